@@ -14,13 +14,17 @@ EXPORTERS = ("dynamo", "plain", "script")
 
 
 def export(module: nn.Module, feeds: dict[str, torch.Tensor], outputs: list[str], path: Path, exporter: str) -> None:
-    """Write the model as it trains: mode kept, all weights in the file, no paths of this machine."""
+    """Write the model as it trains: mode kept, all weights in the file, no paths of this machine.
+
+    `exporter` is one of `EXPORTERS`, or "default": TorchScript as it is called by default, in evaluation mode.
+    """
     names = {"input_names": list(feeds), "output_names": outputs}
     inputs = tuple(feeds.values())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if exporter == "script":
-            options = {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False, "opset_version": 17}
+        if exporter in ("script", "default"):
+            options = {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False}
+            options = {"opset_version": 17, **(options if exporter == "script" else {})}
             torch.onnx.export(module, inputs, str(path), dynamo=False, **names, **options)
         else:
             options = {"optimize": exporter == "dynamo", "external_data": False, "verbose": False}

@@ -15,6 +15,7 @@ from trainweb.artifacts.evidence import SCALE, Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.artifacts.remarks import remark_on_dropout, remark_on_inputs, remark_on_loss, remark_on_norms
+from trainweb.artifacts.untie import forget_calls
 from trainweb.checkpoint import Checkpoint, Resume, write_checkpoint, write_file_atomically
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import all_nodes, unsupported_nodes
@@ -324,6 +325,7 @@ def build_artifacts(
             stopped,
             inference=None if types else accessor.inference,  # casts came after it
         )
+        forget_calls(graph)
         trainable, frozen, stopped = chosen.trainable, chosen.frozen, chosen.stopped
         if optimizer is not None and not trainable:
             raise ModelError(

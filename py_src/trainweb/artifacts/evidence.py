@@ -16,12 +16,14 @@ from itertools import combinations, pairwise
 
 from trainweb.control.repeat import with_bodies
 from trainweb.model import calls
+from trainweb.model.calls import call_of
 from trainweb.model.floats import ABOUT_SHAPES
 from trainweb.model.graph import FX_NODE, SCOPES, TORCH, Graph, Node, Tensor
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+_LISTED = re.compile(r"(\w+): (PARAMETER|BUFFER) target='([^']+)'")
 PLAIN_NAMES = re.compile(r"\['[^'\\\n]*'(?:, '[^'\\\n]*')*\]")
 """A list of names in Python as nearly all are, which is cheaper to split than to parse."""
 
@@ -47,6 +49,8 @@ _BEFORE_LEARNED = "applied to an input before anything learned is, as fixed filt
 _STATISTIC = re.compile(r".*\.running_(mean|var)")
 DETACH = re.compile(r"detach(_\d+)?")
 """Names that the dynamo exporter gives to results of `detach`."""
+_COPY = re.compile(r"clone(_\d+)?")
+"""Names that the dynamo exporter gives to constants of the code, such as `torch.tensor([1.0, 1.0])`, and to clones."""
 _DETACHED = re.compile(r"%(detach(?:_\d+)?)\b")
 TRANSPOSED = re.compile(r"(val|t|numpy_t|mt|transpose|permute)(_\d+)?", re.IGNORECASE)
 """Names of a matrix that the exporter's optimizer computed by a transposition.
@@ -473,14 +477,23 @@ class Evidence:
         return False
 
 
+def signature(graph: Graph) -> dict[str, tuple[str, str]]:
+    """PARAMETER or BUFFER and its name in the source module, by argument of calls, as torch's dynamo exporter noted.
+
+    Tied parameters have an argument each, of which calls have only one.
+    """
+    return {argument: (kind, name) for argument, kind, name in _LISTED.findall(graph.notes.get(SIGNATURE, ""))}
+
+
 def listed_parameters(graph: Graph) -> list[str]:
     """Names of all parameters of the source module, as torch's dynamo exporter noted them; tied ones twice."""
     return calls.listed_parameters(graph.notes)
 
 
-def listed_buffers(graph: Graph) -> list[str]:
-    """Names of all buffers of the source module, as torch's dynamo exporter noted them."""
-    return re.findall(r": BUFFER target='([^']+)'", graph.notes.get(SIGNATURE, ""))
+def named_by_calls(graph: Graph) -> set[str]:
+    """Parameters and buffers that are arguments of the calls which nodes were made of."""
+    listed = signature(graph)
+    return {listed[name][1] for node in graph.nodes for name in call_of(node)[1] if name in listed} if listed else set()
 
 
 def _is_recorded(graph: Graph) -> bool:
@@ -574,23 +587,39 @@ def notes_of(graph: Graph, tensor: Tensor) -> dict[str, str]:
 
 def lost_parameters(graph: Graph) -> list[Decision]:
     """Parameters of the source module that the exporter's optimizer left no tensor of."""
-    held = set(graph.initializers)
+    held, called = set(graph.initializers), named_by_calls(graph)
     for tensor in graph.initializers.values():
         sources = folded_from(notes_of(graph, tensor))
         if is_transposed(tensor, sources):
             held.update(sources)
     for node in graph.nodes:
-        # A parameter that a module reads under the name of another module's is tied to it.
+        # A parameter that a module reads under the name of another module's is tied to it, unless calls name both.
         for name in node.inputs:
             read = graph.initializers.get(name)
-            if read and KIND in notes_of(graph, read) and not name.startswith(f"{module_of(node)}."):
-                held.add(f"{module_of(node)}.{name.rpartition('.')[2]}")
+            notes = notes_of(graph, read) if read else {}
+            if read and (KIND in notes or is_transposed(read, folded_from(notes))):
+                alias = f"{module_of(node)}.{name.rpartition('.')[2]}"
+                held.update({alias} if name not in called else {alias} - called)
     reason = (
         "not in the file: the output does not depend on it, or the exporter's optimizer removed or merged it: export "
         "with optimize=False"
     )
     lost = [name for name in listed_parameters(graph) if name not in held]
-    return [Decision(name, False, reason, doubtful=True) for name in sorted(lost)]
+    return [Decision(name, False, reason, doubtful=True) for name in sorted(lost)] + _merged_constants(graph, called)
+
+
+def _merged_constants(graph: Graph, called: set[str]) -> list[Decision]:
+    """Copies, of constants most likely, in the place of which nodes read parameters that other nodes' calls name."""
+    made, listed = {name for node in graph.nodes for name in node.outputs}, signature(graph)
+    found = []
+    for node in graph.nodes:
+        arguments = call_of(node)[1]
+        copies = [argument for argument in arguments if _COPY.fullmatch(argument) and argument not in made]
+        read = called.intersection(node.inputs) - {listed[name][1] for name in arguments if name in listed}
+        if copies and read:
+            reason = f"{node} reads {min(read)!r} in its place, which equals it: export with optimize=False"
+            found.append(Decision(copies[0], False, reason, doubtful=True))
+    return found
 
 
 def is_transposed(tensor: Tensor, sources: list[str]) -> bool:

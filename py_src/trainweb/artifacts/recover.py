@@ -13,21 +13,19 @@ from trainweb.artifacts.evidence import (
     PRODUCTS,
     folded_from,
     is_transposed,
-    listed_buffers,
     listed_parameters,
     merged,
     module_of,
+    named_by_calls,
     notes_of,
 )
+from trainweb.artifacts.untie import untie
 from trainweb.control.repeat import with_bodies
 from trainweb.model.floats import ConvertedTensor, rename_reads
 from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor, take_name
 from trainweb.model.local import are_transposes
 from trainweb.model.remote import RemoteTensor
 from trainweb.model.transposed import transposed
-
-_NORM_ATTRIBUTES = {1: "weight", 2: "bias", 3: "running_mean", 4: "running_var"}
-"""Names of the inputs of torch's norms, by position in the node."""
 
 
 def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
@@ -43,44 +41,20 @@ def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
     Returns
     -------
     Graph
-        Tensors that were merged because they are constant and equal, running statistics among them, have a copy per
-        module; a matrix that is the transpose of another one is computed from that; parameters that the exporter
+        Tensors that were merged because they are equal, running statistics among them, are one for each parameter and
+        buffer; a matrix that is the transpose of another one is computed from that; parameters that the exporter
         transposed have the name and the shape of the module's, and a node transposes them.
     """
     result = graph.copy()
     listed = listed_parameters(graph)
     if listed:
-        _untie(result, [*listed, *listed_buffers(graph)], keep)
+        untie(result, keep)
     _unmerge(result, keep)
     _tie(result, keep)
     if listed:
         _turn(result, listed, keep)
         _rename(result, listed, keep)
     return result
-
-
-def _untie(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
-    """A copy per module of tensors that were merged only because they were filled with one number."""
-    names = set(listed)
-    for node in graph.nodes:
-        for position, name in enumerate(node.inputs):
-            tensor = graph.initializers.get(name)
-            if tensor is None or name not in names or name in keep:
-                continue
-            module = module_of(node)
-            if name.rpartition(".")[0] == module:
-                continue
-            attribute = name.rpartition(".")[2]
-            if node.op_type.endswith("Normalization"):
-                attribute = _NORM_ATTRIBUTES.get(position, attribute)
-            target = f"{module}.{attribute}"
-            if target not in names or not _is_uniform(tensor):
-                continue
-            if target not in graph.initializers:
-                graph.initializers[target] = tensor.renamed(target)
-                if name in graph.value_info:
-                    graph.value_info[target] = replace(graph.value_info[name], name=target)
-            node.inputs[position] = target
 
 
 def _unmerge(graph: Graph, keep: Collection[str]) -> None:
@@ -146,13 +120,13 @@ def _rename(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
     """Tied parameters get the first name of the module."""
     order = {name: i for i, name in enumerate(listed)}
     names: dict[str, str] = {}
-    taken = set(graph.names())
+    taken, called = set(graph.names()), named_by_calls(graph)
     for node in graph.nodes:
         for name in node.inputs:
             if name not in order or name not in graph.initializers or name in keep:
                 continue
             first = f"{module_of(node)}.{name.rpartition('.')[2]}"
-            if first not in taken and order.get(first, len(order)) < order[name]:
+            if first not in taken | called and order.get(first, len(order)) < order[name]:
                 names[name] = first
                 taken.add(first)
     _apply(graph, names)

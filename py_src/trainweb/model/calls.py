@@ -42,6 +42,16 @@ def label_smoothing(node: Node) -> float:
         ) from None
 
 
+_CALL = re.compile(r"target=torch\.ops\.aten\.(\w+)[^\]]*\]\((args = .*)\)", re.DOTALL)
+_ARGUMENT = re.compile(r"%(\w+)|\bNone\b")
+
+
+def call_of(node: Node) -> tuple[str, list[str]]:
+    """The call of torch that a node was made of, and its arguments that are tensors, in order: empty for None."""
+    call = _CALL.search(node.notes.get(FX_NODE, ""))
+    return (call[1], [argument[1] or "" for argument in _ARGUMENT.finditer(call[2])]) if call else ("", [])
+
+
 _FIRST = re.compile(r"target=torch\.ops\.aten\.(max|min)\.dim\]")
 _BOUNDED = re.compile(r"target=torch\.ops\.aten\.clamp\.Tensor\]\(args = \(%\w+(, (None|%scalar_tensor\w*))+\)")
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trainweb.control.repeat import with_bodies
+from trainweb.model.floats import ABOUT_SHAPES
 from trainweb.model.graph import FX_NODE, SCOPES, TORCH, Graph, Node, Tensor
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
@@ -23,12 +24,17 @@ SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 PLAIN_NAMES = re.compile(r"\['[^'\\\n]*'(?:, '[^'\\\n]*')*\]")
 """A list of names in Python as nearly all are, which is cheaper to split than to parse."""
 
-GENERATED = re.compile(
-    r"(.*::)?([A-Z]\w*_\d+|\d+)|(val|unsqueeze|mul|add|sub|div|cat|cos|sin|view|expand|clone|slice|full|to|triu)(_\d+)?"
-    r"|/.*_output_\d+|.*const(ant)?s?_?(fold_opt_*)?\d*|_?tensor_constant\d+|lifted_tensor_\d+",
-    re.IGNORECASE,
+_SCRIPTED = r".*::\w*\d+|\d+|/.*_output_\d+|_?tensor_constant\d+"
+_GENERATED_BY_SCRIPT = re.compile(_SCRIPTED)
+"""Names that torch's TorchScript exporter gives to what had none."""
+_GENERATED = re.compile(
+    rf"{_SCRIPTED}|[A-Z]\w*_\d+|lifted_tensor_\d+"
+    r"|(val|unsqueeze|mul|add|sub|div|cat|cos|sin|view|expand|clone|slice|full|to|triu)(_\d+)?"
+    r"|(?i:.*const(ant)?s?_?(fold_opt_*)?\d*)"
 )
-"""Names that exporters give to what had none."""
+"""Names that any exporter gives to what had none."""
+_DYNAMO_NODE = "node_"
+"""Start of names of nodes that torch's dynamo exporter makes."""
 NATIVE = re.compile(
     r"(.*\.)?(weight|bias|(weight|bias)_[ih]h(_l\d+(_reverse)?)?|weight_hr_l\d+(_reverse)?"
     r"|in_proj_(weight|bias)|[qkv]_proj_weight|bias_[kv]|original[01]|weight_[gv])"
@@ -86,10 +92,10 @@ _INPUTS = {
 }
 """Use of an operator's input, by position; the domain does not matter."""
 _CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
-_PRODUCTS = {"MatMul", "Gemm", "FusedGemm", "Einsum", "FusedMatMul"} | _CONVOLUTIONS
+PRODUCTS = {"MatMul", "Gemm", "FusedGemm", "Einsum", "FusedMatMul"} | _CONVOLUTIONS
 _FUSED = {"FusedConv", "FusedMatMul", "FusedGemm"}
 """Operators that no exporter writes, but the optimizer of ONNX Runtime."""
-_MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Slice", "Split", "Concat", "Expand"}
+MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Slice", "Split", "Concat", "Expand"}
 """A moved tensor keeps its meaning."""
 _LINEAR = {"Add", "Sub", "Mul", "Div", "Sqrt", "Max", "Cast"}
 """Operators that center and scale an input."""
@@ -155,6 +161,7 @@ class Evidence:
         self._notes = {name: value.notes for name, value in graph.value_info.items() if value.notes}
         self._listed = set(listed_parameters(graph))
         self._recorded = _is_recorded(graph)
+        self._generated = generated_names(graph)
         self._outside = read_from_outside(graph)
         self._tables = self._rotary_tables()
         self._linear = _linear_scopes(graph.nodes)
@@ -221,7 +228,7 @@ class Evidence:
             return Decision(name, False, "running statistics of a batch normalization")
         if SCALE in roles:
             return Decision(name, False, SCALE)
-        if BOUND in roles and (not self._torch or GENERATED.fullmatch(name)):
+        if BOUND in roles and (not self._torch or self._generated.fullmatch(name)):
             return Decision(name, False, BOUND)
         if name in self._tables:
             return Decision(name, False, f"a table of cosines and sines, as {self._tables[name]} is its other half")
@@ -269,7 +276,7 @@ class Evidence:
 
     def _by_name(self, tensor: Tensor, roles: list[str]) -> Decision:
         name, use = tensor.name, _use(roles)
-        generated = bool(GENERATED.fullmatch(name))
+        generated = bool(self._generated.fullmatch(name))
         if not tensor.shape:
             return self._scalar(name, generated)
         if SCORES in roles:
@@ -370,7 +377,7 @@ class Evidence:
         while edges:
             edge = edges.pop()
             node = self._producers.get(edge)
-            if node is not None and node.op_type not in _LINEAR | _MOVES:
+            if node is not None and node.op_type not in _LINEAR | MOVES:
                 return False
             found |= edge in self._inputs
             edges += [n for n in (node.inputs if node else ()) if n not in seen]
@@ -391,7 +398,7 @@ class Evidence:
         return edge in self._tensors and NATIVE.fullmatch(edge) is not None
 
     def _reach(self, edges: Iterable[str], *, backwards: bool) -> set[str]:
-        """Return the tensors behind `edges`, or the tensors computed from them."""
+        """Return the tensors behind `edges`, or the tensors computed from them; a size is computed from no tensor."""
         stack, seen = [edge for edge in edges if edge], set[str]()
         while stack:
             edge = stack.pop()
@@ -399,7 +406,8 @@ class Evidence:
                 continue
             seen.add(edge)
             if backwards:
-                stack += [n for n in (self._producers[edge].inputs if edge in self._producers else ()) if n]
+                node = self._producers.get(edge)
+                stack += [n for n in node.inputs if n] if node and node.op_type not in ABOUT_SHAPES else []
             else:
                 for node in self._consumers.get(edge, ()):
                     seen.update(n for n in node.inputs if n in self._tensors)
@@ -412,7 +420,7 @@ class Evidence:
         uses = [(name, node) for node in reversed(self._consumers.get(name, ()))]
         while uses:
             edge, node = uses.pop()
-            if node.op_type not in _MOVES:
+            if node.op_type not in MOVES:
                 roles += [self._role(node, i, edge) for i, read in enumerate(node.inputs) if read == edge]
                 continue
             for out in reversed([out for out in node.outputs if out not in moved]):
@@ -432,17 +440,17 @@ class Evidence:
             if rank == 1 and any(self._made_by_weights(edge) for edge in others):
                 return BIAS
             return ADDEND if node.op_type != "Where" else f"{OTHER} {node}"
-        is_turned = node.op_type in ("Mul", "MatMul") and self._meets(node.outputs[0], {"Sin", "Cos"}, {*_MOVES, "Mul"})
+        is_turned = node.op_type in ("Mul", "MatMul") and self._meets(node.outputs[0], {"Sin", "Cos"}, {*MOVES, "Mul"})
         if node.op_type in ("Sin", "Cos") or is_turned:
             return ANGLES
         return FACTOR if node.op_type in ("Mul", "Div", "Pow") else f"{OTHER} {node}"
 
     def _made_by_weights(self, edge: str) -> bool:
         node = self._producers.get(edge)
-        return node is not None and node.op_type in _PRODUCTS and any(self._is_constant(n) for n in node.inputs)
+        return node is not None and node.op_type in PRODUCTS and any(self._is_constant(n) for n in node.inputs)
 
     def _is_constant(self, edge: str) -> bool:
-        while (node := self._producers.get(edge)) is not None and node.op_type in _MOVES:
+        while (node := self._producers.get(edge)) is not None and node.op_type in MOVES:
             edge = node.inputs[0]
         return edge in self._tensors
 
@@ -535,14 +543,22 @@ def merged(graph: Graph) -> list[tuple[Node, Tensor]]:
     """Names that the TorchScript exporter gives to tensors it holds under another one, by Identity nodes."""
     if graph.producer != TORCH:
         return []
+    generated = generated_names(graph)
     return [
         (node, graph.initializers[node.inputs[0]])
         for node in graph.nodes
         if node.op_type == "Identity"
         and _MERGES.fullmatch(node.name)
         and node.inputs[0] in graph.initializers
-        and not GENERATED.fullmatch(node.outputs[0])
+        and not generated.fullmatch(node.outputs[0])
     ]
+
+
+def generated_names(graph: Graph) -> re.Pattern[str]:
+    """Names that the exporter of a file gives to what had none; an author's module may have those of another one."""
+    is_scripted = graph.producer == TORCH and not _is_recorded(graph)
+    is_scripted &= not any(node.name.startswith(_DYNAMO_NODE) for node in graph.nodes)
+    return _GENERATED_BY_SCRIPT if is_scripted else _GENERATED
 
 
 def _is_sibling(name: str, other: str) -> bool:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from trainweb.artifacts.evidence import (
+    FOLDED,
+    KIND,
+    MOVES,
+    PRODUCTS,
     folded_from,
     is_transposed,
     listed_buffers,
@@ -14,10 +19,12 @@ from trainweb.artifacts.evidence import (
     module_of,
     notes_of,
 )
+from trainweb.control.repeat import with_bodies
 from trainweb.model.floats import ConvertedTensor, rename_reads
-from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
+from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor, take_name
 from trainweb.model.local import are_transposes
 from trainweb.model.remote import RemoteTensor
+from trainweb.model.transposed import transposed
 
 _NORM_ATTRIBUTES = {1: "weight", 2: "bias", 3: "running_mean", 4: "running_var"}
 """Names of the inputs of torch's norms, by position in the node."""
@@ -37,16 +44,18 @@ def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
     -------
     Graph
         Tensors that were merged because they are constant and equal, running statistics among them, have a copy per
-        module; a matrix that is the
-        transpose of another one is computed from that; transposed ones have the name of what they were made from.
+        module; a matrix that is the transpose of another one is computed from that; parameters that the exporter
+        transposed have the name and the shape of the module's, and a node transposes them.
     """
     result = graph.copy()
     listed = listed_parameters(graph)
     if listed:
         _untie(result, [*listed, *listed_buffers(graph)], keep)
-        _rename(result, listed, keep)
     _unmerge(result, keep)
     _tie(result, keep)
+    if listed:
+        _turn(result, listed, keep)
+        _rename(result, listed, keep)
     return result
 
 
@@ -98,16 +107,46 @@ def _is_uniform(tensor: Tensor) -> bool:
     return data == data[:item] * tensor.size
 
 
+def _turn(graph: Graph, listed: Collection[str], keep: Collection[str]) -> None:
+    """Let a node transpose each parameter that the exporter transposed, so that it is as in the module."""
+    folded = {name: folded_from(notes_of(graph, tensor)) for name, tensor in graph.initializers.items()}
+    uses = Counter(sources[0] for sources in folded.values() if len(sources) == 1)
+    taken, consumers = set(graph.names()), with_bodies(graph).consumers()
+    turned: dict[str, Tensor] = {}
+    for name, tensor in graph.initializers.items():
+        source = folded[name][0] if is_transposed(tensor, folded[name]) else ""
+        if source not in listed or uses[source] > 1 or name in keep or (source in taken and source != name):
+            continue
+        notes = dict(notes_of(graph, tensor))
+        if _is_multiplied(name, consumers) or not (name == source or name.startswith("val")):
+            notes = {KIND: "PARAMETER"} | {key: note for key, note in notes.items() if key != FOLDED}
+        elif name == source:
+            continue  # it is as in the module already
+        turned[name] = transposed(tensor.renamed(source))
+        turned[name].notes = notes
+    outputs = {name: take_name(f"{name}_t", taken) for name in turned if name == turned[name].name}
+    rename_reads(graph.nodes, outputs)
+    graph.initializers = {t.name: t for t in (turned.get(name, t) for name, t in graph.initializers.items())}
+    for name, tensor in turned.items():
+        graph.value_info.pop(name, None)
+        output = outputs.get(name, name)
+        reader = next(iter(consumers.get(name, ())), None)
+        _transpose(graph, tensor.name, output, f"{output}_turned", reader.notes if reader else {})
+
+
+def _is_multiplied(name: str, consumers: Mapping[str, list[Node]]) -> bool:
+    """Return whether products read a tensor, as it is or moved."""
+    return any(
+        node.op_type in PRODUCTS or (node.op_type in MOVES and any(_is_multiplied(n, consumers) for n in node.outputs))
+        for node in consumers.get(name, ())
+    )
+
+
 def _rename(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
-    """Transposed parameters get the name of their source, tied ones the first name of the module."""
+    """Tied parameters get the first name of the module."""
     order = {name: i for i, name in enumerate(listed)}
     names: dict[str, str] = {}
     taken = set(graph.names())
-    for name, tensor in graph.initializers.items():
-        sources = folded_from(notes_of(graph, tensor))
-        if is_transposed(tensor, sources) and sources[0] in order and name not in keep and sources[0] not in taken:
-            names[name] = sources[0]
-            taken.add(sources[0])
     for node in graph.nodes:
         for name in node.inputs:
             if name not in order or name not in graph.initializers or name in keep:
@@ -153,9 +192,13 @@ def _tie(graph: Graph, keep: Collection[str]) -> None:
                 found[name] = table, node
     for name, (table, node) in found.items():
         del graph.initializers[name]
-        graph.value_info.pop(name, None)
-        made = Node("Transpose", [table.name], [name], {"perm": [1, 0]}, "", f"{name}_tied", node.notes)
-        graph.nodes.insert(0, made)
+        _transpose(graph, table.name, name, f"{name}_tied", node.notes)
+
+
+def _transpose(graph: Graph, table: str, output: str, node: str, notes: dict[str, str]) -> None:
+    """Add the node that makes `output` of an initializer."""
+    graph.value_info.pop(output, None)
+    graph.nodes.insert(0, Node("Transpose", [table], [output], {"perm": [1, 0]}, "", node, notes))
 
 
 def _is_transpose(a: Tensor, b: Tensor) -> bool:

@@ -214,10 +214,14 @@ export async function streamBlob(
 }
 
 /** Blobs of bytes that need not be in this worker's memory all at once. */
-export function chunksOf(nbytes: number, read: (start: number, target: Uint8Array) => void): Blob[] {
+export function chunksOf(
+  nbytes: number,
+  read: (start: number, target: Uint8Array) => void,
+  most: number = CHUNK_BYTES,
+): Blob[] {
   const chunks: Blob[] = [];
   // A Blob copies its parts, and does not take shared memory.
-  const chunk = new Uint8Array(Math.min(CHUNK_BYTES, nbytes));
+  const chunk = new Uint8Array(Math.min(most, nbytes));
   for (let start = 0; start < nbytes; start += chunk.length) {
     const target = chunk.subarray(0, Math.min(chunk.length, nbytes - start));
     read(start, target);

@@ -8,7 +8,7 @@ import type { ArtifactName } from "../wire/session-calls.js";
 import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, ValueMetadata } from "../wire/protocol.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
-import { convertFloats, FLOAT_BYTES } from "./floats.js";
+import { FLOAT_BYTES, readFloats } from "./floats.js";
 import type {
   Bundle, Declaration, FeedType, ForwardKind, KeptValue, PlanKind, RawBundle, RawPlan, TensorPlace,
 } from "./bundle/bundle.js";
@@ -34,13 +34,15 @@ export function givenOf(origin: Origin | null): readonly GivenData[] {
 
 /**
  * A copy to a session that Python leaves to the worker: bytes of a file, from an offset, to an offset of a segment.
- * Floats of another type become float32.
+ * Floats of another type, and the transpose of a matrix of so many rows, are written as in a `Place`.
  */
-export type Copy = readonly [segment: number, at: number, file: number, offset: number, nbytes: number, from?: FloatType];
+export type Copy = readonly [
+  segment: number, at: number, file: number, offset: number, nbytes: number, from?: FloatType, to?: FloatType, rows?: number,
+];
 
 /** Bytes that a copy writes. */
-export function bytesOfCopy([, , , , nbytes, from]: Copy): number {
-  return from === undefined ? nbytes : (nbytes / FLOAT_BYTES[from]) * FLOAT_BYTES.float32;
+export function bytesOfCopy([, , , , nbytes, from, to]: Copy): number {
+  return from === undefined || to === undefined ? nbytes : (nbytes / FLOAT_BYTES[from]) * FLOAT_BYTES[to];
 }
 
 /** What `fill` answers. */
@@ -120,9 +122,6 @@ export interface Addresses {
 
 type Places = readonly TensorPlace[];
 type StepKind = "train" | "eval";
-
-/** Bytes of a file that are converted at once; whole elements. */
-const CONVERTED_BYTES = 2 ** 22;
 
 export class PythonModels {
   readonly #bridge: Bridge;
@@ -257,29 +256,21 @@ export async function copyToSegments(
   leave: (file: number, offset: number) => void = () => {},
 ): Promise<void> {
   const sorted = [...copies].sort((a, b) => a[2] - b[2] || a[3] - b[3]);
-  for (const [k, [segment, at, file, offset, nbytes, from]] of sorted.entries()) {
+  for (const [k, copy] of sorted.entries()) {
+    const [segment, at, file, offset, nbytes, from, to, rows] = copy;
     const next = sorted[k + 1];
     const until = next?.[2] === file ? next[3] : Infinity;
     leave(file, offset);
-    if (from !== undefined) {
-      copyConverted(files, segments, [segment, at, file, offset, nbytes], from);
+    if (from !== undefined && to !== undefined) {
+      const target = segments.range(segment, at, bytesOfCopy(copy));
+      const read = (start: number, part: Uint8Array): void => files.copy(file, offset + start, part);
+      readFloats(read, from, to, target, rows);
       continue;
     }
     await files.stream(file, offset, nbytes, (start, data) => {
       segments.range(segment, at + start, data.length).set(data);
       leave(file, Math.min(offset + start + data.length, until));
     });
-  }
-}
-
-function copyConverted(files: GivenFiles, segments: FilledSegments, [segment, at, file, offset, nbytes]: Copy, from: FloatType): void {
-  const grows = FLOAT_BYTES.float32 / FLOAT_BYTES[from];
-  const buffer = new Uint8Array(Math.min(CONVERTED_BYTES, nbytes));
-  for (let start = 0; start < nbytes; start += CONVERTED_BYTES) {
-    const source = buffer.subarray(0, nbytes - start);
-    files.copy(file, offset + start, source);
-    const target = segments.range(segment, at + start * grows, source.length * grows);
-    convertFloats(source, from, target, "float32");
   }
 }
 

@@ -33,7 +33,7 @@ from trainweb.ir.layout import PARAMETERS, STATE, STATE_WORDS
 from trainweb.ir.shapes import TensorType
 from trainweb.metrics import Described, make_metric, request_of
 from trainweb.model.graph import Tensor, Value
-from trainweb.model.lazy import LazyTensor
+from trainweb.model.lazy import LazyTensor, form_at_place
 from trainweb.model.local import HeldFile
 from trainweb.model.reader import read_model
 from trainweb.model.remote import RemoteRange
@@ -205,12 +205,12 @@ def plan_json(
 def _large_json(part: bytes | memoryview | LazyTensor, blobs: Blobs) -> list[int]:
     """File, offset and bytes of a large constant.
 
-    Plans for the page may name files of the session. In all others, and where the file has another type of float, the
-    file is -1, and the bytes are in `blobs`.
+    Plans for the page may name files of the session. In all others, and where the file has another type of float or
+    the transpose, the file is -1, and the bytes are in `blobs`.
     """
     if isinstance(part, LazyTensor):
         assert part.place is not None
-        if not part.place.conversion:
+        if not form_at_place(part):
             return [part.place.index, part.place.offset, part.place.nbytes]
         part = memoryview(part.data)
     return [-1, *blobs.add(bytes(part))]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainweb.arguments import checks_keywords, instance_of
-from trainweb.artifacts.evidence import listed_buffers
+from trainweb.artifacts.evidence import signature
 from trainweb.artifacts.recover import recover_parameters
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
 from trainweb.generation.past import refuse_integers, without_past
@@ -166,7 +166,7 @@ class LoraModel(AdaptedModel):
         saved, every = config.modules_to_save, find_layers(base)
         whole = chosen(saved, _owners(base), "modules_to_save", of_peft=True) if saved else []
         shared = {x.weight for x in every if lies_in(x.module, whole) and len(tied_layers(every, x.weight)) > 1}
-        buffers = listed_buffers(base)
+        buffers = {name for kind, name in signature(base).values() if kind == "BUFFER"}
         self._whole = [
             name
             for name, tensor in base.initializers.items()

@@ -83,7 +83,8 @@ def test_readable_streams_that_are_spent_fail_or_are_left(js: JsPage) -> None:
         const broken = stream();
         broken.getReader();
         await tell(() => s.fit(broken));
-        const cut = ends(Infinity), fit = s.fit(cut, {{ batchSize: 1, callbacks: () => fit.abort(new Error("aborted")) }});
+        const cut = ends(Infinity);
+        const fit = s.fit(cut, {{ batchSize: 1, callbacks: () => fit.abort(new Error("aborted")) }});
         await tell(() => fit);
         found.push(cancelled, cut.locked, (await s.fit(data())).ended);
         await s.release();

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Browser
 from tests.python.test_safetensors_beside import file_of
 from tests.python.test_transposed_weights import NEAR, RECORDED, TRUTH, state_dict
 
 import trainweb
 from trainweb.artifacts import build_artifacts
+from trainweb.artifacts.evidence import FOLDED, SIGNATURE
 
 from .js_session import JsPage, open_js_page
 from .server import Site
@@ -66,7 +68,7 @@ def test_weights_of_pytorch_go_in_and_out(js: JsPage) -> None:
         const other_ = await InferenceSession.create(exported);
         const again = (await other_.run({{ x }})).y;
         await other_.release();
-        return [before, cached, dims, [...y.data], asText(file), [...again.data]];""",
+        return [before, cached, dims, [...y.data], [...file], [...again.data]];""",
         **given(js),
     )
     state = native()
@@ -76,7 +78,7 @@ def test_weights_of_pytorch_go_in_and_out(js: JsPage) -> None:
     assert dims == [20, 64]
     for result in (other, again):
         np.testing.assert_allclose(shaped(result, TRUTH["y_other"]), TRUTH["y_other"], **NEAR)
-    with np.load(io.BytesIO(file.encode("latin-1"))) as arrays:
+    with np.load(io.BytesIO(bytes(file))) as arrays:
         assert {name: arrays[name].tobytes() for name in arrays} == {n: a.tobytes() for n, a in state_dict().items()}
 
 
@@ -101,6 +103,33 @@ def test_artifacts_have_them_as_the_module(js: JsPage, more: dict[str, Any], for
     )
     np.testing.assert_array_equal(np.float32(found), native().parameters["0.weight"].data.ravel())
     np.testing.assert_allclose(shaped(lowest, TRUTH["y"]), TRUTH["y"], **NEAR)
+
+
+def test_large_weights_are_transposed_by_strips(js: JsPage) -> None:
+    """The page reads 4 MiB of a file at once, and compares a sample: a wrong strip would be of other rows."""
+    matrix = np.arange(1100 * 1000, dtype=np.float32).reshape(1100, 1000)
+    info = helper.make_tensor_value_info("val_0", TensorProto.FLOAT, matrix.shape)
+    info.metadata_props.add(key=FOLDED, value="['0.weight']")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "val_0"], ["y"], "node_MatMul")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1100])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1000])],
+        [numpy_helper.from_array(matrix, "val_0")],
+        value_info=[info],
+    )
+    graph.metadata_props.add(key=SIGNATURE, value="\np_w: PARAMETER target='0.weight'\n")
+    proto = helper.make_model(graph, producer_name="pytorch", opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    js.site.add("/t/large.onnx", proto.SerializeToString())
+    dims, found = js.run(
+        f"""{OPEN} const session = await open("/t/large.onnx");
+        const {{ dims, data }} = await session.getParameter("0.weight");
+        await session.release();
+        return [dims, [...data.filter((_, k) => k % 97 === 0)]];""",
+        **given(js),
+    )
+    assert dims == [1000, 1100]
+    np.testing.assert_array_equal(np.float32(found), matrix.T.ravel()[::97])
 
 
 def test_weights_of_16_bits(js: JsPage) -> None:

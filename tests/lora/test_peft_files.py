@@ -159,6 +159,7 @@ def test_names_of_files_are_read_by_the_rules_of_peft() -> None:
         inject(model, config=LoraConfig("q_proj"))
     (layer,) = inject(model, config=LoraConfig(r".*q_pro.", 2)).layers
     assert layer.module == "model.layers.0.self_attn.q_proj"
+    assert model_of("tied-expression", "dynamo").config.to_peft()["target_modules"] == r".*\.(q|down)_proj"
     adapted = model_of("head-lacking", "dynamo")
     assert [x.module for x in adapted.layers] == ["fc1"]
     assert set(adapted.config.targets) == {"fc1", "fc9", "head"}

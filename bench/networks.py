@@ -442,6 +442,7 @@ MODELS: dict[str, Callable[[], Network]] = {
     "F": lambda: transfer("F", 32, 6),
     "L": lambda: mlp("L", (784, 10), 32, 14),
     "M": lambda: mlp("M", (128, 32, 10), 1, 7),
+    "Z": lambda: mlp("Z", (8, 16, 3), 8, 15),
     "R": lambda: recurrent("R", "LSTM", 4, 32, 8, steps=32, features=16, hidden=64),
     "G": lambda: recurrent("G", "GRU", 3, 16, 9, steps=64, features=128, hidden=256),
     "S": lambda: separable("S", 16, 10, size=32),

@@ -13,6 +13,7 @@ from tests.python.plan_builder import RawPlan
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.errors import EngineError
 from trainweb.ir.layout import (
+    APART_BYTES,
     ARENA,
     CONSTANTS,
     COPY_BATCH,
@@ -28,6 +29,7 @@ from trainweb.ir.layout import (
     FIT_STEP,
     FIT_WAITING,
     GRADIENTS,
+    HEADER_WORDS,
     LARGE_CONSTANTS,
     MOMENTUM0,
     MOMENTUM1,
@@ -120,10 +122,10 @@ class Yard:
         for canary in self.canaries:
             assert self.engine.read(canary, len(CANARY)) == CANARY
 
-    def plan(self, segments: int = LARGE_CONSTANTS) -> int:
+    def plan(self, segments: int = LARGE_CONSTANTS, arena: int = 0) -> int:
         """A block with a plan of no instructions."""
         plan = RawPlan(self.engine.description.fingerprint)
-        plan.segments = [[0, 0, 1]] * segments
+        plan.segments = [[0, arena if k == ARENA else 0, 1] for k in range(segments)]
         return self.block(plan.encode().tobytes())
 
 
@@ -540,6 +542,24 @@ def test_loaded_plans_know_their_segments(yard: Yard) -> None:
         expected |= {ARENA: (yard.base(ARENA), nbytes), PREPARED: (0, 0), LARGE_CONSTANTS: (large, 200)}
         assert {k: (int(base), int(n)) for k, (base, n, _) in enumerate(words)} == expected
         assert yard.engine.run(plan) == 0
+
+
+@pytest.mark.parametrize(("is_step", "arena"), [(0, 64), (0, APART_BYTES), (0, APART_BYTES + 64), (1, 64)])
+def test_a_plan_without_feeds_has_its_little_workspace_apart(yard: Yard, is_step: int, arena: int) -> None:
+    """Hosts write feeds of the next step into the arena while it runs."""
+    yard.demand("reserve", ARENA, arena)
+    before = yard.engine.bytes_in_use()
+    plan = yard.plan(arena=arena)
+    yard.demand("load", plan, 0, 0, 0, is_step)
+    is_apart = not is_step and arena <= APART_BYTES
+    for nbytes in (arena, 100_000):
+        yard.demand("reserve", ARENA, nbytes)
+        base, size = struct.unpack("<2I", yard.engine.read(plan + 4 * HEADER_WORDS, 8))
+        assert size == (arena if is_apart else nbytes)
+        assert (base + size <= yard.base(ARENA) or base >= yard.base(ARENA) + nbytes) == is_apart
+        assert yard.engine.run(plan) == 0
+    yard.demand("unload", plan)
+    assert yard.engine.bytes_in_use() - before < 100_000 - arena + 128
 
 
 # ---- arguments

@@ -3,16 +3,23 @@
 
 #include "executor.h"
 
-static void set_constants(uint32_t *entry, uint32_t constants) {
-    entry[0] = constants;
-    entry[1] = constants ? tw_block_at(constants)->requested : 0;
+static void set_block(uint32_t *entry, uint32_t ptr) {
+    entry[0] = ptr;
+    entry[1] = ptr ? tw_block_at(ptr)->requested : 0;
+}
+
+/* Bytes of workspace that a plan asks for, before it is placed. */
+static uint32_t arena_of(const tw_block *block, uint32_t plan) {
+    const uint32_t *segment = (const uint32_t *)(uintptr_t)plan + HEADER_WORDS + SEGMENT_WORDS * ARENA;
+    return block->size < 4 * (HEADER_WORDS + SEGMENT_WORDS * (ARENA + 1)) ? 0 : segment[SEGMENT_NBYTES];
 }
 
 int32_t tw_place_loaded(const tw_session *session, const tw_loaded *loaded) {
     uint32_t table[2 * (LARGE_CONSTANTS + 1)];
     tw_copy(table, session->segments, sizeof session->segments);
-    set_constants(table + 2 * CONSTANTS, loaded->constants);
-    set_constants(table + 2 * LARGE_CONSTANTS, loaded->large);
+    set_block(table + 2 * CONSTANTS, loaded->constants);
+    set_block(table + 2 * LARGE_CONSTANTS, loaded->large);
+    if (loaded->apart) set_block(table + 2 * ARENA, loaded->apart);
     return tw_place_at(loaded->plan, table, loaded->large ? LARGE_CONSTANTS + 1 : N_SEGMENTS, loaded->code_base);
 }
 
@@ -24,7 +31,8 @@ static bool has_constants(const tw_session *s, uint32_t constants) {
 
 /* Take over a plan, written to a block, and its constants and large constants, each in another block, or 0. Plans may have
    the same blocks of constants. The host has given the segments the room that the plan needs. `code_base` is the first
-   table slot of its functions. */
+   table slot of its functions. A plan that is no step has no feeds. If it needs little workspace, it gets a block apart
+   from the arena: a host may write the feeds of the next step while it runs. */
 TW_EXPORT(tw_session_load)
 int32_t tw_session_load(uint32_t session, uint32_t plan, uint32_t constants, uint32_t large, uint32_t code_base,
                         uint32_t is_step) {
@@ -35,9 +43,12 @@ int32_t tw_session_load(uint32_t session, uint32_t plan, uint32_t constants, uin
     if (large && !tables && !has_constants(s, large)) return TW_BAD_POINTER;
     tw_loaded *loaded = (tw_loaded *)(uintptr_t)tw_take(s, sizeof(tw_loaded), true);
     if (!loaded) return TW_NO_MEMORY;
-    *loaded = (tw_loaded){s->loaded, plan, constants, large, code_base, is_step};
-    int32_t status = tw_place_loaded(s, loaded);
+    *loaded = (tw_loaded){s->loaded, plan, constants, large, code_base, 0, is_step};
+    uint32_t need = is_step ? 0 : arena_of(block, plan);
+    if (need && need <= APART_BYTES) loaded->apart = tw_take(s, need, false);
+    int32_t status = need && need <= APART_BYTES && !loaded->apart ? TW_NO_MEMORY : tw_place_loaded(s, loaded);
     if (status) {
+        tw_give_back(loaded->apart);
         tw_give_back((uint32_t)(uintptr_t)loaded);
         return status;
     }
@@ -61,6 +72,7 @@ TW_EXPORT(tw_session_unload) int32_t tw_session_unload(uint32_t session, uint32_
     tw_give_back(plan);
     if (!has_constants(s, gone->constants)) tw_give_back(gone->constants);
     if (gone->large != gone->constants && !has_constants(s, gone->large)) tw_give_back(gone->large);
+    tw_give_back(gone->apart);
     tw_give_back((uint32_t)(uintptr_t)gone);
     return TW_OK;
 }

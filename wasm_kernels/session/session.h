@@ -15,6 +15,7 @@ enum { N_SEGMENTS = PREPARED + 1, N_COPIES = COPY_TRIAL + 1 };
 typedef struct tw_loaded {
     struct tw_loaded *next;
     uint32_t plan, constants, large, code_base;
+    uint32_t apart; /* a block in the place of the arena, or 0 */
     bool is_step;
 } tw_loaded;
 

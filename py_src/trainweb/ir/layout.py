@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 222047151
+FINGERPRINT: Final = 2891385465
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -25,6 +25,9 @@ MOST_RESTORES: Final = 3
 
 # Threads at most, the one that calls among them.
 MAX_THREADS: Final = 64
+
+# Workspace of a plan without feeds that lies apart from the arena, at most.
+APART_BYTES: Final = 4096
 
 # Dims of a strided view.
 KERNEL_RANK: Final = 8

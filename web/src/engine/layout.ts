@@ -16,6 +16,9 @@ export const MOST_RESTORES = 3;
 // Threads at most, the one that calls among them.
 export const MAX_THREADS = 64;
 
+// Workspace of a plan without feeds that lies apart from the arena, at most.
+export const APART_BYTES = 4096;
+
 // Statuses: results of a run, and kinds of failure.
 export const TW_OK = 0;
 export const TW_BAD_PLAN = 1;

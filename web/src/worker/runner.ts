@@ -1,6 +1,7 @@
 /** Steps: writes the feeds, runs a plan and reads the fetches. Plans are asked for once for each kind of feeds. */
 
 import type { Engine } from "../engine/engine.js";
+import { APART_BYTES } from "../engine/layout.js";
 import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
@@ -174,10 +175,11 @@ export class PlanRunner {
   }
 
   #workspace(loaded: LoadedPlan, feeds: readonly Feed[]): Workspace {
-    const { inputs, arenaBytes } = loaded.plan;
+    const { inputs, signature, arenaBytes } = loaded.plan;
     return {
       generation: this.#memory.generation,
-      nbytes: arenaBytes,
+      // Feeds may be written meanwhile where the plan does not run in the arena (`tw_session_load`).
+      nbytes: signature.length === 0 && arenaBytes <= APART_BYTES ? 0 : arenaBytes,
       feeds: feeds.map(({ name }) => {
         const slot = inputs.find((one) => one.name === name);
         // No bytes for a feed that the plan does not read.

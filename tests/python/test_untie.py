@@ -8,6 +8,7 @@ import tarfile
 import warnings
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from trainweb.errors import GradientError, ModelError
 from trainweb.model.reader import read_model
 
 RECORDED = Path(__file__).parents[1] / "golden" / "merged" / "recorded.tar.xz"
-CLOSE = {"rtol": 2e-5, "atol": 2e-5}
+CLOSE: dict[str, Any] = {"rtol": 2e-5, "atol": 2e-5}
 
 
 @cache
@@ -121,5 +122,5 @@ def test_errors_on_merged_tensors_say_how_to_export() -> None:
     with pytest.raises(GradientError, match="optimize=False"):
         start("dense/train", requires_grad=["2.running_mean"])
     lost = recorded()["vectors/train.onnx"].replace(b"%p_gamma_2", b"%p_gamma_3")
-    with pytest.raises(ModelError, match="gamma_2 is not found.*optimize=False"):
+    with pytest.raises(ModelError, match=r"gamma_2 is not found.*optimize=False"):
         build_artifacts(lost, loss="MSELoss", requires_grad=["gamma_2"])

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 import warnings
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import trainweb
 from trainweb.artifacts import build_artifacts
+from trainweb.artifacts.evidence import lost_parameters
+from trainweb.artifacts.recover import recover_parameters
+from trainweb.errors import GradientError, ModelError
+from trainweb.model.reader import read_model
 
 RECORDED = Path(__file__).parents[1] / "golden" / "merged" / "recorded.tar.xz"
-CLOSE = {"rtol": 2e-5, "atol": 2e-5}
+CLOSE: dict[str, Any] = {"rtol": 2e-5, "atol": 2e-5}
 
 
 @cache
@@ -98,3 +104,23 @@ def test_notes_on_calls_are_not_in_artifacts() -> None:
     artifacts = build_artifacts(recorded()["copied/train.onnx"], loss="MSELoss")
     assert b"%p_b_weight" in recorded()["copied/train.onnx"]
     assert b"%p_b_weight" not in artifacts.training_model + artifacts.eval_model
+
+
+@pytest.mark.parametrize(
+    ("argument", "other", "named"), [("%ones", "%clone", "clone"), ("%p_gamma_2", "%view", "gamma_2")]
+)
+def test_what_the_notes_do_not_tell_is_warned_of(argument: str, other: str, named: str) -> None:
+    graph = read_model(recorded()["vectors/train.onnx"])
+    for node in graph.nodes:
+        node.notes = {key: re.sub(rf"{argument}\b", other, note) for key, note in node.notes.items()}
+    (decision,) = lost_parameters(recover_parameters(graph))
+    assert decision.name == named
+    assert decision.doubtful and "optimize=False" in decision.reason
+
+
+def test_errors_on_merged_tensors_say_how_to_export() -> None:
+    with pytest.raises(GradientError, match="optimize=False"):
+        start("dense/train", requires_grad=["2.running_mean"])
+    lost = recorded()["vectors/train.onnx"].replace(b"%p_gamma_2", b"%p_gamma_3")
+    with pytest.raises(ModelError, match=r"gamma_2 is not found.*optimize=False"):
+        build_artifacts(lost, loss="MSELoss", requires_grad=["gamma_2"])

@@ -50,8 +50,8 @@ Models with a row *TorchScript, its default* are exported as they begin, never t
 the file is in evaluation mode, and its weights have no names. In the other models, equal numbers within a norm, a bias
 or a scale were moved apart before the export, by about 0.02.
 
-The exporters are those of torch 2.15. For 16 of these models, dynamo's default of torch 2.13 was compared on 2026-11-28.
-All have the same nodes, attributes, merged tensors and notes on parameters, so that one file is kept.
+The exporters are those of torch 2.15. On 2026-11-28, the default file of torch 2.13 was compared for
+16 of these models. All have the same nodes, attributes, merged tensors and notes on parameters: one file is kept.
 
 Another 136 models (transformers, plain modules) and 121 functions of torch between two layers were tested once, with
 torch 2.15. With the dynamo exporter and `optimize=False`, 210 of 219 files train to PyTorch's trajectory; with the

@@ -14,7 +14,7 @@ from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import SCALE, Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
-from trainweb.artifacts.remarks import remark_on_dropout, remark_on_inputs, remark_on_loss, remark_on_norms
+from trainweb.artifacts.remarks import remark_on_file, remark_on_loss, remark_on_norms
 from trainweb.artifacts.untie import forget_calls
 from trainweb.checkpoint import Checkpoint, Resume, write_checkpoint, write_file_atomically
 from trainweb.control import expand_control_flow, has_control_flow
@@ -310,8 +310,7 @@ def build_artifacts(
         graph, accessor = add_loss(graph, loss, loss_input_names, additional_output_names)
         types = _types_of_labels(graph, own, declared, compared)
         graph = cast_inputs(graph, types)
-        mode = remark_on_dropout(graph, constants)
-        for remark in (*remark_on_inputs(graph), *mode, *remark_on_loss(graph, loss, compared)):
+        for remark in (*remark_on_file(graph, constants), *remark_on_loss(graph, loss, compared)):
             warn(remark)
         stopped = _name_list(stop_gradient, "stop_gradient")
         _check_stopped(graph, stopped)

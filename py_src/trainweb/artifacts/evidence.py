@@ -18,7 +18,7 @@ from trainweb.control.repeat import with_bodies
 from trainweb.model import calls
 from trainweb.model.calls import call_of
 from trainweb.model.floats import ABOUT_SHAPES
-from trainweb.model.graph import FX_NODE, SCOPES, TORCH, Graph, Node, Tensor
+from trainweb.model.graph import FX_NODE, SCOPES, TORCH, Graph, Node, Tensor, Value
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
@@ -585,6 +585,13 @@ def notes_of(graph: Graph, tensor: Tensor) -> dict[str, str]:
     return {**value.notes, **tensor.notes} if value else tensor.notes
 
 
+def note(graph: Graph, tensor: Tensor, notes: dict[str, str]) -> None:
+    """Give an initializer notes. The exporter's stand on its value info, which artifacts and exported models keep."""
+    tensor.notes = {key: text for key, text in notes.items() if key not in (KIND, FOLDED)}
+    told = {key: text for key, text in notes.items() if key in (KIND, FOLDED)}
+    graph.value_info[tensor.name] = Value(tensor.name, tensor.dtype, tensor.shape, told)
+
+
 def lost_parameters(graph: Graph) -> list[Decision]:
     """Parameters of the source module that the exporter's optimizer left no tensor of."""
     held, called = set(graph.initializers), named_by_calls(graph)
@@ -592,9 +599,10 @@ def lost_parameters(graph: Graph) -> list[Decision]:
         sources = folded_from(notes_of(graph, tensor))
         if is_transposed(tensor, sources):
             held.update(sources)
+    transposes = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.op_type == "Transpose"}
     for node in graph.nodes:
         # A parameter that a module reads under the name of another module's is tied to it, unless calls name both.
-        for name in node.inputs:
+        for name in (transposes.get(edge, edge) for edge in node.inputs):
             read = graph.initializers.get(name)
             notes = notes_of(graph, read) if read else {}
             if read and (KIND in notes or is_transposed(read, folded_from(notes))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -17,12 +18,15 @@ from trainweb.artifacts.evidence import (
     merged,
     module_of,
     named_by_calls,
+    note,
     notes_of,
+    signature,
 )
 from trainweb.artifacts.untie import untie
 from trainweb.control.repeat import with_bodies
+from trainweb.model.calls import call_of
 from trainweb.model.floats import ConvertedTensor, rename_reads
-from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor, take_name
+from trainweb.model.graph import FX_NODE, ITEM_SIZE, Graph, Node, Tensor, take_name
 from trainweb.model.local import are_transposes
 from trainweb.model.remote import RemoteTensor
 from trainweb.model.transposed import transposed
@@ -87,6 +91,7 @@ def _turn(graph: Graph, listed: Collection[str], keep: Collection[str]) -> None:
     uses = Counter(sources[0] for sources in folded.values() if len(sources) == 1)
     taken, consumers = set(graph.names()), with_bodies(graph).consumers()
     turned: dict[str, Tensor] = {}
+    noted: dict[str, dict[str, str]] = {}
     for name, tensor in graph.initializers.items():
         source = folded[name][0] if is_transposed(tensor, folded[name]) else ""
         if source not in listed or uses[source] > 1 or name in keep or (source in taken and source != name):
@@ -97,12 +102,13 @@ def _turn(graph: Graph, listed: Collection[str], keep: Collection[str]) -> None:
         elif name == source:
             continue  # it is as in the module already
         turned[name] = transposed(tensor.renamed(source))
-        turned[name].notes = notes
+        noted[name] = notes
     outputs = {name: take_name(f"{name}_t", taken) for name in turned if name == turned[name].name}
     rename_reads(graph.nodes, outputs)
     graph.initializers = {t.name: t for t in (turned.get(name, t) for name, t in graph.initializers.items())}
     for name, tensor in turned.items():
         graph.value_info.pop(name, None)
+        note(graph, tensor, noted[name])
         output = outputs.get(name, name)
         reader = next(iter(consumers.get(name, ())), None)
         _transpose(graph, tensor.name, output, f"{output}_turned", reader.notes if reader else {})
@@ -140,6 +146,13 @@ def _apply(graph: Graph, names: dict[str, str]) -> None:
     graph.initializers = {tensor.name: tensor for tensor in tensors}
     graph.value_info = {value.name: value for value in values}
     rename_reads(graph.nodes, names)
+    # A later build of the graph must not take the tied names for two parameters.
+    arguments = {name: argument for argument, (_, name) in signature(graph).items()}
+    tied = {arguments[old]: arguments[new] for old, new in names.items() if {old, new} <= arguments.keys()}
+    for node in graph.nodes:
+        for argument in tied.keys() & set(call_of(node)[1]):
+            call = re.sub(rf"%{argument}\b", f"%{tied[argument]}", node.notes[FX_NODE])
+            node.notes = {**node.notes, FX_NODE: call}
 
 
 def _tie(graph: Graph, keep: Collection[str]) -> None:

@@ -33,7 +33,12 @@ IN_VAIN = (
 )
 
 
-def remark_on_inputs(graph: Graph) -> list[str]:
+def remark_on_file(graph: Graph, constants: Mapping[str, Tensor]) -> list[str]:
+    """Remarks on inputs and Dropout, for which no loss is needed; `constants` are initializers and Constant nodes."""
+    return [*_remark_on_inputs(graph), *_remark_on_dropout(graph, constants)]
+
+
+def _remark_on_inputs(graph: Graph) -> list[str]:
     """Inputs that are tensors within a layer, as tf2onnx makes of mean and variance of Keras' Normalization."""
     inner = [value.name for value in graph.inputs if _CAPTURED.fullmatch(value.name)] if graph.producer == TF else []
     if not inner:
@@ -54,7 +59,7 @@ def remark_on_smoothing(graph: Graph) -> list[str]:
     ]
 
 
-def remark_on_dropout(graph: Graph, constants: Mapping[str, Tensor]) -> list[str]:
+def _remark_on_dropout(graph: Graph, constants: Mapping[str, Tensor]) -> list[str]:
     """Dropout nodes in inference mode, as inference models have them: they drop nothing in training either."""
 
     def number(node: Node, position: int, default: float) -> Any:

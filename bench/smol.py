@@ -31,6 +31,8 @@ HEAD = "lm_head.weight"
 """The exporter's name for the tied table."""
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
 SCOPES = "pkg.torch.onnx.name_scopes"
+KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+FX_NODE = "pkg.torch.onnx.fx_node"
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 INSIDE = 256
 """Bytes up to which data lies in the graph."""
@@ -259,7 +261,8 @@ def write_optimized(directory: Path, size: Size = SMOLLM2_135M, length: int = 12
     """Write the model and its data as the default of PyTorch's dynamo exporter does, for one length of text.
 
     The exporter's optimizer computes what depends on constants alone: transposed weights, the mask, and for each layer
-    the tables of rotary positions. It merges equal norms. Notes tell what it folded, and the module of a node.
+    the tables of rotary positions. It merges equal norms. Notes tell what it folded, the module of a node, and its
+    call of torch where that names a norm.
 
     Returns
     -------
@@ -280,6 +283,8 @@ def write_optimized(directory: Path, size: Size = SMOLLM2_135M, length: int = 12
         for name, make in values.items():
             array = np.ascontiguousarray(make())
             tensor = numpy_helper.from_array(array, name)
+            if name not in sources and not name.startswith("node_"):
+                tensor.metadata_props.append(_note(KIND, "PARAMETER"))
             if name in sources:
                 tensor.metadata_props.append(_note(FOLDED, f"[{sources[name]!r}]"))
             if array.nbytes > INSIDE:
@@ -300,7 +305,7 @@ def _note(key: str, value: str) -> onnx.StringStringEntryProto:
 def _fold(graph: Any, weights: dict[str, tuple[int, ...]], length: int) -> tuple[Makers, dict[str, str]]:
     """Replace nodes on constants by their results; values by name, and of which weight each transposed one is."""
     norms = [name for name, shape in weights.items() if len(shape) == 1]
-    names = {EMBEDDING: HEAD} | dict.fromkeys(norms, norms[0])
+    names, order = {EMBEDDING: HEAD} | dict.fromkeys(norms, norms[0]), {name: k for k, name in enumerate(weights)}
     tables, past = _tables(graph, length)
     values: Makers = {HEAD: partial(values_of, EMBEDDING, weights[EMBEDDING])}
     sources: dict[str, str] = {}
@@ -321,6 +326,8 @@ def _fold(graph: Any, weights: dict[str, tuple[int, ...]], length: int) -> tuple
                 module = source.rpartition(".")[0]
                 node.metadata_props.append(_note(SCOPES, f"['', {module!r}, {node.output[0]!r}]"))
             if name in norms:
+                call = f"call_function[target=torch.ops.aten.mul.Tensor](args = (%p_{order[name]}, %x), kwargs = {{}})"
+                node.metadata_props.append(_note(FX_NODE, f"%{node.output[0]} = {call}"))
                 values.setdefault(norms[0], partial(values_of, norms[0], weights[norms[0]]))
             if name in tables:
                 # A layer has a table for its queries and keys; the mask is one.

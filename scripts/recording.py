@@ -32,12 +32,18 @@ def export(module: nn.Module, feeds: dict[str, torch.Tensor], outputs: list[str]
     strip(path)
 
 
+READ = ("fx_node", "name_scopes", "folded_from", "InputSpec.kind", "graph_signature")
+"""Ends of the names of notes that trainweb reads."""
+
+
 def strip(path: Path) -> None:
-    """Drop stack traces: they hold paths of the machine that recorded, and are most of a file."""
+    """Drop notes that nobody reads: stack traces hold paths of the machine that recorded, and are most of a file."""
     model = onnx.load(path)
     for node in model.graph.node:
         node.ClearField("doc_string")
-        kept = [entry for entry in node.metadata_props if "stack_trace" not in entry.key]
-        del node.metadata_props[:]
-        node.metadata_props.extend(kept)
+    graph = model.graph
+    for noted in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        kept = [entry for entry in noted.metadata_props if entry.key.endswith(READ)]
+        del noted.metadata_props[:]
+        noted.metadata_props.extend(kept)
     onnx.save(model, path)

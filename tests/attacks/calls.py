@@ -621,6 +621,7 @@ CALLS: dict[str, PublicCall] = {
         use_dora=False,
         modules_to_save=(),
     ),
+    "LoraConfig.of": plain(lora.LoraConfig(("w",)).of, module="layers.0.q_proj"),
     "LoraConfig.from_peft": plain(lora.LoraConfig.from_peft, values=lora.LoraConfig(("w",)).to_peft()),
     "Adapter.load": PublicCall(lambda _: lora.Adapter.load, lambda folder: {"directory": adapter_folder(folder)}),
     "Adapter.from_bytes": PublicCall(

@@ -323,6 +323,15 @@ def test_a_cancelled_fit_leaves_a_session_that_can_be_fitted() -> None:
     in_a_loop(main())
 
 
+def test_the_limit_of_the_norm_is_the_length_of_a_step() -> None:
+    """With SGD, the step is the rate times the clipped gradient."""
+    with trainweb.TrainingSession.from_model(mlp(), loss="CrossEntropyLoss", optimizer="SGD", learning_rate=0.5) as s:
+        before = s.get_contiguous_parameters(False)
+        s.fit(rows(8), batch_size=8, clip_grad_norm=0.01, progress=False)
+        step = s.get_contiguous_parameters(False).astype(np.float64) - before
+    assert np.linalg.norm(step) == pytest.approx(0.5 * 0.01, rel=1e-4)
+
+
 def test_an_infinite_loss_ends_before_the_update() -> None:
     data = rows(12)
     data["x"][9, 0] = np.inf

@@ -179,8 +179,8 @@ def _expand(
     found: set[str] = set()
     for pattern in patterns:
         names = _matches(pattern, initializers)
-        lost = _LOST if pattern in listed else ""
-        if not names:
+        lost = _LOST if matching(pattern, listed) else ""
+        if not names and not (lost and argument == "frozen_params"):
             raise ModelError(
                 f"Node arg {pattern:.80} is not found. In {argument}, it is neither an initializer nor a regular "
                 f"expression for one; there are {_some(list(initializers))}.{lost}"

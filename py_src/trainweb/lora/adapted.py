@@ -195,6 +195,7 @@ class AdaptedModel(ABC):
 
     def _check_base(self, name: str, own: str, tensors: Mapping[str, Tensor]) -> None:
         """Raise CheckpointError where a tensor of a file is not the one that it repeats; a prompt repeats none."""
+        raise CheckpointError(f"{shown(name)} of the adapter is the base model's {shown(own)}.")
 
     def _start(self, name: str) -> Tensor:
         return self.start[name] if name in self.start else self.base.initializers[name]

@@ -81,7 +81,9 @@ def export(model, ids, name, path):
     # Notes on nodes, such as stack traces, are most of a small file.
     for node in found.graph.node:
         del node.metadata_props[:]
-    del found.graph.value_info[:]
+    del found.graph.value_info[:], found.graph.metadata_props[:]
+    for value in (*found.graph.input, *found.graph.output):
+        del value.metadata_props[:]
     del found.functions[:]
     onnx.save(found, path)
 

@@ -8,6 +8,7 @@ the state dict of a second module (`other`), results of each, and parameters aft
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,9 @@ import torch
 from torch import nn
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[2] / "scripts"))
+from recording import strip  # noqa: E402
+
 RATE, STEPS = 0.05, 2
 BATCH = torch.export.Dim("batch")
 
@@ -34,6 +38,7 @@ def export(module: nn.Module, x: torch.Tensor, name: str) -> None:
         output_names=["y"],
         dynamic_shapes=({0: BATCH},),
     )
+    strip(HERE / name)
 
 
 def arrays(module: nn.Module, prefix: str) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import onnx
 import torch
@@ -42,7 +43,8 @@ def strip(path: Path) -> None:
     for node in model.graph.node:
         node.ClearField("doc_string")
     graph = model.graph
-    for noted in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+    every: list[Any] = [graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]
+    for noted in every:
         kept = [entry for entry in noted.metadata_props if entry.key.endswith(READ)]
         del noted.metadata_props[:]
         noted.metadata_props.extend(kept)

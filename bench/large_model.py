@@ -1,10 +1,11 @@
 """From the files of a 135M model to its first step in Chromium: processor seconds by phase, and the tab's peak memory.
 
-    .venv/bin/python bench/large_model.py [--weights url|cached] [--bits 32|16|8|4] [--budget MB]
+    .venv/bin/python bench/large_model.py [--weights url|cached] [--bits 32|16|8|4] [--form plain|default]
 
 The model is that of bench/smol.py with LoRA, 1 x 128 tokens, one thread. Processor seconds and memory are those of the
 tab's process: the unshared memory of `smaps_rollup`, sampled every 100 ms. "cached" measures the second visit of a page
-with the option `cache`. `bench/compile_stages.py` has the stages of Python's part.
+with the option `cache`. The form "default" is that of PyTorch's dynamo exporter with its optimizer and external data
+(`bench/smol.py`). `bench/compile_stages.py` has the stages of Python's part. `--budget` is in MB.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LENGTH = 128
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 PAGE = """
-async ({ model, weights, cache, length, budget }) => {
+async ({ model, weights, data, cache, length, budget }) => {
   const { env, Tensor, TrainingSession } = await import("/dist/index.js");
   env.wasm.numThreads = 1;
   await mark("page");
@@ -43,7 +44,8 @@ async ({ model, weights, cache, length, budget }) => {
   };
   const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 8, targets: ["q_proj", "v_proj"] } };
   const memory = budget && { memoryBudget: 1e6 * budget };
-  const options = { onProgress, ...(cache && { cache }), ...(weights && { weights }), ...memory };
+  const external = data && { externalData: [{ path: "model.onnx.data", data }] };
+  const options = { onProgress, ...(cache && { cache }), ...(weights && { weights }), ...external, ...memory };
   const session = await TrainingSession.createFromModel(model, config, options);
   await files;
   await mark("createFromModel");
@@ -143,6 +145,13 @@ def visit(page: Page, url: str, job: dict[str, Any]) -> tuple[Watch, list[float]
     return watch, losses
 
 
+def default_files() -> dict[str, Path]:
+    """The files of the model in the form that the exporter writes by default, made when they are not there."""
+    folder = BUILD / "smol" / "default"
+    files = {"model": folder / "model.onnx", "data": folder / smol.EXTERNAL}
+    return files if files["data"].is_file() else smol.write_optimized(folder, length=LENGTH)
+
+
 def files_of(bits: int, size: str = "135M") -> dict[str, Path]:
     """The files of a model, made when they are not there."""
     folder = BUILD / "smol" / size
@@ -177,15 +186,20 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", choices=("url", "cached"), default="url")
+    parser.add_argument("--form", choices=("plain", "default"), default="plain")
     parser.add_argument("--bits", type=int, choices=(32, 16, 8, 4), default=32)
     parser.add_argument("--budget", type=int, help="`memoryBudget` in MB")
     options = parser.parse_args()
+    if options.form == "default" and options.bits != 32:
+        parser.error("the form default is of 32 bits")
+    files = files_of(options.bits) if options.form == "plain" else default_files()
     with open_profile() as context, open_site(cacheable=True) as site:
         url = site.add("/large/", "<!doctype html>", "text/html")
         cache = options.weights == "cached"
         job = {
             "weights": None,
-            **served(site, files_of(options.bits)),
+            "data": None,
+            **served(site, files),
             "cache": cache,
             "length": LENGTH,
             "budget": options.budget,
@@ -194,7 +208,9 @@ def main() -> int:
             page = context.new_page()
             watch, losses = visit(page, url, job)
             page.close()
-    print(f"{options.bits} bits, {options.weights}: losses {', '.join(f'{loss:.6f}' for loss in losses)}")
+    print(
+        f"{options.bits} bits, {options.form}, {options.weights}: losses {', '.join(f'{loss:.6f}' for loss in losses)}"
+    )
     for phase, processor, seconds, peak in watch.rows:
         print(f"  {processor:6.2f} s of processor, {seconds:6.2f} s, up to {peak / 1e6:6.0f} MB: {phase}")
     print(f"  peak {watch.peak / 1e6:.0f} MB")

@@ -90,6 +90,7 @@ def split_parameters(described: dict[str, Any]) -> tuple[list[str], list[str]]:
 def write_artifacts(folder: Path, described: dict[str, Any]) -> None:
     """Write the training artifacts, made by trainweb."""
     trainable, frozen = split_parameters(described)
+    frozen = [name for name in frozen if not name.endswith(("mean", "var"))]  # running statistics would be held
     optimizer = AdamW(eps=ADAMW["eps"], weight_decay=ADAMW["wd"])
     built = build_artifacts(folder / "base.onnx", trainable, frozen, LossType.CrossEntropyLoss, optimizer)
     built.write(folder, nominal=True)

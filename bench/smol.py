@@ -11,19 +11,31 @@ from __future__ import annotations
 import argparse
 import json
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 THETA, EPSILON = 1e5, 1e-5
 CODES = {"float32": "F32", "float16": "F16"}
-DATA, SAFETENSORS = "model.onnx_data", "model.safetensors"
+DATA, EXTERNAL, SAFETENSORS = "model.onnx_data", "model.onnx.data", "model.safetensors"
 EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+"""The exporter's name for the tied table."""
+FOLDED = "pkg.onnxscript.optimizer.folded_from"
+SCOPES = "pkg.torch.onnx.name_scopes"
+KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+FX_NODE = "pkg.torch.onnx.fx_node"
+SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+INSIDE = 256
+"""Bytes up to which data lies in the graph."""
 OPSET = 18
 
 
@@ -240,6 +252,117 @@ def write(directory: Path, size: Size = SMOLLM2_135M, weights: str = "data") -> 
     path = directory / "model.onnx"
     path.write_bytes(model.SerializeToString())
     return path
+
+
+Makers = dict[str, Callable[[], np.ndarray]]
+
+
+def write_optimized(directory: Path, size: Size = SMOLLM2_135M, length: int = 128) -> dict[str, Path]:
+    """Write the model and its data as the default of PyTorch's dynamo exporter does, for one length of text.
+
+    The exporter's optimizer computes what depends on constants alone: transposed weights, the mask, and for each layer
+    the tables of rotary positions. It merges equal norms. Notes tell what it folded, the module of a node, and its
+    call of torch where that names a norm.
+
+    Returns
+    -------
+    dict of str to Path
+        `model` and `data`.
+    """
+    model, weights = graph_of(size), shapes(size)
+    graph = model.graph
+    values, sources = _fold(graph, weights, length)
+    lines = [f"p_{k}: PARAMETER target={name!r}" for k, name in enumerate((*weights, HEAD))]
+    graph.metadata_props.append(_note(SIGNATURE, "\n# inputs\n" + "\n".join(lines)))
+    small = [tensor for tensor in graph.initializer if tensor.raw_data]
+    del graph.initializer[:]
+    graph.initializer.extend(small)
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = {"model": directory / "model.onnx", "data": directory / EXTERNAL}
+    with paths["data"].open("wb") as file:
+        for name, make in values.items():
+            array = np.ascontiguousarray(make())
+            tensor = numpy_helper.from_array(array, name)
+            if name not in sources and not name.startswith("node_"):
+                tensor.metadata_props.append(_note(KIND, "PARAMETER"))
+            if name in sources:
+                tensor.metadata_props.append(_note(FOLDED, f"[{sources[name]!r}]"))
+            if array.nbytes > INSIDE:
+                tensor.ClearField("raw_data")
+                tensor.data_location = TensorProto.EXTERNAL
+                place = {"location": EXTERNAL, "offset": file.tell(), "length": array.nbytes}
+                tensor.external_data.extend(_note(key, str(value)) for key, value in place.items())
+                file.write(array.tobytes())
+            graph.initializer.append(tensor)
+    paths["model"].write_bytes(model.SerializeToString())
+    return paths
+
+
+def _note(key: str, value: str) -> onnx.StringStringEntryProto:
+    return onnx.StringStringEntryProto(key=key, value=value)
+
+
+def _fold(graph: Any, weights: dict[str, tuple[int, ...]], length: int) -> tuple[Makers, dict[str, str]]:
+    """Replace nodes on constants by their results; values by name, and of which weight each transposed one is."""
+    norms = [name for name, shape in weights.items() if len(shape) == 1]
+    names, order = {EMBEDDING: HEAD} | dict.fromkeys(norms, norms[0]), {name: k for k, name in enumerate(weights)}
+    tables, past = _tables(graph, length)
+    values: Makers = {HEAD: partial(values_of, EMBEDDING, weights[EMBEDDING])}
+    sources: dict[str, str] = {}
+    folded: dict[str, str] = {}
+    uses: Counter[str] = Counter()
+    nodes = []
+    for node in graph.node:
+        if node.op_type == "Transpose" and node.input[0] in weights and node.input[0] != EMBEDDING:
+            folded[node.output[0]] = name = f"val_{len(graph.initializer) + len(folded)}"
+            sources[name] = node.input[0]
+            values[name] = partial(_turned, node.input[0], weights[node.input[0]])
+            continue
+        if node.output[0] in past:
+            continue
+        for k, name in enumerate(node.input):
+            source = name if name in weights else sources.get(folded.get(name, ""), "")
+            if source:
+                module = source.rpartition(".")[0]
+                node.metadata_props.append(_note(SCOPES, f"['', {module!r}, {node.output[0]!r}]"))
+            if name in norms:
+                call = f"call_function[target=torch.ops.aten.mul.Tensor](args = (%p_{order[name]}, %x), kwargs = {{}})"
+                node.metadata_props.append(_note(FX_NODE, f"%{node.output[0]} = {call}"))
+                values.setdefault(norms[0], partial(values_of, norms[0], weights[norms[0]]))
+            if name in tables:
+                # A layer has a table for its queries and keys; the mask is one.
+                folded[name] = name if "Where" in name else f"{name}_{uses[name] // 2}"
+                uses[name] += 1
+                values[folded[name]] = partial(np.asarray, tables[name])
+            node.input[k] = folded.get(name, names.get(name, name))
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return values, sources
+
+
+def _turned(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    return values_of(name, shape).T
+
+
+def _tables(graph: Any, length: int) -> tuple[dict[str, np.ndarray], set[str]]:
+    """Cosines, sines and the mask, and the results of all nodes that lead to them."""
+    makers = {node.output[0]: node for node in graph.node}
+    ends = [name for name, node in makers.items() if node.op_type in ("Cos", "Sin", "Where")]
+    past, queue = set(ends), list(ends)
+    for name in queue:
+        queue += [read for read in makers[name].input if read in makers and read not in past]
+        past.update(queue)
+    nodes = [node for node in graph.node if node.output[0] in past]
+    inputs = list(graph.input)
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ends]
+    small = [tensor for tensor in graph.initializer if tensor.raw_data]
+    part = helper.make_graph(nodes, "tables", inputs, outputs, small)
+    model = helper.make_model(part, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    results = ReferenceEvaluator(model).run(None, {inputs[0].name: np.zeros((1, length), np.int64)})
+    for dim, number in zip(graph.input[0].type.tensor_type.shape.dim, (1, length), strict=True):
+        dim.dim_value = number
+    return dict(zip(ends, results, strict=True)), past
 
 
 def main() -> None:

@@ -94,19 +94,6 @@ const rate = found.suggestion ?? 0.02;
 """,
     ),
     Example(
-        "Overfit one batch",
-        "trainweb TrainingSession.overfit_one_batch",
-        "TrainingSession overfitOneBatch",
-        """
-report = session.overfit_one_batch({"points": points[:8], "labels": labels[:8]})
-print(report.has_fallen, report.suspicions)
-""",
-        """
-const report = await session.overfitOneBatch({ points: points.slice(0, 8), labels: labels.slice(0, 8) });
-console.log(report.hasFallen, report.suspicions);
-""",
-    ),
-    Example(
         "Train",
         "trainweb TrainingSession.fit",
         "TrainingSession fit",

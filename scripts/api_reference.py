@@ -47,8 +47,8 @@ IMPORTS = (
 )
 """Of the blocks in JavaScript, and of those in Python."""
 JAVASCRIPT = OUT / "javascript"
-INNER_CLASS = "SessionMethods"
-"""The generated base of the page's `TrainingSession`, which is no public name."""
+INNER_CLASS = "(?:SessionMethods|Opaque)"
+"""The generated base of the page's `TrainingSession`, and the one of all objects: neither is a public name."""
 
 
 def public_modules() -> dict[str, ModuleType]:
@@ -282,8 +282,8 @@ def finish_javascript() -> None:
     """Put the examples to their calls, and take out the name of a class that is not public."""
     for path in JAVASCRIPT.rglob("*.md"):
         text = path.read_text()
-        text = text.replace(f"## Extends\n\n- `{INNER_CLASS}`\n\n", "")
-        text = re.sub(rf"#+ Inherited from\n\n`{INNER_CLASS}\.\w+`\n\n?", "", text)
+        text = re.sub(rf"## Extends\n\n- `{INNER_CLASS}`\n\n", "", text)
+        text = re.sub(rf"#+ (?:Inherited from|Overrides)\n\n`{INNER_CLASS}\.\w+`\n\n?", "", text)
         path.write_text(re.sub(r"^# \w+(?: \w+)?: (.*)$", r"# \1", text, count=1, flags=re.MULTILINE))
     for example in EXAMPLES:
         cls, member = example.page.split()

@@ -550,6 +550,11 @@ def command_record_lora(arguments: list[str]) -> None:
     _record("record_lora.py", arguments)
 
 
+def command_record_families(arguments: list[str]) -> None:
+    """Record tests/lora/families anew with PyTorch, transformers and PEFT [names]."""
+    _record("record_families.py", arguments)
+
+
 def command_record_voice(arguments: list[str]) -> None:
     """Train the model of the demo of voices anew with PyTorch, and record PEFT's adapter of it."""
     _record("record_voice.py", arguments)
@@ -607,6 +612,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "bench": command_bench,
     "pyodide-dist": command_pyodide_dist,
     "record-exports": command_record_exports,
+    "record-families": command_record_families,
     "record-lora": command_record_lora,
     "record-voice": command_record_voice,
     "record-zoo": command_record_zoo,

@@ -320,7 +320,8 @@ def page_imports(text: str) -> str:
         return f'import {{ {", ".join(names)} }} from "{module}";'
 
     lines = [line(module, names) for module, names in groups.items()]
-    return "\n".join([lines[0], "", *lines[1:], 'import type { Channel } from "./channel.js";'])
+    ours = ['import { Opaque } from "../wire/opaque.js";', 'import type { Channel } from "./channel.js";']
+    return "\n".join([lines[0], "", *lines[1:], *ours])
 
 
 def page_methods() -> str:
@@ -332,10 +333,11 @@ def page_methods() -> str:
 {page_imports(methods)}
 
 /** The calls that `TrainingSession` passes on to its worker. */
-export class SessionMethods {{
+export class SessionMethods extends Opaque {{
   readonly #channel: Channel;
 
   constructor(channel: Channel) {{
+    super();
     this.#channel = channel;
   }}
 

@@ -4,7 +4,7 @@
 
 Runs in a separate environment with torch and peft (`environments.py`); `tests/lora` replays the files without
 it. Each case becomes `NAME.EXPORTER.onnx`, the base model; `NAME.start` and `NAME.end`, folders that PEFT wrote; and
-`NAME.npz`: the feeds, the losses, and the output of the merged model.
+`NAME.npz`: the feeds, the losses, and the output of the merged model. A case `BASE-NAME` has the base model of `BASE`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from recording import export
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -44,6 +45,33 @@ class Attention(nn.Module):
         x = self.embed(ids)
         scores = self.q_proj(x) @ self.k_proj(x).transpose(1, 2) * x.shape[-1] ** -0.5
         return self.head(self.o_proj(scores.softmax(-1) @ self.v_proj(x)).mean(1))
+
+
+class Padded(Attention):
+    """The same with a padding word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8, padding_idx=4)
+
+
+class Table(nn.Embedding):
+    """An embedding with a factor that is not a parameter, as Gemma has."""
+
+    def __init__(self) -> None:
+        super().__init__(11, 8)
+        self.register_buffer("scale", torch.tensor(2.5), persistent=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return super().forward(ids) * self.scale
+
+
+class Scaled(Attention):
+    """The same with such a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = Table()
 
 
 class Layers(nn.Module):
@@ -105,6 +133,41 @@ class Llama(nn.Module):
         return self.inner(input_ids=ids, use_cache=False).logits[:, -1]
 
 
+class Tied(LlamaForCausalLM):
+    """Scores of the next word, by a layer of Llama whose head is the table. PEFT knows the class of transformers."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            LlamaConfig(
+                vocab_size=11,
+                hidden_size=8,
+                intermediate_size=8,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                tie_word_embeddings=True,
+                use_cache=False,
+            )
+        )
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return super().forward(input_ids=ids, use_cache=False).logits[:, -1]
+
+
+class Classifier(nn.Module):
+    """A head of two modules, one of which has a name that ends as the other's, as DistilBERT has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_lin, self.v_lin = nn.Linear(6, 9), nn.Linear(9, 7)
+        self.pre_classifier, self.classifier = nn.Linear(7, 5), nn.Linear(5, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.pre_classifier(self.v_lin(self.q_lin(x).relu()).tanh()).relu())
+
+
+QV = {"target_modules": ["q_proj", "v_proj"], "r": 2}
+PATTERNS = {"rank_pattern": {"fc1": 2, ".*c2": 5, "fc2": 7}, "alpha_pattern": {r"fc\d": 12, "head": 1}}
 SEQ_CLS = {"target_modules": ["c_attn"], "r": 2, "modules_to_save": ["classifier", "score"], "fan_in_fan_out": True}
 """As PEFT itself writes the task: both names, whichever the model has."""
 
@@ -117,6 +180,8 @@ def cases() -> Iterator[tuple[str, nn.Module, torch.Tensor, torch.Tensor, dict[s
     for name, make, feed, settings in (
         ("attention", Attention, ids, {"target_modules": ["q_proj", "v_proj"], "r": 4, "lora_alpha": 8}),
         ("embedding", Attention, ids, {"target_modules": ["embed", "o_proj"], "r": 3, "use_rslora": True}),
+        ("padded", Padded, ids, {"target_modules": ["embed", "o_proj"], "r": 3, "init_lora_weights": False}),
+        ("scaled", Scaled, ids, {"target_modules": ["o_proj"], "r": 2, "modules_to_save": ["embed"]}),
         ("dora", Layers, rows, {"target_modules": ["fc1", "fc2"], "r": 2, "lora_alpha": 5, "use_dora": True}),
         ("head", Layers, rows, {"target_modules": ["fc1", "fc2"], "r": 4, "modules_to_save": ["head"]}),
         ("transposed", Transposed, rows, {"target_modules": ["c_attn"], "r": 2, "fan_in_fan_out": True}),
@@ -130,6 +195,19 @@ def cases() -> Iterator[tuple[str, nn.Module, torch.Tensor, torch.Tensor, dict[s
         ("conv", Convolutions, images, {"target_modules": ["conv1", "head"], "r": 4, "init_lora_weights": "gaussian"}),
         ("llama", Llama, ids, {"target_modules": ["q_proj", "v_proj"], "r": 4, "lora_alpha": 8}),
         ("grouped", Convolutions, images, {"target_modules": ["conv2"], "r": 4}),
+        ("ends", Classifier, rows, {"target_modules": ["q_lin"], "r": 2, "modules_to_save": ["classifier", "score"]}),
+        ("tied", Tied, ids, QV | {"modules_to_save": ["embed_tokens"]}),
+        ("tied-head", Tied, ids, QV | {"modules_to_save": ["lm_head"]}),
+        ("tied-both", Tied, ids, QV | {"modules_to_save": ["embed_tokens", "lm_head"]}),
+        ("tied-still", Tied, ids, QV | {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}),
+        ("tied-adapted", Tied, ids, {"target_modules": ["embed_tokens", "lm_head", "q_proj"], "r": 2}),
+        ("tied-beside", Tied, ids, QV),
+        ("tied-expression", Tied, ids, {"target_modules": r".*\.(q|down)_proj", "r": 2}),
+        ("tied-linear", Tied, ids, {"target_modules": "all-linear", "r": 2}),
+        ("head-lacking", Layers, rows, {"target_modules": ["fc1", "fc9", "head"], "r": 3, "modules_to_save": ["head"]}),
+        ("head-patterns", Layers, rows, {"target_modules": ["fc1", "fc2", "head"], "r": 3, **PATTERNS}),
+        ("head-rooted", Layers, rows, {"target_modules": ["fc1", "fc2"], "r": 3, "use_rslora": True, **PATTERNS}),
+        ("head-halves", Layers, rows, {"target_modules": ["fc1"], "r": 3, "modules_to_save": ["head"]}),
     ):
         torch.manual_seed(7)
         yield name, make(), feed, labels, settings
@@ -138,15 +216,28 @@ def cases() -> Iterator[tuple[str, nn.Module, torch.Tensor, torch.Tensor, dict[s
 def save(model: Any, folder: Path, **arguments: Any) -> None:
     """The files that the replay reads, without the model card."""
     shutil.rmtree(folder, ignore_errors=True)
+    if folder.stem == "tied-beside":
+        arguments["save_embedding_layers"] = True
     model.save_pretrained(folder, **arguments)
+    if folder.name == "head-halves.start":
+        round_file(model, folder / "adapter_model.safetensors")
     (folder / "README.md").unlink(missing_ok=True)
+
+
+def round_file(model: Any, path: Path) -> None:
+    """Write tensors of an adapter as bfloat16, float16 and float32 in turns, and put these into the model."""
+    types = (torch.bfloat16, torch.float16, torch.float32)
+    rounded = {name: t.to(types[k % 3]) for k, (name, t) in enumerate(load_file(path).items())}
+    save_file(rounded, path, {"format": "pt"})
+    set_peft_model_state_dict(model, rounded)
 
 
 def record(name: str, module: nn.Module, x: torch.Tensor, labels: torch.Tensor, settings: dict[str, Any]) -> None:
     """Write all files of a case."""
     module.train()
-    # TorchScript has no symbolic function for an operator of Llama's mask.
-    for exporter in ("dynamo", "script") if name != "llama" else ("dynamo",):
+    # TorchScript has no symbolic function for an operator of Llama's mask, and does not say which word is padding.
+    exporters = ("dynamo",) if name in ("llama", "padded", "tied") else ("dynamo", "script")
+    for exporter in exporters if "-" not in name else ():
         export(module, {"x": x}, ["y"], TARGET / f"{name}.{exporter}.onnx", exporter)
     model: Any = get_peft_model(module, LoraConfig(**settings))
     save(model, TARGET / f"{name}.start")
@@ -162,7 +253,9 @@ def record(name: str, module: nn.Module, x: torch.Tensor, labels: torch.Tensor, 
     model.eval()
     truth = {"x": x.numpy(), "labels": labels.numpy(), "losses": np.array(losses, np.float32)}
     truth["adapted"] = model(x).detach().numpy()
-    if name != "grouped":  # PEFT cannot merge it either
+    if name == "tied-adapted":  # PEFT adds both adapters to the tied weight
+        truth["merged"] = truth["adapted"]
+    elif name != "grouped":  # PEFT cannot merge it either
         truth["merged"] = model.merge_and_unload()(x).detach().numpy()
     np.savez_compressed(TARGET / f"{name}.npz", **truth)
 

@@ -1,6 +1,7 @@
 """Record the models of tests/zoo: each as torch's exporters write it, and how PyTorch trains it.
 
     ./build.sh record-zoo [NAME ...]
+    python scripts/record_zoo.py --older [NAME ...]   # with torch 2.13: adds its files where they differ
 
 Runs in a separate environment (`environments.py`); the tests replay the recordings without it. A recording
 is `NAME.tar.xz` with `EXPORTER.onnx`, for each exporter that manages, `about.json` and `truth.npz`:
@@ -25,6 +26,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +38,17 @@ from torch import nn
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from tests.zoo.recording import ADAMW, FOLDER, RATES, STEPS  # noqa: E402
+from tests.zoo.recording import ADAMW, FOLDER, OLDER, RATES, STEPS, load  # noqa: E402
 from tests.zoo.sources import LOSSES, SOURCES, Case  # noqa: E402
 
 SEED = 11
-BLUR = 0.02
-"""What is added to norms, biases and scales that begin as one number: exporters drop zeros and merge equal ones."""
 
 
 def settle(module: nn.Module) -> nn.Module:
-    """In training mode, with nothing left to chance, and no parameters that are equal as in a model never trained."""
+    """In training mode, with nothing left to chance; a module never trained has equal parameters, as people's have."""
     for part in module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd):
             part.p = 0.0
-    for p in module.parameters():
-        if p.numel() > 1 and p.min() == p.max():
-            p.data.add_(torch.randn_like(p), alpha=BLUR)
     return module.train()
 
 
@@ -152,11 +149,11 @@ def first_cause(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:160]}"
 
 
-def exported(case: Case, about: dict[str, Any]) -> dict[str, bytes]:
+def exported(case: Case, about: dict[str, Any], exporters: Sequence[str] = (*EXPORTERS, "default")) -> dict[str, bytes]:
     """The files by exporter; what an exporter cannot do is noted."""
     files = {}
     state = {name: t.detach().clone() for name, t in case.module.state_dict().items()}
-    for exporter in EXPORTERS:
+    for exporter in exporters:
         case.module.load_state_dict(state)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
@@ -166,18 +163,18 @@ def exported(case: Case, about: dict[str, Any]) -> dict[str, bytes]:
                 about["not exported"][exporter] = first_cause(error)
                 print(f"    {exporter} {about['not exported'][exporter]}")
                 continue
-            restore(path, state)
+            restore(path, {name: state[name] for name, _ in case.module.named_buffers() if name in state})
             files[exporter] = path.read_bytes()
     case.module.load_state_dict(state)
     return files
 
 
-def restore(path: Path, state: dict[str, torch.Tensor]) -> None:
+def restore(path: Path, buffers: dict[str, torch.Tensor]) -> None:
     """Put back the buffers: exporters run the module in training mode, which changes some."""
     file = onnx.load(path)
     for tensor in file.graph.initializer:
-        if tensor.name in state and list(tensor.dims) == list(state[tensor.name].shape):
-            tensor.CopyFrom(onnx.numpy_helper.from_array(state[tensor.name].numpy(), tensor.name))
+        if tensor.name in buffers and list(tensor.dims) == list(buffers[tensor.name].shape):
+            tensor.CopyFrom(onnx.numpy_helper.from_array(buffers[tensor.name].numpy(), tensor.name))
     onnx.save(file, path)
 
 
@@ -214,17 +211,51 @@ def record(name: str) -> None:
     print(f"    {size / 1024:.0f} KiB of {sum(map(len, files.values())) / 1024:.0f}, {time.monotonic() - start:.0f} s")
 
 
+def form(file: bytes) -> list[Any]:
+    """Nodes of a file with the calls that they note, without names of results, which depend on the version of torch."""
+    graph = onnx.load_from_string(file).graph
+    numbers: dict[str, int] = {}
+    parts: list[Any] = []
+    for node in graph.node:
+        calls = [entry.value for entry in node.metadata_props if "fx_node" in entry.key]
+        notes = [re.findall(r"aten\.\w+|%[pbc]_\w+|None", call) for call in calls]
+        edges = [numbers.setdefault(name, len(numbers)) for name in (*node.input, *node.output)]
+        attributes = sorted(onnx.helper.printable_attribute(attribute) for attribute in node.attribute)
+        parts.append((node.op_type, edges, attributes, notes))
+    return [*parts, sorted((numbers[t.name], list(t.dims)) for t in graph.initializer if t.name in numbers)]
+
+
+def add_older(name: str) -> None:
+    """Add this torch's default file of a recorded model, where it has another form than the recorded one."""
+    recording = load(name)
+    torch.manual_seed(SEED)
+    case = SOURCES[name].make()
+    settle(case.module)
+    feeds = recording.part("feed/")
+    if not all(np.array_equal(feeds[n], t.numpy()) for n, t in case.feeds.items()):
+        raise ValueError("this torch draws other numbers")
+    about: dict[str, Any] = {"not exported": {}}
+    files = exported(case, about, ["dynamo"])
+    same = "dynamo" in files and form(files["dynamo"]) == form(recording.files["dynamo"])
+    print(f"{name}: {'the same' if same else about['not exported'] or 'another form'}", flush=True)
+    if files and not same:
+        with tarfile.open(FOLDER / f"{name}.tar.xz", "r:xz") as archive:
+            parts = {entry.name: archive.extractfile(entry).read() for entry in archive.getmembers()}  # type: ignore[union-attr]
+        pack(FOLDER / f"{name}.tar.xz", {**parts, f"{OLDER}.onnx": files["dynamo"]})
+
+
 def main() -> int:
     """Record all models, or those named; the exit status says whether all could be."""
     torch.set_num_threads(1)
-    unknown = set(sys.argv[1:]) - set(SOURCES)
+    step, arguments = (add_older, sys.argv[2:]) if sys.argv[1:2] == ["--older"] else (record, sys.argv[1:])
+    unknown = set(arguments) - set(SOURCES)
     if unknown:
         print(f"no such models: {', '.join(sorted(unknown))}; there are {', '.join(sorted(SOURCES))}", file=sys.stderr)
         return 2
     failed = []
-    for name in sys.argv[1:] or SOURCES:
+    for name in arguments or SOURCES:
         try:
-            record(name)
+            step(name)
         except Exception as error:  # one model must not keep the others from being recorded
             failed.append(name)
             print(f"    FAILED: {type(error).__name__}: {error}", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import onnx
 import torch
@@ -14,13 +15,17 @@ EXPORTERS = ("dynamo", "plain", "script")
 
 
 def export(module: nn.Module, feeds: dict[str, torch.Tensor], outputs: list[str], path: Path, exporter: str) -> None:
-    """Write the model as it trains: mode kept, all weights in the file, no paths of this machine."""
+    """Write the model as it trains: mode kept, all weights in the file, no paths of this machine.
+
+    `exporter` is one of `EXPORTERS`, or "default": TorchScript as it is called by default, in evaluation mode.
+    """
     names = {"input_names": list(feeds), "output_names": outputs}
     inputs = tuple(feeds.values())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if exporter == "script":
-            options = {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False, "opset_version": 17}
+        if exporter in ("script", "default"):
+            options = {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False}
+            options = {"opset_version": 17, **(options if exporter == "script" else {})}
             torch.onnx.export(module, inputs, str(path), dynamo=False, **names, **options)
         else:
             options = {"optimize": exporter == "dynamo", "external_data": False, "verbose": False}
@@ -28,12 +33,19 @@ def export(module: nn.Module, feeds: dict[str, torch.Tensor], outputs: list[str]
     strip(path)
 
 
+READ = ("fx_node", "name_scopes", "folded_from", "InputSpec.kind", "graph_signature")
+"""Ends of the names of notes that trainweb reads."""
+
+
 def strip(path: Path) -> None:
-    """Drop stack traces: they hold paths of the machine that recorded, and are most of a file."""
+    """Drop notes that nobody reads: stack traces hold paths of the machine that recorded, and are most of a file."""
     model = onnx.load(path)
     for node in model.graph.node:
         node.ClearField("doc_string")
-        kept = [entry for entry in node.metadata_props if "stack_trace" not in entry.key]
-        del node.metadata_props[:]
-        node.metadata_props.extend(kept)
+    graph = model.graph
+    every: list[Any] = [graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]
+    for noted in every:
+        kept = [entry for entry in noted.metadata_props if entry.key.endswith(READ)]
+        del noted.metadata_props[:]
+        noted.metadata_props.extend(kept)
     onnx.save(model, path)

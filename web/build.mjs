@@ -183,9 +183,9 @@ function importsOf(text) {
 async function joinSessionMethods() {
   const file = join(OUT, "page", "session.d.ts");
   const [own, generated] = await Promise.all([file, join(OUT, "page", "session-methods.d.ts")].map((one) => readFile(one, "utf8")));
-  const [, body] = /^export declare class SessionMethods \{\n {4}#private;\n {4}constructor\(channel: Channel\);\n([^]*?)^\}/m.exec(generated);
+  const [, body] = /^export declare class SessionMethods extends Opaque \{\n {4}#private;\n {4}constructor\(channel: Channel\);\n([^]*?)^\}/m.exec(generated);
   const known = new Set(importsOf(own).map(({ name }) => name));
-  const missing = importsOf(generated).filter(({ name }) => !known.has(name) && name !== "type Channel");
+  const missing = importsOf(generated).filter(({ name }) => !known.has(name) && !["type Channel", "type Opaque"].includes(name));
   const imports = missing.map(({ name, from }) => `import { ${name} } from "${from}";\n`).join("");
   const joined = own
     .replace('import { SessionMethods } from "./session-methods.js";\n', imports)
@@ -289,6 +289,8 @@ async function copyPyodide() {
     // Bun's name cannot be taken away from a worker, as `process` is in node/worker-scope.ts.
     await change(script, /\btypeof Bun<"u"/g, 'typeof process=="object"&&typeof Bun<"u"', 1);
   }
+  // Stores of extensions refuse packages that name scripts of other servers. Nothing is loaded from there.
+  await change(join(folder, "pyodide.mjs"), /`https:\/\/cdn\.jsdelivr\.net\/[^`]*`/g, 'new URL(".",import.meta.url).href', 1);
   await change(join(folder, "pyodide.mjs"), /\n?\/\/# sourceMappingURL=.*/g, "", 1);
   await pack(join(PYODIDE, "pyodide.asm.wasm"), join(folder, "pyodide.asm.wasm.gz"));
 }

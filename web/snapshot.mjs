@@ -19,6 +19,7 @@ const CONSTANT_BYTES = 2 ** 22;
 /** Compile a folder, without sources and doc strings, and zip it: sources take long to import, and memory. */
 const COMPILE = `
 import ast, compileall, io, pathlib, zipfile
+from importlib._bootstrap_external import _code_to_timestamp_pyc
 
 def compile_folder(root, prefix, optimize=2):
     good = compileall.compile_dir(root, quiet=1, legacy=True, stripdir=root, prependdir=prefix, optimize=optimize)
@@ -69,10 +70,24 @@ def without_test_material(source):
                     lines[start : member.end_lineno] = [" " * member.col_offset + "pass", *[""] * (member.end_lineno - start - 1)]
     return "\\n".join(lines)
 
+def without_annotations(tree):
+    """The module without annotations of functions. Those of constructors stay: they tell the types of settings."""
+    for function in ast.walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and function.name != "__init__":
+            function.returns = None
+            given = function.args
+            for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+                if argument:
+                    argument.annotation = None
+    return tree
+
 for path in root.glob("trainweb/ops/**/*.py"):
     if path.name != "op.py":  # which declares them
         path.write_text(without_test_material(path.read_text()))
 compile_folder(root, "")
+for path in root.glob("trainweb/**/*.py"):
+    code = compile(without_annotations(ast.parse(path.read_text())), str(path.relative_to(root)), "exec", optimize=2)
+    path.with_suffix(".pyc").write_bytes(_code_to_timestamp_pyc(code))
 [*pack(root, {".wasm", ".js", ".pyi"}), imports]
 `;
 

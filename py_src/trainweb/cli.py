@@ -179,7 +179,7 @@ def _add_export(commands: Commands) -> None:
     p = commands.add_parser("export", help="write an inference model from the eval model and a checkpoint's parameters")
     _add_artifacts(p)
     p.add_argument("outputs", nargs="+", help="names of the outputs")
-    p.add_argument("-o", "--output", type=Path, required=True, help="output .onnx")
+    p.add_argument("-o", "--output", type=_model_file, required=True, help="output .onnx")
     p.set_defaults(run=_export)
 
 
@@ -216,8 +216,15 @@ def _add_quantize(commands: Commands) -> None:
     p.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits of each number; default 4")
     p.add_argument("--all", action="store_true", help="also quantize the last product, such as a head to train")
     _add_weights(p)
-    p.add_argument("--output", "-o", help="file to write; default MODEL.q4.onnx or MODEL.q8.onnx")
+    p.add_argument("--output", "-o", type=_model_file, help="file to write; default MODEL.q4.onnx or MODEL.q8.onnx")
     p.set_defaults(run=_quantize)
+
+
+def _model_file(text: str) -> Path:
+    """The file of a model to write, which cannot be a file of its weights."""
+    if not text.endswith(".onnx"):
+        raise argparse.ArgumentTypeError(f"{text!r} is written as a model: its name must end in .onnx")
+    return Path(text)
 
 
 def _quantize(args: argparse.Namespace) -> None:

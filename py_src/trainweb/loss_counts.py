@@ -7,6 +7,7 @@ the output that has n.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,16 +60,18 @@ class MeanLoss:
     def __init__(self, count: LossCount) -> None:
         self.count, self.total, self.weight = count, 0.0, 0.0
 
-    def add(self, loss: float, rows: int, results: Mapping[str, Any]) -> None:
-        """Take the loss of a batch of so many rows, whose step gave these results."""
-        weight = self.count.weight(rows, results)
-        self.total += loss if self.count.is_sum else loss * weight
-        self.weight += weight
+    def add(self, loss: float, rows: int, results: Mapping[str, Any], times: int = 1) -> None:
+        """Take the loss of a batch of so many rows, whose step gave these results; each row is in it so many times."""
+        weight = self.count.weight(rows, results) / times
+        loss = loss / times if self.count.is_sum else loss
+        if weight:  # of no label there is no loss, or one of 0 / 0
+            self.total += loss if self.count.is_sum else loss * weight
+            self.weight += weight
 
     @property
     def value(self) -> float:
-        """The loss of all rows; 0 where every label is ignored, as the loss of such a batch."""
-        return self.total / self.weight if self.weight else 0.0
+        """The loss of all rows; NaN where every label is ignored, as PyTorch's."""
+        return self.total / self.weight if self.weight else math.nan
 
 
 def counted_loss(graph: Graph, loss: str, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:

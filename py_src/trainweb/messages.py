@@ -66,8 +66,16 @@ PAGE_TEXT = "_page_text"
 
 RELEASED = Message(errors.ReleasedError, "This session was released; create a new one.")
 
+# Warnings of both languages; MISSING_CLASSES is another.
+
 NO_EFFECT = Message(errors.UnsupportedError, "These options have no effect here: {options}.")
-"""A warning, of both languages."""
+LOCAL_STATISTICS = Message(
+    errors.UnsupportedError,
+    "Training moves {count} untrained tensors, such as {name!r}: rounds do not average them, see docs/federated.md.",
+)
+DROPPED_ROWS = Message(
+    errors.FeedError, "The file fixes batches of {rows} rows: each epoch leaves out {count} of its rows."
+)
 
 # Federated rounds.
 
@@ -252,7 +260,8 @@ NO_COLUMNS = Message(errors.FeedError, "The data has no arrays: give one for eac
 EMPTY_DATASET = Message(errors.FeedError, "The data has no rows.")
 ENDED_DATASET = Message(
     errors.FeedError,
-    "The data has no rows in epoch {epoch}: a generator can be read only once. Give the function that creates it.",
+    "The {source} has no rows in epoch {epoch}: a generator or stream can be read only once. "
+    "Give the function that creates it.",
 )
 FILE_WITHOUT_CLASS = Message(
     errors.FeedError, "The file {file!r} lies outside of the class folders: move it into the folder of its class."
@@ -263,6 +272,11 @@ COLUMN_ROWS = Message(
     errors.FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
 NOT_A_COLUMN = Message(errors.FeedError, "{name!r} is {given}; its first axis must count rows.")
+OBJECTS_IN_COLUMN = Message(
+    errors.FeedError,
+    "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing values, and "
+    "convert it, for example by astype('float32').",
+)
 INEXACT_NUMBER = Message(
     errors.FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array."
 )
@@ -373,7 +387,7 @@ TABLE_CONCAT = Message(
 
 FIT_RUNNING = Message(errors.SessionError, "A fit of this session is running: wait until it ends, or stop it.")
 NON_FINITE_LOSS = Message(
-    errors.TrainwebError,
+    errors.NumericsError,
     "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. "
     "Try a lower learning rate, clip_grad_norm, or look for NaN or infinity in the data.",
     "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. "
@@ -411,12 +425,9 @@ NO_CLASSES = Message(
 )
 MISSING_CLASSES = Message(
     errors.FeedError,
-    "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give stratify=True, "
-    "or shuffle the rows before.",
-    "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give stratify: true, "
+    "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give the option 'stratify', "
     "or shuffle the rows before.",
 )
-"""A warning."""
 TWO_VALIDATIONS = Message(errors.ModelError, "Give validation data, or a share to split off, but not both.")
 METRICS_WITHOUT_DATA = Message(
     errors.ModelError,
@@ -481,6 +492,8 @@ NO_GRAPH_FILE = Message(
     errors.ModelError,
     "{folder!r} has no {names}. Export the model to ONNX into this folder, or name the path of its graph with 'file'.",
 )
+BAD_TOKENIZER = Message(errors.ModelError, "{name} cannot be used: {fault}.")
+NO_SHARD = Message(errors.ModelError, "{name} lists the file {file!r}, which is not beside it.")
 NOT_JSON = Message(errors.ModelError, "{name} cannot be read as JSON: {fault}.")
 BAD_SHARDS = Message(errors.ModelError, "'weight_map' of {name} must map weights to names of files beside it.")
 NOT_A_TOKENIZER = Message(
@@ -492,7 +505,9 @@ NOT_TOKEN_IDS = Message(
     "The tokenizer's encode returned {given}; it must return a list of token ids, or an object with 'ids'.",
 )
 NOT_TEXTS = Message(
-    errors.FeedError, "'texts' is {given}; it must be a list of texts, or of pairs with 'prompt' and 'completion'."
+    errors.FeedError,
+    "'texts' is {given}; it must be a list of texts, of pairs with 'prompt' and 'completion', or of chats with "
+    "'messages'.",
 )
 NO_CHAT_TEMPLATE = Message(
     errors.ModelError,
@@ -503,7 +518,7 @@ NO_CHAT_TEMPLATE = Message(
 )
 NOT_A_PAIR = Message(
     errors.FeedError,
-    "Pair {position} of 'pairs' must have the texts 'prompt', 'chosen' and 'rejected' and nothing else.",
+    "Pair {position} of 'pairs' must have the columns 'prompt', 'chosen' and 'rejected': texts, or turns of a chat.",
 )
 NO_ANSWER = Message(
     errors.FeedError,
@@ -511,7 +526,22 @@ NO_ANSWER = Message(
 )
 NOT_A_TEXT = Message(
     errors.FeedError,
-    "Text {position} is {given}; each of 'texts' is a text, or has 'text' alone, or 'prompt' and 'completion'.",
+    "Text {position} is {given}; each of 'texts' is a text, or has the column 'text', the columns 'prompt' and "
+    "'completion', or the column 'messages'.",
+)
+FURTHER_COLUMNS = Message(errors.FeedError, "These columns of the texts are not read: {names}.")
+"""A warning, of both languages."""
+PROMPT_DIFFERS = Message(
+    errors.FeedError,
+    "The prompt of text {position} is not the beginning of the whole text, which lacks the end of the prompt: {end!r}. "
+    "All tokens from there on are learned, perhaps in other texts, too. Either the chat template writes a prompt "
+    "otherwise when an answer follows, or a token has letters of both. End the prompt where a token ends.",
+)
+"""A warning, of both languages."""
+ROWS_TOO_LARGE = Message(
+    errors.LimitError,
+    "{count} rows of length {length} take {nbytes} bytes for each input; at most {most} are possible. Give a smaller "
+    "'length'.",
 )
 EMPTY_TEXT = Message(errors.FeedError, "Text {position} is empty, or has an empty completion: leave it out.")
 NO_PROMPT = Message(
@@ -583,16 +613,14 @@ TRAIN_METRICS_STREAM = Message(
     "'trainMetrics' evaluates the training data again after each epoch, which needs arrays; this data is a stream. "
     "Give rows of it as validationData.",
 )
-METRIC_FAILED = Message(errors.TrainwebError, "The metric {name!r} failed: {error}")
+METRIC_FAILED = Message(errors.ModelError, "The metric {name!r} failed: {error}")
 METRIC_VALUE = Message(
-    errors.TrainwebError, "The metric {name!r} returned {found}; it must return one number that is not NaN."
+    errors.ModelError, "The metric {name!r} returned {found}; it must return one number that is not NaN."
 )
 NO_PREDICTIONS = Message(
     errors.ModelError,
-    "Metrics compare an output of the eval model with a target; it has {names}. Name the output among "
-    "additional_output_names when the artifacts are built, and as 'predictions' if there are several.",
-    "Metrics compare an output of the eval model with a target; it has {names}. Name the output among "
-    "additionalOutputNames in the config of createFromModel, and as 'predictions' if there are several.",
+    "Metrics compare one output with one input, and the loss does not tell which: name them as 'predictions' (one of "
+    "{names}) and 'targets' (one of {inputs}).",
 )
 METRIC_SHAPES = Message(
     errors.FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
@@ -606,44 +634,6 @@ METRIC_CLASS = Message(
     errors.FeedError,
     "{name}: the target {value} is not one of the {count} classes; 'ignore_index' leaves one out.",
     "{name}: the target {value} is not one of the {count} classes; 'ignoreIndex' leaves one out.",
-)
-
-# Likely causes when one batch cannot be learned: texts of a report, never raised.
-
-OVERFIT_NAN = Message(
-    errors.NumericsError,
-    "Loss or gradients are NaN or infinite at step {step}: the session's option debug.check_numerics shows where.",
-    "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics shows where.",
-)
-OVERFIT_NO_GRADIENT = Message(
-    errors.TrainwebError,
-    "No parameter has a gradient. The loss does not depend on the parameters, the gradient is lost on the way "
-    "(rounding, dead units), or the loss is at its minimum.",
-)
-OVERFIT_ZERO_GRADIENTS = Message(
-    errors.TrainwebError,
-    "The gradients of {names} are zero. They are lost on the way (dead units, a branch that is not taken), or the loss "
-    "does not depend on these parameters.",
-)
-OVERFIT_UNCHANGED = Message(
-    errors.TrainwebError, "{names} have gradients and do not change: the learning rate {rate} is too low for float32."
-)
-OVERFIT_EXPLODES = Message(
-    errors.TrainwebError,
-    "The norm of the gradients grows from {first} to {most}: use a lower learning rate, or clip_grad_norm.",
-    "The norm of the gradients grows from {first} to {most}: use a lower learning rate, or clipGradNorm.",
-)
-OVERFIT_RISES = Message(
-    errors.TrainwebError,
-    "The loss rises: the learning rate {rate} is too high, or the loss must be maximized: negate it.",
-)
-OVERFIT_SLOW = Message(
-    errors.TrainwebError, "A step hardly changes the parameters: the learning rate {rate} is too low."
-)
-OVERFIT_STUCK = Message(
-    errors.TrainwebError,
-    "The loss is still high after {steps} steps. Equal rows may have different targets, dropout or label smoothing may "
-    "keep the loss up, or it may need more steps.",
 )
 
 # Checkpoints of a store.

@@ -424,6 +424,20 @@ def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
+def part_of(results: dict[str, np.ndarray], described: Sequence[Described], times: int) -> dict[str, np.ndarray]:
+    """Return the sums of a batch without repetition, in which its first rows come so many times."""
+    found = dict(results)
+    for one in described if times > 1 else ():
+        sums = results[one.sums]
+        if one.is_collected:
+            found |= {name: results[name][: len(results[name]) // times] for name in (one.sums, one.faults)}
+        else:
+            found[one.sums] = sums / times
+            if one.is_pooled:  # what is no sum
+                found[one.sums][1:3] = sums[1:3]
+    return found
+
+
 class Totals:
     """Sums of all batches, and what follows from them.
 

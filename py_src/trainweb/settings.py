@@ -73,11 +73,15 @@ class Number(Kind):
         return " ".join(["a number", " and ".join([*low, *high])]).strip()
 
     def accepts(self, value: Any) -> bool:
-        if not isinstance(value, Real) or isinstance(value, bool) or not isfinite(value):
+        if not isinstance(value, Real) or isinstance(value, bool):
             return False
-        x = float(value)
+        try:
+            x = float(value)
+        except OverflowError:  # an integer of hundreds of digits
+            return False
         return (
-            (self.least is None or x >= self.least)
+            isfinite(x)
+            and (self.least is None or x >= self.least)
             and (self.above is None or x > self.above)
             and (self.most is None or x <= self.most)
             and (self.below is None or x < self.below)

@@ -388,9 +388,6 @@ CALLS: dict[str, PublicCall] = {
         prompt_tuning=None,
         options=None,
     ),
-    "TrainingSession.overfit_one_batch": PublicCall(
-        lambda _: session().overfit_one_batch, lambda _: {"batch": feeds(), "steps": 2, "learning_rate": 0.01}
-    ),
     "TrainingSession.find_learning_rate": PublicCall(
         lambda _: session().find_learning_rate,
         lambda _: {"data": feeds(16), "steps": 10, "least": 1e-5, "most": 1.0, "batch_size": 8, "seed": 0},
@@ -408,10 +405,6 @@ CALLS: dict[str, PublicCall] = {
         lambda folder: {"path": folder / "exported.onnx", "outputs": ["logits"], "ema": False},
     ),
     "Trainer": PublicCall(lambda _: trainweb.Trainer, lambda _: {"session": session()}),
-    "Trainer.overfit_one_batch": PublicCall(
-        lambda _: trainweb.Trainer(session()).overfit_one_batch,
-        lambda _: {"batch": feeds(), "steps": 2, "learning_rate": 0.01},
-    ),
     "Trainer.fit": PublicCall(
         lambda _: trainweb.Trainer(session()).fit,
         lambda _: {"data": feeds(16), "epochs": 1, "batch_size": 8, "schedule": None},
@@ -628,6 +621,7 @@ CALLS: dict[str, PublicCall] = {
         use_dora=False,
         modules_to_save=(),
     ),
+    "LoraConfig.of": plain(lora.LoraConfig(("w",)).of, module="layers.0.q_proj"),
     "LoraConfig.from_peft": plain(lora.LoraConfig.from_peft, values=lora.LoraConfig(("w",)).to_peft()),
     "Adapter.load": PublicCall(lambda _: lora.Adapter.load, lambda folder: {"directory": adapter_folder(folder)}),
     "Adapter.from_bytes": PublicCall(

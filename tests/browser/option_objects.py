@@ -47,6 +47,35 @@ class Description:
                 found.setdefault(path, set()).update(names)
         return {path: sorted(names) for path, names in sorted(found.items())}
 
+    def composites(self) -> dict[str, list[str]]:
+        """The options of each argument that may be arrays or objects."""
+        found: dict[str, set[str]] = {}
+        for call, parameter in self._parameters():
+            names = {name for name, kind in self._properties(parameter["type"]).items() if self._is_composite(kind)}
+            if names:
+                found.setdefault(f"{call}({parameter['name']})", set()).update(names)
+        return {path: sorted(names) for path, names in sorted(found.items())}
+
+    def _is_composite(self, kind: Type, seen: tuple[int, ...] = ()) -> bool:
+        match kind["type"]:
+            case "array" | "tuple":
+                return True
+            case "typeOperator":
+                return self._is_composite(kind["target"], seen)
+            case "union" | "intersection":
+                return any(self._is_composite(part, seen) for part in kind["types"])
+            case "reflection":
+                return "signatures" not in kind["declaration"]
+            case "reference":
+                target = self.by_id.get(kind["target"]) if isinstance(kind.get("target"), int) else None
+                if target is None:
+                    return kind["name"] in ("Readonly", "Partial", "Record", "Iterable")
+                if target["kind"] == ALIAS and target["id"] not in seen:
+                    return self._is_composite(target["type"], (*seen, target["id"]))
+                return bool(target["kind"] == INTERFACE) and "signatures" not in target
+            case _:
+                return False
+
     def _parameters(self) -> Iterator[tuple[str, Any]]:
         for module in self.root["children"]:
             for thing in module["children"]:

@@ -33,9 +33,9 @@ PAGE = """
     const digits = (number) => Number.isNaN(number) ? null : Number(number.toPrecision(3));
     const eachDigits = (numbers) =>
       Object.entries(numbers).map(([name, value]) => [name, digits(value)]);
-    const overfitted = async (s, given, steps, learningRate) => {
-      const found = await s.overfitOneBatch(feeds(given), { steps, learningRate: learningRate ?? undefined });
-      return [found.hasFallen, Array.from(found.losses, digits), eachDigits(found.gradientNorms), found.suspicions];
+    const foundRates = async (s, given, steps) => {
+      const { rates, losses } = await s.findLearningRate(feeds(given), { steps, batchSize: 8 });
+      return [Array.from(rates, digits), Array.from(losses, digits)];
     };
     const fitted = async (s, given, onNaN) => {
       const history = await s.fit(feeds(given), { epochs: 2, batchSize: 8, shuffle: false, onNaN });
@@ -70,7 +70,7 @@ PAGE = """
       dead: async (batches) =>
         (await s.deadUnits(batches.map(feeds)))
           .map(({ tensor: name, node, axis, units, dead }) => [name, node, axis, units, dead]),
-      overfit: (...given) => overfitted(s, ...given),
+      rates: (...given) => foundRates(s, ...given),
       fit: (...given) => fitted(s, ...given),
       prepare: (shapes) => nothing(s.prepare(shapes)),
       explain: (isEval, given) => s.explain(feeds(given), { training: !isEval }),

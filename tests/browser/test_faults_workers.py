@@ -251,6 +251,80 @@ def test_a_thread_of_the_pool_that_dies(browser: Browser, make_site: Callable[..
             assert outcome[1] == right, (when, outcome)
 
 
+def test_a_page_that_is_blocked_while_its_worker_starts_keeps_it(browser: Browser, plain_site: Site) -> None:
+    """The worker has long started when the page hears of it."""
+    with open_js_page(browser, plain_site) as js:
+        value = js.run(
+            f"""{OPEN}
+            env.timeouts.start = 2000;
+            const opening = open();
+            opening.catch(() => {{}});
+            await new Promise((resolve) => setTimeout(resolve, 20));
+            for (const end = performance.now() + 5000; performance.now() < end;);
+            const s = await opening;
+            const value = await loss(s);
+            await s.release();
+            return value;"""
+        )
+    assert value > 0
+
+
+REFUSE_MEMORY = """
+WebAssembly.Memory = new Proxy(WebAssembly.Memory, {
+  construct(Memory, [given]) {
+    const isOfKernels = given.initial <= 64;
+    const most = given.shared ? SHARED : OWN;
+    if (isOfKernels && given.maximum > most) throw new RangeError("WebAssembly.Memory(): could not allocate memory");
+    return new Memory(given);
+  },
+});
+"""
+"""The most pages that a device gives to the kernels, as Chromium says no."""
+
+SMALL_DEVICES = {
+    "shared memory of a page": (True, 1, 65536, "kernels.relaxed, 1 threads"),
+    "shared memory of 256 MiB": (True, 4096, 65536, "kernels.relaxed, 1 threads"),
+    "shared memory of 512 MiB": (True, 8192, 65536, "kernels.relaxed.threads, 2 threads"),
+    "neither shared nor large memory": (True, 1, 4096, "kernels.relaxed, 1 threads"),
+    "no large memory in a plain page": (False, 1, 8192, "kernels.relaxed, 1 threads"),
+}
+
+
+@pytest.mark.parametrize("device", SMALL_DEVICES)
+def test_a_device_that_refuses_memory_trains(browser: Browser, make_site: Callable[..., Site], device: str) -> None:
+    isolated, shared, own, build = SMALL_DEVICES[device]
+    site = make_site(isolated=isolated)
+    stub = REFUSE_MEMORY.replace("SHARED", str(shared)).replace("OWN", str(own))
+    site.add("/dist/worker.js", stub + (ROOT / "dist" / "npm" / "worker.js").read_text())
+    with open_js_page(browser, site) as js:
+        lines: list[str] = []
+        js.page.on("console", lambda line: lines.append(line.text))
+        losses = js.run(
+            f"""{OPEN}
+            env.logLevel = "info";
+            const s = await open({{ threads: 2 }});
+            const losses = [await loss(s), await loss(s)];
+            await s.release();
+            return losses;"""
+        )
+        assert losses[0] == losses[1] > 0
+    assert any(build in line for line in lines), lines
+    notices = [line for line in lines if "The browser gives no shared memory to the kernels" in line]
+    assert len(notices) == (isolated and "threads," not in build.replace("1 threads", "")) and all(
+        "One thread computes" in line for line in notices
+    )
+
+
+def test_a_device_that_refuses_all_memory_says_so(browser: Browser, make_site: Callable[..., Site]) -> None:
+    site = make_site()
+    stub = REFUSE_MEMORY.replace("SHARED", "1").replace("OWN", "1")
+    site.add("/dist/worker.js", stub + (ROOT / "dist" / "npm" / "worker.js").read_text())
+    with open_js_page(browser, site) as js:
+        error = js.failure(f"{OPEN} await open();")
+    assert error["name"] == "EngineError"
+    assert "The browser gives no memory to the kernels: WebAssembly.Memory(): could not" in error["message"]
+
+
 # Kernels whose next run goes wrong when the worker's `globalThis.next` says so.
 SABOTAGE = """
 const Real = WebAssembly.Instance;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -18,8 +19,14 @@ RUN = """async (code) => {
 }"""
 
 
-def modules_of(text: str) -> list[str]:
-    """The programs of a page: a block that imports begins one, which the blocks behind it continue."""
+def modules_of(text: str, before: Path) -> list[str]:
+    """The programs of a page: a block that imports begins one, which the blocks behind it continue.
+
+    Blocks that stand on a file of tests/guides are blocks of its program, so that each may have the same names.
+    """
+    if before.exists():
+        blocks = re.findall(r"^```js\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        return ["\n".join([before.read_text(), *(f"{{ {code} }}" for code in blocks), "await session.release();"])]
     modules: list[str] = []
     for code in re.findall(r"^```js\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if code.startswith("import ") or not modules:
@@ -29,13 +36,17 @@ def modules_of(text: str) -> list[str]:
     return modules
 
 
-GUIDES = {page.name: modules_of(page.read_text()) for page in sorted((ROOT / "docs").glob("*.md"))}
+BEFORE = ROOT / "tests" / "guides"
+GUIDES = {
+    page.name: modules_of(page.read_text(), BEFORE / f"{page.stem}.js") for page in sorted((ROOT / "docs").glob("*.md"))
+}
 
 
 @pytest.fixture(scope="module")
 def guide(browser: Browser) -> Iterator[Page]:
     """One page for all, with the package by its name and the README's model beside it."""
-    site = Site(mounts={"/dist/npm/": [ROOT / "dist" / "npm"], "/": [ROOT / "docs"]})
+    folders = {"/dist/npm/": "dist/npm", "/golden/": "tests/golden", "/": "docs"}
+    site = Site(mounts={prefix: [ROOT / folder] for prefix, folder in folders.items()})
     page, errors = watched_page(browser)
     page.goto(site.add("/guide.html", f'<!doctype html><base href="/"><link rel="icon" href="data:,">{MAP}'))
     yield page

@@ -11,6 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from html import escape
 from itertools import cycle
 from pathlib import Path
 
@@ -301,6 +302,50 @@ def errors_of(page: Page, address: str) -> list[str]:
     while not errors and time.monotonic() < deadline:
         page.wait_for_timeout(100)
     return errors
+
+
+SANDBOXED = """
+import { CheckpointStore, readImages } from "PACKAGE";
+window.errors = [];
+for (const backend of [null, "indexedDB", "opfs"]) {
+  const store = new CheckpointStore("default", { backend });
+  await store.save(session, "a").catch(({ message }) => errors.push(message));
+  await store.list().catch(({ name }) => errors.push(name));
+  await store.delete("a").catch(({ name }) => errors.push(name));
+}
+const { losses: fitted } = await session.fit({ points: [[0, 0], [1, 1]], labels: [0, 1] }, { epochs: 3 });
+const pictures = readImages([new ImageData(4, 4)], { input: "x", width: 2, height: 2 });
+const sizes = [];
+for await (const { x } of pictures) sizes.push(...x.dims);
+const sgd = { loss: "CrossEntropyLoss", optimizer: "SGD" };
+const cached = await TrainingSession.createFromModel("first.onnx", sgd, { cache: true });
+await cached.release();
+window.told = [fitted.length, sizes];
+"""
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_sandboxed_frame_trains(
+    page: Page, make_site: Callable[..., Site], tmp_path: Path, isolated: bool, inline: bool
+) -> None:
+    """CodePen, notebooks and viewers of generated pages show them in a frame without an origin."""
+    put_up(tmp_path)
+    main = MAIN.replace("await session.release();", SANDBOXED + "await session.release();")
+    (tmp_path / "main.js").write_text(main.replace("PACKAGE", "./trainweb/index.js").replace("SETTINGS", ""))
+    site = make_site(mounts={"/app/": (tmp_path,)}, isolated=isolated)
+    head = {**(ISOLATION_HEADERS if isolated else {}), "Cross-Origin-Resource-Policy": "cross-origin"}
+    html = PAGE.replace("HEAD", f'<base href="{site.url("/app/")}">')
+    source = f'srcdoc="{escape(html)}"' if inline else f'src="{site.url("/app/framed.html")}"'
+    site.add("/app/framed.html", html, headers=head)
+    page.goto(site.add("/outer.html", f'<!doctype html><iframe sandbox="allow-scripts" {source}></iframe>'))
+    frame = next(one for one in page.frames if one != page.main_frame)
+    frame.wait_for_function("document.title === 'trained'", timeout=PAGE_TIMEOUT_MS)
+    told, errors, origin = frame.evaluate("[window.told, window.errors, origin]")
+    assert told == [3, [3, 2, 2]] and origin == "null"
+    for message, *names in (errors[:3], errors[3:6], errors[6:]):
+        assert "There is no storage for checkpoints" in message and "denied" in message.lower(), message
+        assert names == ["StorageError"] * 2
 
 
 REFUSED = {

@@ -231,6 +231,35 @@ def test_gaps_are_filled_as_in_python(js: JsPage) -> None:
         }
 
 
+def test_rows_that_are_asked_later_take_the_types_of_the_fitted_rows(js: JsPage) -> None:
+    rows = Dataset.from_csv(io.StringIO(TABLE.lstrip(), newline=""), TABLE_COLUMNS, dtypes=TABLE_DTYPES)
+    made = rows.fill_mean("numbers").standardize("numbers").one_hot("size", "colour")
+    made = made.concat("x", ["numbers", "size", "colour"])
+    asked = {"numbers": np.array([[2, 3]], np.float32), "size": np.array([1]), "colour": np.array(["blue"])}
+    expected = Dataset(asked).preprocess(made.preprocessing).columns
+    assert expected is not None
+    found = js.run(
+        """
+        const colour = new Tensor("string", ["blue"], [1]);
+        const asked = [
+          { numbers: [[2, 3]], size: [1], colour },
+          { numbers: new Tensor("float64", Float64Array.of(2, 3), [1, 2]), size: Int32Array.of(1), colour },
+          { numbers: new Tensor("int64", [2n, 3n], [1, 2]), size: [1n], colour },
+        ];
+        const old = steps.map(({ dtype, ...step }) => step);
+        return [
+          ...asked.map((rows) => fromTensor(new Dataset(rows).preprocess(steps).columns.get("x"))),
+          fromTensor(new Dataset({ ...asked[0], size: [1n] }).preprocess(old).columns.get("x")),
+        ];""",
+        steps=json.loads(json.dumps(made.preprocessing)),
+    )
+    assert len(found) == 4
+    step = js.failure("new Dataset({ x: [1] }).preprocess([{ type: 'concat', input: 'x', parts: ['x'], dtype: 3 }]);")
+    assert step["name"] == "ModelError"
+    for tensor in found:
+        assert tensor["type"] == "float32" and from_json(tensor).tobytes() == expected["x"].tobytes()
+
+
 PREPROCESSING_FAULTS = (
     ('rows.fillMean("size")', lambda rows: rows.fill_mean("size")),
     (

@@ -62,9 +62,9 @@ def rows(batches: int, bad: tuple[int, ...] = (), value: float = np.nan) -> dict
     return {"x": x, "target": target}
 
 
-def test_norms_units_and_one_batch_are_those_of_python(js: JsPage) -> None:
+def test_norms_and_units_are_those_of_python(js: JsPage) -> None:
     batch = rows(1)
-    norms, units, empty, report, isSame = js.run(
+    norms, units, empty = js.run(
         OPEN
         + """
         const s = await open();
@@ -72,15 +72,11 @@ def test_norms_units_and_one_batch_are_those_of_python(js: JsPage) -> None:
         const norms = await s.gradientNorms();
         const units = await s.deadUnits([feeds, feeds]);
         const empty = await s.deadUnits([]).then(() => null, ({ name, message }) => [name, message]);
-        await s.lazyResetGrad();
-        const before = await s.saveCheckpoint({ includeOptimizerState: true });
-        const report = await s.overfitOneBatch(feeds, { steps: 7, learningRate: 0.01 });
-        const after = await s.saveCheckpoint({ includeOptimizerState: true });
-        return [norms, units, empty, report, String(before) === String(after)];
+        return [norms, units, empty];
         """,
         batch={name: to_json(array) for name, array in batch.items()},
     )
-    assert isSame and empty == ["FeedError", "There are no batches: give at least one."]
+    assert empty == ["FeedError", "There are no batches: give at least one."]
     with opened() as s:
         s.train_step(batch)
         assert norms == pytest.approx(s.gradient_norms(), rel=1e-6)
@@ -88,11 +84,6 @@ def test_norms_units_and_one_batch_are_those_of_python(js: JsPage) -> None:
         assert units == [
             {"tensor": "r", "node": found.node, "axis": 1, "units": 4, "dead": [1, 3]},
         ]
-        native = Trainer(s).overfit_one_batch(batch, steps=7, learning_rate=0.01)
-    assert report["losses"] == native.losses and report["hasFallen"] == native.has_fallen
-    assert report["gradientNorms"] == pytest.approx(native.gradient_norms, rel=1e-6)
-    assert report["updateRatios"] == pytest.approx(native.update_ratios, rel=1e-6)
-    assert report["suspicions"] == native.suspicions and len(native.suspicions) == 1
 
 
 CASES: dict[str, tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any]]] = {

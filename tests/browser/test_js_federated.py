@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from playwright.sync_api import Browser
+from tests.python.test_noted_batch_norm import TRAINED, net
 
 import trainweb
 from trainweb import federated
@@ -43,6 +44,25 @@ def literal(array: np.ndarray) -> str:
     """An array in JavaScript; float32 survive as float64."""
     kind = {"float32": "Float32Array", "uint8": "Uint8Array", "uint32": "Uint32Array"}[str(array.dtype)]
     return f"new {kind}({array.tolist()})"
+
+
+@pytest.mark.parametrize("frozen", [[], ["n0\\..*"]])
+def test_a_client_warns_of_statistics_that_rounds_do_not_average(js: JsPage, frozen: list[str]) -> None:
+    said: list[str] = []
+    js.page.on("console", lambda message: said.append(message.text))
+    js.site.add("/norm.onnx", net(TRAINED).SerializeToString())
+    js.run(
+        """const config = { loss: null, optimizer: "SGD", frozenParams: frozen };
+        const s = await TrainingSession.createFromModel("/norm.onnx", config);
+        s.federated();
+        const x = new Tensor("float32", new Float32Array(9), [3, 3]);
+        for (let k = 0; k < 3; k++) await s.fit({ x }, { batchSize: 2 });
+        await s.release();""",
+        frozen=frozen,
+    )
+    rounds = [text for text in said if "Training moves 2 untrained tensors, such as 'n0.running_mean'" in text]
+    rows = [text for text in said if "A batch normalization in training mode gets one value" in text]
+    assert (len(rounds), len(rows)) == ((0, 0) if frozen else (1, 1)), said
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.6])

@@ -177,20 +177,34 @@ def test_a_loss_that_is_not_one_number(js: JsPage) -> None:
         assert parameters == expected
 
 
-def test_labels_that_are_all_ignored_make_a_loss_of_0(js: JsPage) -> None:
+def test_rows_whose_labels_are_all_ignored_have_no_loss(js: JsPage) -> None:
+    """NaN, as in Python, which early stopping does not take for the best, nor a plateau for better."""
     js.site.add("/padded.onnx", losses.model().SerializeToString())
     found = js.run(
         """const s = await TrainingSession.createFromModel("/padded.onnx", {
           loss: { type: "CrossEntropyLoss", ignoreIndex: -100 }, optimizer: "SGD",
         });
         const tensor = (value) => new Tensor("int64", new BigInt64Array(10 * length).fill(value), [10, length]);
-        const data = { tokens: tensor(1n), labels: tensor(-100n) };
-        const [epoch] = (await s.fit(data, { batchSize: 5, validationData: data })).epochs;
+        const none = { tokens: tensor(1n), labels: tensor(-100n) };
+        const data = { tokens: tensor(1n), labels: tensor(2n) };
+        const options = { batchSize: 5, validationData: none };
+        const { epochs: [epoch], losses } = await s.fit(none, { ...options, metrics: "perplexity" });
+        const store = new CheckpointStore("ignored");
+        const ends = [];
+        for (const checkpoint of [undefined, { store, name: "fit" }, { store, name: "fit" }]) {
+          const more = { ...options, epochs: 9, earlyStopping: { patience: 3 }, ...(checkpoint && { checkpoint }) };
+          const { bestEpoch, ended, epochs } = await s.fit(data, more);
+          ends.push([bestEpoch, ended, epochs.length, epochs.every(({ validation }) => Number.isNaN(validation.loss))]);
+        }
+        const schedule = { type: "Plateau", learningRate: 0.5, patience: 1, reduction: 0.5 };
+        const { epochs } = await s.fit(data, { ...options, epochs: 5, schedule });
+        const { loss } = await s.evaluate(none);
         await s.release();
-        return [epoch.loss, epoch.validation.loss];""",
+        return [[...losses], [epoch.loss, epoch.validation.loss, epoch.validation.perplexity, loss].map(Number.isNaN),
+          ends, epochs.map(({ learningRate }) => learningRate)];""",
         length=losses.LENGTH,
     )
-    assert found == [0, 0]
+    assert found == [[0, 0], [True] * 4, [[None, "early", 3, True]] * 3, [0.5, 0.5, 0.25, 0.25, 0.125]]
 
 
 def test_a_fit_that_is_refused_changes_nothing(js: JsPage) -> None:

@@ -16,8 +16,10 @@ from tests.python.test_generate import (
     inference,
     learn,
     release,
+    session_of,
     tokens_of,
     training,
+    with_nan,
 )
 
 from .js_session import JsPage, open_js_page
@@ -250,6 +252,8 @@ def test_faults_are_those_of_python(page: JsPage) -> None:
           await first([], {}),
           await first([0.5], {}),
           await first([1, -1], {}),
+          await first([{ role: "user", content: "x" }], {}),
+          await first({ messages: [{ role: "user" }] }, {}),
           await first([61], {}),
           await first([1], { adapter: false }),
           await first([1], { maxToken: 3 }),
@@ -272,6 +276,7 @@ def test_faults_are_those_of_python(page: JsPage) -> None:
         ("FeedError", "The prompt has no tokens"),
         ("ModelError", "prompt is"),
         ("ModelError", "prompt is"),
+        *[("ModelError", "make one of a chat by apply_chat_template")] * 2,
         ("FeedError", "61"),
         ("ModelError", "adapter: false leaves out adapters"),
         ("TypeError", "did you mean 'maxTokens'?"),
@@ -281,6 +286,64 @@ def test_faults_are_those_of_python(page: JsPage) -> None:
         assert given.startswith(f"{name}: "), given
         assert text in given
     assert not OPENED
+
+
+def test_room_grows_with_a_text_until_the_model_takes_no_more(page: JsPage, plain_site: Site) -> None:
+    for name in ("opt", "gpt2"):
+        plain_site.add(f"/{name}.onnx", (GOLDEN / f"{name}.onnx").read_bytes())
+    opt, gpt2 = MODELS["opt"][0], MODELS["gpt2"][0]
+    long = [(7 * k) % 61 for k in range(1019)]
+    found = page.run(
+        START
+        + """
+        const { InferenceSession } = trainweb;
+        const most = 2147483647;
+        const firstOf = async (tokens, count) => {
+          const found = [];
+          for await (const { token } of tokens) if (found.push(token) === count) break;
+          return found;
+        };
+        const texts = {};
+        const llama = await InferenceSession.create("/llama.onnx");
+        texts.llama = await firstOf(llama.generate(given.long, { maxTokens: most }), 10);
+        await llama.release();
+        const opt = await InferenceSession.create("/opt.onnx");
+        texts.opt = await firstOf(opt.generate(given.opt, { maxTokens: most }), 24);
+        await opt.release();
+        const gpt2 = await InferenceSession.create("/gpt2.onnx");
+        texts.gpt2 = [];
+        texts.fault = await fault(async () => {
+          for await (const { token } of gpt2.generate(given.gpt2, { maxTokens: most })) texts.gpt2.push(token);
+        });
+        await gpt2.release();
+        return texts;
+        """,
+        given={"long": long, "opt": opt["prompt"], "gpt2": gpt2["prompt"]},
+    )
+    assert found["llama"] == tokens_of(inference("llama"), long, 10)
+    assert found["opt"] == opt["tokens"]
+    assert found["gpt2"] == tokens_of(inference("gpt2"), gpt2["prompt"], 88)
+    assert found["fault"].startswith("ModelError: The model does not take 97 tokens, prompt and new ones together")
+    assert found["fault"].endswith("or give fewer 'maxTokens'.")
+
+
+def test_a_text_that_meets_nan_spoils_no_other(page: JsPage, plain_site: Site) -> None:
+    plain_site.add("/nan.onnx", with_nan(float("nan")))
+    found = page.run(
+        START
+        + """
+        const s = await trainweb.InferenceSession.create("/nan.onnx");
+        const texts = [await all(s.generate([1, 2], { maxTokens: 3 }))];
+        const waiting = s.generate([1, 2], { maxTokens: 3 });
+        const first = (await waiting.next()).value.token;
+        const text = await fault(() => s.generate([1, 2, 1, 2, 1, 6]).next());
+        texts.push([first, ...await all(waiting)], await all(s.generate([1, 2], { maxTokens: 3 })));
+        await s.release();
+        return { texts, text };
+        """
+    )
+    assert found["text"].startswith("SessionError: Token 5 has a logit that is NaN")
+    assert found["texts"] == [tokens_of(session_of(with_nan(float("nan"))), [1, 2], 3)] * 3
 
 
 def test_an_inference_session_generates_between_runs(page: JsPage) -> None:

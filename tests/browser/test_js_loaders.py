@@ -91,12 +91,10 @@ def test_values_and_predictions_of_batches(js: JsPage) -> None:
           const { logits } = await s.predict(given, options);
           found.push(JSON.stringify([await s.evaluate(given, options), [...logits.data]]));
         }
-        const tried = await s.overfitOneBatch([xs, labels], { steps: 2 });
-        found.push(JSON.stringify(tried.losses), JSON.stringify((await s.overfitOneBatch(whole, { steps: 2 })).losses));
         await s.release();
         return found;"""
     )
-    assert found[0] == found[1] == found[2] and found[3] == found[4]
+    assert found[0] == found[1] == found[2]
 
 
 WRONG = [

@@ -54,7 +54,6 @@ CALLS = {
     "TrainingSession.loadWeights(strict)": "session.loadWeights(new Uint8Array(1), o)",
     "TrainingSession.mergeAdapter(options)": "session.mergeAdapter(o)",
     "TrainingSession.outputMetadata(options)": "session.outputMetadata(o)",
-    "TrainingSession.overfitOneBatch(options)": "session.overfitOneBatch(data, o)",
     "TrainingSession.parameterNames(options)": "session.parameterNames(o)",
     "TrainingSession.predict(options)": "session.predict(data, o)",
     "TrainingSession.profile(options)": "session.profile(data, o)",
@@ -166,6 +165,117 @@ def misspelt(path: str, names: list[str]) -> tuple[str, str, str]:
         steps.append(f"{place}.{name} = {WITHIN[name]};")
         place += f".{name}" + ("[0]" if index else "")
     return f"const o = {base}; {' '.join(steps)} {place}.{wrong} = undefined; await {CALLS[call]};", wrong, right
+
+
+REACTIVE = """
+const isPlain = (value) => value === Object(value) && Object.getPrototypeOf(value) === Object.prototype;
+const isData = (value) => Array.isArray(value) || isPlain(value);
+const get = (...at) => reactive(Reflect.get(...at));
+const reactive = (value) => (isData(value) ? new Proxy(value, { get }) : value);
+Object.assign(window, { reactive });
+"""
+"""Arrays and objects as Vue's reactive() gives them: proxies all the way down."""
+
+VALUES = {
+    "additionalOutputNames": "['logits']",
+    "augment": "{ seed: 1, flip: true }",
+    "callbacks": "[() => {}]",
+    "checkpoint": "{ store: new CheckpointStore(), name: `a${Math.random()}` }",
+    "classes": "{ x: ['1', '2'] }",
+    "listFolder(options) classes": "['a']",
+    "columns": "{ labels: [1] }",
+    "debug": "{ checkNumerics: true }",
+    "dims": "{ batch: 4 }",
+    "dtypes": "{ x: 'float64' }",
+    "earlyStopping": "{ patience: 1 }",
+    "ema": "{ decay: 0.9 }",
+    "executionProviders": "['wasm', { name: 'webgpu' }]",
+    "externalData": "[{ path: 'a', data: new Uint8Array(1) }]",
+    "extra": "{ a: { b: '1' } }",
+    "freeDimensionOverrides": "{ batch: 4 }",
+    "frozenParams": "['fc1.bias']",
+    "inputs": "{ ids: 'x' }",
+    "integrity": "{}",
+    "length": "[2, 4]",
+    "limits": "{ nodes: 1000 }",
+    "lora": "{ rank: 2, targetModules: ['fc1'] }",
+    "loss": "{ type: 'CrossEntropyLoss', weight: [1, 2, 3, 4] }",
+    "lossInputNames": "['logits']",
+    "mean": "[0.5, 0.5, 0.5]",
+    "metrics": "['accuracy', { type: 'topK', k: 1 }]",
+    "missing": "{ x: 1 }",
+    "optimizer": "{ type: 'AdamW', groups: [{ parameters: ['fc1.*'], weightDecay: 0 }] }",
+    "outputs": "['logits']",
+    "padded": "['x']",
+    "preferredOutputLocation": "{ logits: 'cpu' }",
+    "promptTuning": "{ tokens: 2 }",
+    "reference": "session",
+    "requiresGrad": "['fc1.weight']",
+    "schedule": "{ type: 'Cosine', learningRate: 0.1, total: 4 }",
+    "std": "[0.5, 0.5, 0.5]",
+    "stop": "['a']",
+    "stopGradient": "['logits']",
+    "tokenizer": "{ encode: () => [1], decode: () => 'a' }",
+    "validationData": "{ x: data.x, labels: [0, 1, 2, 0, 1, 2, 0, 1] }",
+    "weights": "new Uint8Array(1)",
+}
+"""A value of each option that is an array or an object, by its name, or by its call and name."""
+
+POSITIONS = {
+    "TrainingSession.prepare(shapes)": "await session.prepare(reactive({ x: [4, 10], labels: [4] }));",
+    "exportModelForInferencing": "await session.exportModelForInferencing(reactive(['logits']));",
+    "fit(rows)": "await session.fit(reactive([{ x: Array(10).fill(1), labels: 1 }]));",
+    "fit(columns)": "await session.fit(reactive({ x: [Array(10).fill(1)], labels: [1] }));",
+    "predict": "await session.predict(reactive({ x: [Array(10).fill(1)] }), reactive({ outputs: ['logits'] }));",
+    "runTrainStep": "await session.runTrainStep(reactive({ ...data }), reactive([session.trainingOutputNames[0]]));",
+    "runTrainSteps": "await session.runTrainSteps(reactive([data, data]));",
+    "explain": "await session.explain(reactive({ ...data }));",
+    "readCsv": "await readCsv('x,y\\n1,2', reactive({ x: ['x', 'y'] }));",
+    "concat": "new Dataset({ a: [1], b: [2] }).concat('x', reactive(['a', 'b']));",
+    "preprocess": "const d = new Dataset({ a: [1] }); d.preprocess(reactive(d.standardize('a').preprocessing));",
+    "create": "await (await TrainingSession.create(reactive({ ...files }))).release();",
+    "runTrainStep's fetches": "await session.runTrainStep({ ...data }, reactive(session.trainingOutputNames));",
+    "averageUpdates": "averageUpdates(Float32Array.of(0), reactive([{ delta: Float32Array.of(1), examples: 1 }]));",
+}
+"""Calls whose arguments are arrays or objects."""
+
+
+def test_state_of_frameworks_is_taken_as_options(browser: Browser, plain_site: Site) -> None:
+    composites = {
+        path: {*names, *({"loss", "optimizer"} if path.endswith("(config)") else ())}
+        for path, names in Description().composites().items()
+        if path in CALLS
+    }
+    unknown = {name for names in composites.values() for name in names} - VALUES.keys()
+    assert not unknown, unknown
+    faults = {}
+    with open_js_page(browser, plain_site, (r".*",)) as page:
+        page.run(SETUP + REACTIVE)
+        for path, names in composites.items():
+            argument = path[path.index("(") + 1 : -1]
+            base = BASES.get(path, BASES.get(argument, "{}"))
+            for name in sorted(names):
+                value = VALUES.get(f"{path} {name}", VALUES[name])
+                outcome = page.run(
+                    f"""const told = async (wrap) => {{
+                      const o = wrap({{ ...{base}, {name}: {value} }});
+                      try {{
+                        await (await {CALLS[path]})?.release?.();
+                        return null;
+                      }} catch (error) {{
+                        return `${{error.name}}: ${{error.message}}`.replace(/a0\\.\\d+/g, "");
+                      }}
+                    }};
+                    const found = await told(reactive);
+                    return found === null ? null : [found, await told((value) => value)];"""
+                )
+                if outcome is not None and outcome[0] != outcome[1]:
+                    faults[f"{path}.{name}"] = outcome
+        for name, code in POSITIONS.items():
+            if (error := page.run(f"return failure(async () => {{ {code} }});")) is not None:
+                faults[name] = error
+        page.run("await session.release(); await state.release(); await inference.release();")
+    assert not faults, faults
 
 
 @pytest.fixture(scope="module")

@@ -138,10 +138,10 @@ def test_a_function_that_gives_no_number_is_named(page: JsPage) -> None:
     said, loss = found
     rest = "it must return one number that is not NaN."
     expected = [
-        *["TrainwebError: The metric 'mine' failed: RangeError: too far"] * 2,
-        *[f"TrainwebError: The metric 'mine' returned a value of type string; {rest}"] * 2,
-        *[f"TrainwebError: The metric 'mine' returned NaN; {rest}"] * 2,
-        *[f"TrainwebError: The metric 'mine' returned a value of type Promise; {rest}"] * 2,
+        *["ModelError: The metric 'mine' failed: RangeError: too far"] * 2,
+        *[f"ModelError: The metric 'mine' returned a value of type string; {rest}"] * 2,
+        *[f"ModelError: The metric 'mine' returned NaN; {rest}"] * 2,
+        *[f"ModelError: The metric 'mine' returned a value of type Promise; {rest}"] * 2,
         "ModelError: the name of a metric is 'loss'; it must be a text other than 'loss'.",
         "ModelError: The metric 'accuracy' is given twice.",
         "ModelError: metric needs the setting 'type'",

@@ -434,6 +434,25 @@ def test_settings_that_name_no_folder_are_refused(browser: Browser, make_site: C
         assert "env.baseURL" in error["message"]
 
 
+def test_vite_is_told_which_of_its_settings_keeps_a_linked_package_from_it(
+    browser: Browser, make_site: Callable[..., Site]
+) -> None:
+    site = make_site()
+    site.add("/@fs/home/trainweb/dist/npm/worker.js", "403 Restricted", "text/html", status=403)
+    with open_js_page(browser, site, ("403",)) as js:
+        error = js.failure("env.baseURL = '/@fs/home/trainweb/dist/npm/';" + TRAIN)
+    assert error["name"] == "EngineError" and "HTTP status 403" in error["message"]
+    assert "server.fs.allow" in error["message"] and "npx" not in error["message"]
+
+
+def test_scripts_name_no_scripts_of_other_servers() -> None:
+    """Stores refuse extensions that have such addresses."""
+    scripts = [file for ending in ("js", "mjs") for file in NPM.rglob(f"*.{ending}")]
+    assert len(scripts) > 8
+    for file in scripts:
+        assert re.findall(r"https?://(?:cdn|unpkg|esm)[^\s\"'`)]*", file.read_text()) == [], file
+
+
 @pytest.mark.parametrize("left", ['"file:///app/node_modules/trainweb/index.js"', "(void 0)"], ids=["file", "nothing"])
 def test_files_lie_beside_a_bundle_that_has_no_address(
     browser: Browser, make_site: Callable[..., Site], left: str

@@ -67,6 +67,9 @@ def test_wrong_pairs_and_sessions_are_named(page: JsPage) -> None:
         for (const pairs of [[first, { prompt: "a", chosen: "b" }], [{ ...first, rejected: "" }], 3, [null]]) {
           faults.push((await failure(() => open(pairs, {}))).message);
         }
+        for (const others of [{ reference: TrainingSession }, { length: 1e9 }]) {
+          faults.push((await failure(() => open(given.pairs, others))).message);
+        }
         const other = await TrainingSession.createFromModel("/llama.onnx", { ...config, loss: "CrossEntropyLoss" });
         faults.push((await failure(() => open(given.pairs, { reference: other }))).message);
         await session.release();
@@ -80,6 +83,8 @@ def test_wrong_pairs_and_sessions_are_named(page: JsPage) -> None:
         "Text 1 is empty",
         "must be a list of texts",
         "Pair 0 of 'pairs'",
+        "'reference' must be a TrainingSession, got a function.",
+        "6 rows of length 1000000000 take 48000000000 bytes",
         "log_probabilities",
     ]
     for message, part in zip(found, parts, strict=True):

@@ -254,7 +254,8 @@ def test_settings_that_are_not_obeyed_are_warned_of(page: JsPage) -> None:
     found = page.run(
         START
         + """
-        const settings = { do_sample: true, eos_token_id: [2, 7], top_p: 0.9, repetition_penalty: 1.1, num_beams: 1 };
+        const settings = { do_sample: true, eos_token_id: [2, 7], top_p: 0.9, repetition_penalty: 1.1, num_beams: 1,
+          suppress_tokens: [], sequence_bias: {}, guidance_scale: 1.5, stop_strings: ["x"] };
         const written = new File([JSON.stringify(settings)], "generation_config.json");
         const said = [];
         const { warn } = console;
@@ -269,7 +270,8 @@ def test_settings_that_are_not_obeyed_are_warned_of(page: JsPage) -> None:
         given=GIVEN,
     )
     assert found["generation"] == {"stop": [2, 7], "temperature": 1, "topK": 50, "topP": 0.9}
-    assert "generation_config.json has repetition_penalty, which generate" in " ".join(found["said"])
+    said = " ".join(found["said"])
+    assert "generation_config.json has repetition_penalty, guidance_scale, stop_strings, which generate" in said
 
 
 def test_node_reads_a_folder_and_its_inference_session_generates(tmp_path: Any) -> None:

@@ -718,7 +718,7 @@ class TestWorkerDeath:
                 window.openings = [open(), open({{ cache: true }})].map((opening) => failure(() => opening));
                 workers[0].terminate();"""
             )
-            js.page.clock.fast_forward(61_000)
+            js.page.clock.run_for(61_000)
             outcome = js.run(
                 f"""{OPEN}
                 const errors = await Promise.all(openings);

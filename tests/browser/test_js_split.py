@@ -54,4 +54,4 @@ def test_a_split_that_lacks_a_class_warns(js: JsPage) -> None:
         return warned;"""
     )
     (text,) = warned
-    assert "The validation data has no row with 0, 1 as 'labels'" in text and "Give stratify: true" in text
+    assert "The validation data has no row with 0, 1 as 'labels'" in text and "Give the option 'stratify'" in text

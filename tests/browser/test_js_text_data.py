@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
-from tests.python.test_text_data import BATCHES, FAULTS, TABLE, TEXTS, Letters, batches_of
+from tests.python.test_text_data import (
+    BATCHES,
+    CHATS,
+    FAULTS,
+    TABLE,
+    TEXTS,
+    Letters,
+    Recorded,
+    batches_of,
+    lists_of,
+)
 
 from trainweb.data import Dataset
 from trainweb.settings import camel_case
@@ -17,7 +29,7 @@ from .server import Site
 RUN = """
     const id = (letter) => letter === "\\n" ? 99 : letter.charCodeAt(0) - 97;
     const encode = (text, { add_special_tokens = true } = {}) => {
-      if (add_special_tokens === text.startsWith("i")) throw new Error("special tokens");
+      if (add_special_tokens && text.startsWith("i")) throw new Error("special tokens");
       return Array.from(text.replaceAll("yy", "\\n"), id);
     };
     const apply_chat_template = (chat, { tokenize, add_generation_prompt = false }) => {
@@ -78,6 +90,55 @@ def test_batches_are_those_of_python(page: JsPage) -> None:
     found = page.run(script, given={"texts": TEXTS, "options": options, "end": Letters.eos_token_id})
     data = Dataset.from_text(TEXTS, Letters(), **BATCHES)
     assert found == [batches_of(data), batches_of(data)]
+
+
+def test_chats_that_are_text_already_have_the_rows_and_warnings_of_python(page: JsPage) -> None:
+    script = """
+      const rowsOf = ({ dims: [rows, length], data }) =>
+        Array.from({ length: rows }, (_, k) => Array.from(data.subarray(k * length, (k + 1) * length), Number));
+      const warnings = [];
+      const { warn } = console;
+      console.warn = (text) => warnings.push(text);
+      const found = Object.entries(given.chats).map(([name, { eos, chats, encode }]) => {
+        const of = (form, chat) => chats.find(({ messages }) =>
+          JSON.stringify(form === "prompt" ? messages.slice(0, -1) : messages) === JSON.stringify(chat)).rendered[form];
+        const tokenizer = {
+          eos_token_id: eos,
+          encode: (text, { add_special_tokens: adds = true } = {}) => encode[`${Number(adds)}${text}`],
+          decode: (ids) => `[${ids.join(", ")}]`,
+          apply_chat_template: (chat, { add_generation_prompt: begins }) => of(begins ? "prompt" : "whole", chat),
+        };
+        return given.cases[name].map(([texts, options]) => {
+          const { columns } = trainweb.Dataset.fromText(texts, tokenizer, { length: 100, pack: false, ...options });
+          return Object.fromEntries([...columns].map(([name, tensor]) => [name, rowsOf(tensor)]));
+        });
+      });
+      console.warn = warn;
+      return { found, warnings };
+    """
+    cases: dict[str, list[Any]] = {}
+    for name, found in CHATS.items():
+        texts = [one["rendered"] for one in found["chats"]]
+        chats = [{"messages": one["messages"], "id": k} for k, one in enumerate(found["chats"])]
+        parts = [{"prompt": t["prompt"], "completion": t["whole"].removeprefix(t["prompt"])} for t in texts]
+        cases[name] = [[[t["whole"] for t in texts], {}], [chats, {"mask_prompt": True, "end_token": found["eos"]}]]
+        cases[name] += [] if name == "moved" else [[parts, {"mask_prompt": True}]]
+    given = {
+        name: [[texts, {camel_case(key): value for key, value in options.items()}] for texts, options in rows]
+        for name, rows in cases.items()
+    }
+    found = page.run(script, given={"chats": CHATS, "cases": given})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        expected = [
+            [
+                lists_of(Dataset.from_text(texts, Recorded(name), length=100, pack=False, **options))
+                for texts, options in rows
+            ]
+            for name, rows in cases.items()
+        ]
+    assert found["found"] == expected
+    assert found["warnings"] == [f"trainweb: {one.message}" for one in caught] and len(caught) == len(CHATS) + 1
 
 
 def test_several_texts_need_an_end_and_a_tokenizer(page: JsPage) -> None:

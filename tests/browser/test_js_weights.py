@@ -12,12 +12,13 @@ import pytest
 from bench import smol
 from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Browser
-from tests.python.test_safetensors_beside import NAME, SHAPE, WEIGHT, file_of, graph_of
+from tests.lora.test_lora import RECORDED, truth
+from tests.python.test_safetensors_beside import NAME, SHAPE, TABLE, WEIGHT, file_of, graph_of, tied_model
 
 from trainweb.lora.quantize import quantize
 from trainweb.model import read_model
 
-from .js_session import JsPage, open_js_page
+from .js_session import JsPage, open_js_page, to_json
 from .processes import processes, resident_bytes
 from .server import Site
 
@@ -75,6 +76,29 @@ def test_weights_are_found_by_name(js: JsPage, form: str, rest: dict[str, Any]) 
     np.testing.assert_allclose(found, half.astype(np.float64).sum(1), atol=1e-4)
 
 
+def test_a_tied_table_is_found_by_its_other_name(js: JsPage) -> None:
+    """A recorded language model with its table beside it, and the loss of PyTorch."""
+    model, table = tied_model()
+    data = truth("tied")
+    config = (RECORDED / "tied.start/adapter_config.json").read_text()
+    found = js.run(
+        """const lora = { adapterConfig: config };
+        const settings = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora };
+        const session = await TrainingSession.createFromModel(model, settings, { weights });
+        const feeds = { x: toTensor(x), labels: toTensor(labels) };
+        const found = await session.runEvalStep(feeds);
+        const loss = found[session.evalOutputNames[0]].data[0];
+        await session.release();
+        return loss;""",
+        model=js.site.add("/w/tied.onnx", model),
+        weights=served(js.site, "tied", {TABLE: table}),
+        config=config,
+        x=to_json(data["x"]),
+        labels=to_json(data["labels"]),
+    )
+    np.testing.assert_allclose(found, data["losses"][0], rtol=1e-5)
+
+
 def test_weights_may_be_larger_than_the_room_for_blobs(js: JsPage) -> None:
     """Chromium starts with room for 500 MB of Blobs."""
     huge = np.zeros(135 << 20, np.float32)
@@ -120,38 +144,51 @@ WATCH_COPIES = f"""() => {{
 
 KEEP = """
 const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 2, targets: ["q_proj"] } };
-globalThis.kept = await TrainingSession.createFromModel(model, config, { weights });
+const options = data ? { externalData: [{ path: "model.onnx.data", data }] } : { weights };
+globalThis.kept = await TrainingSession.createFromModel(model, config, options);
 """
 
 ARTIFACTS = """
 const { checkpoint } = await kept.artifacts();
+const ids = new Tensor("int64", BigInt64Array.from({ length: 128 }, (_, k) => BigInt(k)), [1, 128]);
+const found = await kept.runEvalStep(Object.fromEntries(kept.trainingInputNames.map((name) => [name, ids])));
+const loss = found[kept.trainingOutputNames[0]].data[0];
 await kept.release();
 const state = await CheckpointState.load(checkpoint);
-return [...new Float32Array((await state.getParameter("model.norm.weight")).data.slice(0, 4)),
+return [loss, ...new Float32Array((await state.getParameter("model.norm.weight")).data.slice(0, 4)),
   ...(await state.getParameter("model.embed_tokens.weight")).data.slice(-4)];
 """
 
 
-def test_a_page_holds_frozen_weights_once(js: JsPage) -> None:
+def test_a_page_holds_frozen_weights_once(js: JsPage, tmp_path: Path) -> None:
+    """Also of a file in which the exporter's default puts constants between them."""
     js.run(TRAIN, model=js.site.add("/w/model.onnx", graph_of()), weights=served(js.site, "a", {NAME: WEIGHT}))
     size = smol.Size(layers=1)
     shapes = smol.shapes(size)
     weights = {name: smol.values_of(name, shape) for name, shape in shapes.items()}
     nbytes = sum(weight.nbytes for weight in weights.values())
-    given = {
+    plain = {
         "model": js.site.add("/w/smol.onnx", smol.graph_of(size).SerializeToString()),
         "weights": served(js.site, "smol", weights),
+        "data": None,
     }
-    js.run(WATCH_PAGE)
+    files = smol.write_optimized(tmp_path, size).items()
+    default = {name: js.site.add(f"/w/{path.name}", path.read_bytes()) for name, path in files}
+    losses = []
     js.worker.evaluate(WATCH_COPIES)
-    before = resident_bytes(processes())
-    js.run(KEEP, **given)
-    assert resident_bytes(processes()) - before < 1.6 * nbytes
-    # Pieces wait as messages, and are free once they were copied: one of each file is left.
-    assert js.run("return most;") <= 2 * 2**24
-    assert js.worker.evaluate("most") <= 2 * 2**24
-    found = js.run(ARTIFACTS)
-    assert found == [1.0] * 4 + weights["model.embed_tokens.weight"].ravel()[-4:].tolist()
+    for given in (plain, {"weights": None} | default):
+        js.run(WATCH_PAGE)
+        before = resident_bytes(processes())
+        js.run(KEEP, **given)
+        assert resident_bytes(processes()) - before < 1.6 * nbytes
+        # Pieces wait as messages, and are free once they were copied: one of each file is left.
+        assert js.run("return most;") <= 2 * 2**24
+        assert js.worker.evaluate("most") <= 2 * 2**24
+        assert js.worker.evaluate(LIVE) == 0
+        loss, *found = js.run(ARTIFACTS)
+        assert found == [1.0] * 4 + weights["model.embed_tokens.weight"].ravel()[-4:].tolist()
+        losses.append(loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 TIED = """

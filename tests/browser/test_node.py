@@ -176,6 +176,110 @@ def test_a_csv_file_is_read_from_its_path(tmp_path: Path) -> None:
     assert failure.startswith("FeedError: 'source', 'no.csv', could not be read: ENOENT")
 
 
+def test_a_readable_stream_is_read_to_its_end() -> None:
+    told = node("""
+    import { Dataset, example, TrainingSession } from "trainweb";
+    const losses = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+    const session = await TrainingSession.createFromModel(example("first.onnx"), losses);
+    const stream = () => {
+      let k = 0;
+      return new ReadableStream({
+        pull: (to) => (k === 20 ? to.close() : to.enqueue({ points: [Math.sin(k), 0], labels: k++ % 2 })),
+      });
+    };
+    const piped = stream().pipeThrough(new TransformStream());
+    const options = { batchSize: 10, validationData: piped };
+    const { epochs, losses: steps } = await session.fit(stream(), options);
+    const evaluated = await session.evaluate(new Dataset(stream()).take(20), { batchSize: 10 });
+    const { logits } = await session.predict(stream());
+    console.log(steps.length, epochs[0].validation.loss === evaluated.loss, logits.dims);
+    await session.release();
+    """)
+    assert told == "2 true [ 20, 2 ]\n"
+
+
+REACTIVE = """
+    // As Vue's reactive() wraps what it reaches (getTargetType in packages/reactivity/src/reactive.ts).
+    const kinds = ["Object", "Array", "Map", "Set", "WeakMap", "WeakSet"];
+    const isOpen = (value) => value.__v_skip !== true && Object.isExtensible(value);
+    const isWrapped = (value) =>
+      value === Object(value) && isOpen(value) && kinds.includes(Object.prototype.toString.call(value).slice(8, -1));
+    const get = (...at) => reactive(Reflect.get(...at));
+    const reactive = (value) => (isWrapped(value) ? new Proxy(value, { get }) : value);
+"""
+
+
+def test_objects_with_private_fields_are_not_made_reactive() -> None:
+    told = node(
+        f"""import * as trainweb from "trainweb";
+        import {{ Engine }} from "trainweb/engine";
+        {REACTIVE}
+        const {{ CheckpointStore, Dataset, example, InferenceSession, TrainingSession }} = trainweb;
+        const classes = [...Object.values(trainweb), trainweb.env.constructor, Engine].filter(
+          (one) => /^class\\b/.test(String(one)) && /\\bthis\\.#/.test(one),
+        );
+        console.log(classes.filter(({{ prototype }}) => isWrapped(Object.create(prototype))).map(({{ name }}) => name));
+        const session = await TrainingSession.createFromModel(
+          example("first.onnx"), {{ loss: "CrossEntropyLoss", optimizer: "SGD" }},
+        );
+        const points = [[0, 0], [1, 1]];
+        const data = new Dataset({{ points, labels: [0, 1] }});
+        const state = reactive({{ session, data, store: new CheckpointStore() }});
+        const fit = reactive({{ run: state.session.fit(state.data, {{ epochs: 2 }}) }});
+        const {{ losses }} = await fit.run;
+        fit.run.stop();
+        const exported = reactive({{ model: await InferenceSession.create(await state.session.export()) }});
+        const given = {{ points: new trainweb.Tensor("float32", [0, 0, 1, 1], [2, 2]) }};
+        const {{ logits }} = await exported.model.run(given);
+        const feeds = {{ ...given, labels: BigInt64Array.of(0n, 1n) }};
+        const profile = reactive({{ of: await state.session.profile(feeds) }});
+        const kernels = Object.keys(profile.of.byKernel()).length > 0;
+        console.log(losses.length, logits.dims, kernels, state.session.trainingInputNames, classes.length > 8);
+        console.log(JSON.stringify(session).includes("__v_skip"));
+        await state.session.release();"""
+    )
+    assert told.splitlines() == ["[]", "2 [ 2, 2 ] true [ 'points', 'labels' ] true", "false"]
+
+
+def test_an_import_needs_nothing_of_a_browser() -> None:
+    """jest has the globals of jsdom, which lacks the encoders, fetch, streams and workers."""
+    package = (ROOT / "dist" / "npm" / "index.js").as_uri()
+    told = node(f"""
+    const lacking = ["TextEncoder", "TextDecoder", "fetch", "structuredClone", "ReadableStream", "Response", "Request",
+      "Worker", "MessageChannel", "Blob", "crypto", "WebAssembly", "AbortController", "CompressionStream"];
+    lacking.forEach((name) => delete globalThis[name]);
+    console.log(typeof (await import("{package}")).TrainingSession, typeof TextEncoder);""")
+    assert told == "function undefined\n"
+
+
+def test_bytes_and_addresses_of_another_realm_are_taken(tmp_path: Path) -> None:
+    told = node("""
+    import { readFileSync } from "node:fs";
+    import { pathToFileURL } from "node:url";
+    import { runInNewContext } from "node:vm";
+    import { InferenceSession, inspectModel, TrainingSession } from "trainweb";
+    const settings = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+    const file = readFileSync("docs/first.onnx");
+    const bytes = runInNewContext("new Uint8Array(n)", { n: file.length });
+    bytes.set(file);
+    const { href } = pathToFileURL("docs/first.onnx");
+    const address = { href, toString: () => href };
+    for (const model of [bytes, bytes.buffer, address, file]) {
+      const session = await TrainingSession.createFromModel(model, settings);
+      const inference = await InferenceSession.create(model);
+      console.log(bytes instanceof Uint8Array, inference.inputNames, (await inspectModel(model)).inputs?.length > 0);
+      const parameters = await session.getContiguousParameters(false);
+      const given = runInNewContext("new Uint8Array(n)", { n: parameters.data.byteLength });
+      await session.loadParametersBuffer(given, false);
+      await session.release();
+    }
+    for (const model of [{}, 3, Float32Array.of(1), null]) {
+      await TrainingSession.createFromModel(model, settings).catch(({ message }) => console.log(message.slice(0, 22)));
+    }
+    """)
+    assert told.splitlines() == ["false [ 'points' ] true"] * 4 + ["'model' must be a URL,"] * 4
+
+
 def test_a_download_that_does_not_end_well_is_given_up() -> None:
     """As in pages, where `test_downloads.py` has more of it; afterwards nothing keeps the process."""
     code = """

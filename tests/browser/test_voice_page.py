@@ -293,7 +293,11 @@ REFUSED: dict[str, tuple[list[tuple[str, bytes]], str]] = {
         [("model.onnx", b"")],
         "There is no tokenizer.json beside model.onnx; a model needs model.onnx, its weights and tokenizer.json.",
     ),
-    "no JSON": ([("model.onnx", b""), ("tokenizer.json", b"{")], "tokenizer.json is not JSON."),
+    "no JSON": ([("model.onnx", b""), ("tokenizer.json", b"{")], "tokenizer.json is not a JSON object."),
+    "null": (
+        [("model.onnx", b""), ("tokenizer.json", b"{}"), ("config.json", b"null")],
+        "config.json is not a JSON object.",
+    ),
     "two": (
         [("a.onnx", b""), ("b.onnx", b""), TOKENIZER],
         "There are 2 .onnx files, and none is named model.onnx: choose one model.",

@@ -221,4 +221,15 @@ PROJECTS = (
     _runtime("Node", "24.9.0", "npx node run.js"),
     _runtime("Deno", "2.9.6", DENO),
     _runtime("Bun", "1.4.5", "npx bun run.js"),
+    Project(
+        "Vitest {}", "tests", {"vitest": "4.1.12", "jsdom": "29.1.1"}, (
+            Mode("node", program="npx vitest run --globals"),
+            Mode("jsdom", program="npx vitest run --globals --environment jsdom"),
+        ), public=".", label="vitest",
+    ),
+    Project(
+        "Jest {}", "tests", {"jest": "30.5.2"},
+        (Mode("node", program="node --experimental-vm-modules node_modules/jest/bin/jest.js"),),
+        public=".", label="jest",
+    ),
 )  # fmt: skip

@@ -226,17 +226,16 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
             ["dead", [GOOD]],
             ["dead", []],
             ["dead", [GOOD, FEED_FAULTS["dim"]]],
-            ["overfit", GOOD, 5, 0.05],
+            ["rates", GOOD, 10],
             ["norms"],
-            ["overfit", OVERFLOWS, 5, 0.05],
-            *(["overfit", GOOD, steps, rate] for steps, rate in ((0, None), (1.5, None), (2, -1), (2, 0))),
-            ["overfit", FEED_FAULTS["missing"], 2, None],
+            ["rates", GOOD, 0],
+            ["rates", FEED_FAULTS["missing"], 10],
             ["optimizer"],
             ["get_all", False],
         ],
     ),
     *(
-        (f"debug calls, {kind}", kind, [["norms"], ["dead", [GOOD]], ["overfit", GOOD, 2, None]])
+        (f"debug calls, {kind}", kind, [["norms"], ["dead", [GOOD]], ["rates", GOOD, 10]])
         for kind in ("no eval", "no optimizer", "nominal")
     ),
     (
@@ -246,7 +245,6 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
             ["train", OVERFLOWS, None],
             ["eval", OVERFLOWS, None],
             *STEP,
-            ["overfit", OVERFLOWS, 2, None],
             ["fit", BAD_ROWS, None],
             ["get_all", False],
         ],
@@ -364,8 +362,8 @@ ELSEWHERE = {
     "load_adapter": "tests/browser/test_js_lora.py",
     "merge_adapter": "tests/browser/test_js_lora.py",
     "artifact": "tests/browser/test_js_from_model.py",
-    "keep_state": "overfit",
-    "go_back": "overfit",
+    "keep_state": "rates",
+    "go_back": "rates",
     "set_seed": "tests/browser/test_js_session.py",
 }
 """Calls that files of artifacts have no use for, and the tests or the behaviour of theirs."""
@@ -422,13 +420,10 @@ def arrays(given: dict[str, Any]) -> dict[str, Any]:
     return {name: np.frombuffer(values(spec), spec[0]).reshape(spec[1]) for name, spec in given.items()}
 
 
-def overfitted(session: Any, given: dict[str, Any], steps: Any, rate: Any) -> list[Any]:
-    """The text of the report."""
-    from trainweb import Trainer
-
-    report = Trainer(session).overfit_one_batch(arrays(given), steps=steps, learning_rate=rate)
-    losses = [None if loss != loss else float(f"{loss:.3g}") for loss in report.losses]
-    return [report.has_fallen, losses, three_digits(report.gradient_norms), report.suspicions]
+def found_rates(session: Any, given: dict[str, Any], steps: Any) -> list[Any]:
+    """Rates and losses of the finder, which leaves the session as it was."""
+    found = session.find_learning_rate(arrays(given), steps=steps, batch_size=8)
+    return [[float(f"{value:.3g}") for value in values] for values in (found.rates, found.losses)]
 
 
 def fitted(session: Any, given: dict[str, Any], action: Any) -> list[Any]:
@@ -499,7 +494,7 @@ def perform(session: Any, core: Any, call: list[Any]) -> Any:
         "reload_weights": reload,
         "norms": lambda: three_digits(core.gradient_norms()),
         "dead": dead,
-        "overfit": lambda given, steps, rate: overfitted(session, given, steps, rate),
+        "rates": lambda given, steps: found_rates(session, given, steps),
         "fit": lambda given, action: fitted(session, given, action),
         "train": lambda given, fetches: step("train", given, fetches),
         "eval": lambda given, fetches: step("eval", given, fetches),

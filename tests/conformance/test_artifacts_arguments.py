@@ -136,7 +136,7 @@ def test_bad_names_are_refused() -> None:
         build_artifacts(mlp(), requires_grad=["zz"], loss=LossType.CrossEntropyLoss)
     with pytest.raises(ModelError, match="cannot be frozen and require gradient"):
         build_artifacts(mlp(), ["fc1.weight"], ["fc1.*"], loss=LossType.CrossEntropyLoss)
-    with pytest.warns(UserWarning, match="'zz' is not an initializer"):
+    with pytest.raises(ModelError, match=r"Node arg zz is not found. In frozen_params"):
         build_artifacts(mlp(), frozen_params=["zz"], loss=LossType.CrossEntropyLoss)
     with pytest.raises(ModelError, match="nothing to train"):
         build_artifacts(mlp(), requires_grad=[], loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD)

@@ -122,6 +122,21 @@ def test_five_steps_are_pytorchs(name: str, exporter: str, kind: str) -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-3, atol=2e-5, err_msg=key)
 
 
+@pytest.mark.parametrize("exporter", ["dynamo", "plain", "script"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_trained_file_is_built_again_with_the_same_decisions(name: str, exporter: str) -> None:
+    first = build(name, exporter, OptimType.SGD)
+    models = (first.training_model, first.eval_model, first.optimizer_model)
+    with TrainingSession(CheckpointState.load_checkpoint(first.checkpoint), *models) as session:
+        exported = session.export()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The file does not settle")
+        again = build_artifacts(exported, loss=LossType.CrossEntropyLoss)
+    trained = {d.name for d in first.decisions if d.trained}
+    assert {d.name for d in again.decisions if d.trained} == trained
+    assert not {d.name for d in again.decisions if d.doubtful} - {d.name for d in first.decisions if d.doubtful}
+
+
 def test_the_report_lists_reasons_and_is_data() -> None:
     path = EXPORTS / "mel.script.onnx"
     report = trainweb.check(path, loss=LossType.CrossEntropyLoss)

@@ -81,6 +81,16 @@ def test_many_iterations_whose_result_is_another_loop_s(outer: int, inner: int, 
         np.testing.assert_allclose(found[f"{name}_grad"], [expected], rtol=1e-4, atol=1e-12)
 
 
+def test_an_outer_loop_is_not_a_copy_of_its_inner_loop_for_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each copy is expanded and compiled anew, so three loops of 1000 took minutes."""
+    expansions = []
+    repeat_of = repeat.write_repeat
+    monkeypatch.setattr(repeat, "write_repeat", lambda *a: [expansions.append(a), repeat_of(*a)][1])
+    feeds = {n: np.array([v], np.float32) for n, v in (("x", 0.25), ("start", 2.0), ("scale", 1.0))}
+    np.testing.assert_allclose(run(affine(40, 4000), ["y"], feeds)[0], [2 + 0.25 * 40 * 4000])
+    assert len(expansions) <= 4
+
+
 def test_a_model_of_nested_loops_can_be_checked() -> None:
     proto = affine(100, 100)
     proto.graph.initializer.append(numpy_helper.from_array(np.array([0.5], np.float32), "start"))

@@ -14,7 +14,7 @@ import { openSync, readdirSync, readFileSync, writeSync } from "node:fs";
 import { join } from "node:path";
 
 import { Engine } from "../../web/src/engine/engine.ts";
-import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE } from "../../web/src/engine/layout.ts";
+import { ARENA, GRADIENTS, HEADER_WORDS, MOMENTUM0, MOMENTUM1, PARAMETERS, SEGMENT_WORDS, STATE } from "../../web/src/engine/layout.ts";
 import { GivenFiles } from "../../web/src/python/given-files.ts";
 import { EngineError, TrainwebError } from "../../web/src/wire/errors.ts";
 import { parseBundle, splitBundle } from "../../web/src/worker/bundle/bundle.ts";
@@ -69,26 +69,34 @@ const FOLLOWED = {
   tw_session_load(walls, session, given, act) {
     const status = act(...given);
     if (status === 0) {
-      walls.of(session).plans.set(given[0], given[1]);
+      const { apart, plans, segments } = walls.of(session);
+      plans.set(given[0], given[1]);
+      const [base, nbytes] = new Uint32Array(walls.engine.u8.buffer, given[0] + 4 * (HEADER_WORDS + SEGMENT_WORDS * ARENA), 2);
+      if (base !== (segments.get(ARENA)?.base ?? 0)) {
+        apart.set(given[0], base);
+        walls.blocks.set(base, { nbytes, walls: [] });
+      }
     }
     return status;
   },
   tw_session_unload(walls, session, given, act) {
     const status = act(...given);
-    const { plans } = walls.of(session);
+    const { apart, plans } = walls.of(session);
     const constants = plans.get(given[0]);
     plans.delete(given[0]);
     walls.drop(given[0]);
+    walls.drop(apart.get(given[0]));
+    apart.delete(given[0]);
     if (constants && ![...plans.values()].includes(constants)) {
       walls.drop(constants);
     }
     return status;
   },
   tw_session_close(walls, session, given, act) {
-    const { segments, plans, tables } = walls.of(session);
+    const { apart, segments, plans, tables } = walls.of(session);
     const status = act(...given);
     const held = [...segments.values()].map(({ base }) => base);
-    new Set([...held, ...tables, ...plans.keys(), ...plans.values()]).forEach((ptr) => walls.drop(ptr));
+    new Set([...held, ...apart.values(), ...tables, ...plans.keys(), ...plans.values()]).forEach((ptr) => walls.drop(ptr));
     walls.sessions.delete(session);
     return status;
   },
@@ -156,7 +164,7 @@ class Walls {
   /** Blocks that a session holds. */
   of(session) {
     if (!this.sessions.has(session)) {
-      this.sessions.set(session, { segments: new Map(), plans: new Map(), tables: [] });
+      this.sessions.set(session, { apart: new Map(), segments: new Map(), plans: new Map(), tables: [] });
     }
     return this.sessions.get(session);
   }

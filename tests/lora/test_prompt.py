@@ -25,7 +25,7 @@ from trainweb.model.reader import read_model
 
 RECORDED = Path(__file__).parent / "prompt"
 MODELS = Path(__file__).parents[1] / "golden" / "generate"
-NAMES = sorted(path.stem for path in MODELS.glob("*.onnx"))
+NAMES = sorted(path.stem for path in MODELS.glob("*.onnx") if path.stem != "opt")
 NAME = "prompt_embeddings"
 LOSS = {"type": "CrossEntropyLoss", "ignore_index": -100}
 

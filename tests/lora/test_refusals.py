@@ -49,7 +49,10 @@ def with_alpha(adapter: Adapter) -> Adapter:
 
 OTHERS = {
     "another alpha": (with_alpha, "made with alpha 800 and rank 4, scaling 200; this model has 2"),
-    "a weight of the base": (lambda a: with_tensors(a, head__weight=np.zeros((5, 8))), "it has 'head.weight'"),
+    "a weight of the base": (
+        lambda a: with_tensors(a, head__weight=np.zeros((5, 8))),
+        "'head.weight' of the adapter is not the weight",
+    ),
     "another shape": (
         lambda a: with_tensors(a, q_proj__lora_A__weight=np.zeros((4, 9))),
         r"q_proj.lora_A.weight' of the adapter is float32\[4, 9\], not float32\[4, 8\]",
@@ -125,10 +128,11 @@ def test_an_adapter_that_peft_converted_computes_what_peft_computed() -> None:
     "change",
     [
         {"exclude_modules": ["k_proj"]},
-        {"ensure_weight_tying": True},
+        {"layers_to_transform": [0]},
+        {"lora_bias": True},
+        {"trainable_token_indices": [1]},
         {"monteclora_config": {"samples": 2}},
         {"velora_config": {"rank": 1}},
-        {"alpha_pattern": {"q_proj": 2}},
         {"use_something_of_2030": True},
         {"bias": "lora_only"},
     ],
@@ -136,7 +140,8 @@ def test_an_adapter_that_peft_converted_computes_what_peft_computed() -> None:
 )
 def test_settings_that_would_be_lost_are_refused(change: dict[str, Any]) -> None:
     (name,) = change
-    with pytest.raises(ModelError, match=rf"adapter_config.json: {name} = .* is not supported"):
+    way = "set it to None.*targeted_module_names" if name in ("exclude_modules", "layers_to_transform") else "merge_and"
+    with pytest.raises(ModelError, match=rf"adapter_config.json: {name} = .* is not supported.*In PEFT, .*{way}"):
         config_of(**change)
 
 
@@ -149,6 +154,19 @@ def test_the_files_of_peft_say_whether_weights_are_turned() -> None:
             adapter = inject(model, targets, rank=2).adapter()
             assert json.loads(adapter.config_json)["fan_in_fan_out"] is expected, (name, exporter)
     assert config_of(fan_in_fan_out=True).to_peft()["fan_in_fan_out"] is True
+
+
+def test_a_weight_without_a_name_of_its_module_is_not_saved() -> None:
+    """TorchScript folds the transposition of a weight, and gives the result a name of its own."""
+    graph = read_model(quantized("float32"))
+    weight = graph.initializers.pop("m.head.weight")
+    graph.initializers["onnx::MatMul_9"] = weight.renamed("onnx::MatMul_9")
+    graph.initializers["m.head.bias"] = Tensor("m.head.bias", "float32", (16,), bytes(64))
+    node = next(node for node in graph.nodes if "m.head.weight" in node.inputs)
+    node.inputs[1], node.outputs[0] = "onnx::MatMul_9", "product"
+    graph.nodes.append(Node("Add", ["product", "m.head.bias"], ["m.head.y"], {}, "", "/m/head/Add"))
+    with pytest.raises(UnsupportedError, match=r"'m.head' of modules_to_save.*'onnx::MatMul_9'.*dynamo=True"):
+        inject(write_model(graph), ["q_proj"], rank=2, modules_to_save=["head"])
 
 
 def test_of_modules_to_save_one_must_be_there() -> None:

@@ -12,11 +12,12 @@ from trainweb.model.remote import RemoteFile
 
 
 class Host:
-    """Holds files, and counts what is read of them."""
+    """Holds files, and counts what is read of them. If `places` are set, nothing else can be read."""
 
     def __init__(self) -> None:
         self.files: dict[int, bytes] = {}
         self.reads: list[tuple[int, int, int]] = []
+        self.places: list[list[int]] | None = None
 
     def add(self, data: bytes) -> SimpleNamespace:
         """Python's view of a file."""
@@ -31,6 +32,9 @@ class Host:
 
     def read(self, index: int, offset: int, nbytes: int) -> bytes:
         assert offset >= 0 and nbytes >= 0 and offset + nbytes <= len(self.files[index])
+        assert self.places is None or any(
+            index == file and start <= offset and offset + nbytes <= start + size for file, start, size in self.places
+        ), "it was left"
         self.reads.append((index, offset, nbytes))
         return self.files[index][offset : offset + nbytes]
 

@@ -122,7 +122,7 @@ def test_a_bundle_within_a_budget(artifacts: Path, capsys: pytest.CaptureFixture
         (["artifacts", "missing.onnx"], "missing.onnx"),
         (["artifacts", str(GOLDEN / "base.onnx"), "--loss", "Nope"], "'Nope' is not one of"),
         (["inspect", str(GOLDEN / "trace.json")], "ModelError"),
-        (["export", ".", "x", "-o", "y"], "does not exist"),
+        (["export", ".", "x", "-o", "y.onnx"], "does not exist"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -251,6 +251,46 @@ def test_a_text_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert columns is not None and columns["x"].tolist() == [1, -3, 5]
 
 
+class Table:
+    """A table as pandas and polars have it: it iterates over the names of columns, not over rows."""
+
+    def __init__(self, **columns: Any) -> None:
+        self.columns, self._values = list(columns), columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+
+class ArrowTable(Table):
+    """One of pyarrow: `columns` are the values, and `column_names` the names."""
+
+    def __init__(self, **columns: Any) -> None:
+        super().__init__(**columns)
+        self.column_names, self.columns = list(columns), list(columns.values())
+
+
+@pytest.mark.parametrize("kind", [Table, ArrowTable])
+def test_columns_of_a_table(kind: type[Table]) -> None:
+    floats, texts = np.array([1.5, 2], object), np.array(["red", "blue"], object)
+    data = Dataset(kind(age=floats, colour=texts, size=np.array([3, 4])))
+    assert {name: str(column.dtype) for name, column in data.columns.items()} == {
+        "age": "float64", "colour": "<U4", "size": "int64",
+    }  # fmt: skip
+    assert [row["colour"] for row in data] == ["red", "blue"]
+
+
+@pytest.mark.parametrize(
+    ("values", "kinds"),
+    [([1.0, None], "NoneType and float"), (["a", float("nan")], "float and str"), ([True, 1.5], "bool and float")],
+)
+def test_a_column_of_objects_is_named_with_their_types(values: list[Any], kinds: str) -> None:
+    with pytest.raises(FeedError, match=f"'age' has Python objects of type {kinds}"):
+        Dataset({"age": np.array(values, object)})
+
+
 def test_async_rows_are_waited_for() -> None:
     ended: list[bool] = []
 

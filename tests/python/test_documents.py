@@ -8,12 +8,13 @@ import re
 import shutil
 import traceback
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
 import trainweb
-from trainweb import errors
+from trainweb import errors, messages
 from trainweb.settings import OTHER_NAMES, camel_case
 
 ROOT = Path(__file__).parents[2]
@@ -89,10 +90,25 @@ WITH_PYTHON = [name for name, page in DOCUMENTS.items() if name != "README.md" a
 
 @pytest.mark.parametrize("name", WITH_PYTHON)
 def test_python_of_the_documents_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(ROOT / "docs" / "first.onnx", tmp_path)
+    for model in ("docs/first.onnx", "tests/golden/mlp/base.onnx"):
+        shutil.copy(ROOT / model, tmp_path)
     monkeypatch.chdir(tmp_path)
+    before, names = ROOT / "tests" / "guides" / Path(name).with_suffix(".py").name, dict[str, Any]()
     with contextlib.redirect_stdout(io.StringIO()):
-        exec(compile(python_of(DOCUMENTS[name]), name, "exec"), {})
+        if before.exists():
+            exec(compile(before.read_text(), before, "exec"), names)
+        exec(compile(python_of(DOCUMENTS[name]), name, "exec"), names)
+    if before.exists():
+        names["session"].release()
+
+
+def test_nothing_raises_the_base_class_of_errors() -> None:
+    """docs/errors.md says so."""
+    bare = {name for name, m in vars(messages).items() if getattr(m, "error", None) is errors.TrainwebError}
+    assert not bare
+    raised = re.compile(r"raise TrainwebError\b|throw new TrainwebError\b")
+    sources = [*(ROOT / "py_src").rglob("*.py"), *(ROOT / "web" / "src").rglob("*.ts")]
+    assert not [path.name for path in sources if raised.search(path.read_text())]
 
 
 def test_errors_have_a_section_and_name_it() -> None:

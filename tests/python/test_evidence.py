@@ -270,3 +270,82 @@ def test_a_mask_as_large_as_gpt2s_is_found() -> None:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="other")
     decisions = {d.name: d for d in build_artifacts(proto.SerializeToString(), loss="MSELoss").decisions}
     assert not decisions["mask"].trained and "holds -inf" in decisions["mask"].reason
+
+
+def scripted(name: str, shape: tuple[int, ...], nodes: list[onnx.NodeProto], factor: str, prefix: str = "/") -> bytes:
+    """The mean of (x a) * `factor`, where `nodes` make the factor of the tensor `name`, as torch names nodes."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "a.weight"], ["h"], f"{prefix}MatMul"),
+        *nodes,
+        helper.make_node("Mul", ["h", factor], ["m"], f"{prefix}Mul"),
+        helper.make_node("MatMul", ["m", "b.weight"], ["o"], f"{prefix}MatMul_1"),
+        helper.make_node("ReduceMean", ["o"], ["loss"], f"{prefix}ReduceMean", keepdims=0),
+    ]
+    rng = np.random.default_rng(3)
+    tensors = {"a.weight": rng.normal(size=(4, 3)), "b.weight": rng.normal(size=(3, 2)), name: rng.normal(size=shape)}
+    constants = [numpy_helper.from_array(np.asarray(t, np.float32), key) for key, t in tensors.items()]
+    constants += [numpy_helper.from_array(np.array(n), key) for key, n in (("nought", 0), ("width", [3]))]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        constants,
+    )
+    opset = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, producer_name="pytorch", opset_imports=opset, ir_version=8).SerializeToString()
+
+
+OWN = ["gain", "gain_1", "alpha_1", "pos_embed_0", "Add_12", "val_1", "mul", "view_2", "const", "blocks.0.constant_1"]
+
+
+@pytest.mark.parametrize("shape", [(3,), ()], ids=["vector", "scalar"])
+@pytest.mark.parametrize("name", OWN)
+def test_attributes_with_names_as_other_exporters_make_are_trained(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.warns(UserWarning, match=f"'{name}' is trained"):
+        decisions = {d.name: d for d in build_artifacts(scripted(name, shape, [], name)).decisions}
+    assert decisions[name].trained and decisions[name].doubtful
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"),
+    [("onnx::Mul_12", "/"), ("12", "Mul_"), ("/Constant_output_0", "/"), ("val_1", "node_"), ("mul_2", "node_")],
+)
+def test_names_that_the_exporter_of_the_file_makes_are_constants(name: str, prefix: str) -> None:
+    decisions = {d.name: d for d in build_artifacts(scripted(name, (), [], name, prefix)).decisions}
+    assert not decisions[name].trained and not decisions[name].doubtful
+
+
+@pytest.mark.parametrize("way", ["Shape", "Size"])
+@pytest.mark.parametrize("is_state", [False, True], ids=["token", "state"])
+def test_a_tensor_for_each_row_of_the_input_does_not_meet_the_input(way: str, is_state: bool) -> None:
+    """A size reads no value: `token.expand(x.shape[0], -1)`, and `torch.zeros(x.shape[0], 3) + state`."""
+    count = [
+        helper.make_node("Shape", ["x"], ["sizes"], "/Shape"),
+        helper.make_node("Gather", ["sizes", "nought"], ["count"], "/Gather"),
+    ]
+    if way == "Size":
+        count = [
+            helper.make_node("ReduceMax", ["x"], ["most"], "/ReduceMax", axes=[1], keepdims=0),
+            helper.make_node("Size", ["most"], ["count"], "/Size"),
+        ]
+    nodes = [
+        *count,
+        helper.make_node("Constant", [], ["one"], "/Constant", value_ints=[1]),
+        helper.make_node("Reshape", ["count", "one"], ["rows"], "/Reshape"),
+        helper.make_node("Concat", ["rows", "width"], ["dims"], "/Concat", axis=0),
+    ]
+    if is_state:
+        nodes.append(helper.make_node("ConstantOfShape", ["dims"], ["zeros"], "/ConstantOfShape"))
+    reads = ("Add", ["zeros", "token"]) if is_state else ("Expand", ["token", "dims"])
+    nodes.append(helper.make_node(*reads, ["spread"], f"/{reads[0]}"))
+    with pytest.warns(UserWarning, match="'token' is trained"):
+        decisions = {d.name: d for d in build_artifacts(scripted("token", (1, 3), nodes, "spread")).decisions}
+    assert decisions["token"].trained
+
+
+def test_a_tensor_that_meets_the_input_itself_is_left_out() -> None:
+    nodes = [helper.make_node("ReduceMax", ["x"], ["most"], "/ReduceMax", axes=[1], keepdims=1)]
+    nodes.append(helper.make_node("Sub", ["most", "mean"], ["centered"], "/Sub"))
+    with pytest.warns(UserWarning, match="'mean' is left out.*applied to an input"):
+        build_artifacts(scripted("mean", (1, 3), nodes, "centered"))

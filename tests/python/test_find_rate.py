@@ -15,7 +15,6 @@ from tests.conformance.models import mlp
 import trainweb
 from trainweb.errors import ModelError, SessionError, UnsupportedError
 from trainweb.fit.find_rate import suggested
-from trainweb.fit.trainer import Trainer
 from trainweb.training.reports import LearningRates
 
 from .sessions import session
@@ -69,11 +68,6 @@ def test_wrong_settings_are_named() -> None:
             s.find_learning_rate(DATA, least=1, most=0.1)
         with pytest.raises(TypeError, match="did you mean 'steps'"):
             s.find_learning_rate(DATA, step=20)
-
-
-def test_overfitting_is_a_call_of_the_session() -> None:
-    with session() as s:
-        assert s.overfit_one_batch(BATCHES[0], steps=3) == Trainer(s).overfit_one_batch(BATCHES[0], steps=3)
 
 
 def test_save_and_export_are_short_names(tmp_path: Path) -> None:

@@ -323,6 +323,15 @@ def test_a_cancelled_fit_leaves_a_session_that_can_be_fitted() -> None:
     in_a_loop(main())
 
 
+def test_the_limit_of_the_norm_is_the_length_of_a_step() -> None:
+    """With SGD, the step is the rate times the clipped gradient."""
+    with trainweb.TrainingSession.from_model(mlp(), loss="CrossEntropyLoss", optimizer="SGD", learning_rate=0.5) as s:
+        before = s.get_contiguous_parameters(False)
+        s.fit(rows(8), batch_size=8, clip_grad_norm=0.01, progress=False)
+        step = s.get_contiguous_parameters(False).astype(np.float64) - before
+    assert np.linalg.norm(step) == pytest.approx(0.5 * 0.01, rel=1e-4)
+
+
 def test_an_infinite_loss_ends_before_the_update() -> None:
     data = rows(12)
     data["x"][9, 0] = np.inf
@@ -426,7 +435,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         rows(8),
         {"metrics": ["accuracy"], "predictions": "hidden", "validation_split": 0.5},
         ModelError,
-        "Name the output among additional_out",
+        "predictions is 'hidden'; it must be one of",
     ),
     (rows(8), {"metrics": ["mae", "mae"], "validation_split": 0.5}, ModelError, "'mae' is given twice"),
     (rows(8), {"validation_data": rows(), "validation_split": 0.5}, ModelError, "not both"),
@@ -515,7 +524,9 @@ def test_a_generator_that_is_used_up_is_told() -> None:
     each = [{n: a[k] for n, a in data.items()} for k in range(6)]
     for options in ({}, {"validation_data": iter(each)}):
         given = data if options else iter(each)
-        with session() as s, pytest.raises(FeedError, match=r"no rows in epoch 2: .* the function that creates it"):
+        source = "validation data" if options else "data"
+        told = rf"^The {source} has no rows in epoch 2: .* the function that creates it"
+        with session() as s, pytest.raises(FeedError, match=told):
             Trainer(s).fit(given, epochs=2, progress=False, **options)
 
 

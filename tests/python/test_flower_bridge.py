@@ -142,6 +142,7 @@ BAD_JOINS: dict[str, tuple[bytes | str, str]] = {
     "twice": (frame(JOIN | {"parameters": [*SHAPES, SHAPES[0]]}), "two arrays"),
     "numbers": (frame(JOIN, NUMBERS), "bytes of numbers"),
     "empty-and-large": (frame(JOIN | {"arrays": [{"name": "w", "shape": [0, *[2**31 - 1] * 3]}]}), "too large even"),
+    "name": (frame(JOIN | {"parameters": [{"name": "w\ud800", "shape": [1]}]}), "'w\\ud800', which is not text"),
     "surrogate": (frame(JOIN | {"type": "\ud800"}), "must be 'join', got '\\ud800'"),
 }
 

@@ -242,10 +242,40 @@ def test_a_beginning_of_a_stop_text_is_held_back_until_it_is_none() -> None:
 
 
 def test_a_model_has_as_much_room_as_it_has_positions() -> None:
-    session = inference("gpt2")
-    assert len(tokens_of(session, MODELS["gpt2"][0]["prompt"], 87)) == 87
-    with pytest.raises(ModelError, match="does not take 97 tokens, prompt and new ones together"):
-        tokens_of(session, MODELS["gpt2"][0]["prompt"], 88)
+    """The last of 97 tokens has no row."""
+    prompt = MODELS["gpt2"][0]["prompt"]
+    texts = [tokens_of(inference("gpt2"), prompt, 87), tokens_of(inference("gpt2"), prompt, 88)]
+    for count in (89, 2000, 10**9):
+        text: list[int] = []
+        with pytest.raises(ModelError, match=r"does not take 97 tokens, prompt.* or give fewer 'max_tokens'"):
+            text.extend(one.token for one in inference("gpt2").generate(prompt, max_tokens=count))
+        texts.append(text)
+    assert texts == [texts[1][:87], *[texts[1]] * 4]
+
+
+def test_the_most_tokens_take_no_memory_before_they_come() -> None:
+    case = MODELS["llama"][0]
+    text = inference("llama").generate(case["prompt"], max_tokens=2**31 - 1)
+    assert [next(text).token for _ in case["tokens"]] == case["tokens"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_room_grows_with_a_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainweb.training.decoder.FIRST", 4)
+    monkeypatch.setattr("trainweb.training.decoder.LENGTHS", 2)
+    for case, rooms in zip(MODELS[name], ([16, 32], [4, 8, 16, 26], [64, 68]), strict=True):
+        session = inference(name)
+        assert tokens_of(session, case["prompt"]) == case["tokens"]
+        kinds = [kind.removeprefix("generate ") for kind in session._core.model._forwards if kind]
+        assert sorted({json.loads(kind)[1] for kind in kinds}) == rooms
+
+
+def test_a_limit_of_sizes_is_an_error_of_the_text() -> None:
+    """A mask of 46,341 tokens with each other takes 2 GiB."""
+    core = inference("llama")._core
+    assert core.decoder.length_for(core, "logits", 46_000, 10**9, adapter=True) == 46_340
+    with pytest.raises(ModelError, match=r"does not take 46341 tokens.*46341\] is larger.*fewer 'max_tokens'"):
+        core.decoder.length_for(core, "logits", 46_341, 10**9, adapter=True)
 
 
 @pytest.mark.parametrize(
@@ -267,6 +297,8 @@ def test_a_model_has_as_much_room_as_it_has_positions() -> None:
         ({"prompt": {"input_ids": [[1, 2], [3, 4]]}}, ModelError, "prompt is"),
         ({"prompt": {"ids": [1]}}, ModelError, "prompt is"),
         ({"prompt": [1, -1]}, ModelError, "prompt is"),
+        ({"prompt": [{"role": "user", "content": "x"}]}, ModelError, "make one of a chat by apply_chat_template"),
+        ({"prompt": {"messages": [{"role": "user"}]}}, ModelError, "make one of a chat by apply_chat_template"),
         ({"prompt": [61]}, FeedError, "61"),
         ({"adapter": 1}, ModelError, "adapter is 1"),
         ({"adapter": False}, ModelError, "the model has none"),
@@ -306,6 +338,28 @@ def test_logits_that_are_not_finite_are_an_error_and_spoil_nothing() -> None:
         next(session.generate(prompt))
     session.update_parameter(name, kept)
     assert tokens_of(session, prompt) == MODELS["llama"][0]["tokens"]
+
+
+def with_nan(number: float) -> bytes:
+    """A model whose token 6 is embedded as this number."""
+    model = onnx.load_from_string(model_of(attention(causal=True)))
+    table = numpy_helper.to_array(model.graph.initializer[0]).copy()
+    table[6] = number
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(table, "table"))
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_text_that_meets_nan_spoils_no_other(number: float) -> None:
+    """Neither the next text nor one that was begun before, and waits."""
+    session = session_of(with_nan(number))
+    clean = tokens_of(session, [1, 2], 3)
+    waiting = session.generate([1, 2], max_tokens=3)
+    tokens = [next(waiting).token]
+    with pytest.raises(SessionError, match="Token 5 has a logit that is NaN"):
+        tokens_of(session, [1, 2, 1, 2, 1, 6])
+    tokens += [one.token for one in waiting]
+    assert tokens == clean == tokens_of(session, [1, 2], 3)
 
 
 # Models that are not causal language models.

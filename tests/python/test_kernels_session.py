@@ -31,6 +31,9 @@ from trainweb.ir.layout import (
     GRADIENTS,
     HEADER_WORDS,
     LARGE_CONSTANTS,
+    LOAD_FEEDS,
+    LOAD_NO_FEEDS,
+    LOAD_STEP,
     MOMENTUM0,
     MOMENTUM1,
     NEXT_BATCH,
@@ -544,14 +547,23 @@ def test_loaded_plans_know_their_segments(yard: Yard) -> None:
         assert yard.engine.run(plan) == 0
 
 
-@pytest.mark.parametrize(("is_step", "arena"), [(0, 64), (0, APART_BYTES), (0, APART_BYTES + 64), (1, 64)])
-def test_a_plan_without_feeds_has_its_little_workspace_apart(yard: Yard, is_step: int, arena: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "arena"),
+    [
+        (LOAD_NO_FEEDS, 64),
+        (LOAD_NO_FEEDS, APART_BYTES),
+        (LOAD_NO_FEEDS, APART_BYTES + 64),
+        (LOAD_STEP, 64),
+        (LOAD_FEEDS, 64),
+    ],
+)
+def test_a_plan_without_feeds_has_its_little_workspace_apart(yard: Yard, kind: int, arena: int) -> None:
     """Hosts write feeds of the next step into the arena while it runs."""
     yard.demand("reserve", ARENA, arena)
     before = yard.engine.bytes_in_use()
     plan = yard.plan(arena=arena)
-    yard.demand("load", plan, 0, 0, 0, is_step)
-    is_apart = not is_step and arena <= APART_BYTES
+    yard.demand("load", plan, 0, 0, 0, kind)
+    is_apart = kind == LOAD_NO_FEEDS and arena <= APART_BYTES
     for nbytes in (arena, 100_000):
         yard.demand("reserve", ARENA, nbytes)
         base, size = struct.unpack("<2I", yard.engine.read(plan + 4 * HEADER_WORDS, 8))

@@ -101,12 +101,6 @@ def test_validation_batches_keep_their_size() -> None:
         assert history.epochs[0].validation == s.evaluate(DATA, batch_size=SIZE)
 
 
-def test_a_batch_to_overfit_may_be_a_tuple() -> None:
-    with session() as s:
-        report = Trainer(s).overfit_one_batch((DATA["x"].tolist(), DATA["labels"].tolist()), steps=2)
-        assert report.losses == Trainer(s).overfit_one_batch(DATA, steps=2).losses
-
-
 def test_batches_of_any_size_go_on_from_a_checkpoint(tmp_path: Path) -> None:
     whole = [{n: np.concatenate([a] * 4)[:size] for n, a in DATA.items()} for size in (64, 40)]
     place = {"store": tmp_path, "name": "fit", "every": 1}

@@ -11,10 +11,9 @@ from tests.conformance.models import make_model, normal
 
 import trainweb
 from trainweb.artifacts import LossType, OptimType, build_artifacts
-from trainweb.errors import FeedError, ModelError, SessionError
-from trainweb.fit import Trainer
+from trainweb.errors import FeedError
 
-from .sessions import batch, session, snapshot, unchanged, warm
+from .sessions import batch, session, unchanged
 
 
 def opened(model: Any, loss: LossType = LossType.MSELoss, **options: Any) -> trainweb.TrainingSession:
@@ -125,88 +124,3 @@ def test_wrong_batches_are_refused() -> None:
             s.dead_units(batch())  # type: ignore[arg-type]
         with pytest.raises(FeedError):
             s.dead_units([{"x": np.zeros((2, 5), np.float32)}])
-
-
-def test_one_batch_is_learned_by_heart_and_nothing_stays() -> None:
-    with session() as s:
-        warm(s)
-        s.lazy_reset_grad()
-        before = snapshot(s)
-        report = Trainer(s).overfit_one_batch(batch(), steps=300, learning_rate=0.05)
-        after = snapshot(s)
-        assert report.has_fallen and report.losses[-1] <= 0.05 * report.losses[0] and not report.suspicions
-        assert {k: v for k, v in after["segments"].items() if k in (2, 4, 5)} == {
-            k: v for k, v in before["segments"].items() if k in (2, 4, 5)
-        }
-        assert (after["lr"], after["step"]) == (before["lr"], before["step"])
-        # The same by hand.
-        s.set_learning_rate(0.05)
-        names = s.parameter_names(trainable_only=True)
-        s.train_step(batch())
-        old = {n: s.get_parameter(n).astype(np.float64) for n in names}
-        norms = {n: np.linalg.norm(s.get_gradient(n).astype(np.float64)) for n in names}
-        s.optimizer_step()
-        ratios = {n: np.linalg.norm(s.get_parameter(n) - old[n]) / np.linalg.norm(old[n]) for n in names}
-        assert report.gradient_norms == pytest.approx(norms, rel=1e-9)
-        assert report.update_ratios == pytest.approx(ratios, rel=1e-6)
-        assert "The loss fell" in str(report)
-
-
-def suspected(s: trainweb.TrainingSession, feeds: dict[str, np.ndarray], **options: Any) -> str:
-    report = Trainer(s).overfit_one_batch(feeds, **{"steps": 8, **options})
-    assert not report.has_fallen and "did not fall" in str(report)
-    return "\n".join(report.suspicions)
-
-
-def test_what_is_suspicious_is_named() -> None:
-    dead = dense(RECTIFIERS["Relu"])
-    with opened(dead) as s:
-        feeds = feeds_of(s, -np.ones((4, 3), np.float32))
-        s.update_parameter("bias", np.full(4, -50, np.float32))
-        feeds[next(n for n in feeds if n != "x")] += 1
-        assert suspected(s, feeds).startswith("No parameter has a gradient")
-        s.update_parameter("bias", np.array([9, 9, 9, 9], np.float32))
-        s.update_parameter("v", np.zeros((4, 2), np.float32))
-        assert "The gradients of w, bias are zero" in suspected(s, feeds)
-    with session() as s:
-        assert "have gradients and do not change: the learning rate 0 is too low" in zero_rate(s)
-        assert "hardly changes the parameters" in suspected(s, batch(), learning_rate=1e-6)
-        targets = batch()
-        targets["x"][:] = 1
-        targets["labels"] = np.arange(6) % 3
-        assert "Equal rows may have different targets" in suspected(s, targets, steps=20, learning_rate=0.01)
-        with pytest.raises(FeedError, match="label 3 at position 1 is out of range"):
-            Trainer(s).overfit_one_batch(batch() | {"labels": np.array([0, 3, 0, 0, 0, 0])})
-
-
-def zero_rate(s: trainweb.TrainingSession) -> str:
-    s.set_learning_rate(0)
-    found = suspected(s, batch())
-    s.set_learning_rate(0.001)
-    return found
-
-
-def test_gradients_that_explode_and_numbers_that_are_none() -> None:
-    net = make_model(
-        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Mul", ["h", "h"], ["y"])],
-        {"x": ["b", 3]},
-        {"y": ["b", 2]},
-        {"w": normal(3, 2)},
-    )
-    made = build_artifacts(net, loss=LossType.MSELoss, optimizer=OptimType.SGD)
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-    with trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as s:
-        feeds = feeds_of(s, np.full((4, 3), 3, np.float32))
-        found = suspected(s, feeds, learning_rate=1.0, steps=20)
-        assert "The norm of the gradients grows from" in found and "NaN or infinite at step" in found
-
-
-def test_wrong_settings_are_refused() -> None:
-    with session() as s:
-        for options in ({"steps": 0}, {"learning_rate": -1.0}):
-            with unchanged(s), pytest.raises(ModelError, match=next(iter(options))):
-                Trainer(s).overfit_one_batch(batch(), **options)  # type: ignore[arg-type]
-    made = build_artifacts(dense(RECTIFIERS["Relu"]), loss=LossType.MSELoss)
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-    with trainweb.TrainingSession(state, made.training_model) as s, pytest.raises(SessionError):
-        Trainer(s).overfit_one_batch({"x": np.zeros((1, 3), np.float32)})

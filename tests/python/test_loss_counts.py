@@ -190,7 +190,34 @@ def test_a_sum_of_means_counts_by_rows() -> None:
         assert epoch.loss == pytest.approx(expected, rel=2e-6), size
 
 
-def test_labels_that_are_all_ignored_make_a_loss_of_0() -> None:
-    data = {"tokens": TOKENS, "labels": np.full_like(LABELS, -100)}
-    history = fitted(IGNORING, data, batch_size=8)
-    assert history["loss"] == [0.0] and history["val_loss"] == [0.0]
+NONE = {"tokens": TOKENS, "labels": np.full_like(LABELS, -100)}
+"""Rows whose labels are all ignored."""
+
+
+def test_rows_whose_labels_are_all_ignored_have_no_loss(tmp_path: Path) -> None:
+    """NaN, as in PyTorch: a loss of 0 would be the best for early stopping. Losses of batches are the model's, 0."""
+    history = fitted(IGNORING, NONE, batch_size=8)
+    assert history.losses == [0.0] * -(-ROWS // 8)
+    assert np.isnan([*history["loss"], *history["val_loss"], *history["val_perplexity"]]).all()
+    data = {"tokens": TOKENS, "labels": LABELS}
+    store = {"store": trainweb.CheckpointStore(tmp_path), "name": "ignored"}
+    for options in ({}, {"checkpoint": store}, {"checkpoint": store}):
+        stopped = fitted(IGNORING, data, epochs=9, validation_data=NONE, early_stopping={"patience": 3}, **options)
+        assert (len(stopped.epochs), stopped.best_epoch, stopped.ended) == (3, None, "early")
+        assert np.isnan(stopped["val_loss"]).all() and np.isfinite(stopped["loss"]).all()
+    plateau = {"type": "Plateau", "learning_rate": 0.5, "patience": 1, "reduction": 0.5}
+    found = fitted(IGNORING, data, epochs=5, validation_data=NONE, schedule=plateau)
+    assert [epoch.learning_rate for epoch in found.epochs] == [0.5, 0.5, 0.25, 0.25, 0.125]  # as ReduceLROnPlateau
+
+
+@pytest.mark.parametrize("loss", [IGNORING, {"type": "FocalLoss", "gamma": 0.0, "ignore_index": -100}])
+def test_batches_whose_labels_are_all_ignored_do_not_count(loss: Any) -> None:
+    """The focal loss of such a batch is 0 / 0."""
+    labels = LABELS.copy()
+    labels[:8] = -100
+    history = fitted(loss, {"tokens": TOKENS[8:], "labels": LABELS[8:]}, batch_size=8)
+    built = build_artifacts(model(), loss=loss, optimizer="SGD")
+    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+    with trainweb.TrainingSession(state, built.training_model, built.eval_model) as s:
+        found = s.evaluate({"tokens": TOKENS, "labels": labels}, batch_size=8)["loss"]
+    assert found == pytest.approx(history["val_loss"][0], rel=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.model import Graph, Limits, Node, Sequence, Tensor, Value, read_model, write_model
-from trainweb.model.checks import NEWEST_OPSET, ONNX_DTYPES
+from trainweb.model.checks import NEWEST_OPSET, OLDEST_OPSET, ONNX_DTYPES
+from trainweb.model.functions import CHANGES
 from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -459,10 +461,58 @@ class TestFunctions:
             self.read([self.call("f", ["x", "x"], ["y"])], [function])
         with pytest.raises(ModelError, match="'y' is read by"):
             self.read([call], [self.function("f", [node("Relu", ["a"], ["other"])], ["a"])])
-        with pytest.raises(UnsupportedError, match=r"opset 16 of 'ai.onnx', the model opset 17"):
-            self.read([call], [self.function("f", [node("Relu", ["a"], ["r"])], ["a"], opset=16)])
         with pytest.raises(ModelError, match="of one name"):
             self.read([call], [self.function("f", [node("Relu", ["a"], ["r"])], ["a", "a"])])
+
+    @pytest.mark.parametrize("opset", [13, 16, 19, 21])
+    def test_an_opset_that_only_adds_types_is_taken(self, opset: int) -> None:
+        nodes = [node("Add", ["a", "a"], ["s"]), node("Sigmoid", ["s"], ["r"])]
+        graph = self.read([self.call("f", ["x"], ["y"])], [self.function("f", nodes, ["a"], opset=opset)])
+        assert [n.op_type for n in graph.nodes] == ["Add", "Sigmoid"]
+        assert graph.opsets[""] == 17
+
+    @pytest.mark.parametrize(("op", "opset"), [("Softmax", 12), ("ReduceMean", 18), ("GridSample", 20), ("Mod", 28)])
+    def test_an_opset_that_changes_an_operator_is_refused(self, op: str, opset: int) -> None:
+        function = self.function("f", [node(op, ["a"], ["r"])], ["a"], opset=opset)
+        with pytest.raises(UnsupportedError, match=rf"{op}.*opset {opset} of 'ai.onnx', the model opset 17"):
+            self.read([self.call("f", ["x"], ["y"])], [function])
+
+    def test_an_operator_within_a_branch_is_refused(self) -> None:
+        branch = helper.make_graph([node("Softmax", ["a"], ["o"])], "b", [], [helper.make_empty_tensor_value_info("o")])
+        nodes = [node("If", ["c"], ["r"], then_branch=branch, else_branch=branch)]
+        with pytest.raises(UnsupportedError, match="Softmax differs"):
+            self.read([self.call("f", ["x", "c"], ["y"])], [self.function("f", nodes, ["a", "c"], opset=12)])
+
+    def test_other_domains_have_one_version(self) -> None:
+        nodes = [node("Relu", ["a"], ["r"], domain="com.other")]
+        opsets = [helper.make_opsetid("com.other", 2)]
+        function = helper.make_function("local", "f", ["a"], ["r"], nodes, opsets)
+        call = self.call("f", ["x"], ["y"])
+        assert self.read([call], [function]).opsets["com.other"] == 2
+        models = [helper.make_opsetid(domain, 1) for domain in ("local", "com.other")]
+        with pytest.raises(UnsupportedError, match=r"opset 2 of 'com.other', the model opset 1"):
+            self.read([call], [function], opset_imports=[helper.make_opsetid("", 17), *models])
+
+    def test_changes_of_operators_are_onnx_s(self) -> None:
+        """By the schemas of onnx: their formal inputs and outputs, attributes and defaults."""
+
+        def form(schema: onnx.defs.OpSchema) -> tuple:
+            attributes = schema.attributes.values()
+            values = sorted((a.name, a.type.value, a.required, a.default_value.SerializeToString()) for a in attributes)
+            return [[p.option for p in formal] for formal in (schema.inputs, schema.outputs)], values
+
+        history: dict[str, list] = {}
+        for schema in sorted(onnx.defs.get_all_schemas_with_history(), key=lambda s: s.since_version):
+            if not schema.domain:
+                history.setdefault(schema.name, []).append(schema)
+        changes = {
+            (later.since_version, name)
+            for name, schemas in history.items()
+            for earlier, later in pairwise(schemas)
+            if later.since_version > OLDEST_OPSET and form(earlier) != form(later)
+        }
+        listed = {(since, name) for since, names in CHANGES.items() for name in names.split()}
+        assert listed == changes | {(28, "Mod"), (28, "BitShift")}  # which their texts redefine
 
 
 def test_names_that_are_none_are_no_symbols() -> None:

@@ -16,7 +16,7 @@ from tests.python.test_text_data import Letters
 from trainweb import TrainingSession
 from trainweb.compiler.passes import head
 from trainweb.data import Dataset
-from trainweb.errors import FeedError, ModelError
+from trainweb.errors import FeedError, LimitError, ModelError
 from trainweb.ir.shapes import TensorType
 from trainweb.training.forward import kind_of_outputs
 
@@ -118,7 +118,6 @@ def test_wrong_pairs_and_sessions_are_named() -> None:
     session = session_of()
     faults: list[tuple[Any, str]] = [
         ([PAIRS[0], {"prompt": "a", "chosen": "b"}], "Pair 1 of 'pairs'"),
-        ([{**PAIRS[0], "system": "a"}], "Pair 0 of 'pairs'"),
         (["abc"], "Pair 0 of 'pairs'"),
         ([{**PAIRS[0], "rejected": ""}], "Text 1 is empty"),
         ([{**PAIRS[0], "chosen": "a" * 20}], "Text 0 has 24 tokens"),
@@ -128,6 +127,14 @@ def test_wrong_pairs_and_sessions_are_named() -> None:
     for pairs, part in faults:
         with pytest.raises((FeedError, ModelError), match=part):
             Dataset.from_preferences(pairs, Letters(), length=LENGTH, reference=session)
+    for reference, part in ((TrainingSession, "the class TrainingSession"), (None, "NoneType")):
+        with pytest.raises(TypeError, match=f"^'reference' must be a TrainingSession, got {part}"):
+            Dataset.from_preferences(PAIRS, Letters(), length=LENGTH, reference=reference)
+    with pytest.raises(LimitError, match="6 rows of length 1000000000 take 48000000000 bytes"):
+        Dataset.from_preferences(PAIRS, Letters(), length=10**9, reference=session)
+    with pytest.warns(UserWarning, match="These columns of the texts are not read: score_chosen, source"):
+        pairs = [{**PAIRS[0], "score_chosen": 1, "source": "x"}]
+        Dataset.from_preferences(pairs, Letters(), length=LENGTH, reference=session)
     other = TrainingSession.from_model(GOLDEN / "llama.onnx", loss="CrossEntropyLoss", lora={"rank": 2})
     OPENED.append(other)
     with pytest.raises(ModelError, match="log_probabilities"):

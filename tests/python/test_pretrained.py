@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,12 +19,16 @@ from trainweb import TrainingSession
 from trainweb.checkpoint.safetensors import read_safetensors
 from trainweb.data import Dataset
 from trainweb.errors import ModelError
-from trainweb.generation.pretrained import generation_of
+from trainweb.generation.pretrained import Pretrained, generation_of
 from trainweb.lora import Adapter, LoraModel
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pretrained"
 FOLDER = GOLDEN / "folder"
 EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
+
+
+class PanicException(BaseException):
+    """As pyo3 raises it."""
 
 
 class Words:
@@ -35,7 +40,9 @@ class Words:
         self.truncation, self.padding = found["truncation"], found["padding"]
         self.words = {k: word for word, k in self.vocabulary.items()}
 
-    def encode(self, text: str) -> Any:
+    def encode(self, text: str, add_special_tokens: bool = True) -> Any:
+        if text == "panics":
+            raise PanicException("retry-limit")
         ids = [self.vocabulary[word] for word in text.split()]
         if self.truncation:
             ids = ids[: self.truncation["max_length"]]
@@ -173,6 +180,49 @@ def test_one_file_goes_before_shards(folder: Path) -> None:
         assert tokens_of(session) == EXPECTED["tokens"]
 
 
+def test_a_shard_that_is_missing_is_named(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    names = {f"w{k}": f"model-{k}.safetensors" for k in range(3)}
+    (folder / "model-0.safetensors").write_bytes(b"")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(ModelError, match=r"index\.json lists the file 'model-1\.safetensors', which is not beside it"):
+        TrainingSession.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("text", ["{", "<html>", "null", '{"model": {"vocab": {"a": "\\ud800"}}}'])
+def test_a_tokenizer_that_cannot_be_read_is_named(folder: Path, text: str) -> None:
+    (folder / "tokenizer.json").write_text(text)
+    with pytest.raises(ModelError, match=r"^tokenizer\.json cannot be used: "):
+        TrainingSession.from_pretrained(folder, lora={"rank": 2})
+
+
+def test_faults_of_the_package_tokenizers_name_the_file(folder: Path) -> None:
+    """A panic is no Exception."""
+    tokenizer = Pretrained(folder).tokenizer()
+    assert tokenizer is not None and tokenizer.encode("the cat") == tokenizer.encode("the cat", False)
+    for text in ("panics", "a lion"):
+        with pytest.raises(ModelError, match=r"^tokenizer\.json cannot be used: "):
+            tokenizer.encode(text)
+    tokenizer.tokenizer.encode = lambda text, add_special_tokens: sys.exit()
+    with pytest.raises(SystemExit):
+        tokenizer.encode("the")
+
+
+@pytest.mark.parametrize("end", [5, [], True, {"content": 5}, {"content": [1]}])
+def test_an_end_token_is_text(folder: Path, end: object) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": end}))
+    with pytest.raises(ModelError, match=r"^eos_token of tokenizer_config\.json is .*; it must be text"):
+        TrainingSession.from_pretrained(folder, lora={"rank": 2})
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "max_new_tokens"])
+def test_numbers_of_hundreds_of_digits_are_refused(name: str) -> None:
+    with TrainingSession.from_pretrained(FOLDER, lora={"rank": 2}) as session:
+        session.generation_config = generation_of({"do_sample": True, name: 10**400})
+        with pytest.raises(ModelError, match=rf"{name.removesuffix('_new_tokens')}.* is 1000"):
+            session.generate([1])
+
+
 @pytest.mark.parametrize("weight_map", [["a"], "a", {"a": 3}, {"a": "../a"}, {"a": ""}, {"a": ".."}])
 def test_names_of_shards_are_files_of_the_folder(folder: Path, weight_map: object) -> None:
     (folder / "model.safetensors").unlink()
@@ -203,6 +253,13 @@ def test_the_configuration_of_transformers() -> None:
     assert generation_of({"do_sample": True, "top_k": 0}) == {"temperature": 1.0, "top_k": None, "top_p": None}
     with pytest.warns(UserWarning, match="has repetition_penalty, which generate of trainweb does not have"):
         generation_of({"repetition_penalty": 1.1, "num_beams": 1})
+    neutral = {"guidance_scale": 1.0, "suppress_tokens": [], "sequence_bias": {}, "stop_strings": None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert generation_of(neutral) == {}
+    changes = {"guidance_scale": 1.5, "exponential_decay_length_penalty": [5, 1.1], "stop_strings": ["x"]}
+    with pytest.warns(UserWarning, match=f"has {', '.join(changes)}, which generate of trainweb does not have"):
+        generation_of(neutral | changes)
 
 
 def test_bits_quantize_the_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

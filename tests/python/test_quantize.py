@@ -143,6 +143,19 @@ def test_the_command_line_writes_the_same_file(tmp_path: Path, capsys: pytest.Ca
     assert "net.q8.onnx: " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", [["quantize", "net.onnx"], ["export", ".", "y"]])
+def test_a_model_is_not_written_over_its_weights(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.onnx").write_bytes(graph_of())
+    Path("net.onnx.data").write_bytes(WEIGHT.tobytes())
+    with pytest.raises(SystemExit):
+        main([*command, "-o", "net.onnx.data"])
+    assert "its name must end in .onnx" in capsys.readouterr().err
+    assert Path("net.onnx.data").read_bytes() == WEIGHT.tobytes()
+
+
 def test_weights_beside_the_graph_are_quantized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one file, of shards and of their index: the file is that of the same model with its weights."""
     whole = onnx.ModelProto.FromString(graph_of())

@@ -123,6 +123,7 @@ def activated(operator: str, *moves: str) -> bytes:
         ("CrossEntropyLoss", "LogSoftmax", (), False),
         ("CrossEntropyLoss", "Relu", (), False),
         ("MSELoss", "Softmax", (), False),
+        ("KLDivLoss", "LogSoftmax", (), False),
     ],
 )
 def test_a_loss_that_applies_softmax_itself(loss: Any, operator: str, moves: tuple[str, ...], told: bool) -> None:
@@ -132,6 +133,49 @@ def test_a_loss_that_applies_softmax_itself(loss: Any, operator: str, moves: tup
     if told:
         assert f"applies {operator} itself" in said[0] and "loss_input_names=['scores']" in said[0]
         assert not built(activated(operator, *moves), loss=loss, loss_input_names=["scores"])[1]
+
+
+@pytest.mark.parametrize("operators", [["MatMul"], ["MatMul", "Add"], ["MatMul", "Softmax"]])
+def test_a_loss_of_log_probabilities(operators: list[str]) -> None:
+    edges = ["x", *(f"h{k}" for k in range(len(operators) - 1)), "y"]
+    tensors = {"MatMul": {"w": drawn(4, 3)}, "Add": {"b": drawn(3)}, "Softmax": {}}
+    nodes = [helper.make_node(op, [edges[k], *tensors[op]], [edges[k + 1]], name=op) for k, op in enumerate(operators)]
+    file = model(nodes, X, Y, {name: t for op in operators for name, t in tensors[op].items()})
+    (said,) = built(file, loss="KLDivLoss")[1]
+    assert "KLDivLoss takes log-probabilities, but 'y' is made by" in said and "LogSoftmax" in said
+    assert not built(file, loss="MSELoss")[1]
+
+
+# Dropout of an inference file.
+
+
+def dropped(opset: int, ratio: float | None = 0.25, training: bool | None = None) -> bytes:
+    inputs = ["a", "" if ratio is None or opset < 12 else "ratio", "" if training is None else "training"]
+    while not inputs[-1]:
+        inputs.pop()
+    attributes = {"ratio": ratio} if opset < 12 else {}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Dropout", inputs, ["y"], **attributes)]
+    tensors = {"w": drawn(4, 3), "ratio": np.array(ratio or 0, np.float32), "training": np.array(bool(training))}
+    proto = onnx.load_from_string(model(nodes, X, Y, {k: v for k, v in tensors.items() if k in {"w", *inputs}}))
+    proto.opset_import[0].version = opset
+    return proto.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        (dropped(17), True),
+        (dropped(17, None), True),
+        (dropped(17, training=False), True),
+        (dropped(11), True),
+        (dropped(17, training=True), False),
+        (dropped(17, 0.0), False),
+    ],
+)
+def test_dropout_that_stays_off_is_told(file: bytes, told: bool) -> None:
+    said = built(file, loss="MSELoss")[1]
+    assert trainweb.check(file, loss="MSELoss").remarks == trainweb.check(file).remarks == said
+    assert ["1 Dropout node is in inference mode" in text for text in said] == [True] * told
 
 
 # Outputs that the file declares wrong.

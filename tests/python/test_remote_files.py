@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from bench import smol
 from onnx import TensorProto, helper, numpy_helper
 
 from trainweb.artifacts import builder
+from trainweb.artifacts.evidence import SIGNATURE, Evidence
 from trainweb.artifacts.recover import recover_parameters
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -263,6 +265,32 @@ def test_whether_elements_are_all_the_same(change: int | None) -> None:
     assert RemoteTensor("t", "float32", (100_000,), data).is_uniform() == (change is None)
 
 
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_tables_of_positions_are_read_a_few_times(is_recorded: bool) -> None:
+    """Each layer has its own tables, which are all alike. Notes of the exporter settle what they are."""
+    layers, angles = 20, np.arange(64 * 128, dtype=np.float32).reshape(64, 128) / 100
+    tables = {
+        f"{f.__name__}_{k}": numpy_helper.from_array(f(angles), f"{f.__name__}_{k}")
+        for k in range(layers)
+        for f in (np.cos, np.sin)
+    }
+    edges = ["x", *(f"h_{k}" for k in range(1, len(tables))), "y"]
+    nodes = [helper.make_node("Mul", [edges[k], name], [edges[k + 1]]) for k, name in enumerate(tables)]
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [64, 128])
+    graph = helper.make_graph(
+        nodes, "rotary", [value], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], [*tables.values()]
+    )
+    if is_recorded:
+        graph.metadata_props.add(key=SIGNATURE, value="# inputs")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    host = Host()
+    found = read_model(host.open(model.SerializeToString()))
+    host.reads.clear()
+    evidence = Evidence(found, found.initializers)
+    assert len(host.reads) <= (0 if is_recorded else 6 * len(tables))
+    assert not any(evidence.decide(tensor).trained for tensor in found.initializers.values())
+
+
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_tied_matrices_are_found_alike(is_tied: bool) -> None:
     table = np.random.default_rng(0).standard_normal((512, 64)).astype(np.float32)
@@ -292,8 +320,8 @@ def answer(result: tuple[str, Any]) -> Any:
     return reply["ok"]
 
 
-def filled(made: dict[str, Any], host: Host) -> tuple[list[int], list[bytes], list[int]]:
-    """Addresses and contents of the segments after `fill`, and the files that it still wants."""
+def filled(made: dict[str, Any], host: Host) -> tuple[list[int], list[bytes], list[list[int]]]:
+    """Addresses and contents of the segments after `fill`, and the places that it still wants."""
     engine = get_engine()
     sizes = [segment["bytes"] for segment in made["header"]["segments"]]
     bases = [engine.alloc(size) if size else 0 for size in sizes]
@@ -301,10 +329,12 @@ def filled(made: dict[str, Any], host: Host) -> tuple[list[int], list[bytes], li
         if base:
             engine.write(base, bytes(size))
     done = answer(bridge.fill(made["handle"], json.dumps(bases)))
-    for segment, at, file, offset, nbytes in done["copies"]:
-        engine.write(bases[segment] + at, host.files[file][offset : offset + nbytes])
+    for segment, at, file, offset, nbytes, *form in done["copies"]:
+        data = host.files[file][offset : offset + nbytes]
+        turned = np.frombuffer(data, "<f4").reshape(form[2], -1).T.tobytes() if form else data
+        engine.write(bases[segment] + at, turned)
     contents = [engine.read(base, size) if size else b"" for base, size in zip(bases, sizes, strict=True)]
-    return bases, contents, done["files"]
+    return bases, contents, done["places"]
 
 
 def free(bases: list[int]) -> None:
@@ -343,7 +373,7 @@ def test_weights_go_from_a_model_to_segments_and_artifacts_without_python(host: 
         tracemalloc.stop()
     assert peak < 0.2 * len(weights)
     bases, contents, in_use = filled(made, host)
-    assert weights in contents[2] and in_use == [given.index]
+    assert weights in contents[2] and {file for file, _, _ in in_use} == {given.index}
     built = builder.build_artifacts(model, loss=builder.LossType.CrossEntropyLoss, optimizer=builder.OptimType.AdamW)
     for name in ("checkpoint", "training_model", "eval_model", "optimizer_model"):
         text, data = bridge.artifact(made["handle"], name)
@@ -355,6 +385,47 @@ def test_weights_go_from_a_model_to_segments_and_artifacts_without_python(host: 
                 _, index, offset, nbytes = part
                 file += host.files[index][offset : offset + nbytes]
         assert file == getattr(built, name)
+    free(bases)
+
+
+LORA = json.dumps({"loss": "CrossEntropyLoss", "optimizer": "AdamW", "lora": {"rank": 2, "targets": ["q_proj"]}})
+SIZE = smol.Size(layers=6, width=192, heads=3, hidden=512, vocabulary=8192)
+
+
+def written(form: str, folder: Path) -> tuple[bytes, str, bytes]:
+    """A language model, the location of its data and its data, as the exporter writes it with or without optimizer."""
+    if form == "plain":
+        model, data = smol.write(folder, SIZE), folder / smol.DATA
+    else:
+        model, data = smol.write_optimized(folder, SIZE).values()
+    return model.read_bytes(), data.name, data.read_bytes()
+
+
+@pytest.mark.parametrize("form", ["plain", "default"])
+def test_each_byte_of_a_language_model_is_read_once(form: str, tmp_path: Path, host: Host) -> None:
+    """Weights go to segments; Python reads no more than constants, and of the file these alone are kept."""
+    model, location, data = written(form, tmp_path)
+    given = host.add(data)
+    made = answer(bridge.create_from_model(model, LORA, "{}", json.dumps([location]), given))
+    bases, _, places = filled(made, host)
+    constants = 0 if form == "plain" else 4 * SIZE.layers * 2 * 128 * SIZE.head + 4 * 128 * 128
+    assert sum(nbytes for _, _, nbytes in places) == constants
+    # Small tensors are read with what lies around them.
+    assert sum(nbytes for _, _, nbytes in host.reads) <= 2 * constants + 2**20 < len(data) / 8
+    host.places = places
+    signature = [{"name": name, "dtype": "int64", "dims": [1, 128], "value": None} for name in ("input_ids", "labels")]
+    for call, *arguments in (
+        (bridge.compile_plan, "train", True, json.dumps(signature), "[]"),
+        (bridge.checkpoint, True, "[]", json.dumps(bases)),
+        (bridge.export_weights, "safetensors", json.dumps(bases)),
+        (bridge.merge_adapter, json.dumps(bases)),
+        (bridge.adapter, json.dumps(bases)),
+        *((bridge.artifact, name) for name in ("checkpoint", "nominal_checkpoint", *bridge.ARTIFACT_GRAPHS)),
+    ):
+        text, _ = call(made["handle"], *arguments)
+        parts = json.loads(text)["data"]["parts"]
+        assert all(part[1:4] in places for part in parts if not isinstance(part, int) and part[0] == "file")
+    host.places = None
     free(bases)
 
 
@@ -437,5 +508,5 @@ def test_large_constants_of_plans_stay_in_their_file(host: Host) -> None:
     assert (file, among_blobs) == (given.index, -1)
     assert model[at : at + nbytes] == table.tobytes() == bytes((whole_data or b"")[start : start + length])
     filled_files = filled(made, host)
-    assert filled_files[2] == [given.index]
+    assert filled_files[2] == [[given.index, at, nbytes]]
     free(filled_files[0])

@@ -112,3 +112,53 @@ def test_files_that_cannot_be_used_are_refused() -> None:
     full.graph.initializer[0].raw_data = WEIGHT.tobytes()
     with pytest.raises(ModelError, match="every initializer of the model has data of its own"):
         read_model(full, weights=file)
+
+
+TIED = Path(__file__).parents[1] / "lora" / "recorded" / "tied.dynamo.onnx"
+HEAD, TABLE = "lm_head.weight", "model.embed_tokens.weight"
+
+
+def tied_model(more: str = "") -> tuple[bytes, np.ndarray]:
+    """A language model of transformers without its tied table, which the exporter calls by the head's name; the table.
+
+    `more` is appended to the exporter's list of parameters.
+    """
+    model = onnx.load(TIED)
+    (tensor,) = (t for t in model.graph.initializer if t.name == HEAD)
+    table = onnx.numpy_helper.to_array(tensor)
+    tensor.ClearField("raw_data")
+    (signature,) = (p for p in model.graph.metadata_props if p.key.endswith("graph_signature"))
+    signature.value = more + signature.value
+    return model.SerializeToString(), table
+
+
+@pytest.mark.parametrize("form", ["weights", "location"])
+def test_a_tied_table_is_found_by_its_other_name(form: str, tmp_path: Path) -> None:
+    model, table = tied_model()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(file_of({TABLE: table, "model.norm.weight": np.ones(8, np.float32)}))
+    if form == "location":
+        proto = onnx.load_from_string(model)
+        (tensor,) = (t for t in proto.graph.initializer if t.name == HEAD)
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.append(onnx.StringStringEntryProto(key="location", value=path.name))
+        model = proto.SerializeToString()
+    (tmp_path / "model.onnx").write_bytes(model)
+    graph = read_model(tmp_path / "model.onnx", **({"weights": path} if form == "weights" else {}))
+    assert bytes(graph.initializers[HEAD].data) == table.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("names", "more"),
+    [
+        ([f"other.{TABLE}"], ""),
+        ([TABLE, "other.weight"], "p_other_weight: PARAMETER target='other.weight'\n"),
+        (["model.norm.weight"], ""),
+    ],
+    ids=["unknown", "two", "another shape"],
+)
+def test_a_table_that_may_be_another_is_refused(names: list[str], more: str) -> None:
+    model, table = tied_model(more)
+    tensors = {name: table if "norm" not in name else table[0] for name in names}
+    with pytest.raises(ModelError, match=r"Initializer 'lm_head.weight' has no data.*no tensor of that name"):
+        read_model(model, weights=file_of(tensors))

@@ -49,7 +49,7 @@ def test_the_last_rows_of_each_class_are_taken() -> None:
 
 
 def test_a_split_that_lacks_a_class_warns() -> None:
-    with pytest.warns(UserWarning, match=r"validation data has no row with 0 as 'labels'.*Give stratify=True"):
+    with pytest.warns(UserWarning, match=r"validation data has no row with 0 as 'labels'.*Give the option 'stratify'"):
         split(SORTED, 0.25, stratify=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

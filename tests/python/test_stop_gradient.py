@@ -89,6 +89,7 @@ TAKEN = [("Sub", ["h", "q"], "d"), ("Sub", ["h", "d"], "y")]
 def straight_through(sums: list[tuple[str, list[str], str]], quantizer: list[NodeProto] = RELU) -> ModelProto:
     """loss = mean(y v), where h = x w and q comes from h. y is q by way of h, as an estimator without its detach."""
     scale = {"scale.weight": np.array([0.5], np.float32)} if quantizer is SCALED else {}
+    scale |= {"u": W} if any("u" in node.input for node in quantizer) else {}
     return make_model(
         [
             helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
@@ -148,6 +149,37 @@ def test_a_step_without_a_gradient_has_that_of_its_detour(
         moved = W.astype(np.float64) - session.get_parameter("w")
     towards = np.full((4, 2), 1 / 8) @ V.astype(np.float64).T
     np.testing.assert_allclose(moved, x.astype(np.float64).T @ towards, rtol=1e-4, atol=1e-6)
+
+
+OTHER = [helper.make_node("MatMul", ["x", "u"], ["g"], "other"), helper.make_node("Round", ["g"], ["q"], "quantizer")]
+FIXED = [helper.make_node("MatMul", ["x", "u"], ["q"], "fixed")]
+
+
+@pytest.mark.parametrize("quantizer", [OTHER, FIXED], ids=["another step", "the input"])
+@pytest.mark.parametrize("sums", [BEFORE, AFTER, TAKEN], ids=["before", "after", "taken away"])
+def test_what_does_not_come_from_what_it_goes_round_is_no_detour(
+    sums: list[tuple[str, list[str], str]], quantizer: list[NodeProto]
+) -> None:
+    """(q - h) + h is q, and its derivative by h is zero."""
+    model = straight_through(sums, quantizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = build_artifacts(model, optimizer=OptimType.SGD, requires_grad=["w", "v"])
+    state = CheckpointState.load_checkpoint(made.checkpoint)
+    with TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as session:
+        session.train_step({"x": normal(4, 3, seed=5)})
+        np.testing.assert_allclose(session.get_gradient("w"), np.zeros_like(W), atol=1e-7)
+
+
+def test_a_step_from_what_h_is_computed_from_is_a_detour() -> None:
+    """Exporters repeat nodes: here the step and h are each computed from z."""
+    nodes = [
+        helper.make_node("Identity", ["h"], ["h0"], "copy"),
+        helper.make_node("Round", ["h0"], ["q"], "quantizer"),
+        helper.make_node("Tanh", ["h"], ["t"], "bounded"),
+    ]
+    made = build_artifacts(straight_through([("Sub", ["q", "t"], "d"), ("Add", ["t", "d"], "y")], nodes))
+    assert "detached" in {d.name: d for d in made.decisions}["d"].reason
 
 
 def test_a_file_that_notes_every_detach_is_taken_at_its_word() -> None:

@@ -147,6 +147,49 @@ def test_steps_before_the_split_are_not_applied_again() -> None:
         Dataset(rows.columns).preprocess(training.preprocessing)
 
 
+ASKED = (
+    {"n": [[31.0, 2500.0]], "size": [7], "colour": ["red"]},
+    {"n": [[31, 2500]], "size": [7.0], "colour": np.array(["red"], object)},
+    {"n": np.array([[31, 2500]], np.int16), "size": np.array([7], np.uint16), "colour": np.array(["red"])},
+)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_rows_that_are_asked_later_take_the_types_of_the_fitted_rows(dtype: str) -> None:
+    """Lists, integers, and columns of pandas (float64, objects) give the bytes of rows of those types."""
+    rows = Dataset(
+        {
+            "n": np.array([[20, 100], [31, 900], [40, 2500]], dtype),
+            "size": np.array([7, 30, 7]),
+            "colour": np.array(["red", "blue", "red"]),
+        }
+    )
+    filled = rows if dtype == "int64" else rows.fill_mean("n")
+    made = filled.standardize("n").one_hot("size", "colour")
+    made = made.concat("x", ["size", "colour"] if dtype == "float64" else ["n", "size", "colour"])
+    same = {"n": np.array([[31, 2500]], dtype), "size": np.array([7]), "colour": np.array(["red"])}
+    expected = Dataset(same).preprocess(made.preprocessing).columns
+    assert expected is not None and expected["x"].dtype == np.float32
+    for asked in ASKED:
+        found = Dataset(asked).preprocess(json.loads(json.dumps(made.preprocessing))).columns
+        assert found is not None
+        assert {n: (a.dtype, a.tobytes()) for n, a in found.items()} == {
+            n: (a.dtype, a.tobytes()) for n, a in expected.items()
+        }
+    with pytest.raises(FeedError, match=r"Row 0 has 7\.5 as 'size', and the fitted rows have only 7, 30"):
+        Dataset({**ASKED[0], "size": [7.5]}).preprocess(made.preprocessing)
+    with pytest.raises(FeedError, match="'n' is string"):
+        Dataset({**ASKED[0], "n": [["31", "2500"]]}).preprocess(made.preprocessing)
+
+
+def test_steps_of_older_files_have_no_types() -> None:
+    rows = Dataset({"x": np.arange(4.0, dtype=np.float32)})
+    steps = [{n: v for n, v in step.items() if n != "dtype"} for step in rows.standardize("x").preprocessing]
+    for given in (np.arange(4.0), np.arange(4.0, dtype=np.float32)):
+        found = Dataset({"x": given}).preprocess(steps).columns
+        assert found is not None and found["x"].dtype == given.dtype
+
+
 def test_steps_are_kept_with_a_checkpoint(tmp_path: Path) -> None:
     points = np.random.default_rng(0).normal(5, 3, (16, 2)).astype(np.float32)
     session = trainweb.TrainingSession.from_model(example("first.onnx"), loss="CrossEntropyLoss", optimizer="AdamW")
@@ -178,6 +221,7 @@ def test_steps_are_kept_with_the_rows() -> None:
         [{"type": "concat", "input": "x", "parts": []}],
         [{"type": "standardize", "input": "x", "mean": ["1"], "std": [1]}],
         [{"type": "one_hot", "input": "x", "categories": [1], "more": 2}],
+        [{"type": "concat", "input": "x", "parts": ["a"], "dtype": 3}],
     ],
 )
 def test_what_are_no_steps(steps: Any) -> None:

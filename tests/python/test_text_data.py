@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,12 @@ from tests.python.test_generate import GOLDEN, OPENED, PARAMETERS, release, toke
 from trainweb import TrainingSession
 from trainweb.data import Dataset
 from trainweb.errors import TrainwebError
+from trainweb.generation.generate import tokens_of as request_tokens
 
 __all__ = ["release"]  # the fixture
 
 END = 9
+CHATS: dict[str, Any] = json.loads((GOLDEN.parent / "chats" / "expected.json").read_text())["tokenizers"]
 
 
 def chat(*turns: str) -> dict[str, Any]:
@@ -87,10 +91,18 @@ TABLE: list[tuple[list[Any], dict[str, Any], dict[str, list[list[int]]]]] = [
     ),
     (
         [chat("ab", "c", "d", "e")],
-        {"length": 12, "pack": False, "mask_prompt": True, "end_token": 7},
+        {"length": 13, "pack": False, "mask_prompt": True, "end_token": 7},
         {
-            "input_ids": [[8, 0, 1, 9, 8, 2, 9, 8, 3, 9, 8, 4]],
-            "labels": [[*[-100] * 10, 4, 9]],
+            "input_ids": [[8, 0, 1, 9, 8, 2, 9, 8, 3, 9, 8, 4, 9]],
+            "labels": [[*[-100] * 10, 4, 9, 7]],
+        },
+    ),
+    (  # the first answer has it
+        [chat("ab", "k"), chat("a", "k", "b", "c")],
+        {"length": 12, "pack": False, "end_token": 10},
+        {
+            "input_ids": [[8, 0, 1, 9, 8, 10, *[0] * 6], [8, 0, 9, 8, 10, 9, 8, 1, 9, 8, 2, 9]],
+            "labels": [[0, 1, 9, 8, 10, 9, *[-100] * 6], [0, 9, 8, 10, 9, 8, 1, 9, 8, 2, 9, 10]],
         },
     ),
     (  # all turns of a completion are learned
@@ -110,8 +122,11 @@ FAULTS: list[tuple[Any, dict[str, Any], str]] = [
     (["abc", 3], {"length": 4}, "Text 1 is"),
     ([{"prompt": "a"}], {"length": 4}, "Text 0 is"),
     ([{"text": 3}], {"length": 4}, "Text 0 is"),
-    ([{"text": "abc", "label": 1}], {"length": 4}, "Text 0 is"),
-    ([{"prompt": "a", "completion": "b", "system": "c"}], {"length": 4}, "Text 0 is"),
+    (
+        [{"id": 1, "source": "x"}],
+        {"length": 4},
+        " of id, source; each of 'texts' is a text, or has the column 'text', ",
+    ),
     ([chat("a", "b"), chat("a")], {"length": 4}, "Text 1 is a chat whose last message does not have the role"),
     ([{"messages": []}], {"length": 4}, "Text 0 is a chat whose last message does not have"),
     ([{"messages": "ab"}], {"length": 4}, "Text 0 is a chat whose last message does not have"),
@@ -132,6 +147,9 @@ FAULTS: list[tuple[Any, dict[str, Any], str]] = [
     (["abc"], {"length": 2, "batch_size": 2, "seed": -1}, "must be an integer >= 0"),
     (["a", "abcde"], {"length": [4, 2], "pack": False, "batch_size": 2}, "a row of length 4 has room for 5"),
     (["abc"], {"length": 2, "end_token": -1}, "an integer >= 0"),
+    (["abc"], {"length": 2**28, "pack": False}, "1 rows of length 268435456 take 2147483648 bytes for each input"),
+    (["abc"], {"length": [4, 10**9], "pack": False, "batch_size": 1}, "Give a smaller 'length'"),
+    (["a\x1fb"], {"length": 2}, "encode returned a negative id"),
     (["abc"], {"length": 2, "inputs": ["input_ids"]}, "input_ids and labels"),
     (["abc"], {"length": 2, "inputs": ["input_ids", "labels", "x"]}, "input_ids and labels"),
 ]
@@ -149,7 +167,7 @@ class Letters:
     eos_token_id: int | None = END
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Any:
-        assert add_special_tokens is not text.startswith("i")
+        assert not add_special_tokens or not text.startswith("i")
         return [99 if one == "\n" else ord(one) - 97 for one in text.replace("yy", "\n")]
 
     def apply_chat_template(self, chat: list[Any], *, tokenize: bool, add_generation_prompt: bool = False) -> str:
@@ -199,6 +217,100 @@ def lists_of(data: Dataset) -> dict[str, list[list[int]]]:
 @pytest.mark.parametrize(("texts", "options", "expected"), TABLE)
 def test_texts_become_these_rows(texts: list[Any], options: dict[str, Any], expected: Any) -> None:
     assert lists_of(Dataset.from_text(texts, Letters(), **options)) == expected
+
+
+def test_columns_that_nothing_reads_are_named_once() -> None:
+    rows: list[Any] = [{"text": "abc", "meta": 1}, {"id": 5, "source": "x", **chat("ab", "c")}, "de"]
+    rows.append({"prompt": "a", "completion": "b", "id": 7})
+    with pytest.warns(UserWarning, match="These columns of the texts are not read: id, meta, source.") as caught:
+        found = lists_of(Dataset.from_text(rows, Letters(), length=8, pack=False))
+    plain = ["abc", chat("ab", "c"), "de", {"prompt": "a", "completion": "b"}]
+    assert found == lists_of(Dataset.from_text(plain, Letters(), length=8, pack=False)) and len(caught) == 1
+
+
+class Recorded:
+    """A tokenizer and its template, as transformers recorded what they make (tests/golden/chats)."""
+
+    def __init__(self, name: str) -> None:
+        self.found = CHATS[name]
+        self.eos_token_id = self.found["eos"]
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        ids: list[int] = self.found["encode"][f"{int(add_special_tokens)}{text}"]
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        return str(ids)
+
+    def apply_chat_template(self, chat: list[Any], tokenize: bool = True, add_generation_prompt: bool = False) -> str:
+        form = "prompt" if add_generation_prompt else "whole"
+        assert not tokenize
+        return next(
+            one["rendered"][form]
+            for one in self.found["chats"]
+            if chat == one["messages"][: len(one["messages"]) - add_generation_prompt]
+        )
+
+
+def row_of(item: Any, name: str, **options: Any) -> tuple[list[int], int]:
+    """The ids of a text, and the number of those that are not learned."""
+    made = Dataset.from_text([item], Recorded(name), length=100, pack=False, inputs=BOTH, **options)
+    found = {name: values[0] for name, values in lists_of(made).items()}
+    count = sum(found["attention_mask"])
+    learned = [label for label in found["labels"] if label != -100]
+    ids = [*found["input_ids"][: count + 1 - len(learned)], *learned]
+    return ids, len(ids) - len(learned)
+
+
+@pytest.mark.filterwarnings("ignore:The prompt of text 0 is not the beginning")
+@pytest.mark.parametrize("name", CHATS)
+def test_chats_have_the_ids_of_transformers_and_are_learned_as_in_trl(name: str) -> None:
+    for case in CHATS[name]["chats"]:
+        ids, start = case["ids"], case["start"]
+        messages = {"messages": case["messages"]}
+        assert row_of(messages, name, mask_prompt=True) == (ids["whole"], start)
+        parts = {"prompt": case["messages"][:-1], "completion": case["messages"][-1:]}
+        assert row_of(parts, name, mask_prompt=True) == (ids["whole"], start)
+        end = CHATS[name]["eos"]
+        ended = ids["whole"] + [end] * (end not in ids["whole"][start:])
+        assert row_of(messages, name, mask_prompt=True, end_token=end) == (ended, start)
+        assert row_of(messages, name, end_token=end)[0] == ended
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_a_chat_that_is_text_already_starts_once(name: str) -> None:
+    """A tokenizer would put its first token before that of the template."""
+    for case in CHATS[name]["chats"]:
+        ids, texts, end = case["ids"], case["rendered"], CHATS[name]["eos"]
+        whole = ids["whole"] + [end] * (ids["whole"][-1] != end)
+        assert request_tokens(texts["prompt"], Recorded(name)) == ids["prompt"]
+        assert row_of({"text": texts["whole"]}, name)[0] == row_of(texts["whole"], name)[0] == whole
+        if texts["whole"].startswith(texts["prompt"]):
+            parts = {"prompt": texts["prompt"], "completion": texts["whole"].removeprefix(texts["prompt"])}
+            assert row_of(parts, name, mask_prompt=True) == (whole, case["start"])
+
+
+def test_the_lost_end_of_a_prompt_is_named_once() -> None:
+    cases = CHATS["moved"]["chats"]
+    lost = re.escape(str(cases[0]["ids"]["prompt"][cases[0]["start"] :]))
+    with pytest.warns(UserWarning, match=rf"prompt of text 0 .* lacks the end of the prompt: '{lost}'") as caught:
+        rows = [{"messages": case["messages"]} for case in cases]
+        Dataset.from_text(rows, Recorded("moved"), length=32, mask_prompt=True)
+    assert len(caught) == 1
+
+
+def test_a_template_may_belong_to_a_tokenizer_of_text_alone() -> None:
+    class Plain:
+        eos_token_id = END
+
+        def encode(self, text: str) -> list[int]:
+            return [ord(one) - 97 for one in text]
+
+        def apply_chat_template(self, chat: Any, **settings: Any) -> str:
+            return "".join(one["content"] for one in chat)
+
+    found = lists_of(Dataset.from_text([chat("ab", "c")], Plain(), length=2, mask_prompt=True))
+    assert found == {"input_ids": [[0, 1]], "labels": [[-100, 2]]}
 
 
 def test_packed_rows_are_each_token_and_the_next() -> None:

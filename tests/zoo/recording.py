@@ -13,6 +13,8 @@ import numpy as np
 
 FOLDER = Path(__file__).parent / "recorded"
 STEPS = 5
+OLDER = "dynamo 2.13"
+"""The file of an older torch, where it differs from the newest one's in more than the names of tensors."""
 RATES = {"SGD": 0.02, "AdamW": 0.002}
 ADAMW = {"eps": 1e-6, "weight_decay": 0.01}
 """With epsilon 1e-6 a gradient that is zero but for rounding moves little; with torch's 1e-8 it moves by the rate."""

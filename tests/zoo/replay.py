@@ -116,6 +116,8 @@ def _account(decision: Decision | None, is_parameter: bool) -> str:
 def replay(recording: Recording, exporter: str, kind: str) -> Trained:
     """Take the recorded steps with one optimizer; raises `Off` with what went wrong first."""
     try:
+        if exporter == "default":
+            return of_default(recording, kind)
         artifacts, trained = settle(recording, exporter, kind, set(recording.about["parameters"]))
         if not trained.untrained:
             hold(recording, kind, *steps(recording, artifacts, kind))
@@ -124,6 +126,19 @@ def replay(recording: Recording, exporter: str, kind: str) -> Trained:
     except TrainwebError as error:
         raise Off(f"{type(error).__name__}: {error}") from error
     return trained
+
+
+def of_default(recording: Recording, kind: str) -> Trained:
+    """Training of a file in evaluation mode, whose weights lost names: it warns of another course than PyTorch's."""
+    artifacts = build(recording, "default", kind)
+    doubtful = tuple(sorted(decision.name for decision in artifacts.decisions if decision.doubtful))
+    try:
+        hold_losses(recording, kind, steps(recording, artifacts, kind)[0])
+    except Off:
+        if not doubtful:
+            raise
+        return Trained(untrained=doubtful)
+    return Trained(untrained=doubtful, all_the_same=True)
 
 
 def account_of_warned(recording: Recording, artifacts: Artifacts, kind: str, trained: Trained) -> Trained:

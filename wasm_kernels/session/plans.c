@@ -31,11 +31,11 @@ static bool has_constants(const tw_session *s, uint32_t constants) {
 
 /* Take over a plan, written to a block, and its constants and large constants, each in another block, or 0. Plans may have
    the same blocks of constants. The host has given the segments the room that the plan needs. `code_base` is the first
-   table slot of its functions. A plan that is no step has no feeds. If it needs little workspace, it gets a block apart
-   from the arena: a host may write the feeds of the next step while it runs. */
+   table slot of its functions. If a plan without feeds needs little workspace, it gets a block apart from the arena: a host
+   may write the feeds of the next step while it runs. */
 TW_EXPORT(tw_session_load)
 int32_t tw_session_load(uint32_t session, uint32_t plan, uint32_t constants, uint32_t large, uint32_t code_base,
-                        uint32_t is_step) {
+                        uint32_t kind) {
     tw_session *s = tw_session_at(session);
     tw_block *block = tw_block_of_host(plan), *numbers = tw_block_of_host(constants), *tables = tw_block_of_host(large);
     if (!s || !block || block == numbers || block == tables) return TW_BAD_POINTER;
@@ -43,8 +43,8 @@ int32_t tw_session_load(uint32_t session, uint32_t plan, uint32_t constants, uin
     if (large && !tables && !has_constants(s, large)) return TW_BAD_POINTER;
     tw_loaded *loaded = (tw_loaded *)(uintptr_t)tw_take(s, sizeof(tw_loaded), true);
     if (!loaded) return TW_NO_MEMORY;
-    *loaded = (tw_loaded){s->loaded, plan, constants, large, code_base, 0, is_step};
-    uint32_t need = is_step ? 0 : arena_of(block, plan);
+    *loaded = (tw_loaded){s->loaded, plan, constants, large, code_base, 0, kind == LOAD_STEP};
+    uint32_t need = kind == LOAD_NO_FEEDS ? arena_of(block, plan) : 0;
     if (need && need <= APART_BYTES) loaded->apart = tw_take(s, need, false);
     int32_t status = need && need <= APART_BYTES && !loaded->apart ? TW_NO_MEMORY : tw_place_loaded(s, loaded);
     if (status) {

@@ -14,7 +14,8 @@ from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import SCALE, Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
-from trainweb.artifacts.remarks import remark_on_inputs, remark_on_loss, remark_on_norms
+from trainweb.artifacts.remarks import remark_on_file, remark_on_loss, remark_on_norms
+from trainweb.artifacts.untie import forget_calls
 from trainweb.checkpoint import Checkpoint, Resume, write_checkpoint, write_file_atomically
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import all_nodes, unsupported_nodes
@@ -31,7 +32,13 @@ from trainweb.onnxblock import optim
 from trainweb.onnxblock.blocks import Block
 from trainweb.onnxblock.checkpoint import generated_checkpoint
 from trainweb.onnxblock.context import ModelAccessor, accessing, restarted_names
-from trainweb.onnxblock.models import TRAINED_DTYPE, TrainingModels, build_training_models, with_outputs
+from trainweb.onnxblock.models import (
+    TRAINED_DTYPE,
+    TrainingModels,
+    build_training_models,
+    note_own_outputs,
+    with_outputs,
+)
 from trainweb.onnxblock.training import ForwardBlock
 from trainweb.onnxblock.transforms import constants_to_initializers, prune
 from trainweb.ops.frame.functions import write_interchangeable
@@ -218,8 +225,9 @@ def build_artifacts(
         undecided tensors. A regular expression must match a whole name.
     frozen_params : names or regular expressions, optional
         Parameters kept in the checkpoint without gradient. trainweb adds the running statistics of batch normalizations
-        that train, and buffers whose changes the exporter recorded. Initializers in neither list stay constants of the
-        models.
+        that train, and buffers whose changes the exporter recorded. A batch normalization whose running mean or
+        variance is named stays in inference mode, like Keras' ``trainable = False``. Initializers in neither list stay
+        constants of the models.
     loss : LossType, Block, str or dict, optional
         Called with the names of the model's outputs, or with `loss_input_names`. None: the first output of the model
         already is the loss. A str is the name of a class of `onnxblock.loss`. A dict has that name as "type", and the
@@ -235,9 +243,9 @@ def build_artifacts(
     loss_input_names : list of str, optional
         Arguments of the loss instead of all model outputs.
     batch_norm : {"train", "as_exported"}, optional
-        Mode of batch normalizations with a trainable scale or bias, if all of them are in inference mode in the file:
-        train them, or keep that mode. If some are in training mode, each keeps its mode. None: "train", and a warning
-        names the ones in inference mode.
+        Mode of the batch normalizations with a trainable scale or bias that are in inference mode in the file: train
+        them, or keep that mode. The ones in training mode stay in it, unless `frozen_params` holds their statistics.
+        None: "train" with a warning if all are in inference mode, else each keeps its mode.
     stop_gradient : list of str, optional
         Tensors of the model that count as constants for gradients, like torch's `detach`. Parameters only before them
         are not trained.
@@ -298,10 +306,11 @@ def build_artifacts(
     constants = constants_to_initializers(graph).initializers
     with restarted_names():
         own, compared = {v.name for v in graph.inputs}, loss_input_names or [v.name for v in graph.outputs]
+        before = set(graph.names())
         graph, accessor = add_loss(graph, loss, loss_input_names, additional_output_names)
         types = _types_of_labels(graph, own, declared, compared)
         graph = cast_inputs(graph, types)
-        for remark in (*remark_on_inputs(graph), *remark_on_loss(graph, loss, compared)):
+        for remark in (*remark_on_file(graph, constants), *remark_on_loss(graph, loss, compared)):
             warn(remark)
         stopped = _name_list(stop_gradient, "stop_gradient")
         _check_stopped(graph, stopped)
@@ -315,20 +324,21 @@ def build_artifacts(
             stopped,
             inference=None if types else accessor.inference,  # casts came after it
         )
+        forget_calls(graph)
         trainable, frozen, stopped = chosen.trainable, chosen.frozen, chosen.stopped
         if optimizer is not None and not trainable:
             raise ModelError(
                 "There is nothing to train: no parameter requires a gradient."
                 f"{QUANTIZED if any(decision.reason == SCALE for decision in chosen.decisions) else ''}"
             )
-        for remark in remark_on_norms(graph, trainable, batch_norm):
+        for remark in remark_on_norms(graph, trainable, frozen, batch_norm):
             warn(remark)
         updates = buffer_updates(graph, frozen if requires_grad is None else [*trainable, *frozen])
         models = build_training_models(
             graph,
             trainable,
             frozen,
-            batch_norm=batch_norm or BATCH_NORM[0],
+            batch_norm=batch_norm,
             stopped=stopped,
             updates=updates,
             former=None if types else accessor.inferred(),
@@ -336,6 +346,7 @@ def build_artifacts(
         models.training = cast_outputs(models.training, declared.outputs)
         models.evaluation = cast_outputs(models.evaluation, declared.outputs)
         models.evaluation = note_outputs(models.evaluation, given, declared.outputs)
+        note_own_outputs(models, before, [] if loss is None else compared)
         made = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
         return Artifacts(models, made, chosen.decisions, rate)
 

@@ -54,7 +54,7 @@ PROMPT_TUNING_DOCS = {
 }
 
 LORA_DOCS = {
-    "targets": "Modules to adapt, by whole names or last parts of names; by default the modules that PEFT adapts.",
+    "targets": 'Modules to adapt, by names or last parts of names, or ["all-linear"]; by default the choice of PEFT.',
     "rank": "Rank of the product B A.",
     "alpha": "The product is multiplied by alpha / rank; by default `rank`.",
     "dropout": "Probability with which an element of an adapter's input is zero in training steps.",

@@ -12,23 +12,32 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from trainweb.control.repeat import with_bodies
-from trainweb.model.graph import FX_NODE, SCOPES, TORCH, Graph, Node, Tensor
+from trainweb.model import calls
+from trainweb.model.calls import call_of
+from trainweb.model.floats import ABOUT_SHAPES
+from trainweb.model.graph import FX_NODE, SCOPES, TORCH, Graph, Node, Tensor, Value
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+_LISTED = re.compile(r"(\w+): (PARAMETER|BUFFER) target='([^']+)'")
 PLAIN_NAMES = re.compile(r"\['[^'\\\n]*'(?:, '[^'\\\n]*')*\]")
 """A list of names in Python as nearly all are, which is cheaper to split than to parse."""
 
-GENERATED = re.compile(
-    r"(.*::)?([A-Z]\w*_\d+|\d+)|(val|unsqueeze|mul|add|sub|div|cat|cos|sin|view|expand|clone|slice|full|to|triu)(_\d+)?"
-    r"|/.*_output_\d+|.*const(ant)?s?_?(fold_opt_*)?\d*|_?tensor_constant\d+|lifted_tensor_\d+",
-    re.IGNORECASE,
+_SCRIPTED = r".*::\w*\d+|\d+|/.*_output_\d+|_?tensor_constant\d+"
+_GENERATED_BY_SCRIPT = re.compile(_SCRIPTED)
+"""Names that torch's TorchScript exporter gives to what had none."""
+_GENERATED = re.compile(
+    rf"{_SCRIPTED}|[A-Z]\w*_\d+|lifted_tensor_\d+"
+    r"|(val|unsqueeze|mul|add|sub|div|cat|cos|sin|view|expand|clone|slice|full|to|triu)(_\d+)?"
+    r"|(?i:.*const(ant)?s?_?(fold_opt_*)?\d*)"
 )
-"""Names that exporters give to what had none."""
+"""Names that any exporter gives to what had none."""
+_DYNAMO_NODE = "node_"
+"""Start of names of nodes that torch's dynamo exporter makes."""
 NATIVE = re.compile(
     r"(.*\.)?(weight|bias|(weight|bias)_[ih]h(_l\d+(_reverse)?)?|weight_hr_l\d+(_reverse)?"
     r"|in_proj_(weight|bias)|[qkv]_proj_weight|bias_[kv]|original[01]|weight_[gv])"
@@ -40,6 +49,8 @@ _BEFORE_LEARNED = "applied to an input before anything learned is, as fixed filt
 _STATISTIC = re.compile(r".*\.running_(mean|var)")
 DETACH = re.compile(r"detach(_\d+)?")
 """Names that the dynamo exporter gives to results of `detach`."""
+_COPY = re.compile(r"clone(_\d+)?")
+"""Names that the dynamo exporter gives to constants of the code, such as `torch.tensor([1.0, 1.0])`, and to clones."""
 _DETACHED = re.compile(r"%(detach(?:_\d+)?)\b")
 TRANSPOSED = re.compile(r"(val|t|numpy_t|mt|transpose|permute)(_\d+)?", re.IGNORECASE)
 """Names of a matrix that the exporter's optimizer computed by a transposition.
@@ -86,10 +97,10 @@ _INPUTS = {
 }
 """Use of an operator's input, by position; the domain does not matter."""
 _CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
-_PRODUCTS = {"MatMul", "Gemm", "FusedGemm", "Einsum", "FusedMatMul"} | _CONVOLUTIONS
+PRODUCTS = {"MatMul", "Gemm", "FusedGemm", "Einsum", "FusedMatMul"} | _CONVOLUTIONS
 _FUSED = {"FusedConv", "FusedMatMul", "FusedGemm"}
 """Operators that no exporter writes, but the optimizer of ONNX Runtime."""
-_MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Slice", "Split", "Concat", "Expand"}
+MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Slice", "Split", "Concat", "Expand"}
 """A moved tensor keeps its meaning."""
 _LINEAR = {"Add", "Sub", "Mul", "Div", "Sqrt", "Max", "Cast"}
 """Operators that center and scale an input."""
@@ -155,8 +166,9 @@ class Evidence:
         self._notes = {name: value.notes for name, value in graph.value_info.items() if value.notes}
         self._listed = set(listed_parameters(graph))
         self._recorded = _is_recorded(graph)
+        self._generated = generated_names(graph)
         self._outside = read_from_outside(graph)
-        self._tables = self._rotary_tables()
+        self._tables = {} if self._recorded else self._rotary_tables()
         self._linear = _linear_scopes(graph.nodes)
         self._copies = {t.name: n.outputs[0] for n, t in merged(graph) if _is_sibling(t.name, n.outputs[0])}
 
@@ -221,7 +233,7 @@ class Evidence:
             return Decision(name, False, "running statistics of a batch normalization")
         if SCALE in roles:
             return Decision(name, False, SCALE)
-        if BOUND in roles and (not self._torch or GENERATED.fullmatch(name)):
+        if BOUND in roles and (not self._torch or self._generated.fullmatch(name)):
             return Decision(name, False, BOUND)
         if name in self._tables:
             return Decision(name, False, f"a table of cosines and sines, as {self._tables[name]} is its other half")
@@ -232,7 +244,7 @@ class Evidence:
             return None  # not worth reading every element of every weight
         if tensor.size > _LOOKED_AT or not tensor.size:
             return None
-        values = memoryview(tensor.data).cast("B").cast("f")
+        values = _floats(tensor)
         low, high = min(values), max(values)
         if not (low > -_HUGE and high < _HUGE):
             return Decision(name, False, f"holds {low if low <= -_HUGE else high:g}: a mask, no learned number")
@@ -256,20 +268,19 @@ class Evidence:
             if not {FACTOR, EMBEDDING}.isdisjoint(self._roles(tensor.name)):
                 by_shape.setdefault(tensor.shape, []).append(tensor)
         for group in by_shape.values():
-            for i, a in enumerate(group):
-                for b in group[i + 1 :]:
-                    pairs = zip(
-                        memoryview(a.data).cast("B").cast("f"), memoryview(b.data).cast("B").cast("f"), strict=True
-                    )
-                    if all(abs(x * x + y * y - 1) < 1e-4 for x, y in pairs) and len(set(a.values())) > 1:
-                        found[a.name], found[b.name] = b.name, a.name
+            starts = {t.name: _floats(t)[:_STEPS].tolist() for t in group if len(group) > 1}
+            for a, b in combinations(group, 2):
+                if {a.name, b.name} <= found.keys() or not _lie_on_circle(starts[a.name], starts[b.name]):
+                    continue
+                if _lie_on_circle(_floats(a), _floats(b)) and len(set(a.values())) > 1:
+                    found[a.name], found[b.name] = b.name, a.name
         return found
 
     # Evidence of names and uses.
 
     def _by_name(self, tensor: Tensor, roles: list[str]) -> Decision:
         name, use = tensor.name, _use(roles)
-        generated = bool(GENERATED.fullmatch(name))
+        generated = bool(self._generated.fullmatch(name))
         if not tensor.shape:
             return self._scalar(name, generated)
         if SCORES in roles:
@@ -326,7 +337,7 @@ class Evidence:
             return True
         if not 1 < tensor.size <= _LOOKED_AT:
             return False
-        values = memoryview(tensor.data).cast("B").cast("f")
+        values = _floats(tensor)
         zeros = sum(not value for value in values)
         return len(values) // _SPARSE < zeros < len(values) or _is_symmetric(tensor, values)
 
@@ -370,7 +381,7 @@ class Evidence:
         while edges:
             edge = edges.pop()
             node = self._producers.get(edge)
-            if node is not None and node.op_type not in _LINEAR | _MOVES:
+            if node is not None and node.op_type not in _LINEAR | MOVES:
                 return False
             found |= edge in self._inputs
             edges += [n for n in (node.inputs if node else ()) if n not in seen]
@@ -391,7 +402,7 @@ class Evidence:
         return edge in self._tensors and NATIVE.fullmatch(edge) is not None
 
     def _reach(self, edges: Iterable[str], *, backwards: bool) -> set[str]:
-        """Return the tensors behind `edges`, or the tensors computed from them."""
+        """Return the tensors behind `edges`, or the tensors computed from them; a size is computed from no tensor."""
         stack, seen = [edge for edge in edges if edge], set[str]()
         while stack:
             edge = stack.pop()
@@ -399,7 +410,8 @@ class Evidence:
                 continue
             seen.add(edge)
             if backwards:
-                stack += [n for n in (self._producers[edge].inputs if edge in self._producers else ()) if n]
+                node = self._producers.get(edge)
+                stack += [n for n in node.inputs if n] if node and node.op_type not in ABOUT_SHAPES else []
             else:
                 for node in self._consumers.get(edge, ()):
                     seen.update(n for n in node.inputs if n in self._tensors)
@@ -412,7 +424,7 @@ class Evidence:
         uses = [(name, node) for node in reversed(self._consumers.get(name, ()))]
         while uses:
             edge, node = uses.pop()
-            if node.op_type not in _MOVES:
+            if node.op_type not in MOVES:
                 roles += [self._role(node, i, edge) for i, read in enumerate(node.inputs) if read == edge]
                 continue
             for out in reversed([out for out in node.outputs if out not in moved]):
@@ -432,17 +444,17 @@ class Evidence:
             if rank == 1 and any(self._made_by_weights(edge) for edge in others):
                 return BIAS
             return ADDEND if node.op_type != "Where" else f"{OTHER} {node}"
-        is_turned = node.op_type in ("Mul", "MatMul") and self._meets(node.outputs[0], {"Sin", "Cos"}, {*_MOVES, "Mul"})
+        is_turned = node.op_type in ("Mul", "MatMul") and self._meets(node.outputs[0], {"Sin", "Cos"}, {*MOVES, "Mul"})
         if node.op_type in ("Sin", "Cos") or is_turned:
             return ANGLES
         return FACTOR if node.op_type in ("Mul", "Div", "Pow") else f"{OTHER} {node}"
 
     def _made_by_weights(self, edge: str) -> bool:
         node = self._producers.get(edge)
-        return node is not None and node.op_type in _PRODUCTS and any(self._is_constant(n) for n in node.inputs)
+        return node is not None and node.op_type in PRODUCTS and any(self._is_constant(n) for n in node.inputs)
 
     def _is_constant(self, edge: str) -> bool:
-        while (node := self._producers.get(edge)) is not None and node.op_type in _MOVES:
+        while (node := self._producers.get(edge)) is not None and node.op_type in MOVES:
             edge = node.inputs[0]
         return edge in self._tensors
 
@@ -465,14 +477,23 @@ class Evidence:
         return False
 
 
+def signature(graph: Graph) -> dict[str, tuple[str, str]]:
+    """PARAMETER or BUFFER and its name in the source module, by argument of calls, as torch's dynamo exporter noted.
+
+    Tied parameters have an argument each, of which calls have only one.
+    """
+    return {argument: (kind, name) for argument, kind, name in _LISTED.findall(graph.notes.get(SIGNATURE, ""))}
+
+
 def listed_parameters(graph: Graph) -> list[str]:
     """Names of all parameters of the source module, as torch's dynamo exporter noted them; tied ones twice."""
-    return re.findall(r": PARAMETER target='([^']+)'", graph.notes.get(SIGNATURE, ""))
+    return calls.listed_parameters(graph.notes)
 
 
-def listed_buffers(graph: Graph) -> list[str]:
-    """Names of all buffers of the source module, as torch's dynamo exporter noted them."""
-    return re.findall(r": BUFFER target='([^']+)'", graph.notes.get(SIGNATURE, ""))
+def named_by_calls(graph: Graph) -> set[str]:
+    """Parameters and buffers that are arguments of the calls which nodes were made of."""
+    listed = signature(graph)
+    return {listed[name][1] for node in graph.nodes for name in call_of(node)[1] if name in listed} if listed else set()
 
 
 def _is_recorded(graph: Graph) -> bool:
@@ -535,14 +556,22 @@ def merged(graph: Graph) -> list[tuple[Node, Tensor]]:
     """Names that the TorchScript exporter gives to tensors it holds under another one, by Identity nodes."""
     if graph.producer != TORCH:
         return []
+    generated = generated_names(graph)
     return [
         (node, graph.initializers[node.inputs[0]])
         for node in graph.nodes
         if node.op_type == "Identity"
         and _MERGES.fullmatch(node.name)
         and node.inputs[0] in graph.initializers
-        and not GENERATED.fullmatch(node.outputs[0])
+        and not generated.fullmatch(node.outputs[0])
     ]
+
+
+def generated_names(graph: Graph) -> re.Pattern[str]:
+    """Names that the exporter of a file gives to what had none; an author's module may have those of another one."""
+    is_scripted = graph.producer == TORCH and not _is_recorded(graph)
+    is_scripted &= not any(node.name.startswith(_DYNAMO_NODE) for node in graph.nodes)
+    return _GENERATED_BY_SCRIPT if is_scripted else _GENERATED
 
 
 def _is_sibling(name: str, other: str) -> bool:
@@ -556,25 +585,49 @@ def notes_of(graph: Graph, tensor: Tensor) -> dict[str, str]:
     return {**value.notes, **tensor.notes} if value else tensor.notes
 
 
+def note(graph: Graph, tensor: Tensor, notes: dict[str, str]) -> None:
+    """Give an initializer notes. The exporter's stand on its value info, which artifacts and exported models keep."""
+    tensor.notes = {key: text for key, text in notes.items() if key not in (KIND, FOLDED)}
+    told = {key: text for key, text in notes.items() if key in (KIND, FOLDED)}
+    graph.value_info[tensor.name] = Value(tensor.name, tensor.dtype, tensor.shape, told)
+
+
 def lost_parameters(graph: Graph) -> list[Decision]:
     """Parameters of the source module that the exporter's optimizer left no tensor of."""
-    held = set(graph.initializers)
+    held, called = set(graph.initializers), named_by_calls(graph)
     for tensor in graph.initializers.values():
         sources = folded_from(notes_of(graph, tensor))
         if is_transposed(tensor, sources):
             held.update(sources)
+    transposes = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.op_type == "Transpose"}
     for node in graph.nodes:
-        # A parameter that a module reads under the name of another module's is tied to it.
-        for name in node.inputs:
+        # A parameter that a module reads under the name of another module's is tied to it, unless calls name both.
+        for name in (transposes.get(edge, edge) for edge in node.inputs):
             read = graph.initializers.get(name)
-            if read and KIND in notes_of(graph, read) and not name.startswith(f"{module_of(node)}."):
-                held.add(f"{module_of(node)}.{name.rpartition('.')[2]}")
+            notes = notes_of(graph, read) if read else {}
+            if read and (KIND in notes or is_transposed(read, folded_from(notes))):
+                alias = f"{module_of(node)}.{name.rpartition('.')[2]}"
+                held.update({alias} if name not in called else {alias} - called)
     reason = (
         "not in the file: the output does not depend on it, or the exporter's optimizer removed or merged it: export "
         "with optimize=False"
     )
     lost = [name for name in listed_parameters(graph) if name not in held]
-    return [Decision(name, False, reason, doubtful=True) for name in sorted(lost)]
+    return [Decision(name, False, reason, doubtful=True) for name in sorted(lost)] + _merged_constants(graph, called)
+
+
+def _merged_constants(graph: Graph, called: set[str]) -> list[Decision]:
+    """Copies, of constants most likely, in the place of which nodes read parameters that other nodes' calls name."""
+    made, listed = {name for node in graph.nodes for name in node.outputs}, signature(graph)
+    found = []
+    for node in graph.nodes:
+        arguments = call_of(node)[1]
+        copies = [argument for argument in arguments if _COPY.fullmatch(argument) and argument not in made]
+        read = called.intersection(node.inputs) - {listed[name][1] for name in arguments if name in listed}
+        if copies and read:
+            reason = f"{node} reads {min(read)!r} in its place, which equals it: export with optimize=False"
+            found.append(Decision(copies[0], False, reason, doubtful=True))
+    return found
 
 
 def is_transposed(tensor: Tensor, sources: list[str]) -> bool:
@@ -660,6 +713,15 @@ def _linear_scopes(nodes: Iterable[Node]) -> set[str]:
             scope = scope.rpartition("/")[0]
             kinds.setdefault(scope, []).append("")
     return {scope for scope, found in kinds.items() if scope and set(found) <= {"MatMul", "Add"}}
+
+
+def _floats(tensor: Tensor) -> memoryview[float]:
+    return memoryview(tensor.data).cast("B").cast("f")
+
+
+def _lie_on_circle(xs: Sequence[float] | memoryview[float], ys: Sequence[float] | memoryview[float]) -> bool:
+    """Return whether the squares of numbers in two lists add up to one."""
+    return all(abs(x * x + y * y - 1) < 1e-4 for x, y in zip(xs, ys, strict=True))
 
 
 def _is_symmetric(tensor: Tensor, values: memoryview[float]) -> bool:

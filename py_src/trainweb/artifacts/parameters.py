@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from trainweb.arguments import warn
-from trainweb.artifacts.evidence import Decision, Evidence, lost_detaches, lost_parameters
+from trainweb.artifacts.evidence import Decision, Evidence, listed_parameters, lost_detaches, lost_parameters
 from trainweb.artifacts.straight_through import decide_detours, detours
 from trainweb.autodiff.gradient import influences
 from trainweb.errors import ModelError
@@ -17,6 +17,7 @@ from trainweb.settings import matching
 
 UNSETTLED = "The file does not settle what is a parameter"
 """Beginning of the warning that names doubtful tensors."""
+_LOST = " The exporter's optimizer removed or merged it: export with optimize=False."
 _NAMED = 12
 """Tensors that a warning names."""
 
@@ -71,11 +72,11 @@ def select_parameters(
     requires_grad, frozen_params
         Names or regular expressions; see `trainweb.artifacts.build_artifacts`.
     """
-    frozen = _expand(frozen_params or (), constants, "frozen_params", required=False)
+    frozen = _expand(frozen_params or (), constants, "frozen_params", listed_parameters(graph))
     if not any(_is_float(t) and t.shape for t in initializers.values()):
         initializers = constants
     if requires_grad is not None:
-        trainable = _expand(requires_grad, constants, "requires_grad", required=True)
+        trainable = _expand(requires_grad, constants, "requires_grad", listed_parameters(graph))
         both = [name for name in trainable if name in set(frozen)]
         if both:
             raise ModelError(f"A parameter cannot be frozen and require gradient at the same time: {', '.join(both)}.")
@@ -166,22 +167,24 @@ def _is_float(tensor: Tensor) -> bool:
 
 
 def _expand(
-    patterns: Iterable[str] | str, initializers: dict[str, Tensor], argument: str, *, required: bool
+    patterns: Iterable[str] | str, initializers: dict[str, Tensor], argument: str, listed: Collection[str]
 ) -> list[str]:
-    """Names that `patterns`, each a name or a regular expression for whole names, stand for."""
+    """Names that `patterns`, each a name or a regular expression for whole names, stand for.
+
+    `listed` names the parameters of the source module, of which the file may lack some.
+    """
     patterns = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(patterns, Iterable):
         raise TypeError(f"'{argument}' must be names of parameters, got {type(patterns).__name__}.")
     found: set[str] = set()
     for pattern in patterns:
         names = _matches(pattern, initializers)
-        if not names and required:
+        lost = _LOST if matching(pattern, listed) else ""
+        if not names and not (lost and argument == "frozen_params"):
             raise ModelError(
-                f"Node arg {pattern} is not found. It is neither an initializer nor a regular "
-                f"expression for one; there are {_some(list(initializers))}."
+                f"Node arg {pattern:.80} is not found. In {argument}, it is neither an initializer nor a regular "
+                f"expression for one; there are {_some(list(initializers))}.{lost}"
             )
-        if not names:
-            warn(f"{argument}: {pattern!r:.80} is not an initializer of the model.")
         found.update(names)
     return [name for name in initializers if name in found]
 

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from trainweb.artifacts.evidence import (
+    FOLDED,
+    KIND,
+    MOVES,
+    PRODUCTS,
     folded_from,
     is_transposed,
-    listed_buffers,
     listed_parameters,
     merged,
     module_of,
+    named_by_calls,
+    note,
     notes_of,
+    signature,
 )
+from trainweb.artifacts.untie import untie
+from trainweb.control.repeat import with_bodies
+from trainweb.model.calls import call_of
 from trainweb.model.floats import ConvertedTensor, rename_reads
-from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
+from trainweb.model.graph import FX_NODE, ITEM_SIZE, Graph, Node, Tensor, take_name
 from trainweb.model.local import are_transposes
 from trainweb.model.remote import RemoteTensor
-
-_NORM_ATTRIBUTES = {1: "weight", 2: "bias", 3: "running_mean", 4: "running_var"}
-"""Names of the inputs of torch's norms, by position in the node."""
+from trainweb.model.transposed import transposed
 
 
 def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
@@ -36,42 +45,20 @@ def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
     Returns
     -------
     Graph
-        Tensors that were merged because they are constant and equal, running statistics among them, have a copy per
-        module; a matrix that is the
-        transpose of another one is computed from that; transposed ones have the name of what they were made from.
+        Tensors that were merged because they are equal, running statistics among them, are one for each parameter and
+        buffer; a matrix that is the transpose of another one is computed from that; parameters that the exporter
+        transposed have the name and the shape of the module's, and a node transposes them.
     """
     result = graph.copy()
     listed = listed_parameters(graph)
     if listed:
-        _untie(result, [*listed, *listed_buffers(graph)], keep)
-        _rename(result, listed, keep)
+        untie(result, keep)
     _unmerge(result, keep)
     _tie(result, keep)
+    if listed:
+        _turn(result, listed, keep)
+        _rename(result, listed, keep)
     return result
-
-
-def _untie(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
-    """A copy per module of tensors that were merged only because they were filled with one number."""
-    names = set(listed)
-    for node in graph.nodes:
-        for position, name in enumerate(node.inputs):
-            tensor = graph.initializers.get(name)
-            if tensor is None or name not in names or name in keep:
-                continue
-            module = module_of(node)
-            if name.rpartition(".")[0] == module:
-                continue
-            attribute = name.rpartition(".")[2]
-            if node.op_type.endswith("Normalization"):
-                attribute = _NORM_ATTRIBUTES.get(position, attribute)
-            target = f"{module}.{attribute}"
-            if target not in names or not _is_uniform(tensor):
-                continue
-            if target not in graph.initializers:
-                graph.initializers[target] = tensor.renamed(target)
-                if name in graph.value_info:
-                    graph.value_info[target] = replace(graph.value_info[name], name=target)
-            node.inputs[position] = target
 
 
 def _unmerge(graph: Graph, keep: Collection[str]) -> None:
@@ -98,22 +85,54 @@ def _is_uniform(tensor: Tensor) -> bool:
     return data == data[:item] * tensor.size
 
 
+def _turn(graph: Graph, listed: Collection[str], keep: Collection[str]) -> None:
+    """Let a node transpose each parameter that the exporter transposed, so that it is as in the module."""
+    folded = {name: folded_from(notes_of(graph, tensor)) for name, tensor in graph.initializers.items()}
+    uses = Counter(sources[0] for sources in folded.values() if len(sources) == 1)
+    taken, consumers = set(graph.names()), with_bodies(graph).consumers()
+    turned: dict[str, Tensor] = {}
+    noted: dict[str, dict[str, str]] = {}
+    for name, tensor in graph.initializers.items():
+        source = folded[name][0] if is_transposed(tensor, folded[name]) else ""
+        if source not in listed or uses[source] > 1 or name in keep or (source in taken and source != name):
+            continue
+        notes = dict(notes_of(graph, tensor))
+        if _is_multiplied(name, consumers) or not (name == source or name.startswith("val")):
+            notes = {KIND: "PARAMETER"} | {key: note for key, note in notes.items() if key != FOLDED}
+        elif name == source:
+            continue  # it is as in the module already
+        turned[name] = transposed(tensor.renamed(source))
+        noted[name] = notes
+    outputs = {name: take_name(f"{name}_t", taken) for name in turned if name == turned[name].name}
+    rename_reads(graph.nodes, outputs)
+    graph.initializers = {t.name: t for t in (turned.get(name, t) for name, t in graph.initializers.items())}
+    for name, tensor in turned.items():
+        graph.value_info.pop(name, None)
+        note(graph, tensor, noted[name])
+        output = outputs.get(name, name)
+        reader = next(iter(consumers.get(name, ())), None)
+        _transpose(graph, tensor.name, output, f"{output}_turned", reader.notes if reader else {})
+
+
+def _is_multiplied(name: str, consumers: Mapping[str, list[Node]]) -> bool:
+    """Return whether products read a tensor, as it is or moved."""
+    return any(
+        node.op_type in PRODUCTS or (node.op_type in MOVES and any(_is_multiplied(n, consumers) for n in node.outputs))
+        for node in consumers.get(name, ())
+    )
+
+
 def _rename(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
-    """Transposed parameters get the name of their source, tied ones the first name of the module."""
+    """Tied parameters get the first name of the module."""
     order = {name: i for i, name in enumerate(listed)}
     names: dict[str, str] = {}
-    taken = set(graph.names())
-    for name, tensor in graph.initializers.items():
-        sources = folded_from(notes_of(graph, tensor))
-        if is_transposed(tensor, sources) and sources[0] in order and name not in keep and sources[0] not in taken:
-            names[name] = sources[0]
-            taken.add(sources[0])
+    taken, called = set(graph.names()), named_by_calls(graph)
     for node in graph.nodes:
         for name in node.inputs:
             if name not in order or name not in graph.initializers or name in keep:
                 continue
             first = f"{module_of(node)}.{name.rpartition('.')[2]}"
-            if first not in taken and order.get(first, len(order)) < order[name]:
+            if first not in taken | called and order.get(first, len(order)) < order[name]:
                 names[name] = first
                 taken.add(first)
     _apply(graph, names)
@@ -127,6 +146,13 @@ def _apply(graph: Graph, names: dict[str, str]) -> None:
     graph.initializers = {tensor.name: tensor for tensor in tensors}
     graph.value_info = {value.name: value for value in values}
     rename_reads(graph.nodes, names)
+    # A later build of the graph must not take the tied names for two parameters.
+    arguments = {name: argument for argument, (_, name) in signature(graph).items()}
+    tied = {arguments[old]: arguments[new] for old, new in names.items() if {old, new} <= arguments.keys()}
+    for node in graph.nodes:
+        for argument in tied.keys() & set(call_of(node)[1]):
+            call = re.sub(rf"%{argument}\b", f"%{tied[argument]}", node.notes[FX_NODE])
+            node.notes = {**node.notes, FX_NODE: call}
 
 
 def _tie(graph: Graph, keep: Collection[str]) -> None:
@@ -153,9 +179,13 @@ def _tie(graph: Graph, keep: Collection[str]) -> None:
                 found[name] = table, node
     for name, (table, node) in found.items():
         del graph.initializers[name]
-        graph.value_info.pop(name, None)
-        made = Node("Transpose", [table.name], [name], {"perm": [1, 0]}, "", f"{name}_tied", node.notes)
-        graph.nodes.insert(0, made)
+        _transpose(graph, table.name, name, f"{name}_tied", node.notes)
+
+
+def _transpose(graph: Graph, table: str, output: str, node: str, notes: dict[str, str]) -> None:
+    """Add the node that makes `output` of an initializer."""
+    graph.value_info.pop(output, None)
+    graph.nodes.insert(0, Node("Transpose", [table], [output], {"perm": [1, 0]}, "", node, notes))
 
 
 def _is_transpose(a: Tensor, b: Tensor) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from trainweb.model.graph import SMOOTHING, Graph
+from trainweb.model.graph import SMOOTHING, Graph, Node, Tensor
 from trainweb.onnxblock.transforms import retrained_norms
 
 _ACTIVATED = {
@@ -22,11 +22,23 @@ _ACTIVATED = {
 TF = "tf2onnx"
 _CAPTURED = re.compile(r".+/.+:\d+")
 """Names of TensorFlow's tensors that are made within a layer; inputs of the model have no path."""
+_NOT_LOG_PROBABILITIES = {"Gemm", "MatMul", "Conv", "Softmax"}
+"""Operators whose results are scores or probabilities, where KLDivLoss takes log-probabilities."""
 _MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast", "Normalizer"}
 """Operators that leave numbers as they are; Normalizer does it to probabilities."""
 
+IN_VAIN = (
+    "changes no node: the file has no BatchNormalization in inference mode whose scale or bias is trained. Nodes in "
+    "training mode stay in it, unless frozen_params names their running mean and variance."
+)
 
-def remark_on_inputs(graph: Graph) -> list[str]:
+
+def remark_on_file(graph: Graph, constants: Mapping[str, Tensor]) -> list[str]:
+    """Remarks on inputs and Dropout, for which no loss is needed; `constants` are initializers and Constant nodes."""
+    return [*_remark_on_inputs(graph), *_remark_on_dropout(graph, constants)]
+
+
+def _remark_on_inputs(graph: Graph) -> list[str]:
     """Inputs that are tensors within a layer, as tf2onnx makes of mean and variance of Keras' Normalization."""
     inner = [value.name for value in graph.inputs if _CAPTURED.fullmatch(value.name)] if graph.producer == TF else []
     if not inner:
@@ -47,9 +59,34 @@ def remark_on_smoothing(graph: Graph) -> list[str]:
     ]
 
 
-def remark_on_norms(graph: Graph, trainable: Collection[str], batch_norm: str | None) -> list[str]:
-    """Batch normalizations of an inference file that train by the statistics of the batch; none if that was asked."""
-    found = retrained_norms(graph, trainable, "train") if batch_norm is None else 0
+def _remark_on_dropout(graph: Graph, constants: Mapping[str, Tensor]) -> list[str]:
+    """Dropout nodes in inference mode, as inference models have them: they drop nothing in training either."""
+
+    def number(node: Node, position: int, default: float) -> Any:
+        name = node.inputs[position] if position < len(node.inputs) else ""
+        tensor = constants.get(name)
+        return tensor.values()[0] if tensor is not None and tensor.size == 1 else name or default
+
+    nodes = [node for node in graph.nodes if node.op_type == "Dropout" and not node.domain]
+    count = sum(not number(node, 2, False) and number(node, 1, node.attrs.get("ratio", 0.5)) != 0 for node in nodes)
+    if not count:
+        return []
+    return [
+        f"{count} Dropout node{' is' if count == 1 else 's are'} in inference mode in this file, so training drops "
+        "nothing. Export the module in training mode to drop as it does."
+    ]
+
+
+def remark_on_norms(
+    graph: Graph, trainable: Collection[str], held: Collection[str], batch_norm: str | None
+) -> list[str]:
+    """Batch normalizations of an inference file that train by the statistics of the batch, or an option in vain.
+
+    `held` are the frozen parameters.
+    """
+    found = retrained_norms(graph, trainable, batch_norm and "train", held)
+    if batch_norm is not None:
+        return [] if found else [f"batch_norm={batch_norm!r} {IN_VAIN}"]
     if not found:
         return []
     nodes = f"{found} BatchNormalization node{' is' if found == 1 else 's are'}"
@@ -60,19 +97,27 @@ def remark_on_norms(graph: Graph, trainable: Collection[str], batch_norm: str | 
 
 
 def remark_on_loss(graph: Graph, loss: Any, names: Iterable[str]) -> list[str]:
-    """Outputs that went through the operator which the loss applies itself."""
+    """Outputs that went through the operator which the loss applies itself, or lack the one that it needs."""
     kind = loss.get("type") if isinstance(loss, Mapping) else loss
     name = kind if isinstance(kind, str) else getattr(kind, "name", type(kind).__name__)
     operator = _ACTIVATED.get(name)
     producers = {output: node for node in graph.nodes for output in node.outputs}
     remarks = []
-    for output in names if operator else ():
+    for output in names if operator or name == "KLDivLoss" else ():
         node = producers.get(output)
-        while node is not None and node.op_type in _MOVES:
+        while node is not None and (node.op_type in _MOVES or (not operator and _adds_bias(graph, node))):
             node = producers.get(node.inputs[0])
         if node is not None and node.op_type == operator:
             remarks.append(
                 f"{name} takes scores and applies {operator} itself, but {output!r} went through {node} already. "
                 f"Give it the scores: loss_input_names=[{node.inputs[0]!r}]."
             )
+        elif node is not None and not operator and node.op_type in _NOT_LOG_PROBABILITIES:
+            remarks.append(
+                f"{name} takes log-probabilities, but {output!r} is made by {node}. End the model with LogSoftmax."
+            )
     return remarks
+
+
+def _adds_bias(graph: Graph, node: Node) -> bool:
+    return node.op_type == "Add" and node.inputs[1] in graph.initializers

@@ -6,11 +6,12 @@ which nobody writes for its value.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainweb.artifacts.evidence import SIGNATURE, Decision
 from trainweb.autodiff.gradient import influenced
+from trainweb.model.floats import ABOUT_SHAPES
 from trainweb.model.graph import Graph, Node
 
 
@@ -76,7 +77,7 @@ def decide_detours(
 
     If no parameter has one by way of the step (it rounds, compares or chooses), the gradients of the detour cancel.
     Without a detach nothing would be trained through it, so its difference was certainly detached. If one has, such as
-    a codebook, the file does not show the detached tensor: doubtful.
+    a codebook, the file does not show the detached tensor: doubtful. A step that does not come from h is none.
 
     Parameters
     ----------
@@ -93,12 +94,30 @@ def decide_detours(
     if not found:
         return []
     learned = influenced(graph, trainable, stopped)
+    producers = graph.producers()
+    found = [d for d in found if d.back in learned and (not d.is_difference or _comes_from(d, producers, learned))]
     recorded = SIGNATURE in graph.notes
     return [
-        _certain(d.name) if d.is_difference and d.step not in learned and not recorded else _doubtful(d)
-        for d in found
-        if d.back in learned
+        _certain(d.name) if d.is_difference and d.step not in learned and not recorded else _doubtful(d) for d in found
     ]
+
+
+def _comes_from(detour: Detour, producers: Mapping[str, Node], learned: Collection[str]) -> bool:
+    """Return whether the step is computed from h, or from a trained tensor that h is computed from."""
+    sources = _behind(detour.back, producers) & set(learned)
+    return not sources.isdisjoint(_behind(detour.step, producers))
+
+
+def _behind(edge: str, producers: Mapping[str, Node]) -> set[str]:
+    """Return a tensor and all that it is computed from."""
+    edges, stack = set[str](), [edge]
+    while stack:
+        edge = stack.pop()
+        if edge and edge not in edges:
+            edges.add(edge)
+            node = producers.get(edge)
+            stack += node.inputs if node is not None and node.op_type not in ABOUT_SHAPES else ()
+    return edges
 
 
 def _certain(name: str) -> Decision:

@@ -13,7 +13,7 @@ from typing import Any
 from trainweb.autodiff.fake_quantization import with_straight_gradients
 from trainweb.errors import GradientError, ModelError, UnsupportedError
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Graph, Node, Tensor, Value, take_name
+from trainweb.model.graph import TORCH, Graph, Node, Tensor, Value, take_name
 from trainweb.ops.elementwise import MOST_TERMS
 from trainweb.ops.frame.composite import Composite, expand_composites, has_composites
 from trainweb.ops.frame.gradients import GradientBuilder
@@ -285,8 +285,11 @@ class _ReverseWalk(_Paths):
         return reached & relevant
 
     def _unreachable(self, name: str) -> GradientError:
+        advice = (
+            "; torch's exporter may have merged it: export with optimize=False" if self.graph.producer == TORCH else ""
+        )
         return GradientError(
-            f"Cannot compute the partial derivative for {name!r} as it's unreachable from the output node(s)."
+            f"Cannot compute the partial derivative for {name!r} as it's unreachable from the output node(s){advice}."
         )
 
     def _no_gradient(self, op: Op, index: int, reason: str) -> GradientError:

@@ -18,6 +18,8 @@ OPEN_TRIPS = LOOP_TRIPS - 1
 
 WRITTEN_OUT_NODES = 4096
 """Nodes of all iterations together up to which a loop is written out: they fuse with what is around them."""
+REPEAT_NODES = 256
+"""Nodes that an inner loop which is not written out counts as: each copy of it is compiled anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def _n_nodes(graph: Graph, outer: Mapping[str, Tensor]) -> int:
         count = constants.get(node.inputs[0]) if node.op_type == "Loop" and node.inputs else None
         trips = max(0, int(count.values()[0])) if count is not None and count.size == 1 else 1
         # Beyond, it is a node itself.
-        total += 1 + (inner * trips if inner * trips <= WRITTEN_OUT_NODES else 0)
+        total += 1 + (inner * trips if inner * trips <= WRITTEN_OUT_NODES else REPEAT_NODES)
     return total
 
 

@@ -42,8 +42,9 @@ class Dataset:
 
     Parameters
     ----------
-    source : mapping, iterable or async iterable of mappings, or function that returns one
-        A mapping of names to arrays, whose first axis counts rows; or rows. A source that can be iterated over only
+    source : mapping, table, iterable or async iterable of mappings, or function that returns one
+        A mapping of names to arrays, whose first axis counts rows; a table of pandas, polars or pyarrow, whose columns
+        are such arrays; or rows. A source that can be iterated over only
         once, such as a generator, lasts for one epoch: pass the function that creates it. Async rows get an event
         loop of their own.
 
@@ -64,6 +65,9 @@ class Dataset:
         """Fitted steps of tables so far, such as `standardize` and `one_hot`: JSON, for `preprocess`."""
         self._skip: Callable[[int], None] = lambda rounds: None
         self._rows: Callable[[], Iterator[Any]]
+        names = getattr(source, "column_names", getattr(source, "columns", None))  # pyarrow's; pandas' and polars'
+        if names is not None and not isinstance(source, Mapping) and hasattr(source, "__getitem__"):
+            source = {name: source[name] for name in names}
         if isinstance(source, Mapping):
             columns = checked_columns(source)
             self.columns = columns
@@ -321,7 +325,8 @@ class Dataset:
         mask_prompt : bool
             True does not learn the tokens of prompts.
         end_token : int, optional
-            Id after each text, by default the tokenizer's ``eos_token_id``. A single text needs none.
+            Id after each text, by default the tokenizer's ``eos_token_id``. A single text needs none. The template
+            ends a chat; if an id is given that its last answer lacks, it is added.
         inputs : list of str
             The model's inputs among input_ids, attention_mask, position_ids and labels, such as ``input_names()`` of a
             session.
@@ -481,12 +486,16 @@ class Dataset:
         FeedError
             The rows are a stream, there is no such input, or they have several types.
         """
-        return self._applied([{"type": "concat", "input": name, "parts": texts("parts", parts)}])
+        names = texts("parts", parts)
+        dtypes = {table.dtype_of(column) for part, column in (self.columns or {}).items() if part in names}
+        dtype = dtypes.pop() if len(dtypes) == 1 else ""
+        return self._applied([{"type": "concat", "input": name, "dtype": dtype, "parts": names}])
 
     def preprocess(self, steps: list[table.Step]) -> Dataset:
         """Apply the steps that were fitted on other rows.
 
-        Steps of inputs that are not there change nothing, and the first steps are left out if these rows have had them.
+        Numbers get the type of the fitted rows. Steps of inputs that are not there change nothing, and the first steps
+        are left out if these rows have had them.
 
         Parameters
         ----------
@@ -496,7 +505,7 @@ class Dataset:
         Raises
         ------
         FeedError
-            The rows are a stream, or an input has another type, width or category than the fitted rows.
+            The rows are a stream, or an input has another width or category than the fitted rows, or text for numbers.
         ModelError
             `steps` are no such steps.
         """
@@ -587,7 +596,12 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
             array = np.asarray(value)
         except ValueError as error:
             raise messages.RAGGED_COLUMN(name=name, reason=str(error)) from error
-        if array.ndim == 0 or array.dtype == object:
+        if array.dtype == object and array.ndim:
+            kinds = {type(one) for one in array.flat}
+            if not (kinds <= {str} or kinds <= {int, float}):
+                raise messages.OBJECTS_IN_COLUMN(name=name, kinds=" and ".join(sorted(k.__name__ for k in kinds)))
+            array = np.asarray(array.tolist())
+        if array.ndim == 0:
             raise messages.NOT_A_COLUMN(name=name, given=f"{array.dtype}{list(array.shape)}")
         columns[str(name)] = array
     if not columns:

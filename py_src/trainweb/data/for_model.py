@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from trainweb import messages
+from trainweb.arguments import warn
 from trainweb.data.dataset import Batch, Dataset, Remainder, batched
 from trainweb.model.graph import Value
 
@@ -32,6 +33,38 @@ class ModelInputs:
 
     def __init__(self, inputs: Mapping[str, Value]) -> None:
         self.values = dict(inputs)
+        first = {value.shape[0] for value in inputs.values() if value.shape}
+        size = first.pop() if len(first) == 1 else None
+        self.rows = size if isinstance(size, int) else None
+        """Rows of a batch, where the file fixes them: the first axis of every input."""
+
+    def size(self, given: int | None) -> int:
+        """Return the rows of a batch, of which `given` are asked for.
+
+        Raises
+        ------
+        ModelError
+            The file fixes another number.
+        """
+        from trainweb.fit.options import DEFAULT_BATCH
+
+        if self.rows is not None and given not in (None, self.rows):
+            expected = f"{self.rows}, which the first axis of the input {next(iter(self.values))!r} fixes in the file"
+            raise messages.BAD_SETTING(name="batch_size", value=given, expected=expected)
+        return given or self.rows or DEFAULT_BATCH
+
+    def parts(self, batch: Batch, rows: Sequence[int]) -> Iterator[tuple[Batch, Sequence[int], int]]:
+        """Split a batch into parts that fill a batch of the model; the numbers of their rows, and how often they occur.
+
+        A part that is smaller than the batch of the file is repeated, so that the mean stays the same.
+        """
+        start, whole = 0, self.rows or len(rows)
+        while start < len(rows):
+            count = next(k for k in range(min(whole, len(rows) - start), 0, -1) if whole % k == 0)
+            order = start + np.arange(whole) % count
+            part = batch if whole == len(rows) else {n: np.asarray(v)[order] for n, v in batch.items()}
+            yield part, [rows[k] for k in order.tolist()], whole // count
+            start += count
 
     def dataset(self, source: Any) -> Dataset:
         """`source` as a data set; a tuple of arrays has one for each input, in their order, and an array is the first.
@@ -62,6 +95,7 @@ class ModelInputs:
         is_batched: bool | None,
         *,
         ignores_size: bool = False,
+        drops: bool = False,
     ) -> Dataset:
         """A stream as batches that the model takes.
 
@@ -73,8 +107,10 @@ class ModelInputs:
             True if the items are batches; None: the shape of the first tells.
         ignores_size
             True: the size is for rows only, and batches come as they are.
+        drops
+            True: leave out batches that are smaller than the file's, with a notice.
         """
-        from trainweb.fit.options import DEFAULT_BATCH
+        rows_of_batch = self.size(size)
 
         def made() -> Iterator[Batch]:
             items = iter(data)
@@ -87,9 +123,13 @@ class ModelInputs:
             if whole and size is not None and not ignores_size:
                 raise messages.BATCH_OF_BATCHES(name="batch_size")
             rows = (self.named(item, f"Item {k} of the data") for k, item in enumerate(items))
-            found = rows if whole else batched(rows, size or DEFAULT_BATCH, remainder)
-            for k, batch in enumerate(found):
-                yield self.batch(batch, k)
+            found = rows if whole else batched(rows, rows_of_batch, remainder)
+            for batch in (self.batch(one, k) for k, one in enumerate(found)):
+                count = min((len(value) for value in batch.values() if value.ndim), default=0)
+                if drops and self.rows is not None and count < self.rows:
+                    warn(str(messages.DROPPED_ROWS(count=count, rows=self.rows)))
+                    continue
+                yield batch
 
         stream = data._stream(made, is_batched=True)
         stream.is_padded = data.is_padded or (remainder == "pad" and not data.is_batched)

@@ -1,6 +1,7 @@
 """Preprocessing of tables: steps that are fitted on rows, and applied to others.
 
-A step is plain JSON, the same in a page (web/src/data/table.ts): `type`, `input`, and the numbers that were fitted.
+A step is plain JSON, the same in a page (web/src/data/table.ts): `type`, `input`, the numbers that were fitted, and
+`dtype`, the type of the fitted rows (steps of older files have none).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "categories": {"categories": _is_list_of(list)},
     "concat": {"parts": _is_list_of(str)},
 }
-"""Fields of each type of step besides `type` and `input`, and what they hold."""
+"""Fields of each type of step besides `type`, `input` and `dtype`, and what they hold."""
 EPSILON = 2.0**-52
 
 
@@ -49,15 +50,15 @@ def fitted(kind: str, name: str, columns: Columns) -> Step:
     array = columns[name]
     step = "fill" if kind in CENTRES else kind
     _check_type(step, name, array)
-    rows = _flat(array)
+    rows, head = _flat(array), {"type": step, "input": name, "dtype": dtype_of(array)}
     if step == "fill":
-        return {"type": step, "input": name, "values": _fills(kind, name, rows.astype(np.float64))}
+        return {**head, "values": _fills(kind, name, rows.astype(np.float64))}
     if kind != "standardize":
-        return {"type": kind, "input": name, "categories": [np.unique(column).tolist() for column in rows.T]}
+        return {**head, "categories": [np.unique(column).tolist() for column in rows.T]}
     mean, std = moments(rows.astype(np.float64))
     if not np.isfinite(mean + std).all():
         raise messages.TABLE_MOMENTS(name=name)
-    return {"type": kind, "input": name, "mean": mean.tolist(), "std": std.tolist()}
+    return {**head, "mean": mean.tolist(), "std": std.tolist()}
 
 
 def _fills(kind: str, name: str, rows: np.ndarray) -> list[float]:
@@ -99,11 +100,25 @@ def applied(steps: Iterable[Mapping[str, Any]], columns: Columns) -> Columns:
     """Columns after steps. A step whose input is not there changes nothing: rows to predict on have no labels."""
     made = dict(columns)
     for step in steps:
+        for name in step.get("parts", [step["input"]]):
+            if name in made:
+                made[name] = _as_fitted(step, made[name])
         if step["type"] == "concat":
             _concat(step, made)
         elif step["input"] in made:
             made[step["input"]] = APPLY[step["type"]](step, made[step["input"]])
     return made
+
+
+def dtype_of(array: np.ndarray) -> str:
+    """The name of a type, as a tensor has it in a page."""
+    return "string" if array.dtype.kind == "U" else str(array.dtype)
+
+
+def _as_fitted(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
+    """Numbers in the type of the fitted rows; integers and text stay, as a step takes them by their values."""
+    is_number = array.dtype.kind in "iuf" and step.get("dtype") in FLOATS
+    return array.astype(step["dtype"]) if is_number else array
 
 
 def checked_steps(steps: Any) -> list[Step]:
@@ -120,16 +135,18 @@ def checked_steps(steps: Any) -> list[Step]:
         fields = FIELDS.get(kind) if isinstance(kind, str) else None
         if (
             fields is None
-            or set(step) != {"type", "input", *fields}
-            or not isinstance(step["input"], str)
+            or set(step) | {"dtype"} != {"type", "input", "dtype", *fields}
+            or not all(isinstance(step.get(name, ""), str) for name in ("input", "dtype"))
             or not all(check(step[name]) for name, check in fields.items())
         ):
             raise messages.BAD_SETTING(name="steps", value=step, expected="the 'preprocessing' of a dataset")
     return [dict(step) for step in given]
 
 
-def _check_type(kind: str, name: str, array: np.ndarray) -> None:
-    dtype = "string" if array.dtype.kind == "U" else str(array.dtype)
+def _check_type(kind: str, name: str, array: np.ndarray, fitted_on: str | None = None) -> None:
+    dtype = dtype_of(array)
+    if fitted_on in INTEGERS and array.dtype.kind in "iuf":
+        return  # such as whole numbers that a table has as floats
     takes = {"fill": FLOATS, "standardize": NUMBERS, "one_hot": ("string", *INTEGERS), "categories": ("string",)}[kind]
     if dtype not in takes:
         raise messages.TABLE_TYPE(name=name, given=dtype, step=kind, expected=", ".join(takes))
@@ -146,11 +163,12 @@ def _check_width(name: str, given: int, expected: int) -> None:
 
 
 def _standardize(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
-    _check_type("standardize", step["input"], array)
+    _check_type("standardize", step["input"], array, step.get("dtype"))
+    dtype = step.get("dtype") or dtype_of(array)
     rows = _flat(array).astype(np.float64)
     _check_width(step["input"], rows.shape[1], len(step["mean"]))
     made: np.ndarray = (rows - np.array(step["mean"])) / np.array(step["std"])
-    return made.astype(np.float64 if array.dtype == np.float64 else np.float32).reshape(array.shape)
+    return made.astype(np.float64 if dtype == "float64" else np.float32).reshape(array.shape)
 
 
 def _fill(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
@@ -164,7 +182,7 @@ def _fill(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
 def _places(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
     """Places of values in their columns' categories, `(N, C)`."""
     name, categories = step["input"], step["categories"]
-    _check_type(step["type"], name, array)
+    _check_type(step["type"], name, array, step.get("dtype"))
     rows = _flat(array)
     _check_width(name, rows.shape[1], len(categories))
     places = np.empty(rows.shape, np.int64)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import flag
+from trainweb.arguments import flag, warn
 from trainweb.settings import Whole
 
 IGNORED = -100
@@ -20,18 +21,26 @@ REFERENCE, LOG_PROBABILITIES = "reference", "log_probabilities"
 """Input of DPOLoss, and the tensor of its eval model."""
 ANSWERS = ("chosen", "rejected")
 INPUTS = ("input_ids", "attention_mask", "position_ids", "labels")
+FORMS = ("prompt", "completion"), ("messages",), ("text",)
+"""Columns of a text, in the order in which they are looked for."""
+LARGEST = 2**31 - 1
+"""Bytes of padded rows of an input, as of any tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The ids of a text and, for each, the label of the token before it; both have shape (N,)."""
+    """The ids (N,) of a text, for each the label of the token before it, and the end of its prompt that it lacks."""
 
     ids: np.ndarray
     labels: np.ndarray
+    lost: np.ndarray
 
 
 def encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
     """The ids of a text, int64 of shape (N,).
+
+    A text may start with the token that the tokenizer puts before texts, as a chat that a template made does. It then
+    gets no further tokens.
 
     Parameters
     ----------
@@ -40,22 +49,39 @@ def encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
     text
         The text.
     **settings
-        Arguments of `encode`.
+        Arguments of `encode`, if it takes them.
 
     Raises
     ------
     ModelError
         It is no tokenizer.
     """
+    ids = _encoded(tokenizer, text, **settings)
+    if not settings and len(ids) > 1 and ids[0] == ids[1]:
+        bare = _encoded(tokenizer, text, add_special_tokens=False)
+        if bare[:1] == ids[0] and np.array_equal(bare, ids[1 : len(bare) + 1]):
+            return bare
+    return ids
+
+
+def _encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
     encode = getattr(tokenizer, "encode", None)
     if not callable(encode):
         raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)
+    try:
+        signature(encode).bind(text, **settings)
+    except TypeError:
+        settings = {}  # it takes text alone
+    except ValueError:  # it is not written in Python
+        pass
     found = encode(text, **settings)
     ids = np.asarray(getattr(found, "ids", found))
     if ids.size == 0:
         return np.zeros(0, np.int64)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise messages.NOT_TOKEN_IDS(given=type(found).__name__)
+    if ids.min() < 0:  # a Gather would count these from the end
+        raise messages.NOT_TOKEN_IDS(given="a negative id")
     return ids.astype(np.int64)
 
 
@@ -122,8 +148,17 @@ def columns_of(
     items = list(given)
     if not items:
         raise messages.NOT_TEXTS(given="empty")
+    fields = [_fields(item, k) for k, item in enumerate(items)]
+    rows = [(item, own) for item, own in zip(items, fields, strict=True) if isinstance(item, Mapping)]
+    further = sorted({str(name) for item, own in rows for name in item.keys() - own})
+    if further:
+        warn(str(messages.FURTHER_COLUMNS(names=", ".join(further))))
     end = _end_token(tokenizer, end_token, len(items))
-    texts = [_tokens(tokenizer, item, k, end, is_masked=mask_prompt) for k, item in enumerate(items)]
+    texts = [_tokens(tokenizer, own, k, end, end_token, is_masked=mask_prompt) for k, own in enumerate(fields)]
+    lost = next(((k, one.lost.tolist()) for k, one in enumerate(texts) if one.lost.size), None)
+    if lost is not None:
+        decode = getattr(tokenizer, "decode", lambda ids: ids)
+        warn(str(messages.PROMPT_DIFFERS(position=lost[0], end=decode(lost[1]))))
     made = _packed(texts, length) if pack else _padded(texts, length)
     return {name: made[name] for name in INPUTS if name in names}
 
@@ -140,13 +175,15 @@ def preferences_of(
     """
     if isinstance(pairs, (str, bytes, Mapping)) or not isinstance(pairs, Iterable):
         raise messages.NOT_TEXTS(given=type(pairs).__name__)
-    if not hasattr(reference, "input_names"):
-        raise TypeError(f"'reference' must be a TrainingSession, got {type(reference).__name__}.")
-    texts = []
+    if isinstance(reference, type) or not hasattr(reference, "input_names"):
+        kind = f"the class {reference.__name__}" if isinstance(reference, type) else type(reference).__name__
+        raise TypeError(f"'reference' must be a TrainingSession, got {kind}.")
+    texts: list[dict[str, Any]] = []
     for k, pair in enumerate(pairs):
-        if not isinstance(pair, Mapping) or {*pair} != {"prompt", *ANSWERS}:
+        if not isinstance(pair, Mapping) or not {"prompt", *ANSWERS} <= {*pair}:
             raise messages.NOT_A_PAIR(position=k)
-        texts += [{"prompt": pair["prompt"], "completion": pair[name]} for name in ANSWERS]
+        others = {name: value for name, value in pair.items() if name not in ANSWERS}
+        texts += [{**others, "completion": pair[name]} for name in ANSWERS]
     names = [name for name in reference.input_names() if name != REFERENCE]
     columns = columns_of(texts, tokenizer, length, pack=False, mask_prompt=True, end_token=end_token, inputs=names)
     columns[REFERENCE] = np.zeros(len(texts), np.float32)
@@ -168,49 +205,62 @@ def _end_token(tokenizer: Any, given: int | None, texts: int) -> int | None:
     return end
 
 
-def _tokens(tokenizer: Any, item: Any, position: int, end: int | None, *, is_masked: bool) -> Tokens:
-    """A text, a pair or a chat; `position` is for errors."""
+def _fields(item: Any, position: int) -> dict[str, Any]:
+    """The columns of a text; `position` is for errors."""
+    if isinstance(item, str):
+        return {"text": item}
+    columns = [*item] if isinstance(item, Mapping) else []
+    for form in FORMS:
+        if all(name in columns for name in form):
+            return {name: item[name] for name in form}
+    given = type(item).__name__ + (f" of {', '.join(map(str, columns))}" if columns else "")
+    raise messages.NOT_A_TEXT(position=position, given=given)
+
+
+def _tokens(
+    tokenizer: Any, fields: Mapping[str, Any], position: int, end: int | None, given: int | None, *, is_masked: bool
+) -> Tokens:
+    """A text, a pair or a chat, before the token `end`; before `given` if it is a chat that has no such end."""
     settings = {}
-    item = item["text"] if isinstance(item, Mapping) and {*item} == {"text"} else item
-    chat = _chat_of(item)
+    chat = _chat_of(fields)
     if chat is not None:
         prompt, whole = _chat(tokenizer, *chat, position)
-        # The template has the tokens around the text, and the one at the end.
-        settings["add_special_tokens"], end = False, None
+        # The template has the tokens around the text.
+        settings["add_special_tokens"], end = False, given
     else:
-        prompt, whole = _pair(item, position, is_masked=is_masked)
+        prompt, whole = _pair(fields, position, is_masked=is_masked)
     ids = encoded(tokenizer, whole, **settings)
-    if end is not None and ids[-1:].tolist() != [end]:
+    own = encoded(tokenizer, prompt, **settings) if prompt and (is_masked or given is not None) else ids[:0]
+    # A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
+    count = min(len(own), len(ids))
+    start = int(np.argmin(np.append(own[:count] == ids[:count], False)))
+    if end is not None and end not in (ids[start:] if chat else ids[-1:]):
         ids = np.append(ids, end)
     labels = ids.copy()
-    if is_masked and prompt:
-        # A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
-        own = encoded(tokenizer, prompt, **settings)[: len(ids)]
-        labels[: np.argmin(np.append(own == ids[: len(own)], False))] = IGNORED
-    return Tokens(ids, labels)
+    labels[: start if is_masked else 0] = IGNORED
+    return Tokens(ids, labels, own[start:] if is_masked else own[:0])
 
 
-def _pair(item: Any, position: int, *, is_masked: bool) -> tuple[str, str]:
+def _pair(fields: Mapping[str, Any], position: int, *, is_masked: bool) -> tuple[str, str]:
     """The prompt, and the whole text."""
-    prompt, completion = "", item
-    if isinstance(item, Mapping) and {*item} == {"prompt", "completion"}:
-        prompt, completion = item["prompt"], item["completion"]
-    elif isinstance(item, str) and is_masked:
+    prompt, completion = fields.get("prompt", ""), fields["text" if "text" in fields else "completion"]
+    for one in (prompt, completion):
+        if not isinstance(one, str):
+            raise messages.NOT_A_TEXT(position=position, given=type(one).__name__)
+    if is_masked and "prompt" not in fields:
         raise messages.NO_PROMPT(position=position)
-    if not isinstance(prompt, str) or not isinstance(completion, str):
-        raise messages.NOT_A_TEXT(position=position, given=type(item).__name__)
     if completion == "":
         raise messages.EMPTY_TEXT(position=position)
     return prompt, prompt + completion
 
 
-def _chat_of(item: object) -> tuple[Any, Any] | None:
+def _chat_of(fields: Mapping[str, Any]) -> tuple[Any, Any] | None:
     """The turns before the answer and all turns, of a chat or of a prompt and a completion that are turns."""
-    if isinstance(item, Mapping) and {*item} == {"messages"}:
-        chat = item["messages"]
+    if "messages" in fields:
+        chat = fields["messages"]
         return chat[:-1] if isinstance(chat, Sequence) else chat, chat
-    if isinstance(item, Mapping) and {*item} == {"prompt", "completion"} and _are_turns(*item.values()):
-        return item["prompt"], [*item["prompt"], *item["completion"]]
+    if "prompt" in fields and _are_turns(*fields.values()):
+        return fields["prompt"], [*fields["prompt"], *fields["completion"]]
     return None
 
 
@@ -242,6 +292,9 @@ def _packed(texts: list[Tokens], length: int) -> dict[str, np.ndarray]:
 
 def _padded(texts: list[Tokens], length: int) -> dict[str, np.ndarray]:
     """A row for each text, with zeros behind it."""
+    nbytes = len(texts) * length * np.dtype(np.int64).itemsize
+    if nbytes > LARGEST:
+        raise messages.ROWS_TOO_LARGE(count=len(texts), length=length, nbytes=nbytes, most=LARGEST)
     ids, labels = np.zeros((len(texts), length), np.int64), np.full((len(texts), length), IGNORED)
     mask = np.zeros_like(ids)
     for row, one in enumerate(texts):

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from trainweb import messages
+from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError
 from trainweb.fit.places import located
 from trainweb.fit.steps import Position
 from trainweb.loss_counts import MeanLoss
-from trainweb.metrics import Described, Rows, Totals, Value, make_metric, request_of
+from trainweb.metrics import Described, Rows, Totals, Value, make_metric, part_of, request_of
 
 if TYPE_CHECKING:
     from trainweb.data.dataset import Batch
@@ -66,17 +67,12 @@ class Evaluation:
             made.append(Rows())
         if any(m.reads_outputs for m in made):
             models = session.core.models
-            predictions = models.predictions() if predictions is None else predictions
-            if targets is None:
-                targets = self.inputs[-1]
-            if predictions is None or predictions not in (*outputs, models.compared()):
-                raise messages.NO_PREDICTIONS(names=", ".join(outputs))
-            if targets not in self.inputs:
-                raise messages.BAD_SETTING(name="targets", value=targets, expected=f"one of {', '.join(self.inputs)}")
+            predictions, targets = models.own.pair(predictions, targets)
             self.kind = f"eval {request_of(made, predictions, targets)}"
             self.described = models.described(self.kind)
             self.names = predictions, targets
         self.count = session.core.models.counts["eval"]
+        self.model_inputs = ModelInputs(session.core.models.inputs["eval"])
         sums = [name for d in self.described for name in (d.sums, d.faults) if name]
         self.fetches = [self.loss, *filter(None, [self.count.output]), *sums]
 
@@ -87,14 +83,16 @@ class Evaluation:
         metrics = [make_metric(m) for m in self.given]
         totals, loss = Totals(self.described), MeanLoss(self.count)
         for step, (feeds, rows) in enumerate(batches):
-            given = {n: feeds[n] for n in self.inputs if n in feeds}
-            try:
-                results = self.session._step(self.kind, given, self.fetches, {"ema": self.ema})
-                totals.add(results)
-                self._check_rows(step, totals, len(rows))
-            except FeedError as error:
-                raise located(error, given, rows, Position(epoch=epoch, step=step), source) from None
-            loss.add(float(results[self.loss].reshape(())), len(rows), results)
+            batch = {n: feeds[n] for n in self.inputs if n in feeds}
+            for given, numbers, times in self.model_inputs.parts(batch, rows):
+                try:
+                    results = self.session._step(self.kind, given, self.fetches, {"ema": self.ema})
+                    results = part_of(results, self.described, times)
+                    totals.add(results)
+                    self._check_rows(step, totals, len(numbers) // times)
+                except FeedError as error:
+                    raise located(error, given, numbers, Position(epoch=epoch, step=step), source) from None
+                loss.add(float(results[self.loss].reshape(())), len(numbers), results, times)
             yield None
         yield {"loss": loss.value, **totals.values(metrics, loss.value), **self._own_values(totals)}
 

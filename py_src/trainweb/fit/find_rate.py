@@ -61,7 +61,7 @@ def find_learning_rate(session: TrainingSession, data: Any, given: dict[str, Any
     dataset = inputs.dataset(data)
     if dataset.columns is not None:
         dataset = dataset.shuffle(BUFFER, given["seed"])
-    batches = inputs.batches(dataset, given["batch_size"], "keep", given["batched"])
+    batches = inputs.batches(dataset, given["batch_size"], "keep", given["batched"], drops=True)
     rates = [least * (most / least) ** (k / (steps - 1)) for k in range(steps)]
     session.core.keep_state()
     try:
@@ -89,7 +89,7 @@ def repeated(batches: Dataset, count: int) -> Iterator[Batch]:
             if not left:
                 return
         if left == before:
-            raise messages.ENDED_DATASET(epoch=2) if left < count else messages.EMPTY_DATASET()
+            raise messages.ENDED_DATASET(source="data", epoch=2 if left < count else 1)
 
 
 def smoothed(losses: list[float]) -> list[float]:

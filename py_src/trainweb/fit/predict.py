@@ -12,7 +12,7 @@ from trainweb.arguments import texts
 from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError
 from trainweb.fit.evaluation import Evaluation, joined, metrics_of
-from trainweb.fit.options import DEFAULT_BATCH, FIT
+from trainweb.fit.options import FIT
 from trainweb.fit.places import located
 from trainweb.fit.steps import Position
 from trainweb.fit.trainer import Batches, rows_of
@@ -47,7 +47,7 @@ def predict(
     done = whole = 0
     for number, batch in enumerate(_batches(inputs, dataset, options)):
         count = rows_of(batch, number)
-        whole = whole or count
+        whole = whole or inputs.rows or count
         feeds = {name: value for name, value in batch.items() if name not in unused}
         try:
             # The last rows go with the plan of the others.
@@ -60,7 +60,7 @@ def predict(
                 raise messages.NO_ROWS_IN_OUTPUT(name=name, shape=list(found.shape), rows=count)
         done += count
     if not parts:
-        raise messages.EMPTY_DATASET()
+        raise messages.ENDED_DATASET(source="data", epoch=1)
     return {name: joined(name, [part[name] for part in parts]) for name in names}
 
 
@@ -107,7 +107,7 @@ def _batches(inputs: ModelInputs, dataset: Dataset, options: Mapping[str, Any]) 
         return
     if options["batched"]:
         raise messages.BATCHED_ARRAYS()
-    size = options["batch_size"] or DEFAULT_BATCH
+    size = inputs.size(options["batch_size"])
     for start in range(0, len(dataset), size):
         yield {name: array[start : start + size] for name, array in dataset.columns.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,8 +53,8 @@ class Position(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """Of the epoch so far."""
-        return self.loss_sum / self.rows if self.rows else 0.0
+        """Of the epoch so far; NaN without a label that counts."""
+        return self.loss_sum / self.rows if self.rows else math.nan
 
 
 class FitSteps:
@@ -81,8 +82,6 @@ class FitSteps:
         NumericsError
             The loss, a gradient, a parameter or a moment is NaN or infinite. Parameters and moments may have as many
             such elements as at first.
-        TrainwebError
-            The loss is, and no `on_nan` says what to do.
         """
         self.at = Position(*WORDS.unpack(self._host.fit(name, *args)))
         if fault := self._fault(*args):

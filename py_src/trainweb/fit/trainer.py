@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import check_settings, flag
+from trainweb.arguments import check_settings, flag, warn
 from trainweb.data.dataset import Batch, Dataset, epoch_batches
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
@@ -21,8 +21,7 @@ from trainweb.errors import FeedError, NumericsError, TrainwebError
 from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation, metrics_of
 from trainweb.fit.fetch import BatchThread, Fetch, NumberedBatch
-from trainweb.fit.options import DEFAULT_BATCH, FIT, EarlyStopping, checked_options, make_early_stopping
-from trainweb.fit.overfit import overfit_one_batch
+from trainweb.fit.options import FIT, EarlyStopping, checked_options, make_early_stopping
 from trainweb.fit.places import located
 from trainweb.fit.rates import schedule_of
 from trainweb.fit.resume import FitCheckpoint
@@ -30,7 +29,6 @@ from trainweb.fit.rows import RowBatches
 from trainweb.fit.split import split_data
 from trainweb.fit.steps import FitSteps
 from trainweb.training.history import Epoch, Event, History, Progress
-from trainweb.training.reports import OverfitReport
 from trainweb.training.session_tasks import FitOptions
 
 if TYPE_CHECKING:
@@ -74,13 +72,21 @@ class Batches:
         *,
         shuffle: bool,
         ignores_size: bool = False,
+        trains: bool = False,
     ) -> None:
         self.data, self.options, self.shuffle = data, options, shuffle
+        size, self.remainder, batched = options["batch_size"], options["remainder"], options["batched"]
+        drops = inputs.rows is not None and self.remainder == "keep" and trains
         if data.columns is None:
-            size, remainder, batched = options["batch_size"], options["remainder"], options["batched"]
-            self.data = inputs.batches(data, size, remainder, batched, ignores_size=ignores_size)
-        elif options["batched"]:
+            self.data = inputs.batches(data, size, self.remainder, batched, ignores_size=ignores_size, drops=drops)
+            return
+        if batched:
             raise messages.BATCHED_ARRAYS()
+        self.size = inputs.size(size)
+        if drops:
+            self.remainder = "drop"
+            if count := len(data) % self.size:
+                warn(str(messages.DROPPED_ROWS(count=count, rows=self.size)))
 
     @property
     def steps(self) -> int | None:
@@ -88,15 +94,14 @@ class Batches:
         return None if self.data.columns is None else len(self._rows(np.arange(len(self.data))))
 
     def _rows(self, order: np.ndarray) -> list[np.ndarray]:
-        size = self.options["batch_size"] or DEFAULT_BATCH
-        return epoch_batches(len(order), size, self.options["remainder"], order)
+        return epoch_batches(len(order), self.size, self.remainder, order)
 
     def rows(self, number: int) -> list[np.ndarray]:
         """The numbers of the rows of each batch of an epoch; the data has columns."""
         size = len(self.data)
         return self._rows(permutation(size, self.options["seed"], number) if self.shuffle else np.arange(size))
 
-    def epoch(self, number: int, start: int = 0) -> Generator[NumberedBatch, None, None]:
+    def epoch(self, number: int, start: int = 0, source: str = "data") -> Generator[NumberedBatch, None, None]:
         """Batches with the numbers of their rows, without the first batches."""
         columns = self.data.columns
         if columns is None:
@@ -107,7 +112,7 @@ class Batches:
                 if count > start:
                     yield batch, rows
             if not count:
-                raise messages.ENDED_DATASET(epoch=number + 1) if number else messages.EMPTY_DATASET()
+                raise messages.ENDED_DATASET(source=source, epoch=number + 1)
             return
         for indices in self.rows(number)[start:]:
             yield self.at(indices), indices.tolist()
@@ -175,36 +180,6 @@ class Trainer:
                 if fetch is not None:
                     fetch.make()
         return run.history
-
-    def overfit_one_batch(self, batch: Batch, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
-        """Check whether the session can overfit one batch. Afterwards the session is as before.
-
-        A session that cannot has a fault: in the data, the loss, the learning rate, or gradients that do not arrive.
-
-        Parameters
-        ----------
-        batch : dict of str to array_like
-            Feeds as of `TrainingSession.train_step`; some rows are enough.
-        steps : int
-            Steps at most; it ends before where the loss is down to 5 % of the first.
-        learning_rate : float, optional
-            Another rate than the session's.
-
-        Returns
-        -------
-        OverfitReport
-            Printed, it says whether the loss fell and what is suspicious.
-
-        Raises
-        ------
-        FeedError
-            The batch does not fit; a label that is out of range is named with its place.
-        SessionError
-            The loss is not one number, or the session has no optimizer model.
-        ModelError
-            `steps` or `learning_rate` is none.
-        """
-        return overfit_one_batch(self.session, batch, steps, learning_rate)
 
     async def fit_async(self, data: Any, **options: Unpack[FitOptions]) -> History:
         """Run `fit` while other tasks, and in Pyodide the page, continue; cancel the task to end the fit.
@@ -279,7 +254,7 @@ class FitPlan:
         if self.ema and not session.core.layout.has_averages:
             raise messages.NO_AVERAGES()
         shuffle = options["shuffle"] is not False and train.columns is not None
-        self.batches = Batches(self.inputs, train, options, shuffle=shuffle)
+        self.batches = Batches(self.inputs, train, options, shuffle=shuffle, trains=True)
         self.steps = self.batches.steps
         self.loss = session.output_names()[0]
         self.count = session.core.models.counts["train"]
@@ -332,16 +307,15 @@ class FitPlan:
         kept = {**options, "remainder": "keep", "batched": None}
         return Batches(self.inputs, data, kept, shuffle=False, ignores_size=True)
 
-    @staticmethod
     def _kept_options(
-        options: Mapping[str, Any], train: Dataset, validation: Dataset | None, *, shuffle: bool
+        self, options: Mapping[str, Any], train: Dataset, validation: Dataset | None, *, shuffle: bool
     ) -> dict[str, Any]:
         """Return the options that determine the batches and their order, by their names in the page."""
         # The items of a stream may be batches of any size.
         is_open = train.columns is None and options["batch_size"] is None and options["batched"] is not False
         has_size = not train.is_batched and not is_open
         return {
-            "batchSize": (options["batch_size"] or DEFAULT_BATCH) if has_size else None,
+            "batchSize": self.inputs.size(options["batch_size"]) if has_size else None,
             "remainder": options["remainder"] if has_size else None,
             "seed": options["seed"] if shuffle else None,
             "accumulate": options["accumulate"],
@@ -447,7 +421,7 @@ class FitPlan:
         """The values of data; None where there is none, or the fit ends before."""
         if self.evaluation is None or data is None or self.run.is_stopping:
             return None
-        batches = self.opened[source] = data.epoch(number)
+        batches = self.opened[source] = data.epoch(number, source=source)
         taken = list[NumberedBatch | None]()
         evaluated = self.evaluation.run(iter(taken.pop, None), number, source)
         while True:

@@ -94,6 +94,8 @@ def read_shapes(given: object) -> Shapes:
             raise BadMessageError(f"the shape {shape!r:.80} of {name!r:.80}, too large even where a size is 0")
         if name in shapes:
             raise BadMessageError(f"two arrays of the name {name!r:.80}")
+        if name != name.encode(errors="replace").decode():
+            raise BadMessageError(f"the name {name!r:.80}, which is not text")
         shapes[name] = tuple(shape)
     return shapes
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.data.text import encoded
+from trainweb.errors import SessionError
 from trainweb.generation.options import GENERATE
 from trainweb.generation.sampling import Sampling
 from trainweb.generation.text import Text
@@ -94,7 +95,7 @@ def request_of(prompt: Any, given: Mapping[str, Any], defaults: Mapping[str, Any
     )
 
 
-EXPECTED_PROMPT = "text or a list of token ids"
+EXPECTED_PROMPT = "text or a list of token ids; make one of a chat by apply_chat_template of its tokenizer"
 
 
 def tokens_of(prompt: Any, tokenizer: Any) -> list[int]:
@@ -138,13 +139,18 @@ def generate(host: Any, output: str, request: Request) -> Iterator[GeneratedToke
         The arguments.
     """
     tokens, adapter = list(request.prompt), request.adapter
-    length = host.decoder.length_for(host, output, len(tokens) + request.max_tokens, adapter=adapter)
+    most = len(tokens) + request.max_tokens - 1  # no token follows the last one
     for place in range(request.max_tokens):
         with host.engine.lock:
             if place == 0:
                 host.decoder.start()
+            length = host.decoder.length_for(host, output, len(tokens), most, adapter=adapter)
             logits = np.frombuffer(host.decoder.logits(host, tokens, output, length, adapter=adapter), np.float32)
-        token = request.sampling.choose(logits, place, len(tokens) - 1)
+            try:
+                token = request.sampling.choose(logits, place, len(tokens) - 1)
+            except SessionError:
+                host.decoder.start()  # rows of NaN would spread to other texts
+                raise
         tokens.append(token)
         ends = token in request.stop_tokens
         if request.text is None:

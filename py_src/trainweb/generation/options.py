@@ -36,6 +36,12 @@ NEUTRAL: Mapping[str, Any] = {
     "forced_bos_token_id": None,
     "forced_eos_token_id": None,
     "sequence_bias": None,
+    "guidance_scale": 1.0,
+    "exponential_decay_length_penalty": None,
+    "stop_strings": None,
+    "penalty_alpha": None,
+    "top_h": None,
+    "watermarking_config": None,
 }
 """Settings of transformers that `generate` does not have, with the values at which they change nothing."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -75,13 +76,27 @@ class Pretrained:
         except ImportError:
             warn("tokenizer.json is not read: tokenizers is not installed. Install that package, or give 'tokenizer'.")
             return None
-        made = Tokenizer.from_file(str(path))
+        with _faults_of(path.name):
+            made = Tokenizer.from_file(str(path))
         # The file may hold those of the last text that it was used for.
         made.no_truncation()
         made.no_padding()
         end = read_object(self.folder / "tokenizer_config.json").get("eos_token")
         text = end.get("content") if isinstance(end, dict) else end
+        if not isinstance(text, str | None):
+            raise messages.BAD_SETTING(name="eos_token of tokenizer_config.json", value=text, expected="text")
         return RepositoryTokenizer(made, None if text is None else made.token_to_id(text))
+
+
+@contextmanager
+def _faults_of(name: str) -> Iterator[None]:
+    """Name the file of a tokenizer in faults of the package tokenizers, whose panics are no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise messages.BAD_TOKENIZER(name=name, fault=str(error)) from error
 
 
 def generation_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +112,7 @@ def generation_of(config: Mapping[str, Any]) -> dict[str, Any]:
         found["temperature"] = SAMPLED["temperature"] if given["temperature"] is None else given["temperature"]
         found["top_k"] = (SAMPLED["top_k"] if given["top_k"] is None else given["top_k"]) or None
         found["top_p"] = given["top_p"]
-    ignored = [name for name, value in NEUTRAL.items() if config.get(name) not in (None, value)]
+    ignored = [name for name, value in NEUTRAL.items() if config.get(name) not in (None, value, [], {})]
     if ignored:
         warn(f"generation_config.json has {', '.join(ignored)}, which generate of trainweb does not have.")
     return found
@@ -117,15 +132,23 @@ class RepositoryTokenizer:
     def __init__(self, tokenizer: Any, eos_token_id: int | None) -> None:
         self.tokenizer, self.eos_token_id = tokenizer, eos_token_id
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The token ids of a text.
 
         Parameters
         ----------
         text
             The text.
+        add_special_tokens
+            Add the tokens that the tokenizer puts around texts.
+
+        Raises
+        ------
+        ModelError
+            The tokenizer fails, as for a word that it lacks.
         """
-        ids: list[int] = self.tokenizer.encode(text).ids
+        with _faults_of("tokenizer.json"):
+            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def decode(self, ids: list[int]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 2891385465
+FINGERPRINT: Final = 4165071464
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -110,6 +110,11 @@ NEXT_UPDATE: Final = 1
 NEXT_UNDO: Final = 2
 NEXT_FAIL: Final = 3
 NEXT_END: Final = 4
+
+# Kinds of plans that a session loads: steps are evicted, and plans without feeds have little workspace apart.
+LOAD_NO_FEEDS: Final = 0
+LOAD_STEP: Final = 1
+LOAD_FEEDS: Final = 2
 
 # float16 or bfloat16, as their bits, to float32 and back, rounded to nearest even; exact but for the payload of a NaN
 HALF_TO_FLOAT: Final = 0

@@ -16,6 +16,7 @@ from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import CheckpointError
 from trainweb.lora.adapter import Adapter
 from trainweb.lora.config import shown
+from trainweb.model.floats import OTHER_FLOATS, converted
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.writer import write_model
 from trainweb.training.parameters import ParameterStore
@@ -55,6 +56,8 @@ class AdaptedModel(ABC):
     parameter_names: list[str]
     _whole: Sequence[str] = ()
     """Trained parameters of the base."""
+    _copies: Mapping[str, str] = {}
+    """Trained parameters of the base, by the names of other modules that are tied to them."""
     _stopped: Sequence[str] = ()
     """Tensors that are constants for gradients."""
 
@@ -82,8 +85,8 @@ class AdaptedModel(ABC):
         source : TrainingSession or CheckpointState, optional
             Who learned.
         """
-        held = {n: self._read(n, source) for n in self.parameter_names}
-        return Adapter({n: self._turned(t) for n, t in held.items()}, self.config)
+        held = {n: self._turned(self._read(n, source)) for n in self.parameter_names}
+        return Adapter(held | {n: held[own].renamed(n) for n, own in self._copies.items()}, self.config)
 
     def load_adapter(self, target: Source, adapter: Adapter) -> None:
         """Continue with another adapter of the same targets and rank, without compiling again. Moments stay.
@@ -114,19 +117,23 @@ class AdaptedModel(ABC):
         if type(instance_of(Adapter, "adapter", adapter).config) is not type(self.config):
             given, own = adapter.config.peft_type, self.config.peft_type
             raise CheckpointError(f"The adapter has peft_type {given}, and this model was made for {own}.")
-        tensors = {n: t for n, t in adapter.tensors.items() if not self._is_base(n, t)}
+        beside = {n: base for n in adapter.tensors if (base := self._base_of(n)) is not None}
+        tensors = {n: t for n, t in adapter.tensors.items() if n not in beside}
         expected = {n: self._turned(self._start(n)).shape for n in self.parameter_names}
         if set(tensors) != set(expected):
             missing, more = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
             said = [f"{what} {shown(names[0])}" for what, names in (("lacks", missing), ("has", more)) if names]
             raise CheckpointError(f"The adapter is of another model: it {' and '.join(said)}.")
         self._check_config(adapter.config)
+        for name, base in beside.items():
+            self._check_base(name, base, adapter.tensors)
         for name, tensor in tensors.items():
-            if tensor.dtype != "float32" or tensor.shape != expected[name]:
+            if tensor.dtype not in ("float32", *OTHER_FLOATS) or tensor.shape != expected[name]:
                 raise CheckpointError(
                     f"{name!r} of the adapter is {tensor.dtype}{list(tensor.shape)}, not float32{list(expected[name])}."
                 )
-            _check_finite(tensor, "of the adapter")
+            tensors[name] = converted(tensor, "float32")
+            _check_finite(tensors[name], "of the adapter")
         return {name: self._turned(tensor) for name, tensor in tensors.items()}
 
     def merge(self, source: Source | Adapter, path: str | Path | None = None) -> bytes | None:
@@ -182,9 +189,13 @@ class AdaptedModel(ABC):
         """A parameter as PEFT stores it, or back."""
         return tensor
 
-    def _is_base(self, name: str, tensor: Tensor) -> bool:
-        """True for a weight of the base in PEFT's file."""
-        return False
+    def _base_of(self, name: str) -> str | None:
+        """The tensor of the base that a key of PEFT's file repeats; None for what the adapter learned."""
+        return None
+
+    def _check_base(self, name: str, own: str, tensors: Mapping[str, Tensor]) -> None:
+        """Raise CheckpointError where a tensor of a file is not the one that it repeats; a prompt repeats none."""
+        raise CheckpointError(f"{shown(name)} of the adapter is the base model's {shown(own)}.")
 
     def _start(self, name: str) -> Tensor:
         return self.start[name] if name in self.start else self.base.initializers[name]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from trainweb.arguments import mapping
 from trainweb.errors import LimitError, ModelError
 
+T = TypeVar("T")
 INITS = ("default", "gaussian")
 MOST_RANK = 2**16
 """No layer is as wide; beyond it memory is the limit."""
@@ -19,7 +20,9 @@ LEAST_FLOAT32, MOST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 """Of normal numbers: the scaling is a float32 of the model."""
 
 READ = {
+    "alpha_pattern",
     "bias",
+    "ensure_weight_tying",
     "fan_in_fan_out",
     "init_lora_weights",
     "lora_alpha",
@@ -27,6 +30,7 @@ READ = {
     "modules_to_save",
     "peft_type",
     "r",
+    "rank_pattern",
     "target_modules",
     "use_dora",
     "use_rslora",
@@ -50,6 +54,11 @@ WITHOUT_EFFECT = {
 """Settings of PEFT that say where an adapter comes from, or that only others give a meaning."""
 INITS_OF_PEFT = ("true", "false", "gaussian", "orthogonal", "eva")
 """Ways to start A and B that leave the base and what is trained as they are: peft/tuners/lora/layer.py."""
+CHOOSING = ("exclude_modules", "layers_pattern", "layers_to_transform")
+"""Settings of PEFT that narrow the choice of modules, and are not read."""
+MERGE = " In PEFT, merge_and_unload() puts the adapter into the base. Export that model."
+ALL_LINEAR = "all-linear"
+"""PEFT's word for all products but the head."""
 MOST_SHOWN, MOST_LISTED = 80, 20
 """Characters of a value, and entries of a list, in messages."""
 
@@ -60,8 +69,8 @@ class LoraConfig:
 
     Attributes
     ----------
-    targets : tuple of str
-        Modules that have an adapter.
+    targets : tuple of str, or str
+        Modules that have an adapter: names or last parts of names, or an expression that matches whole names.
     rank : int
         Rows of A and columns of B.
     alpha : float
@@ -75,13 +84,17 @@ class LoraConfig:
         Modules whose own parameters are trained whole and saved with the adapters, such as a new head.
     fan_in_fan_out : bool
         The base stores weights as (in, out). It changes nothing here: the file of the model says it, too.
+    rank_pattern, alpha_pattern : dict
+        Other ranks and alphas of some modules, by expressions for their names or last parts of names.
+    ensure_weight_tying : bool
+        A tied table of `modules_to_save` stays tied. Otherwise each module has a copy of it, as in PEFT.
     """
 
     peft_type: ClassVar[str] = "LORA"
     prefix: ClassVar[str] = "base_model.model."
     """PEFT's name of the base model in the keys of a file."""
 
-    targets: tuple[str, ...]
+    targets: tuple[str, ...] | str
     rank: int = 8
     alpha: float = 8
     dropout: float = 0.0
@@ -89,6 +102,9 @@ class LoraConfig:
     use_dora: bool = False
     modules_to_save: tuple[str, ...] = ()
     fan_in_fan_out: bool = False
+    rank_pattern: Mapping[str, int] = field(default_factory=dict)
+    alpha_pattern: Mapping[str, float] = field(default_factory=dict)
+    ensure_weight_tying: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1:
@@ -100,11 +116,32 @@ class LoraConfig:
             raise ModelError(
                 f"alpha is {shown(self.alpha)}; it must be a positive number, and float32 must hold alpha / rank."
             )
-        for name in ("use_rslora", "use_dora", "fan_in_fan_out"):
+        for name in ("use_rslora", "use_dora", "fan_in_fan_out", "ensure_weight_tying"):
             if not isinstance(getattr(self, name), bool):
                 raise ModelError(f"{name} is {shown(getattr(self, name))}; it must be true or false.")
         if not _is_number(self.dropout) or not 0 <= self.dropout < 1:
             raise ModelError(f"dropout is {shown(self.dropout)}; it must be at least 0 and less than 1.")
+        for name in ("rank_pattern", "alpha_pattern"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ModelError(f"{name} is {shown(getattr(self, name))}; it must be an object.")
+            for pattern, value in getattr(self, name).items():
+                try:
+                    re.compile(pattern)
+                except (re.error, RecursionError, OverflowError, TypeError) as error:
+                    raise ModelError(f"{name}: {shown(pattern)} is not an expression: {error}.") from error
+                replace(self, **{name.partition("_")[0]: value, "rank_pattern": {}, "alpha_pattern": {}})
+
+    def of(self, module: str) -> LoraConfig:
+        """The settings of one module: the first pattern counts that matches its name or the last parts of it.
+
+        Parameters
+        ----------
+        module : str
+            Its name.
+        """
+        rank = _matched(self.rank_pattern, module, self.rank)
+        alpha = _matched(self.alpha_pattern, module, self.alpha)
+        return replace(self, rank=rank, alpha=alpha, rank_pattern={}, alpha_pattern={})
 
     @property
     def scaling(self) -> float:
@@ -113,7 +150,9 @@ class LoraConfig:
 
     def to_peft(self) -> dict[str, Any]:
         """The contents of PEFT's `adapter_config.json`."""
-        return {
+        tying = {"ensure_weight_tying": True} if self.ensure_weight_tying else {}  # older PEFT does not know it
+        return tying | {
+            "alpha_pattern": dict(self.alpha_pattern),
             "base_model_name_or_path": None,
             "bias": "none",
             "fan_in_fan_out": self.fan_in_fan_out,
@@ -124,7 +163,8 @@ class LoraConfig:
             "modules_to_save": list(self.modules_to_save) or None,
             "peft_type": self.peft_type,
             "r": self.rank,
-            "target_modules": list(self.targets),
+            "rank_pattern": dict(self.rank_pattern),
+            "target_modules": self.targets if isinstance(self.targets, str) else list(self.targets),
             "task_type": None,
             "use_dora": self.use_dora,
             "use_rslora": self.use_rslora,
@@ -146,7 +186,7 @@ class LoraConfig:
         """
         check_peft(cls.peft_type, values, READ | WITHOUT_EFFECT)
         if (values.get("bias") or "none") != "none":
-            raise ModelError(f"adapter_config.json: bias = {shown(values['bias'])} is not supported.")
+            raise ModelError(f"adapter_config.json: bias = {shown(values['bias'])} is not supported.{MERGE}")
         start = values.get("init_lora_weights", True)
         if str(start).lower() not in INITS_OF_PEFT:
             raise ModelError(
@@ -154,9 +194,10 @@ class LoraConfig:
                 "the base, or which matrices are trained. PEFT makes a plain adapter of pissa, olora, corda and "
                 "lora_ga by save_pretrained(folder, path_initial_model_for_weight_conversion=...)."
             )
+        targets = values.get("target_modules") or ()
         try:
             return cls(
-                _names("target_modules", values.get("target_modules") or ()),
+                targets if isinstance(targets, str) else _names("target_modules", targets),
                 values["r"],
                 values["lora_alpha"],
                 values.get("lora_dropout", 0.0),
@@ -164,6 +205,9 @@ class LoraConfig:
                 values.get("use_dora") or False,
                 _names("modules_to_save", values.get("modules_to_save") or ()),
                 values.get("fan_in_fan_out") or False,
+                values.get("rank_pattern") or {},
+                values.get("alpha_pattern") or {},
+                values.get("ensure_weight_tying") or False,
             )
         except KeyError as error:
             raise ModelError(f"adapter_config.json: {error.args[0]!r} is missing.") from error
@@ -177,19 +221,23 @@ def check_peft(peft_type: str, values: Mapping[str, Any], known: Collection[str]
     for name, value in values.items():
         # An empty list or dict, None and False all say that a setting is not used.
         if value and name not in known:
-            raise ModelError(f"adapter_config.json: {shown(name)[1:-1]} = {shown(value)} is not supported.")
+            way = MERGE if peft_type == "LORA" else ""
+            if name in CHOOSING:
+                way = " In PEFT, set it to None and 'target_modules' to model.targeted_module_names, and save again."
+            raise ModelError(f"adapter_config.json: {shown(name)[1:-1]} = {shown(value)} is not supported.{way}")
 
 
-def chosen(patterns: Sequence[str] | str, modules: Sequence[str], argument: str, *, any_of: bool = False) -> list[str]:
-    """The modules that names, ends of dotted names or regular expressions stand for, as PEFT understands them.
+def chosen(patterns: Sequence[str] | str, modules: Sequence[str], argument: str, *, of_peft: bool = False) -> list[str]:
+    """The modules that names, ends of names or regular expressions stand for, as PEFT understands them.
 
     A list holds names or the last parts of names (`q_proj` is every `...q_proj`); a str is a name, such a part, or a
-    regular expression that must match a whole name. With `any_of` it is enough that one of them stands for a module.
+    regular expression that must match a whole name. Of `modules_to_save`, an end is enough: `classifier` is
+    `pre_classifier`, too. With `of_peft`, a str is an expression, and names without a module are left out.
 
     Raises
     ------
     ModelError
-        One of them stands for no module.
+        One of them stands for no module, or with `of_peft` none stands for any.
     """
     from trainweb.settings import matching
 
@@ -197,15 +245,16 @@ def chosen(patterns: Sequence[str] | str, modules: Sequence[str], argument: str,
         raise TypeError(f"'{argument}' must be names of modules, got {shown(patterns)}.")
     found: set[str] = set()
     missing: list[str] = []
+    is_expression, joint = of_peft and isinstance(patterns, str), "" if argument == "modules_to_save" else "."
     for pattern in [patterns] if isinstance(patterns, str) else list(patterns):
         if not isinstance(pattern, str):
             raise ModelError(f"{argument} must be names of modules, not {shown(pattern)}.")
-        ends = [m for m in modules if m == pattern or m.endswith(f".{pattern}")]
-        matches = ends or matching(pattern, modules)
+        ends = [m for m in modules if m == pattern or (pattern and m.endswith(f"{joint}{pattern}"))]
+        matches = matching(pattern, modules) if is_expression or not ends else ends
         if not matches:
             missing.append(pattern)
         found.update(matches)
-    if missing and not (any_of and found):
+    if missing and not (of_peft and found):
         raise ModelError(_no_module(missing[0], modules, argument))
     return [m for m in modules if m in found]
 
@@ -235,6 +284,11 @@ def shown(value: object) -> str:
     except ValueError:  # an integer of thousands of digits
         return f"an {type(value).__name__} of thousands of digits"
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def _matched(pattern: Mapping[str, T], module: str, default: T) -> T:
+    """The value of the first expression that matches a module: peft/utils/other.py, get_pattern_key."""
+    return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", module)), default)
 
 
 def _is_number(value: object) -> bool:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from trainweb.errors import UnsupportedError
 from trainweb.lora.config import LoraConfig
-from trainweb.model.graph import Node, Tensor
+from trainweb.model.graph import FX_NODE, Node, Tensor
 
 
 class Emitter(Protocol):
@@ -200,6 +200,7 @@ class EmbeddingKind(LoraKind):
 
     def emit(self, emitter: Emitter, nodes: list[Node], site: Node, source: str, tag: str) -> str:
         low = emitter.node(nodes, "Gather", [emitter.turned(emitter.a), source], f"{tag}lora_low")
+        nodes[-1].notes = {FX_NODE: site.notes.get(FX_NODE, "")}  # a padding word has no gradient here, either
         return emitter.node(nodes, "MatMul", [low, emitter.turned(emitter.b)], f"{tag}lora_out")
 
     def merge(self, layer: Layer, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, bool]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from trainweb.artifacts.evidence import GENERATED, folded_from, module_of, notes_of
+from trainweb.artifacts.evidence import folded_from, generated_names, module_of, notes_of
 from trainweb.errors import ModelError
 from trainweb.lora.config import shown
 from trainweb.lora.kinds import EMBEDDING, KINDS, LINEAR, Layer, LoraKind
@@ -49,6 +49,7 @@ BITS = {"int4": 4, "uint4": 4} | {name: 8 * size for name, size in ITEM_SIZE.ite
 def find_layers(graph: Graph) -> list[Layer]:
     """All layers of the main graph, in its order."""
     weights = {name: _Weight(t) for name, t in graph.initializers.items() if t.dtype in (*NIBBLES, "float32", "uint8")}
+    generated = generated_names(graph)
     found: dict[tuple[str, str, LoraKind, bool], Layer] = {}
     taken: dict[str, tuple[str, str, LoraKind, bool]] = {}
     for node in graph.nodes:
@@ -66,7 +67,7 @@ def find_layers(graph: Graph) -> list[Layer]:
         made = _layer(node, weights)
         if made is None:
             continue
-        for module in _modules(graph, made, node):
+        for module in _modules(graph, made, node, generated):
             key = (module, made.weight, made.kind, made.rows_first)
             if module and taken.setdefault(module, key) == key:
                 made.module = module
@@ -90,7 +91,7 @@ class _Weight:
         return replace(self, is_turned=not self.is_turned)
 
 
-def _modules(graph: Graph, layer: Layer, node: Node) -> list[str]:
+def _modules(graph: Graph, layer: Layer, node: Node, generated: re.Pattern[str]) -> list[str]:
     """Names that the module of a node may have, the best one first."""
     name, path = layer.weight, node
     if layer.stored:
@@ -98,12 +99,14 @@ def _modules(graph: Graph, layer: Layer, node: Node) -> list[str]:
         # A quantizer keeps the value info of the weight that it replaces, with the exporter's notes.
         noted = folded_from(graph.value_info[name].notes) if name in graph.value_info else []
         name = noted[0] if noted else name
-    named = _module_of_weight(name)
+    named = _module_of_weight(name, generated)
     # A weight may be tied: its other uses are modules of their own.
     return [named, _rooted(_module_of_node(path), graph), f"{named}.{layer.kind.name}"]
 
 
-def default_targets(graph: Graph, layers: Sequence[Layer]) -> list[str]:
+def default_targets(
+    graph: Graph, layers: Sequence[Layer], families: Mapping[tuple[str, ...], str] = DEFAULT_TARGETS
+) -> list[str]:
     """Choose the modules to adapt: those of PEFT, else every product but the last.
 
     Raises
@@ -115,7 +118,7 @@ def default_targets(graph: Graph, layers: Sequence[Layer]) -> list[str]:
     places = {layer.module: order[id(layer.sites[0])] for layer in layers if layer.kind is LINEAR}
     modules = sorted(places, key=lambda module: places[module])
     tails = {module.rpartition(".")[2] for module in modules}
-    for family, sign in DEFAULT_TARGETS.items():
+    for family, sign in families.items():
         if tails.issuperset(family) and any(module.endswith(sign) for module in modules):
             return [module for module in modules if module.rpartition(".")[2] in family]
     if not modules:
@@ -158,12 +161,12 @@ def _of_nbits(kind: LoraKind, node: Node, tensor: Tensor) -> Layer:
 def is_stored_by_columns(graph: Graph, layer: Layer) -> bool:
     """True where PyTorch itself stores a product's weight as (in, out), as GPT-2's Conv1D does."""
     tensor = graph.initializers[layer.weight]
-    turned = GENERATED.fullmatch(tensor.name) or folded_from(notes_of(graph, tensor))
+    turned = generated_names(graph).fullmatch(tensor.name) or folded_from(notes_of(graph, tensor))
     return layer.kind is LINEAR and not layer.rows_first and not turned and tensor.name.endswith(".weight")
 
 
-def _module_of_weight(name: str) -> str:
-    if GENERATED.fullmatch(name):
+def _module_of_weight(name: str, generated: re.Pattern[str]) -> str:
+    if generated.fullmatch(name):
         return ""
     for attribute in _ATTRIBUTES:
         if name.endswith(attribute):

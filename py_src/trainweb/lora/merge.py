@@ -24,20 +24,24 @@ def merged_weights(base: Graph, layers: Sequence[Layer], config: LoraConfig, hel
     result.initializers |= {n: t for n, t in held.items() if n in result.initializers}
     copies = dict(zip(map(id, base.nodes), result.nodes, strict=True))
     for layer in layers:
-        tensor = _merged(result.initializers[layer.weight], layer, config, held)
+        tensor = _merged(result.initializers[layer.weight], layer, config.of(layer.module), held)
         sites = {id(site) for site in layer.sites}
         if all(id(node) in sites for node in _readers(base, layer.weight)):
             result.initializers[layer.weight] = tensor
             continue
-        own = tensor.renamed(f"{layer.module}.merged_weight")
-        result.initializers[own.name] = own
-        turned = f"{own.name}.turned"
-        for site in layer.sites:
-            node = copies[id(site)]
-            node.inputs[layer.kind.weight_at] = turned if layer.kind.reads_turned(layer, node) else own.name
-        if any(turned in node.inputs for node in result.nodes):
-            result.nodes.insert(0, Node("Transpose", [own.name], [turned], {"perm": [1, 0]}, "", turned))
+        give_weight(result, layer, [copies[id(site)] for site in layer.sites], tensor, "merged_weight")
     return prune_constants(prune(result))
+
+
+def give_weight(graph: Graph, layer: Layer, sites: Sequence[Node], tensor: Tensor, attribute: str) -> None:
+    """Let the sites of a layer, nodes of `graph`, read a tensor of their own."""
+    own = tensor.renamed(f"{layer.module}.{attribute}")
+    graph.initializers[own.name] = own
+    turned = f"{own.name}.turned"
+    for node in sites:
+        node.inputs[layer.kind.weight_at] = turned if layer.kind.reads_turned(layer, node) else own.name
+    if any(turned in node.inputs for node in sites):
+        graph.nodes.insert(0, Node("Transpose", [own.name], [turned], {"perm": [1, 0]}, "", turned))
 
 
 def _readers(graph: Graph, weight: str) -> list[Node]:
@@ -57,7 +61,7 @@ def column_norms(base: Graph, layers: Sequence[Layer], config: LoraConfig) -> di
     """The magnitudes that training starts from: the norms of the weights' columns."""
     found = {}
     for layer in layers:
-        name = names_of(layer, config)
+        name = names_of(layer, config.of(layer.module))
         magnitude = list(name)[2]
         axis = 1 if layer.rows_first else 0
         node = Node("ReduceL2", ["W"], ["norm"], {"axes": [axis], "keepdims": 0})

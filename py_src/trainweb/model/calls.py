@@ -1,8 +1,9 @@
-"""The notes of torch's dynamo exporter about the call of torch that became a node."""
+"""The notes of torch's dynamo exporter about calls of torch that became nodes, and about the module."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from trainweb.errors import UnsupportedError
 from trainweb.model.graph import FX_NODE, Node
@@ -12,6 +13,11 @@ _CROSS_ENTROPY = re.compile(
     r"target=torch\.ops\.aten\.cross_entropy_loss\.default\]\(args = \((.*)\), kwargs = \{(.*)\}"
 )
 _BAG = re.compile(r"target=torch\.ops\.aten\._?embedding_bag\w*\.\w+\]\(args = \((.*)\), kwargs = \{([^{}]*)\}\)")
+
+
+def listed_parameters(notes: Mapping[str, str]) -> list[str]:
+    """Names of all parameters of the source module in the notes on its graph; tied ones twice."""
+    return re.findall(r": PARAMETER target='([^']+)'", "\n".join(notes.values()))
 
 
 def padding_word(node: Node) -> int | None:
@@ -34,6 +40,16 @@ def label_smoothing(node: Node) -> float:
         raise UnsupportedError(
             f"The label_smoothing of the cross entropy {node} is {found!r}, which is not a number. Export it with one."
         ) from None
+
+
+_CALL = re.compile(r"target=torch\.ops\.aten\.(\w+)[^\]]*\]\((args = .*)\)", re.DOTALL)
+_ARGUMENT = re.compile(r"%(\w+)|\bNone\b")
+
+
+def call_of(node: Node) -> tuple[str, list[str]]:
+    """The call of torch that a node was made of, and its arguments that are tensors, in order: empty for None."""
+    call = _CALL.search(node.notes.get(FX_NODE, ""))
+    return (call[1], [argument[1] or "" for argument in _ARGUMENT.finditer(call[2])]) if call else ("", [])
 
 
 _FIRST = re.compile(r"target=torch\.ops\.aten\.(max|min)\.dim\]")

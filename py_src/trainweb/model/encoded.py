@@ -17,8 +17,10 @@ from .checks import check_name
 from .graph import EXPORTER_NOTES, FX_NODE
 from .schema import messages
 
-_TELLS = re.compile(r"%detach|aten\.(_?embedding|(max|min)\.dim\b|clamp\.Tensor|cross_entropy_loss)")
+TELLS = re.compile(r"%detach|aten\.(_?embedding|(max|min)\.dim\b|clamp\.Tensor|cross_entropy_loss)")
 """Of the exporter's own nodes these kinds matter."""
+_NAMES = re.compile(r"%[pbc]_|%(new_)?(ones|zeros|full)|%clone|_norm")
+"""These tell which of equal tensors a node reads: parameters, buffers and constants among its arguments, and norms."""
 KEPT_KEYS = frozenset(key.encode() for key in EXPORTER_NOTES)
 
 # Tags of the fields of a length up to 127, field number and wire type; the byte after a tag is that length.
@@ -84,7 +86,11 @@ def notes(entries: Sequence[bytes]) -> dict[str, str]:
         return {}
     # Python's protobuf goes through a copy faster than through its own list.
     found = properties(data for data in entries[:] if _may_be_kept(data))
-    return {key: value for key, value in found if key in EXPORTER_NOTES and (key != FX_NODE or _TELLS.search(value))}
+    return {
+        key: value
+        for key, value in found
+        if key in EXPORTER_NOTES and (key != FX_NODE or TELLS.search(value) or _NAMES.search(value))
+    }
 
 
 def _may_be_kept(data: bytes) -> bool:

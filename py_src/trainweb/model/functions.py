@@ -6,10 +6,33 @@ from typing import Any
 
 from ..errors import LimitError, ModelError, UnsupportedError
 from .checks import check_name, check_opsets
-from .graph import TRAINWEB
+from .graph import TRAINWEB, Node
 
 MAX_DEPTH = 50
 """Functions calling functions; exporters reach 5. Inlining recurses, and Python has a limit."""
+
+CHANGES = {
+    8: "MaxPool",
+    9: "BatchNormalization Scan Upsample",
+    10: "AveragePool MaxPool Slice TopK",
+    11: "Clip Constant DepthToSpace Gemm Pad Resize TopK",
+    12: "ArgMax ArgMin Constant Dropout GatherND",
+    13: "DequantizeLinear Hardmax LogSoftmax QuantizeLinear ReduceSum Resize Softmax Split Squeeze Unsqueeze",
+    14: "BatchNormalization GRU LSTM RNN Reshape",
+    15: "Shape",
+    16: "RoiAlign ScatterElements ScatterND",
+    18: "LpPool OptionalHasElement Pad ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean "
+    "ReduceMin ReduceProd ReduceSumSquare Resize Split",
+    19: "AveragePool Cast CastLike QuantizeLinear",
+    20: "DFT GridSample",
+    21: "DequantizeLinear GroupNormalization QuantizeLinear",
+    23: "DequantizeLinear QuantizeLinear",
+    24: "Attention Cast CastLike",
+    25: "Attention",
+    27: "Range",
+    28: "BitShift Mod SpaceToDepth",
+}
+"""Operators of ai.onnx whose inputs, outputs, attributes or meaning an opset changed. Other versions only add types."""
 
 Key = tuple[str, str, str]
 """Domain, name, overload."""
@@ -34,17 +57,20 @@ class Function:
         self.defaults = list(proto.attribute_proto)
         self.opsets = check_opsets(proto.opset_import, what)
 
-    def check_opsets(self, models: dict[str, int]) -> None:
-        """Check that the function is for the model's opsets: a graph has one per domain."""
-        for domain, version in self.opsets.items():
-            if models.setdefault(domain, version) != version:
-                raise UnsupportedError(
-                    f"function {self.name!r} uses opset {version} of {domain or 'ai.onnx'!r}, "
-                    f"the model opset {models[domain]}; one version is supported",
-                    op=self.name,
-                    domain=domain,
-                    opset=version,
-                )
+    def check_opset(self, node: Node, models: dict[str, int]) -> None:
+        """Check that a node of the function means the same in the model's opset: a graph has one per domain."""
+        version = self.opsets.get(node.domain, models.get(node.domain, 1))
+        first, last = sorted((version, models.setdefault(node.domain, version)))
+        changed = any(first < since <= last and node.op_type in names.split() for since, names in CHANGES.items())
+        if changed or (node.domain and first < last):
+            raise UnsupportedError(
+                f"{node}: function {self.name!r} uses opset {version} of {node.domain or 'ai.onnx'!r}, the model opset "
+                f"{models[node.domain]}, and {node.op_type} differs between them. Convert the model to one opset.",
+                op=node.op_type,
+                domain=node.domain,
+                opset=version,
+                node=node.name,
+            )
 
 
 class Frame:

@@ -64,6 +64,8 @@ SCOPES = "pkg.torch.onnx.name_scopes"
 """Names of the modules whose forward made a node, from the outermost, and that of torch's operator."""
 SMOOTHING = "trainweb.label_smoothing"
 """Key of the note on a loss that its label smoothing was put back as the file was read: the smoothing."""
+OWN_OUTPUTS = "trainweb.own_outputs"
+"""Key of an eval model's metadata: the outputs of the base model, as a JSON list of names."""
 EXPORTER_NOTES = frozenset(
     {
         DECLARED_TYPE,

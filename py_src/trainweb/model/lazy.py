@@ -30,6 +30,8 @@ class Place:
         The range in it.
     conversion : (str, str) or ()
         Which type of float lies there, and as which it is wanted; empty where it is wanted as it is.
+    rows : int
+        Rows of the matrix that lies there, if its transpose is wanted; else 0.
     """
 
     store: str
@@ -37,6 +39,7 @@ class Place:
     offset: int
     nbytes: int
     conversion: tuple[str, str] | tuple[()] = ()
+    rows: int = 0
 
 
 class LazyTensor(Tensor):
@@ -106,6 +109,14 @@ def pieces_of(tensor: Tensor) -> Iterator[tuple[int, bytes | bytearray | memoryv
 def stays_outside(tensor: Tensor) -> bool:
     """Return whether a tensor's data stays outside of Python: it is large, and others can read it where it lies."""
     return isinstance(tensor, LazyTensor) and tensor.place is not None and tensor.nbytes >= LARGE
+
+
+def form_at_place(tensor: Tensor) -> tuple[str | int, ...]:
+    """The types of float at a tensor's place and of it, and rows of a matrix to transpose; empty for the same form."""
+    place = tensor.place if isinstance(tensor, LazyTensor) else None
+    if place is None or not place.rows:
+        return () if place is None else place.conversion
+    return *(place.conversion or (tensor.dtype, tensor.dtype)), place.rows
 
 
 def identity(tensor: Tensor) -> Hashable:

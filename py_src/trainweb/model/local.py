@@ -91,11 +91,11 @@ def of_descriptor(descriptor: int, name: str) -> OpenFile | bytes:
 def are_transposes(a: Buffer, b: Buffer, shape: tuple[int, ...], size: int) -> bool:
     """Return whether elements [rows, width] of `size` bytes are bit for bit the transpose of some [width, rows]."""
     rows, width = shape
-    left, right = (_elements(data, size) for data in (a, b))
+    left, right = (elements(data, size) for data in (a, b))
     return all(left[j::width] == right[j * rows : (j + 1) * rows] for j in range(width))
 
 
-def _elements(data: Buffer, size: int) -> memoryview:
+def elements(data: Buffer, size: int) -> memoryview:
     """Elements as unsigned integers of their size."""
     flat = memoryview(data).cast("B")
     if size == 1:

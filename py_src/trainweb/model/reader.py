@@ -8,11 +8,13 @@ import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..arguments import mapping
 from ..errors import LimitError, ModelError, UnsupportedError
+from .calls import listed_parameters
 from .checks import ONNX_DTYPES, Limits, check_dims, check_dtype, check_edges, check_name, check_opsets, check_shape
 from .encoded import notes, parse, plain_declaration, properties
 from .external_data import ExternalData, byte_view
@@ -238,6 +240,12 @@ def _split(data: bytes | memoryview | RangedFile, limits: Limits) -> SplitModel:
     return SplitModel(data if isinstance(data, RangedFile) else bytes(data), limits)
 
 
+def _absent(notes: Mapping[str, str], main: SplitModel) -> list[str]:
+    """Parameters of the source module that the main graph has no initializers of, as they are tied to others."""
+    held = {entry.name for entry in main.initializers()}
+    return [name for name in listed_parameters(notes) if name not in held]
+
+
 class _Reader:
     """State of reading one model."""
 
@@ -293,6 +301,8 @@ class _Reader:
         self._enter()
         graph = Graph(check_name(proto.name, "the name of a graph"), notes=notes(proto.metadata_props))
         what = f"graph {graph.name!r}"
+        if main:
+            self._tensors.absent = partial(_absent, graph.notes, main)
         for entry in main.initializers() if main else proto.initializer:
             tensor = self._tensor(entry)
             self._add_initializer(graph, tensor, frame)
@@ -445,6 +455,8 @@ class _Reader:
             raise ModelError(f"{op_type} node {name!r} has no outputs")
         if domain not in self._opsets and not (frame and domain in frame.function.opsets):
             raise ModelError(f"{node} uses domain {domain or 'ai.onnx'!r}, of which no opset is imported")
+        if frame:
+            frame.function.check_opset(node, self._opsets)
         attrs = self._attributes(proto.attribute, node, frame)
         node.attrs = {key: value for key, (_, value) in attrs.items()}
         return node, attrs
@@ -519,7 +531,6 @@ class _Reader:
     ) -> list[Node]:
         """The nodes of a function's body, for one call."""
         self._enter()
-        function.check_opsets(self._opsets)
         frame = Frame(function, f"{function.name}_{self._calls}/", caller)
         self._calls += 1
         through = frame.bind(call.inputs, call.outputs, str(call))

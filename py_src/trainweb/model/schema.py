@@ -11,7 +11,7 @@ from importlib import resources
 from types import SimpleNamespace
 from typing import Any
 
-from ..errors import TrainwebError
+from ..errors import EngineError
 
 SCHEMA_FILE = "onnx_schema.bin"
 
@@ -42,7 +42,7 @@ def messages() -> Any:
 
     Raises
     ------
-    TrainwebError
+    EngineError
         The schema was never built (a source checkout).
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -51,7 +51,7 @@ def messages() -> Any:
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise TrainwebError(
+        raise EngineError(
             f"trainweb/model/{SCHEMA_FILE} is missing: this is a source checkout that was not built; run ./build.sh"
         ) from error
     pool = descriptor_pool.DescriptorPool()

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from .. import messages
+
+SHARD = re.compile(r"(?!\.*$)[^/\\:\0]+")
 
 
 def shards(index: Path) -> list[str]:
     """Names of the files that an index of weights lists; they lie beside it."""
     found = read_object(index).get("weight_map", {})
     names: list[Any] = [*found.values()] if isinstance(found, dict) else [None]
-    if not all(isinstance(name, str) and Path(name).name == name not in ("", "..") for name in names):
+    if not all(isinstance(name, str) and SHARD.fullmatch(name) for name in names):
         raise messages.BAD_SHARDS(name=index.name)
-    return sorted({*names})
+    files = sorted({*names})
+    missing = next((name for name in files if not (index.parent / name).is_file()), None)
+    if missing is not None:
+        raise messages.NO_SHARD(name=index.name, file=missing)
+    return files
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from .checks import Limits, check_data, check_dtype, check_name, check_shape, ch
 from .external_data import ExternalData, parse_location
 from .graph import ITEM_SIZE, NIBBLES, Tensor, data_bytes
 from .remote import LOCATION, RemoteRange, tensor_of
-from .weights import Weights
+from .weights import Absent, Weights
 
 EXTERNAL = 1
 """`TensorProto.DataLocation`."""
@@ -49,12 +49,19 @@ TYPED_FIELDS = (
 
 
 class TensorReader:
-    """Converts tensors; keeps account of their bytes."""
+    """Converts tensors; keeps account of their bytes.
+
+    Attributes
+    ----------
+    absent : function
+        Returns the parameters that the exporter noted and the main graph has no initializers of.
+    """
 
     def __init__(self, limits: Limits, external: ExternalData) -> None:
         self._limits = limits
         self._external = external
         self._bytes = 0
+        self.absent: Absent = list
 
     def read(self, proto: Any, what: str = "") -> Tensor:
         """A `Tensor` of a TensorProto. `what` names it if it has no name."""
@@ -67,7 +74,7 @@ class TensorReader:
         weights = self._weights_of(proto, shape, what)
         if weights is not None:
             self.account(dtype, shape, what)
-            return weights.tensor(name, dtype, shape)
+            return weights.tensor(name, dtype, shape, self.absent)
         if proto.data_location == EXTERNAL:
             self.account(dtype, shape, what)
             data: bytes | memoryview | RemoteRange = self._external_data(proto, dtype, shape, what)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import cached_property
 
@@ -19,6 +19,8 @@ SPARE = f"{GIVEN}/spare"
 SUFFIX = ".safetensors"
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 """Types that a file may have instead of each other."""
+
+Absent = Callable[[], list[str]]
 
 
 class Weights:
@@ -50,8 +52,18 @@ class Weights:
                 found[tensor] = entry, data
         return found
 
-    def tensor(self, name: str, dtype: str, shape: tuple[int, ...]) -> Tensor:
+    def tensor(self, name: str, dtype: str, shape: tuple[int, ...], absent: Absent = list) -> Tensor:
         """The tensor of an initializer, in the type that the graph declares.
+
+        Parameters
+        ----------
+        name : str
+            The name of the initializer.
+        dtype, shape
+            What the graph declares.
+        absent : function, optional
+            Returns the parameters that the graph was made of and has no initializers of. An initializer that the files
+            do not have is tied to the one of its shape.
 
         Raises
         ------
@@ -59,15 +71,18 @@ class Weights:
             There is no such tensor, or it has another shape or kind of type. One of the files is not a safetensors
             file, or two have the same tensor.
         """
-        files = ", ".join(self.names)
+        files, source = ", ".join(self.names), name
         if name not in self._found:
+            tied = [other for other in absent() if other in self._found and self._found[other][0].shape == shape]
+            source = tied[0] if len(tied) == 1 else name
+        if source not in self._found:
             near = get_close_matches(name, self._found, 1)
             like = f" The nearest is {near[0]!r:.200}." if near else ""
             raise ModelError(
                 f"Initializer {name!r:.200} has no data in the model, and the weights ({files:.200}) have no tensor of "
                 f"that name.{like} Export the graph so that its initializers keep the names of the module's parameters."
             )
-        entry, data = self._found[name]
+        entry, data = self._found[source]
         if entry.shape != shape:
             raise ModelError(
                 f"Tensor {name!r:.200} of the weights ({files:.200}) has shape {list(entry.shape)}; the model declares "

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from trainweb.arguments import warn
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients
 from trainweb.errors import ModelError
-from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, Value, take_name
+from trainweb.model.graph import OWN_OUTPUTS, TRAINWEB, Graph, Node, Tensor, Value, take_name
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.onnxblock.transforms import (
     constants_to_initializers,
     for_evaluation,
+    held_norms,
     prune,
     running_statistics,
     train_batch_norms,
@@ -23,6 +26,11 @@ ACCUMULATED_SUFFIX = "_grad.accumulation.out"
 RESET = "lazy_reset_grad"
 """Input of the training model: gradients overwrite (true) or add up."""
 TRAINED_DTYPE = "float32"
+HELD = (
+    "Frozen statistics keep {count} of the batch normalizations in inference mode, though scale or bias is trained. "
+    "ONNX Runtime updates such statistics. For that, leave them out of the frozen parameters; the checkpoint has them "
+    "anyway."
+)
 
 
 @dataclass(slots=True)
@@ -57,7 +65,7 @@ def build_training_models(
     trainable: Sequence[str],
     frozen: Sequence[str],
     *,
-    batch_norm: str = "train",
+    batch_norm: str | None = None,
     stopped: Sequence[str] = (),
     updates: Mapping[str, str] | None = None,
     former: ShapeInference | None = None,
@@ -73,8 +81,8 @@ def build_training_models(
     frozen : sequence of str
         Initializers that become inputs without gradient. Running statistics of batch normalizations
         that train are added.
-    batch_norm : {"train", "as_exported"}
-        A BatchNormalization with a trainable scale or bias trains if all are in inference mode.
+    batch_norm : {"train", "as_exported"}, optional
+        Whether a BatchNormalization in inference mode with a trainable scale or bias trains. None: if all are in it.
     stopped : sequence of str
         Tensors that no gradient goes through.
     updates : mapping of str to str, optional
@@ -88,11 +96,13 @@ def build_training_models(
     forward = constants_to_initializers(graph)
     _check_parameters(forward, trainable, frozen)
     trained = set(trainable)
-    statistics = running_statistics(forward, trained, batch_norm)
+    statistics = running_statistics(forward, trained, batch_norm, frozen)
+    if kept := held_norms(forward, trained, frozen):
+        warn(HELD.format(count=kept))
     updates = updates or {}
     held = {*trainable, *frozen, *statistics, *updates}
     parameters = [t for name, t in forward.initializers.items() if name in held]
-    training = train_batch_norms(prune(_with_inputs(forward, parameters)), trained, batch_norm)
+    training = train_batch_norms(prune(_with_inputs(forward, parameters)), trained, batch_norm, frozen)
     wanted = [v.name for v in training.inputs if v.name in trained]
     training = build_gradients(training, loss.name, wanted, stopped=stopped, former=former)
     training = accumulate(training, wanted)
@@ -107,6 +117,34 @@ def build_training_models(
         [t for t in parameters if t.name in trained],
         [t for t in parameters if t.name not in trained],
     )
+
+
+def note_own_outputs(models: TrainingModels, before: Collection[str], outputs: Iterable[str]) -> None:
+    """Note the outputs of the base model in the eval model, which may give others and a loss made of them.
+
+    A loss that trains its own layers is a part of the model: then nothing is noted.
+
+    Parameters
+    ----------
+    models
+        Training and eval model.
+    before
+        Names of the base model's tensors, before a loss was added.
+    outputs
+        Those that the loss takes.
+    """
+    graph, made = models.evaluation, models.evaluation.producers()
+    graph.metadata.pop(OWN_OUTPUTS, None)
+    own = [name for name in outputs if name in before and name in made]
+    loss, *others = (v.name for v in graph.outputs)
+    if not own or loss in own or any(t.name not in before for t in models.trainable):
+        return
+    of_loss = {v.name for v in graph.inputs if v.name not in before}
+    for node in graph.nodes:
+        if not of_loss.isdisjoint(node.inputs):
+            of_loss.update(node.outputs)
+    names = [*own, *(name for name in others if name not in of_loss)]
+    graph.metadata[OWN_OUTPUTS] = json.dumps(list(dict.fromkeys(names)), ensure_ascii=False)
 
 
 def _assign(graph: Graph, updates: Mapping[str, str]) -> None:

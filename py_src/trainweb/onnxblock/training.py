@@ -8,7 +8,7 @@ from trainweb.errors import ModelError, SessionError
 from trainweb.model.graph import Graph, Tensor
 from trainweb.onnxblock import context
 from trainweb.onnxblock.blocks import Block
-from trainweb.onnxblock.models import TrainingModels, build_training_models, with_outputs
+from trainweb.onnxblock.models import TrainingModels, build_training_models, note_own_outputs, with_outputs
 from trainweb.onnxblock.protos import to_model_proto, to_tensor_protos
 
 
@@ -78,8 +78,12 @@ class TrainingBlock(Block):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Build the models from the current one, to which the loss and its inputs are added."""
+        context.current().sync()
+        base = context.current().graph
+        before, outputs = set(base.names()), [v.name for v in base.outputs]
         results, graph = _built(self, *args, **kwargs)
         self._models = self._make(graph)
+        note_own_outputs(self._models, before, [a for a in args if isinstance(a, str)] or outputs)
         context.current().graph.outputs = list(graph.outputs)
         return results
 

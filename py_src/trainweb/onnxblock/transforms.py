@@ -90,48 +90,76 @@ def _trains(node: Node, opset: int) -> bool:
     return len([name for name in node.outputs if name]) > 1
 
 
-def _trained_batch_norms(graph: Graph, trainable: Collection[str], batch_norm: str) -> list[Node]:
+def _trained_batch_norms(
+    graph: Graph, trainable: Collection[str], batch_norm: str | None, held: Collection[str]
+) -> list[Node]:
     """Return the batch normalizations that normalize by the statistics of the batch in training.
 
-    "train" adds the ones with a trainable scale or bias in files without any in training mode, as of a module exported
-    in evaluation mode. If some are in training mode, the others were kept out of it on purpose.
+    "as_exported" takes the ones in training mode in the file, "train" also the ones with a trainable scale or bias.
+    None is "train" for files without any in training mode, as of a module exported in evaluation mode. If some are in
+    training mode, the others were kept out of it on purpose. Nodes whose statistics are computed keep their mode, and
+    do not count. Statistics in `held` stay as they are.
     """
-    opset = graph.opsets.get("", 1)
-    nodes = list(_batch_norms(graph))
-    exported = [node for node in nodes if _trains(node, opset)]
-    if exported or batch_norm != "train":
-        return exported
-    return [node for node in nodes if any(node.inputs[i] in trainable for i in AFFINE)]
+    opset, frozen = graph.opsets.get("", 1), set(held)
+    computed = {name for node in graph.nodes if node.op_type != "Constant" for name in node.outputs}
+    nodes = [(node, _trains(node, opset), computed.isdisjoint(_statistics(node))) for node in _batch_norms(graph)]
+    if batch_norm is None and not any(trains and counts for _, trains, counts in nodes):
+        batch_norm = "train"
+
+    def is_trained(node: Node, trains: bool, counts: bool) -> bool:
+        if not counts:
+            return trains
+        retrains = batch_norm == "train" and any(node.inputs[i] in trainable for i in AFFINE)
+        return (trains or retrains) and frozen.isdisjoint(_statistics(node))
+
+    return [node for node, *mode in nodes if is_trained(node, *mode)]
 
 
-def retrained_norms(graph: Graph, trainable: Collection[str], batch_norm: str) -> int:
+def _statistics(node: Node) -> list[str]:
+    return [node.inputs[i] for i in STATISTICS]
+
+
+def retrained_norms(
+    graph: Graph, trainable: Collection[str], batch_norm: str | None, held: Collection[str] = ()
+) -> int:
     """Return the number of batch normalizations that train by the batch's statistics though the file says otherwise."""
     opset = graph.opsets.get("", 1)
-    return sum(not _trains(node, opset) for node in _trained_batch_norms(graph, trainable, batch_norm))
+    return sum(not _trains(node, opset) for node in _trained_batch_norms(graph, trainable, batch_norm, held))
 
 
-def running_statistics(graph: Graph, trainable: Collection[str], batch_norm: str) -> list[str]:
+def held_norms(graph: Graph, trainable: Collection[str], held: Collection[str]) -> int:
+    """Return the number of batch normalizations that `held` keeps from training though scale or bias are trained."""
+    found, kept = (_trained_batch_norms(graph, trainable, None, names) for names in ((), held))
+    own = {id(node) for node in kept}
+    return sum(id(node) not in own and any(node.inputs[i] in trainable for i in AFFINE) for node in found)
+
+
+def running_statistics(
+    graph: Graph, trainable: Collection[str], batch_norm: str | None, held: Collection[str] = ()
+) -> list[str]:
     """Running means and variances that the training model updates."""
-    return [
-        node.inputs[i]
-        for node in _trained_batch_norms(graph, trainable, batch_norm)
-        for i in STATISTICS
-        if node.inputs[i] in graph.initializers
-    ]
+    nodes = _trained_batch_norms(graph, trainable, batch_norm, held)
+    return [name for node in nodes for name in _statistics(node) if name in graph.initializers]
 
 
 def all_statistics(graph: Graph) -> set[str]:
     """Running means and variances of every batch normalization."""
-    return {node.inputs[i] for node in _batch_norms(graph) for i in STATISTICS}
+    return {name for node in _batch_norms(graph) for name in _statistics(node)}
 
 
-def train_batch_norms(graph: Graph, trainable: Collection[str], batch_norm: str) -> Graph:
-    """Batch normalizations that train become BatchNormInternal, which updates the statistics."""
+def train_batch_norms(
+    graph: Graph, trainable: Collection[str], batch_norm: str | None, held: Collection[str] = ()
+) -> Graph:
+    """Batch normalizations that train become BatchNormInternal, which updates the statistics.
+
+    The others are in inference mode.
+    """
     result = graph.copy()
-    used = set(result.names())
-    trained = {id(node) for node in _trained_batch_norms(result, trainable, batch_norm)}
+    used, consumed = set(result.names()), _consumed(result)
+    trained = {id(node) for node in _trained_batch_norms(result, trainable, batch_norm, held)}
     for index, node in enumerate(_batch_norms(result)):
         if id(node) not in trained:
+            _infer(node, consumed)  # of the training model
             continue
         y, *running = list(node.outputs[:3])
         suffixes = ("running_mean", "running_var", "saved_mean", "saved_inv_std")
@@ -153,16 +181,25 @@ def train_batch_norms(graph: Graph, trainable: Collection[str], batch_norm: str)
 def for_evaluation(graph: Graph) -> Graph:
     """A copy in which Dropout and BatchNormalization are in inference mode."""
     result = graph.copy()
-    consumed = {name for node in result.nodes for name in node.inputs} | {v.name for v in result.outputs}
+    consumed = _consumed(result)
     for node in result.nodes:
         if node.op_type == "Dropout" and not node.domain:
             del node.inputs[2:]
         elif node.op_type == "BatchNormalization" and not node.domain:
-            if "training_mode" in node.attrs:
-                node.attrs["training_mode"] = 0
-            if not consumed.intersection(node.outputs[1:]):
-                del node.outputs[1:]
+            _infer(node, consumed)
     return prune_constants(result)
+
+
+def _consumed(graph: Graph) -> set[str]:
+    return {name for node in graph.nodes for name in node.inputs} | {v.name for v in graph.outputs}
+
+
+def _infer(node: Node, consumed: set[str]) -> None:
+    """Have a batch normalization in inference mode."""
+    if "training_mode" in node.attrs:
+        node.attrs["training_mode"] = 0
+    if consumed.isdisjoint(node.outputs[1:]):
+        del node.outputs[1:]
 
 
 def prune_constants(graph: Graph) -> Graph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from trainweb.arguments import warn
 from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 CONSTANT_SEGMENT = 1
 """Statistics that are constants of the model are not updated."""
+ONE_VALUE = (
+    "A batch normalization in training mode gets one value for each channel: its output is its bias, and its running "
+    "variance falls to 0. Train on batches of several rows, or keep the stored statistics, as docs/export.md shows for "
+    "files of inference."
+)
+"""PyTorch raises there."""
 
 
 class _Rows(TypedDict):
@@ -271,6 +278,8 @@ class _BatchNorm(Op):
         self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Unpack[_Statistics]
     ) -> None:
         """Normalise by batch statistics."""
+        if x.size == scale.size:
+            warn(ONE_VALUE)
         b.emit(
             calls.BatchNormTrain(
                 x=x,

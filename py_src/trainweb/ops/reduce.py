@@ -469,6 +469,17 @@ class CumSum(Op):
             self.axis_of(given, x.rank)
         return TensorType(x.dtype, x.shape)
 
+    def evaluate(self, x: TensorType, axis: TensorType) -> tuple[Any, ...] | None:
+        if x.dtype in FLOATS:
+            return None
+        k = scalar(self, axis, "axis") % x.rank
+        sums, n, inner = list(x.value or ()), x.shape[k], prod(x.shape[k + 1 :])
+        step, first = (-inner, n - 1) if self.reverse else (inner, 0)
+        for i in range(len(sums))[:: -1 if self.reverse else 1]:
+            if i // inner % n != first:
+                sums[i] += sums[i - step]
+        return tuple(s - v for s, v in zip(sums, x.value or (), strict=True)) if self.exclusive else tuple(sums)
+
     def lower(self, b: Builder, outs: list[Buf], x: Buf, axis: Buf) -> None:
         assert axis.value is not None  # a static input
         k = axis.value[0] % len(x.shape)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Protocol
 
 from trainweb import messages
-from trainweb.errors import ModelError
+from trainweb.errors import LimitError, ModelError, TrainwebError
 from trainweb.generation.incremental import CACHE, IDS, LAST, LAST_POSITION, POSITIONS, SHORTEST, VIRTUAL
 from trainweb.ir.layout import PREPARED, STATE_LOADS, STATE_UPDATES
 from trainweb.model.graph import Tensor
@@ -23,6 +24,8 @@ FEW = 4
 """So many tokens are taken one by one, with the plan of new tokens, instead of with another plan."""
 LENGTHS = 128
 """Room in the cache comes in multiples of this, so that texts of similar lengths share plans."""
+FIRST = 1024
+"""The most room at first. It doubles when a text fills it: a text may end long before its last possible token."""
 
 
 class TokenHost(Protocol):
@@ -48,14 +51,15 @@ class Decoder:
         self._of: object = None
         """All else that the rows depend on: plans, their place and the parameters."""
         self._checked: set[tuple[str, bool]] = set()
+        self._rooms: dict[tuple[str, bool, int], int] = {}
+        """Lengths of caches, by the arguments of `length_for` but `count`."""
 
     def start(self) -> None:
-        """Forget the rows, so that a text does not depend on the ones before."""
-        self._tokens = []
+        """Forget and clear the rows, so that a text does not depend on the ones before."""
+        self._tokens, self._of = [], None
 
-    @staticmethod
-    def length_for(session: TokenHost, output: str, count: int, *, adapter: bool) -> int:
-        """Room for so many tokens: a multiple of LENGTHS, or just as much where the model takes no more.
+    def length_for(self, session: TokenHost, output: str, count: int, most: int, *, adapter: bool) -> int:
+        """Room for the `count` tokens of a text that gets `most`: a multiple of LENGTHS, or all that the model takes.
 
         Raises
         ------
@@ -63,19 +67,25 @@ class Decoder:
             The model does not take so many, or does not make tokens at all.
         """
 
-        def open_length(length: int) -> int:
-            session.forward(kind_of_tokens(output, length, 1, adapter=adapter))
-            return length
-
-        needed = max(count, SHORTEST)
-        try:
-            return open_length(-(-needed // LENGTHS) * LENGTHS)
-        except ModelError:
+        def fault_of(length: int) -> TrainwebError | None:
             try:
-                return open_length(needed)
-            except ModelError as error:
-                open_length(SHORTEST)  # the length is not at fault if this fails, too
-                raise messages.SEQUENCE_TOO_LONG(length=needed, fault=str(error)) from None
+                session.forward(kind_of_tokens(output, length, 1, adapter=adapter))
+            except (ModelError, LimitError) as error:
+                return error
+            return None
+
+        key, needed = (output, adapter, most), max(count, SHORTEST)
+        if needed > self._rooms.get(key, 0):
+            doubled = FIRST << (-(-needed // FIRST) - 1).bit_length()
+            room = min(doubled, -(-max(most, SHORTEST) // LENGTHS) * LENGTHS)
+            if fault_of(room) is not None:
+                fault = fault_of(needed)
+                if fault is not None:
+                    # The length is not at fault if the least fails, too.
+                    raise fault_of(SHORTEST) or messages.SEQUENCE_TOO_LONG(length=needed, fault=str(fault))
+                room = needed + bisect_left(range(needed, room), True, key=lambda n: fault_of(n) is not None) - 1
+            self._rooms[key] = room
+        return self._rooms[key]
 
     def logits(self, session: TokenHost, tokens: Sequence[int], output: str, length: int, *, adapter: bool) -> bytes:
         """float32 logits after these tokens; only rows that are not in the caches are computed.

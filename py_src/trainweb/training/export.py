@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trainweb import messages
 from trainweb.errors import ModelError
 from trainweb.model.floats import as_noted, with_declared_types
-from trainweb.model.graph import DECLARED_TYPE, Graph, Tensor, Value
+from trainweb.model.graph import DECLARED_TYPE, OWN_OUTPUTS, Graph, Tensor, Value
 from trainweb.model.lazy import Part
 from trainweb.model.writer import model_parts
 from trainweb.ops.frame.shapes import infer_shapes
@@ -86,12 +86,15 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
     declared = {v.name: v for v in graph.outputs} | graph.value_info
     declared = {name: v for name, v in declared.items() if not isinstance(v, Value) or v.shape is not None}
     result = graph.copy()
+    result.metadata.pop(OWN_OUTPUTS, None)
     result.nodes, result.outputs = nodes, []
     result.inputs = [v for v in graph.inputs if v.name in needed and v.name not in parameters]
     result.initializers = {n: t for n, t in graph.initializers.items() if n in needed}
     result.initializers.update({n: t for n, t in parameters.items() if n in needed})
     made = {o for n in nodes for o in n.outputs}
-    result.value_info = {n: v for n, v in graph.value_info.items() if n in made and n not in outputs}
+    # Of parameters it has the exporter's notes, by which a later build knows them.
+    described = made | result.initializers.keys()
+    result.value_info = {n: v for n, v in graph.value_info.items() if n in described and n not in outputs}
     # Without the loss: types that the model does not declare are inferred on the remaining nodes.
     types = declared if all(n in declared for n in outputs) else {**infer_shapes(result), **declared}
     result.outputs = [types[n] for n in outputs]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
@@ -21,7 +21,7 @@ from trainweb.errors import CheckpointError, ModelError, TrainwebError, Unsuppor
 from trainweb.ir.layout import GRADIENTS, PARAMETERS, PREPARED, STATE, STATE_LEARNING_RATE, STATE_STEP
 from trainweb.ir.shapes import TensorType
 from trainweb.loss_counts import LossCount, counted_loss
-from trainweb.metrics import Described, compared_with, with_metrics
+from trainweb.metrics import Described, with_metrics
 from trainweb.model.checks import Limits
 from trainweb.model.floats import cast_inputs
 from trainweb.model.graph import ITEM_SIZE, NIBBLES, Graph, Tensor, Value
@@ -40,6 +40,7 @@ from trainweb.ops.optim.operators import (
 )
 from trainweb.training.forward import GENERATE, PREDICT, Forward, forward_of
 from trainweb.training.halves import read_as_stored
+from trainweb.training.outputs import ModelOutputs, outputs_of
 from trainweb.training.parameters import Layout, ParameterSlot, Shape
 from trainweb.training.plans import check_segments, evaluate
 
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 HIDDEN_SUFFIXES = ("_grad", "_grad.accumulation.buffer", "_grad.accumulation.out")
 RESET = "lazy_reset_grad"
-_VIEWS = ("Flatten", "Reshape", "Transpose")
 MODELS = ("train_model", "eval_model", "optimizer_model")
 """The files of a session besides its checkpoint, as `TrainingSession` calls them."""
 
@@ -119,7 +119,11 @@ class SessionModels:
             self.segment_bytes[segment] = nbytes
         self.segment_bytes[STATE] = STATE_BYTES
         check_segments(self.segment_bytes)
-        self._fixed = self._fixed_parameters(train)
+        self.moving = self._moving_parameters(train)
+        """Parameters that a train step changes though they are not trained: running statistics and other buffers."""
+        frozen = (s for s in self.layout.slots.values() if s.trainable_offset < 0)
+        self._fixed = {4 * s.offset for s in frozen if s.name not in self.moving}
+        """Byte offsets of parameters that no step changes."""
         self.counts = {"train": LossCount(), "eval": LossCount()}
         """Of the losses of steps: what their means are of."""
         for kind, graph in (("train", train), ("eval", evaluation)):
@@ -139,14 +143,11 @@ class SessionModels:
             and not v.name.endswith(BUFFER_SUFFIX)
         }
 
-    def _fixed_parameters(self, graph: Graph) -> set[int]:
-        """Byte offsets of parameters that no step changes: frozen ones that are no running statistics."""
-        fixed = {s.name: 4 * s.offset for s in self.layout.slots.values() if s.trainable_offset < 0}
-        for node in graph.nodes:
-            if not fixed.keys().isdisjoint(node.inputs):
-                for k in bind(node, graph.opsets).state_inputs:
-                    fixed.pop(node.inputs[k], None)
-        return set(fixed.values())
+    def _moving_parameters(self, graph: Graph) -> list[str]:
+        frozen = {s.name for s in self.layout.slots.values() if s.trainable_offset < 0}
+        nodes = (node for node in graph.nodes if not frozen.isdisjoint(node.inputs))
+        read = (node.inputs[k] for node in nodes for k in bind(node, graph.opsets).state_inputs)
+        return [name for name in dict.fromkeys(read) if name in frozen]
 
     def _is_mostly_frozen(self) -> bool:
         """True if most parameters are frozen, as with adapters, which are chosen to save memory.
@@ -199,42 +200,22 @@ class SessionModels:
             self._evaluations = {request: with_metrics(graph, request)}  # one fit runs at a time
         return self._evaluations[request]
 
-    def predictions(self) -> str | None:
-        """Return the default input of metrics: the only output besides the loss, else the tensor that it compares."""
-        _, *others = self.outputs["eval"]
-        return others[0] if len(others) == 1 else self.compared()
+    @cached_property
+    def own(self) -> ModelOutputs:
+        """The outputs of the base model, and what metrics compare."""
+        return outputs_of(self.graphs["eval"], self.inputs["eval"], self.outputs["eval"])
 
     def own_outputs(self) -> list[str]:
-        """The outputs of a step that predicts: those besides the loss, else the output that the loss compares.
+        """Return the outputs of a step that predicts.
 
         Raises
         ------
         ModelError
-            The loss compares several tensors, or none with the last input.
+            The eval model does not note them, and its loss compares several tensors, or none with the last input.
         """
-        found = self.own_outputs_if_any()
-        if not found:
+        if not self.own.own:
             raise messages.NO_OWN_OUTPUTS(names=", ".join(self.outputs["eval"]))
-        return found
-
-    def own_outputs_if_any(self) -> list[str]:
-        """The same; an empty list where `own_outputs` raises."""
-        _, *others = self.outputs["eval"] or [""]
-        compared = None if others else self.compared()
-        return others if compared is None else [self._before_loss(compared)]
-
-    def _before_loss(self, compared: str) -> str:
-        """Return the output of the model that a loss brought into the shape that it compares."""
-        graph = self.graphs["eval"]
-        views = {n.outputs[0]: n.inputs[0] for n in graph.nodes if n.op_type in _VIEWS} if graph is not None else {}
-        while compared.startswith("onnx::") and compared in views:
-            compared = views[compared]
-        return compared
-
-    def compared(self) -> str | None:
-        """Return the tensor that the eval model's loss compares with its last input; None unless it is just one."""
-        graph, inputs = self.graphs["eval"], list(self.inputs["eval"])
-        return compared_with(graph, inputs) if graph is not None and inputs else None
+        return self.own.own
 
     def results(self, kind: str) -> list[str]:
         """Return the outputs of a step, and for a step with metrics also their sums and faults."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from trainweb.errors import UnsupportedError
@@ -63,34 +63,3 @@ class LearningRates:
         if self.suggestion is not None:
             axes.axvline(self.suggestion, linestyle="--")
         return axes
-
-
-@dataclass(slots=True)
-class OverfitReport:
-    """The result of training on one batch again and again.
-
-    Attributes
-    ----------
-    has_fallen : bool
-        Whether the loss came down to 5 % of the first.
-    losses : list of float
-        Of each step.
-    gradient_norms : dict of str to float
-        Of the first step, by parameter.
-    update_ratios : dict of str to float
-        What the first optimizer step changed: the norm of the change, in parts of the parameter's norm before.
-    suspicions : list of str
-        What looks wrong; empty where all is well.
-    """
-
-    has_fallen: bool = False
-    losses: list[float] = field(default_factory=list)
-    gradient_norms: dict[str, float] = field(default_factory=dict)
-    update_ratios: dict[str, float] = field(default_factory=dict)
-    suspicions: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        """In words."""
-        course = f"{self.losses[0]:.4g} to {self.losses[-1]:.4g} in {len(self.losses)} steps" if self.losses else "none"
-        verdict = "fell" if self.has_fallen else "did not fall"
-        return "\n".join([f"The loss {verdict}: {course}.", *(f"- {text}" for text in self.suspicions)])

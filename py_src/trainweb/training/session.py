@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from trainweb import messages
 from trainweb._names import Hiding
-from trainweb.arguments import checks_keywords, flag, mapping, only_one, texts
+from trainweb.arguments import checks_keywords, flag, mapping, only_one, texts, warn
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import BufferSizeError, FeedError, ModelError, ReleasedError, UnsupportedError
 from trainweb.ir.shapes import TensorType
@@ -230,6 +231,8 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         """
         from trainweb.federated.client import FederatedClient
 
+        if moving := self.core.models.moving:
+            warn(str(messages.LOCAL_STATISTICS(count=len(moving), name=moving[0])))
         return FederatedClient(self, **options)
 
     # Learning rate.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainweb.model.graph import Graph
     from trainweb.training.history import History
     from trainweb.training.ort.options import SessionOptions
-    from trainweb.training.reports import LearningRates, OverfitReport
+    from trainweb.training.reports import LearningRates
 
 
 class FitOptions(TypedDict, total=False):
@@ -222,8 +222,8 @@ class SessionTasks:
             Whether the training data, which must be arrays, is evaluated after each epoch, too: the loss and the same
             metrics, by the eval model; False.
         predictions, targets : str, optional
-            The output and input of the eval model that metrics compare: by default its only output besides the loss,
-            and its last input.
+            The output and input of the eval model that metrics compare: by default the model's output and the input
+            that the loss compares with it. One of them is enough where the loss compares several pairs.
         checkpoint : dict, optional
             ``store`` (a `CheckpointStore` or its folder), ``name``, and ``every`` (optimizer steps between two
             checkpoints within an epoch; one is written after each epoch anyway). A fit with an existing checkpoint
@@ -251,7 +251,7 @@ class SessionTasks:
             The data is empty, or does not fit the model.
         SessionError
             There is no optimizer model, no eval model for validation data, or the session is being fitted.
-        TrainwebError
+        NumericsError
             The loss is NaN or infinite; the parameters are as before that step.
         """
         from trainweb.fit.trainer import Trainer
@@ -426,22 +426,6 @@ class SessionTasks:
         core = cast(Any, self).core
         core.check_step("eval")
         return generate(core, logits_of(core.models.own_outputs()), request)
-
-    def overfit_one_batch(self, batch: Any, *, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
-        """Check whether the session can overfit one batch. Afterwards the session is as before.
-
-        Parameters
-        ----------
-        batch : dict of str to array_like, or tuple of array_like
-            Feeds of a train step; some rows are enough.
-        steps : int
-            Most optimizer steps.
-        learning_rate : float, optional
-            For these steps; by default the rate of the session.
-        """
-        from trainweb.fit.trainer import Trainer
-
-        return Trainer(cast(Any, self)).overfit_one_batch(batch, steps, learning_rate)
 
     def find_learning_rate(
         self,

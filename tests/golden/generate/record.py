@@ -1,10 +1,11 @@
-"""Records tiny language models, and tokens and logits that transformers computes: `python record.py`.
+"""Records tiny language models, and tokens and logits that transformers computes: `python record.py [MODELS]`.
 
 It takes torch, transformers, onnx and onnxscript. Weights are random, with larger deviations than usual, so that tokens
 vary.
 """
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -28,16 +29,19 @@ COMMON = {
 }
 WINDOW = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
 GPT2 = {"vocab_size": VOCABULARY, "n_positions": POSITIONS, "n_embd": 16, "n_layer": 2, "n_head": 4}
+OPT = {"ffn_dim": 24, "word_embed_proj_dim": 16, "pad_token_id": 1, "bos_token_id": None, "eos_token_id": None}
 MODELS = {
     "llama": lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**COMMON, num_key_value_heads=2, tie_word_embeddings=True)),
     "gpt2": lambda: tf.GPT2LMHeadModel(tf.GPT2Config(**GPT2, bos_token_id=None, eos_token_id=None)),
     "qwen3": lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**COMMON, num_key_value_heads=2, head_dim=8)),
     "gemma3": lambda: tf.Gemma3ForCausalLM(tf.Gemma3TextConfig(**COMMON, num_key_value_heads=1, head_dim=8, **WINDOW)),
     "phi": lambda: tf.PhiForCausalLM(tf.PhiConfig(**COMMON, num_key_value_heads=4)),
+    "opt": lambda: tf.OPTForCausalLM(tf.OPTConfig(**{**COMMON, "num_hidden_layers": 1, **OPT})),
 }
 TRAINED = "llama"
 """This model keeps its parameters as they are; the exporter merges those of the others."""
-WITH_MASK = ("llama", "gemma3")
+WITH_MASK = ("llama", "gemma3", "opt")
+"""OPT computes positions of the mask, and has 96 of them."""
 LAWS = [
     {"temperature": 1.0},
     {"temperature": 0.7, "top_k": 5},
@@ -77,7 +81,9 @@ def export(model, ids, name, path):
     # Notes on nodes, such as stack traces, are most of a small file.
     for node in found.graph.node:
         del node.metadata_props[:]
-    del found.graph.value_info[:]
+    del found.graph.value_info[:], found.graph.metadata_props[:]
+    for value in (*found.graph.input, *found.graph.output):
+        del value.metadata_props[:]
     del found.functions[:]
     onnx.save(found, path)
 
@@ -118,6 +124,8 @@ def sampling():
 
 
 if __name__ == "__main__":
-    found = {name: record(name, make) for name, make in MODELS.items()}
-    versions = {"torch": torch.__version__, "transformers": tf.__version__}
-    (HERE / "expected.json").write_text(json.dumps({"versions": versions, "models": found, "sampling": sampling()}))
+    expected = json.loads((HERE / "expected.json").read_text())
+    for name in sys.argv[1:] or MODELS:
+        expected["models"][name] = record(name, MODELS[name])
+        expected["versions"][name] = {"torch": torch.__version__, "transformers": tf.__version__}
+    (HERE / "expected.json").write_text(json.dumps({**expected, "sampling": sampling()}))

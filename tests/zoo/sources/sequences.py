@@ -213,3 +213,30 @@ class StateSpace(nn.Module):
 @model("Diagonal state space layer (S4D)")
 def state_space() -> Case:
     return classifier(StateSpace(), torch.randn(3, 16, 6))
+
+
+class OwnNames(nn.Module):
+    """Attributes with names such as exporters make, and tokens and a state for each row of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompt = nn.Parameter(torch.randn(1, 2, 6))
+        self.patch, self.cell, self.head = nn.Linear(6, 16), nn.Linear(16, 16), nn.Linear(16, 5)
+        self.cls_token_0, self.pos_embed_0 = nn.Parameter(torch.randn(1, 1, 16)), nn.Parameter(torch.randn(1, 7, 16))
+        self.alpha_1, self.gamma_1 = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.randn(16))
+        self.const, self.decay_2, self.h0 = (nn.Parameter(torch.randn(16)) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch = x.shape[0]
+        h = self.patch(torch.cat([self.prompt.expand(batch, -1, -1), x], 1))
+        h = torch.cat([self.cls_token_0.expand(batch, -1, -1), h], 1) + self.pos_embed_0
+        h = torch.tanh(h * self.alpha_1) * self.gamma_1 + self.const
+        state = torch.zeros(batch, 16) + self.h0
+        for t in range(h.shape[1]):
+            state = torch.tanh(self.cell(h[:, t]) + state * self.decay_2)
+        return self.head(state)
+
+
+@model("Tokens and a state for each row of the input")
+def own_names() -> Case:
+    return classifier(OwnNames(), torch.randn(4, 4, 6))

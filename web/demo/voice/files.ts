@@ -85,11 +85,16 @@ function sizeOf(files: readonly File[], graph: File): number {
 }
 
 async function jsonOf(file: File): Promise<Json> {
+  let found: unknown = null;
   try {
-    return JSON.parse(await file.text()) as Json;
+    found = JSON.parse(await file.text());
   } catch {
-    throw new Error(`${file.name} is not JSON.`);
+    // As of a file without an object.
   }
+  if (typeof found !== "object" || found === null || Array.isArray(found)) {
+    throw new Error(`${file.name} is not a JSON object.`);
+  }
+  return found as Json;
 }
 
 /** A number of `config.json`: GPT-2 and later models name it differently. */

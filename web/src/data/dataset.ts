@@ -12,6 +12,7 @@ import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from ".
 import { badSetting, describe, isTensor, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
+import { Opaque } from "../wire/opaque.js";
 import { permutation } from "./random.js";
 import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
 import { applySteps, areSteps, checkSteps, fittedStep, type Fitted, type PreprocessingStep } from "./table.js";
@@ -34,9 +35,6 @@ export type Columns = { readonly [name: string]: Tensor | ArrayBufferView | Numb
 /** One after the other. */
 export type Rows<T> = Iterable<T> | AsyncIterable<T> | ReadableStream<T>;
 
-/** A batch: values for several rows by input name, or in the order of the inputs. */
-export type BatchSource = Columns | readonly (Tensor | ArrayBufferView | Numbers)[];
-
 /** Forms of data; an array of tensors has one for each input. An iterator that runs only once lasts for one epoch: pass the function that creates it. */
 export type DataSource = Dataset | Columns | readonly (Tensor | ArrayBufferView)[] | Rows<object> | (() => Rows<object>);
 
@@ -45,7 +43,7 @@ const SPLIT_STREAM = 2 ** 32 - 1;
 const DEFAULT_BUFFER = 1024;
 
 /** Rows or batches to train on, and the steps that prepare them. Every method returns another dataset. */
-export class Dataset implements AsyncIterable<Row | Batch> {
+export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   readonly #columns: ReadonlyMap<string, Tensor> | null;
   readonly #rows: () => AsyncIterable<Row | Batch>;
   readonly #stream: Stream;
@@ -53,6 +51,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
 
   /** @throws FeedError when there are no rows, or tensors have different numbers of rows */
   constructor(source: Exclude<DataSource, Dataset>) {
+    super();
     const [columns, rows] = open(source);
     this.#columns = columns;
     this.#rows = rows;
@@ -130,7 +129,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /** The number of rows, and the types of the inputs, as text. */
-  toString(): string {
+  override toString(): string {
     if (this.#columns === null) {
       return `<Dataset: stream of ${this.#stream.isBatched ? "batches" : "rows"}>`;
     }
@@ -359,16 +358,19 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    * @throws FeedError when the rows are a stream, there is no such input, or they have several types
    */
   concat(name: string, parts: readonly string[]): Dataset {
-    return this.#applied([{ type: "concat", input: name, parts }]);
+    const types = new Set(Array.from(parts, (part) => this.#columns?.get(part)?.type));
+    const dtype = types.size === 1 ? ([...types][0] ?? "") : "";
+    return this.#applied([{ type: "concat", input: name, dtype, parts }]);
   }
 
   /**
-   * Apply the steps that were fitted on other rows. Steps of inputs that are not there change nothing, and the first
+   * Apply the steps that were fitted on other rows. Numbers get the type of those rows. Steps of inputs that are not there change nothing, and the first
    * steps
    * are left out if these rows have had them.
    *
    * @param steps - `preprocessing` of the dataset of these rows
-   * @throws FeedError when the rows are a stream, or an input has another type, width or category than the fitted rows;
+   * @throws FeedError when the rows are a stream, or an input has another width or category than the fitted rows, or text
+   *   for numbers;
    *   ModelError when `steps` are no such steps
    */
   preprocess(steps: readonly PreprocessingStep[]): Dataset {
@@ -566,12 +568,8 @@ function iteratorOf(source: unknown): AsyncIterator<Row | Batch> {
 
 function opened(source: unknown): Iterator<Row> | AsyncIterator<Row> {
   if (typeof source === "object" && source !== null) {
-    // Not every browser iterates over streams, and no browser cancels a stream that is waited for.
     if (isReadable(source)) {
-      const reader = source.getReader();
-      const release = (): void => reader.releaseLock();
-      reader.closed.then(release, release);
-      return { next: () => reader.read() as Promise<IteratorResult<Row>>, return: () => reader.cancel().then(() => LEFT) };
+      return readerOf(source);
     }
     if (Symbol.asyncIterator in source) {
       return (source as AsyncIterable<Row>)[Symbol.asyncIterator]();
@@ -581,6 +579,25 @@ function opened(source: unknown): Iterator<Row> | AsyncIterator<Row> {
     }
   }
   throw sessionError("NOT_A_DATASET", { given: describe(source) });
+}
+
+/** Not every browser iterates over streams, and no browser cancels a stream that is waited for. */
+function readerOf(source: ReadableStream<Row>): AsyncIterator<Row> {
+  const reader = source.getReader();
+  return {
+    async next() {
+      const result = await reader.read();
+      if (result.done) {
+        reader.releaseLock();
+      }
+      return result as IteratorResult<Row>;
+    },
+    return() {
+      const cancelled = reader.cancel();
+      reader.releaseLock();
+      return cancelled.then(() => LEFT);
+    },
+  };
 }
 
 /** Rows that `make` produces from a dataset. Leaving them leaves the dataset at once, also during a wait. */

@@ -2,15 +2,40 @@
 
 import type { Remainder } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
+import type { InputDeclaration } from "../wire/protocol.js";
 
 /** Count the batches of an epoch. */
 export function countBatches(rows: number, size: number, remainder: Remainder): number {
   return remainder === "drop" ? Math.floor(rows / size) : Math.ceil(rows / size);
 }
 
-/** No row came in an epoch, which counts from 0. */
-export function emptyData(epoch: number): Error {
-  return epoch === 0 ? sessionError("EMPTY_DATASET", {}) : sessionError("ENDED_DATASET", { epoch: epoch + 1 });
+/** Rows of a batch, where the file fixes them: the first axis of every input. */
+export function fixedRows(inputs: readonly InputDeclaration[]): number | null {
+  const first = new Set(inputs.flatMap(({ dims }) => dims?.slice(0, 1) ?? []));
+  const [rows] = first;
+  return first.size === 1 && typeof rows === "number" ? rows : null;
+}
+
+/**
+ * Split a batch into parts that fill a batch of the file, as the numbers of their rows. A part that is smaller is repeated,
+ * so that the mean stays the same.
+ */
+export function* partsOf(rows: number, fixed: number | null): Generator<{ readonly order: number[]; readonly times: number }> {
+  const whole = fixed ?? rows;
+  for (let start = 0; start < rows; ) {
+    let count = Math.min(whole, rows - start);
+    while (whole % count !== 0) {
+      count--;
+    }
+    const from = start;
+    yield { order: Array.from({ length: whole }, (_, k) => from + (k % count)), times: whole / count };
+    start += count;
+  }
+}
+
+/** The error for a stream without rows in an epoch, which counts from 0. */
+export function emptyData(epoch: number, source = "data"): Error {
+  return sessionError("ENDED_DATASET", { source, epoch: epoch + 1 });
 }
 
 /**

@@ -24,6 +24,34 @@ export function isTensor(value: unknown): value is Tensor {
   );
 }
 
+/** True for bytes, also of another realm, as a frame or the window of jsdom is. */
+export function isBytes(value: unknown): value is Uint8Array {
+  return nameOf(value) === "Uint8Array";
+}
+
+/** True for a buffer, also of another realm. */
+export function isBuffer(value: unknown): value is ArrayBuffer {
+  return ["ArrayBuffer", "SharedArrayBuffer"].includes(nameOf(value));
+}
+
+/** True for a text or a URL, also of another realm. */
+export function isAddress(value: unknown): value is string | URL {
+  return typeof value === "string" || typeof (value as URL | null | undefined)?.href === "string";
+}
+
+function nameOf(value: unknown): string {
+  return Object.prototype.toString.call(value).slice("[object ".length, -1);
+}
+
+/** Data without the proxies around arrays and objects that frameworks keep their state in: no worker receives those. */
+export function plain(value: unknown): unknown {
+  if (Array.isArray(value)) {
+    return value.map(plain);
+  }
+  const isData = nameOf(value) === "Object" && [Object.prototype, null].includes(Object.getPrototypeOf(value));
+  return isData ? Object.fromEntries(Object.entries(value as object).map(([name, one]) => [name, plain(one)])) : value;
+}
+
 /** A few words on a value of the wrong kind. */
 export function describe(value: unknown): string {
   if (value === null || value === undefined) {

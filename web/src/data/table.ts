@@ -12,6 +12,8 @@ export interface FillStep {
   readonly type: "fill";
   /** The input that it changes. */
   readonly input: string;
+  /** Type of the fitted rows; steps of older files have none. */
+  readonly dtype?: string;
   /** The value of each column that takes the place of NaN. */
   readonly values: readonly number[];
 }
@@ -22,6 +24,8 @@ export interface StandardizeStep {
   readonly type: "standardize";
   /** The input that it changes. */
   readonly input: string;
+  /** Type of the fitted rows; steps of older files have none. */
+  readonly dtype?: string;
   /** Mean of each column. */
   readonly mean: readonly number[];
   /** Deviation of each column. */
@@ -34,6 +38,8 @@ export interface CategoryStep {
   readonly type: "one_hot" | "categories";
   /** The input that it changes. */
   readonly input: string;
+  /** Type of the fitted rows; steps of older files have none. */
+  readonly dtype?: string;
   /** Categories of each column, in ascending order. */
   readonly categories: readonly (readonly (string | number)[])[];
 }
@@ -44,6 +50,8 @@ export interface ConcatStep {
   readonly type: "concat";
   /** The input that it makes. */
   readonly input: string;
+  /** Type of the fitted rows; steps of older files have none. */
+  readonly dtype?: string;
   /** The inputs that it joins. */
   readonly parts: readonly string[];
 }
@@ -56,17 +64,19 @@ type Tensors = ReadonlyMap<string, Tensor>;
 export type Fitted = "fill_mean" | "fill_median" | "standardize" | "one_hot" | "categories";
 type Applied = Exclude<PreprocessingStep, ConcatStep>;
 
+const FLOATS = ["float32", "float64"];
 const INTEGERS = ["int64", "int32", "uint8"];
+const NUMBERS = [...FLOATS, ...INTEGERS];
 const TAKES: Readonly<Record<Applied["type"], readonly string[]>> = {
-  fill: ["float32", "float64"],
-  standardize: ["float32", "float64", ...INTEGERS],
+  fill: FLOATS,
+  standardize: NUMBERS,
   one_hot: ["string", ...INTEGERS],
   categories: ["string"],
 };
 const isListOf = (type: string) => (given: unknown) =>
   Array.isArray(given) && given.length > 0 && given.every((one) => (type === "array" ? Array.isArray(one) : typeof one === type));
 
-/** Fields of each type of step besides `type` and `input`, and what they hold. */
+/** Fields of each type of step besides `type`, `input` and `dtype`, and what they hold. */
 const FIELDS: Readonly<Record<string, Readonly<Record<string, (given: unknown) => boolean>>>> = {
   fill: { values: isListOf("number") },
   standardize: { mean: isListOf("number"), std: isListOf("number") },
@@ -84,8 +94,9 @@ export function fittedStep(type: Fitted, input: string, columns: Tensors): Prepr
   const tensor = inputOf(input, columns);
   checkType(type === "fill_mean" || type === "fill_median" ? "fill" : type, input, tensor);
   const [rows, width] = flatDims(tensor);
+  const dtype = tensor.type;
   if (type === "fill_mean" || type === "fill_median") {
-    return { type: "fill", input, values: fillsOf(type, input, tensor) };
+    return { type: "fill", input, dtype, values: fillsOf(type, input, tensor) };
   }
   if (type !== "standardize") {
     const values = valuesOf(tensor);
@@ -93,13 +104,13 @@ export function fittedStep(type: Fitted, input: string, columns: Tensors): Prepr
       const found = new Set(Array.from({ length: rows }, (_, row) => values[row * width + k] as string | number));
       return [...found].sort(ascending);
     });
-    return { type, input, categories };
+    return { type, input, dtype, categories };
   }
   const [mean, std] = moments(Float64Array.from(valuesOf(tensor), Number), rows, width);
   if (![...mean, ...std].every(Number.isFinite)) {
     throw sessionError("TABLE_MOMENTS", { name: input });
   }
-  return { type, input, mean: [...mean], std: [...std] };
+  return { type, input, dtype, mean: [...mean], std: [...std] };
 }
 
 /** Numbers by size, text by its code points as in Python (not by UTF-16). */
@@ -165,6 +176,12 @@ function moments(values: Float64Array, rows: number, width: number): [Float64Arr
 export function applySteps(steps: readonly PreprocessingStep[], columns: Tensors): Record<string, Tensor> {
   const made = new Map(columns);
   for (const step of steps) {
+    for (const name of step.type === "concat" ? step.parts : [step.input]) {
+      const given = made.get(name);
+      if (given !== undefined) {
+        made.set(name, asFitted(step.dtype, given));
+      }
+    }
     const tensor = made.get(step.input);
     if (step.type === "concat") {
       refuseSettingIf(made.has(step.input) && !step.parts.includes(step.input), "name", step.input, "a name that no other input has");
@@ -172,11 +189,17 @@ export function applySteps(steps: readonly PreprocessingStep[], columns: Tensors
       step.parts.forEach((name) => made.delete(name));
       made.set(step.input, joined);
     } else if (tensor !== undefined) {
-      checkType(step.type, step.input, tensor);
+      checkType(step.type, step.input, tensor, step.dtype);
       made.set(step.input, changed(step, tensor));
     }
   }
   return Object.fromEntries(made);
+}
+
+/** Numbers in the type of the fitted rows; integers and text stay, as a step takes them by their values. */
+function asFitted(dtype: string | undefined, tensor: Tensor): Tensor {
+  const isAnother = tensor.type !== dtype && NUMBERS.includes(tensor.type) && FLOATS.includes(dtype as string);
+  return isAnother ? new Tensor(dtype as "float32", valuesOf(tensor) as number[], tensor.dims) : tensor;
 }
 
 function changed(step: Applied, tensor: Tensor): Tensor {
@@ -202,8 +225,8 @@ export function checkSteps(steps: unknown): readonly PreprocessingStep[] {
     const fields = typeof of["type"] === "string" && Object.hasOwn(FIELDS, of["type"]) ? FIELDS[of["type"]] : undefined;
     if (
       fields === undefined ||
-      Object.keys(of).length !== Object.keys(fields).length + 2 ||
-      typeof of["input"] !== "string" ||
+      Object.keys({ dtype: "", ...of }).length !== Object.keys(fields).length + 3 ||
+      ![of["input"], of["dtype"] ?? ""].every((one) => typeof one === "string") ||
       !Object.entries(fields).every(([field, check]) => check(of[field]))
     ) {
       throw badSetting("steps", step, "the 'preprocessing' of a dataset");
@@ -227,7 +250,10 @@ function inputOf(name: string, columns: Tensors): Tensor {
   return liveTensor(name, found, 0);
 }
 
-function checkType(step: Applied["type"], name: string, { type }: Tensor): void {
+function checkType(step: Applied["type"], name: string, { type }: Tensor, fittedOn = ""): void {
+  if (INTEGERS.includes(fittedOn) && NUMBERS.includes(type)) {
+    return; // such as whole numbers in nested arrays
+  }
   if (!TAKES[step].includes(type)) {
     throw sessionError("TABLE_TYPE", { name, given: type, step, expected: TAKES[step].join(", ") });
   }
@@ -256,11 +282,11 @@ function fill({ input, values }: FillStep, tensor: Tensor): Tensor {
   return new Tensor(tensor.type as "float32", data, tensor.dims);
 }
 
-function standardize({ input, mean, std }: StandardizeStep, tensor: Tensor): Tensor {
+function standardize({ input, dtype, mean, std }: StandardizeStep, tensor: Tensor): Tensor {
   const [, width] = flatDims(tensor);
   checkWidth(input, width, mean.length);
   const scaled = valuesOf(tensor).map((value, i) => (Number(value) - mean[i % width]!) / std[i % width]!);
-  return tensor.type === "float64"
+  return (dtype ?? tensor.type) === "float64"
     ? new Tensor("float64", Float64Array.from(scaled), tensor.dims)
     : new Tensor("float32", Float32Array.from(scaled), tensor.dims);
 }

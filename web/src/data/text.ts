@@ -2,6 +2,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
+import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, describe, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
@@ -33,6 +34,8 @@ export interface TemplateOptions {
 export interface TextTokenizer {
   /** The token ids of a text, or an object that has them. */
   encode(text: string, options?: EncodeOptions): TokenIds | EncodedText;
+  /** The text of token ids, for warnings. */
+  decode?(tokens: number[]): string;
   /** The text of a chat; only chats need it. */
   apply_chat_template?(chat: readonly ChatMessage[], options: TemplateOptions): unknown;
   /** The token that ends a text. */
@@ -88,7 +91,10 @@ export interface TextOptions {
   readonly pack?: boolean;
   /** True learns no token of a prompt. */
   readonly maskPrompt?: boolean;
-  /** Id behind each text, by default the tokenizer's `eos_token_id`. A single text needs none. */
+  /**
+   * Id behind each text, by default the tokenizer's `eos_token_id`. A single text needs none. The template ends a chat;
+   * if an id is given that its last answer lacks, it is added.
+   */
   readonly endToken?: number | null;
   /** The inputs that the model has, such as `trainingInputNames` of a session; by default `input_ids` and `labels`. */
   readonly inputs?: readonly (TextInput | string)[];
@@ -105,6 +111,8 @@ interface Tokens {
   readonly ids: readonly number[];
   /** For each token the label of the token before it. */
   readonly labels: readonly number[];
+  /** Ids at the end of its masked prompt that the text does not have there. */
+  readonly lost?: readonly number[];
 }
 
 interface Row extends Tokens {
@@ -116,11 +124,16 @@ interface Row extends Tokens {
 const IGNORED = -100;
 const SHORTEST = 2;
 const LONGEST = 2_147_483_647;
+/** Bytes of padded rows of an input, as of any tensor. */
+const LARGEST = 2_147_483_647;
+/** Columns of a text, in the order in which they are looked for. */
+const FORMS = [["prompt", "completion"], ["messages"], ["text"]];
 const OPTIONS = { length: true, pack: true, maskPrompt: true, endToken: true, inputs: true } as const;
 const TEXT_OPTIONS = { ...OPTIONS, batchSize: true, seed: true } as const;
 
 /**
- * The ids of a text.
+ * The ids of a text. It may start with the token that the tokenizer puts before texts, as a chat that a template made
+ * does. It then gets no further tokens.
  *
  * @throws ModelError when it is no tokenizer
  */
@@ -129,14 +142,30 @@ export function encodedText(
   text: string,
   options?: EncodeOptions,
 ): readonly number[] {
-  if (typeof (tokenizer as Partial<TextTokenizer> | null | undefined)?.encode !== "function") {
-    throw sessionError("NOT_A_TOKENIZER", { given: describe(tokenizer) });
+  const ids = idsOf(tokenizer, text, options);
+  if (options === undefined && ids.length > 1 && ids[0] === ids[1]) {
+    const bare = idsOf(tokenizer, text, { add_special_tokens: false });
+    if (bare[0] === ids[0] && bare.length < ids.length && bare.every((id, k) => id === ids[k + 1])) {
+      return bare;
+    }
   }
+  return ids;
+}
+
+function idsOf(
+  tokenizer: Pick<TextTokenizer, "encode">,
+  text: string,
+  options?: EncodeOptions,
+): readonly number[] {
+  const isTokenizer = typeof (tokenizer as Partial<TextTokenizer> | null | undefined)?.encode === "function";
+  refuseIf(!isTokenizer, "NOT_A_TOKENIZER", { given: describe(tokenizer) });
   const found: unknown = tokenizer.encode(text, options);
   const given: unknown = typeof found === "object" && found !== null && "ids" in found ? found.ids : found;
   if (Array.isArray(given) || ArrayBuffer.isView(given)) {
     const ids = Array.from(given as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
     if (ids.every((one): one is number => Number.isSafeInteger(one))) {
+      // A Gather would count these from the end.
+      refuseIf(ids.some((id) => id < 0), "NOT_TOKEN_IDS", { given: "a negative id" });
       return ids;
     }
   }
@@ -199,20 +228,27 @@ export function textColumns(
   for (const [name, value] of Object.entries({ pack, maskPrompt })) {
     refuseSettingIf(typeof value !== "boolean", name, value, "true or false");
   }
-  if (typeof given !== "object" || given === null || !(Symbol.iterator in given)) {
-    throw sessionError("NOT_TEXTS", { given: describe(given) });
-  }
+  refuseIf(typeof given !== "object" || given === null || !(Symbol.iterator in given), "NOT_TEXTS", { given: describe(given) });
   const needed = (name: string): boolean => inputs.includes(name);
   const isList = Array.isArray(inputs) && inputs.every((name) => Object.hasOwn(VALUES, name));
   if (!isList || !needed("input_ids") || !needed("labels")) {
     throw badSetting("inputs", inputs, "input_ids and labels, and if needed attention_mask and position_ids");
   }
-  const items = Array.from(given, plainOf);
-  if (items.length === 0) {
-    throw sessionError("NOT_TEXTS", { given: "empty" });
+  const items = Array.from(given, fieldsOf);
+  refuseIf(items.length === 0, "NOT_TEXTS", { given: "empty" });
+  const further = [...new Set(items.flatMap((item) => item.further))].sort();
+  if (further.length > 0) {
+    log("warning", sessionError("FURTHER_COLUMNS", { names: further.join(", ") }).message);
   }
   const end = endOf(tokenizer, endToken, items.length);
-  const texts = items.map((item, k) => tokensOf(tokenizer, item, k, end, maskPrompt));
+  const texts = items.map(({ fields }, k) => tokensOf(tokenizer, fields, k, end, endToken, maskPrompt));
+  const position = texts.findIndex(({ lost }) => lost !== undefined);
+  if (position >= 0) {
+    const lost = [...(texts[position]?.lost ?? [])];
+    log("warning", sessionError("PROMPT_DIFFERS", { position, end: tokenizer.decode?.(lost) ?? lost }).message);
+  }
+  const nbytes = texts.length * length * BigInt64Array.BYTES_PER_ELEMENT;
+  refuseIf(!pack && nbytes > LARGEST, "ROWS_TOO_LARGE", { count: texts.length, length, nbytes, most: LARGEST });
   const rows = pack ? packedRows(texts, length) : texts.map((text, k) => paddedRow(text, length, k));
   return Object.fromEntries(Object.keys(VALUES).filter(needed).map((name) => [name, columnOf(name, rows, length)]));
 }
@@ -227,69 +263,75 @@ function endOf(tokenizer: TextTokenizer, given: number | null, texts: number): n
   return end;
 }
 
-function tokensOf(tokenizer: TextTokenizer, item: TextItem, position: number, end: number | null, isMasked: boolean): Tokens {
-  const chat = chatOf(item);
-  const isChat = chat !== null;
-  const { prompt, whole } = isChat ? chatText(tokenizer, ...chat, position) : pairText(item, position, isMasked);
-  // The template has the tokens around the text, and the one at the end.
-  const options = isChat ? { add_special_tokens: false } : undefined;
-  const ids = [...encodedText(tokenizer, whole, options)];
-  if (!isChat && end !== null && ids[ids.length - 1] !== end) {
-    ids.push(end);
+/** The columns of a text, and the names of further ones; `position` is for errors. */
+function fieldsOf(item: TextItem, position: number): { fields: Fields; further: string[] } {
+  if (typeof item === "string") {
+    return { fields: { text: item }, further: [] };
   }
-  let masked = 0;
-  if (isMasked && prompt !== "") {
-    // A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
-    const own = encodedText(tokenizer, prompt, options).slice(0, ids.length);
-    const differs = own.findIndex((id, k) => id !== ids[k]);
-    masked = differs < 0 ? own.length : differs;
-  }
-  return { ids, labels: ids.map((id, k) => (k < masked ? IGNORED : id)) };
+  const columns = typeof item === "object" && item !== null ? Object.keys(item) : [];
+  const form = FORMS.find((names) => names.every((name) => columns.includes(name))) ?? [];
+  const given = columns.length > 0 ? `${describe(item)} of ${columns.join(", ")}` : describe(item);
+  refuseIf(form.length === 0, "NOT_A_TEXT", { position, given });
+  const fields = Object.fromEntries(Object.entries(item).filter(([name]) => form.includes(name)));
+  return { fields, further: columns.filter((name) => !form.includes(name)) };
 }
 
-function plainOf(item: TextItem): TextItem {
-  const isField = typeof item === "object" && item !== null && Object.keys(item).join() === "text";
-  return isField ? (item as { readonly text: string }).text : item;
+/** A text, a pair or a chat, before the token `end`; before `given` if it is a chat that has no such end. */
+function tokensOf(
+  tokenizer: TextTokenizer,
+  fields: Fields,
+  position: number,
+  end: number | null,
+  given: number | null,
+  isMasked: boolean,
+): Tokens {
+  const chat = chatOf(fields);
+  const isChat = chat !== null;
+  const { prompt, whole } = isChat ? chatText(tokenizer, ...chat, position) : pairText(fields, position, isMasked);
+  // The template has the tokens around the text.
+  const options = isChat ? { add_special_tokens: false } : undefined;
+  const last = isChat ? given : end;
+  const ids = [...encodedText(tokenizer, whole, options)];
+  const own = prompt !== "" && (isMasked || given !== null) ? encodedText(tokenizer, prompt, options) : [];
+  // A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
+  const differs = own.findIndex((id, k) => id !== ids[k]);
+  const start = differs < 0 ? own.length : differs;
+  if (last !== null && !ids.slice(isChat ? start : -1).includes(last)) {
+    ids.push(last);
+  }
+  const labels = ids.map((id, k) => (isMasked && k < start ? IGNORED : id));
+  return { ids, labels, ...(isMasked && start < own.length ? { lost: own.slice(start) } : {}) };
 }
 
 type Turns = readonly ChatMessage[];
+type Prompted = Readonly<Record<"prompt" | "whole", string>>;
+type Fields = Partial<Chat & PromptedText & { readonly text: string }>;
 
 /** The turns before the answer and all turns, of a chat or of a prompt and a completion that are turns. */
-function chatOf(item: TextItem): [before: Turns, chat: Turns] | null {
-  if (typeof item !== "object" || item === null) {
-    return null;
-  }
-  const { messages, prompt, completion, ...others } = item as Partial<Chat & PromptedText>;
-  if (Object.keys(item).join() === "messages") {
+function chatOf({ messages, prompt, completion }: Fields): [before: Turns, chat: Turns] | null {
+  if (messages !== undefined) {
     return [Array.isArray(messages) ? (messages as Turns).slice(0, -1) : [], messages as Turns];
   }
-  const areTurns = Array.isArray(prompt) && Array.isArray(completion) && Object.keys(others).length === 0;
+  const areTurns = Array.isArray(prompt) && Array.isArray(completion);
   return areTurns ? [prompt as Turns, [...(prompt as Turns), ...(completion as Turns)]] : null;
 }
 
-function pairText(item: TextItem, position: number, isMasked: boolean): { prompt: string; whole: string } {
-  if (typeof item === "string" && isMasked) {
-    throw sessionError("NO_PROMPT", { position });
+function pairText({ text, prompt = "", completion = text }: Fields, position: number, isMasked: boolean): Prompted {
+  const wrong: unknown = typeof prompt === "string" ? completion : prompt;
+  if (typeof prompt !== "string" || typeof completion !== "string") {
+    throw sessionError("NOT_A_TEXT", { position, given: describe(wrong) });
   }
-  const pair = typeof item === "string" ? { prompt: "", completion: item } : { ...(item as PromptedText) };
-  const { prompt, completion, ...others } = pair;
-  if (typeof prompt !== "string" || typeof completion !== "string" || Object.keys(others).length > 0) {
-    throw sessionError("NOT_A_TEXT", { position, given: describe(item) });
-  }
-  if (completion === "") {
-    throw sessionError("EMPTY_TEXT", { position });
-  }
+  refuseIf(isMasked && text !== undefined, "NO_PROMPT", { position });
+  refuseIf(completion === "", "EMPTY_TEXT", { position });
   return { prompt, whole: prompt + completion };
 }
 
 /** The text before the answer, and the whole text, by the tokenizer's template. */
-function chatText(tokenizer: TextTokenizer, before: Turns, chat: Turns, position: number): { prompt: string; whole: string } {
+function chatText(tokenizer: TextTokenizer, before: Turns, chat: Turns, position: number): Prompted {
   if (typeof tokenizer.apply_chat_template !== "function") {
     throw sessionError("NO_CHAT_TEMPLATE", { position });
   }
-  if (!Array.isArray(chat) || (chat as readonly ChatMessage[]).at(-1)?.role !== "assistant") {
-    throw sessionError("NO_ANSWER", { position });
-  }
+  refuseIf(!Array.isArray(chat) || (chat as readonly ChatMessage[]).at(-1)?.role !== "assistant", "NO_ANSWER", { position });
   return {
     prompt: String(tokenizer.apply_chat_template(before, { tokenize: false, add_generation_prompt: true })),
     whole: String(tokenizer.apply_chat_template(chat, { tokenize: false })),
@@ -307,20 +349,14 @@ function packedRows(texts: readonly Tokens[], length: number): Row[] {
       rows.push(row);
     }
   }
-  if (rows.length === 0) {
-    throw sessionError("NO_FULL_ROW", { count: ids.length, length });
-  }
+  refuseIf(rows.length === 0, "NO_FULL_ROW", { count: ids.length, length });
   return rows;
 }
 
 function paddedRow({ ids, labels }: Tokens, length: number, position: number): Row {
   const count = ids.length - 1;
-  if (count > length) {
-    throw sessionError("TEXT_TOO_LONG", { position, count: ids.length, length, most: length + 1 });
-  }
-  if (labels.slice(1).every((label) => label === IGNORED)) {
-    throw sessionError("TEXT_TOO_SHORT", { position, count: ids.length });
-  }
+  refuseIf(count > length, "TEXT_TOO_LONG", { position, count: ids.length, length, most: length + 1 });
+  refuseIf(labels.slice(1).every((label) => label === IGNORED), "TEXT_TOO_SHORT", { position, count: ids.length });
   return { ids: ids.slice(0, -1), labels: labels.slice(1), count };
 }
 
@@ -372,7 +408,7 @@ export interface PreferenceOptions extends Pick<ColumnOptions, "length" | "endTo
   readonly seed?: number;
 }
 
-const ANSWERS = ["chosen", "rejected"] as const;
+const PAIR = ["prompt", "chosen", "rejected"];
 const REFERENCE = "reference";
 const LOG_PROBABILITIES = "log_probabilities";
 
@@ -386,15 +422,15 @@ export async function preferenceColumns(
   tokenizer: TextTokenizer,
   { length, endToken = null, reference }: PreferenceOptions,
 ): Promise<Record<string, Tensor>> {
-  if (typeof pairs !== "object" || pairs === null || !(Symbol.iterator in pairs)) {
-    throw sessionError("NOT_TEXTS", { given: describe(pairs) });
+  refuseIf(typeof pairs !== "object" || pairs === null || !(Symbol.iterator in pairs), "NOT_TEXTS", { given: describe(pairs) });
+  if (!Array.isArray((reference as Partial<ReferenceSession> | null)?.trainingInputNames)) {
+    throw new TypeError(`'reference' must be a TrainingSession, got ${describe(reference)}.`);
   }
   const texts = [...pairs].flatMap((pair, position) => {
-    const names = typeof pair === "object" && pair !== null ? Object.keys(pair).sort().join() : "";
-    if (names !== "chosen,prompt,rejected") {
-      throw sessionError("NOT_A_PAIR", { position });
-    }
-    return ANSWERS.map((name) => ({ prompt: pair.prompt, completion: pair[name] }));
+    const names = typeof pair === "object" && pair !== null ? Object.keys(pair) : [];
+    refuseIf(!PAIR.every((name) => names.includes(name)), "NOT_A_PAIR", { position });
+    const { chosen, rejected, ...others } = pair;
+    return [chosen, rejected].map((completion) => ({ ...others, completion }));
   });
   const inputs = reference.trainingInputNames.filter((name) => name !== REFERENCE);
   const made = textColumns(texts, tokenizer, { length, endToken, pack: false, maskPrompt: true, inputs });

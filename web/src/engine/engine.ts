@@ -10,6 +10,8 @@ import { isPacked, unpack } from "../wire/packed.js";
 import { EngineError } from "../wire/errors.js";
 import { fetchFile, messageOf, WEBASSEMBLY } from "../wire/fetch-file.js";
 import type { KernelBuild } from "../wire/files.js";
+import { log } from "../wire/log.js";
+import { Opaque } from "../wire/opaque.js";
 import { pickBuild } from "./features.js";
 import {
   fillTable,
@@ -26,10 +28,13 @@ import { importedMemory, MAX_PAGES, withSharedMemory } from "./wasm-module.js";
 /** True if the built script is this module's own. Other scripts pass the address of the workers. */
 declare const TRAINWEB_NAMES_ASSETS: boolean;
 
-/** Pages reserved for shared memory, from generous to modest: not every device has 4 GiB of addresses. */
-const SHARED_PAGES = [MAX_PAGES, MAX_PAGES / 2, MAX_PAGES / 4, MAX_PAGES / 8];
+/** Pages reserved for memory, from generous to modest: not every device has 4 GiB of addresses. */
+const MOST_PAGES = [MAX_PAGES, MAX_PAGES / 2, MAX_PAGES / 4, MAX_PAGES / 8];
 
 const INITIAL_PAGES = 64;
+
+/** The cause of an error after which the build without shared memory may run. */
+const NO_SHARED_MEMORY = "no shared memory";
 
 const STALL_MS = 8_000;
 
@@ -90,7 +95,7 @@ interface LoadedCode extends TableSlots {
 }
 
 /** Kernels in a memory of their own. Addresses are offsets in it, in bytes. */
-export class Engine {
+export class Engine extends Opaque {
   readonly #memory: WebAssembly.Memory;
   readonly #kernels: KernelExports;
   readonly #shared: boolean;
@@ -105,6 +110,7 @@ export class Engine {
   readonly build: string;
 
   private constructor(module: WebAssembly.Module, memory: WebAssembly.Memory, build: string) {
+    super();
     this.#memory = memory;
     this.#shared = isShared(memory);
     this.#kernels = instantiateKernels(module, memory);
@@ -121,8 +127,21 @@ export class Engine {
    */
   static async create(options: EngineOptions): Promise<Engine> {
     checkOptions("Engine.create", options, OPTIONS);
-    const threads = canBlock() ? (options.threads ?? 1) : 1;
-    const { bytes, build, source } = await fetchKernels(options);
+    try {
+      return await Engine.#start(options, canBlock());
+    } catch (error) {
+      // Phones may refuse shared memory to a page that could have it.
+      if (!(error instanceof EngineError && error.cause === NO_SHARED_MEMORY)) {
+        throw error;
+      }
+      log("warning", `${error.message} One thread computes, in memory of its own.`);
+      return Engine.#start(options, false);
+    }
+  }
+
+  static async #start(options: EngineOptions, canShare: boolean): Promise<Engine> {
+    const threads = canShare ? (options.threads ?? 1) : 1;
+    const { bytes, build, source } = await fetchKernels(options, canShare);
     const module = await compile(bytes, source);
     const engine = instantiate(module, bytes, source, (memory) => new Engine(module, memory, build));
     const memory = engine.#memory;
@@ -515,18 +534,18 @@ function isShared(memory: WebAssembly.Memory): boolean {
 function createMemory(wasm: Uint8Array): WebAssembly.Memory {
   const limits = importedMemory(wasm);
   const initial = Math.max(limits.minimum, INITIAL_PAGES);
-  if (!limits.shared) {
-    return new WebAssembly.Memory({ initial, maximum: limits.maximum ?? MAX_PAGES });
-  }
+  const { shared } = limits;
   let failure: unknown;
-  for (const maximum of SHARED_PAGES) {
+  // Own memory that can grow to 256 MiB is better than none.
+  for (const maximum of shared ? MOST_PAGES : [...MOST_PAGES, MAX_PAGES / 16]) {
     try {
-      return new WebAssembly.Memory({ initial, maximum, shared: true });
+      return new WebAssembly.Memory({ initial, maximum: Math.min(maximum, limits.maximum ?? MAX_PAGES), shared });
     } catch (error) {
       failure = error;
     }
   }
-  throw new EngineError(`no shared memory to be had: ${messageOf(failure)}`);
+  const text = `The browser gives no ${shared ? "shared " : ""}memory to the kernels: ${messageOf(failure)}.`;
+  throw new EngineError(text, shared ? { cause: NO_SHARED_MEMORY } : { cause: failure });
 }
 
 interface FetchedKernels {
@@ -536,12 +555,13 @@ interface FetchedKernels {
   readonly source: string;
 }
 
-async function fetchKernels(options: EngineOptions): Promise<FetchedKernels> {
+/** @param canShare - true if a build with shared memory will do */
+async function fetchKernels(options: EngineOptions, canShare: boolean): Promise<FetchedKernels> {
   const { wasm } = options;
   if (wasm instanceof ArrayBuffer || wasm instanceof Uint8Array) {
     return { bytes: copyOf(wasm), build: "", source: "the WebAssembly given" };
   }
-  const build = pickBuild(canBlock(), options.reproducible ?? false);
+  const build = pickBuild(canShare, options.reproducible ?? false);
   const url = wasm instanceof URL ? new URL(`${build}.wasm.gz`, wasm) : wasm(build);
   const stallMs = options.stallMs ?? STALL_MS;
   const bytes = await fetchFile(String(url), WEBASSEMBLY, stallMs);

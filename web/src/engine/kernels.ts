@@ -14,7 +14,7 @@ export interface SessionCalls {
   readonly tw_session_forget: [copy: number];
   readonly tw_session_trained: [table: number];
   readonly tw_session_exchange: [];
-  readonly tw_session_load: [plan: number, constants: number, large: number, codeBase: number, isStep: number];
+  readonly tw_session_load: [plan: number, constants: number, large: number, codeBase: number, kind: number];
   readonly tw_session_unload: [plan: number];
   readonly tw_session_excess: [most: number];
   readonly tw_fit_start: [accumulate: number, onNaN: number, isSum: number, mu: number];

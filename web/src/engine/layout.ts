@@ -76,6 +76,12 @@ export const NEXT_UNDO = 2;
 export const NEXT_FAIL = 3;
 export const NEXT_END = 4;
 
+// Kinds of plans that a session loads: steps are evicted, and plans without feeds have little
+// workspace apart.
+export const LOAD_NO_FEEDS = 0;
+export const LOAD_STEP = 1;
+export const LOAD_FEEDS = 2;
+
 // The head of a plan. `code_base`: first slot of its generated functions; `failed`: the instruction
 // that failed, `value` what was wrong at which `position`. The host places a plan: that writes
 // `code_base` and the base and size of each segment.

@@ -12,6 +12,7 @@
 import { badSetting, describe, refuseSettingIf } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
+import { Opaque } from "../wire/opaque.js";
 import { checkPositive, checkVector } from "./updates.js";
 
 const LARGEST = 2 ** 31 - 1;
@@ -23,7 +24,6 @@ const CHECK_WORDS = 4;
 const CURVE = { name: "ECDH", namedCurve: "P-256" };
 /** Names of members: restricted so that all sort names alike. */
 const NAME = /^[!-~]{1,64}$/;
-const utf8 = new TextEncoder();
 
 /** Settings that all members of a round agree on. */
 export interface MaskOptions {
@@ -49,7 +49,7 @@ export interface MaskedSum {
 }
 
 /** A member of one round, with new keys. */
-export class SecureMember {
+export class SecureMember extends Opaque {
   /** Its name among the members. */
   readonly name: string;
   /** 65 bytes, for all the others. */
@@ -59,6 +59,7 @@ export class SecureMember {
   #isUsed = false;
 
   private constructor(name: string, round: string, privateKey: CryptoKey, publicKey: Uint8Array) {
+    super();
     this.name = name;
     this.publicKey = publicKey;
     this.#round = round;
@@ -156,6 +157,7 @@ export class SecureMember {
     }
     const secret = await crypto.subtle.deriveBits({ name: "ECDH", public: point }, this.#privateKey, 256);
     const base = await crypto.subtle.importKey("raw", secret, "HKDF", false, ["deriveKey"]);
+    const utf8 = new TextEncoder();
     const info = utf8.encode([LABEL, ...[this.name, other].sort()].join("\0"));
     const derivation = { name: "HKDF", hash: "SHA-256", salt: utf8.encode(this.#round), info };
     const key = await crypto.subtle.deriveKey(derivation, base, { name: "AES-CTR", length: 256 }, false, ["encrypt"]);

@@ -3,6 +3,7 @@
 import { brief } from "../data/nearest.js";
 import type { KernelBuild, PackageFiles } from "../wire/files.js";
 import { otherPlatform } from "../wire/platform.js";
+import { schemeOfWorkers } from "../wire/start-worker.js";
 import type { KnownFile, LoadStage } from "./progress.js";
 
 /**
@@ -182,6 +183,9 @@ export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): Packag
 
 /** Advice for a worker's script that is not where it should be. */
 export function missingHelp(worker: string): string {
+  if (worker.includes("/@fs/")) {
+    return "Vite serves files of a linked package only from the folders of its setting server.fs.allow.";
+  }
   const folder = worker.slice(0, worker.lastIndexOf("/") + 1);
   const isCopy = worker.slice(folder.length) === FILES.worker[0];
   const copy = `The files of trainweb should lie in ${folder}: npx trainweb copy FOLDER, as a step of the build, puts them there. `;
@@ -191,7 +195,7 @@ export function missingHelp(worker: string): string {
 /** Advice for a worker's script that the server sends, and the browser does not start. */
 export function refusedHelp(worker: string): string {
   const { origin } = new URL(worker);
-  const sources = origin === globalThis.origin ? "'self'" : `blob: ${origin}`;
+  const sources = origin === globalThis.origin ? "'self'" : `${schemeOfWorkers()}: ${origin}`;
   const header = "needs the header Cross-Origin-Embedder-Policy on it, as on the page";
   return `A content security policy must allow worker-src ${sources}; a cross-origin isolated page ${header}.`;
 }

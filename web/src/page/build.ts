@@ -10,6 +10,7 @@ import { describe } from "../data/given.js";
 import { brief } from "../data/nearest.js";
 import { ModelError } from "../wire/errors.js";
 import { requireLoss, resolveConfig, type TrainingConfig } from "./training-config.js";
+import { Opaque } from "../wire/opaque.js";
 
 /** The result of `buildArtifacts`: files as `TrainingSession.create` and onnxruntime-training take them. */
 export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> {
@@ -103,7 +104,7 @@ export async function quantize(
 }
 
 /** Adds gradients to a model, as onnxruntime-training's class of that name. */
-export class GradientGraphBuilder {
+export class GradientGraphBuilder extends Opaque {
   readonly #model: Source;
   readonly #y: readonly string[];
   readonly #x: readonly string[];
@@ -118,6 +119,7 @@ export class GradientGraphBuilder {
    *   `<y>_grad`
    */
   constructor(model: Source, yNodeArgNames: Iterable<string>, xNodeArgNames: Iterable<string>, lossNodeArgName = "") {
+    super();
     checkSource("model", model);
     this.#model = model;
     this.#y = ordered("yNodeArgNames", yNodeArgNames);

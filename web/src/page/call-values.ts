@@ -4,7 +4,7 @@ import type { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
 import type { AdapterFiles, ModelMetadata, TensorType, WireModelMetadata } from "../wire/protocol.js";
-import { describe } from "../data/given.js";
+import { describe, isBytes } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 
 /** Type and dims of a parameter. */
@@ -61,14 +61,14 @@ function flagOf<Name extends string>(name: Name, given: unknown): boolean {
 
 /** @throws TypeError when an argument is not a buffer of parameters */
 export function checkBuffer(buffer: unknown): void {
-  if (!(buffer instanceof Uint8Array || buffer instanceof Float32Array)) {
+  if (!(isBytes(buffer) || buffer instanceof Float32Array)) {
     throw new TypeError(`'buffer' must be a Uint8Array or Float32Array, got ${describe(buffer)}.`);
   }
 }
 
 /** @throws TypeError when an argument is not a file in memory */
 export function checkBytes(file: unknown): void {
-  if (!(file instanceof Uint8Array)) {
+  if (!isBytes(file)) {
     throw new TypeError(`'weights' must be a Uint8Array, got ${describe(file)}.`);
   }
 }
@@ -76,7 +76,7 @@ export function checkBytes(file: unknown): void {
 /** @throws TypeError when an argument is not an adapter */
 export function checkAdapter(adapter: AdapterFiles): AdapterFiles {
   const { weights, config } = (adapter ?? {}) as Partial<AdapterFiles>;
-  if (!(weights instanceof Uint8Array) || typeof config !== "string") {
+  if (!isBytes(weights) || typeof config !== "string") {
     throw new TypeError(`'adapter' must be an object with 'weights' (a Uint8Array) and 'config' (a text), got ${describe(adapter)}.`);
   }
   checkOptions("adapter", adapter, { weights: true, config: true });

@@ -1,5 +1,6 @@
 /** A session's calls to its worker, in order; calls after its release fail. */
 
+import { plain } from "../data/given.js";
 import { SessionError } from "../wire/errors.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import type { Answer, Call, Method, SessionCall } from "../wire/protocol.js";
@@ -59,7 +60,7 @@ export class Channel {
     args: SessionCalls[Name]["args"],
     buffers: readonly ArrayBuffer[] = [],
   ): Call<"call"> {
-    return callOf("call", [this.#handle, { name, args } as SessionCall], buffers);
+    return callOf("call", [this.#handle, { name, args: args.map(plain) } as SessionCall], buffers);
   }
 
   /** Send a call of the core that does not use the workspace or move it. */

@@ -15,6 +15,7 @@ import { buffersOf, checkSource, loadSource, type Loaded, type Source } from "./
 import { describe, isTensor } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copyBytes, packTensor, unpackTensor } from "./tensors.js";
+import { Opaque } from "../wire/opaque.js";
 
 /** Read a checkpoint in a worker, for as long as its owner lives. */
 function openState(owner: object, file: Loaded, options: ResolvedOptions): Promise<Channel> {
@@ -52,7 +53,7 @@ const KEY = Symbol("CheckpointState");
  * call moves them to the memory of its session, so alternating between two sessions costs a copy each time.
  * Gradients, the reset flag and random numbers are each session's own.
  */
-export class CheckpointState {
+export class CheckpointState extends Opaque {
   readonly #options: ResolvedOptions;
   #holder: Promise<Holder>;
   /** The session that was called last, which has the contents, and all that share them. */
@@ -61,6 +62,7 @@ export class CheckpointState {
   #isReleased = false;
 
   private constructor(key: symbol, options: ResolvedOptions) {
+    super();
     if (key !== KEY) {
       throw new TypeError("use CheckpointState.load().");
     }

@@ -30,6 +30,9 @@ import type { KnownFile, LoadTracker } from "./progress.js";
 /** Time until the script of a silent worker is checked, in parts of the limit for files that send nothing. */
 const PATIENCE = 0.25;
 
+/** Parts of the limit for a start. Each is waited for by itself, so that a page that is blocked meanwhile loses only one. */
+const START_PARTS = 20;
+
 /** Interval of a page without locks between two looks for a worker's messages, and the most looks in vain. */
 const LOOK_MS = 300;
 const MISSED_PULSES = 5;
@@ -388,7 +391,13 @@ export class WorkerClient {
   async #watch(settings: WorkerSettings): Promise<void> {
     const name = `trainweb-worker-${Math.random().toString(36).slice(2)}`;
     const start = startTimeout();
-    const timer = setTimeout(() => this.#fail(`it did not start within ${start / 1e3} s`), start);
+    let left = START_PARTS;
+    const timer = setInterval(() => {
+      left--;
+      if (left === 0) {
+        this.#fail(`it did not start within ${start / 1e3} s`);
+      }
+    }, start / START_PARTS);
     const doubt = setTimeout(() => void this.#lookInto(settings, false), PATIENCE * settings.stallMs);
     try {
       const isHeld = await this.request(callOf("holdLock", [name]));
@@ -398,7 +407,7 @@ export class WorkerClient {
       if (needsPulse) {
         await this.#watchPulse(settings);
       }
-      clearTimeout(timer);
+      clearInterval(timer);
       this.#isWatched();
       if (isHeld && otherPlatform() === null) {
         const { signal } = this.#watching;
@@ -406,7 +415,7 @@ export class WorkerClient {
       }
     } catch {
       // The worker is lost in another way, which stopped the watch.
-      clearTimeout(timer);
+      clearInterval(timer);
       clearTimeout(doubt);
       this.#isWatched();
     }

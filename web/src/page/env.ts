@@ -8,6 +8,7 @@ import type { SnapshotChoice } from "../wire/protocol.js";
 import { canShareMemory } from "../wire/platform.js";
 import { VERSION } from "../wire/version.js";
 import type { ProgressListener } from "./progress.js";
+import { Opaque } from "../wire/opaque.js";
 
 const MAX_DEFAULT_THREADS = 4;
 
@@ -71,7 +72,7 @@ export interface Timeouts {
 export const releasers = new Set<() => Promise<void>>();
 
 /** Flags of the whole page. A running worker keeps the values that it was started with. */
-export class Env {
+export class Env extends Opaque {
   /** Flags of the kernels: threads, and the folder of their files. */
   readonly wasm: WasmFlags = { numThreads: 0, simd: true };
 

@@ -37,7 +37,7 @@ export { listFolder, type FolderSource, type ListedFolder } from "../data/folder
 export { readObjectStore, type ObjectStoreSource } from "../data/indexed-db.js";
 export type { Augmentation, ImageOptions } from "../wire/images.js";
 export { readImage, readImages, type ImageSource, type ImagesOptions } from "./images.js";
-export type { BatchSource, Columns, DataSource, Rows } from "../data/dataset.js";
+export type { Columns, DataSource, Rows } from "../data/dataset.js";
 export type { Batch, Numbers, Row, RowValue } from "../data/rows.js";
 export { FederatedClient, type FederatedSession, type RoundUpdate } from "./federated.js";
 export type { ConfigValue } from "../federated/frames.js";
@@ -47,7 +47,6 @@ export { joinFlower, type FlowerEvaluation, type FlowerOptions, type FlowerSessi
 export type * from "./settings/federated.js";
 export type { FitRun } from "./fit/run.js";
 export type { FindRateOptions, LearningRates } from "./fit/find-rate.js";
-export type { OverfitOptions, OverfitReport } from "./fit/overfit.js";
 export type { EpochEvent, FitControl, FitEvent, History, ProgressEvent } from "./fit/events.js";
 export type {
   EarlyStoppingSettings,

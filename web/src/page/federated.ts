@@ -10,6 +10,7 @@ import { checkFields, type Fields } from "./check-settings.js";
 import type { History } from "./fit/events.js";
 import type { FitOptions } from "./fit/options.js";
 import { FEDERATED, type FederatedFields } from "./settings/federated.js";
+import { Opaque } from "../wire/opaque.js";
 
 /** Methods of a session that rounds need. */
 export interface FederatedSession {
@@ -30,7 +31,7 @@ export interface RoundUpdate extends ClientUpdate {
 }
 
 /** Rounds of a session, as a client; `TrainingSession.federated` makes it. */
-export class FederatedClient {
+export class FederatedClient extends Opaque {
   readonly #session: FederatedSession;
   readonly #clipNorm: number | null;
   readonly #deviation: number;
@@ -39,6 +40,7 @@ export class FederatedClient {
 
   /** @internal */
   constructor(session: FederatedSession, options: FederatedFields) {
+    super();
     refuseSettingIf(typeof options !== "object" || options === null, "options", options, "an object");
     const given = checkFields("federated", "", options as Fields, FEDERATED);
     this.#session = session;
@@ -60,7 +62,7 @@ export class FederatedClient {
    *   one each round) and the others
    * @returns only its `delta` may leave the page, and `examples` if the server may know them.
    * @throws BufferSizeError: the parameters are of another length than the session's
-   * @throws ModelError, FeedError, SessionError, TrainwebError: as `fit`; or an update that is not finite
+   * @throws ModelError, FeedError, SessionError, NumericsError: as `fit`; or an update that is not finite
    */
   async round(parameters: Float32Array, data: DataSource, options: FitOptions = {}): Promise<RoundUpdate> {
     const session = this.#session;

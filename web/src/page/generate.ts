@@ -2,13 +2,14 @@
 
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { encodedText } from "../data/text.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { refuseIf } from "../wire/messages.js";
 import type { SamplingSettings, TokenTask } from "../wire/protocol.js";
 import { checkFields, withDefaults } from "./check-settings.js";
 import { GENERATE, type GenerateFields } from "./settings/generate.js";
 import { GrowingText, type Tokenizer } from "./text.js";
 
 const LOGITS = "logits";
+const PROMPT = "text or a list of token ids; make one of a chat by apply_chat_template of its tokenizer";
 
 /** A prompt: text, or token ids as numbers, as a typed array, as a tensor, or as the inputs that a tokenizer makes. */
 export type Prompt =
@@ -102,17 +103,13 @@ function requestOf(given: Prompt, options: GenerateOptions, defaults: GenerateOp
   const checked = withDefaults(checkFields("generate", "", plain, GENERATE, others), GENERATE) as unknown as Plain;
   const { maxTokens, temperature, topK, topP, seed, adapter } = checked;
   const useless = ["topK", "topP", "seed"].find(isGiven);
-  if (temperature === 0 && useless !== undefined) {
-    throw sessionError("GREEDY_SETTING", { name: useless });
-  }
+  refuseIf(temperature === 0 && useless !== undefined, "GREEDY_SETTING", { name: useless });
   const stops: readonly unknown[] = Array.isArray(stop) ? stop : [stop];
   if (stops.some((one) => !Number.isSafeInteger(one) && (typeof one !== "string" || one === ""))) {
     throw badSetting("stop", stop, "token ids and texts that are not empty");
   }
   const texts = stops.filter((one) => typeof one === "string");
-  if (texts.length > 0 && tokenizer === undefined) {
-    throw sessionError("TEXT_WITHOUT_TOKENIZER", { name: "stop" });
-  }
+  refuseIf(texts.length > 0 && tokenizer === undefined, "TEXT_WITHOUT_TOKENIZER", { name: "stop" });
   return {
     prompt: promptTokens(given, tokenizer),
     maxTokens,
@@ -125,16 +122,14 @@ function requestOf(given: Prompt, options: GenerateOptions, defaults: GenerateOp
 }
 
 function promptTokens(prompt: Prompt, tokenizer: Tokenizer | undefined): readonly number[] {
-  if (typeof prompt === "string" && tokenizer === undefined) {
-    throw sessionError("TEXT_WITHOUT_TOKENIZER", { name: "prompt" });
-  }
+  refuseIf(typeof prompt === "string" && tokenizer === undefined, "TEXT_WITHOUT_TOKENIZER", { name: "prompt" });
   const given = typeof prompt === "string" && tokenizer !== undefined ? encodedText(tokenizer, prompt) : rowOf(prompt);
-  refuseSettingIf(!Array.isArray(given) && !ArrayBuffer.isView(given), "prompt", prompt, "text or a list of token ids");
+  refuseSettingIf(!Array.isArray(given) && !ArrayBuffer.isView(given), "prompt", prompt, PROMPT);
   const tokens = Array.from(given as unknown as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
   refuseIf(tokens.length === 0, "EMPTY_PROMPT");
   // A Gather would count negative ones from the end.
   if (!tokens.every((one): one is number => Number.isSafeInteger(one) && (one as number) >= 0)) {
-    throw badSetting("prompt", prompt, "text or a list of token ids");
+    throw badSetting("prompt", prompt, PROMPT);
   }
   return tokens;
 }
@@ -151,8 +146,6 @@ function logitsOf(names: readonly string[]): string {
   if (names.includes(LOGITS)) {
     return LOGITS;
   }
-  if (names.length !== 1) {
-    throw sessionError("NO_LOGITS", { names: names.join(", ") });
-  }
+  refuseIf(names.length !== 1, "NO_LOGITS", { names: names.join(", ") });
   return names[0] as string;
 }

@@ -3,7 +3,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import { checkSeed, Dataset, datasetOfRounds, rowAt, type Columns } from "../data/dataset.js";
-import { badSetting, describe } from "../data/given.js";
+import { badSetting, describe, isAddress } from "../data/given.js";
 import { IMAGE_OPTIONS, imageValues, resolveImageOptions } from "../data/images.js";
 import { checkOptions } from "../data/nearest.js";
 import { permutation, RandomStream } from "../data/random.js";
@@ -124,7 +124,7 @@ async function readInWorker(given: GivenImage, options: ResolvedImageOptions): P
 
 /** Convert an image to a form that a worker can receive. */
 async function portable(source: ImageSource): Promise<GivenImage> {
-  if (typeof source === "string" || source instanceof URL) {
+  if (isAddress(source)) {
     return fetchImage(absolute(source));
   }
   if (source instanceof Blob || (typeof ImageData !== "undefined" && source instanceof ImageData)) {

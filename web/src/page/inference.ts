@@ -1,6 +1,7 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 /** `InferenceSession`: runs forward models on the same kernels, such as exports of a training session. */
 
+import { isBuffer } from "../data/given.js";
 import { log } from "../wire/log.js";
 import type { InferenceInfo, ModelMetadata, TokenTask, ValueMetadata } from "../wire/protocol.js";
 import { modelMetadata } from "./call-values.js";
@@ -23,11 +24,12 @@ import { resolveOptions, type SessionOptions } from "./options.js";
 import type { RunOptions } from "./run-options.js";
 import { isSource, type Source } from "./sources.js";
 import { StepSender } from "./step-sender.js";
+import { Opaque } from "../wire/opaque.js";
 
 const KEY = Symbol("InferenceSession");
 
 /** Runs a forward model. */
-export class InferenceSession {
+export class InferenceSession extends Opaque {
   readonly #info: InferenceInfo;
   /** Options of runs without options. */
   readonly #severity: RunOptions["logSeverityLevel"];
@@ -38,6 +40,7 @@ export class InferenceSession {
   #runs: number[] | null = null;
 
   private constructor(key: symbol, client: WorkerClient, info: InferenceInfo, severity: RunOptions["logSeverityLevel"]) {
+    super();
     if (key !== KEY) {
       throw new TypeError("use InferenceSession.create().");
     }
@@ -85,7 +88,7 @@ export class InferenceSession {
   }
 
   /** The inputs and outputs, with their types, as text. */
-  toString(): string {
+  override toString(): string {
     const [given, made] = [this.inputMetadata, this.outputMetadata].map((values) =>
       values.map(({ name, type, shape }) => `${name} ${type}[${shape.join(", ")}]`).join(", "),
     );
@@ -200,13 +203,6 @@ export class InferenceSession {
 interface CreateArguments {
   readonly source: Source;
   readonly options: unknown;
-}
-
-function isBuffer(value: unknown): value is ArrayBuffer {
-  return (
-    value instanceof ArrayBuffer ||
-    (typeof SharedArrayBuffer !== "undefined" && value instanceof SharedArrayBuffer)
-  );
 }
 
 /** Sort out `(source[, options])` and `(buffer[, byteOffset[, byteLength]][, options])`. */

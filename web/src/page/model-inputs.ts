@@ -3,9 +3,11 @@
 import { Tensor } from "onnxruntime-common";
 
 import { Dataset, type DataSource } from "../data/dataset.js";
-import { describe, isTensor } from "../data/given.js";
+import { fixedRows } from "../data/epoch.js";
+import { badSetting, describe, isTensor } from "../data/given.js";
 import { asTensor as asValue, batched, type Batch, type Row } from "../data/rows.js";
 import type { Remainder } from "../wire/fit.js";
+import { log } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type { InputDeclaration } from "../wire/protocol.js";
 import { DEFAULT_BATCH } from "./settings/fit.js";
@@ -20,6 +22,8 @@ export interface BatchOptions {
   readonly batched: boolean | null;
   /** True: the size is for rows only, and batches come as they are. */
   readonly ignoresSize?: boolean;
+  /** True: leave out batches that are smaller than the file's, with a notice. */
+  readonly drops?: boolean;
 }
 
 type Named = Readonly<Record<string, unknown>>;
@@ -33,8 +37,26 @@ const CONVERTED: readonly string[] = [
 export class ModelInputs {
   readonly #declared: readonly InputDeclaration[];
 
+  /** Rows of a batch, where the file fixes them. */
+  readonly rows: number | null;
+  /** A notice was given of rows that are left out. */
+  #hasTold = false;
+
   constructor(declared: readonly InputDeclaration[]) {
     this.#declared = declared;
+    this.rows = fixedRows(declared);
+  }
+
+  /**
+   * The rows of a batch, of which `given` are asked for.
+   *
+   * @throws ModelError when the file fixes another number
+   */
+  size(given: number | null): number {
+    if (this.rows !== null && given !== null && given !== this.rows) {
+      throw badSetting("batchSize", given, `${this.rows}, which the first axis of the input '${this.#declared[0]?.name}' fixes in the file`);
+    }
+    return given ?? this.rows ?? DEFAULT_BATCH;
   }
 
   /**
@@ -60,25 +82,23 @@ export class ModelInputs {
 
   /** A stream as batches that the model takes. */
   batches(data: Dataset, options: BatchOptions): Dataset {
-    const { batchSize, remainder, ignoresSize = false } = options;
-    const isPadded = data.isPadded || (remainder === "pad" && !data.isBatched);
-    return data.through((items) => this.#batches(items, data.isBatched || options.batched, batchSize, remainder, ignoresSize), isPadded);
+    const isPadded = data.isPadded || (options.remainder === "pad" && !data.isBatched);
+    return data.through((items) => this.#batches(items, data.isBatched || options.batched, options), isPadded);
   }
 
   async *#batches(
     items: AsyncIterable<object>,
     isBatched: boolean | null,
-    size: number | null,
-    remainder: Remainder,
-    ignoresSize: boolean,
+    { batchSize, remainder, ignoresSize = false, drops = false }: BatchOptions,
   ): AsyncGenerator<Batch> {
+    const size = this.size(batchSize);
     const iterator = items[Symbol.asyncIterator]();
     const first = await iterator.next();
     if (first.done === true) {
       return;
     }
     const isWhole = isBatched ?? this.#isBatch(first.value);
-    if (isWhole && size !== null && !ignoresSize) {
+    if (isWhole && batchSize !== null && !ignoresSize) {
       throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
     }
     const named = (item: unknown, k: number): unknown => this.#named(item, `Item ${k} of the data`);
@@ -88,8 +108,15 @@ export class ModelInputs {
       }
     };
     let number = 0;
-    for await (const batch of isWhole ? rows() : batched(rows() as AsyncIterable<Row>, size ?? DEFAULT_BATCH, remainder)) {
-      yield this.batch(batch, number++);
+    for await (const given of isWhole ? rows() : batched(rows() as AsyncIterable<Row>, size, remainder)) {
+      const batch = this.batch(given, number++);
+      const count = Math.min(...Object.values(batch).flatMap(({ dims }) => dims.slice(0, 1)));
+      if (!drops || this.rows === null || count >= this.rows) {
+        yield batch;
+      } else if (!this.#hasTold) {
+        this.#hasTold = true;
+        log("warning", sessionError("DROPPED_ROWS", { count, rows: this.rows }).message);
+      }
     }
   }
 

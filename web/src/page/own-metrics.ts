@@ -42,7 +42,7 @@ export function withFunctions(
   return { ...values, ...Object.fromEntries(own) };
 }
 
-/** @throws TrainwebError when the function fails, or returns something else than a number */
+/** @throws ModelError when the function fails, or returns something else than a number */
 function ownValue(name: string, call: MetricFunction, predictions: Tensor, targets: Tensor): number {
   let value: unknown;
   try {

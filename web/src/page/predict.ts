@@ -15,7 +15,6 @@ import { buffersOf, packBatch, type FitHost } from "./fit/run.js";
 import { ModelInputs } from "./model-inputs.js";
 import { checkAverages, resolveEvaluation, resolveMetrics } from "./fit/options.js";
 import { withFunctions, type Metrics } from "./own-metrics.js";
-import { DEFAULT_BATCH } from "./settings/fit.js";
 import { joined, unpackNamed } from "./tensors.js";
 
 /** Number of evaluations that the page has begun, which numbers them. */
@@ -46,9 +45,9 @@ export interface EvaluateOptions {
   readonly batched?: boolean;
   /** Use the averages of the parameters that the session keeps. Default false. */
   readonly ema?: boolean;
-  /** Output of the eval model for metrics; by default the only one besides the loss, else the tensor that the loss compares. */
+  /** Output of the eval model for metrics; by default the output of the model that the loss compares with the targets. */
   readonly predictions?: string;
-  /** Input of the eval model that metrics compare it with; by default the last one. */
+  /** Input of the eval model that metrics compare it with; by default the one that the loss compares. */
   readonly targets?: string;
 }
 
@@ -56,18 +55,18 @@ export interface EvaluateOptions {
 export async function predict(host: FitHost, data: unknown, options: PredictOptions): Promise<Record<string, Tensor>> {
   const known = { outputs: true, ema: true, batchSize: true, batched: true } as const;
   const { outputs, ...others } = checkOptions("predict", options, known);
-  const { batches, ema } = resolve(host, data, others);
+  const { batches, ema, whole: fixed } = resolve(host, data, others);
   const names = outputs ?? ownOutputs(host.info);
   if (!Array.isArray(names) || names.length === 0 || names.some((name) => typeof name !== "string")) {
     throw badSetting("outputs", names, "a list of tensors of the eval model");
   }
   const { handle, evalInputNames } = host.info;
   const parts: NamedTensor[][] = [];
-  let [whole, first] = [0, 0];
+  let [whole, first] = [fixed ?? 0, 0];
   for await (const rows of batches) {
     const batch = await packBatch(rows, evalInputNames, parts.length, first);
     whole ||= batch.rows;
-    const results = await host.send(() => callOf("predict", [handle, names, batch, whole, ema], buffersOf(batch)));
+    const results = await host.send(() => callOf("predict", [handle, [...names], batch, whole, ema], buffersOf(batch)));
     if (parts.length > 0) {
       results.forEach((result) => checkRows(result, batch.rows));
     }
@@ -116,7 +115,7 @@ function resolve(
   { info }: FitHost,
   data: unknown,
   { batchSize, batched, ema = false }: Pick<PredictOptions, "batchSize" | "batched" | "ema">,
-): { readonly batches: Dataset; readonly ema: boolean } {
+): { readonly batches: Dataset; readonly ema: boolean; readonly whole: number | null } {
   checkFlag("ema", ema);
   if (batched !== undefined) {
     checkFlag("batched", batched);
@@ -136,10 +135,10 @@ function resolve(
   refuseIf(dataset.isPadded, "PADDED_VALIDATION");
   refuseIf(dataset.columns !== null && batched === true, "BATCHED_ARRAYS");
   if (dataset.columns !== null) {
-    return { batches: dataset.batch(batchSize ?? DEFAULT_BATCH), ema };
+    return { batches: dataset.batch(inputs.size(batchSize ?? null)), ema, whole: inputs.rows };
   }
   const options = { batchSize: batchSize ?? null, batched: batched ?? null, remainder: "keep" } as const;
-  return { batches: inputs.batches(dataset, options), ema };
+  return { batches: inputs.batches(dataset, options), ema, whole: inputs.rows };
 }
 
 /** @throws SessionError where the eval model gives nothing but the loss */

@@ -1,8 +1,9 @@
 /** Folders of models, laid out as on the Hugging Face hub; `trainweb/generation/pretrained.py` reads them in Python. */
 
 import { type FolderSource, folderFiles } from "../data/folder.js";
+import { isAddress } from "../data/given.js";
 import { messageOf } from "../wire/fetch-file.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import { log } from "../wire/log.js";
 import { otherPlatform } from "../wire/platform.js";
 import { loadError } from "./download.js";
@@ -68,7 +69,7 @@ export async function readPretrained(folder: Repository, file: string | undefine
     [path, model] = model === null ? [other, await files.find(other)] : [path, model];
   }
   if (model === null) {
-    const shown = typeof folder === "string" || folder instanceof URL ? String(folder) : "The folder";
+    const shown = isAddress(folder) ? String(folder) : "The folder";
     throw sessionError("NO_GRAPH_FILE", { folder: shown, names: names.join(" or ") });
   }
   const config = { ...(await json(files, "config.json")), ...(await json(files, "generation_config.json")) };
@@ -101,9 +102,7 @@ async function weightsIn(files: Folder, folder: string, names: ReadonlySet<strin
   }
   const found: unknown = (await json(files, folder + INDEX))["weight_map"] ?? {};
   const shards = found instanceof Object && !Array.isArray(found) ? Object.entries(found) : [["", null]];
-  if (!shards.every(([, name]) => typeof name === "string" && !/[/\\]|^\.*$/u.test(name))) {
-    throw sessionError("BAD_SHARDS", { name: INDEX });
-  }
+  refuseIf(!shards.every(([, name]) => typeof name === "string" && !/[/\\]|^\.*$/u.test(name)), "BAD_SHARDS", { name: INDEX });
   const needed = shards.filter(([tensor]) => names.has(tensor as string));
   const paths = new Set((needed.length > 0 ? needed : shards).map(([, name]) => name as string));
   return [...paths].sort().map((name, k) => named(files.at(folder + name), k));
@@ -114,7 +113,9 @@ async function weightsIn(files: Folder, folder: string, names: ReadonlySet<strin
  */
 export function generationOf(config: Json): GenerateOptions {
   const { eos_token_id: end = null, max_new_tokens: most = null, do_sample: samples, temperature, top_k: k, top_p: p } = config;
-  const ignored = Object.entries(NEUTRAL).filter(([name, value]) => ![undefined, null, value].includes(config[name] as never));
+  const changes = (given: unknown, value: unknown): boolean =>
+    typeof given === "object" && given !== null ? Object.keys(given).length > 0 : ![undefined, null, value].includes(given as never);
+  const ignored = Object.entries(NEUTRAL).filter(([name, value]) => changes(config[name], value));
   if (ignored.length > 0) {
     const names = ignored.map(([name]) => name).join(", ");
     log("warning", `generation_config.json has ${names}, which generate of trainweb does not have.`);
@@ -144,14 +145,12 @@ async function json(files: Folder, path: string): Promise<Json> {
   } catch (error) {
     throw sessionError("NOT_JSON", { name: path, fault: messageOf(error) });
   }
-  if (typeof found !== "object" || found === null || Array.isArray(found)) {
-    throw sessionError("NOT_JSON", { name: path, fault: "it has no object" });
-  }
+  refuseIf(typeof found !== "object" || found === null || Array.isArray(found), "NOT_JSON", { name: path, fault: "it has no object" });
   return found as Json;
 }
 
 async function openFolder(folder: Repository): Promise<Folder> {
-  if (typeof folder !== "string" && !(folder instanceof URL)) {
+  if (!isAddress(folder)) {
     const files = new Map((await folderFiles(folder)).map(({ path, file }) => [path.join("/"), file]));
     const at = (path: string): Source | null => files.get(path) ?? null;
     return { at, find: (path) => Promise.resolve(at(path)) };

@@ -6,13 +6,15 @@ import type { PropertyKind, PropertyValue, SessionMemory, ValueMetadata, Adapter
 import { checkAdapter, checkBuffer, checkBytes, checkFlag, checkNumber, strictOf, trainableOnlyOf, type Strict, type TrainableOnly, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
 import { checkOptions } from "../data/nearest.js";
 import { copyBytes, unpackNamed, unpackTensor } from "./tensors.js";
+import { Opaque } from "../wire/opaque.js";
 import type { Channel } from "./channel.js";
 
 /** The calls that `TrainingSession` passes on to its worker. */
-export class SessionMethods {
+export class SessionMethods extends Opaque {
   readonly #channel: Channel;
 
   constructor(channel: Channel) {
+    super();
     this.#channel = channel;
   }
 

@@ -3,6 +3,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
+import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
 import type {
@@ -16,7 +17,7 @@ import type {
   TokenTask,
 } from "../wire/protocol.js";
 import type { CheckpointFolder, EvalValues } from "../wire/fit.js";
-import type { BatchSource, DataSource } from "../data/dataset.js";
+import type { DataSource } from "../data/dataset.js";
 import {
   parseRunArguments,
   parseRunOptions,
@@ -45,9 +46,7 @@ import type { FileName } from "./integrity.js";
 import { readPretrained, type PretrainedConfig, type Repository } from "./pretrained.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { logCost } from "./memory-cost.js";
-import { ModelInputs } from "./model-inputs.js";
-import { findLearningRate, type FindRateOptions, type LearningRates } from "./fit/find-rate.js";
-import { overfitOneBatch, type OverfitOptions, type OverfitReport, type StateKeeper } from "./fit/overfit.js";
+import { findLearningRate, type FindRateOptions, type LearningRates, type StateKeeper } from "./fit/find-rate.js";
 import { checkTrainingOptions } from "./session-files.js";
 import type {
   Artifacts,
@@ -295,7 +294,7 @@ export class TrainingSession extends SessionMethods {
    *
    * @returns a promise of the history that is also an async iterable of events, and has `pause`, `resume`, `stop` and
    *   `abort`. It rejects with a ModelError for a wrong option, and a FeedError for data that does not fit the model.
-   *   It rejects with a SessionError while another fit of the session runs, and with a TrainwebError when the loss is
+   *   It rejects with a SessionError while another fit of the session runs, and with a NumericsError when the loss is
    *   NaN or infinite. After `abort` it rejects with the reason
    */
   fit(data: DataSource, options: FitOptions = {}): FitRun {
@@ -365,6 +364,10 @@ export class TrainingSession extends SessionMethods {
    * @throws ModelError: an option is wrong, or there is noise without a clip norm
    */
   federated(options: FederatedFields = {}): FederatedClient {
+    const { moving } = this.#info;
+    if (moving.length > 0) {
+      log("warning", sessionError("LOCAL_STATISTICS", { count: moving.length, name: moving[0] as string }).message);
+    }
     return new FederatedClient(this, options);
   }
 
@@ -613,21 +616,6 @@ export class TrainingSession extends SessionMethods {
       return this.#channel.callOf("deadUnits", [all.map(({ feeds }) => feeds)], buffers);
     });
     return (await this.#steps.follow(answer)) as readonly DeadUnits[];
-  }
-
-  /**
-   * Check that the session can memorise one batch; afterwards it is as before. If it cannot, something is wrong: data,
-   * loss, learning rate, or gradients that do not arrive.
-   *
-   * @param batch - feeds as for `runTrainStep`; a few rows are enough
-   * @returns a report: whether the loss fell, and suspicions
-   * @throws FeedError when the batch does not fit the model; for a label out of range it names the position
-   * @throws SessionError when the loss is not one number, or the session has no optimizer model
-   */
-  async overfitOneBatch(batch: BatchSource, options: OverfitOptions = {}): Promise<OverfitReport> {
-    this.#channel.checkOptimizer();
-    const whole = new ModelInputs(this.#info.inputs.train).batch(batch);
-    return overfitOneBatch(this, this.#stateKeeper(), whole, options);
   }
 
   /**

@@ -1,6 +1,6 @@
 /** Models and checkpoints: a URL, bytes or a Blob, as the worker takes them. */
 
-import { describe } from "../data/given.js";
+import { describe, isAddress, isBuffer, isBytes } from "../data/given.js";
 import { messageOf } from "../wire/fetch-file.js";
 import type { ExternalFile, WorkerSettings } from "../wire/protocol.js";
 import { isPieces } from "../wire/pieces.js";
@@ -26,14 +26,8 @@ interface LoadOptions {
 
 /** True for a value that `loadSource` can read. */
 export function isSource(value: unknown): value is Source {
-  return (
-    typeof value === "string" ||
-    value instanceof URL ||
-    value instanceof Uint8Array ||
-    value instanceof ArrayBuffer ||
-    (typeof SharedArrayBuffer !== "undefined" && value instanceof SharedArrayBuffer) ||
-    (typeof Blob !== "undefined" && value instanceof Blob)
-  );
+  const isBlob = typeof Blob !== "undefined" && value instanceof Blob;
+  return isBlob || isAddress(value) || isBytes(value) || isBuffer(value);
 }
 
 /** @throws TypeError for a value that `loadSource` cannot read */
@@ -79,11 +73,11 @@ function readSource(
   source: Source,
   options: DownloadOptions,
 ): Promise<Loaded> {
-  if (source instanceof Uint8Array) {
+  if (isBytes(source)) {
     return Promise.resolve(copyBytes(source));
   }
-  if (typeof source === "string" || source instanceof URL) {
-    return download(what, source, options);
+  if (isAddress(source)) {
+    return download(what, String(source), options);
   }
   if (source instanceof Blob) {
     return readBlob(what, source);

@@ -3,7 +3,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import { describe, isTensor } from "../data/given.js";
-import { BufferSizeError, FeedError, TrainwebError } from "../wire/errors.js";
+import { BufferSizeError, FeedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import { concatenate } from "../wire/pieces.js";
 import type { Feed, Fetch, InputDeclaration, NamedTensor, PlacedBytes, WireDtype, WireTensor } from "../wire/protocol.js";
@@ -253,7 +253,7 @@ export function describeFetch(name: string, target: Tensor | null): Fetch {
     return { name };
   }
   if (!isOnCpu(target)) {
-    throw new TrainwebError(`fetch '${name}' must be a tensor on the CPU, not '${target.location}'.`);
+    throw new FeedError(`fetch '${name}' must be a tensor on the CPU, not '${target.location}'.`);
   }
   return { name, dtype: target.type as WireDtype, dims: [...target.dims] };
 }

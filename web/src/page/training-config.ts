@@ -33,13 +33,19 @@ export interface TrainingConfig {
   readonly ema?: EmaFields | null;
   /** Names or regular expressions of the parameters to train; default: all except `frozenParams`. */
   readonly requiresGrad?: readonly string[] | null;
-  /** Names or regular expressions of the parameters to freeze; by default no parameter. */
+  /**
+   * Names or regular expressions of the parameters to freeze; by default no parameter. A batch normalization whose running
+   * mean or variance is among them stays in inference mode.
+   */
   readonly frozenParams?: readonly string[] | null;
   /** Names of further tensors that steps return; by default the loss and the outputs of the model. */
   readonly additionalOutputNames?: readonly string[] | null;
   /** The outputs of the model that the loss takes. */
   readonly lossInputNames?: readonly string[] | null;
-  /** "train": batch normalization learns its statistics; "as_exported": it keeps the stored ones. */
+  /**
+   * Mode of the batch normalizations that are in inference mode in the file. "train": they normalize by the batch and learn
+   * their statistics; "as_exported": they keep the stored ones. Those in training mode stay in it.
+   */
   readonly batchNorm?: "train" | "as_exported" | null;
   /** Tensors that count as constants for gradients, like torch's `detach`. Parameters only before them are not trained. */
   readonly stopGradient?: readonly string[] | null;

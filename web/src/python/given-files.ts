@@ -58,14 +58,22 @@ export function copyInto(target: Uint8Array, data: Blob | HeldBytes): void {
   readChunks(data instanceof Blob ? allOf(data) : data, (at, chunk) => target.set(chunk, at));
 }
 
+/** Bytes of a file, from an offset on. */
+interface Range {
+  readonly offset: number;
+  readonly nbytes: number;
+  data: GivenData;
+}
+
 export class GivenFiles {
-  readonly #files = new Map<number, { readonly data: GivenData; readonly nbytes: number }>();
+  /** Files by ranges; the last range is the whole file until that was left. */
+  readonly #files = new Map<number, { readonly nbytes: number; readonly ranges: Range[] }>();
   #next = 1;
 
   add(data: GivenData): GivenFile {
     const index = this.#next++;
     const nbytes = sizeOf(data);
-    this.#files.set(index, { data, nbytes });
+    this.#files.set(index, { nbytes, ranges: [{ offset: 0, nbytes, data }] });
     return { index, nbytes };
   }
 
@@ -73,30 +81,46 @@ export class GivenFiles {
     this.#files.delete(index);
   }
 
-  /** Free the pieces of a file that end before an offset: nobody reads them again. */
+  /** Keep some ranges of a file, so that all others can be left. False if that would take most of its memory again. */
+  narrow(index: number, places: readonly (readonly [index: number, offset: number, nbytes: number])[]): boolean {
+    const { nbytes, ranges } = this.#find(index);
+    if (places.reduce((sum, [, , size]) => sum + size, 0) > nbytes / 2) {
+      return false;
+    }
+    const kept = places.map(([, offset, size]): Range => ({ offset, nbytes: size, data: new Uint8Array(size) }));
+    kept.forEach(({ offset, data }) => this.copy(index, offset, data as Uint8Array));
+    ranges.unshift(...kept);
+    return true;
+  }
+
+  /** Free the pieces of a narrow file that end before an offset: nobody reads them again. At the end all of it goes. */
   leave(index: number, offset: number): void {
-    const { data } = this.#find(index);
+    const { ranges } = this.#find(index);
+    const data = ranges.at(-1)?.data ?? [];
     if (isPieces(data)) {
       data.slice(0, Math.floor(offset / PIECE_BYTES)).filter(({ length }) => length > 0).forEach(free);
+    }
+    if (offset === Infinity) {
+      ranges.pop();
     }
   }
 
   /** Keep a file for long: outside of this worker's memory, if it is large and there is a browser that has room. */
   async settle(index: number): Promise<void> {
-    const { data, nbytes } = this.#find(index);
-    const isMovable = nbytes >= LARGE_FILE && nbytes <= MOST_OF_A_BLOB && typeof FileReaderSync !== "undefined";
-    if (data instanceof Blob || !isMovable) {
-      return;
-    }
-    const blob = new Blob(chunksOf(nbytes, (start, target) => this.copy(index, start, target)));
-    try {
-      await blob.slice(-1).arrayBuffer();
-    } catch {
-      return;
-    }
-    if (this.#files.has(index)) {
-      this.#files.set(index, { data: blob, nbytes });
-      if (isPieces(data)) {
+    for (const range of this.#find(index).ranges) {
+      const { offset, nbytes, data } = range;
+      const isMovable = nbytes >= LARGE_FILE && nbytes <= MOST_OF_A_BLOB && typeof FileReaderSync !== "undefined";
+      if (data instanceof Blob || !isMovable) {
+        continue;
+      }
+      const blob = new Blob(chunksOf(nbytes, (start, target) => this.copy(index, offset + start, target)));
+      try {
+        await blob.slice(-1).arrayBuffer();
+      } catch {
+        return;
+      }
+      range.data = blob;
+      if (isPieces(data) && this.#files.has(index)) {
         data.forEach(free);
       }
     }
@@ -108,16 +132,18 @@ export class GivenFiles {
     return parts.length === 1 ? (parts[0] as Uint8Array) : concatenate(parts);
   }
 
-  #find(index: number): { readonly data: GivenData; readonly nbytes: number } {
-    return this.#files.get(index) ?? { data: new Uint8Array(), nbytes: 0 };
+  #find(index: number): { readonly nbytes: number; readonly ranges: Range[] } {
+    return this.#files.get(index) ?? { nbytes: 0, ranges: [] };
   }
 
   #parts(index: number, offset: number, nbytes: number): FileData[] {
-    const { data, nbytes: size } = this.#find(index);
-    if (!(this.#files.has(index) && offset >= 0 && nbytes >= 0 && offset + nbytes <= size)) {
-      throw new RangeError(`bytes [${offset}, ${offset + nbytes}) lie outside file ${index} of ${size} bytes`);
+    const { nbytes: size, ranges } = this.#find(index);
+    const end = offset + nbytes;
+    const range = ranges.find((held) => nbytes >= 0 && offset >= held.offset && end <= held.offset + held.nbytes);
+    if (range === undefined) {
+      throw new RangeError(`bytes [${offset}, ${end}) lie outside file ${index} of ${size} bytes`);
     }
-    return [...partsOf(data, offset, nbytes)];
+    return [...partsOf(range.data, offset - range.offset, nbytes)];
   }
 
   /** Fill a target with bytes of a file. */
@@ -214,10 +240,14 @@ export async function streamBlob(
 }
 
 /** Blobs of bytes that need not be in this worker's memory all at once. */
-export function chunksOf(nbytes: number, read: (start: number, target: Uint8Array) => void): Blob[] {
+export function chunksOf(
+  nbytes: number,
+  read: (start: number, target: Uint8Array) => void,
+  most: number = CHUNK_BYTES,
+): Blob[] {
   const chunks: Blob[] = [];
   // A Blob copies its parts, and does not take shared memory.
-  const chunk = new Uint8Array(Math.min(CHUNK_BYTES, nbytes));
+  const chunk = new Uint8Array(Math.min(most, nbytes));
   for (let start = 0; start < nbytes; start += chunk.length) {
     const target = chunk.subarray(0, Math.min(chunk.length, nbytes - start));
     read(start, target);

@@ -18,7 +18,8 @@ export interface Announced {
 
 /**
  * Bytes that Python only names: a range of a segment of the session, or of a given file. If two float types are named,
- * the bytes are stored as the first type. They are wanted as the second, which `nbytes` counts.
+ * the bytes are stored as the first type. They are wanted as the second, which `nbytes` counts. With `rows` a matrix of
+ * so many rows is stored, and its transpose is wanted.
  */
 export type Place = readonly [
   store: "segment" | "file",
@@ -27,6 +28,7 @@ export type Place = readonly [
   nbytes: number,
   from?: FloatType,
   to?: FloatType,
+  rows?: number,
 ];
 
 /** As many of Python's bytes as the number says, or a place. */

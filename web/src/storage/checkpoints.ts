@@ -3,7 +3,7 @@
 import type { CheckpointFolder } from "../wire/fit.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { sessionError } from "../wire/messages.js";
-import { deleteEntry, listEntries, readEntry, writeEntry } from "./database.js";
+import { databaseFault, deleteEntry, listEntries, readEntry, writeEntry } from "./database.js";
 import { hasSlot, listSlots, openFolder, readNewest, removeSlots, writeSlot, type SlotEntry } from "./slots.js";
 
 /** Bytes of a file name, which has suffixes besides; `NamedFiles` of Python has the same. */
@@ -19,10 +19,10 @@ const PATIENCE_MS = 3_000;
  * @throws StorageError where there is none
  */
 export async function findBackend(chosen: CheckpointFolder["backend"] | null): Promise<CheckpointFolder["backend"]> {
-  const hasDatabase = globalThis.indexedDB !== undefined;
   if (chosen === "indexedDB") {
-    if (!hasDatabase) {
-      throw sessionError("NO_BACKEND", { backend: chosen, reason: "it has no IndexedDB" });
+    const reason = await databaseFault();
+    if (reason !== null) {
+      throw sessionError("NO_BACKEND", { backend: chosen, reason });
     }
     return chosen;
   }
@@ -34,7 +34,7 @@ export async function findBackend(chosen: CheckpointFolder["backend"] | null): P
     if (chosen === "opfs") {
       throw sessionError("NO_BACKEND", { backend: chosen, reason });
     }
-    if (!hasDatabase) {
+    if ((await databaseFault()) !== null) {
       throw sessionError("NO_STORAGE", { reason });
     }
     return "indexedDB";
@@ -114,7 +114,7 @@ export async function withCheckpoint<T>(where: CheckpointFolder, name: string, a
     return action();
   });
   return held.catch((error: unknown) => {
-    throw isHeld ? error : sessionError("CHECKPOINT_IN_USE", { name });
+    throw isHeld || !signal.aborted ? error : sessionError("CHECKPOINT_IN_USE", { name });
   }) as Promise<T>;
 }
 

@@ -1,5 +1,6 @@
 /** Files by name in IndexedDB, for browsers without a private file system: a transaction is the old file or the new one. */
 
+import { messageOf } from "../wire/fetch-file.js";
 import { sha256 } from "../wire/sha256.js";
 import type { SlotEntry } from "./slots.js";
 
@@ -63,7 +64,15 @@ async function transact<T>(mode: IDBTransactionMode, ask: (store: IDBObjectStore
   }
 }
 
-function open(): Promise<IDBDatabase> {
+/** The reason why there is no database, as in a frame with `sandbox="allow-scripts"`; null: there is one. */
+export async function databaseFault(): Promise<string | null> {
+  if (globalThis.indexedDB === undefined) {
+    return "it has no IndexedDB";
+  }
+  return open().then((database) => database.close() ?? null, messageOf);
+}
+
+async function open(): Promise<IDBDatabase> {
   return new Promise((resolve, reject) => {
     const request = indexedDB.open(DATABASE, 1);
     request.onupgradeneeded = () => request.result.createObjectStore(STORE);

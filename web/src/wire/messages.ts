@@ -29,13 +29,13 @@ export function sessionError<Name extends MessageName>(name: Name, values: Messa
   return fromWire({ name: error, message });
 }
 
-/** Names of the messages without values. */
-type PlainName = { [Name in MessageName]: [Fields<TextOf<Name>>] extends [never] ? Name : never }[MessageName];
+/** Values of a message; it may have none. */
+type ValuesOf<Name extends MessageName> = [Fields<TextOf<Name>>] extends [never] ? [] : [MessageValues<Name>];
 
 /** Throw an error of this name if something is wrong. */
-export function refuseIf(isWrong: boolean, name: PlainName): void {
+export function refuseIf<Name extends MessageName>(isWrong: boolean, name: Name, ...[values]: ValuesOf<Name>): void {
   if (isWrong) {
-    throw sessionError(name, {} as MessageValues<PlainName>);
+    throw sessionError(name, values ?? ({} as MessageValues<Name>));
   }
 }
 

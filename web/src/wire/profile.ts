@@ -1,5 +1,7 @@
 /** The profile of a step: its time per instruction, kernel and node, as a table or a Chrome trace. */
 
+import { Opaque } from "./opaque.js";
+
 /** One instruction of a plan. */
 export interface ProfileEntry {
   /** "generated" for fused elementwise groups. */
@@ -28,12 +30,13 @@ export interface ProfileOptions {
 }
 
 /** Times of the instructions of a step, in order; as text a table by kernel. */
-export class Profile {
+export class Profile extends Opaque {
   /** The instructions, in their order. */
   readonly entries: readonly ProfileEntry[];
 
   /** @internal */
   constructor({ text, nodes, milliseconds }: WireProfile) {
+    super();
     this.entries = text.map((line, index) => ({
       kernel: /^[^( ]*/.exec(line)?.[0] ?? "",
       node: nodes[index] ?? "",
@@ -70,7 +73,7 @@ export class Profile {
   }
 
   /** A table of milliseconds and shares by kernel. */
-  toString(): string {
+  override toString(): string {
     const all = this.total;
     const row = (name: string, ms: string, share: string): string =>
       `${name.padEnd(28)} ${ms.padStart(9)} ${share.padStart(6)}`.trimEnd();

@@ -97,10 +97,16 @@ export interface SessionInfo {
   readonly sizes: readonly [size: number, trainableSize: number];
   /** True if the session keeps averages of the parameters. */
   readonly hasAverages: boolean;
-  /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
+  /** The tensor that the loss compares with the last input, where the eval model does not note its own outputs. */
   readonly compared: string | null;
-  /** What `predict` gives: the outputs besides the loss, else the output that the loss compares. */
+  /** What `predict` gives: the outputs of the base model. */
   readonly ownOutputs: readonly string[];
+  /** Predictions and targets that the loss compares, where the eval model notes the outputs of its base model. */
+  readonly pairs: readonly (readonly [predictions: string, targets: string])[];
+  /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
+  readonly defaultPair: readonly [predictions: string | null, targets: string | null];
+  /** Parameters that a train step changes though they are not trained: running statistics and other buffers. */
+  readonly moving: readonly string[];
   readonly nominal: boolean;
   /** True if values of feeds select the plan: such feeds travel with their calls. */
   readonly valuesDecide: boolean;

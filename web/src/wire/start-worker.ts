@@ -6,7 +6,8 @@ import { otherPlatform } from "./platform.js";
 
 /**
  * Start one of the package's module workers. A page may not start a worker of another origin. Then a small worker of
- * the page's origin imports the script, which needs `worker-src blob:` in a content security policy.
+ * the page's origin imports the script, which needs `worker-src blob:` in a content security policy. A frame with
+ * `sandbox="allow-scripts"` has no origin, and Chromium starts no module from its blobs: there it is a `data:` URL.
  *
  * @param url - of the script, absolute. Never a literal `new URL` here: bundlers would take the worker apart
  */
@@ -19,8 +20,16 @@ export function startWorker(url: string): Worker {
   return origin === globalThis.origin ? new Worker(trusted(url), { type: "module" }) : startFromBlob(url);
 }
 
+/** The scheme of the workers that import a script of another origin. */
+export function schemeOfWorkers(): "blob" | "data" {
+  return globalThis.origin === "null" ? "data" : "blob";
+}
+
 function startFromBlob(url: string): Worker {
   const source = `import ${JSON.stringify(url)};`;
+  if (schemeOfWorkers() === "data") {
+    return new Worker(trusted(`data:text/javascript,${encodeURIComponent(source)}`), { type: "module" });
+  }
   const blob = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   try {
     return new Worker(trusted(blob), { type: "module" });

@@ -2,8 +2,8 @@
 
 import type { Engine } from "../engine/engine.js";
 import { PREPARED, STATE, STATE_LOADS, STATE_UPDATES } from "../engine/layout.js";
-import { ModelError } from "../wire/errors.js";
-import { sessionError } from "../wire/messages.js";
+import { LimitError, ModelError } from "../wire/errors.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import type { MaybePromise, NamedTensor, TokenTask } from "../wire/protocol.js";
 import type { Declaration, ForwardKind } from "./bundle/bundle.js";
 import { signatureOf } from "./feeds.js";
@@ -18,6 +18,8 @@ const ROWS = 32;
 const FEW = 4;
 /** Room in the cache comes in multiples of this. */
 const LENGTHS = 128;
+/** The most room at first. It doubles when a text fills it: a text may end long before its last possible token. */
+const FIRST = 1024;
 /** The least room. */
 const SHORTEST = 3;
 const CACHE = "trainweb.cache/";
@@ -44,17 +46,67 @@ export class Decoder {
   #tokens: number[] = [];
   #of: Circumstances | null = null;
   readonly #checked = new Set<string>();
+  /** Lengths of caches, by the arguments of `#lengthFor` but the first two. */
+  readonly #rooms = new Map<string, number>();
 
   /** The next token of a text. */
   async next(session: TokenHost, task: TokenTask): Promise<number> {
     const { tokens, place, maxTokens, output, sampling, adapter } = task;
     if (place === 0) {
-      // A text does not depend on the ones before.
-      this.#tokens = [];
+      this.#start();
     }
-    const length = await lengthFor(session, output, tokens.length - place + maxTokens, adapter);
+    const most = tokens.length - place + maxTokens - 1; // no token follows the last one
+    const length = await this.#lengthFor(session, tokens.length, output, most, adapter);
     const logits = await this.#logits(session, tokens, output, length, adapter);
-    return chooseToken(logits, sampling, place, tokens.length - 1);
+    try {
+      return chooseToken(logits, sampling, place, tokens.length - 1);
+    } catch (error) {
+      this.#start(); // rows of NaN would spread to other texts
+      throw error;
+    }
+  }
+
+  /** Forget and clear the rows, so that a text does not depend on the ones before. */
+  #start(): void {
+    this.#tokens = [];
+    this.#of = null;
+  }
+
+  /** Room for the `count` tokens of a text that gets `most`: a multiple of LENGTHS, or all that the model takes. */
+  async #lengthFor(session: TokenHost, count: number, output: string, most: number, adapter: boolean): Promise<number> {
+    const faultOf = async (length: number): Promise<Error | null> => {
+      try {
+        await session.openForward(tokensKind(output, length, 1, adapter));
+        return null;
+      } catch (error) {
+        if (error instanceof ModelError || error instanceof LimitError) {
+          return error;
+        }
+        throw error;
+      }
+    };
+    const key = JSON.stringify([output, most, adapter]);
+    const needed = Math.max(count, SHORTEST);
+    let room = this.#rooms.get(key) ?? 0;
+    if (needed > room) {
+      const doubled = FIRST * 2 ** Math.ceil(Math.log2(Math.ceil(needed / FIRST)));
+      room = Math.min(doubled, Math.ceil(Math.max(most, SHORTEST) / LENGTHS) * LENGTHS);
+      if ((await faultOf(room)) !== null) {
+        const fault = await faultOf(needed);
+        if (fault !== null) {
+          // The length is not at fault if the least fails, too.
+          throw (await faultOf(SHORTEST)) ?? sessionError("SEQUENCE_TOO_LONG", { length: needed, fault: fault.message });
+        }
+        let least = needed;
+        while (room - least > 1) {
+          const middle = Math.floor((least + room) / 2);
+          [least, room] = (await faultOf(middle)) === null ? [middle, room] : [least, middle];
+        }
+        room = least;
+      }
+      this.#rooms.set(key, room);
+    }
+    return room;
   }
 
   async #logits(
@@ -96,35 +148,13 @@ export class Decoder {
   }
 }
 
-/** Room for so many tokens: a multiple of LENGTHS, or just as much where the model takes no more. */
-async function lengthFor(session: TokenHost, output: string, count: number, adapter: boolean): Promise<number> {
-  const needed = Math.max(count, SHORTEST);
-  const rounded = Math.ceil(needed / LENGTHS) * LENGTHS;
-  const open = async (length: number): Promise<number> => {
-    await session.openForward(tokensKind(output, length, 1, adapter));
-    return length;
-  };
-  return open(rounded).catch((error: unknown) => {
-    if (!(error instanceof ModelError)) {
-      throw error;
-    }
-    return open(needed).catch(async (fault: unknown) => {
-      // The length is not at fault if this fails, too.
-      await open(SHORTEST);
-      throw fault instanceof ModelError ? sessionError("SEQUENCE_TOO_LONG", { length: needed, fault: fault.message }) : fault;
-    });
-  });
-}
-
 /** @throws ModelError unless logits of a token stay the same bytes with another token behind it */
 async function checkCausal(single: Steps, token: number, output: string): Promise<void> {
   const first = await single.run([token], 0);
   await single.run([token], 1);
   const again = await single.run([token], 0);
   await single.clear();
-  if (first.some((logit, k) => !Object.is(logit, again[k]))) {
-    throw sessionError("NOT_CAUSAL", { name: output });
-  }
+  refuseIf(first.some((logit, k) => !Object.is(logit, again[k])), "NOT_CAUSAL", { name: output });
 }
 
 function isSame(a: Circumstances | null, b: Circumstances): boolean {

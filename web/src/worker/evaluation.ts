@@ -6,10 +6,17 @@ import type { Feed, Fetch, MaybePromise, NamedTensor, WireTensor } from "../wire
 import type { PlanMetric } from "./bundle/metrics.js";
 import type { MetricsKind } from "./bundle/bundle.js";
 import { MeanLoss } from "./loss-counts.js";
+import { fixedRows, partsOf } from "../data/epoch.js";
+import { taken } from "./feeds.js";
 import { fetchesOf, metricsKind, Totals } from "./fit/metrics.js";
 import { located, type FailedBatch } from "./places.js";
 import { withValue } from "./python-models.js";
 import type { SessionCore } from "./session-core.js";
+
+/** A part of a batch in which each row comes so many times. */
+interface Part extends FailedBatch {
+  readonly times: number;
+}
 
 /** Validation data under evaluation. */
 export class Evaluation {
@@ -22,29 +29,53 @@ export class Evaluation {
   #totals: Totals | null = null;
   readonly #mean: MeanLoss;
   #batches = 0;
+  /** Rows of a batch, where the file fixes them. */
+  readonly #fixed: number | null;
+  #part: Part | null = null;
 
   constructor(core: SessionCore, spec: WireEvaluation) {
     this.#core = core;
     this.#spec = spec;
     this.#inputNames = core.info.evalInputNames;
+    this.#fixed = fixedRows(core.inputsOf("eval"));
     this.#mean = new MeanLoss(core.host.lossCounts.eval);
     const { predictions, targets } = spec;
     this.#kind =
       predictions === null || targets === null ? null : core.metricsKind(metricsKind(predictions, targets, spec));
   }
 
-  add({ feeds, rows }: WireBatch): MaybePromise<void> {
+  add({ feeds, rows, first }: WireBatch): MaybePromise<void> {
     const known = this.#inputNames.flatMap((name) => feeds.filter((feed) => feed.name === name));
-    return withValue(this.#totalsOf(known), (totals) => {
-      const { output } = this.#core.host.lossCounts.eval;
+    const parts = [...partsOf(rows, this.#fixed)].map(({ order, times }) => {
+      const part = order.length === rows && times === 1 ? known : known.map((feed) => taken(feed, rows, order));
+      return { feeds: part, rows: order.length, numberOf: (k: number) => first + (order[k] as number), times };
+    });
+    const [only] = parts;
+    const added = parts.length === 1 && only !== undefined ? this.#add(only) : this.#addAll(parts);
+    return withValue(added, () => {
+      this.#batches++;
+    });
+  }
+
+  async #addAll(parts: readonly Part[]): Promise<void> {
+    for (const part of parts) {
+      await this.#add(part);
+    }
+  }
+
+  #add(part: Part): MaybePromise<void> {
+    const { feeds, rows, times } = part;
+    this.#part = part;
+    return withValue(this.#totalsOf(feeds), (totals) => {
+      const { output, isSum } = this.#core.host.lossCounts.eval;
       const sums = fetchesOf(this.#metrics).map((name) => ({ name }));
       const fetches = [...fetchesOfLoss(this.#spec.loss, output), ...sums];
-      return withValue(this.#core.step(this.#kind ?? "eval", known, fetches), ({ results }) => {
-        totals.add(results);
-        this.#checkRows(totals, rows);
-        this.#batches++;
+      return withValue(this.#core.step(this.#kind ?? "eval", feeds, fetches), ({ results }) => {
+        totals.add(results, times);
+        this.#checkRows(totals, rows / times);
         const [loss, count] = results;
-        this.#mean.add(scalarOf(loss, this.#spec.loss), output === null ? rows : scalarOf(count, output));
+        const scale = isSum ? times : 1;
+        this.#mean.add(scalarOf(loss, this.#spec.loss) / scale, (output === null ? rows : scalarOf(count, output)) / times);
       });
     });
   }
@@ -69,6 +100,11 @@ export class Evaluation {
       this.#totals = new Totals(found);
       return this.#totals;
     });
+  }
+
+  /** What was evaluated last, of which an error speaks. */
+  get failed(): FailedBatch {
+    return this.#part as Part;
   }
 
   /** Number of finished batches. */
@@ -117,7 +153,7 @@ export class Evaluations {
       await evaluation.add(batch);
       return null;
     } catch (error) {
-      throw located(error, failedBatch(batch), { epoch: 1, batch: evaluation.batches + 1 }, "validation data");
+      throw located(error, evaluation.failed, { epoch: 1, batch: evaluation.batches + 1 }, "validation data");
     }
   }
 }

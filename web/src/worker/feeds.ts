@@ -27,6 +27,18 @@ export function signatureOf(inputs: readonly Declaration[], feeds: readonly Feed
   });
 }
 
+/** A feed of `rows` rows with its rows in this order. */
+export function taken(feed: Feed, rows: number, order: readonly number[]): Feed {
+  const { data, dims } = feed;
+  if (!(data instanceof Uint8Array)) {
+    return feed;
+  }
+  const size = data.length / rows;
+  const all = new Uint8Array(size * order.length);
+  order.forEach((row, k) => all.set(data.subarray(size * row, size * (row + 1)), size * k));
+  return { ...feed, dims: [order.length, ...dims.slice(1)], data: all };
+}
+
 /** Shapes of feeds by their names. */
 export type Shapes = Readonly<Record<string, readonly number[]>>;
 

@@ -16,7 +16,7 @@ import type {
   WireTensor,
 } from "../wire/protocol.js";
 import type { Property } from "./session-record.js";
-import { assemble } from "./files.js";
+import { assemble, converting } from "./files.js";
 import { PropertyCalls } from "./properties.js";
 import { addFiles } from "./python-models.js";
 
@@ -41,7 +41,8 @@ function dataOf(bridge: Bridge, call: string, file: Handout | null, form: FileFo
   if (file === null) {
     return null;
   }
-  return assemble(publicName(call), file, ([, index, offset], start, target) => bridge.files.copy(index, offset + start, target), form);
+  const read = converting(([, index, offset], start, target) => bridge.files.copy(index, offset + start, target));
+  return assemble(publicName(call), file, read, form);
 }
 
 /** Have Python work on a model, without keeping it. */

@@ -3,29 +3,28 @@
 import { LimitError } from "../wire/errors.js";
 import type { FileForm } from "../wire/protocol.js";
 import { chunksOf } from "../python/given-files.js";
-import { convertFloats, FLOAT_BYTES } from "./floats.js";
+import { FLOAT_BYTES, readFloats } from "./floats.js";
 import type { Handout, Place } from "../python/handout.js";
-
-/** Elements that are converted at once. */
-const CONVERTED = 2 ** 20;
 
 /** Copies bytes of a place, from `start` on, into as many bytes as the target has. */
 export type ReadPlace = (place: Place, start: number, target: Uint8Array) => void;
 
-/** `copy`, and floats that are wanted as another type than lies there. */
+/** `copy`, and floats that are wanted as another type than lies there, or transposed. */
 export function converting(copy: ReadPlace): ReadPlace {
   return (place, start, target) => {
-    const [, , , , from, to] = place;
+    const [, , , nbytes, from, to, rows] = place;
     if (from === undefined || to === undefined) {
       copy(place, start, target);
-      return;
-    }
-    const [size, step] = [FLOAT_BYTES[from], FLOAT_BYTES[to]];
-    for (let at = 0; at < target.length; at += CONVERTED * step) {
-      const part = target.subarray(at, at + CONVERTED * step);
-      const source = new Uint8Array((part.length / step) * size);
-      copy(place, ((start + at) / step) * size, source);
-      convertFloats(source, from, part, to);
+    } else if (rows === undefined) {
+      const before = (start / FLOAT_BYTES[to]) * FLOAT_BYTES[from];
+      readFloats((at, part) => copy(place, before + at, part), from, to, target);
+    } else {
+      const isAll = target.length === nbytes && target.byteOffset % FLOAT_BYTES[to] === 0;
+      const matrix = isAll ? target : new Uint8Array(nbytes);
+      readFloats((at, part) => copy(place, at, part), from, to, matrix, rows);
+      if (!isAll) {
+        target.set(matrix.subarray(start, start + target.length));
+      }
     }
   };
 }
@@ -76,7 +75,8 @@ function toBlob({ data, parts }: Handout, read: ReadPlace): Blob {
       pieces.push(data.slice(taken, taken + part));
       taken += part;
     } else {
-      pieces.push(...chunksOf(part[3], (start, target) => read(part, start, target)));
+      // A transposed matrix is read at once.
+      pieces.push(...chunksOf(part[3], (start, target) => read(part, start, target), part[6] && part[3]));
     }
   }
   return new Blob(pieces);

@@ -1,5 +1,6 @@
 /** Types of floats to and from float32, in which parameters are kept: rounded to nearest even, beyond the range infinity. */
 
+import { free } from "../wire/pieces.js";
 import type { FloatType } from "../wire/values.js";
 
 export const FLOAT_BYTES: Readonly<Record<FloatType, number>> = { float16: 2, bfloat16: 2, float32: 4, float64: 8 };
@@ -11,6 +12,72 @@ const INFINITY = 0x7f800000;
 /** The least float32 that rounds to the infinity of a float16, and the least one that is not subnormal. */
 const HALF_OVERFLOW = 0x477ff000;
 const HALF_NORMAL = 0x38800000;
+
+/** Bytes of a file that are read at once. */
+const READ_BYTES = 2 ** 22;
+/** Rows and columns of the tiles in which matrices are transposed: two of them fit into a cache. */
+const TILE = 64;
+
+/**
+ * Read floats of one type as another, or the transpose of a matrix of floats.
+ *
+ * @param read - reads bytes from a start on
+ * @param target - aligned, if `rows` is given
+ * @param rows - of the matrix that is read, if its transpose is to be written
+ */
+export function readFloats(
+  read: (start: number, target: Uint8Array) => void,
+  from: FloatType,
+  to: FloatType,
+  target: Uint8Array,
+  rows?: number,
+): void {
+  const [size, step] = [FLOAT_BYTES[from], FLOAT_BYTES[to]];
+  const count = target.length / step;
+  const width = rows === undefined ? 1 : count / rows;
+  const most = Math.max(1, Math.floor(READ_BYTES / (width * size))) * width;
+  const buffer = new Uint8Array(Math.min(most, count) * size);
+  const strip = from === to ? buffer : new Uint8Array(Math.min(most, count) * step);
+  for (let start = 0; start < count; start += most) {
+    const source = buffer.subarray(0, (count - start) * size);
+    read(start * size, source);
+    const floats = rows === undefined ? target.subarray(start * step) : strip.subarray(0, (count - start) * step);
+    if (from !== to) {
+      convertFloats(source, from, floats, to);
+    }
+    if (rows !== undefined) {
+      writeColumns(wordsOf(floats, step), wordsOf(target, step), start / width, rows);
+    }
+  }
+  // Else there would be garbage as large as all weights of a model.
+  new Set([buffer, strip]).forEach(free);
+}
+
+/** Numbers of `size` bytes in place. */
+function wordsOf({ buffer, byteOffset, length }: Uint8Array, size: number): Words {
+  const count = length / size;
+  if (size === 2) {
+    return new Uint16Array(buffer, byteOffset, count);
+  }
+  return size === 4 ? new Uint32Array(buffer, byteOffset, count) : new Float64Array(buffer, byteOffset, count);
+}
+
+/** Write some rows of a matrix, from the row `first` on, to the columns of another one, which has `rows`. */
+function writeColumns(strip: Words, target: Words, first: number, rows: number): void {
+  const width = target.length / rows;
+  const count = strip.length / width;
+  for (let top = 0; top < count; top += TILE) {
+    for (let side = 0; side < width; side += TILE) {
+      for (let j = side; j < Math.min(width, side + TILE); j++) {
+        for (let i = top; i < Math.min(count, top + TILE); i++) {
+          target[j * rows + first + i] = strip[i * width + j] as number;
+        }
+      }
+    }
+  }
+}
+
+type Words = Uint16Array | Uint32Array | Float64Array;
 
 /** Write the floats of one type as another; one of both is float32. */
 export function convertFloats(source: Uint8Array, from: FloatType, target: Uint8Array, to: FloatType): void {

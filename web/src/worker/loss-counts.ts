@@ -14,12 +14,15 @@ export class MeanLoss {
 
   /** @param weight - the divisor of the loss; for a sum, the number of rows */
   add(loss: number, weight: number): void {
-    this.#total += this.#isSum ? loss : loss * weight;
-    this.#weight += weight;
+    if (weight !== 0) {
+      // Of no label there is no loss, or one of 0 / 0.
+      this.#total += this.#isSum ? loss : loss * weight;
+      this.#weight += weight;
+    }
   }
 
-  /** The loss of all rows; 0 where every label is ignored, as the loss of such a batch. */
+  /** The loss of all rows; NaN where every label is ignored, as PyTorch's. */
   get value(): number {
-    return this.#weight === 0 ? 0 : this.#total / this.#weight;
+    return this.#weight === 0 ? NaN : this.#total / this.#weight;
   }
 }

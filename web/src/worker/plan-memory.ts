@@ -18,6 +18,8 @@ import {
   SEGMENT_NAMES,
   TW_BAD_POINTER,
   TW_BAD_SEGMENT,
+  LOAD_NO_FEEDS,
+  LOAD_STEP,
 } from "../engine/layout.js";
 import type { SessionCalls } from "../engine/kernels.js";
 import { copyInto, streamBlob } from "../python/given-files.js";
@@ -286,7 +288,8 @@ export class PlanMemory {
       large = this.#largeOf(plan, read);
       ptr = engine.alloc(plan.words.length);
       engine.write(ptr, plan.words);
-      this.demand("tw_session_load", ptr, constants, large, codeBase, Number(plan.signature.length > 0));
+      const kind = plan.signature.length > 0 ? LOAD_STEP : LOAD_NO_FEEDS;
+      this.demand("tw_session_load", ptr, constants, large, codeBase, kind);
     } catch (error) {
       this.#drop({ plan, ptr, constants, large, codeBase });
       throw error;

@@ -3,6 +3,7 @@
 import type { WireBatch } from "../wire/fit.js";
 import type { Feed, NamedTensor } from "../wire/protocol.js";
 import { forwardKind } from "./forward-kind.js";
+import { taken } from "./feeds.js";
 import { located } from "./places.js";
 import { failedBatch } from "./evaluation.js";
 import type { SessionCore } from "./session-core.js";
@@ -22,27 +23,15 @@ export async function predictBatch(
   const needed = await core.openForward(kind);
   const isUnused = ({ name }: Feed): boolean => core.inputsOf("eval").some((one) => one.name === name) && !needed.some((one) => one.name === name);
   const { rows } = batch;
+  const order = Array.from({ length: whole }, (_, k) => k % rows);
   try {
-    const given = batch.feeds.filter((feed) => !isUnused(feed)).map((feed) => filled(feed, rows, whole));
+    const given = batch.feeds.filter((feed) => !isUnused(feed)).map((feed) => (rows < whole ? taken(feed, rows, order) : feed));
     const fetches = outputs.map((name) => ({ name }));
     const { results } = await core.step(kind, given, fetches);
     return rows < whole ? results.map((result) => cut(result, rows, whole)) : results;
   } catch (error) {
     throw located(error, failedBatch(batch), { epoch: 1, batch: 1 });
   }
-}
-
-function filled(feed: Feed, rows: number, whole: number): Feed {
-  const { data, dims } = feed;
-  if (rows >= whole || !(data instanceof Uint8Array)) {
-    return feed;
-  }
-  const size = data.length / rows;
-  const all = new Uint8Array(size * whole);
-  for (let row = 0; row < whole; row++) {
-    all.set(data.subarray(size * (row % rows), size * (row % rows + 1)), size * row);
-  }
-  return { ...feed, dims: [whole, ...dims.slice(1)], data: all };
 }
 
 function cut(result: NamedTensor, rows: number, whole: number): NamedTensor {

@@ -8,7 +8,7 @@ import type { ArtifactName } from "../wire/session-calls.js";
 import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, ValueMetadata } from "../wire/protocol.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
-import { convertFloats, FLOAT_BYTES } from "./floats.js";
+import { FLOAT_BYTES, readFloats } from "./floats.js";
 import type {
   Bundle, Declaration, FeedType, ForwardKind, KeptValue, PlanKind, RawBundle, RawPlan, TensorPlace,
 } from "./bundle/bundle.js";
@@ -34,20 +34,22 @@ export function givenOf(origin: Origin | null): readonly GivenData[] {
 
 /**
  * A copy to a session that Python leaves to the worker: bytes of a file, from an offset, to an offset of a segment.
- * Floats of another type become float32.
+ * Floats of another type, and the transpose of a matrix of so many rows, are written as in a `Place`.
  */
-export type Copy = readonly [segment: number, at: number, file: number, offset: number, nbytes: number, from?: FloatType];
+export type Copy = readonly [
+  segment: number, at: number, file: number, offset: number, nbytes: number, from?: FloatType, to?: FloatType, rows?: number,
+];
 
 /** Bytes that a copy writes. */
-export function bytesOfCopy([, , , , nbytes, from]: Copy): number {
-  return from === undefined ? nbytes : (nbytes / FLOAT_BYTES[from]) * FLOAT_BYTES.float32;
+export function bytesOfCopy([, , , , nbytes, from, to]: Copy): number {
+  return from === undefined || to === undefined ? nbytes : (nbytes / FLOAT_BYTES[from]) * FLOAT_BYTES[to];
 }
 
 /** What `fill` answers. */
 interface Filling {
   readonly copies: readonly Copy[];
-  /** Files that Python may still have to read. */
-  readonly files: readonly number[];
+  /** What Python may still have to read. */
+  readonly places: readonly (readonly [file: number, offset: number, nbytes: number])[];
 }
 
 /** A plan that keeps every float tensor. */
@@ -121,9 +123,6 @@ export interface Addresses {
 type Places = readonly TensorPlace[];
 type StepKind = "train" | "eval";
 
-/** Bytes of a file that are converted at once; whole elements. */
-const CONVERTED_BYTES = 2 ** 22;
-
 export class PythonModels {
   readonly #bridge: Bridge;
   readonly #handle: number;
@@ -163,16 +162,18 @@ export class PythonModels {
    * @returns the copies from files, which are named as plans name them
    */
   async fill(segments: FilledSegments): Promise<readonly Copy[]> {
-    const { copies, files } = this.ask("fill", segments.bases).value;
-    await copyToSegments(this.#bridge.files, copies, segments, (file, offset) => {
-      if (!files.includes(file)) {
-        this.#bridge.files.leave(file, offset);
+    const { files } = this.#bridge;
+    const { copies, places } = this.ask("fill", segments.bases).value;
+    const narrow = this.#files.filter((index) => files.narrow(index, places.filter(([file]) => file === index)));
+    await copyToSegments(files, copies, segments, (file, offset) => {
+      if (narrow.includes(file)) {
+        files.leave(file, offset);
       }
     });
-    this.#files.filter((index) => !files.includes(index)).forEach((index) => this.#bridge.files.leave(index, Infinity));
-    this.#keepFiles(files);
+    narrow.forEach((index) => files.leave(index, Infinity));
+    this.#keepFiles([...new Set(places.map(([file]) => file))]);
     // Before the first plan copies constants of them: else it would be there beside pieces and Blob.
-    await Promise.all(files.map((index) => this.#bridge.files.settle(index)));
+    await Promise.all(this.#files.map((index) => files.settle(index)));
     return copies.map(([segment, at, file, ...more]): Copy => [segment, at, this.#given.indexOf(file), ...more]);
   }
 
@@ -257,29 +258,24 @@ export async function copyToSegments(
   leave: (file: number, offset: number) => void = () => {},
 ): Promise<void> {
   const sorted = [...copies].sort((a, b) => a[2] - b[2] || a[3] - b[3]);
-  for (const [k, [segment, at, file, offset, nbytes, from]] of sorted.entries()) {
+  for (const [k, copy] of sorted.entries()) {
+    const [segment, at, file, offset, nbytes, from, to, rows] = copy;
     const next = sorted[k + 1];
     const until = next?.[2] === file ? next[3] : Infinity;
     leave(file, offset);
-    if (from !== undefined) {
-      copyConverted(files, segments, [segment, at, file, offset, nbytes], from);
+    if (from !== undefined && to !== undefined) {
+      const target = segments.range(segment, at, bytesOfCopy(copy));
+      const read = (start: number, part: Uint8Array): void => {
+        files.copy(file, offset + start, part);
+        leave(file, Math.min(offset + start + part.length, until));
+      };
+      readFloats(read, from, to, target, rows);
       continue;
     }
     await files.stream(file, offset, nbytes, (start, data) => {
       segments.range(segment, at + start, data.length).set(data);
       leave(file, Math.min(offset + start + data.length, until));
     });
-  }
-}
-
-function copyConverted(files: GivenFiles, segments: FilledSegments, [segment, at, file, offset, nbytes]: Copy, from: FloatType): void {
-  const grows = FLOAT_BYTES.float32 / FLOAT_BYTES[from];
-  const buffer = new Uint8Array(Math.min(CONVERTED_BYTES, nbytes));
-  for (let start = 0; start < nbytes; start += CONVERTED_BYTES) {
-    const source = buffer.subarray(0, nbytes - start);
-    files.copy(file, offset + start, source);
-    const target = segments.range(segment, at + start * grows, source.length * grows);
-    convertFloats(source, from, target, "float32");
   }
 }
 

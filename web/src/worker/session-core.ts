@@ -116,7 +116,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** The page's view of the session. */
   get info(): Omit<SessionInfo, "handle"> {
-    const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs } = this.#bundle;
+    const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs, pairs, moving } = this.#bundle;
+    // Older bundles do not say it.
+    const { defaultPair = [outputs.eval.length === 2 ? (outputs.eval[1] as string) : compared, inputs.eval.at(-1)?.name ?? null] } = this.#bundle;
     return {
       trainingInputNames: inputs.train.map(({ name }) => name),
       trainingOutputNames: outputs.train,
@@ -130,6 +132,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       hasAverages,
       compared,
       ownOutputs,
+      pairs,
+      defaultPair,
+      moving,
       nominal: this.#nominal,
       valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
     };

@@ -19,6 +19,9 @@ from trainweb.ir.layout import (
     COPY_STEP,
     FIT_WORDS,
     LARGE_CONSTANTS,
+    LOAD_FEEDS,
+    LOAD_NO_FEEDS,
+    LOAD_STEP,
     PARAMETERS,
     PREPARED,
     STATE,
@@ -152,12 +155,13 @@ class PlanHost(SegmentMemory):
         self._reserve(ARENA, plan.arena_bytes)
         self._reserve(PREPARED, plan.prepared_bytes)
         loaded = LoadedPlan(plan, 0, 0, 0, 0)
+        kind = LOAD_STEP if is_step else LOAD_FEEDS if plan.inputs else LOAD_NO_FEEDS
         try:
             loaded.code_base = self.engine.load_code(plan.code) if plan.code else 0
             self._load_constants(loaded)
             loaded.ptr = self.engine.alloc(len(plan.words))
             self.engine.write(loaded.ptr, plan.words)
-            self.demand("tw_session_load", loaded.ptr, loaded.constants, loaded.large, loaded.code_base, is_step)
+            self.demand("tw_session_load", loaded.ptr, loaded.constants, loaded.large, loaded.code_base, kind)
         except BaseException:
             self._drop(loaded)
             raise

@@ -22,7 +22,7 @@ from trainweb.artifacts.builder import (
 from trainweb.artifacts.config import ADAPTERS
 from trainweb.artifacts.evidence import Decision, untold
 from trainweb.artifacts.parameters import UNSETTLED, select_parameters
-from trainweb.artifacts.remarks import remark_on_inputs, remark_on_norms, remark_on_smoothing
+from trainweb.artifacts.remarks import remark_on_file, remark_on_norms, remark_on_smoothing
 from trainweb.backend.chosen import BACKEND
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
@@ -412,7 +412,8 @@ def _try(
     inference = ShapeInference(_as_declared(built.graphs[1], graph))
     report.refined = inference.table.refinements()
     types = _signature(models, inference, *sizes)
-    plan = models.compile_step("train", types, True)
+    with warnings.catch_warnings(action="ignore"):  # the rows are a guess
+        plan = models.compile_step("train", types, True)
     if built.graphs[2] is not None:
         models.compile_optimizer()
     fixed = sum(nbytes for k, nbytes in enumerate(models.segment_bytes) if k >= PARAMETERS)
@@ -463,7 +464,8 @@ def _select(graph: Graph, choices: tuple[Any, ...], batch_norm: str | None, repo
     constants = constants_to_initializers(graph).initializers
     with _noting(report):
         chosen = select_parameters(graph, graph.initializers, constants, *choices[:2])
-        for remark in (*remark_on_inputs(graph), *remark_on_norms(graph, chosen.trainable, batch_norm)):
+        norms = remark_on_norms(graph, chosen.trainable, chosen.frozen, batch_norm)
+        for remark in (*remark_on_file(graph, constants), *norms):
             warn(remark)
     report.decisions = chosen.decisions
     report.trainable = {name: constants[name].shape for name in chosen.trainable}

@@ -7,7 +7,8 @@ Every function returns `(json, bytes or None)`; json is `{"ok": value}` or `{"er
 and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32", "parts"}}`, by which the worker checks the bytes.
 `parts` lists the parts of the whole file in order. A number stands for that many of the bytes. A list
 [store, index, offset, nbytes] is a range that the worker copies from its store (`Place` of `trainweb.model.lazy`).
-Two types at its end mean that the worker converts floats; nbytes then counts bytes of the second type.
+Two types at its end mean that the worker converts floats; nbytes then counts bytes of the second type. A number of rows
+after them means that the worker transposes the matrix that lies there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from trainweb.ir.layout import PARAMETERS
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.floats import ConvertedTensor, converted
 from trainweb.model.graph import ITEM_SIZE, Graph, Tensor, Value
-from trainweb.model.lazy import LARGE, LazyTensor, Part, Place
+from trainweb.model.lazy import LARGE, LazyTensor, Part, Place, form_at_place
 from trainweb.model.reader import read_model
 from trainweb.model.remote import FileHost, RemoteFile
 from trainweb.model.writer import model_parts
@@ -126,7 +127,7 @@ def _split(file: list[Part]) -> tuple[Any, list[Any]]:
     parts: list[Any] = []
     for part in file:
         if isinstance(part, LazyTensor) and part.place is not None:
-            parts.append([part.place.store, part.place.index, part.place.offset, part.nbytes, *part.place.conversion])
+            parts.append([part.place.store, part.place.index, part.place.offset, part.nbytes, *form_at_place(part)])
             continue
         held.append(part.data if isinstance(part, LazyTensor) else part)
         if parts and isinstance(parts[-1], int):
@@ -268,7 +269,8 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     """Write the weights that a session starts from into its segments, which hold zeros; once.
 
     The worker copies the weights that are in files: "copies" lists segment, offset, file, offset and bytes of each.
-    Weights of another type of float than float32 have it, too. "files" are the files that may be read later on.
+    Where the file has them in another form, `form_at_place` follows. "places" lists file, offset and bytes of what
+    may be read later on.
     """
     opened, bases = _find(handle), json.loads(bases_json)
     copies: list[tuple[int | str, ...]] = []
@@ -276,7 +278,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     def write(segment: int, offset: int, tensor: Tensor) -> None:
         place = tensor.place if isinstance(tensor, LazyTensor) else None
         if place is not None and place.store == "file":
-            copies.append((segment, offset, place.index, place.offset, place.nbytes, *place.conversion[:1]))
+            copies.append((segment, offset, place.index, place.offset, place.nbytes, *form_at_place(tensor)))
         elif tensor.nbytes:
             engine.write(bases[segment] + offset, memoryview(tensor.data))
 
@@ -284,7 +286,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
         engine = opened.engine
         for offset, tensor in opened.weights():
             write(PARAMETERS, offset, tensor)
-        return {"copies": copies, "files": _files_of(opened.constants())}
+        return {"copies": copies, "places": _places_of(opened.constants())}
     opened = _training(handle)
     models, origin = opened.models, opened.origin
     engine = models.engine
@@ -299,7 +301,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     if models.graphs["optimizer"] is not None:
         origin.optimizer.moments.clear()
     _rebind(opened, places, BACKEND.open_segments(engine, bases))
-    return {"copies": copies, "files": _files_of(_held(opened))}
+    return {"copies": copies, "places": _places_of(_held(opened))}
 
 
 def _rebind(opened: Opened, places: Mapping[Place, tuple[int, str]], memory: Segments) -> None:
@@ -338,9 +340,10 @@ def _held(opened: Opened) -> Iterator[Tensor]:
         yield from opened.adapted.base.tensors()
 
 
-def _files_of(tensors: Iterable[Tensor]) -> list[int]:
+def _places_of(tensors: Iterable[Tensor]) -> list[tuple[int, int, int]]:
     places = (tensor.place for tensor in tensors if isinstance(tensor, LazyTensor))
-    return sorted({place.index for place in places if place is not None and place.store == "file"})
+    found = (place for place in places if place is not None and place.store == "file")
+    return sorted({(place.index, place.offset, place.nbytes) for place in found})
 
 
 @answered

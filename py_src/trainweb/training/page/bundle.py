@@ -33,7 +33,7 @@ from trainweb.ir.layout import PARAMETERS, STATE, STATE_WORDS
 from trainweb.ir.shapes import TensorType
 from trainweb.metrics import Described, make_metric, request_of
 from trainweb.model.graph import Tensor, Value
-from trainweb.model.lazy import LazyTensor
+from trainweb.model.lazy import LazyTensor, form_at_place
 from trainweb.model.local import HeldFile
 from trainweb.model.reader import read_model
 from trainweb.model.remote import RemoteRange
@@ -122,8 +122,11 @@ def session_header(
         "hasOptimizer": models.graphs["optimizer"] is not None,
         "optimizer": models.layout.optimizer,
         "hasAverages": models.layout.has_averages,
-        "compared": models.compared(),
-        "ownOutputs": models.own_outputs_if_any(),
+        "compared": models.own.compared,
+        "ownOutputs": models.own.own,
+        "moving": models.moving,
+        "pairs": models.own.pairs,
+        "defaultPair": models.own.default,
         "lossCounts": {k: {"output": c.output, "isSum": c.is_sum} for k, c in models.counts.items()},
         "nominal": store.is_nominal,
         "parameters": [
@@ -205,12 +208,12 @@ def plan_json(
 def _large_json(part: bytes | memoryview | LazyTensor, blobs: Blobs) -> list[int]:
     """File, offset and bytes of a large constant.
 
-    Plans for the page may name files of the session. In all others, and where the file has another type of float, the
-    file is -1, and the bytes are in `blobs`.
+    Plans for the page may name files of the session. In all others, and where the file has another type of float or
+    the transpose, the file is -1, and the bytes are in `blobs`.
     """
     if isinstance(part, LazyTensor):
         assert part.place is not None
-        if not part.place.conversion:
+        if not form_at_place(part):
             return [part.place.index, part.place.offset, part.place.nbytes]
         part = memoryview(part.data)
     return [-1, *blobs.add(bytes(part))]
@@ -318,10 +321,7 @@ def metrics_kind(models: SessionModels, metrics: Sequence[str | Mapping[str, Any
         return None
     if models.graphs["eval"] is None:
         raise messages.NO_EVAL_MODEL()
-    predictions = models.predictions()
-    if predictions is None:
-        raise messages.NO_PREDICTIONS(names=", ".join(models.outputs["eval"]))
-    return f"eval {request_of(made, predictions, list(models.inputs['eval'])[-1])}"
+    return f"eval {request_of(made, *models.own.pair(None, None))}"
 
 
 def pack(header: Header, blobs: Blobs) -> bytes:

@@ -10,8 +10,9 @@ import {
 } from "../../storage/checkpoints.js";
 import type { CheckpointFolder } from "../../wire/fit.js";
 import { sessionError } from "../../wire/messages.js";
-import { describe, refuseSettingIf } from "../../data/given.js";
+import { describe, isBytes, refuseSettingIf } from "../../data/given.js";
 import { checkOptions } from "../../data/nearest.js";
+import { Opaque } from "../../wire/opaque.js";
 
 /** An entry of `CheckpointStore.list`. */
 export interface StoredCheckpoint {
@@ -47,7 +48,7 @@ export interface StoredSession {
  * checksum, and other tabs cannot use it while a fit has it. Pages and Python use the same
  * format, so `read` and `write` move training between them.
  */
-export class CheckpointStore {
+export class CheckpointStore extends Opaque {
   readonly #folder: string;
   readonly #chosen: CheckpointFolder["backend"] | null;
   #where: Promise<CheckpointFolder> | null = null;
@@ -58,6 +59,7 @@ export class CheckpointStore {
    * @throws ModelError for a wrong argument; TypeError for an unknown option
    */
   constructor(folder = "default", options: { readonly backend?: CheckpointFolder["backend"] | null } = {}) {
+    super();
     const { backend = null } = checkOptions("CheckpointStore", options, { backend: true });
     refuseSettingIf(typeof folder !== "string" || folder === "", "folder", folder, "a text");
     refuseSettingIf(backend !== null && backend !== "opfs" && backend !== "indexedDB", "backend", backend, "opfs or indexedDB");
@@ -142,7 +144,7 @@ export class CheckpointStore {
    */
   async write(name: string, contents: Blob | Uint8Array): Promise<void> {
     const bytes = contents instanceof Blob ? new Uint8Array(await contents.arrayBuffer()) : contents;
-    refuseSettingIf(!(bytes instanceof Uint8Array), "contents", contents, "a Blob or Uint8Array");
+    refuseSettingIf(!isBytes(bytes), "contents", contents, "a Blob or Uint8Array");
     const where = await this.where();
     await withCheckpoint(where, name, () => writeCheckpoint(where, name, bytes));
   }

@@ -1,16 +1,15 @@
 /** `findLearningRate`: losses while the learning rate grows; `trainweb/fit/find_rate.py` is the same in Python. */
 
 import { Dataset, type DataSource } from "../../data/dataset.js";
+import { emptyData } from "../../data/epoch.js";
 import { refuseSettingIf } from "../../data/given.js";
 import { checkOptions } from "../../data/nearest.js";
 import type { Batch } from "../../data/rows.js";
-import { sessionError } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { checkFields, withDefaults } from "../check-settings.js";
 import type { History } from "./events.js";
 import type { FitOptions } from "./options.js";
 import { ModelInputs } from "../model-inputs.js";
-import type { StateKeeper } from "./overfit.js";
 import { FIND_RATE, type FindRateFields } from "../settings/fit.js";
 
 /** Weight of the smoothed loss before in the next one. */
@@ -41,6 +40,12 @@ interface Fitted {
   fit(data: DataSource, options: FitOptions): PromiseLike<History>;
 }
 
+/** Saves the whole state of a session, and restores it. */
+export interface StateKeeper {
+  keepState(): Promise<void>;
+  goBack(): Promise<void>;
+}
+
 /** See `TrainingSession.findLearningRate`. */
 export async function findLearningRate(
   session: Fitted,
@@ -56,7 +61,7 @@ export async function findLearningRate(
   const inputs = new ModelInputs(info.inputs.train);
   const whole = inputs.dataset(data);
   const rows = whole.columns === null ? whole : whole.shuffle({ buffer: BUFFER, seed });
-  const batches = inputs.batches(rows, { batchSize, remainder: "keep", batched });
+  const batches = inputs.batches(rows, { batchSize, remainder: "keep", batched, drops: true });
   const rates = Array.from({ length: steps }, (_, k) => least * (most / least) ** (k / (steps - 1)));
   await state.keepState();
   let losses: readonly number[];
@@ -85,7 +90,7 @@ async function* repeated(batches: Dataset, count: number): AsyncGenerator<Batch>
       }
     }
     if (left === before) {
-      throw left < count ? sessionError("ENDED_DATASET", { epoch: 2 }) : sessionError("EMPTY_DATASET", {});
+      throw emptyData(left < count ? 1 : 0);
     }
   }
 }

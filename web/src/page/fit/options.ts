@@ -4,6 +4,7 @@ import type { DataSource } from "../../data/dataset.js";
 import { Dataset } from "../../data/dataset.js";
 import { countBatches } from "../../data/epoch.js";
 import type { FitSpec, OnNaN, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
+import { log } from "../../wire/log.js";
 import { sessionError, refuseIf } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { badSetting, refuseSettingIf } from "../../data/given.js";
@@ -12,7 +13,6 @@ import { checkFields, resolveKind, withDefaults, type Fields } from "../check-se
 import {
   BETTER,
   CHECKPOINT,
-  DEFAULT_BATCH,
   EARLY_STOPPING,
   EARLY_STOPPING_RULE,
   FIT,
@@ -68,9 +68,9 @@ export interface FitOptions extends FitFields {
   readonly schedule?: ScheduleType | FitScheduleSettings | Schedule | ((step: number) => number) | null;
   /** Metrics of the validation data. */
   readonly metrics?: Metrics;
-  /** Output of the eval model for metrics; by default the only one besides the loss, else the tensor that the loss compares. */
+  /** Output of the eval model for metrics; by default the output of the model that the loss compares with the targets. */
   readonly predictions?: string;
-  /** Input of the eval model that metrics compare it with; by default the last one. */
+  /** Input of the eval model that metrics compare it with; by default the one that the loss compares. */
   readonly targets?: string;
   /** End the fit when a metric stops improving; by default it runs all epochs. */
   readonly earlyStopping?: EarlyStoppingSettings | null;
@@ -136,8 +136,14 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const signal = given.signal ?? null;
   refuseSettingIf(signal !== null && !(signal instanceof AbortSignal), "signal", signal, "an AbortSignal");
   refuseIf(plain.proximal > 0 && (given.checkpoint ?? null) !== null, "PROXIMAL_CHECKPOINT");
-  const batchSize = plain.batchSize ?? DEFAULT_BATCH;
-  const batches = train.size === null || train.isBatched ? null : countBatches(train.size, batchSize, plain.remainder);
+  const batchSize = inputs.size(plain.batchSize);
+  const drops = inputs.rows !== null && plain.remainder === "keep";
+  const remainder = drops && !isStream ? "drop" : plain.remainder;
+  const left = (train.size ?? 0) % batchSize;
+  if (drops && !isStream && left > 0) {
+    log("warning", sessionError("DROPPED_ROWS", { count: left, rows: batchSize }).message);
+  }
+  const batches = train.size === null || train.isBatched ? null : countBatches(train.size, batchSize, remainder);
   const steps = batches === null ? null : plain.epochs * Math.ceil(batches / plain.accumulate);
   const seed = isStream || plain.shuffle === false ? null : plain.seed;
   // The items of a stream may be batches of any size.
@@ -155,11 +161,11 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     validationRows: validation?.size ?? null,
   };
   return {
-    train: isStream ? inputs.batches(train, plain) : train,
+    train: isStream ? inputs.batches(train, { ...plain, drops }) : train,
     validation: validation?.columns === null ? inputs.batches(validation, { ...VALIDATION, batchSize: plain.batchSize }) : validation,
     epochs: plain.epochs,
     batchSize,
-    remainder: plain.remainder,
+    remainder,
     seed,
     accumulate: plain.accumulate,
     clip: clipOf(plain),
@@ -262,8 +268,8 @@ export function resolveEvaluation(
   { predictions, targets }: Pick<FitOptions, "predictions" | "targets">,
   { metrics, functions }: ResolvedMetrics,
 ): WireEvaluation {
-  const { hasEval, evalInputNames, evalOutputNames, compared } = info;
-  const [loss, ...others] = evalOutputNames;
+  const { hasEval, evalInputNames, evalOutputNames, ownOutputs, compared, pairs, defaultPair } = info;
+  const [loss] = evalOutputNames;
   if (!hasEval || loss === undefined) {
     throw sessionError("NO_EVAL_MODEL", {});
   }
@@ -271,11 +277,14 @@ export function resolveEvaluation(
   if (!collects && metrics.every(({ formula }) => formula !== null)) {
     return { loss, metrics, predictions: null, targets: null, collects };
   }
-  const predicted = predictions ?? (others.length === 1 ? others[0] : compared);
-  if (predicted === undefined || predicted === null || ![...evalOutputNames, compared].includes(predicted)) {
-    throw sessionError("NO_PREDICTIONS", { names: evalOutputNames.join(", ") });
+  const names = [...new Set([...evalOutputNames, ...ownOutputs, ...(compared === null ? [] : [compared]), ...pairs.map(([name]) => name)])];
+  const fits = pairs.filter(([first, second]) => (predictions ?? first) === first && (targets ?? second) === second);
+  const [first, second] = fits.length === 1 ? (fits[0] as (typeof fits)[0]) : defaultPair;
+  const [predicted, target] = [predictions ?? first, targets ?? second];
+  if (predicted === null || target === null) {
+    throw sessionError("NO_PREDICTIONS", { names: names.join(", "), inputs: evalInputNames.join(", ") });
   }
-  const target = targets ?? (evalInputNames.at(-1) as string);
+  refuseSettingIf(!names.includes(predicted), "predictions", predicted, `one of ${names.join(", ")}`);
   refuseSettingIf(!evalInputNames.includes(target), "targets", target, `one of ${evalInputNames.join(", ")}`);
   return { loss, metrics, predictions: predicted, targets: target, collects };
 }

@@ -35,6 +35,7 @@ import { resolveFit, type ResolvedCheckpoint, type ResolvedFit } from "./options
 import { withFunctions } from "../own-metrics.js";
 import { describe, isTensor } from "../../data/given.js";
 import { bytesOf, copyBytes, isOnCpu, packTensor, type SpareBuffers } from "../tensors.js";
+import { Opaque } from "../../wire/opaque.js";
 
 /** The fit was stopped or aborted before something came. */
 const ENDED = Symbol("ended");
@@ -54,7 +55,7 @@ type Answers = {
 };
 
 /** A fit under way: a promise of its history, and an async iterable of its events. */
-export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<FitEvent> {
+export class FitRun extends Opaque implements FitControl, PromiseLike<History>, AsyncIterable<FitEvent> {
   readonly #host: FitHost;
   readonly #listeners = new Listeners<FitEvent>();
   readonly #history: MutableHistory = { epochs: [], losses: [], optimizerSteps: 0, bestEpoch: null, ended: "done" };
@@ -73,6 +74,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
 
   /** @internal */
   constructor(host: FitHost, data: unknown, options: unknown) {
+    super();
     this.#host = host;
     const { port1, port2 } = new MessageChannel();
     this.#port = port1;

@@ -17,7 +17,7 @@ export interface EmaFields {
 
 /** Settings of low-rank adapters, as of `trainweb.lora.inject` in Python. */
 export interface LoraFields {
-  /** Modules to adapt, by whole names or last parts of names; by default the modules that PEFT adapts. */
+  /** Modules to adapt, by names or last parts of names, or ["all-linear"]; by default the choice of PEFT. */
   readonly targets?: readonly string[] | null;
   /** Rank of the product B A. Default 8. */
   readonly rank?: number;

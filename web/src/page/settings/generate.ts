@@ -33,4 +33,4 @@ export const GENERATE: Settings = {
 export const SAMPLED = {"temperature": 1.0, "topK": 50};
 
 /** @internal */
-export const NEUTRAL: Readonly<Record<string, unknown>> = {"num_beams": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_p": 0.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "min_length": 0, "min_new_tokens": 0, "bad_words_ids": null, "suppress_tokens": null, "begin_suppress_tokens": null, "forced_bos_token_id": null, "forced_eos_token_id": null, "sequence_bias": null};
+export const NEUTRAL: Readonly<Record<string, unknown>> = {"num_beams": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_p": 0.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "min_length": 0, "min_new_tokens": 0, "bad_words_ids": null, "suppress_tokens": null, "begin_suppress_tokens": null, "forced_bos_token_id": null, "forced_eos_token_id": null, "sequence_bias": null, "guidance_scale": 1.0, "exponential_decay_length_penalty": null, "stop_strings": null, "penalty_alpha": null, "top_h": null, "watermarking_config": null};

@@ -221,10 +221,16 @@ const START = record({
   optimizer: text,
   /** True if averages of the trainable parameters lie behind the moments. */
   hasAverages: flag,
-  /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
+  /** The tensor that the loss compares with the last input, where the eval model does not note its own outputs. */
   compared: nullable(text),
-  /** What `predict` gives: the outputs besides the loss, else the output that the loss compares. */
+  /** What `predict` gives: the outputs of the base model. */
   ownOutputs: names,
+  /** Predictions and targets that the loss compares, where the eval model notes the outputs of its base model. */
+  pairs: optional(list(tuple(text, text)), []),
+  /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
+  defaultPair: optional(tuple(nullable(text), nullable(text)), undefined),
+  /** Parameters that a train step changes though they are not trained. */
+  moving: optional(names, []),
   /** Divisors of the losses. */
   lossCounts: record({ train: LOSS_COUNT, eval: LOSS_COUNT }),
   nominal: flag,

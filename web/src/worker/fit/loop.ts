@@ -328,7 +328,7 @@ export class WorkerFit {
         await add([found.batch]);
       }
       if (evaluation.batches === 0 && !this.#isOver) {
-        throw emptyData(number);
+        throw emptyData(number, "validation data");
       }
     }
     if (this.#isOver) {
@@ -348,7 +348,7 @@ export class WorkerFit {
         }
       } catch (error) {
         const place = { epoch: this.#steps.at.epoch + 1, batch: evaluation.batches + 1 };
-        throw located(error, failedBatch(batch), place, of === "training" ? "the data" : "validation data");
+        throw located(error, evaluation.failed, place, of === "training" ? "the data" : "validation data");
       }
       if (this.#control.isDue && !(await this.#control.listen(null))) {
         return;

@@ -60,16 +60,19 @@ export class Totals {
     this.#metrics = metrics;
   }
 
-  /** @throws SessionError for a target that is not a class */
-  add(results: readonly NamedTensor[]): void {
+  /**
+   * @param times - how often each row is in the batch, the first time before all others
+   * @throws SessionError for a target that is not a class
+   */
+  add(results: readonly NamedTensor[], times = 1): void {
     for (const { name, sums, faults, isPooled, isCollected } of this.#metrics) {
       if (name === ROWS) {
-        this.rows.push([resultOf(results, sums), resultOf(results, faults)]);
+        this.rows.push([firstOf(resultOf(results, sums), times), firstOf(resultOf(results, faults), times)]);
         continue;
       }
       if (isCollected) {
         const curves = this.#curves.get(name) ?? new Curves(name);
-        curves.add(resultOf(results, sums), resultOf(results, faults));
+        curves.add(firstOf(resultOf(results, sums), times), firstOf(resultOf(results, faults), times));
         this.#curves.set(name, curves);
         continue;
       }
@@ -80,7 +83,8 @@ export class Totals {
         }
       }
       const before = this.#sums.get(name);
-      const rows = rowsOf(results, sums);
+      // Shifts and means are no sums.
+      const rows = rowsOf(results, sums).map((row, k) => (isPooled && (k === 1 || k === 2) ? row : row.map((x) => x / times)));
       this.#sums.set(name, before === undefined ? rows : isPooled ? pooled(before, rows) : added(before, rows));
     }
   }
@@ -122,6 +126,12 @@ function resultOf(results: readonly NamedTensor[], name: string): NamedTensor {
     throw new EngineError(`the plan gives no sums '${name}'.`);
   }
   return found;
+}
+
+/** The first rows of a batch in which each comes so many times. */
+function firstOf(result: NamedTensor, times: number): NamedTensor {
+  const { dims: [rows = 1, ...dims], data } = result;
+  return times === 1 ? result : { ...result, dims: [rows / times, ...dims], data: data.slice(0, data.length / times) };
 }
 
 /** The float64s of a result of one or two axes. */

@@ -26,7 +26,7 @@ interface Position extends FitPosition {
   readonly isBatch: number;
   readonly waiting: number;
   readonly kept: number;
-  /** Mean loss of the epoch so far. */
+  /** Mean loss of the epoch so far; NaN without a label that counts. */
   readonly loss: number;
 }
 
@@ -63,15 +63,14 @@ export class FitSteps {
       optimizerSteps: view.getUint32(4 * layout.FIT_OPTIMIZER_STEPS, true),
       lossSum,
       rows,
-      loss: rows === 0 ? 0 : lossSum / rows,
+      loss: rows === 0 ? NaN : lossSum / rows,
     };
   }
 
   /**
    * Call a function of `fit.c`; true if the optimizer step is due.
    *
-   * @throws NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite; TrainwebError if the loss is,
-   *   and no `onNaN` says what to do
+   * @throws NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite
    */
   call<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): boolean {
     this.#host.memory.demand(name, ...args);

@@ -1,0 +1,121 @@
+"""The outputs of the base model in an eval model, and what metrics compare them with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trainweb import messages
+from trainweb.errors import ModelError
+from trainweb.metrics import compared_with
+from trainweb.model.graph import OWN_OUTPUTS, Graph
+
+VIEWS = ("Flatten", "Reshape", "Transpose")
+MOVING = "Transpose"
+"""The view that changes which axis holds the classes."""
+
+
+@dataclass(frozen=True)
+class ModelOutputs:
+    """Tensors that predictions, exports and metrics read.
+
+    Attributes
+    ----------
+    own : list of str
+        The outputs of the base model, which predictions and exports have by default.
+    compared : str or None
+        The tensor that the loss compares with the last input, where the eval model notes nothing.
+    pairs : list of (str, str)
+        Predictions and targets that the loss compares, where the eval model notes its base model's outputs.
+    default : (str or None, str or None)
+        Predictions and targets where `pairs` does not decide; None: unknown.
+    outputs, inputs : list of str
+        Those of the eval model.
+    """
+
+    own: list[str]
+    compared: str | None
+    pairs: list[tuple[str, str]]
+    default: tuple[str | None, str | None]
+    outputs: list[str]
+    inputs: list[str]
+
+    def pair(self, predictions: str | None, targets: str | None) -> tuple[str, str]:
+        """Return what metrics compare; `predictions` and `targets` are the user's, or None.
+
+        Raises
+        ------
+        ModelError
+            One of them is no such tensor, or must be given.
+        """
+        compared = [] if self.compared is None else [self.compared]
+        names = [*dict.fromkeys([*self.outputs, *self.own, *compared, *(p for p, _ in self.pairs)])]
+        fits = [(p, t) for p, t in self.pairs if predictions in (None, p) and targets in (None, t)]
+        first, second = fits[0] if len(fits) == 1 else self.default
+        predictions = first if predictions is None else predictions
+        targets = second if targets is None else targets
+        if predictions is None or targets is None:
+            raise messages.NO_PREDICTIONS(names=", ".join(names), inputs=", ".join(self.inputs))
+        for name, value, known in (("predictions", predictions, names), ("targets", targets, self.inputs)):
+            if value not in known:
+                raise messages.BAD_SETTING(name=name, value=value, expected=f"one of {', '.join(known)}")
+        return predictions, targets
+
+
+def outputs_of(graph: Graph | None, inputs: Iterable[str], outputs: Iterable[str]) -> ModelOutputs:
+    """The outputs of an eval model, by its note; artifacts of ONNX Runtime have none."""
+    fed, made = list(inputs), list(outputs)
+    if graph is None or not fed:
+        return ModelOutputs(made[1:], None, [], (None, None), made, fed)
+    noted = _noted(graph)
+    if noted:
+        return ModelOutputs(noted, None, _pairs(graph, fed, noted), _default(graph, fed, noted), made, fed)
+    others, compared = made[1:], compared_with(graph, fed)
+    own = others or ([] if compared is None else [_before_loss(graph, compared)])
+    return ModelOutputs(own, compared, [], (others[0] if len(others) == 1 else compared, fed[-1]), made, fed)
+
+
+def _noted(graph: Graph) -> list[str]:
+    """The note of a builder of artifacts."""
+    try:
+        names = json.loads(graph.metadata.get(OWN_OUTPUTS, "[]"))
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"The eval model's metadata {OWN_OUTPUTS!r} must be a list of names of outputs.")
+    known = set(graph.names())
+    return [name for name in names if name in known]
+
+
+def _pairs(graph: Graph, inputs: Sequence[str], own: Sequence[str]) -> list[tuple[str, str]]:
+    """Own outputs and the inputs that the loss compares them with."""
+    views = {node.outputs[0]: node for node in graph.nodes if node.op_type in VIEWS}
+    pairs = []
+    for targets in inputs:
+        compared = compared_with(graph, [*(name for name in inputs if name != targets), targets])
+        output, is_moved = compared, False
+        while output not in own and output in views:
+            is_moved = is_moved or views[output].op_type == MOVING
+            output = views[output].inputs[0]
+        if compared is not None and output is not None and output in own:
+            pairs.append((compared if is_moved else output, targets))
+    return pairs
+
+
+def _default(graph: Graph, inputs: Sequence[str], own: list[str]) -> tuple[str | None, str | None]:
+    """Return the only own output, and the only input that no own output depends on."""
+    live = set(own)
+    for node in reversed(graph.nodes):
+        if not live.isdisjoint(node.outputs):
+            live.update(node.inputs)
+    targets = [name for name in inputs if name not in live] or list(inputs)
+    return own[0] if len(own) == 1 else None, targets[0] if len(targets) == 1 else None
+
+
+def _before_loss(graph: Graph, compared: str) -> str:
+    """Return the output of the model that a loss brought into the shape that it compares."""
+    views = {n.outputs[0]: n.inputs[0] for n in graph.nodes if n.op_type in VIEWS}
+    while compared.startswith("onnx::") and compared in views:
+        compared = views[compared]
+    return compared

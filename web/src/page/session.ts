@@ -716,7 +716,7 @@ export class TrainingSession extends SessionMethods {
   async #step(kind: StepKind, signal?: AbortSignal): Promise<void> {
     const { handle } = this.#info;
     const answer = this.#channel.step(signal, null, (_, mayStop) =>
-      callOf("step", [handle, kind, [], [], mayStop, false]),
+      callOf("step", [handle, kind, [], [], mayStop, false], [], mayStop ? undefined : `${handle} ${kind}`),
     );
     const { workspace } = await (this.#apart.has(kind) ? answer : this.#steps.follow(answer));
     if (workspace.nbytes === 0) {

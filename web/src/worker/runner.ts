@@ -5,7 +5,7 @@ import { APART_BYTES } from "../engine/layout.js";
 import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
-import type { Feed, Fetch, MaybePromise, NamedTensor, TensorType, Workspace } from "../wire/protocol.js";
+import type { Feed, Fetch, MaybePromise, PlacedTensor, TensorType, Workspace } from "../wire/protocol.js";
 import { planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type PlanKind, type TensorPlace } from "./bundle/bundle.js";
 import { ofBits, signatureOf } from "./feeds.js";
 import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
@@ -25,7 +25,8 @@ export interface PlanSource {
 
 /** The results of a run, and their positions. */
 export interface Run {
-  readonly results: readonly NamedTensor[];
+  readonly results: readonly PlacedTensor[];
+  /** The same object while addresses are the same. */
   readonly workspace: Workspace;
 }
 
@@ -48,6 +49,7 @@ export class PlanRunner {
   readonly #engine: Engine;
   readonly #memory: PlanMemory;
   readonly #source: PlanSource;
+  readonly #workspaces = new WeakMap<LoadedPlan, Workspace>();
 
   constructor(engine: Engine, memory: PlanMemory, source: PlanSource) {
     this.#engine = engine;
@@ -169,15 +171,21 @@ export class PlanRunner {
     });
   }
 
-  #read(loaded: LoadedPlan, slot: TensorPlace): NamedTensor {
+  #read(loaded: LoadedPlan, slot: TensorPlace): PlacedTensor {
     const { name, dtype, dims, nbytes } = slot;
-    return { name, dtype, dims, data: this.#engine.read(this.#memory.addressOf(loaded, slot), nbytes) };
+    const ptr = this.#memory.addressOf(loaded, slot);
+    return { name, dtype, dims, ptr, nbytes, data: this.#engine.read(ptr, nbytes) };
   }
 
   #workspace(loaded: LoadedPlan, feeds: readonly Feed[]): Workspace {
+    const known = this.#workspaces.get(loaded);
+    const { generation } = this.#memory;
+    if (known?.generation === generation) {
+      return known;
+    }
     const { inputs, signature, arenaBytes } = loaded.plan;
-    return {
-      generation: this.#memory.generation,
+    const workspace = {
+      generation,
       // Feeds may be written meanwhile where the plan does not run in the arena (`tw_session_load`).
       nbytes: signature.length === 0 && arenaBytes <= APART_BYTES ? 0 : arenaBytes,
       feeds: feeds.map(({ name }) => {
@@ -188,6 +196,8 @@ export class PlanRunner {
           : { ptr: this.#memory.addressOf(loaded, slot), nbytes: slot.nbytes };
       }),
     };
+    this.#workspaces.set(loaded, workspace);
+    return workspace;
   }
 
   /** What is to be written to the place of an input; null where it lies there already. */

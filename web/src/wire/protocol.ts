@@ -28,7 +28,7 @@ export type Result<T> = { readonly ok: T } | { readonly error: WireError };
 export type SnapshotChoice = boolean | "auto";
 
 /** A plan of a session; the scheduler's recomputes the learning rate. */
-export type StepKind = "train" | "eval" | "optimizer" | "scheduler";
+export type StepName = "train" | "eval" | "optimizer" | "scheduler";
 
 /** One output that the caller wants; dtype and dims are given when it wants it in its own tensor. */
 export interface Fetch {
@@ -268,7 +268,7 @@ export interface WorkerApi {
    */
   step(
     handle: number,
-    kind: StepKind | "inference",
+    kind: StepName | "inference",
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
     mayStop: boolean,

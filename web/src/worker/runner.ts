@@ -6,19 +6,20 @@ import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type { Feed, Fetch, MaybePromise, PlacedTensor, TensorType, Workspace } from "../wire/protocol.js";
-import { planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type PlanKind, type TensorPlace } from "./bundle/bundle.js";
+import { planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type TensorPlace } from "./bundle/bundle.js";
 import { ofBits, signatureOf } from "./feeds.js";
 import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
 import { withValue } from "./python-models.js";
+import type { StepKind } from "./step-kind.js";
 
 /** The source of plans that are not in kernel memory. */
 export interface PlanSource {
   /** The inputs of such a step; none for a step without feeds. */
-  inputsOf(kind: PlanKind): readonly Declaration[];
+  inputsOf(kind: StepKind): readonly Declaration[];
   /** Raise unless the session can run such a step now. */
-  check(kind: PlanKind, signature: readonly FeedType[]): void;
+  check(kind: StepKind, signature: readonly FeedType[]): void;
   /** The plan; Python may have to start first. */
-  make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan>;
+  make(kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan>;
   /** Reads files that the session was made of. */
   readonly readFile: ReadFile;
 }
@@ -64,7 +65,7 @@ export class PlanRunner {
    * @param stop - ends it between two of its instructions, everything being as before; null: it runs through
    */
   run(
-    kind: PlanKind,
+    kind: StepKind,
     overwrite: boolean,
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
@@ -88,7 +89,7 @@ export class PlanRunner {
   }
 
   /** The plan of a step, loaded, and what `PlanMemory.find` finds it by. */
-  prepare(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<PreparedPlan> {
+  prepare(kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<PreparedPlan> {
     const key = planKey(kind, overwrite, signature);
     const known = this.#memory.find(key);
     if (known !== undefined) {
@@ -99,13 +100,13 @@ export class PlanRunner {
   }
 
   /** Number of instructions of a step, whose plan is loaded then. */
-  countInstructions(kind: PlanKind, overwrite: boolean, feeds: readonly Feed[]): MaybePromise<number> {
+  countInstructions(kind: StepKind, overwrite: boolean, feeds: readonly Feed[]): MaybePromise<number> {
     return this.#with(kind, overwrite, feeds, ({ plan }) => plan.nodes.length);
   }
 
   /** Time every instruction of a step, the mean over `runs` runs; they are added up at `times`. */
   profile(
-    kind: PlanKind,
+    kind: StepKind,
     overwrite: boolean,
     feeds: readonly Feed[],
     runs: number,
@@ -130,7 +131,7 @@ export class PlanRunner {
 
   /** Do something with the plan of a step, and feeds to run it with: to load one may move what lies in the arena. */
   #with<T>(
-    kind: PlanKind,
+    kind: StepKind,
     overwrite: boolean,
     feeds: readonly Feed[],
     action: (loaded: LoadedPlan, given: readonly Feed[]) => MaybePromise<T>,
@@ -146,7 +147,7 @@ export class PlanRunner {
     return withValue(this.#load(key, kind, overwrite, signature), (loaded) => action(loaded, given));
   }
 
-  #load(key: string, kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<LoadedPlan> {
+  #load(key: string, kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<LoadedPlan> {
     if (signature.length > 0) {
       this.#memory.evict();
     }

@@ -28,7 +28,6 @@ import type {
   Result,
   RunAnswer,
   SessionInfo,
-  StepKind,
   Feed,
   WorkerApi,
   WorkerSettings,
@@ -48,6 +47,7 @@ import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./py
 import type { Run } from "./runner.js";
 import type { CoreOptions } from "./core-types.js";
 import { SessionCore } from "./session-core.js";
+import { stepKind } from "./step-kind.js";
 import { writeSafetensors } from "./safetensors.js";
 import { checkState, STATE_KEPT } from "./session-record.js";
 import { readSnapshot, sharedPart } from "./snapshot.js";
@@ -163,7 +163,7 @@ class SessionWorker {
       const stop = this.#stopFor(handle, mayStop);
       return this.#perform(handle, ({ core }) =>
         core.withAverages(averaged, () =>
-          withValue(core.step(kind as StepKind, feeds, fetches, stop), (run) => runAnswer(run, feeds)),
+          withValue(core.step(stepKind(kind), feeds, fetches, stop), (run) => runAnswer(run, feeds)),
         ),
       );
     },

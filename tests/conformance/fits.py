@@ -45,6 +45,7 @@ def masked() -> Any:
 
 KINDS: dict[str, tuple[Callable[[], bytes], dict[str, Any]]] = {
     "mlp": (BASE.read_bytes, CROSS_ENTROPY),
+    "ema": (BASE.read_bytes, CROSS_ENTROPY | {"ema": {"decay": 0.7, "warmup": True, "warmup_gamma": 3.0}}),
     "deep": (lambda: deep_mlp(10, 32, 32, 3).SerializeToString(), {"loss": "CrossEntropyLoss"}),
     "wide": (lambda: deep_mlp(40_000, 4, 3).SerializeToString(), {"loss": "CrossEntropyLoss"}),
     "masked": (lambda: masked().SerializeToString(), {"loss": "CrossEntropyLoss", "optimizer": "SGD"}),
@@ -100,6 +101,18 @@ def failing(data: Dataset) -> Any:
     return rows
 
 
+def breaking(data: Dataset, place: int) -> Dataset:
+    """Rows or batches that end with an error, once."""
+    numbers = itertools.count()
+
+    def check(item: Any) -> Any:
+        if next(numbers) == place:
+            raise RuntimeError("closed")
+        return item
+
+    return data.map(check)
+
+
 def short(data: Dataset, place: int) -> Dataset:
     """Rows of which one has two numbers."""
     numbers = itertools.count()
@@ -118,9 +131,13 @@ STEPS: dict[str, Callable[..., Any]] = {
     "function": lambda data: lambda: data,
     "used up": iter,
     "fails": failing,
+    "breaks": breaking,
     "short": short,
 }
 STREAM = (("dataset",), ("map",))
+
+
+SHUFFLED = (("dataset",), ("shuffle", 6, 4), ("map",), ("batch", 4))
 
 
 def batches(size: int) -> tuple[Any, ...]:
@@ -157,7 +174,14 @@ def fit(
     source: Data, kind: str = "mlp", *, before: Any = (), after: Any = (), session: Any = None, **options: Any
 ) -> Fit:
     """One fit in a session, between other calls."""
-    return kind, [*before, ["fit", source, options], ["parameters"], *after], session or {}
+    return kind, [*before, ["fit", source, options], *after], session or {}
+
+
+def resumed(broken: Data, whole: Data, kind: str = "mlp", *, ends: int = 9, **options: Any) -> list[Fit]:
+    """A fit, and the same in two sessions: the first one fails, or ends after so many epochs."""
+    kept = options | {"checkpoint": KEPT | {"every": 1}}
+    before = [["fit", broken, kept | {"epochs": min(ends, options.get("epochs", 1))}], ["open"]]
+    return [fit(whole, kind, **options), fit(whole, kind, before=before, **kept)]
 
 
 SCHEDULE = {"type": "Cosine", "learning_rate": 0.05, "total": 12, "warmup": 2}
@@ -229,26 +253,24 @@ ALIKE: dict[str, list[Fit]] = {
         *(around(["fit", source, {"schedule": CONSTANT} | more]) for source, more in REFUSED.values()),
     ],
     **{
-        f"goes_on {kind}": [
-            fit(tokens(), kind, batch_size=8, shuffle=False),
-            fit(
-                tokens(),
-                kind,
-                before=[
-                    [
-                        "fit",
-                        tokens(row=39, value=99),
-                        {"batch_size": 8, "shuffle": False, "checkpoint": KEPT | {"every": 1}},
-                    ],
-                    ["open"],
-                ],
-                batch_size=8,
-                shuffle=False,
-                checkpoint=KEPT,
-            ),
-        ]
+        f"goes_on {kind}": resumed(tokens(row=39, value=99), tokens(), kind, batch_size=8, shuffle=False)
         for kind in ("padded", "padded weights")
     },
+    **{
+        f"goes_on streams {place}": resumed(
+            data(20, *SHUFFLED, ("breaks", place)), data(20, *SHUFFLED), epochs=3, validation_data=data(20, *SHUFFLED)
+        )
+        for place in (1, 5, 7, 12)
+    },
+    "goes_on early": resumed(
+        data(),
+        data(),
+        batch_size=8,
+        validation_split=0.2,
+        early_stopping={"patience": 3, "min_delta": 100.0},
+        epochs=9,
+        ends=2,
+    ),
     "one_number": [
         ("odd", [["train", data(4)], call, ["train", data(8)], ["optimizer"], ["state"]], {})
         for call in (["reset"], ["fit", data(5), {}], ["fit", data(5), {"on_nan": "restore"}])
@@ -258,6 +280,7 @@ ALIKE: dict[str, list[Fit]] = {
 NOBODY = tokens(label=-100)
 """Rows whose labels are all ignored."""
 STOPPING = {"batch_size": 5, "epochs": 9, "early_stopping": {"patience": 3}, "validation_data": NOBODY}
+SPLIT = {"validation_split": 0.3}
 FITS: dict[str, list[Fit]] = {
     **ALIKE,
     "all_options": [
@@ -271,6 +294,30 @@ FITS: dict[str, list[Fit]] = {
             accumulate=2,
             metrics=["accuracy", "confusionMatrix", "perplexity"],
         )
+    ],
+    "stratified": [
+        fit(
+            changed(50, labels=np.sort(np.arange(50) * 7 % 3)),
+            epochs=2,
+            stratify=True,
+            **SPLIT,
+            metrics="confusionMatrix",
+        )
+    ],
+    "averages": [
+        fit(
+            data(),
+            "ema",
+            before=[["averages"]],
+            after=[["averages"], ["scores", data(8), True], ["scores", data(8), False], ["exports averages", data(8)]],
+            ema=True,
+            epochs=2,
+            batch_size=16,
+            seed=7,
+            **SPLIT,
+            **limits,
+        )
+        for limits in ({"clip_grad_norm": 0.3, "clip_grad_value": 0.05}, {})
     ],
     "best": [
         fit(
@@ -372,6 +419,7 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (data(8), FULL | {"metrics": ["mae", "mae"]}, "ModelError", "'mae' is given twice"),
     (data(8), FULL | {"metrics": ["mae"], "predictions": "y"}, "ModelError", "predictions is 'y'"),
     (data(8), FULL | {"validation_data": data(8)}, "ModelError", "not both"),
+    (data(8), {"stratify": True}, "ModelError", "'stratify' needs 'validation_split'"),
     (data(8), {"schedule": {"type": "Sine"}}, "TypeError", "There is no schedule 'Sine'"),
     (data(8), {"early_stopping": {}}, "ModelError", "early_stopping needs the setting '(early_stopping.)?patience'"),
     (data(8), {"early_stopping": {"patience": 1, "metric": "mae"}}, "ModelError", "early_stopping.metric is 'mae'"),
@@ -480,7 +528,7 @@ class Runner:
             options["checkpoint"] = {"store": self.folder, **options["checkpoint"]}
         history = self.session.fit(source.made(), progress=False, **options)
         epochs = [[e.epoch, e.steps, e.loss, e.learning_rate, e.validation] for e in history.epochs]
-        return [history.ended, history.losses, history.optimizer_steps, history.best_epoch, epochs]
+        return [history.ended, history.losses, history.optimizer_steps, history.best_epoch, epochs, self.parameters()]
 
     def open(self) -> None:
         self.session.release()
@@ -503,6 +551,21 @@ class Runner:
 
     def parameters(self) -> str:
         return sha256(self.session.get_contiguous_parameters(False).tobytes()).hexdigest()
+
+    def averages(self) -> Any:
+        return self.session.get_contiguous_parameters(ema=True).tolist()
+
+    def scores(self, source: Data, ema: bool) -> Any:
+        return self.session.eval_step(source.made(), ["logits"], {"ema": ema})["logits"].ravel().tolist()
+
+    def exports_averages(self, source: Data) -> bool:
+        """Whether the exported model has the scores of the averages, and the session still its parameters."""
+        before = self.parameters()
+        exported = trainweb.InferenceSession(self.session.export_model_for_inferencing(["logits"], ema=True))
+        (found,) = exported.run(["logits"], {"x": source.made()["x"]})
+        exported.release()
+        is_same = np.allclose(found.ravel(), self.scores(source, True), rtol=1e-5, atol=1e-6)
+        return is_same and before == self.parameters()
 
     def state(self) -> Any:
         return [self.parameters(), self.session.get_learning_rate()]

@@ -1,6 +1,6 @@
 // Runs the calls of tests/conformance/fits.py in a page, as its `Runner` does in Python.
 
-const { CheckpointStore, Dataset, Tensor, TrainingSession } = window.trainweb;
+const { CheckpointStore, Dataset, InferenceSession, Tensor, TrainingSession } = window.trainweb;
 const ARRAYS = {
   float32: Float32Array, int64: BigInt64Array, bool: Uint8Array,
 };
@@ -19,6 +19,14 @@ function short(data, place) {
   return data.map((row) => (number++ === place ? { ...row, x: row.x.data.slice(0, 2) } : row));
 }
 
+function breaking(data, place) {
+  let number = 0;
+  return data.map((item) => {
+    if (number++ === place) throw new Error("closed");
+    return item;
+  });
+}
+
 async function* once(data) {
   yield* data;
 }
@@ -35,6 +43,7 @@ const STEPS = {
   function: (data) => () => data,
   "used up": once,
   short,
+  breaks: breaking,
   fails: (data) => () => failing(data),
 };
 
@@ -61,7 +70,7 @@ const CALLS = {
     const kept = checkpoint?.name === undefined ? { checkpoint } : { checkpoint: { store, ...checkpoint } };
     const history = await s.fit(source, checkpoint === undefined ? options : { ...options, ...kept });
     const epochs = history.epochs.map((e) => [e.epoch, e.steps, e.loss, e.learningRate, e.validation]);
-    return [history.ended, history.losses, history.optimizerSteps, history.bestEpoch, epochs];
+    return [history.ended, history.losses, history.optimizerSteps, history.bestEpoch, epochs, await CALLS.parameters({ s })];
   },
   open: async (run) => {
     await run.s.release();
@@ -76,6 +85,17 @@ const CALLS = {
     const { data } = await s.getContiguousParameters(false);
     const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
     return Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  },
+  averages: async ({ s }) => (await s.getContiguousParameters(true, { ema: true })).data,
+  scores: async ({ s }, feeds, ema) => (await s.runEvalStep(feeds, ["logits"], { ema })).logits.data,
+  "exports averages": async (run, feeds) => {
+    const before = await CALLS.parameters(run);
+    const exported = await InferenceSession.create(await run.s.exportModelForInferencing(["logits"], { ema: true }));
+    const { data } = (await exported.run({ x: feeds.x })).logits;
+    await exported.release();
+    const scores = await CALLS.scores(run, feeds, true);
+    const isSame = data.every((value, k) => Math.abs(value - scores[k]) < 1e-6 + 1e-5 * Math.abs(scores[k]));
+    return isSame && before === (await CALLS.parameters(run));
   },
   state: async (run) => [await CALLS.parameters(run), await run.s.getLearningRate()],
   "stored steps": async ({ store }) => {

@@ -478,7 +478,7 @@ def camel(value: Any) -> Any:
 
 def snake(text: str) -> str:
     """A text of the page with the names of options as in Python."""
-    text = re.sub(r"\b[a-z]+(?:[A-Z][a-z]+)+\b", lambda m: re.sub("[A-Z]", lambda c: f"_{c[0].lower()}", m[0]), text)
+    text = re.sub(r"\b[a-z]+(?:[A-Z][a-z]*)+\b", lambda m: re.sub("[A-Z]", lambda c: f"_{c[0].lower()}", m[0]), text)
     return text.replace("ignore_index: ", "ignore_index=")
 
 

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
-import pytest
 from onnx import helper
-from playwright.sync_api import Browser
 from tests.browser.test_js_fit import OPEN
 from tests.conformance.models import make_model
 
 import trainweb
 from trainweb.artifacts import build_artifacts
 
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 
 IN_PAGE = """
     const ema = { decay: 0.7, warmup: true, warmupGamma: 3 };
     const numbers = (tensor) => [...tensor.data];
     const averaged = async (s) => numbers(await s.getContiguousParameters(true, { ema: true }));
 """
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 def test_a_run_that_goes_on_keeps_them(js: JsPage) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from playwright.sync_api import Browser
 from tests.conformance.models import make_model, normal
 
 import trainweb
@@ -16,8 +14,8 @@ from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
 from trainweb.fit import History, Trainer
 
-from .js_session import JsPage, open_js_page
-from .server import ROOT, Site
+from .js_session import JsPage
+from .server import ROOT
 
 BASE = ROOT / "tests" / "golden" / "mlp" / "base.onnx"
 ROWS = 50
@@ -50,18 +48,6 @@ def native(data: Any, **options: Any) -> tuple[bytes, History]:
     with trainweb.TrainingSession(state, *models, {"reproducible": True}) as s:
         history = Trainer(s).fit(data, progress=False, **options)
         return s.get_contiguous_parameters(False).tobytes(), history
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
-
-
-@pytest.fixture(scope="module")
-def isolated(browser: Browser, isolated_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, isolated_site) as page:
-        yield page
 
 
 def test_rows_with_disposed_tensors_are_named(js: JsPage) -> None:

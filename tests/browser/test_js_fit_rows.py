@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
 from tests.conformance.fits import FITS, KINDS, WRONG, WRONG_LATER, Fit, camel, common, odd_files, run_python, snake
 
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 
 SEVERAL_THREADS = ("all_options", "in_slices limits")
 """Fits that also run in a page with several threads."""
@@ -41,18 +38,6 @@ def run(page: JsPage, fits: list[Fit]) -> list[list[Any]]:
     body = """const { runFits } = await import("/tests/fits.mjs"); return runFits(fits);"""
     outcomes: list[list[Any]] = page.run(body, fits=[serve(page, fit) for fit in fits])
     return outcomes
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
-
-
-@pytest.fixture(scope="module")
-def isolated(browser: Browser, isolated_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, isolated_site) as page:
-        yield page
 
 
 def check(page: JsPage, name: str) -> None:

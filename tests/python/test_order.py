@@ -25,7 +25,8 @@ def test_the_longest_comes_first_and_tests_of_a_file_stay_together(
         recorder.pytest_runtest_logreport(SimpleNamespace(nodeid=nodeid, duration=duration))  # type: ignore[arg-type]
     recorder.pytest_sessionfinish()
     assert order.TIMES.read_text() == "30 c.py\n9 b.py\n"
-    names = ["a.py::x", "b.py::two", "d.py::one", "c.py::one", "b.py::one"]
+    page = f"{order.PAGES}e.py::one"
+    names = ["a.py::x", "b.py::two", page, "d.py::one", "c.py::one", "b.py::one"]
     items: list[Any] = [SimpleNamespace(nodeid=name) for name in names]
     order.longest_first(items)
-    assert [item.nodeid for item in items] == ["c.py::one", "b.py::two", "b.py::one", "a.py::x", "d.py::one"]
+    assert [item.nodeid for item in items] == [*("c.py::one", "b.py::two", "b.py::one", page, "a.py::x", "d.py::one")]

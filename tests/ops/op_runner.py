@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx.parser
 from onnx.reference import ReferenceEvaluator
+from tests.each import grouped
 from tests.ops.evaluator_faults import FAULTS, Fault
 
 from trainweb.autodiff.gradient import build_gradients
@@ -51,6 +52,11 @@ def cases() -> Iterator[Case]:
     for cls in registry():
         for number, sample in enumerate(cls.samples):
             yield Case(cls, number, sample)
+
+
+def by_operator(samples: Iterable[Case]) -> Callable[[Callable[[Case], None]], Callable[..., None]]:
+    """Make a test of a check of one sample: parametrized by operator, its failure names the samples."""
+    return grouped(samples, lambda case: label(case.cls))
 
 
 def materialize(given: Sequence[Any], seed: str, sample: Sample | None = None) -> list[np.ndarray | None]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx.defs
 import pytest
+from tests.each import run_each
 from tests.ops.op_runner import label
 
 from trainweb.ops.frame.composite import Composite
@@ -24,8 +25,11 @@ def expands(cls: type[Op]) -> bool:
     return issubclass(cls, Composite) and cls.expand is not Composite.expand
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=label)
-def test_a_class_has_samples_a_reference_and_a_docstring(cls: type[Op]) -> None:
+def test_each_class_has_samples_a_reference_and_a_docstring() -> None:
+    run_each(CLASSES, check_class, label)
+
+
+def check_class(cls: type[Op]) -> None:
     assert cls.samples or cls.tested_through, "no samples"
     # ONNX's reference evaluator computes what its own domain has.
     assert hasattr(cls, "reference") or cls.tested_through or not cls.domain, "no reference"
@@ -33,19 +37,16 @@ def test_a_class_has_samples_a_reference_and_a_docstring(cls: type[Op]) -> None:
     # A value that is known when a plan is compiled needs no kernel.
     assert cls.is_view or cls.lower is not Op.lower or expands(cls) or issubclass(cls, Selection), "no lowering"
     assert cls.infer is not Op.infer, "no shape inference"
+    if cls.differentiable:
+        assert cls.gradient is not Op.gradient or expands(cls), "no gradient"
+        assert hasattr(cls, "tested_through") or any(sample.grad is None or sample.grad for sample in cls.samples)
 
 
-@pytest.mark.parametrize("cls", [c for c in CLASSES if c.differentiable], ids=label)
-def test_a_differentiable_class_has_a_gradient_and_a_sample_to_check_it_on(cls: type[Op]) -> None:
-    assert cls.gradient is not Op.gradient or expands(cls)
-    assert hasattr(cls, "tested_through") or any(sample.grad is None or sample.grad for sample in cls.samples)
+def test_versions_and_attributes_are_those_of_onnx() -> None:
+    run_each([c for c in CLASSES if c.domain == "" and c.op_type() not in UNREGISTERED_IN_ONNX], check_schema, label)
 
 
-IN_ONNX = [c for c in CLASSES if c.domain == "" and c.op_type() not in UNREGISTERED_IN_ONNX]
-
-
-@pytest.mark.parametrize("cls", IN_ONNX, ids=label)
-def test_versions_are_those_of_onnx(cls: type[Op]) -> None:
+def check_schema(cls: type[Op]) -> None:
     history = sorted(
         s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.name == cls.op_type() and s.domain == ""
     )
@@ -53,10 +54,6 @@ def test_versions_are_those_of_onnx(cls: type[Op]) -> None:
     # Older forms may be refused, or accepted because ONNX Runtime had the operator before ONNX.
     first = max(first, cls.versions[0])
     assert [v for v in cls.versions if v >= first] == [v for v in history if v >= first]
-
-
-@pytest.mark.parametrize("cls", IN_ONNX, ids=label)
-def test_attributes_have_the_defaults_of_onnx(cls: type[Op]) -> None:
     schema = onnx.defs.get_schema(cls.op_type(), max(cls.versions), "")
     for name, attribute in schema.attributes.items():
         ours = cls.attrs.get(name)

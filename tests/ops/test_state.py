@@ -6,7 +6,7 @@ from itertools import takewhile
 
 import numpy as np
 import pytest
-from tests.ops.op_runner import Case, bound, cases, materialize, reference, single_node
+from tests.ops.op_runner import Case, bound, by_operator, cases, materialize, reference, single_node
 from tests.ops.test_forward import CASES, compare, inputs
 
 from trainweb.backend.base import N_SEGMENTS
@@ -105,7 +105,7 @@ def scalars(case: Case, names: list[str], arrays: list[np.ndarray | None]) -> di
     return {name: x for name, x in before if x is not None}
 
 
-@pytest.mark.parametrize("case", ON_SEQUENCES, ids=str)
+@by_operator(ON_SEQUENCES)
 def test_sequences(case: Case) -> None:
     arrays = materialize(case.sample.inputs, str(case), case.sample)
     graph = single_node(case.cls, arrays, case.sample.attrs, case.opset)
@@ -149,7 +149,7 @@ def test_sequences(case: Case) -> None:
         host.release()
 
 
-@pytest.mark.parametrize("case", ON_TENSORS, ids=str)
+@by_operator(ON_TENSORS)
 def test_tensors(case: Case) -> None:
     arrays = inputs(case)
     constants = [k for k, x in enumerate(arrays) if x is not None and x.dtype == np.bool_]
@@ -187,7 +187,7 @@ def test_tensors(case: Case) -> None:
         host.release()
 
 
-@pytest.mark.parametrize("case", SCHEDULES, ids=str)
+@by_operator(SCHEDULES)
 def test_schedules(case: Case) -> None:
     step, warmup, total, initial = (x for x in inputs(case) if x is not None)
     graph = scheduler_graph()

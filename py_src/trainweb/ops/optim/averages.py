@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
-from trainweb.ops.frame.literals import f32, i64
-from trainweb.ops.frame.op import Bad, Float, Sample, register
-from trainweb.ops.optim.operators import FIRST_MOMENTS, PARAMETERS, TRAINWEB, SequenceOp
+from trainweb.ops.frame.op import Float, register
+from trainweb.ops.optim.operators import TRAINWEB, SequenceOp
 from trainweb.ops.optim.update import Formula, exp, is_more, log, smaller, where
 
 if TYPE_CHECKING:
@@ -50,15 +49,3 @@ class ExponentialMovingAverage(SequenceOp):
         if self.warmup_power:
             decay = min(decay, 1 - (1 + t / self.warmup_gamma) ** -self.warmup_power)
         return w if t == 0 else decay * average + (1 - decay) * w
-
-    samples = (
-        Sample([i64([1]), PARAMETERS, FIRST_MOMENTS]),
-        Sample([i64([7]), PARAMETERS, FIRST_MOMENTS], {"decay": 0.9}),
-        Sample([i64([4]), PARAMETERS, FIRST_MOMENTS], {"warmup_power": 2 / 3}),
-        Sample([i64([900]), PARAMETERS, FIRST_MOMENTS], {"decay": 0.5, "warmup_power": 0.75, "warmup_gamma": 10.0}),
-    )
-    bad = (
-        Bad([i64([1]), PARAMETERS, FIRST_MOMENTS], {"decay": 1.0}),
-        Bad([i64([1]), PARAMETERS, f32([1.0] * 7)], {"warmup_power": -1.0}),
-        Bad([i64([1]), PARAMETERS, f32([1.0] * 7)], {"warmup_gamma": 0.0}),
-    )

@@ -7,25 +7,19 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import REDUCE_SUM_SQUARES, STATE_LEARNING_RATE
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Float, Int, Sample, register
+from trainweb.ops.frame.op import Float, Int, register
 from trainweb.ops.matmul import multiply
 from trainweb.ops.optim.operators import (
-    GRADIENTS,
     GRADS,
-    PARAMETERS,
     PARAMS,
     SCALARS,
-    SECOND_MOMENTS,
     TRAINWEB,
     KernelOptimizer,
     Optimizer,
-    update_at,
 )
 from trainweb.ops.optim.update import Moments, sqrt
 
@@ -87,15 +81,6 @@ class AdafactorOptimizer(KernelOptimizer):
         size = max(self.scale_epsilon, np.sqrt((w * w).mean())) * min(lr, step**-0.5)
         scale = size / max(1.0, np.sqrt((u * u).mean()) / self.clip_threshold)
         return w * (1 - lr * self.weight_decay) - scale * u, rows, columns
-
-    samples = (
-        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, f32([])]),
-        Sample(
-            [f32([0.2]), i64([7]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, f32([])],
-            {"beta2_decay": -0.5, "epsilon": 0.01, "scale_epsilon": 10.0, "clip_threshold": 0.7, "weight_decay": 0.1},
-        ),
-    )
-    bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 3, f32([]), bools([True])], error=UnsupportedError),)
 
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -203,11 +188,3 @@ class MuonOptimizer(KernelOptimizer):
         rows, columns = x.shape
         ratio = 0.2 * math.sqrt(max(rows, columns)) if self.match_rms else math.sqrt(max(1, rows / columns))
         return kept - lr * ratio * x.reshape(w.shape), m, v
-
-    samples = (update_at(1), update_at(9, weight_decay=0.0))
-    bad = (
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"nesterov": 2}),
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"match_rms": 2}),
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"steps": -1}),
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
-    )

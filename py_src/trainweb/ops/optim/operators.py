@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, nan
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
@@ -16,8 +15,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, Graph, Node, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Float, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.frame.op import Float, Int, Ints, Op, Str, register
 from trainweb.ops.optim.update import Formula, Moments, sqrt
 
 if TYPE_CHECKING:
@@ -60,20 +58,6 @@ SCALARS = ("learning_rate", "step")
 PARAMS, GRADS = "params", "gradients"
 OPTIMIZER_INPUTS = (*SCALARS, PARAMS, GRADS)
 """Inputs that every optimizer model has before its moments, in this order."""
-
-PARAMETERS = f32([1.0, -0.5, 3.0, 0.0, -2.0, 0.25, 1e-3])
-GRADIENTS = f32([0.5, -2.0, 0.0, 0.125, 1.5, -1e-3, -0.75])
-FIRST_MOMENTS = f32([-0.25, 0.5, 0.01, -1.0, 0.0, 0.75, 0.3])
-SECOND_MOMENTS = f32([0.04, 2.25, 0.0, 1e-4, 0.5, 1.0, 0.09])
-THIRD_MOMENTS = f32([0.1, -0.5, 0.0, 0.005, 0.2, -0.9, 0.25])
-FOURTH_MOMENTS = f32([0.4, -1.0, 0.5, 0.25, 1.0, -0.002, -0.5])
-UPDATES = f32([0.02, 1.0, 0.0, 2e-4, 0.3, 0.1, 0.05])
-"""Initial moments of samples at later steps."""
-
-
-def update_at(step: int, rate: float = 0.1, **attrs: Any) -> Sample:
-    """A sample of an optimizer with two moments, at a step that is 1 for the first."""
-    return Sample([f32([rate]), i64([step]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS], attrs)
 
 
 class SequenceOp(Op):
@@ -240,17 +224,6 @@ class AdamWOptimizer(Optimizer):
             return w * (1 - lr * self.weight_decay) - lr / first * s.m / (sqrt(s.v) * (1 / second) + self.epsilon)
         return (w - lr * second / first * s.m / (sqrt(s.v) + self.epsilon)) * (1 - lr * self.weight_decay)
 
-    samples: ClassVar[Sequence[Sample]] = (
-        update_at(1),
-        update_at(7, 0.01, alpha=0.8, beta=0.95, adam_mode=1, epsilon=1e-3, weight_decay=0.0),
-        update_at(1000, adam_mode=1, correct_bias=0, weight_decay=0.1),
-    )
-    bad: ClassVar[Sequence[Bad]] = (
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 2}),
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 0, "correct_bias": 0}),
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
-    )
-
 
 @register
 class OlderAdamOptimizer(AdamWOptimizer):
@@ -264,9 +237,6 @@ class OlderAdamOptimizer(AdamWOptimizer):
     def check(self) -> None:
         self._check_mode()
 
-    samples = (*AdamWOptimizer.samples, update_at(3, adam_mode=0, correct_bias=0, weight_decay=0.3))
-    bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 2}),)
-
 
 @register
 class SGDOptimizerV2(Optimizer):
@@ -278,9 +248,6 @@ class SGDOptimizerV2(Optimizer):
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         return w - lr * g
-
-    samples = (Sample([f32([0.1]), PARAMETERS, GRADIENTS]),)
-    bad = (Bad([f32([0.1]), PARAMETERS, GRADIENTS, bools([True])], error=UnsupportedError),)
 
 
 @register
@@ -321,19 +288,6 @@ class LambOptimizer(KernelOptimizer):
         ratio = min(max(norms[0] / norms[1], self.ratio_min), self.ratio_max) if min(norms) > 0 else 1
         return w - lr * ratio * r, m, v
 
-    samples = (
-        update_at(1),
-        update_at(7, 0.01, alpha=0.8, beta=0.95, epsilon=1e-3, weight_decay=0.2),
-        Sample([f32([0.1]), i64([1]), *[f32([0.0, 0.0]), f32([0.5, -1.0])], *[f32([0.0, 0.0])] * 2]),
-        update_at(7, ratio_max=0.125, correct_bias=0),
-        update_at(7, ratio_min=8.0),
-        update_at(7, ratio_min=0.25, ratio_max=0.25, weight_decay=0.1),
-    )
-    bad = (
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"ratio_min": 2.0, "ratio_max": 1.0}),
-    )
-
 
 @register
 class Subsequence(SequenceOp):
@@ -354,9 +308,6 @@ class Subsequence(SequenceOp):
 
     def reference(self, given: Any) -> tuple[Any, ...]:
         return ()
-
-    samples = (Sample([(37,)], {"indices": [1]}),)
-    bad = (Bad([(37,)]),)
 
 
 def _one_run(op: Op, sequence: BufSequence) -> Buf | None:
@@ -387,9 +338,6 @@ class InplaceClipGradValue(SequenceOp):
     def reference(self, g: Any) -> Any:
         return np.clip(g, -self.max_value, self.max_value)
 
-    samples = (Sample([(37,)], {"max_value": 0.5}), Sample([f32([0.0, inf, -inf, nan])]))
-    bad = ()
-
 
 @register
 class InplaceClipGradNorm(SequenceOp):
@@ -411,9 +359,6 @@ class InplaceClipGradNorm(SequenceOp):
     def reference(self, g: Any) -> Any:
         return g * min(1.0, self.max_norm / (np.sqrt((g * g).sum()) + 1e-6))
 
-    samples = (Sample([(37,)]), Sample([(37,)], {"max_norm": 100.0}), Sample([f32([0.0, 0.0])]))
-    bad = (Bad([(37,)], {"norm_type": "inf"}, error=UnsupportedError),)
-
 
 @register
 class ClipGradients(SequenceOp):
@@ -429,8 +374,6 @@ class ClipGradients(SequenceOp):
     def lower(self, b: Builder, outs: list[Buf | None], limits: Buf, grads: BufSequence) -> None:
         if whole := _one_run(self, grads):
             b.emit(calls.ClipGrads(g=whole, limits=limits, n=whole.size))
-
-    tested_through = "InplaceClipGradNorm"
 
 
 LIMITS = "limits"
@@ -473,13 +416,6 @@ class InPlaceAccumulatorV2(Op):
     def reference(self, buffer: Any, value: Any, flag: Any = None) -> tuple[Any, Any]:
         return np.ones(1, bool), value if flag is not None and flag.all() else buffer + value
 
-    samples = (
-        Sample([(3, 4), (3, 4)], outputs=2),
-        Sample([(3, 4), (3, 4), bools([True])], outputs=2),
-        Sample([(3, 4), (3, 4), bools([False])], outputs=2),
-    )
-    bad = (Bad([(3, 4), (4, 3)]), Bad([(3,), i64([1, 2, 3])], error=UnsupportedError))
-
 
 @register
 class Assign(Op):
@@ -503,9 +439,6 @@ class Assign(Op):
     def reference(self, buffer: Any, value: Any) -> Any:
         return value
 
-    samples = (Sample([(3, 4), (3, 4)]), Sample([(5,), (5,)]))
-    bad = (Bad([(3, 4), (4, 3)]), Bad([(3,), i64([1, 2, 3])], error=UnsupportedError))
-
 
 @register
 class LinearLearningRate(Op):
@@ -525,11 +458,6 @@ class LinearLearningRate(Op):
         if step < warmup:
             return initial * step / max(1, warmup)
         return initial * max(0.0, (total - step) / max(1, total - warmup))
-
-    samples = tuple(
-        Sample([i64(step), i64(warmup), i64(total), f32(0.1)])
-        for step, warmup, total in ((0, 2, 6), (1, 2, 6), (3, 2, 6), (6, 2, 6), (7, 2, 6), (2, 0, 5), (4, 10, 4))
-    )
 
 
 def scheduler_graph() -> Graph:

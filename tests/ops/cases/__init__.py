@@ -43,7 +43,7 @@ class Bad:
 
 
 INHERITED: Any = None
-"""A member of `Cases` that is the one of the base class."""
+"""A member of `Cases` that comes from the base class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ CASES: dict[type[Op], Cases] = {Op: Cases(samples=(), bad=(), tested_through="")
 
 
 def cases_of(cls: type[Op]) -> Cases:
-    """The cases of an operator class; members that it does not give are those of the next base class that does."""
+    """The cases of an operator class. It inherits members that it does not give from the next base class."""
     for base in cls.__mro__:
         module = base.__module__.replace("trainweb.ops", __name__)
         if module.startswith(__name__) and find_spec(module):

@@ -428,7 +428,8 @@ def command_test(arguments: list[str]) -> None:
     browser = setup_chromium()
     run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
     processes = str(min(os.cpu_count() or 1, 4))
-    parallel = ("-n", processes, "--dist", "loadfile")  # arguments come later and win: -n 0 for a debugger
+    # Whole files in the order of tests/order.py. Arguments come later and win: -n 0 for a debugger.
+    parallel = ("-n", processes, "--dist", "loadfile", "--no-loadscope-reorder")
     _exec(PYTHON, "-m", "pytest", *parallel, *arguments, TRAINWEB_CHROMIUM=browser, TRAINWEB_ORT_PYTHON=ort_python)
 
 

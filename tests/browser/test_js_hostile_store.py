@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
 from tests.conformance.hostile_checkpoints import FEW_VALUES, LITERALS, Hostile, hostile
 
 import trainweb
@@ -15,8 +13,7 @@ from trainweb.artifacts import build_artifacts
 from trainweb.errors import CheckpointError, ModelError
 from trainweb.fit import Trainer
 
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 from .test_js_fit import BASE, arrays
 from .test_js_store import STORE
 
@@ -34,12 +31,6 @@ AT_ONCE = 100
 
 class Ended(BaseException):
     """A process that is killed."""
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 def native() -> trainweb.TrainingSession:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Browser, Route
@@ -25,12 +25,6 @@ OPEN = """
 
 PATIENT = "env.timeouts.stall = 1e9;"
 """For a clock that leaps, which would call the files of the session stalled."""
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 def test_training_lowers_the_loss_of_one_batch(js: JsPage) -> None:

@@ -83,12 +83,15 @@ class Data:
         return {"columns": columns, "steps": self.steps}
 
 
+PERIOD = 101
+"""Elements after which the numbers of `data` come again."""
+
+
 def encoded(array: np.ndarray) -> dict[str, Any]:
-    return {
-        "type": str(array.dtype),
-        "dims": array.shape,
-        "base64": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode(),
-    }
+    """An array as JSON; of one that repeats, the page is sent only the first period."""
+    flat = array.ravel()
+    part = flat[:PERIOD] if flat.size > PERIOD and (flat[PERIOD:] == flat[:-PERIOD]).all() else flat
+    return {"type": str(array.dtype), "dims": array.shape, "base64": base64.b64encode(part.tobytes()).decode()}
 
 
 def failing(data: Dataset) -> Any:
@@ -146,7 +149,7 @@ def batches(size: int) -> tuple[Any, ...]:
 
 def data(n: int = 50, *steps: Any, width: int = 10, **elements: dict[int, float]) -> Data:
     """Rows of a pattern, with elements that differ from it."""
-    x = ((np.arange(width * n) * 37 % 101) / 50 - 1).astype(np.float32).reshape(n, width)
+    x = ((np.arange(width * n) * 37 % PERIOD) / 50 - 1).astype(np.float32).reshape(n, width)
     columns = {"x": x, "labels": np.arange(n) * 7 % 3}
     for name, values in elements.items():
         for place, value in values.items():
@@ -205,15 +208,16 @@ IN_SLICES: dict[str, dict[str, Any]] = {
 
 def in_slices(batch_size: int, kind: str = "deep", bad: tuple[int, ...] = (), **options: Any) -> list[Fit]:
     """Rows, which go to the worker in slices, and a stream of the same batches, which go one by one."""
-    rows = {"width": 40_000} if kind == "wide" else {"x": dict.fromkeys(bad, math.nan)}
+    rows: dict[str, Any] = {"n": 24, "width": 40_000} if kind == "wide" else {"x": dict.fromkeys(bad, math.nan)}
     options = {"kind": kind, "epochs": 3, "shuffle": False, **options}
+    whole = data(**rows)
     stream = {name: value for name, value in options.items() if name != "shuffle"}
-    return [fit(data(**rows), batch_size=batch_size, **options), fit(data(50, *batches(batch_size), **rows), **stream)]
+    return [fit(whole, batch_size=batch_size, **options), fit(Data(whole.columns, batches(batch_size)), **stream)]
 
 
+OTHERS = {"batch_size": 4, "checkpoint": KEPT, "schedule": CONSTANT}
 NINES = changed(8, labels=np.full(8, 9))
 REFUSED: dict[str, tuple[Data, dict[str, Any]]] = {
-    "other options": (data(), {"batch_size": 4, "checkpoint": KEPT}),
     "a label": (NINES, {}),
     "a label of a stream": (Data(NINES.columns, batches(4)), {}),
     "a label, watched": (NINES, {"on_nan": "restore"}),
@@ -224,16 +228,15 @@ REFUSED: dict[str, tuple[Data, dict[str, Any]]] = {
 
 def around(*calls: Any) -> Fit:
     """Calls between two train steps, the first of which waits for an optimizer step; the end says what they left."""
-    kept = [["fit", data(), {"batch_size": 2, "checkpoint": KEPT}], ["open"], ["rate", 0.5], ["train", data(4)]]
-    return "mlp", [*kept, *calls, ["train", data(8)], ["optimizer"], ["state"]], {}
+    return "mlp", [["rate", 0.5], ["train", data(4)], *calls, ["train", data(8)], ["optimizer"], ["state"]], {}
 
 
-def every(batch_count: int, *, stream: bool) -> Fit:
+def every(batch_count: int, *, stream: bool) -> list[Any]:
     """A fit that fails behind its batches, and the optimizer steps of the checkpoint that it left."""
     n = 2 * batch_count
     bad = data(n, ("dataset",), ("fails",)) if stream else data(n + 1, labels={n: 99})
     options = {"batch_size": 2, "checkpoint": KEPT | {"every": 2}, **({} if stream else {"shuffle": False})}
-    return "mlp", [["fit", bad, options], ["stored steps"]], {}
+    return [["fit", bad, options], ["stored steps"], ["forget"]]
 
 
 ALIKE: dict[str, list[Fit]] = {
@@ -251,6 +254,7 @@ ALIKE: dict[str, list[Fit]] = {
     "refused": [
         around(),
         *(around(["fit", source, {"schedule": CONSTANT} | more]) for source, more in REFUSED.values()),
+        ("mlp", [["fit", data(), OTHERS | {"batch_size": 2}], ["open"], *around(["fit", data(), OTHERS])[1]], {}),
     ],
     **{
         f"goes_on {kind}": resumed(tokens(row=39, value=99), tokens(), kind, batch_size=8, shuffle=False)
@@ -280,6 +284,20 @@ ALIKE: dict[str, list[Fit]] = {
 NOBODY = tokens(label=-100)
 """Rows whose labels are all ignored."""
 STOPPING = {"batch_size": 5, "epochs": 9, "early_stopping": {"patience": 3}, "validation_data": NOBODY}
+PERPLEXITY = {"metrics": ["perplexity"]}
+SIZED: list[tuple[Data, dict[str, Any]]] = [
+    (source, {"batch_size": size, "validation_data": held, **more})
+    for more in ({}, {"on_nan": "skip"})
+    for size, source, held in (
+        *((size, tokens(), tokens()) for size in padded.SIZES),
+        (None, tokens(*STREAM, ("batch", 7)), tokens(*batches(9))),
+    )
+]
+HELD: list[dict[str, Any]] = [
+    {"batch_size": size, "remainder": remainder, "validation_data": data(12, *steps), "metrics": ["accuracy"]}
+    for size, remainder in ((12, "keep"), (8, "drop"), (8, "pad"))
+    for steps in ((), STREAM)
+]
 SPLIT = {"validation_split": 0.3}
 FITS: dict[str, list[Fit]] = {
     **ALIKE,
@@ -330,54 +348,31 @@ FITS: dict[str, list[Fit]] = {
         fit(data(8), before=WITHOUT_RATE, epochs=9, shuffle=False, early_stopping={"patience": 2}),
     ],
     "batch_size": [
-        fit(
-            tokens(*steps),
-            kind,
-            before=WITHOUT_RATE,
-            batch_size=size,
-            validation_data=held,
-            metrics=["perplexity"],
-            **more,
-        )
+        (kind, [["rate", 0.0], *(["fit", source, PERPLEXITY | more] for source, more in SIZED)], {})
         for kind in ("padded", "padded sum")
-        for more in ({}, {"on_nan": "skip"})
-        for size, steps, held in (
-            *((size, (), tokens()) for size in padded.SIZES),
-            (None, (*STREAM, ("batch", 7)), tokens(*batches(9))),
-        )
     ],
     "all_ignored": [
-        fit(NOBODY, "padded", batch_size=5, validation_data=NOBODY, metrics="perplexity", after=[["evaluate", NOBODY]]),
-        fit(tokens(label=2), "padded", **STOPPING),
         fit(
             tokens(label=2),
             "padded",
-            before=[["fit", tokens(label=2), STOPPING | {"checkpoint": KEPT}]],
-            **STOPPING,
-            checkpoint=KEPT,
-        ),
-        fit(
-            tokens(label=2),
-            "padded",
+            before=[
+                ["fit", NOBODY, {"batch_size": 5, "validation_data": NOBODY, "metrics": "perplexity"}],
+                ["evaluate", NOBODY],
+                *(
+                    ["fit", tokens(label=2), STOPPING | more]
+                    for more in ({}, {"checkpoint": KEPT}, {"checkpoint": KEPT})
+                ),
+            ],
             batch_size=5,
             epochs=5,
             validation_data=NOBODY,
             schedule={"type": "Plateau", "learning_rate": 0.5, "patience": 1, "reduction": 0.5},
         ),
     ],
-    "remainder": [
-        fit(
-            data(24),
-            before=WITHOUT_RATE,
-            batch_size=size,
-            remainder=remainder,
-            validation_data=data(12, *steps),
-            metrics=["accuracy"],
-        )
-        for size, remainder in ((12, "keep"), (8, "drop"), (8, "pad"))
-        for steps in ((), STREAM)
+    "remainder": [("mlp", [["rate", 0.0], *(["fit", data(24), more] for more in HELD)], {})],
+    "every_so_many": [
+        ("mlp", [call for count in range(1, 8) for call in every(count, stream=stream)], {}) for stream in (False, True)
     ],
-    "every_so_many": [every(count, stream=stream) for stream in (False, True) for count in range(1, 8)],
     "infinite_on_purpose": [
         fit(changed(12, labels=np.arange(12) % 2), "masked", batch_size=4, on_nan=on_nan, epochs=2)
         for on_nan in ("stop", "skip", "restore")
@@ -551,6 +546,9 @@ class Runner:
 
     def parameters(self) -> str:
         return sha256(self.session.get_contiguous_parameters(False).tobytes()).hexdigest()
+
+    def forget(self) -> None:
+        trainweb.CheckpointStore(self.folder).delete("fit")
 
     def averages(self) -> Any:
         return self.session.get_contiguous_parameters(ema=True).tolist()

@@ -410,6 +410,13 @@ def test_fits_that_end_alike(name: str) -> None:
         assert outcomes[-1] == first[-1], fit[1]
 
 
+def test_averages_are_scored_and_exported() -> None:
+    limited, free = fits.run_python(fits.FITS["averages"])
+    for _, history, averages, scores, plain, is_exported in (limited, free):
+        assert history[0] == "done" and is_exported is True and scores != plain and averages
+    assert limited[1] != free[1]
+
+
 def test_a_batch_may_be_larger_than_the_data() -> None:
     data = rows(6)
     assert fitted(data, batch_size=64, shuffle=False)[0] == by_hand([data], [0.001])

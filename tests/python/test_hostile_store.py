@@ -34,9 +34,9 @@ class Ended(BaseException):
     """A process that is killed."""
 
 
-def written(store: trainweb.CheckpointStore) -> bytes:
+def written(store: trainweb.CheckpointStore, opened: Any, data: Any) -> bytes:
     """The checkpoint of a fit that was killed in its third epoch, three steps each, with properties."""
-    with session() as s:
+    with opened as s:
         for name, value in (("count", 3), ("ratio", 0.5), ("title", "one")):
             s.core.add_property(name, value)
         update, calls = s.optimizer_step, []
@@ -48,7 +48,7 @@ def written(store: trainweb.CheckpointStore) -> bytes:
 
         s.optimizer_step = step  # type: ignore[method-assign, assignment]
         with pytest.raises(Ended):
-            Trainer(s).fit(rows(20), checkpoint={"store": store, "name": "run", "every": 1}, **OPTIONS)
+            Trainer(s).fit(data, checkpoint={"store": store, "name": "run", "every": 1}, **OPTIONS)
     return store.read("run")
 
 
@@ -63,7 +63,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> trainweb.CheckpointStore:
 
 @pytest.fixture(scope="module")
 def cases(store: trainweb.CheckpointStore) -> list[Hostile]:
-    return list(hostile(written(store)))
+    return list(hostile(written(store, session(), rows(20))))
 
 
 def faults_of(s: trainweb.TrainingSession, load: Callable[[], object], before: bytes) -> str | None:

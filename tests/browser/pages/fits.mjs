@@ -6,8 +6,13 @@ const ARRAYS = {
 };
 const PLACES = ["value", "position", "input", "row", "epoch", "batch"];
 
-const decoded = ({ type, dims, base64 }) =>
-  new Tensor(type, new ARRAYS[type](Uint8Array.from(atob(base64), (c) => c.charCodeAt(0)).buffer), dims);
+/** The elements of a text, again and again until the tensor is full. */
+function decoded({ type, dims, base64 }) {
+  const part = new ARRAYS[type](Uint8Array.from(atob(base64), (c) => c.charCodeAt(0)).buffer);
+  const data = new ARRAYS[type](dims.reduce((a, b) => a * b, 1));
+  for (let at = 0; at < data.length; at += part.length) data.set(part.subarray(0, data.length - at), at);
+  return new Tensor(type, data, dims);
+}
 
 async function* failing(data) {
   yield* data;
@@ -86,6 +91,7 @@ const CALLS = {
     const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
     return Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("");
   },
+  forget: ({ store }) => store.delete("fit"),
   averages: async ({ s }) => (await s.getContiguousParameters(true, { ema: true })).data,
   scores: async ({ s }, feeds, ema) => (await s.runEvalStep(feeds, ["logits"], { ema })).logits.data,
   "exports averages": async (run, feeds) => {

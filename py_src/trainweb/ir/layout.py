@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 4165071464
+FINGERPRINT: Final = 2961658768
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

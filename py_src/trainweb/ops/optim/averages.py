@@ -30,10 +30,9 @@ class ExponentialMovingAverage(SequenceOp):
         if not 0 <= self.decay < 1 or self.warmup_power < 0 or not self.warmup_gamma > 0:
             raise self.error("decay must be in [0, 1), warmup_power at least 0 and warmup_gamma greater than 0.")
         formula = Formula(b, None, step)
-        w, average = formula.elements(2)
-        formula.emit(
-            {1: self._average(w, average, formula.step)}, [run for run in flat_runs(params, averages) if run[0].size]
-        )
+        if runs := [run for run in flat_runs(params, averages) if run[0].size]:
+            w, average = formula.elements(runs[0])
+            formula.emit({1: self._average(w, average, formula.step)}, runs)
 
     def _average(self, w: Any, average: Any, step: Any) -> Any:
         decay: Any = self.decay

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
-from trainweb.ir.layout import MOMENTUM0, MOMENTUM1, STATE, STATE_LEARNING_RATE, STATE_WORDS
+from trainweb.ir.layout import MOMENTUM0, MOMENTUM1
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, Graph, Node, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Ints, Op, Str, register
-from trainweb.ops.optim.update import Formula, Moments, sqrt
+from trainweb.ops.optim.update import Formula, Moments, is_more, larger, mean_square, smaller, sqrt, where
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -127,14 +127,15 @@ class Optimizer(SequenceOp):
     def emit(self, b: Builder, given: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
         """Emit the update of runs, each of which is w, g and moments; `given` are the other inputs by name."""
         formula = Formula(b, given.get("learning_rate"), given.get("step"))
-        w, g, *before = formula.elements(2 + self.moments)
-        s = Moments(dict(zip(self.kept(), before, strict=True)))
-        results = {0: self.update(w, g, s, formula.learning_rate, formula.step)}
-        after = enumerate(zip(before, vars(s).values(), strict=True), 2)
-        results |= {k: new for k, (old, new) in after if new is not old}
-        formula.emit(results, runs)
-        for run in runs:
-            self.flush(b, [run[k] for k in results if k])
+        for alike in [[run] for run in runs] if self.per_parameter else [runs] if runs else []:
+            w, g, *before = formula.elements(alike[0])
+            s = Moments(dict(zip(self.kept(), before, strict=True)), formula.assign if self.per_parameter else None)
+            results = {0: self.update(w, g, s, formula.learning_rate, formula.step)}
+            after = enumerate(zip(before, vars(s).values(), strict=True), 2)
+            changed = {k: new for k, (old, new) in after if new is not old}
+            formula.emit(results if self.per_parameter else results | changed, alike)
+            for run in alike:
+                self.flush(b, [run[k] for k in changed])
 
     def flush(self, b: Builder, moments: Sequence[Buf]) -> None:
         """Make 0 of moments of almost nothing; not where epsilon is 0, as a second moment of 0 would divide by 0."""
@@ -163,30 +164,6 @@ class Optimizer(SequenceOp):
         runs = zip(*(s.items for s in sequences), strict=True) if self.per_parameter else flat_runs(*sequences)
         self.emit(b, dict(named), [run for run in runs if run[0].size])
         b.takes_step = True
-
-
-class KernelOptimizer(Optimizer):
-    """An optimizer whose update of a whole parameter is a kernel's, or several calls."""
-
-    per_parameter = True
-
-    def emit(self, b: Builder, given: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
-        state = _state_of(b, given["learning_rate"])
-        for run in runs:
-            self.emit_parameter(b, state, *run)
-
-    def emit_parameter(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
-        """Emit the update of a parameter; `state` is the session's."""
-        raise NotImplementedError
-
-
-def _state_of(b: Builder, rate: Buf) -> Buf:
-    """The session's state; with another learning rate where `rate` is not the session's own."""
-    if (rate.storage.segment, rate.storage.offset) == (STATE, 4 * STATE_LEARNING_RATE):
-        return b.state
-    changed = b.temp("int32", (STATE_WORDS,))
-    b.emit(calls.StateWithRate(state=b.state, rate=rate, changed=changed))
-    return changed
 
 
 @register
@@ -251,7 +228,7 @@ class SGDOptimizerV2(Optimizer):
 
 
 @register
-class LambOptimizer(KernelOptimizer):
+class LambOptimizer(Optimizer):
     """LAMB over sequences: Adam's step plus weight_decay * w, made as long as the parameter is, for each by itself.
 
     w -= lr * min(max(|w| / |r|, ratio_min), ratio_max) * r, or lr * r where |w| or |r| is 0. You et al., Large Batch
@@ -259,6 +236,7 @@ class LambOptimizer(KernelOptimizer):
     """
 
     domain = TRAINWEB
+    per_parameter = True
     attrs = {
         "alpha": Float(0.9),
         "beta": Float(0.999),
@@ -274,19 +252,15 @@ class LambOptimizer(KernelOptimizer):
         if not self.ratio_min <= self.ratio_max:
             raise self.error(f"ratio_min is {self.ratio_min:g}, which is more than ratio_max, {self.ratio_max:g}.")
 
-    def emit_parameter(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
-        m, v = moments
-        settings = {name: getattr(self, name) for name in self.attrs}
-        b.emit(calls.Lamb(w=w, g=g, m=m, v=v, state=state, n=w.size, **settings))
-        self.flush(b, moments)
-
-    def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
-        m, v = self.alpha * m + (1 - self.alpha) * g, self.beta * v + (1 - self.beta) * g * g
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        s.m = self.alpha * s.m + (1 - self.alpha) * g
+        s.v = self.beta * s.v + (1 - self.beta) * g * g
         first, second = (1 - self.alpha**step, 1 - self.beta**step) if self.correct_bias else (1, 1)
-        r = m / first / (np.sqrt(v / second) + self.epsilon) + self.weight_decay * w
-        norms = np.linalg.norm(w), np.linalg.norm(r)
-        ratio = min(max(norms[0] / norms[1], self.ratio_min), self.ratio_max) if min(norms) > 0 else 1
-        return w - lr * ratio * r, m, v
+        r = s.m / (sqrt(s.v) * (first / sqrt(second)) + first * self.epsilon) + self.weight_decay * w
+        of_r, of_w = mean_square(r), mean_square(w)
+        are_long = is_more(of_w, 0) * is_more(of_r, 0)
+        ratio = smaller(larger(sqrt(of_w / where(are_long, of_r, 1.0)), self.ratio_min), self.ratio_max)
+        return w - lr * where(are_long, ratio, 1.0) * r
 
 
 @register

@@ -1,4 +1,4 @@
-"""Small tensors written down as nested lists, for samples and constants; no numpy."""
+"""Small tensors written down as nested lists."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from trainweb.ir.shapes import TensorType
     from trainweb.model.graph import Tensor
-    from trainweb.training.debug.check import Report
+    from trainweb.session.check import Report
+    from trainweb.session.training_session import TrainingSession
     from trainweb.training.feed import Feed
-    from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
 
 Kind = TypeVar("Kind", bound=Enum)
@@ -320,7 +320,7 @@ def _state(args: argparse.Namespace) -> CheckpointState:
 
 
 def _open(args: argparse.Namespace, *, optimizer: bool = True) -> tuple[CheckpointState, TrainingSession]:
-    from trainweb.training.session import TrainingSession
+    from trainweb.session.training_session import TrainingSession
 
     paths, state = _artifact_paths(args), _state(args)
     optimizer_model = paths.get("optimizer_model") if optimizer else None
@@ -333,7 +333,7 @@ def _artifacts(args: argparse.Namespace) -> None:
     from trainweb.model import read_model
     from trainweb.onnxblock.optim import OPTIMIZERS
     from trainweb.ops.optim.operators import TRAINWEB
-    from trainweb.training.creation import artifacts_of
+    from trainweb.session.creation import artifacts_of
 
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
@@ -363,7 +363,7 @@ def _artifacts(args: argparse.Namespace) -> None:
 
 def _check(args: argparse.Namespace) -> int:
     from trainweb.artifacts import LossType, OptimType
-    from trainweb.training.debug.check import check
+    from trainweb.session.check import check
 
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
@@ -413,9 +413,9 @@ def _try_steps(
     from statistics import median
     from time import perf_counter
 
+    from trainweb.session.check import CHOICES
+    from trainweb.session.creation import artifacts_of
     from trainweb.training.core import SessionCore
-    from trainweb.training.creation import artifacts_of
-    from trainweb.training.debug.check import CHOICES
     from trainweb.training.models import read_models
     from trainweb.training.state import CheckpointState
 
@@ -542,8 +542,8 @@ def _compile(args: argparse.Namespace) -> None:
     from trainweb.backend.chosen import BACKEND
     from trainweb.checkpoint import write_file_atomically
     from trainweb.model.checks import Limits, check_memory_budget
+    from trainweb.page.bundle import make_bundle
     from trainweb.training.models import SessionModels, read_models
-    from trainweb.training.page.bundle import make_bundle
 
     paths, state = _artifact_paths(args), _state(args)
     origin = state.lent()

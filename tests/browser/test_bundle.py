@@ -14,8 +14,8 @@ from tests.python import test_hoist as hoist
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor
 from trainweb.model.reader import read_model
+from trainweb.page.bundle import make_bundle
 from trainweb.training.core import SessionCore
-from trainweb.training.page.bundle import make_bundle
 from trainweb.training.state import CheckpointState
 
 from .bundles import PYTHON_CALLS, SESSION, compile_bundle, mlp_bundle, open_core, open_page, python_requests

@@ -22,9 +22,9 @@ from trainweb.ir.shapes import TensorType
 from trainweb.lora import inject
 from trainweb.model.lazy import LARGE
 from trainweb.model.reader import read_model
+from trainweb.page.bundle import make_bundle
 from trainweb.training.core import SessionCore
 from trainweb.training.models import MODELS
-from trainweb.training.page.bundle import make_bundle
 from trainweb.training.state import CheckpointState
 
 from .js_session import JsPage, open_js_page

@@ -15,8 +15,8 @@ from trainweb.artifacts import LossType, OptimType, build_artifacts
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.ir.shapes import TensorType
 from trainweb.model.reader import read_model
+from trainweb.page.bundle import make_bundle
 from trainweb.training.core import SessionCore
-from trainweb.training.page.bundle import make_bundle
 from trainweb.training.state import CheckpointState
 
 from .js_session import READY, JsPage, expose_python, open_js_page
@@ -62,7 +62,7 @@ OPEN = """
 
 LOWER = """
 from trainweb.model import remote
-from trainweb.training.page import bridge
+from trainweb.page import bridge
 remote.LARGE = bridge.LARGE = 64
 """
 RESTORE = LOWER.replace("64", "2**16")

@@ -12,8 +12,8 @@ import trainweb
 from trainweb.artifacts import Artifacts, OptimType, build_artifacts
 from trainweb.errors import LimitError
 from trainweb.ir.shapes import TensorType
+from trainweb.page.bundle import make_bundle
 from trainweb.training.core import SessionCore
-from trainweb.training.page.bundle import make_bundle
 from trainweb.training.state import CheckpointState
 
 from .js_session import from_json, open_js_page, to_json

@@ -15,7 +15,7 @@ import trainweb
 from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.fit import Trainer
 from trainweb.ir.shapes import TensorType
-from trainweb.training.page.bundle import make_bundle
+from trainweb.page.bundle import make_bundle
 
 from .bundles import open_page, python_requests
 from .js_session import JsPage, open_js_page

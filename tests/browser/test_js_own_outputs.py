@@ -24,7 +24,7 @@ from tests.python.own_losses import (
 import trainweb
 from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.ir.shapes import TensorType
-from trainweb.training.page.bundle import make_bundle
+from trainweb.page.bundle import make_bundle
 
 from .bundles import header_of, with_header
 from .js_session import JsPage, open_js_page

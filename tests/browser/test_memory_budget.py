@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 from tests.python.test_recompute import artifacts_of, feeds_of, open_session, smallest
 
 from trainweb.ir.shapes import TensorType
-from trainweb.training.page.bundle import make_bundle
+from trainweb.page.bundle import make_bundle
 
 from .bundles import python_requests
 from .js_session import open_js_page, to_json

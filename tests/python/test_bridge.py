@@ -15,10 +15,10 @@ from onnx import helper, numpy_helper
 import trainweb
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.ir.layout import CONSTANTS, PREPARED
+from trainweb.page import bridge
+from trainweb.page.bundle import make_bundle
 from trainweb.training.core import SessionCore
 from trainweb.training.models import read_models
-from trainweb.training.page import bridge
-from trainweb.training.page.bundle import make_bundle
 from trainweb.training.state import CheckpointState
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "mlp"

@@ -14,7 +14,7 @@ from tests.python.test_deciding_feeds import windowed
 import trainweb
 from trainweb.artifacts import LossType, OptimType
 from trainweb.ops.frame.op import Op, find
-from trainweb.training.debug.example import example_code
+from trainweb.session.example import example_code
 from trainweb.training.feed import Feed
 
 GOLDEN = Path(__file__).parent.parent / "golden"

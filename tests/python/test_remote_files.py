@@ -27,8 +27,8 @@ from trainweb.model.graph import Tensor
 from trainweb.model.lazy import LazyTensor
 from trainweb.model.remote import RemoteTensor
 from trainweb.onnxblock import protos
+from trainweb.page import bridge
 from trainweb.training.models import SessionModels
-from trainweb.training.page import bridge
 
 from .remote_files import Host
 

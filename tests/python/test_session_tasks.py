@@ -19,7 +19,7 @@ from trainweb.artifacts import build_artifacts, generate_artifacts
 from trainweb.data import Dataset
 from trainweb.errors import FeedError, ModelError, SessionError
 from trainweb.fit.options import FIT
-from trainweb.training.session_tasks import FitOptions
+from trainweb.session.tasks import FitOptions
 
 from .sessions import batch_norm_net
 

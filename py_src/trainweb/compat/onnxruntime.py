@@ -31,10 +31,11 @@ from trainweb.onnxblock.context import accessing, restarted_names
 from trainweb.onnxblock.models import build_training_models
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.functions import write_interchangeable
+from trainweb.session.inference_session import InferenceSession, observe
+from trainweb.session.training_session import TrainingSession as Session
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.core import set_seed
 from trainweb.training.inert import warn_without_effect
-from trainweb.training.ort.inference_session import InferenceSession, observe
 from trainweb.training.ort.interface import CPU, PROVIDERS, ModelMetadata, NodeArg, SessionBase, check_providers
 from trainweb.training.ort.options import (
     Attributes,
@@ -46,7 +47,6 @@ from trainweb.training.ort.options import (
 )
 from trainweb.training.ort.values import IOBinding, OrtValue, as_array
 from trainweb.training.parameters import OptimizerState
-from trainweb.training.session import TrainingSession as Session
 from trainweb.training.state import CheckpointState
 
 MOMENTS = {"momentum0": "Moment_1", "momentum1": "Moment_2"}

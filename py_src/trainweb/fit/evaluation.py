@@ -19,7 +19,7 @@ from trainweb.metrics import Described, Rows, Totals, Value, make_metric, part_o
 
 if TYPE_CHECKING:
     from trainweb.data.dataset import Batch
-    from trainweb.training.session import TrainingSession
+    from trainweb.session.training_session import TrainingSession
 
 
 Function = Callable[[np.ndarray, np.ndarray], float]

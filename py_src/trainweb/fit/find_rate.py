@@ -18,7 +18,7 @@ from trainweb.settings import Field, Number, Whole
 from trainweb.training.reports import LearningRates
 
 if TYPE_CHECKING:
-    from trainweb.training.session import TrainingSession
+    from trainweb.session.training_session import TrainingSession
 
 BETA = 0.98
 """Weight of the smoothed loss before in the next one."""

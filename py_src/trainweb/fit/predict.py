@@ -22,7 +22,7 @@ from trainweb.training.forward import kind_of_outputs
 if TYPE_CHECKING:
     from trainweb.data.dataset import Batch, Dataset
     from trainweb.metrics import Value
-    from trainweb.training.session import TrainingSession
+    from trainweb.session.training_session import TrainingSession
 
 EMA = Flag()
 

@@ -24,8 +24,8 @@ from trainweb.training.store import CheckpointStore
 
 if TYPE_CHECKING:
     from trainweb.metrics import Value
+    from trainweb.session.training_session import TrainingSession
     from trainweb.training.history import History
-    from trainweb.training.session import TrainingSession
 
 POSITION = ("epoch", "step", "loss_sum", "rows", "optimizer_steps")
 """What a checkpoint has of a position."""

@@ -21,8 +21,8 @@ from trainweb.training.ort.options import VERBOSE
 if TYPE_CHECKING:
     from trainweb.backend.plan import LoadedPlan
     from trainweb.fit.steps import FitSteps
+    from trainweb.session.training_session import TrainingSession
     from trainweb.training.core import SessionCore
-    from trainweb.training.session import TrainingSession
 
 SLICE_S = 4e-3
 """The kernels run for about so many seconds at a time."""
@@ -71,7 +71,7 @@ class RowBatches:
     @staticmethod
     def serves(session: TrainingSession) -> bool:
         """Return True if sizes of feeds decide on the plans of a session, and nothing watches or replaces its steps."""
-        from trainweb.training.session import TrainingSession
+        from trainweb.session.training_session import TrainingSession
 
         core = session.core
         is_watched = core.numerics is not None or core.host.observer is not None or core.log.severity <= VERBOSE

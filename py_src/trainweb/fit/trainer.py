@@ -28,15 +28,15 @@ from trainweb.fit.resume import FitCheckpoint
 from trainweb.fit.rows import RowBatches
 from trainweb.fit.split import split_data
 from trainweb.fit.steps import FitSteps
+from trainweb.session.tasks import FitOptions
 from trainweb.training.history import Epoch, Event, History, Progress
-from trainweb.training.session_tasks import FitOptions
 
 if TYPE_CHECKING:
     from weakref import WeakSet
 
     from trainweb.backend.engine import Engine
     from trainweb.metrics import Value
-    from trainweb.training.session import TrainingSession
+    from trainweb.session.training_session import TrainingSession
 
 Callback = Callable[[Event, "Run"], object]
 FRAME_S = 1 / 60

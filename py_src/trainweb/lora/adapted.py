@@ -25,7 +25,7 @@ from trainweb.training.state import CheckpointState
 if TYPE_CHECKING:
     from trainweb.lora.config import LoraConfig
     from trainweb.lora.prompt_config import PromptConfig
-    from trainweb.training.session import TrainingSession
+    from trainweb.session.training_session import TrainingSession
 
 Source: TypeAlias = "TrainingSession | CheckpointState | ParameterStore"
 """Holder of the parameters."""
@@ -245,6 +245,6 @@ def _set(target: Source, tensor: Tensor) -> None:
 
 
 def _session(name: str, given: object) -> TrainingSession:
-    from trainweb.training.session import TrainingSession  # it needs numpy
+    from trainweb.session.training_session import TrainingSession  # it needs numpy
 
     return instance_of(TrainingSession, name, given)

@@ -20,11 +20,11 @@ from trainweb.model.checks import Limits
 from trainweb.model.floats import HALVES, cast_inputs, computed_in_float32, converted, declared_type, stored_type
 from trainweb.model.graph import ITEM_SIZE, Graph, Tensor, Value
 from trainweb.ops.frame.infer import FOLDED_INTEGERS
+from trainweb.page.bundle import Header, declarations
 from trainweb.training.decoder import Decoder
 from trainweb.training.forward import Forward, forward_of
 from trainweb.training.halves import read_as_stored
 from trainweb.training.models import Feeds, InUse, cache_bindings, check_feeds, signature_of_feeds
-from trainweb.training.page.bundle import Header, declarations
 from trainweb.training.plans import DEFAULT_MAX_PLANS, PlanCache, check_segments, evaluate
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from trainweb.checkpoint.store import NamedFiles, StoredCheckpoint
 from trainweb.training.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 if TYPE_CHECKING:
+    from trainweb.session.training_session import TrainingSession
     from trainweb.training.core import SessionCore
-    from trainweb.training.session import TrainingSession
 
 
 @checks_keywords
@@ -136,6 +136,6 @@ class CheckpointStore:
 
 
 def _core(session: TrainingSession) -> SessionCore:
-    from trainweb.training.session import TrainingSession  # it needs numpy
+    from trainweb.session.training_session import TrainingSession  # it needs numpy
 
     return instance_of(TrainingSession, "session", session).core

@@ -1,5 +1,5 @@
 /**
- * Bundles: a compiled session, in a file as `trainweb compile` writes it (training/page/bundle.py has the layout), or right
+ * Bundles: a compiled session, in a file as `trainweb compile` writes it (page/bundle.py has the layout), or right
  * from Python. A file is checked by its hash, and then nothing in it is believed. Offsets, sizes and names are checked
  * here, the words of a plan by the kernels' verifier before its first run. Only its generated code is code, as a script
  * is.

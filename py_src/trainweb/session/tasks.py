@@ -109,7 +109,7 @@ class SessionTasks:
         GradientError
             An operator between the loss and a parameter has no gradient.
         """
-        from trainweb.training.creation import session_of_model
+        from trainweb.session.creation import session_of_model
 
         adapters = {"lora": lora, "prompt_tuning": prompt_tuning}
         return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, adapters, options, settings))

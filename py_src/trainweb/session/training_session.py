@@ -17,6 +17,7 @@ from trainweb.errors import BufferSizeError, FeedError, ModelError, ReleasedErro
 from trainweb.ir.shapes import TensorType
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.graph import Tensor
+from trainweb.session.tasks import SessionTasks
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import SessionCore
 from trainweb.training.debug.units import DeadUnits
@@ -24,7 +25,6 @@ from trainweb.training.models import read_models
 from trainweb.training.ort.options import Log, RunOptions, SessionOptions
 from trainweb.training.ort.profile import Profile
 from trainweb.training.session_methods import SessionMethods
-from trainweb.training.session_tasks import SessionTasks
 from trainweb.training.state import CheckpointState
 
 if TYPE_CHECKING:

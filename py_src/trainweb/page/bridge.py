@@ -36,6 +36,7 @@ from trainweb.model.lazy import LARGE, LazyTensor, Part, Place, form_at_place
 from trainweb.model.reader import read_model
 from trainweb.model.remote import FileHost, RemoteFile
 from trainweb.model.writer import model_parts
+from trainweb.page.bundle import Blobs, declarations, plan_json, session_header, signature_of
 from trainweb.settings import camel_case, page_name
 from trainweb.training import weights
 from trainweb.training.export import export_model
@@ -43,7 +44,6 @@ from trainweb.training.forward import GENERATE, PREDICT
 from trainweb.training.inference import InferenceModel
 from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import SessionModels, base_of, read_models
-from trainweb.training.page.bundle import Blobs, declarations, plan_json, session_header, signature_of
 from trainweb.training.parameters import MOMENT_OF, ParameterSlot, TensorStore
 from trainweb.training.record import properties_json, read_properties, start_segments
 from trainweb.training.state import CheckpointState, checkpoint_of
@@ -481,7 +481,7 @@ def inspect_model(
     model: Any, config_json: str, dims_json: str, locations_json: str = "[]", *files: Any
 ) -> dict[str, Any]:
     """Return the report of `trainweb.check` as data."""
-    from trainweb.training.debug.check import report_on
+    from trainweb.session.check import report_on
 
     arguments = {**_arguments(config_json), "external_data": _external(locations_json, files)}
     choices = tuple(arguments.pop(name, None) for name in ("requires_grad", "frozen_params", "loss", "optimizer"))
@@ -554,7 +554,7 @@ def compile_inspected(handle: int, kind: str, overwrite: bool, signature_json: s
 @answered
 def check_numerics(handle: int, step: str, *args: Any) -> dict[str, int] | None:
     """Look for a fault of a checked step; raises its error."""
-    from trainweb.training.page import numerics
+    from trainweb.page import numerics
 
     return numerics.CHECKS[step](_training(handle).models, *args)
 

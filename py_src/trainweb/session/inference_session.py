@@ -14,6 +14,7 @@ from trainweb.errors import UnsupportedError
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.graph import Value
 from trainweb.model.reader import read_model
+from trainweb.session.training_session import check_feeds
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import abandon, free_abandoned
 from trainweb.training.inference import InferenceCore
@@ -21,7 +22,6 @@ from trainweb.training.ort.interface import NodeArg, SessionBase, check_provider
 from trainweb.training.ort.options import VERBOSE, Log, RunOptions, SessionOptions
 from trainweb.training.ort.profile import Profile, Trace
 from trainweb.training.ort.values import as_array
-from trainweb.training.session import check_feeds
 
 if TYPE_CHECKING:
     from trainweb.backend.base import Host, Stop

@@ -38,7 +38,7 @@ from trainweb.model.reader import read_model
 from trainweb.onnxblock.context import ModelAccessor
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.shapes import ShapeInference
-from trainweb.training.creation import FILES
+from trainweb.session.creation import FILES
 from trainweb.training.feed import Feed
 from trainweb.training.models import SessionModels, check_feed
 
@@ -308,7 +308,7 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         if has_adapter:
             report.decisions = [replace(d, reason="adapter") for d in report.decisions if d.trained]
         if report.feeds:
-            from trainweb.training.debug.example import example_code
+            from trainweb.session.example import example_code
 
             report.code = example_code(named, report.feeds, outputs, files)
     except GradientError as e:

@@ -8,15 +8,15 @@ from inspect import signature
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "py_src"))
-from trainweb.control import CONTROL_OPERATORS  # noqa: E402
-from trainweb.control.expansion import UNROLLED_NODES  # noqa: E402
-from trainweb.control.repeat import OPEN_TRIPS, WRITTEN_OUT_NODES  # noqa: E402
-from trainweb.ir.layout import LOOP_TRIPS  # noqa: E402
-from trainweb.model.graph import LOOP_ITERATIONS  # noqa: E402
-from trainweb.onnxblock.loss import LOSSES  # noqa: E402
-from trainweb.onnxblock.optim import OPTIMIZERS  # noqa: E402
-from trainweb.ops.frame.op import Op, registry  # noqa: E402
-from trainweb.schedules import SCHEDULES  # noqa: E402
+from trainweb.control import CONTROL_OPERATORS
+from trainweb.control.expansion import UNROLLED_NODES
+from trainweb.control.repeat import OPEN_TRIPS, WRITTEN_OUT_NODES
+from trainweb.ir.layout import LOOP_TRIPS
+from trainweb.model.graph import LOOP_ITERATIONS
+from trainweb.onnxblock.loss import LOSSES
+from trainweb.onnxblock.optim import OPTIMIZERS
+from trainweb.ops.frame.op import Op, registry
+from trainweb.schedules import SCHEDULES
 
 DOMAINS = {
     "": "ai.onnx",

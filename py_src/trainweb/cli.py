@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from trainweb.ir.shapes import TensorType
     from trainweb.model.graph import Tensor
     from trainweb.session.check import Report
+    from trainweb.session.example import Feed
     from trainweb.session.training_session import TrainingSession
-    from trainweb.training.feed import Feed
     from trainweb.training.state import CheckpointState
 
 Kind = TypeVar("Kind", bound=Enum)

@@ -255,6 +255,20 @@ def test_an_adapter_of_another_model_is_refused() -> None:
         adapted.load_adapter(session, Adapter(adapted.adapter().tensors, LoraConfig(("q_proj",), 4, 4)))
 
 
+def test_an_adapter_is_read_from_a_session_of_its_model() -> None:
+    adapted, other, ended = model_of("attention", "dynamo"), *(session_of(model_of("head", "dynamo")) for _ in "12")
+    state = ended.state
+    ended.release()
+    for source in (other, other.state, state):
+        with pytest.raises(CheckpointError, match="q_proj"):
+            adapted.adapter(source)
+        with pytest.raises(CheckpointError, match="q_proj"):
+            adapted.load_adapter(source, adapted.adapter())
+    for source in (None, other.core):
+        with pytest.raises(TypeError, match=f"'target' must be a TrainingSession or .*, got {type(source).__name__}"):
+            adapted.load_adapter(source, adapted.adapter())  # type: ignore[arg-type]
+
+
 def test_arguments_that_the_adapters_decide_are_refused() -> None:
     with pytest.raises(TypeError, match="requires_grad"):
         model_of("attention", "dynamo").build_artifacts(requires_grad=["q_proj.weight"])

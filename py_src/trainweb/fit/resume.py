@@ -24,7 +24,7 @@ from trainweb.training.store import CheckpointStore
 
 if TYPE_CHECKING:
     from trainweb.metrics import Value
-    from trainweb.session.training_session import TrainingSession
+    from trainweb.training.core import SessionCore
     from trainweb.training.history import History
 
 POSITION = ("epoch", "step", "loss_sum", "rows", "optimizer_steps")
@@ -38,15 +38,15 @@ class FitCheckpoint:
 
     Parameters
     ----------
-    session
-        That is fitted.
+    core
+        Of the session that is fitted.
     given : mapping
         "store" (a CheckpointStore, or its folder), "name", and "every".
     options : mapping
         What must be as it was for the fit to go on: batches and their order follow from it.
     """
 
-    def __init__(self, session: TrainingSession, given: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, core: SessionCore, given: Any, options: Mapping[str, Any]) -> None:
         expected = "a mapping with 'store' and 'name'"
         if not isinstance(given, Mapping):
             raise messages.BAD_SETTING(name="checkpoint", value=given, expected=expected)
@@ -60,7 +60,7 @@ class FitCheckpoint:
         for name, value in settings.items():
             CHECKPOINT[name].check(f"checkpoint.{name}", value)
         self.every: int | None = settings.get("every")
-        self.session, self.options = session, dict(options)
+        self.core, self.options = core, dict(options)
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep others from it."""
@@ -68,7 +68,7 @@ class FitCheckpoint:
 
     def save(self, position: Position, history: History, best: np.ndarray | None) -> None:
         """Write it. The next train step must be one that overwrites the gradients."""
-        snapshot = take_snapshot(self.session.core)
+        snapshot = take_snapshot(self.core)
         record = {"options": self.options, "epochs": [epoch_to_json(e) for e in history.epochs]}
         snapshot.metadata["history"] = json.dumps(record, allow_nan=False)
         snapshot.metadata["position"] = json.dumps({camel_case(name): getattr(position, name) for name in POSITION})
@@ -102,7 +102,7 @@ class FitCheckpoint:
         contents = self.store.files.read(self.name)
         if contents is None:
             return None
-        snapshot, core = Snapshot.from_bytes(contents), self.session.core
+        snapshot, core = Snapshot.from_bytes(contents), self.core
         self._check_options(snapshot)
         session = read_session(core, snapshot)
         by_rows = core.models.counts["train"].output is None

@@ -25,9 +25,9 @@ from trainweb.training.state import CheckpointState
 if TYPE_CHECKING:
     from trainweb.lora.config import LoraConfig
     from trainweb.lora.prompt_config import PromptConfig
-    from trainweb.session.training_session import TrainingSession
+    from trainweb.training.session_methods import SessionMethods
 
-Source: TypeAlias = "TrainingSession | CheckpointState | ParameterStore"
+Source: TypeAlias = "SessionMethods | CheckpointState | ParameterStore"
 """Holder of the parameters."""
 
 
@@ -103,8 +103,9 @@ class AdaptedModel(ABC):
         CheckpointError
             It has other modules, another rank or another scaling, or NaN or infinity; nothing changed.
         """
+        store = store_of("target", target)
         for tensor in self._checked(adapter).values():
-            _set(target, tensor)
+            store.set(tensor)
 
     def _checked(self, adapter: Adapter) -> dict[str, Tensor]:
         """The tensors of an adapter as this model stores them.
@@ -201,12 +202,7 @@ class AdaptedModel(ABC):
         return self.start[name] if name in self.start else self.base.initializers[name]
 
     def _read(self, name: str, source: Source | None) -> Tensor:
-        if source is None:
-            return self._start(name)
-        store = source.store if isinstance(source, CheckpointState) else source
-        return (
-            store.get(name) if isinstance(store, ParameterStore) else _session("source", store).core.get_parameter(name)
-        )
+        return self._start(name) if source is None else store_of("source", source).get(name)
 
 
 def arguments_of(adapted: AdaptedModel, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,15 +232,19 @@ def _check_finite(tensor: Tensor, where: str) -> None:
     )
 
 
-def _set(target: Source, tensor: Tensor) -> None:
-    store = target.store if isinstance(target, CheckpointState) else target
-    if isinstance(store, ParameterStore):
-        store.set(tensor)
-    else:
-        _session("target", store).core.update_parameter(tensor)
+def store_of(name: str, holder: Source) -> ParameterStore:
+    """The parameters of a session, of a checkpoint state, or these themselves.
 
-
-def _session(name: str, given: object) -> TrainingSession:
-    from trainweb.session.training_session import TrainingSession  # it needs numpy
-
-    return instance_of(TrainingSession, name, given)
+    Raises
+    ------
+    TypeError
+        The argument of this name is neither.
+    ReleasedError
+        The session was released.
+    """
+    if isinstance(holder, ParameterStore):
+        return holder
+    state = holder if isinstance(holder, CheckpointState) else getattr(getattr(holder, "core", None), "state", None)
+    if state is None:
+        raise TypeError(f"'{name}' must be a TrainingSession or a CheckpointState, got {type(holder).__name__}.")
+    return state.store

@@ -36,7 +36,7 @@ from trainweb.model.lazy import LARGE, LazyTensor, Part, Place, form_at_place
 from trainweb.model.reader import read_model
 from trainweb.model.remote import FileHost, RemoteFile
 from trainweb.model.writer import model_parts
-from trainweb.page.bundle import Blobs, declarations, plan_json, session_header, signature_of
+from trainweb.page.bundle import Blobs, declarations, inference_header, plan_json, session_header, signature_of
 from trainweb.settings import camel_case, page_name
 from trainweb.training import weights
 from trainweb.training.export import export_model
@@ -592,7 +592,8 @@ def checkpoint(handle: int, include_optimizer_state: bool, properties_json: str,
 def export(handle: int, output_names_json: str, bases_json: str) -> Handout:
     """The inference model of a session whose segments have these addresses."""
     opened = _training(handle)
-    return None, export_model(opened.models, _store(opened, bases_json), json.loads(output_names_json)), "onnx"
+    models, store = opened.models, _store(opened, bases_json)
+    return None, export_model(models.graphs["eval"], models.layout.slots, store, json.loads(output_names_json)), "onnx"
 
 
 ARTIFACT_GRAPHS = {"training_model": 0, "eval_model": 1, "optimizer_model": 2}
@@ -635,7 +636,7 @@ def create_inference(model: Any, options_json: str = "", locations_json: str = "
         "outputs": [_described(v) for v in graph.outputs if isinstance(v, Value)],
         "model": _about(graph.about),
     }
-    return {"handle": _open(opened), "header": opened.header() | {"about": about}}
+    return {"handle": _open(opened), "header": inference_header(opened) | {"about": about}}
 
 
 def _described(value: Value) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from trainweb.model.remote import RemoteRange
 from trainweb.ops.frame.infer import folded_elements
 from trainweb.ops.optim.operators import LIMITS
 from trainweb.settings import camel_case
+from trainweb.training.inference import InferenceModel
 from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels, base_of
 from trainweb.training.parameters import GROUP, TensorStore
 from trainweb.training.record import PropertyValue, properties_json, start_record
@@ -148,6 +149,16 @@ def session_header(
         "properties": properties_json(record.properties),
         "models": {},
         "plans": [],
+    }
+
+
+def inference_header(model: InferenceModel) -> Header:
+    """Return the header from which a page makes an inference session, without plans and weights."""
+    return {
+        "fingerprint": model.engine.description.fingerprint,
+        "inputs": declarations(model.inputs.values(), model.deciding),
+        "outputs": model.outputs,
+        "segments": [{"bytes": size, "data": None} for size in model.segment_bytes],
     }
 
 

@@ -43,7 +43,7 @@ from trainweb.ops.frame.infer import may_decide
 from trainweb.ops.optim.operators import LIMITS, MOMENTS
 from trainweb.training import seed
 from trainweb.training.decoder import Decoder
-from trainweb.training.export import check_export, export_model
+from trainweb.training.export import export_model
 from trainweb.training.forward import GENERATE, PREDICT, Forward
 from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import InUse, SessionModels, base_of
@@ -545,9 +545,9 @@ class SessionCore:
 
     def export_model_for_inferencing(self, output_names: Sequence[str] | None, ema: bool) -> bytes:
         self._check()
-        check_export(self.models, is_nominal=self.parameters.is_nominal)
         with self.averaged(on=ema):
-            return join_parts(export_model(self.models, self.parameters, output_names))
+            graph, names = self.models.graphs["eval"], self.layout.slots
+            return join_parts(export_model(graph, names, self.parameters, output_names))
 
     def export_weights(self, format: str, ema: bool) -> bytes:
         self._check()

@@ -20,7 +20,6 @@ from trainweb.model.checks import Limits
 from trainweb.model.floats import HALVES, cast_inputs, computed_in_float32, converted, declared_type, stored_type
 from trainweb.model.graph import ITEM_SIZE, Graph, Tensor, Value
 from trainweb.ops.frame.infer import FOLDED_INTEGERS
-from trainweb.page.bundle import Header, declarations
 from trainweb.training.decoder import Decoder
 from trainweb.training.forward import Forward, forward_of
 from trainweb.training.halves import read_as_stored
@@ -65,15 +64,6 @@ class InferenceModel:
         """All others, which plans are compiled with."""
         bound = {id(self.graph.initializers[name]) for name in self.bindings}
         return (tensor for tensor in self.graph.tensors() if id(tensor) not in bound)
-
-    def header(self) -> Header:
-        """Return the header from which a page makes a session, without plans and weights."""
-        return {
-            "fingerprint": self.engine.description.fingerprint,
-            "inputs": declarations(self.inputs.values(), self.deciding),
-            "outputs": self.outputs,
-            "segments": [{"bytes": size, "data": None} for size in self.segment_bytes],
-        }
 
     def forward(self, kind: str) -> Forward:
         """The step of a kind that `training/forward.py` names, or the whole model for ""."""

@@ -136,10 +136,11 @@ class ParameterStore(ABC):
         Raises
         ------
         CheckpointError
-            The store is nominal.
+            The store is nominal, or has no such parameter.
         """
         if self.is_nominal:
             raise messages.NOMINAL_GET()
+        self._check(name)
         return self.read(name)
 
     def set(self, tensor: Tensor) -> None:
@@ -148,12 +149,17 @@ class ParameterStore(ABC):
         Raises
         ------
         CheckpointError
-            The store is nominal, or the tensor is of another type.
+            The store is nominal, or has no such parameter, or one of another type.
         """
         if self.is_nominal:
             raise messages.NOMINAL_SET()
+        self._check(tensor.name)
         check_same_type(tensor, *self.type_of(tensor.name))
         self.write(tensor)
+
+    def _check(self, name: str) -> None:
+        if name not in self.trainable:
+            raise messages.UNKNOWN_PARAMETER(name=name, names=", ".join(self.trainable))
 
 
 class TensorStore(ParameterStore):

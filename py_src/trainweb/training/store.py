@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from trainweb import messages
 from trainweb.arguments import checks_keywords, instance_of, path_of
 from trainweb.checkpoint.store import NamedFiles, StoredCheckpoint
+from trainweb.training.session_methods import SessionMethods
 from trainweb.training.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 if TYPE_CHECKING:
-    from trainweb.session.training_session import TrainingSession
     from trainweb.training.core import SessionCore
 
 
@@ -34,7 +34,7 @@ class CheckpointStore:
     def __repr__(self) -> str:
         return f"CheckpointStore({str(self.files.folder)!r})"
 
-    def save(self, session: TrainingSession, name: str) -> None:
+    def save(self, session: SessionMethods, name: str) -> None:
         """Keep what a session is made of now: parameters, moments, rate, random numbers, accumulated gradients.
 
         Parameters
@@ -55,7 +55,7 @@ class CheckpointStore:
         with self.files.locked(name):
             self.files.write(name, contents)
 
-    def load(self, session: TrainingSession, name: str) -> None:
+    def load(self, session: SessionMethods, name: str) -> None:
         """Have a session go on from a checkpoint.
 
         Raises
@@ -135,7 +135,7 @@ class CheckpointStore:
             self.files.write(name, contents)
 
 
-def _core(session: TrainingSession) -> SessionCore:
-    from trainweb.session.training_session import TrainingSession  # it needs numpy
-
-    return instance_of(TrainingSession, "session", session).core
+def _core(session: SessionMethods) -> SessionCore:
+    if not isinstance(session, SessionMethods):
+        raise TypeError(f"'session' must be a TrainingSession, got {type(session).__name__}.")
+    return session.core

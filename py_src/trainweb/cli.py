@@ -466,12 +466,11 @@ def _inspect_checkpoint(data: bytes) -> None:
 
     c = read_checkpoint(data)
     print(f"checkpoint{' (nominal)' if c.is_nominal else ''}")
-    for tensors, kind in ((c.requires_grad, "trainable"), (c.frozen, "frozen")):
+    for tensors, kind in ((c.trained, "trainable"), (c.frozen, "frozen")):
         for t in tensors:
             print(f"  {kind:9} {t.name}  {t.dtype}{list(t.shape)}")
-    for g in c.groups:
-        rate = f"initial rate {g.initial_lr:g}"
-        print(f"  optimizer {g.name}: step {g.step}, {rate}, state of {len(g.states)} parameters")
+    if c.has_optimizer:
+        print(f"  optimizer: step {c.step}, initial rate {c.initial_lr:g}, state of {len(c.moments)} parameters")
     for name, value in c.properties.items():
         print(f"  property  {name} = {value!r}")
 
@@ -558,7 +557,7 @@ def _compile(args: argparse.Namespace) -> None:
     feeds = dict(parse_feed(text) for text in args.feed)
     files = {k: p.read_bytes() for k, p in paths.items()}
     metrics = [json.loads(text) if text.startswith("{") else text for text in args.metric]
-    bundle = make_bundle(models, origin, state.property_values, [feeds], files, metrics)
+    bundle = make_bundle(models, origin, [feeds], files, metrics)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     write_file_atomically(args.output, bundle)
     print(f"Wrote {args.output}, {len(bundle)} bytes.")

@@ -67,8 +67,7 @@ def bundle(files: Artifacts) -> bytes:
         core = s.core
     signature = {name: TensorType(*kind) for name, kind in types.items()}
     carried = {name: getattr(files, name) for name in FILES.values()}
-    store, properties = core.state.lent(), core.state.property_values
-    return make_bundle(core.models, store, properties, [signature], carried, metrics=["accuracy"])
+    return make_bundle(core.models, core.state.lent(), [signature], carried, metrics=["accuracy"])
 
 
 @pytest.fixture(scope="module")

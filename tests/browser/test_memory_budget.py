@@ -43,7 +43,7 @@ def bundle(budget: int | None, *, models: bool) -> bytes:
     types = {n: TensorType(str(x.dtype), x.shape) for n, x in feeds_of(KIND).items()}
     with open_session(KIND, budget, evaluates=False) as s:
         core_models, state = s.core.models, s.core.state
-    return make_bundle(core_models, state.lent(), {}, [types], carried if models else None)
+    return make_bundle(core_models, state.lent(), [types], carried if models else None)
 
 
 @pytest.fixture

@@ -301,7 +301,7 @@ def test_broken_files_of_peft(tmp_path: Path) -> None:
 def test_a_graph_is_what_artifacts_are_built_from() -> None:
     adapted = model_of("attention", "dynamo")
     made = build_artifacts(adapted.graph, requires_grad=adapted.parameter_names, loss="CrossEntropyLoss")
-    assert [t.name for t in made.contents().requires_grad] == adapted.parameter_names
+    assert [t.name for t in made.contents().trained] == adapted.parameter_names
 
 
 def test_read_as_the_library_reads() -> None:

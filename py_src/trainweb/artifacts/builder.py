@@ -16,7 +16,7 @@ from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.artifacts.remarks import remark_on_file, remark_on_loss, remark_on_norms
 from trainweb.artifacts.untie import forget_calls
-from trainweb.checkpoint import Checkpoint, Resume, write_checkpoint, write_file_atomically
+from trainweb.checkpoint import SessionContents, write_checkpoint, write_file_atomically
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import all_nodes, unsupported_nodes
 from trainweb.errors import ModelError, UnknownNameError, UnsupportedError
@@ -155,10 +155,12 @@ class Artifacts:
         """The parameters, in float32."""
         return [*self._parameters[0], *self._parameters[1]]
 
-    def contents(self, *, nominal: bool = False) -> Checkpoint:
+    def contents(self, *, nominal: bool = False) -> SessionContents:
         """Return the contents of the (nominal) checkpoint."""
-        resume = None if self.learning_rate is None else Resume(learning_rate=self.learning_rate)
-        return replace(generated_checkpoint(*self._parameters, nominal=nominal), resume=resume)
+        contents = generated_checkpoint(*self._parameters, nominal=nominal)
+        if self.learning_rate is None:
+            return contents
+        return replace(contents, is_exact=True, learning_rate=self.learning_rate)
 
     def write(self, directory: Any, prefix: str = "", *, nominal: bool = False) -> None:
         """Write the files under their usual names after `prefix` into a directory that exists.

@@ -13,13 +13,13 @@ from trainweb.arguments import checks_keywords, instance_of
 from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.artifacts.evidence import Evidence
 from trainweb.checkpoint import write_file_atomically
+from trainweb.checkpoint.contents import ParameterHolder
 from trainweb.errors import CheckpointError
 from trainweb.lora.adapter import Adapter
 from trainweb.lora.config import shown
 from trainweb.model.floats import OTHER_FLOATS, converted
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.writer import write_model
-from trainweb.training.parameters import ParameterStore
 from trainweb.training.state import CheckpointState
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainweb.lora.prompt_config import PromptConfig
     from trainweb.training.session_methods import SessionMethods
 
-Source: TypeAlias = "SessionMethods | CheckpointState | ParameterStore"
+Source: TypeAlias = "SessionMethods | CheckpointState | ParameterHolder"
 """Holder of the parameters."""
 
 
@@ -94,7 +94,7 @@ class AdaptedModel(ABC):
         Parameters
         ----------
         target : TrainingSession or CheckpointState
-            The session, state or store that goes on with it.
+            The session or state that goes on with it.
         adapter : Adapter
             What is loaded.
 
@@ -103,9 +103,9 @@ class AdaptedModel(ABC):
         CheckpointError
             It has other modules, another rank or another scaling, or NaN or infinity; nothing changed.
         """
-        store = store_of("target", target)
+        holder = holder_of("target", target)
         for tensor in self._checked(adapter).values():
-            store.set(tensor)
+            holder.set(tensor)
 
     def _checked(self, adapter: Adapter) -> dict[str, Tensor]:
         """The tensors of an adapter as this model stores them.
@@ -202,7 +202,7 @@ class AdaptedModel(ABC):
         return self.start[name] if name in self.start else self.base.initializers[name]
 
     def _read(self, name: str, source: Source | None) -> Tensor:
-        return self._start(name) if source is None else store_of("source", source).get(name)
+        return self._start(name) if source is None else holder_of("source", source).get(name)
 
 
 def arguments_of(adapted: AdaptedModel, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def _check_finite(tensor: Tensor, where: str) -> None:
     )
 
 
-def store_of(name: str, holder: Source) -> ParameterStore:
+def holder_of(name: str, source: Source) -> ParameterHolder:
     """The parameters of a session, of a checkpoint state, or these themselves.
 
     Raises
@@ -242,9 +242,9 @@ def store_of(name: str, holder: Source) -> ParameterStore:
     ReleasedError
         The session was released.
     """
-    if isinstance(holder, ParameterStore):
-        return holder
-    state = holder if isinstance(holder, CheckpointState) else getattr(getattr(holder, "core", None), "state", None)
+    if isinstance(source, ParameterHolder):
+        return source
+    state = source if isinstance(source, CheckpointState) else getattr(getattr(source, "core", None), "state", None)
     if state is None:
-        raise TypeError(f"'{name}' must be a TrainingSession or a CheckpointState, got {type(holder).__name__}.")
-    return state.store
+        raise TypeError(f"'{name}' must be a TrainingSession or a CheckpointState, got {type(source).__name__}.")
+    return state.holder

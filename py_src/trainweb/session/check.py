@@ -42,8 +42,8 @@ from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.shapes import ShapeInference
 from trainweb.session.creation import FILES
 from trainweb.session.example import Feed, example_code
+from trainweb.training.contents import start_segments
 from trainweb.training.models import SessionModels, check_feed
-from trainweb.training.record import start_segments
 from trainweb.training.state import CheckpointState
 
 if TYPE_CHECKING:

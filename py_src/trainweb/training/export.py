@@ -14,7 +14,7 @@ from trainweb.model.writer import model_parts
 from trainweb.ops.frame.shapes import infer_shapes
 
 if TYPE_CHECKING:
-    from trainweb.training.parameters import ParameterStore
+    from trainweb.checkpoint.contents import ParameterHolder
 
 
 SHOWN_TENSORS = 8
@@ -22,7 +22,7 @@ SHOWN_TENSORS = 8
 
 
 def export_model(
-    graph: Graph | None, names: Iterable[str], store: ParameterStore, output_names: Sequence[str] | None
+    graph: Graph | None, names: Iterable[str], holder: ParameterHolder, output_names: Sequence[str] | None
 ) -> list[Part]:
     """The file of the inference model; see `TrainingSession.export_model_for_inferencing`.
 
@@ -31,16 +31,16 @@ def export_model(
     graph
         The eval model.
     names
-        Of its parameters, which `store` has.
+        Of its parameters, which `holder` has.
     """
     if graph is None:
         raise messages.NO_EVAL_MODEL_TO_EXPORT()
-    if store.is_nominal:
+    if holder.is_nominal:
         raise messages.NOMINAL_EXPORT()
     if not output_names:
         raise ModelError("Expected a non empty vector of graph output names. Got an empty vector.")
-    contents = store.contents()
-    parameters = {name: _noted(contents.tensors[name], contents.declared.get(name)) for name in names}
+    contents = holder.contents()
+    parameters = {name: _noted(contents.parameters[name], contents.declared.get(name)) for name in names}
     exported = as_noted(inference_graph(graph, list(output_names), parameters))
     return model_parts(with_declared_types(exported))
 

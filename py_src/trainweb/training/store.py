@@ -9,7 +9,7 @@ from trainweb import messages
 from trainweb.arguments import checks_keywords, instance_of, path_of
 from trainweb.checkpoint.store import NamedFiles, StoredCheckpoint
 from trainweb.training.session_methods import SessionMethods
-from trainweb.training.snapshot import Snapshot, restore_snapshot, take_snapshot
+from trainweb.training.snapshot import open_snapshot, restore_snapshot, take_snapshot
 
 if TYPE_CHECKING:
     from trainweb.training.core import SessionCore
@@ -65,7 +65,7 @@ class CheckpointStore:
         CheckpointError
             It is damaged, or of a session with other parameters or another optimizer; nothing was changed.
         """
-        restore_snapshot(_core(session), Snapshot.from_bytes(self.read(name)))
+        restore_snapshot(_core(session), open_snapshot(self.read(name)))
 
     def list(self) -> list[StoredCheckpoint]:
         """Return the checkpoints sorted by name: `name`, `nbytes` and `written` of each."""
@@ -130,7 +130,7 @@ class CheckpointStore:
         StorageError
             There is no room, or a fit has the checkpoint.
         """
-        Snapshot.from_bytes(instance_of(bytes, "contents", contents))
+        open_snapshot(instance_of(bytes, "contents", contents))
         with self.files.locked(name):
             self.files.write(name, contents)
 

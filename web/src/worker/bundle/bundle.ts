@@ -24,7 +24,7 @@ import {
   optional, partOf, positive, Reader, record, sizeOf, text, tuple, wrong, type ByteRange, type Form, type Of,
 } from "./reader.js";
 import { segmentsFit } from "./segments.js";
-import { readProperties } from "../session-record.js";
+import { readProperties } from "../session-contents.js";
 import { partAt, type BlobRange, type GivenData, type HeldBytes } from "../../wire/pieces.js";
 import { sha256OfFile } from "../../wire/sha256.js";
 

@@ -21,7 +21,8 @@ from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.ops.optim.rules import RULES
 from trainweb.schedules import SCHEDULES, ByFormula
-from trainweb.settings import OTHER_NAMES, Choice, Field, Kind, Names, camel_case, fields_of, page_name
+from trainweb.settings import OTHER_NAMES, Choice, Field, Kind, Names, fields_of
+from trainweb.spelling import camel_case, page_name
 from trainweb.training.inert import (
     ENTRIES_AS_IS,
     ENTRIES_REFUSED,

@@ -13,7 +13,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 import trainweb
+from trainweb.artifacts import build_artifacts
 from trainweb.backend.wasm.engine import get_engine
+from trainweb.errors import ModelError
 from trainweb.ir.layout import CONSTANTS, PREPARED
 from trainweb.page import bridge
 from trainweb.page.bundle import make_bundle
@@ -271,9 +273,12 @@ def test_weights_do_not_pass_through_python(include_optimizer_state: bool) -> No
 
 
 def test_texts_on_artifacts_have_the_names_of_the_page() -> None:
-    config = {"loss": "CrossEntropyLoss", "stop_gradient": ["nowhere"]}
+    config = {"loss": "CrossEntropyLoss", "stop_gradient": ["batch_norm.x"]}
     error = json.loads(bridge.create_from_model(read("base.onnx"), json.dumps(config), "{}")[0])["error"]
-    assert error["message"].startswith("stopGradient: the model has no tensor 'nowhere'")
+    # Names of tensors stay, whatever they are.
+    assert error["message"].startswith("stopGradient: the model has no tensor 'batch_norm.x'")
+    with pytest.raises(ModelError, match="stop_gradient: the model has no tensor 'nowhere'"):
+        build_artifacts(read("base.onnx"), loss="CrossEntropyLoss", stop_gradient=["nowhere"])
     config = {"loss": "CrossEntropyLoss", "requires_grad": ["fc1.bias"]}
     report = answer(bridge.inspect_model(read("base.onnx"), json.dumps(config), "{}"))
     reasons = {d["name"]: d["reason"] for d in (*report["trained"], *report["leftOut"])}

@@ -363,7 +363,7 @@ def test_large_tensors_of_a_file_that_others_hold_are_named_with_their_conversio
     weight = graph.initializers["first.weight"]
     wide = converted(weight, "float32")
     assert isinstance(wide, ConvertedTensor) and wide.place is not None
-    assert (wide.place.store, wide.place.conversion) == ("file", (dtype, "float32"))
+    assert (wide.place.kind, wide.place.conversion) == ("file", (dtype, "float32"))
     assert converted(wide, dtype).place == weight.place  # type: ignore[attr-defined]
     expected = to_numpy(weight).astype(np.float32)
     np.testing.assert_array_equal(to_numpy(wide), expected)

@@ -18,7 +18,7 @@ from trainweb.checkpoint.safetensors import TensorFile
 from trainweb.fit.options import CHECKPOINT
 from trainweb.fit.steps import Position
 from trainweb.model.graph import Tensor
-from trainweb.settings import camel_case
+from trainweb.spelling import camel_case
 from trainweb.training.history import Epoch
 from trainweb.training.snapshot import LONGEST_NAME, go_on, open_snapshot, read_snapshot, take_snapshot
 from trainweb.training.store import CheckpointStore

@@ -20,6 +20,7 @@ from trainweb.lora.config import shown
 from trainweb.model.floats import OTHER_FLOATS, converted
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.writer import write_model
+from trainweb.spelling import ARGUMENT
 from trainweb.training.state import CheckpointState
 
 if TYPE_CHECKING:
@@ -209,7 +210,9 @@ def arguments_of(adapted: AdaptedModel, given: Mapping[str, Any]) -> dict[str, A
     """The given arguments of `build_artifacts`, with the choice of parameters: only the adapters are trained."""
     for name in ("model", "requires_grad", "frozen_params"):
         if given.get(name) is not None:
-            raise TypeError(f"{name!r} is not an argument here: the adapters are trained, and the base is frozen.")
+            raise TypeError(
+                f"'{ARGUMENT[name]}' is not an argument here: the adapters are trained, and the base is frozen."
+            )
     stopped = [*adapted._stopped, *(given.get("stop_gradient") or ())]
     return {
         **given,

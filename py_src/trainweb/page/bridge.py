@@ -6,7 +6,7 @@ change; all else that an answer depends on comes with the question.
 Every function returns `(json, bytes or None)`; json is `{"ok": value}` or `{"error": {"name", "message", ...}}`,
 and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32", "parts"}}`, by which the worker checks the bytes.
 `parts` lists the parts of the whole file in order. A number stands for that many of the bytes. A list
-[store, index, offset, nbytes] is a range that the worker copies from its store (`Place` of `trainweb.model.lazy`).
+[kind, index, offset, nbytes] is a range of a file or segment that the worker copies (`Place` of `trainweb.model.lazy`).
 Two types at its end mean that the worker converts floats; nbytes then counts bytes of the second type. A number of rows
 after them means that the worker transposes the matrix that lies there.
 """
@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import gc
 import json
-import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -37,7 +35,7 @@ from trainweb.model.reader import read_model
 from trainweb.model.remote import FileHost, RemoteFile
 from trainweb.model.writer import model_parts
 from trainweb.page.bundle import Blobs, declarations, inference_header, plan_json, session_header, signature_of
-from trainweb.settings import camel_case, page_name
+from trainweb.spelling import ARGUMENT, camel_case, page_name
 from trainweb.training import weights
 from trainweb.training.contents import for_file, for_session, leave, properties_json, read_properties, start_segments
 from trainweb.training.export import export_model
@@ -106,7 +104,8 @@ def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
     @wraps(fn)
     def call(*args: Any) -> Answer:
         try:
-            result = fn(*args)
+            with ARGUMENT.spelled_for_a_page():
+                result = fn(*args)
         except MemoryError:
             return json.dumps({"error": {"name": "MemoryError", "message": "", "nbytes": _size_of(args)}}), None
         except (TrainwebError, ValueError, TypeError, KeyError) as e:
@@ -127,7 +126,7 @@ def _split(file: list[Part]) -> tuple[Any, list[Any]]:
     parts: list[Any] = []
     for part in file:
         if isinstance(part, LazyTensor) and part.place is not None:
-            parts.append([part.place.store, part.place.index, part.place.offset, part.nbytes, *form_at_place(part)])
+            parts.append([part.place.kind, part.place.index, part.place.offset, part.nbytes, *form_at_place(part)])
             continue
         held.append(part.data if isinstance(part, LazyTensor) else part)
         if parts and isinstance(parts[-1], int):
@@ -160,19 +159,9 @@ def _size_of(args: tuple[Any, ...]) -> int:
 def describe(e: Exception) -> dict[str, Any]:
     """Name, message and fields of an error."""
     message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
-    message = vars(e).get(messages.PAGE_TEXT, message)
     kinds = (str, int, list, dict, type(None))
     fields = {k: v for k, v in vars(e).items() if isinstance(v, kinds) and not k.startswith("_")}
-    return {"name": type(e).__name__, "message": _in_page(message), **fields}
-
-
-def _in_page(text: str) -> str:
-    """A text with the arguments of `build_artifacts` as a page spells them."""
-    if "trainweb.artifacts.builder" not in sys.modules:
-        return text  # nothing else speaks of them
-    from trainweb.artifacts.config import CONFIG
-
-    return re.sub("|".join(CONFIG), lambda m: camel_case(m[0]), text)
+    return {"name": type(e).__name__, "message": message, **fields}
 
 
 class _WorkerFiles:
@@ -277,7 +266,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
 
     def write(segment: int, offset: int, tensor: Tensor) -> None:
         place = tensor.place if isinstance(tensor, LazyTensor) else None
-        if place is not None and place.store == "file":
+        if place is not None and place.kind == "file":
             copies.append((segment, offset, place.index, place.offset, place.nbytes, *form_at_place(tensor)))
         elif tensor.nbytes:
             engine.write(bases[segment] + offset, memoryview(tensor.data))
@@ -342,7 +331,7 @@ def _held(opened: Opened) -> Iterator[Tensor]:
 
 def _places_of(tensors: Iterable[Tensor]) -> list[tuple[int, int, int]]:
     places = (tensor.place for tensor in tensors if isinstance(tensor, LazyTensor))
-    found = (place for place in places if place is not None and place.store == "file")
+    found = (place for place in places if place is not None and place.kind == "file")
     return sorted({(place.index, place.offset, place.nbytes) for place in found})
 
 
@@ -487,11 +476,6 @@ def inspect_model(
     choices = tuple(arguments.pop(name, None) for name in ("requires_grad", "frozen_params", "loss", "optimizer"))
     engine = BACKEND.get_engine()
     report = report_on(as_source(model), choices, arguments, (json.loads(dims_json), {}), engine).as_data()
-    for decision in (*report["trained"], *report["left_out"], *report["doubtful"]):
-        decision["reason"] = _in_page(decision["reason"])
-    report["remarks"] = [_in_page(remark) for remark in report["remarks"]]
-    for key in ("error", "missing_loss"):
-        report[key] = report[key] and _in_page(report[key])
     if isinstance(report["suggested_loss"], dict):
         report["suggested_loss"] = {page_name(name): value for name, value in report["suggested_loss"].items()}
     report["model_metadata"] = _about(report["model_metadata"])

@@ -39,7 +39,7 @@ from trainweb.model.reader import read_model
 from trainweb.model.remote import RemoteRange
 from trainweb.ops.frame.infer import folded_elements
 from trainweb.ops.optim.operators import LIMITS
-from trainweb.settings import camel_case
+from trainweb.spelling import camel_case
 from trainweb.training.contents import properties_json, start_segments, start_state
 from trainweb.training.inference import InferenceModel
 from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels, base_of

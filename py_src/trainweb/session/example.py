@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from trainweb.settings import page_name
+from trainweb.spelling import page_name
 
 ARRAYS = {
     "bool": "Uint8Array",

@@ -109,7 +109,7 @@ class ContentsInMemory(ParameterHolder):
         Raises
         ------
         CheckpointError
-            The store is nominal.
+            The contents are nominal.
         """
         self.host.check()
         if self.is_nominal:
@@ -126,7 +126,7 @@ class ContentsInMemory(ParameterHolder):
         Raises
         ------
         CheckpointError
-            The store is nominal, and the frozen parameters are not given.
+            The contents are nominal, and the frozen parameters are not given.
         BufferSizeError
             Not as many bytes as the parameters have.
         """

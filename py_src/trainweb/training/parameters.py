@@ -104,10 +104,10 @@ class Layout:
     def sequences(self) -> dict[str, BufSequence]:
         """The trainable parameters, their gradients and moments, by the names of inputs of optimizer models."""
         sizes = self.segment_bytes()
-        stores = {segment: Storage(segment, nbytes, 0) for segment, nbytes in sizes.items()}
+        storages = {segment: Storage(segment, nbytes, 0) for segment, nbytes in sizes.items()}
 
         def items(segment: int, places: Iterable[tuple[int, Shape]]) -> BufSequence:
-            return BufSequence([Buf(stores[segment], "float32", shape, shift=place) for place, shape in places])
+            return BufSequence([Buf(storages[segment], "float32", shape, shift=place) for place, shape in places])
 
         found = {
             PARAMS: items(PARAMETERS, ((4 * s.offset, s.shape) for s in self.trained())),

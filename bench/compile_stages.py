@@ -124,7 +124,7 @@ def check(model: bytes, external: Mapping[str, bytes] | None = None) -> float:
     """Milliseconds of what `trainweb.check` does."""
     from trainweb.artifacts import LossType, OptimType
     from trainweb.backend.wasm.engine import get_engine
-    from trainweb.training.debug.check import report_on
+    from trainweb.session.check import report_on
 
     choices = (None, None, LossType.CrossEntropyLoss, OptimType.AdamW)
     begin = time.perf_counter()
@@ -167,7 +167,7 @@ def measure(files: Mapping[str, bytes], feeds: Feeds, repeat: int = 3) -> dict[s
     external = {name: data for name, data in files.items() if name != "model"}
     model = files["model"]
     begin = time.perf_counter()
-    for module in ("trainweb", "trainweb.training.page.bridge", "trainweb.artifacts", "trainweb.backend.wasm.engine"):
+    for module in ("trainweb", "trainweb.page.bridge", "trainweb.artifacts", "trainweb.backend.wasm.engine"):
         importlib.import_module(module)
     importing = 1e3 * (time.perf_counter() - begin)
     begin = time.perf_counter()

@@ -44,7 +44,7 @@ async function run({ modules, given, values, program }) {
   const started = performance.now();
   const engine = Engine.create({ wasm: (build) => `/dist/${build}.wasm.gz` });
   const pyodide = await bootPython(files, true, 60_000);
-  const [answer] = pyodide.pyimport("trainweb.training.page.bridge").start(await engine, {});
+  const [answer] = pyodide.pyimport("trainweb.page.bridge").start(await engine, {});
   if (JSON.parse(answer).error) throw new Error(answer);
   const boot = performance.now() - started;
   for (const [name, source] of Object.entries(modules)) {

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainweb.settings import camel_case
+from trainweb.spelling import ARGUMENT, camel_case
 from trainweb.training.calls import CALLS, NOTHING, REQUIRED, Argument, Call, Public
 from trainweb.training.core import SessionCore
 
@@ -354,10 +354,16 @@ export type MethodsByHand = Readonly<
 """
 
 
+def page_text(message: Any) -> str:
+    """The text of a message in a page, with the names of arguments as it spells them."""
+    with ARGUMENT.spelled_for_a_page():
+        return re.sub(r"\{argument\.(\w+)\}", lambda m: ARGUMENT[m[1]], message.page or message.text)
+
+
 def message_table(messages: Mapping[str, Any]) -> str:
     """The texts of messages by name, under the page's classes of errors."""
     groups = dict[str, str]()
     for name, message in messages.items():
         kind = NAMES_IN_PAGE.get(message.error.__name__, message.error.__name__)
-        groups[kind] = groups.get(kind, "") + f"    {name}: {json.dumps(message.page or message.text)},\n"
+        groups[kind] = groups.get(kind, "") + f"    {name}: {json.dumps(page_text(message))},\n"
     return "".join(f"  {kind}: {{\n{rows}  }},\n" for kind, rows in groups.items())

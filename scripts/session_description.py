@@ -21,6 +21,10 @@ from trainweb import errors, messages  # noqa: E402
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import call_description  # noqa: E402
+
+METHODS = ROOT / "py_src" / "trainweb" / "training" / "session_methods.py"
+METHODS.write_text(call_description.python_methods())  # what is imported next needs it
+
 import settings_description  # noqa: E402
 
 MADE = "/** Made by scripts/session_description.py of what Python declares: edit that. */"
@@ -63,7 +67,6 @@ def main() -> int:
 
 SETTINGS = ROOT / "web" / "src" / "page" / "settings"
 TARGETS = {
-    ROOT / "py_src" / "trainweb" / "training" / "session_methods.py": call_description.python_methods,
     ROOT / "py_src" / "trainweb" / "onnxblock" / "rule_optimizers.pyi": settings_description.rule_optimizers,
     ROOT / "web" / "src" / "page" / "session-methods.ts": call_description.page_methods,
     ROOT / "web" / "src" / "wire" / "session-calls.ts": calls,

@@ -109,10 +109,10 @@ CALLED_BY_PYTHON = {
     "trainweb.api", "trainweb.checkpoint.store", "trainweb.compat.older_optimizers", "trainweb.compat.onnxruntime",
     "trainweb.data.files", "trainweb.data.images",
     "trainweb.federated.privacy", "trainweb.federated.secure", "trainweb.generation.generate",
-    "trainweb.generation.pretrained", "trainweb.generation.text", "trainweb.ops.table",
-    "trainweb.torch", "trainweb.training.calls", "trainweb.training.core", "trainweb.training.creation",
-    "trainweb.training.inert", "trainweb.training.ort.inference_session", "trainweb.training.ort.options",
-    "trainweb.training.ort.profile", "trainweb.training.reports", "trainweb.training.session_tasks",
+    "trainweb.generation.pretrained", "trainweb.generation.text",
+    "trainweb.torch", "trainweb.training.calls", "trainweb.training.core", "trainweb.session.creation",
+    "trainweb.training.inert", "trainweb.session.inference_session", "trainweb.training.ort.options",
+    "trainweb.training.ort.profile", "trainweb.training.reports", "trainweb.session.tasks",
     "trainweb.training.snapshot", "trainweb.training.store"}
 
 # First, while the heap has large holes: its peak would enlarge a heap that is fuller.

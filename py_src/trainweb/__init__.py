@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from trainweb.compat.gradient_graph import GradientGraphBuilder
     from trainweb.fit.trainer import Trainer
     from trainweb.lora.quantize import quantize
+    from trainweb.session.check import check
+    from trainweb.session.inference_session import InferenceSession
+    from trainweb.session.training_session import TrainingSession
     from trainweb.training.core import set_seed
-    from trainweb.training.debug.check import check
-    from trainweb.training.ort.inference_session import InferenceSession
     from trainweb.training.ort.options import RunOptions, SessionOptions
-    from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
     from trainweb.training.store import CheckpointStore
 
@@ -27,12 +27,12 @@ _HOMES = {
     "CheckpointState": "trainweb.training.state",
     "CheckpointStore": "trainweb.training.store",
     "GradientGraphBuilder": "trainweb.compat.gradient_graph",
-    "InferenceSession": "trainweb.training.ort.inference_session",
+    "InferenceSession": "trainweb.session.inference_session",
     "RunOptions": "trainweb.training.ort.options",
     "SessionOptions": "trainweb.training.ort.options",
     "Trainer": "trainweb.fit.trainer",
-    "TrainingSession": "trainweb.training.session",
-    "check": "trainweb.training.debug.check",
+    "TrainingSession": "trainweb.session.training_session",
+    "check": "trainweb.session.check",
     "quantize": "trainweb.lora.quantize",
     "set_seed": "trainweb.training.core",
 }

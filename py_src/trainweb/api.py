@@ -16,10 +16,10 @@ import numpy as np
 from trainweb.arguments import flag, instance_of, path_of, texts
 from trainweb.errors import FeedError, SessionError
 from trainweb.ir.layout import GRADIENTS, STATE_LAZY_RESET, STATE_RANDOM_OFFSET, STATE_SEED
+from trainweb.session.training_session import TrainingSession
 from trainweb.training import state as states
 from trainweb.training.ort.options import SessionOptions
 from trainweb.training.ort.values import OrtValue, as_array, check_device
-from trainweb.training.session import TrainingSession
 
 _latest: weakref.WeakKeyDictionary[states.CheckpointState, weakref.ref[Module]] = weakref.WeakKeyDictionary()
 """The module made last for each state."""

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from trainweb.ir.shapes import TensorType
     from trainweb.model.graph import Tensor
-    from trainweb.training.debug.check import Report
-    from trainweb.training.feed import Feed
-    from trainweb.training.session import TrainingSession
+    from trainweb.session.check import Report
+    from trainweb.session.example import Feed
+    from trainweb.session.training_session import TrainingSession
     from trainweb.training.state import CheckpointState
 
 Kind = TypeVar("Kind", bound=Enum)
@@ -320,7 +320,7 @@ def _state(args: argparse.Namespace) -> CheckpointState:
 
 
 def _open(args: argparse.Namespace, *, optimizer: bool = True) -> tuple[CheckpointState, TrainingSession]:
-    from trainweb.training.session import TrainingSession
+    from trainweb.session.training_session import TrainingSession
 
     paths, state = _artifact_paths(args), _state(args)
     optimizer_model = paths.get("optimizer_model") if optimizer else None
@@ -333,7 +333,7 @@ def _artifacts(args: argparse.Namespace) -> None:
     from trainweb.model import read_model
     from trainweb.onnxblock.optim import OPTIMIZERS
     from trainweb.ops.optim.operators import TRAINWEB
-    from trainweb.training.creation import artifacts_of
+    from trainweb.session.creation import artifacts_of
 
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
@@ -363,7 +363,7 @@ def _artifacts(args: argparse.Namespace) -> None:
 
 def _check(args: argparse.Namespace) -> int:
     from trainweb.artifacts import LossType, OptimType
-    from trainweb.training.debug.check import check
+    from trainweb.session.check import check
 
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
@@ -413,9 +413,9 @@ def _try_steps(
     from statistics import median
     from time import perf_counter
 
+    from trainweb.session.check import CHOICES
+    from trainweb.session.creation import artifacts_of
     from trainweb.training.core import SessionCore
-    from trainweb.training.creation import artifacts_of
-    from trainweb.training.debug.check import CHOICES
     from trainweb.training.models import read_models
     from trainweb.training.state import CheckpointState
     from trainweb.training.step_kind import TRAIN
@@ -467,12 +467,11 @@ def _inspect_checkpoint(data: bytes) -> None:
 
     c = read_checkpoint(data)
     print(f"checkpoint{' (nominal)' if c.is_nominal else ''}")
-    for tensors, kind in ((c.requires_grad, "trainable"), (c.frozen, "frozen")):
+    for tensors, kind in ((c.trained, "trainable"), (c.frozen, "frozen")):
         for t in tensors:
             print(f"  {kind:9} {t.name}  {t.dtype}{list(t.shape)}")
-    for g in c.groups:
-        rate = f"initial rate {g.initial_lr:g}"
-        print(f"  optimizer {g.name}: step {g.step}, {rate}, state of {len(g.states)} parameters")
+    if c.has_optimizer:
+        print(f"  optimizer: step {c.step}, initial rate {c.initial_lr:g}, state of {len(c.moments)} parameters")
     for name, value in c.properties.items():
         print(f"  property  {name} = {value!r}")
 
@@ -543,8 +542,8 @@ def _compile(args: argparse.Namespace) -> None:
     from trainweb.backend.chosen import BACKEND
     from trainweb.checkpoint import write_file_atomically
     from trainweb.model.checks import Limits, check_memory_budget
+    from trainweb.page.bundle import make_bundle
     from trainweb.training.models import SessionModels, read_models
-    from trainweb.training.page.bundle import make_bundle
 
     paths, state = _artifact_paths(args), _state(args)
     origin = state.lent()
@@ -559,7 +558,7 @@ def _compile(args: argparse.Namespace) -> None:
     feeds = dict(parse_feed(text) for text in args.feed)
     files = {k: p.read_bytes() for k, p in paths.items()}
     metrics = [json.loads(text) if text.startswith("{") else text for text in args.metric]
-    bundle = make_bundle(models, origin, state.property_values, [feeds], files, metrics)
+    bundle = make_bundle(models, origin, [feeds], files, metrics)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     write_file_atomically(args.output, bundle)
     print(f"Wrote {args.output}, {len(bundle)} bytes.")

@@ -10,6 +10,7 @@ from string import Formatter
 from typing import Any
 
 from trainweb import errors
+from trainweb.spelling import ARGUMENT
 
 LONGEST_VALUE = 500
 """Characters of a value that a message shows: a file may have names and values of any length."""
@@ -44,7 +45,8 @@ TEXTS = BoundedTexts()
 class Message:
     """An error of a session: its class and its text.
 
-    `page` is the page's text if its advice is about JavaScript. Python in a page keeps it with the error.
+    `{argument.some_name}` is the name of an argument, as the user's language spells it. `page` is the page's text if
+    its advice is about JavaScript.
     """
 
     error: type[Exception]
@@ -53,15 +55,21 @@ class Message:
 
     def __call__(self, **values: Any) -> Exception:
         """Return the error with these values in its text."""
-        error = self.error(TEXTS.vformat(self.text, (), values))
+        return self.error(self.fill(**values))
+
+    def fill(self, **values: Any) -> str:
+        """Return the text with these values."""
+        values["argument"] = ARGUMENT
+        text = self.text
         # A page that finds the fault itself may know more about it.
-        if self.page is not None and {name for _, name, _, _ in Formatter().parse(self.page) if name} <= values.keys():
-            vars(error)[PAGE_TEXT] = TEXTS.vformat(self.page, (), values)
-        return error
+        if ARGUMENT.in_page and self.page is not None and fields_of(self.page) <= values.keys():
+            text = self.page
+        return TEXTS.vformat(text, (), values)
 
 
-PAGE_TEXT = "_page_text"
-"""Attribute of errors with another text in a page."""
+def fields_of(text: str) -> set[str]:
+    """Names of the values of a template."""
+    return {name.partition(".")[0] for _, name, _, _ in Formatter().parse(text) if name}
 
 
 RELEASED = Message(errors.ReleasedError, "This session was released; create a new one.")
@@ -81,8 +89,7 @@ DROPPED_ROWS = Message(
 
 NOISE_WITHOUT_CLIP = Message(
     errors.ModelError,
-    "Noise is scaled by the clip norm: give 'clip_norm' with 'noise_multiplier'.",
-    "Noise is scaled by the clip norm: give 'clipNorm' with 'noiseMultiplier'.",
+    "Noise is scaled by the clip norm: give '{argument.clip_norm}' with '{argument.noise_multiplier}'.",
 )
 NOISE_AND_WEIGHTS = Message(
     errors.ModelError,
@@ -389,9 +396,7 @@ FIT_RUNNING = Message(errors.SessionError, "A fit of this session is running: wa
 NON_FINITE_LOSS = Message(
     errors.NumericsError,
     "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. "
-    "Try a lower learning rate, clip_grad_norm, or look for NaN or infinity in the data.",
-    "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. "
-    "Try a lower learning rate, clipGradNorm, or look for NaN or infinity in the data.",
+    "Try a lower learning rate, {argument.clip_grad_norm}, or look for NaN or infinity in the data.",
 )
 NOT_A_NUMBER_IN_FIT = Message(errors.NumericsError, "{what} is NaN or infinite after step {step} of epoch {epoch}.")
 RESTORED_TOO_OFTEN = Message(
@@ -402,9 +407,7 @@ RESTORED_TOO_OFTEN = Message(
 ALL_SKIPPED = Message(
     errors.NumericsError,
     "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option "
-    "debug.check_numerics shows where.",
-    "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option "
-    "debug.checkNumerics shows where.",
+    "debug.{argument.check_numerics} shows where.",
 )
 SCALAR_LOSS = Message(
     errors.SessionError, "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction."
@@ -417,8 +420,7 @@ SHUFFLED_STREAM = Message(
 )
 STRATIFIED_NOTHING = Message(
     errors.ModelError,
-    "'stratify' needs 'validation_split': give the share of the rows to evaluate.",
-    "'stratify' needs 'validationSplit': give the share of the rows to evaluate.",
+    "'stratify' needs '{argument.validation_split}': give the share of the rows to evaluate.",
 )
 NO_CLASSES = Message(
     errors.FeedError, "'stratify' reads the classes from {name!r}, the last input: give one integer for each row."
@@ -469,9 +471,7 @@ NOT_CAUSAL = Message(
 SEQUENCE_TOO_LONG = Message(
     errors.ModelError,
     "The model does not take {length} tokens, prompt and new ones together: {fault} Shorten the prompt, or give fewer "
-    "'max_tokens'.",
-    "The model does not take {length} tokens, prompt and new ones together: {fault} Shorten the prompt, or give fewer "
-    "'maxTokens'.",
+    "'{argument.max_tokens}'.",
 )
 FIXED_TEXT = Message(
     errors.ModelError,
@@ -546,13 +546,11 @@ ROWS_TOO_LARGE = Message(
 EMPTY_TEXT = Message(errors.FeedError, "Text {position} is empty, or has an empty completion: leave it out.")
 NO_PROMPT = Message(
     errors.FeedError,
-    "Text {position} has no prompt that 'mask_prompt' could mask: give 'prompt' and 'completion'.",
-    "Text {position} has no prompt that 'maskPrompt' could mask: give 'prompt' and 'completion'.",
+    "Text {position} has no prompt that '{argument.mask_prompt}' could mask: give 'prompt' and 'completion'.",
 )
 NO_END_TOKEN = Message(
     errors.ModelError,
-    "The tokenizer has no 'eos_token_id', so nothing separates two texts: give 'end_token'.",
-    "The tokenizer has no 'eos_token_id', so nothing separates two texts: give 'endToken'.",
+    "The tokenizer has no 'eos_token_id', so nothing separates two texts: give '{argument.end_token}'.",
 )
 NO_FULL_ROW = Message(
     errors.FeedError,
@@ -598,8 +596,7 @@ UNLIKE_OUTPUTS = Message(
 TWO_RATES = Message(errors.ModelError, "The learning rate is {first} and, in '{where}', {second}. Give it once.")
 RATE_AND_SCHEDULE = Message(
     errors.ModelError,
-    "'learning_rate' is given beside a schedule that already has rates. Leave out one of them.",
-    "'learningRate' is given beside a schedule that already has rates. Leave out one of them.",
+    "'{argument.learning_rate}' is given beside a schedule that already has rates. Leave out one of them.",
 )
 RATE_WITHOUT_OPTIMIZER = Message(
     errors.ModelError,
@@ -608,10 +605,8 @@ RATE_WITHOUT_OPTIMIZER = Message(
 METRIC_TWICE = Message(errors.ModelError, "The metric {name!r} is given twice.")
 TRAIN_METRICS_STREAM = Message(
     errors.ModelError,
-    "'train_metrics' evaluates the training data again after each epoch, which needs arrays; this data is a stream. "
-    "Give rows of it as validation_data.",
-    "'trainMetrics' evaluates the training data again after each epoch, which needs arrays; this data is a stream. "
-    "Give rows of it as validationData.",
+    "'{argument.train_metrics}' evaluates the training data again after each epoch, which needs arrays; this data is a "
+    "stream. Give rows of it as {argument.validation_data}.",
 )
 METRIC_FAILED = Message(errors.ModelError, "The metric {name!r} failed: {error}")
 METRIC_VALUE = Message(
@@ -632,8 +627,7 @@ AUC_SHAPE = Message(
 )
 METRIC_CLASS = Message(
     errors.FeedError,
-    "{name}: the target {value} is not one of the {count} classes; 'ignore_index' leaves one out.",
-    "{name}: the target {value} is not one of the {count} classes; 'ignoreIndex' leaves one out.",
+    "{name}: the target {value} is not one of the {count} classes; '{argument.ignore_index}' leaves one out.",
 )
 
 # Checkpoints of a store.
@@ -751,13 +745,11 @@ MISSING_SETTING = Message(errors.ModelError, "{what} needs the setting {name!r}:
 UNKNOWN_TYPE = Message(TypeError, "There is no {what} {name!r}; did you mean {nearest!r}? There are {names}.")
 CLIP_WITHOUT_OPTIMIZER = Message(
     errors.ModelError,
-    "Gradients are clipped in the optimizer step: clip_grad_norm and clip_grad_value need an optimizer.",
-    "Gradients are clipped in the optimizer step: 'clipGradNorm' and 'clipGradValue' need an 'optimizer'.",
+    "Gradients are clipped in the optimizer step: '{argument.clip_grad_norm}' and '{argument.clip_grad_value}' need an "
+    "'optimizer'.",
 )
 EMA_WITHOUT_OPTIMIZER = Message(
-    errors.ModelError,
-    "Averages of the parameters are kept in the optimizer step: ema needs an optimizer.",
-    "Averages of the parameters are kept in the optimizer step: 'ema' needs an 'optimizer'.",
+    errors.ModelError, "Averages of the parameters are kept in the optimizer step: 'ema' needs an 'optimizer'."
 )
 OTHER_OPTIMIZER = Message(
     errors.CheckpointError,

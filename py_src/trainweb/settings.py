@@ -265,18 +265,6 @@ Patterns = Annotated[Sequence[str], Names()]
 
 OTHER_NAMES = {"epsilon": "eps", "weights": "weight", "positive_weights": "pos_weight"}
 """Names that are accepted, in both languages, beside those that are documented; in the spelling of Python."""
-PAGE_NAMES = {"on_nan": "onNaN"}
-"""Settings that a page spells otherwise than in camelCase."""
-
-
-def camel_case(name: str) -> str:
-    """A name of Python's as JavaScript spells it."""
-    return re.sub("_([a-z])", lambda match: match[1].upper(), name)
-
-
-def page_name(setting: str) -> str:
-    """Return a setting's name in a page."""
-    return camel_case(PAGE_NAMES.get(setting, setting))
 
 
 @dataclass(frozen=True, slots=True)

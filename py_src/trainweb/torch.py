@@ -23,8 +23,8 @@ from trainweb.artifacts import LossType, OptimType, build_artifacts
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import ModelError
 from trainweb.model.reader import read_model
+from trainweb.session.training_session import TrainingSession
 from trainweb.settings import OTHER_NAMES
-from trainweb.training.session import TrainingSession
 from trainweb.training.state import CheckpointState
 
 __all__ = ["Proof", "export"]

@@ -8,27 +8,23 @@ from typing import Any
 import flatbuffers
 from tests.attacks.models import Case, good_model
 
-from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
+from trainweb.checkpoint import SessionContents, write_checkpoint
 from trainweb.errors import CheckpointError, LimitError
 from trainweb.model import Tensor
 
 INT64, FLOAT32, INT32, BOOL, INT8, UINT8 = "Int64", "Float32", "Int32", "Bool", "Int8", "Uint8"
 
 
-def good_checkpoint() -> Checkpoint:
+def good_checkpoint() -> SessionContents:
     """A small checkpoint that has everything."""
 
     def tensor(name: str, *values: float) -> Tensor:
         return Tensor.of(name, "float32", (len(values),), values)
 
     states = {"w": {"momentum0": tensor("momentum0", 3, 4), "momentum1": tensor("momentum1", 5, 6)}}
-    return Checkpoint(
-        [tensor("w", 1, 2)],
-        [tensor("f", 7)],
-        False,
-        [OptimizerGroup("group0", 3, 0.5, states)],
-        {"epoch": 4, "best": 0.5, "tag": "run"},
-    )
+    optimizer = {"has_optimizer": True, "step": 3, "initial_lr": 0.5, "moments": states}
+    properties = {"epoch": 4, "best": 0.5, "tag": "run"}
+    return SessionContents.of([tensor("w", 1, 2)], [tensor("f", 7)], properties=properties, **optimizer)
 
 
 class Raw:
@@ -238,7 +234,7 @@ def content_cases() -> dict[str, Case]:
         "two_groups": (
             file(module(), (2, "tables", [[name], [name]])),
             CheckpointError,
-            "two optimizer groups named 'group0'",
+            "the optimizer groups 'group0', 'group0'; only 'group0'",
         ),
         "group_without_name": (with_group((1, INT64, 1)), CheckpointError, "no name"),
         "step_negative": (with_group(name, (1, INT64, -1)), CheckpointError, "step -1"),

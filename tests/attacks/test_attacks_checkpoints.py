@@ -56,7 +56,7 @@ def outcome(data: bytes) -> str:
         checkpoint = read_checkpoint(data)
     except TrainwebError as error:
         return type(error).__name__
-    for entry in (*checkpoint.requires_grad, *checkpoint.frozen):
+    for entry in checkpoint.parameters.values():
         assert checkpoint.is_nominal or len(entry.data) == entry.nbytes
     again = read_checkpoint(write_checkpoint(checkpoint, generated=True))
     # compares as text, for a changed property may be nan
@@ -65,10 +65,8 @@ def outcome(data: bytes) -> str:
 
 
 def repr_of(checkpoint) -> str:
-    tensors = [*checkpoint.requires_grad, *checkpoint.frozen]
-    for group in checkpoint.groups:
-        tensors += [tensor for states in group.states.values() for tensor in states.values()]
-    for entry in tensors:
+    moments = (tensor for named in checkpoint.moments.values() for tensor in named.values())
+    for entry in (*checkpoint.parameters.values(), *moments):
         entry.data = bytes(entry.data)
     return repr(checkpoint)
 
@@ -121,8 +119,8 @@ def beside(tmp_path: Path) -> Path:
 
 
 def test_data_beside_the_checkpoint(beside: Path) -> None:
-    assert read_checkpoint(beside).requires_grad[0].data == bytes(range(8, 16))
-    assert read_checkpoint(str(beside)).requires_grad[0].data == bytes(range(8, 16))
+    assert read_checkpoint(beside).trained[0].data == bytes(range(8, 16))
+    assert read_checkpoint(str(beside)).trained[0].data == bytes(range(8, 16))
     with pytest.raises(CheckpointError, match="given as a path"):
         read_checkpoint(beside.read_bytes())
     with pytest.raises(LimitError, match="arena"):

@@ -15,8 +15,8 @@ from playwright.sync_api import Browser
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.ir.shapes import TensorType
 from trainweb.model.reader import read_model
+from trainweb.page.bundle import make_bundle
 from trainweb.training.core import SessionCore
-from trainweb.training.page.bundle import make_bundle
 from trainweb.training.state import CheckpointState
 
 from .js_session import JsPage, open_js_page
@@ -49,7 +49,7 @@ def compile_bundle(
     core = open_core(case, checkpoint)
     carried = {key: (GOLDEN / case / name).read_bytes() for key, name in MODELS.items()} if models else None
     core.release()
-    return make_bundle(core.models, core.state.lent(), core.state.property_values, signatures, carried)
+    return make_bundle(core.models, core.state.lent(), signatures, carried)
 
 
 @cache

@@ -15,7 +15,7 @@ from tests.python.test_safetensors_beside import NAME, WEIGHT, file_of, graph_of
 
 import trainweb
 from trainweb.artifacts import LossType, OptimType, build_artifacts
-from trainweb.checkpoint import read_checkpoint, write_checkpoint
+from trainweb.checkpoint import SessionContents, read_checkpoint, write_checkpoint
 from trainweb.compat.gradient_graph import GradientGraphBuilder
 from trainweb.onnxblock import loss, optim
 from trainweb.training.arrays import from_numpy
@@ -127,8 +127,8 @@ def test_a_state_keeps_what_its_sessions_learned(js: JsPage) -> None:
 def test_parameters_of_other_dtypes_keep_their_place(js: JsPage) -> None:
     content = read_checkpoint(MLP / "checkpoint")
     arrays = {"a.int": np.array([1, 2**40, -3]), "fc1.half": np.float16([1, 2]), "z.int32": np.int32([4])}
-    content.frozen[:] = [from_numpy(name, array) for name, array in arrays.items()]
-    js.site.add("/resume/mixed", write_checkpoint(content))
+    frozen = [from_numpy(name, array) for name, array in arrays.items()]
+    js.site.add("/resume/mixed", write_checkpoint(SessionContents.of(content.trained, frozen)))
     found = js.run(
         CALLS
         + """
@@ -144,7 +144,7 @@ def test_parameters_of_other_dtypes_keep_their_place(js: JsPage) -> None:
         await state.release();
         return { names, types, value, saved, after };"""
     )
-    state = trainweb.CheckpointState.load_checkpoint(write_checkpoint(content))
+    state = trainweb.CheckpointState.load_checkpoint(write_checkpoint(SessionContents.of(content.trained, frozen)))
     assert found["names"] == list(state.parameters)
     # Half precision is shown as float32, and saved as it was.
     assert [t["type"] for t in found["types"]] == [str(p.data.dtype) for p in list(state.parameters.values())[-3:]]

@@ -14,6 +14,8 @@ from playwright.sync_api import Browser
 
 from .js_session import open_js_page
 from .server import ROOT, Site
+from .test_js_session import OPEN as OPEN_SESSION
+from .test_js_session import PLACED
 
 LONG = {
     "TURN_MS=.05": "TURN_MS=60",
@@ -265,3 +267,27 @@ def test_an_optimizer_step_that_nobody_follows_is_answered(browser: Browser, pat
             return [n, await isAway()];"""
         )
     assert n == 10 and is_away
+
+
+def test_feeds_are_written_in_place_while_an_optimizer_step_runs(browser: Browser, isolated_site: Site) -> None:
+    """Every feed of each step from the third on: two places in its message, or no message."""
+    with open_js_page(browser, isolated_site) as js:
+        n_travelled = js.run(
+            f"""{PLACED}{OPEN_SESSION}
+            const s = await open();
+            let travelled = 0;
+            const post = Worker.prototype.postMessage;
+            Worker.prototype.postMessage = function (message, transfer) {{
+              travelled += message.at?.(-1)?.method === "step" ? transfer.length : 0;
+              post.call(this, message, transfer);
+            }};
+            for (let k = 0; k < 12; k++) {{
+              if (k === 2) travelled = 0;
+              await s.runTrainStep(feeds);
+              await s.runOptimizerStep();
+              await s.lazyResetGrad();
+            }}
+            await s.release();
+            return travelled;"""
+        )
+    assert n_travelled == 0

@@ -15,8 +15,8 @@ from trainweb.artifacts import LossType, OptimType, build_artifacts
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.ir.shapes import TensorType
 from trainweb.model.reader import read_model
+from trainweb.page.bundle import make_bundle
 from trainweb.training.core import SessionCore
-from trainweb.training.page.bundle import make_bundle
 from trainweb.training.state import CheckpointState
 
 from .js_session import READY, JsPage, expose_python, open_js_page
@@ -62,7 +62,7 @@ OPEN = """
 
 LOWER = """
 from trainweb.model import remote
-from trainweb.training.page import bridge
+from trainweb.page import bridge
 remote.LARGE = bridge.LARGE = 64
 """
 RESTORE = LOWER.replace("64", "2**16")
@@ -328,7 +328,7 @@ def large_bundle() -> tuple[bytes, bytes]:
     core = SessionCore(state, *map(read_model, models), engine=get_engine(reproducible=True))
     core.release()
     types = {"x": TensorType("float32", (1, 10240)), "labels": TensorType("int64", (1,))}
-    return make_bundle(core.models, state.lent(), {}, [types], None), weights
+    return make_bundle(core.models, state.lent(), [types], None), weights
 
 
 def test_a_large_bundle_is_read_by_parts(js: JsPage, plain_site: Site) -> None:

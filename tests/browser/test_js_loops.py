@@ -12,8 +12,8 @@ import trainweb
 from trainweb.artifacts import Artifacts, OptimType, build_artifacts
 from trainweb.errors import LimitError
 from trainweb.ir.shapes import TensorType
+from trainweb.page.bundle import make_bundle
 from trainweb.training.core import SessionCore
-from trainweb.training.page.bundle import make_bundle
 from trainweb.training.state import CheckpointState
 
 from .js_session import from_json, open_js_page, to_json
@@ -117,7 +117,7 @@ def test_a_loop_that_data_end_trains_in_the_page(browser: Browser, plain_site: S
     core = SessionCore(state, *built.graphs)
     core.release()
     signature = {"data": TensorType("float32", (3,))}
-    plain_site.add("/while.bundle", make_bundle(core.models, state.lent(), state.property_values, [signature]))
+    plain_site.add("/while.bundle", make_bundle(core.models, state.lent(), [signature]))
     with open_js_page(browser, plain_site) as page:
         losses, weights, errors = page.run(OPEN[origin] + ENDED_BY_DATA, short=to_json(SHORT), long=to_json(LONG))
     for error in errors:

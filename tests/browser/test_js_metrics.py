@@ -14,7 +14,7 @@ import trainweb
 from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.fit import Trainer
 from trainweb.ir.shapes import TensorType
-from trainweb.training.page.bundle import make_bundle
+from trainweb.page.bundle import make_bundle
 
 from .bundles import open_page, python_requests
 from .js_session import JsPage
@@ -150,7 +150,7 @@ def bundle_of(files: Artifacts, data: dict[str, np.ndarray], metrics: list[Any])
     with trainweb.TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model) as session:
         models = session.core.models
     types = {name: TensorType(str(a.dtype), (8, *a.shape[1:])) for name, a in data.items()}
-    return make_bundle(models, state.lent(), {}, [types], None, metrics)
+    return make_bundle(models, state.lent(), [types], None, metrics)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -24,7 +24,7 @@ from tests.python.own_losses import (
 import trainweb
 from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.ir.shapes import TensorType
-from trainweb.training.page.bundle import make_bundle
+from trainweb.page.bundle import make_bundle
 
 from .bundles import header_of, with_header
 from .js_session import JsPage, open_js_page
@@ -67,8 +67,7 @@ def bundle(files: Artifacts) -> bytes:
         core = s.core
     signature = {name: TensorType(*kind) for name, kind in types.items()}
     carried = {name: getattr(files, name) for name in FILES.values()}
-    store, properties = core.state.lent(), core.state.property_values
-    return make_bundle(core.models, store, properties, [signature], carried, metrics=["accuracy"])
+    return make_bundle(core.models, core.state.lent(), [signature], carried, metrics=["accuracy"])
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from .js_session import JsPage, expose_python, open_js_page
 from .server import ROOT, Site
 
 COUNT = """
-from trainweb.training.page import bridge
+from trainweb.page import bridge
 from trainweb.training.models import SessionModels
 
 compiled = []

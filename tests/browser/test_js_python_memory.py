@@ -32,7 +32,7 @@ OPEN = """
 
 # The replacement for a call of the session; `kept` is there for as long as the call.
 INSTEAD = """
-from trainweb.training.page import bridge
+from trainweb.page import bridge
 original = {{name: getattr(bridge, name) for name in ("checkpoint", "export")}}
 
 def many(*_):
@@ -92,7 +92,7 @@ def test_too_much_is_a_limit_error_and_the_session_goes_on(js: JsPage, nbytes: i
 
 
 HANDED_OUT = """
-from trainweb.training.page import bridge
+from trainweb.page import bridge
 original = {{name: getattr(bridge, name) for name in ("checkpoint", "export")}}
 bridge.checkpoint = bridge.export = bridge.answered(lambda *_: (None, {data}, {kind!r}))
 """
@@ -201,7 +201,7 @@ def test_an_answer_that_is_unreadable_ends_the_worker(browser: Browser, make_sit
         before = js.run(OPEN + "return train(s, 2);")
         js.worker.evaluate(
             "(code) => python.runPython(code)",
-            "from trainweb.training.page import bridge\nbridge.json.dumps = lambda _: '}q..;'",
+            "from trainweb.page import bridge\nbridge.json.dumps = lambda _: '}q..;'",
         )
         error = js.failure("await s.saveCheckpoint();")
         after = js.run("s = undefined;" + OPEN + "return train(s, 2);")

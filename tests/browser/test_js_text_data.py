@@ -18,7 +18,7 @@ from tests.python.test_text_data import (
 )
 
 from trainweb.data import Dataset
-from trainweb.settings import camel_case
+from trainweb.spelling import camel_case
 
 from .js_session import JsPage
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 from tests.python.test_recompute import artifacts_of, feeds_of, open_session, smallest
 
 from trainweb.ir.shapes import TensorType
-from trainweb.training.page.bundle import make_bundle
+from trainweb.page.bundle import make_bundle
 
 from .bundles import python_requests
 from .js_session import open_js_page, to_json
@@ -43,7 +43,7 @@ def bundle(budget: int | None, *, models: bool) -> bytes:
     types = {n: TensorType(str(x.dtype), x.shape) for n, x in feeds_of(KIND).items()}
     with open_session(KIND, budget, evaluates=False) as s:
         core_models, state = s.core.models, s.core.state
-    return make_bundle(core_models, state.lent(), {}, [types], carried if models else None)
+    return make_bundle(core_models, state.lent(), [types], carried if models else None)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ ALL = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
 def parameters(artifacts: Artifacts) -> tuple[list[str], list[str]]:
     """Names of the trainable and the frozen parameters."""
     checkpoint = read_checkpoint(artifacts.checkpoint)
-    return [t.name for t in checkpoint.requires_grad], [t.name for t in checkpoint.frozen]
+    return [t.name for t in checkpoint.trained], [t.name for t in checkpoint.frozen]
 
 
 def op_types(model: bytes) -> list[str]:

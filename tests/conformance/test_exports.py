@@ -16,7 +16,7 @@ import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
 from trainweb.cli import main
 from trainweb.onnxblock.optim import AdamW
-from trainweb.training.session import TrainingSession
+from trainweb.session.training_session import TrainingSession
 from trainweb.training.state import CheckpointState
 
 EXPORTS = Path(__file__).parent / "exports"

@@ -19,9 +19,9 @@ from trainweb.control.expansion import Expansion
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.model.reader import read_model
+from trainweb.session.inference_session import InferenceSession
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.inference import InferenceCore
-from trainweb.training.ort.inference_session import InferenceSession
 
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 STEP = 1e-5

@@ -12,7 +12,7 @@ from trainweb.control import expand_control_flow
 from trainweb.control.sequences import SPLIT_PARTS
 from trainweb.errors import LimitError
 from trainweb.model.reader import read_model
-from trainweb.training.ort.inference_session import InferenceSession
+from trainweb.session.inference_session import InferenceSession
 
 
 def split_in(parts: int, form: str) -> onnx.ModelProto:

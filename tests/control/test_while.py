@@ -23,9 +23,9 @@ from trainweb.errors import LimitError, UnsupportedError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import LOOP_ITERATIONS, Graph
 from trainweb.model.reader import read_model
+from trainweb.session.inference_session import InferenceSession
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore
-from trainweb.training.ort.inference_session import InferenceSession
 
 NO_MAXIMUM = 2**63 - 1
 START = [0.1, 0.2, 0.05]

@@ -255,6 +255,21 @@ def test_an_adapter_of_another_model_is_refused() -> None:
         adapted.load_adapter(session, Adapter(adapted.adapter().tensors, LoraConfig(("q_proj",), 4, 4)))
 
 
+def test_an_adapter_is_read_from_a_session_of_its_model() -> None:
+    adapted, other, ended = model_of("attention", "dynamo"), *(session_of(model_of("head", "dynamo")) for _ in "12")
+    state = ended.state
+    ended.release()
+    for source in (other, other.state, state):
+        with pytest.raises(CheckpointError, match="q_proj"):
+            adapted.adapter(source)
+        with pytest.raises(CheckpointError, match="q_proj"):
+            adapted.load_adapter(source, adapted.adapter())
+    wrong: tuple[Any, ...] = (None, other.core)
+    for given in wrong:
+        with pytest.raises(TypeError, match=f"'target' must be a TrainingSession or .*, got {type(given).__name__}"):
+            adapted.load_adapter(given, adapted.adapter())
+
+
 def test_arguments_that_the_adapters_decide_are_refused() -> None:
     with pytest.raises(TypeError, match="requires_grad"):
         model_of("attention", "dynamo").build_artifacts(requires_grad=["q_proj.weight"])
@@ -287,7 +302,7 @@ def test_broken_files_of_peft(tmp_path: Path) -> None:
 def test_a_graph_is_what_artifacts_are_built_from() -> None:
     adapted = model_of("attention", "dynamo")
     made = build_artifacts(adapted.graph, requires_grad=adapted.parameter_names, loss="CrossEntropyLoss")
-    assert [t.name for t in made.contents().requires_grad] == adapted.parameter_names
+    assert [t.name for t in made.contents().trained] == adapted.parameter_names
 
 
 def test_read_as_the_library_reads() -> None:

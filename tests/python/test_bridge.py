@@ -13,12 +13,14 @@ import pytest
 from onnx import helper, numpy_helper
 
 import trainweb
+from trainweb.artifacts import build_artifacts
 from trainweb.backend.wasm.engine import get_engine
+from trainweb.errors import ModelError
 from trainweb.ir.layout import CONSTANTS, PREPARED
+from trainweb.page import bridge
+from trainweb.page.bundle import make_bundle
 from trainweb.training.core import SessionCore
 from trainweb.training.models import read_models
-from trainweb.training.page import bridge
-from trainweb.training.page.bundle import make_bundle
 from trainweb.training.state import CheckpointState
 from trainweb.training.step_kind import TRAIN, StepKind
 
@@ -113,7 +115,7 @@ def test_a_session_comes_as_the_header_and_blobs_of_a_bundle() -> None:
     start, nbytes = header["segments"][6]["data"]
     assert np.frombuffer(blobs, np.float32, nbytes // 4, start)[1] == np.float32(0.001)
     for slot in header["parameters"]:
-        wanted = np.frombuffer(state.store.read(slot["name"]).data, np.float32)
+        wanted = np.frombuffer(state.holder.read(slot["name"]).data, np.float32)
         assert np.array_equal(values[slot["offset"] :][: wanted.size], wanted)
     for base in filter(None, bases):
         engine.free(base)
@@ -154,7 +156,7 @@ def test_files_are_written_from_the_memory_of_a_session(handle: int, core: Sessi
 def test_models_of_a_bundle_are_those_it_was_made_of(core: SessionCore) -> None:
     state = CheckpointState.load_checkpoint(read("checkpoint"))
     files = {"train_model": read("training_model.onnx"), "eval_model": read("eval_model.onnx")}
-    bundle = make_bundle(core.models, state.lent(), {}, [], files)
+    bundle = make_bundle(core.models, state.lent(), [], files)
     length = int.from_bytes(bundle[12:16], "little")
     header = json.loads(bundle[64 : 64 + length])
     ((start, nbytes),) = header["models"]["checkpoint"]
@@ -265,16 +267,19 @@ def test_weights_do_not_pass_through_python(include_optimizer_state: bool) -> No
     for result in (checkpoint, exported):
         assert assembled(result, bases).count(weights.tobytes()) == 1
     read_again = CheckpointState.load_checkpoint(assembled(checkpoint, bases))
-    assert np.array_equal(np.frombuffer(read_again.store.read("w").data, np.float32), weights.reshape(-1))
+    assert np.array_equal(np.frombuffer(read_again.holder.read("w").data, np.float32), weights.reshape(-1))
     bridge.release(made["handle"])
     for base in filter(None, bases):
         engine.free(base)
 
 
 def test_texts_on_artifacts_have_the_names_of_the_page() -> None:
-    config = {"loss": "CrossEntropyLoss", "stop_gradient": ["nowhere"]}
+    config = {"loss": "CrossEntropyLoss", "stop_gradient": ["batch_norm.x"]}
     error = json.loads(bridge.create_from_model(read("base.onnx"), json.dumps(config), "{}")[0])["error"]
-    assert error["message"].startswith("stopGradient: the model has no tensor 'nowhere'")
+    # Names of tensors stay, whatever they are.
+    assert error["message"].startswith("stopGradient: the model has no tensor 'batch_norm.x'")
+    with pytest.raises(ModelError, match="stop_gradient: the model has no tensor 'nowhere'"):
+        build_artifacts(read("base.onnx"), loss="CrossEntropyLoss", stop_gradient=["nowhere"])
     config = {"loss": "CrossEntropyLoss", "requires_grad": ["fc1.bias"]}
     report = answer(bridge.inspect_model(read("base.onnx"), json.dumps(config), "{}"))
     reasons = {d["name"]: d["reason"] for d in (*report["trained"], *report["leftOut"])}

@@ -14,8 +14,7 @@ from tests.python.test_deciding_feeds import windowed
 import trainweb
 from trainweb.artifacts import LossType, OptimType
 from trainweb.ops.frame.op import Op, find
-from trainweb.training.debug.example import example_code
-from trainweb.training.feed import Feed
+from trainweb.session.example import Feed, example_code
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

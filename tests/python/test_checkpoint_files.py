@@ -15,10 +15,8 @@ import flatbuffers
 import numpy as np
 import pytest
 
-from trainweb import messages
 from trainweb.checkpoint import (
-    Checkpoint,
-    OptimizerGroup,
+    SessionContents,
     read_checkpoint,
     write_checkpoint,
     write_checkpoint_file,
@@ -28,6 +26,7 @@ from trainweb.checkpoint import (
 from trainweb.errors import CheckpointError, LimitError
 from trainweb.model import Tensor, read_model
 from trainweb.model.lazy import LazyTensor
+from trainweb.spelling import ARGUMENT
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/trace.json"))
@@ -39,8 +38,12 @@ def array(tensor: Tensor) -> np.ndarray:
     return np.frombuffer(tensor.data, "<f4").reshape(tensor.shape)
 
 
-def by_name(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    return {t.name: t for t in (*checkpoint.requires_grad, *checkpoint.frozen)}
+def by_name(checkpoint: SessionContents) -> dict[str, Tensor]:
+    return dict(checkpoint.parameters)
+
+
+def optimizer_of(checkpoint: SessionContents) -> Any:
+    return checkpoint.has_optimizer, checkpoint.step, checkpoint.initial_lr, checkpoint.moments
 
 
 def test_there_are_recordings() -> None:
@@ -53,13 +56,13 @@ def test_generated_checkpoint_has_the_parameters_of_the_model(case: str) -> None
     checkpoint = read_checkpoint(GOLDEN / case / "checkpoint")
     base = read_model(GOLDEN / case / "base.onnx").initializers
     trace = json.loads((GOLDEN / case / "trace.json").read_text())
-    assert not checkpoint.is_nominal and not checkpoint.groups and not checkpoint.properties
+    assert not checkpoint.is_nominal and not checkpoint.has_optimizer and not checkpoint.properties
     found = by_name(checkpoint)
     for parameter in trace["parameters"]:
         tensor = found.pop(parameter["name"])
         assert list(tensor.shape) == parameter["shape"]
         assert tensor.data == base[tensor.name].data
-        assert (tensor in checkpoint.requires_grad) == parameter["requires_grad"]
+        assert (tensor in checkpoint.trained) == parameter["requires_grad"]
     assert not found
 
 
@@ -84,24 +87,23 @@ def test_saved_checkpoint_has_the_recorded_parameters(case: str) -> None:
             flat = array(found[parameter["name"]]).ravel()
             start = parameter["offset_trainable"]
             np.testing.assert_array_equal(flat, buffer[start : start + flat.size])
-        assert [group.step for group in checkpoint.groups] == ([steps] if call["include_optimizer_state"] else [])
-        for group in checkpoint.groups:
-            assert list(group.states) == sorted(p["name"] for p in trainable)
+        assert checkpoint.has_optimizer == call["include_optimizer_state"]
+        if checkpoint.has_optimizer:
+            assert checkpoint.step == steps and list(checkpoint.moments) == sorted(p["name"] for p in trainable)
     assert saves
 
 
 def test_optimizer_state() -> None:
-    (group,) = read_checkpoint(GOLDEN / "mlp" / "checkpoint_after").groups
-    assert (group.name, group.step) == ("group0", 8)
-    assert group.initial_lr == np.float32(0.001)
-    state = group.states["fc1.weight"]
+    adam = read_checkpoint(GOLDEN / "mlp" / "checkpoint_after")
+    assert (adam.has_optimizer, adam.step, adam.initial_lr) == (True, 8, np.float32(0.001))
+    state = adam.moments["fc1.weight"]
     assert list(state) == ["momentum0", "momentum1"]
     assert state["momentum0"].shape == (16, 10)
     assert np.abs(array(state["momentum0"])).max() > 0
     assert array(state["momentum1"]).min() >= 0
-    (sgd,) = read_checkpoint(GOLDEN / "mlp_sgd_mse" / "checkpoint_after").groups
-    assert list(sgd.states) == ["b1", "b2", "w1", "w2"]
-    for state in sgd.states.values():
+    sgd = read_checkpoint(GOLDEN / "mlp_sgd_mse" / "checkpoint_after")
+    assert list(sgd.moments) == ["b1", "b2", "w1", "w2"]
+    for state in sgd.moments.values():
         assert list(state) == ["momentum0"]
         assert not np.any(array(state["momentum0"]))
 
@@ -109,14 +111,14 @@ def test_optimizer_state() -> None:
 def test_properties() -> None:
     checkpoint = read_checkpoint(GOLDEN / "scheduler_accumulation" / "checkpoint_after")
     assert checkpoint.properties == {"epoch": 4, "best": 0.625, "tag": "run-é1"}
-    assert checkpoint.groups[0].initial_lr == np.float32(0.04)
+    assert checkpoint.initial_lr == np.float32(0.04)
 
 
 def test_nominal_checkpoint() -> None:
     checkpoint = read_checkpoint(GOLDEN / "nominal" / "nominal_checkpoint")
     full = read_checkpoint(GOLDEN / "nominal" / "checkpoint")
     assert checkpoint.is_nominal
-    assert [t.name for t in checkpoint.requires_grad] == [t.name for t in full.requires_grad]
+    assert [t.name for t in checkpoint.trained] == [t.name for t in full.trained]
     assert [t.name for t in checkpoint.frozen] == [t.name for t in full.frozen]
     assert all(t.shape == () and not t.data for t in by_name(checkpoint).values())
     full.is_nominal = True
@@ -130,9 +132,9 @@ def test_round_trip(name: str) -> None:
     assert read_checkpoint(data) == checkpoint
     assert data == write_checkpoint(read_checkpoint(data), generated=True)
     saved = read_checkpoint(write_checkpoint(checkpoint))
-    assert [t.name for t in saved.requires_grad] == sorted(t.name for t in checkpoint.requires_grad)
+    assert [t.name for t in saved.trained] == sorted(t.name for t in checkpoint.trained)
     assert by_name(saved) == by_name(checkpoint)
-    assert (saved.groups, saved.properties) == (checkpoint.groups, checkpoint.properties)
+    assert optimizer_of(saved) == optimizer_of(checkpoint) and saved.properties == checkpoint.properties
 
 
 def test_source_may_be_any_buffer() -> None:
@@ -151,7 +153,7 @@ def test_source_may_be_any_buffer() -> None:
         read_checkpoint(data, limits={"file_bytes": 100})
 
 
-def sample() -> Checkpoint:
+def sample() -> SessionContents:
     def tensor(name: str, *shape: int, dtype: str = "float32") -> Tensor:
         values = np.arange(np.prod(shape), dtype=dtype) + 1
         return Tensor(name, dtype, shape, values.tobytes())
@@ -159,12 +161,14 @@ def sample() -> Checkpoint:
     def state(*shape: int) -> dict[str, Tensor]:
         return {name: tensor(name, *shape) for name in ("momentum0", "momentum1")}
 
-    return Checkpoint(
+    return SessionContents.of(
         [tensor("z.weight", 2, 3), tensor("a.bias", 3), tensor("scalar")],
         [tensor("frozen", 4, dtype="int64"), tensor("empty", 0, 5)],
-        False,
-        [OptimizerGroup("group0", 7, 0.25, {"z.weight": state(2, 3), "a.bias": state(3), "scalar": state()})],
-        {
+        has_optimizer=True,
+        step=7,
+        initial_lr=0.25,
+        moments={"z.weight": state(2, 3), "a.bias": state(3), "scalar": state()},
+        properties={
             "best": -0.0,
             "count": -(2**63),
             "name": "naïve ☃",
@@ -179,7 +183,7 @@ def test_every_kind_of_content_survives() -> None:
     checkpoint = sample()
     assert read_checkpoint(write_checkpoint(checkpoint, generated=True)) == checkpoint
     saved = read_checkpoint(write_checkpoint(checkpoint))
-    assert [t.name for t in saved.requires_grad] == ["a.bias", "scalar", "z.weight"]
+    assert [t.name for t in saved.trained] == ["a.bias", "scalar", "z.weight"]
     assert str(saved.properties["best"]) == "-0.0"
     assert [type(saved.properties[name]) for name in ("best", "count", "name")] == [float, int, str]
 
@@ -187,15 +191,14 @@ def test_every_kind_of_content_survives() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.frozen.append(c.requires_grad[0]), "'z.weight' occurs twice"),
-        (lambda c: setattr(c.requires_grad[0], "data", bytes(23)), "'z.weight'.*23 bytes"),
-        (lambda c: setattr(c.requires_grad[0], "dtype", "string"), "'string'"),
+        (lambda c: c.parameters.update({"": c.trained[0]}) or c.trainable.update({"": True}), "no name"),
+        (lambda c: setattr(c.trained[0], "data", bytes(23)), "'z.weight'.*23 bytes"),
+        (lambda c: setattr(c.trained[0], "dtype", "string"), "'string'"),
         (lambda c: c.properties.update(p=2**63), "property 'p'"),
         (lambda c: c.properties.update(p=1e39), "float32 cannot hold"),
         (lambda c: c.properties.update(p=[1]), "property 'p'"),
         (lambda c: c.properties.update({"": 1}), "no name"),
-        (lambda c: setattr(c.groups[0], "step", 2**63), "no int64"),
-        (lambda c: c.groups.append(c.groups[0]), "'group0' occurs twice"),
+        (lambda c: setattr(c, "step", 2**63), "no int64"),
     ],
 )
 def test_what_a_file_cannot_hold_is_refused(change, message: str) -> None:
@@ -251,7 +254,7 @@ def test_onnx_runtime_training_loads_what_is_written(tmp_path: Path, monkeypatch
 
 
 def assert_came_back(
-    checkpoint: Checkpoint, target: Path, values: dict[str, list[float]], properties: dict[str, Any]
+    checkpoint: SessionContents, target: Path, values: dict[str, list[float]], properties: dict[str, Any]
 ) -> None:
     """What is in the file that the library wrote, and what it told of the one that it read."""
     assert properties == {**checkpoint.properties, "rate": float(np.float32(0.1))}
@@ -259,11 +262,11 @@ def assert_came_back(
         np.testing.assert_array_equal(np.float32(values[name]), array(tensor).ravel())
     again = read_checkpoint(target)
     assert by_name(again) == by_name(checkpoint)
-    assert again.groups == checkpoint.groups
+    assert optimizer_of(again) == optimizer_of(checkpoint)
     assert again.properties == properties
 
 
-def write_beside(path: Path, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_beside(path: Path, checkpoint: SessionContents, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a checkpoint as if it was too large for one file."""
     with monkeypatch.context() as patch:
         patch.setattr(writer, "BESIDE_FROM", 0)
@@ -274,19 +277,18 @@ def test_a_large_checkpoint_has_its_tensors_in_a_second_file(tmp_path: Path, mon
     checkpoint = read_checkpoint(GOLDEN / "mlp" / "checkpoint_after")
     path = tmp_path / "c"
     write_beside(path, checkpoint, monkeypatch)
-    tensors = [*checkpoint.requires_grad, *checkpoint.frozen]
-    tensors += [t for group in checkpoint.groups for named in group.states.values() for t in named.values()]
+    tensors = [*checkpoint.parameters.values(), *(t for n in checkpoint.moments.values() for t in n.values())]
     large = [t for t in tensors if t.nbytes >= 64]
     assert len(large) < len(tensors), "a small one stays in the first file"
     assert (tmp_path / "c.data").stat().st_size == sum(t.nbytes for t in large)
     again = read_checkpoint(path)
-    assert by_name(again) == by_name(checkpoint) and again.groups == checkpoint.groups
+    assert by_name(again) == by_name(checkpoint) and optimizer_of(again) == optimizer_of(checkpoint)
     with pytest.raises(CheckpointError, match="lies in a file beside"):
         read_checkpoint(path.read_bytes())
     # Parts that fit in one file again become one.
     write_checkpoint_file(path, checkpoint)
     assert path.read_bytes() == write_checkpoint(checkpoint)
-    assert read_checkpoint(path).groups == checkpoint.groups
+    assert optimizer_of(read_checkpoint(path)) == optimizer_of(checkpoint)
 
 
 def test_a_crash_between_the_two_files_leaves_no_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,11 +310,11 @@ def test_a_crash_between_the_two_files_leaves_no_mixture(tmp_path: Path, monkeyp
 
 def test_what_is_too_large_for_bytes_says_to_give_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "INT32_MAX", 100)
-    with pytest.raises(LimitError, match="Save it to a path") as caught:
+    with pytest.raises(LimitError, match="Save it to a path"):
         write_checkpoint(sample())
-    page = vars(caught.value)[messages.PAGE_TEXT]
-    assert "path" not in page
-    assert "at most 100. Get the parameters with getContiguousParameters() or exportWeights()." in page
+    advice = r"at most 100\. Get the parameters with getContiguousParameters\(\) or exportWeights\(\)\."
+    with ARGUMENT.spelled_for_a_page(), pytest.raises(LimitError, match=advice):
+        write_checkpoint(sample())
 
 
 class TestWriteFileAtomically:
@@ -402,7 +404,7 @@ def test_data_of_any_length_is_aligned(size: int) -> None:
     held = Tensor("a", "uint8", (size,), data)
     elsewhere = LazyTensor("a", "uint8", (size,), lambda out: out.__setitem__(slice(None), data))
     other = Tensor("b", "uint8", (3,), b"xyz")
-    (file,) = {write_checkpoint(Checkpoint(frozen=[tensor, other])) for tensor in (held, elsewhere)}
+    (file,) = {write_checkpoint(SessionContents.of([], [tensor, other])) for tensor in (held, elsewhere)}
     found, other = read_checkpoint(file).frozen
     assert (bytes(found.data), bytes(other.data)) == (data, b"xyz")
     builder = flatbuffers.Builder(0)

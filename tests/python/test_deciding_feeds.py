@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 import trainweb
 from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.errors import UnsupportedError
+from trainweb.session.inference_session import InferenceSession
 from trainweb.training.arrays import to_numpy
-from trainweb.training.ort.inference_session import InferenceSession
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(3, 4) / 10
 

@@ -15,7 +15,8 @@ import pytest
 
 import trainweb
 from trainweb import errors, messages
-from trainweb.settings import OTHER_NAMES, camel_case
+from trainweb.settings import OTHER_NAMES
+from trainweb.spelling import camel_case
 
 ROOT = Path(__file__).parents[2]
 RAW = "https://raw.githubusercontent.com/trainweb/trainweb/main/"

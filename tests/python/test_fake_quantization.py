@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.conformance.models import make_model, normal
 
 from trainweb.artifacts import OptimType, build_artifacts
-from trainweb.training.session import TrainingSession
+from trainweb.session.training_session import TrainingSession
 from trainweb.training.state import CheckpointState
 
 RANGES = {np.int8: (-128, 127), np.uint8: (0, 255), np.int16: (-32768, 32767)}

@@ -15,8 +15,8 @@ import trainweb
 from trainweb.artifacts import LossType, OptimType, build_artifacts
 from trainweb.errors import ModelError, TrainwebError, UnsupportedError
 from trainweb.model.reader import read_model
+from trainweb.session.inference_session import InferenceSession
 from trainweb.training.arrays import to_numpy
-from trainweb.training.ort.inference_session import InferenceSession
 
 W = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
 X = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32)

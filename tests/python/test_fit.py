@@ -26,7 +26,7 @@ from trainweb.fit import Epoch, History, Progress, Run, Trainer
 from trainweb.fit import rows as rows_module
 from trainweb.fit import trainer as trainer_module
 from trainweb.ir.layout import STATE_STEP
-from trainweb.training.snapshot import Snapshot
+from trainweb.training.snapshot import open_snapshot
 
 from .sessions import artifacts, batch, session
 
@@ -527,7 +527,7 @@ def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps(tmp_path: P
     contents = trainweb.CheckpointStore(tmp_path).files.read("fit")
     steps = 0
     if contents is not None:
-        steps = json.loads(Snapshot.from_bytes(contents).metadata["position"])["optimizerSteps"]
+        steps = json.loads(open_snapshot(contents).metadata["position"])["optimizerSteps"]
     assert steps == {1: 0, 2: 2, 3: 2, 4: 4, 5: 4}[batches]
 
 

@@ -16,7 +16,7 @@ from trainweb import CheckpointStore
 from trainweb.data import Dataset
 from trainweb.errors import ModelError, ReleasedError
 from trainweb.fit import Run, Trainer
-from trainweb.training.session import TrainingSession
+from trainweb.session.training_session import TrainingSession
 
 from .test_fit import rows, session
 

@@ -270,13 +270,13 @@ def test_checkpoints_have_the_declared_type_in_place_and_resume_exactly(dtype: s
     model, given = classifier(dtype), feeds(dtype)
     files = build_artifacts(model, frozen_params=["first.bias"], loss="MSELoss", optimizer="AdamW")
     fresh = read_checkpoint(files.checkpoint)
-    assert [t.name for t in (*fresh.requires_grad, *fresh.frozen)] == ["first.weight", "second.weight", "first.bias"]
+    assert [t.name for t in (*fresh.trained, *fresh.frozen)] == ["first.weight", "second.weight", "first.bias"]
     source = weights_of(model)
-    for tensor in (*fresh.requires_grad, *fresh.frozen):
+    for tensor in (*fresh.trained, *fresh.frozen):
         assert tensor.dtype == dtype
         wanted = source[tensor.name].astype(np.float32).astype(DTYPES[dtype])
         assert bytes(tensor.data) == wanted.tobytes()
-    assert {t.dtype for t in read_checkpoint(files.nominal_checkpoint).requires_grad} == {dtype}
+    assert {t.dtype for t in read_checkpoint(files.nominal_checkpoint).trained} == {dtype}
     state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
     load, save = trainweb.CheckpointState.load_checkpoint, trainweb.CheckpointState.save_checkpoint
     with session_of(files, state) as session:
@@ -291,7 +291,7 @@ def test_checkpoints_have_the_declared_type_in_place_and_resume_exactly(dtype: s
         expected = session.get_contiguous_parameters()
     for data in (plain, whole):
         assert data is not None
-        assert {t.dtype for t in read_checkpoint(data).requires_grad} == {dtype}
+        assert {t.dtype for t in read_checkpoint(data).trained} == {dtype}
     with session_of(files, load(whole)) as session:
         session.train_step(given)
         session.optimizer_step()
@@ -363,7 +363,7 @@ def test_large_tensors_of_a_file_that_others_hold_are_named_with_their_conversio
     weight = graph.initializers["first.weight"]
     wide = converted(weight, "float32")
     assert isinstance(wide, ConvertedTensor) and wide.place is not None
-    assert (wide.place.store, wide.place.conversion) == ("file", (dtype, "float32"))
+    assert (wide.place.kind, wide.place.conversion) == ("file", (dtype, "float32"))
     assert converted(wide, dtype).place == weight.place  # type: ignore[attr-defined]
     expected = to_numpy(weight).astype(np.float32)
     np.testing.assert_array_equal(to_numpy(wide), expected)

@@ -10,7 +10,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from trainweb.artifacts import Artifacts, OptimType, build_artifacts
 from trainweb.artifacts.evidence import FOLDED, KIND, SIGNATURE, Decision
-from trainweb.training.session import TrainingSession
+from trainweb.session.training_session import TrainingSession
 from trainweb.training.state import CheckpointState
 
 RNG = np.random.default_rng(5)

@@ -285,7 +285,7 @@ def test_types_that_were_inferred_before_change_nothing(
     graph, accessor = add_loss(forward, "CrossEntropyLoss")
     former = accessor.inference()
     built = build_artifacts(forward, loss="CrossEntropyLoss", optimizer=None)
-    trained = [t.name for t in built.contents().requires_grad]
+    trained = [t.name for t in built.contents().trained]
     calls: list[str] = []
     infer = shapes.infer_outputs
 

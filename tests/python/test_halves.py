@@ -131,7 +131,7 @@ def test_files_have_the_weights_as_they_were(dtype: str) -> None:
         for name, value in values.items():
             assert frozen[name].dtype == dtype and bytes(frozen[name].data) == value.tobytes()
         # Values that 16 bits hold exactly are not there twice.
-        assert contents.resume is not None and set(contents.resume.parameters) == {"m.norm.weight"}
+        assert contents.is_exact and set(contents.exact) == {"m.norm.weight"}
         after = steps(session, 2)
         exported = session.export_model_for_inferencing(["logits"])
     written = {t.name: numpy_helper.to_array(t) for t in onnx.load_from_string(exported).graph.initializer}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
@@ -48,22 +49,20 @@ Imports = dict[str, set[str]]
 
 
 def python_imports() -> Imports:
-    """The imports of Python when a module is loaded, and the names of its types; not what a function asks for."""
+    """All imports of Python, within functions and of names of types, too. A package is its `__init__`."""
     source = ROOT / "py_src"
     files = {".".join(p.relative_to(source).with_suffix("").parts): p for p in source.rglob("*.py")}
-
-    def imported(path: Path) -> Iterator[str]:
-        body = ast.parse(path.read_text()).body
-        for types in body:  # if TYPE_CHECKING:
-            body = [*body, *(types.body if isinstance(types, ast.If) else [])]
-        for node in body:
-            if isinstance(node, ast.ImportFrom) and node.module:
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
-                yield node.module
-            elif isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
-
-    return {name: {m for m in imported(path) if m in files and m != name} for name, path in files.items()}
+    packages = {name.removesuffix(".__init__"): name for name in files if name.endswith(".__init__")}
+    found: Imports = {name: set() for name in files}
+    for name, path in files.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            targets = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                module = resolve_name("." * node.level + (node.module or ""), name.rpartition(".")[0])
+                inner = [f"{module}.{alias.name}" for alias in node.names]
+                targets = [full if full in files or full in packages else module for full in inner]
+            found[name] |= {packages.get(target, target) for target in targets} & files.keys() - {name}
+    return found
 
 
 def typescript_imports() -> Imports:
@@ -98,11 +97,15 @@ def test_no_files_or_folders_import_each_other_in_a_circle(language: str) -> Non
         TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
+ABOVE = ("api", "cli", "compat", "federated", "flower", "page", "session", "torch")
+"""Packages that stand on the core."""
+
+
 def test_the_core_loads_nothing_that_stands_on_it() -> None:
-    """docs/architecture.md names the packages that stand on the core, which loads them on demand only."""
-    above = ("trainweb.compat", "trainweb.flower", "trainweb.federated", "trainweb.torch", "trainweb.cli")
-    names_of_types = {"trainweb.__init__", "trainweb.training.session"}
+    """docs/architecture.md names the packages that stand on the core, and who loads them."""
+    above = tuple(f"trainweb.{name}" for name in ABOVE)
     found = {name for name, targets in python_imports().items() if any(t.startswith(above) for t in targets)}
+    names_of_types = {"trainweb.__init__"}
     assert {name for name in found if not name.startswith(above)} == names_of_types
 
 

@@ -14,8 +14,8 @@ from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.errors import UnsupportedError
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
-from trainweb.training.ort.inference_session import InferenceSession
-from trainweb.training.session import TrainingSession
+from trainweb.session.inference_session import InferenceSession
+from trainweb.session.training_session import TrainingSession
 from trainweb.training.state import CheckpointState
 
 SCORES = {"rows": normal(5, 3, seed=1), "images": normal(2, 3, 2, 2, seed=2)}

@@ -19,8 +19,8 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.floats import as_float32
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.model.lazy import LazyTensor, Place
+from trainweb.page.bundle import Blobs, _large_json
 from trainweb.training.arrays import from_numpy
-from trainweb.training.page.bundle import Blobs, _large_json
 
 SIZE = smol.Size(layers=2, width=256, heads=4, key_heads=4, hidden=512, vocabulary=4096)
 LARGE = 65_536

@@ -13,8 +13,8 @@ from onnx.reference import ReferenceEvaluator
 import trainweb
 from trainweb.artifacts import build_artifacts
 from trainweb.errors import ModelError, UnsupportedError
-from trainweb.training.ort.inference_session import InferenceSession
-from trainweb.training.session import TrainingSession
+from trainweb.session.inference_session import InferenceSession
+from trainweb.session.training_session import TrainingSession
 from trainweb.training.state import CheckpointState
 
 RNG = np.random.default_rng(0)

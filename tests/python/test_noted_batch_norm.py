@@ -8,7 +8,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tests.conformance.models import normal
 
 from trainweb.artifacts import OptimType, build_artifacts
-from trainweb.training.session import TrainingSession
+from trainweb.session.training_session import TrainingSession
 from trainweb.training.state import CheckpointState
 
 X, W = normal(6, 3, seed=1), normal(3, 2, seed=2)

@@ -9,7 +9,7 @@ from tests.conformance.models import make_model, normal
 
 from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.errors import GradientError
-from trainweb.training.session import TrainingSession
+from trainweb.session.training_session import TrainingSession
 from trainweb.training.state import CheckpointState
 
 TABLE = normal(6, 3, seed=1)

@@ -360,7 +360,7 @@ def test_checkpoints_are_saved_and_loaded_into_models(tmp_path: Path) -> None:
     trained = [numpy_helper.from_array(normal(3, 2, seed=7), "w")]
     onnxblock.save_checkpoint((trained, []), tmp_path / "checkpoint")
     read = read_checkpoint(tmp_path / "checkpoint")
-    assert [t.name for t in read.requires_grad] == ["w"] and not read.is_nominal
+    assert [t.name for t in read.trained] == ["w"] and not read.is_nominal
     model = base_model()
     assert onnxblock.load_checkpoint_to_model(tmp_path / "checkpoint", model) is model
     np.testing.assert_array_equal(numpy_helper.to_array(model.graph.initializer[0]), normal(3, 2, seed=7))

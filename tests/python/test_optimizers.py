@@ -88,9 +88,9 @@ def test_training_resumes_from_a_checkpoint_with_its_moments(name: str) -> None:
         saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
         assert saved is not None
         expected = continued(s)
-    (group,) = read_checkpoint(saved).groups
-    assert all(sorted(states) == moments for states in group.states.values())
-    assert bool(group.states) == bool(moments)
+    contents = read_checkpoint(saved)
+    assert all(sorted(named) == moments for named in contents.moments.values())
+    assert contents.has_optimizer and bool(contents.moments) == bool(moments)
     with session(optimizer=name, checkpoint=saved) as s:
         np.testing.assert_array_equal(continued(s), expected)
 
@@ -112,8 +112,8 @@ def test_a_checkpoint_without_a_moment_that_the_optimizer_needs_is_refused() -> 
         saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
     # As files of onnxruntime-training are, which do not say of which optimizer they are.
     unnamed = read_checkpoint(saved)
-    assert unnamed.resume is not None and unnamed.resume.optimizer == "Lion"
-    unnamed.resume.optimizer = ""
+    assert unnamed.is_exact and unnamed.optimizer == "Lion"
+    unnamed.optimizer = ""
     saved = write_checkpoint(unnamed)
     with pytest.raises(CheckpointError, match="no momentum1 for"), session(optimizer="AdamW", checkpoint=saved):
         pass

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, build_artifacts
 from trainweb.errors import ModelError, UnsupportedError
-from trainweb.training.session import TrainingSession
+from trainweb.session.training_session import TrainingSession
 from trainweb.training.state import CheckpointState
 
 Values = list[tuple[str, int, list[Any]]]

@@ -19,7 +19,7 @@ from trainweb.artifacts import builder
 from trainweb.artifacts.evidence import SIGNATURE, Evidence
 from trainweb.artifacts.recover import recover_parameters
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from trainweb.checkpoint import SessionContents, read_checkpoint, write_checkpoint
 from trainweb.errors import LimitError, TrainwebError
 from trainweb.model import read_model, remote, write_model
 from trainweb.model.checks import Limits
@@ -27,8 +27,8 @@ from trainweb.model.graph import Tensor
 from trainweb.model.lazy import LazyTensor
 from trainweb.model.remote import RemoteTensor
 from trainweb.onnxblock import protos
+from trainweb.page import bridge
 from trainweb.training.models import SessionModels
-from trainweb.training.page import bridge
 
 from .remote_files import Host
 
@@ -86,7 +86,7 @@ def test_a_checkpoint_is_the_same(path: Path, low: None) -> None:
     data = path.read_bytes()
     found, wanted = read_checkpoint(Host().open(data)), read_checkpoint(data)
     assert write_checkpoint(found) == write_checkpoint(wanted)
-    pairs = zip((*found.requires_grad, *found.frozen), (*wanted.requires_grad, *wanted.frozen), strict=True)
+    pairs = zip((*found.trained, *found.frozen), (*wanted.trained, *wanted.frozen), strict=True)
     for tensor, other in pairs:
         assert isinstance(tensor, LazyTensor) == (not wanted.is_nominal and other.nbytes >= 64)
 
@@ -100,8 +100,8 @@ def test_large_data_is_not_read() -> None:
     at = weights.place.offset
     assert model[at : at + weights.nbytes] == (np.arange(2**21, dtype=np.float32) / 1024).tobytes()
     assert host.seen(1).sum() < 3 * 2**16
-    checkpoint = write_checkpoint(Checkpoint([Tensor("w", "float32", (2**21,), weights.data)]))
-    (tensor,) = read_checkpoint(host.open(checkpoint)).requires_grad
+    checkpoint = write_checkpoint(SessionContents.of([Tensor("w", "float32", (2**21,), weights.data)]))
+    (tensor,) = read_checkpoint(host.open(checkpoint)).trained
     assert isinstance(tensor, RemoteTensor) and bytes(tensor.data) == weights.data
     assert host.seen(2).sum() == len(checkpoint)  # by `data`, which reads all of it anew
 

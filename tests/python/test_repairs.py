@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, helper
 from tests.conformance.models import make_model, normal
 
-from trainweb.training.ort.inference_session import InferenceSession
+from trainweb.session.inference_session import InferenceSession
 
 X, UPDATES = normal(5, 3, seed=1), normal(4, 3, seed=2)
 WORDS = np.array([0, 2, 0, 4])

@@ -18,7 +18,7 @@ from tests.python.sessions import snapshot
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
-from trainweb.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from trainweb.checkpoint import SessionContents, read_checkpoint, write_checkpoint
 from trainweb.errors import CheckpointError
 
 ORT_PYTHON = os.environ.get("TRAINWEB_ORT_PYTHON", "")
@@ -96,21 +96,19 @@ def outcome(s: trainweb.TrainingSession, steps: list[Any]) -> tuple[list[bytes],
     return results, (found, bytes(state))
 
 
-def change_rate(checkpoint: Checkpoint, value: float) -> None:
-    assert checkpoint.resume is not None
-    checkpoint.resume.learning_rate = value
+def change_rate(checkpoint: SessionContents, value: float) -> None:
+    checkpoint.learning_rate = value
 
 
-def change_schedule(checkpoint: Checkpoint, value: tuple[int, int]) -> None:
-    assert checkpoint.resume is not None
-    checkpoint.resume.schedule = value
+def change_schedule(checkpoint: SessionContents, value: tuple[int, int]) -> None:
+    checkpoint.schedule = value
 
 
-def change_start(checkpoint: Checkpoint, value: float) -> None:
-    checkpoint.groups[0].initial_lr = value
+def change_start(checkpoint: SessionContents, value: float) -> None:
+    checkpoint.initial_lr = value
 
 
-WORDS: list[tuple[Callable[[Checkpoint, Any], None], Any, Any, str]] = [
+WORDS: list[tuple[Callable[[SessionContents, Any], None], Any, Any, str]] = [
     (change_rate, 0.5, math.nan, "state.learningRate"),
     (change_rate, 0.0, -0.5, "state.learningRate"),
     (change_start, 0.25, -0.25, "state.initialLr"),
@@ -120,7 +118,7 @@ WORDS: list[tuple[Callable[[Checkpoint, Any], None], Any, Any, str]] = [
 
 @pytest.mark.parametrize(("change", "good", "bad", "field"), WORDS)
 def test_a_state_that_no_session_has_is_refused(
-    made: Artifacts, change: Callable[[Checkpoint, Any], None], good: Any, bad: Any, field: str
+    made: Artifacts, change: Callable[[SessionContents, Any], None], good: Any, bad: Any, field: str
 ) -> None:
     with open_session(made, made.checkpoint) as s:
         s.train_step(feeds(0))
@@ -166,9 +164,9 @@ def test_a_state_that_is_loaded_and_saved_loses_nothing(made: Artifacts) -> None
     assert saved is not None
     state = trainweb.CheckpointState.load_checkpoint(saved)
     assert trainweb.CheckpointState.save_checkpoint(state, include_optimizer_state=True) == saved
-    assert set(read_checkpoint(saved).resume.gradients) == {"w1", "w2", "bn.scale", "bn.bias"}  # type: ignore[union-attr]
+    assert set(read_checkpoint(saved).gradients) == {"w1", "w2", "bn.scale", "bn.bias"}
     plain = trainweb.CheckpointState.save_checkpoint(state)
-    assert plain is not None and read_checkpoint(plain).resume is None
+    assert plain is not None and not read_checkpoint(plain).is_exact
 
 
 def test_a_seed_that_is_set_after_resuming_counts(made: Artifacts) -> None:
@@ -199,7 +197,7 @@ def test_what_cannot_be_resumed_is_refused(made: Artifacts, change: Any, text: s
         saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
     assert saved is not None
     content = read_checkpoint(saved)
-    change(content.resume)
+    change(content)
     with pytest.raises(CheckpointError, match=text):
         open_session(made, write_checkpoint(content))
 
@@ -243,7 +241,7 @@ def test_onnx_runtime_goes_on_from_it_and_leaves_out_what_it_does_not_know(made:
     values, properties = json.loads(done.stdout)
     assert values == expected and properties == {"epoch": 1}
     source, target = (read_checkpoint(tmp_path / name) for name in ("source", "target"))
-    assert source.resume is not None and source.resume.gradients and target.resume is None
-    assert (source.groups[0].step, target.groups[0].step) == (1, 2)
+    assert source.is_exact and source.gradients and not target.is_exact
+    assert (source.step, target.step) == (1, 2)
     with open_session(made, (tmp_path / "target").read_bytes()) as s:
-        assert s.core.state.optimizer.step == 2 and s.get_learning_rate() == np.float32(0.001)
+        assert s.core.state.holder.contents().step == 2 and s.get_learning_rate() == np.float32(0.001)

@@ -135,10 +135,10 @@ def test_looking_inside_a_session() -> None:
         state = s.core.state
         assert s.parameter_names() == ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
         assert s.parameter_names(trainable_only=True) == ["fc1.weight", "fc2.weight", "fc2.bias"]
-        assert s.step_count() == state.optimizer.step == 1
+        assert s.step_count() == state.holder.contents().step == 1
         np.testing.assert_array_equal(s.get_gradient("fc2.bias"), state.parameters["fc2.bias"].grad)
         moments = s.get_moments("fc2.bias")
-        saved = state.optimizer.moments["fc2.bias"]
+        saved = state.holder.contents().moments["fc2.bias"]
         assert {n: m.tobytes() for n, m in moments.items()} == {n: bytes(t.data) for n, t in saved.items()}
         assert list(moments) == ["momentum0", "momentum1"] and s.get_moments("fc1.bias") == {}
         for name in ("fc1.bias", "nope"):

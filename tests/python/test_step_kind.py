@@ -11,7 +11,7 @@ import pytest
 
 from trainweb import CheckpointState, TrainingSession
 from trainweb.ir.shapes import TensorType
-from trainweb.training.page.bundle import make_bundle
+from trainweb.page.bundle import make_bundle
 from trainweb.training.step_kind import EVAL, TRAIN, StepKind, tokens_kind
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def test_a_bundle_names_its_plans_as_before() -> None:
     with TrainingSession(state, *models) as session:
         core = session.core
     feeds = {"x": TensorType("float32", (8, 10)), "labels": TensorType("int64", (8,))}
-    bundle = make_bundle(core.models, state.lent(), {}, [feeds], None, [{"type": "topK", "k": 3}, "accuracy"])
+    bundle = make_bundle(core.models, state.lent(), [feeds], None, [{"type": "topK", "k": 3}, "accuracy"])
     length = int.from_bytes(bundle[12:16], "little")
     plans = json.loads(bundle[64 : 64 + length])["plans"]
     compared = json.dumps([*core.models.own.pair(None, None), METRICS[2]], separators=(",", ":"))

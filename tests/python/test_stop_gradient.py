@@ -11,8 +11,8 @@ from tests.conformance.models import make_model, normal
 
 from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.errors import ModelError
-from trainweb.training.debug.check import check
-from trainweb.training.session import TrainingSession
+from trainweb.session.check import check
+from trainweb.session.training_session import TrainingSession
 from trainweb.training.state import CheckpointState
 
 W, V = normal(3, 2, seed=1), normal(2, 2, seed=2)

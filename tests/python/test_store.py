@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from trainweb.data import Dataset
 from trainweb.errors import CheckpointError, StorageError
 from trainweb.fit import History, Run, Trainer
 from trainweb.fit import rows as rows_module
+from trainweb.fit.trainer import start
 
 from .sessions import error_of, session
 from .test_fit import rows
@@ -47,8 +49,8 @@ def fitted(
     data: Any, folder: Path, every: int | None, ends_at: int | None, **options: Any
 ) -> tuple[dict[str, Any], History] | None:
     """The results of a fit, or None when it is ended before this many optimizer steps."""
-    with session() as s:
-        update, count = s.optimizer_step, 0
+    with session() as s, patch.object(rows_module.RowBatches, "serves", return_value=False):
+        update, count = s.core.optimizer_step, 0
 
         def step() -> None:
             nonlocal count
@@ -57,7 +59,7 @@ def fitted(
             update()
             count += 1
 
-        s.optimizer_step = step  # type: ignore[method-assign, assignment]
+        s.core.optimizer_step = step  # type: ignore[method-assign, assignment]
         checkpoint = {"store": folder, "name": "run", "every": every}
         try:
             history = Trainer(s).fit(data, epochs=3, progress=False, checkpoint=checkpoint, **options)
@@ -139,8 +141,8 @@ def test_a_stopped_fit_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pyt
         Trainer(s).fit(rows(20), epochs=2, batch_size=4, progress=False)
         expected = s.get_contiguous_parameters(False).tobytes()
     with session() as s:
-        run = Trainer(s)
-        found, events = run._start(rows(20), {"epochs": 2, "batch_size": 4, "progress": False, "checkpoint": data})
+        options = {"epochs": 2, "batch_size": 4, "progress": False, "checkpoint": data}
+        found, events = start(s.core, rows(20), options)
         for k, _ in enumerate(events):
             if k == 2:
                 found.stop()

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from trainweb.artifacts import LossType, OptimType, build_artifacts
 from trainweb.errors import TrainwebError
 from trainweb.model.reader import read_model
-from trainweb.training.session import TrainingSession
+from trainweb.session.training_session import TrainingSession
 from trainweb.training.state import CheckpointState
 
 

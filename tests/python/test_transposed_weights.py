@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.artifacts.evidence import FOLDED, SIGNATURE
-from trainweb.training.session import TrainingSession
+from trainweb.session.training_session import TrainingSession
 from trainweb.training.state import CheckpointState
 
 from .test_safetensors_beside import file_of

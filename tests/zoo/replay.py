@@ -16,7 +16,7 @@ from trainweb.errors import TrainwebError
 from trainweb.onnxblock.blocks import Block
 from trainweb.onnxblock.loss import CrossEntropyLoss
 from trainweb.onnxblock.optim import AdamW
-from trainweb.training.session import TrainingSession
+from trainweb.session.training_session import TrainingSession
 from trainweb.training.state import CheckpointState
 
 NOISE = 8

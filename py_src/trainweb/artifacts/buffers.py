@@ -14,6 +14,7 @@ from trainweb.errors import ModelError
 from trainweb.model.graph import TORCH, Graph, Node
 from trainweb.onnxblock.models import TRAINED_DTYPE
 from trainweb.onnxblock.transforms import all_statistics, prune
+from trainweb.spelling import ARGUMENT
 
 _MUTATION = re.compile(r"^\s*(\S+): BUFFER_MUTATION target='([^']+)'", re.MULTILINE)
 _STATISTICS = re.compile(r"(.*\.)?(running_mean|running_var|num_batches_tracked)")
@@ -75,7 +76,7 @@ def buffer_updates(graph: Graph, settled: Collection[str]) -> dict[str, str]:
             raise _lost(name, f"it is {tensor.dtype}, which no step can change: make it an input of the module.")
         if name in recorded and recorded[name] not in made:
             why = "the file does not hold what it becomes: have forward read it after the change. "
-            raise _lost(name, f"{why}To train with what it holds now, name it in frozen_params.")
+            raise _lost(name, f"{why}To train with what it holds now, name it in {ARGUMENT.frozen_params}.")
         if name in recorded:
             updates[name] = recorded[name]
         elif not recorded and _is_iterated(live, name):

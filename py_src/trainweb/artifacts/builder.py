@@ -16,7 +16,7 @@ from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.artifacts.remarks import remark_on_file, remark_on_loss, remark_on_norms
 from trainweb.artifacts.untie import forget_calls
-from trainweb.checkpoint import Checkpoint, Resume, write_checkpoint, write_file_atomically
+from trainweb.checkpoint import SessionContents, write_checkpoint, write_file_atomically
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import all_nodes, unsupported_nodes
 from trainweb.errors import ModelError, UnknownNameError, UnsupportedError
@@ -43,6 +43,7 @@ from trainweb.onnxblock.training import ForwardBlock
 from trainweb.onnxblock.transforms import constants_to_initializers, prune
 from trainweb.ops.frame.functions import write_interchangeable
 from trainweb.settings import Number, Sizes, make
+from trainweb.spelling import ARGUMENT
 
 BATCH_NORM = ("train", "as_exported")
 RATE = Number(least=0, most=float.fromhex("0x1.fffffep127"))
@@ -155,10 +156,12 @@ class Artifacts:
         """The parameters, in float32."""
         return [*self._parameters[0], *self._parameters[1]]
 
-    def contents(self, *, nominal: bool = False) -> Checkpoint:
+    def contents(self, *, nominal: bool = False) -> SessionContents:
         """Return the contents of the (nominal) checkpoint."""
-        resume = None if self.learning_rate is None else Resume(learning_rate=self.learning_rate)
-        return replace(generated_checkpoint(*self._parameters, nominal=nominal), resume=resume)
+        contents = generated_checkpoint(*self._parameters, nominal=nominal)
+        if self.learning_rate is None:
+            return contents
+        return replace(contents, is_exact=True, learning_rate=self.learning_rate)
 
     def write(self, directory: Any, prefix: str = "", *, nominal: bool = False) -> None:
         """Write the files under their usual names after `prefix` into a directory that exists.
@@ -361,7 +364,7 @@ def _refuse_unsupported(ort_format: bool, custom_op_library: Any, batch_norm: st
     if custom_op_library is not None:
         raise UnsupportedError("Custom operator libraries are native code, which a page cannot run.")
     if batch_norm is not None and batch_norm not in BATCH_NORM:
-        raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
+        raise ModelError(f"{ARGUMENT.batch_norm} is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
 
 
 def _check_beside(optimizer: OptimizerLike, beside: Mapping[str, Any]) -> None:
@@ -452,9 +455,9 @@ def _check_stopped(graph: Graph, stopped: Sequence[str]) -> None:
     known = set(graph.names())
     for name in stopped:
         if name not in known:
-            raise ModelError(f"stop_gradient: the model has no tensor {name!r}.")
+            raise ModelError(f"{ARGUMENT.stop_gradient}: the model has no tensor {name!r}.")
         if name == graph.outputs[0].name:
-            raise ModelError(f"stop_gradient: {name!r} is the loss; nothing would be trained.")
+            raise ModelError(f"{ARGUMENT.stop_gradient}: {name!r} is the loss; nothing would be trained.")
 
 
 def add_loss(
@@ -556,7 +559,7 @@ def _name_list(names: Sequence[str] | None, argument: str) -> list[str]:
     if names is None:
         return []
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise ModelError(f"{argument} must be a list of names, not {names!r:.80}.")
+        raise ModelError(f"{ARGUMENT[argument]} must be a list of names, not {names!r:.80}.")
     return list(names)
 
 
@@ -565,8 +568,7 @@ def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
     names = [value.name for value in graph.outputs]
     if not isinstance(loss, (LossType, str, Mapping)) or len(names) == (made := _made_loss(loss)).n_inputs:
         return None
-    text: str = messages.LOSS_INPUTS.text
-    return text.format(loss=type(made).__name__, n=made.n_inputs, names=", ".join(names))
+    return messages.LOSS_INPUTS.fill(loss=type(made).__name__, n=made.n_inputs, names=", ".join(names))
 
 
 def _made_loss(loss: LossType | str | Mapping[str, Any]) -> losses.Loss:

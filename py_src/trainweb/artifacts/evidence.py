@@ -19,6 +19,7 @@ from trainweb.model import calls
 from trainweb.model.calls import call_of
 from trainweb.model.floats import ABOUT_SHAPES
 from trainweb.model.graph import FX_NODE, SCOPES, TORCH, Graph, Node, Tensor, Value
+from trainweb.spelling import ARGUMENT
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
@@ -179,7 +180,7 @@ class Evidence:
         if name in self._outside:
             reason = (
                 "recorded as a parameter, but not read by its module, as where that is called under torch.no_grad(), "
-                "which no file says: then write detach() instead, or name it in frozen_params"
+                f"which no file says: then write detach() instead, or name it in {ARGUMENT.frozen_params}"
             )
             return Decision(name, True, reason, doubtful=True)
         if KIND in notes:

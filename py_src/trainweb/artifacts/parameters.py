@@ -14,6 +14,7 @@ from trainweb.model.graph import Graph, Tensor
 from trainweb.onnxblock.models import TRAINED_DTYPE
 from trainweb.ops.frame.shapes import ShapeInference
 from trainweb.settings import matching
+from trainweb.spelling import ARGUMENT
 
 UNSETTLED = "The file does not settle what is a parameter"
 """Beginning of the warning that names doubtful tensors."""
@@ -88,7 +89,7 @@ def select_parameters(
     evidence = Evidence(graph, constants)
     named = set(frozen)
     decisions = [
-        Decision(t.name, False, "named in frozen_params") if t.name in named else evidence.decide(t)
+        Decision(t.name, False, f"named in {ARGUMENT.frozen_params}") if t.name in named else evidence.decide(t)
         for t in candidates
         if t.name in reached or t.name in named
     ]
@@ -142,9 +143,10 @@ def _with_detaches(chosen: Selection, graph: Graph, reached: set[str], stopped: 
 def _as_named(
     constants: dict[str, Tensor], initializers: dict[str, Tensor], trainable: list[str], frozen: list[str]
 ) -> list[Decision]:
-    reasons = dict.fromkeys(frozen, (False, "named in frozen_params"))
-    reasons |= dict.fromkeys(trainable, (True, "named in requires_grad"))
-    others = {name: (False, "not named in requires_grad") for name, t in initializers.items() if _is_float(t)}
+    reasons = dict.fromkeys(frozen, (False, f"named in {ARGUMENT.frozen_params}"))
+    reasons |= dict.fromkeys(trainable, (True, f"named in {ARGUMENT.requires_grad}"))
+    not_named = False, f"not named in {ARGUMENT.requires_grad}"
+    others = {name: not_named for name, t in initializers.items() if _is_float(t)}
     every = {**others, **reasons}
     return [Decision(name, *every[name]) for name in constants if name in every]
 
@@ -158,7 +160,7 @@ def _warn(decisions: Iterable[Decision]) -> None:
     more = f"; and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
     warn(
         f"{UNSETTLED}: {'; '.join(said[:_NAMED])}{more}. Name what is to be "
-        "trained in requires_grad, or what is not in frozen_params; trainweb.check() lists all."
+        f"trained in {ARGUMENT.requires_grad}, or what is not in {ARGUMENT.frozen_params}; trainweb.check() lists all."
     )
 
 
@@ -175,15 +177,15 @@ def _expand(
     """
     patterns = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(patterns, Iterable):
-        raise TypeError(f"'{argument}' must be names of parameters, got {type(patterns).__name__}.")
+        raise TypeError(f"'{ARGUMENT[argument]}' must be names of parameters, got {type(patterns).__name__}.")
     found: set[str] = set()
     for pattern in patterns:
         names = _matches(pattern, initializers)
         lost = _LOST if matching(pattern, listed) else ""
         if not names and not (lost and argument == "frozen_params"):
             raise ModelError(
-                f"Node arg {pattern:.80} is not found. In {argument}, it is neither an initializer nor a regular "
-                f"expression for one; there are {_some(list(initializers))}.{lost}"
+                f"Node arg {pattern:.80} is not found. In {ARGUMENT[argument]}, it is neither an initializer nor a "
+                f"regular expression for one; there are {_some(list(initializers))}.{lost}"
             )
         found.update(names)
     return [name for name in initializers if name in found]
@@ -191,7 +193,8 @@ def _expand(
 
 def _matches(pattern: str, initializers: dict[str, Tensor]) -> list[str]:
     if not isinstance(pattern, str):
-        raise ModelError(f"Parameters, of requires_grad or frozen_params, are given by name, not {pattern!r:.80}.")
+        where = f"{ARGUMENT.requires_grad} or {ARGUMENT.frozen_params}"
+        raise ModelError(f"Parameters, of {where}, are given by name, not {pattern!r:.80}.")
     found = matching(pattern, initializers)
     return found if found == [pattern] else [n for n in found if initializers[n].dtype == TRAINED_DTYPE]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainweb.model.graph import SMOOTHING, Graph, Node, Tensor
 from trainweb.onnxblock.transforms import retrained_norms
+from trainweb.spelling import ARGUMENT
 
 _ACTIVATED = {
     "CrossEntropyLoss": "Softmax",
@@ -26,11 +27,6 @@ _NOT_LOG_PROBABILITIES = {"Gemm", "MatMul", "Conv", "Softmax"}
 """Operators whose results are scores or probabilities, where KLDivLoss takes log-probabilities."""
 _MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast", "Normalizer"}
 """Operators that leave numbers as they are; Normalizer does it to probabilities."""
-
-IN_VAIN = (
-    "changes no node: the file has no BatchNormalization in inference mode whose scale or bias is trained. Nodes in "
-    "training mode stay in it, unless frozen_params names their running mean and variance."
-)
 
 
 def remark_on_file(graph: Graph, constants: Mapping[str, Tensor]) -> list[str]:
@@ -86,13 +82,19 @@ def remark_on_norms(
     """
     found = retrained_norms(graph, trainable, batch_norm and "train", held)
     if batch_norm is not None:
-        return [] if found else [f"batch_norm={batch_norm!r} {IN_VAIN}"]
+        in_vain = (
+            f"{ARGUMENT.batch_norm}={batch_norm!r} changes no node: the file has no BatchNormalization in inference "
+            "mode whose scale or bias is trained. Nodes in training mode stay in it, unless "
+            f"{ARGUMENT.frozen_params} names their running mean and variance."
+        )
+        return [] if found else [in_vain]
     if not found:
         return []
     nodes = f"{found} BatchNormalization node{' is' if found == 1 else 's are'}"
     return [
         f"{nodes} in inference mode in this file. Training normalizes by the statistics of each batch: "
-        "batch_norm='as_exported' keeps those of the file, batch_norm='train' says that this is meant."
+        f"{ARGUMENT.batch_norm}='as_exported' keeps those of the file, {ARGUMENT.batch_norm}='train' says that this is "
+        "meant."
     ]
 
 
@@ -110,7 +112,7 @@ def remark_on_loss(graph: Graph, loss: Any, names: Iterable[str]) -> list[str]:
         if node is not None and node.op_type == operator:
             remarks.append(
                 f"{name} takes scores and applies {operator} itself, but {output!r} went through {node} already. "
-                f"Give it the scores: loss_input_names=[{node.inputs[0]!r}]."
+                f"Give it the scores: {ARGUMENT.loss_input_names}=[{node.inputs[0]!r}]."
             )
         elif node is not None and not operator and node.op_type in _NOT_LOG_PROBABILITIES:
             remarks.append(

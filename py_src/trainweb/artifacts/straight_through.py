@@ -13,6 +13,7 @@ from trainweb.artifacts.evidence import SIGNATURE, Decision
 from trainweb.autodiff.gradient import influenced
 from trainweb.model.floats import ABOUT_SHAPES
 from trainweb.model.graph import Graph, Node
+from trainweb.spelling import ARGUMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def _doubtful(detour: Detour) -> Decision:
     if detour.is_difference:
         reason = (
             "what it subtracts is added to it, as gradients go straight through where it is detached, which the file "
-            "does not say: name it in stop_gradient, or export with dynamo=True and optimize=False"
+            f"does not say: name it in {ARGUMENT.stop_gradient}, or export with dynamo=True and optimize=False"
         )
     else:
         reason = (

@@ -1,14 +1,12 @@
 """The checkpoint file of ONNX Runtime training."""
 
-from .content import Checkpoint, OptimizerGroup, Resume
+from .contents import SessionContents
 from .files import write_file_atomically
 from .reader import read_checkpoint
 from .writer import checkpoint_parts, write_checkpoint, write_checkpoint_file
 
 __all__ = [
-    "Checkpoint",
-    "OptimizerGroup",
-    "Resume",
+    "SessionContents",
     "checkpoint_parts",
     "read_checkpoint",
     "write_checkpoint",

@@ -1,4 +1,4 @@
-"""Checkpoint file -> `Checkpoint`. The file is untrusted."""
+"""Checkpoint file -> `SessionContents`. The file is untrusted."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from ..model.flatbuffer import Buffer, Table
 from ..model.graph import ITEM_SIZE, Tensor
 from ..model.reader import load_bytes
 from ..model.remote import RangedFile, RemoteRange, tensor_of
-from .content import Checkpoint, OptimizerGroup, Property, Resume
+from .contents import Property, SessionContents
 
 IDENTIFIER = b"ODTC"
 VERSION = 2
 """Written by ONNX Runtime training 1.17 to 1.19, and here."""
 
+GROUP = "group0"
+"""Name of the one optimizer group."""
+
 T = TypeVar("T")
 
 
-def read_checkpoint(source: Any, *, limits: Limits | Mapping[str, int] | None = None) -> Checkpoint:
+def read_checkpoint(source: Any, *, limits: Limits | Mapping[str, int] | None = None) -> SessionContents:
     """Read a checkpoint.
 
     Parameters
@@ -38,7 +41,7 @@ def read_checkpoint(source: Any, *, limits: Limits | Mapping[str, int] | None = 
 
     Returns
     -------
-    Checkpoint
+    SessionContents
         Its tensors are views of the bytes of the file; large ones of a RangedFile stay there.
 
     Raises
@@ -83,7 +86,7 @@ class _FileBeside:
             os.close(self._descriptor)
 
 
-def _read(data: bytes | memoryview | RangedFile, beside: _FileBeside | None) -> Checkpoint:
+def _read(data: bytes | memoryview | RangedFile, beside: _FileBeside | None) -> SessionContents:
     try:
         buffer = Buffer(data, "checkpoint", CheckpointError)
         if buffer.identifier != IDENTIFIER:
@@ -102,19 +105,24 @@ def _read(data: bytes | memoryview | RangedFile, beside: _FileBeside | None) -> 
     nominal = module.scalar(2, "?", False, "the nominal flag")
     if not module.scalar(3, "?", False, "the external data flag"):
         beside = None
-    checkpoint = Checkpoint(
-        list(_parameters(module, 0, "trainable parameter", nominal, beside)),
-        list(_parameters(module, 1, "frozen parameter", nominal, beside)),
-        nominal,
+    contents = SessionContents.of(
+        _parameters(module, 0, "trainable parameter", nominal, beside),
+        _parameters(module, 1, "frozen parameter", nominal, beside),
+        is_nominal=nominal,
     )
-    _unique((t.name for t in (*checkpoint.requires_grad, *checkpoint.frozen)), "parameters")
-    checkpoint.groups = [_group(table, beside) for table in root.tables(2, "optimizer group") or ()]
-    _unique((group.name for group in checkpoint.groups), "optimizer groups")
+    groups = list(root.tables(2, "optimizer group") or ())
+    names = [_name(table) for table in groups]
+    if names not in ([], [GROUP]):
+        raise CheckpointError(
+            f"the checkpoint has the optimizer groups {', '.join(map(repr, names)):.200}; only {GROUP!r} is known"
+        )
+    for table in groups:
+        _read_optimizer(contents, table, beside)
     bag = root.table(3, "the property bag")
-    checkpoint.properties = _properties(bag) if bag else {}
-    table = root.table(4, "the state to resume from")
-    checkpoint.resume = _resume(table, beside) if table else None
-    return checkpoint
+    contents.properties = _properties(bag) if bag else {}
+    if (exact := root.table(4, "the state to resume from")) is not None:
+        _read_exact(contents, exact, beside)
+    return contents
 
 
 def _unique(names: Iterable[str], what: str) -> None:
@@ -184,27 +192,25 @@ def _tensor(table: Table, beside: _FileBeside | None) -> Tensor:
     return tensor_of(name, dtype, shape, data)
 
 
-def _group(table: Table, beside: _FileBeside | None) -> OptimizerGroup:
-    group = OptimizerGroup(
-        _name(table),
-        table.scalar(1, "q", 0, f"step of {table.what}"),
-        table.scalar(2, "f", 0.0, f"initial learning rate of {table.what}"),
-    )
-    if group.step < 0:
-        raise CheckpointError(f"optimizer group {group.name!r} has step {group.step}, which is negative")
-    if not math.isfinite(group.initial_lr):
-        raise CheckpointError(f"optimizer group {group.name!r} has initial learning rate {group.initial_lr}")
-    for entry in table.tables(3, f"state of group {group.name!r}: parameter") or ():
+def _read_optimizer(contents: SessionContents, table: Table, beside: _FileBeside | None) -> None:
+    contents.has_optimizer = True
+    contents.step = table.scalar(1, "q", 0, f"step of {table.what}")
+    contents.initial_lr = table.scalar(2, "f", 0.0, f"initial learning rate of {table.what}")
+    if contents.step < 0:
+        raise CheckpointError(f"optimizer group {GROUP!r} has step {contents.step}, which is negative")
+    if not math.isfinite(contents.initial_lr):
+        raise CheckpointError(f"optimizer group {GROUP!r} has initial learning rate {contents.initial_lr}")
+    for entry in table.tables(3, f"state of group {GROUP!r}: parameter") or ():
         parameter = _name(entry)
-        if parameter in group.states:
-            raise CheckpointError(f"optimizer group {group.name!r} has two states for parameter {parameter!r}")
+        if parameter in contents.moments:
+            raise CheckpointError(f"optimizer group {GROUP!r} has two states for parameter {parameter!r}")
         tensors = [_tensor(t, beside) for t in entry.tables(1, f"momentum of {parameter!r}:") or ()]
         _unique((tensor.name for tensor in tensors), f"momentums of {parameter!r}")
-        group.states[parameter] = {tensor.name: tensor for tensor in tensors}
-    return group
+        contents.moments[parameter] = {tensor.name: tensor for tensor in tensors}
 
 
-def _resume(table: Table, beside: _FileBeside | None) -> Resume:
+def _read_exact(contents: SessionContents, table: Table, beside: _FileBeside | None) -> None:
+    contents.is_exact = True
     present = table.scalar(2, "i", 0, "what is to be resumed")
     warmup, total, seed, position = (table.scalar(field, "q", 0, table.what) for field in range(3, 7))
     if min(warmup, total) < 0:
@@ -215,15 +221,13 @@ def _resume(table: Table, beside: _FileBeside | None) -> Resume:
     )
     _unique((tensor.name for tensor in gradients), "gradients")
     _unique((tensor.name for tensor in parameters), "parameters in float32")
-    return Resume(
-        table.scalar(0, "?", False, "the reset flag"),
-        table.scalar(1, "f", 0.0, "the learning rate"),
-        (warmup, total) if present & 1 else None,
-        (seed % 2**64, position % 2**64) if present & 2 else None,
-        {tensor.name: tensor for tensor in gradients},
-        {tensor.name: tensor for tensor in parameters},
-        table.string(9, "the optimizer's name") or "",
-    )
+    contents.reset = table.scalar(0, "?", False, "the reset flag")
+    contents.learning_rate = table.scalar(1, "f", 0.0, "the learning rate")
+    contents.schedule = (warmup, total) if present & 1 else None
+    contents.random = (seed % 2**64, position % 2**64) if present & 2 else None
+    contents.gradients = {tensor.name: tensor for tensor in gradients}
+    contents.exact = {tensor.name: tensor for tensor in parameters}
+    contents.optimizer = table.string(9, "the optimizer's name") or ""
 
 
 def _properties(bag: Table) -> dict[str, Property]:

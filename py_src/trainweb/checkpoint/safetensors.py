@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from trainweb.errors import CheckpointError
 from trainweb.model.graph import ITEM_SIZE, Tensor
@@ -43,15 +44,27 @@ def read_safetensors(data: bytes) -> dict[str, Tensor]:
     }
 
 
-def read_metadata(data: bytes) -> dict[str, str]:
-    """The texts of a file by name.
+@dataclass(slots=True)
+class TensorFile:
+    """Tensors and texts of a file, by name."""
 
-    Raises
-    ------
-    CheckpointError
-        It is no such file.
-    """
-    found = header_of(data)[0].get("__metadata__", {})
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise CheckpointError("The metadata of the safetensors file are no texts.")
-    return found
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        return write_safetensors(self.tensors.values(), self.metadata)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read a file.
+
+        Raises
+        ------
+        CheckpointError
+            It is no such file.
+        """
+        metadata = header_of(data)[0].get("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+            raise CheckpointError("The metadata of the safetensors file are no texts.")
+        return cls(read_safetensors(data), metadata)

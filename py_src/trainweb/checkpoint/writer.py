@@ -1,4 +1,4 @@
-"""`Checkpoint` -> file, as ONNX Runtime training reads it."""
+"""`SessionContents` -> file, as ONNX Runtime training reads it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..errors import CheckpointError
 from ..model.checks import DTYPE_CODES, INT32_MAX, check_data
 from ..model.graph import ITEM_SIZE, Tensor
 from ..model.lazy import LazyTensor, Part, data_part, join_parts, nbytes_of
-from .content import Checkpoint, OptimizerGroup, Property, Resume
+from .contents import Property, SessionContents
 from .files import write_file_atomically
-from .reader import IDENTIFIER, VERSION
+from .reader import GROUP, IDENTIFIER, VERSION
 
 INT64_RANGE = range(-(2**63), 2**63)
 
@@ -27,12 +27,12 @@ TENSOR_OVERHEAD = 256
 """Bytes beside name and data, generously."""
 
 
-def write_checkpoint(checkpoint: Checkpoint, *, generated: bool = False) -> bytes:
+def write_checkpoint(contents: SessionContents, *, generated: bool = False) -> bytes:
     """The file as bytes; see `checkpoint_parts`."""
-    return join_parts(checkpoint_parts(checkpoint, generated=generated))
+    return join_parts(checkpoint_parts(contents, generated=generated))
 
 
-def write_checkpoint_file(path: str | Path, checkpoint: Checkpoint) -> None:
+def write_checkpoint_file(path: str | Path, contents: SessionContents) -> None:
     """Write a checkpoint to a file, as a whole or not at all.
 
     A checkpoint larger than `BESIDE_FROM` has its tensors in a second file, `<path>.data`, as in ONNX Runtime. Two
@@ -48,11 +48,11 @@ def write_checkpoint_file(path: str | Path, checkpoint: Checkpoint) -> None:
     """
     path = Path(path)
     data = path.with_name(path.name + ".data")
-    if _size(checkpoint) <= BESIDE_FROM:
-        write_file_atomically(path, checkpoint_parts(checkpoint))
+    if _size(contents) <= BESIDE_FROM:
+        write_file_atomically(path, checkpoint_parts(contents))
         return
     beside: list[Part] = []
-    parts = checkpoint_parts(checkpoint, beside=beside)
+    parts = checkpoint_parts(contents, beside=beside)
     if data.exists():
         path.unlink(missing_ok=True)
     write_file_atomically(data, beside)
@@ -60,13 +60,13 @@ def write_checkpoint_file(path: str | Path, checkpoint: Checkpoint) -> None:
 
 
 def checkpoint_parts(
-    checkpoint: Checkpoint, *, generated: bool = False, beside: list[Part] | None = None
+    contents: SessionContents, *, generated: bool = False, beside: list[Part] | None = None
 ) -> list[Part]:
     """Write a checkpoint; the same content gives the same bytes. No copy of the data is made.
 
     Parameters
     ----------
-    checkpoint : Checkpoint
+    contents : SessionContents
         A nominal one is written without shapes and data, whatever its tensors have.
     generated : bool
         The form that artifact generation writes: parameters keep their order, and there is no list
@@ -88,18 +88,17 @@ def checkpoint_parts(
     LimitError
         The file would exceed 2 GiB.
     """
-    size = _size(checkpoint)
+    size = _size(contents)
     if beside is None and size > INT32_MAX:
         raise messages.CHECKPOINT_TOO_LARGE(nbytes=size, limit=INT32_MAX)
     builder = _builder()
-    writer = _Writer(builder, checkpoint.is_nominal, not generated, beside)
-    resume = None if checkpoint.resume is None else writer.resume(checkpoint.resume)
-    bag = writer.properties(checkpoint.properties)
+    writer = _Writer(builder, contents.is_nominal, not generated, beside)
+    resume = writer.exact(contents) if contents.is_exact else None
+    bag = writer.properties(contents.properties)
     groups = None
-    if checkpoint.groups or not generated:
-        _check_unique(group.name for group in checkpoint.groups)
-        groups = writer.tables(checkpoint.groups, lambda group: group.name, writer.group)
-    module = writer.module(checkpoint)
+    if contents.has_optimizer or not generated:
+        groups = writer.offsets([writer.optimizer(contents)] if contents.has_optimizer else [])
+    module = writer.module(contents)
     builder.StartObject(4 if resume is None else 5)
     builder.PrependInt32Slot(0, VERSION, 0)
     for field, offset in ((1, module), (2, groups), (3, bag), (4, resume)):
@@ -169,32 +168,22 @@ def _builder() -> Any:
     return PartsBuilder()
 
 
-def _tensors(checkpoint: Checkpoint) -> Iterable[Tensor]:
-    yield from checkpoint.requires_grad
-    yield from checkpoint.frozen
-    for group in checkpoint.groups:
-        for momentums in group.states.values():
-            yield from momentums.values()
-    if checkpoint.resume is not None:
-        yield from checkpoint.resume.gradients.values()
-        yield from checkpoint.resume.parameters.values()
+def _tensors(contents: SessionContents) -> Iterable[Tensor]:
+    yield from contents.parameters.values()
+    for moments in contents.moments.values() if contents.has_optimizer else ():
+        yield from moments.values()
+    if contents.is_exact:
+        yield from contents.gradients.values()
+        yield from contents.exact.values()
 
 
-def _size(checkpoint: Checkpoint) -> int:
+def _size(contents: SessionContents) -> int:
     """Bytes of the file, at most."""
     size = 1024
-    for tensor in _tensors(checkpoint):
+    for tensor in _tensors(contents):
         nbytes = tensor.nbytes if isinstance(tensor, LazyTensor) else len(tensor.data)
         size += nbytes + 4 * len(tensor.name) + TENSOR_OVERHEAD
     return size
-
-
-def _check_unique(names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen or not name:
-            raise CheckpointError(f"the name {name!r} occurs twice in the checkpoint, or is empty")
-        seen.add(name)
 
 
 class _Writer:
@@ -232,12 +221,13 @@ class _Writer:
         offset: int = builder.EndVector()
         return offset
 
-    def module(self, checkpoint: Checkpoint) -> int:
+    def module(self, contents: SessionContents) -> int:
         """ModuleState."""
-        _check_unique(tensor.name for tensor in (*checkpoint.requires_grad, *checkpoint.frozen))
+        if "" in contents.parameters:
+            raise CheckpointError("a parameter of the checkpoint has no name")
         write = self.nominal if self._nominal else self.tensor
-        trainable = self.tables(checkpoint.requires_grad, lambda tensor: tensor.name, write)
-        frozen = self.tables(checkpoint.frozen, lambda tensor: tensor.name, write)
+        trainable = self.tables(contents.trained, lambda tensor: tensor.name, write)
+        frozen = self.tables(contents.frozen, lambda tensor: tensor.name, write)
         flags = ("PrependBoolSlot", 2, self._nominal), ("PrependBoolSlot", 3, self._beside is not None)
         return self.table(4, ((0, trainable), (1, frozen)), *flags)
 
@@ -269,16 +259,16 @@ class _Writer:
         self._at += nbytes_of(data)
         return self.table(7, ((0, name_at), (2, dims_at)), code, offset, default=-1)
 
-    def group(self, group: OptimizerGroup) -> int:
+    def optimizer(self, contents: SessionContents) -> int:
         """OptimizerGroup."""
-        if group.step not in INT64_RANGE:
-            raise CheckpointError(f"step {group.step} of optimizer group {group.name!r} is no int64")
-        states = self.tables(group.states.items(), lambda item: item[0], lambda item: self.state(*item))
+        if contents.step not in INT64_RANGE:
+            raise CheckpointError(f"step {contents.step} of optimizer group {GROUP!r} is no int64")
+        states = self.tables(contents.moments.items(), lambda item: item[0], lambda item: self.state(*item))
         return self.table(
             4,
-            ((0, self._builder.CreateString(group.name)), (3, states)),
-            ("PrependInt64Slot", 1, group.step),
-            ("PrependFloat32Slot", 2, _float32(group.initial_lr, "the initial learning rate")),
+            ((0, self._builder.CreateString(GROUP)), (3, states)),
+            ("PrependInt64Slot", 1, contents.step),
+            ("PrependFloat32Slot", 2, _float32(contents.initial_lr, "the initial learning rate")),
         )
 
     def state(self, parameter: str, momentums: dict[str, Tensor]) -> int:
@@ -287,23 +277,23 @@ class _Writer:
         tensors = self.tables(named, lambda tensor: tensor.name, self.tensor)
         return self.table(2, ((0, self._builder.CreateString(parameter)), (1, tensors)))
 
-    def resume(self, resume: Resume) -> int:
-        """Resume: a table of ours; seed and position are kept as int64 of the same bits."""
+    def exact(self, contents: SessionContents) -> int:
+        """Write what exact resumption takes, a table of ours; seed and position are kept as int64 of the same bits."""
         vectors = [
             (field, self.tables([t.renamed(name) for name, t in tensors.items()], lambda t: t.name, self.tensor))
-            for field, tensors in ((7, resume.gradients), (8, resume.parameters))
+            for field, tensors in ((7, contents.gradients), (8, contents.exact))
             if tensors or field == 7
         ]
-        if resume.optimizer:
-            vectors.append((9, self._builder.CreateString(resume.optimizer)))
-        warmup, total = resume.schedule or (0, 0)
-        seed, position = resume.random or (0, 0)
+        if contents.optimizer:
+            vectors.append((9, self._builder.CreateString(contents.optimizer)))
+        warmup, total = contents.schedule or (0, 0)
+        seed, position = contents.random or (0, 0)
         return self.table(
             1 + max(field for field, _ in vectors),
             vectors,
-            ("PrependBoolSlot", 0, resume.reset),
-            ("PrependFloat32Slot", 1, float(resume.learning_rate)),
-            ("PrependInt32Slot", 2, (resume.schedule is not None) + 2 * (resume.random is not None)),
+            ("PrependBoolSlot", 0, contents.reset),
+            ("PrependFloat32Slot", 1, float(contents.learning_rate)),
+            ("PrependInt32Slot", 2, (contents.schedule is not None) + 2 * (contents.random is not None)),
             ("PrependInt64Slot", 3, warmup),
             ("PrependInt64Slot", 4, total),
             ("PrependInt64Slot", 5, _signed(seed)),

@@ -19,7 +19,8 @@ from trainweb.arguments import flag, instance_of, mapping, texts, unknown
 from trainweb.artifacts.builder import add_loss
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, influences
-from trainweb.checkpoint import Checkpoint, write_file_atomically
+from trainweb.checkpoint import SessionContents, write_file_atomically
+from trainweb.checkpoint.contents import DEFAULT_LEARNING_RATE
 from trainweb.compat.gradient_graph import GradientGraphBuilder
 from trainweb.compat.older_optimizers import OPTIMIZERS, Adam, Lamb
 from trainweb.errors import CheckpointError, FeedError, ModelError, SessionError, UnsupportedError
@@ -31,10 +32,11 @@ from trainweb.onnxblock.context import accessing, restarted_names
 from trainweb.onnxblock.models import build_training_models
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.functions import write_interchangeable
+from trainweb.session.inference_session import InferenceSession, observe
+from trainweb.session.training_session import TrainingSession as Session
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.core import set_seed
 from trainweb.training.inert import warn_without_effect
-from trainweb.training.ort.inference_session import InferenceSession, observe
 from trainweb.training.ort.interface import CPU, PROVIDERS, ModelMetadata, NodeArg, SessionBase, check_providers
 from trainweb.training.ort.options import (
     Attributes,
@@ -45,8 +47,6 @@ from trainweb.training.ort.options import (
     SessionOptions,
 )
 from trainweb.training.ort.values import IOBinding, OrtValue, as_array
-from trainweb.training.parameters import OptimizerState
-from trainweb.training.session import TrainingSession as Session
 from trainweb.training.state import CheckpointState
 
 MOMENTS = {"momentum0": "Moment_1", "momentum1": "Moment_2"}
@@ -315,7 +315,7 @@ class NativeTrainingSession(SessionBase):
         self._inputs = [v for v in base.inputs if isinstance(v, Value)]
         self._values = {v.name: v for v in graph.outputs if isinstance(v, Value)}
         self._trained = [t.name for t in self._models.trainable]
-        self._state = CheckpointState(Checkpoint(list(self._models.trainable), list(self._models.frozen)))
+        self._state = CheckpointState(SessionContents.of(self._models.trainable, self._models.frozen))
         self._micro_steps = 0
         self._set_moments(parameters.initial_state)
         self._open()
@@ -526,11 +526,11 @@ class NativeTrainingSession(SessionBase):
         self._check_opened()
         if self._graphs[2] is None:
             return {}
-        optimizer = self._state.optimizer
-        moments = {} if self._parameters.training_optimizer_name == "SGDOptimizer" else optimizer.moments
+        contents = self._state.holder.contents()
+        moments = {} if self._parameters.training_optimizer_name == "SGDOptimizer" else contents.moments
         return {
             weight: {MOMENTS[n]: to_numpy(t) for n, t in tensors.items()}
-            | {UPDATE_COUNT: np.array([optimizer.step], np.int64)}
+            | {UPDATE_COUNT: np.array([contents.step], np.int64)}
             for weight, tensors in moments.items()
         }
 
@@ -579,15 +579,16 @@ class NativeTrainingSession(SessionBase):
     def _set_moments(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         if not state:
             return
-        optimizer, count = self._state.optimizer, _update_count(state)
-        moments = optimizer.moments
+        contents, count = self._state.lent(), _update_count(state)
+        moments = contents.moments
         for weight, values in state.items():
             if weight not in self._trained:
                 raise CheckpointError(f"The optimizer state is for {weight!r}, which is not trained.")
             found = {n: from_numpy(n, values[old]) for n, old in MOMENTS.items() if old in values}
             moments[weight] = moments.get(weight, {}) | found
-        step = optimizer.step if count is None else count
-        self._state.lent().optimizer = OptimizerState(step, optimizer.initial_lr, moments)
+        contents.has_optimizer = True
+        contents.step = contents.step if count is None else count
+        contents.learning_rate, contents.schedule, contents.optimizer = DEFAULT_LEARNING_RATE, None, ""
 
     # Inputs and outputs.
 

@@ -13,6 +13,8 @@ from trainweb.arguments import warn
 from trainweb.data.dataset import Batch, Dataset, Remainder, batched
 from trainweb.model.graph import Value
 
+DEFAULT_BATCH = 32
+"""Rows of a batch, where neither the user nor the file says how many."""
 CONVERTED = {
     "bool",
     *(f"float{bits}" for bits in (16, 32, 64)),
@@ -46,8 +48,6 @@ class ModelInputs:
         ModelError
             The file fixes another number.
         """
-        from trainweb.fit.options import DEFAULT_BATCH
-
         if self.rows is not None and given not in (None, self.rows):
             expected = f"{self.rows}, which the first axis of the input {next(iter(self.values))!r} fixes in the file"
             raise messages.BAD_SETTING(name="batch_size", value=given, expected=expected)

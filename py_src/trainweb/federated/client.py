@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,16 +12,12 @@ from trainweb.arguments import check_settings
 from trainweb.data.dataset import Dataset
 from trainweb.federated.options import FEDERATED
 from trainweb.federated.updates import ClientUpdate, add_noise, as_vector, clip_update
+from trainweb.fit.trainer import fit
+from trainweb.training.arrays import parameter_bytes, to_numpy
 
-
-class FederatedSession(Protocol):
-    """A `trainweb.TrainingSession`."""
-
-    def get_parameters_size(self, trainable_only: bool = True) -> int: ...
-
-    def get_contiguous_parameters(self, trainable_only: bool = True) -> np.ndarray: ...
-
-    def load_parameters_buffer(self, buffer: Any, trainable_only: bool = True) -> None: ...
+if TYPE_CHECKING:
+    from trainweb.training.history import History
+    from trainweb.training.session_methods import SessionMethods
 
 
 class FederatedClient:
@@ -47,7 +43,7 @@ class FederatedClient:
         An option is wrong, or there is noise without a clip norm.
     """
 
-    def __init__(self, session: FederatedSession, **options: Any) -> None:
+    def __init__(self, session: SessionMethods, **options: Any) -> None:
         check_settings("federated", options, FEDERATED)
         for name, value in options.items():
             if value is not None or not FEDERATED[name].is_optional:
@@ -88,19 +84,18 @@ class FederatedClient:
         ModelError, FeedError, SessionError, TrainwebError
             As `TrainingSession.fit`; or an update that is not finite.
         """
-        from trainweb.fit.trainer import Trainer
-
-        size = self.session.get_parameters_size(True)
+        core = self.session.core
+        size = core.get_parameters_size(True)
         start = as_vector("parameters", parameters, size)
         dataset = Dataset.of(data)
         if dataset.columns is None:
             raise messages.UNCOUNTED_ROWS()
-        self.session.load_parameters_buffer(start, True)
-        history = Trainer(cast("Any", self.session)).fit(dataset, **options)
-        delta = self.session.get_contiguous_parameters(True) - start
+        core.load_parameters_buffer(parameter_bytes(start), True)
+        history = fit(core, dataset, options)
+        delta = to_numpy(core.get_contiguous_parameters(True)) - start
         return self._update(delta, len(dataset), history)
 
-    def _update(self, delta: np.ndarray, examples: int, history: Any) -> ClientUpdate:
+    def _update(self, delta: np.ndarray, examples: int, history: History) -> ClientUpdate:
         clipped, norm = clip_update(delta, self._clip_norm if self._clip_norm is not None else np.finfo("f8").max)
         if not self._deviation:
             return ClientUpdate(clipped, examples, norm, False, history)

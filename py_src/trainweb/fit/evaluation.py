@@ -17,10 +17,11 @@ from trainweb.fit.steps import Position
 from trainweb.loss_counts import MeanLoss
 from trainweb.metrics import Described, Rows, Totals, Value, make_metric, part_of, request_of
 from trainweb.training.step_kind import EVAL, StepKind
+from trainweb.training.steps import run_step
 
 if TYPE_CHECKING:
     from trainweb.data.dataset import Batch
-    from trainweb.training.session import TrainingSession
+    from trainweb.training.core import SessionCore
 
 
 Function = Callable[[np.ndarray, np.ndarray], float]
@@ -32,8 +33,8 @@ class Evaluation:
 
     Parameters
     ----------
-    session
-        Its eval model's first output is the loss.
+    core
+        Of the session. Its eval model's first output is the loss.
     metrics
         Names, settings with "type", or functions by their names.
     predictions, targets
@@ -44,14 +45,14 @@ class Evaluation:
 
     def __init__(
         self,
-        session: TrainingSession,
+        core: SessionCore,
         metrics: Sequence[str | Mapping[str, Any]],
         predictions: str | None,
         targets: str | None,
         *,
         ema: bool = False,
     ) -> None:
-        self.session, self.ema = session, ema
+        self.core, self.ema = core, ema
         self.given = [m for m in metrics if not has_functions(m)]
         own = [item for m in metrics if has_functions(m) for item in m.items()]
         self.functions: dict[str, Function] = dict(own)
@@ -59,7 +60,7 @@ class Evaluation:
         check_names([m.name for m in made] + [name for name, _ in own])
         numbers = {m.name: m.better for m in made if m.better}
         self.better: dict[str, str | None] = {"loss": "min"} | numbers | dict.fromkeys(self.functions)
-        self.inputs, outputs = session.input_names(False), session.output_names(False)
+        outputs = core.outputs["eval"]
         if not outputs:
             raise messages.NO_EVAL_MODEL()
         self.loss = outputs[0]
@@ -67,13 +68,12 @@ class Evaluation:
         if self.functions:
             made.append(Rows())
         if any(m.reads_outputs for m in made):
-            models = session.core.models
-            predictions, targets = models.own.pair(predictions, targets)
+            predictions, targets = core.models.own.pair(predictions, targets)
             self.kind = StepKind("eval", request_of(made, predictions, targets))
-            self.described = models.described(self.kind)
+            self.described = core.models.described(self.kind)
             self.names = predictions, targets
-        self.count = session.core.models.counts["eval"]
-        self.model_inputs = ModelInputs(session.core.models.inputs["eval"])
+        self.count = core.models.counts["eval"]
+        self.inputs = ModelInputs(core.inputs["eval"])
         sums = [name for d in self.described for name in (d.sums, d.faults) if name]
         self.fetches = [self.loss, *filter(None, [self.count.output]), *sums]
 
@@ -84,10 +84,10 @@ class Evaluation:
         metrics = [make_metric(m) for m in self.given]
         totals, loss = Totals(self.described), MeanLoss(self.count)
         for step, (feeds, rows) in enumerate(batches):
-            batch = {n: feeds[n] for n in self.inputs if n in feeds}
-            for given, numbers, times in self.model_inputs.parts(batch, rows):
+            batch = {n: feeds[n] for n in self.inputs.values if n in feeds}
+            for given, numbers, times in self.inputs.parts(batch, rows):
                 try:
-                    results = self.session._step(self.kind, given, self.fetches, {"ema": self.ema})
+                    results = run_step(self.core, self.kind, given, self.fetches, {"ema": self.ema})
                     results = part_of(results, self.described, times)
                     totals.add(results)
                     self._check_rows(step, totals, len(numbers) // times)

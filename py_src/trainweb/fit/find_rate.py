@@ -14,11 +14,12 @@ from trainweb import messages
 from trainweb.data.dataset import Batch, Dataset
 from trainweb.data.for_model import ModelInputs
 from trainweb.fit.options import FIT
+from trainweb.fit.trainer import fit
 from trainweb.settings import Field, Number, Whole
 from trainweb.training.reports import LearningRates
 
 if TYPE_CHECKING:
-    from trainweb.training.session import TrainingSession
+    from trainweb.training.core import SessionCore
 
 BETA = 0.98
 """Weight of the smoothed loss before in the next one."""
@@ -47,33 +48,26 @@ DOCS = {
 }
 
 
-def find_learning_rate(session: TrainingSession, data: Any, given: dict[str, Any]) -> LearningRates:
+def find_learning_rate(core: SessionCore, data: Any, given: dict[str, Any]) -> LearningRates:
     """See `TrainingSession.find_learning_rate`."""
-    from trainweb.fit.trainer import Trainer
-
     for name, value in given.items():
         OPTIONS[name].check(name, value)
     steps, least, most = given["steps"], float(given["least"]), float(given["most"])
     if most <= least:
         raise messages.BAD_SETTING(name="most", value=most, expected=f"greater than 'least', which is {least}")
-    session.get_learning_rate()  # there must be an optimizer
-    inputs = ModelInputs(session.core.models.inputs["train"])
+    core.get_learning_rate()  # there must be an optimizer
+    inputs = ModelInputs(core.inputs["train"])
     dataset = inputs.dataset(data)
     if dataset.columns is not None:
         dataset = dataset.shuffle(BUFFER, given["seed"])
     batches = inputs.batches(dataset, given["batch_size"], "keep", given["batched"], drops=True)
     rates = [least * (most / least) ** (k / (steps - 1)) for k in range(steps)]
-    session.core.keep_state()
+    core.keep_state()
     try:
-        history = Trainer(session).fit(
-            Dataset(lambda: repeated(batches, steps)),
-            batched=True,
-            schedule=rates.__getitem__,
-            on_nan="stop",
-            progress=False,
-        )
+        options = {"batched": True, "schedule": rates.__getitem__, "on_nan": "stop", "progress": False}
+        history = fit(core, Dataset(lambda: repeated(batches, steps)), options)
     finally:
-        session.core.go_back()
+        core.go_back()
     losses = smoothed(history.losses)
     return LearningRates(rates[: len(losses)], losses, suggested(rates[: len(losses)], losses, steps))
 

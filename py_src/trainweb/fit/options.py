@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypedDict
 
 from trainweb import messages
 from trainweb.arguments import check_settings
+from trainweb.data.for_model import DEFAULT_BATCH
 from trainweb.formulas import Course, Rule
 from trainweb.settings import Choice, Field, Flag, NotNegative, Number, Whole, YesNo, checked, fields_of
 
 MAX_SEED = 2**53 - 1
 """What a number in JavaScript counts to."""
-DEFAULT_BATCH = 32
 
 FIT = {
     "epochs": Field(Whole(least=1), 1, is_optional=False),
@@ -33,6 +33,40 @@ FIT = {
     "on_nan": Field(Choice(("stop", "skip", "restore")), None, is_optional=True),
 }
 """The plain ones; data, schedule, metrics, early stopping and callbacks come besides."""
+
+
+class FitOptions(TypedDict, total=False):
+    """The options of `TrainingSession.fit`, which explains them, for type checkers and editors."""
+
+    epochs: int
+    batch_size: int | None
+    batched: bool | None
+    remainder: Literal["keep", "drop", "pad"]
+    shuffle: bool | None
+    seed: int
+    validation_data: Any
+    validation_split: float | None
+    stratify: bool
+    learning_rate: float | None
+    schedule: Any
+    accumulate: int
+    clip_grad_norm: float | None
+    clip_grad_value: float | None
+    ema: bool
+    proximal: float
+    on_nan: Literal["stop", "skip", "restore"] | None
+    metrics: Any
+    train_metrics: bool
+    predictions: str | None
+    targets: str | None
+    checkpoint: Mapping[str, Any] | None
+    early_stopping: Mapping[str, Any] | None
+    callbacks: Any
+    progress: bool
+
+
+OTHERS = tuple(name for name in FitOptions.__annotations__ if name not in FIT)
+"""Options that `FIT` does not check."""
 
 CHECKPOINT = {"every": Field(Whole(least=1), None, is_optional=True)}
 """What may be given of a checkpoint besides its store and name."""

@@ -18,17 +18,18 @@ from trainweb.fit.steps import Position
 from trainweb.fit.trainer import Batches, rows_of
 from trainweb.settings import Flag
 from trainweb.training.step_kind import PREDICT, StepKind
+from trainweb.training.steps import run_step
 
 if TYPE_CHECKING:
     from trainweb.data.dataset import Batch, Dataset
     from trainweb.metrics import Value
-    from trainweb.training.session import TrainingSession
+    from trainweb.training.core import SessionCore
 
 EMA = Flag()
 
 
 def predict(
-    session: TrainingSession,
+    core: SessionCore,
     data: Any,
     outputs: Sequence[str] | str | None,
     options: Mapping[str, Any],
@@ -36,8 +37,8 @@ def predict(
     ema: bool,
 ) -> dict[str, np.ndarray]:
     """See `TrainingSession.predict`; `options` are "batch_size" and "batched"."""
-    inputs, dataset = _checked(session, data, options, ema=ema)
-    models = session.core.models
+    inputs, dataset = _checked(core, data, options, ema=ema)
+    models = core.models
     names = models.own_outputs() if outputs is None else [outputs] if isinstance(outputs, str) else outputs
     if not names:
         raise messages.BAD_SETTING(name="outputs", value=names, expected="a list of tensors of the eval model")
@@ -51,7 +52,7 @@ def predict(
         feeds = {name: value for name, value in batch.items() if name not in unused}
         try:
             # The last rows go with the plan of the others.
-            results = session._step(kind, _filled(feeds, count, whole), None, {"ema": ema})
+            results = run_step(core, kind, _filled(feeds, count, whole), None, {"ema": ema})
         except FeedError as error:
             raise located(error, feeds, range(done, done + count), Position(step=number)) from None
         parts.append({name: found[:count] if count < whole else found for name, found in results.items()})
@@ -65,7 +66,7 @@ def predict(
 
 
 def evaluate(
-    session: TrainingSession,
+    core: SessionCore,
     data: Any,
     metrics: Any,
     options: Mapping[str, Any],
@@ -74,8 +75,8 @@ def evaluate(
     ema: bool,
 ) -> dict[str, Value]:
     """See `TrainingSession.evaluate`; `names` are the names of predictions and targets."""
-    inputs, dataset = _checked(session, data, options, ema=ema)
-    evaluation = Evaluation(session, metrics_of(metrics), *names, ema=ema)
+    inputs, dataset = _checked(core, data, options, ema=ema)
+    evaluation = Evaluation(core, metrics_of(metrics), *names, ema=ema)
     batches = Batches(inputs, dataset, {"remainder": "keep", **options}, shuffle=False)
     values: dict[str, Value] = {}
     for found in evaluation.run(batches.epoch(0), 0):
@@ -83,16 +84,14 @@ def evaluate(
     return values
 
 
-def _checked(
-    session: TrainingSession, data: Any, options: Mapping[str, Any], *, ema: bool
-) -> tuple[ModelInputs, Dataset]:
+def _checked(core: SessionCore, data: Any, options: Mapping[str, Any], *, ema: bool) -> tuple[ModelInputs, Dataset]:
     EMA.check("ema", ema)
     for name, value in options.items():
         FIT[name].check(name, value)
-    session.core.check_step("eval")
-    if ema and not session.core.layout.has_averages:
+    core.check_step("eval")
+    if ema and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
-    inputs = ModelInputs(session.core.models.inputs["eval"])
+    inputs = ModelInputs(core.inputs["eval"])
     dataset = inputs.dataset(data)
     if dataset.is_batched and options["batch_size"] is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")

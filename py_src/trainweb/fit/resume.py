@@ -14,18 +14,19 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import check_settings
 from trainweb.checkpoint import fields
+from trainweb.checkpoint.safetensors import TensorFile
 from trainweb.fit.options import CHECKPOINT
 from trainweb.fit.steps import Position
 from trainweb.model.graph import Tensor
-from trainweb.settings import camel_case
+from trainweb.spelling import camel_case
 from trainweb.training.history import Epoch
-from trainweb.training.snapshot import LONGEST_NAME, Snapshot, read_session, take_snapshot, write_record
+from trainweb.training.snapshot import LONGEST_NAME, go_on, open_snapshot, read_snapshot, take_snapshot
 from trainweb.training.store import CheckpointStore
 
 if TYPE_CHECKING:
     from trainweb.metrics import Value
+    from trainweb.training.core import SessionCore
     from trainweb.training.history import History
-    from trainweb.training.session import TrainingSession
 
 POSITION = ("epoch", "step", "loss_sum", "rows", "optimizer_steps")
 """What a checkpoint has of a position."""
@@ -38,15 +39,15 @@ class FitCheckpoint:
 
     Parameters
     ----------
-    session
-        That is fitted.
+    core
+        Of the session that is fitted.
     given : mapping
         "store" (a CheckpointStore, or its folder), "name", and "every".
     options : mapping
         What must be as it was for the fit to go on: batches and their order follow from it.
     """
 
-    def __init__(self, session: TrainingSession, given: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, core: SessionCore, given: Any, options: Mapping[str, Any]) -> None:
         expected = "a mapping with 'store' and 'name'"
         if not isinstance(given, Mapping):
             raise messages.BAD_SETTING(name="checkpoint", value=given, expected=expected)
@@ -60,7 +61,7 @@ class FitCheckpoint:
         for name, value in settings.items():
             CHECKPOINT[name].check(f"checkpoint.{name}", value)
         self.every: int | None = settings.get("every")
-        self.session, self.options = session, dict(options)
+        self.core, self.options = core, dict(options)
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep others from it."""
@@ -68,7 +69,7 @@ class FitCheckpoint:
 
     def save(self, position: Position, history: History, best: np.ndarray | None) -> None:
         """Write it. The next train step must be one that overwrites the gradients."""
-        snapshot = take_snapshot(self.session.core)
+        snapshot = take_snapshot(self.core)
         record = {"options": self.options, "epochs": [epoch_to_json(e) for e in history.epochs]}
         snapshot.metadata["history"] = json.dumps(record, allow_nan=False)
         snapshot.metadata["position"] = json.dumps({camel_case(name): getattr(position, name) for name in POSITION})
@@ -102,20 +103,20 @@ class FitCheckpoint:
         contents = self.store.files.read(self.name)
         if contents is None:
             return None
-        snapshot, core = Snapshot.from_bytes(contents), self.session.core
+        snapshot, core = open_snapshot(contents), self.core
         self._check_options(snapshot)
-        session = read_session(core, snapshot)
+        session = read_snapshot(core, snapshot)
         by_rows = core.models.counts["train"].output is None
         record = read_fit(snapshot, self.options, core.get_parameters_size(False), by_rows=by_rows)
         for epoch in record.epochs:
             self._check_watched(epoch, watched)
-        write_record(core, session)
+        go_on(core, session)
         history.epochs[:] = record.epochs
         history.losses[:] = record.losses.astype(float).tolist()
         history.optimizer_steps = record.position.optimizer_steps
         return record.position, record.best
 
-    def _check_options(self, snapshot: Snapshot) -> None:
+    def _check_options(self, snapshot: TensorFile) -> None:
         """Raise unless a fit with the same options wrote the checkpoint."""
         if not {"history", "position"} <= snapshot.metadata.keys() or "losses" not in snapshot.tensors:
             raise messages.NO_FIT(name=self.name)
@@ -156,7 +157,7 @@ class FitRecord:
     best: np.ndarray | None
 
 
-def read_fit(snapshot: Snapshot, options: Mapping[str, Any], size: int, *, by_rows: bool) -> FitRecord:
+def read_fit(snapshot: TensorFile, options: Mapping[str, Any], size: int, *, by_rows: bool) -> FitRecord:
     """Check everything that a fit takes of a snapshot which a fit with these options wrote.
 
     `size` is the number of elements of the parameters; `by_rows`: losses were divided by the number of rows. Raises
@@ -176,7 +177,7 @@ def read_fit(snapshot: Snapshot, options: Mapping[str, Any], size: int, *, by_ro
 
 
 def read_position(
-    snapshot: Snapshot, options: Mapping[str, Any], epochs: int, losses: int, *, by_rows: bool
+    snapshot: TensorFile, options: Mapping[str, Any], epochs: int, losses: int, *, by_rows: bool
 ) -> Position:
     """Return the position of the fit, which has this many epochs and losses."""
     record = fields.mapping(fields.parse(snapshot.metadata, "position"), "position")
@@ -201,7 +202,7 @@ def read_position(
     return Position(epoch=epoch, step=step, loss_sum=loss, rows=trained, optimizer_steps=updates)
 
 
-def read_floats(snapshot: Snapshot, name: str, size: int | None) -> np.ndarray:
+def read_floats(snapshot: TensorFile, name: str, size: int | None) -> np.ndarray:
     """A tensor of float32 with one axis, of this size unless it is None."""
     tensor = snapshot.tensors[name]
     if tensor.dtype != "float32" or len(tensor.shape) != 1 or size not in (None, tensor.size):

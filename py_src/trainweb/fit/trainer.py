@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from inspect import GEN_RUNNING, getgeneratorstate, iscoroutinefunction
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Unpack
+from weakref import WeakSet
 
 import numpy as np
 
@@ -21,22 +22,23 @@ from trainweb.errors import FeedError, NumericsError, TrainwebError
 from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation, metrics_of
 from trainweb.fit.fetch import BatchThread, Fetch, NumberedBatch
-from trainweb.fit.options import FIT, EarlyStopping, checked_options, make_early_stopping
+from trainweb.fit.options import FIT, OTHERS, EarlyStopping, FitOptions, checked_options, make_early_stopping
 from trainweb.fit.places import located
 from trainweb.fit.rates import schedule_of
 from trainweb.fit.resume import FitCheckpoint
 from trainweb.fit.rows import RowBatches
 from trainweb.fit.split import split_data
 from trainweb.fit.steps import FitSteps
+from trainweb.training.arrays import parameter_bytes, to_numpy
 from trainweb.training.history import Epoch, Event, History, Progress
-from trainweb.training.session_tasks import FitOptions
+from trainweb.training.step_kind import TRAIN
+from trainweb.training.steps import run_step
 
 if TYPE_CHECKING:
-    from weakref import WeakSet
-
     from trainweb.backend.engine import Engine
     from trainweb.metrics import Value
-    from trainweb.training.session import TrainingSession
+    from trainweb.training.core import SessionCore
+    from trainweb.training.session_methods import SessionMethods
 
 Callback = Callable[[Event, "Run"], object]
 FRAME_S = 1 / 60
@@ -137,17 +139,8 @@ def rows_of(batch: Any, number: int) -> int:
     return first.shape[0] if first.ndim else 1
 
 
-_running: WeakSet[TrainingSession] | None = None
-
-
-def running() -> WeakSet[TrainingSession]:
-    """Sessions that are being fitted."""
-    global _running
-    if _running is None:
-        from weakref import WeakSet
-
-        _running = WeakSet()
-    return _running
+RUNNING: WeakSet[SessionCore] = WeakSet()
+"""Sessions that are being fitted."""
 
 
 class Trainer:
@@ -159,7 +152,7 @@ class Trainer:
         Its optimizer model updates the parameters; the first output of its training model is the loss.
     """
 
-    def __init__(self, session: TrainingSession) -> None:
+    def __init__(self, session: SessionMethods) -> None:
         self.session = session
 
     def fit(self, data: Any, **options: Unpack[FitOptions]) -> History:
@@ -174,12 +167,7 @@ class Trainer:
         -------
         History
         """
-        run, events = self._start(data, options)
-        with closing(events):
-            for fetch in alone(self.session.core.engine, events):
-                if fetch is not None:
-                    fetch.make()
-        return run.history
+        return fit(self.session.core, data, options)
 
     async def fit_async(self, data: Any, **options: Unpack[FitOptions]) -> History:
         """Run `fit` while other tasks, and in Pyodide the page, continue; cancel the task to end the fit.
@@ -191,10 +179,11 @@ class Trainer:
         data, **options
             As `fit`.
         """
-        run, events = self._start(data, options)
+        core = self.session.core
+        run, events = start(core, data, options)
         last = -math.inf  # so that others run even beside a fit that is over in less than a frame
         with closing(events), closing(BatchThread()) as thread:
-            for fetch in alone(self.session.core.engine, events):
+            for fetch in alone(core.engine, events):
                 if fetch is not None:
                     await thread.make(fetch)
                 elif perf_counter() - last > FRAME_S:
@@ -202,12 +191,24 @@ class Trainer:
                     last = perf_counter()
         return run.history
 
-    def _start(self, data: Any, options: Mapping[str, Any]) -> tuple[Run, Generator[Fetch | None, None, None]]:
-        run = Run()
-        plan = FitPlan(self.session, data, dict(options), run)
-        if self.session in running():
-            raise messages.FIT_RUNNING()
-        return run, plan.events()
+
+def fit(core: SessionCore, data: Any, options: Mapping[str, Any]) -> History:
+    """Train; see `TrainingSession.fit`."""
+    run, events = start(core, data, options)
+    with closing(events):
+        for fetch in alone(core.engine, events):
+            if fetch is not None:
+                fetch.make()
+    return run.history
+
+
+def start(core: SessionCore, data: Any, options: Mapping[str, Any]) -> tuple[Run, Generator[Fetch | None, None, None]]:
+    """Check a fit; return it and its events."""
+    run = Run()
+    plan = FitPlan(core, data, dict(options), run)
+    if core in RUNNING:
+        raise messages.FIT_RUNNING()
+    return run, plan.events()
 
 
 def alone(engine: Engine, events: Iterator[Fetch | None]) -> Iterator[Fetch | None]:
@@ -221,22 +222,18 @@ def alone(engine: Engine, events: Iterator[Fetch | None]) -> Iterator[Fetch | No
         yield event
 
 
-OPTIONS = tuple(name for name in FitOptions.__annotations__ if name not in FIT)
-"""Options that `FIT` does not check."""
-
-
 class FitPlan:
     """A fit after the checks of its options."""
 
-    def __init__(self, session: TrainingSession, data: Any, given: dict[str, Any], run: Run) -> None:
-        self.session, self.run = session, run
+    def __init__(self, core: SessionCore, data: Any, given: dict[str, Any], run: Run) -> None:
+        self.core, self.run = core, run
         self.opened: dict[str, Generator[NumberedBatch, None, None]] = {}
         """The batches of the epoch so far."""
-        session.get_learning_rate()  # which needs an optimizer model
-        others = {name: given.pop(name) for name in OPTIONS if name in given}
+        core.get_learning_rate()  # which needs an optimizer model
+        others = {name: given.pop(name) for name in OTHERS if name in given}
         check_names(given)
         options = checked_options(given)
-        self.inputs = ModelInputs(session.core.models.inputs["train"])
+        self.inputs = ModelInputs(core.inputs["train"])
         train, validation = split_data(
             self.inputs,
             data,
@@ -251,13 +248,13 @@ class FitPlan:
         self.epochs, self.accumulate = options["epochs"], options["accumulate"]
         self.limits = options["clip_grad_value"], options["clip_grad_norm"]
         self.ema: bool = options["ema"]
-        if self.ema and not session.core.layout.has_averages:
+        if self.ema and not core.layout.has_averages:
             raise messages.NO_AVERAGES()
         shuffle = options["shuffle"] is not False and train.columns is not None
         self.batches = Batches(self.inputs, train, options, shuffle=shuffle, trains=True)
         self.steps = self.batches.steps
-        self.loss = session.output_names()[0]
-        self.count = session.core.models.counts["train"]
+        self.loss = core.outputs["train"][0]
+        self.count = core.models.counts["train"]
         better = self._evaluations(train, validation, options, others)
         self.on_nan: str | None = options["on_nan"]
         steps = None if self.steps is None else self.epochs * -(-self.steps // self.accumulate)
@@ -274,7 +271,7 @@ class FitPlan:
         self.checkpoint: FitCheckpoint | None = None
         if given_checkpoint is not None:
             kept = self._kept_options(options, train, validation, shuffle=shuffle)
-            self.checkpoint = FitCheckpoint(session, given_checkpoint, kept)
+            self.checkpoint = FitCheckpoint(core, given_checkpoint, kept)
 
     def _evaluations(
         self, train: Dataset, validation: Dataset | None, options: Mapping[str, Any], others: Mapping[str, Any]
@@ -291,7 +288,7 @@ class FitPlan:
         better: dict[str, str | None] = {"loss": "min"}
         if validation is not None or evaluates_training:
             names = others.get("predictions"), others.get("targets")
-            self.evaluation = Evaluation(self.session, metrics, *names, ema=self.ema)
+            self.evaluation = Evaluation(self.core, metrics, *names, ema=self.ema)
         if validation is not None and self.evaluation is not None:
             self.validation = self._validation(validation, options)
             better = self.evaluation.better
@@ -329,10 +326,10 @@ class FitPlan:
 
     def events(self) -> Generator[Fetch | None, None, None]:
         """Run; yields after each step, and a batch of a stream that is to be made before it goes on."""
-        running().add(self.session)
+        RUNNING.add(self.core)
         with ExitStack() as stack:
             stack.callback(self._end)
-            host, is_sum = self.session.core.host, self.count.is_sum
+            host, is_sum = self.core.host, self.count.is_sum
             self.kernel = FitSteps(host, self.accumulate, self.on_nan, self.proximal, is_sum=is_sum)
             stack.callback(self.kernel.end)
             if self.checkpoint is not None:
@@ -358,7 +355,7 @@ class FitPlan:
             self._restore()
 
     def _end(self) -> None:
-        running().discard(self.session)
+        RUNNING.discard(self.core)
         for batches in self.opened.values():
             # Data that a thread still waits for is left alone.
             if getgeneratorstate(batches) != GEN_RUNNING:
@@ -387,10 +384,10 @@ class FitPlan:
         """The next batch; None where there are no more, or the fit has ended while it waited for one."""
         if source.columns is not None:
             return next(batches, None)
-        fetch = Fetch(batches, lambda: self.run.is_stopping or self.session._core is None)
+        fetch = Fetch(batches, lambda: self.run.is_stopping or self.core.host.released)
         yield fetch
         batch = fetch.result()
-        _ = self.session.core  # which a session that was released meanwhile does not have
+        self.core.host.check()  # it may have been released meanwhile
         return batch
 
     def _epoch(self, number: int, bar: Bar | None) -> Generator[Fetch | None, None, None]:
@@ -406,7 +403,7 @@ class FitPlan:
             return
         values = yield from self._evaluate(number, self.validation, "validation data")
         training = yield from self._evaluate(number, self.trained, "the data")
-        rate = self.session.get_learning_rate()
+        rate = self.core.get_learning_rate()
         epoch = Epoch(number + 1, kept, kernel.at.loss, rate, perf_counter() - start, values, training)
         self.run.history.epochs.append(epoch)
         if not self.run.is_stopping:
@@ -437,7 +434,7 @@ class FitPlan:
         history, kernel = self.run.history, self.kernel
         every = self.checkpoint.every if self.checkpoint is not None else None
         shown = perf_counter()
-        self._open_training(together=RowBatches.serves(self.session))
+        self._open_training(together=RowBatches.serves(self.core))
         while (losses := (yield from self._train_next(every))) is not None:
             if self.run.is_stopping and losses[-1] is None:
                 return
@@ -467,7 +464,7 @@ class FitPlan:
         self.rows: RowBatches | None = None
         if together and columns is not None:
             left = self.batches.rows(at.epoch)[at.step :]
-            core, count = self.session.core, self.count.output
+            core, count = self.core, self.count.output
             self.rows = RowBatches(core, self.kernel, columns, left, self.limits, self.loss, count, self.schedule)
         else:
             self.opened["training"] = self.batches.epoch(at.epoch, at.step)
@@ -502,7 +499,7 @@ class FitPlan:
         kernel.call("batch")
         try:
             if not kernel.at.waiting and self.schedule is not None:
-                self.session.set_learning_rate(self.schedule.rate(self.run.history.optimizer_steps))
+                self.core.set_learning_rate(self.schedule.rate(self.run.history.optimizer_steps))
             loss, is_due = self._train(feeds, len(rows))
             if is_due:
                 self._update()
@@ -536,24 +533,24 @@ class FitPlan:
 
     def _train(self, feeds: Batch, rows: int) -> tuple[float, bool]:
         """The loss, and whether the optimizer step is due."""
-        results = self.session.train_step(feeds, [self.loss, *filter(None, [self.count.output])])
+        results = run_step(self.core, TRAIN, feeds, [self.loss, *filter(None, [self.count.output])])
         result = results[self.loss]
         if result.size != 1:
-            self.session.core.host.fit("trained", math.nan, 0.0)  # the gradients are others now
+            self.core.host.fit("trained", math.nan, 0.0)  # the gradients are others now
             raise messages.SCALAR_LOSS(name=self.loss, shape=list(result.shape))
         loss = float(result.reshape(()))
         return loss, self.kernel.call("trained", loss, self.count.weight(rows, results))
 
     def _update(self) -> None:
         if self.limits != (None, None):
-            self.session.core.clip_gradients(*self.limits)
-        self.session.optimizer_step()
+            self.core.clip_gradients(*self.limits)
+        self.core.optimizer_step()
         self.kernel.call("updated")
 
     def _observe(self, epoch: Epoch) -> None:
         """Tell schedule and early stopping how the epoch was."""
         if self._learn_of(epoch) and self.early is not None and self.early.restore_best:
-            self.best = self.session.get_contiguous_parameters(False, ema=self.ema)
+            self.best = to_numpy(self.core.get_contiguous_parameters(False, self.ema))
 
     def _learn_of(self, epoch: Epoch) -> bool:
         """Return True if the epoch is the best so far, by early stopping."""
@@ -567,11 +564,11 @@ class FitPlan:
 
     def _restore(self) -> None:
         if self.best is not None:
-            self.session.load_parameters_buffer(self.best, False)
+            self.core.load_parameters_buffer(parameter_bytes(self.best), False)
 
     def _tell(self, event: Event) -> None:
         # Another thread may release the session while a callback waits for somebody.
-        lock = self.session.core.engine.lock
+        lock = self.core.engine.lock
         for callback in self.callbacks:
             lock.release()
             try:
@@ -582,9 +579,7 @@ class FitPlan:
 
 def check_names(given: Mapping[str, Any]) -> None:
     """Raise for an option that fit does not have."""
-    from trainweb.fit.options import FIT
-
-    check_settings("fit", given, [*FIT, *OPTIONS])
+    check_settings("fit", given, [*FIT, *OTHERS])
 
 
 def as_callbacks(given: Any) -> Sequence[Callback]:

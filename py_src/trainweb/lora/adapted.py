@@ -13,21 +13,22 @@ from trainweb.arguments import checks_keywords, instance_of
 from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.artifacts.evidence import Evidence
 from trainweb.checkpoint import write_file_atomically
+from trainweb.checkpoint.contents import ParameterHolder
 from trainweb.errors import CheckpointError
 from trainweb.lora.adapter import Adapter
 from trainweb.lora.config import shown
 from trainweb.model.floats import OTHER_FLOATS, converted
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.writer import write_model
-from trainweb.training.parameters import ParameterStore
+from trainweb.spelling import ARGUMENT
 from trainweb.training.state import CheckpointState
 
 if TYPE_CHECKING:
     from trainweb.lora.config import LoraConfig
     from trainweb.lora.prompt_config import PromptConfig
-    from trainweb.training.session import TrainingSession
+    from trainweb.training.session_methods import SessionMethods
 
-Source: TypeAlias = "TrainingSession | CheckpointState | ParameterStore"
+Source: TypeAlias = "SessionMethods | CheckpointState | ParameterHolder"
 """Holder of the parameters."""
 
 
@@ -94,7 +95,7 @@ class AdaptedModel(ABC):
         Parameters
         ----------
         target : TrainingSession or CheckpointState
-            The session, state or store that goes on with it.
+            The session or state that goes on with it.
         adapter : Adapter
             What is loaded.
 
@@ -103,8 +104,9 @@ class AdaptedModel(ABC):
         CheckpointError
             It has other modules, another rank or another scaling, or NaN or infinity; nothing changed.
         """
+        holder = holder_of("target", target)
         for tensor in self._checked(adapter).values():
-            _set(target, tensor)
+            holder.set(tensor)
 
     def _checked(self, adapter: Adapter) -> dict[str, Tensor]:
         """The tensors of an adapter as this model stores them.
@@ -201,19 +203,16 @@ class AdaptedModel(ABC):
         return self.start[name] if name in self.start else self.base.initializers[name]
 
     def _read(self, name: str, source: Source | None) -> Tensor:
-        if source is None:
-            return self._start(name)
-        store = source.store if isinstance(source, CheckpointState) else source
-        return (
-            store.get(name) if isinstance(store, ParameterStore) else _session("source", store).core.get_parameter(name)
-        )
+        return self._start(name) if source is None else holder_of("source", source).get(name)
 
 
 def arguments_of(adapted: AdaptedModel, given: Mapping[str, Any]) -> dict[str, Any]:
     """The given arguments of `build_artifacts`, with the choice of parameters: only the adapters are trained."""
     for name in ("model", "requires_grad", "frozen_params"):
         if given.get(name) is not None:
-            raise TypeError(f"{name!r} is not an argument here: the adapters are trained, and the base is frozen.")
+            raise TypeError(
+                f"'{ARGUMENT[name]}' is not an argument here: the adapters are trained, and the base is frozen."
+            )
     stopped = [*adapted._stopped, *(given.get("stop_gradient") or ())]
     return {
         **given,
@@ -236,15 +235,19 @@ def _check_finite(tensor: Tensor, where: str) -> None:
     )
 
 
-def _set(target: Source, tensor: Tensor) -> None:
-    store = target.store if isinstance(target, CheckpointState) else target
-    if isinstance(store, ParameterStore):
-        store.set(tensor)
-    else:
-        _session("target", store).core.update_parameter(tensor)
+def holder_of(name: str, source: Source) -> ParameterHolder:
+    """The parameters of a session, of a checkpoint state, or these themselves.
 
-
-def _session(name: str, given: object) -> TrainingSession:
-    from trainweb.training.session import TrainingSession  # it needs numpy
-
-    return instance_of(TrainingSession, name, given)
+    Raises
+    ------
+    TypeError
+        The argument of this name is neither.
+    ReleasedError
+        The session was released.
+    """
+    if isinstance(source, ParameterHolder):
+        return source
+    state = source if isinstance(source, CheckpointState) else getattr(getattr(source, "core", None), "state", None)
+    if state is None:
+        raise TypeError(f"'{name}' must be a TrainingSession or a CheckpointState, got {type(source).__name__}.")
+    return state.holder

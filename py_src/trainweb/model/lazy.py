@@ -22,7 +22,7 @@ class Place:
 
     Attributes
     ----------
-    store : str
+    kind : str
         "segment" for a segment of a session in kernel memory, "file" for a file that the page holds.
     index : int
         Which of them.
@@ -34,7 +34,7 @@ class Place:
         Rows of the matrix that lies there, if its transpose is wanted; else 0.
     """
 
-    store: str
+    kind: str
     index: int
     offset: int
     nbytes: int

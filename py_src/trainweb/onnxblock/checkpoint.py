@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from trainweb.checkpoint import Checkpoint, read_checkpoint, write_checkpoint, write_file_atomically
+from trainweb.checkpoint import SessionContents, read_checkpoint, write_checkpoint, write_file_atomically
 from trainweb.errors import CheckpointError
 from trainweb.model.floats import as_declared, declared_type
 from trainweb.model.graph import Tensor
@@ -14,14 +14,14 @@ from trainweb.model.writer import write_model
 from trainweb.onnxblock.protos import from_tensor_protos, onnx_package
 
 
-def generated_checkpoint(trainable: Iterable[Any], frozen: Iterable[Any], *, nominal: bool = False) -> Checkpoint:
+def generated_checkpoint(trainable: Iterable[Any], frozen: Iterable[Any], *, nominal: bool = False) -> SessionContents:
     """A checkpoint of these parameters, in graph order; `nominal` keeps the names only."""
     groups = [from_tensor_protos(trainable), from_tensor_protos(frozen)]
     if nominal:
         groups = [[Tensor(t.name, declared_type(t), (), b"") for t in tensors] for tensors in groups]
     else:
         groups = [[as_declared(t) for t in tensors] for tensors in groups]
-    return Checkpoint(groups[0], groups[1], is_nominal=nominal)
+    return SessionContents.of(*groups, is_nominal=nominal)
 
 
 def save_checkpoint(
@@ -61,7 +61,7 @@ def load_checkpoint_to_model(path: Any, model: Any) -> Any:
     checkpoint = read_checkpoint(path)
     if checkpoint.is_nominal:
         raise CheckpointError("A nominal checkpoint has no parameters to load into a model.")
-    found = {t.name: t for t in (*checkpoint.requires_grad, *checkpoint.frozen)}
+    found = checkpoint.parameters
     onnx = onnx_package()
     if onnx is not None and isinstance(model, onnx.ModelProto):
         for initializer in model.graph.initializer:

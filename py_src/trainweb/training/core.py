@@ -18,6 +18,7 @@ from trainweb import messages
 from trainweb.arguments import mapping
 from trainweb.backend.chosen import BACKEND
 from trainweb.checkpoint import write_checkpoint
+from trainweb.checkpoint.contents import Property
 from trainweb.ir.layout import (
     ARENA,
     COPY_TRIAL,
@@ -42,15 +43,15 @@ from trainweb.model.lazy import join_parts
 from trainweb.ops.frame.infer import may_decide
 from trainweb.ops.optim.operators import LIMITS, MOMENTS
 from trainweb.training import seed
+from trainweb.training.contents import leave, write_contents
 from trainweb.training.decoder import Decoder
-from trainweb.training.export import check_export, export_model
+from trainweb.training.export import export_model
 from trainweb.training.forward import Forward
-from trainweb.training.memory_store import MemoryStore
+from trainweb.training.memory import ContentsInMemory
 from trainweb.training.models import InUse, SessionModels
 from trainweb.training.ort.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
 from trainweb.training.parameters import copied
 from trainweb.training.plans import DEFAULT_MAX_PLANS, PlanCache
-from trainweb.training.record import PropertyValue, start_record, write_start
 from trainweb.training.state import CheckpointState
 from trainweb.training.step_kind import EVAL, GENERATE, PREDICT, TRAIN, StepKind
 from trainweb.training.weights import export_weights, load_weights
@@ -140,15 +141,15 @@ class SessionCore:
         self.inputs, self.outputs = self.models.inputs, self.models.outputs
         self.host = BACKEND.open_host(self.engine, self.models.segment_bytes)
         self.plans = PlanCache(self.host, max_plans)
-        self.parameters = MemoryStore(self.layout, self.host, origin, has_optimizer=optimizer_graph is not None)
+        self.parameters = ContentsInMemory(self.layout, self.host, origin, has_optimizer=optimizer_graph is not None)
         try:
             self.host.set_trained(self.layout.trained_runs())
-            write_start(self.host, start_record(self.layout, origin, state.property_values))
+            write_contents(self.host, self.layout, origin)
         except BaseException:
             self.host.release()
             raise
-        origin.leave(self.layout)
-        state.store = state.latest = self.parameters
+        leave(origin, self.layout)
+        state.holder = state.latest = self.parameters
         self.decoder = Decoder()
         self.numerics: NumericsCheck | None = None
         if check_numerics:
@@ -168,9 +169,9 @@ class SessionCore:
     def _check(self) -> None:
         """Raise after release; have the parameters here, where another session of the state had them last."""
         self.host.check()
-        if self.state.store is not self.parameters:
+        if self.state.holder is not self.parameters:
             self.parameters.take(self.state.lent())
-            self.state.store = self.parameters
+            self.state.holder = self.parameters
 
     # Plans.
 
@@ -470,7 +471,7 @@ class SessionCore:
     def get_moments(self, name: str) -> dict[str, Tensor]:
         self._check_optimizer()
         self.layout.find(name)
-        return {n: copied(t) for n, t in self.parameters.contents().optimizer.moments.get(name, {}).items()}
+        return {n: copied(t) for n, t in self.parameters.contents().moments.get(name, {}).items()}
 
     def step_count(self) -> int:
         self._check_optimizer()
@@ -531,7 +532,7 @@ class SessionCore:
         self.get_property(name)
         del self.state.properties[name]
 
-    def get_property(self, name: str) -> PropertyValue:
+    def get_property(self, name: str) -> Property:
         self._check()
         if name not in self.state.properties:
             raise messages.UNKNOWN_PROPERTY(name=name)
@@ -547,9 +548,9 @@ class SessionCore:
 
     def export_model_for_inferencing(self, output_names: Sequence[str] | None, ema: bool) -> bytes:
         self._check()
-        check_export(self.models, is_nominal=self.parameters.is_nominal)
         with self.averaged(on=ema):
-            return join_parts(export_model(self.models, self.parameters, output_names))
+            graph, names = self.models.graphs["eval"], self.layout.slots
+            return join_parts(export_model(graph, names, self.parameters, output_names))
 
     def export_weights(self, format: str, ema: bool) -> bytes:
         self._check()
@@ -616,9 +617,9 @@ def free_abandoned() -> None:
         _abandoned.popleft()()
 
 
-def _release(state: CheckpointState, parameters: MemoryStore, host: Host, *, give_back: bool = True) -> None:
-    if state.store is parameters and give_back:
-        state.store = parameters.give_back()
+def _release(state: CheckpointState, parameters: ContentsInMemory, host: Host, *, give_back: bool = True) -> None:
+    if state.holder is parameters and give_back:
+        state.holder = parameters.give_back()
     host.release()
 
 

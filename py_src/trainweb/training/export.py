@@ -14,30 +14,33 @@ from trainweb.model.writer import model_parts
 from trainweb.ops.frame.shapes import infer_shapes
 
 if TYPE_CHECKING:
-    from trainweb.training.models import SessionModels
-    from trainweb.training.parameters import ParameterStore
+    from trainweb.checkpoint.contents import ParameterHolder
 
 
 SHOWN_TENSORS = 8
 """Tensors that an error lists."""
 
 
-def check_export(models: SessionModels, *, is_nominal: bool) -> None:
-    """Raise unless a session can export now."""
-    if models.graphs["eval"] is None:
+def export_model(
+    graph: Graph | None, names: Iterable[str], holder: ParameterHolder, output_names: Sequence[str] | None
+) -> list[Part]:
+    """The file of the inference model; see `TrainingSession.export_model_for_inferencing`.
+
+    Parameters
+    ----------
+    graph
+        The eval model.
+    names
+        Of its parameters, which `holder` has.
+    """
+    if graph is None:
         raise messages.NO_EVAL_MODEL_TO_EXPORT()
-    if is_nominal:
+    if holder.is_nominal:
         raise messages.NOMINAL_EXPORT()
-
-
-def export_model(models: SessionModels, store: ParameterStore, output_names: Sequence[str] | None) -> list[Part]:
-    """The file of the inference model; see `TrainingSession.export_model_for_inferencing`."""
-    graph = models.graphs["eval"]
-    assert graph is not None
     if not output_names:
         raise ModelError("Expected a non empty vector of graph output names. Got an empty vector.")
-    contents = store.contents()
-    parameters = {name: _noted(contents.tensors[name], contents.declared.get(name)) for name in models.layout.slots}
+    contents = holder.contents()
+    parameters = {name: _noted(contents.parameters[name], contents.declared.get(name)) for name in names}
     exported = as_noted(inference_graph(graph, list(output_names), parameters))
     return model_parts(with_declared_types(exported))
 

@@ -24,7 +24,6 @@ from trainweb.training.decoder import Decoder
 from trainweb.training.forward import Forward, forward_of
 from trainweb.training.halves import read_as_stored
 from trainweb.training.models import Feeds, InUse, cache_bindings, check_feeds, signature_of_feeds
-from trainweb.training.page.bundle import Header, declarations
 from trainweb.training.plans import DEFAULT_MAX_PLANS, PlanCache, check_segments, evaluate
 from trainweb.training.step_kind import INFERENCE, StepKind
 
@@ -66,15 +65,6 @@ class InferenceModel:
         """All others, which plans are compiled with."""
         bound = {id(self.graph.initializers[name]) for name in self.bindings}
         return (tensor for tensor in self.graph.tensors() if id(tensor) not in bound)
-
-    def header(self) -> Header:
-        """Return the header from which a page makes a session, without plans and weights."""
-        return {
-            "fingerprint": self.engine.description.fingerprint,
-            "inputs": declarations(self.inputs.values(), self.deciding),
-            "outputs": self.outputs,
-            "segments": [{"bytes": size, "data": None} for size in self.segment_bytes],
-        }
 
     def forward(self, kind: StepKind) -> Forward:
         """The step of a kind."""

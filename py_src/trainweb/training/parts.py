@@ -8,7 +8,7 @@ from typing import Protocol
 from trainweb.backend.base import Host
 from trainweb.backend.plan import LoadedPlan
 from trainweb.ir.shapes import TensorType
-from trainweb.training.memory_store import MemoryStore
+from trainweb.training.memory import ContentsInMemory
 from trainweb.training.models import SessionModels
 from trainweb.training.parameters import Layout
 from trainweb.training.state import CheckpointState
@@ -21,7 +21,7 @@ class SessionParts(Protocol):
     models: SessionModels
     layout: Layout
     host: Host
-    parameters: MemoryStore
+    parameters: ContentsInMemory
     state: CheckpointState
     outputs: dict[str, list[str]]
 

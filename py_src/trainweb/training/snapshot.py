@@ -7,78 +7,66 @@ segments of kernel memory. Its metadata are the places of the parameters, the pr
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.checkpoint import fields
-from trainweb.checkpoint.safetensors import read_metadata, read_safetensors, write_safetensors
+from trainweb.checkpoint import SessionContents, fields
+from trainweb.checkpoint.safetensors import TensorFile
 from trainweb.ir.layout import GRADIENTS, STATE, STATE_LAZY_RESET
-from trainweb.model.graph import Tensor
-from trainweb.training.record import (
-    ITEM,
+from trainweb.model.graph import ITEM_SIZE, Tensor
+from trainweb.training.contents import (
     SEGMENTS,
     STATE_KEPT,
-    Pieces,
-    SessionRecord,
     check_state,
     properties_json,
+    read_contents,
     read_properties,
-    write_start,
+    write_contents,
 )
+from trainweb.training.parameters import Shape
 
 if TYPE_CHECKING:
     from trainweb.training.parts import SessionParts
 
+ITEM = 4
 FORMAT = "trainweb-session-1"
 """What the metadata calls it; another number is another layout."""
 LONGEST_NAME = 40
 """Letters of an optimizer's name that a message shows."""
 
 
-@dataclass(slots=True)
-class Snapshot:
-    """The contents of a file.
+def open_snapshot(data: bytes) -> TensorFile:
+    """Read a file.
 
-    Attributes
-    ----------
-    tensors : dict of str to Tensor
-        Segments by name, "state", and what a fit keeps besides.
-    metadata : dict of str to str
-        Texts by name.
+    Raises
+    ------
+    CheckpointError
+        It is none.
     """
-
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    metadata: dict[str, str] = field(default_factory=dict)
-
-    def to_bytes(self) -> bytes:
-        """The file."""
-        return write_safetensors(self.tensors.values(), self.metadata)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Snapshot:
-        """Read a file.
-
-        Raises
-        ------
-        CheckpointError
-            It is none.
-        """
-        metadata = read_metadata(data)
-        given = metadata.get("format", "none")
-        if given != FORMAT:
-            raise messages.NO_SNAPSHOT(given=given[:LONGEST_NAME], expected=FORMAT)
-        return cls(read_safetensors(data), metadata)
+    found = TensorFile.from_bytes(data)
+    given = found.metadata.get("format", "none")
+    if given != FORMAT:
+        raise messages.NO_SNAPSHOT(given=given[:LONGEST_NAME], expected=FORMAT)
+    return found
 
 
-def take_snapshot(core: SessionParts) -> Snapshot:
+def take_snapshot(core: SessionParts) -> TensorFile:
     """Return the contents of a session. Gradients are included unless the next train step overwrites them."""
-    record = record_of(core)
-    found = {tensor.name: tensor for pieces in record.segments.values() for _, tensor in pieces}
-    found["state"] = Tensor("state", "uint8", (len(record.state),), record.state)
-    properties = json.dumps(properties_json(record.properties), ensure_ascii=False)
+    core._check()
+    if core.parameters.is_nominal:
+        raise messages.NOMINAL_SAVE()
+    host, tensors = core.host, dict[str, Tensor]()
+    for name, segment in SEGMENTS.items():
+        nbytes = host.sizes[segment]
+        if nbytes and (segment != GRADIENTS or not host.read_state(STATE_LAZY_RESET)):
+            data = host.read_segment(segment, 0, nbytes)
+            tensors[name] = Tensor(name, "float32", (nbytes // ITEM,), data)
+    tensors["state"] = Tensor("state", "uint8", (STATE_KEPT,), host.read_segment(STATE, 0, STATE_KEPT))
+    properties = json.dumps(properties_json(core.parameters.properties), ensure_ascii=False)
     metadata = {"format": FORMAT, "parameters": places(core), "properties": properties}
-    return Snapshot(found, metadata | {"optimizer": core.layout.optimizer})
+    return TensorFile(tensors, metadata | {"optimizer": core.layout.optimizer})
 
 
 def places(core: SessionParts) -> str:
@@ -88,7 +76,7 @@ def places(core: SessionParts) -> str:
     return json.dumps(listed, separators=(",", ":"), ensure_ascii=False)
 
 
-def restore_snapshot(core: SessionParts, snapshot: Snapshot) -> None:
+def restore_snapshot(core: SessionParts, snapshot: TensorFile) -> None:
     """Go on from a snapshot.
 
     Raises
@@ -96,10 +84,10 @@ def restore_snapshot(core: SessionParts, snapshot: Snapshot) -> None:
     CheckpointError
         It is of a session with other parameters or another optimizer, or was changed; nothing was changed here.
     """
-    write_record(core, read_session(core, snapshot))
+    go_on(core, read_snapshot(core, snapshot))
 
 
-def read_session(core: SessionParts, snapshot: Snapshot) -> SessionRecord:
+def read_snapshot(core: SessionParts, snapshot: TensorFile) -> SessionContents:
     """Check everything that a session takes of a snapshot.
 
     Parameters, gradients and moments may be NaN or infinity, as in the session that was saved.
@@ -115,39 +103,36 @@ def read_session(core: SessionParts, snapshot: Snapshot) -> SessionRecord:
     stored, own = snapshot.metadata.get("optimizer", ""), core.layout.optimizer
     if stored and own and stored != own:
         raise messages.OTHER_OPTIMIZER(stored=stored[:LONGEST_NAME], own=own)
-    segments: dict[int, Pieces] = {}
+    segments: dict[int, memoryview] = {}
     for name, segment in SEGMENTS.items():
         nbytes, tensor = core.host.sizes[segment], snapshot.tensors.get(name)
         if tensor is None and (name == "gradients" or not nbytes):
             tensor = Tensor(name, "float32", (nbytes // ITEM,), bytes(nbytes))
         if tensor is None or tensor.dtype != "float32" or tensor.nbytes != nbytes:
             raise messages.OTHER_SNAPSHOT(what="parameters" if name == "parameters" else "optimizer state")
-        segments[segment] = [(0, tensor)]
+        segments[segment] = memoryview(tensor.data)
     state = snapshot.tensors.get("state")
     if state is None or state.dtype != "uint8" or state.nbytes != STATE_KEPT:
         fields.refuse("" if state else fields.MISSING, "state", f"{STATE_KEPT} bytes")
     check_state(bytes(state.data))
-    properties = read_properties(fields.parse(snapshot.metadata, "properties"))
-    return SessionRecord(segments, bytes(state.data), properties)
+
+    def read(name: str, segment: int, offset: int, shape: Shape, dtype: str) -> Tensor:
+        return Tensor(name, dtype, shape, segments[segment][offset : offset + ITEM_SIZE[dtype] * prod(shape)])
+
+    origin, layout = replace(core.parameters.origin, is_nominal=False), core.layout
+    contents = read_contents(origin, layout, read, bytes(state.data), has_optimizer=True)
+    # Where the next step overwrites them, they are zeros, as in a new session.
+    contents.gradients = {
+        s.name: read(s.name, GRADIENTS, 4 * s.trainable_offset, s.shape, "float32") for s in layout.trained()
+    }
+    contents.properties = read_properties(fields.parse(snapshot.metadata, "properties"))
+    return contents
 
 
-def record_of(core: SessionParts) -> SessionRecord:
-    """Return the contents of a session. Gradients are included unless the next train step overwrites them."""
-    core._check()
-    if core.parameters.is_nominal:
-        raise messages.NOMINAL_SAVE()
-    host, segments = core.host, dict[int, Pieces]()
-    for name, segment in SEGMENTS.items():
-        nbytes = host.sizes[segment]
-        if nbytes and (segment != GRADIENTS or not host.read_state(STATE_LAZY_RESET)):
-            data = host.read_segment(segment, 0, nbytes)
-            segments[segment] = [(0, Tensor(name, "float32", (nbytes // ITEM,), data))]
-    return SessionRecord(segments, host.read_segment(STATE, 0, STATE_KEPT), dict(core.state.property_values))
-
-
-def write_record(core: SessionParts, record: SessionRecord) -> None:
-    """Continue a session from a record with the session's layout."""
-    write_start(core.host, record)
+def go_on(core: SessionParts, contents: SessionContents) -> None:
+    """Continue a session from contents with the session's layout."""
+    write_contents(core.host, core.layout, contents)
     core.parameters.is_nominal = False
-    core.state.property_values.clear()
-    core.state.property_values.update(record.properties)
+    properties = core.parameters.properties
+    properties.clear()
+    properties.update(contents.properties)

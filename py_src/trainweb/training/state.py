@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Self
 from trainweb import messages
 from trainweb._names import Hiding
 from trainweb.arguments import checks_keywords, flag
-from trainweb.checkpoint import Checkpoint, OptimizerGroup, read_checkpoint, write_checkpoint, write_checkpoint_file
+from trainweb.checkpoint import SessionContents, read_checkpoint, write_checkpoint, write_checkpoint_file
+from trainweb.checkpoint.contents import ParameterHolder, Property
 from trainweb.errors import CheckpointError, UnknownNameError
 from trainweb.model.checks import Limits
 from trainweb.model.graph import as_float32
 from trainweb.model.integrity import check_integrity
 from trainweb.model.reader import load_bytes
-from trainweb.training.memory_store import MemoryStore
-from trainweb.training.parameters import GROUP, Contents, OptimizerState, ParameterStore, TensorStore
-from trainweb.training.record import PropertyValue
+from trainweb.training.contents import for_file, for_session
+from trainweb.training.memory import ContentsInMemory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +31,7 @@ INT64_RANGE = range(-(2**63), 2**63)
 @checks_keywords
 class CheckpointState(
     metaclass=Hiding,
-    hidden=("store", "latest", "property_values", "lent", "to_checkpoint", "gradient", "optimizer"),
+    hidden=("holder", "latest", "lent", "to_checkpoint", "gradient"),
 ):
     """The contents of a checkpoint. While a session uses it, parameters and moments live in kernel memory.
 
@@ -40,19 +40,18 @@ class CheckpointState(
     gradients, reset flag and random numbers.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        # A session puts its own here, until it is released or another session takes them.
-        self.store: ParameterStore = TensorStore(checkpoint)
+    def __init__(self, contents: SessionContents) -> None:
+        # A session puts its memory here, until it is released or another session takes them.
+        self.holder: ParameterHolder = for_session(contents)
         # The session that was made last has the gradients to be seen.
-        self.latest: MemoryStore | None = None
-        self.property_values: dict[str, PropertyValue] = dict(checkpoint.properties)
+        self.latest: ContentsInMemory | None = None
 
-    def lent(self) -> TensorStore:
-        """The parameters as tensors, for a session to go on from; the session that has them loses them."""
-        if isinstance(self.store, MemoryStore):
-            self.store = self.store.give_back()
-        assert isinstance(self.store, TensorStore)
-        return self.store
+    def lent(self) -> SessionContents:
+        """The contents as tensors, for a session to go on from; the session that has them loses them."""
+        if isinstance(self.holder, ContentsInMemory):
+            self.holder = self.holder.give_back()
+        assert isinstance(self.holder, SessionContents)
+        return self.holder
 
     def gradient(self, name: str) -> Tensor | None:
         """The gradient that the latest session accumulated; None where there is no session, or no gradient.
@@ -68,12 +67,7 @@ class CheckpointState(
     @property
     def is_nominal(self) -> bool:
         """Only the names of the parameters are there: the values are yet to be loaded."""
-        return self.store.is_nominal
-
-    @property
-    def optimizer(self) -> OptimizerState:
-        """Moments, step and initial rate as they are now."""
-        return self.store.contents().optimizer
+        return self.holder.is_nominal
 
     @classmethod
     def load_checkpoint(cls, source: bytes | str | Path, *, integrity: str | None = None) -> Self:
@@ -125,7 +119,7 @@ class CheckpointState(
         write_checkpoint_file(path, checkpoint)
         return None
 
-    def to_checkpoint(self, include_optimizer_state: bool) -> Checkpoint:
+    def to_checkpoint(self, include_optimizer_state: bool) -> SessionContents:
         """The contents as they are now.
 
         Parameters
@@ -135,12 +129,7 @@ class CheckpointState(
         """
         if self.is_nominal:
             raise messages.NOMINAL_SAVE()
-        return checkpoint_of(
-            self.store.contents(),
-            self.store.trainable,
-            self.property_values,
-            include_optimizer_state=include_optimizer_state,
-        )
+        return for_file(self.holder.contents(), include_optimizer_state=include_optimizer_state)
 
     @property
     def parameters(self) -> Parameters:
@@ -167,7 +156,7 @@ class Parameter:
     @property
     def requires_grad(self) -> bool:
         """True if the parameter is trained."""
-        return self._state.store.trainable[self._name]
+        return self._state.holder.trainable[self._name]
 
     @property
     def data(self) -> np.ndarray:
@@ -177,13 +166,13 @@ class Parameter:
         """
         from trainweb.training.arrays import read_only
 
-        return read_only(self._state.store.get(self._name))
+        return read_only(self._state.holder.get(self._name))
 
     @data.setter
     def data(self, value: Any) -> None:
         from trainweb.training.arrays import from_numpy
 
-        self._state.store.set(from_numpy(self._name, value))
+        self._state.holder.set(from_numpy(self._name, value))
 
     @property
     def grad(self) -> np.ndarray | None:
@@ -197,7 +186,7 @@ class Parameter:
         return None if gradient is None else read_only(gradient)
 
     def __repr__(self) -> str:
-        dtype, shape = self._state.store.type_of(self._name)
+        dtype, shape = self._state.holder.type_of(self._name)
         return f"Parameter({self._name!r}, {dtype}{list(shape)}, requires_grad={self.requires_grad})"
 
 
@@ -208,7 +197,7 @@ class Parameters(Mapping[str, Parameter]):
         self._state = state
 
     def __getitem__(self, name: str) -> Parameter:
-        if not isinstance(name, str) or name not in self._state.store.trainable:
+        if not isinstance(name, str) or name not in self._state.holder.trainable:
             raise UnknownNameError(f"Parameter {name} not found.")
         return Parameter(self._state, name)
 
@@ -216,27 +205,27 @@ class Parameters(Mapping[str, Parameter]):
         self[name].data = value
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._state.store.trainable)
+        return iter(self._state.holder.trainable)
 
     def __len__(self) -> int:
-        return len(self._state.store.trainable)
+        return len(self._state.holder.trainable)
 
     def __repr__(self) -> str:
-        return f"Parameters({list(self._state.store.trainable)})"
+        return f"Parameters({list(self._state.holder.trainable)})"
 
 
-class Properties(MutableMapping[str, PropertyValue]):
+class Properties(MutableMapping[str, Property]):
     """A mapping of names to int, float (kept as float32) or str."""
 
     def __init__(self, state: CheckpointState) -> None:
-        self._values = state.property_values
+        self._values = state.holder.properties
 
-    def __getitem__(self, name: str) -> PropertyValue:
+    def __getitem__(self, name: str) -> Property:
         if not isinstance(name, str) or name not in self._values:
             raise UnknownNameError(f"Property {name} not found.")
         return self._values[name]
 
-    def __setitem__(self, name: str, value: PropertyValue) -> None:
+    def __setitem__(self, name: str, value: Property) -> None:
         if not isinstance(name, str):
             raise TypeError(f"A property's name must be a str, got {type(name).__name__}.")
         self._values[name] = property_value(value)
@@ -256,7 +245,7 @@ class Properties(MutableMapping[str, PropertyValue]):
         return f"Properties({self._values})"
 
 
-def property_value(value: Any) -> PropertyValue:
+def property_value(value: Any) -> Property:
     """`value` as a checkpoint keeps it: bool as int, float as float32; an int beyond 64 bits is refused."""
     if isinstance(value, str):
         return value
@@ -273,25 +262,3 @@ def property_value(value: Any) -> PropertyValue:
 def bits_of(value: int) -> int:
     """Return the number of bits of an integer, with its sign."""
     return (value if value >= 0 else ~value).bit_length() + 1
-
-
-def checkpoint_of(
-    contents: Contents,
-    trainable: Mapping[str, bool],
-    properties: Mapping[str, PropertyValue],
-    *,
-    include_optimizer_state: bool,
-) -> Checkpoint:
-    """Return the contents of a checkpoint file, with parameters sorted by name."""
-    tensors, optimizer, groups = contents.as_declared(), contents.optimizer, []
-    names = sorted(tensors)
-    if include_optimizer_state and (contents.has_optimizer_state or optimizer.step):
-        groups = [OptimizerGroup(GROUP, optimizer.step, optimizer.initial_lr, optimizer.moments)]
-    return Checkpoint(
-        requires_grad=[tensors[n] for n in names if trainable[n]],
-        frozen=[tensors[n] for n in names if not trainable[n]],
-        is_nominal=False,
-        groups=groups,
-        properties=dict(properties),
-        resume=contents.exact() if include_optimizer_state else None,
-    )

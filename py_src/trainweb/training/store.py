@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from trainweb import messages
 from trainweb.arguments import checks_keywords, instance_of, path_of
 from trainweb.checkpoint.store import NamedFiles, StoredCheckpoint
-from trainweb.training.snapshot import Snapshot, restore_snapshot, take_snapshot
+from trainweb.training.session_methods import SessionMethods
+from trainweb.training.snapshot import open_snapshot, restore_snapshot, take_snapshot
 
 if TYPE_CHECKING:
     from trainweb.training.core import SessionCore
-    from trainweb.training.session import TrainingSession
 
 
 @checks_keywords
@@ -34,7 +34,7 @@ class CheckpointStore:
     def __repr__(self) -> str:
         return f"CheckpointStore({str(self.files.folder)!r})"
 
-    def save(self, session: TrainingSession, name: str) -> None:
+    def save(self, session: SessionMethods, name: str) -> None:
         """Keep what a session is made of now: parameters, moments, rate, random numbers, accumulated gradients.
 
         Parameters
@@ -55,7 +55,7 @@ class CheckpointStore:
         with self.files.locked(name):
             self.files.write(name, contents)
 
-    def load(self, session: TrainingSession, name: str) -> None:
+    def load(self, session: SessionMethods, name: str) -> None:
         """Have a session go on from a checkpoint.
 
         Raises
@@ -65,7 +65,7 @@ class CheckpointStore:
         CheckpointError
             It is damaged, or of a session with other parameters or another optimizer; nothing was changed.
         """
-        restore_snapshot(_core(session), Snapshot.from_bytes(self.read(name)))
+        restore_snapshot(_core(session), open_snapshot(self.read(name)))
 
     def list(self) -> list[StoredCheckpoint]:
         """Return the checkpoints sorted by name: `name`, `nbytes` and `written` of each."""
@@ -130,12 +130,12 @@ class CheckpointStore:
         StorageError
             There is no room, or a fit has the checkpoint.
         """
-        Snapshot.from_bytes(instance_of(bytes, "contents", contents))
+        open_snapshot(instance_of(bytes, "contents", contents))
         with self.files.locked(name):
             self.files.write(name, contents)
 
 
-def _core(session: TrainingSession) -> SessionCore:
-    from trainweb.training.session import TrainingSession  # it needs numpy
-
-    return instance_of(TrainingSession, "session", session).core
+def _core(session: SessionMethods) -> SessionCore:
+    if not isinstance(session, SessionMethods):
+        raise TypeError(f"'session' must be a TrainingSession, got {type(session).__name__}.")
+    return session.core

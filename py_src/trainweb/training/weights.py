@@ -18,7 +18,7 @@ from trainweb.errors import CheckpointError
 from trainweb.model.graph import Tensor
 
 if TYPE_CHECKING:
-    from trainweb.training.parameters import ParameterStore
+    from trainweb.checkpoint.contents import ParameterHolder
 
 FORMATS = ("safetensors", "npz")
 ZIP_MAGIC, NPY_MAGIC = b"PK\x03\x04", b"\x93NUMPY"
@@ -40,7 +40,7 @@ NPZ_FAULTS = (
 """What `zipfile` raises of files that are damaged, encrypted, or compressed otherwise."""
 
 
-def export_weights(store: ParameterStore, names: Iterable[str], form: str) -> bytes:
+def export_weights(holder: ParameterHolder, names: Iterable[str], form: str) -> bytes:
     """All parameters as a file.
 
     Raises
@@ -50,11 +50,11 @@ def export_weights(store: ParameterStore, names: Iterable[str], form: str) -> by
     """
     if form not in FORMATS:
         raise messages.BAD_SETTING(name="format", value=form, expected=" or ".join(FORMATS))
-    tensors = [store.get(name) for name in names]
+    tensors = [holder.get(name) for name in names]
     return write_safetensors(tensors) if form == "safetensors" else write_npz(tensors)
 
 
-def load_weights(store: ParameterStore, names: Iterable[str], data: bytes, *, strict: bool) -> None:
+def load_weights(holder: ParameterHolder, names: Iterable[str], data: bytes, *, strict: bool) -> None:
     """Overwrite parameters with the contents of a file.
 
     Raises
@@ -70,14 +70,14 @@ def load_weights(store: ParameterStore, names: Iterable[str], data: bytes, *, st
         raise messages.OTHER_WEIGHTS(said=" and ".join(said))
     used = [name for name in wanted if name in found]
     for name in used:
-        dtype, shape = store.type_of(name)
+        dtype, shape = holder.type_of(name)
         if found[name].dtype != dtype:
             raise messages.PARAMETER_DTYPE(name=name, expected=dtype, actual=found[name].dtype)
         if found[name].shape != shape:
             raise messages.PARAMETER_SHAPE(name=name, expected=list(shape), actual=list(found[name].shape))
     tensors = [Tensor(name, found[name].dtype, found[name].shape, found[name].read()) for name in used]
     for tensor in tensors:
-        store.set(tensor)
+        holder.set(tensor)
 
 
 def write_npz(tensors: Iterable[Tensor]) -> bytes:

@@ -1,4 +1,4 @@
-/** Calls into `trainweb.training.page.bridge`, whose functions answer with JSON and perhaps bytes. */
+/** Calls into `trainweb.page.bridge`, whose functions answer with JSON and perhaps bytes. */
 
 import type { Engine } from "../engine/engine.js";
 import { EngineError, fromWire, LimitError, type WireError } from "../wire/errors.js";
@@ -39,7 +39,7 @@ export class Bridge {
 
   constructor(pyodide: Pyodide, engine: Engine) {
     this.version = pyodide.version;
-    this.#module = pyodide.pyimport("trainweb.training.page.bridge");
+    this.#module = pyodide.pyimport("trainweb.page.bridge");
     this.call("start", engine, this.files);
   }
 
@@ -66,7 +66,7 @@ export class Bridge {
   #callRaw(name: string, args: readonly Argument[]): [string, unknown] {
     const call = this.#module[name] as PythonFunction | undefined;
     if (typeof call !== "function") {
-      throw new EngineError(`trainweb.training.page.bridge has no function ${name}.`);
+      throw new EngineError(`trainweb.page.bridge has no function ${name}.`);
     }
     let result: PyProxy;
     try {

@@ -10,7 +10,7 @@ import type { FloatType } from "../wire/values.js";
 export interface Announced {
   readonly format: "checkpoint" | "onnx" | "blobs";
   readonly nbytes: number;
-  /** CRC-32 of blocks spread over the bytes; `sample_checksum` of `trainweb.training.page.bridge`. */
+  /** CRC-32 of blocks spread over the bytes; `sample_checksum` of `trainweb.page.bridge`. */
   readonly crc32: number;
   /** The parts of the whole file. */
   readonly parts: readonly Part[];

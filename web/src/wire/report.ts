@@ -1,4 +1,4 @@
-/** The report of `inspectModel` on a model; training/debug/check.py makes it. */
+/** The report of `inspectModel` on a model; session/check.py makes it. */
 
 import type { ModelMetadata, WireModelMetadata } from "./values.js";
 

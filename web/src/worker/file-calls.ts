@@ -15,7 +15,7 @@ import type {
   TensorType,
   WireTensor,
 } from "../wire/protocol.js";
-import type { Property } from "./session-record.js";
+import type { Property } from "./session-contents.js";
 import { assemble, converting } from "./files.js";
 import { PropertyCalls } from "./properties.js";
 import { addFiles } from "./python-models.js";

@@ -2,7 +2,7 @@
 
 import { sessionError } from "../wire/messages.js";
 import type { PropertyKind, PropertyValue } from "../wire/protocol.js";
-import type { Property } from "./session-record.js";
+import type { Property } from "./session-contents.js";
 
 const INT64 = { least: -(2n ** 63n), most: 2n ** 63n - 1n };
 

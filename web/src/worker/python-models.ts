@@ -12,7 +12,7 @@ import { FLOAT_BYTES, readFloats } from "./floats.js";
 import type {
   Bundle, Declaration, FeedType, KeptValue, RawBundle, RawPlan, TensorPlace,
 } from "./bundle/bundle.js";
-import type { Property } from "./session-record.js";
+import type { Property } from "./session-contents.js";
 import type { StepKind } from "./step-kind.js";
 
 export interface FilledSegments {

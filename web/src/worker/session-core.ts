@@ -56,8 +56,8 @@ import type { TensorFile } from "./safetensors.js";
 import { whileExchanged } from "./averages.js";
 import type { CallTable, CoreOptions, PlanListener } from "./core-types.js";
 import { bytesOf, checkCount, checkRate, memoryOf, readParameter, typeOf, writeParameter } from "./session-values.js";
-import { writeSession, type SessionRecord } from "./session-record.js";
-import { readSession, snapshotHost, takeSnapshot } from "./snapshot.js";
+import { writeContents, type SessionContents } from "./session-contents.js";
+import { readSnapshot, snapshotHost, takeSnapshot } from "./snapshot.js";
 import { EVAL, isForward, OPTIMIZER, outputsOf, stepKind, TRAIN, type StepKind } from "./step-kind.js";
 
 /** Errors of a session without values of parameters. */
@@ -556,13 +556,13 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   /** @throws CheckpointError when it is of another session or was changed */
-  read(snapshot: TensorFile): SessionRecord {
-    return readSession(snapshotHost(this.#bundle, this.#memory), snapshot);
+  read(snapshot: TensorFile): SessionContents {
+    return readSnapshot(snapshotHost(this.#bundle, this.#memory), snapshot);
   }
 
-  restore(record: SessionRecord): void {
-    writeSession(this.#memory, record);
-    this.properties = record.properties;
+  restore(contents: SessionContents): void {
+    writeContents(this.#memory, contents);
+    this.properties = contents.properties;
     this.#countLoad(); // plans prepared values of the old parameters
     this.#nominal = false;
   }

@@ -6,7 +6,7 @@ import type { NamedTensor } from "../wire/values.js";
 import type { ParameterSlot } from "./bundle/bundle.js";
 import * as fields from "./fields.js";
 import { readSafetensors, type TensorFile } from "./safetensors.js";
-import { checkState, readProperties, SEGMENTS, STATE_KEPT, type Property, type SessionRecord } from "./session-record.js";
+import { checkState, readProperties, SEGMENTS, STATE_KEPT, type Property, type SessionContents } from "./session-contents.js";
 
 const FORMAT = "trainweb-session-1";
 /** Letters of an optimizer's name that a message shows. */
@@ -62,7 +62,7 @@ export function sharedPart({ metadata, tensors }: TensorFile): TensorFile {
 }
 
 /** @throws CheckpointError for a file that is not a snapshot */
-export function readSnapshot(file: Uint8Array): TensorFile {
+export function openSnapshot(file: Uint8Array): TensorFile {
   const found = readSafetensors(file);
   const given = found.metadata["format"] ?? "none";
   if (given !== FORMAT || found.metadata["shared"] !== undefined) {
@@ -77,7 +77,7 @@ export function readSnapshot(file: Uint8Array): TensorFile {
  *
  * @throws CheckpointError when it is of a session with other parameters or another optimizer, or was changed
  */
-export function readSession(host: SnapshotHost, { metadata, tensors }: TensorFile): SessionRecord {
+export function readSnapshot(host: SnapshotHost, { metadata, tensors }: TensorFile): SessionContents {
   if (!isSame(fields.parse(metadata, "parameters"), JSON.parse(placesOf(host)))) {
     throw sessionError("OTHER_SNAPSHOT", { what: "parameters" });
   }
@@ -116,7 +116,7 @@ function isSame(a: unknown, b: unknown): boolean {
 }
 
 /** Read the shared state, as far as this session has its parts: a session without an optimizer has no moments. */
-function readShared(host: SnapshotHost, { metadata, tensors }: TensorFile): SessionRecord {
+function readShared(host: SnapshotHost, { metadata, tensors }: TensorFile): SessionContents {
   const segments = new Map<number, Uint8Array>();
   for (const [name, segment] of Object.entries(SEGMENTS)) {
     const data = tensors.get(name)?.data;

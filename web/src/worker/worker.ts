@@ -49,8 +49,8 @@ import type { CoreOptions } from "./core-types.js";
 import { SessionCore } from "./session-core.js";
 import { stepKind } from "./step-kind.js";
 import { writeSafetensors } from "./safetensors.js";
-import { checkState, STATE_KEPT } from "./session-record.js";
-import { readSnapshot, sharedPart } from "./snapshot.js";
+import { checkState, STATE_KEPT } from "./session-contents.js";
+import { openSnapshot, sharedPart } from "./snapshot.js";
 import { readFile } from "./store.js";
 
 /** A session or checkpoint state, and the calls that wait for their turn. */
@@ -229,7 +229,7 @@ class SessionWorker {
         if (file === null) {
           throw sessionError("NO_CHECKPOINT", { name, folder: where.folder });
         }
-        core.restore(core.read(readSnapshot(file)));
+        core.restore(core.read(openSnapshot(file)));
         return null;
       }),
 

@@ -2,7 +2,7 @@
 
 A checked step runs twice. The first run has a plan that keeps all tensors, which are checked one by one. If they are
 finite the step runs as it always does, so it gives the same bytes. In a page `web/src/worker/numerics.ts` runs the
-steps, and asks `NumericsRules` where a number is not finite (`training/page/numerics.py`).
+steps, and asks `NumericsRules` where a number is not finite (`page/numerics.py`).
 """
 
 from __future__ import annotations

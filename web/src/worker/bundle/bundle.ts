@@ -1,5 +1,5 @@
 /**
- * Bundles: a compiled session, in a file as `trainweb compile` writes it (training/page/bundle.py has the layout), or right
+ * Bundles: a compiled session, in a file as `trainweb compile` writes it (page/bundle.py has the layout), or right
  * from Python. A file is checked by its hash, and then nothing in it is believed. Offsets, sizes and names are checked
  * here, the words of a plan by the kernels' verifier before its first run. Only its generated code is code, as a script
  * is.
@@ -25,7 +25,7 @@ import {
   optional, partOf, positive, Reader, record, sizeOf, text, tuple, wrong, type ByteRange, type Form, type Of,
 } from "./reader.js";
 import { segmentsFit } from "./segments.js";
-import { readProperties } from "../session-record.js";
+import { readProperties } from "../session-contents.js";
 import { partAt, type BlobRange, type GivenData, type HeldBytes } from "../../wire/pieces.js";
 import { sha256OfFile } from "../../wire/sha256.js";
 

@@ -5,7 +5,7 @@ import type { FitCheckpoint } from "../../wire/fit.js";
 import { checkOptions, checkWatched, readFit, writeFit, type FitOptions, type FitRecord } from "./record.js";
 import { writeSafetensors, type TensorFile } from "../safetensors.js";
 import type { SessionCore } from "../session-core.js";
-import { readSnapshot } from "../snapshot.js";
+import { openSnapshot } from "../snapshot.js";
 
 export class CheckpointWriter {
   readonly #core: SessionCore;
@@ -40,7 +40,7 @@ export class CheckpointWriter {
     if (file === null) {
       return null;
     }
-    const snapshot = readSnapshot(file);
+    const snapshot = openSnapshot(file);
     checkOptions(snapshot, name, JSON.parse(options) as FitOptions);
     const session = this.#core.read(snapshot);
     const byRows = this.#core.host.lossCounts.train.output === null;

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.arguments import unknown
+from trainweb.artifacts import Artifacts, build_artifacts
+from trainweb.lora.adapt import adapted_by
 from trainweb.model.reader import read_model
 from trainweb.training.state import CheckpointState
-
-if TYPE_CHECKING:
-    from trainweb.artifacts import Artifacts
 
 FILES = ("external_data", "weights", "limits", "integrity")
 """Arguments about the files of a model."""
@@ -28,8 +27,6 @@ def session_of_model(
     settings: dict[str, Any],
 ) -> Any:
     """See `TrainingSession.from_model`."""
-    from trainweb.artifacts import build_artifacts
-
     known = [*signature(build_artifacts).parameters, *adapters, "options"]
     for name in settings:
         if name not in known:
@@ -44,9 +41,6 @@ def session_of_model(
 
 def artifacts_of(model: Any, adapters: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Artifacts, Any]:
     """Artifacts of a forward model or, where asked for, of its adapter, and the `LoraModel` or `PromptModel`."""
-    from trainweb.artifacts import build_artifacts
-    from trainweb.lora.adapt import adapted_by
-
     files = {name: settings[name] for name in FILES if name in settings}
     adapted = adapted_by(adapters, lambda: read_model(model, **files) if files else model)
     if adapted is None:

@@ -1,13 +1,22 @@
-"""Operators and optimizers in docs/operators.md: `python -m trainweb.ops.table > docs/operators.md`."""
+"""Operators and optimizers in docs/operators.md: `python scripts/operators_table.py > docs/operators.md`."""
 
 from __future__ import annotations
 
 import re
+import sys
 from inspect import signature
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "py_src"))
+from trainweb.control import CONTROL_OPERATORS
+from trainweb.control.expansion import UNROLLED_NODES
+from trainweb.control.repeat import OPEN_TRIPS, WRITTEN_OUT_NODES
 from trainweb.ir.layout import LOOP_TRIPS
 from trainweb.model.graph import LOOP_ITERATIONS
+from trainweb.onnxblock.loss import LOSSES
+from trainweb.onnxblock.optim import OPTIMIZERS
 from trainweb.ops.frame.op import Op, registry
+from trainweb.schedules import SCHEDULES
 
 DOMAINS = {
     "": "ai.onnx",
@@ -15,7 +24,7 @@ DOMAINS = {
     "ai.onnx.ml": "ai.onnx.ml: preprocessing of scikit-learn",
     "ai.trainweb": "ai.trainweb: operators that ONNX Runtime does not have",
 }
-HEADER = """<!-- `python -m trainweb.ops.table` prints this page from the registry; do not edit it. -->
+HEADER = """<!-- `python scripts/operators_table.py` prints this page from the registry; do not edit it. -->
 
 # Operators
 
@@ -153,11 +162,6 @@ def operators_table() -> str:
 
 
 def _control() -> str:
-    # Imported here, because the expansion of control flow imports the operators.
-    from trainweb.control import CONTROL_OPERATORS
-    from trainweb.control.expansion import UNROLLED_NODES
-    from trainweb.control.repeat import OPEN_TRIPS, WRITTEN_OUT_NODES
-
     return CONTROL_HEADER.format(
         names=", ".join(CONTROL_OPERATORS),
         limit=UNROLLED_NODES,
@@ -169,9 +173,6 @@ def _control() -> str:
 
 
 def _optimizers() -> list[str]:
-    # Imported here, because onnxblock imports the operators.
-    from trainweb.onnxblock.optim import OPTIMIZERS
-
     parts = [OPTIMIZERS_HEADER]
     for name, cls in OPTIMIZERS.items():
         operator = f"{cls.operator.domain}.{cls.operator.op_type()}"
@@ -185,8 +186,6 @@ def _optimizers() -> list[str]:
 
 
 def _losses() -> list[str]:
-    from trainweb.onnxblock.loss import LOSSES
-
     parts = [LOSSES_HEADER]
     for name, cls in LOSSES.items():
         settings = ", ".join(f"{p.name}={p.default!r}" for p in signature(cls).parameters.values())
@@ -195,8 +194,6 @@ def _losses() -> list[str]:
 
 
 def _schedules() -> list[str]:
-    from trainweb.schedules import SCHEDULES
-
     parts = [SCHEDULES_HEADER]
     for name, cls in SCHEDULES.items():
         settings = ", ".join(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainweb.settings import page_name
-
-if TYPE_CHECKING:
-    from trainweb.training.feed import Feed
+from trainweb.spelling import page_name
 
 ARRAYS = {
     "bool": "Uint8Array",
@@ -62,6 +60,15 @@ IN_PAGE = {
     "prompt_tuning": "promptTuning",
 }
 """Arguments of `from_model` that the lines may need, as a page spells them."""
+
+
+@dataclass(slots=True)
+class Feed:
+    """An input of a train step, and the shape that the report is about."""
+
+    name: str
+    dtype: str
+    shape: list[int]
 
 
 def example_code(

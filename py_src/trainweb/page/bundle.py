@@ -22,13 +22,13 @@ import hashlib
 import json
 import struct
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
 from trainweb import messages
 from trainweb.backend.plan import Plan, TensorPlace
-from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
+from trainweb.checkpoint import SessionContents, write_checkpoint
 from trainweb.ir.layout import PARAMETERS, STATE, STATE_WORDS
 from trainweb.ir.shapes import TensorType
 from trainweb.metrics import Described, make_metric, request_of
@@ -39,10 +39,10 @@ from trainweb.model.reader import read_model
 from trainweb.model.remote import RemoteRange
 from trainweb.ops.frame.infer import folded_elements
 from trainweb.ops.optim.operators import LIMITS
-from trainweb.settings import camel_case
+from trainweb.spelling import camel_case
+from trainweb.training.contents import properties_json, start_segments, start_state
+from trainweb.training.inference import InferenceModel
 from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels
-from trainweb.training.parameters import GROUP, TensorStore
-from trainweb.training.record import PropertyValue, properties_json, start_record
 from trainweb.training.step_kind import EVAL, TRAIN, StepKind
 
 MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 4, 64
@@ -98,8 +98,7 @@ class _CutModel(HeldFile):
 
 def session_header(
     models: SessionModels,
-    store: TensorStore,
-    properties: Mapping[str, PropertyValue],
+    start: SessionContents,
     blobs: Blobs,
     *,
     with_weights: bool,
@@ -108,13 +107,13 @@ def session_header(
 
     Without weights, the segments of parameters and moments are zeros, to be filled later.
     """
-    record = start_record(models.layout, store, properties)
-    pieces = record.segments if with_weights else {}
+    segments, state = start_segments(models.layout, start), start_state(start)
+    pieces = segments if with_weights else {}
     contents = {
         segment: blobs.add_pieces(((at, tensor.data) for at, tensor in parts), models.segment_bytes[segment])
         for segment, parts in pieces.items()
     }
-    contents[STATE] = blobs.add_pieces([(0, record.state)], 4 * STATE_WORDS)
+    contents[STATE] = blobs.add_pieces([(0, state)], 4 * STATE_WORDS)
     return {
         "fingerprint": models.engine.description.fingerprint,
         "inputs": {k: declarations(models.inputs[k].values(), models.deciding[k]) for k in ("train", "eval")},
@@ -129,7 +128,7 @@ def session_header(
         "pairs": models.own.pairs,
         "defaultPair": models.own.default,
         "lossCounts": {k: {"output": c.output, "isSum": c.is_sum} for k, c in models.counts.items()},
-        "nominal": store.is_nominal,
+        "nominal": start.is_nominal,
         "parameters": [
             {
                 "name": s.name,
@@ -146,9 +145,19 @@ def session_header(
             {"bytes": size if PARAMETERS <= k <= STATE else 0, "data": contents.get(k)}
             for k, size in enumerate(models.segment_bytes)
         ],
-        "properties": properties_json(record.properties),
+        "properties": properties_json(start.properties),
         "models": {},
         "plans": [],
+    }
+
+
+def inference_header(model: InferenceModel) -> Header:
+    """Return the header from which a page makes an inference session, without plans and weights."""
+    return {
+        "fingerprint": model.engine.description.fingerprint,
+        "inputs": declarations(model.inputs.values(), model.deciding),
+        "outputs": model.outputs,
+        "segments": [{"bytes": size, "data": None} for size in model.segment_bytes],
     }
 
 
@@ -226,27 +235,16 @@ def _feed_json(name: str, t: TensorType) -> Header:
     return {"name": name, "dtype": t.dtype, "dims": list(t.shape), "value": value}
 
 
-def remainder(models: SessionModels, store: TensorStore) -> bytes:
+def remainder(models: SessionModels, start: SessionContents) -> bytes:
     """A checkpoint of what the session's segments do not hold: other parameters, and moments without an optimizer."""
-    rest = [t for name, t in store.tensors.items() if name not in models.layout.slots]
-    groups, optimizer = [], store.optimizer
-    if models.graphs["optimizer"] is None and (store.has_optimizer_state or optimizer.step):
-        groups = [OptimizerGroup(GROUP, optimizer.step, optimizer.initial_lr, optimizer.moments)]
-    return write_checkpoint(
-        Checkpoint(
-            [t for t in rest if store.trainable[t.name]],
-            [t for t in rest if not store.trainable[t.name]],
-            store.is_nominal,
-            groups,
-            {},
-        )
-    )
+    rest = {name: t for name, t in start.parameters.items() if name not in models.layout.slots}
+    has_optimizer = models.graphs["optimizer"] is None and (start.has_optimizer or start.step > 0)
+    return write_checkpoint(replace(start, parameters=rest, has_optimizer=has_optimizer, is_exact=False, properties={}))
 
 
 def make_bundle(
     models: SessionModels,
-    store: TensorStore,
-    properties: Mapping[str, PropertyValue],
+    start: SessionContents,
     signatures: Iterable[Feeds],
     files: Mapping[str, bytes] | None = None,
     metrics: Sequence[str | Mapping[str, Any]] = (),
@@ -255,7 +253,7 @@ def make_bundle(
 
     Parameters
     ----------
-    models, store, properties
+    models, start
         The session's models, and what it starts from.
     signatures
         Feeds of the steps to compile: train steps (overwriting and accumulating) and, where the names fit and
@@ -274,7 +272,7 @@ def make_bundle(
         There is no such metric, or what it should compare is not known.
     """
     blobs = Blobs()
-    header = session_header(models, store, properties, blobs, with_weights=True)
+    header = session_header(models, start, blobs, with_weights=True)
     in_use: dict[str, tuple[int, int]] = {}
     summed = metrics_kind(models, metrics)
     for feeds in signatures:
@@ -297,7 +295,7 @@ def make_bundle(
     if files:
         names = {"train_model": "trainModel", "eval_model": "evalModel", "optimizer_model": "optimizerModel"}
         cut = {names[name]: _CutModel(data).cut() for name, data in files.items()}
-        cut["checkpoint"] = [remainder(models, store)]
+        cut["checkpoint"] = [remainder(models, start)]
         header["models"] = {name: [blobs.add(piece) for piece in pieces] for name, pieces in cut.items()}
     return pack(header, blobs)
 

@@ -1,4 +1,4 @@
-/** The contents of a session, whatever file they come from: their checks, and their way into kernel memory; `training/record.py`. */
+/** The contents of a session, whatever file they come from: their checks, and their way into kernel memory; `training/contents.py`. */
 
 import {
   GRADIENTS,
@@ -33,7 +33,7 @@ const TYPES = {
 const PARTS = 3;
 
 /** All that a session goes on from, after all checks. */
-export interface SessionRecord {
+export interface SessionContents {
   /** The whole of each segment that the session has. */
   readonly segments: ReadonlyMap<number, Uint8Array>;
   /** The words of the state that a session goes on from. */
@@ -77,7 +77,7 @@ function isText(value: unknown): boolean {
 }
 
 /** Write the checked values into the segments; the session takes the properties itself. */
-export function writeSession(host: { view(segment: number): Uint8Array }, { segments, state }: SessionRecord): void {
+export function writeContents(host: { view(segment: number): Uint8Array }, { segments, state }: SessionContents): void {
   for (const [segment, data] of segments) {
     if (data.length > 0) {
       host.view(segment).set(data);

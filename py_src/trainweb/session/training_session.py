@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -13,30 +13,26 @@ from trainweb import messages
 from trainweb._names import Hiding
 from trainweb.arguments import checks_keywords, flag, mapping, only_one, texts, warn
 from trainweb.checkpoint import write_file_atomically
-from trainweb.errors import BufferSizeError, FeedError, ModelError, ReleasedError, UnsupportedError
-from trainweb.ir.shapes import TensorType
+from trainweb.errors import BufferSizeError, ModelError, ReleasedError, UnsupportedError
+from trainweb.federated.client import FederatedClient
 from trainweb.model.dimensions import fix_dimensions
-from trainweb.model.graph import Tensor
-from trainweb.training.arrays import as_feed, from_numpy, to_numpy
+from trainweb.session.tasks import SessionTasks
+from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.core import SessionCore
 from trainweb.training.debug.units import DeadUnits
 from trainweb.training.models import read_models
 from trainweb.training.ort.options import Log, RunOptions, SessionOptions
 from trainweb.training.ort.profile import Profile
-from trainweb.training.session_methods import SessionMethods
-from trainweb.training.session_tasks import SessionTasks
 from trainweb.training.state import CheckpointState
-from trainweb.training.step_kind import EVAL, TRAIN, StepKind
-
-if TYPE_CHECKING:
-    from trainweb.federated.client import FederatedClient
+from trainweb.training.step_kind import EVAL, TRAIN
+from trainweb.training.steps import Fetches, as_tensors, run_step
 
 Model = Any
 """bytes, a path, or an onnx.ModelProto."""
 
 
 @checks_keywords
-class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("core",)):
+class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
     """Trains a model from its artifacts.
 
     Parameters
@@ -168,7 +164,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         SessionError
             ``terminate`` is set; the session is as before.
         """
-        return self._step(TRAIN, feeds, fetches, options)
+        return run_step(self.core, TRAIN, feeds, fetches, options)
 
     def eval_step(
         self, feeds: Mapping[str, Any], fetches: Fetches = None, options: RunOptions | Mapping[str, Any] | None = None
@@ -184,28 +180,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         options : dict or RunOptions, optional
             As `train_step`.
         """
-        return self._step(EVAL, feeds, fetches, options)
-
-    def _step(
-        self, kind: StepKind, feeds: Mapping[str, Any], fetches: Fetches, options: RunOptions | Mapping[str, Any] | None
-    ) -> dict[str, np.ndarray]:
-        core = self.core
-        run = RunOptions.of(options)
-        names, targets = check_fetches(fetches)
-        converted = self._converted(kind, feeds)
-        types = {n: TensorType(str(t.dtype), t.shape) for n, t in targets.items()}
-        results = core.step(kind, converted, names, types, run)
-        arrays = {n: to_numpy(t) for n, t in results.items()}
-        for n, target in targets.items():
-            target[...] = arrays[n]
-        return arrays | targets
-
-    def _converted(self, kind: StepKind, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
-        inputs = self.core.models.inputs_of(kind)
-        return {
-            n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v)
-            for n, v in check_feeds(feeds).items()
-        }
+        return run_step(self.core, EVAL, feeds, fetches, options)
 
     def optimizer_step(self, options: RunOptions | Mapping[str, Any] | None = None) -> None:
         """Update the trainable parameters with the accumulated gradients, which stay until reset.
@@ -230,8 +205,6 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         ModelError
             An option is wrong, or there is noise without a clip norm.
         """
-        from trainweb.federated.client import FederatedClient
-
         if moving := self.core.models.moving:
             warn(str(messages.LOCAL_STATISTICS(count=len(moving), name=moving[0])))
         return FederatedClient(self, **options)
@@ -381,7 +354,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
             False: an eval step.
         """
         kind = TRAIN if flag("training", training) else EVAL
-        plan, milliseconds = self.core.profile(kind, self._converted(kind, feeds), runs)
+        plan, milliseconds = self.core.profile(kind, as_tensors(self.core, kind, feeds), runs)
         return Profile(plan.text, plan.nodes, milliseconds)
 
     def dead_units(self, batches: Sequence[Mapping[str, Any]]) -> list[DeadUnits]:
@@ -409,7 +382,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         if isinstance(batches, (Mapping, str, bytes)) or not isinstance(batches, Sequence):
             raise TypeError(f"'batches' must be a sequence of feeds, got {type(batches).__name__}.")
         return self.core.dead_units(
-            [self._converted(EVAL, mapping(f"batches[{k}]", feeds)) for k, feeds in enumerate(batches)]
+            [as_tensors(self.core, EVAL, mapping(f"batches[{k}]", feeds)) for k, feeds in enumerate(batches)]
         )
 
     def explain(self, feeds: Mapping[str, Any], training: bool = True) -> str:
@@ -429,7 +402,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
             compiler pass as a unified diff.
         """
         kind = TRAIN if flag("training", training) else EVAL
-        tensors = self._converted(kind, feeds)
+        tensors = as_tensors(self.core, kind, feeds)
         return self.core.explain(kind, self.core.models.signature(kind, tensors))
 
     def release(self) -> None:
@@ -448,29 +421,3 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
-
-
-Fetches = Sequence[str] | Mapping[str, "np.ndarray | None"] | None
-
-
-def check_feeds(feeds: Any) -> Mapping[str, Any]:
-    """`feeds`, if it is a mapping."""
-    if not isinstance(feeds, Mapping):
-        raise FeedError(f"feeds must be a dict of input name to array, got {type(feeds).__name__}.")
-    return feeds
-
-
-def check_fetches(fetches: Any) -> tuple[list[str] | None, dict[str, np.ndarray]]:
-    """Names wanted (None: all) and the arrays to write into."""
-    if fetches is None:
-        return None, {}
-    if isinstance(fetches, str) or not isinstance(fetches, Iterable) or not all(isinstance(n, str) for n in fetches):
-        raise FeedError("fetches must be a list of output names, or a dict of name to array or None.")
-    if not isinstance(fetches, Mapping):
-        return list(fetches), {}
-    targets = {n: t for n, t in fetches.items() if t is not None}
-    for name, target in targets.items():
-        if not isinstance(target, np.ndarray) or not target.flags.writeable:
-            what = "a read-only array" if isinstance(target, np.ndarray) else type(target).__name__
-            raise FeedError(f"Fetch {name!r} is to be written into {what}; that takes a writable array, or None.")
-    return list(fetches), targets

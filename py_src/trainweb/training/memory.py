@@ -1,48 +1,28 @@
-"""The parameters of a session: kernel memory, as long as the session uses them."""
+"""The contents of a session while it uses them: kernel memory."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.checkpoint import Resume
-from trainweb.ir.layout import (
-    GRADIENTS,
-    PARAMETERS,
-    STATE_INITIAL_LR,
-    STATE_LAZY_RESET,
-    STATE_LEARNING_RATE,
-    STATE_RANDOM_OFFSET,
-    STATE_SCHEDULER,
-    STATE_SEED,
-    STATE_STEP,
-    STATE_TOTAL,
-    STATE_WARMUP,
-)
+from trainweb.checkpoint import SessionContents
+from trainweb.checkpoint.contents import ParameterHolder
+from trainweb.ir.layout import GRADIENTS, PARAMETERS, STATE
 from trainweb.model.floats import ConvertedTensor, converted
 from trainweb.model.graph import ITEM_SIZE, Tensor
 from trainweb.model.lazy import LazyTensor, Place
-from trainweb.training.parameters import (
-    MOMENT_OF,
-    Contents,
-    Layout,
-    OptimizerState,
-    ParameterSlot,
-    ParameterStore,
-    Shape,
-    TensorStore,
-    copied,
-)
-from trainweb.training.record import optimizer_words, start_segments, write_segments
+from trainweb.training.contents import STATE_KEPT, optimizer_words, read_contents, start_segments, write_segments
+from trainweb.training.parameters import Layout, ParameterSlot, Shape, copied
 
 if TYPE_CHECKING:
     from trainweb.backend.base import Segments
 
 
-class MemoryStore(ParameterStore):
-    """Parameters in the segments of a session.
+class ContentsInMemory(ParameterHolder):
+    """The contents of a session in its segments.
 
     Parameters
     ----------
@@ -55,9 +35,10 @@ class MemoryStore(ParameterStore):
         Whether the session has an optimizer model.
     """
 
-    def __init__(self, layout: Layout, host: Segments, origin: TensorStore, *, has_optimizer: bool) -> None:
+    def __init__(self, layout: Layout, host: Segments, origin: SessionContents, *, has_optimizer: bool) -> None:
         self.layout, self.host, self.origin, self.has_optimizer = layout, host, origin, has_optimizer
-        self.trainable, self.is_nominal = origin.trainable, origin.is_nominal
+        self.trainable, self.properties = origin.trainable, origin.properties
+        self.is_nominal = origin.is_nominal
 
     def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
         if name in self.layout.slots:
@@ -89,58 +70,36 @@ class MemoryStore(ParameterStore):
         data = self.host.read_segment(GRADIENTS, 4 * slot.trainable_offset, 4 * slot.size)
         return Tensor(name, "float32", slot.shape, data)
 
-    def contents(self) -> Contents:
-        found = self.origin.contents()
-        if not self.is_nominal:
-            found.tensors |= {s.name: self._parameter(s) for s in self.layout.slots.values()}
-        if self.has_optimizer:
-            moments: dict[str, dict[str, Tensor]] = {}
-            for slot in self.layout.trained() if self.layout.moments else ():
-                moments[slot.name] = {
-                    name: self._lazy(name, MOMENT_OF[name].segment, *self.layout.moment(name, slot))
-                    for name in self.layout.moments
-                }
-            found.optimizer, found.has_optimizer_state = self._optimizer_state(moments), True
-        found.resume = self._resume(found.optimizer)
-        return found
+    def contents(self) -> SessionContents:
+        origin = replace(self.origin, is_nominal=self.is_nominal)
+        state = self.host.read_segment(STATE, 0, STATE_KEPT)
+        return read_contents(origin, self.layout, self._lazy, state, has_optimizer=self.has_optimizer)
 
-    def _resume(self, optimizer: OptimizerState) -> Resume:
-        read = self.host.read_state
-        reset = bool(read(STATE_LAZY_RESET))
-        slots = () if reset else self.layout.trained()
-        gradients: dict[str, Tensor] = {
-            s.name: self._lazy(s.name, GRADIENTS, 4 * s.trainable_offset, s.shape) for s in slots
-        }
-        random = int(read(STATE_SEED)), int(read(STATE_RANDOM_OFFSET))
-        return Resume(reset, optimizer.learning_rate, optimizer.schedule, random, gradients, optimizer=optimizer.kind)
-
-    def _optimizer_state(self, moments: dict[str, dict[str, Tensor]]) -> OptimizerState:
-        read = self.host.read_state
-        schedule = (int(read(STATE_WARMUP)), int(read(STATE_TOTAL))) if read(STATE_SCHEDULER) else None
-        step, initial_lr, rate = int(read(STATE_STEP)), read(STATE_INITIAL_LR), read(STATE_LEARNING_RATE)
-        return OptimizerState(step, initial_lr, moments, rate, schedule, self.layout.optimizer)
-
-    def _lazy(self, name: str, segment: int, offset: int, shape: Shape, dtype: str = "float32") -> LazyTensor:
+    def _lazy(self, name: str, segment: int, offset: int, shape: Shape, dtype: str) -> LazyTensor:
         read_into = partial(self.host.read_segment_into, segment, offset)
         place = Place("segment", segment, offset, ITEM_SIZE[dtype] * prod(shape))
         return LazyTensor(name, dtype, shape, read_into, place)
 
-    def take(self, origin: TensorStore) -> None:
+    def take(self, origin: SessionContents) -> None:
         """Go on with these parameters, moments and schedule; gradients and random numbers are the session's own."""
-        segments = start_segments(self.layout, origin)
+        segments = start_segments(self.layout, replace(origin, gradients={}))
         self.origin, self.trainable, self.is_nominal = origin, origin.trainable, origin.is_nominal
         write_segments(self.host, segments)
-        for word, value in optimizer_words(origin.optimizer).items():
+        for word, value in optimizer_words(origin).items():
             self.host.write_state(word, value)
 
-    def give_back(self) -> TensorStore:
-        """Return the store that the session started from, with the current values as tensors."""
+    def give_back(self) -> SessionContents:
+        """Return what the session started from with the current values; its gradients and random numbers are lost."""
         found = self.contents()
-        moments = found.optimizer.moments
-        found.tensors = {name: copied(tensor) for name, tensor in found.tensors.items()}
-        found.optimizer.moments = {p: {n: copied(t) for n, t in named.items()} for p, named in moments.items()}
-        self.origin.take(found, is_nominal=self.is_nominal)
-        return self.origin
+        return replace(
+            found,
+            parameters={name: copied(tensor) for name, tensor in found.parameters.items()},
+            moments={p: {n: copied(t) for n, t in named.items()} for p, named in found.moments.items()},
+            is_exact=found.has_optimizer,
+            reset=True,
+            random=None,
+            gradients={},
+        )
 
     # All parameters at once.
 
@@ -150,7 +109,7 @@ class MemoryStore(ParameterStore):
         Raises
         ------
         CheckpointError
-            The store is nominal.
+            The contents are nominal.
         """
         self.host.check()
         if self.is_nominal:
@@ -167,7 +126,7 @@ class MemoryStore(ParameterStore):
         Raises
         ------
         CheckpointError
-            The store is nominal, and the frozen parameters are not given.
+            The contents are nominal, and the frozen parameters are not given.
         BufferSizeError
             Not as many bytes as the parameters have.
         """

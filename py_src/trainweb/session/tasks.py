@@ -3,57 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast
+from typing import Any, Self, Unpack, cast
+
+import numpy as np
 
 from trainweb.arguments import checks_keywords, flag, path_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy as np
-
-    from trainweb.artifacts.builder import LossLike, OptimizerLike
-    from trainweb.generation.generate import GeneratedToken
-    from trainweb.metrics import Value
-    from trainweb.model.graph import Graph
-    from trainweb.training.history import History
-    from trainweb.training.ort.options import SessionOptions
-    from trainweb.training.reports import LearningRates
-
-
-class FitOptions(TypedDict, total=False):
-    """The options of `TrainingSession.fit`, which explains them, for type checkers and editors."""
-
-    epochs: int
-    batch_size: int | None
-    batched: bool | None
-    remainder: Literal["keep", "drop", "pad"]
-    shuffle: bool | None
-    seed: int
-    validation_data: Any
-    validation_split: float | None
-    stratify: bool
-    learning_rate: float | None
-    schedule: Any
-    accumulate: int
-    clip_grad_norm: float | None
-    clip_grad_value: float | None
-    ema: bool
-    proximal: float
-    on_nan: Literal["stop", "skip", "restore"] | None
-    metrics: Any
-    train_metrics: bool
-    predictions: str | None
-    targets: str | None
-    checkpoint: Mapping[str, Any] | None
-    early_stopping: Mapping[str, Any] | None
-    callbacks: Any
-    progress: bool
+from trainweb.artifacts.builder import LossLike, OptimizerLike
+from trainweb.checkpoint import write_file_atomically
+from trainweb.fit.find_rate import find_learning_rate
+from trainweb.fit.options import FitOptions
+from trainweb.fit.predict import evaluate, predict
+from trainweb.fit.trainer import Trainer
+from trainweb.generation.generate import GeneratedToken, generate, logits_of, request_of
+from trainweb.generation.pretrained import Pretrained
+from trainweb.lora.quantize import quantize
+from trainweb.metrics import Value
+from trainweb.model.graph import Graph
+from trainweb.session.creation import session_of_model
+from trainweb.training.history import History
+from trainweb.training.ort.options import SessionOptions
+from trainweb.training.reports import LearningRates
+from trainweb.training.session_methods import SessionMethods
 
 
 @checks_keywords
-class SessionTasks:
+class SessionTasks(SessionMethods):
     """The calls of `TrainingSession` that take a whole model or whole data."""
 
     adapted: Any = None
@@ -109,8 +85,6 @@ class SessionTasks:
         GradientError
             An operator between the loss and a parameter has no gradient.
         """
-        from trainweb.training.creation import session_of_model
-
         adapters = {"lora": lora, "prompt_tuning": prompt_tuning}
         return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, adapters, options, settings))
 
@@ -151,15 +125,11 @@ class SessionTasks:
         ModelError
             The folder has no graph, or a file of it cannot be read; as `from_model`.
         """
-        from trainweb.generation.pretrained import Pretrained
-
         found = Pretrained(folder, file)
         generation = found.generation()
         words = found.tokenizer() if tokenizer is None else tokenizer
         model: Graph | bytes = found.model(options.get("limits"))
         if bits is not None:
-            from trainweb.lora.quantize import quantize
-
             model = quantize(model, bits)
         session = cls.from_model(model, loss=loss, **options)
         session.generation_config, session.tokenizer = generation, words
@@ -254,9 +224,7 @@ class SessionTasks:
         NumericsError
             The loss is NaN or infinite; the parameters are as before that step.
         """
-        from trainweb.fit.trainer import Trainer
-
-        return Trainer(cast(Any, self)).fit(data, **options)
+        return Trainer(self).fit(data, **options)
 
     async def fit_async(self, data: Any, **options: Unpack[FitOptions]) -> History:
         """Run `fit` while other tasks, and in Pyodide the page, continue.
@@ -266,9 +234,7 @@ class SessionTasks:
         data, **options
             As `fit` takes them.
         """
-        from trainweb.fit.trainer import Trainer
-
-        return await Trainer(cast(Any, self)).fit_async(data, **options)
+        return await Trainer(self).fit_async(data, **options)
 
     def evaluate(
         self,
@@ -312,11 +278,8 @@ class SessionTasks:
         ModelError
             A metric or another option is wrong.
         """
-        from trainweb.fit.predict import evaluate
-
-        names = predictions, targets
-        session = cast(Any, self)
-        return evaluate(session, data, metrics, {"batch_size": batch_size, "batched": batched}, names, ema=ema)
+        options = {"batch_size": batch_size, "batched": batched}
+        return evaluate(self.core, data, metrics, options, (predictions, targets), ema=ema)
 
     def predict(
         self,
@@ -357,10 +320,8 @@ class SessionTasks:
         ModelError
             There is no such output.
         """
-        from trainweb.fit.predict import predict
-
         options = {"batch_size": batch_size, "batched": batched}
-        return predict(cast(Any, self), data, outputs, options, ema=ema)
+        return predict(self.core, data, outputs, options, ema=ema)
 
     def generate(
         self,
@@ -418,14 +379,11 @@ class SessionTasks:
         FeedError
             The prompt is empty.
         """
-        from trainweb.generation.generate import generate, logits_of, request_of
-
         given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
         given |= {"stop": stop, "tokenizer": tokenizer, "adapter": adapter}
         request = request_of(prompt, given, {"tokenizer": self.tokenizer, **self.generation_config})
-        core = cast(Any, self).core
-        core.check_step("eval")
-        return generate(core, logits_of(core.models.own_outputs()), request)
+        self.core.check_step("eval")
+        return generate(self.core, logits_of(self.core.models.own_outputs()), request)
 
     def find_learning_rate(
         self,
@@ -462,10 +420,8 @@ class SessionTasks:
         FeedError
             The data does not fit the model, or has no rows.
         """
-        from trainweb.fit.find_rate import find_learning_rate
-
         given = {"steps": steps, "least": least, "most": most, "seed": seed}
-        return find_learning_rate(cast(Any, self), data, given | {"batch_size": batch_size, "batched": batched})
+        return find_learning_rate(self.core, data, given | {"batch_size": batch_size, "batched": batched})
 
     def save(self, path: str | Path | None = None, *, include_optimizer_state: bool = True) -> bytes | None:
         """Save a checkpoint: `CheckpointState.save_checkpoint` with the state of the optimizer.
@@ -477,10 +433,8 @@ class SessionTasks:
         include_optimizer_state : bool
             Keep what exact resumption takes.
         """
-        from trainweb.checkpoint import write_file_atomically
-
         with_state = flag("include_optimizer_state", include_optimizer_state)
-        data: bytes = cast(Any, self).core.save_checkpoint(with_state)
+        data = self.core.save_checkpoint(with_state)
         if path is None:
             return data
         write_file_atomically(path_of("path", path), data)
@@ -500,12 +454,14 @@ class SessionTasks:
         ema : bool
             Export averages in place of the trainable parameters.
         """
-        session = cast(Any, self)
         if outputs is None:
-            session.core.check_step("eval")
-            outputs = session.core.models.own_outputs()
+            self.core.check_step("eval")
+            outputs = self.core.models.own_outputs()
         names = [outputs] if isinstance(outputs, str) else outputs
         if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
             raise TypeError(f"'outputs' must be a list of at least one str, got {outputs!r:.80}.")
-        found: bytes | None = session.export_model_for_inferencing(path, names, ema=ema)
-        return found
+        data = self.core.export_model_for_inferencing(names, flag("ema", ema))
+        if path is None:
+            return data
+        write_file_atomically(path_of("path", path), data)
+        return None

@@ -30,6 +30,8 @@ from trainweb.errors import GradientError, ModelError, TrainwebError, Unsupporte
 from trainweb.generation.past import without_past
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
+from trainweb.lora.adapt import adapted_by
+from trainweb.lora.adapted import arguments_of
 from trainweb.model.checks import Limits
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.floats import in_float32
@@ -38,9 +40,11 @@ from trainweb.model.reader import read_model
 from trainweb.onnxblock.context import ModelAccessor
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.shapes import ShapeInference
-from trainweb.training.creation import FILES
-from trainweb.training.feed import Feed
+from trainweb.session.creation import FILES
+from trainweb.session.example import Feed, example_code
+from trainweb.training.contents import start_segments
 from trainweb.training.models import SessionModels, check_feed
+from trainweb.training.state import CheckpointState
 from trainweb.training.step_kind import TRAIN
 
 if TYPE_CHECKING:
@@ -309,8 +313,6 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         if has_adapter:
             report.decisions = [replace(d, reason="adapter") for d in report.decisions if d.trained]
         if report.feeds:
-            from trainweb.training.debug.example import example_code
-
             report.code = example_code(named, report.feeds, outputs, files)
     except GradientError as e:
         report.missing_gradients += [Problem(x.op or "", "", [x.node or ""], str(x)) for x in (e, *e.others)]
@@ -323,9 +325,6 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
 
 def _with_adapter(graph: Graph, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that train the adapter of a model."""
-    from trainweb.lora.adapt import adapted_by
-    from trainweb.lora.adapted import arguments_of
-
     adapted = adapted_by(named, lambda: graph)
     assert adapted is not None
     return arguments_of(adapted, {name: value for name, value in named.items() if name not in (*ADAPTERS, *FILES)})
@@ -385,10 +384,6 @@ def _try(
     engine: Engine,
     report: Report,
 ) -> None:
-    from trainweb.training.models import SessionModels
-    from trainweb.training.record import start_segments
-    from trainweb.training.state import CheckpointState
-
     names = arguments.get("loss_input_names")
     too_many = None if names else describe_open_choice(graph, choices[2])
     if choices[2] is None or too_many:

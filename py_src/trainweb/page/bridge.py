@@ -6,7 +6,7 @@ change; all else that an answer depends on comes with the question.
 Every function returns `(json, bytes or None)`; json is `{"ok": value}` or `{"error": {"name", "message", ...}}`,
 and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32", "parts"}}`, by which the worker checks the bytes.
 `parts` lists the parts of the whole file in order. A number stands for that many of the bytes. A list
-[store, index, offset, nbytes] is a range that the worker copies from its store (`Place` of `trainweb.model.lazy`).
+[kind, index, offset, nbytes] is a range of a file or segment that the worker copies (`Place` of `trainweb.model.lazy`).
 Two types at its end mean that the worker converts floats; nbytes then counts bytes of the second type. A number of rows
 after them means that the worker transposes the matrix that lies there.
 """
@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import gc
 import json
-import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -26,7 +24,7 @@ from zlib import crc32
 
 from trainweb import messages
 from trainweb.backend.chosen import BACKEND
-from trainweb.checkpoint import Checkpoint, checkpoint_parts, read_checkpoint
+from trainweb.checkpoint import SessionContents, checkpoint_parts, read_checkpoint
 from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.model.checks import Limits, check_memory_budget
@@ -36,16 +34,16 @@ from trainweb.model.lazy import LARGE, LazyTensor, Part, Place, form_at_place
 from trainweb.model.reader import read_model
 from trainweb.model.remote import FileHost, RemoteFile
 from trainweb.model.writer import model_parts
-from trainweb.settings import camel_case, page_name
+from trainweb.page.bundle import Blobs, declarations, inference_header, plan_json, session_header, signature_of
+from trainweb.spelling import ARGUMENT, camel_case, page_name
 from trainweb.training import weights
+from trainweb.training.contents import for_file, for_session, leave, properties_json, read_properties, start_segments
 from trainweb.training.export import export_model
 from trainweb.training.inference import InferenceModel
-from trainweb.training.memory_store import MemoryStore
+from trainweb.training.memory import ContentsInMemory
 from trainweb.training.models import SessionModels, read_models
-from trainweb.training.page.bundle import Blobs, declarations, plan_json, session_header, signature_of
-from trainweb.training.parameters import MOMENT_OF, ParameterSlot, TensorStore
-from trainweb.training.record import properties_json, read_properties, start_segments
-from trainweb.training.state import CheckpointState, checkpoint_of
+from trainweb.training.parameters import MOMENT_OF, ParameterSlot
+from trainweb.training.state import CheckpointState
 from trainweb.training.step_kind import StepKind
 
 if TYPE_CHECKING:
@@ -86,7 +84,7 @@ class Opened:
     ----------
     models : SessionModels
         What they say.
-    origin : TensorStore
+    origin : SessionContents
         Parameters that the session has no segment for, and names of all.
     artifacts : callable or None
         Gives what `create_from_model` built.
@@ -95,7 +93,7 @@ class Opened:
     """
 
     models: SessionModels
-    origin: TensorStore
+    origin: SessionContents
     artifacts: Artifacts | None = None
     adapted: LoraModel | PromptModel | None = None
 
@@ -106,7 +104,8 @@ def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
     @wraps(fn)
     def call(*args: Any) -> Answer:
         try:
-            result = fn(*args)
+            with ARGUMENT.spelled_for_a_page():
+                result = fn(*args)
         except MemoryError:
             return json.dumps({"error": {"name": "MemoryError", "message": "", "nbytes": _size_of(args)}}), None
         except (TrainwebError, ValueError, TypeError, KeyError) as e:
@@ -127,7 +126,7 @@ def _split(file: list[Part]) -> tuple[Any, list[Any]]:
     parts: list[Any] = []
     for part in file:
         if isinstance(part, LazyTensor) and part.place is not None:
-            parts.append([part.place.store, part.place.index, part.place.offset, part.nbytes, *form_at_place(part)])
+            parts.append([part.place.kind, part.place.index, part.place.offset, part.nbytes, *form_at_place(part)])
             continue
         held.append(part.data if isinstance(part, LazyTensor) else part)
         if parts and isinstance(parts[-1], int):
@@ -160,19 +159,9 @@ def _size_of(args: tuple[Any, ...]) -> int:
 def describe(e: Exception) -> dict[str, Any]:
     """Name, message and fields of an error."""
     message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
-    message = vars(e).get(messages.PAGE_TEXT, message)
     kinds = (str, int, list, dict, type(None))
     fields = {k: v for k, v in vars(e).items() if isinstance(v, kinds) and not k.startswith("_")}
-    return {"name": type(e).__name__, "message": _in_page(message), **fields}
-
-
-def _in_page(text: str) -> str:
-    """A text with the arguments of `build_artifacts` as a page spells them."""
-    if "trainweb.artifacts.builder" not in sys.modules:
-        return text  # nothing else speaks of them
-    from trainweb.artifacts.config import CONFIG
-
-    return re.sub("|".join(CONFIG), lambda m: camel_case(m[0]), text)
+    return {"name": type(e).__name__, "message": message, **fields}
 
 
 class _WorkerFiles:
@@ -260,7 +249,7 @@ def _sized(graphs: Graphs, options_json: str) -> Graphs:
 def _created(opened: Opened, state: CheckpointState) -> Handout:
     """The handle, and all of a session but its plans and its weights, which `fill` writes."""
     blobs = Blobs()
-    header = session_header(opened.models, state.lent(), state.property_values, blobs, with_weights=False)
+    header = session_header(opened.models, state.lent(), blobs, with_weights=False)
     return {"handle": _open(opened), "header": header}, blobs.data, "blobs"
 
 
@@ -277,7 +266,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
 
     def write(segment: int, offset: int, tensor: Tensor) -> None:
         place = tensor.place if isinstance(tensor, LazyTensor) else None
-        if place is not None and place.store == "file":
+        if place is not None and place.kind == "file":
             copies.append((segment, offset, place.index, place.offset, place.nbytes, *form_at_place(tensor)))
         elif tensor.nbytes:
             engine.write(bases[segment] + offset, memoryview(tensor.data))
@@ -297,9 +286,9 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
             write(segment, offset, tensor)
             if segment == PARAMETERS and offset in frozen and isinstance(tensor, LazyTensor) and tensor.place:
                 places[replace(tensor.place, conversion=())] = offset, frozen[offset]
-    origin.leave(models.layout)
+    leave(origin, models.layout)
     if models.graphs["optimizer"] is not None:
-        origin.optimizer.moments.clear()
+        origin.moments.clear()
     _rebind(opened, places, BACKEND.open_segments(engine, bases))
     return {"copies": copies, "places": _places_of(_held(opened))}
 
@@ -329,8 +318,8 @@ def _rebind(opened: Opened, places: Mapping[Place, tuple[int, str]], memory: Seg
 
 def _held(opened: Opened) -> Iterator[Tensor]:
     """Tensors that later answers may be made of."""
-    yield from opened.origin.tensors.values()
-    for moments in opened.origin.optimizer.moments.values():
+    yield from opened.origin.parameters.values()
+    for moments in opened.origin.moments.values():
         yield from moments.values()
     for graph in opened.models.graphs.values():
         yield from graph.tensors() if graph is not None else ()
@@ -342,7 +331,7 @@ def _held(opened: Opened) -> Iterator[Tensor]:
 
 def _places_of(tensors: Iterable[Tensor]) -> list[tuple[int, int, int]]:
     places = (tensor.place for tensor in tensors if isinstance(tensor, LazyTensor))
-    found = (place for place in places if place is not None and place.store == "file")
+    found = (place for place in places if place is not None and place.kind == "file")
     return sorted({(place.index, place.offset, place.nbytes) for place in found})
 
 
@@ -375,7 +364,7 @@ def open_models(
         ParameterSlot(p["name"], tuple(p["dims"]), p["offset"], p["trainableOffset"], p["dtype"])
         for p in json.loads(parameters_json)
     ]
-    origin = TensorStore(read_checkpoint(as_source(checkpoint)))
+    origin = for_session(read_checkpoint(as_source(checkpoint)))
     origin.trainable = {**origin.trainable, **{s.name: s.trainable_offset >= 0 for s in slots}}
     halves = {s.name: s.dtype for s in slots if s.dtype != "float32"}
     models = SessionModels(origin.trainable, *graphs, **settings, halves=halves)
@@ -423,19 +412,19 @@ def _build(
     return adapted.build_artifacts(**arguments), nominal, adapted
 
 
-def _adapted(handle: int, bases_json: str) -> tuple[LoraModel | PromptModel, MemoryStore]:
+def _adapted(handle: int, bases_json: str) -> tuple[LoraModel | PromptModel, ContentsInMemory]:
     """The adapters of a session, and its parameters."""
     opened = _training(handle)
     if opened.adapted is None:
         raise messages.NO_ADAPTERS()
-    return opened.adapted, _store(opened, bases_json)
+    return opened.adapted, _memory(opened, bases_json)
 
 
 @answered
 def export_weights(handle: int, form: str, bases_json: str) -> Handout:
     """All parameters of a session as a safetensors or npz file."""
     opened = _training(handle)
-    return None, weights.export_weights(_store(opened, bases_json), opened.models.layout.slots, form), "blobs"
+    return None, weights.export_weights(_memory(opened, bases_json), opened.models.layout.slots, form), "blobs"
 
 
 @answered
@@ -443,14 +432,14 @@ def load_weights(handle: int, file: Any, strict: bool, bases_json: str) -> None:
     """Overwrite parameters of a session with the contents of a safetensors or npz file."""
     opened, source = _training(handle), as_source(file)
     data = bytes(source[0 : len(source)])
-    weights.load_weights(_store(opened, bases_json), opened.models.layout.slots, data, strict=strict)
+    weights.load_weights(_memory(opened, bases_json), opened.models.layout.slots, data, strict=strict)
 
 
 @answered
 def adapter(handle: int, bases_json: str) -> Handout:
     """Return the trained adapters of a session as PEFT's two files."""
-    adapted, store = _adapted(handle, bases_json)
-    found = adapted.adapter(store)
+    adapted, memory = _adapted(handle, bases_json)
+    found = adapted.adapter(memory)
     return found.config_json, found.weights, "blobs"
 
 
@@ -459,16 +448,16 @@ def load_adapter(handle: int, file: Any, config_json: str, bases_json: str) -> N
     """Write PEFT's two files into the parameters of a session."""
     from trainweb.lora import Adapter
 
-    adapted, store = _adapted(handle, bases_json)
+    adapted, memory = _adapted(handle, bases_json)
     source = as_source(file)
-    adapted.load_adapter(store, Adapter.from_bytes(bytes(source[0 : len(source)]), config_json))
+    adapted.load_adapter(memory, Adapter.from_bytes(bytes(source[0 : len(source)]), config_json))
 
 
 @answered
 def merge_adapter(handle: int, bases_json: str) -> Handout:
     """The forward model with what the adapters of a session learned in its weights."""
-    adapted, store = _adapted(handle, bases_json)
-    return None, model_parts(adapted.merged(store)), "onnx"
+    adapted, memory = _adapted(handle, bases_json)
+    return None, model_parts(adapted.merged(memory)), "onnx"
 
 
 def _arguments(config_json: str) -> dict[str, Any]:
@@ -481,17 +470,12 @@ def inspect_model(
     model: Any, config_json: str, dims_json: str, locations_json: str = "[]", *files: Any
 ) -> dict[str, Any]:
     """Return the report of `trainweb.check` as data."""
-    from trainweb.training.debug.check import report_on
+    from trainweb.session.check import report_on
 
     arguments = {**_arguments(config_json), "external_data": _external(locations_json, files)}
     choices = tuple(arguments.pop(name, None) for name in ("requires_grad", "frozen_params", "loss", "optimizer"))
     engine = BACKEND.get_engine()
     report = report_on(as_source(model), choices, arguments, (json.loads(dims_json), {}), engine).as_data()
-    for decision in (*report["trained"], *report["left_out"], *report["doubtful"]):
-        decision["reason"] = _in_page(decision["reason"])
-    report["remarks"] = [_in_page(remark) for remark in report["remarks"]]
-    for key in ("error", "missing_loss"):
-        report[key] = report[key] and _in_page(report[key])
     if isinstance(report["suggested_loss"], dict):
         report["suggested_loss"] = {page_name(name): value for name, value in report["suggested_loss"].items()}
     report["model_metadata"] = _about(report["model_metadata"])
@@ -554,7 +538,7 @@ def compile_inspected(handle: int, key: str, overwrite: bool, signature_json: st
 @answered
 def check_numerics(handle: int, step: str, *args: Any) -> dict[str, int] | None:
     """Look for a fault of a checked step; raises its error."""
-    from trainweb.training.page import numerics
+    from trainweb.page import numerics
 
     return numerics.CHECKS[step](_training(handle).models, *args)
 
@@ -565,34 +549,30 @@ def explain(handle: int, key: str, overwrite: bool, signature_json: str) -> str:
     return _training(handle).models.explain(StepKind.of(key), signature_of(json.loads(signature_json)), overwrite)
 
 
-def _store(opened: Opened, bases_json: str) -> MemoryStore:
-    """The parameters of a session whose segments have these addresses."""
-    memory = BACKEND.open_segments(opened.models.engine, json.loads(bases_json))
+def _memory(opened: Opened, bases_json: str) -> ContentsInMemory:
+    """The contents of a session whose segments have these addresses."""
+    segments = BACKEND.open_segments(opened.models.engine, json.loads(bases_json))
     has_optimizer = opened.models.graphs["optimizer"] is not None
-    store = MemoryStore(opened.models.layout, memory, opened.origin, has_optimizer=has_optimizer)
-    store.is_nominal = False
-    return store
+    memory = ContentsInMemory(opened.models.layout, segments, opened.origin, has_optimizer=has_optimizer)
+    memory.is_nominal = False
+    return memory
 
 
 @answered
 def checkpoint(handle: int, include_optimizer_state: bool, properties_json: str, bases_json: str) -> Handout:
     """A checkpoint file of a session whose segments have these addresses."""
-    opened = _training(handle)
-    store = _store(opened, bases_json)
-    content: Checkpoint = checkpoint_of(
-        store.contents(),
-        store.trainable,
-        read_properties(json.loads(properties_json)),
-        include_optimizer_state=include_optimizer_state,
-    )
-    return None, checkpoint_parts(content), "checkpoint"
+    contents = _memory(_training(handle), bases_json).contents()
+    contents.properties = read_properties(json.loads(properties_json))
+    file = for_file(contents, include_optimizer_state=include_optimizer_state)
+    return None, checkpoint_parts(file), "checkpoint"
 
 
 @answered
 def export(handle: int, output_names_json: str, bases_json: str) -> Handout:
     """The inference model of a session whose segments have these addresses."""
     opened = _training(handle)
-    return None, export_model(opened.models, _store(opened, bases_json), json.loads(output_names_json)), "onnx"
+    models, memory = opened.models, _memory(opened, bases_json)
+    return None, export_model(models.graphs["eval"], models.layout.slots, memory, json.loads(output_names_json)), "onnx"
 
 
 ARTIFACT_GRAPHS = {"training_model": 0, "eval_model": 1, "optimizer_model": 2}
@@ -635,7 +615,7 @@ def create_inference(model: Any, options_json: str = "", locations_json: str = "
         "outputs": [_described(v) for v in graph.outputs if isinstance(v, Value)],
         "model": _about(graph.about),
     }
-    return {"handle": _open(opened), "header": opened.header() | {"about": about}}
+    return {"handle": _open(opened), "header": inference_header(opened) | {"about": about}}
 
 
 def _described(value: Value) -> dict[str, Any]:
@@ -710,12 +690,12 @@ def quantize(
 def open_state(checkpoint: Any) -> dict[str, Any]:
     """A checkpoint state apart from sessions: its handle, and all of it but the data of its parameters."""
     state = CheckpointState.load_checkpoint(as_source(checkpoint))
-    store = state.lent()
+    contents = state.lent()
     parameters = []
-    for name, trainable in store.trainable.items():
-        dtype, shape = store.type_of(name)
+    for name, trainable in contents.trainable.items():
+        dtype, shape = contents.type_of(name)
         parameters.append({"name": name, "dtype": dtype, "dims": list(shape), "trainable": trainable})
-    return {"handle": _open(state), "parameters": parameters, "properties": properties_json(state.property_values)}
+    return {"handle": _open(state), "parameters": parameters, "properties": properties_json(contents.properties)}
 
 
 def _state(handle: int) -> CheckpointState:
@@ -728,7 +708,7 @@ def _state(handle: int) -> CheckpointState:
 @answered
 def state_parameter(handle: int, name: str) -> Handout:
     """The data of a parameter of a state."""
-    tensor = _state(handle).store.get(name)
+    tensor = _state(handle).holder.get(name)
     return None, tensor if isinstance(tensor, LazyTensor) and tensor.place is not None else bytes(tensor.data), "blobs"
 
 
@@ -736,12 +716,12 @@ def state_parameter(handle: int, name: str) -> Handout:
 def set_state_parameter(handle: int, name: str, dtype: str, dims_json: str, data: Any) -> None:
     """Overwrite a parameter of a state."""
     content = data if isinstance(data, bytes) else RemoteFile(data.index, data.nbytes, _files[0])[:]
-    _state(handle).store.set(Tensor(name, dtype, tuple(json.loads(dims_json)), bytes(content)))
+    _state(handle).holder.set(Tensor(name, dtype, tuple(json.loads(dims_json)), bytes(content)))
 
 
 @answered
 def save_state(handle: int, include_optimizer_state: bool, properties_text: str) -> Handout:
     """A checkpoint file of a state with these properties."""
     state = _state(handle)
-    state.property_values = read_properties(json.loads(properties_text))
+    state.lent().properties = read_properties(json.loads(properties_text))
     return None, checkpoint_parts(state.to_checkpoint(include_optimizer_state)), "checkpoint"

@@ -11,6 +11,7 @@ import numpy as np
 
 from trainweb.arguments import checks_keywords, texts
 from trainweb.errors import UnsupportedError
+from trainweb.generation.generate import GeneratedToken, generate, logits_of, request_of
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.graph import Value
 from trainweb.model.reader import read_model
@@ -21,12 +22,11 @@ from trainweb.training.ort.interface import NodeArg, SessionBase, check_provider
 from trainweb.training.ort.options import VERBOSE, Log, RunOptions, SessionOptions
 from trainweb.training.ort.profile import Profile, Trace
 from trainweb.training.ort.values import as_array
-from trainweb.training.session import check_feeds
+from trainweb.training.steps import check_feeds
 
 if TYPE_CHECKING:
     from trainweb.backend.base import Host, Stop
     from trainweb.backend.plan import LoadedPlan
-    from trainweb.generation.generate import GeneratedToken
 
 
 @checks_keywords
@@ -143,8 +143,6 @@ class InferenceSession(SessionBase):
         prompt, max_tokens, temperature, top_k, top_p, seed, stop, tokenizer
             As of `TrainingSession.generate`.
         """
-        from trainweb.generation.generate import generate, logits_of, request_of
-
         given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
         request = request_of(prompt, {**given, "stop": stop, "tokenizer": tokenizer}, {})
         self._core.host.check()

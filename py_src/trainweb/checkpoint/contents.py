@@ -1,0 +1,200 @@
+"""All that a session holds: parameters, moments, the words of its state, and properties."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from .. import messages
+from ..errors import CheckpointError
+from ..model.graph import Tensor
+
+Property = int | float | str
+"""int64, float32 or text."""
+DEFAULT_LEARNING_RATE = 0.001
+"""Of a fresh optimizer."""
+
+
+class ParameterHolder(ABC):
+    """Parameters by name.
+
+    Attributes
+    ----------
+    trainable : dict of str to bool
+        The names, in the order of the checkpoint, and whether each is trained.
+    is_nominal : bool
+        Only the names are there: the values are yet to be loaded.
+    properties : dict of str to int, float or str
+        Properties of the user.
+    """
+
+    trainable: dict[str, bool]
+    is_nominal: bool
+    properties: dict[str, Property]
+
+    @abstractmethod
+    def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """dtype and shape of a parameter."""
+
+    @abstractmethod
+    def read(self, name: str) -> Tensor:
+        """The value of a parameter."""
+
+    @abstractmethod
+    def write(self, tensor: Tensor) -> None:
+        """Replace the value of the parameter of that name."""
+
+    @abstractmethod
+    def contents(self) -> SessionContents:
+        """Everything; what lies in kernel memory is read when its data is."""
+
+    def gradient(self, name: str) -> Tensor | None:
+        """Return the accumulated gradient of a session that runs; None for a frozen parameter."""
+        return None
+
+    def get(self, name: str) -> Tensor:
+        """The value of a parameter.
+
+        Raises
+        ------
+        CheckpointError
+            Only the names are there, or there is no such parameter.
+        """
+        if self.is_nominal:
+            raise messages.NOMINAL_GET()
+        self._check(name)
+        return self.read(name)
+
+    def set(self, tensor: Tensor) -> None:
+        """Replace the value of a parameter; dtype and shape must be its own.
+
+        Raises
+        ------
+        CheckpointError
+            Only the names are there, or there is no such parameter, or one of another type.
+        """
+        if self.is_nominal:
+            raise messages.NOMINAL_SET()
+        self._check(tensor.name)
+        check_same_type(tensor, *self.type_of(tensor.name))
+        self.write(tensor)
+
+    def _check(self, name: str) -> None:
+        if name not in self.trainable:
+            raise messages.UNKNOWN_PARAMETER(name=name, names=", ".join(self.trainable))
+
+
+@dataclass
+class SessionContents(ParameterHolder):
+    """All that a session holds, by names: files, stores, bundles and kernel memory are forms of it.
+
+    ONNX Runtime has no place for the fields from `reset` on. They stand in a field of the root table of a checkpoint,
+    which ONNX Runtime's readers do not know and its writers leave out. Training elsewhere makes nothing stale.
+
+    Attributes
+    ----------
+    parameters : dict of str to Tensor
+        In the order of the file, which has no other meaning: that of the contiguous buffer comes from the model.
+    trainable : dict of str to bool
+        Of each parameter.
+    is_nominal : bool
+        Only names are there: every shape is () and all data empty.
+    properties : dict of str to int, float or str
+        Properties of the user.
+    has_optimizer : bool
+        The state of an optimizer is there: `step`, `initial_lr` and `moments`.
+    step : int
+        Completed optimizer steps.
+    initial_lr : float
+        Rate that the learning rate scheduler started from.
+    moments : dict of str to dict of str to Tensor
+        By parameter, then by moment ("momentum0", "momentum1").
+    is_exact : bool
+        What a session takes to go on with the same bytes as one that never ended is there: all that follows.
+    reset : bool
+        The next train step overwrites the gradients.
+    learning_rate : float
+        The current rate.
+    schedule : (int, int) or None
+        Warm-up and total steps of a registered scheduler.
+    random : (int, int) or None
+        Seed and position of the random numbers; None: the numbers of a new session.
+    gradients : dict of str to Tensor
+        Accumulated gradients by parameter; empty where the next train step overwrites them.
+    exact : dict of str to Tensor
+        Trained values, in float32, of parameters that the file has in half precision.
+    optimizer : str
+        The name of the optimizer that the moments are of; "" where it is not known.
+    declared : dict of str to str
+        Types of the parameters that the file has as another type of float, and a session in float32.
+    halves : dict of str to str
+        Types of the parameters whose values have 16 bits.
+    """
+
+    parameters: dict[str, Tensor] = field(default_factory=dict)
+    trainable: dict[str, bool] = field(default_factory=dict)
+    is_nominal: bool = False
+    properties: dict[str, Property] = field(default_factory=dict)
+    has_optimizer: bool = False
+    step: int = 0
+    initial_lr: float = DEFAULT_LEARNING_RATE
+    moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    is_exact: bool = False
+    reset: bool = True
+    learning_rate: float = DEFAULT_LEARNING_RATE
+    schedule: tuple[int, int] | None = None
+    random: tuple[int, int] | None = None
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    exact: dict[str, Tensor] = field(default_factory=dict)
+    optimizer: str = ""
+    declared: dict[str, str] = field(default_factory=dict)
+    halves: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, trained: Iterable[Tensor], frozen: Iterable[Tensor] = (), **others: Any) -> Self:
+        """Contents with these parameters.
+
+        Raises
+        ------
+        CheckpointError
+            Two of them have one name.
+        """
+        contents = cls(**others)
+        for tensors, is_trainable in ((trained, True), (frozen, False)):
+            for tensor in tensors:
+                if tensor.name in contents.parameters:
+                    raise CheckpointError(f"the checkpoint has two parameters named {tensor.name!r:.80}")
+                contents.parameters[tensor.name], contents.trainable[tensor.name] = tensor, is_trainable
+        return contents
+
+    @property
+    def trained(self) -> list[Tensor]:
+        """The parameters that are trained."""
+        return [tensor for name, tensor in self.parameters.items() if self.trainable[name]]
+
+    @property
+    def frozen(self) -> list[Tensor]:
+        """The parameters that are not."""
+        return [tensor for name, tensor in self.parameters.items() if not self.trainable[name]]
+
+    def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
+        return self.parameters[name].dtype, self.parameters[name].shape
+
+    def read(self, name: str) -> Tensor:
+        return self.parameters[name]
+
+    def write(self, tensor: Tensor) -> None:
+        self.parameters[tensor.name] = tensor
+
+    def contents(self) -> SessionContents:
+        return self
+
+
+def check_same_type(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
+    """Raise unless `tensor` has this dtype and shape."""
+    if tensor.dtype != dtype:
+        raise messages.PARAMETER_DTYPE(name=tensor.name, expected=dtype, actual=tensor.dtype)
+    if tensor.shape != shape:
+        raise messages.PARAMETER_SHAPE(name=tensor.name, expected=list(shape), actual=list(tensor.shape))

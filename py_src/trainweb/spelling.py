@@ -1,0 +1,44 @@
+"""Names of arguments, as the language of the user spells them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PAGE_NAMES = {"on_nan": "onNaN"}
+"""Settings that a page spells otherwise than in camelCase."""
+
+
+def camel_case(name: str) -> str:
+    """A name of Python's as JavaScript spells it."""
+    return re.sub("_([a-z])", lambda match: match[1].upper(), name)
+
+
+def page_name(setting: str) -> str:
+    """Return a setting's name in a page."""
+    return camel_case(PAGE_NAMES.get(setting, setting))
+
+
+class Arguments:
+    """Names of arguments in texts of errors: `ARGUMENT.frozen_params` is "frozenParams" in a page."""
+
+    in_page = False
+
+    def __getattr__(self, name: str) -> str:
+        return self[name]
+
+    def __getitem__(self, name: str) -> str:
+        return page_name(name) if self.in_page else name
+
+    @contextmanager
+    def spelled_for_a_page(self) -> Iterator[None]:
+        """Spell names as a page does meanwhile."""
+        before, self.in_page = self.in_page, True
+        try:
+            yield
+        finally:
+            self.in_page = before
+
+
+ARGUMENT = Arguments()

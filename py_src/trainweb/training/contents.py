@@ -1,0 +1,307 @@
+"""The forms of a session's contents: as files have them, as sessions take them, and in the segments of kernel memory.
+
+In a page `web/src/worker/session-contents.ts` has the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from trainweb import messages
+from trainweb.checkpoint import SessionContents, fields
+from trainweb.checkpoint.contents import Property, check_same_type
+from trainweb.errors import CheckpointError
+from trainweb.ir.layout import (
+    GRADIENTS,
+    MOMENTUM0,
+    MOMENTUM1,
+    PARAMETERS,
+    STATE,
+    STATE_INITIAL_LR,
+    STATE_LAZY_RESET,
+    STATE_LEARNING_RATE,
+    STATE_LOADS,
+    STATE_RANDOM_OFFSET,
+    STATE_SCHEDULER,
+    STATE_SEED,
+    STATE_STEP,
+    STATE_TOTAL,
+    STATE_TYPES,
+    STATE_WARMUP,
+)
+from trainweb.model.floats import HALVES, OTHER_FLOATS, converted, stored_type
+from trainweb.model.graph import Tensor
+from trainweb.model.lazy import pieces_of
+from trainweb.ops.optim.operators import AVERAGES
+from trainweb.training import seed
+from trainweb.training.parameters import MOMENT_OF, Layout, Shape
+
+if TYPE_CHECKING:
+    from trainweb.backend.base import Segments
+
+SEGMENTS = {"parameters": PARAMETERS, "gradients": GRADIENTS, "momentum0": MOMENTUM0, "momentum1": MOMENTUM1}
+STATE_KEPT = 4 * STATE_LOADS
+"""Bytes of the state that a session goes on from; behind them are counts of its own memory."""
+TYPES = {
+    "int": (re.compile(r"-?[0-9]{1,19}"), int),
+    "float": (re.compile(r"-?([0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|Infinity)|NaN"), float),
+    "str": (re.compile(r"(?s).*"), str),
+}
+"""Texts of properties by their type, and what makes values of them."""
+PARTS = 3
+"""Of a property: name, type and text."""
+INT64 = (-(2**63), 2**63 - 1)
+Pieces = list[tuple[int, Tensor]]
+"""Places in a segment, in bytes, and the tensors that lie there."""
+ReadTensor = Callable[[str, int, int, Shape, str], Tensor]
+"""Gives the tensor of a name in a segment, at an offset in bytes, of a shape and type."""
+
+
+def for_session(contents: SessionContents) -> SessionContents:
+    """The contents of a file as sessions take them: other types of float become float32.
+
+    Raises
+    ------
+    CheckpointError
+        No session can use them.
+    """
+    parameters, properties = dict(contents.parameters), dict(contents.properties)
+    found = replace(contents, parameters=parameters, properties=properties, declared={}, halves={})
+    for name, tensor in contents.parameters.items():
+        exact = contents.exact.get(name)
+        if exact is None and stored_type(tensor) in HALVES:
+            found.halves[name] = stored_type(tensor)
+        if tensor.dtype in OTHER_FLOATS:
+            found.declared[name] = tensor.dtype
+            found.parameters[name] = _float32(tensor, exact, is_nominal=contents.is_nominal)
+    for name, gradient in contents.gradients.items():
+        if not contents.trainable.get(name, False):
+            raise CheckpointError(f"The checkpoint has a gradient of {name!r}, which is not trained.")
+        check_same_type(gradient, *found.type_of(name))
+    return found
+
+
+def _float32(tensor: Tensor, exact: Tensor | None, *, is_nominal: bool) -> Tensor:
+    if is_nominal:
+        return Tensor(tensor.name, "float32", (), b"")
+    if exact is None:
+        return converted(tensor, "float32")
+    check_same_type(exact, "float32", tensor.shape)
+    return exact
+
+
+def for_file(contents: SessionContents, *, include_optimizer_state: bool) -> SessionContents:
+    """The contents as a checkpoint file has them, with exact values of parameters that it rounds to 16 bits."""
+    parameters = {n: converted(t, contents.declared.get(n, t.dtype)) for n, t in contents.parameters.items()}
+    halves = {n: contents.parameters[n] for n, dtype in contents.declared.items() if dtype in HALVES}
+    return replace(
+        contents,
+        parameters=parameters,
+        has_optimizer=include_optimizer_state and (contents.has_optimizer or contents.step > 0),
+        is_exact=include_optimizer_state and (contents.is_exact or bool(contents.moments)),
+        exact={n: t for n, t in halves.items() if stored_type(t) == "float32"},
+    )
+
+
+def leave(contents: SessionContents, layout: Layout) -> None:
+    """Let go of the parameters that a session has in its memory from now on."""
+    if not contents.is_nominal:
+        contents.parameters = {name: t for name, t in contents.parameters.items() if name not in layout.slots}
+
+
+def write_contents(host: Segments, layout: Layout, contents: SessionContents) -> None:
+    """Write what a session starts from into its memory.
+
+    Raises
+    ------
+    CheckpointError
+        It does not fit the model, or no session has such a state; nothing was written.
+    """
+    segments, state = start_segments(layout, contents), start_state(contents)
+    write_segments(host, segments)
+    host.write_segment(STATE, 0, state)
+
+
+def write_segments(host: Segments, segments: Mapping[int, Pieces]) -> None:
+    """Write the contents of segments."""
+    for segment, pieces in segments.items():
+        for offset, tensor in pieces:
+            for start, piece in pieces_of(tensor):
+                host.write_segment(segment, offset + start, piece)
+
+
+def read_contents(
+    origin: SessionContents, layout: Layout, read: ReadTensor, state: bytes, *, has_optimizer: bool
+) -> SessionContents:
+    """The contents of a session's memory, or of a copy of it.
+
+    Parameters
+    ----------
+    origin
+        It has the parameters that the session has no slots for, and without an optimizer model the optimizer's state.
+    read
+        Reads the memory.
+    state
+        The first `STATE_KEPT` bytes of the state.
+    has_optimizer
+        Whether the session has an optimizer model.
+    """
+    found = replace(origin, is_exact=True, parameters=dict(origin.parameters), gradients={})
+    if not origin.is_nominal:
+        for slot in layout.slots.values():
+            stored = read(slot.name, PARAMETERS, 4 * slot.offset, slot.shape, slot.dtype)
+            found.parameters[slot.name] = converted(stored, "float32")
+    words = read_words(state)
+    found.reset, found.random = bool(words[STATE_LAZY_RESET]), (words[STATE_SEED], words[STATE_RANDOM_OFFSET])
+    for slot in () if found.reset else layout.trained():
+        found.gradients[slot.name] = read(slot.name, GRADIENTS, 4 * slot.trainable_offset, slot.shape, "float32")
+    if has_optimizer:
+        found.moments = {
+            slot.name: {n: read(n, MOMENT_OF[n].segment, *layout.moment(n, slot), "float32") for n in layout.moments}
+            for slot in (layout.trained() if layout.moments else ())
+        }
+        found.has_optimizer, found.optimizer = True, layout.optimizer
+        found.step, found.initial_lr = words[STATE_STEP], words[STATE_INITIAL_LR]
+        found.learning_rate = words[STATE_LEARNING_RATE]
+        found.schedule = (words[STATE_WARMUP], words[STATE_TOTAL]) if words[STATE_SCHEDULER] else None
+    return found
+
+
+def read_words(state: bytes | bytearray) -> dict[int, Any]:
+    """The numbers of a state, by their words."""
+    kept = {word: kind for word, kind in STATE_TYPES.items() if 4 * word < STATE_KEPT}
+    return {word: struct.unpack_from("<" + kind, state, 4 * word)[0] for word, kind in kept.items()}
+
+
+def start_segments(layout: Layout, contents: SessionContents) -> dict[int, Pieces]:
+    """Return the initial contents of the segments: by segment, offsets and tensors, or nothing.
+
+    Raises
+    ------
+    CheckpointError
+        A parameter or moment does not fit the model.
+    """
+    found: dict[int, Pieces] = {}
+    if not contents.is_nominal:
+        for slot in layout.slots.values():
+            tensor = contents.parameters[slot.name]
+            check_same_type(tensor, "float32", slot.shape)
+            found.setdefault(PARAMETERS, []).append((4 * slot.offset, converted(tensor, slot.dtype)))
+    gradients, moments = contents.gradients, contents.moments
+    for slot in layout.trained() if gradients else ():
+        if slot.name not in gradients:
+            raise CheckpointError(f"The checkpoint has gradients, but none of {slot.name!r}, which the model trains.")
+        check_same_type(gradients[slot.name], "float32", slot.shape)
+        found.setdefault(GRADIENTS, []).append((4 * slot.trainable_offset, gradients[slot.name]))
+    if moments and contents.optimizer and layout.optimizer and contents.optimizer != layout.optimizer:
+        raise messages.OTHER_OPTIMIZER(stored=contents.optimizer, own=layout.optimizer)
+    for name in layout.moments:
+        if name == AVERAGES.saved:
+            _start_averages(layout, contents, found)
+            continue
+        for slot in layout.trained() if moments else ():
+            saved = moments.get(slot.name, {})
+            if name not in saved:
+                raise CheckpointError(
+                    f"The checkpoint's optimizer state has no {name} for {slot.name!r}, which this optimizer needs."
+                )
+            segment, (offset, shape) = MOMENT_OF[name].segment, layout.moment(name, slot)
+            check_same_type(saved[name], "float32", shape)
+            found.setdefault(segment, []).append((offset, saved[name]))
+    return found
+
+
+def _start_averages(layout: Layout, contents: SessionContents, found: dict[int, Pieces]) -> None:
+    """Averages as they were kept, or where a run that kept none goes on, the parameters as they are."""
+    for slot in () if contents.is_nominal else layout.trained():
+        offset, shape = layout.moment(AVERAGES.saved, slot)
+        tensor = contents.moments.get(slot.name, {}).get(AVERAGES.saved)
+        if tensor is None and not contents.step:
+            continue  # the first step makes them
+        tensor = tensor or contents.parameters[slot.name]
+        check_same_type(tensor, "float32", shape)
+        found.setdefault(AVERAGES.segment, []).append((offset, tensor))
+
+
+def start_state(contents: SessionContents) -> bytes:
+    """Return the state words at the start; without an exact resumption the first step overwrites gradients.
+
+    Raises
+    ------
+    CheckpointError
+        No session has such a state.
+    """
+    state = bytearray(STATE_KEPT)
+    start, position = contents.random or (seed.current(), 0)
+    words = {
+        STATE_LAZY_RESET: int(contents.reset),
+        STATE_SEED: start,
+        STATE_RANDOM_OFFSET: position,
+        **optimizer_words(contents),
+    }
+    for word, value in words.items():
+        struct.pack_into("<" + STATE_TYPES[word], state, 4 * word, value)
+    check_state(state)
+    return bytes(state)
+
+
+def optimizer_words(contents: SessionContents) -> dict[int, float]:
+    """The state words of an optimizer."""
+    warmup, total = contents.schedule or (0, 0)
+    return {
+        STATE_LEARNING_RATE: contents.learning_rate,
+        STATE_STEP: contents.step,
+        STATE_INITIAL_LR: contents.initial_lr,
+        STATE_SCHEDULER: int(contents.schedule is not None),
+        STATE_WARMUP: warmup,
+        STATE_TOTAL: total,
+    }
+
+
+def check_state(state: bytes | bytearray) -> None:
+    """Raise CheckpointError for words of the state that no session has; any seed and offset will do."""
+    words = read_words(state)
+    for at, name in ((STATE_LEARNING_RATE, "learningRate"), (STATE_INITIAL_LR, "initialLr")):
+        fields.rate(words[at], f"state.{name}")
+    for at, name in ((STATE_LAZY_RESET, "lazyReset"), (STATE_SCHEDULER, "scheduler")):
+        fields.count(words[at], f"state.{name}", most=1)
+    fields.count(words[STATE_STEP], "state.step")
+    total = fields.count(words[STATE_TOTAL], "state.totalStepCount")
+    fields.count(words[STATE_WARMUP], "state.warmupStepCount", most=total)
+
+
+def properties_json(properties: Mapping[str, Property]) -> list[list[str]]:
+    """Name, type and text of each; 64-bit integers would not survive as JSON numbers."""
+    return [
+        [name, type(value).__name__, value if isinstance(value, str) else json.dumps(value)]
+        for name, value in properties.items()
+    ]
+
+
+def read_properties(values: Any) -> dict[str, Property]:
+    """The reverse of `properties_json`; checks name, type and text of each."""
+    found: dict[str, Property] = {}
+    for k, entry in enumerate(fields.array(values, "properties")):
+        field = f"properties[{k}]"
+        parts: list[str] = [part for part in entry if is_text(part)] if isinstance(entry, list) else []
+        name, kind, text = parts if len(parts) == PARTS == len(entry) else ("", "", "")
+        if kind not in TYPES or name in found:
+            fields.refuse(entry, field, "a new name, a type and a value, as texts")
+        pattern, make = TYPES[kind]
+        if pattern.fullmatch(text) is None or (kind == "int" and not INT64[0] <= int(text) <= INT64[1]):
+            fields.refuse(text, field, f"the digits of {kind}")
+        found[name] = make(text)
+    return found
+
+
+def is_text(value: Any) -> bool:
+    """Return True if UTF-8 can encode it: halves of a surrogate pair cannot be written again."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 from tests.conformance.hostile_checkpoints import FEW_VALUES, LITERALS, Hostile, hostile
+from tests.python.sessions import Ended, ends_before
 
 import trainweb
 from trainweb.artifacts import build_artifacts
@@ -30,10 +31,6 @@ OPTIONS: dict[str, Any] = {
 }
 AT_ONCE = 100
 """Files that one call sends to the page."""
-
-
-class Ended(BaseException):
-    """A process that is killed."""
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +57,7 @@ def cases(store: trainweb.CheckpointStore) -> list[Hostile]:
     with native() as s:
         for name, value in (("count", 3), ("ratio", 0.5), ("title", "one")):
             s.core.add_property(name, value)
-        update, calls = s.optimizer_step, []
-
-        def step() -> None:
-            if len(calls) == 8:
-                raise Ended
-            calls.append(update())
-
-        s.optimizer_step = step  # type: ignore[method-assign, assignment]
+        ends_before(s, 8)
         with pytest.raises(Ended):
             Trainer(s).fit(arrays(20), checkpoint={"store": store, "name": "run", "every": 1}, **OPTIONS)
     return list(hostile(store.read("run"), FEW_VALUES))

@@ -13,7 +13,7 @@ from trainweb.errors import CheckpointError, ModelError
 from trainweb.fit import Trainer
 from trainweb.training.snapshot import take_snapshot
 
-from .sessions import session
+from .sessions import Ended, ends_before, session
 from .test_fit import rows
 
 OPTIONS: dict[str, Any] = {
@@ -30,23 +30,12 @@ MOST_LETTERS = 400
 """Of a message, whatever the checkpoint has."""
 
 
-class Ended(BaseException):
-    """A process that is killed."""
-
-
 def written(store: trainweb.CheckpointStore) -> bytes:
     """The checkpoint of a fit that was killed in its third epoch, three steps each, with properties."""
     with session() as s:
         for name, value in (("count", 3), ("ratio", 0.5), ("title", "one")):
             s.core.add_property(name, value)
-        update, calls = s.optimizer_step, []
-
-        def step() -> None:
-            if len(calls) == 8:
-                raise Ended
-            calls.append(update())
-
-        s.optimizer_step = step  # type: ignore[method-assign, assignment]
+        ends_before(s, 8)
         with pytest.raises(Ended):
             Trainer(s).fit(rows(20), checkpoint={"store": store, "name": "run", "every": 1}, **OPTIONS)
     return store.read("run")

@@ -15,6 +15,8 @@ from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
 from trainweb.fit import History, Trainer
 
+from .sessions import Ended, ends_before
+
 V, LENGTH, ROWS = 11, 12, 40
 SIZES = [1, 8, 16, ROWS]
 TORCH_PERPLEXITY = 37.245
@@ -105,10 +107,6 @@ def test_losses_of_epochs_do_not_depend_on_the_batch_size(loss: str) -> None:
     assert streamed.epochs[0].loss == pytest.approx(formula(), rel=2e-6)
 
 
-class Ended(BaseException):
-    """A process that is killed."""
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_fit_goes_on_within_an_epoch(loss: str, tmp_path: Path) -> None:
     """The checkpoint has the sum of what losses were divided by: labels, rows, or weights that are no integers."""
@@ -119,14 +117,7 @@ def test_a_fit_goes_on_within_an_epoch(loss: str, tmp_path: Path) -> None:
     def outcome(kept: dict[str, Any] | None, steps: int | None = None) -> Any:
         state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
         with trainweb.TrainingSession(state, *models) as s:
-            update, calls = s.optimizer_step, list[None]()
-
-            def step() -> None:
-                if len(calls) == steps:
-                    raise Ended
-                calls.append(update())
-
-            s.optimizer_step = step  # type: ignore[method-assign, assignment]
+            ends_before(s, steps)
             history = Trainer(s).fit({"tokens": TOKENS, "labels": LABELS}, checkpoint=kept, **options)
             return s.get_contiguous_parameters(False).tobytes(), history.losses, [e.loss for e in history.epochs]
 

@@ -21,7 +21,7 @@ from trainweb.errors import FeedError, ModelError, SessionError
 from trainweb.fit.options import FIT
 from trainweb.training.session_tasks import FitOptions
 
-from .sessions import batch_norm_net
+from .sessions import batch_norm_net, before_updates
 
 
 def rows(n: int = 75, seed: int = 0) -> dict[str, np.ndarray]:
@@ -276,8 +276,7 @@ def rates(**options: Any) -> list[float]:
     """The rate of each optimizer step of a fit of 20 rows in batches of 4, and the last of the session."""
     found: list[float] = []
     with opened() as s:
-        step = s.optimizer_step
-        s.optimizer_step = lambda: (found.append(s.get_learning_rate()), step())  # type: ignore[method-assign, assignment]
+        before_updates(s, lambda _: found.append(s.get_learning_rate()))
         s.fit(rows(20), batch_size=4, progress=False, **options)
         return [*found, s.get_learning_rate()]
 

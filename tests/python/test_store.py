@@ -23,7 +23,7 @@ from trainweb.errors import CheckpointError, StorageError
 from trainweb.fit import History, Run, Trainer
 from trainweb.fit import rows as rows_module
 
-from .sessions import error_of, session
+from .sessions import Ended, ends_before, error_of, session
 from .test_fit import rows
 
 SCHEDULE = {"type": "Plateau", "learning_rate": 0.02, "patience": 0, "reduction": 0.5, "threshold": 0.3, "warmup": 3}
@@ -35,10 +35,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class Ended(BaseException):
-    """A process that is killed, as far as one process can tell."""
-
-
 def streamed() -> Dataset:
     return Dataset(lambda: iter(Dataset(rows(20)))).shuffle(6, seed=4).map(dict).batch(4).prefetch(2)
 
@@ -48,16 +44,7 @@ def fitted(
 ) -> tuple[dict[str, Any], History] | None:
     """The results of a fit, or None when it is ended before this many optimizer steps."""
     with session() as s:
-        update, count = s.optimizer_step, 0
-
-        def step() -> None:
-            nonlocal count
-            if count == ends_at:
-                raise Ended
-            update()
-            count += 1
-
-        s.optimizer_step = step  # type: ignore[method-assign, assignment]
+        ends_before(s, ends_at)
         checkpoint = {"store": folder, "name": "run", "every": every}
         try:
             history = Trainer(s).fit(data, epochs=3, progress=False, checkpoint=checkpoint, **options)

@@ -1,4 +1,4 @@
-"""Batches of arrays, several of which the kernels run at once; in a page `web/src/worker/fit/fast-steps.ts`."""
+"""Batches of arrays, several of which the kernels run at once; in a page `web/src/worker/fit/rows.ts`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from trainweb.backend.plan import LoadedPlan
     from trainweb.fit.steps import FitSteps
     from trainweb.training.core import SessionCore
-    from trainweb.training.session import TrainingSession
 
 SLICE_S = 4e-3
 """The kernels run for about so many seconds at a time."""
@@ -69,17 +68,10 @@ class RowBatches:
         self._most = 1
 
     @staticmethod
-    def serves(session: TrainingSession) -> bool:
-        """Return True if sizes of feeds decide on the plans of a session, and nothing watches or replaces its steps."""
-        from trainweb.training.session import TrainingSession
-
-        core = session.core
+    def serves(core: SessionCore) -> bool:
+        """Return True if sizes of feeds decide on the plans of a session, and nothing watches its steps."""
         is_watched = core.numerics is not None or core.host.observer is not None or core.log.severity <= VERBOSE
-        steps = ("train_step", "optimizer_step", "set_learning_rate")
-        is_own = all(
-            getattr(getattr(session, name), "__func__", None) is getattr(TrainingSession, name) for name in steps
-        )
-        return is_own and not is_watched and not core.models.deciding["train"]
+        return not is_watched and not core.models.deciding["train"]
 
     def run(self, accumulate: int, every: int | None) -> tuple[list[float], Exception | None] | None:
         """Run the next batches, as many as take a few milliseconds.

@@ -437,7 +437,7 @@ class FitPlan:
         history, kernel = self.run.history, self.kernel
         every = self.checkpoint.every if self.checkpoint is not None else None
         shown = perf_counter()
-        self._open_training(together=RowBatches.serves(self.session))
+        self._open_training(together=RowBatches.serves(self.session.core))
         while (losses := (yield from self._train_next(every))) is not None:
             if self.run.is_stopping and losses[-1] is None:
                 return

@@ -153,7 +153,7 @@ class SessionCore:
         if check_numerics:
             from trainweb.training.debug.numerics import NumericsCheck  # not on the way of a page's first step
 
-            self.numerics = NumericsCheck(self)
+            self.numerics = NumericsCheck(self.models, self.host, self.inspected_plan)
         _live.add(self)
         self._end = weakref.finalize(self, abandon, partial(_release, state, self.parameters, self.host))
         self._end.atexit = False
@@ -513,7 +513,14 @@ class SessionCore:
     def dead_units(self, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]:
         from trainweb.training.debug.units import dead_units  # not on the way of a page's first step
 
-        return dead_units(self, batches)
+        if not batches:
+            raise messages.NO_BATCHES()
+        self.check_step("eval")
+
+        def plan(feeds: Mapping[str, Tensor]) -> LoadedPlan:
+            return self.inspected_plan("eval", self.models.signature("eval", feeds), overwrite=True)
+
+        return dead_units(self.host, plan, batches)
 
     # Properties and files.
 

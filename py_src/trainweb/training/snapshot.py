@@ -28,7 +28,7 @@ from trainweb.training.record import (
 )
 
 if TYPE_CHECKING:
-    from trainweb.training.parts import SessionParts
+    from trainweb.training.core import SessionCore
 
 FORMAT = "trainweb-session-1"
 """What the metadata calls it; another number is another layout."""
@@ -71,7 +71,7 @@ class Snapshot:
         return cls(read_safetensors(data), metadata)
 
 
-def take_snapshot(core: SessionParts) -> Snapshot:
+def take_snapshot(core: SessionCore) -> Snapshot:
     """Return the contents of a session. Gradients are included unless the next train step overwrites them."""
     record = record_of(core)
     found = {tensor.name: tensor for pieces in record.segments.values() for _, tensor in pieces}
@@ -81,14 +81,14 @@ def take_snapshot(core: SessionParts) -> Snapshot:
     return Snapshot(found, metadata | {"optimizer": core.layout.optimizer})
 
 
-def places(core: SessionParts) -> str:
+def places(core: SessionCore) -> str:
     """Names, shapes, places and types of the parameters: a session takes back what has the same."""
     slots = core.layout.slots.values()
     listed = [[s.name, list(s.shape), s.offset, s.trainable_offset, s.dtype] for s in slots]
     return json.dumps(listed, separators=(",", ":"), ensure_ascii=False)
 
 
-def restore_snapshot(core: SessionParts, snapshot: Snapshot) -> None:
+def restore_snapshot(core: SessionCore, snapshot: Snapshot) -> None:
     """Go on from a snapshot.
 
     Raises
@@ -99,7 +99,7 @@ def restore_snapshot(core: SessionParts, snapshot: Snapshot) -> None:
     write_record(core, read_session(core, snapshot))
 
 
-def read_session(core: SessionParts, snapshot: Snapshot) -> SessionRecord:
+def read_session(core: SessionCore, snapshot: Snapshot) -> SessionRecord:
     """Check everything that a session takes of a snapshot.
 
     Parameters, gradients and moments may be NaN or infinity, as in the session that was saved.
@@ -131,7 +131,7 @@ def read_session(core: SessionParts, snapshot: Snapshot) -> SessionRecord:
     return SessionRecord(segments, bytes(state.data), properties)
 
 
-def record_of(core: SessionParts) -> SessionRecord:
+def record_of(core: SessionCore) -> SessionRecord:
     """Return the contents of a session. Gradients are included unless the next train step overwrites them."""
     core._check()
     if core.parameters.is_nominal:
@@ -145,7 +145,7 @@ def record_of(core: SessionParts) -> SessionRecord:
     return SessionRecord(segments, host.read_segment(STATE, 0, STATE_KEPT), dict(core.state.property_values))
 
 
-def write_record(core: SessionParts, record: SessionRecord) -> None:
+def write_record(core: SessionCore, record: SessionRecord) -> None:
     """Continue a session from a record with the session's layout."""
     write_start(core.host, record)
     core.parameters.is_nominal = False

@@ -618,6 +618,33 @@ def test_early_stopping_restores_the_best(js: JsPage) -> None:
     assert history["ended"] == "early" and len(history["epochs"]) == history["bestEpoch"] + 1 < 50 and is_best
 
 
+def test_a_fit_that_fails_does_not_go_back_to_its_best_epoch(js: JsPage) -> None:
+    """The parameters are those of the epoch in which it failed, as natively."""
+    best, last, after = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const wrong = data(20);
+        wrong.labels.data.forEach((label, k) => {{ wrong.labels.data[k] = 2n - label; }});
+        const found = [];
+        const fit = s.fit(data(), {{
+          epochs: 50, validationData: wrong, schedule: {{ type: "Constant", learningRate: 0.02 }},
+          earlyStopping: {{ patience: 20 }},
+          callbacks: async (event, run) => {{
+            if (run.history.bestEpoch === event.epoch) found[0] = (await bytes(s)).join();
+            if (event.epoch === run.history.bestEpoch + 3) {{
+              found[1] = (await bytes(s)).join();
+              throw new Error("no more");
+            }}
+          }},
+        }});
+        await failure(() => fit);
+        found[2] = (await bytes(s)).join();
+        await s.release();
+        return found;"""
+    )
+    assert best != last == after
+
+
 @pytest.mark.parametrize("kind", ["alike", "mixed"])
 def test_many_steps_in_a_message(js: JsPage, kind: str) -> None:
     losses, expected, same, error, trained, label = js.run(

@@ -680,6 +680,23 @@ def test_many_steps_in_a_message(js: JsPage, kind: str) -> None:
     assert label["step"] == 2 and "the label 99 at position 1" in label["message"]
 
 
+def test_gradients_that_wait_outlive_steps_whose_first_batch_is_refused(js: JsPage) -> None:
+    first, second = js.run(
+        f"""{OPEN}
+        const [s, t] = [await open(), await open()];
+        for (const one of [s, t]) {{
+          await one.runTrainStep(data(4));
+          if (one === s) await failure(() => s.runTrainSteps([{{ x: data(4).x }}, data(4)]));
+          await one.runTrainStep(data(6));
+          await one.runOptimizerStep();
+        }}
+        const found = [await bytes(s), await bytes(t)];
+        await Promise.all([s.release(), t.release()]);
+        return found;"""
+    )
+    assert first == second
+
+
 def test_messages_of_steps_use_buffers_again(js: JsPage) -> None:
     """The second message makes no buffer of the size of its inputs; two that are under way share none."""
     made, same = js.run(

@@ -137,6 +137,5 @@ export async function runTrainSteps(core: SessionCore, { batches, stacked }: Ste
     return losses;
   } finally {
     steps.end();
-    core.setLazyReset(true);
   }
 }

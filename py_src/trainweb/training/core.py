@@ -313,18 +313,18 @@ class SessionCore:
         """
         base = base_of(kind)
         if base == "train":
-            options.refuse_ema()
-        with self.engine.lock, options.noted(), self.averaged(on=options.ema):
+            options._refuse_ema()
+        with self.engine.lock, options._noted(), self.averaged(on=options.ema):
             self.check_step(base)
             wanted = self._fetches(kind, fetches)
             loaded = self.plan(kind, self.models.signature(kind, feeds), options)
             self._check_targets(loaded, targets or {})
-            options.check_terminate()
+            options._check_terminate()
             start = perf_counter()
 
             def run() -> dict[str, Tensor]:
                 self.host.write_feeds(loaded, feeds)
-                self.host.run(loaded, options.stop)
+                self.host.run(loaded, options._stop)
                 if kind == "train":
                     self.host.write_state(STATE_LAZY_RESET, 0)
                 return self.host.read_outputs(loaded, wanted)
@@ -373,12 +373,12 @@ class SessionCore:
 
     def optimizer_step(self, options: RunOptions = NO_OPTIONS) -> None:
         """Update the parameters with the accumulated gradients."""
-        options.refuse_ema()
-        with self.engine.lock, options.noted():
+        options._refuse_ema()
+        with self.engine.lock, options._noted():
             loaded = self.optimizer_plan()
-            options.check_terminate()
+            options._check_terminate()
             start = perf_counter()
-            run = partial(self.host.run, loaded, options.stop)
+            run = partial(self.host.run, loaded, options._stop)
             run() if self.numerics is None else self.numerics.optimizer_step(run)
             self.log(VERBOSE, options, f"optimizer step: {1e3 * (perf_counter() - start):.3f} ms")
 

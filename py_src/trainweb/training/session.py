@@ -93,15 +93,15 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         if checkpoint is not None and not isinstance(checkpoint, CheckpointState):
             state = CheckpointState.load_checkpoint(checkpoint)
         train_model = only_one(("train_model", train_model), ("training_model", training_model))
-        checked = SessionOptions.of(options)
+        checked = SessionOptions._of(options)
         if checked.enable_profiling:
             raise UnsupportedError("enable_profiling is not supported by this class: call session.profile(feeds).")
-        settings = checked.core_settings()
+        settings = checked._core_settings()
         files = (train_model, eval_model, optimizer_model)
         graphs = read_models(*files, settings["limits"], checked.integrity, tells_which=True)
         fix_dimensions(graphs, checked.free_dimension_overrides)
         self._core: SessionCore | None = SessionCore(
-            state, *graphs, check_numerics=checked.checks_numerics, log=Log(checked), **settings
+            state, *graphs, check_numerics=checked._checks_numerics, log=Log(checked), **settings
         )
 
     def __repr__(self) -> str:
@@ -189,7 +189,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         self, kind: str, feeds: Mapping[str, Any], fetches: Fetches, options: RunOptions | Mapping[str, Any] | None
     ) -> dict[str, np.ndarray]:
         core = self.core
-        run = RunOptions.of(options)
+        run = RunOptions._of(options)
         names, targets = check_fetches(fetches)
         converted = self._converted(kind, feeds)
         types = {n: TensorType(str(t.dtype), t.shape) for n, t in targets.items()}
@@ -214,7 +214,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         options : dict or RunOptions, optional
             ``tag``, ``log_severity_level``, ``terminate``.
         """
-        self.core.optimizer_step(RunOptions.of(options))
+        self.core.optimizer_step(RunOptions._of(options))
 
     def federated(self, **options: Any) -> FederatedClient:
         """Return a client of federated learning, which trains locally and returns its update.

@@ -131,7 +131,7 @@ class _Recomputation:
         self.program.insert_before(before, maker.moved(self._place, f"{maker.node}, again"))
 
     def _place(self, b: Buf) -> Buf:
-        return Buf(self.places.get(b.storage, b.storage), b.dtype, b.shape, b.value, b.shift, b.name)
+        return b.among(self.places)
 
     def _read_again(self, i: Instruction) -> None:
         """Let `i` read the recomputed values."""

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.order import Recorder, longest_first
+from trainweb.ir.layout import FINGERPRINT
 
 import trainweb
-from trainweb.ir.layout import FINGERPRINT
 from trainweb.training import seed
 
 # The same examples on every machine, and no deadline: two cores may be busy with a browser.
@@ -46,15 +47,24 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Exhaustive sweeps run when asked for: `./build.sh test-attacks`."""
     parser.addoption("--sweep", action="store_true", help="run the tests with the marker 'sweep', and no others")
+    parser.addoption("--record-times", action="store_true", help="write how long files take to tests/times.txt")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record where reports of all workers come together."""
+    if config.getoption("--record-times") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave sweeps to their own command."""
+    """Leave sweeps to their own command, and let workers begin with the files that take longest."""
     wanted = config.getoption("--sweep")
     left = [item for item in items if (item.get_closest_marker("sweep") is None) == wanted]
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
+    if hasattr(config, "workerinput"):
+        longest_first(items)
 
 
 def pytest_collection_finish() -> None:

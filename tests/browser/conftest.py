@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import playwright
 import pytest
@@ -15,6 +16,9 @@ from steps import BuildError
 
 from .kernel import Kernel
 from .server import ROOT, Site
+
+if TYPE_CHECKING:
+    from .js_session import JsPage
 
 PLAYWRIGHT = Path(playwright.__file__).parent / "driver" / "package" / "lib" / "coreBundle.js"
 ADDRESS_BAR = ("WebUIOmniboxPopup", "WebUIOmniboxFullPopup", "WebUIOmniboxAimPopup")
@@ -222,6 +226,24 @@ def isolated_pyodide_page(browser: Browser, isolated_site: Site) -> Iterator[Ker
     with open_kernel(browser, isolated_site) as kernel:
         kernel.install()
         yield kernel
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    """A page with the package, shared by a module."""
+    from .js_session import open_js_page  # which needs this module
+
+    with open_js_page(browser, plain_site) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def isolated(browser: Browser, isolated_site: Site) -> Iterator[JsPage]:
+    """The same in a cross-origin isolated page, whose sessions may have several threads."""
+    from .js_session import open_js_page
+
+    with open_js_page(browser, isolated_site) as page:
+        yield page
 
 
 @pytest.fixture

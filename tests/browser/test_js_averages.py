@@ -2,90 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
-import pytest
 from onnx import helper
-from playwright.sync_api import Browser
-from tests.browser.test_js_fit import BASE, OPEN, arrays
+from tests.browser.test_js_fit import OPEN
 from tests.conformance.models import make_model
 
 import trainweb
 from trainweb.artifacts import build_artifacts
-from trainweb.fit import Trainer
 
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 
-EMA = {"decay": 0.7, "warmup": True, "warmup_gamma": 3.0}
-FIT: dict[str, Any] = {
-    "epochs": 2,
-    "batch_size": 16,
-    "validation_split": 0.2,
-    "seed": 7,
-    "clip_grad_norm": 0.3,
-    "clip_grad_value": 0.05,
-    "ema": True,
-}
 IN_PAGE = """
     const ema = { decay: 0.7, warmup: true, warmupGamma: 3 };
-    const clips = { clipGradNorm: 0.3, clipGradValue: 0.05 };
-    const options = { epochs: 2, batchSize: 16, validationSplit: 0.2, seed: 7, ...clips, ema: true };
     const numbers = (tensor) => [...tensor.data];
     const averaged = async (s) => numbers(await s.getContiguousParameters(true, { ema: true }));
 """
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
-
-
-def native(**changes: Any) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Parameters, averages, losses of the validation, and scores of the averages, of a fit in CPython."""
-    built = build_artifacts(
-        BASE, loss="CrossEntropyLoss", optimizer="AdamW", additional_output_names=["logits"], ema=EMA
-    )
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    models = built.training_model, built.eval_model, built.optimizer_model
-    with trainweb.TrainingSession(state, *models, {"reproducible": True}) as s:
-        history = Trainer(s).fit(arrays(), progress=False, **(FIT | changes))
-        scores = s.eval_step(arrays(8), ["logits"], {"ema": True})["logits"]
-        found = s.get_contiguous_parameters(), s.get_contiguous_parameters(ema=True), history["val_loss"], scores
-        return tuple(np.asarray(x).ravel().tolist() for x in found)  # type: ignore[return-value]
-
-
-def test_a_fit_in_a_page_gives_the_bytes_of_one_in_python(js: JsPage) -> None:
-    got = js.run(
-        f"""{OPEN}{IN_PAGE}
-        const s = await open({{ ema }});
-        const first = await averaged(s);
-        const same = first.join() === numbers(await s.getContiguousParameters(true)).join();
-        const history = await s.fit(data(), options);
-        const losses = history.epochs.map(({{ validation }}) => validation.loss);
-        const parameters = numbers(await s.getContiguousParameters(true));
-        const means = await averaged(s);
-        const {{ logits }} = await s.runEvalStep(data(8), ["logits"], {{ ema: true }});
-        const plain = await s.runEvalStep(data(8), ["logits"]);
-        const model = await s.exportModelForInferencing(["logits"], {{ ema: true }});
-        const inference = await InferenceSession.create(model);
-        const exported = numbers((await inference.run({{ x: data(8).x }})).logits);
-        await inference.release();
-        const isBack = numbers(await s.getContiguousParameters(true)).join() === parameters.join();
-        await s.release();
-        return [parameters, means, losses, numbers(logits), numbers(plain.logits), exported, isBack, same];"""
-    )
-    parameters, means, losses, scores = native()
-    assert got[0] == parameters and got[1] == means
-    assert got[2] == losses
-    assert got[3] == scores and got[4] != scores
-    np.testing.assert_allclose(got[5], scores, rtol=1e-5, atol=1e-6)
-    assert got[6:] == [True, True]
-    unclipped, *_ = native(clip_grad_norm=None, clip_grad_value=None)
-    assert unclipped != parameters
 
 
 def test_a_run_that_goes_on_keeps_them(js: JsPage) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from playwright.sync_api import Browser
 from tests.python.test_noted_batch_norm import TRAINED, net
 
 import trainweb
@@ -18,18 +16,11 @@ from trainweb import federated
 from trainweb.artifacts import build_artifacts
 from trainweb.federated import ClientUpdate, SecureMember
 
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 from .test_js_fit import BASE, OPEN, arrays
 
 RNG = np.random.default_rng(3)
 VECTORS = RNG.normal(size=(3, 50)).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 def open_session() -> trainweb.TrainingSession:

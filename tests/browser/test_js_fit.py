@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from playwright.sync_api import Browser
 from tests.conformance.models import make_model, normal
 
 import trainweb
@@ -16,8 +14,8 @@ from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
 from trainweb.fit import History, Trainer
 
-from .js_session import JsPage, open_js_page
-from .server import ROOT, Site
+from .js_session import JsPage
+from .server import ROOT
 
 BASE = ROOT / "tests" / "golden" / "mlp" / "base.onnx"
 ROWS = 50
@@ -52,85 +50,46 @@ def native(data: Any, **options: Any) -> tuple[bytes, History]:
         return s.get_contiguous_parameters(False).tobytes(), history
 
 
-SCHEDULE = {"type": "Cosine", "learning_rate": 0.05, "total": 12, "warmup": 2}
+def test_rows_with_disposed_tensors_are_named(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const gone = (place) => {{
+          let k = 0;
+          return new Dataset(data(60)).map((row) => {{
+            if (k++ === place) row.x.dispose();
+            return row;
+          }});
+        }};
+        const s = await open();
+        const errors = [await failure(() => s.fit(gone(37), {{ batchSize: 8 }}))];
+        errors.push(await failure(() => s.fit(gone(37).bucket(() => 1, [1], 8))));
+        await s.release();
+        return errors.map(({{ message }}) => message);"""
+    )
+    assert ["Row 37 of the data has a disposed tensor as 'x'" in message for message in found] == [True, True]
 
 
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
+WRONG_IN_PAGES = [
+    ("{ x: new Float32Array(0) }", "{}", "FeedError", "The data has no rows"),
+    ("[{ x: 1 }, { x: 1n }]", "{}", "FeedError", "Row 1 of the data has int64[] as 'x'; the first row of its"),
+    ("[{ x: 'text' }]", "{}", "FeedError", "'x' is a string; its first axis must count rows"),
+    ("data(8)", "null", "TypeError", "'options' of fit must be an object."),
+    ("data(8)", "{ signal: {} }", "ModelError", "signal is Object; it must be an AbortSignal"),
+]
 
 
-@pytest.fixture(scope="module")
-def isolated(browser: Browser, isolated_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, isolated_site) as page:
-        yield page
-
-
-@pytest.mark.parametrize("where", ["js", "isolated"])
-def test_the_same_data_seed_and_options_give_the_same_bytes(request: pytest.FixtureRequest, where: str) -> None:
-    page: JsPage = request.getfixturevalue(where)
-    got, history = page.run(
+def test_what_is_wrong_in_pages_is_named(js: JsPage) -> None:
+    cases = ", ".join(f"() => s.fit({data}, {options})" for data, options, _, _ in WRONG_IN_PAGES)
+    errors = js.run(
         f"""{OPEN}
         const s = await open();
-        const history = await s.fit(data(), {{
-          epochs: 3, batchSize: 16, validationSplit: 0.2, seed: 2 ** 40 + 5, schedule, accumulate: 2,
-          metrics: ["accuracy", "confusionMatrix", "perplexity"],
-        }});
-        const found = [await bytes(s), history];
+        const errors = [];
+        for (const make of [{cases}]) errors.push(await failure(async () => await make()));
         await s.release();
-        return found;"""
+        return errors;"""
     )
-    expected, native_history = native(
-        arrays(),
-        epochs=3,
-        batch_size=16,
-        validation_split=0.2,
-        seed=2**40 + 5,
-        schedule=SCHEDULE,
-        accumulate=2,
-        metrics=["accuracy", "confusionMatrix", "perplexity"],
-    )
-    assert bytes(got) == expected
-    assert history["losses"] == native_history.losses and len(history["losses"]) == 9
-    assert history["optimizerSteps"] == native_history.optimizer_steps == 6
-    for mine, other in zip(history["epochs"], native_history.epochs, strict=True):
-        assert (mine["epoch"], mine["steps"], mine["loss"]) == (other.epoch, other.steps, other.loss)
-        assert mine["learningRate"] == other.learning_rate
-        assert other.validation is not None
-        assert {n: v for n, v in mine["validation"].items() if n != "perplexity"} == {
-            n: v for n, v in other.validation.items() if n != "perplexity"
-        }
-        assert mine["validation"]["perplexity"] == pytest.approx(other.validation["perplexity"], rel=1e-14)
-
-
-def test_streams_give_the_bytes_of_arrays(js: JsPage) -> None:
-    results = js.run(
-        f"""{OPEN}
-        const validationData = data(20);
-        const options = {{ epochs: 2, batchSize: 16, accumulate: 2, schedule, validationData, metrics: ["mIoU"] }};
-        const rowsOf = () => new Dataset(data());
-        const given = [
-          [data(), {{ shuffle: false }}],
-          [rowsOf().map((row) => row), {{}}],
-          [() => rowsOf(), {{}}],
-          [rowsOf().batch(16), {{ batchSize: null, validationData: new Dataset(data(20)).batch(16) }}],
-          [rowsOf().cache().prefetch(3), {{ validationData: new Dataset(data(20)).map((row) => row) }}],
-        ];
-        const found = [];
-        for (const [source, more] of given) {{
-          const s = await open();
-          const history = await s.fit(source, {{ ...options, ...more }});
-          found.push([await bytes(s), history.losses, history.epochs.map((e) => [e.loss, e.validation, e.steps])]);
-          await s.release();
-        }}
-        return found;"""
-    )
-    parameters, _ = native(
-        arrays(), epochs=2, batch_size=16, accumulate=2, schedule=SCHEDULE, shuffle=False, validation_data=arrays(20)
-    )
-    assert bytes(results[0][0]) == parameters
-    assert [result == results[0] for result in results] == [True] * 5
+    for (data, options, name, said), error in zip(WRONG_IN_PAGES, errors, strict=True):
+        assert error is not None and error["name"] == name and said in error["message"], (data, options, error)
 
 
 def test_shuffled_streams_come_as_in_python(js: JsPage) -> None:
@@ -444,22 +403,6 @@ def test_a_callback_that_stops_and_fails_fails_the_fit(js: JsPage) -> None:
     assert error["message"] == "no disk"
 
 
-def test_a_generator_that_is_used_up_is_told(js: JsPage) -> None:
-    found = js.run(
-        f"""{OPEN}
-        const s = await open();
-        const each = function* () {{
-          yield {{ x: new Float32Array(10), labels: 1n }};
-        }};
-        const errors = [await failure(() => s.fit(each(), {{ epochs: 2 }}))];
-        errors.push(await failure(() => s.fit(data(), {{ epochs: 2, validationData: each() }})));
-        await s.release();
-        return errors.map(({{ name, message }}) => [name, message.split(":")[0]]);"""
-    )
-    told = [["FeedError", f"The {source} has no rows in epoch 2"] for source in ("data", "validation data")]
-    assert found == told
-
-
 def test_frames_are_asked_for_where_somebody_listens(js: JsPage) -> None:
     found = js.run(
         f"""{OPEN}
@@ -527,95 +470,6 @@ def test_what_goes_wrong_meanwhile(js: JsPage) -> None:
         ("ReleasedError", "This session was released; create a new one."),
         ("ReleasedError", "This session was released; create a new one."),
     ]
-
-
-WRONG = [
-    ("{}", "{}", "FeedError", "The data has no arrays"),
-    ("{ x: new Float32Array(0) }", "{}", "FeedError", "The data has no rows"),
-    ("[]", "{}", "FeedError", "The data has no rows"),
-    ("3", "{}", "FeedError", "Data must be an object of input names and tensors, rows, or a function that"),
-    ("{ ...data(8), labels: new BigInt64Array(7) }", "{}", "FeedError", "'labels' has 7 rows, but 'x' has 8"),
-    ("[{ x: 1 }, { y: 1 }]", "{}", "FeedError", "Row 1 of the data has y; the first row of its batch has x"),
-    ("[{ x: 1 }, { x: 1n }]", "{}", "FeedError", "Row 1 of the data has int64[] as 'x'; the first row of its"),
-    ("[1]", "{}", "FeedError", "Row 0 of the data is a number"),
-    ("{ x: data(8).x }", "{}", "FeedError", "input 'labels' is missing"),
-    ("{ ...data(8), y: data(8).x }", "{}", "FeedError", "invalid input 'y'"),
-    ("[{ x: 'text' }]", "{}", "FeedError", "'x' is a string; its first axis must count rows"),
-    ("{ ...data(8), labels: Array(8).fill(true) }", "{}", "FeedError", "Unexpected input data type of 'labels'"),
-    ("data(8)", "{ batchSize: 9, remainder: 'drop' }", "FeedError", "A batch of 9 rows is larger than the data"),
-    ("data(8)", "{ validationSplit: 0.01 }", "FeedError", "A share of 0.01 of 8 rows is less than one row"),
-    ("[]", "{ validationSplit: 0.5 }", "FeedError", "A stream of rows cannot be split"),
-    ("data(8)", "null", "TypeError", "'options' of fit must be an object."),
-    ("data(8)", "{ epochs: 0 }", "ModelError", "epochs is 0; it must be an integer >= 1"),
-    ("data(8)", "{ epoch: 2 }", "TypeError", "fit has no setting 'epoch'; did you mean 'epochs'? It has "),
-    ("data(8)", "{ checkpoint: {} }", "ModelError", "checkpoint needs the setting 'store'"),
-    ("data(8)", "{ clipGradNorm: 0 }", "ModelError", "clipGradNorm is 0; it must be a number greater than 0"),
-    ("data(8)", "{ ema: 1 }", "ModelError", "ema is 1; it must be true or false"),
-    (
-        "data(8)",
-        "{ ema: true }",
-        "SessionError",
-        "no averages of its parameters: create it, or its artifacts, with the setting 'ema'",
-    ),
-    ("data(8)", "{ seed: -1 }", "ModelError", "seed is -1"),
-    ("data(8)", "{ metrics: ['accuracy'] }", "ModelError", "Metrics need validation data: give validationData"),
-    ("data(8)", "{ metrics: ['accurcy'], validationSplit: 0.5 }", "TypeError", "did you mean 'accuracy'?"),
-    ("data(8)", "{ metrics: ['mae', 'mae'], validationSplit: 0.5 }", "ModelError", "'mae' is given twice"),
-    ("data(8)", "{ metrics: ['mae'], predictions: 'y', validationSplit: 0.5 }", "ModelError", "predictions is 'y'"),
-    ("data(8)", "{ validationData: data(8), validationSplit: 0.5 }", "ModelError", "not both"),
-    ("data(8)", "{ schedule: { type: 'Sine' } }", "TypeError", "There is no schedule 'Sine'"),
-    ("data(8)", "{ earlyStopping: {} }", "ModelError", "earlyStopping needs the setting 'earlyStopping.patience'"),
-    ("data(8)", "{ earlyStopping: { patience: 1, metric: 'mae' } }", "ModelError", "earlyStopping.metric is 'mae'"),
-    ("data(8)", "{ callbacks: [1] }", "ModelError", "callbacks is 1"),
-    ("data(8)", "{ signal: {} }", "ModelError", "signal is Object; it must be an AbortSignal"),
-    ("new Dataset(data(8)).batch(4)", "{ batchSize: 4 }", "ModelError", "leave out 'batchSize'"),
-    (
-        "data(8)",
-        "{ validationData: new Dataset(data(8)).batch(6, { remainder: 'pad' }).take(1) }",
-        "FeedError",
-        "rows that would count twice",
-    ),
-    ("new Dataset(data(8)).map((r) => r)", "{ shuffle: true }", "ModelError", "call data.shuffle(options)"),
-]
-
-
-def test_what_is_wrong_is_named(js: JsPage) -> None:
-    cases = ", ".join(f"() => s.fit({data}, {options})" for data, options, _, _ in WRONG)
-    errors, is_same = js.run(
-        f"""{OPEN}
-        const s = await open();
-        const before = await bytes(s);
-        const errors = [];
-        for (const make of [{cases}]) errors.push(await failure(async () => await make()));
-        const isSame = before.join() === (await bytes(s)).join();
-        await s.release();
-        return [errors, isSame];"""
-    )
-    assert is_same
-    for (data, options, name, said), error in zip(WRONG, errors, strict=True):
-        assert error is not None, (data, options)
-        assert error["name"] == name and said in error["message"], (data, options, error)
-
-
-def test_early_stopping_restores_the_best(js: JsPage) -> None:
-    history, is_best = js.run(
-        f"""{OPEN}
-        const s = await open();
-        const wrong = data(20);
-        wrong.labels.data.forEach((label, k) => {{ wrong.labels.data[k] = 2n - label; }});
-        let best;
-        const history = await s.fit(data(), {{
-          epochs: 50, validationData: wrong, schedule: {{ type: "Constant", learningRate: 0.02 }},
-          earlyStopping: {{ patience: 1 }},
-          callbacks: async (event, run) => {{
-            if (run.history.bestEpoch === event.epoch) best = await bytes(s);
-          }},
-        }});
-        const isBest = best.join() === (await bytes(s)).join();
-        await s.release();
-        return [history, isBest];"""
-    )
-    assert history["ended"] == "early" and len(history["epochs"]) == history["bestEpoch"] + 1 < 50 and is_best
 
 
 def test_a_fit_that_fails_does_not_go_back_to_its_best_epoch(js: JsPage) -> None:
@@ -737,27 +591,6 @@ def test_messages_of_steps_use_buffers_again(js: JsPage) -> None:
         return [made, same];"""
     )
     assert made == [1, 0] and same
-
-
-def test_rows_are_fed_as_written_out(js: JsPage) -> None:
-    same = js.run(
-        f"""{OPEN}
-        const [s, t] = [await open(), await open()];
-        await s.fit(data(9), {{ batchSize: 4, shuffle: false }});
-        for (const [at, n] of [[0, 4], [4, 4], [8, 1]]) {{
-          const all = data(9);
-          await t.runTrainStep({{
-            x: new Tensor("float32", all.x.data.slice(10 * at, 10 * (at + n)), [n, 10]),
-            labels: new Tensor("int64", all.labels.data.slice(at, at + n), [n]),
-          }});
-          await t.runOptimizerStep();
-          await t.lazyResetGrad();
-        }}
-        const same = (await bytes(s)).join() === (await bytes(t)).join();
-        await Promise.all([s.release(), t.release()]);
-        return same;"""
-    )
-    assert same
 
 
 def test_feeds_that_decide_a_shape_take_the_long_way(js: JsPage) -> None:

@@ -6,7 +6,6 @@ of them: `./build.sh test-federated --record`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from websockets.sync.client import connect
 from trainweb.flower.frames import Task
 
 from .conftest import PAGE_TIMEOUT_MS
-from .js_session import JsPage, open_js_page
+from .js_session import JsPage
 from .server import ROOT, Site
 
 SECONDS = 60
@@ -40,12 +39,6 @@ def task_site(folder: Path) -> Any:
     site.add("/client.html", run.CLIENT)
     yield site
     site.close()
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 def state_is(page: Page, pattern: str) -> str:

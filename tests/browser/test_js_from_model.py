@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 
 import trainweb
 from trainweb.artifacts import build_artifacts
 from trainweb.onnxblock.optim import OPTIMIZERS
 
-from .js_session import JsPage, open_js_page
-from .server import ROOT, Site
+from .js_session import JsPage
+from .server import ROOT
 
 OPEN = """
     const url = "/golden/mlp/base.onnx";
@@ -52,12 +50,6 @@ def native_losses(steps: int, **arguments: Any) -> list[float]:
             s.optimizer_step()
             s.lazy_reset_grad()
     return losses
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 def test_trains_as_the_recorded_artifacts_do(js: JsPage) -> None:

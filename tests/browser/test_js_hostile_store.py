@@ -3,47 +3,22 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from tests.conformance.fits import camel, data, opened
 from tests.conformance.hostile_checkpoints import FEW_VALUES, LITERALS, Hostile, hostile
-from tests.python.sessions import Ended, ends_before
+from tests.python.test_hostile_store import OPTIONS, written
 
 import trainweb
-from trainweb.artifacts import build_artifacts
 from trainweb.errors import CheckpointError, ModelError
 from trainweb.fit import Trainer
 
-from .js_session import JsPage, open_js_page
-from .server import Site
-from .test_js_fit import BASE, arrays
+from .js_session import JsPage
 from .test_js_store import STORE
 
-OPTIONS: dict[str, Any] = {
-    "epochs": 4,
-    "batch_size": 4,
-    "validation_split": 0.4,
-    "metrics": ["accuracy", "confusionMatrix"],
-    "early_stopping": {"patience": 3, "restore_best": True},
-    "progress": False,
-}
+IN_PAGE = {name: value for name, value in camel(OPTIONS).items() if name != "progress"}
 AT_ONCE = 100
 """Files that one call sends to the page."""
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
-
-
-def native() -> trainweb.TrainingSession:
-    built = build_artifacts(BASE, loss="CrossEntropyLoss", optimizer="AdamW", additional_output_names=["logits"])
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    models = built.training_model, built.eval_model, built.optimizer_model
-    return trainweb.TrainingSession(state, *models, {"reproducible": True})
 
 
 @pytest.fixture(scope="module")
@@ -54,24 +29,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> trainweb.CheckpointStore:
 @pytest.fixture(scope="module")
 def cases(store: trainweb.CheckpointStore) -> list[Hostile]:
     """Changes of the checkpoint of a fit that was killed in its third epoch."""
-    with native() as s:
-        for name, value in (("count", 3), ("ratio", 0.5), ("title", "one")):
-            s.core.add_property(name, value)
-        ends_before(s, 8)
-        with pytest.raises(Ended):
-            Trainer(s).fit(arrays(20), checkpoint={"store": store, "name": "run", "every": 1}, **OPTIONS)
-    return list(hostile(store.read("run"), FEW_VALUES))
+    return list(hostile(written(store, opened("mlp", {}), data(20).columns), FEW_VALUES))
 
 
 def in_python(store: trainweb.CheckpointStore, cases: list[Hostile], by: str) -> list[list[str]]:
     """Class and text of each error natively."""
     found = []
-    with native() as s:
+    with opened("mlp", {}) as s:
         for case in cases:
             store.files.write("run", case.data)
             with pytest.raises((CheckpointError, ModelError)) as caught:
                 if by == "fit":
-                    Trainer(s).fit(arrays(20), checkpoint={"store": store, "name": "run"}, **OPTIONS)
+                    Trainer(s).fit(data(20).columns, checkpoint={"store": store, "name": "run"}, **OPTIONS)
                 else:
                     store.load(s, "run")
             found.append([type(caught.value).__name__, str(caught.value).split("\n")[0]])
@@ -104,13 +73,10 @@ def test_every_change_is_found_before_anything_is_written(
             const found = [];
             for (const file of files) {{
               await store.write("hostile", Uint8Array.from(atob(file), (c) => c.charCodeAt(0)));
-              const options = {{
-                epochs: 4, batchSize: 4, validationSplit: 0.4, metrics: ["accuracy", "confusionMatrix"],
-                earlyStopping: {{ patience: 3, restoreBest: true }}, checkpoint: {{ store, name: "hostile" }},
-              }};
               let error = {{ name: "", message: "accepted" }};
               try {{
-                await (by === "fit" ? s.fit(data(20), options) : store.load(s, "hostile"));
+                const checkpoint = {{ store, name: "hostile" }};
+                await (by === "fit" ? s.fit(data(20), {{ ...options, checkpoint }}) : store.load(s, "hostile"));
               }} catch (caught) {{
                 error = caught;
               }}
@@ -120,6 +86,7 @@ def test_every_change_is_found_before_anything_is_written(
             return found;""",
             files=[base64.b64encode(case.data).decode() for case in some],
             by=by,
+            options=IN_PAGE,
         )
         expected = in_python(store, some, by)
         for case, (name, text), (js_name, js_text, is_same) in zip(some, expected, found, strict=True):
@@ -138,14 +105,12 @@ def test_what_a_fit_may_have_left_is_taken(js: JsPage, cases: list[Hostile]) -> 
         const found = [];
         for (const file of files) {{
           await store.write("valid", Uint8Array.from(atob(file), (c) => c.charCodeAt(0)));
-          const history = await s.fit(data(20), {{
-            epochs: 4, batchSize: 4, validationSplit: 0.4, metrics: ["accuracy", "confusionMatrix"],
-            earlyStopping: {{ patience: 3, restoreBest: true }}, checkpoint: {{ store, name: "valid" }},
-          }});
+          const history = await s.fit(data(20), {{ ...options, checkpoint: {{ store, name: "valid" }} }});
           found.push(history.ended);
         }}
         await s.release();
         return found;""",
         files=[base64.b64encode(case.data).decode() for case in valid],
+        options=IN_PAGE,
     )
     assert {case.name for case, ended in zip(valid, found, strict=True) if ended not in ("done", "early")} == set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,6 @@ from trainweb.data import from_images, read_image
 
 from .js_session import JsPage, from_json, open_js_page
 from .server import Reply, Site
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
-
 
 PIXELS = """
     const pixels = new ImageData(4, 2);

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 from tests.control.test_fixed_dims import CONSTANTS, TARGET, X, detector
 from tests.python.test_check import map_of_scores, model, two_towers
 from tests.python.test_label_smoothing import model as smoothed
@@ -19,8 +17,8 @@ from tests.python.test_remarks import NORM, activated, labelled, normalized
 import trainweb
 from trainweb.artifacts import LossType, OptimType
 
-from .js_session import JsPage, open_js_page, to_json
-from .server import ROOT, Site
+from .js_session import JsPage, to_json
+from .server import ROOT
 
 MLP = (ROOT / "tests" / "golden" / "mlp" / "base.onnx").read_bytes()
 SETTLED = (
@@ -101,12 +99,6 @@ CASES: dict[str, tuple[bytes, dict[str, Any], dict[str, Any]]] = {
     ),
     "no model": (b"<html>", {}, {}),
 }
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 def camel_case(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Browser
@@ -39,12 +39,6 @@ const { plans } = await s.memory();
 await s.release();
 return { found, plans };
 """
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 @pytest.mark.parametrize("max_plans", [16, 2])

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from playwright.sync_api import Browser
 
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 from .test_js_fit import OPEN, arrays, native
 
 MAKE = (
@@ -51,12 +47,6 @@ SOURCES = {
     "rows of plain arrays": ("xs.map((x, k) => ({ x, labels: labels[k] }))", "{ batchSize: size }"),
     "pairs as rows": ("xs.map((x, k) => [x, labels[k]])", "{ batchSize: size }"),
 }
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 @pytest.fixture(scope="module")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import numpy as np
-import pytest
-from playwright.sync_api import Browser
 from tests.golden.calls.scenarios import X, Y
 
 import trainweb
 
-from .js_session import JsPage, from_json, open_js_page
-from .server import ROOT, Site
+from .js_session import JsPage, from_json
+from .server import ROOT
 
 MLP = ROOT / "tests" / "golden" / "mlp"
 
@@ -22,12 +19,6 @@ const s = await TrainingSession.create(golden("mlp"));
 const x = new Tensor("float32", Float32Array.from({ length: 80 }, (_, i) => Math.sin(i)), [8, 10]);
 const labels = new Tensor("int64", BigInt64Array.from({ length: 8 }, (_, i) => BigInt(i % 3)), [8]);
 """
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 def test_names_gradients_steps_and_inputs(js: JsPage) -> None:

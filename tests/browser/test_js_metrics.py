@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.training.page.bundle import make_bundle
 
 from .bundles import open_page, python_requests
-from .js_session import JsPage, open_js_page
+from .js_session import JsPage
 from .server import Site
 
 IGNORED = -100
@@ -143,12 +142,6 @@ def given(data: dict[str, np.ndarray], metrics: list[Any]) -> dict[str, Any]:
     arrays = [{"data": a.reshape(-1).tolist(), "dims": list(a.shape)} for a in (x, targets)]
     kind = {"target": name, "dtype": str(targets.dtype)}
     return {"scores": arrays[0], "targets": arrays[1], "metrics": metrics, **kind}
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 def bundle_of(files: Artifacts, data: dict[str, np.ndarray], metrics: list[Any]) -> bytes:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 from tests.conformance.faults import FAULTS, HARMLESS, Case, W, model, node, row_of
 
-from .js_session import JsPage, open_js_page, to_json
-from .server import Site
+from .js_session import JsPage, to_json
 
 OPEN = """
 const config = { loss: "MSELoss", optimizer: "AdamW" };
@@ -28,12 +25,6 @@ CASES = {
     "exp that a division hides": FAULTS["exp that a division hides"],
     "backward": Case((node("Sqrt", "h", "l"),), row_of(0)),
 }
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 def opened(js: JsPage, case: Case, body: str) -> Any:

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
 
 from trainweb.schedules import make_schedule
 
-from .js_session import JsPage, open_js_page
-from .server import ROOT, Site
+from .js_session import JsPage
+from .server import ROOT
 
 RECORDED: dict[str, dict[str, Any]] = json.loads((ROOT / "tests/golden/schedules/expected.json").read_text())
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 def in_page(settings: dict[str, Any]) -> dict[str, Any]:

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 
 import trainweb
 
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 from .test_js_fit import BASE, OPEN, arrays
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 def test_the_finder_is_that_of_python(js: JsPage) -> None:

@@ -2,42 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-from playwright.sync_api import Browser
-
-from .js_session import JsPage, open_js_page
-from .server import Site
-from .test_js_fit import OPEN, arrays, native
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
-
-
-def test_a_stratified_fit_is_that_of_python(js: JsPage) -> None:
-    found, matrix, wrong = js.run(
-        f"""{OPEN}
-        const s = await open();
-        const given = data();
-        given.labels.data.sort();
-        const options = {{ epochs: 2, validationSplit: 0.3, stratify: true, metrics: "confusionMatrix" }};
-        const history = await s.fit(given, options);
-        const found = await bytes(s);
-        const wrong = await failure(async () => await s.fit(given, {{ stratify: true }}));
-        await s.release();
-        return [found, history.epochs[1].validation.confusionMatrix, wrong.message];"""
-    )
-    data = arrays()
-    data["labels"].sort()
-    expected, history = native(data, epochs=2, validation_split=0.3, stratify=True, metrics="confusionMatrix")
-    assert bytes(found) == expected
-    assert history.epochs[1].validation is not None and matrix == history.epochs[1].validation["confusionMatrix"]
-    assert [sum(row) for row in matrix][:3] == [5, 5, 5]
-    assert "'stratify' needs 'validationSplit'" in wrong
+from .js_session import JsPage
+from .test_js_fit import OPEN
 
 
 def test_a_split_that_lacks_a_class_warns(js: JsPage) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,12 +34,6 @@ STORE = f"""{OPEN}
       return btoa(text);
     }};
 """
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -98,65 +91,6 @@ def test_what_python_keeps_goes_on_in_a_page(js: JsPage, tmp_path: Path) -> None
         file=base64.b64encode(store.read("run")).decode(),
     )
     assert bytes(got) == expected and losses == whole.losses and best == whole.best_epoch
-
-
-def test_early_stopping_goes_on_in_a_page(js: JsPage, tmp_path: Path) -> None:
-    options = {"batch_size": 8, "validation_split": 0.2, "early_stopping": {"patience": 3, "min_delta": 100.0}}
-    expected, whole = native(arrays(), epochs=9, **options)
-    assert (whole.ended, whole.best_epoch, len(whole.epochs)) == ("early", 1, 4)
-    store = trainweb.CheckpointStore(tmp_path)
-    native(arrays(), epochs=2, checkpoint={"store": store, "name": "run"}, **options)
-    got, ended, best, epochs = js.run(
-        f"""{STORE}
-        await store.write("early", Uint8Array.from(atob(file), (c) => c.charCodeAt(0)));
-        const s = await open();
-        const history = await s.fit(data(), {{
-          epochs: 9, batchSize: 8, validationSplit: 0.2,
-          earlyStopping: {{ patience: 3, minDelta: 100 }}, checkpoint: {{ store, name: "early" }},
-        }});
-        const found = [await bytes(s), history.ended, history.bestEpoch, history.epochs.length];
-        await s.release();
-        return found;""",
-        file=base64.b64encode(store.read("run")).decode(),
-    )
-    assert (ended, best, epochs) == ("early", 1, 4) and bytes(got) == expected
-
-
-def test_streams_go_on(js: JsPage) -> None:
-    whole, parts = js.run(
-        f"""{STORE}
-        const source = () => new Dataset(data(20)).shuffle({{ buffer: 6, seed: 4 }}).map((row) => row).batch(4);
-        const run = async (name) => {{
-          const s = await open();
-          const checkpoint = name === null ? null : {{ store, name, every: 1 }};
-          const fit = s.fit(source(), {{ epochs: 3, checkpoint, validationData: source() }});
-          const history = await fit;
-          const epochs = history.epochs.map(({{ loss, validation }}) => [loss, validation]);
-          const found = [await bytes(s), history.losses, epochs];
-          await s.release();
-          return found;
-        }};
-        const whole = await run(null);
-        // A stream that breaks after some batches is one whose tab is closed.
-        const parts = [];
-        for (const broken of [1, 5, 7, 12]) {{
-          const s = await open();
-          let made = 0;
-          const breaking = source().map((batch) => {{
-            if (made++ === broken) throw new Error("closed");
-            return batch;
-          }});
-          const name = `stream ${{broken}}`;
-          const error = await failure(() => s.fit(breaking, {{
-            epochs: 3, checkpoint: {{ store, name, every: 1 }}, validationData: source(),
-          }}));
-          await s.release();
-          parts.push([error.message, await run(name)]);
-        }}
-        return [whole, parts];"""
-    )
-    for message, part in parts:
-        assert message == "closed" and part == whole
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-from playwright.sync_api import Browser
-
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 from .test_js_fit import OPEN
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
-
 
 STREAMS = """
     const stream = (n = rows) => {

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-from playwright.sync_api import Browser
 from tests.python.test_text_data import (
     BATCHES,
     CHATS,
@@ -23,8 +20,7 @@ from tests.python.test_text_data import (
 from trainweb.data import Dataset
 from trainweb.settings import camel_case
 
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 
 RUN = """
     const id = (letter) => letter === "\\n" ? 99 : letter.charCodeAt(0) - 97;
@@ -54,24 +50,18 @@ RUN = """
 """
 
 
-@pytest.fixture(scope="module")
-def page(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as js:
-        yield js
-
-
-def test_rows_and_errors_are_those_of_python(page: JsPage) -> None:
+def test_rows_and_errors_are_those_of_python(js: JsPage) -> None:
     cases = [
         [texts, {camel_case(name): value for name, value in options.items()}] for texts, options, _ in [*TABLE, *FAULTS]
     ]
-    found = page.run(RUN, given={"cases": cases, "end": Letters.eos_token_id})
+    found = js.run(RUN, given={"cases": cases, "end": Letters.eos_token_id})
     for rows, (texts, _, expected) in zip(found, TABLE, strict=False):
         assert rows == [expected] * 3, texts
     for errors, (texts, options, part) in zip(found[len(TABLE) :], FAULTS, strict=True):
         assert all(isinstance(error, str) and part in error for error in errors), (texts, options, errors)
 
 
-def test_batches_are_those_of_python(page: JsPage) -> None:
+def test_batches_are_those_of_python(js: JsPage) -> None:
     script = """
       const encode = (text) => Array.from(text, (letter) => letter.charCodeAt(0) - 97);
       const data = trainweb.Dataset.fromText(given.texts, { encode, eos_token_id: given.end }, given.options);
@@ -87,12 +77,12 @@ def test_batches_are_those_of_python(page: JsPage) -> None:
       return [await batchesOf(), await batchesOf()];
     """
     options = {camel_case(name): value for name, value in BATCHES.items()}
-    found = page.run(script, given={"texts": TEXTS, "options": options, "end": Letters.eos_token_id})
+    found = js.run(script, given={"texts": TEXTS, "options": options, "end": Letters.eos_token_id})
     data = Dataset.from_text(TEXTS, Letters(), **BATCHES)
     assert found == [batches_of(data), batches_of(data)]
 
 
-def test_chats_that_are_text_already_have_the_rows_and_warnings_of_python(page: JsPage) -> None:
+def test_chats_that_are_text_already_have_the_rows_and_warnings_of_python(js: JsPage) -> None:
     script = """
       const rowsOf = ({ dims: [rows, length], data }) =>
         Array.from({ length: rows }, (_, k) => Array.from(data.subarray(k * length, (k + 1) * length), Number));
@@ -127,7 +117,7 @@ def test_chats_that_are_text_already_have_the_rows_and_warnings_of_python(page: 
         name: [[texts, {camel_case(key): value for key, value in options.items()}] for texts, options in rows]
         for name, rows in cases.items()
     }
-    found = page.run(script, given={"chats": CHATS, "cases": given})
+    found = js.run(script, given={"chats": CHATS, "cases": given})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         expected = [
@@ -141,13 +131,13 @@ def test_chats_that_are_text_already_have_the_rows_and_warnings_of_python(page: 
     assert found["warnings"] == [f"trainweb: {one.message}" for one in caught] and len(caught) == len(CHATS) + 1
 
 
-def test_several_texts_need_an_end_and_a_tokenizer(page: JsPage) -> None:
+def test_several_texts_need_an_end_and_a_tokenizer(js: JsPage) -> None:
     given = "['ab', 'c'], { encode: () => [1, 2] }"
-    assert "'endToken'" in page.failure(f"trainweb.Dataset.fromText({given}, {{ length: 2 }});")["message"]
+    assert "'endToken'" in js.failure(f"trainweb.Dataset.fromText({given}, {{ length: 2 }});")["message"]
     for tokenizer, part in (("undefined", "no function encode"), ("{ encode: String }", "'ids'")):
         call = f"trainweb.Dataset.fromText(['abc'], {tokenizer}, {{ length: 2 }});"
-        found = page.failure(call)
+        found = js.failure(call)
         assert found["name"] == "ModelError" and part in found["message"]
     chat = "{ messages: [{ role: 'user', content: 'a' }, { role: 'assistant', content: 'b' }] }"
     call = f"trainweb.Dataset.fromText([{chat}], {{ encode: () => [1, 2] }}, {{ length: 2 }});"
-    assert "@huggingface/transformers" in page.failure(call)["message"]
+    assert "@huggingface/transformers" in js.failure(call)["message"]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from playwright.sync_api import Browser
 from tests.zoo.recording import RATES, STEPS, load
 from tests.zoo.replay import hold
 
-from .js_session import JsPage, from_json, open_js_page, to_json
+from .js_session import JsPage, from_json, to_json
 from .server import Site
 
 MODELS = (
@@ -40,12 +37,6 @@ TRAIN = """
     await s.release();
     return [losses, found];
 """
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 @pytest.mark.parametrize(("name", "exporter"), MODELS, ids=["-".join(pair) for pair in MODELS])

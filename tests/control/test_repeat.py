@@ -10,13 +10,13 @@ import pytest
 from tests.control import test_control_flow as written
 from tests.python.kernel_description import kernels_of
 from tests.python.plan_builder import RawPlan, instruction
+from trainweb.ir.layout import LOOP_DEPTH, LOOP_NEST_TRIPS, LOOP_TRIPS
 
 import trainweb
 from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.backend.engine import MORE
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.control import expand_control_flow, repeat
-from trainweb.ir.layout import LOOP_DEPTH, LOOP_NEST_TRIPS, LOOP_TRIPS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import from_numpy, to_numpy

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from tests.python.kernel_description import Arg, Kernel
 from tests.python.plan_builder import RawPlan
-
 from trainweb.ir.layout import (
     BUFFER_WORDS,
     GENERATED_WORDS,

@@ -12,12 +12,12 @@ from tests.control.test_control_flow import recurrent
 from tests.control.test_while import counted, growing, nested
 from tests.ops import test_forward, test_gradient
 from tests.ops.op_runner import feeds_of, single_node
+from trainweb.ir.layout import ARENA, CONSTANTS, LARGE_CONSTANTS, PREPARED
 
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.backend.plan import Plan
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.control import expand_control_flow, repeat
-from trainweb.ir.layout import ARENA, CONSTANTS, LARGE_CONSTANTS, PREPARED
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value

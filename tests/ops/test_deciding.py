@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from tests.ops.op_runner import Case, cases, feeds_of, gradients, materialize, run, single_node
+from tests.ops.op_runner import Case, by_operator, cases, feeds_of, gradients, materialize, run, single_node
 from tests.ops.test_gradient import CASES as WITH_GRADIENT
 from tests.ops.test_gradient import loss_graph, wanted
 
@@ -17,13 +16,13 @@ def decided(case: Case) -> list[int]:
     return [k for k in case.cls.static_inputs if k < len(case.sample.inputs) and case.sample.inputs[k] is not None]
 
 
-CASES = [case for case in cases() if decided(case) and not case.cls.stochastic]
+CASES = [case for case in cases() if decided(case) and not case.is_random]
 TRAINED = [case for case in WITH_GRADIENT if decided(case)]
 OF_ANY_LENGTH = [case for case in TRAINED if case.cls.op_type() in ("Pad", "Slice")]
 """Those of which a feed may decide how many axes they work along."""
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@by_operator(CASES)
 def test_fed_as_constant(case: Case) -> None:
     arrays = materialize(case.sample.inputs, str(case), case.sample)
     outputs = case.sample.outputs or case.cls.n_outputs
@@ -34,12 +33,12 @@ def test_fed_as_constant(case: Case) -> None:
         np.testing.assert_array_equal(found[name], y)
 
 
-@pytest.mark.parametrize("case", TRAINED, ids=str)
+@by_operator(TRAINED)
 def test_gradients_fed_as_constant(case: Case) -> None:
     compare_gradients(case, of_any_length=False)
 
 
-@pytest.mark.parametrize("case", OF_ANY_LENGTH, ids=str)
+@by_operator(OF_ANY_LENGTH)
 def test_gradients_fed_as_constant_of_any_length(case: Case) -> None:
     compare_gradients(case, of_any_length=True)
 

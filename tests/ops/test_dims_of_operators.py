@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from zlib import crc32
 
-import pytest
-from tests.ops.op_runner import Case, cases, materialize, single_node
+from tests.ops.op_runner import Case, by_operator, cases, materialize, single_node
 
 from trainweb.errors import TrainwebError
 from trainweb.ir.shapes import TensorType
@@ -60,9 +59,13 @@ def on_ints(graph: Graph, shapes: dict[str, tuple[int, ...]]) -> list[TensorType
     return [found] if isinstance(found, TensorType) else list(found)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_inference_over_dims_is_that_on_ints(case: Case, shared: bool) -> None:
+@by_operator(CASES)
+def test_inference_over_dims_is_that_on_ints(case: Case) -> None:
+    for shared in (True, False):
+        compare_inference(case, shared)
+
+
+def compare_inference(case: Case, shared: bool) -> None:
     graph, sizes = graphs(case, shared)
     inference = ShapeInference(graph)
     table, draw = inference.table, random.Random(crc32(str(case).encode()))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.ops.op_runner import Case, bound, cases, feeds_of, label, materialize, reference, run, single_node
+from tests.ops.cases import Bad, cases_of
+from tests.ops.op_runner import Case, bound, by_operator, cases, feeds_of, materialize, reference, run, single_node
 
 from trainweb.errors import TrainwebError
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.frame.op import Bad, Op, registry
+from trainweb.ops.frame.op import Op, registry
 from trainweb.ops.optim.operators import SequenceOp
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore
@@ -19,7 +20,7 @@ RTOL, ATOL = 1e-5, 2e-6
 
 def runs_alone(cls: type[Op]) -> bool:
     """Operators on the session's state, on sequences, or next to another node are tested with those."""
-    return not issubclass(cls, SequenceOp) and not cls.state_inputs and not cls.tested_through
+    return not issubclass(cls, SequenceOp) and not cls.state_inputs and not cases_of(cls).tested_through
 
 
 CASES = [case for case in cases() if runs_alone(case.cls)]
@@ -46,7 +47,7 @@ def compare(case: Case, actual: np.ndarray, expected: np.ndarray) -> None:
     )
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if not c.cls.stochastic], ids=str)
+@by_operator([c for c in CASES if not c.is_random])
 def test_forward(case: Case) -> None:
     arrays = inputs(case)
     static = case.cls.static_inputs
@@ -58,7 +59,7 @@ def test_forward(case: Case) -> None:
         compare(case, actual, expected[k])
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.cls.stochastic], ids=str)
+@by_operator([c for c in CASES if c.is_random])
 def test_random_numbers_differ_from_run_to_run(case: Case) -> None:
     arrays = inputs(case)
     graph = single_node(case.cls, arrays, case.sample.attrs, case.opset)
@@ -74,7 +75,7 @@ EVALUATED = [
 ]
 
 
-@pytest.mark.parametrize("case", EVALUATED, ids=str)
+@by_operator(EVALUATED)
 def test_what_is_computed_in_python_is_what_the_reference_says(case: Case) -> None:
     arrays = inputs(case)
     op = bound(single_node(case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1))
@@ -86,7 +87,7 @@ def test_what_is_computed_in_python_is_what_the_reference_says(case: Case) -> No
         np.testing.assert_allclose(np.array(value), reference(case, arrays)[0].ravel(), rtol=RTOL)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if not c.cls.stochastic], ids=str)
+@by_operator([c for c in CASES if not c.is_random])
 def test_constant_inputs_give_the_same(case: Case) -> None:
     arrays = inputs(case)
     everything = range(len(arrays))
@@ -95,15 +96,20 @@ def test_constant_inputs_give_the_same(case: Case) -> None:
         compare(case, actual, reference(case, arrays)[k])
 
 
-BAD = [(cls, number, bad) for cls in registry() if not cls.tested_through for number, bad in enumerate(cls.bad)]
+BAD = [
+    Case(cls, number, bad)  # type: ignore[arg-type]
+    for cls in registry()
+    if not cases_of(cls).tested_through
+    for number, bad in enumerate(cases_of(cls).bad)
+]
 
 
-@pytest.mark.parametrize(("cls", "number", "bad"), BAD, ids=[f"{label(c)}-{k}" for c, k, _ in BAD])
-def test_bad_inputs_are_refused(cls: type[Op], number: int, bad: Bad) -> None:
-    case = Case(cls, number, bad)  # type: ignore[arg-type]
+@by_operator(BAD)
+def test_bad_inputs_are_refused(case: Case) -> None:
+    bad: Bad = case.sample  # type: ignore[assignment]
     arrays = materialize(bad.inputs, f"bad {case}")
     constants = [k for k, item in enumerate(bad.inputs) if not isinstance(item, tuple)]
-    graph = single_node(cls, arrays, bad.attrs, case.opset, constants=constants)
+    graph = single_node(case.cls, arrays, bad.attrs, case.opset, constants=constants)
     with pytest.raises(TrainwebError) as caught:
         run(graph, feeds_of(graph, arrays))
     assert type(caught.value) is bad.error, caught.value

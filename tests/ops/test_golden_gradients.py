@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.each import grouped
 from tests.ops.op_runner import gradients, run
 
 from trainweb.errors import GradientError
@@ -65,11 +67,11 @@ def test_the_list_of_missing_operators_is_true() -> None:
 KNOWN = [e for e in ENTRIES if not missing(e)]
 
 
-def by_name(entry: dict[str, Any]) -> str:
-    return str(entry["name"])
+def by_operator(entries: Iterable[dict[str, Any]]) -> Callable[[Callable[[dict[str, Any]], None]], Callable[..., None]]:
+    return grouped(entries, lambda entry: str(entry["op"]), lambda entry: str(entry["name"]))
 
 
-@pytest.mark.parametrize("entry", [e for e in KNOWN if recorded(e["name"], "out")], ids=by_name)
+@by_operator(e for e in KNOWN if recorded(e["name"], "out"))
 def test_forward(entry: dict[str, Any]) -> None:
     graph = read_model((FOLDER / f"{entry['name']}.onnx").read_bytes())
     expected = recorded(entry["name"], "out")
@@ -78,9 +80,7 @@ def test_forward(entry: dict[str, Any]) -> None:
         assert_close(results[name], value, RTOL, ATOL)
 
 
-@pytest.mark.parametrize(
-    "entry", [e for e in KNOWN if recorded(e["name"], "numeric") or e["status"] == "ok"], ids=by_name
-)
+@by_operator(e for e in KNOWN if recorded(e["name"], "numeric") or e["status"] == "ok")
 def test_our_gradient(entry: dict[str, Any]) -> None:
     graph = read_model((FOLDER / f"{entry['name']}.onnx").read_bytes())
     if entry["op"] in STEPS:
@@ -102,7 +102,7 @@ def test_our_gradient(entry: dict[str, Any]) -> None:
 PORTABLE = [e for e in KNOWN if e["status"] == "ok" and not e.get("peer_wrong")]
 
 
-@pytest.mark.parametrize("entry", PORTABLE, ids=by_name)
+@by_operator(PORTABLE)
 def test_the_gradient_graph_of_onnx_runtime_runs_here(entry: dict[str, Any]) -> None:
     graph = read_model((FOLDER / f"{entry['name']}.gradient.onnx").read_bytes())
     peer = recorded(entry["name"], "grad")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.ops.op_runner import (
     Case,
+    by_operator,
     cases,
     feeds_of,
     gradients,
@@ -60,7 +61,7 @@ def loss_graph(case: Case) -> tuple[Graph, dict[str, np.ndarray], list[np.ndarra
     return with_loss(graph, [(f"y{k}", w) for k, w in enumerate(weights)]), feeds, weights
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@by_operator(CASES)
 def test_gradient(case: Case) -> None:
     sample, inputs = case.sample, wanted(case)
     arrays = materialize(sample.inputs, str(case), sample)

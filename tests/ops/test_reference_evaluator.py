@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx.defs
-import pytest
 from tests.ops.evaluator_faults import FAULTS
-from tests.ops.op_runner import Case, evaluate, feeds_of, run, single_node
+from tests.ops.op_runner import Case, by_operator, evaluate, feeds_of, run, single_node
 from tests.ops.test_forward import CASES, compare, inputs
 
 from trainweb.model.graph import Graph
@@ -19,8 +18,8 @@ from trainweb.model.graph import Graph
 Arrays = dict[str, np.ndarray]
 
 IN_ONNX = [case for case in CASES if not case.cls.domain]
-EXACT = [case for case in IN_ONNX if not case.cls.stochastic]
-RANDOM = [case for case in IN_ONNX if case.cls.stochastic and case.cls.op_type() != "Multinomial"]
+EXACT = [case for case in IN_ONNX if not case.is_random]
+RANDOM = [case for case in IN_ONNX if case.is_random and case.cls.op_type() != "Multinomial"]
 """The evaluator has no Multinomial: `test_multinomial.py`."""
 SIGMAS = 6.0
 """Standard errors a mean of random numbers may be off."""
@@ -34,7 +33,7 @@ def sample_graph(case: Case) -> tuple[Graph, Arrays]:
     return graph, feeds_of(graph, arrays)
 
 
-@pytest.mark.parametrize("case", EXACT, ids=str)
+@by_operator(EXACT)
 def test_evaluator(case: Case) -> None:
     graph, feeds = sample_graph(case)
     expected = evaluate(graph, feeds, FAULTS.get(str(case)))
@@ -45,7 +44,7 @@ def test_evaluator(case: Case) -> None:
         compare(case, actual, wanted)
 
 
-@pytest.mark.parametrize("case", RANDOM, ids=str)
+@by_operator(RANDOM)
 def test_random_numbers_have_the_moments_of_those_of_the_evaluator(case: Case) -> None:
     graph, feeds = sample_graph(case)
     (drawn,) = run(graph, feeds).values()
@@ -59,11 +58,10 @@ def test_random_numbers_have_the_moments_of_those_of_the_evaluator(case: Case) -
     assert abs(ours.var() - theirs.var()) < SIGMAS * error
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_the_evaluator_is_still_at_fault(name: str) -> None:
-    (case,) = (case for case in EXACT if str(case) == name)
+@by_operator(case for case in EXACT if str(case) in FAULTS)
+def test_the_evaluator_is_still_at_fault(case: Case) -> None:
     graph, feeds = sample_graph(case)
-    wanted = evaluate(graph, feeds, FAULTS[name])
+    wanted = evaluate(graph, feeds, FAULTS[str(case)])
     try:
         actual = evaluate(graph, feeds)
     except Exception:  # It fails in numpy, in its own checks, or knows no such operator.
@@ -80,8 +78,11 @@ def descriptions(schema: onnx.defs.OpSchema) -> Iterator[str]:
         yield attribute.description
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_quotes_stand_in_the_specification(name: str) -> None:
-    fault = FAULTS[name]
-    schema = onnx.defs.get_schema(*fault.schema, "")
-    assert any(fault.quote in " ".join(text.split()) for text in descriptions(schema))
+def test_quotes_stand_in_the_specification() -> None:
+    for name, fault in FAULTS.items():
+        schema = onnx.defs.get_schema(*fault.schema, "")
+        assert any(fault.quote in " ".join(text.split()) for text in descriptions(schema)), name
+
+
+def test_every_fault_is_of_a_sample() -> None:
+    assert FAULTS.keys() <= {str(case) for case in EXACT}

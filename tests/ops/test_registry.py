@@ -6,10 +6,13 @@ from pathlib import Path
 
 import onnx.defs
 import pytest
+from tests.each import run_each
+from tests.ops.cases import CASES, cases_of
 from tests.ops.op_runner import label
 
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.op import Op, registry
+from trainweb.ops.pool import MaxPool, _Pool
 from trainweb.ops.selection import Selection
 from trainweb.ops.table import operators_table
 
@@ -24,28 +27,44 @@ def expands(cls: type[Op]) -> bool:
     return issubclass(cls, Composite) and cls.expand is not Composite.expand
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=label)
-def test_a_class_has_samples_a_reference_and_a_docstring(cls: type[Op]) -> None:
-    assert cls.samples or cls.tested_through, "no samples"
+def test_each_class_has_samples_a_reference_and_a_docstring() -> None:
+    run_each(CLASSES, check_class, label)
+
+
+def test_a_class_without_cases_fails() -> None:
+    class Forgotten(Op):
+        """An operator that tests/ops/cases does not name."""
+
+    with pytest.raises(AssertionError, match="no cases"):
+        check_class(Forgotten)
+
+
+def test_members_that_a_class_does_not_give_are_those_of_its_base() -> None:
+    cases, base = cases_of(MaxPool), cases_of(_Pool)
+    assert (cases.samples, cases.bad) == (CASES[MaxPool].samples, CASES[_Pool].bad)
+    assert cases.samples[: len(base.samples)] == base.samples
+
+
+def check_class(cls: type[Op]) -> None:
+    cases = cases_of(cls)
+    assert cases.samples or cases.tested_through, "no cases in tests/ops/cases"
     # ONNX's reference evaluator computes what its own domain has.
-    assert hasattr(cls, "reference") or cls.tested_through or not cls.domain, "no reference"
+    assert hasattr(cls, "reference") or cases.tested_through or not cls.domain, "no reference"
     assert cls.__doc__ and cls.__doc__ is not Op.__doc__
     # A value that is known when a plan is compiled needs no kernel.
     assert cls.is_view or cls.lower is not Op.lower or expands(cls) or issubclass(cls, Selection), "no lowering"
     assert cls.infer is not Op.infer, "no shape inference"
+    if cls.differentiable:
+        assert cls.gradient is not Op.gradient or expands(cls), "no gradient"
+        wanted = any(sample.grad is None or sample.grad for sample in cases.samples)
+        assert wanted or cases.tested_through, "no sample for the gradient"
 
 
-@pytest.mark.parametrize("cls", [c for c in CLASSES if c.differentiable], ids=label)
-def test_a_differentiable_class_has_a_gradient_and_a_sample_to_check_it_on(cls: type[Op]) -> None:
-    assert cls.gradient is not Op.gradient or expands(cls)
-    assert hasattr(cls, "tested_through") or any(sample.grad is None or sample.grad for sample in cls.samples)
+def test_versions_and_attributes_are_those_of_onnx() -> None:
+    run_each([c for c in CLASSES if c.domain == "" and c.op_type() not in UNREGISTERED_IN_ONNX], check_schema, label)
 
 
-IN_ONNX = [c for c in CLASSES if c.domain == "" and c.op_type() not in UNREGISTERED_IN_ONNX]
-
-
-@pytest.mark.parametrize("cls", IN_ONNX, ids=label)
-def test_versions_are_those_of_onnx(cls: type[Op]) -> None:
+def check_schema(cls: type[Op]) -> None:
     history = sorted(
         s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.name == cls.op_type() and s.domain == ""
     )
@@ -53,10 +72,6 @@ def test_versions_are_those_of_onnx(cls: type[Op]) -> None:
     # Older forms may be refused, or accepted because ONNX Runtime had the operator before ONNX.
     first = max(first, cls.versions[0])
     assert [v for v in cls.versions if v >= first] == [v for v in history if v >= first]
-
-
-@pytest.mark.parametrize("cls", IN_ONNX, ids=label)
-def test_attributes_have_the_defaults_of_onnx(cls: type[Op]) -> None:
     schema = onnx.defs.get_schema(cls.op_type(), max(cls.versions), "")
     for name, attribute in schema.attributes.items():
         ours = cls.attrs.get(name)

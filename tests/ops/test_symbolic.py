@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.ops.op_runner import Case, gradients, run
+from tests.ops.op_runner import Case, by_operator, gradients, run
 from tests.ops.test_gradient import CASES, loss_graph, wanted
 
 from trainweb.autodiff.gradient import build_gradients
@@ -70,7 +70,7 @@ def comparable(named: Mapping[str, Any]) -> dict[str, Any]:
     return {k: (v.dtype, v.shape, bytes(v.data)) if isinstance(v, Tensor) else v for k, v in named.items()}
 
 
-@pytest.mark.parametrize("case", SYMBOLIC, ids=str)
+@by_operator(SYMBOLIC)
 def test_symbolic_gradient(case: Case) -> None:
     graph, feeds, _ = loss_graph(case)
     names = [f"x{k}" for k in wanted(case)]
@@ -104,7 +104,7 @@ def computed_constants(graph: Graph) -> tuple[Graph, int]:
 WITH_CONSTANTS = [case for case in CASES if computed_constants(loss_graph(case)[0])[1]]
 
 
-@pytest.mark.parametrize("case", WITH_CONSTANTS, ids=str)
+@by_operator(WITH_CONSTANTS)
 def test_constants_may_be_computed(case: Case) -> None:
     graph, feeds, _ = loss_graph(case)
     names = [f"x{k}" for k in wanted(case)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
+from tests.each import grouped
 from tests.ops.op_runner import gradients, run, with_loss
 
 from trainweb.model.graph import FX_NODE, Graph, Node, Value
@@ -48,7 +48,7 @@ def found(case: dict[str, Any]) -> dict[str, np.ndarray]:
     return gradients(graph, list(case["gradients"]), feeds | {"w0": weights})
 
 
-@pytest.mark.parametrize("case", CASES, ids=[c["name"] for c in CASES])
+@grouped(CASES, lambda case: str(case["nodes"][0][0]), lambda case: str(case["name"]))
 def test_results_and_gradients_are_those_of_pytorch(case: dict[str, Any]) -> None:
     graph = graph_of(case)
     feeds = {name: np.asarray(value, np.float32) for name, value in case["inputs"].items()}

@@ -11,10 +11,10 @@ from itertools import product as pairs
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from trainweb.ir.layout import ARENA, GRADIENTS, PARAMETERS
 
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, Storage
-from trainweb.ir.layout import ARENA, GRADIENTS, PARAMETERS
 from trainweb.ops.copies import copy_axis, transpose
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 from tests.conformance.models import batch_norm_net, make_model, mlp, normal
+from trainweb.ir.layout import ARENA, CONSTANTS, PREPARED, STATE_LEARNING_RATE, STATE_STEP
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
 from trainweb.backend.base import Stop
 from trainweb.backend.plan import LoadedPlan
 from trainweb.errors import ModelError
-from trainweb.ir.layout import ARENA, CONSTANTS, PREPARED, STATE_LEARNING_RATE, STATE_STEP
 
 
 class Ended(BaseException):

@@ -13,10 +13,10 @@ import pytest
 from numpy.typing import ArrayLike
 from tests.ops.op_runner import with_loss
 from tests.python import pipelines
+from trainweb.ir.layout import HEADER_WORDS
 
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.backend.plan import Plan
-from trainweb.ir.layout import HEADER_WORDS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.training.arrays import from_numpy, to_numpy

@@ -17,6 +17,7 @@ from tests.python.hazard_motifs import MOTIFS, Motif, MotifKernels, accumulation
 from tests.python.products import product
 from tests.python.test_program import check_index
 from tests.python.test_recompute import Restless
+from trainweb.ir.layout import ARENA, GRADIENTS, PARAMETERS
 
 from trainweb.backend.base import N_SEGMENTS
 from trainweb.backend.wasm.compile import compile_program
@@ -30,7 +31,6 @@ from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
-from trainweb.ir.layout import ARENA, GRADIENTS, PARAMETERS
 from trainweb.ir.program import Program
 from trainweb.model.graph import ITEM_SIZE, Tensor
 from trainweb.ops.copies import strided_copy, transpose

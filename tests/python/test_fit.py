@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import onnx
 import pytest
+from tests.conformance import fits
 from tests.conformance.models import deep_mlp, mlp, normal
+from tests.each import run_each
+from trainweb.ir.layout import STATE_STEP
 
 import trainweb
-from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
-from trainweb.errors import FeedError, ModelError, ReleasedError, SessionError, TrainwebError, UnsupportedError
+from trainweb.errors import FeedError, ReleasedError, SessionError, TrainwebError, UnsupportedError
 from trainweb.fit import Epoch, History, Progress, Run, Trainer
 from trainweb.fit import rows as rows_module
 from trainweb.fit import trainer as trainer_module
-from trainweb.ir.layout import STATE_STEP
 from trainweb.training.snapshot import Snapshot
 
 from .sessions import artifacts, batch, session
@@ -371,95 +371,50 @@ def test_without_an_optimizer_or_eval_model() -> None:
         Trainer(s).fit(rows(), validation_split=0.5)
 
 
-@pytest.mark.parametrize("on_nan", [None, "skip", "restore"])
-def test_a_loss_that_is_not_one_number(on_nan: str | None) -> None:
-    """The gradients of its step are not used: the next train step overwrites them."""
-    built = build_artifacts(mlp(), loss="CrossEntropyLoss", optimizer="AdamW", additional_output_names=["logits"])
-    odd = onnx.load_model_from_string(built.training_model)
-    loss, logits, *others = odd.graph.output
-    del odd.graph.output[:]
-    odd.graph.output.extend([logits, loss, *others])
-
-    def trained(*, fits: bool) -> bytes:
-        state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-        models = odd.SerializeToString(), built.eval_model, built.optimizer_model
-        with trainweb.TrainingSession(state, *models) as s:
-            s.train_step(batch(n=4))
-            if fits:
-                with pytest.raises(SessionError, match=r"fit needs a loss .* 'logits' has shape \[5, 3\]. Set its"):
-                    Trainer(s).fit(batch(n=5), on_nan=on_nan, progress=False)
-            else:
-                s.lazy_reset_grad()
-            s.train_step(batch(n=8))
-            s.optimizer_step()
-            return s.get_contiguous_parameters(False).tobytes()
-
-    assert trained(fits=True) == trained(fits=False)
-
-
 X = rows(8)["x"]
-WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
-    ({}, {}, FeedError, "The data has no arrays"),
-    ({"x": X[:0], "labels": []}, {}, FeedError, "The data has no rows"),
-    ([], {}, FeedError, "The data has no rows"),
-    (3, {}, FeedError, "Data must be a mapping of input names to arrays, rows, or a function .* got int"),
-    ({"x": X, "labels": [0] * 7}, {}, FeedError, "'labels' has 7 rows, but 'x' has 8"),
-    ({"x": [[1.0], [1.0, 2.0]]}, {}, FeedError, "The rows of 'x' have different shapes"),
-    ({"x": 1.0}, {}, FeedError, r"'x' is float64\[\]; its first axis must count rows"),
-    ([{"x": X[0], "labels": np.int64(0)}, {"x": X[0]}], {}, FeedError, "Row 1 of the data has x; the first row"),
-    ([{"x": X[0]}, {"x": X[0, :3]}], {}, FeedError, r"Row 1 of the data has float32\[3\] as 'x'; .* float32\[5\]"),
-    ([1], {}, FeedError, "Row 0 of the data is int"),
-    ({"x": X}, {}, FeedError, "input 'labels' is missing"),
-    (rows() | {"y": rows()["x"]}, {}, FeedError, "invalid input 'y'"),
-    (rows() | {"labels": rows()["labels"].astype(bool)}, {}, FeedError, "Unexpected input data type of 'labels'"),
-    (
-        rows(8),
-        {"batch_size": 9, "remainder": "drop"},
-        FeedError,
-        "A batch of 9 rows is larger than the data",
-    ),
-    (rows(8), {"validation_split": 0.01}, FeedError, "A share of 0.01 of 8 rows is less than one row"),
-    (iter([]), {"validation_split": 0.5}, FeedError, "cannot be split"),
-    (rows(8), {"epochs": 0}, ModelError, "epochs is 0; it must be an integer >= 1"),
-    (rows(8), {"batch_size": 1.5}, ModelError, "batch_size is 1.5; it must be"),
-    (rows(8), {"epoch": 2}, TypeError, r"fit has no setting 'epoch'; did you mean 'epochs'\? It has epochs"),
-    (rows(8), {"clip_grad_norm": 0}, ModelError, "clip_grad_norm is 0; it must be a number greater than 0"),
-    (rows(8), {"clip_grad_value": "a"}, ModelError, "clip_grad_value is 'a'; it must be a number greater than 0"),
-    (rows(8), {"ema": 1}, ModelError, "ema is 1; it must be true or false"),
-    (rows(8), {"ema": True}, SessionError, "keeps no averages of its parameters: create it, or its artifacts"),
-    (rows(8), {"seed": -1}, ModelError, "seed is -1"),
-    (rows(8), {"remainder": "cut"}, ModelError, "remainder is 'cut'; it must be keep, drop or pad"),
-    (rows(8), {"metrics": ["accuracy"]}, ModelError, "Metrics need validation data"),
-    (rows(8), {"metrics": ["accurcy"], "validation_split": 0.5}, TypeError, "did you mean 'accuracy'"),
-    (
-        rows(8),
-        {"metrics": ["accuracy"], "predictions": "hidden", "validation_split": 0.5},
-        ModelError,
-        "predictions is 'hidden'; it must be one of",
-    ),
-    (rows(8), {"metrics": ["mae", "mae"], "validation_split": 0.5}, ModelError, "'mae' is given twice"),
-    (rows(8), {"validation_data": rows(), "validation_split": 0.5}, ModelError, "not both"),
-    (rows(8), {"validation_data": Dataset(rows()).batch(6, "pad").take(2)}, FeedError, "rows that would count twice"),
-    (rows(8), {"schedule": {"type": "Sine"}}, TypeError, "There is no schedule 'Sine'"),
-    (rows(8), {"early_stopping": {}}, ModelError, "early_stopping needs the setting 'patience'"),
-    (rows(8), {"early_stopping": {"patience": 1, "metric": "mae"}}, ModelError, "early_stopping.metric is 'mae'"),
-    (rows(8), {"callbacks": [1]}, ModelError, "callbacks is 1"),
-    (rows(8), {"callbacks": 1}, ModelError, "callbacks is 1; it must be a function"),
-    (rows(8), {"metrics": 3, "validation_split": 0.5}, ModelError, "metrics is 3; it must be a list of metrics"),
-    ([{"x": [[1.0], [1.0, 2.0]]}], {}, FeedError, "Row 0 of the data has no array as 'x'"),
-    (Dataset(rows(8)).batch(4), {"batch_size": 4}, ModelError, "The data is already batched: leave out 'batch_size'"),
-    (Dataset(rows(8)).map(dict), {"shuffle": True}, ModelError, "call data.shuffle"),
+WRONG_IN_PYTHON: list[tuple[Any, dict[str, Any], str, str]] = [
+    ({"x": [[1.0], [1.0, 2.0]]}, {}, "FeedError", "The rows of 'x' have different shapes"),
+    ({"x": 1.0}, {}, "FeedError", r"'x' is float64\[\]; its first axis must count rows"),
+    ([{"x": [[1.0], [1.0, 2.0]]}], {}, "FeedError", "Row 0 of the data has no array as 'x'"),
+    (fits.data(8), {"callbacks": 1}, "ModelError", "callbacks is 1; it must be a function"),
+    (fits.data(8), {"metrics": 3, "validation_split": 0.5}, "ModelError", "metrics is 3; it must be a list of metrics"),
 ]
 
 
-@pytest.mark.parametrize(("data", "options", "error", "said"), WRONG, ids=[str(k) for k in range(len(WRONG))])
-def test_what_is_wrong_is_named(data: Any, options: dict[str, Any], error: type[Exception], said: str) -> None:
-    with session() as s:
-        before = s.get_contiguous_parameters(False).tobytes()
-        with pytest.raises(error, match=said):
-            Trainer(s).fit(data, progress=False, **options)
-        assert s.get_contiguous_parameters(False).tobytes() == before
-        s.train_step(batch())
+def test_what_is_wrong_with_a_bad_label_or_used_up_rows_is_named(tmp_path: Path) -> None:
+    runner = fits.Runner("mlp", {}, tmp_path)
+    before = runner.parameters()
+
+    def check(case: Any) -> None:
+        data, options, name, text = case
+        outcome = runner.outcome(["fit", data if isinstance(data, fits.Data) else fits.Data(data), options])
+        assert outcome["error"] == name and re.search(text, outcome["message"]), outcome
+        if "row" in outcome:
+            value, position, *places = (outcome[name] for name in fits.PLACES)
+            assert f"the label {value} at position {position} is out" in outcome["message"]
+            told = re.search(
+                r"in '(\w+)' of row (\d+) of the .*data \(batch (\d+) of epoch (\d+)\)", outcome["message"]
+            )
+            assert told is not None and [*told.groups()] == [str(places[k]) for k in (0, 1, 3, 2)]
+
+    run_each([*fits.WRONG, *WRONG_IN_PYTHON], check, lambda case: case[3])
+    assert runner.parameters() == before
+    run_each(fits.WRONG_LATER, check, lambda case: case[3])
+    runner.session.release()
+
+
+@pytest.mark.parametrize("name", fits.ALIKE)
+def test_fits_that_end_alike(name: str) -> None:
+    first, *others = fits.run_python(fits.ALIKE[name])
+    for fit, outcomes in zip(fits.ALIKE[name][1:], others, strict=True):
+        assert outcomes[-1] == first[-1], fit[1]
+
+
+def test_averages_are_scored_and_exported() -> None:
+    limited, free = fits.run_python(fits.FITS["averages"])
+    for _, history, averages, scores, plain, is_exported in (limited, free):
+        assert history[0] == "done" and is_exported is True and scores != plain and averages
+    assert limited[1] != free[1]
 
 
 def test_a_batch_may_be_larger_than_the_data() -> None:
@@ -517,87 +472,6 @@ def test_a_history_that_ended_before_its_validation_is_shown() -> None:
     # The second epoch of one curve is as far to the right as the other curve's would be.
     ends = re.findall(r'points="([0-9.]+),', shown)
     assert ends == ["34.0", "34.0"] and shown.count("386.0,") == 1
-
-
-def test_a_generator_that_is_used_up_is_told() -> None:
-    data = rows(6)
-    each = [{n: a[k] for n, a in data.items()} for k in range(6)]
-    for options in ({}, {"validation_data": iter(each)}):
-        given = data if options else iter(each)
-        source = "validation data" if options else "data"
-        told = rf"^The {source} has no rows in epoch 2: .* the function that creates it"
-        with session() as s, pytest.raises(FeedError, match=told):
-            Trainer(s).fit(given, epochs=2, progress=False, **options)
-
-
-REFUSED: dict[str, dict[str, Any]] = {
-    "other options": {"batch_size": 4, "checkpoint": "the same name"},
-    "a label": {"data": rows(8) | {"labels": np.full(8, 9)}},
-    "a missing input": {"data": {"x": rows(8)["x"]}},
-    "no rows": {"data": lambda: iter([])},
-    "a label, watched": {"data": rows(8) | {"labels": np.full(8, 9)}, "on_nan": "restore"},
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_fit_that_is_refused_changes_nothing(case: str, tmp_path: Path) -> None:
-    """Gradients that wait for an optimizer step stay, and so does the rate."""
-    given = {"data": rows(8), "schedule": lambda step: 0.25} | REFUSED[case]
-    if "checkpoint" in given:
-        given["checkpoint"] = {"store": tmp_path, "name": "fit"}
-        with session() as s:
-            Trainer(s).fit(rows(8), batch_size=2, checkpoint=given["checkpoint"], progress=False)
-    found = []
-    for is_refused in (True, False):
-        with session() as s:
-            s.set_learning_rate(0.5)
-            s.train_step(batch())
-            if is_refused:
-                with pytest.raises((FeedError, ModelError)):
-                    Trainer(s).fit(given.pop("data"), progress=False, **given)
-            s.train_step(batch(seed=3))
-            s.optimizer_step()
-            found.append((s.get_contiguous_parameters(False).tobytes(), s.get_learning_rate()))
-    assert found[0] == found[1]
-
-
-def labelled(place: int, label: int = 9, n: int = 60) -> dict[str, np.ndarray]:
-    """Rows of which one has a label that is no class."""
-    data = rows(n)
-    data["labels"][place] = label
-    return data
-
-
-BAD_ROWS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "shuffled": (labelled(50), {"seed": 3}),
-    "in order": (labelled(50), {"shuffle": False}),
-    "a stream": (Dataset(labelled(50)).map(dict), {}),
-    "a stream, accumulated": (Dataset(labelled(50)).map(dict), {"accumulate": 3}),
-    "batches": (Dataset(labelled(50)).batch(7), {"batch_size": None}),
-    "watched": (labelled(50), {"seed": 3, "on_nan": "skip"}),
-}
-
-
-@pytest.mark.parametrize("case", BAD_ROWS)
-def test_a_bad_label_is_named_with_its_row(case: str) -> None:
-    data, options = BAD_ROWS[case]
-    with session() as s, pytest.raises(FeedError, match="the label 9 at position") as found:
-        Trainer(s).fit(data, progress=False, **({"batch_size": 8} | options))
-    error = found.value
-    assert str(error).endswith(f"It is in 'labels' of row 50 of the data (batch {error.batch} of epoch 1).")
-    assert (error.value, error.input, error.row, error.epoch) == (9, "labels", 50, 1)
-    if "seed" not in options:
-        assert (error.batch, error.position) == ((8, 1) if case == "batches" else (7, 2))
-
-
-def test_a_bad_label_of_validation_data_is_named_with_its_row() -> None:
-    with session() as s, pytest.raises(FeedError, match=r"'labels' of row 13 of the validation data \(batch 2 of epo"):
-        Trainer(s).fit(rows(), batch_size=8, validation_data=labelled(13), progress=False)
-    with session() as s, pytest.raises(FeedError, match=r"'labels' of row 13 of the validation data \(batch 2 of ep"):
-        data = labelled(13)
-        data["labels"][13] = -7
-        metrics = {"validation_data": data, "metrics": ["accuracy"]}
-        Trainer(s).fit(rows(), batch_size=8, progress=False, **metrics)
 
 
 def test_labels_of_padding_name_the_setting() -> None:

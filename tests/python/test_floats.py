@@ -13,11 +13,11 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from tests.python.kernel_cases import BUILDS, runner
 from tests.python.remote_files import Host
+from trainweb.ir.layout import BFLOAT_TO_FLOAT, FLOAT_TO_BFLOAT, FLOAT_TO_HALF, HALF_TO_FLOAT
 
 import trainweb
 from trainweb.artifacts import build_artifacts
 from trainweb.checkpoint import read_checkpoint
-from trainweb.ir.layout import BFLOAT_TO_FLOAT, FLOAT_TO_BFLOAT, FLOAT_TO_HALF, HALF_TO_FLOAT
 from trainweb.model.floats import ConvertedTensor, convert, converted
 from trainweb.model.graph import Tensor
 from trainweb.model.lazy import LARGE, join_parts

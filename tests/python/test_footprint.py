@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+from trainweb.ir.layout import ARENA
 
 from trainweb.compiler.footprint import Footprint
 from trainweb.ir.instructions import Storage
-from trainweb.ir.layout import ARENA
 
 
 def elements(f: Footprint) -> set[int]:

@@ -14,12 +14,14 @@ import onnx
 import pytest
 from bench import smol
 from onnx import TensorProto, helper, numpy_helper
+from tests.each import run_each
 
 from trainweb import InferenceSession, TrainingSession
 from trainweb.artifacts import build_artifacts
-from trainweb.errors import FeedError, ModelError, ReleasedError, SessionError, UnsupportedError
+from trainweb.errors import ModelError, ReleasedError, SessionError, UnsupportedError
 from trainweb.generation.sampling import Sampling
 from trainweb.training.decoder import Decoder
+from trainweb.training.step_kind import StepKind
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "generate"
 EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
@@ -302,8 +304,8 @@ def test_room_grows_with_a_text(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     for case, rooms in zip(MODELS[name], ([16, 32], [4, 8, 16, 26], [64, 68]), strict=True):
         session = inference(name)
         assert tokens_of(session, case["prompt"]) == case["tokens"]
-        kinds = [kind.removeprefix("generate ") for kind in session._core.model._forwards if kind]
-        assert sorted({json.loads(kind)[1] for kind in kinds}) == rooms
+        kinds = map(StepKind.of, session._core.model._forwards)
+        assert sorted({kind.request[1] for kind in kinds if kind.base == "generate"}) == rooms
 
 
 def test_a_limit_of_sizes_is_an_error_of_the_text() -> None:
@@ -314,37 +316,43 @@ def test_a_limit_of_sizes_is_an_error_of_the_text() -> None:
         core.decoder.length_for(core, "logits", 46_341, 10**9, adapter=True)
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "text"),
-    [
-        ({"max_tokens": 0}, ModelError, "max_tokens is 0"),
-        ({"temperature": -1}, ModelError, "temperature is -1"),
-        ({"temperature": 1, "top_k": 0}, ModelError, "top_k is 0"),
-        ({"temperature": 1, "top_p": 1.5}, ModelError, "top_p is 1.5"),
-        ({"temperature": 1, "seed": -1}, ModelError, "seed is -1"),
-        ({"top_k": 3}, ModelError, "'top_k' changes nothing at temperature 0"),
-        ({"seed": 3}, ModelError, "'seed' changes nothing at temperature 0"),
-        ({"stop": "x"}, ModelError, "'stop' is text, which needs a tokenizer"),
-        ({"stop": [1.5]}, ModelError, "stop is"),
-        ({"prompt": "x"}, ModelError, "'prompt' is text, which needs a tokenizer"),
-        ({"prompt": []}, FeedError, "has no tokens"),
-        ({"prompt": [0.5]}, ModelError, "prompt is"),
-        ({"prompt": [[1, 2], [3, 4]]}, ModelError, "prompt is"),
-        ({"prompt": {"input_ids": [[1, 2], [3, 4]]}}, ModelError, "prompt is"),
-        ({"prompt": {"ids": [1]}}, ModelError, "prompt is"),
-        ({"prompt": [1, -1]}, ModelError, "prompt is"),
-        ({"prompt": [{"role": "user", "content": "x"}]}, ModelError, "make one of a chat by apply_chat_template"),
-        ({"prompt": {"messages": [{"role": "user"}]}}, ModelError, "make one of a chat by apply_chat_template"),
-        ({"prompt": [61]}, FeedError, "61"),
-        ({"adapter": 1}, ModelError, "adapter is 1"),
-        ({"adapter": False}, ModelError, "the model has none"),
-        ({"max_token": 3}, TypeError, "max_tokens"),
-    ],
-)
-def test_arguments_are_checked(settings: dict[str, Any], error: type[Exception], text: str) -> None:
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"max_tokens": 0}, "ModelError", "max_tokens is 0"),
+    ({"temperature": -1}, "ModelError", "temperature is -1"),
+    ({"temperature": 1, "top_k": 0}, "ModelError", "top_k is 0"),
+    ({"temperature": 1, "top_p": 1.5}, "ModelError", "top_p is 1.5; it must be a number greater than 0 and at most 1"),
+    ({"temperature": 1, "seed": -1}, "ModelError", "seed is -1"),
+    ({"top_k": 3}, "ModelError", "'top_k' changes nothing at temperature 0"),
+    ({"seed": 3}, "ModelError", "'seed' changes nothing at temperature 0"),
+    ({"stop": "x"}, "ModelError", "'stop' is text, which needs a tokenizer"),
+    ({"stop": [1.5]}, "ModelError", "stop is"),
+    ({"prompt": "x"}, "ModelError", "'prompt' is text, which needs a tokenizer"),
+    ({"prompt": []}, "FeedError", "has no tokens"),
+    ({"prompt": [0.5]}, "ModelError", "prompt is"),
+    ({"prompt": [[1, 2], [3, 4]]}, "ModelError", "prompt is"),
+    ({"prompt": {"input_ids": [[1, 2], [3, 4]]}}, "ModelError", "prompt is"),
+    ({"prompt": {"ids": [1]}}, "ModelError", "prompt is"),
+    ({"prompt": [1, -1]}, "ModelError", "prompt is"),
+    ({"prompt": [{"role": "user", "content": "x"}]}, "ModelError", "make one of a chat by apply_chat_template"),
+    ({"prompt": {"messages": [{"role": "user"}]}}, "ModelError", "make one of a chat by apply_chat_template"),
+    ({"prompt": [61]}, "FeedError", "61"),
+    ({"adapter": 1}, "ModelError", "adapter is 1"),
+    ({"adapter": False}, "ModelError", "the model has none"),
+    ({"max_token": 3}, "TypeError", "max_tokens"),
+]
+"""Arguments, and the error: its class, and a part of its text; pages refuse the same."""
+
+
+def test_arguments_are_checked() -> None:
     session = training()
-    with pytest.raises(error, match=text):
-        list(session.generate(**{"prompt": [1, 2], **settings}))
+
+    def check(case: tuple[dict[str, Any], str, str]) -> None:
+        settings, name, text = case
+        with pytest.raises(Exception, match=text) as caught:
+            list(session.generate(**{"prompt": [1, 2], **settings}))
+        assert type(caught.value).__name__ == name
+
+    run_each(WRONG, check)
 
 
 def test_a_released_session_does_not_go_on() -> None:

@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from trainweb.ir.layout import PARAMETERS
 
 import trainweb
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.checkpoint import read_checkpoint
-from trainweb.ir.layout import PARAMETERS
 from trainweb.lora import inject
 from trainweb.model.checks import Limits
 from trainweb.model.reader import read_model

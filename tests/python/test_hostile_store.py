@@ -30,14 +30,14 @@ MOST_LETTERS = 400
 """Of a message, whatever the checkpoint has."""
 
 
-def written(store: trainweb.CheckpointStore) -> bytes:
+def written(store: trainweb.CheckpointStore, opened: Any, data: Any) -> bytes:
     """The checkpoint of a fit that was killed in its third epoch, three steps each, with properties."""
-    with session() as s:
+    with opened as s:
         for name, value in (("count", 3), ("ratio", 0.5), ("title", "one")):
             s.core.add_property(name, value)
         ends_before(s, 8)
         with pytest.raises(Ended):
-            Trainer(s).fit(rows(20), checkpoint={"store": store, "name": "run", "every": 1}, **OPTIONS)
+            Trainer(s).fit(data, checkpoint={"store": store, "name": "run", "every": 1}, **OPTIONS)
     return store.read("run")
 
 
@@ -52,7 +52,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> trainweb.CheckpointStore:
 
 @pytest.fixture(scope="module")
 def cases(store: trainweb.CheckpointStore) -> list[Hostile]:
-    return list(hostile(written(store)))
+    return list(hostile(written(store, session(), rows(20))))
 
 
 def faults_of(s: trainweb.TrainingSession, load: Callable[[], object], before: bytes) -> str | None:

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import wasmtime
 from tests.python.plan_builder import RawPlan, flat, stating
+from trainweb.ir.layout import GENERATED_GRAIN, GENERATED_N, GENERATED_WORDS, POINTER_WORDS, REDUCTION_WORDS
 
 from trainweb.backend.wasm.codegen import FunctionSpec, emit_module
 from trainweb.backend.wasm.engine import Engine
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.errors import EngineError
 from trainweb.ir.expr import Emitter, Expr
-from trainweb.ir.layout import GENERATED_GRAIN, GENERATED_N, GENERATED_WORDS, POINTER_WORDS, REDUCTION_WORDS
 
 GUARD = 0xA5
 SUM, MEAN = 0, 1

@@ -26,6 +26,7 @@ from tests.python.plan_builder import (
     words_of,
 )
 from tests.python.random_calls import Call
+from trainweb.ir.layout import ARENA, BATCHES_WORDS, STATE, STATE_WORDS
 
 from trainweb.backend.description import Description
 from trainweb.backend.wasm.engine import Engine
@@ -33,7 +34,6 @@ from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.errors import EngineError
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, KernelCall, Storage
-from trainweb.ir.layout import ARENA, BATCHES_WORDS, STATE, STATE_WORDS
 
 CANARY = bytes(range(256)) * 16
 EMPTY_MODULE = '(module (import "env" "memory" (memory 0)) {functions})'

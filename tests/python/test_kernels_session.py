@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from tests.python.plan_builder import RawPlan
-
-from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
-from trainweb.errors import EngineError
 from trainweb.ir.layout import (
     APART_BYTES,
     ARENA,
@@ -53,6 +50,9 @@ from trainweb.ir.layout import (
     STATE_LOADS,
     STATE_WORDS,
 )
+
+from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
+from trainweb.errors import EngineError
 
 CANARY = bytes(range(255, -1, -1)) * 4
 SIZES = {PARAMETERS: 400, GRADIENTS: 300, MOMENTUM0: 300, MOMENTUM1: 700, STATE: 4 * STATE_WORDS}

@@ -12,11 +12,11 @@ from tests.python.test_accumulate_sums import graph_of
 from tests.python.test_compiler_passes import plan_of
 from tests.python.test_pass_guards import Written
 from tests.python.test_program import check_index
+from trainweb.ir.layout import ACTIVATION_RELU
 
 import trainweb
 from trainweb.compiler.passes.lowrank import merge_low_rank
 from trainweb.ir import calls
-from trainweb.ir.layout import ACTIVATION_RELU
 from trainweb.lora import inject
 from trainweb.model.graph import Graph, Node, Value
 

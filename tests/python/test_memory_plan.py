@@ -12,12 +12,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from trainweb.ir.layout import CONSTANTS
 
 from trainweb.backend.wasm import memory
 from trainweb.compiler.compile import _Compilation, compile_model
 from trainweb.ir.arena import Arena
 from trainweb.ir.instructions import Buf, Storage
-from trainweb.ir.layout import CONSTANTS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.training.arrays import from_numpy

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import mutants
 import pytest
+from tests.each import run_each
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -14,8 +15,11 @@ FEWEST = 40
 LIST = mutants.read_list()
 
 
-@pytest.mark.parametrize("mutant", LIST, ids=str)
-def test_the_line_is_there_once(mutant: mutants.Mutant) -> None:
+def test_each_line_is_there_once() -> None:
+    run_each(LIST, check_mutant)
+
+
+def check_mutant(mutant: mutants.Mutant) -> None:
     text = (ROOT / mutant.file).read_text()
     assert text.count(mutant.old) == 1, f"{mutant.file}: {mutant.old!r} is there {text.count(mutant.old)} times"
     assert mutant.old != mutant.new and "\n" not in mutant.old + mutant.new

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.conformance.models import mlp
 from tests.python.sessions import batch, error_of, session, warm
+from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
 
 import trainweb
 from trainweb import onnxblock
@@ -20,7 +21,6 @@ from trainweb.checkpoint import read_checkpoint, write_checkpoint
 from trainweb.cli import main
 from trainweb.errors import CheckpointError, ModelError
 from trainweb.ir.instructions import Buf, BufSequence, Storage
-from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
 from trainweb.model.graph import Node
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer

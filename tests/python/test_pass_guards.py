@@ -11,6 +11,7 @@ import pytest
 from tests.python import pipelines
 from tests.python.products import product
 from tests.python.test_program import check_index
+from trainweb.ir.layout import ARENA, GRADIENTS
 
 from trainweb.compiler.passes.accumulate import accumulate_in_place
 from trainweb.compiler.passes.attention import fuse_attention
@@ -21,7 +22,6 @@ from trainweb.compiler.passes.rotary import fuse_rotary
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.instructions import Buf, ElementwiseCall, KernelCall
-from trainweb.ir.layout import ARENA, GRADIENTS
 from trainweb.ir.program import Program
 from trainweb.ops.copies import copy_axis
 

@@ -11,6 +11,7 @@ import wasmtime
 from tests.python import test_hoist as hoist
 from tests.python.plan_builder import flat, stating
 from tests.python.sessions import batch, session
+from trainweb.ir.layout import PREPARED
 
 import trainweb
 from trainweb.backend.plan import SEEN
@@ -18,7 +19,6 @@ from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.compiler.context import Cache
 from trainweb.errors import EngineError, SessionError
-from trainweb.ir.layout import PREPARED
 
 N_SIZES = 500
 FUNCTION = '(func (export "f{k}") (param i32 i32 i32) (i32.store (i32.const 0) (i32.const {tag})))'

@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
+from trainweb.ir.layout import ARENA
 
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.instructions import Buf, Instruction, Storage
-from trainweb.ir.layout import ARENA
 from trainweb.ir.program import Program
 
 BYTES = 64

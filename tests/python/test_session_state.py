@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.python.sessions import artifacts, batch, session, snapshot, unchanged, warm
+from trainweb.ir.layout import PARAMETERS, STATE
 
 import trainweb
 from trainweb.checkpoint import read_checkpoint, write_checkpoint
 from trainweb.errors import BufferSizeError, CheckpointError, SessionError, TrainwebError
-from trainweb.ir.layout import PARAMETERS, STATE
 
 ORDER = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
 """Parameters of the mlp in the order of its training model's inputs; fc1.bias is frozen."""

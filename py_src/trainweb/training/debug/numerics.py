@@ -24,6 +24,7 @@ from trainweb.ir.layout import (
     STATE_STEP,
 )
 from trainweb.training.parameters import MOMENT_OF
+from trainweb.training.step_kind import StepKind
 
 if TYPE_CHECKING:
     from trainweb.backend.base import Host
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from trainweb.model.graph import Tensor
     from trainweb.training.models import SessionModels
 
-    InspectedPlan = Callable[[str, Mapping[str, TensorType], bool], LoadedPlan]
+    InspectedPlan = Callable[[StepKind, Mapping[str, TensorType], bool], LoadedPlan]
     """Returns the plan of a step that keeps all tensors. The last argument is for a train step that overwrites."""
 
 Result = TypeVar("Result")
@@ -281,10 +282,10 @@ class NumericsCheck(NumericsRules):
 
     def step(self, kind: str, feeds: Mapping[str, Tensor], compiled: LoadedPlan, run: Callable[[], Result]) -> Result:
         """Run a "train" or "eval" step by `run`, which runs its plan, unless a tensor of it is at fault."""
-        host = self._host
+        host, plain = self._host, StepKind(kind)
         overwrite = kind != "train" or bool(host.read_state(STATE_LAZY_RESET))
         with host.undone(COPY_CHECK):
-            loaded = self._inspected(kind, self._models.signature(kind, feeds), overwrite)
+            loaded = self._inspected(plain, self._models.signature(plain, feeds), overwrite)
             host.write_feeds(loaded, feeds)
             host.run(loaded)
             self.check_inspected(kind, loaded, overwrite)

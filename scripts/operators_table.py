@@ -175,11 +175,11 @@ def _control() -> str:
 def _optimizers() -> list[str]:
     parts = [OPTIMIZERS_HEADER]
     for name, cls in OPTIMIZERS.items():
-        operator = f"{cls.operator.domain}.{cls.operator.op_type()}"
+        operator = f"{cls._operator.domain}.{cls._operator.op_type()}"
         settings = ", ".join(
             f"{p.name}={p.default!r}" for p in signature(cls).parameters.values() if p.name != "clip_grad"
         )
-        fewest, most = len(cls().moments), len(cls.moments)
+        fewest, most = len(cls()._moments), len(cls._moments)
         moments = f"{fewest}" if fewest == most else f"{fewest} to {most}"
         parts.append(f"| {name} | {operator} | {moments} | {settings} | {_summary(cls)} |")
     return [*parts, ""]
@@ -189,7 +189,7 @@ def _losses() -> list[str]:
     parts = [LOSSES_HEADER]
     for name, cls in LOSSES.items():
         settings = ", ".join(f"{p.name}={p.default!r}" for p in signature(cls).parameters.values())
-        parts.append(f"| {name} | {cls.n_inputs} | {settings} | {_summary(cls)} |")
+        parts.append(f"| {name} | {cls._n_inputs} | {settings} | {_summary(cls)} |")
     return [*parts, ""]
 
 

@@ -33,9 +33,10 @@ LICENCES = {
     "flatbuffers": "Apache-2.0",
     "onnx": "Apache-2.0",
     "onnxruntime-common": "MIT",
+    "d3-dsv": "ISC",
     "uplot": "MIT",
 }
-BUNDLED = ("onnxruntime-common", "uplot")
+BUNDLED = ("onnxruntime-common", "d3-dsv", "uplot")
 """npm packages whose code is in scripts of ours."""
 PLACES = {
     "pyodide": "https://github.com/pyodide/pyodide",
@@ -44,6 +45,7 @@ PLACES = {
     "flatbuffers": "https://github.com/google/flatbuffers",
     "onnx": "https://github.com/onnx/onnx",
     "onnxruntime-common": "https://github.com/microsoft/onnxruntime",
+    "d3-dsv": "https://github.com/d3/d3-dsv",
     "uplot": "https://github.com/leeoniya/uPlot",
 }
 """Where the sources are."""

@@ -211,7 +211,7 @@ export type ScheduleSettings ={choices(SCHEDULES)};
 {tables("SCHEDULES", "ScheduleType", SCHEDULES)}
 /** Formulas of their rates. @internal */
 export const RULES: Readonly<Record<ScheduleType, Rule>> = {{
-{"".join(f"  {name}: {json.dumps(cls.rule().as_data())},{chr(10)}" for name, cls in SCHEDULES.items())}}};
+{"".join(f"  {name}: {json.dumps(cls._rule().as_data())},{chr(10)}" for name, cls in SCHEDULES.items())}}};
 """)
 
 

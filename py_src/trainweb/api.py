@@ -133,7 +133,7 @@ class Module:
         self.training = True
         self._state = state
         self._models = train_model_uri, eval_model_uri
-        self._options = SessionOptions.of(session_options)
+        self._options = SessionOptions._of(session_options)
         self._optimizer_model: Any = None
         self._options = self._options._without_warning()
         self._session = TrainingSession(state, train_model_uri, eval_model_uri, None, self._options)

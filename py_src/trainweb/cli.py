@@ -355,7 +355,7 @@ def _artifacts(args: argparse.Namespace) -> None:
     files, _ = artifacts_of(model, adapters, settings)
     files.write(args.output)
     print(f"Wrote {', '.join(ARTIFACT_FILES.values())} and checkpoint to {args.output.resolve()}.")
-    operator = OPTIMIZERS[args.optimizer]().operator
+    operator = OPTIMIZERS[args.optimizer]()._operator
     if operator.domain == TRAINWEB:
         name = f"{operator.domain}.{operator.op_type()}"
         print(f"{ARTIFACT_FILES['optimizer_model']} has {name}, which runs in trainweb, not in ONNX Runtime training.")

@@ -18,7 +18,7 @@ from inspect import getdoc
 from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
 from trainweb import messages
-from trainweb._names import Hiding, public_names
+from trainweb._names import public_names
 from trainweb.formulas import Course, Formula, Rule
 from trainweb.settings import Choice, Kind, NotNegative, Number, Positive, Whole, checked, fields_of, make
 
@@ -68,7 +68,7 @@ class Schedule:
 
 
 @dataclass(eq=False, repr=False)
-class ByFormula(Schedule, metaclass=Hiding, hidden=("changes", "factor", "rule", "settings", "state")):
+class ByFormula(Schedule):
     """Base class: a subclass has its settings as fields, and formulas of them, which pages compute, too.
 
     Names in formulas are settings, the state, and "step", the optimizer steps that were done before. A setting that is
@@ -84,11 +84,11 @@ class ByFormula(Schedule, metaclass=Hiding, hidden=("changes", "factor", "rule",
         Start of the rise, as a share of `learning_rate`.
     """
 
-    factor: ClassVar[Formula]
+    _factor: ClassVar[Formula]
     """The rate after the warm-up, in parts of the learning rate."""
-    state: ClassVar[Mapping[str, Formula]] = {}
+    _state: ClassVar[Mapping[str, Formula]] = {}
     """First values of what changes with each "metric" that is observed."""
-    changes: ClassVar[Sequence[tuple[str, Formula]]] = ()
+    _changes: ClassVar[Sequence[tuple[str, Formula]]] = ()
     """Assignments for each."""
 
     learning_rate: NotNegative
@@ -104,14 +104,14 @@ class ByFormula(Schedule, metaclass=Hiding, hidden=("changes", "factor", "rule",
         if total is not None and total <= self.warmup:
             expected = f"an integer above the warm-up, which takes {self.warmup} steps"
             raise messages.BAD_SETTING(name="total", value=total, expected=expected)
-        self._course = Course(self.rule(), settings)
+        self._course = Course(self._rule(), settings)
 
     @classmethod
-    def rule(cls) -> Rule:
+    def _rule(cls) -> Rule:
         """The rates of all steps."""
         rise: Formula = ["+", "warmup_start", ["*", ["-", 1, "warmup_start"], ["/", "step", "warmup"]]]
-        factor: Formula = ["if", [">", "warmup", "step"], rise, cls.factor]
-        return Rule(["*", "learning_rate", factor], cls.state, cls.changes)
+        factor: Formula = ["if", [">", "warmup", "step"], rise, cls._factor]
+        return Rule(["*", "learning_rate", factor], cls._state, cls._changes)
 
     def rate(self, step: int) -> float:
         Whole(least=0).check("step", step)
@@ -180,7 +180,7 @@ class Constant(ByFormula):
         The rate after the warm-up.
     """
 
-    factor = 1
+    _factor = 1
 
 
 @schedule
@@ -203,7 +203,7 @@ class Linear(ByFormula):
     start: NotNegative = 1.0
     end: NotNegative = 0.0
 
-    factor = ["+", "start", ["*", ["-", "end", "start"], WAY]]
+    _factor = ["+", "start", ["*", ["-", "end", "start"], WAY]]
 
 
 @schedule
@@ -223,7 +223,7 @@ class Cosine(ByFormula):
     total: Steps
     end: NotNegative = 0.0
 
-    factor = half_wave(1, "end", WAY)
+    _factor = half_wave(1, "end", WAY)
 
 
 @schedule
@@ -243,7 +243,7 @@ class Step(ByFormula):
     every: Steps
     gamma: Positive = 0.1
 
-    factor = ["pow", "gamma", ["floor", ["/", AFTER, "every"]]]
+    _factor = ["pow", "gamma", ["floor", ["/", AFTER, "every"]]]
 
 
 @schedule
@@ -260,7 +260,7 @@ class Exponential(ByFormula):
 
     gamma: Positive
 
-    factor = ["pow", "gamma", AFTER]
+    _factor = ["pow", "gamma", AFTER]
 
 
 @schedule
@@ -283,7 +283,7 @@ class Polynomial(ByFormula):
     power: Positive = 1.0
     end: NotNegative = 0.0
 
-    factor = ["+", "end", ["*", ["-", 1, "end"], ["pow", ["-", 1, WAY], "power"]]]
+    _factor = ["+", "end", ["*", ["-", 1, "end"], ["pow", ["-", 1, WAY], "power"]]]
 
 
 @schedule
@@ -311,7 +311,7 @@ class OneCycle(ByFormula):
 
     _top: ClassVar[Formula] = ["-", ["*", "rise", LENGTH], 1]
     _fall: ClassVar[Formula] = ["/", ["-", AFTER, _top], ["-", ["-", LENGTH, 1], _top]]
-    factor = [
+    _factor = [
         "if",
         [">", AFTER, _top],
         half_wave(1, "end", ["min", _fall, 1]),
@@ -348,9 +348,9 @@ class Plateau(ByFormula):
     cooldown: Warmup = 0
     least: Share = 0.0
 
-    factor = "factor"
-    state = {"best": ["/", ["if", "mode", -1, 1], 0], "factor": 1, "bad": 0, "pause": 0}
-    changes = (
+    _factor = "factor"
+    _state = {"best": ["/", ["if", "mode", -1, 1], 0], "factor": 1, "bad": 0, "pause": 0}
+    _changes = (
         ("more", [">", "metric", ["*", "best", ["+", 1, "threshold"]]]),
         ("less", [">", ["*", "best", ["-", 1, "threshold"]], "metric"]),
         ("is_better", ["if", "mode", "more", "less"]),

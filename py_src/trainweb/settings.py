@@ -328,7 +328,7 @@ def fields_of_class(cls: type) -> Mapping[str, Field]:
 
 
 def checked(init: Callable[P, None]) -> Callable[P, None]:
-    """Decorator of an `__init__` that checks settings against their annotations; `settings` keeps those given.
+    """Decorator of an `__init__` that checks settings against their annotations; `_settings` keeps those given.
 
     Raises
     ------
@@ -345,7 +345,7 @@ def checked(init: Callable[P, None]) -> Callable[P, None]:
         for name, field in fields_of(init).items():
             if name in given:
                 field.check(name, given[name])
-        vars(given["self"])["settings"] = {name: given[name] for name in fields_of(init) if name in given}
+        vars(given["self"])["_settings"] = {name: given[name] for name in fields_of(init) if name in given}
         init(*args, **named)
 
     return checking

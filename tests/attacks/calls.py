@@ -349,7 +349,7 @@ CALLS: dict[str, PublicCall] = {
     "OrtValue.update_inplace": on(
         lambda: ort.OrtValue.ortvalue_from_numpy(np.zeros(3)), "update_inplace", np_arr=np.ones(3)
     ),
-    "SessionOptions": plain(trainweb.SessionOptions.of, given={}),
+    "SessionOptions": plain(trainweb.SessionOptions._of, given={}),
     "SessionOptions.add_free_dimension_override_by_name": on(
         trainweb.SessionOptions, "add_free_dimension_override_by_name", name="n", size=3
     ),
@@ -363,7 +363,7 @@ CALLS: dict[str, PublicCall] = {
     "SessionOptions.add_external_initializers": refused(
         trainweb.SessionOptions, "add_external_initializers", names=["a"], values=[1]
     ),
-    "RunOptions": plain(trainweb.RunOptions.of, given={}),
+    "RunOptions": plain(trainweb.RunOptions._of, given={}),
     "RunOptions.get_run_config_entry": refused(trainweb.RunOptions, "get_run_config_entry", key="a"),
     "TrainingSession.from_model": plain(
         trainweb.TrainingSession.from_model,
@@ -711,9 +711,6 @@ NOT_SWEPT: dict[str, str] = {
     **dict.fromkeys(("RunOptions.add_run_config_entry", "SessionOptions.register_custom_ops_library"), REFUSES),
     "SessionOptions.add_free_dimension_override_by_denotation": REFUSES,
     **dict.fromkeys(("LossType", "OptimType"), "enumerations"),
-    **dict.fromkeys(
-        ("RunOptions.named", "RunOptions.of", "SessionOptions.named", "SessionOptions.of"), "as the options"
-    ),
     **dict.fromkeys(("LoraModel.build_artifacts", "PromptModel.build_artifacts"), "as build_artifacts"),
     "Pairs.get": "a mapping's, which has a default for every name",
     **dict.fromkeys(("Trainer.fit_async", "TrainingSession.fit", "TrainingSession.fit_async"), "as Trainer.fit"),

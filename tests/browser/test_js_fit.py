@@ -472,6 +472,33 @@ def test_what_goes_wrong_meanwhile(js: JsPage) -> None:
     ]
 
 
+def test_a_fit_that_fails_does_not_go_back_to_its_best_epoch(js: JsPage) -> None:
+    """The parameters are those of the epoch in which it failed, as natively."""
+    best, last, after = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const wrong = data(20);
+        wrong.labels.data.forEach((label, k) => {{ wrong.labels.data[k] = 2n - label; }});
+        const found = [];
+        const fit = s.fit(data(), {{
+          epochs: 50, validationData: wrong, schedule: {{ type: "Constant", learningRate: 0.02 }},
+          earlyStopping: {{ patience: 20 }},
+          callbacks: async (event, run) => {{
+            if (run.history.bestEpoch === event.epoch) found[0] = (await bytes(s)).join();
+            if (event.epoch === run.history.bestEpoch + 3) {{
+              found[1] = (await bytes(s)).join();
+              throw new Error("no more");
+            }}
+          }},
+        }});
+        await failure(() => fit);
+        found[2] = (await bytes(s)).join();
+        await s.release();
+        return found;"""
+    )
+    assert best != last == after
+
+
 @pytest.mark.parametrize("kind", ["alike", "mixed"])
 def test_many_steps_in_a_message(js: JsPage, kind: str) -> None:
     losses, expected, same, error, trained, label = js.run(
@@ -505,6 +532,23 @@ def test_many_steps_in_a_message(js: JsPage, kind: str) -> None:
     assert losses == expected and same and trained
     assert error["step"] == 1 and "input 'labels' is missing" in error["message"]
     assert label["step"] == 2 and "the label 99 at position 1" in label["message"]
+
+
+def test_gradients_that_wait_outlive_steps_whose_first_batch_is_refused(js: JsPage) -> None:
+    first, second = js.run(
+        f"""{OPEN}
+        const [s, t] = [await open(), await open()];
+        for (const one of [s, t]) {{
+          await one.runTrainStep(data(4));
+          if (one === s) await failure(() => s.runTrainSteps([{{ x: data(4).x }}, data(4)]));
+          await one.runTrainStep(data(6));
+          await one.runOptimizerStep();
+        }}
+        const found = [await bytes(s), await bytes(t)];
+        await Promise.all([s.release(), t.release()]);
+        return found;"""
+    )
+    assert first == second
 
 
 def test_messages_of_steps_use_buffers_again(js: JsPage) -> None:

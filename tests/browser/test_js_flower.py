@@ -16,7 +16,7 @@ from tests.federated import run, task
 from tests.python.flower_fleet import FakeFleet, FakeNode
 from websockets.sync.client import connect
 
-from trainweb.flower.bridge import Task
+from trainweb.flower.frames import Task
 
 from .conftest import PAGE_TIMEOUT_MS
 from .js_session import JsPage

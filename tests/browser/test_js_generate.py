@@ -22,6 +22,7 @@ from tests.python.test_generate import (
     session_of,
     tokens_of,
     training,
+    with_another_result,
     with_nan,
 )
 
@@ -323,6 +324,24 @@ def test_a_text_that_meets_nan_spoils_no_other(page: JsPage, plain_site: Site) -
     )
     assert found["text"].startswith("SessionError: Token 5 has a logit that is NaN")
     assert found["texts"] == [tokens_of(session_of(with_nan(float("nan"))), [1, 2], 3)] * 3
+
+
+def test_caches_that_another_result_has_moved_are_filled_again(page: JsPage, plain_site: Site) -> None:
+    plain_site.add("/moved.onnx", with_another_result())
+    found = page.run(
+        START
+        + """
+        const s = await trainweb.InferenceSession.create("/moved.onnx");
+        const steps = s.generate([3, 1, 4, 1, 5], { maxTokens: 24 });
+        const tokens = [];
+        for (let k = 0; k < 9; k++) tokens.push((await steps.next()).value.token);
+        await s.run({ input_ids: new Tensor("int64", [1n, 2n], [1, 2]) }, ["other"]);
+        tokens.push(...await all(steps));
+        await s.release();
+        return tokens;
+        """
+    )
+    assert found == tokens_of(session_of(with_another_result()), [3, 1, 4, 1, 5])
 
 
 def test_an_inference_session_generates_between_runs(page: JsPage) -> None:

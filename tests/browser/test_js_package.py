@@ -256,7 +256,7 @@ def test_licences_of_what_pyodide_is_linked_with_are_named() -> None:
 
 def test_licences_of_others_are_named_with_their_texts() -> None:
     text = (ROOT / "THIRD_PARTY_LICENSES").read_text()
-    for name in ("Pyodide", "CPython", "protobuf", "flatbuffers", "ONNX", "onnxruntime-common", "uPlot",
+    for name in ("Pyodide", "CPython", "protobuf", "flatbuffers", "ONNX", "onnxruntime-common", "d3-dsv", "uPlot",
                  "Images of the MNIST database"):  # fmt: skip
         assert re.search(rf"^{name}[ ,]", text, re.MULTILINE), name
     for phrase in ("Mozilla Public License Version 2.0", "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2",

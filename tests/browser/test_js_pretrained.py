@@ -261,7 +261,9 @@ def test_settings_that_are_not_obeyed_are_warned_of(page: JsPage) -> None:
         const { warn } = console;
         console.warn = (...texts) => said.push(texts.join(" "));
         const others = { lora: { rank: 2 } };
-        const folder = [...only("model.onnx", "model.safetensors"), written];
+        // The settings for generation go before the model's.
+        const model = new File([JSON.stringify({ eos_token_id: 3, max_new_tokens: 5 })], "config.json");
+        const folder = [...only("model.onnx", "model.safetensors"), model, written];
         const session = await TrainingSession.createFromPretrained(folder, others);
         console.warn = warn;
         await session.release();
@@ -269,7 +271,7 @@ def test_settings_that_are_not_obeyed_are_warned_of(page: JsPage) -> None:
         """,
         given=GIVEN,
     )
-    assert found["generation"] == {"stop": [2, 7], "temperature": 1, "topK": 50, "topP": 0.9}
+    assert found["generation"] == {"stop": [2, 7], "maxTokens": 5, "temperature": 1, "topK": 50, "topP": 0.9}
     said = " ".join(found["said"])
     assert "generation_config.json has repetition_penalty, guidance_scale, stop_strings, which generate" in said
 

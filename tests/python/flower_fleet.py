@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from queue import Empty, Queue
 from typing import Any, Self
 
-from trainweb.flower.bridge import Bridge, Limits, Task
-from trainweb.flower.frames import Arrays
+from trainweb.flower.bridge import Bridge, Limits
+from trainweb.flower.frames import Arrays, Task
 
 
 class FakeNode:

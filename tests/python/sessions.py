@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -13,8 +13,42 @@ from tests.conformance.models import batch_norm_net, make_model, mlp, normal
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
+from trainweb.backend.base import Stop
+from trainweb.backend.plan import LoadedPlan
 from trainweb.errors import ModelError
 from trainweb.ir.layout import ARENA, CONSTANTS, PREPARED, STATE_LEARNING_RATE, STATE_STEP
+
+
+class Ended(BaseException):
+    """A process that is killed, as far as one process can tell."""
+
+
+def before_updates(session: trainweb.TrainingSession, call: Callable[[int], None]) -> None:
+    """Have a callback before each optimizer step, with the number of those before. A fit takes single batches then."""
+    host, count = session.core.host, 0
+
+    def observe(loaded: LoadedPlan, stop: Stop) -> None:
+        nonlocal count
+        if loaded is session.core.optimizer_plan():
+            call(count)
+            count += 1
+        host.observer = None
+        try:
+            host.run(loaded, stop)
+        finally:
+            host.observer = observe
+
+    host.observer = observe
+
+
+def ends_before(session: trainweb.TrainingSession, step: int | None) -> None:
+    """Have a fit end before the optimizer step of this number."""
+
+    def end(number: int) -> None:
+        if number == step:
+            raise Ended
+
+    before_updates(session, end)
 
 
 def embedding_net(*, computed: bool = False) -> Any:

@@ -17,7 +17,7 @@ from tests.python.flower_fleet import FakeFleet, FakeNode
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from trainweb.flower.bridge import Task
+from trainweb.flower.frames import Task
 
 SECONDS = 30
 PARAMETERS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([7.5], np.float32)}

@@ -20,6 +20,7 @@ from trainweb import InferenceSession, TrainingSession
 from trainweb.artifacts import build_artifacts
 from trainweb.errors import ModelError, ReleasedError, SessionError, UnsupportedError
 from trainweb.generation.sampling import Sampling
+from trainweb.training.decoder import Decoder
 from trainweb.training.step_kind import StepKind
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "generate"
@@ -141,6 +142,41 @@ def test_texts_that_are_generated_by_turns_do_not_mix() -> None:
     texts: list[Iterator[Any]] = [session.generate(case["prompt"], max_tokens=12) for case in cases]
     found = [[next(text).token for text in texts] for _ in range(12)]
     assert [list(text) for text in zip(*found, strict=True)] == [case["tokens"][:12] for case in cases]
+
+
+def with_another_result() -> bytes:
+    """A model of tokens, and a result that takes room beside the caches."""
+    model = onnx.ModelProto.FromString(model_of(attention(causal=True)))
+    model.graph.node.append(helper.make_node("Tanh", ["table"], ["bounded"]))
+    model.graph.node.append(helper.make_node("Gather", ["bounded", "input_ids"], ["other"]))
+    model.graph.output.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, None))
+    return model.SerializeToString()
+
+
+def test_caches_that_another_result_has_moved_are_filled_again() -> None:
+    expected = tokens_of(session_of(with_another_result()), [3, 1, 4, 1, 5])
+    session = session_of(with_another_result())
+    steps = session.generate([3, 1, 4, 1, 5], max_tokens=24)
+    tokens = [next(steps).token for _ in range(9)]
+    session.run(["other"], {"input_ids": np.array([[1, 2]])})
+    assert [*tokens, *(one.token for one in steps)] == expected
+
+
+def test_a_text_has_the_bits_that_it_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not go on from the rows of one before, which were computed one by one."""
+    bits: list[bytes] = []
+
+    def logits(*args: Any, **settings: Any) -> bytes:
+        bits.append(computed(*args, **settings))
+        return bits[-1]
+
+    computed = Decoder.logits
+    monkeypatch.setattr(Decoder, "logits", logits)
+    session, prompt = inference("llama"), np.arange(40) % 61
+    tokens = tokens_of(session, prompt, 30)
+    tokens_of(session, [*prompt, *tokens], 1)
+    tokens_of(inference("llama"), [*prompt, *tokens], 1)
+    assert bits[-2] == bits[-1] != bits[-3]
 
 
 def test_a_session_with_room_for_one_plan_gives_the_same_tokens() -> None:

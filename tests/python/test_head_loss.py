@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.python import pipelines
 from tests.python.kernel_cases import BUILDS, runner
+from tests.python.products import product
 from tests.python.test_attention import compute, kernels
 from tests.python.test_kernels_unpack import Packed, packed
 from tests.python.test_pass_guards import Written
@@ -329,6 +330,20 @@ def test_gradients_of_weights_are_added() -> None:
         assert_near(session.get_gradient("w"), 2 * case.dw)
 
 
+@pytest.mark.parametrize(
+    "more", [Node("Relu", ["dx"], ["y"]), Node("Mul", ["dx", "half"], ["y"])], ids=lambda n: n.op_type
+)
+def test_gradients_by_x_of_which_something_else_is_made(more: Node) -> None:
+    """The products of a gradient take in what follows them, and the head's own must not be lost."""
+    case = Case(20, 600, 6)
+    graph, feeds = graph_of(case, turned=True)
+    graph = build_gradients(graph, "loss", ["x"])
+    graph.initializers["half"] = from_numpy("half", np.float32(0.5))
+    graph.nodes.append(Node(more.op_type, ["x_grad", *more.inputs[1:]], ["y"]))
+    found, _ = compute(graph, feeds, ["loss", "y"])
+    assert_near(found["y"], np.maximum(case.dx, 0) if more.op_type == "Relu" else case.dx / 2)
+
+
 def test_without_gradients() -> None:
     case = Case(20, 600, 6, ignored=0.3)
     found, plan = compute(*graph_of(case, turned=True), ["loss"])
@@ -368,6 +383,13 @@ def left(*order: str, shared: dict[str, str] | None = None, outputs: tuple[str, 
     b = w.bufs
     for name, other in (shared or {}).items():
         b[name] = b[other]
+
+    def changed_dx(**fields: float) -> None:
+        g = product(b["dscores"], b["w"], b["dx"], (N, D, C))
+        for name, value in fields.items():
+            setattr(g, name, value)
+        w.builder.emit(g)
+
     numbers = {"n": N, "c": C, "inner": 1, "label_size": 4, "has_ignore": 0, "ignore_index": 0, "from_log": 0}
     cross_entropy: dict[str, Any] = {"log_prob": b["log_prob"], "reduction": 1, **numbers}
     steps: dict[str, Callable[[], None]] = {
@@ -383,6 +405,8 @@ def left(*order: str, shared: dict[str, str] | None = None, outputs: tuple[str, 
         ),
         "dx": lambda: w.product("dx", "dscores", "w"),
         "dw": lambda: w.product("dw", "dscores", "x", a_turned=True),
+        "halved dx": lambda: changed_dx(alpha=0.5),
+        "rectified dx": lambda: changed_dx(activation=1),
         "dw of dx": lambda: w.product("dw", "dscores", "dx", a_turned=True),
     }
     for step in order:
@@ -419,6 +443,8 @@ def test_heads_are_found() -> None:
         (*STEPS[:3], "fill dy", *STEPS[3:]),
         ("scores", "loss", "dscores of others", "dx", "dw"),
         (*STEPS[:4], "dw of dx"),
+        (*STEPS[:3], "halved dx", "dw"),
+        (*STEPS[:3], "rectified dx", "dw"),
         (*STEPS[:4], "dx", "dw"),
     ],
     ids=" ".join,

@@ -13,7 +13,7 @@ from trainweb.errors import CheckpointError, ModelError
 from trainweb.fit import Trainer
 from trainweb.training.snapshot import take_snapshot
 
-from .sessions import session
+from .sessions import Ended, ends_before, session
 from .test_fit import rows
 
 OPTIONS: dict[str, Any] = {
@@ -30,24 +30,15 @@ MOST_LETTERS = 400
 """Of a message, whatever the checkpoint has."""
 
 
-class Ended(BaseException):
-    """A process that is killed."""
-
-
 def written(store: trainweb.CheckpointStore, opened: Any, data: Any) -> bytes:
     """The checkpoint of a fit that was killed in its third epoch, three steps each, with properties."""
     with opened as s:
         for name, value in (("count", 3), ("ratio", 0.5), ("title", "one")):
             s.core.add_property(name, value)
-
-        def rate(step: int) -> float:
-            if step == 8:
-                raise Ended
-            return 1e-3
-
+        ends_before(s, 8)
         with pytest.raises(Ended):
             checkpoint = {"store": store, "name": "run", "every": 1}
-            Trainer(s).fit(data, checkpoint=checkpoint, schedule=rate, **OPTIONS)
+            Trainer(s).fit(data, checkpoint=checkpoint, **OPTIONS)
     return store.read("run")
 
 

@@ -15,6 +15,8 @@ from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
 from trainweb.fit import History, Trainer
 
+from .sessions import Ended
+
 V, LENGTH, ROWS = 11, 12, 40
 SIZES = [1, 8, 16, ROWS]
 TORCH_PERPLEXITY = 37.245
@@ -103,10 +105,6 @@ def test_losses_of_epochs_do_not_depend_on_the_batch_size(loss: str) -> None:
         assert epoch.loss == pytest.approx(formula(), rel=2e-6), size
     streamed = fitted(settings, Dataset(data).map(dict), shuffle=None, batch_size=7)
     assert streamed.epochs[0].loss == pytest.approx(formula(), rel=2e-6)
-
-
-class Ended(BaseException):
-    """A process that is killed."""
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
@@ -103,22 +104,30 @@ def test_one_setting_by_both_names_is_refused() -> None:
         opened(loss={"type": "BCEWithLogitsLoss", "pos_weight": [1.0], "positive_weights": [1.0]})
 
 
+def shown(value: Any) -> set[str]:
+    return {name for name in dir(value) if not name.startswith("_")}
+
+
 def test_completion_leaves_out_internals() -> None:
     with opened() as session:
         state = trainweb.CheckpointState.load_checkpoint(session.save())
         for value, public, internal in (
             (session, "fit", ["core"]),
-            (trainweb.SessionOptions(), "threads", ["of", "named", "check", "core_settings", "checks_numerics"]),
-            (trainweb.RunOptions(), "tag", ["of", "named", "stop", "noted", "refuse_ema", "check_terminate"]),
             (state, "parameters", ["lent", "to_checkpoint", "gradient", "optimizer", "store", "latest"]),
         ):
             assert public in dir(value) and not set(internal) & set(dir(value))
-    for made, public, internal in (
-        (optim.AdamW(), "group", ["add_update", "fields", "flag", "moments", "operator", "settings"]),
-        (optim.Lookahead(), "average", ["rule"]),
-        (CrossEntropyLoss(), "build", ["n_inputs", "settings"]),
-        (schedules.Plateau(0.1), "patience", ["changes", "factor", "rule", "settings", "state"]),
+    block = {"add_node", "base", "build"}
+    for value, names in (
+        (optim.Lookahead, {*block, "average", "clip", "exempt_vectors", "graph", "group", "to_model_proto"}),
+        (CrossEntropyLoss, block),
+        (
+            schedules.Linear,
+            {"observe", "rate", *(f.name for f in fields(schedules.Linear) if f.default is not MISSING)},
+        ),
     ):
-        for shown in (dir(made), dir(type(made))):
-            assert public in shown and not set(internal) & set(shown)
+        assert shown(value) == names
+    options = {f.name for f in fields(trainweb.RunOptions)} | {"logid"}
+    assert shown(trainweb.RunOptions()) == {*options, "add_run_config_entry", "get_run_config_entry"}
+    calls = {name for name in shown(trainweb.SessionOptions()) if name.startswith(("add_", "get_", "register_"))}
+    assert shown(trainweb.SessionOptions()) == calls | {f.name for f in fields(trainweb.SessionOptions)}
     assert not {"Pairs", "Result"} & set(dir(trainweb.api))

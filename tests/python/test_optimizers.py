@@ -48,16 +48,16 @@ def test_pages_know_the_names() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_optimizer_is_complete(name: str) -> None:
     cls = OPTIMIZERS[name]
-    operator = cls.operator
+    operator = cls._operator
     assert find(operator.domain, operator.op_type()) is operator and cls.__doc__
     # A session has room for the first so many moments.
-    moments = [m for m in cls.moments if m != AVERAGES.input]
-    assert moments == [m.input for m in MOMENTS[: len(moments)]] and AVERAGES.input not in cls.moments[:-1]
-    assert {n for n in operator.inputs if n.endswith(("moments", AVERAGES.input))} <= set(cls.moments)
+    moments = [m for m in cls._moments if m != AVERAGES.input]
+    assert moments == [m.input for m in MOMENTS[: len(moments)]] and AVERAGES.input not in cls._moments[:-1]
+    assert {n for n in operator.inputs if n.endswith(("moments", AVERAGES.input))} <= set(cls._moments)
     assert all(p.default is not p.empty for p in signature(cls).parameters.values())
-    assert list(cls.fields()) == [n for n in signature(cls).parameters if n != "clip_grad"]
+    assert list(cls._fields()) == [n for n in signature(cls).parameters if n != "clip_grad"]
     made = cls()
-    assert made.moments == cls.moments[: len(made.moments)]
+    assert made._moments == cls._moments[: len(made._moments)]
     assert set(made._attributes) <= set(operator.attrs)
 
 
@@ -69,14 +69,14 @@ def test_its_model_has_its_operator_and_what_it_keeps(name: str) -> None:
         assert built.optimizer_model is not None
         graph = read_model(built.optimizer_model)
         last = graph.nodes[-1]
-        assert (last.domain, last.op_type) == (OPTIMIZERS[name].operator.domain, OPTIMIZERS[name].operator.op_type())
-        assert [v.name for v in graph.inputs][4:] == list(OPTIMIZERS[name]().moments)
+        assert (last.domain, last.op_type) == (OPTIMIZERS[name]._operator.domain, OPTIMIZERS[name]._operator.op_type())
+        assert [v.name for v in graph.inputs][4:] == list(OPTIMIZERS[name]()._moments)
         assert last.domain in graph.opsets
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_training_resumes_from_a_checkpoint_with_its_moments(name: str) -> None:
-    kept = OPTIMIZERS[name]().moments
+    kept = OPTIMIZERS[name]()._moments
     moments = sorted(m.saved for m in (*MOMENTS, AVERAGES) if m.input in kept)
     with session(optimizer=name) as s:
         sizes = s.memory()
@@ -160,7 +160,7 @@ def test_a_session_takes_lions_steps() -> None:
 def test_the_command_line_takes_it_and_names_it(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(ROOT / "tests" / "golden" / "mlp" / "base.onnx")
     assert main(["artifacts", model, "--loss", "CrossEntropyLoss", "-o", str(tmp_path), "--optimizer", name]) == 0
-    operator = OPTIMIZERS[name]().operator
+    operator = OPTIMIZERS[name]()._operator
     note = f"optimizer_model.onnx has ai.trainweb.{operator.op_type()}, which runs in trainweb"
     assert (note in capsys.readouterr().out) == (operator.domain == "ai.trainweb")
     with pytest.raises(SystemExit):
@@ -304,8 +304,8 @@ def test_a_limit_of_gradients_is_positive(value: Any) -> None:
 def test_parameters_are_updated_one_by_one_whatever_their_shape(name: str) -> None:
     """Tall matrices and vectors, against the operator's reference in float64."""
     rng = np.random.default_rng(5)
-    node = Node(OPTIMIZERS[name].operator.op_type(), [""] * 6, ["done"], OPTIMIZERS[name]()._attributes)
-    operator = OPTIMIZERS[name].operator(node, 1)
+    node = Node(OPTIMIZERS[name]._operator.op_type(), [""] * 6, ["done"], OPTIMIZERS[name]()._attributes)
+    operator = OPTIMIZERS[name]._operator(node, 1)
     with session("embedding", optimizer=name) as s:
         s.set_learning_rate(0.05)
         slots = {n: slot for n, slot in s.core.layout.slots.items() if slot.trainable_offset >= 0}

@@ -17,11 +17,13 @@ from trainweb.compiler.passes.attention import fuse_attention
 from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.passes.fuse import fuse_elementwise
 from trainweb.compiler.passes.pooling import mask_maxima
+from trainweb.compiler.passes.rotary import fuse_rotary
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.instructions import Buf, ElementwiseCall, KernelCall
 from trainweb.ir.layout import ARENA, GRADIENTS
 from trainweb.ir.program import Program
+from trainweb.ops.copies import copy_axis
 
 N, WIDTH = 3, 2
 
@@ -143,6 +145,41 @@ def test_gradients_of_attention_are_not_stored_in_what_they_are_made_of(shared: 
 
 
 # Accumulation.
+
+
+def is_rotation(*between: str) -> bool:
+    """Whether one call makes rows y of halves that cos and sin turn; `between` stands before the second half of y."""
+    w = Written()
+    x, y = w.new("x", 1, N, 2 * WIDTH), w.new("y", 1, N, 2 * WIDTH)
+    names = ("x1", "x2", "cos", "sin", "real", "imaginary")
+    x1, x2, cos, sin, real, imaginary = (w.new(name, 1, N, WIDTH) for name in names)
+    w.bufs["half of y"] = y.view((WIDTH,), 0)
+    for name in ("x", "cos", "sin"):
+        w.bufs[name].storage.segment = GRADIENTS
+    for k, half in enumerate((x1, x2)):
+        copy_axis(w.builder, half, x, 2, WIDTH, source_start=k * WIDTH)
+    ins = [x1, x2, cos, sin]
+    w.builder.elementwise([real], ins, lambda e, a, b, c, s: e.sub(e.mul(a, c), e.mul(b, s)))
+    w.builder.elementwise([imaginary], ins, lambda e, a, b, c, s: e.add(e.mul(b, c), e.mul(a, s)))
+    copy_axis(w.builder, y, real, 2, WIDTH, out_start=0)
+    for step in between:
+        what, name = step.split(" ", 1)
+        (w.read if what == "read" else w.fill)(name)
+    copy_axis(w.builder, y, imaginary, 2, WIDTH, out_start=WIDTH)
+    w.outputs = ["y"]
+    program = w.program()
+    fuse_rotary(program, pipelines.context())
+    check_index(program)
+    return any(isinstance(i, calls.Rotary) for i in program)
+
+
+def test_rotations_are_found() -> None:
+    assert is_rotation() and is_rotation("read real")
+
+
+@pytest.mark.parametrize("between", ["read half of y", "fill half of y", "fill cos", "fill x"])
+def test_rows_that_others_see_or_change_before_they_are_complete_stay(between: str) -> None:
+    assert not is_rotation(between)
 
 
 def accumulated(*between: str, output: bool = False, twice: bool = False) -> bool:

@@ -129,6 +129,13 @@ def test_files_may_start_with_a_byte_order_mark(folder: Path) -> None:
         assert text_of(session) == (EXPECTED["tokens"], EXPECTED["text"])
 
 
+def test_the_settings_for_generation_go_before_the_models(folder: Path) -> None:
+    """A model may end a text by one token, and a chat by another."""
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": 3, "max_new_tokens": 5}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 7}))
+    assert Pretrained(folder, None).generation() == {"stop": [7], "max_tokens": 5}
+
+
 def with_weights(folder: Path) -> onnx.ModelProto:
     """The graph with the weights of the folder."""
     found = read_safetensors((folder / "model.safetensors").read_bytes())

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.golden.quantized.words import OWN_CASES, by_trainweb
 
 import trainweb
 from trainweb.cli import main
@@ -49,6 +50,11 @@ def test_adapters_have_the_names_of_the_modules(case: str) -> None:
     adapted = inject(RECORDED / f"{case}.onnx", rank=2)
     assert adapted.config.targets == ("q_proj", "v_proj")
     assert inject(RECORDED / f"{case}.onnx", ["embed"], rank=2).config.targets == ("embed",)
+
+
+@pytest.mark.parametrize("case", OWN_CASES)
+def test_the_recorded_files_of_trainweb_are_what_it_writes(case: str) -> None:
+    assert by_trainweb(case) == onnx.load(RECORDED / f"{case}.onnx")
 
 
 def network(*, turned: bool, gemm: bool, width: int = 100) -> tuple[onnx.ModelProto, np.ndarray]:
@@ -119,6 +125,26 @@ def test_the_last_product_is_quantized_if_asked_for() -> None:
         node.op_type for node in onnx.ModelProto.FromString(trainweb.quantize(model, only_frozen=False)).graph.node
     ]
     assert kinds == ["MatMulNBits", "MatMulNBits"]
+
+
+def test_a_weight_that_is_read_in_two_orders_stays() -> None:
+    """Its rows are read by one product, and its columns by the other: a square one has the right shape for both."""
+    w, v, h = (np.random.default_rng(k).standard_normal((64, 64)).astype(np.float32) for k in range(3))
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Gemm", ["a", "w"], ["b"], transB=1),
+        helper.make_node("MatMul", ["b", "v"], ["c"]),
+        helper.make_node("MatMul", ["c", "h"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 64]) for n in "xy"]
+    weights = [numpy_helper.from_array(array, name) for name, array in (("w", w), ("v", v), ("h", h))]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    data = trainweb.quantize(model, 8)
+    assert {"w", "h"} <= {t.name for t in onnx.ModelProto.FromString(data).graph.initializer}
+    x = np.random.default_rng(3).standard_normal((3, 64)).astype(np.float32)
+    expected = x.astype(np.float64) @ w @ w.T @ v @ h
+    np.testing.assert_allclose(results(data, x=x), expected, atol=0.02 * abs(expected).max())
 
 
 def test_what_cannot_be_quantized_is_told() -> None:

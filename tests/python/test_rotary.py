@@ -142,6 +142,13 @@ def test_what_others_read_on_the_way_is_still_made() -> None:
     same_without(graph, feeds)
 
 
+def test_rows_that_are_wanted_before_and_after_a_transposition_are_both_there() -> None:
+    turned_rows = Node("Transpose", ["y"], ["z"], {"perm": [0, 2, 1, 3]})
+    graph, feeds = graph_of([*ROTATED, turned_rows], "y", "z")
+    assert kernels(graph, feeds).count("rotary_f32") == 1
+    same_without(graph, feeds)
+
+
 def test_part_of_a_row_is_turned_where_it_lies() -> None:
     """As Phi does it: the rest of each row stays as it is."""
     head = [

@@ -6,7 +6,6 @@ import inspect
 import re
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -20,9 +19,8 @@ from trainweb.artifacts import build_artifacts, generate_artifacts
 from trainweb.data import Dataset
 from trainweb.errors import FeedError, ModelError, SessionError
 from trainweb.fit.options import FIT, FitOptions
-from trainweb.fit.rows import RowBatches
 
-from .sessions import batch_norm_net
+from .sessions import batch_norm_net, before_updates
 
 
 def rows(n: int = 75, seed: int = 0) -> dict[str, np.ndarray]:
@@ -276,9 +274,8 @@ def test_wrong_predictions(data: Any, options: dict[str, Any], error: type[Excep
 def rates(**options: Any) -> list[float]:
     """The rate of each optimizer step of a fit of 20 rows in batches of 4, and the last of the session."""
     found: list[float] = []
-    with opened() as s, patch.object(RowBatches, "serves", return_value=False):
-        step = s.core.optimizer_step
-        s.core.optimizer_step = lambda: (found.append(s.get_learning_rate()), step())  # type: ignore[method-assign, assignment]
+    with opened() as s:
+        before_updates(s, lambda _: found.append(s.get_learning_rate()))
         s.fit(rows(20), batch_size=4, progress=False, **options)
         return [*found, s.get_learning_rate()]
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from trainweb.fit import History, Run, Trainer
 from trainweb.fit import rows as rows_module
 from trainweb.fit.trainer import start
 
-from .sessions import error_of, session
+from .sessions import Ended, ends_before, error_of, session
 from .test_fit import rows
 
 SCHEDULE = {"type": "Plateau", "learning_rate": 0.02, "patience": 0, "reduction": 0.5, "threshold": 0.3, "warmup": 3}
@@ -37,10 +36,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class Ended(BaseException):
-    """A process that is killed, as far as one process can tell."""
-
-
 def streamed() -> Dataset:
     return Dataset(lambda: iter(Dataset(rows(20)))).shuffle(6, seed=4).map(dict).batch(4).prefetch(2)
 
@@ -49,17 +44,8 @@ def fitted(
     data: Any, folder: Path, every: int | None, ends_at: int | None, **options: Any
 ) -> tuple[dict[str, Any], History] | None:
     """The results of a fit, or None when it is ended before this many optimizer steps."""
-    with session() as s, patch.object(rows_module.RowBatches, "serves", return_value=False):
-        update, count = s.core.optimizer_step, 0
-
-        def step() -> None:
-            nonlocal count
-            if count == ends_at:
-                raise Ended
-            update()
-            count += 1
-
-        s.core.optimizer_step = step  # type: ignore[method-assign, assignment]
+    with session() as s:
+        ends_before(s, ends_at)
         checkpoint = {"store": folder, "name": "run", "every": every}
         try:
             history = Trainer(s).fit(data, epochs=3, progress=False, checkpoint=checkpoint, **options)

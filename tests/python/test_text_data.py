@@ -71,6 +71,11 @@ TABLE: list[tuple[list[Any], dict[str, Any], dict[str, list[list[int]]]]] = [
         {"length": 2, "mask_prompt": True},
         {"input_ids": [[0, 1], [5, 6]], "labels": [[1, 9], [-100, 7]]},
     ),
+    (  # the tokenizer has put the end there already
+        ["abj", "ab"],
+        {"length": 4, "pack": False},
+        {"input_ids": [[0, 1, 0, 0], [0, 1, 0, 0]], "labels": [[1, 9, -100, -100], [1, 9, -100, -100]]},
+    ),
     (
         [{"text": "abc"}, "d"],
         {"length": 2},

@@ -1,6 +1,6 @@
 /* Choice of the method of a convolution. With few channels in a group direct.c computes it in the plane; otherwise boxed.c
    and weight_gradient.c do, which take any. Winograd's method has separate kernels, since weights that stay are transformed
-   once: operators choose it by its `pays` clause in kernels.def. */
+   once: the pass `select_methods` chooses it by its `pays` clause in kernels.def. */
 #include "boxed.h"
 #include "direct.h"
 #include "weight_gradient.h"

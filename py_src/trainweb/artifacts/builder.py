@@ -566,9 +566,9 @@ def _name_list(names: Sequence[str] | None, argument: str) -> list[str]:
 def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
     """Describe a loss that takes only some of the model's outputs; None if it takes all of them."""
     names = [value.name for value in graph.outputs]
-    if not isinstance(loss, (LossType, str, Mapping)) or len(names) == (made := _made_loss(loss)).n_inputs:
+    if not isinstance(loss, (LossType, str, Mapping)) or len(names) == (made := _made_loss(loss))._n_inputs:
         return None
-    return messages.LOSS_INPUTS.fill(loss=type(made).__name__, n=made.n_inputs, names=", ".join(names))
+    return messages.LOSS_INPUTS.fill(loss=type(made).__name__, n=made._n_inputs, names=", ".join(names))
 
 
 def _made_loss(loss: LossType | str | Mapping[str, Any]) -> losses.Loss:
@@ -579,8 +579,8 @@ def _made_loss(loss: LossType | str | Mapping[str, Any]) -> losses.Loss:
 def _call_loss(loss: LossLike, names: Sequence[str]) -> str:
     if isinstance(loss, (LossType, str, Mapping)):
         loss = _made_loss(loss)
-        if len(names) != loss.n_inputs:
-            raise messages.LOSS_INPUTS(loss=type(loss).__name__, n=loss.n_inputs, names=", ".join(names))
+        if len(names) != loss._n_inputs:
+            raise messages.LOSS_INPUTS(loss=type(loss).__name__, n=loss._n_inputs, names=", ".join(names))
     elif not isinstance(loss, Block):
         raise ModelError(f"Unknown loss provided {loss!r:.80}. Give a LossType or an onnxblock.Block.")
     result = loss(*names)

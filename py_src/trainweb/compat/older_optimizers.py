@@ -27,7 +27,7 @@ OPTIMIZERS: dict[str, tuple[set[str], set[str]]] = {
 class ClippedByWeight(optim.Optimizer):
     """An optimizer whose parameters may differ in how far the joint norm of all gradients is scaled down for them."""
 
-    moments = optim.AdamW.moments
+    _moments = optim.AdamW._moments
     norms: Mapping[str, float] = {}
     """By parameter, the joint norm at most; empty: nothing is clipped. Parameters of a group have the same."""
 
@@ -54,7 +54,7 @@ class ClippedByWeight(optim.Optimizer):
 class Adam(ClippedByWeight, optim.AdamW):
     """AdamOptimizer: weight_decay_mode 0 adds the decay to the step, 1 takes it from the parameter after it."""
 
-    operator = operators.OlderAdamOptimizer
+    _operator = operators.OlderAdamOptimizer
 
     @staticmethod
     def settings_of(attributes: Mapping[str, float]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Lamb(ClippedByWeight):
         For example `ClipGradNorm(1.0)`.
     """
 
-    operator = operators.LambOptimizer
+    _operator = operators.LambOptimizer
 
     @checked
     def __init__(

@@ -239,7 +239,7 @@ class NativeTrainingSession(SessionBase):
     _session: Session | None = None
 
     def __init__(self, sess_options: SessionOptions | Mapping[str, Any] | None = None) -> None:
-        super().__init__(None, SessionOptions.of(sess_options))
+        super().__init__(None, SessionOptions._of(sess_options))
 
     def load_model(
         self, path: Any, parameters: TrainingParameters, providers: Any = None, provider_options: Any = None
@@ -292,7 +292,7 @@ class NativeTrainingSession(SessionBase):
         check_providers(providers, provider_options)
         instance_of(TrainingParameters, "parameters", parameters).check()
         self._source, self._parameters = model, parameters
-        base = read_model(model, limits=self._options.core_settings()["limits"])
+        base = read_model(model, limits=self._options._core_settings()["limits"])
         inputs = [v.name for v in base.inputs]
         if parameters.training_optimizer_name and parameters.lr_params_feed_name in ("", *inputs):
             raise ModelError(
@@ -476,8 +476,8 @@ class NativeTrainingSession(SessionBase):
         run_options : dict or RunOptions, optional
             ``tag``, ``log_severity_level``, ``terminate``.
         """
-        session, options = self._opened, RunOptions.of(run_options)
-        options.refuse_ema()
+        session, options = self._opened, RunOptions._of(run_options)
+        options._refuse_ema()
         feeds = {name: as_array(value) for name, value in input_feed.items()}
         rate = self._take_rate(feeds)
         names = texts("output_names", output_names) if output_names else [v.name for v in self.get_outputs()]

@@ -1,4 +1,4 @@
-"""Predictions and values of a session on data; in a page `web/src/page/predict.ts` and `web/src/page/evaluate.ts`."""
+"""Predictions and values of a session on data; in a page `web/src/page/predict.ts`."""
 
 from __future__ import annotations
 

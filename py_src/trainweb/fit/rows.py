@@ -1,4 +1,4 @@
-"""Batches of arrays, several of which the kernels run at once; in a page `web/src/worker/fit/fast-steps.ts`."""
+"""Batches of arrays, several of which the kernels run at once; in a page `web/src/worker/fit/rows.ts`."""
 
 from __future__ import annotations
 

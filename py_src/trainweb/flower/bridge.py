@@ -10,19 +10,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainweb.flower import frames
-from trainweb.flower.frames import Arrays, BadMessageError, Shapes
+from trainweb.flower.frames import KINDS, Arrays, BadMessageError, Shapes, Task
 
 if TYPE_CHECKING:
     from websockets.sync.server import Server, ServerConnection
 
+    from trainweb.flower.superlink import Node
+
 log = logging.getLogger("trainweb.flower")
 
-KINDS = ("train", "evaluate")
 GOING_AWAY, REFUSED, TOO_MANY, FAILED = 1001, 1008, 1013, 1011
 """Why a connection is closed: https://www.rfc-editor.org/rfc/rfc6455#section-7.4.1"""
 MAX_REASON = 120
@@ -37,45 +38,8 @@ COUNT = "num-examples"
 """The metric that Flower weighs by."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """A node's task.
-
-    Attributes
-    ----------
-    id : str
-        Its name; the answer bears it.
-    kind : str
-        "train" or "evaluate"; a fleet may ask for more, which is refused.
-    config : mapping
-        Numbers, strings and truth values, and lists of them.
-    arrays : mapping of str to ndarray
-        The common parameters.
-    """
-
-    id: str
-    kind: str
-    config: Mapping[str, Any]
-    arrays: Arrays
-
-
 class TaskError(Exception):
     """Nothing comes of a task, and the page may have the next one."""
-
-
-class Fleet(Protocol):
-    """A node's connection to who gives tasks."""
-
-    node: str
-
-    def receive(self) -> Task | None:
-        """The next task; None: there is none now."""
-
-    def reply(self, task: Task, arrays: Arrays, metrics: Mapping[str, float | int]) -> None:
-        """Send what came of a task."""
-
-    def fail(self, task: Task, reason: str) -> None:
-        """Say that nothing came of it."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +75,7 @@ class Bridge:
         Limits of pages.
     """
 
-    def __init__(self, connect: Callable[[], AbstractContextManager[Fleet]], limits: Limits) -> None:
+    def __init__(self, connect: Callable[[], AbstractContextManager[Node]], limits: Limits) -> None:
         self.connect, self.limits = connect, limits
         self._free = threading.BoundedSemaphore(limits.pages)
         self._pages: set[ServerConnection] = set()
@@ -188,7 +152,7 @@ class Bridge:
             raise BadMessageError("a page without parameters")
         return shapes
 
-    def _next(self, page: ServerConnection, fleet: Fleet, shapes: Shapes) -> None:
+    def _next(self, page: ServerConnection, fleet: Node, shapes: Shapes) -> None:
         task = fleet.receive()
         if task is None:
             try:
@@ -212,7 +176,7 @@ class Bridge:
             return f"these are not the parameters of the page's model: {fault}"
         return None
 
-    def _run(self, page: ServerConnection, fleet: Fleet, task: Task, shapes: Shapes) -> None:
+    def _run(self, page: ServerConnection, fleet: Node, task: Task, shapes: Shapes) -> None:
         """Have a page do a task; every outcome is sent to the fleet."""
         from websockets.exceptions import ConnectionClosed
 

@@ -10,6 +10,7 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,30 @@ MAX_NUMBERS = 2**53
 
 Shapes = dict[str, tuple[int, ...]]
 Arrays = dict[str, np.ndarray]
+KINDS = ("train", "evaluate")
+"""Of tasks, that a page can do."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A node's task.
+
+    Attributes
+    ----------
+    id : str
+        Its name; the answer bears it.
+    kind : str
+        "train" or "evaluate"; a fleet may ask for more, which is refused.
+    config : mapping
+        Numbers, strings and truth values, and lists of them.
+    arrays : mapping of str to ndarray
+        The common parameters.
+    """
+
+    id: str
+    kind: str
+    config: Mapping[str, Any]
+    arrays: Arrays
 
 
 class BadMessageError(Exception):

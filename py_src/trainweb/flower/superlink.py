@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.flower.bridge import KINDS, Task
-from trainweb.flower.frames import Arrays
+from trainweb.flower.frames import KINDS, Arrays, Task
 
 RETRY_SECONDS = 30.0
 """For how long a call is tried again before the page's connection ends."""

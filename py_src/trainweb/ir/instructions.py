@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -55,6 +55,11 @@ class Buf:
         """The same bytes under another shape, from `shift` elements on."""
         start = self.shift + shift * ITEM_SIZE[self.dtype]
         return Buf(self.storage, self.dtype, tuple(shape), self.value if not shift else None, start, self.name)
+
+    def among(self, places: Mapping[Storage, Storage]) -> Buf:
+        """The tensor where `places` has its storage, if it has."""
+        storage = places.get(self.storage)
+        return self if storage is None else Buf(storage, self.dtype, self.shape, self.value, self.shift, self.name)
 
     @property
     def is_given(self) -> bool:

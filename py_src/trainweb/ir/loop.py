@@ -87,12 +87,7 @@ class LoopCall(KernelCall):
         """Return the instructions, with nested loops written out, once the workspace has its place."""
         start = (self.workspace.storage.offset or 0) + self.workspace.shift
         moved = {s: Storage(ARENA, s.nbytes, start + (s.offset or 0)) for s in self.inner if s.segment == ARENA}
-
-        def place(b: Buf) -> Buf:
-            s = moved.get(b.storage)
-            return b if s is None else Buf(s, b.dtype, b.shape, b.value, b.shift, b.name)
-
-        return written_out([i.moved(place, i.node) for i in self.body])
+        return written_out([i.moved(lambda b: b.among(moved), i.node) for i in self.body])
 
 
 def written_out(instructions: Sequence[Instruction]) -> list[Instruction]:

@@ -16,8 +16,7 @@ from trainweb.generation.past import refuse_integers, without_past
 from trainweb.lora.adapted import AdaptedModel, Source
 from trainweb.lora.adapter import Adapter
 from trainweb.lora.config import ALL_LINEAR, INITS, MERGE, LoraConfig, chosen, listed, shown
-from trainweb.lora.inject import add_adapter, check_layer, start_values
-from trainweb.lora.kinds import LINEAR, Layer
+from trainweb.lora.kinds import LINEAR, Layer, add_adapter, check_layer, start_values
 from trainweb.lora.layers import default_targets, find_layers, is_stored_by_columns
 from trainweb.lora.merge import column_norms, merged_weights
 from trainweb.lora.tied import lies_in, tied_layers, untied

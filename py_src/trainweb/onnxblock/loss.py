@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from trainweb._names import Hiding, public_names
+from trainweb._names import public_names
 from trainweb.errors import ModelError
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import Value
@@ -71,10 +71,10 @@ def _flat_rows(scores: str, labels: str, axis: int, rank: int) -> list[str]:
     return [rows, Block().add_node("Reshape", [labels, flat])]
 
 
-class Loss(Block, metaclass=Hiding, hidden=("n_inputs", "settings")):
+class Loss(Block):
     """A loss that is known by its name. Its settings are the arguments of `__init__`: see `trainweb.settings`."""
 
-    n_inputs: ClassVar[int] = 1
+    _n_inputs: ClassVar[int] = 1
     """Number of the model's outputs that it takes."""
 
 
@@ -430,7 +430,7 @@ def _distance(a: str, b: str) -> str:
 class _OfPairs(Loss):
     """A loss of two vectors for each sample, and a label that says whether they belong together."""
 
-    n_inputs = 2
+    _n_inputs = 2
 
     def _is(self, x: str, label: int) -> str:
         """1.0 where the labels of vectors like `x` are `label`, else 0.0."""
@@ -509,7 +509,7 @@ class TripletMarginLoss(Loss):
         How the samples are combined.
     """
 
-    n_inputs = 3
+    _n_inputs = 3
 
     @checked
     def __init__(self, margin: Positive = 1.0, reduction: Reduction = "mean") -> None:

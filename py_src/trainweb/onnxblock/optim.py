@@ -9,7 +9,7 @@ from inspect import Parameter, Signature, get_annotations
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 from trainweb import messages
-from trainweb._names import Hiding, public_names
+from trainweb._names import public_names
 from trainweb.errors import ModelError
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.graph import Value
@@ -94,11 +94,7 @@ class Group:
     learning_rate_factor: float
 
 
-class Optimizer(
-    ForwardBlock,
-    metaclass=Hiding,
-    hidden=("add_update", "fields", "flag", "moments", "operator", "rule", "settings"),
-):
+class Optimizer(ForwardBlock):
     """An optimizer model with the inputs that sessions feed. A subclass is one optimizer.
 
     An optimizer is its name, its operator with the kernel, its moments and the arguments of `__init__`. The arguments
@@ -112,30 +108,30 @@ class Optimizer(
         Attributes of the operator.
     """
 
-    operator: type[operators.Optimizer]
-    moments: tuple[str, ...]
+    _operator: type[operators.Optimizer]
+    _moments: tuple[str, ...]
     """Inputs of the model for moments that the operator keeps, in the order of `ops.optim.MOMENTS`."""
-    flag: ClassVar[str]
+    _flag: ClassVar[str]
     """Part of the name of the output that says whether the parameters were updated."""
-    settings: Mapping[str, Any]
+    _settings: Mapping[str, Any]
     """The arguments that were given."""
 
     def __init_subclass__(cls) -> None:
-        cls.moments = cls.__dict__.get("moments") or tuple(
-            m.input for m in (*operators.MOMENTS, operators.AVERAGES) if m.input in cls.operator.inputs
+        cls._moments = cls.__dict__.get("_moments") or tuple(
+            m.input for m in (*operators.MOMENTS, operators.AVERAGES) if m.input in cls._operator.inputs
         )
-        cls.flag = cls.__dict__.get("flag") or f"{cls.__name__.lower()}.updated_flag"
+        cls._flag = cls.__dict__.get("_flag") or f"{cls.__name__.lower()}.updated_flag"
 
     def __init__(self, clip_grad: Block | None = None, **attributes: Any) -> None:
         super().__init__()
         self._clips = [] if clip_grad is None else [clip_grad]
-        self._attributes = {n: _attribute_value(self.operator.attrs[n], v) for n, v in attributes.items()}
+        self._attributes = {n: _attribute_value(self._operator.attrs[n], v) for n, v in attributes.items()}
         self._groups: list[Group] = []
         self._decays_vectors = True
         self._average: ExponentialMovingAverage | None = None
 
     @classmethod
-    def fields(cls) -> Mapping[str, Field]:
+    def _fields(cls) -> Mapping[str, Field]:
         """The settings that it has."""
         return fields_of(cls)
 
@@ -182,9 +178,9 @@ class Optimizer(
         """
         for name, field in fields_of(Optimizer.group).items():
             field.check(name, {"parameters": parameters, "learning_rate_factor": learning_rate_factor}[name])
-        settings = own_names(type(self).__name__, settings, self.fields())
-        other = type(self)(**(dict(self.settings) | settings))
-        if (other.operator, other.moments) != (self.operator, self.moments):
+        settings = own_names(type(self).__name__, settings, self._fields())
+        other = type(self)(**(dict(self._settings) | settings))
+        if (other._operator, other._moments) != (self._operator, self._moments):
             raise ModelError(
                 f"A group with {settings} keeps other moments than the rest: {type(self).__name__} must be alike."
             )
@@ -199,8 +195,8 @@ class Optimizer(
         ModelError
             The optimizer has no weight decay.
         """
-        if "weight_decay" not in self.fields():
-            raise messages.NO_DECAY(what=type(self).__name__, names=", ".join(self.fields()))
+        if "weight_decay" not in self._fields():
+            raise messages.NO_DECAY(what=type(self).__name__, names=", ".join(self._fields()))
         self._decays_vectors = False
         return self
 
@@ -217,7 +213,7 @@ class Optimizer(
         accessor = context.current()
         accessor.add_input(Value("learning_rate", "float32", (1,)))
         accessor.add_input(Value("step", "int64", (1,)))
-        for name in (operators.PARAMS, operators.GRADS, *self.moments):
+        for name in (operators.PARAMS, operators.GRADS, *self._moments):
             accessor.add_input(SequenceValue(name, "float32"))
         gradients = operators.GRADS
         for clip in self._clips:
@@ -249,7 +245,7 @@ class Optimizer(
         for (g, is_exempt), indices in sorted(members.items()):
             group = groups[g]
             if is_exempt and group.optimizer._attributes["weight_decay"]:
-                without = type(self)(**(dict(group.optimizer.settings) | {"weight_decay": 0.0}))
+                without = type(self)(**(dict(group.optimizer._settings) | {"weight_decay": 0.0}))
                 group = Group(group.parameters, without, group.learning_rate_factor)
             parts.append((group, indices))
         if not parts or (len(parts) == 1 and parts[0][0] is rest):
@@ -270,27 +266,27 @@ class Optimizer(
 
     def _add_part(self, group: Group, indices: list[int] | None, gradients: str) -> str:
         """Add what updates these parameters; the name of its flag."""
-        names = {name: name for name in (*operators.SCALARS, operators.PARAMS, *self.moments)}
+        names = {name: name for name in (*operators.SCALARS, operators.PARAMS, *self._moments)}
         names[operators.GRADS] = gradients
         if indices is not None:
             operator = operators.Subsequence
-            for name in (operators.PARAMS, operators.GRADS, *self.moments):
+            for name in (operators.PARAMS, operators.GRADS, *self._moments):
                 output = generate_name(f"group_{name}")
                 add_node(operator.op_type(), [names[name]], [output], domain=operator.domain, indices=indices)
                 names[name] = output
         if group.learning_rate_factor != 1:
             factor = add_initializer_of("float32", "learning_rate_factor", [group.learning_rate_factor])
             names["learning_rate"] = self.add_node("Mul", ["learning_rate", factor])
-        return group.optimizer.add_update([names[n] for n in self._operator_inputs()])
+        return group.optimizer._add_update([names[n] for n in self._operator_inputs()])
 
     def _operator_inputs(self) -> list[str]:
         """Return the inputs of the operator, with only the kept moments."""
         moments = {m.input for m in (*operators.MOMENTS, operators.AVERAGES)}
-        return [n for n in self.operator.inputs if n not in moments or n in self.moments]
+        return [n for n in self._operator.inputs if n not in moments or n in self._moments]
 
-    def add_update(self, inputs: Sequence[str]) -> str:
+    def _add_update(self, inputs: Sequence[str]) -> str:
         """Add only the operator, with `inputs` in the place of its inputs in an optimizer model."""
-        output, operator = generate_name(self.flag), self.operator
+        output, operator = generate_name(self._flag), self._operator
         add_node(operator.op_type(), list(inputs), [output], domain=operator.domain, **self._attributes)
         return output
 
@@ -379,7 +375,7 @@ class AdamW(Optimizer):
         torch.optim.AdamW, which puts eps after the bias correction and decays before the update.
     """
 
-    operator = operators.AdamWOptimizer
+    _operator = operators.AdamWOptimizer
 
     @checked
     def __init__(
@@ -421,9 +417,9 @@ class SGD(Optimizer):
         Nesterov's momentum: the step uses the gradient plus momentum times the velocity.
     """
 
-    operator: type[operators.Optimizer] = operators.SGDOptimizerV2
-    moments = ("first_order_moments",)  # which ONNX Runtime's model has, too, though nothing reads them
-    flag = "update_completed"
+    _operator: type[operators.Optimizer] = operators.SGDOptimizerV2
+    _moments = ("first_order_moments",)  # which ONNX Runtime's model has, too, though nothing reads them
+    _flag = "update_completed"
 
     @checked
     def __init__(
@@ -439,7 +435,7 @@ class SGD(Optimizer):
         if momentum or weight_decay or dampening or nesterov:
             if nesterov and (not momentum or dampening):
                 raise ModelError("nesterov needs a momentum and no dampening.")
-            self.operator = rules.Momentum
+            self._operator = rules.Momentum
             attributes = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
             attributes["weight_decay"] = weight_decay
         super().__init__(clip_grad, **attributes)
@@ -463,7 +459,7 @@ class Lamb(Optimizer):
         For example `ClipGradNorm(1.0)`.
     """
 
-    operator = operators.LambOptimizer
+    _operator = operators.LambOptimizer
 
     @checked
     def __init__(
@@ -502,7 +498,7 @@ class Adafactor(Optimizer):
         For example `ClipGradNorm(1.0)`.
     """
 
-    operator = matrices.AdafactorOptimizer
+    _operator = matrices.AdafactorOptimizer
 
     @checked
     def __init__(
@@ -549,7 +545,7 @@ class Muon(Optimizer):
         For example `ClipGradNorm(1.0)`.
     """
 
-    operator = matrices.MuonOptimizer
+    _operator = matrices.MuonOptimizer
 
     @checked
     def __init__(
@@ -589,7 +585,7 @@ def _init_of(rule: type[rules.Rule]) -> Callable[..., None]:
         bound.apply_defaults()
         _, *settings, clip_grad = bound.arguments.items()
         kept = rule.kept_with(dict(settings))
-        self.moments = (*self.moments[: len(kept)], *[operators.AVERAGES.input] * rule.averages)
+        self._moments = (*self._moments[: len(kept)], *[operators.AVERAGES.input] * rule.averages)
         Optimizer.__init__(self, clip_grad[1], **dict(settings))
 
     keyword = Parameter.POSITIONAL_OR_KEYWORD
@@ -609,8 +605,8 @@ def _init_of(rule: type[rules.Rule]) -> Callable[..., None]:
 def _optimizer_of(rule: type[rules.Rule]) -> Any:
     """The class that users name for a rule."""
     doc = f"{inspect.cleandoc(rule.__doc__ or '')}\n{CLIP_GRAD}"
-    members = {"__module__": __name__, "__doc__": doc, "operator": rule, "__init__": _init_of(rule)}
-    return Hiding(rule.__name__, (Optimizer,), members)
+    members = {"__module__": __name__, "__doc__": doc, "_operator": rule, "__init__": _init_of(rule)}
+    return type(rule.__name__, (Optimizer,), members)
 
 
 OPTIMIZERS |= {name: _optimizer_of(rule) for name, rule in rules.RULES.items()}
@@ -655,7 +651,7 @@ class AdamWOptimizer(_Update):
         params, gradients, first_moments, second_moments : str
             Names of sequences of tensors of the same shapes.
         """
-        return self._model.add_update([learning_rate, step, params, gradients, first_moments, second_moments])
+        return self._model._add_update([learning_rate, step, params, gradients, first_moments, second_moments])
 
 
 class SGDOptimizer(_Update):
@@ -674,7 +670,7 @@ class SGDOptimizer(_Update):
         params, gradients : str
             Names of sequences of tensors of the same shapes.
         """
-        return self._model.add_update([learning_rate, params, gradients])
+        return self._model._add_update([learning_rate, params, gradients])
 
 
 def __dir__() -> list[str]:

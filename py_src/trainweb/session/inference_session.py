@@ -56,12 +56,12 @@ class InferenceSession(SessionBase):
         external_data: dict[str, bytes] | None = None,
         integrity: str | None = None,
     ) -> None:
-        super().__init__(path_or_bytes, SessionOptions.of(sess_options))
-        if self._options.checks_numerics:
+        super().__init__(path_or_bytes, SessionOptions._of(sess_options))
+        if self._options._checks_numerics:
             raise UnsupportedError("debug.check_numerics is for steps of a TrainingSession; eval steps are checked.")
         check_providers(providers, provider_options)
         free_abandoned()
-        settings = self._options.core_settings()
+        settings = self._options._core_settings()
         graph = read_model(path_or_bytes, external_data=external_data, limits=settings["limits"], integrity=integrity)
         fix_dimensions([graph], self._options.free_dimension_overrides)
         self._values = {v.name: v for v in graph.outputs if isinstance(v, Value)}
@@ -71,7 +71,7 @@ class InferenceSession(SessionBase):
         self._start_profiling(lambda trace: observe(self._core.host, trace))
 
     def _open(self) -> None:
-        self._core = InferenceCore(self._graph, **self._options.core_settings())
+        self._core = InferenceCore(self._graph, **self._options._core_settings())
         weakref.finalize(self, abandon, self._core.host.release).atexit = False
 
     def _open_again(self) -> None:
@@ -111,16 +111,16 @@ class InferenceSession(SessionBase):
         SessionError
             ``terminate`` is set in the run options.
         """
-        options = RunOptions.of(run_options)
-        options.refuse_ema()
+        options = RunOptions._of(run_options)
+        options._refuse_ema()
         inputs = self._core.inputs
         feeds = {n: as_array(v) for n, v in check_feeds(input_feed).items()}
         converted = {n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v) for n, v in feeds.items()}
         names = texts("output_names", output_names) if output_names else self._core.outputs
-        with options.noted():
-            options.check_terminate()
+        with options._noted():
+            options._check_terminate()
             start = perf_counter()
-            results = self._core.run(converted, names, options.stop)
+            results = self._core.run(converted, names, options._stop)
             self._log(VERBOSE, options, f"run: {1e3 * (perf_counter() - start):.3f} ms")
             return [to_numpy(results[n]) for n in names]
 

@@ -90,15 +90,15 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         if checkpoint is not None and not isinstance(checkpoint, CheckpointState):
             state = CheckpointState.load_checkpoint(checkpoint)
         train_model = only_one(("train_model", train_model), ("training_model", training_model))
-        checked = SessionOptions.of(options)
+        checked = SessionOptions._of(options)
         if checked.enable_profiling:
             raise UnsupportedError("enable_profiling is not supported by this class: call session.profile(feeds).")
-        settings = checked.core_settings()
+        settings = checked._core_settings()
         files = (train_model, eval_model, optimizer_model)
         graphs = read_models(*files, settings["limits"], checked.integrity, tells_which=True)
         fix_dimensions(graphs, checked.free_dimension_overrides)
         self._core: SessionCore | None = SessionCore(
-            state, *graphs, check_numerics=checked.checks_numerics, log=Log(checked), **settings
+            state, *graphs, check_numerics=checked._checks_numerics, log=Log(checked), **settings
         )
 
     def __repr__(self) -> str:
@@ -190,7 +190,7 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         options : dict or RunOptions, optional
             ``tag``, ``log_severity_level``, ``terminate``.
         """
-        self.core.optimizer_step(RunOptions.of(options))
+        self.core.optimizer_step(RunOptions._of(options))
 
     def federated(self, **options: Any) -> FederatedClient:
         """Return a client of federated learning, which trains locally and returns its update.

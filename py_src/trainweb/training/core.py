@@ -155,7 +155,7 @@ class SessionCore:
         if check_numerics:
             from trainweb.training.debug.numerics import NumericsCheck  # not on the way of a page's first step
 
-            self.numerics = NumericsCheck(self)
+            self.numerics = NumericsCheck(self.models, self.host, self.inspected_plan)
         _live.add(self)
         self._end = weakref.finalize(self, abandon, partial(_release, state, self.parameters, self.host))
         self._end.atexit = False
@@ -316,18 +316,18 @@ class SessionCore:
         """
         base = kind.base
         if base == "train":
-            options.refuse_ema()
-        with self.engine.lock, options.noted(), self.averaged(on=options.ema):
+            options._refuse_ema()
+        with self.engine.lock, options._noted(), self.averaged(on=options.ema):
             self.check_step(base)
             wanted = self._fetches(kind, fetches)
             loaded = self.plan(kind, self.models.signature(kind, feeds), options)
             self._check_targets(loaded, targets or {})
-            options.check_terminate()
+            options._check_terminate()
             start = perf_counter()
 
             def run() -> dict[str, Tensor]:
                 self.host.write_feeds(loaded, feeds)
-                self.host.run(loaded, options.stop)
+                self.host.run(loaded, options._stop)
                 if base == "train":
                     self.host.write_state(STATE_LAZY_RESET, 0)
                 return self.host.read_outputs(loaded, wanted)
@@ -376,12 +376,12 @@ class SessionCore:
 
     def optimizer_step(self, options: RunOptions = NO_OPTIONS) -> None:
         """Update the parameters with the accumulated gradients."""
-        options.refuse_ema()
-        with self.engine.lock, options.noted():
+        options._refuse_ema()
+        with self.engine.lock, options._noted():
             loaded = self.optimizer_plan()
-            options.check_terminate()
+            options._check_terminate()
             start = perf_counter()
-            run = partial(self.host.run, loaded, options.stop)
+            run = partial(self.host.run, loaded, options._stop)
             run() if self.numerics is None else self.numerics.optimizer_step(run)
             self.log(VERBOSE, options, f"optimizer step: {1e3 * (perf_counter() - start):.3f} ms")
 
@@ -516,7 +516,14 @@ class SessionCore:
     def dead_units(self, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]:
         from trainweb.training.debug.units import dead_units  # not on the way of a page's first step
 
-        return dead_units(self, batches)
+        if not batches:
+            raise messages.NO_BATCHES()
+        self.check_step("eval")
+
+        def plan(feeds: Mapping[str, Tensor]) -> LoadedPlan:
+            return self.inspected_plan(EVAL, self.models.signature(EVAL, feeds), overwrite=True)
+
+        return dead_units(self.host, plan, batches)
 
     # Properties and files.
 

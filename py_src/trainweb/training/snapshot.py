@@ -28,7 +28,7 @@ from trainweb.training.contents import (
 from trainweb.training.parameters import Shape
 
 if TYPE_CHECKING:
-    from trainweb.training.parts import SessionParts
+    from trainweb.training.core import SessionCore
 
 ITEM = 4
 FORMAT = "trainweb-session-1"
@@ -52,7 +52,7 @@ def open_snapshot(data: bytes) -> TensorFile:
     return found
 
 
-def take_snapshot(core: SessionParts) -> TensorFile:
+def take_snapshot(core: SessionCore) -> TensorFile:
     """Return the contents of a session. Gradients are included unless the next train step overwrites them."""
     core._check()
     if core.parameters.is_nominal:
@@ -69,14 +69,14 @@ def take_snapshot(core: SessionParts) -> TensorFile:
     return TensorFile(tensors, metadata | {"optimizer": core.layout.optimizer})
 
 
-def places(core: SessionParts) -> str:
+def places(core: SessionCore) -> str:
     """Names, shapes, places and types of the parameters: a session takes back what has the same."""
     slots = core.layout.slots.values()
     listed = [[s.name, list(s.shape), s.offset, s.trainable_offset, s.dtype] for s in slots]
     return json.dumps(listed, separators=(",", ":"), ensure_ascii=False)
 
 
-def restore_snapshot(core: SessionParts, snapshot: TensorFile) -> None:
+def restore_snapshot(core: SessionCore, snapshot: TensorFile) -> None:
     """Go on from a snapshot.
 
     Raises
@@ -87,7 +87,7 @@ def restore_snapshot(core: SessionParts, snapshot: TensorFile) -> None:
     go_on(core, read_snapshot(core, snapshot))
 
 
-def read_snapshot(core: SessionParts, snapshot: TensorFile) -> SessionContents:
+def read_snapshot(core: SessionCore, snapshot: TensorFile) -> SessionContents:
     """Check everything that a session takes of a snapshot.
 
     Parameters, gradients and moments may be NaN or infinity, as in the session that was saved.
@@ -129,7 +129,7 @@ def read_snapshot(core: SessionParts, snapshot: TensorFile) -> SessionContents:
     return contents
 
 
-def go_on(core: SessionParts, contents: SessionContents) -> None:
+def go_on(core: SessionCore, contents: SessionContents) -> None:
     """Continue a session from contents with the session's layout."""
     write_contents(core.host, core.layout, contents)
     core.parameters.is_nominal = False

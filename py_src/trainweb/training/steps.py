@@ -26,7 +26,7 @@ def run_step(
     options: RunOptions | Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
     """Run a step; see `SessionCore.step`. Results are written into the arrays of `fetches`, where it has some."""
-    run = RunOptions.of(options)
+    run = RunOptions._of(options)
     names, targets = check_fetches(fetches)
     types = {n: TensorType(str(t.dtype), t.shape) for n, t in targets.items()}
     results = core.step(kind, as_tensors(core, kind, feeds), names, types, run)

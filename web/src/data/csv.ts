@@ -1,5 +1,6 @@
 /** CSV files as data; trainweb/data/files.py is the same in Python. */
 
+import { dsvFormat } from "d3-dsv";
 import { Tensor } from "onnxruntime-common";
 
 import { sessionError, refuseIf } from "../wire/messages.js";
@@ -97,7 +98,7 @@ export async function readColumns(
       throw sessionError("CSV_FILL", { column, names: taken.join(", ") });
     }
   }
-  return parseRows(linesOf(await textOf(source), delimiter), inputs, fills, keeps);
+  return parseRows(await textOf(source), delimiter, inputs, fills, keeps);
 }
 
 async function textOf(source: CsvSource): Promise<string> {
@@ -160,59 +161,37 @@ interface Input {
 
 type Value = number | bigint | string;
 
-/** A row, and the line that it starts in. */
-interface Line {
-  readonly line: number;
-  /** None: the line is blank. */
-  readonly values: readonly string[];
-}
-
-/** The rows of a text (https://www.rfc-editor.org/rfc/rfc4180, with any end of a line). */
-function* linesOf(source: string, delimiter: string): Generator<Line, void> {
+/**
+ * Give `take` the rows of a text, and the line that each starts in. A blank line has no values.
+ *
+ * The parser reads wrong quotes somehow, and says nothing of places: where each value ends in the text tells both.
+ */
+function eachRow(source: string, delimiter: string, take: (values: readonly string[], line: number) => void): void {
   const text = source.replace(/^\ufeff/, "");
-  const ends = new RegExp(`[\\r\\n\\u${delimiter.charCodeAt(0).toString(16).padStart(4, "0")}]`, "g");
-  let line = 1;
-  for (let at = 0; at < text.length; line++) {
-    const [first, start] = [line, at];
-    const values: string[] = [];
-    for (let isOpen = true; isOpen; at++) {
-      const end = endOf(text, at, ends);
-      if (end === null) {
+  const ends = `${delimiter}\r\n`;
+  let [at, line] = [0, 1];
+  // It parses by the first character alone; its regular expression for writing would be invalid for a sole "-".
+  dsvFormat(`${delimiter}~`).parseRows(text, (values) => {
+    const [start, first] = [at, line];
+    for (const value of values) {
+      const isQuoted = text[at] === '"';
+      at += value.length + (isQuoted ? 2 + count(value, /"/g) : 0);
+      if (isQuoted && (text[at - 1] !== '"' || !ends.includes(text.charAt(at)))) {
         throw sessionError("CSV_QUOTES", { line: first });
       }
-      const value = text[at] === '"' ? text.slice(at + 1, end - 1).replaceAll('""', '"') : text.slice(at, end);
-      values.push(value);
       // Values between quotes may have several lines.
-      line += countLines(value);
-      at = end;
-      isOpen = text[at] === delimiter;
+      line += isQuoted ? count(value, LINE_END) : 0;
+      at++;
     }
-    const isBlank = at === start + 1 && /[\r\n]/.test(text[start] as string);
-    yield { line: first, values: isBlank ? [] : values };
     at += text[at - 1] === "\r" && text[at] === "\n" ? 1 : 0;
-  }
+    line++;
+    take(values.length === 1 && values[0] === "" && text[start] !== '"' ? [] : values, first);
+    return null;
+  });
 }
 
-/** Find the end of the value that begins at `start`; null for quotes that do not end, or not with the value. */
-function endOf(text: string, start: number, ends: RegExp): number | null {
-  let at = start;
-  if (text[start] === '"') {
-    at = text.indexOf('"', start + 1);
-    while (at >= 0 && text[at + 1] === '"') {
-      at = text.indexOf('"', at + 2);
-    }
-    if (at < 0) {
-      return null;
-    }
-    at++;
-  }
-  ends.lastIndex = at;
-  const end = ends.exec(text)?.index ?? text.length;
-  return text[start] === '"' && end !== at ? null : end;
-}
-
-function countLines(text: string): number {
-  return /[\r\n]/.test(text) ? (text.match(LINE_END) as string[]).length : 0;
+function count(text: string, pattern: RegExp): number {
+  return text.match(pattern)?.length ?? 0;
 }
 
 /** The use of missing values: texts that stand for them by column; null to drop their rows. */
@@ -255,26 +234,32 @@ function findPlaces(header: readonly string[], inputs: readonly Input[]): readon
 }
 
 function parseRows(
-  lines: Generator<Line, void>,
+  text: string,
+  delimiter: string,
   inputs: readonly Input[],
   fills: ReadonlyMap<string, string> | null,
   keeps: boolean,
 ): Record<string, Tensor> {
-  const header = lines.next().value?.values ?? [];
-  refuseIf(header.length === 0, "EMPTY_DATASET");
-  const places = findPlaces(header, inputs);
   const values = inputs.map((): Value[] => []);
+  let header: readonly string[] | null = null;
+  let places: readonly (readonly number[])[] = [];
   let rows = 0;
-  for (const { line, values: row } of lines) {
+  eachRow(text, delimiter, (row, line) => {
+    if (header === null) {
+      refuseIf(row.length === 0, "EMPTY_DATASET");
+      header = row;
+      places = findPlaces(header, inputs);
+      return;
+    }
     if (row.length === 0) {
-      continue;
+      return;
     }
     if (row.length !== header.length) {
       throw sessionError("CSV_RAGGED", { line, given: row.length, expected: header.length });
     }
     const texts = places.map((of) => of.map((place) => (row[place] as string).trim()));
     if (fills === null && inputs.some((input, k) => (texts[k] as string[]).some((value) => isMissing(value, input)))) {
-      continue;
+      return;
     }
     inputs.forEach((input, k) => {
       (texts[k] as string[]).forEach((value, i) => {
@@ -283,7 +268,7 @@ function parseRows(
       });
     });
     rows++;
-  }
+  });
   refuseIf(rows === 0, "EMPTY_DATASET");
   const columns = inputs.map(({ name, dtype, wanted, isVector }, k) => {
     // The overloads of Tensor go by type; dtype and values agree by construction.

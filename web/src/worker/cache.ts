@@ -29,7 +29,7 @@ export function filesOf({ args }: Origin, cached: KnownHashes): Files {
   return given.flatMap((file, k) => (file === null ? [] : [[file, cached[k] ?? null] as const]));
 }
 
-/** The name of the bundle for a session made of these; null where nothing can be kept. */
+/** The name of the bundle for a session that a call makes of these; null where nothing can be kept. */
 export function cacheName(fingerprint: number, { call, args }: Origin, files: Files): Promise<string | null> {
   return hashOf([`trainweb ${VERSION}`, String(fingerprint), call, ...args], new Map(files));
 }

@@ -4,7 +4,7 @@ import type { Evaluated, WireBatch, WireEvaluation } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { Feed, Fetch, MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
 import type { PlanMetric } from "./bundle/metrics.js";
-import { MeanLoss } from "./loss-counts.js";
+import type { LossCount } from "./bundle/bundle.js";
 import { fixedRows, partsOf } from "../data/epoch.js";
 import { taken } from "./feeds.js";
 import { fetchesOf, metricsKind, Totals } from "./fit/metrics.js";
@@ -155,5 +155,30 @@ export class Evaluations {
     } catch (error) {
       throw located(error, evaluation.failed, { epoch: 1, batch: evaluation.batches + 1 }, "validation data");
     }
+  }
+}
+
+/** The loss of several batches; trainweb/loss_counts.py is the same, and finds the divisor of a loss. */
+class MeanLoss {
+  readonly #isSum: boolean;
+  #total = 0;
+  #weight = 0;
+
+  constructor({ isSum }: LossCount) {
+    this.#isSum = isSum;
+  }
+
+  /** @param weight - the divisor of the loss; for a sum, the number of rows */
+  add(loss: number, weight: number): void {
+    if (weight !== 0) {
+      // Of no label there is no loss, or one of 0 / 0.
+      this.#total += this.#isSum ? loss : loss * weight;
+      this.#weight += weight;
+    }
+  }
+
+  /** The loss of all rows; NaN where every label is ignored, as PyTorch's. */
+  get value(): number {
+    return this.#weight === 0 ? NaN : this.#total / this.#weight;
   }
 }

@@ -26,7 +26,6 @@ import { copyInto, streamBlob } from "../python/given-files.js";
 import { EngineError, FeedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { BundlePlan, KeptValue, LargeConstant, TensorPlace, SegmentStart } from "./bundle/bundle.js";
-import { nextTask } from "./tasks.js";
 import { disassemble, type KernelDescription } from "./disassembly.js";
 
 /** How the names of words start that say when kept values were made; new, they are zeros. */
@@ -629,4 +628,17 @@ function sameLarge(a: readonly LargeConstant[], b: readonly LargeConstant[]): bo
       return data === other || (data instanceof Uint8Array && other instanceof Uint8Array && sameBytes(data, other));
     })
   );
+}
+
+/** Settle in a new task, which lets the messages in that are there; timers would wait for 4 ms. */
+function nextTask(): Promise<void> {
+  // A channel for each: one that stays open would keep a process alive where workers are its threads (Node).
+  const { port1, port2 } = new MessageChannel();
+  return new Promise((resolve) => {
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(null);
+  });
 }

@@ -166,7 +166,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   /** Set whether the next train step overwrites the gradients. */
-  setLazyReset(overwrites: boolean): void {
+  #setLazyReset(overwrites: boolean): void {
     this.#state.setUint32(4 * STATE_LAZY_RESET, Number(overwrites), true);
   }
 
@@ -186,7 +186,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       return this.#runner.run(kind, true, feeds, fetches, stop);
     }
     return withValue(this.#runner.run(kind, this.overwrites, feeds, fetches, stop), (run) => {
-      this.setLazyReset(false);
+      this.#setLazyReset(false);
       return run;
     });
   }
@@ -206,7 +206,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return numerics.step(step, () =>
       withValue(this.#runner.run(kind, step.overwrite, step.feeds, fetches, stop), (run) => {
         if (kind.base === "train") {
-          this.setLazyReset(false);
+          this.#setLazyReset(false);
         }
         return run;
       }),
@@ -358,7 +358,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   lazyResetGrad(): null {
-    this.setLazyReset(true);
+    this.#setLazyReset(true);
     return null;
   }
 

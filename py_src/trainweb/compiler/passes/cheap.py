@@ -102,15 +102,14 @@ class _Recomputation:
         if work > limit or not self._can_repeat(i, last):
             return None
         for s in self._unsaved(i):
-            makers = self.program.writers(s)
-            more = self._work(makers[0], last, limit - work) if len(makers) == 1 else None
+            more = self._work(self.program.writers(s)[0], last, limit - work)
             if more is None:
                 return None
             work += more
         return work
 
     def _can_repeat(self, i: Instruction, last: Instruction) -> bool:
-        if isinstance(i, KernelCall) and (i.checked or i.UPDATES or i.flops()):
+        if isinstance(i, KernelCall) and (i.checked or i.flops()):
             return False
         program = self.program
         if any(not program.is_temporary(s) or program.writers(s) != (i,) for s in _results(i)):
@@ -132,7 +131,7 @@ class _Recomputation:
         self.program.insert_before(before, maker.moved(self._place, f"{maker.node}, again"))
 
     def _place(self, b: Buf) -> Buf:
-        return Buf(self.places.get(b.storage, b.storage), b.dtype, b.shape, b.value, b.shift, b.name)
+        return b.among(self.places)
 
     def _read_again(self, i: Instruction) -> None:
         """Let `i` read the recomputed values."""

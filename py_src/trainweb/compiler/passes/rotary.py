@@ -96,7 +96,7 @@ class _Rotation:
             return
         low, high = (self._terms(y, start, half, self.last.position + 1) for start in (0, half))
         found = next(self._matches(low, high), None) if low and high else None
-        if found is None or not self._is_own(found):
+        if found is None or not self._is_alone():
             return
         x, target = self._source(found.x), self._target()
         call = Rotary(
@@ -226,11 +226,9 @@ class _Rotation:
             return -1
         return (second.start - first.start) // FLOAT
 
-    def _is_own(self, found: _Found) -> bool:
-        """Return whether nothing sees `y` before it is complete, and the call does not read what it writes."""
+    def _is_alone(self) -> bool:
+        """Return whether nothing sees `y` before it is complete. Its factors lie elsewhere: `last` would write them."""
         s, program = self.y.storage, self.program
-        if any(c.storage is s for c in (found.x, *found.cos, *found.sin)):
-            return False
         others = [w for w in program.writers(s) if w not in self.traced]
         seen = any(r.position <= self.last.position for r in program.readers(s))
         return not others and not seen and self.last in self.traced

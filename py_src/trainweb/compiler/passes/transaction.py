@@ -21,8 +21,7 @@ def write_state_last(program: Program, _: Context) -> None:
     last: dict[Storage, Buf] = {}
 
     def moved(b: Buf) -> Buf:
-        target = copies.get(b.storage)
-        return b if target is None else Buf(target, b.dtype, b.shape, b.value, b.shift, b.name)
+        return b.among(copies)
 
     def whole(storage: Storage) -> Buf:
         return Buf(storage, "uint8", (storage.nbytes,), name=last[storage].name)

@@ -27,11 +27,15 @@ from trainweb.training.parameters import MOMENT_OF
 from trainweb.training.step_kind import StepKind
 
 if TYPE_CHECKING:
+    from trainweb.backend.base import Host
     from trainweb.backend.engine import NumberRange
     from trainweb.backend.plan import InspectedNode, LoadedPlan, TensorPlace
+    from trainweb.ir.shapes import TensorType
     from trainweb.model.graph import Tensor
     from trainweb.training.models import SessionModels
-    from trainweb.training.parts import SessionParts
+
+    InspectedPlan = Callable[[StepKind, Mapping[str, TensorType], bool], LoadedPlan]
+    """Returns the plan of a step that keeps all tensors. The last argument is for a train step that overwrites."""
 
 Result = TypeVar("Result")
 
@@ -272,30 +276,28 @@ class NumericsRules:
 class NumericsCheck(NumericsRules):
     """Runs the steps of a session that checks them."""
 
-    def __init__(self, core: SessionParts) -> None:
-        super().__init__(core.models, core.host)
-        self._core = core
+    def __init__(self, models: SessionModels, host: Host, inspected: InspectedPlan) -> None:
+        super().__init__(models, host)
+        self._host, self._inspected = host, inspected
 
     def step(self, kind: str, feeds: Mapping[str, Tensor], compiled: LoadedPlan, run: Callable[[], Result]) -> Result:
         """Run a "train" or "eval" step by `run`, which runs its plan, unless a tensor of it is at fault."""
-        core = self._core
-        plain = StepKind(kind)
-        types = core.models.signature(plain, feeds)
-        overwrite = kind != "train" or bool(core.host.read_state(STATE_LAZY_RESET))
-        with core.host.undone(COPY_CHECK):
-            loaded = core.inspected_plan(plain, types, overwrite)
-            core.host.write_feeds(loaded, feeds)
-            core.host.run(loaded)
+        host, plain = self._host, StepKind(kind)
+        overwrite = kind != "train" or bool(host.read_state(STATE_LAZY_RESET))
+        with host.undone(COPY_CHECK):
+            loaded = self._inspected(plain, self._models.signature(plain, feeds), overwrite)
+            host.write_feeds(loaded, feeds)
+            host.run(loaded)
             self.check_inspected(kind, loaded, overwrite)
             before = self.bad_results(kind, loaded)
-            core.host.put_back(COPY_CHECK)
+            host.put_back(COPY_CHECK)
             results = run()
             self.check_results(kind, compiled, before)
         return results
 
     def optimizer_step(self, run: Callable[[], None]) -> None:
         """Run an optimizer step, unless it makes a parameter or moment that is not a number."""
-        with self._core.host.undone(COPY_CHECK):
+        with self._host.undone(COPY_CHECK):
             run()
             self.check_optimizer()
 

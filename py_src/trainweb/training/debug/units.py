@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainweb import messages
 from trainweb.ir.layout import COPY_CHECK, STATE
-from trainweb.training.step_kind import EVAL
 
 if TYPE_CHECKING:
-    from trainweb.backend.plan import InspectedNode, Plan
+    from trainweb.backend.base import Host
+    from trainweb.backend.plan import InspectedNode, LoadedPlan, Plan
     from trainweb.model.graph import Tensor
-    from trainweb.training.parts import SessionParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +63,27 @@ def _unit_axis(node: InspectedNode, makers: Mapping[str, InspectedNode]) -> int:
     return 1
 
 
-def dead_units(core: SessionParts, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]:
-    """Run eval steps on some batches, and see which units never fire. Nothing changes."""
+def dead_units(
+    host: Host, plan: Callable[[Mapping[str, Tensor]], LoadedPlan], batches: Sequence[Mapping[str, Tensor]]
+) -> list[DeadUnits]:
+    """Run the plans of eval steps on some batches, and see which units never fire. Nothing changes."""
     import numpy as np  # the core does without
 
-    if not batches:
-        raise messages.NO_BATCHES()
-    core.check_step("eval")
     fired: dict[str, np.ndarray] = {}
     names: dict[str, DeadUnits] = {}
-    core.host.save(COPY_CHECK, 1 << STATE)
+    host.save(COPY_CHECK, 1 << STATE)
     for feeds in batches:
-        loaded = core.inspected_plan(EVAL, core.models.signature(EVAL, feeds), overwrite=True)
-        core.host.write_feeds(loaded, feeds)
-        core.host.run(loaded)
+        loaded = plan(feeds)
+        host.write_feeds(loaded, feeds)
+        host.run(loaded)
         for one in rectified_units(loaded.plan):
-            made = core.host.read_outputs(loaded, [one.tensor])[one.tensor]
+            made = host.read_outputs(loaded, [one.tensor])[one.tensor]
             values = np.moveaxis(np.frombuffer(made.data, "<f4").reshape(made.shape), one.axis, 0)
             fires = (values.reshape(one.units, -1) > 0).any(axis=1)
             names.setdefault(one.tensor, one)
             fired[one.tensor] = np.logical_or(fires, fired.get(one.tensor, False))
-    core.host.put_back(COPY_CHECK)
-    core.host.forget(COPY_CHECK)
+    host.put_back(COPY_CHECK)
+    host.forget(COPY_CHECK)
     return [
         DeadUnits(one.tensor, one.node, one.axis, one.units, np.flatnonzero(~fired[one.tensor]).tolist())
         for one in names.values()

@@ -13,7 +13,6 @@ from enum import IntEnum
 from typing import Any, ClassVar, Self
 
 from trainweb import messages
-from trainweb._names import Hiding
 from trainweb.arguments import instance_of, texts, unknown
 from trainweb.errors import SessionError, UnknownNameError, UnsupportedError
 from trainweb.ir.layout import MAX_THREADS
@@ -62,7 +61,7 @@ class GraphOptimizationLevel(IntEnum):
     ORT_ENABLE_ALL = 99
 
 
-class Attributes(metaclass=Hiding, hidden=("check", "kind", "of", "sign")):
+class Attributes:
     """Refuses unknown attributes, so that no attribute is set in vain."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -71,13 +70,13 @@ class Attributes(metaclass=Hiding, hidden=("check", "kind", "of", "sign")):
             raise AttributeError(unknown(f"{type(self).__name__}'s attribute", name, known))
         super().__setattr__(name, value)
 
-    kind: ClassVar[str]
+    _kind: ClassVar[str]
     """What one of them is called in an error."""
-    sign: ClassVar[str]
+    _sign: ClassVar[str]
     """An attribute that onnxruntime's object has."""
 
     @classmethod
-    def of(cls, given: Any) -> Self:
+    def _of(cls, given: Any) -> Self:
         """Options from None, a dict, or an object with onnxruntime's attributes; checked.
 
         Parameters
@@ -98,24 +97,24 @@ class Attributes(metaclass=Hiding, hidden=("check", "kind", "of", "sign")):
         if isinstance(given, Mapping):
             for name in given:
                 if name not in known:
-                    raise TypeError(unknown(cls.kind, name, known))
+                    raise TypeError(unknown(cls._kind, name, known))
             options = cls(**given)
         elif isinstance(given, cls):
             options = given
-        elif hasattr(given, cls.sign):
+        elif hasattr(given, cls._sign):
             # Not all can be read of onnxruntime's own, and some are trainweb's.
             options = cls(**{name: getattr(given, name) for name in known if hasattr(given, name)})
         else:
-            raise TypeError(f"{cls.kind}s must be a dict or {cls.__name__}, got {type(given).__name__}.")
-        options.check()
+            raise TypeError(f"{cls._kind}s must be a dict or {cls.__name__}, got {type(given).__name__}.")
+        options._check()
         return options
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise unless every value can be obeyed."""
 
 
 @dataclass
-class RunOptions(Attributes, hidden=("stop", "noted", "refuse_ema", "check_terminate")):
+class RunOptions(Attributes):
     """Options of one step or run.
 
     Attributes
@@ -139,8 +138,8 @@ class RunOptions(Attributes, hidden=("stop", "noted", "refuse_ema", "check_termi
         Of an eval step: read the averages of the parameters that the session keeps in their place.
     """
 
-    kind: ClassVar[str] = "Run option"
-    sign: ClassVar[str] = "terminate"
+    _kind: ClassVar[str] = "Run option"
+    _sign: ClassVar[str] = "terminate"
     tag: str = ""
     log_severity_level: int = OF_SESSION
     log_verbosity_level: int = 0
@@ -184,12 +183,12 @@ class RunOptions(Attributes, hidden=("stop", "noted", "refuse_ema", "check_termi
         return entries[key]
 
     @classmethod
-    def of(cls, given: Any) -> RunOptions:
+    def _of(cls, given: Any) -> RunOptions:
         if given is None:
             return cls()
         if isinstance(given, Mapping):
-            return super().of({"tag" if k == "logid" else k: v for k, v in given.items()})
-        options = super().of(given)
+            return super()._of({"tag" if k == "logid" else k: v for k, v in given.items()})
+        options = super()._of(given)
         if isinstance(given, cls):
             options.__dict__["_watched"] = True
         else:
@@ -198,7 +197,7 @@ class RunOptions(Attributes, hidden=("stop", "noted", "refuse_ema", "check_termi
             options.__dict__["_watched"] = given
         return options
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise unless every value can be obeyed."""
         check_type("tag", self.tag, str)
         check_type("terminate", self.terminate, bool)
@@ -211,7 +210,7 @@ class RunOptions(Attributes, hidden=("stop", "noted", "refuse_ema", "check_termi
             raise UnsupportedError("training_mode=False is not supported: run an eval step, or an InferenceSession.")
 
     @property
-    def stop(self) -> Callable[[], bool] | None:
+    def _stop(self) -> Callable[[], bool] | None:
         """A function that returns True when the run must end; None if nobody else can set these options."""
         watched = self.__dict__.get("_watched")
         if watched is None:
@@ -219,18 +218,18 @@ class RunOptions(Attributes, hidden=("stop", "noted", "refuse_ema", "check_termi
         owner = self if watched is True else watched
         return lambda: bool(owner.terminate)
 
-    def refuse_ema(self) -> None:
+    def _refuse_ema(self) -> None:
         """Raise SessionError where a run that is no eval step is to read averages."""
         if self.ema:
             raise messages.EMA_IN_TRAINING()
 
-    def check_terminate(self) -> None:
+    def _check_terminate(self) -> None:
         """Raise SessionError if the run is to end."""
         if self.terminate:
             raise messages.TERMINATED()
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
+    def _noted(self) -> Iterator[None]:
         """Put the tag on errors."""
         try:
             yield
@@ -241,7 +240,7 @@ class RunOptions(Attributes, hidden=("stop", "noted", "refuse_ema", "check_termi
 
 
 @dataclass
-class SessionOptions(Attributes, hidden=("core_settings", "checks_numerics", "entries")):
+class SessionOptions(Attributes):
     """Options of a session: the first five are trainweb's own, the others onnxruntime's.
 
     Attributes
@@ -283,8 +282,8 @@ class SessionOptions(Attributes, hidden=("core_settings", "checks_numerics", "en
         Empty: a plan is not an ONNX model.
     """
 
-    kind: ClassVar[str] = "Session option"
-    sign: ClassVar[str] = "graph_optimization_level"
+    _kind: ClassVar[str] = "Session option"
+    _sign: ClassVar[str] = "graph_optimization_level"
     threads: int = 0
     reproducible: bool = False
     memory_budget: int | None = None
@@ -311,14 +310,14 @@ class SessionOptions(Attributes, hidden=("core_settings", "checks_numerics", "en
     free_dimension_overrides: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Any) -> SessionOptions:
-        options = super().of(given)
+    def _of(cls, given: Any) -> SessionOptions:
+        options = super()._of(given)
         if not options.__dict__.get("_told"):
-            warn_without_effect(without_effect(options, options.entries))
+            warn_without_effect(without_effect(options, options._config))
         return options
 
     @property
-    def entries(self) -> dict[str, str]:
+    def _config(self) -> dict[str, str]:
         """The configuration by key, as `add_session_config_entry` was given it."""
         entries: dict[str, str] = self.__dict__.setdefault("_entries", {})
         return entries
@@ -329,7 +328,7 @@ class SessionOptions(Attributes, hidden=("core_settings", "checks_numerics", "en
         other.__dict__["_told"] = True
         return other
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise unless every value can be obeyed."""
         for name in ("threads", "intra_op_num_threads", "inter_op_num_threads", "log_verbosity_level"):
             check_count(name, getattr(self, name))
@@ -355,11 +354,11 @@ class SessionOptions(Attributes, hidden=("core_settings", "checks_numerics", "en
             )
 
     @property
-    def checks_numerics(self) -> bool:
+    def _checks_numerics(self) -> bool:
         """True if steps are checked for NaN and infinities."""
         return bool((self.debug or {}).get("check_numerics", False))
 
-    def core_settings(self) -> dict[str, Any]:
+    def _core_settings(self) -> dict[str, Any]:
         """Keyword arguments of `SessionCore` and `InferenceCore`."""
         return {
             "reproducible": self.reproducible,
@@ -411,7 +410,7 @@ class SessionOptions(Attributes, hidden=("core_settings", "checks_numerics", "en
             It would change numbers, or promise what is not done.
         """
         check_entry(instance_of(str, "key", key), instance_of(str, "value", value))
-        self.entries[key] = value
+        self._config[key] = value
 
     def get_session_config_entry(self, key: str) -> str:
         """An entry of the session's configuration; UnknownNameError, a KeyError, where it was not set.
@@ -421,7 +420,7 @@ class SessionOptions(Attributes, hidden=("core_settings", "checks_numerics", "en
         key : str
             The entry.
         """
-        entries = dict(ENTRIES_AS_IS[:1]) | self.entries
+        entries = dict(ENTRIES_AS_IS[:1]) | self._config
         if instance_of(str, "key", key) not in entries:
             raise UnknownNameError(f"Session configuration {key!r} was not set.")
         return entries[key]

@@ -8,15 +8,18 @@
 import {
   ARENA,
   CONSTANTS,
+  GRADIENTS,
   HEADER_N_INSTRUCTIONS,
   HEADER_N_SEGMENTS,
   HEADER_WORDS,
   LARGE_CONSTANTS,
+  MOMENTUM1,
   PLAN_MAGIC,
   PLAN_VERSION,
   PREPARED,
   SEGMENT_NAMES,
   SEGMENT_WORDS,
+  STATE_WORDS,
 } from "../../engine/layout.js";
 import { readKind, type BaseKind, type StepKind } from "../step-kind.js";
 import { METRIC } from "./metrics.js";
@@ -24,7 +27,6 @@ import {
   ALIGNMENT, blob, checkUnlike, dims, dtype, file, flag, integer, integerFrom, ITEM_SIZE, kept, list, malformed, names, nullable,
   optional, partOf, positive, Reader, record, sizeOf, text, tuple, wrong, type ByteRange, type Form, type Of,
 } from "./reader.js";
-import { segmentsFit } from "./segments.js";
 import { readProperties } from "../session-contents.js";
 import { partAt, type BlobRange, type GivenData, type HeldBytes } from "../../wire/pieces.js";
 import { sha256OfFile } from "../../wire/sha256.js";
@@ -37,6 +39,8 @@ const PREFIX_BYTES = 64;
 const HASH = { start: 16, end: 48 };
 
 const N_SEGMENTS = SEGMENT_NAMES.length;
+/** Most moments in one segment, averages among them; some are smaller than the parameters. */
+const MOST_MOMENTS = 4;
 /** The file of a large constant that is in the bundle itself. */
 const IN_BLOBS = -1;
 
@@ -441,6 +445,20 @@ function checkStart({ parameters, outputs, hasEval, hasAverages, segments, ...de
   if (!segmentsFit(sizes, { words, trainableSize, hasAverages })) {
     throw malformed(`its segments have ${sizes.join(", ")} bytes for ${words} words of parameters`);
   }
+}
+
+/** True if segments of these sizes fit a session with so many words of parameters. */
+function segmentsFit(
+  sizes: readonly number[],
+  session: { readonly words: number; readonly trainableSize: number; readonly hasAverages: boolean },
+): boolean {
+  const { words, trainableSize, hasAverages } = session;
+  const moments = sizes.slice(GRADIENTS + 1, MOMENTUM1 + 1);
+  // The segment of the second moment has the others, too.
+  const isMoment = (bytes: number): boolean => bytes % 4 === 0 && bytes <= MOST_MOMENTS * 4 * trainableSize;
+  const expected = [0, 0, 4 * words, 4 * trainableSize, ...moments, 4 * STATE_WORDS, 0, 0];
+  const hasRoom = !hasAverages || (moments.at(-1) ?? 0) >= 4 * trainableSize;
+  return String(sizes) === String(expected) && sizes.length === SEGMENT_NAMES.length && moments.every(isMoment) && hasRoom;
 }
 
 /** Inputs of a plan that clips gradients: the limit of each magnitude, and of the joint norm; infinity: no limit. */

@@ -138,6 +138,5 @@ export async function runTrainSteps(core: SessionCore, { batches, stacked }: Ste
     return losses;
   } finally {
     steps.end();
-    core.setLazyReset(true);
   }
 }

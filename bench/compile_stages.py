@@ -101,6 +101,7 @@ def open_session(watch: Stopwatch, model: bytes, feeds: Feeds, external: Mapping
     from trainweb.ir.shapes import TensorType
     from trainweb.training.core import SessionCore
     from trainweb.training.state import CheckpointState
+    from trainweb.training.step_kind import TRAIN
 
     built = builder.build_artifacts(
         model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, external_data=external
@@ -114,7 +115,7 @@ def open_session(watch: Stopwatch, model: bytes, feeds: Feeds, external: Mapping
         for n, v in core.inputs["train"].items()
         if n not in types
     }
-    watch.timed("session", core.plan)("train", {**types, **missing})
+    watch.timed("session", core.plan)(TRAIN, {**types, **missing})
     watch.timed("session", core.optimizer_plan)()
     return core
 

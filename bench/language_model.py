@@ -158,9 +158,10 @@ class Peer:
 def flops_of(session: TrainingSession, feeds: dict[str, Any]) -> int:
     """Operations of the products of a train step."""
     from trainweb.ir.shapes import TensorType
+    from trainweb.training.step_kind import TRAIN
 
     types = {name: TensorType("int64", a.shape) for name, a in feeds.items()}
-    return int(session.core.plan("train", types).plan.flops)
+    return int(session.core.plan(TRAIN, types).plan.flops)
 
 
 def measure(options: argparse.Namespace, folder: Path) -> None:

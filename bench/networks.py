@@ -11,6 +11,7 @@
 | F | four frozen strided convolutions under a linear layer that trains, 3x64x64 | 32 |
 | L | logistic regression 784-10: batches of 100 KB, and little to compute on them | 32 |
 | M | MLP 128-32-10, so small that a step is mostly what is around it | 1 |
+| Z | MLP 8-16-3, a step of microseconds: the way to the worker and back is most of it | 8 |
 | R | LSTM 16 -> 64 over 32 steps, and a linear layer on its last state | 32 |
 | G | GRU 128 -> 256 over 64 steps, and a linear layer on its last state | 16 |
 | S | MobileNet: a stem and eight depthwise-separable blocks, 32 to 256 channels, 3x32x32 | 16 |

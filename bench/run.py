@@ -41,7 +41,7 @@ from playwright.sync_api import Error as PlaywrightError
 from tables import print_model
 from tests.browser.server import Site
 
-QUICK_MODELS = ("A", "C", "E")
+QUICK_MODELS = ("A", "C", "E", "Z")
 RESULTS = BUILD / "results"
 WARM_UP_STEPS = 8
 SLOW_STEP_MS, SLOW_ROUNDS = 400.0, 3
@@ -215,7 +215,7 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--quick", action="store_true", help="A, C and E; trainweb and onnxruntime-web; under 3 minutes"
+        "--quick", action="store_true", help="A, C, E and Z; trainweb and onnxruntime-web; under 3 minutes"
     )
     parser.add_argument("--models", help=f"of {','.join(MODELS)}")
     parser.add_argument("--contenders", help=f"of {','.join(DEFAULT)}")

@@ -36,6 +36,7 @@ def measure_one(model: bytes, feeds: Mapping[str, Any]) -> dict[str, Any]:
     from trainweb.ir.shapes import TensorType
     from trainweb.training.core import SessionCore
     from trainweb.training.state import CheckpointState
+    from trainweb.training.step_kind import TRAIN
 
     begin = time.perf_counter()
     built = build_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
@@ -44,10 +45,10 @@ def measure_one(model: bytes, feeds: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in core.inputs["train"].items():
         shape: Any = value.shape or ()
         types.setdefault(name, TensorType(value.dtype, tuple(shape)))
-    plans = [core.plan("train", types), core.optimizer_plan()]
+    plans = [core.plan(TRAIN, types), core.optimizer_plan()]
     compile_ms = 1e3 * (time.perf_counter() - begin)
     zeros = {n: _zeros(n, t) for n, t in types.items()}
-    core.step("train", zeros)
+    core.step(TRAIN, zeros)
     step_ms = [time_plan(core, plan, zeros) for plan in plans]
     result = {
         "compile": compile_ms,

@@ -27,6 +27,7 @@ def measure(files: dict[str, bytes], manifest: dict[str, Any], runs: int) -> dic
     from trainweb.model.reader import read_model
     from trainweb.training.core import SessionCore
     from trainweb.training.state import CheckpointState
+    from trainweb.training.step_kind import TRAIN
 
     graphs = [read_model(files[n]) for n in ("training_model", "optimizer_model")]
     core = SessionCore(CheckpointState.load_checkpoint(files["checkpoint"]), graphs[0], None, graphs[1])
@@ -35,12 +36,12 @@ def measure(files: dict[str, bytes], manifest: dict[str, Any], runs: int) -> dic
         times = []
         for _ in range(runs + 3):
             begin = time.perf_counter()
-            core.step("train", feeds)
+            core.step(TRAIN, feeds)
             core.optimizer_step()
             core.lazy_reset_grad()
             times.append(1e3 * (time.perf_counter() - begin))
         plans = {
-            "train": core.plan("train", {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()}),
+            "train": core.plan(TRAIN, {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()}),
             "optimizer": core.optimizer_plan(),
         }
         found: dict[str, Any] = {}

@@ -42,9 +42,9 @@ TRAFFIC = {
     "Adam": Traffic(7, 7),
     "AdamW": Traffic(7, 7),
     "Adadelta": Traffic(7, 7),
-    # w, g, m, v for the moments and the length, which writes m, v; then w, m, v for the step, which writes w.
-    "Lamb": Traffic(7, 10),
-    # g and w for the squares by row and column and the length of w; g for the length of the step; g, w and w again.
-    "Adafactor": Traffic(3, 6),
+    # w, g, m, v for the direction, which writes m, v and itself; then both lengths; w and the direction; w again.
+    "Lamb": Traffic(7, 12),
+    # g by row, by column and for the direction, which is written; then both lengths; w and the direction; w again.
+    "Adafactor": Traffic(3, 9),
 }
 """Muon's time is that of its products; what it moves beside them is next to nothing."""

@@ -45,8 +45,18 @@ NODE_MAJOR = 20
 PACKAGE = ROOT / "py_src" / "trainweb"
 ENGINE = PACKAGE / "backend" / "wasm" / "engine"
 KERNELS = tuple(f"kernels{variant}.wasm" for variant in ("", ".relaxed", ".threads", ".relaxed.threads"))
-MADE_OF_KERNELS = (PACKAGE / "ir" / "calls", PACKAGE / "ir" / "layout.py", ROOT / "web/src/engine/layout.ts")
-"""What is checked in and must be what kernels.def says."""
+WEB = ROOT / "web" / "src"
+MADE_OF_KERNELS = (PACKAGE / "ir" / "calls.py", PACKAGE / "ir" / "layout.py", WEB / "engine" / "layout.ts")
+"""Sources that follow from kernels.def. Git has the first, which people read, and ignores the others."""
+MADE_OF_DECLARATIONS = (
+    PACKAGE / "training" / "session_methods.py",
+    PACKAGE / "onnxblock" / "rule_optimizers.pyi",
+    WEB / "page" / "session-methods.ts",
+    WEB / "page" / "settings",
+    WEB / "wire" / "message-texts.ts",
+    WEB / "wire" / "session-calls.ts",
+)
+"""Sources that follow from declarations in Python; git ignores them."""
 SCHEMA = PACKAGE / "model" / "onnx_schema.bin"
 ENGINE_JS = ENGINE / "engine.js"
 PACKED = ("package.json", "LICENSE", "THIRD_PARTY_LICENSES")
@@ -149,13 +159,13 @@ def setup_chromium() -> str:
 
 
 def build_kernels() -> None:
-    """Compile the C kernels to the four WebAssembly builds."""
+    """Compile the C kernels to the four WebAssembly builds, and write the sources that follow from kernels.def."""
     run_step(
         Step(
             "kernels",
-            lambda: run(PYTHON, "wasm_kernels/build.py", "--check"),
-            inputs=[ROOT / "wasm_kernels", *MADE_OF_KERNELS, *requirements("ziglang")],
-            outputs=[ROOT / "wasm_kernels" / "build", *(ENGINE / name for name in KERNELS)],
+            lambda: run(PYTHON, "wasm_kernels/build.py"),
+            inputs=[ROOT / "wasm_kernels", *requirements("ziglang")],
+            outputs=[ROOT / "wasm_kernels" / "build", *(ENGINE / name for name in KERNELS), *MADE_OF_KERNELS],
         )
     )
 
@@ -173,17 +183,24 @@ def build_schema() -> None:
     )
 
 
-def check_session_description() -> None:
-    """Check what is written of declarations in Python, and that Python's session core has every call."""
+def build_session_description() -> None:
+    """Write the sources that follow from declarations in Python, whose session core must have every call."""
     script = ROOT / "scripts" / "session_description.py"
     run_step(
         Step(
             "session-description",
-            lambda: run(PYTHON, script, "--check"),
-            inputs=[script.parent, PACKAGE, ROOT / "web" / "src"],
-            outputs=[],
+            lambda: run(PYTHON, script),
+            inputs=[script.parent, *sorted(PACKAGE.rglob("*.py")), WEB],
+            outputs=MADE_OF_DECLARATIONS,
         )
     )
+
+
+def build_sources() -> None:
+    """Build what the sources in git lack before anything reads them as a program."""
+    build_kernels()
+    build_schema()
+    build_session_description()
 
 
 def build_pyodide() -> None:
@@ -372,9 +389,7 @@ def build_all() -> None:
     with build_lock():
         setup_python()
         setup_node()
-        build_kernels()
-        build_schema()
-        check_session_description()
+        build_sources()
         build_engine_js()
         build_wheel()
         build_pyodide()
@@ -585,7 +600,7 @@ def command_api(_: list[str]) -> None:
     with build_lock():
         setup_python()
         setup_node()
-        build_schema()
+        build_sources()
         typedoc.setup()
     run(PYTHON, "scripts/api_reference.py")
 

@@ -34,6 +34,7 @@ from trainweb.ir.instructions import KernelCall  # noqa: E402
 from trainweb.ir.shapes import TensorType  # noqa: E402
 from trainweb.training.core import SessionCore  # noqa: E402
 from trainweb.training.models import read_models  # noqa: E402
+from trainweb.training.step_kind import StepKind  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden"
 HEADER_WORDS, FINGERPRINT = 20, 3
@@ -79,7 +80,9 @@ def plans(name: str, folder: Path, given: dict[str, TensorType] | None) -> Itera
             kept: dict[str, tuple[int, int]] = {}
             for kind, overwrite in (("train", True), ("train", False), ("eval", True)):
                 try:
-                    plan = core.models.compile_step(kind, feeds_of(core, kind, folder, given), overwrite, kept)
+                    plan = core.models.compile_step(
+                        StepKind(kind), feeds_of(core, kind, folder, given), overwrite, kept
+                    )
                     kept.update(plan.kept)
                 except LimitError:
                     if not budget:

@@ -1,12 +1,10 @@
 """Write first.onnx, the model of the README's examples: two inputs, 16 units, two classes.
 
-It goes into docs/, into the Python package, and as text into the page's script.
+It goes into docs/ and into the Python package; the page's script has it from docs/.
 """
 
 from __future__ import annotations
 
-import base64
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +14,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = (ROOT / "docs" / "first.onnx", ROOT / "py_src" / "trainweb" / "data" / "first.onnx")
-MODULE = ROOT / "web" / "src" / "data" / "first-model.ts"
-WIDTH = 100  # of the lines of MODULE
 SEED = 1
 HIDDEN = 16
 
@@ -45,21 +41,10 @@ def build_model() -> onnx.ModelProto:
     return checked_model(graph)
 
 
-def module_of(data: bytes) -> str:
-    """The TypeScript module that has a model as base64."""
-    lines = " +\n".join(f'  "{line}"' for line in textwrap.wrap(base64.b64encode(data).decode(), WIDTH))
-    return (
-        "/** Written by scripts/make_first_model.py. */\n\n"
-        "/** first.onnx as base64: no bundler and no policy can keep it from the page. */\n"
-        f"export const FIRST_MODEL =\n{lines};\n"
-    )
-
-
 def main() -> None:
     data = build_model().SerializeToString(deterministic=True)
     for target in TARGETS:
         target.write_bytes(data)
-    MODULE.write_text(module_of(data))
 
 
 if __name__ == "__main__":

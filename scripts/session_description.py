@@ -1,16 +1,15 @@
 """Write what follows from declarations in Python: of calls, messages, and settings of optimizers, losses, schedules.
 
-python scripts/session_description.py           # writes
-python scripts/session_description.py --check   # exits 1 where a file is not what would be written
+python scripts/session_description.py
 
-It also exits 1 where Python's `SessionCore` lacks a call; in the page's, tsc finds that.
+It exits 1 where Python's `SessionCore` lacks a call; in the page's, tsc finds that.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -39,7 +38,7 @@ export const DOCUMENTATION = {json.dumps(errors.DOCUMENTATION)};
 
 def texts() -> str:
     """Errors that the page finds itself, in the words of both languages."""
-    page = "\n".join(p.read_text() for p in (ROOT / "web" / "src").rglob("*.ts") if p.name != "message-texts.ts")
+    page = "\n".join(p.read_text() for p in (ROOT / "web" / "src").rglob("*.ts") if p not in TARGETS)
     names = set(re.findall(r"\b[A-Z_]{3,}\b", page))
     entries = call_description.message_table({n: m for n, m in messages.table().items() if n in names})
     return f"""{MADE}
@@ -51,20 +50,15 @@ export const MESSAGES = {{
 
 
 def main() -> int:
-    """Write or check; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true")
-    is_check = parser.parse_args().check
-    old = [path for path, wanted in TARGETS.items() if not path.is_file() or path.read_text() != wanted()]
-    for path in old:
-        if is_check:
-            print(f"{path.relative_to(ROOT)} is old: run python scripts/session_description.py")
-        else:
-            path.write_text(TARGETS[path]())
+    """Write the files and compare the core; returns the exit status."""
+    shutil.rmtree(SETTINGS, ignore_errors=True)
+    SETTINGS.mkdir()
+    for path, text in TARGETS.items():
+        path.write_text(text())
     faults = call_description.core_faults()
     for fault in faults:
         print(fault)
-    return int(bool(faults) or (is_check and bool(old)))
+    return int(bool(faults))
 
 
 SETTINGS = ROOT / "web" / "src" / "page" / "settings"

@@ -132,7 +132,7 @@ def values() -> str:
         f"export const {name}: Kind = {json.dumps({camel_case(k): v for k, v in KINDS[name].facts().items()})};\n"
         for name in sorted(KINDS)
     )
-    return f'{MADE}\n\nimport type {{ Kind }} from "./kinds.js";\n\n{rows}'
+    return f'{MADE}\n\nimport type {{ Kind }} from "../setting-kinds.js";\n\n{rows}'
 
 
 def interface(name: str, cls: type, base: tuple[str, type] | None = None) -> str:
@@ -177,7 +177,7 @@ def file(body: str) -> str:
     formulas = ", ".join(name for name in ("Formula", "Rule") if re.search(rf"\b{name}\b", body))
     formula = f'import type {{ {formulas} }} from "../../wire/formulas.js";\n' if formulas else ""
     values = 'import * as values from "./values.js";\n'
-    return f'{MADE}\n\n{tensor}{formula}import type {{ {kinds} }} from "./kinds.js";\n{values}\n{body}'
+    return f'{MADE}\n\n{tensor}{formula}import type {{ {kinds} }} from "../setting-kinds.js";\n{values}\n{body}'
 
 
 def losses() -> str:

@@ -1,9 +1,9 @@
 """Build steps that remember what they did.
 
 A step names its inputs (files, folders, strings) and its outputs. After it ran, a stamp under
-`.build/stamps/` keeps a hash of the inputs' contents; the step is skipped while the hash is the
-same and every output is there. No time stamps: a fresh clone, a touch or a branch switch that
-changes nothing costs nothing.
+`.build/stamps/` keeps a hash of the inputs' contents and one of the outputs'; the step is skipped
+while both are the same. No time stamps: a fresh clone, a touch or a branch switch that changes
+nothing costs nothing. An output that was edited by hand is made again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class Step:
-    """One build step: `action` runs when `inputs` changed or an output is missing."""
+    """One build step: `action` runs when `inputs` changed, or an output changed or is missing."""
 
     name: str
     action: Callable[[], object]
@@ -73,9 +73,8 @@ def content_hash(inputs: Iterable[Path | str], exclude: Sequence[Path] = ()) -> 
 def run_step(step: Step) -> None:
     """Run `step` unless its stamp says that nothing changed since it last succeeded."""
     stamp = STAMPS / step.name
-    wanted = content_hash(step.inputs, exclude=step.outputs)
-    present = all(output.exists() for output in step.outputs)
-    if present and stamp.is_file() and stamp.read_text() == wanted:
+    inputs = content_hash(step.inputs, exclude=step.outputs)
+    if stamp.is_file() and stamp.read_text() == f"{inputs} {content_hash(step.outputs)}":
         say(f"{step.name}: up to date")
         return
     stamp.unlink(missing_ok=True)
@@ -86,7 +85,7 @@ def run_step(step: Step) -> None:
     if missing:
         raise BuildError(f"step {step.name} ended well but did not write {', '.join(missing)}")
     STAMPS.mkdir(parents=True, exist_ok=True)
-    stamp.write_text(wanted)
+    stamp.write_text(f"{inputs} {content_hash(step.outputs)}")
     say(f"{step.name}: done in {time.monotonic() - start:.1f} s")
 
 

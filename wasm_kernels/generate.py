@@ -1,7 +1,7 @@
 """Turn `kernels.def` into what C, Python and TypeScript know of the kernels.
 
 `kernels_gen.h`: constants, enumerations, layouts, argument structs, prototypes; `kernels_tables.h`: the verifiers, the
-dispatch table and the description that the module exports; and, checked in, `ir/calls.py`, `ir/layout.py` and
+dispatch table and the description that the module exports; `ir/calls.py`, which git has; `ir/layout.py` and
 `layout.ts`.
 """
 
@@ -262,7 +262,7 @@ def generate(definition_file: Path, out_dir: Path) -> None:
 
 
 def generated_sources(definition_file: Path) -> dict[Path, str]:
-    """Return the generated files that are checked in, by path in the project."""
+    """Return the sources in Python and TypeScript, by path in the project."""
     from generate_calls import emit_calls
     from generate_layout import emit_python, emit_typescript
 
@@ -272,17 +272,6 @@ def generated_sources(definition_file: Path) -> dict[Path, str]:
         PYTHON_LAYOUT: emit_python(definition),
         TYPESCRIPT_LAYOUT: emit_typescript(definition),
     }
-
-
-def generate_sources(definition_file: Path, root: Path, *, check: bool = False) -> list[str]:
-    """Write what is checked in, below `root`; or, to `check`, write nothing and tell what would change."""
-    stale = []
-    for path, text in generated_sources(definition_file).items():
-        if not check:
-            write_if_changed(root / path, text)
-        elif not (root / path).exists() or (root / path).read_text() != text:
-            stale.append(str(path))
-    return stale
 
 
 if __name__ == "__main__":

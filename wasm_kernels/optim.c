@@ -1,17 +1,8 @@
-/* Optimizers that need the norm of a parameter, clipping by norms, and the upkeep of moments and of the step; the others are
-   generated functions (ops/optim/rules.py). Formulas are evaluated in float32 per element, with scalar factors (bias corrections,
-   clipping) in double. The relative error of an update is below 1e-6, tested against float64. */
-#include "math.h"
-#include "optim.h"
+/* Clipping of gradients, and the upkeep of moments and of the step; updates are generated functions (ops/optim). The factor of a
+   clipping is computed in double. Its relative error is below 1e-6, tested against float64. */
 #include "parallel.h"
-
-/* b^t; by squaring, so that the error stays near log2(t) roundings. */
-static double power(double b, int64_t t) {
-    double result = 1;
-    for (; t > 0; t >>= 1, b *= b)
-        if (t & 1) result *= b;
-    return result;
-}
+#include "simd.h"
+#include "state.h"
 
 /* Steps after which moments are flushed, and the exponent under which they become 0: 2^-106. With decays of 0.9 and rates of
    1e-5 no moment becomes subnormal until the next flush. */
@@ -45,110 +36,31 @@ int32_t kernel_flush_moments_f32(const flush_moments_f32_args *a) {
     return TW_OK;
 }
 
-typedef struct {
-    float *w;
-    const float *g;
-    float *m, *v, *partial; /* two doubles a chunk: sums of w^2 and of r^2 */
-    int32_t n;
-    f32x4 b1, c1, b2, c2, root_factor, epsilon, decay, rate; /* the rate times the trust ratio */
-} lamb_task;
-
-/* m / (1 - b1^t) / (root of v / (1 - b2^t) + epsilon) + decay w, with the current m and v; the factors of the denominator
-   contain 1 - b1^t. */
-TW_INLINE f32x4 lamb_direction(const lamb_task *f, f32x4 w, f32x4 m, f32x4 v) {
-    return madd(f->decay, w, div4(m, madd(wasm_f32x4_sqrt(v), f->root_factor, f->epsilon)));
+/* The sum of four floats that are sums of few terms each. */
+static double wide_sum(f32x4 s) {
+    v128_t low = wasm_f64x2_promote_low_f32x4(s), high = wasm_f64x2_promote_low_f32x4(wasm_i64x2_shuffle(s, s, 1, 1));
+    v128_t d = wasm_f64x2_add(low, high);
+    return wasm_f64x2_extract_lane(d, 0) + wasm_f64x2_extract_lane(d, 1);
 }
 
-/* Update the moments of four elements; gives their direction. */
-TW_INLINE f32x4 lamb_moments4(const lamb_task *f, f32x4 w, f32x4 g, f32x4 *s) {
-    s[0] = madd(f->c1, g, mul4(f->b1, s[0]));
-    s[1] = madd(mul4(f->c2, g), g, mul4(f->b2, s[1]));
-    return lamb_direction(f, w, s[0], s[1]);
-}
-
-/* Squares in blocks of 64 terms a lane in float, block sums in double. */
-static void lamb_moments_chunk(const void *args, int32_t chunk) {
-    const lamb_task *t = args;
-    const lamb_task f = *t;
-    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, t->n);
-    const float *w_at = t->w, *g_at = t->g;
-    float *m_at = t->m, *v_at = t->v;
-    two_sums totals = {0, 0};
-    while (i + 4 <= end) {
-        int32_t block_end = min_i32(i + 256, end);
-        f32x4 ww = splat(0), rr = splat(0);
-        for (; i + 4 <= block_end; i += 4) {
-            f32x4 s[2] = {load4(m_at + i), load4(v_at + i)}, w = load4(w_at + i);
-            f32x4 r = lamb_moments4(&f, w, load4(g_at + i), s);
-            store4(m_at + i, s[0]);
-            store4(v_at + i, s[1]);
-            ww = madd(w, w, ww);
-            rr = madd(r, r, rr);
+/* The sum of x^2: blocks of 256 in float (16 terms per lane and accumulator), block sums in double. */
+static double sum_squares(const float *x, int64_t n) {
+    int64_t i = 0;
+    double total = 0;
+    while (i + 16 <= n) {
+        int64_t block_end = min_i64(i + 256, n);
+        f32x4 s0 = splat(0), s1 = splat(0), s2 = splat(0), s3 = splat(0);
+        for (; i + 16 <= block_end; i += 16) {
+            f32x4 x0 = load4(x + i), x1 = load4(x + i + 4), x2 = load4(x + i + 8), x3 = load4(x + i + 12);
+            s0 = madd(x0, x0, s0);
+            s1 = madd(x1, x1, s1);
+            s2 = madd(x2, x2, s2);
+            s3 = madd(x3, x3, s3);
         }
-        totals.first += wide_sum(ww);
-        totals.second += wide_sum(rr);
+        total += wide_sum(add4(add4(s0, s1), add4(s2, s3)));
     }
-    if (i < end) {
-        int32_t rest = end - i;
-        f32x4 s[2] = {load_part(m_at + i, rest), load_part(v_at + i, rest)}, w = load_part(w_at + i, rest);
-        f32x4 r = lamb_moments4(&f, w, load_part(g_at + i, rest), s);
-        store_part(m_at + i, s[0], rest);
-        store_part(v_at + i, s[1], rest);
-        r = wasm_v128_and(r, first_lanes(rest)); /* beyond them it is 0 / 0 where epsilon is 0 */
-        totals.first += wide_sum(mul4(w, w));
-        totals.second += wide_sum(mul4(r, r));
-    }
-    put_sums(t->partial, chunk, totals);
-}
-
-/* Chunks from the end: what the first pass left in the cache comes first. */
-static void lamb_chunk(const void *args, int32_t backwards) {
-    const lamb_task *t = args;
-    const lamb_task f = *t;
-    int32_t chunk = chunk_count(t->n, GRAIN) - 1 - backwards;
-    const f32x4 rate = t->rate;
-    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, t->n);
-    float *w_at = t->w;
-    const float *m_at = t->m, *v_at = t->v;
-    for (; i + 4 <= end; i += 4) {
-        f32x4 w = load4(w_at + i);
-        store4(w_at + i, nmadd(rate, lamb_direction(&f, w, load4(m_at + i), load4(v_at + i)), w));
-    }
-    if (i < end) {
-        int32_t rest = end - i;
-        f32x4 w = load_part(w_at + i, rest), m = load_part(m_at + i, rest), v = load_part(v_at + i, rest);
-        store_part(w_at + i, nmadd(rate, lamb_direction(&f, w, m, v), w), rest);
-    }
-}
-
-int32_t kernel_lamb_f32(const lamb_f32_args *a) {
-    int32_t n_chunks = chunk_count(a->n, GRAIN);
-    f32x4 one = splat(1);
-    lamb_task task = {a->w, a->g, a->m, a->v, a->partial, a->n, splat(a->alpha), splat(1.0f - a->alpha), splat(a->beta),
-                      splat(1.0f - a->beta), one, splat(a->epsilon), splat(a->weight_decay), one};
-    if (a->correct_bias) {
-        int64_t t = state_i64(a->state, STATE_STEP) + 1;
-        double first = 1 - power(a->alpha, t), root = __builtin_sqrt(1 - power(a->beta, t));
-        task.root_factor = splat((float)(first / root));
-        task.epsilon = splat((float)(first * (double)a->epsilon));
-    }
-    parallel_for(lamb_moments_chunk, &task, n_chunks);
-    two_sums norms = total_of(a->partial, n_chunks);
-    double trust = 1;
-    if (norms.first > 0 && norms.second > 0) {
-        trust = __builtin_sqrt(norms.first / norms.second);
-        if (trust > a->ratio_max) trust = a->ratio_max;
-        if (trust < a->ratio_min) trust = a->ratio_min;
-    }
-    task.rate = splat((float)(state_f32(a->state, STATE_LEARNING_RATE) * trust));
-    parallel_for(lamb_chunk, &task, n_chunks);
-    return TW_OK;
-}
-
-int32_t kernel_state_with_rate(const state_with_rate_args *a) {
-    tw_copy(a->changed, a->state, 4 * STATE_WORDS);
-    set_state_f32(a->changed, STATE_LEARNING_RATE, a->rate[0]);
-    return TW_OK;
+    for (; i < n; i++) total += (double)x[i] * (double)x[i];
+    return total;
 }
 
 typedef struct {

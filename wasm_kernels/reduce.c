@@ -149,7 +149,7 @@ TW_INLINE void store_some(float *p, f32x4 x, int32_t lanes) {
 /* Sums are worth code for four vectors at a time; the rest make do with one. */
 TW_INLINE void columns(const float *x, float *y, int32_t rows, int32_t n_cols, int64_t stride, int32_t op, int32_t end) {
     int32_t c = 0;
-    for (; op == REDUCE_SUM && c + 16 <= n_cols; c += 16) {
+    for (; (op == REDUCE_SUM || op == REDUCE_SUM_SQUARES) && c + 16 <= n_cols; c += 16) {
         tile s = column_tile(x + c, rows, stride, 4, 4, splat(0), op);
         for (int32_t k = 0; k < 4; k++) store4(y + c + 4 * k, finish(s.v[k], rows, end));
     }

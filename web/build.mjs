@@ -45,6 +45,7 @@ const COMMON = {
   keepNames: true,
   target: "es2022",
   define: define(false),
+  loader: { ".onnx": "base64" },
   legalComments: "none",
   logLevel: "warning",
 };

@@ -2,8 +2,7 @@
 
     python bench/kernels/bench_kernels.py [--build PATH] [--rounds 15] [--document] [pattern ...]
 
-A pattern selects the cases whose name contains it. Kernels of optimizers ("memory ...") are reported in GB/s, and as a
-share of the rate of a copy beside them.
+A pattern selects the cases whose name contains it.
 """
 
 from __future__ import annotations
@@ -23,12 +22,10 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from trainweb.ir import calls
-from trainweb.ir.layout import PACKED_4, PACKED_8, PACKED_HALF, STATE_LEARNING_RATE, STATE_STEP, STATE_WORDS
+from trainweb.ir.layout import PACKED_4, PACKED_8, PACKED_HALF
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-
-from traffic import TRAFFIC  # noqa: E402
 
 ENGINE = HERE.parents[1] / "py_src" / "trainweb" / "backend" / "wasm" / "engine"
 CHROMIUM = "/usr/bin/chromium"
@@ -283,59 +280,6 @@ def pool_cases(planes: int, size: int, kernel: int, stride: int, pad: int) -> It
         yield {"name": f"pool {kind} {name}", "flops": x // 4, "kernel": kernel_name, "args": {**operands, **words}}
 
 
-MEMORY = "memory "
-OPTIMIZED = 4 << 20
-"""Parameters of the optimizer cases, one matrix: each of their buffers is larger than the caches of a core."""
-STATE_BYTES = 4 * STATE_WORDS
-RATE_BITS = 0x3A83126F
-"""1e-3 as a float."""
-OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "Lamb": (
-        "lamb_f32",
-        "wgmv",
-        {
-            "partial": 1 << 16,
-            "alpha": 0.9,
-            "beta": 0.999,
-            "epsilon": 1e-6,
-            "weight_decay": 0.1,
-            "ratio_min": -1e30,
-            "ratio_max": 1e30,
-            "correct_bias": 1,
-        },
-    ),
-    "Adafactor": (
-        "adafactor_f32",
-        "wg",
-        {"beta2_decay": -0.8, "epsilon": 2.0**-23, "scale_epsilon": 1e-3, "clip_threshold": 1, "weight_decay": 0.1},
-    ),
-}
-"""Kernel, operands of the size of the parameters, and other arguments."""
-
-
-def statistics(n: int) -> dict[str, Any]:
-    """Further operands of Adafactor, for a matrix as square as powers of two allow."""
-    columns = 1 << (n.bit_length() // 2)
-    rows = n // columns
-    words = {"batch": 1, "n": rows, "m": columns}
-    sizes = {"rows": rows, "columns": columns, "inverse": columns, "means": 1, "sums": 1 << 16}
-    return words | {name: 4 * size for name, size in sizes.items()} | {"partial": 4 * (rows // 64 + 1) * columns}
-
-
-def memory_cases(n: int) -> Iterator[dict[str, Any]]:
-    """A copy, and a step on `n` parameters of each optimizer that is a kernel: bytes that must move, no operations."""
-    copied = {"src": 4 * n, "dst": 4 * n, "n": 4 * n}
-    yield {"name": f"{MEMORY}copy", "flops": 8 * n, "kernel": "copy", "args": copied}
-    state = [0] * STATE_WORDS
-    state[STATE_LEARNING_RATE], state[STATE_STEP] = RATE_BITS, 100
-    for name, (kernel, operands, words) in OPTIMIZERS.items():
-        args = {**dict.fromkeys(operands, 4 * n), "state": STATE_BYTES, "n": n, **words}
-        if name == "Adafactor":
-            args |= statistics(n)
-        case = {"name": f"{MEMORY}{name}", "flops": 4 * n * TRAFFIC[name].words(n), "kernel": kernel, "args": args}
-        yield case | {"state": state, "positive": ["v", "s", "d", "rows", "columns"]}
-
-
 def all_cases() -> list[dict[str, Any]]:
     cases = [gemm_case(layout, *shape) for shape in SQUARES for layout in ("NN", "NT", "TN")]
     for rows, inputs, outputs in LAYERS:
@@ -351,7 +295,7 @@ def all_cases() -> list[dict[str, Any]]:
         cases += conv_cases(*shape)
     for pool in [(32 * 32, 28, 2, 2, 0), (32 * 64, 14, 2, 2, 0), (16 * 64, 32, 3, 2, 1), (16 * 64, 8, 8, 1, 0)]:
         cases += pool_cases(*pool)
-    return [*cases, *memory_cases(OPTIMIZED)]
+    return cases
 
 
 def compile_peak(target: Path, relaxed: bool) -> None:
@@ -447,14 +391,6 @@ def peaks_of(results: list[dict[str, Any]]) -> list[float]:
 
 def report(results: list[dict[str, Any]], write: Callable[[str], None] = print) -> None:
     """One line a case."""
-    copied = max((rate for r in results if r["name"] == f"{MEMORY}copy" for rate in rates(r)), default=None)
-    for r in [r for r in results if r["name"].startswith(MEMORY)]:
-        share = f" {100 * max(rates(r)) / copied:5.1f} % of a copy" if copied else ""
-        most, usual = max(rates(r)), median(rates(r))
-        write(f"{r['name']:40} {min(r['times']):9.4f} ms {most:6.1f} GB/s max {usual:6.1f} median{share}")
-    results = [r for r in results if not r["name"].startswith(MEMORY)]
-    if not results:
-        return
     peaks = peaks_of(results)
     write(f"peak: {max(peaks):.1f} GFLOP/s max, {median(peaks):.1f} median")
     for r in results:

@@ -16,10 +16,9 @@ class Kernels {
 
   /**
    * A plan that runs `kernel` with buffers of the given bytes and the given words; returns its address. Buffers start with
-   * numbers between -0.5 and 0.5, none of them 0: what decays would become subnormal. Buffers of `positive` are greater
-   * than 0, and `state` starts with the words of `state`.
+   * numbers between -0.5 and 0.5, none of them 0: what decays would become subnormal.
    */
-  plan({ kernel, args, positive = [], state = [] }) {
+  plan({ kernel, args }) {
     const { opcode, args: kinds } = this.description.kernels.find(({ name }) => name === kernel);
     const buffers = [];
     const words = [];
@@ -32,7 +31,7 @@ class Kernels {
           continue;
         }
         words.push(buffers.length);
-        buffers.push([size, value, name]);
+        buffers.push([size, value]);
         size += (value + 63) & ~63;
       } else {
         const values = [value].flat();
@@ -40,11 +39,9 @@ class Kernels {
       }
     }
     const arena = this.exports.tw_alloc(size) >>> 0;
-    for (const [at, nbytes, name] of buffers) {
+    for (const [at, nbytes] of buffers) {
       const floats = new Float32Array(this.memory.buffer, arena + at, nbytes >> 2);
-      const least = positive.includes(name) ? 0 : -0.5;
-      for (let i = 0; i < floats.length; i++) floats[i] = (((i * 7919) % 1000) + 0.5) / 1000 + least;
-      if (name === "state") new Int32Array(this.memory.buffer, arena + at, nbytes >> 2).fill(0).set(state);
+      for (let i = 0; i < floats.length; i++) floats[i] = (((i * 7919) % 1000) + 0.5) / 1000 - 0.5;
     }
     const code = [opcode | (words.length << 16), ...words];
     const total = 23 + 3 * buffers.length + 2 * code.length;

@@ -418,6 +418,7 @@ def _try_steps(
     from trainweb.training.debug.check import CHOICES
     from trainweb.training.models import read_models
     from trainweb.training.state import CheckpointState
+    from trainweb.training.step_kind import TRAIN
 
     named = {**dict(zip(CHOICES, choices, strict=True)), **others, "dims": report.dims}
     files, _ = artifacts_of(args.model, {"lora": named.pop("lora", None)}, named)
@@ -430,7 +431,7 @@ def _try_steps(
         core.prepare({feed.name: feed.shape for feed in report.feeds})
         for _ in range(args.steps):
             start = perf_counter()
-            results = core.step("train", data, core.outputs["train"][:1])
+            results = core.step(TRAIN, data, core.outputs["train"][:1])
             core.optimizer_step()
             core.lazy_reset_grad()
             times.append(1e3 * (perf_counter() - start))

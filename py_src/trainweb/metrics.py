@@ -7,7 +7,6 @@ with its plans. It joins sums (`web/src/worker/fit/metrics.ts`), all in float64 
 
 from __future__ import annotations
 
-import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -316,22 +315,22 @@ class Rows(Metric):
         return 0  # The functions give the values.
 
 
-# Sums of an eval step, as a text by which its plan is found: [predictions, targets, [[name, settings], ...]].
+# Sums of an eval step, as its kind has them: [predictions, targets, [[name, settings], ...]].
 
 
-def request_of(metrics: Iterable[Metric], predictions: str, targets: str) -> str:
-    """The text that names metrics and what they compare; metrics of only the loss are left out."""
+def request_of(metrics: Iterable[Metric], predictions: str, targets: str) -> list[Any]:
+    """The request that names metrics and what they compare; metrics of only the loss are left out."""
     asked = [
         [m.name, [getattr(m, setting) for setting in fields_of(type(m))]]
         for m in sorted(metrics, key=lambda m: m.name)
         if m.reads_outputs
     ]
-    return json.dumps([predictions, targets, asked], separators=(",", ":"), ensure_ascii=False)
+    return [predictions, targets, asked]
 
 
-def read_request(text: str) -> tuple[str, str, list[Metric]]:
+def read_request(request: Sequence[Any]) -> tuple[str, str, list[Metric]]:
     """The reverse of `request_of`: predictions, targets, metrics."""
-    predictions, targets, asked = json.loads(text)
+    predictions, targets, asked = request
     kinds = METRICS | {Rows.name: Rows}
     metrics: list[Metric] = [
         make("metric", kinds, {"type": name, **dict(zip(fields_of(kinds[name]), settings, strict=True))})
@@ -371,7 +370,7 @@ class Described:
         return {**names, **joins, "formula": self.formula}
 
 
-def with_metrics(graph: Graph, request: str) -> tuple[Graph, list[Described]]:
+def with_metrics(graph: Graph, request: Sequence[Any]) -> tuple[Graph, list[Described]]:
     """An eval model with nodes that sum up, and what their outputs are."""
     predictions, targets, metrics = read_request(request)
     graph = graph.with_nodes(graph.nodes)

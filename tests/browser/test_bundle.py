@@ -17,6 +17,7 @@ from trainweb.model.reader import read_model
 from trainweb.training.core import SessionCore
 from trainweb.training.page.bundle import make_bundle
 from trainweb.training.state import CheckpointState
+from trainweb.training.step_kind import StepKind
 
 from .bundles import PYTHON_CALLS, SESSION, compile_bundle, mlp_bundle, open_core, open_page, python_requests
 from .js_session import JsPage
@@ -116,7 +117,7 @@ def natively() -> list[Any]:
         return base64.b64encode(tensor.data).decode()
 
     def train() -> str:
-        return text(core.step("train", feeds)[core.outputs["train"][0]])
+        return text(core.step(StepKind("train"), feeds)[core.outputs["train"][0]])
 
     seen: list[Any] = []
     core.set_learning_rate(0.01)
@@ -128,7 +129,7 @@ def natively() -> list[Any]:
     seen.append(train())
     core.optimizer_step()
     seen.append(text(core.get_contiguous_parameters()))
-    seen.append(text(core.step("eval", feeds)[core.outputs["eval"][0]]))
+    seen.append(text(core.step(StepKind("eval"), feeds)[core.outputs["eval"][0]]))
     core.register_linear_lr_scheduler(2, 10, 0.02)
     core.scheduler_step()
     seen.append(core.get_learning_rate())

@@ -18,7 +18,7 @@ from trainweb.training.models import SessionModels
 compiled = []
 for name in ("compile_step", "compile_optimizer"):
     def counted(self, *args, _do=getattr(SessionModels, name), _name=name, **more):
-        compiled.append(args[0] if args else _name)
+        compiled.append(args[0].key if args else _name)
         return _do(self, *args, **more)
 
     setattr(SessionModels, name, counted)

@@ -549,6 +549,30 @@ def test_feeds_in_shared_memory_train_as_those_that_travel(browser: Browser, iso
         assert n_travelled == 0
 
 
+def test_feeds_are_written_in_place_while_an_optimizer_step_runs(browser: Browser, isolated_site: Site) -> None:
+    """Every feed of each step from the third on: two places in its message, or no message."""
+    with open_js_page(browser, isolated_site) as js:
+        n_travelled = js.run(
+            f"""{PLACED}{OPEN}
+            const s = await open();
+            let travelled = 0;
+            const post = Worker.prototype.postMessage;
+            Worker.prototype.postMessage = function (message, transfer) {{
+              travelled += message.at?.(-1)?.method === "step" ? transfer.length : 0;
+              post.call(this, message, transfer);
+            }};
+            for (let k = 0; k < 12; k++) {{
+              if (k === 2) travelled = 0;
+              await s.runTrainStep(feeds);
+              await s.runOptimizerStep();
+              await s.lazyResetGrad();
+            }}
+            await s.release();
+            return travelled;"""
+        )
+    assert n_travelled == 0
+
+
 def test_feeds_of_calls_under_way_are_not_overwritten(browser: Browser, isolated_site: Site) -> None:
     """Many steps of one shape are asked for at once, when the page knows where feeds of that shape lie."""
     with open_js_page(browser, isolated_site) as js:
@@ -595,7 +619,8 @@ def test_feeds_of_all_types_in_shared_memory(browser: Browser, isolated_site: Si
                     await run([1, 1, 0], [4, 5, 6], [9, 9, -9]), await run([], [], []), placed];""",
             model=list(write_model(graph)),
         )
-    assert outcome == [[7, -2, 255], [-4, -5, 3], [4, 5, -9], [], 6]
+    assert outcome[:4] == [[7, -2, 255], [-4, -5, 3], [4, 5, -9], []]
+    assert outcome[4] in (3, 6), "the third step may be asked for without a message"
 
 
 def test_a_feed_that_no_node_reads_lies_nowhere(browser: Browser, isolated_site: Site) -> None:

@@ -39,6 +39,7 @@ from trainweb.model.graph import Tensor
 from trainweb.model.reader import read_model
 from trainweb.training.core import SessionCore
 from trainweb.training.state import CheckpointState
+from trainweb.training.step_kind import StepKind
 
 def run(folder, feeds):
     read = lambda name: read_model(f"{folder}/{name}.onnx")
@@ -47,7 +48,7 @@ def run(folder, feeds):
     losses = []
     for kind, feed in feeds:
         tensors = {n: Tensor(n, d, tuple(s), bytes.fromhex(b)) for n, (d, s, b) in feed.items()}
-        (loss,) = core.step(kind, tensors).values()
+        (loss,) = core.step(StepKind(kind), tensors).values()
         losses.append(loss.values()[0])
         if kind == "train":
             core.optimizer_step()

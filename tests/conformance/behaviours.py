@@ -445,21 +445,22 @@ def perform(session: Any, core: Any, call: list[Any]) -> Any:
     """One call of a behaviour on a session, or what it stands on."""
     from trainweb.ir.shapes import TensorType
     from trainweb.model.graph import Tensor
+    from trainweb.training.step_kind import StepKind
 
     def tensor(name: str, spec: list[Any]) -> Any:
         return Tensor(name, spec[0], tuple(spec[1]), values(spec).tobytes())
 
     def step(kind: str, given: dict[str, Any], fetches: Any) -> list[float]:
-        results = core.step(kind, {n: tensor(n, spec) for n, spec in given.items()}, fetches)
+        results = core.step(StepKind(kind), {n: tensor(n, spec) for n, spec in given.items()}, fetches)
         return rounded(next(iter(results.values())).data)
 
     def profile(kind: str, given: dict[str, Any], runs: Any) -> int:
-        plan, times = core.profile(kind, {n: tensor(n, spec) for n, spec in given.items()}, runs)
+        plan, times = core.profile(StepKind(kind), {n: tensor(n, spec) for n, spec in given.items()}, runs)
         assert len(plan.nodes) == len(times)
         return len(times)
 
     def explain(kind: str, given: dict[str, Any]) -> str:
-        text: str = core.explain(kind, {n: TensorType(spec[0], tuple(spec[1])) for n, spec in given.items()})
+        text: str = core.explain(StepKind(kind), {n: TensorType(spec[0], tuple(spec[1])) for n, spec in given.items()})
         return text
 
     def dead(batches: list[Any]) -> list[Any]:

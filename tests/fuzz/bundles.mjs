@@ -21,6 +21,7 @@ import { parseBundle, splitBundle } from "../../web/src/worker/bundle/bundle.ts"
 import { WorkerFit } from "../../web/src/worker/fit/loop.ts";
 import { LazyModels } from "../../web/src/worker/python-models.ts";
 import { SessionCore } from "../../web/src/worker/session-core.ts";
+import { stepKind } from "../../web/src/worker/step-kind.ts";
 import { feedsOf, mutate, randomOf } from "./bundle-mutations.mjs";
 
 const [KERNELS, FOLDER, SEED, FIRST, COUNT, SECONDS, NOW] = process.argv.slice(2);
@@ -274,7 +275,7 @@ async function steps({ engine, kernels }, bundle, given) {
     for (const kind of ["train", "optimizer", "train", "eval"]) {
       const feeds = kind === "optimizer" ? [] : feedsFor(bundle, kind, given);
       const fetches = (bundle.outputs[kind] ?? []).map((name) => ({ name }));
-      const run = core.step(kind, feeds, fetches);
+      const run = core.step(stepKind(kind), feeds, fetches);
       if (run instanceof Promise) {
         run.catch(() => {});
         throw new EngineError(`a step of kind ${kind} waits for Python`);

@@ -22,6 +22,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.lora import Adapter, LoraConfig, PromptConfig, PromptModel, inject_prompt
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.reader import read_model
+from trainweb.training.step_kind import TRAIN
 
 RECORDED = Path(__file__).parent / "prompt"
 MODELS = Path(__file__).parents[1] / "golden" / "generate"
@@ -215,7 +216,7 @@ def test_a_large_vocabulary_and_a_quantized_table(bits: int, tmp_path: Path) -> 
     session = trainweb.TrainingSession.from_model(model, loss=LOSS, prompt_tuning={"tokens": 3, "init": first})
     OPENED.append(session)
     types = {name: TensorType("int64", ids.shape) for name in session.input_names()}
-    kernels = [line.split("(")[0].split()[0] for line in session.core.models.compile_step("train", types, True).text]
+    kernels = [line.split("(")[0].split()[0] for line in session.core.models.compile_step(TRAIN, types, True).text]
     assert ("head_loss_f32" if bits == 32 else "head_loss_quantized_f32") in kernels
 
     base = trainweb.InferenceSession(model)

@@ -17,6 +17,7 @@ from tests.lora.test_lora import arrays, session_of
 import trainweb
 from trainweb.ir.shapes import TensorType
 from trainweb.lora import Adapter, LoraModel, inject
+from trainweb.training.step_kind import TRAIN
 
 RECORDED = Path(__file__).parent / "quantized"
 NAMES = sorted(path.stem for path in RECORDED.glob("*.onnx"))
@@ -122,7 +123,7 @@ def test_peft_computes_the_same_with_an_adapter_of_trainweb(name: str) -> None:
 def test_products_read_the_weights_as_they_are_stored(name: str) -> None:
     _, session, _ = steps(name)
     feeds = {key: TensorType("int64", a.shape) for key, a in feeds_of(name).items()}
-    plan = session.core.models.compile_step("train", feeds, True)
+    plan = session.core.models.compile_step(TRAIN, feeds, True)
     kernels = [line.split("(")[0].split()[0] for line in plan.text]
     assert "dequantize_f32" not in kernels
     assert kernels.count("gemm_quantized_f32") >= 2 * 4

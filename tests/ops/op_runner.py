@@ -1,4 +1,4 @@
-"""Runs single operators: samples of the registry become models, models run on the native engine."""
+"""Runs single operators: their samples become models, models run on the native engine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import onnx
 import onnx.parser
 from onnx.reference import ReferenceEvaluator
 from tests.each import grouped
+from tests.ops.cases import Sample, cases_of
 from tests.ops.evaluator_faults import FAULTS, Fault
 
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.writer import write_model
-from trainweb.ops.frame.op import Op, Sample, bind, registry
+from trainweb.ops.frame.op import Op, bind, registry
+from trainweb.ops.random import Dropout
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.inference import InferenceCore
 
@@ -41,6 +43,11 @@ class Case:
     def opset(self) -> int:
         return self.sample.opset or (max(DEFAULT_OPSET, self.cls.versions[0]) if not self.cls.domain else DEFAULT_OPSET)
 
+    @property
+    def is_random(self) -> bool:
+        """Whether output 0 is drawn at random. No sample of Dropout drops anything."""
+        return self.cls.draws and self.cls is not Dropout
+
 
 def label(cls: type[Op]) -> str:
     """Name with the domain before it."""
@@ -50,7 +57,7 @@ def label(cls: type[Op]) -> str:
 def cases() -> Iterator[Case]:
     """All samples of all operators."""
     for cls in registry():
-        for number, sample in enumerate(cls.samples):
+        for number, sample in enumerate(cases_of(cls).samples):
             yield Case(cls, number, sample)
 
 

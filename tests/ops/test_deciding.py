@@ -16,7 +16,7 @@ def decided(case: Case) -> list[int]:
     return [k for k in case.cls.static_inputs if k < len(case.sample.inputs) and case.sample.inputs[k] is not None]
 
 
-CASES = [case for case in cases() if decided(case) and not case.cls.stochastic]
+CASES = [case for case in cases() if decided(case) and not case.is_random]
 TRAINED = [case for case in WITH_GRADIENT if decided(case)]
 OF_ANY_LENGTH = [case for case in TRAINED if case.cls.op_type() in ("Pad", "Slice")]
 """Those of which a feed may decide how many axes they work along."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.ops.cases import Bad, cases_of
 from tests.ops.evaluator_faults import FAULTS
 from tests.ops.op_runner import (
     Case,
@@ -20,7 +21,7 @@ from tests.ops.op_runner import (
 
 from trainweb.errors import TrainwebError
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.frame.op import Bad, Op, registry
+from trainweb.ops.frame.op import Op, registry
 from trainweb.ops.optim.operators import SequenceOp
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore
@@ -31,7 +32,7 @@ RTOL, ATOL = 1e-5, 2e-6
 
 def runs_alone(cls: type[Op]) -> bool:
     """Operators on the session's state, on sequences, or next to another node are tested with those."""
-    return not issubclass(cls, SequenceOp) and not cls.state_inputs and not cls.tested_through
+    return not issubclass(cls, SequenceOp) and not cls.state_inputs and not cases_of(cls).tested_through
 
 
 CASES = [case for case in cases() if runs_alone(case.cls)]
@@ -58,7 +59,7 @@ def compare(case: Case, actual: np.ndarray, expected: np.ndarray) -> None:
     )
 
 
-@by_operator([c for c in CASES if not c.cls.stochastic])
+@by_operator([c for c in CASES if not c.is_random])
 def test_forward(case: Case) -> None:
     arrays = inputs(case)
     static = case.cls.static_inputs
@@ -78,7 +79,7 @@ def test_forward(case: Case) -> None:
         compare(case, actual, other)
 
 
-@by_operator([c for c in CASES if c.cls.stochastic])
+@by_operator([c for c in CASES if c.is_random])
 def test_random_numbers_differ_from_run_to_run(case: Case) -> None:
     arrays = inputs(case)
     graph = single_node(case.cls, arrays, case.sample.attrs, case.opset)
@@ -106,7 +107,7 @@ def test_what_is_computed_in_python_is_what_the_reference_says(case: Case) -> No
         np.testing.assert_allclose(np.array(value), reference(case, arrays)[0].ravel(), rtol=RTOL)
 
 
-@by_operator([c for c in CASES if not c.cls.stochastic])
+@by_operator([c for c in CASES if not c.is_random])
 def test_constant_inputs_give_the_same(case: Case) -> None:
     arrays = inputs(case)
     everything = range(len(arrays))
@@ -118,8 +119,8 @@ def test_constant_inputs_give_the_same(case: Case) -> None:
 BAD = [
     Case(cls, number, bad)  # type: ignore[arg-type]
     for cls in registry()
-    if not cls.tested_through
-    for number, bad in enumerate(cls.bad)
+    if not cases_of(cls).tested_through
+    for number, bad in enumerate(cases_of(cls).bad)
 ]
 
 

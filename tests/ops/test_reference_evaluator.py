@@ -15,8 +15,8 @@ from trainweb.model.graph import Graph
 Arrays = dict[str, np.ndarray]
 
 IN_ONNX = [case for case in CASES if not case.cls.domain]
-EXACT = [case for case in IN_ONNX if not case.cls.stochastic]
-RANDOM = [case for case in IN_ONNX if case.cls.stochastic and case.cls.op_type() != "Multinomial"]
+EXACT = [case for case in IN_ONNX if not case.is_random]
+RANDOM = [case for case in IN_ONNX if case.is_random and case.cls.op_type() != "Multinomial"]
 """The evaluator has no Multinomial: `test_multinomial.py`."""
 SIGMAS = 6.0
 """Standard errors a mean of random numbers may be off."""

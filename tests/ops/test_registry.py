@@ -7,10 +7,12 @@ from pathlib import Path
 import onnx.defs
 import pytest
 from tests.each import run_each
+from tests.ops.cases import CASES, cases_of
 from tests.ops.op_runner import label
 
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.op import Op, registry
+from trainweb.ops.pool import MaxPool, _Pool
 from trainweb.ops.selection import Selection
 from trainweb.ops.table import operators_table
 
@@ -29,17 +31,33 @@ def test_each_class_has_samples_a_reference_and_a_docstring() -> None:
     run_each(CLASSES, check_class, label)
 
 
+def test_a_class_without_cases_fails() -> None:
+    class Forgotten(Op):
+        """An operator that tests/ops/cases does not name."""
+
+    with pytest.raises(AssertionError, match="no cases"):
+        check_class(Forgotten)
+
+
+def test_members_that_a_class_does_not_give_are_those_of_its_base() -> None:
+    cases, base = cases_of(MaxPool), cases_of(_Pool)
+    assert (cases.samples, cases.bad) == (CASES[MaxPool].samples, CASES[_Pool].bad)
+    assert cases.samples[: len(base.samples)] == base.samples
+
+
 def check_class(cls: type[Op]) -> None:
-    assert cls.samples or cls.tested_through, "no samples"
+    cases = cases_of(cls)
+    assert cases.samples or cases.tested_through, "no cases in tests/ops/cases"
     # ONNX's reference evaluator computes what its own domain has.
-    assert hasattr(cls, "reference") or cls.tested_through or not cls.domain, "no reference"
+    assert hasattr(cls, "reference") or cases.tested_through or not cls.domain, "no reference"
     assert cls.__doc__ and cls.__doc__ is not Op.__doc__
     # A value that is known when a plan is compiled needs no kernel.
     assert cls.is_view or cls.lower is not Op.lower or expands(cls) or issubclass(cls, Selection), "no lowering"
     assert cls.infer is not Op.infer, "no shape inference"
     if cls.differentiable:
         assert cls.gradient is not Op.gradient or expands(cls), "no gradient"
-        assert hasattr(cls, "tested_through") or any(sample.grad is None or sample.grad for sample in cls.samples)
+        wanted = any(sample.grad is None or sample.grad for sample in cases.samples)
+        assert wanted or cases.tested_through, "no sample for the gradient"
 
 
 def test_versions_and_attributes_are_those_of_onnx() -> None:

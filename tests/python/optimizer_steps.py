@@ -48,8 +48,8 @@ def take_step(
     graph.inputs = [Value(n, *types[n]) if n in SCALARS else SequenceValue(n, "float32") for n in names]
     arrays = [w, g, *moments]
     sizes = [0] * N_SEGMENTS
-    for segment in SEGMENTS:
-        sizes[segment] = w.nbytes
+    for segment, array in zip(SEGMENTS, arrays, strict=False):
+        sizes[segment] = array.nbytes
     host = PlanHost(get_engine(reproducible=True), sizes)
     try:
         host.write_state(STATE_LEARNING_RATE, rate)
@@ -62,8 +62,8 @@ def take_step(
         }
         tensors = [n for n in names if n not in SCALARS]
         sequences = {
-            name: BufSequence([Buf(Storage(segment, w.nbytes, 0), "float32", w.shape)])
-            for name, segment in zip(tensors, SEGMENTS, strict=False)
+            name: BufSequence([Buf(Storage(segment, array.nbytes, 0), "float32", array.shape)])
+            for name, segment, array in zip(tensors, SEGMENTS, arrays, strict=False)
         }
         plan = compile_model(
             graph,
@@ -74,7 +74,8 @@ def take_step(
             segment_bytes=host.sizes,
         )
         host.run(host.load(plan))
-        read = (host.read_segment(segment, 0, w.nbytes) for segment in (PARAMETERS, *SEGMENTS[2 : 2 + len(moments)]))
-        return [np.frombuffer(data, np.float32).reshape(w.shape).copy() for data in read]
+        updated = zip((PARAMETERS, *SEGMENTS[2:]), (w, *moments), strict=False)
+        read = ((host.read_segment(segment, 0, x.nbytes), x.shape) for segment, x in updated)
+        return [np.frombuffer(data, np.float32).reshape(shape).copy() for data, shape in read]
     finally:
         host.release()

@@ -12,6 +12,7 @@ from tests.python.test_hoist import feeds, session
 import trainweb
 from trainweb.artifacts import LossType, OptimType, build_artifacts
 from trainweb.ir.shapes import TensorType
+from trainweb.training.step_kind import TRAIN
 
 
 def gradients(s: trainweb.TrainingSession, batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -28,7 +29,7 @@ def test_steps_add_up_without_workspace_for_the_sum(kind: str) -> None:
     draw = feeds if kind == "convolutions" else lambda seed: sessions.batch("mlp", seed=seed)
     with session() if kind == "convolutions" else sessions.session() as s:
         types = {n: TensorType(str(x.dtype), x.shape) for n, x in draw(0).items()}
-        overwriting, adding = (s.core.models.compile_step("train", types, overwrite) for overwrite in (True, False))
+        overwriting, adding = (s.core.models.compile_step(TRAIN, types, overwrite) for overwrite in (True, False))
         assert adding.arena_bytes - overwriting.arena_bytes < 512
         assert any("accumulate=1" in line for line in adding.text)
         assert not any("accumulate=1" in line for line in overwriting.text)

@@ -36,6 +36,7 @@ from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.lora import inject
 from trainweb.model.graph import Node, Value
+from trainweb.training.step_kind import TRAIN
 
 LLAMA = Path(__file__).parents[1] / "lora" / "recorded" / "llama.dynamo.onnx"
 MS = "com.microsoft"
@@ -312,7 +313,7 @@ def test_the_model_whose_training_is_recorded_shares_keys() -> None:
     with TrainingSession(CheckpointState.load_checkpoint(artifacts.checkpoint), artifacts.training_model) as s:
         rows = {"input": TensorType("int64", (6, 5)), "labels": TensorType("int64", (6,))}
         plan = s.core.models.compile_step(
-            "train", {name: rows.get(name, rows["input"]) for name in s.input_names()}, True
+            TRAIN, {name: rows.get(name, rows["input"]) for name in s.input_names()}, True
         )
     assert groups(plan) == [2, 2, 2, 2]
 

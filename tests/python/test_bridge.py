@@ -20,6 +20,7 @@ from trainweb.training.models import read_models
 from trainweb.training.page import bridge
 from trainweb.training.page.bundle import make_bundle
 from trainweb.training.state import CheckpointState
+from trainweb.training.step_kind import TRAIN, StepKind
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "mlp"
 FILES = ("training_model.onnx", "checkpoint", "eval_model.onnx", "optimizer_model.onnx")
@@ -81,7 +82,7 @@ def core() -> Iterator[SessionCore]:
         "labels": trainweb.model.graph.Tensor("labels", "int64", (8,), labels.tobytes()),
     }
     for _ in range(3):
-        core.step("train", feeds)
+        core.step(TRAIN, feeds)
         core.optimizer_step()
         core.lazy_reset_grad()
     yield core
@@ -127,7 +128,7 @@ def test_a_plan_is_that_of_a_native_session(handle: int, core: SessionCore) -> N
         text, blobs = bridge.compile_plan(handle, kind, overwrite, json.dumps(signature), "[]")
         plan = json.loads(text)["ok"]
         feeds = {s["name"]: trainweb.ir.shapes.TensorType(s["dtype"], tuple(s["dims"])) for s in signature}
-        wanted = core.models.compile_step(kind, feeds, overwrite)
+        wanted = core.models.compile_step(StepKind(kind), feeds, overwrite)
         parts = {"words": wanted.words, "constants": wanted.constants, "code": wanted.code}
         for part, expected in parts.items():
             start, nbytes = plan[part]

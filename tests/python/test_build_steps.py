@@ -14,9 +14,13 @@ from pathlib import Path
 import build
 import lock_requirements
 import pytest
+import session_description
 import steps
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "wasm_kernels"))  # behind scripts/, which has a module "build" too
+
+import generate  # noqa: E402
 
 
 @pytest.fixture
@@ -57,6 +61,26 @@ def test_a_step_runs_again_only_when_contents_or_outputs_changed(checkout: Path)
     (source / "new.txt").write_text("")
     steps.run_step(step)
     assert len(runs) == 4
+    (checkout / "out.txt").write_text("by hand")
+    steps.run_step(step)
+    assert (checkout / "out.txt").read_text() == "B"
+    steps.run_step(step)
+    assert len(runs) == 5
+
+
+def test_steps_name_the_sources_that_they_write() -> None:
+    """An edited one is written again, and the wheel has those in Python although git ignores them."""
+    targets = session_description.TARGETS
+    described = {p.parent if p.parent == session_description.SETTINGS else p for p in targets}
+    assert described == set(build.MADE_OF_DECLARATIONS)
+    by_kernels = generate.generated_sources(ROOT / "wasm_kernels" / "kernels.def")
+    assert {ROOT / path for path in by_kernels} == set(build.MADE_OF_KERNELS)
+    made = {path.relative_to(ROOT).as_posix() + "/" * path.is_dir() for path in described} | set(map(str, by_kernels))
+    ignored = set((ROOT / ".gitignore").read_text().splitlines())
+    assert made - ignored == {str(generate.CALLS)}
+    with (ROOT / "pyproject.toml").open("rb") as handle:
+        packed = tomllib.load(handle)["tool"]["hatch"]["build"]["artifacts"]
+    assert {path for path in made & ignored if path.startswith("py_src")} <= set(packed)
 
 
 def test_a_step_that_fails_or_writes_nothing_is_not_done(checkout: Path) -> None:

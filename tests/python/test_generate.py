@@ -20,6 +20,7 @@ from trainweb import InferenceSession, TrainingSession
 from trainweb.artifacts import build_artifacts
 from trainweb.errors import ModelError, ReleasedError, SessionError, UnsupportedError
 from trainweb.generation.sampling import Sampling
+from trainweb.training.step_kind import StepKind
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "generate"
 EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
@@ -267,8 +268,8 @@ def test_room_grows_with_a_text(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     for case, rooms in zip(MODELS[name], ([16, 32], [4, 8, 16, 26], [64, 68]), strict=True):
         session = inference(name)
         assert tokens_of(session, case["prompt"]) == case["tokens"]
-        kinds = [kind.removeprefix("generate ") for kind in session._core.model._forwards if kind]
-        assert sorted({json.loads(kind)[1] for kind in kinds}) == rooms
+        kinds = map(StepKind.of, session._core.model._forwards)
+        assert sorted({kind.request[1] for kind in kinds if kind.base == "generate"}) == rooms
 
 
 def test_a_limit_of_sizes_is_an_error_of_the_text() -> None:

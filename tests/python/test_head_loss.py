@@ -25,6 +25,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.model.writer import write_model
 from trainweb.training.arrays import from_numpy
+from trainweb.training.step_kind import TRAIN
 
 IGNORED = -100
 TOLERANCE = 2e-5
@@ -323,7 +324,7 @@ def test_gradients_of_weights_are_added() -> None:
         for _ in range(2):
             session.train_step(feeds)
         types = {name: TensorType(str(a.dtype), a.shape) for name, a in feeds.items()}
-        plan = session.core.models.compile_step("train", types, False)
+        plan = session.core.models.compile_step(TRAIN, types, False)
         assert "head_loss_weight_grad_f32" in kernels(plan)
         assert_near(session.get_gradient("w"), 2 * case.dw)
 

@@ -23,6 +23,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore
+from trainweb.training.step_kind import EVAL, StepKind
 
 FROZEN = ("frozen", "table", "gain")
 GENEROUS = 1 << 30
@@ -86,7 +87,7 @@ def session(
 
 def lines(s: trainweb.TrainingSession, kind: str, overwrite: bool = True) -> list[str]:
     types = {n: TensorType(str(x.dtype), x.shape) for n, x in feeds().items()}
-    return s.core.models.compile_step(kind, types, overwrite).text
+    return s.core.models.compile_step(StepKind(kind), types, overwrite).text
 
 
 def hoisted(text: list[str]) -> list[str]:
@@ -152,7 +153,7 @@ def test_what_is_kept_is_made_only_after_a_change() -> None:
     with session() as s:
         for _ in range(2):  # the step that overwrites and the one that adds: what they keep has its place from here on
             s.train_step(feeds())
-        loaded = s.core.plan("eval", {n: TensorType(str(x.dtype), x.shape) for n, x in feeds().items()})
+        loaded = s.core.plan(EVAL, {n: TensorType(str(x.dtype), x.shape) for n, x in feeds().items()})
         given = {n: from_numpy(n, x) for n, x in feeds().items()}
         names = [line.split("(")[0] for line in loaded.plan.text]
         groups = [k for k, name in enumerate(names) if name == "note_current"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
@@ -295,50 +294,7 @@ def recurrence(job: Job, cell: int, batch: int) -> None:
     job.call("recurrence_gradient_f32", **own, **given, **flows, **firsts, gates=gates_were, **sizes)
 
 
-def whole_parameters(job: Job) -> None:
-    """Optimizers that know the length of a step before they take it: LAMB, Adafactor."""
-    state = np.frombuffer(struct.pack("<IfqfIqqQQq", 1, 0.01, 4, 0.0, 0, 0, 0, 0, 0, 0), np.float32)
-    adam = {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-6, "weight_decay": 0.1}
-    n = 70_001
-    job.call(
-        "lamb_f32",
-        w=draw(n),
-        g=draw(n),
-        m=draw(n),
-        v=draw(n) ** 2,
-        state=state,
-        n=n,
-        ratio_min=0.0,
-        ratio_max=10.0,
-        correct_bias=1,
-        **adam,
-    )
-    settings = {
-        "beta2_decay": -0.8,
-        "epsilon": 1e-7,
-        "scale_epsilon": 1e-3,
-        "clip_threshold": 1.0,
-        "weight_decay": 0.1,
-    }
-    for batch, rows, columns in ((1, 300, 333), (2, 1000, 70), (9000, 3, 3)):
-        shape = (batch, rows, columns)
-        job.call(
-            "adafactor_f32",
-            w=draw(*shape),
-            g=draw(*shape),
-            rows=draw(batch, rows) ** 2,
-            columns=draw(batch, columns) ** 2,
-            state=state,
-            batch=batch,
-            n=rows,
-            m=columns,
-            **settings,
-        )
-    job.call("adafactor_vector_f32", w=draw(n), g=draw(n), s=draw(n) ** 2, state=state, n=n, **settings)
-
-
 CASES = {
-    "LAMB and Adafactor": whole_parameters,
     "products": products,
     "attention": lambda job: attention(job, 6, 150, 130, 20, 12, 1),
     "attention of one head": lambda job: attention(job, 1, 300, 310, 32, 32, 4),

@@ -225,8 +225,10 @@ def test_the_built_kernels_are_those_of_the_definition() -> None:
         assert json.dumps(description_of(WasmtimeEngine(build))) == text, build
 
 
-def test_generated_sources_are_those_of_the_definition() -> None:
-    assert generate.generate_sources(DEFINITION, ROOT, check=True) == [], "run `python wasm_kernels/build.py`"
+def test_the_classes_in_git_are_those_of_the_definition() -> None:
+    """People read them where nothing is built."""
+    text = generate.generated_sources(DEFINITION)[generate.CALLS]
+    assert (ROOT / generate.CALLS).read_text() == text, "run `python wasm_kernels/build.py`"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,10 @@ from tests.python.optimizer_steps import take_step
 from tests.python.plan_builder import run_kernel
 
 from trainweb.backend.wasm.engine import Engine
+from trainweb.ir.builder import Builder
+from trainweb.ops.optim.matrices import AdafactorOptimizer
+from trainweb.ops.optim.operators import TRAINWEB
+from trainweb.ops.optim.update import Formula
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -117,7 +121,7 @@ def test_sgd(n: int) -> None:
 
 def run_lion(w: np.ndarray, g: np.ndarray, m: np.ndarray, betas: tuple[float, float], decay: float) -> list[np.ndarray]:
     settings = {"betas": list(betas), "weight_decay": decay}
-    return take_step("LionOptimizer", w, g, m, rate=0.01, before=4, domain="ai.trainweb", **settings)
+    return take_step("LionOptimizer", w, g, m, rate=0.01, before=4, domain=TRAINWEB, **settings)
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 1000, 40000])
@@ -176,28 +180,22 @@ def lamb(
 
 @pytest.mark.parametrize("n", [1, 7, 1000, 40001])
 @pytest.mark.parametrize(("correct", "decay"), [(1, 0.0), (1, 0.1), (0, 0.1)])
-def test_lamb(engine: Engine, n: int, correct: int, decay: float) -> None:
+def test_lamb(n: int, correct: int, decay: float) -> None:
     rng = np.random.default_rng(n)
     w, m, v = rng.standard_normal(n).astype(np.float32), np.zeros(n, np.float32), np.zeros(n, np.float32)
     exact, past = w.astype(np.float64), []
-    settings = {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-2, "ratio_min": -np.inf, "ratio_max": np.inf}
+    settings = {"epsilon": 1e-2, "weight_decay": decay, "correct_bias": correct}
     for t in range(1, 6):
         past.append(rng.standard_normal(n).astype(np.float32))
-        state = state_words(rate=0.01, step=t - 1)
-        operands = {"w": w, "g": past[-1], "m": m, "v": v, "state": state, "n": n}
-        result = run_kernel(engine, "lamb_f32", **operands, **settings, weight_decay=decay, correct_bias=correct)
-        w, m, v = result["w"], result["m"], result["v"]
+        w, m, v = take_step("LambOptimizer", w, past[-1], m, v, rate=0.01, before=t - 1, domain=TRAINWEB, **settings)
         exact = lamb(exact, past, t, *(float(np.float32(c)) for c in (0.01, decay, 1e-2)), correct)
     np.testing.assert_allclose(w, exact, rtol=3e-6, atol=1e-6)
 
 
-ADAFACTOR = {
-    "beta2_decay": -0.8,
-    "epsilon": 2.0**-23,
-    "scale_epsilon": 1e-3,
-    "clip_threshold": 1.0,
-    "weight_decay": 0.1,
-}
+def adafactor_step(*tensors: np.ndarray, rate: float, before: int, **settings: float) -> list[np.ndarray]:
+    """(w, moments) after a step with a weight decay of 0.1."""
+    given: dict[str, Any] = {"weight_decay": 0.1, "domain": TRAINWEB, **settings}
+    return take_step("AdafactorOptimizer", *tensors, rate=rate, before=before, **given)
 
 
 def adafactor(w: np.ndarray, past: list[np.ndarray], rate: float, clip: float) -> np.ndarray:
@@ -237,47 +235,49 @@ def adafactor(w: np.ndarray, past: list[np.ndarray], rate: float, clip: float) -
     ids=lambda shape: "x".join(map(str, shape)),
 )
 @pytest.mark.parametrize(("rate", "clip"), [(0.01, 1.0), (5.0, 0.3)])
-def test_adafactor(engine: Engine, shape: tuple[int, ...], rate: float, clip: float) -> None:
-    """One band and several, rests of rows and columns, tensors of many matrices; a rate beyond 1 / sqrt(t)."""
+def test_adafactor(shape: tuple[int, ...], rate: float, clip: float) -> None:
+    """Rests of rows and columns, tensors of many matrices, vectors; a rate beyond 1 / sqrt(t)."""
     rng = np.random.default_rng(len(shape))
     w = rng.standard_normal(shape).astype(np.float32)
     exact, past = w.astype(np.float64), []
-    kept: dict[str, Any] = {"s": np.zeros(shape, np.float32)}
-    sizes: dict[str, int] = {"n": shape[0]}
-    name = "adafactor_vector_f32"
-    if len(shape) > 1:
-        *batch, n, m = shape
-        sizes = {"batch": int(np.prod(batch)), "n": n, "m": m}
-        kept = {"rows": np.zeros((*batch, n), np.float32), "columns": np.zeros((*batch, m), np.float32)}
-        name = "adafactor_f32"
+    kept = [np.zeros(AdafactorOptimizer.moment_shape(k, shape), np.float32) for k in range(2)]
     rate = float(np.float32(rate))
     for t in range(1, 5):
         g = rng.standard_normal(shape).astype(np.float32) * np.float32(10.0) ** rng.integers(-3, 3, (*shape[:-1], 1))
         g[..., : shape[-1] // 3] *= np.float32(0.0 if t == 1 else 0.1)
         past.append(g.astype(np.float32))
-        state = state_words(rate=rate, step=t - 1)
-        settings = ADAFACTOR | {"clip_threshold": clip}
-        result = run_kernel(engine, name, w=w, g=past[-1], state=state, **kept, **sizes, **settings)
-        w, kept = result["w"], {n: result[n] for n in kept}
+        w, *kept = adafactor_step(w, past[-1], *kept, rate=rate, before=t - 1, clip_threshold=clip)
         exact = adafactor(exact, past, rate, float(np.float32(clip)))
         np.testing.assert_allclose(w, exact, rtol=1e-5, atol=3e-6)
 
 
-@pytest.mark.parametrize("name", ["adafactor_f32", "adafactor_vector_f32"])
-def test_adafactor_of_nothing_and_of_nan(engine: Engine, name: str) -> None:
+@pytest.mark.parametrize("shape", [(2, 3), (6,)])
+def test_adafactor_of_nothing_and_of_nan(shape: tuple[int, ...]) -> None:
     """Zero gradients move nothing but the decay; NaN is kept."""
-    kept: dict[str, Any] = {"s": np.zeros(6, np.float32)}
-    sizes = {"n": 6}
-    if name == "adafactor_f32":
-        kept, sizes = (
-            {"rows": np.zeros(2, np.float32), "columns": np.zeros(3, np.float32)},
-            {"batch": 1, "n": 2, "m": 3},
-        )
-    w, g = np.array([1, -2, 3e-20, 5, 0, 7], np.float32), np.zeros(6, np.float32)
-    given = {"w": w, "state": state_words(rate=0.5), **kept, **sizes, **ADAFACTOR}
-    np.testing.assert_allclose(run_kernel(engine, name, g=g, **given)["w"], w * np.float32(0.95), rtol=1e-6)
-    g[1] = np.nan
-    assert np.isnan(run_kernel(engine, name, g=g, **given)["w"][1])
+    kept = [np.zeros(AdafactorOptimizer.moment_shape(k, shape), np.float32) for k in range(2)]
+    w, g = np.array([1, -2, 3e-20, 5, 0, 7], np.float32).reshape(shape), np.zeros(shape, np.float32)
+    moved = adafactor_step(w, g, *kept, rate=0.5, before=0)[0]
+    np.testing.assert_allclose(moved, w * np.float32(0.95), rtol=1e-6)
+    g.flat[1] = np.nan
+    assert np.isnan(adafactor_step(w, g, *kept, rate=0.5, before=0)[0].flat[1])
+
+
+def test_a_formula_reads_no_moment_that_it_has_changed() -> None:
+    b = Builder()
+    formula = Formula(b, None, None)
+    (old,) = formula.elements([b.temp("float32", (4,))])
+    new = formula.assign(old, old * 2.0)
+    formula.tensor(new + 1.0)
+    with pytest.raises(ValueError, match="a moment that it has changed"):
+        formula.tensor(old + 1.0)
+
+
+def test_a_formula_stores_a_tensor_once() -> None:
+    b = Builder()
+    formula = Formula(b, None, None)
+    (x,) = formula.elements([b.temp("float32", (4, 3))])
+    doubled = x * 2.0
+    assert formula.tensor(doubled) is formula.tensor(doubled) and len(b.instructions) == 1
 
 
 @pytest.mark.parametrize("n", [0, 1, 15, 1000, 50000])

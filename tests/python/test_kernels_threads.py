@@ -138,22 +138,6 @@ def big_kernels(job: Job) -> None:
     )
     job.call("reduce_f32", x=x, y=np.zeros(n, np.float32), outer=1, n=rows, inner=n, op=0)
     job.call("reduce_f32", x=x, y=np.zeros(rows, np.float32), outer=rows, n=n, inner=1, op=7)
-    job.call(
-        "lamb_f32",
-        w=draw(rows, n),
-        g=dy,
-        m=np.zeros_like(x),
-        v=np.zeros_like(x),
-        state=state,
-        alpha=0.9,
-        beta=0.999,
-        epsilon=1e-6,
-        weight_decay=0.01,
-        ratio_min=-1e30,
-        ratio_max=1e30,
-        correct_bias=1,
-        **flat,
-    )
     job.call("clip_grad_norm_f32", g=draw(rows, n), max_norm=1.0, **flat)
     job.call(
         "dropout_f32",

@@ -174,10 +174,10 @@ def test_of_nothing_it_is_no_number(name: str) -> None:
 
 def test_a_request_names_the_metrics() -> None:
     metrics = [make_metric({"type": "topK", "k": 3}), make_metric("perplexity"), make_metric("accuracy")]
-    text = request_of(metrics, "é", "labels")
-    assert text == '["é","labels",[["accuracy",[null]],["topK",[3,null]]]]'
-    predictions, targets, read = read_request(text)
-    assert (predictions, targets, request_of(read, "é", "labels")) == ("é", "labels", text)
+    request = request_of(metrics, "é", "labels")
+    assert request == ["é", "labels", [["accuracy", [None]], ["topK", [3, None]]]]
+    predictions, targets, read = read_request(request)
+    assert (predictions, targets, request_of(read, "é", "labels")) == ("é", "labels", request)
 
 
 def test_names_of_the_model_are_left_alone() -> None:

@@ -18,6 +18,7 @@ from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.inference import InferenceCore
+from trainweb.training.step_kind import TRAIN
 
 K, N, CLASSES, ROWS = 200, 72, 9, 8
 INTS = {
@@ -130,7 +131,7 @@ def trained(data: bytes) -> tuple[list[float], list[str]]:
             session.optimizer_step()
         losses += map(float, session.eval_step(feeds).values())
         types = {name: TensorType(str(x.dtype), x.shape) for name, x in feeds.items()}
-        plan = session.core.models.compile_step("train", types, True)
+        plan = session.core.models.compile_step(TRAIN, types, True)
     kernels = [line.split("(")[0].split()[0] for line in plan.text]
     return losses, kernels
 

@@ -18,7 +18,7 @@ from trainweb.compiler.passes import head
 from trainweb.data import Dataset
 from trainweb.errors import FeedError, LimitError, ModelError
 from trainweb.ir.shapes import TensorType
-from trainweb.training.forward import kind_of_outputs
+from trainweb.training.step_kind import EVAL, PREDICT, TRAIN, StepKind
 
 __all__ = ["release"]  # the fixture
 
@@ -92,8 +92,8 @@ def test_scores_of_a_large_vocabulary_are_not_stored(lora: Any, tmp_path: Path) 
     OPENED.append(session)
     rows = {name: TensorType("int64", (4, 128)) for name in session.input_names()}
     feeds = rows | {"reference": TensorType("float32", (4,))}
-    for kind in ("train", "eval", kind_of_outputs(["log_probabilities"])):
-        needed = feeds if kind in ("train", "eval") else {n: t for n, t in rows.items() if n != "reference"}
+    for kind in (TRAIN, EVAL, StepKind(PREDICT, ["log_probabilities"])):
+        needed = feeds if kind in (TRAIN, EVAL) else {n: t for n, t in rows.items() if n != "reference"}
         plan = session.core.models.compile_step(kind, needed, True)
         assert "head_loss_f32" in kernels(plan) and "cross_entropy_f32" not in kernels(plan)
         assert plan.arena_bytes < 4 * 4 * 128 * 40_000 / 8, kind

@@ -31,6 +31,7 @@ from trainweb.ir.program import Program
 from trainweb.ir.shapes import TensorType
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore
+from trainweb.training.step_kind import TRAIN
 
 DEPTH = 6
 
@@ -148,7 +149,7 @@ def smallest(kind: str) -> int:
     with open_session(kind, 1) as s:
         for overwrite in (True, False):
             with pytest.raises(LimitError) as refused:
-                s.core.models.compile_step("train", types, overwrite)
+                s.core.models.compile_step(TRAIN, types, overwrite)
             found = re.search(r"not less than (\d+) .*memory_budget is 1\.", str(refused.value))
             assert found
             needed.append(int(found[1]))

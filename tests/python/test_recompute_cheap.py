@@ -25,6 +25,7 @@ from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
 from trainweb.lora import inject
 from trainweb.training.models import SessionModels
+from trainweb.training.step_kind import TRAIN
 
 ROWS, WIDTH = 24, 8
 SHARE = {"convolutions": 1.0, "transformer": 0.9}
@@ -112,7 +113,7 @@ def test_a_layer_of_llama_keeps_only_what_products_and_attention_made(tmp_path: 
     arenas = []
     for layers in (3, 5):
         with llama(tmp_path, layers) as session:
-            arenas.append(session.core.models.compile_step("train", rows, True).arena_bytes)
+            arenas.append(session.core.models.compile_step(TRAIN, rows, True).arena_bytes)
     keys = LLAMA.head * LLAMA.key_heads
     # Two residual streams, queries, the result of attention; keys and values of 3 of 9 heads; gate and up.
     kept = 4 * LLAMA.width + 2 * keys + 2 * LLAMA.hidden

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx.inliner
 import pytest
+from tests.ops.cases import Sample, cases_of
 from tests.ops.op_runner import gradients, materialize, run
 
 from trainweb.autodiff.gradient import build_gradients
@@ -13,7 +14,6 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB, Graph, Node, Value
 from trainweb.model.reader import read_model
 from trainweb.ops.frame.functions import write_interchangeable
-from trainweb.ops.frame.op import Sample
 from trainweb.ops.recurrent.cell import Recurrence
 from trainweb.training.inference import InferenceCore
 
@@ -81,7 +81,7 @@ def test_an_lstm_of_5000_steps_forgets_as_its_gates_say() -> None:
     np.testing.assert_allclose(found["y"][:, 0, 0], sigmoid(o) * np.tanh(cells), rtol=1e-3)
 
 
-CELLS = [(k, sample) for k, sample in enumerate(Recurrence.samples) if sample.inputs[0] != (0, 3, 32)]
+CELLS = [(k, sample) for k, sample in enumerate(cases_of(Recurrence).samples) if sample.inputs[0] != (0, 3, 32)]
 """Samples with steps: a Scan without any is refused."""
 
 

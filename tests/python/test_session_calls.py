@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +25,6 @@ def descriptions(monkeypatch: pytest.MonkeyPatch) -> Any:
     import call_description
 
     return call_description
-
-
-def test_typescript_has_the_calls_and_messages_of_now() -> None:
-    script = ROOT / "scripts" / "session_description.py"
-    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 def test_comments_of_a_page_name_settings_as_it_does() -> None:

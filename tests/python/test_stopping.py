@@ -20,6 +20,7 @@ from trainweb.backend.wasm import host
 from trainweb.errors import SessionError
 from trainweb.ir.layout import GRADIENTS, MOMENTUM0, PARAMETERS, STATE
 from trainweb.onnxblock import optim
+from trainweb.training.step_kind import EVAL, TRAIN
 
 FAR = 10_000
 """More instructions than any plan here has."""
@@ -143,8 +144,8 @@ def test_what_plans_say_that_they_write(made: Artifacts) -> None:
         session.eval_step(feeds(1))
         core = session.core
         written = {
-            "train": core.engine.written(core.plan("train", types()).ptr),
-            "eval": core.engine.written(core.plan("eval", types()).ptr),
+            "train": core.engine.written(core.plan(TRAIN, types()).ptr),
+            "eval": core.engine.written(core.plan(EVAL, types()).ptr),
             "optimizer": core.engine.written(core.optimizer_plan().ptr),
         }
     lasting = {kind: [s for s in range(PARAMETERS, STATE + 1) if mask >> s & 1] for kind, mask in written.items()}
@@ -162,7 +163,7 @@ def types() -> dict[str, Any]:
 def test_only_a_run_that_was_interrupted_goes_on(made: Artifacts) -> None:
     with open_session(made) as session:
         session.eval_step(feeds(1))
-        engine, loaded = session.core.engine, session.core.plan("eval", types())
+        engine, loaded = session.core.engine, session.core.plan(EVAL, types())
         assert engine.run_slice(loaded.ptr, anew=True, milliseconds=0) == MORE
         assert engine.run(loaded.ptr) == 0
         status = engine.run_slice(loaded.ptr, anew=False, milliseconds=0)

@@ -16,6 +16,7 @@ from trainweb.fit.places import located
 from trainweb.fit.steps import Position
 from trainweb.loss_counts import MeanLoss
 from trainweb.metrics import Described, Rows, Totals, Value, make_metric, part_of, request_of
+from trainweb.training.step_kind import EVAL, StepKind
 
 if TYPE_CHECKING:
     from trainweb.data.dataset import Batch
@@ -62,13 +63,13 @@ class Evaluation:
         if not outputs:
             raise messages.NO_EVAL_MODEL()
         self.loss = outputs[0]
-        self.kind, self.described = "eval", list[Described]()
+        self.kind, self.described = EVAL, list[Described]()
         if self.functions:
             made.append(Rows())
         if any(m.reads_outputs for m in made):
             models = session.core.models
             predictions, targets = models.own.pair(predictions, targets)
-            self.kind = f"eval {request_of(made, predictions, targets)}"
+            self.kind = StepKind("eval", request_of(made, predictions, targets))
             self.described = models.described(self.kind)
             self.names = predictions, targets
         self.count = session.core.models.counts["eval"]

@@ -17,7 +17,7 @@ from trainweb.fit.places import located
 from trainweb.fit.steps import Position
 from trainweb.fit.trainer import Batches, rows_of
 from trainweb.settings import Flag
-from trainweb.training.forward import kind_of_outputs
+from trainweb.training.step_kind import PREDICT, StepKind
 
 if TYPE_CHECKING:
     from trainweb.data.dataset import Batch, Dataset
@@ -41,7 +41,7 @@ def predict(
     names = models.own_outputs() if outputs is None else [outputs] if isinstance(outputs, str) else outputs
     if not names:
         raise messages.BAD_SETTING(name="outputs", value=names, expected="a list of tensors of the eval model")
-    kind = kind_of_outputs(texts("outputs", names))
+    kind = StepKind(PREDICT, texts("outputs", names))
     unused = models.inputs["eval"].keys() - models.inputs_of(kind).keys()
     parts: list[dict[str, np.ndarray]] = []
     done = whole = 0

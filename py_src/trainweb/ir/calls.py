@@ -16,10 +16,6 @@ def chunks(n: int) -> int:
     return (n + 16384 - 1) // 16384
 
 
-def bands(n: int) -> int:
-    return (n + 64 - 1) // 64
-
-
 def ctc_states(labels: int) -> int:
     """The labels with blanks before, between and behind them."""
     return 2 * labels + 1
@@ -711,35 +707,6 @@ class FlushMoments(KernelCall, kernel="flush_moments_f32", words=3):
     n: int
 
 
-class Lamb(KernelCall, kernel="lamb_f32", words=14):
-    """Of one parameter: r = Adam's direction + weight_decay w; w -= rate * (norm of w / norm of r, 1 where either is 0)
-    * r.
-    """
-
-    w: InOut
-    g: In
-    m: InOut
-    v: InOut
-    partial: Scratch = scratch("float32", lambda call: 4 * chunks(call.n))
-    state: In
-    n: int
-    alpha: float
-    beta: float
-    epsilon: float
-    weight_decay: float
-    ratio_min: float
-    ratio_max: float
-    correct_bias: int
-
-
-class StateWithRate(KernelCall, kernel="state_with_rate", words=3):
-    """The state, but for its learning rate."""
-
-    state: In
-    rate: In
-    changed: Out
-
-
 class ClipGradNorm(KernelCall, kernel="clip_grad_norm_f32", words=4):
     """g *= min(1, max_norm / (sqrt(sum of g^2) + 1e-6))."""
 
@@ -770,44 +737,6 @@ class LinearLr(KernelCall, kernel="linear_lr", words=1):
     """learning_rate = initial_lr * f(step) of the linear scheduler."""
 
     state: InOut
-
-
-class Adafactor(KernelCall, kernel="adafactor_f32", words=17):
-    """A step of a parameter [batch, n, m], whose squares are averaged by row and by column: torch.optim.Adafactor."""
-
-    w: InOut
-    g: In
-    rows: InOut
-    columns: InOut
-    partial: Scratch = scratch("float32", lambda call: (bands(call.n) > 1) * call.batch * bands(call.n) * call.m)
-    inverse: Scratch = scratch("float32", lambda call: call.batch * call.m)
-    means: Scratch = scratch("float32", lambda call: call.batch)
-    sums: Scratch = scratch("float32", lambda call: 16 * chunks(call.batch * call.n * call.m) + 4)
-    state: In
-    batch: int
-    n: int
-    m: int
-    beta2_decay: float
-    epsilon: float
-    scale_epsilon: float
-    clip_threshold: float
-    weight_decay: float
-
-
-class AdafactorVector(KernelCall, kernel="adafactor_vector_f32", words=11):
-    """The same of a vector, whose squares are averaged themselves."""
-
-    w: InOut
-    g: In
-    s: InOut
-    sums: Scratch = scratch("float32", lambda call: 4 * chunks(call.n))
-    state: In
-    n: int
-    beta2_decay: float
-    epsilon: float
-    scale_epsilon: float
-    clip_threshold: float
-    weight_decay: float
 
 
 class Dropout(KernelCall, kernel="dropout_f32", words=8):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.elementwise import Binary
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import bools, f32, i32, i64, literal
-from trainweb.ops.frame.op import FLOATS, INTS, Bad, Int, Op, Sample, Str, register
+from trainweb.ops.frame.op import FLOATS, INTS, Int, Op, Str, register
 from trainweb.ops.frame.pointwise import Pointwise
 
 if TYPE_CHECKING:
@@ -19,22 +17,12 @@ if TYPE_CHECKING:
     from trainweb.ir.expr import Emitter, Expr
     from trainweb.ir.instructions import Buf
 
-_PAIRS = (
-    Sample([i32([1, -2, 3]), i32([5, 6, -7])]),
-    Sample([i64([[1], [-(2**40)]]), i64([5, 2**40 + 3])]),
-    Sample([literal("uint8", [1, 200]), literal("uint8", [255, 7])]),
-    Sample([literal("int16", [1, -200]), literal("int16", [255, -7])]),
-    Sample([literal("uint64", [2**63 + 1, 3]), literal("uint64", [2**63, 1])]),
-)
-
 
 class Bitwise(Binary):
     """An operation on each bit of two integers."""
 
     versions = (18,)
     dtypes = INTS
-    samples = _PAIRS
-    bad = (Bad([(3,), (3,)], error=UnsupportedError), Bad([i64([1, 2, 3]), i64([1, 2])]))
 
 
 @register
@@ -64,8 +52,6 @@ class BitwiseNot(Pointwise):
 
     versions = (18,)
     dtypes = INTS
-    samples = tuple(Sample(s.inputs[:1]) for s in _PAIRS)
-    bad = (Bad([(3,)], error=UnsupportedError), Bad([bools([True])], error=UnsupportedError))
 
     def compute(self, e: Emitter, a: Expr) -> Expr:
         ones = 2 ** (8 * ITEM_SIZE[a.dtype]) - 1 if a.dtype.startswith("u") else -1
@@ -79,22 +65,6 @@ class BitShift(Binary):
     versions = (11, 28)
     dtypes = INTS
     attrs = {"direction": Str(required=True)}
-    samples = (
-        Sample([literal("uint8", [16, 4, 255]), literal("uint8", [1, 2, 4])], {"direction": "RIGHT"}),
-        Sample([literal("uint8", [16, 4, 255]), literal("uint8", [1, 2, 4])], {"direction": "LEFT"}),
-        Sample([literal("uint16", [16, 4, 65535]), literal("uint16", [1, 2, 15])], {"direction": "LEFT"}),
-        Sample([literal("uint32", [2**31 + 5]), literal("uint32", [[31], [32]])], {"direction": "RIGHT"}),
-        Sample([literal("uint64", [2**63 + 5, 1]), literal("uint64", [62, 63])], {"direction": "RIGHT"}),
-        Sample([literal("uint64", [2**63 + 5, 1]), literal("uint64", [1, 64])], {"direction": "LEFT"}),
-        Sample([literal("int8", [-8, 4, 65]), literal("int8", [1, -1, 9])], {"direction": "RIGHT"}, opset=28),
-        Sample([literal("int8", [-8, 4, 65]), literal("int8", [5, -1, 1])], {"direction": "LEFT"}, opset=28),
-    )
-    bad = (
-        Bad([literal("uint8", [1]), literal("uint8", [1])]),
-        Bad([literal("uint8", [1]), literal("uint8", [1])], {"direction": "UP"}),
-        Bad([i64([1]), i64([1])], {"direction": "LEFT"}, UnsupportedError, opset=17),
-        Bad([(1,), (1,)], {"direction": "LEFT"}, UnsupportedError),
-    )
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         if self.direction not in ("LEFT", "RIGHT"):
@@ -121,12 +91,6 @@ class BitCast(Op):
 
     versions = (26,)
     attrs = {"to": Int(required=True)}
-    samples = (
-        Sample([f32([1.5, -2.0])], {"to": 6}),
-        Sample([i64([[1], [-2]])], {"to": 11}),
-        Sample([literal("uint16", [1, 65535])], {"to": 5}),
-    )
-    bad = (Bad([(2,)], {"to": 7}), Bad([(2,)], {"to": 99}), Bad([(2,)]), Bad([(2,)], {"to": 8}, UnsupportedError))
 
     def infer(self, x: TensorType) -> TensorType:
         target = ONNX_DTYPES.get(self.to)

@@ -44,7 +44,6 @@ class Branch(Composite):
     min_inputs, max_inputs = 1, MANY
     differentiable = range(MANY)
     static_inputs = (0,)
-    tested_through = "If"
     then_branch: Graph
     else_branch: Graph
     body_opset: int

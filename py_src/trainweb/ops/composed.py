@@ -7,7 +7,6 @@ from itertools import product
 from math import cos, pi, prod
 from typing import Any
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
@@ -18,8 +17,7 @@ from trainweb.ops.frame.arguments import checked, integers, is_fed, scalar
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import f32, i32, i64
-from trainweb.ops.frame.op import Bad, Int, Ints, Sample, Str, bind, register
+from trainweb.ops.frame.op import Int, Ints, Str, bind, register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.pool import AveragePool
 
@@ -31,8 +29,6 @@ class GlobalLpPool(Composite):
     versions = (2, 22)
     attrs = {"p": Int(2)}
     differentiable = (0,)
-    samples = (Sample([(2, 3, 4, 5)]), Sample([(2, 3, 4)], {"p": 3}, away_from=(0.0,)))
-    bad = (Bad([(2,)]), Bad([(2, 3, 4)], {"p": 0}))
 
     def infer(self, x: TensorType) -> TensorType:
         self.need_float32(x)
@@ -54,14 +50,6 @@ class Hardmax(Composite):
 
     versions = (1, 11, 13)
     attrs = {"axis": Int()}
-    samples = (
-        Sample([f32([[3, 0, 1, 2], [2, 5, 1, 5], [0, 1, 3, 2]])]),
-        Sample([(2, 3, 4)], {"axis": 1}),
-        Sample([(2, 3, 4)], {"axis": -1}, opset=13),
-        Sample([(2, 3, 4)], opset=11),
-        Sample([(2, 3, 4)], {"axis": 2}, opset=7),
-    )
-    bad = (Bad([(2, 3)], {"axis": 2}),)
 
     def infer(self, x: TensorType) -> TensorType:
         self.need_float32(x)
@@ -92,12 +80,6 @@ class ReverseSequence(Composite):
     attrs = {"batch_axis": Int(1), "time_axis": Int(0)}
     min_inputs = max_inputs = 2
     differentiable = (0,)
-    samples = (
-        Sample([(4, 3), i64([4, 1, 2])]),
-        Sample([(3, 4, 2), i64([4, 1, 2])], {"batch_axis": 0, "time_axis": 1}),
-        Sample([i64([[1, 2], [3, 4], [5, 6]]), i64([3, 2])]),
-    )
-    bad = (Bad([(4, 3), (3,)]), Bad([(4, 3), i64([1, 2, 3])], {"batch_axis": 0}))
 
     def infer(self, x: TensorType, lengths: TensorType) -> TensorType:
         if sorted((self.batch_axis, self.time_axis)) != [0, 1] or x.rank < 2:
@@ -134,24 +116,6 @@ class LpPool(Composite):
         "strides": Ints(),
     }
     differentiable = (0,)
-    samples = (
-        Sample([(2, 3, 6, 5)], {"kernel_shape": [2, 3]}),
-        Sample([(2, 3, 6)], {"kernel_shape": [3], "p": 3, "pads": [1, 1], "strides": [2]}, away_from=(0.0,)),
-        Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 2], "strides": [3, 2], "ceil_mode": 1}, opset=18),
-        Sample(
-            [(1, 2, 8)],
-            {"kernel_shape": [2], "p": 3, "strides": [4], "pads": [1, 1], "dilations": [2], "ceil_mode": 1},
-            opset=22,
-            away_from=(0.0,),
-        ),
-        # A window that would start in the padding at the end.
-        Sample([(1, 2, 5)], {"kernel_shape": [3], "strides": [3], "pads": [1, 2], "ceil_mode": 1}, opset=18),
-        Sample([(1, 2, 7)], {"kernel_shape": [3], "strides": [3], "auto_pad": "SAME_LOWER", "ceil_mode": 1}, opset=18),
-    )
-    bad = (
-        Bad([(2, 3, 4)], {"kernel_shape": [2], "p": 0}),
-        Bad([(2, 3, 4)], {"kernel_shape": [2, 2]}),
-    )
 
     def infer(self, x: TensorType) -> TensorType:
         self.need_float32(x)
@@ -199,13 +163,6 @@ class CumProd(Composite):
     min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
-    samples = (
-        Sample([(3, 4), i64(0)]),
-        Sample([(3, 5), i64([1])], {"exclusive": 1}),
-        Sample([f32([[1.0, 0.0, 2.0, 0.0, 3.0]]), i64(-1)], {"reverse": 1}),
-        Sample([i32([[1, 2, 3], [4, 5, 6]]), i64(1)], {"exclusive": 1, "reverse": 1}),
-    )
-    bad = (Bad([(3, 4), i64(2)]), Bad([(3, 4), i64([0, 1])]))
 
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
         if x.dtype not in NUMBERS:
@@ -245,8 +202,6 @@ class _Window(Composite):
     versions = (17,)
     attrs = {"output_datatype": Int(1), "periodic": Int(1)}
     static_inputs = (0,)
-    samples = (Sample([i64(10)]), Sample([i64(10)], {"periodic": 0}))
-    bad = (Bad([i64([1, 2])]), Bad([i64(10)], {"output_datatype": 7}, UnsupportedError))
     weights: tuple[float, ...]
     """Of the cosines of 0, 1, ... turns along the window."""
 
@@ -292,12 +247,6 @@ class CenterCropPad(Composite):
     min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
-    samples = (
-        Sample([(5, 4, 3), i64([2, 7, 3])], opset=18),
-        Sample([(5, 4), i64([6])], {"axes": [-1]}, opset=18),
-        Sample([i64([[1, 2, 3]]), i64([2, 2])], opset=18),
-    )
-    bad = (Bad([(5, 4), i64([2])], opset=18), Bad([(5, 4), i64([-2, 3])], opset=18))
 
     def _sizes(self, x: TensorType, shape: TensorType) -> dict[int, int]:
         axes = [self.axis_of(axis, x.rank) for axis in (range(x.rank) if self.axes is None else self.axes)]
@@ -340,11 +289,6 @@ class AffineGrid(Composite):
     min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
-    samples = (
-        Sample([(2, 2, 3), i64([2, 1, 3, 4])], opset=20),
-        Sample([(1, 3, 4), i64([1, 1, 2, 3, 2])], {"align_corners": 1}, opset=20),
-    )
-    bad = (Bad([(2, 2, 3), i64([2, 1, 3])], opset=20), Bad([(2, 2, 2), i64([2, 1, 3, 4])], opset=20))
 
     def infer(self, theta: TensorType, size: TensorType) -> TensorType:
         self.need_float32(theta)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, Node
@@ -18,8 +17,7 @@ from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import i32
-from trainweb.ops.frame.op import Bad, Float, Floats, Int, Sample, Str, register
+from trainweb.ops.frame.op import Float, Floats, Int, Str, register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.matmul import Gemm
 
@@ -69,20 +67,6 @@ class FusedConv(Composite):
     }
     min_inputs, max_inputs = 2, 4
     differentiable = (0, 1, 2, 3)
-    samples = (
-        Sample([(1, 2, 5, 5), (3, 2, 3, 3), (3,)], {"activation": "Relu", "pads": [1, 1, 1, 1]}, away_from=(0.0,)),
-        Sample(
-            [(1, 2, 5, 5), (2, 1, 3, 3), (2,), (1, 2, 2, 2)],
-            {"activation": "LeakyRelu", "activation_params": [0.3], "group": 2, "strides": [2, 2]},
-        ),
-        Sample([(1, 2, 4), (2, 2, 3)], {"activation": "Clip", "activation_params": [-0.5, 0.7]}),
-        Sample([(1, 2, 4), (2, 2, 3)]),
-    )
-    bad = (
-        Bad([(1, 2, 4), (2, 3, 3)]),
-        Bad([(1, 2, 4), (2, 2, 3)], {"activation": "Clip"}),
-        Bad([(1, 2, 4), (2, 2, 3)], {"activation": "Gelu"}, UnsupportedError),
-    )
 
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None, z: TensorType | None) -> TensorType:
         if self.activation not in ACTIVATIONS:
@@ -124,17 +108,6 @@ class FusedGemm(Composite):
     }
     min_inputs, max_inputs = 2, 3
     differentiable = (0, 1, 2)
-    samples = (
-        Sample([(3, 4), (2, 4), (2,)], {"activation": "Relu", "transB": 1, "alpha": 0.5}, away_from=(0.0,)),
-        Sample([(3, 4), (4, 2), (2,)], {"activation": "LeakyRelu", "activation_alpha": 0.3}, away_from=(0.0,)),
-        Sample([(3, 4), (4, 2), (2,)], {"activation": "HardSigmoid", "activation_alpha": 0.3, "activation_beta": 0.4}),
-        Sample([(3, 4), (4, 2), (1, 2)], {"activation": "Tanh", "beta": 2.0}),
-        Sample([(3, 4), (4, 2)], {"activation": "Softplus"}),
-    )
-    bad = (
-        Bad([(3, 4), (3, 2)]),
-        Bad([(3, 4), (4, 2)], {"activation": "Gelu"}, UnsupportedError),
-    )
 
     def infer(self, a: TensorType, b: TensorType, c: TensorType | None) -> TensorType:
         if self.activation not in GEMM_ACTIVATIONS:
@@ -173,27 +146,6 @@ class EmbedLayerNormalization(Composite):
     attrs = {"epsilon": Float(1e-12), "mask_index_type": Int(1)}
     min_inputs, max_inputs, n_outputs = 7, 9, 3
     differentiable = (2, 3, 4, 5, 6)
-    samples = (
-        Sample(
-            [i32([[1, 3, 0], [2, 2, 4]]), i32([[0, 1, 1], [0, 0, 1]]), (5, 4), (6, 4), (2, 4), (4,), (4,)],
-            {"epsilon": 1e-5},
-            outputs=2,
-        ),
-        Sample(
-            [i32([[1, 3, 0], [2, 2, 4]]), None, (5, 4), (6, 4), None, (4,), (4,), i32([[1, 1, 0], [1, 1, 1]])],
-            {"epsilon": 0.1},
-            outputs=3,
-        ),
-        Sample(
-            [i32([[1, 3], [2, 4]]), None, (5, 4), (6, 4), None, (4,), (4,), None, i32([[3, 5], [0, 1]])],
-            outputs=2,
-        ),
-    )
-    bad = (
-        Bad([i32([[1, 3, 0]]), None, (5, 4), (6, 3), None, (4,), (4,)]),
-        Bad([i32([[1, 3, 0]]), i32([[0, 0, 0]]), (5, 4), (6, 4), None, (4,), (4,)]),
-        Bad([i32([[1, 3, 0]]), None, (5, 4), (6, 4), None, (3,), (4,)]),
-    )
 
     def infer(self, ids: TensorType, *others: TensorType | None) -> tuple[TensorType, ...]:
         segments, words, positions, kinds, gamma, beta, mask, places_ = others

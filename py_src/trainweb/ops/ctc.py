@@ -13,18 +13,12 @@ from trainweb.ir.layout import CTC_LABELS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import f32, i32, i64
-from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, register
+from trainweb.ops.frame.op import Int, Names, Op, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
     from trainweb.ops.frame.gradients import GradientBuilder
-
-TARGETS = i64([[1, 2, 2], [3, 0, 0], [1, 1, 3]])
-INPUT_LENGTHS, TARGET_LENGTHS = i64([6, 4, 5]), i64([3, 1, 3])
-SCORES = (6, 3, 4)
-"""Of samples: steps, items, classes."""
 
 
 class _Ctc(Op):
@@ -152,31 +146,12 @@ class CTCLoss(_Ctc):
         skips = s > 1 and states[s] != self.blank and states[s] != states[s - 2]
         return [s, *([s - 1] if s else []), *([s - 2] if skips else [])]
 
-    samples = (
-        Sample([SCORES, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS], outputs=1),
-        Sample([SCORES, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS]),
-        Sample([SCORES, i32([[1, 2, 0]] * 3), i32([6, 6, 6]), i32([3, 0, 2])], {"blank": 3}, outputs=1),
-        Sample([(2, 1, 4), i64([[1, 2, 3]]), i64([2]), i64([3])], {"zero_infinity": 1}, outputs=1),
-        Sample([(9, 2, 6), i64([[1, 2, 2, 5, 4], [5, 5, 5, 5, 1]]), i64([9, 9]), i64([5, 5])], outputs=1),
-        Sample([(3, 1, 4), i64([[]]), i64([3]), i64([0])], outputs=1),
-    )
-    bad = (
-        Bad([SCORES, TARGETS, INPUT_LENGTHS, i32([3, 1, 3])]),
-        Bad([SCORES, f32([[1.0, 2.0]] * 3), INPUT_LENGTHS, TARGET_LENGTHS]),
-        Bad([SCORES, i64([1, 2, 3]), INPUT_LENGTHS, TARGET_LENGTHS]),
-        Bad([SCORES, TARGETS, i64([6, 4]), TARGET_LENGTHS]),
-        Bad([SCORES, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS], {"blank": 4}),
-        Bad([SCORES, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS], {"zero_infinity": 2}),
-        Bad([(6, 3), TARGETS, INPUT_LENGTHS, TARGET_LENGTHS]),
-    )
-
 
 @register
 class CTCLossGrad(_Ctc):
     """Gradient of log_probs from (dloss, log_probs, targets, input_lengths, target_lengths, alpha)."""
 
     min_inputs = max_inputs = 6
-    tested_through = "CTCLoss"
 
     def infer(
         self,

@@ -7,7 +7,6 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.attention.onnx import extent, integers, part, places, reshape, unsqueeze
@@ -16,7 +15,7 @@ from trainweb.ops.frame.arguments import checked
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Int, Ints, Sample, register
+from trainweb.ops.frame.op import Int, Ints, register
 from trainweb.ops.frame.symbolic import Var
 
 
@@ -39,25 +38,6 @@ class DeformConv(Composite):
     }
     min_inputs, max_inputs = 3, 5
     differentiable = (0, 1, 2, 3, 4)
-    samples = (
-        Sample([(2, 2, 5, 4), (3, 2, 2, 2), (2, 8, 4, 3)], opset=19),
-        Sample(
-            [(1, 4, 5, 5), (4, 2, 3, 3), (1, 36, 3, 2), (4,), (1, 18, 3, 2)],
-            {"group": 2, "offset_group": 2, "pads": [1, 1, 1, 0], "strides": [2, 2]},
-            opset=19,
-        ),
-        Sample(
-            [(1, 1, 5, 6), (2, 1, 2, 2), (1, 8, 3, 5), (2,)], {"dilations": [2, 1], "kernel_shape": [2, 2]}, opset=22
-        ),
-    )
-    bad = (
-        Bad([(2, 2, 5, 4), (3, 2, 2, 2), (2, 8, 4, 4)], opset=19),
-        Bad([(2, 2, 5, 4), (3, 1, 2, 2), (2, 8, 4, 3)], opset=19),
-        Bad([(2, 2, 5, 4), (3, 2, 2, 2), (2, 8, 4, 3), None, (2, 8, 4, 3)], opset=19),
-        Bad([(2, 2, 5, 4), (3, 2, 2, 2), (2, 8, 4, 3)], {"kernel_shape": [3, 3]}, opset=19),
-        Bad([(2, 2, 5, 4), (3, 2, 2, 2), (2, 8, 4, 3)], {"offset_group": 4}, opset=19),
-        Bad([(2, 2, 5, 4, 3), (3, 2, 2, 2, 2), (2, 24, 4, 3, 2)], error=UnsupportedError, opset=19),
-    )
 
     def infer(
         self,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, equal
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.attention.onnx import integers, part, reshape, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.literals import f32
-from trainweb.ops.frame.op import Bad, Sample, register
+from trainweb.ops.frame.op import register
 from trainweb.ops.frame.symbolic import Var
 
 MAX_SIZE = 32
@@ -28,18 +26,6 @@ class Det(Composite):
 
     versions = (11, 22)
     differentiable = (0,)
-    samples = (
-        Sample([(3, 3)]),
-        Sample([(2, 3, 4, 4)]),
-        Sample([(2, 1, 1)]),
-        Sample([f32([[[1.0, 2.0], [2.0, 4.0]], [[0.0, 3.0], [0.5, 0.0]]])]),
-        Sample([(1, 7, 7)], opset=22),
-    )
-    bad = (
-        Bad([(3, 4)]),
-        Bad([(3,)]),
-        Bad([(MAX_SIZE + 1, MAX_SIZE + 1)], error=UnsupportedError),
-    )
 
     def infer(self, x: TensorType) -> TensorType:
         self.need_float32(x)

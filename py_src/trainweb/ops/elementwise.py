@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from math import inf, pi, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainweb.errors import LimitError, UnsupportedError
+from trainweb.errors import LimitError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.expr import Emitter
 from trainweb.ir.shapes import TensorType
 from trainweb.model.calls import is_bounded_by_numbers
 from trainweb.model.graph import MS
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import bools, f32, i32, i64
-from trainweb.ops.frame.op import FLOATS, INTS, MANY, Bad, Float, Int, Names, Sample, register
+from trainweb.ops.frame.op import FLOATS, INTS, MANY, Float, Int, Names, register
 from trainweb.ops.frame.pointwise import Pointwise, Unary, reduced
 from trainweb.ops.frame.symbolic import Var, names, when
 from trainweb.ops.squares import is_of_squares
@@ -28,23 +26,12 @@ if TYPE_CHECKING:
 
 NUMBERS = (*FLOATS, *INTS)
 
-_SHAPES = (
-    Sample([(2, 3), (2, 3)]),
-    Sample([(2, 3, 4), (4,)]),
-    Sample([(2, 1, 4), (3, 1)]),
-    Sample([(2, 3), ()]),
-    Sample([(), (5,)]),
-)
-_MISFITS = (Bad([(2, 3), (4,)]), Bad([(2, 3)]))
-
 
 class Binary(Pointwise):
     """An operator of two tensors of one dtype."""
 
     min_inputs = max_inputs = 2
     dtypes: ClassVar[tuple[str, ...]] = NUMBERS
-    samples: ClassVar[Sequence[Sample]] = _SHAPES
-    bad: ClassVar[Sequence[Bad]] = _MISFITS
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         a, b = (t for t in inputs if t is not None)
@@ -62,8 +49,6 @@ class Add(Binary):
 
     versions = (7, 13, 14)
     differentiable = (0, 1)
-    samples = (*_SHAPES, Sample([i64([1, 2, 3]), i64([[10], [20]])]), Sample([i32([7, -3]), i32(2)]))
-    bad = (*_MISFITS, Bad([(3,), i64([1, 2, 3])]), Bad([bools([True]), bools([True])], error=UnsupportedError))
     instruction = "add"
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -103,11 +88,6 @@ class Div(Binary):
 
     versions = (7, 13, 14)
     differentiable = (0, 1)
-    samples = (
-        *(Sample(s.inputs, positive=True) for s in _SHAPES),
-        Sample([i64([7, -7, 8]), i64([2, 2, -3])]),
-        Sample([i32([7, -7, 9]), i32(2)]),
-    )
     instruction = "div"
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -126,12 +106,6 @@ class DivGrad(Pointwise):
     min_inputs = max_inputs = 3
     n_outputs = 2
     dtypes = ("float32",)
-    samples = (
-        Sample([(2, 3), (2, 3), (2, 3)], positive=True),
-        Sample([(2, 3, 4), (2, 1, 4), (3, 1)], positive=True),
-        Sample([(2, 3), (2, 3), ()], positive=True),
-    )
-    bad = (Bad([(2, 3), (2, 2), (2, 3)]), Bad([(3,), (2, 3), (2, 3)]))
 
     def infer(self, *inputs: TensorType | None) -> Any:
         dy, a, b = (t for t in inputs if t is not None)
@@ -179,15 +153,6 @@ class Pow(Pointwise):
     min_inputs = max_inputs = 2
     differentiable = (0, 1)
     dtypes = NUMBERS
-    samples = (
-        Sample([(2, 3), f32(2.0)], grad=(0,)),
-        Sample([(2, 3), f32([3.0])], grad=(0,)),
-        Sample([(2, 3), f32(-1.5)], positive=True, grad=(0,)),
-        Sample([(2, 3), i64(3)], grad=(0,)),
-        Sample([(2, 3), (3,)], positive=True),
-        Sample([i64([2, 3]), i64([5, 2])]),
-    )
-    bad = (Bad([(2, 3), (2,)]),)
 
     def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
         if a.dtype == "float32" or b.op == "const":
@@ -226,17 +191,6 @@ class Mod(Binary):
     versions = (10, 13, 28)
     attrs = {"fmod": Int(0)}
     differentiable = (0, 1)
-    samples = (
-        Sample([i64([7, -7, 7, -7]), i64([3, 3, -3, -3])]),
-        Sample([i32([7, -7, 6]), i32(3)]),
-        Sample([i32([7, -7, 6]), i32([3, 3, -4])], {"fmod": 1}),
-        Sample([f32([7.5, -7.5, 0.3]), f32([2.0, 2.0, -0.25])], {"fmod": 1}),
-        Sample([f32([7.5, -7.5, 0.3]), f32([2.0, 2.0, -0.25])], opset=28),
-        Sample([f32([-6.0, 6.0]), f32([3.0, 3.0])], opset=28, grad=()),
-        Sample([f32([3.0, -3.0, 3.0, -3.0]), f32([inf, inf, -inf, -inf])], {"fmod": 1}, grad=()),
-        Sample([f32([3.0, -3.0, 3.0, -3.0]), f32([inf, inf, -inf, -inf])], opset=28, grad=()),
-    )
-    bad = (*_MISFITS, Bad([(3,), (3,)]))
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         result = super().infer(*inputs)
@@ -275,7 +229,6 @@ class Neg(Unary):
 
     versions = (6, 13)
     dtypes = (*FLOATS, "int8", "int16", "int32", "int64")
-    samples = (*Unary.samples, Sample([i64([3, -4])]), Sample([i32([3, -4])]))
     instruction = "neg"
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
@@ -288,7 +241,6 @@ class Abs(Unary):
 
     versions = (6, 13)
     dtypes = NUMBERS
-    samples = (Sample([(3, 4)], away_from=(0.0,)), Sample([i64([3, -4])]))
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
         return x if x.dtype.startswith("u") else e.abs(x)
@@ -312,7 +264,6 @@ class Sign(Step):
 
     versions = (9, 13)
     dtypes = NUMBERS
-    samples = (Sample([f32([-1.5, 0.0, 2.0])]), Sample([i64([3, 0, -4])]))
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
         zero = e.like(x, 0)
@@ -344,7 +295,6 @@ class Round(Step):
 
     versions = (11, 22)
     dtypes = FLOATS
-    samples = (Sample([f32([0.5, 1.5, -2.5, 0.9, -0.2])]),)
     instruction = "round"
 
 
@@ -354,7 +304,6 @@ class Reciprocal(Unary):
 
     versions = (6, 13)
     dtypes = FLOATS
-    samples = (Sample([(3, 4)], positive=True),)
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
         return e.div(e.like(x, 1), x)
@@ -372,7 +321,6 @@ class Sqrt(Unary):
 
     versions = (6, 13)
     dtypes = FLOATS
-    samples = (Sample([(3, 4)], positive=True),)
     instruction = "sqrt"
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -397,7 +345,6 @@ class Log(Unary):
     """Natural logarithm. https://onnx.ai/onnx/operators/onnx__Log.html"""
 
     versions = (6, 13)
-    samples = (Sample([(3, 4)], positive=True),)
     instruction = "log"
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
@@ -438,13 +385,6 @@ class Variadic(Pointwise):
     max_inputs = MANY
     differentiable = range(MANY)
     dtypes: ClassVar[tuple[str, ...]] = NUMBERS
-    samples: ClassVar[Sequence[Sample]] = (
-        Sample([(2, 3)]),
-        Sample([(2, 3), (2, 3)]),
-        Sample([(2, 3), (3,), (2, 1)]),
-        Sample([(2, 3), (2, 3), (2, 3), (), (3,)]),
-    )
-    bad = (Bad([(2, 3), (4,)]), Bad([(3,), i64([1, 2, 3])]))
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         if len(inputs) > MOST_TERMS:
@@ -487,7 +427,6 @@ class Extremum(Variadic):
     """Largest or smallest; inputs that tie share the gradient equally."""
 
     versions = (6, 8, 12, 13)
-    samples = (*Variadic.samples, Sample([i64([3, 5]), i64([4, 2])]))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         if len(ins) == 1:
@@ -527,16 +466,6 @@ class Clip(Pointwise):
     max_inputs = 3
     differentiable = (0, 1, 2)
     dtypes = NUMBERS
-    samples = (
-        Sample([(3, 4), f32(-0.5), f32(0.7)], away_from=(-0.5, 0.7)),
-        Sample([(3, 4), None, f32(0.7)], away_from=(0.7,)),
-        Sample([(3, 4), f32(-0.5)], away_from=(-0.5,)),
-        Sample([(3, 4), f32([0.3]), f32([-0.2])], away_from=(-0.2, 0.3)),
-        Sample([(3, 4)]),
-        Sample([(3, 4)], {"min": -0.5, "max": 0.7}, opset=7, away_from=(-0.5, 0.7)),
-        Sample([i64([1, 5, 9]), i64(2), i64(7)]),
-    )
-    bad = (Bad([(3, 4), (3, 4)]), Bad([(3, 4), i64(1)]))
 
     def infer(self, x: TensorType, *bounds: TensorType | None) -> TensorType:
         for bound in bounds:
@@ -622,12 +551,6 @@ class Scale(Pointwise):
     attrs = {"scale_down": Int(0)}
     min_inputs = max_inputs = 2
     differentiable = (0,)
-    samples = (
-        Sample([(3, 4), f32(2.5)]),
-        Sample([(3, 4), i64(12)], {"scale_down": 1}),
-        Sample([(3, 4), f32([2.0])], {"scale_down": 1}),
-    )
-    bad = (Bad([(3, 4), (4,)]), Bad([i64([1]), f32(2.0)], error=UnsupportedError))
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         x, scale = (t for t in inputs if t is not None)

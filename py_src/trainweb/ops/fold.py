@@ -7,15 +7,13 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, equal, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.attention.onnx import reshape
 from trainweb.ops.frame.arguments import checked, integers
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.literals import i64
-from trainweb.ops.frame.op import Bad, Ints, Sample, register
+from trainweb.ops.frame.op import Ints, register
 from trainweb.ops.frame.symbolic import Var
 
 
@@ -31,23 +29,6 @@ class Col2Im(Composite):
     min_inputs = max_inputs = 3
     differentiable = (0,)
     static_inputs = (1, 2)
-    samples = (
-        Sample([(2, 12, 9), i64([4, 4]), i64([2, 2])], opset=18),
-        Sample(
-            [(1, 6, 4), i64([5, 6]), i64([2, 3])],
-            {"strides": [2, 2], "dilations": [2, 1], "pads": [1, 0, 0, 0]},
-            opset=18,
-        ),
-        Sample(
-            [(1, 4, 8), i64([3, 3, 3]), i64([2, 2, 1])], {"pads": [0, 0, 0, 0, 0, 0], "strides": [1, 1, 2]}, opset=18
-        ),
-    )
-    bad = (
-        Bad([(2, 12, 8), i64([4, 4]), i64([2, 2])], opset=18),
-        Bad([(2, 13, 9), i64([4, 4]), i64([2, 2])], opset=18),
-        Bad([(2, 12, 9), i64([4, 4]), i64([2])], opset=18),
-        Bad([(2, 1, 9), i64([4, 4, 1, 1]), i64([1, 1, 1, 1])], error=UnsupportedError, opset=18),
-    )
 
     def _blocks(self, image: Sequence[int], block: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the number of blocks along each axis, and the number of elements left over behind the last one."""

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.attention.onnx import extent, integers, part, reshape, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Int, Sample, Str, register
+from trainweb.ops.frame.op import Int, Str, register
 from trainweb.ops.frame.symbolic import Var
 
 MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
@@ -41,23 +40,6 @@ class GridSample(Composite):
     attrs = {"align_corners": Int(0), "mode": Str("linear"), "padding_mode": Str("zeros")}
     min_inputs = max_inputs = 2
     differentiable = (0, 1)
-    samples = (
-        Sample([(2, 3, 4, 5), (2, 3, 2, 2)], opset=20),
-        Sample([(1, 2, 4, 3), (1, 3, 4, 2)], {"align_corners": 1, "padding_mode": "border"}, opset=20),
-        Sample([(1, 2, 4, 3), (1, 3, 4, 2)], {"padding_mode": "reflection", "mode": "bilinear"}, opset=16),
-        Sample([(1, 2, 4, 3), (1, 3, 4, 2)], {"mode": "nearest"}, opset=20, grad=[0]),
-        Sample([(1, 1, 5, 4), (1, 3, 4, 2)], {"mode": "cubic", "padding_mode": "reflection"}, opset=20),
-        Sample(
-            [(1, 1, 5, 4), (1, 3, 4, 2)], {"mode": "bicubic", "align_corners": 1, "padding_mode": "border"}, opset=16
-        ),
-        Sample([(1, 2, 3, 4, 5), (1, 2, 3, 2, 3)], {"padding_mode": "reflection", "align_corners": 1}, opset=20),
-    )
-    bad = (
-        Bad([(2, 3, 4, 5), (2, 3, 2, 3)], opset=20),
-        Bad([(2, 3, 4, 5), (1, 3, 2, 2)], opset=20),
-        Bad([(2, 3, 4, 5), (2, 3, 2, 2)], {"mode": "area"}, opset=20),
-        Bad([(1, 1, 4, 4, 4), (1, 2, 2, 2, 3)], {"mode": "cubic"}, UnsupportedError, opset=20),
-    )
 
     def infer(self, x: TensorType, grid: TensorType) -> TensorType:
         self.need_float32(x, grid)

@@ -9,7 +9,7 @@ from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Float, Int, Names, Op, Sample, register
+from trainweb.ops.frame.op import Float, Int, Names, Op, register
 from trainweb.ops.reduce import sum_to
 
 if TYPE_CHECKING:
@@ -123,20 +123,6 @@ class GroupNormalization(_Forward):
     def scales_of(self, shape: tuple[int, ...]) -> int:
         return shape[1] if self.opset >= 21 else self.num_groups
 
-    samples = (
-        Sample([(2, 6, 3, 5), (6,), (6,)], {"num_groups": 3}, opset=21),
-        Sample([(3, 4, 7), (4,), (4,)], {"num_groups": 1, "epsilon": 1e-3}, opset=21),
-        Sample([(2, 6, 3, 3), (2,), (2,)], {"num_groups": 2}, opset=18),
-        Sample([(5, 8), (8,), (8,)], {"num_groups": 2}, opset=21),
-    )
-    bad = (
-        Bad([(2, 6, 3, 5), (6,), (6,)], {"num_groups": 4}, opset=21),
-        Bad([(2, 6, 3, 5), (3,), (3,)], {"num_groups": 3}, opset=21),
-        Bad([(2, 6, 3, 5), (6,), (6,)], {"num_groups": 3}, opset=18),
-        Bad([(2, 6, 3, 5), (6,), (6,)], {"num_groups": 0}, opset=21),
-        Bad([(2, 6, 3, 5), (6,), (6,)], opset=21),
-    )
-
 
 @register
 class InstanceNormalization(_Forward):
@@ -146,11 +132,6 @@ class InstanceNormalization(_Forward):
     """
 
     versions = (1, 6, 22)
-    samples = (
-        Sample([(2, 3, 4, 4), (3,), (3,)]),
-        Sample([(2, 3, 11), (3,), (3,)], {"epsilon": 1e-2}),
-    )
-    bad = (Bad([(2, 3, 4, 4), (2,), (3,)]), Bad([(3,), (3,), (3,)]))
 
 
 @register
@@ -197,13 +178,3 @@ class GroupNormalizationGrad(_GroupNorm):
         axes = (0, *range(2, x.ndim))
         sums = [v.sum(axis=axes).reshape(len(scale), -1).sum(axis=1) for v in (dy * xh.reshape(x.shape), dy)]
         return dx.reshape(x.shape), sums[0], sums[1]
-
-    samples = (
-        Sample([(2, 6, 3, 5), (2, 6, 3, 5), (6,)], {"num_groups": 3}),
-        Sample([(2, 6, 3, 5), (2, 6, 3, 5), (2,)], {"num_groups": 2}),
-        Sample([(2, 3, 9), (2, 3, 9), (3,)]),
-    )
-    bad = (
-        Bad([(2, 6, 3, 5), (2, 6, 3, 4), (6,)], {"num_groups": 3}),
-        Bad([(2, 6, 3, 5), (2, 6, 3, 5), (4,)], {"num_groups": 3}),
-    )

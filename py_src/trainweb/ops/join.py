@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,8 +11,7 @@ from trainweb.model.graph import MS
 from trainweb.ops.copies import copy_axis
 from trainweb.ops.frame.arguments import checked, integers
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import bools, i64
-from trainweb.ops.frame.op import MANY, Bad, Int, Ints, Names, Op, Sample, register
+from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -29,23 +27,6 @@ class Concat(Op):
     attrs = {"axis": Int(required=True)}
     max_inputs = MANY
     differentiable = range(MANY)
-    samples: ClassVar[Sequence[Sample]] = (
-        Sample([(2, 3), (2, 1), (2, 2)], {"axis": 1}),
-        Sample([(2, 3), (1, 3)], {"axis": 0}),
-        Sample([(2, 3), (2, 3)], {"axis": -2}),
-        Sample([(2, 3, 4), (2, 2, 4)], {"axis": 1}),
-        Sample([i64([1]), i64([2, 3])], {"axis": 0}),
-        Sample([(2, 3)], {"axis": 1}),
-        Sample([bools([[True]]), bools([[False, True]])], {"axis": 1}),
-    )
-    bad = (
-        Bad([(2, 3), (3, 3)], {"axis": 1}),
-        Bad([(2, 3), (2,)], {"axis": 0}),
-        Bad([(2, 3)], {"axis": 2}),
-        Bad([(2, 3), (2, 3)]),
-        Bad([(3,), i64([1])], {"axis": 0}),
-        Bad([()], {"axis": 0}),
-    )
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         types = [t for t in inputs if t is not None]
@@ -103,7 +84,6 @@ class ConcatTraining(Concat):
     domain = MS
     versions = (1,)
     n_outputs = 2
-    samples = (Sample([(2, 3), (2, 1), (2, 2)], {"axis": 1}), Sample([(2, 3), (1, 3)], {"axis": 0}))
 
     def infer(self, *inputs: TensorType | None) -> Any:
         joined = super().infer(*inputs)
@@ -170,20 +150,6 @@ class Split(Splitting):
 
     versions = (2, 11, 13, 18)
     attrs = {"axis": Int(0), "split": Ints(), "num_outputs": Int()}
-    samples = (
-        Sample([(2, 6), i64([2, 3, 1])], {"axis": 1}, outputs=3),
-        Sample([(6, 2)], {"axis": 0}, outputs=3, opset=17),
-        Sample([(2, 7)], {"axis": -1, "num_outputs": 3}, outputs=3, opset=18),
-        Sample([(2, 6)], {"axis": 1, "split": [2, 4]}, outputs=2, opset=11),
-        Sample([i64([1, 2, 3]), i64([1, 2])], outputs=2),
-    )
-    bad = (
-        Bad([(2, 6), i64([2, 3])], {"axis": 1}),
-        Bad([(2, 6), i64([7, -1])], {"axis": 1}),
-        Bad([(2, 6), i64([6])], {"axis": 2}),
-        Bad([(2, 6), i64([3, 3])], {"axis": 1}),
-        Bad([(2, 6)], {"axis": 1, "num_outputs": 2}, opset=18),
-    )
 
     def lengths(self, x: TensorType, split: TensorType | None) -> list[int]:
         if split is not None:
@@ -207,11 +173,6 @@ class SplitTraining(Splitting):
     domain = MS
     attrs = {"axis": Int(0)}
     min_inputs = 2
-    samples = (
-        Sample([(2, 6), i64([2, 3, 1])], {"axis": 1}, outputs=3),
-        Sample([(6, 2), i64([4, 2])], outputs=2),
-    )
-    bad = (Bad([(2, 6), i64([2, 3])], {"axis": 1}), Bad([(2, 6), i64([2, 4])], {"axis": 1}))
 
     def reference(self, x: Any, split: Any) -> Any:
         return tuple(np.split(x, np.cumsum(split)[:-1], self.axis))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, static
 from trainweb.ir.instructions import Buf
@@ -20,8 +19,7 @@ from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import f32, i32, literal
-from trainweb.ops.frame.op import Attr, Bad, Int, Names, Op, Sample, register
+from trainweb.ops.frame.op import Attr, Int, Names, Op, register
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -181,21 +179,6 @@ class QuantizeLinear(_Linear, Composite):
         dtype = zero.dtype if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
         return [_clipped(self.places(x, scale, zero), dtype)]
 
-    samples = (
-        Sample([(3, 4), f32(0.02)]),
-        Sample([f32([0.5, 1.5, 2.5, -0.5, -1.5, 3.2, -3.7]), f32(1.0), literal("int8", 3)], opset=10),
-        Sample([(3, 4), f32([0.02, 0.5, 0.01, 0.1]), literal("int8", [0, 3, -100, 7])]),
-        Sample([(3, 4), f32(0.0001), literal("uint16", 30000)], opset=21),
-        Sample([(2, 5), f32([[0.02, 0.5, 0.01], [0.1, 0.2, 0.3]])], {"block_size": 2, "output_dtype": 3}, opset=21),
-    )
-    bad = (
-        Bad([(3, 4), (3,)]),
-        Bad([(3, 4), (2, 2)]),
-        Bad([(3, 4), f32([0.1, 0.2, 0.3, 0.4]), literal("int8", 3)]),
-        Bad([(3, 1), f32([[0.1]]), literal("int8", 3)], {"block_size": 3, "axis": 0}, opset=21),
-        Bad([(3, 4), f32(0.1)], {"output_dtype": 7}, opset=21, error=UnsupportedError),
-    )
-
 
 def _clipped(places: Var, dtype: str) -> Var:
     low, high = RANGES[dtype]
@@ -285,29 +268,6 @@ class DequantizeLinear(_Linear):
         axes = [k for k in range(rank) if prod(shape) == 1 or k != axis]
         return [None, g.reshape_like(g.reduce_sum(terms, axes, keepdims=False), scale), *[None for _ in zero]]
 
-    samples = (
-        Sample([literal("uint8", [[0, 3, 255], [1, 2, 4]]), f32(0.5), literal("uint8", 7)]),
-        Sample([literal("int8", [[0, 3, -128], [1, 2, 4]]), f32([0.5, 2.0, 3.0])]),
-        Sample([i32([2**20, -5]), f32(2.0)]),
-        Sample([literal("int16", [[1, 2, 3]]), f32([[0.5, 2.0]])], {"block_size": 2}, opset=21),
-        Sample(
-            [
-                literal("int8", [[[1, 2], [3, 4], [5, 6]], [[7, 8], [-9, 1], [2, 3]]]),
-                f32([[[0.5, 2.0], [1.5, 3.0]], [[2.5, 0.1], [4.0, 0.2]]]),
-                literal("int8", [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]),
-            ],
-            {"block_size": 2, "axis": 1},
-            opset=21,
-        ),
-        Sample(
-            [literal("int8", [[0, 3, -128], [1, 2, 4]]), f32([0.5, 2.0]), literal("int8", [3, -7])],
-            {"axis": -2},
-            opset=21,
-        ),
-        Sample([literal("uint8", [[0, 3, 8], [1, 2, 4]]), f32([[0.5, 2.0], [0.1, 3.0]])], {"block_size": 2}, opset=21),
-    )
-    bad = (Bad([(3,), f32(1.0)], error=UnsupportedError), Bad([literal("int8", [1]), f32(1.0), literal("uint8", 1)]))
-
 
 @register
 class Unclipped(_Linear, Composite):
@@ -331,23 +291,6 @@ class Unclipped(_Linear, Composite):
         places = np.rint(x.astype(np.float32) / self.numpy_spread(x, scale).astype(np.float32))
         return places + (0 if zero is None else self.numpy_spread(x, zero).astype(float)) == quantized
 
-    samples = (
-        Sample([f32([-20.0, -12.8, 0.0, 3.04, 12.7, 12.8]), f32(0.1), literal("int8", [-128, -128, 0, 30, 127, 127])]),
-        Sample(
-            [
-                f32([[-1.0, 3.0, 0.2], [0.4, 40.0, 6.0]]),
-                f32([0.5, 2.0, 0.1]),
-                literal("uint8", [[0, 4, 2], [2, 15, 9]]),
-                literal("uint8", [1, 2, 0]),
-            ]
-        ),
-    )
-    bad = (
-        Bad([(3,), f32(1.0), literal("int8", [1])]),
-        Bad([(3,), f32(1.0), f32([1.0, 2.0, 3.0])]),
-        Bad([i32([1]), f32(1.0), literal("int8", [1])], error=UnsupportedError),
-    )
-
 
 @register
 class DynamicQuantizeLinear(Composite):
@@ -366,9 +309,6 @@ class DynamicQuantizeLinear(Composite):
         scale = (high - low) / 255.0
         zero = rounded((-(low / scale)).op("Clip", 0.0, 255.0))
         return [_clipped(rounded(x / scale) + zero, "uint8"), scale, zero.cast("uint8")]
-
-    samples = (Sample([(3, 4)], outputs=3), Sample([f32([1.0, 2.5, 8.0])], outputs=3))
-    bad = (Bad([i32([1])], error=UnsupportedError),)
 
 
 def exactly(op_type: str, a: Var, b: Var, **attrs: Any) -> Var:
@@ -414,19 +354,6 @@ class MatMulInteger(_IntegerProduct):
             right = right - zb.cast("int32")
         return [exactly("MatMul", left, right)]
 
-    samples = (
-        Sample([literal("uint8", [[11, 7, 3], [10, 255, 2]]), literal("int8", [[1, -4], [2, 127], [3, -128]])]),
-        Sample(
-            [
-                literal("uint8", [[11, 7, 3], [10, 255, 2]]),
-                literal("uint8", [[1, 4], [2, 255], [3, 6]]),
-                literal("uint8", [12, 3]),
-                literal("uint8", [1, 255]),
-            ]
-        ),
-    )
-    bad = (Bad([literal("uint8", [[1, 2]]), literal("uint8", [[1, 2]])]),)
-
 
 @register
 class QLinearMatMul(_IntegerProduct):
@@ -452,22 +379,6 @@ class QLinearMatMul(_IntegerProduct):
         product = exactly("MatMul", a.cast("int32") - za.cast("int32"), b.cast("int32") - zb.cast("int32"))
         places = rounded(product.cast("float32") * (sa * sb / sy)) + zy.cast("float32")
         return [_clipped(places, zy.dtype)]
-
-    samples = (
-        Sample(
-            [
-                literal("uint8", [[208, 236, 0], [3, 214, 255]]),
-                f32(0.0066),
-                literal("uint8", 113),
-                literal("uint8", [[152, 51], [60, 26], [0, 127]]),
-                f32([0.00705]),
-                literal("uint8", [114]),
-                f32(0.0107),
-                literal("uint8", 118),
-            ]
-        ),
-    )
-    bad = (Bad([literal("uint8", [[1]]), f32(1.0), literal("uint8", 1)]),)
 
 
 class _IntegerConvolution(Composite):
@@ -502,24 +413,6 @@ class ConvInteger(_IntegerConvolution):
 
     versions = (10,)
     min_inputs, max_inputs = 2, 4
-    samples = (
-        Sample(
-            [literal("uint8", [[[[2, 3, 255], [5, 6, 0], [8, 9, 10]]]]), literal("int8", [[[[1, -128], [127, 1]]]])]
-        ),
-        Sample(
-            [
-                literal("uint8", [[[[2, 3, 255, 0]]]]),
-                literal("uint8", [[[[1, 200, 7]]], [[[0, 255, 3]]]]),
-                literal("uint8", 7),
-                literal("uint8", [3, 255]),
-            ],
-            {"pads": [0, 1, 0, 1]},
-        ),
-    )
-    bad = (
-        Bad([literal("uint8", [[[1, 2]]]), literal("uint8", [[[1, 2, 3]]])]),
-        Bad([(1, 1, 3), literal("uint8", [[[1, 2, 3]]])], error=UnsupportedError),
-    )
 
     def infer(self, x: TensorType, w: TensorType, zx: TensorType | None, zw: TensorType | None) -> TensorType:
         self.check_numbers(zx, 1)
@@ -538,23 +431,6 @@ class QLinearConv(_IntegerConvolution):
 
     versions = (10,)
     min_inputs, max_inputs = 8, 9
-    samples = (
-        Sample(
-            [
-                literal("uint8", [[[[255, 174, 162], [25, 203, 168], [58, 0, 77]]]]),
-                f32(0.00369),
-                literal("uint8", 132),
-                literal("uint8", [[[[0, 255], [7, 99]]], [[[1, 2], [3, 254]]]]),
-                f32([0.00172, 0.003]),
-                literal("uint8", [255, 3]),
-                f32(0.00162),
-                literal("uint8", 123),
-                i32([100, -5000]),
-            ],
-            {"strides": [1, 1]},
-        ),
-    )
-    bad = (Bad([literal("uint8", [[[1, 2, 3]]]), f32(1.0), literal("uint8", 0)]),)
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         x, sx, zx, w, sw, zw, sy, zy, bias = inputs

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.frame.literals import bools, f32, i32, i64
-from trainweb.ops.frame.op import FLOATS, Bad, Int, Names, Sample, register
+from trainweb.ops.frame.op import FLOATS, Int, Names, register
 from trainweb.ops.frame.pointwise import Pointwise, reduced
 from trainweb.ops.frame.symbolic import Var
 
@@ -24,12 +21,6 @@ class Comparison(Binary):
     """A bool from two tensors."""
 
     relation: ClassVar[str]
-    samples: ClassVar[Sequence[Sample]] = (
-        Sample([f32([1, 2, 3]), f32([3, 2, 1])]),
-        Sample([(2, 3, 4), (3, 1)]),
-        Sample([i64([1, 2, 3]), i64(2)]),
-        Sample([i32([1, 2, 3]), i32([2])]),
-    )
 
     def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
         return e.compare(self.relation, a, b)
@@ -44,7 +35,6 @@ class Equal(Comparison):
 
     versions = (7, 11, 13, 19)
     dtypes = (*NUMBERS, "bool")
-    samples = (*Comparison.samples, Sample([bools([True, False]), bools([True, True])]))
     relation = "eq"
 
 
@@ -85,11 +75,6 @@ class Logic(Binary):
 
     versions = (7,)
     dtypes = ("bool",)
-    samples = (
-        Sample([bools([False, False, True, True]), bools([False, True, False, True])]),
-        Sample([bools([[True, False], [False, False]]), bools([True, False])]),
-    )
-    bad = (Bad([bools([True, False]), bools([True, True, True])]), Bad([(2,), (2,)], error=UnsupportedError))
 
 
 @register
@@ -119,8 +104,6 @@ class Not(Pointwise):
 
     versions = (1,)
     dtypes = ("bool",)
-    samples = (Sample([bools([True, False, False, True, True])]),)
-    bad = (Bad([(2,)], error=UnsupportedError),)
     instruction = "not_"
 
 
@@ -131,7 +114,6 @@ class IsNaN(Pointwise):
     chooses = True
     versions: ClassVar[tuple[int, ...]] = (9, 13, 20)
     dtypes = FLOATS
-    samples: ClassVar[Sequence[Sample]] = (Sample([f32([1.0, float("nan"), inf])]),)
 
     def result(self, *dtypes: str) -> str:
         return "bool"
@@ -146,11 +128,6 @@ class IsInf(IsNaN):
 
     versions = (10, 20)
     attrs = {"detect_negative": Int(1), "detect_positive": Int(1)}
-    samples = (
-        Sample([f32([1.0, float("nan"), inf, -inf])]),
-        Sample([f32([1.0, float("nan"), inf, -inf])], {"detect_negative": 0}),
-        Sample([f32([1.0, float("nan"), inf, -inf])], {"detect_positive": 0}),
-    )
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
         positive = e.compare("eq", x, e.like(x, inf))
@@ -168,17 +145,6 @@ class Where(Pointwise):
     versions = (9, 16)
     min_inputs = max_inputs = 3
     differentiable = (1, 2)
-    samples = (
-        Sample([bools([[True, False, True]]), (2, 3), (2, 3)]),
-        Sample([bools([[True], [False]]), (2, 3), (1,)]),
-        Sample([bools([True, False, True]), (), (2, 3)]),
-        Sample([bools([True, False]), i64([1, 2]), i64([3, 4])]),
-    )
-    bad = (
-        Bad([(3,), (3,), (3,)]),
-        Bad([bools([True, False]), (3,), (3,)]),
-        Bad([bools([True, False, True]), (3,), i64([1, 2, 3])]),
-    )
     instruction = "select"
 
     def infer(self, *inputs: TensorType | None) -> TensorType:

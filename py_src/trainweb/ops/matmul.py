@@ -7,14 +7,12 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import i32, i64, literal
-from trainweb.ops.frame.op import Bad, Float, Int, Names, Op, Sample, register
+from trainweb.ops.frame.op import Float, Int, Names, Op, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -236,27 +234,6 @@ class MatMul(Op):
                 db = g.squeeze(g.reduce_sum(db, lead, False) if lead else db, [1])
         return [da, db]
 
-    samples = (
-        Sample([(3, 5), (5, 4)]),
-        Sample([(2, 3, 5), (5, 4)]),
-        Sample([(2, 3, 4, 5), (2, 3, 5, 6)]),
-        Sample([(2, 1, 4, 5), (3, 5, 6)]),
-        Sample([(5,), (5, 4)]),
-        Sample([(3, 5), (5,)]),
-        Sample([(5,), (5,)]),
-        Sample([i32([[1, 2, -3], [2**30, 5, 6]]), i32([[7, 2], [2**30, -1], [4, 3]])]),
-        Sample([i64([[[1, 2]], [[-3, 2**62]]]), i64([[7, 8, 9], [2**40, 6, -5]])]),
-        Sample([i64([3, -4]), i64([[[7, 8], [9, 10]], [[1, 2], [3, 4]]])]),
-        Sample([literal("uint32", [[2**32 - 1, 3]]), literal("uint32", [[2], [2**31]])]),
-        Sample([literal("uint64", [[2**64 - 1, 3]]), literal("uint64", [2, 2**63])]),
-    )
-    bad = (
-        Bad([(3, 5), (4, 5)]),
-        Bad([(2, 3, 5), (3, 5, 4)]),
-        Bad([i32([[1]]), i64([[1]])]),
-        Bad([literal("uint8", [[1]]), literal("uint8", [[1]])], error=UnsupportedError),
-    )
-
 
 @register
 class Gemm(Op):
@@ -332,23 +309,6 @@ class Gemm(Op):
         if product is not out:
             b.elementwise([out], [product, *([bias] if bias is not None else [])], compute)
 
-    samples = (
-        Sample([(3, 5), (5, 4), (4,)]),
-        Sample([(5, 3), (4, 5), (3, 4)], {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}),
-        Sample([(3, 5), (4, 5), (3, 1)], {"transB": 1}),
-        Sample([(5, 3), (5, 4), ()], {"transA": 1, "beta": 0.25}),
-        Sample([(3, 5), (5, 4)]),
-        Sample([i32([[1, 2, -3]]), i32([[7, 2], [8, -1], [4, 3]]), i32([5, 2**31 - 1])]),
-        Sample([i64([[1, 2], [3, 4]]), i64([[7, 2], [8, -1], [4, 3]])], {"transA": 1, "transB": 1, "alpha": -2.0}),
-        Sample([literal("uint64", [[2**63, 3]]), literal("uint64", [[2], [1]]), literal("uint64", 7)], {"beta": 3.0}),
-    )
-    bad = (
-        Bad([(3, 5), (4, 5)]),
-        Bad([(3, 5), (5, 4), (3,)]),
-        Bad([(2, 3, 5), (5, 4)]),
-        Bad([i64([[1]]), i64([[1]])], {"alpha": 0.5}, UnsupportedError),
-    )
-
 
 @register
 class FusedMatMul(Op):
@@ -404,11 +364,3 @@ class FusedMatMul(Op):
         left = np.swapaxes(a, -1, -2) if self.transA and a.ndim > 1 else a
         right = np.swapaxes(b, -1, -2) if self.transB and b.ndim > 1 else b
         return self.alpha * np.matmul(left, right)
-
-    samples = (
-        Sample([(3, 5), (5, 4)], {"alpha": 0.5}),
-        Sample([(2, 5, 3), (2, 5, 4)], {"transA": 1}),
-        Sample([(2, 3, 5), (2, 4, 5)], {"transB": 1}),
-        Sample([(2, 5, 3), (1, 4, 5)], {"transA": 1, "transB": 1, "alpha": 2.0}),
-    )
-    bad = (Bad([(3, 5), (4, 5)]),)

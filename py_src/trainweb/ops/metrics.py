@@ -6,14 +6,12 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainweb import messages
-from trainweb.errors import FeedError
 from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes, maximum, static
 from trainweb.ir.layout import COUNT_MATRIX, COUNT_PARTS, COUNT_RIGHT, ERROR_SUMS
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import f32, i64
-from trainweb.ops.frame.op import Bad, Int, Op, Sample, Str, register
+from trainweb.ops.frame.op import Int, Op, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -23,9 +21,6 @@ if TYPE_CHECKING:
 MODES = {"right": COUNT_RIGHT, "parts": COUNT_PARTS, "matrix": COUNT_MATRIX}
 NUMBERS = ("float32", "int64", "int32", "uint8", "int8", "bool")
 """Types of predictions and targets."""
-SCORES, CLASSES = f32([[0.5, 2, -1], [1, 1, 0], [3, 0, 4], [0, 0, 0]]), i64([1, 1, 2, 0])
-NAN = f32([[1, float("nan"), 3], [float("nan"), 0, 1]])
-IMAGE, PIXELS = (2, 3, 2, 2), i64([[[0, 1], [2, 2]], [[1, 1], [0, 2]]])
 
 
 class Scores(NamedTuple):
@@ -126,16 +121,6 @@ class ClassCounts(_Counts):
     """Counts of the classes with the highest score: right ones and all, "parts" per class, or confusion "matrix"."""
 
     attrs = {"count": Str("right"), **_Counts.attrs}
-    samples = (
-        Sample([SCORES, CLASSES], outputs=2),
-        Sample([SCORES, CLASSES], {"count": "parts"}, outputs=2),
-        Sample([SCORES, CLASSES], {"count": "matrix"}, outputs=2),
-        Sample([IMAGE, PIXELS], {"count": "matrix", "ignores": 1, "ignored": 2}, outputs=2),
-        Sample([SCORES, i64([1, -100, 3, 0])], {"ignores": 1, "ignored": -100}, outputs=2),
-        Sample([NAN, i64([1, 0])], outputs=2),
-        Sample([f32([0.5, 0, -1]), f32([1, 1, 0])], {"count": "matrix"}, outputs=2),
-    )
-    bad = (Bad([(4, 3), i64([0, 1])], error=FeedError), Bad([SCORES, CLASSES], {"count": "all"}))
 
     def infer(self, predicted: TensorType, target: TensorType) -> tuple[TensorType, TensorType]:
         self.need_numbers(predicted, target)
@@ -188,15 +173,6 @@ class TopCounts(_Counts):
     """The number of targets with fewer than `k` classes of a higher score, and the number of targets (NaN: highest)."""
 
     attrs = {"k": Int(1), **_Counts.attrs}
-    samples = (
-        Sample([SCORES, CLASSES], outputs=2),
-        Sample([SCORES, CLASSES], {"k": 2}, outputs=2),
-        Sample([IMAGE, PIXELS], {"k": 2, "ignores": 1, "ignored": 1}, outputs=2),
-        Sample([NAN, i64([0, 0])], {"k": 1}, outputs=2),
-        Sample([f32([0.5, 0, -1]), f32([1, 1, 0])], outputs=2),
-        Sample([SCORES, i64([0, 7, -1, 1])], outputs=2),
-    )
-    bad = (Bad([(4, 3), i64([0, 1])], error=FeedError), Bad([SCORES, CLASSES], {"k": 0}))
 
     def infer(self, predicted: TensorType, target: TensorType) -> tuple[TensorType, TensorType]:
         self.need_numbers(predicted, target)
@@ -243,14 +219,6 @@ class ErrorSums(_Metric):
     """Sums by column or of all: rows, first target, mean minus it, squares around it, squared errors, magnitudes."""
 
     attrs = {"columns": Int(0)}
-    samples = (
-        Sample([(5, 2), (5, 2)], {"columns": 1}),
-        Sample([(5, 2), (5, 2)]),
-        Sample([(5, 1), f32([1e6, 1e6 + 1, 1e6 + 2, 1e6, 1e6])], {"columns": 1}),
-        Sample([(2, 3, 2), (2, 3, 2)], {"columns": 1}),
-        Sample([i64([1, 2, 4]), i64([1, 0, 9])]),
-    )
-    bad = (Bad([(4, 3), (4, 2)], error=FeedError), Bad([(3,), (2,)], {"columns": 1}, FeedError))
 
     def shape(self, target: tuple[int, ...]) -> tuple[int, int]:
         """Rows and columns of the targets."""

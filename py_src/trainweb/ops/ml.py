@@ -11,8 +11,7 @@ from trainweb.model.graph import ML
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import f32, i32
-from trainweb.ops.frame.op import Bad, Floats, Sample, Str, register
+from trainweb.ops.frame.op import Floats, Str, register
 from trainweb.ops.frame.symbolic import Var
 
 
@@ -40,13 +39,6 @@ class Scaler(Composite):
 
     def reference(self, x: Any) -> Any:
         return (x.astype(float) - np.array(self.offset)) * np.array(self.scale)
-
-    samples = (
-        Sample([(3, 4)], {"offset": [0.5, -1.0, 2.0, 0.0], "scale": [2.0, 0.25, -1.0, 4.0]}),
-        Sample([(2, 3, 2)], {"offset": [0.5], "scale": [3.0, 0.5]}),
-        Sample([i32([[1, -2], [3, 4]])], {"offset": [1.0, 0.5]}),
-    )
-    bad = (Bad([(3, 4)], {"offset": [1.0, 2.0]}), Bad([f32(1.0)], {"scale": [1.0, 2.0]}))
 
 
 _NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
@@ -82,13 +74,3 @@ class Normalizer(Composite):
         norm = norms.max(-1, keepdims=True) if self.norm == "MAX" else norms.sum(-1, keepdims=True)
         norm = np.sqrt(norm) if self.norm == "L2" else norm
         return x / np.where(norm == 0, 1, norm)
-
-    samples = (
-        Sample([(3, 4)], {"norm": "L2"}),
-        Sample([(3, 4)], {"norm": "L1"}, away_from=[0.0]),
-        Sample([(3, 4)], positive=True),
-        Sample([i32([[1, -2], [0, 0]])], {"norm": "L1"}),
-        Sample([f32([[0.0, 0.0], [-1.0, -2.0]])], {"norm": "L2"}, grad=[]),
-        Sample([f32([-1.0, -2.0])], {"norm": "MAX"}),
-    )
-    bad = (Bad([(3, 4)], {"norm": "L3"}), Bad([(2, 3, 4)]))

@@ -11,7 +11,7 @@ from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Float, Int, Names, Op, Sample, register
+from trainweb.ops.frame.op import Float, Int, Names, Op, register
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -138,14 +138,6 @@ class LayerNormalization(_LayerNorm):
         count = Var(g, g.op("Div", [g.op("Size", [x]), g.op("Size", [mean])]), "int64")
         return total.op("Scale", count, domain=MS, scale_down=1).name
 
-    samples = (
-        Sample([(3, 8), (8,), (8,)], outputs=1),
-        Sample([(2, 3, 5), (3, 5), (3, 5)], {"axis": 1, "epsilon": 1e-3}, outputs=1),
-        Sample([(4, 6), (6,)], outputs=1),
-        Sample([(2, 3, 5), (3, 5), (3, 5)], {"axis": 1}, outputs=3),
-    )
-    bad = (Bad([(3, 8), (7,), (8,)]), Bad([(3, 8), (8,)], {"axis": 5}))
-
 
 class _LayerNormGrad(_LayerNorm):
     """Gradients of a norm from (dY, X, scale, mean, inv_std), of RMS norm without the mean (com.microsoft)."""
@@ -197,8 +189,6 @@ class LayerNormalizationGrad(_LayerNormGrad):
 
     min_inputs = max_inputs = 5
     n_outputs = 3
-    samples = (Sample([(3, 8), (3, 8), (8,), (3, 1), (3, 1)], positive=True),)
-    bad = (Bad([(3, 8), (3, 7), (7,), (3, 1), (3, 1)]),)
 
 
 @register
@@ -231,9 +221,6 @@ class SimplifiedLayerNormalization(_LayerNorm):
         given = [douts[0] or "", *ins, inv]
         return [*g.op("SimplifiedLayerNormalizationGrad", given, domain=MS, n_outputs=2, axis=self.axis)]
 
-    samples = (Sample([(3, 8), (8,)], outputs=1),)
-    bad = (Bad([(3, 8), (7,)]),)
-
 
 @register
 class SimplifiedLayerNormalizationGrad(_LayerNormGrad):
@@ -241,8 +228,6 @@ class SimplifiedLayerNormalizationGrad(_LayerNormGrad):
 
     min_inputs = max_inputs = 4
     n_outputs = 2
-    samples = (Sample([(3, 8), (3, 8), (8,), (3, 1)], positive=True),)
-    bad = (Bad([(3, 8), (3, 7), (7,), (3, 1)]),)
 
 
 class _BatchNorm(Op):
@@ -366,20 +351,6 @@ class BatchNormalization(_BatchNorm):
             dvar = g.op("Mul", [dscale or "", rate])
         return [dx, dscale, dbias, dmean, dvar]
 
-    samples = (
-        Sample([(4, 3, 5, 5), (3,), (3,), (3,), (3,)], outputs=1, positive=True),
-        Sample([(4, 3), (3,), (3,), (3,), (3,)], {"epsilon": 1e-2}, outputs=1, positive=True),
-        Sample(
-            [(4, 3, 5), (3,), (3,), (3,), (3,)],
-            {"training_mode": 1, "momentum": 0.8},
-            opset=15,
-            outputs=3,
-            positive=True,
-            grad=(),
-        ),
-    )
-    bad = (Bad([(4, 3, 5, 5), (2,), (3,), (3,), (3,)]),)
-
 
 @register
 class BatchNormInternal(_BatchNorm):
@@ -423,9 +394,6 @@ class BatchNormInternal(_BatchNorm):
         y = (x - self.column(m, x)) * self.column(scale * inv, x) + self.column(bias, x)
         return y, keep * mean + (1 - keep) * m, keep * var + (1 - keep) * v, m, inv
 
-    samples = (Sample([(4, 3, 5, 5), (3,), (3,), (3,), (3,)], outputs=1, positive=True),)
-    bad = (Bad([(4, 3, 5, 5), (2,), (3,), (3,), (3,)]),)
-
 
 @register
 class BatchNormalizationGrad(_BatchNorm):
@@ -464,6 +432,3 @@ class BatchNormalizationGrad(_BatchNorm):
         xh = (x - self.column(mean, x)) * self.column(inv, x)
         centred = dy - dy.mean(axis=axes, keepdims=True) - xh * (dy * xh).mean(axis=axes, keepdims=True)
         return self.column(scale * inv, x) * centred, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
-
-    samples = (Sample([(4, 3, 5, 5), (4, 3, 5, 5), (3,), (3,), (3,)], positive=True),)
-    bad = (Bad([(4, 3, 5, 5), (4, 3, 5, 4), (3,), (3,), (3,)]),)

@@ -6,10 +6,8 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.instructions import Buf
@@ -19,8 +17,7 @@ from trainweb.ops.attention.onnx import integers, reshape
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import i64, literal
-from trainweb.ops.frame.op import Bad, Int, Op, Sample, register
+from trainweb.ops.frame.op import Int, Op, register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.index import check_range
 from trainweb.ops.linear_quantization import Blocks, dequantize
@@ -30,14 +27,6 @@ if TYPE_CHECKING:
 
 BITS = (4, 8)
 """Bits of a number."""
-
-
-def _bytes(*shape: int) -> Any:
-    """Bytes of all kinds as nested lists, for samples."""
-    rows: list[Any] = [k * 73 % 256 for k in range(prod(shape))]
-    for size in reversed(shape[1:]):
-        rows = [rows[k : k + size] for k in range(0, len(rows), size)]
-    return rows
 
 
 def unpacked(x: Any, bits: int) -> Any:
@@ -108,24 +97,6 @@ class DequantizeBlocks(_Rows):
     min_inputs, max_inputs = 2, 3
     without_gradient = "training quantized weights (freeze their scales, or train adapters: lora, --lora)"
     unpacks = True
-    samples = (
-        Sample([literal("uint8", _bytes(3, 2, 8)), (6,)], {"K": 32, "N": 3, "bits": 4, "block_size": 16}),
-        Sample(
-            [literal("uint8", _bytes(2, 3, 8)), (2, 3), literal("uint8", [0x4A, 0xF1, 0x03, 0x2C])],
-            {"K": 37, "N": 2, "bits": 4, "block_size": 16},
-        ),
-        Sample(
-            [literal("uint8", _bytes(2, 2, 16)), (2, 2), literal("uint8", [1, 200, 30, 128])],
-            {"K": 32, "N": 2, "bits": 8, "block_size": 16},
-        ),
-    )
-    bad = (
-        Bad([literal("uint8", _bytes(2, 2, 8)), (3,)], {"K": 32, "N": 2, "bits": 4, "block_size": 16}),
-        Bad(
-            [literal("uint8", _bytes(2, 2, 8)), (4,)], {"K": 32, "N": 2, "bits": 2, "block_size": 16}, UnsupportedError
-        ),
-        Bad([literal("uint8", _bytes(2, 2, 8)), (4,), (4,)], {"K": 32, "N": 2, "bits": 4, "block_size": 16}),
-    )
 
     def infer(self, packed: TensorType, scales: TensorType, zeros: TensorType | None) -> TensorType:
         self.check(packed, scales, zeros)
@@ -160,22 +131,6 @@ class MatMulNBits(_Rows, Composite):
     attrs = {**_Rows.attrs, "accuracy_level": Int(0)}
     min_inputs, max_inputs = 3, 6
     differentiable = (0, 5)
-    samples = (
-        Sample([(2, 3, 32), literal("uint8", _bytes(3, 2, 8)), (6,)], {"K": 32, "N": 3, "bits": 4, "block_size": 16}),
-        Sample(
-            [(2, 20), literal("uint8", _bytes(2, 2, 8)), (4,), literal("uint8", [0x4A, 0xF1])],
-            {"K": 20, "N": 2, "bits": 4, "block_size": 16},
-        ),
-    )
-    bad = (
-        Bad([(2, 30), literal("uint8", _bytes(2, 2, 8)), (4,)], {"K": 32, "N": 2, "bits": 4, "block_size": 16}),
-        Bad([(2, 32), literal("uint8", _bytes(2, 2, 8)), (3,)], {"K": 32, "N": 2, "bits": 4, "block_size": 16}),
-        Bad(
-            [(2, 32), literal("uint8", _bytes(2, 2, 8)), (4,)],
-            {"K": 32, "N": 2, "bits": 2, "block_size": 16},
-            UnsupportedError,
-        ),
-    )
 
     def infer(self, a: TensorType, packed: TensorType, scales: TensorType, *others: TensorType | None) -> TensorType:
         zeros, order, bias = others
@@ -221,22 +176,6 @@ class GatherBlockQuantized(Op):
     attrs = {"bits": Int(4), "block_size": Int(128), "gather_axis": Int(0), "quantize_axis": Int(1)}
     min_inputs, max_inputs = 3, 4
     takes_nibbles = True
-    samples = (
-        Sample([literal("uint8", _bytes(4, 16)), i64([[3, 0], [-1, 1]]), (4, 2)], {"block_size": 16}),
-        Sample(
-            [literal("uint8", _bytes(4, 16)), i64([2]), (4, 2), literal("uint8", [[0x4A], [0xF1], [0x03], [0x2C]])],
-            {"block_size": 16},
-        ),
-        Sample([literal("uint8", _bytes(3, 32)), i64([2, 1]), (3, 2)], {"block_size": 16, "bits": 8}),
-    )
-    bad = (
-        Bad([literal("uint8", _bytes(4, 16)), i64([4]), (4, 2)], {"block_size": 16}),
-        Bad([literal("uint8", _bytes(4, 16)), i64([0]), (4, 3)], {"block_size": 16}),
-        Bad([literal("uint8", _bytes(4, 16)), i64([0]), (4, 2)], {"block_size": 16, "bits": 2}, UnsupportedError),
-        Bad(
-            [literal("uint8", _bytes(4, 16)), i64([0]), (4, 2)], {"block_size": 16, "gather_axis": 1}, UnsupportedError
-        ),
-    )
 
     def infer(self, data: TensorType, indices: TensorType, scales: TensorType, zeros: TensorType | None) -> TensorType:
         self.need_float32(scales)

@@ -12,8 +12,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ir.windows import Axes
 from trainweb.model.graph import MS
 from trainweb.ops.conv import Window, window
-from trainweb.ops.frame.literals import literal
-from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, Str, register
+from trainweb.ops.frame.op import Int, Ints, Names, Op, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 BYTES = ("int8", "uint8")
 """Integers that ONNX pools."""
-
-ONE_WINDOW = Sample([(1, 2, 2, 3)], {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}, outputs=1)
-"""Which is larger than the input, as sizes are rounded up."""
 
 
 class _Average(Axes):
@@ -83,30 +79,6 @@ class _Pool(Op):
         """Number of (sample, channel) pairs."""
         return prod(shape[:2])
 
-    samples: ClassVar[Sequence[Sample]] = (
-        Sample([(2, 3, 6, 6)], {"kernel_shape": [2, 2], "strides": [2, 2]}, outputs=1),
-        Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}, outputs=1),
-        Sample([(2, 3, 7, 7)], {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}, outputs=1),
-        Sample([(2, 3, 9)], {"kernel_shape": [3]}, outputs=1),
-        Sample([(1, 2, 4, 4, 5)], {"kernel_shape": [2, 2, 2]}, outputs=1),
-        Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER", "strides": [2, 2]}, outputs=1),
-        Sample([(2, 3, 7, 6)], {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}, outputs=1),
-        # Windows that would start in the padding at the end.
-        Sample(
-            [(1, 2, 3, 6)], {"kernel_shape": [2, 2], "strides": [3, 3], "pads": [0, 0, 1, 1], "ceil_mode": 1}, outputs=1
-        ),
-    )
-    bad = (
-        Bad([(2, 3, 6, 6)], {"kernel_shape": [0, 2]}),
-        Bad([(2, 3, 6, 6)], {"kernel_shape": [2, 2], "strides": [0, 1]}),
-        Bad([(2, 3, 6, 6)], {"kernel_shape": [7, 7]}),
-        Bad([(2, 3, 6, 6)], {"kernel_shape": [2]}),
-        Bad([(2, 3, 1, 6)], {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
-        Bad([(2, 3, 6, 6)]),
-        Bad([(2, 3, 6, 6)], {"kernel_shape": [2, 2], "pads": [2, 0, 0, 0]}),
-        Bad([(2, 3, 6, 6)], {"kernel_shape": [2, 3], "pads": [0, 0, 0, 3]}),
-    )
-
 
 @register
 class MaxPool(_Pool):
@@ -143,16 +115,6 @@ class MaxPool(_Pool):
         indices = g.extra_output(1, "_mask")
         return [g.op("MaxPoolGrad", [douts[0] or "", indices], **self.given_attrs())]
 
-    samples = (
-        *_Pool.samples,
-        Sample([(2, 3, 9, 9)], {"kernel_shape": [2, 3], "dilations": [2, 1]}, outputs=1),
-        Sample([(2, 3, 6, 6)], {"kernel_shape": [2, 2]}, outputs=2),
-        ONE_WINDOW,
-        Sample([(1, 1, 6, 5)], {"kernel_shape": [2, 2], "strides": [2, 1], "storage_order": 1}, outputs=2),
-        Sample([literal("uint8", [[[[1, 255, 3], [4, 0, 6]]]])], {"kernel_shape": [2, 2]}, outputs=2),
-        Sample([literal("int8", [[[-5, -128, 127, -1]]])], {"kernel_shape": [2]}, outputs=1),
-    )
-
 
 def renumber(b: Builder, out: Buf | None, indices: Buf | None, sizes: Sequence[int]) -> None:
     """Indices into planes of these sizes, as they count if the first axis is the one that runs fastest.
@@ -179,7 +141,6 @@ class MaxPoolGrad(_Pool):
 
     attrs = {**_Pool.attrs, "storage_order": Int(0)}
     min_inputs = max_inputs = 2
-    tested_through = "MaxPool"
 
     def infer(self, dy: TensorType, indices: TensorType) -> TensorType:
         x = self.forward_type()
@@ -235,12 +196,6 @@ class AveragePool(_Pool):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [g.op("AveragePoolGrad", [douts[0]], **self.given_attrs())]
 
-    samples = (
-        *_Pool.samples,
-        Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 2], "pads": [1, 1, 1, 0], "count_include_pad": 1}),
-        ONE_WINDOW,
-    )
-
 
 @register
 class AveragePoolGrad(AveragePool):
@@ -248,7 +203,6 @@ class AveragePoolGrad(AveragePool):
 
     name = "AveragePoolGrad"
     differentiable = ()
-    tested_through = "AveragePool"
 
     def infer(self, dy: TensorType) -> TensorType:
         x = self.forward_type()
@@ -278,9 +232,6 @@ class _GlobalPool(Op):
         if outs[0].size:
             outer, n = prod(x.shape[:2]), prod(x.shape[2:])
             b.emit(calls.Reduce(x=x, y=outs[0], outer=outer, n=n, inner=1, op=self.operation))
-
-    samples = (Sample([(2, 3, 5, 4)]), Sample([(2, 3, 7)]))
-    bad = (Bad([(2, 3)]),)
 
 
 @register

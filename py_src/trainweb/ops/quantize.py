@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, register
+from trainweb.ops.frame.op import Int, Names, Op, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -28,17 +26,6 @@ class FakeQuant(Op):
     min_inputs = max_inputs = 3
     n_outputs = 2
     differentiable = (0,)
-    samples = (
-        Sample([f32([-3.0, -0.11, 0.0, 0.26, 90.0]), f32(0.1), f32(10.0)], outputs=2, grad=()),
-        Sample([(3, 4), f32(0.05), f32(0.0)], {"quant_min": -8, "quant_max": 7}, outputs=2, grad=()),
-        Sample([f32([-1e9, 1e9]), f32(1.0), f32(0.0)], outputs=2),
-    )
-    bad = (
-        Bad([(3,), (2,), f32(0.0)]),
-        Bad([(3,), f32(0.1), i64(0)]),
-        Bad([i64([1]), f32(1.0), f32(0.0)], error=UnsupportedError),
-        Bad([(3,), f32(0.1), f32(0.0)], {"quant_min": 5, "quant_max": 4}),
-    )
 
     def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType) -> tuple[TensorType, TensorType]:
         self.need_float32(x)
@@ -75,8 +62,6 @@ class FakeQuantGrad(Op):
 
     domain = MS
     min_inputs = max_inputs = 2
-    samples = (Sample([(4,), bools([True, False, True, True])]),)
-    bad = (Bad([(4,), (4,)]), Bad([(4,), bools([True])]))
 
     def infer(self, dy: TensorType, mask: TensorType) -> TensorType:
         if mask.dtype != "bool" or not equal_shapes(mask.shape, dy.shape):

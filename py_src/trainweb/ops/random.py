@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from trainweb.errors import LimitError, UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
@@ -16,8 +15,7 @@ from trainweb.ops.frame.arguments import checked, is_known_later, scalar
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Attr, Bad, Float, Int, Ints, Names, Op, Sample, register
+from trainweb.ops.frame.op import Attr, Float, Int, Ints, Names, Op, register
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ DEFAULT_RATIO = 0.5
 class RandomOp(Op):
     """An operator that draws numbers; two nodes of one step draw different ones."""
 
-    stochastic = draws = True
+    draws = True
 
     def salt(self) -> int:
         """Salt that makes this node's random stream unique."""
@@ -53,22 +51,6 @@ class Dropout(RandomOp):
     n_outputs = 2
     differentiable = (0,)
     static_inputs = (1,)
-    stochastic = False
-    samples = (
-        Sample([(3, 4)], opset=13, outputs=2),
-        Sample([(3, 4)], {"ratio": 0.3}, opset=7),
-        Sample([(3, 4), f32(0.3), bools(False)], opset=13, outputs=2),
-        Sample([(3, 4), f32(0.0), bools(True)], opset=13, outputs=2),
-        Sample([(3, 4), f32([0.3])], opset=13),
-    )
-    bad = (
-        Bad([(3, 4), f32(1.0)]),
-        Bad([(3, 4), f32(-0.1)]),
-        Bad([(3, 4), f32([0.1, 0.2])]),
-        Bad([(3, 4), f32(float("nan"))]),
-        Bad([i64([1])], error=UnsupportedError),
-        Bad([(3, 4), f32(0.5), (1,)]),
-    )
 
     def _ratio(self, ratio: TensorType | Buf | None) -> float:
         value = float(self.ratio if self.opset < 12 else DEFAULT_RATIO)
@@ -128,13 +110,6 @@ class DropoutGrad(Op):
     domain = MS
     min_inputs, max_inputs = 2, 4
     static_inputs = (2,)
-    samples = (
-        Sample([(2, 3), bools([[True, False, True], [False, True, True]]), f32(0.25)]),
-        Sample([(3,), bools([True, False, True])]),
-        Sample([(3,), bools([True, False, True]), f32(0.2), bools(True)]),
-        Sample([(3,), bools([True, True, True]), f32(0.2), bools(False)]),
-    )
-    bad = (Bad([(3,), bools([True])]), Bad([(3,), (3,)]), Bad([(3,), bools([True] * 3), f32(1.0)]))
 
     def _ratio(self, ratio: TensorType | Buf | None) -> float:
         value = DEFAULT_RATIO if ratio is None or ratio.value is None else float(ratio.value[0])
@@ -234,16 +209,6 @@ class RandomNormal(Noise):
     versions = (1, 22)
     attrs = _SHAPED | _NORMAL
     normal = 1
-    samples = (
-        Sample([], {"shape": [200, 50]}),
-        Sample([], {"shape": [100, 100], "mean": 3.0, "scale": 0.5, "seed": 2.0}),
-    )
-    bad: ClassVar[Sequence[Bad]] = (
-        Bad([]),
-        Bad([], {"shape": [-2]}),
-        Bad([], {"shape": [2], "dtype": 11}, UnsupportedError),
-        Bad([], {"shape": [2**40]}, LimitError),
-    )
 
     def parameters(self) -> tuple[float, float]:
         return self.mean, self.scale
@@ -256,8 +221,6 @@ class RandomUniform(Noise):
     versions = (1, 22)
     attrs = _SHAPED | _UNIFORM
     normal = 0
-    samples = (Sample([], {"shape": [200, 50]}), Sample([], {"shape": [100, 100], "low": -3.0, "high": -1.0}))
-    bad: ClassVar[Sequence[Bad]] = (Bad([]), Bad([], {"shape": [-2]}), Bad([], {"shape": [2], "dtype": 99}))
 
     def parameters(self) -> tuple[float, float]:
         return self.low, self.high
@@ -269,8 +232,6 @@ class RandomNormalLike(RandomNormal):
 
     attrs = _LIKE | _NORMAL
     min_inputs = max_inputs = 1
-    samples = (Sample([(200, 50)]), Sample([(100, 100)], {"mean": -2.0}))
-    bad = (Bad([(2,)], {"dtype": 11}, UnsupportedError),)
 
 
 @register
@@ -279,8 +240,6 @@ class RandomUniformLike(RandomUniform):
 
     attrs = _LIKE | _UNIFORM
     min_inputs = max_inputs = 1
-    samples = (Sample([(200, 50)]), Sample([(100, 100)], {"low": 2.0, "high": 4.0}))
-    bad = (Bad([(2,)], {"dtype": 11}, UnsupportedError),)
 
 
 @register
@@ -289,8 +248,6 @@ class Bernoulli(RandomOp):
 
     versions = (15, 22)
     attrs = {"dtype": Int(), "seed": Float()}
-    samples = (Sample([f32([[0.25] * 100] * 100)]), Sample([f32([[0.75] * 100] * 100)], {"dtype": 7}))
-    bad = (Bad([i64([1])], error=UnsupportedError), Bad([(2,)], {"dtype": 8}, UnsupportedError))
 
     def infer(self, x: TensorType) -> TensorType:
         self.need_float32(x)
@@ -321,17 +278,7 @@ class Multinomial(Composite):
 
     versions = (7, 22)
     attrs = {"dtype": Int(6), "sample_size": Int(1), "seed": Float()}
-    stochastic = draws = True
-    samples = (
-        Sample([f32([[0.0, 1.0, -2.0], [-1.0, -1.0, 0.5]])], {"sample_size": 2000}),
-        Sample([f32([[0.0, 0.0]] * 1500)], {"dtype": 7, "sample_size": 2, "seed": 3.0}),
-    )
-    bad: ClassVar[Sequence[Bad]] = (
-        Bad([(3,)]),
-        Bad([(2, 3)], {"sample_size": 0}),
-        Bad([(2, 3)], {"dtype": 1}),
-        Bad([i64([[1]])], error=UnsupportedError),
-    )
+    draws = True
 
     def infer(self, x: TensorType) -> TensorType:
         self.need_float32(x)

@@ -13,8 +13,7 @@ from trainweb.ops.frame.arguments import checked
 from trainweb.ops.frame.arguments import integers as known_integers
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.literals import f32, i64
-from trainweb.ops.frame.op import Bad, Float, Int, Ints, Sample, Str, register
+from trainweb.ops.frame.op import Float, Int, Ints, Str, register
 from trainweb.ops.frame.symbolic import Var
 
 
@@ -27,19 +26,6 @@ class MaxUnpool(Composite):
     min_inputs, max_inputs = 2, 3
     differentiable = (0,)
     static_inputs = (2,)
-    samples = (
-        Sample([(1, 1, 2, 2), i64([[[[5, 7], [13, 15]]]])], {"kernel_shape": [2, 2], "strides": [2, 2]}, opset=11),
-        Sample(
-            [(1, 1, 2, 2), i64([[[[5, 7], [13, 15]]]]), i64([1, 1, 5, 5])],
-            {"kernel_shape": [2, 2], "strides": [2, 2]},
-            opset=11,
-        ),
-        Sample([(2, 1, 2), i64([[[0, 3]], [[5, 6]]])], {"kernel_shape": [2], "strides": [2]}, opset=11),
-    )
-    bad = (
-        Bad([(1, 1, 2, 2), i64([[[[5, 7]]]])], {"kernel_shape": [2, 2]}, opset=11),
-        Bad([(1, 1, 2, 2), i64([[[[5, 7], [13, 15]]]])], {"kernel_shape": [2]}, opset=11),
-    )
 
     def infer(self, x: TensorType, indices: TensorType, shape: TensorType | None = None) -> TensorType:
         self.need_float32(x)
@@ -120,66 +106,6 @@ class RoiAlign(Composite):
     }
     min_inputs = max_inputs = 3
     differentiable = (0,)
-    samples = (
-        Sample(
-            [(2, 3, 6, 5), f32([[0.3, 0.6, 3.1, 4.2], [1.2, 0.1, 4.7, 5.9], [2.0, 2.0, 9.0, 9.0]]), i64([0, 1, 0])],
-            {"output_height": 2, "output_width": 3, "sampling_ratio": 2},
-            opset=16,
-            grad=(0,),
-        ),
-        Sample(
-            [(1, 2, 5, 5), f32([[0.3, 0.6, 3.1, 4.2]]), i64([0])],
-            {"output_height": 2, "output_width": 2, "sampling_ratio": 3, "spatial_scale": 0.5, "mode": "max"},
-            opset=16,
-            grad=(0,),
-        ),
-        Sample([(1, 1, 4, 4), f32([[0.0, 0.0, 0.5, 3.0]]), i64([0])], {"sampling_ratio": 1}, opset=10, grad=(0,)),
-        Sample(
-            [(2, 2, 6, 5), f32([[0.3, 0.6, 3.1, 4.2], [1.2, 0.1, 4.7, 5.9], [2.0, 2.0, 9.0, 9.0]]), i64([0, 1, 0])],
-            {"output_height": 2, "output_width": 1},
-            opset=16,
-            grad=(0,),
-        ),
-        Sample([(1, 1, 4, 4), f32([[0.0, 0.0, 0.5, 3.0]]), i64([0])], {"output_width": 2}, opset=10, grad=(0,)),
-        Sample(
-            [(2, 2, 6, 5), f32([[0.3, 0.6, 3.1, 4.2], [1.2, 0.1, 4.7, 5.9], [2.0, 2.0, 9.0, 9.0]]), i64([0, 1, 0])],
-            {"output_height": 2, "output_width": 1, "mode": "max"},
-            opset=16,
-            grad=(0,),
-        ),
-        # Samples at 0.3, 1.1, 1.9, 2.7: of a pixel below 0 that several read the smallest weight counts.
-        Sample(
-            [
-                f32([[[[-1.0 - (5 * i + 3 * j) % 7 / 8 for j in range(4)] for i in range(4)]]]),
-                f32([[0.4, 0.4, 3.6, 3.6]]),
-                i64([0]),
-            ],
-            {"mode": "max"},
-            opset=16,
-            grad=(),
-        ),
-        # Bins without samples are 0, and so is a sample outside: pixels below 0 lose against it.
-        Sample(
-            [
-                f32([[[[-1.0, -2.0, -3.0], [-2.5, -1.5, -0.5], [-4.0, 3.0, -2.0]]]]),
-                f32([[0.6, 0.8, 2.3, 2.4], [1.0, 1.0, 1.0, 2.0], [-3.0, -3.0, 2.0, 1.0]]),
-                i64([0, 0, 0]),
-            ],
-            {"output_height": 2, "output_width": 2, "mode": "max"},
-            opset=16,
-            grad=(),
-        ),
-        Sample(
-            [(1, 2, 5, 6), f32([[0.0, 1.0, 4.4, 4.0]]), i64([0])],
-            {"output_height": 2, "output_width": 3, "mode": "max"},
-            opset=10,
-            grad=(0,),
-        ),
-    )
-    bad = (
-        Bad([(1, 1, 4, 4), f32([[0.0, 0.0, 2.0]]), i64([0])], {"sampling_ratio": 1}, opset=16),
-        Bad([(1, 1, 4, 4), f32([[0.0, 0.0, 2.0, 2.0]]), i64([0, 0])], {"sampling_ratio": 1}, opset=16),
-    )
 
     def infer(self, x: TensorType, rois: TensorType, batch: TensorType) -> TensorType:
         self.need_float32(x, rois)
@@ -334,20 +260,6 @@ class MaxRoiPool(Composite):
     attrs = {"pooled_shape": Ints(required=True), "spatial_scale": Float(1.0)}
     min_inputs = max_inputs = 2
     differentiable = (0,)
-    _regions = f32([[0.0, 0.3, 0.6, 3.1, 4.2], [1.0, 1.2, 0.1, 3.7, 4.9]])
-    samples = (
-        Sample([(2, 3, 6, 5), _regions], {"pooled_shape": [1, 2]}, grad=(0,)),
-        Sample(
-            [(1, 2, 4, 4), f32([[0.0, 6.0, 6.0, 18.0, 18.0]])],
-            {"pooled_shape": [2, 2], "spatial_scale": 0.5},
-            grad=(0,),
-        ),
-    )
-    bad = (
-        Bad([(2, 3, 6, 5), f32([[0.0, 1.0, 1.0, 2.0]])], {"pooled_shape": [2, 3]}),
-        Bad([(2, 3, 6, 5), _regions], {"pooled_shape": [2]}),
-        Bad([(2, 3, 6, 5), _regions], {"pooled_shape": [2, 0]}),
-    )
 
     def infer(self, x: TensorType, rois: TensorType) -> TensorType:
         self.need_float32(x, rois)

@@ -31,7 +31,6 @@ class _Repeat(Op):
         "body_opset": Int(required=True),
     }
     min_inputs, max_inputs = 0, MANY
-    tested_through = "Scan"
     is_open = False
     """True if the number of iterations is known only at run time: `trips` is the most."""
     body: Graph

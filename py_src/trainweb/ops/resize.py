@@ -16,8 +16,7 @@ from trainweb.model.graph import Node
 from trainweb.ops.copies import gather_axis
 from trainweb.ops.frame.arguments import checked, integers, numbers, unknown
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import f32, i64
-from trainweb.ops.frame.op import Bad, Float, Floats, Int, Ints, Names, Op, Sample, Str, register
+from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str, register
 from trainweb.ops.matmul import lower_matmul
 
 if TYPE_CHECKING:
@@ -399,44 +398,6 @@ class Resize(Op):
             x = np.moveaxis(np.tensordot(weights, x, (1, axis)), 0, axis)
         return x if beyond is None else x + np.array(beyond[1]).reshape(beyond[0])
 
-    samples: ClassVar[Sequence[Sample]] = (
-        Sample([(1, 2, 3, 3), None, f32([1, 1, 2, 2])], {"mode": "nearest"}),
-        Sample([(2, 2, 3, 4), None, f32([1, 1, 2, 2])], {"mode": "linear"}),
-        Sample(
-            [(1, 2, 5, 4), None, None, i64([1, 2, 3, 7])],
-            {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
-        ),
-        Sample([(1, 2, 5, 6), None, f32([1, 1, 0.6, 1.5])], {"mode": "cubic"}),
-        Sample([(1, 2, 8, 9), None, None, i64([4, 5])], {"mode": "linear", "antialias": 1, "axes": [2, 3]}, opset=18),
-        Sample(
-            [(2, 3, 5), None, f32([1, 1, 1.5])],
-            {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"},
-        ),
-        Sample(
-            [(1, 1, 2, 3, 2), None, f32([1, 1, 2, 1, 3])],
-            {"mode": "linear", "coordinate_transformation_mode": "asymmetric"},
-        ),
-        Sample([(1, 2, 4, 4), None, f32([1, 1, 1, 1])]),
-        Sample([(1, 2, 4, 3), f32([1, 1, 0.5, 2])], {"mode": "linear"}, opset=10),
-        Sample(
-            [(1, 2, 4, 5), f32([0, 0, 0.3, -0.2, 1, 1, 0.8, 1.4]), None, i64([1, 2, 3, 6])],
-            {"mode": "linear", "coordinate_transformation_mode": CROP, "extrapolation_value": 10.0},
-        ),
-        Sample(
-            [(2, 5, 4), f32([0.25, 0.5, 1.2, 1]), f32([2, 1]), None],
-            {"mode": "nearest", "coordinate_transformation_mode": CROP, "axes": [1, 2]},
-            opset=18,
-        ),
-    )
-    bad: ClassVar[Sequence[Bad]] = (
-        Bad([(1, 2, 3, 3), None, f32([1, 1, 2])]),
-        Bad([(1, 2, 3, 3), None, f32([1, 1, 2, -2])]),
-        Bad([(1, 2, 3, 3), None, f32([1, 1, 2, 2])], {"mode": "bilinear"}),
-        Bad([(1, 2, 3, 3), None, f32([1, 1, 2, 2]), i64([1, 2, 6, 6])]),
-        Bad([(1, 2, 3, 3)]),
-        Bad([(1, 2, 3, 3), f32([0, 0, 1, 1]), f32([1, 1, 2, 2])], {"coordinate_transformation_mode": CROP}),
-    )
-
 
 @register
 class ResizeGrad(Resize):
@@ -495,21 +456,6 @@ class ResizeGrad(Resize):
             dy = np.moveaxis(np.tensordot(weights, dy, (0, axis)), 0, axis)
         return dy
 
-    samples = (
-        Sample([(1, 2, 6, 6), i64([1, 2, 3, 3]), f32([1, 1, 2, 2])], {"mode": "nearest"}),
-        Sample([(2, 2, 6, 9), i64([2, 2, 3, 4]), None, i64([2, 2, 6, 9])], {"mode": "linear"}),
-        Sample([(1, 2, 3, 9), i64([1, 2, 5, 6]), f32([1, 1, 0.6, 1.5])], {"mode": "cubic"}),
-        Sample([(2, 3), i64([2, 3]), f32([1, 1])]),
-        Sample(
-            [(1, 2, 3, 4), i64([1, 2, 5, 3]), None, i64([1, 2, 3, 4]), f32([0, 0, 0.2, -0.3, 1, 1, 0.9, 1.1])],
-            {"mode": "linear", "coordinate_transformation_mode": CROP},
-        ),
-    )
-    bad = (
-        Bad([(1, 2, 6, 6), i64([1, 2, 3, 4]), f32([1, 1, 2, 2])]),
-        Bad([(1, 2, 6, 6), i64([1, 2, 3]), f32([1, 1, 2, 2])]),
-    )
-
 
 @register
 class Upsample(Resize):
@@ -523,16 +469,6 @@ class Upsample(Resize):
     axes = None
     cubic_coeff_a = extrapolation_value = 0.0
     keep_aspect_ratio_policy = "stretch"
-    samples = (
-        Sample([(1, 2, 3, 4), f32([1, 1, 2, 3])], opset=9),
-        Sample([(1, 2, 3, 3), f32([1, 1, 2, 1.5])], {"mode": "linear"}, opset=9),
-        Sample([(2, 3, 5)], {"scales": [1.0, 1.0, 2.0]}, opset=7),
-    )
-    bad = (
-        Bad([(1, 2, 3, 3), f32([1, 1, 0.5, 2])], opset=9),
-        Bad([(1, 2, 3, 3), f32([1, 1, 2, 2])], {"mode": "cubic"}, opset=9),
-        Bad([(1, 2, 3, 3)], opset=9),
-    )
 
     def _factors(self, scales: TensorType | None) -> TensorType:
         if self.opset > 9:

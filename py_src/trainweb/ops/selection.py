@@ -10,15 +10,13 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, at_most, equal, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.attention.onnx import integers, reshape
 from trainweb.ops.frame.arguments import checked, is_fed, is_known_later, scalar, unknown
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, register
+from trainweb.ops.frame.op import Int, Names, Op, register
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -66,13 +64,6 @@ class NonZero(Selection):
 
     versions = (9, 13)
     static_inputs = (0,)
-    samples = (
-        Sample([i64([[1, 0], [1, 1]])]),
-        Sample([bools([True, False, True])]),
-        Sample([f32([[0.0, -0.5, 2.0]])]),
-        Sample([i64([0, 0])]),
-    )
-    bad = (Bad([(5, 13)], error=UnsupportedError),)
 
     def infer(self, x: TensorType) -> TensorType:
         value = values_of(self, x, "an input")
@@ -93,19 +84,6 @@ class Compress(Composite):
     min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
-    samples = (
-        Sample([(3, 2), bools([False, True, True])], {"axis": 0}),
-        Sample([(3, 2), bools([False, True])], {"axis": -1}),
-        Sample([(3, 2), bools([False, True, False, False, True])]),
-        Sample([(3, 4), bools([True, False])], {"axis": 1}),
-        Sample([i64([[1, 2], [3, 4]]), bools([False, True])], {"axis": 1}),
-    )
-    bad = (
-        Bad([(3, 2), bools([True] * 4)], {"axis": 0}),
-        Bad([(3, 2), bools([[True]])], {"axis": 0}),
-        Bad([(3, 2), i64([1])], {"axis": 0}),
-        Bad([(3, 2), bools([True])], {"axis": 2}),
-    )
 
     def infer(self, x: TensorType, condition: TensorType) -> TensorType:
         if condition.dtype != "bool" or condition.rank != 1:
@@ -138,13 +116,6 @@ class Unique(Selection):
     attrs = {"axis": Int(), "sorted": Int(1)}
     n_outputs = 4
     static_inputs = (0,)
-    samples = (
-        Sample([i64([2, 1, 1, 3, 4, 3])], outputs=4),
-        Sample([f32([2.0, 1.0, 1.0, 3.0, 4.0, 3.0])], {"sorted": 0}, outputs=4),
-        Sample([i64([[1, 0, 0], [1, 0, 0], [2, 3, 4]])], {"axis": 0}, outputs=4),
-        Sample([f32([[[1.0, 1.0], [0.0, 1.0]], [[1.0, 1.0], [0.0, 1.0]]])], {"axis": -1}, outputs=4),
-    )
-    bad = (Bad([i64([1])], {"axis": 1}), Bad([(5, 13)], error=UnsupportedError))
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
         axis = None if self.axis is None else self.axis_of(self.axis, x.rank)
@@ -198,21 +169,6 @@ class NonMaxSuppression(Selection):
     attrs = {"center_point_box": Int(0)}
     min_inputs, max_inputs = 2, 5
     static_inputs = (0, 1, 2, 3, 4)
-    _boxes = f32([[[0.0, 0.0, 1.0, 1.0], [0.0, 0.1, 1.0, 1.1], [1.0, 0.9, 0.0, -0.1], [0.0, 10.0, 1.0, 11.0]]])
-    samples = (
-        Sample([_boxes, f32([[[0.9, 0.75, 0.6, 0.95]]]), i64([3]), f32([0.5]), f32([0.0])], opset=11),
-        Sample([_boxes, f32([[[0.9, 0.75, 0.6, 0.95]] * 2]), i64([1]), f32([0.5])], opset=11),
-        Sample(
-            [_boxes, f32([[[0.9, 0.75, 0.6, 0.95]]]), i64([3]), f32([0.5]), f32([0.7])],
-            {"center_point_box": 1},
-            opset=11,
-        ),
-    )
-    bad = (
-        Bad([f32([[[0.0, 0.0, 1.0]]]), f32([[[0.9]]])], opset=11),
-        Bad([_boxes, f32([[[0.9, 0.75]]])], opset=11),
-        Bad([_boxes, f32([[[0.9, 0.75, 0.6, 0.95]]]), i64([1]), f32([1.5])], opset=11),
-    )
 
     def infer(self, boxes: TensorType, scores: TensorType, *limits: TensorType | None) -> TensorType:
         fits = boxes.rank == scores.rank == 3 and equal(boxes.shape[2], 4) and equal(boxes.shape[0], scores.shape[0])

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainweb.errors import LimitError
 from trainweb.ir.dims import at_most, equal, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import MS
 from trainweb.ops.copies import transpose
 from trainweb.ops.frame.arguments import checked, integers
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, Str, register
+from trainweb.ops.frame.op import Int, Ints, Names, Op, Str, register
 from trainweb.ops.frame.pointwise import spread
 
 if TYPE_CHECKING:
@@ -29,18 +27,6 @@ class Transpose(Op):
     versions = (1, 13, 21, 23, 24, 25)
     attrs = {"perm": Ints()}
     differentiable = (0,)
-    samples = (
-        Sample([(2, 3, 4)], {"perm": [1, 2, 0]}),
-        Sample([(2, 3)]),
-        Sample([(5, 7)], {"perm": [1, 0]}),
-        Sample([(2, 3, 4, 5)], {"perm": [0, 2, 1, 3]}),
-        Sample([(2, 1, 3)], {"perm": [1, 0, 2]}),
-        Sample([(2, 3, 2, 3, 2)], {"perm": [4, 2, 0, 3, 1]}),
-        Sample([i64([[1, 2], [3, 4]])]),
-        Sample([bools([[True, False, True]])]),
-        Sample([()]),
-    )
-    bad = (Bad([(2, 3)], {"perm": [0]}), Bad([(2, 3)], {"perm": [0, 0]}), Bad([(2, 3)], {"perm": [0, 2]}))
 
     def _perm(self, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))[::-1] if self.perm is None else self.perm
@@ -76,14 +62,6 @@ class Expand(Op):
     min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
-    samples = (
-        Sample([(3, 1), i64([2, 1, 6])]),
-        Sample([(3, 4), i64([1, 4])]),
-        Sample([(), i64([2, 3])]),
-        Sample([i64([1, 2]), i64([3, 2])]),
-        Sample([bools([[True], [False]]), i64([2, 5])]),
-    )
-    bad = (Bad([(3, 4), i64([2, 5])]), Bad([(3, 1), i64([3, -1])]), Bad([(1,), i64([2**40, 2**40])], error=LimitError))
 
     def infer(self, x: TensorType, shape: TensorType) -> TensorType:
         target = tuple(integers(self, shape, "shape"))
@@ -113,13 +91,6 @@ class Tile(Op):
     min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
-    samples = (
-        Sample([(2, 3), i64([2, 3])]),
-        Sample([(2, 3, 4), i64([1, 2, 1])]),
-        Sample([i64([1, 2]), i64([3])]),
-        Sample([(2, 3), i64([1, 1])]),
-    )
-    bad = (Bad([(2, 3), i64([2])]), Bad([(2, 3), i64([2, -1])]), Bad([(2, 3), i64([2**40, 2**40])], error=LimitError))
 
     def infer(self, x: TensorType, repeats: TensorType) -> TensorType:
         times = integers(self, repeats, "repeats")
@@ -161,15 +132,6 @@ class TriangleBase(Op):
     attrs = {"upper": Int(1)}
     max_inputs = 2
     differentiable = (0,)
-    samples = (
-        Sample([(3, 4)]),
-        Sample([(3, 4)], {"upper": 0}),
-        Sample([(2, 4, 3), i64(1)]),
-        Sample([(4, 4), i64(-1)], {"upper": 0}),
-        Sample([i64([[1, 2], [3, 4]])]),
-        Sample([(3, 3), i64([9])]),
-    )
-    bad = (Bad([(3,)]), Bad([(3, 3), i64([1, 2])]), Bad([(3, 3), f32(1.0)]))
 
     def infer(self, x: TensorType, k: TensorType | None = None) -> TensorType:
         if x.rank < 2:
@@ -271,17 +233,6 @@ class DepthToSpace(Blocks):
 
     versions = (1, 11, 13, 28)
     inverse = "SpaceToDepth"
-    samples = (
-        Sample([(1, 8, 2, 3)], {"blocksize": 2}),
-        Sample([(2, 8, 2, 3)], {"blocksize": 2, "mode": "CRD"}),
-        Sample([(1, 4, 2, 2)], {"blocksize": 1}),
-    )
-    bad = (
-        Bad([(1, 6, 2, 2)], {"blocksize": 2}),
-        Bad([(8, 2, 2)], {"blocksize": 2}),
-        Bad([(1, 8, 2, 2)], {"blocksize": 0}),
-        Bad([(1, 8, 2, 2)], {"blocksize": 2, "mode": "RCD"}),
-    )
 
     def result(self, shape: Sequence[int]) -> tuple[int, ...]:
         n, c, h, w = shape
@@ -304,17 +255,6 @@ class SpaceToDepth(Blocks):
 
     versions = (1, 13, 28)
     inverse = "DepthToSpace"
-    samples = (
-        Sample([(1, 2, 4, 6)], {"blocksize": 2}),
-        Sample([(2, 1, 3, 6)], {"blocksize": 3}),
-        Sample([(2, 2, 4, 6)], {"blocksize": 2, "mode": "CRD"}, opset=28),
-    )
-    bad = (
-        Bad([(1, 2, 3, 4)], {"blocksize": 2}),
-        Bad([(2, 4, 4)], {"blocksize": 2}),
-        Bad([(1, 2, 4, 4)], {"blocksize": -2}),
-        Bad([(1, 2, 4, 4)], {"blocksize": 2, "mode": "RCD"}),
-    )
 
     def result(self, shape: Sequence[int]) -> tuple[int, ...]:
         n, c, h, w = shape

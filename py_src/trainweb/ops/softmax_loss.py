@@ -12,8 +12,7 @@ from trainweb.ir.layout import LOSS_EACH, LOSS_MEAN, LOSS_SUM
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import f32, i32, i64
-from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, Str, register
+from trainweb.ops.frame.op import Int, Names, Op, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -85,14 +84,6 @@ class _Forward(_AlongAxis):
         axis = self.axis if self.axis is not None else (1 if self.flattens else -1)
         return [g.op(self.op_type() + suffix, [douts[0], outs[0]], domain=MS, axis=axis)]
 
-    samples = (
-        Sample([(3, 5)]),
-        Sample([(2, 3, 4)], {"axis": 1}),
-        Sample([(2, 3, 4)], {"axis": 1}, opset=11),
-        Sample([(2, 40)], {"axis": -1}),
-    )
-    bad = (Bad([(3, 5)], {"axis": 2}),)
-
 
 @register
 class Softmax(_Forward):
@@ -117,12 +108,6 @@ class _Backward(_AlongAxis):
 
     def lower(self, b: Builder, outs: list[Buf], dy: Buf, y: Buf) -> None:
         b.emit(calls.SoftmaxGrad(dy=dy, y=y, dx=outs[0], log=self.log, **self.sizes(y.shape)))
-
-    samples = (
-        Sample([(3, 5), (3, 5)]),
-        Sample([(2, 3, 4), (2, 3, 4)], {"axis": 1}),
-    )
-    bad = (Bad([(3, 5), (3, 4)]), Bad([(3, 5), (3, 5)], {"axis": 3}))
 
 
 class _SoftmaxGrad(_Backward):
@@ -274,28 +259,9 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
         dx = parts[0] if len(parts) == 1 else g.op("Add", parts)
         return [dx, *[None] * (len(ins) - 1)]
 
-    samples = (
-        Sample([(4, 5), i64([0, 4, 2, 2])], outputs=1),
-        Sample([(4, 5), i32([0, 4, 2, 2])], {"reduction": "sum"}, outputs=1),
-        Sample([(4, 5), i64([0, 4, -1, 2])], {"ignore_index": -1}, outputs=1),
-        Sample(
-            [(2, 3, 4), i64([[0, 1, 2, 0], [1, 2, 0, 1]]), f32([0.5, 1.0, 2.0])],
-            outputs=1,
-            grad=[0],
-        ),
-        Sample([(4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}, outputs=1),
-        Sample([(2, 3, 4), i64([[0, 1, 2, 0], [1, 2, 0, 1]])], outputs=2),
-    )
-    bad = (Bad([(4, 5), i64([0, 1])]),)
-
 
 class _CrossEntropyGrad(_CrossEntropy):
     min_inputs = 3
-    samples = (
-        Sample([(), (4, 5), i64([0, 4, 2, 2])]),
-        Sample([(4,), (4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}),
-    )
-    bad = (Bad([(), (4, 5), i64([0, 1])]),)
 
     def infer(
         self, dy: TensorType, log_prob: TensorType, labels: TensorType, weights: TensorType | None, *bias: Any
@@ -365,14 +331,6 @@ class NegativeLogLikelihoodLoss(_CrossEntropy):
         given = [douts[0], *ins]
         dx = g.op("NegativeLogLikelihoodLossGrad", given, domain="ai.trainweb", **self.loss_attrs())
         return [dx, *[None] * (len(ins) - 1)]
-
-    samples = (
-        Sample([(4, 5), i64([0, 4, 2, 2])]),
-        Sample([(4, 5), i32([0, 4, -1, 2])], {"reduction": "sum", "ignore_index": -1}),
-        Sample([(2, 3, 4), i64([[0, 1, 2, 0], [1, 2, 0, 1]]), f32([0.5, 1.0, 2.0])], grad=[0]),
-        Sample([(4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}),
-    )
-    bad = (Bad([(4, 5), i64([0, 1])]), Bad([(4, 5), i64([0, 1, 2, 3])], {"reduction": "max"}))
 
 
 @register

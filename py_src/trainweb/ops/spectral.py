@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from math import cos, floor, isqrt, log10, pi, sin
 from typing import Any
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, at_most, equal_shapes, minimum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
@@ -14,8 +13,7 @@ from trainweb.ops.attention.onnx import integers, part, reshape, unsqueeze
 from trainweb.ops.frame.arguments import by_unknown_axes, checked, is_fed, scalar, unknown
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.literals import f32, i64
-from trainweb.ops.frame.op import Bad, Int, Sample, register
+from trainweb.ops.frame.op import Int, register
 from trainweb.ops.frame.symbolic import Var
 
 MAX_MATRIX = 1 << 22
@@ -111,21 +109,6 @@ class DFT(Composite):
     max_inputs = 3
     differentiable = (0,)
     static_inputs = (1, 2)
-    samples = (
-        Sample([(2, 5, 1)], opset=20),
-        Sample([(2, 4, 3, 2), None, i64(1)], {"inverse": 1}, opset=20),
-        Sample([(2, 6, 1), i64(4)], {"onesided": 1}, opset=20),
-        Sample([(1, 5, 3, 1), i64(8), i64(-3)], opset=20),
-        Sample([(2, 6, 2)], {"axis": 1}, opset=17),
-        Sample([(2, 4, 2), i64(6)], {"inverse": 1, "onesided": 1}, opset=20),
-    )
-    bad = (
-        Bad([(2, 5, 3)], opset=20),
-        Bad([(2, 5, 2)], {"onesided": 1}, opset=20),
-        Bad([(2, 5, 1), None, i64(2)], opset=20),
-        Bad([(2, 5, 1), i64(0)], opset=20),
-        Bad([(2, 5003, 2)], opset=20, error=UnsupportedError),
-    )
 
     def _plan(self, x: TensorType, length: TensorType | None, axis: TensorType | None) -> tuple[int, int, int, int]:
         """Axis, length of the transform, elements that go in, and that come out."""
@@ -222,18 +205,6 @@ class STFT(Composite):
     min_inputs, max_inputs = 2, 4
     differentiable = (0, 2)
     static_inputs = (1, 3)
-    samples = (
-        Sample([(2, 12, 1), i64(3), None, i64(6)]),
-        Sample([(1, 11, 1), i64(2), (5,)]),
-        Sample([(1, 10, 2), i64(4), (4,), i64(4)], {"onesided": 0}),
-    )
-    bad = (
-        Bad([(2, 12, 1), i64(3)]),
-        Bad([(2, 12, 1), i64(0), None, i64(6)]),
-        Bad([(2, 12, 1), i64(3), (5,), i64(6)]),
-        Bad([(2, 12, 2), i64(3), None, i64(6)]),
-        Bad([(2, 4, 1), i64(3), None, i64(6)]),
-    )
 
     def _plan(
         self, x: TensorType, step: TensorType, window: TensorType | None, length: TensorType | None
@@ -289,15 +260,6 @@ class MelWeightMatrix(Composite):
     attrs = {"output_datatype": Int(1)}
     min_inputs = max_inputs = 5
     static_inputs = (0, 1, 2, 3, 4)
-    samples = (
-        Sample([i64(8), i64(16), i64(8192), f32(0.0), f32(4096.0)]),
-        Sample([i64(3), i64(32), i64(16000), f32(100.0), f32(7000.0)]),
-    )
-    bad = (
-        Bad([i64(0), i64(16), i64(8192), f32(0.0), f32(4096.0)]),
-        Bad([i64(8), i64(16), i64(8192), f32(0.0), f32(4096.0)], {"output_datatype": 7}, UnsupportedError),
-        Bad([i64(8), i64(16), i64(8192), f32(0.0), f32(9000.0)]),
-    )
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         if self.output_datatype != DTYPE_CODES["float32"]:

@@ -15,8 +15,7 @@ from trainweb.ops.attention.onnx import extent, integers, places, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import i64
-from trainweb.ops.frame.op import Bad, Float, Int, Op, Sample, Str, register
+from trainweb.ops.frame.op import Float, Int, Op, Str, register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.index import check_range
 
@@ -36,8 +35,6 @@ class SwiGLU(Composite):
     attrs = {"alpha": Float(1.0)}
     min_inputs = max_inputs = 2
     differentiable = (0, 1)
-    samples = (Sample([(2, 3), (2, 3)], opset=28), Sample([(4,), (4,)], {"alpha": 1.7}, opset=28))
-    bad = (Bad([(2, 3), (3,)], opset=28), Bad([(2, 3)], opset=28))
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
         self.need_float32(a, b)
@@ -60,15 +57,6 @@ class CausalConvWithState(Composite):
     attrs = {"activation": Str("none")}
     min_inputs, max_inputs, n_outputs = 2, 4, 2
     differentiable = (0, 1, 2, 3)
-    samples = (
-        Sample([(2, 3, 5), (3, 1, 3)], opset=27, outputs=2),
-        Sample([(2, 3, 2), (3, 1, 4), (3,), (2, 3, 3)], {"activation": "silu"}, opset=27, outputs=2),
-    )
-    bad = (
-        Bad([(2, 3, 5), (2, 1, 3)], opset=27),
-        Bad([(2, 3, 5), (3, 1, 3), (3,), (2, 3, 3)], opset=27),
-        Bad([(2, 3, 5), (3, 1, 3)], {"activation": "gelu"}, opset=27),
-    )
 
     def infer(
         self, x: TensorType, w: TensorType, bias: TensorType | None, past: TensorType | None
@@ -116,17 +104,6 @@ class TensorScatter(Composite):
     attrs = {"axis": Int(-2), "mode": Str("linear")}
     min_inputs, max_inputs = 2, 3
     differentiable = (0, 1)
-    samples = (
-        Sample([(2, 2, 5, 3), (2, 2, 2, 3), i64([1, 3])], opset=24),
-        Sample([(2, 4, 3), (2, 3, 3), i64([3, 2])], {"mode": "circular"}, opset=24),
-        Sample([(2, 3, 4), (2, 3, 1)], {"axis": 2}, opset=24),
-    )
-    bad = (
-        Bad([(2, 5, 3), (2, 2, 4), i64([1, 3])], opset=24),
-        Bad([(2, 5, 3), (2, 6, 3)], opset=24),
-        Bad([(2, 5, 3), (2, 2, 3)], {"axis": 0}, opset=24),
-        Bad([(2, 5, 3), (2, 2, 3)], {"mode": "round"}, opset=24),
-    )
 
     def infer(self, past: TensorType, update: TensorType, at: TensorType | None) -> TensorType:
         self.need_float32(past, update)
@@ -177,17 +154,6 @@ class CacheRows(Op):
     attrs = {"axis": Int(required=True)}
     min_inputs = max_inputs = 3
     state_inputs = (0,)
-    samples = (
-        Sample([(5, 3), (2, 3), i64([3, 1])], {"axis": 0}),
-        Sample([(2, 3, 5, 2), (2, 3, 1, 2), i64([4])], {"axis": 2}),
-        Sample([(2, 4), (2, 3), i64([0, 1, 2])], {"axis": 1}),
-    )
-    bad = (
-        Bad([(5, 3), (2, 4), i64([0, 1])], {"axis": 0}),
-        Bad([(5, 3), (2, 3), i64([0])], {"axis": 0}),
-        Bad([(5, 3), (2, 3), i64([0, 5])], {"axis": 0}),
-        Bad([(5, 3), i64([[1, 2, 3]]), i64([0])], {"axis": 0}),
-    )
 
     def infer(self, cache: TensorType, rows: TensorType, positions: TensorType) -> TensorType:
         axis = self.axis_of(self.axis, cache.rank)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.attention.onnx import unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.literals import i64
-from trainweb.ops.frame.op import Bad, Floats, Int, Ints, Sample, Str, Strs, register
+from trainweb.ops.frame.op import Floats, Int, Ints, Str, Strs, register
 from trainweb.ops.frame.symbolic import Var
 
 MODES = ("TF", "IDF", "TFIDF")
@@ -119,28 +117,3 @@ class TfIdfVectorizer(Composite):
         factors = self.weights or [1.0] * size
         counts = (y > 0.0).cast("float32") if self.mode == "IDF" else y
         return counts * Var(g, g.constant("float32", (1, size), factors), "float32")
-
-
-_WORDS = {
-    "min_gram_length": 1,
-    "max_gram_length": 2,
-    "max_skip_count": 1,
-    "mode": "TF",
-    "ngram_counts": [0, 3],
-    "ngram_indexes": [0, 2, 1, 5, 3, 4],
-    "pool_int64s": [2, 3, 5, 5, 6, 2, 2, 6, 7],
-}
-_ROW = [2, 2, 3, 5, 6, 6]
-TfIdfVectorizer.samples = (
-    Sample([i64([_ROW, [7, 5, 6, 7, 5, 6]])], _WORDS),
-    Sample([i64(_ROW)], {**_WORDS, "mode": "TFIDF", "weights": [0.5, 2.0, 1.5, 3.0, 0.25, 1.0]}),
-    Sample([i64([_ROW])], {**_WORDS, "mode": "IDF", "weights": [0.5, 2.0, 1.5, 3.0, 0.25, 1.0], "max_skip_count": 3}),
-    Sample([i64([2])], {**_WORDS, "min_gram_length": 2}),
-)
-TfIdfVectorizer.bad = (
-    Bad([(2, 3)], _WORDS, UnsupportedError),
-    Bad([i64(_ROW)], {**_WORDS, "mode": "BM25"}),
-    Bad([i64(_ROW)], {**_WORDS, "ngram_counts": [0, 4]}),
-    Bad([i64(_ROW)], {**_WORDS, "ngram_indexes": [0, 0, 1, 2, 3, 4]}),
-    Bad([i64(_ROW)], {k: v for k, v in _WORDS.items() if k != "mode"}),
-)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trainweb.ir.dims import at_most, equal, is_size, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, unknown
-from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, register
+from trainweb.ops.frame.op import Int, Ints, Names, Op, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -35,7 +34,6 @@ class Identity(View):
     """x. https://onnx.ai/onnx/operators/onnx__Identity.html"""
 
     versions = (1, 13, 14, 16, 19, 21, 23, 24, 25)
-    samples = (Sample([(3, 4)]), Sample([i64([1, 2])]), Sample([bools([True])]), Sample([()]))
 
     def infer(self, x: TensorType) -> TensorType:
         return x
@@ -52,25 +50,6 @@ class Reshape(View):
     attrs = {"allowzero": Int(0)}
     min_inputs = max_inputs = 2
     static_inputs = (1,)
-    samples = (
-        Sample([(2, 6), i64([3, 4])]),
-        Sample([(2, 3, 4), i64([0, -1])]),
-        Sample([(1,), i64([])]),
-        Sample([(2, 3, 4), i64([-1])]),
-        Sample([f32([[], []]), i64([0, 5])], {"allowzero": 1}, grad=()),
-    )
-    bad = (
-        Bad([(2, 6), i64([-1, -1])]),
-        Bad([(2, 6), i64([5, -1])]),
-        Bad([(2, 6), i64([3, 5])]),
-        Bad([(2, 6), i64([-2, 6])]),
-        Bad([(2, 6), i64([2, 6, 0])]),
-        Bad([(2, 6), i64([[12]])]),
-        Bad([f32([[], []]), i64([0, -1])], {"allowzero": 1}),
-        Bad([(2, 6), f32([12.0])]),
-        Bad([(2, 6), i64([2**62, 4])]),
-        Bad([(2, 6), i64([-(2**63)])]),
-    )
 
     def infer(self, x: TensorType, shape: TensorType) -> TensorType:
         dims = list(integers(self, shape, "shape"))
@@ -100,15 +79,6 @@ class Flatten(View):
 
     versions = (1, 9, 11, 13, 21, 23, 24, 25)
     attrs = {"axis": Int(1)}
-    samples = (
-        Sample([(2, 3, 4)]),
-        Sample([(2, 3, 4)], {"axis": 0}),
-        Sample([(2, 3, 4)], {"axis": 3}),
-        Sample([(2, 3, 4)], {"axis": -1}),
-        Sample([()], {"axis": 0}),
-        Sample([(4,)]),
-    )
-    bad = (Bad([(2, 3)], {"axis": 3}), Bad([(2, 3)], {"axis": -3}))
 
     def infer(self, x: TensorType) -> TensorType:
         if not -x.rank <= self.axis <= x.rank:
@@ -145,18 +115,6 @@ class Squeeze(AxesView):
     """x without dims of size 1. https://onnx.ai/onnx/operators/onnx__Squeeze.html"""
 
     versions = (1, 11, 13, 21, 23, 24, 25)
-    samples = (
-        Sample([(2, 1, 3), i64([1])]),
-        Sample([(2, 1, 3, 1)]),
-        Sample([(1, 2, 1), i64([0, -1])]),
-        Sample([(2, 1, 3)], {"axes": [1]}, opset=11),
-    )
-    bad = (
-        Bad([(2, 1, 3), i64([0])]),
-        Bad([(2, 1, 3), i64([3])]),
-        Bad([(2, 1, 1), i64([1, -2])]),
-        Bad([(2, 1), i64([-(2**63)])]),
-    )
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         if axes is not None and is_fed(axes):
@@ -182,13 +140,6 @@ class Unsqueeze(AxesView):
     """x with dims of size 1 put in. https://onnx.ai/onnx/operators/onnx__Unsqueeze.html"""
 
     versions = (1, 11, 13, 21, 23, 24, 25)
-    samples = (
-        Sample([(2, 3), i64([1])]),
-        Sample([(2, 3), i64([0, -1])]),
-        Sample([(), i64([0])]),
-        Sample([(2, 3)], {"axes": [0, 2]}, opset=11),
-    )
-    bad = (Bad([(2, 3), i64([4])]), Bad([(2, 3), i64([1, -3])]), Bad([(2, 3)]), Bad([(2, 3)], opset=11))
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         count = len(self.axes or ()) if axes is None else axes.size
@@ -225,14 +176,6 @@ class Shape(Inquiry):
 
     versions = (1, 13, 15, 19, 21, 23, 24, 25)
     attrs = {"start": Int(0), "end": Int()}
-    samples = (
-        Sample([(3, 4)]),
-        Sample([()]),
-        Sample([(3, 4, 5)], {"start": 1}),
-        Sample([(3, 4, 5)], {"end": -1}),
-        Sample([(3, 4, 5)], {"start": -9, "end": 9}),
-        Sample([(3, 4, 5)], {"start": 2, "end": 1}),
-    )
 
     def infer(self, x: TensorType) -> TensorType:
         dims = x.shape[self.start : self.end]
@@ -244,7 +187,6 @@ class Size(Inquiry):
     """Number of elements. https://onnx.ai/onnx/operators/onnx__Size.html"""
 
     versions = (1, 13, 19, 21, 23, 24, 25)
-    samples = (Sample([(3, 4)]), Sample([()]))
 
     def infer(self, x: TensorType) -> TensorType:
         return TensorType("int64", (), (x.size,))

@@ -44,14 +44,15 @@ from trainweb.ops.optim.operators import LIMITS, MOMENTS
 from trainweb.training import seed
 from trainweb.training.decoder import Decoder
 from trainweb.training.export import check_export, export_model
-from trainweb.training.forward import GENERATE, PREDICT, Forward
+from trainweb.training.forward import Forward
 from trainweb.training.memory_store import MemoryStore
-from trainweb.training.models import InUse, SessionModels, base_of
+from trainweb.training.models import InUse, SessionModels
 from trainweb.training.ort.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
 from trainweb.training.parameters import copied
 from trainweb.training.plans import DEFAULT_MAX_PLANS, PlanCache
 from trainweb.training.record import PropertyValue, start_record, write_start
 from trainweb.training.state import CheckpointState
+from trainweb.training.step_kind import EVAL, GENERATE, PREDICT, TRAIN, StepKind
 from trainweb.training.weights import export_weights, load_weights
 
 if TYPE_CHECKING:
@@ -173,15 +174,17 @@ class SessionCore:
 
     # Plans.
 
-    def plan(self, kind: str, feeds: Mapping[str, TensorType], options: RunOptions = NO_OPTIONS) -> LoadedPlan:
-        """The plan of a step for these feeds: "train" for the current reset flag, or "eval"."""
+    def plan(self, kind: StepKind, feeds: Mapping[str, TensorType], options: RunOptions = NO_OPTIONS) -> LoadedPlan:
+        """The plan of a step for these feeds; of a train step, the one for the current reset flag."""
         self._check()
-        return self._plan(
-            kind, feeds, bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True, options
-        )
+        return self._plan(kind, feeds, self._overwrites(kind), options)
+
+    def _overwrites(self, kind: StepKind) -> bool:
+        """True unless the next step of a kind adds to the gradients."""
+        return kind.base != "train" or bool(self.host.read_state(STATE_LAZY_RESET))
 
     def _plan(
-        self, kind: str, feeds: Mapping[str, TensorType], overwrite: bool, options: RunOptions = NO_OPTIONS
+        self, kind: StepKind, feeds: Mapping[str, TensorType], overwrite: bool, options: RunOptions = NO_OPTIONS
     ) -> LoadedPlan:
         key = self.models.key(kind, feeds)
 
@@ -189,21 +192,21 @@ class SessionCore:
             start = perf_counter()
             plan = self.models.compile_step(kind, feeds, overwrite, in_use)
             given = ", ".join(f"{n} {t.dtype}{list(t.shape)}" for n, t in feeds.items())
-            self.log(INFO, options, f"compiled a {base_of(kind)} step of {given}: {perf_counter() - start:.3f} s")
+            self.log(INFO, options, f"compiled a {kind.base} step of {given}: {perf_counter() - start:.3f} s")
             return plan
 
         return self.plans.step((*key, overwrite), compiled)
 
-    def forward(self, kind: str) -> Forward | None:
-        """The step that predicts or makes tokens, of a kind; None for other kinds."""
+    def forward(self, kind: StepKind) -> Forward | None:
+        """The step that predicts or makes tokens; None for other kinds."""
         return self.models.forward(kind)
 
-    def token_plan(self, kind: str, feeds: Mapping[str, Tensor]) -> LoadedPlan:
+    def token_plan(self, kind: StepKind, feeds: Mapping[str, Tensor]) -> LoadedPlan:
         """The plan of a step of new tokens."""
         self.check_step(GENERATE)
         return self.plan(kind, self.models.signature(kind, feeds))
 
-    def inspected_plan(self, kind: str, types: Mapping[str, TensorType], overwrite: bool) -> LoadedPlan:
+    def inspected_plan(self, kind: StepKind, types: Mapping[str, TensorType], overwrite: bool) -> LoadedPlan:
         """The plan of a step that keeps every float tensor until its end."""
         key = ("inspected", *self.models.key(kind, types), overwrite)
         return self.plans.step(
@@ -212,7 +215,7 @@ class SessionCore:
 
     def train_plan(self, types: Mapping[str, TensorType], *, overwrite: bool) -> LoadedPlan:
         """The plan of a train step that overwrites gradients, or adds to them."""
-        return self._plan("train", types, overwrite)
+        return self._plan(TRAIN, types, overwrite)
 
     def clip_plan(self) -> LoadedPlan:
         """The plan that clips gradients."""
@@ -232,31 +235,30 @@ class SessionCore:
         mapping("shapes", shapes)
         self.check_step("train")
         # The plan of the train step is compiled last: where only one plan is kept, it is this one.
-        kinds = ("train",) if self.models.graphs["eval"] is None else ("eval", "train")
+        kinds = (TRAIN,) if self.models.graphs["eval"] is None else (EVAL, TRAIN)
         types = {kind: self._types(kind, shapes) for kind in reversed(kinds)}
         for kind in kinds:
             self._plan(kind, types[kind], overwrite=True)
         if self.models.graphs["optimizer"] is not None:
             self.optimizer_plan()
 
-    def _types(self, kind: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
+    def _types(self, kind: StepKind, shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
         """Check the shapes; return the types of the feeds of a "train" or "eval" step."""
-        inputs = self.inputs[kind]
+        inputs = self.inputs[kind.base]
         for name, shape in shapes.items():
             check_shape(name, shape)
-        dtypes = {n: inputs[n].dtype if n in inputs else "" for n in shapes if n in inputs or kind == "train"}
+        dtypes = {n: inputs[n].dtype if n in inputs else "" for n in shapes if n in inputs or kind == TRAIN}
         types = {n: TensorType(dtype, tuple(shapes[n])) for n, dtype in dtypes.items()}
         self.models.key(kind, types)
-        deciding = next((n for n, t in types.items() if n in self.models.deciding[kind] and may_decide(t)), None)
+        deciding = next((n for n, t in types.items() if n in self.models.deciding[kind.base] and may_decide(t)), None)
         if deciding is not None:
             raise messages.DECIDING_SHAPE(name=deciding)
         return types
 
-    def explain(self, kind: str, feeds: Mapping[str, TensorType]) -> str:
-        self.check_step(kind)
+    def explain(self, kind: StepKind, feeds: Mapping[str, TensorType]) -> str:
+        self.check_step(kind.base)
         self.models.key(kind, feeds)
-        overwrite = bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True
-        return self.models.explain(kind, feeds, overwrite)
+        return self.models.explain(kind, feeds, self._overwrites(kind))
 
     def memory(self) -> SessionMemory:
         self._check()
@@ -298,7 +300,7 @@ class SessionCore:
 
     def step(
         self,
-        kind: str,
+        kind: StepKind,
         feeds: Mapping[str, Tensor],
         fetches: Sequence[str] | None = None,
         targets: Mapping[str, TensorType] | None = None,
@@ -306,12 +308,12 @@ class SessionCore:
     ) -> dict[str, Tensor]:
         """Run a "train", "eval" or "predict" step; results by name in the order of `fetches` (None: all).
 
-        "eval" may be followed by a space and metrics (`SessionModels.compile_step`): then their sums are results, too.
-        With `options.ema` all but a "train" step read the averages in place of the parameters.
+        Sums for metrics are results, too. With `options.ema` all but a "train" step read the averages in place of the
+        parameters.
 
         `targets` are the types of arrays that results will be written into: they must fit, or nothing runs.
         """
-        base = base_of(kind)
+        base = kind.base
         if base == "train":
             options.refuse_ema()
         with self.engine.lock, options.noted(), self.averaged(on=options.ema):
@@ -325,7 +327,7 @@ class SessionCore:
             def run() -> dict[str, Tensor]:
                 self.host.write_feeds(loaded, feeds)
                 self.host.run(loaded, options.stop)
-                if kind == "train":
+                if base == "train":
                     self.host.write_state(STATE_LAZY_RESET, 0)
                 return self.host.read_outputs(loaded, wanted)
 
@@ -341,28 +343,28 @@ class SessionCore:
                 given = f"{target.dtype}{list(target.shape)}"
                 raise messages.FETCH_TYPE(name=name, dtype=slot.dtype, shape=list(slot.shape), given=given)
 
-    def profile(self, kind: str, feeds: Mapping[str, Tensor], runs: int) -> tuple[Plan, list[float]]:
+    def profile(self, kind: StepKind, feeds: Mapping[str, Tensor], runs: int) -> tuple[Plan, list[float]]:
         """Step once, then `runs` times: the plan of these, and milliseconds of its instructions, the mean over them.
 
         All that may fail for want of memory comes before the first step.
         """
-        self.check_step(kind)
+        self.check_step(kind.base)
         check_count("runs", runs, least=1)
         types = {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()}
-        with self.host.timer(self._plan(kind, types, kind != "train").plan) as times:
+        with self.host.timer(self._plan(kind, types, kind.base != "train").plan) as times:
             self.step(kind, feeds, [])
-            loaded = self._plan(kind, types, kind != "train")
+            loaded = self._plan(kind, types, kind.base != "train")
             return loaded.plan, self.host.profile(loaded, feeds, runs, times)
 
-    def check_step(self, kind: str) -> None:
-        """Raise unless the session can run a "train" or "eval" step now."""
+    def check_step(self, base: str) -> None:
+        """Raise unless the session can run a step of kinds with this base now."""
         self._check()
-        if kind != "train" and self.models.graphs["eval"] is None:
+        if base != "train" and self.models.graphs["eval"] is None:
             raise messages.NO_EVAL_MODEL()
         if self.parameters.is_nominal:
-            raise messages.NOMINAL_STEP(step="TrainStep" if kind == "train" else "EvalStep")
+            raise messages.NOMINAL_STEP(step="TrainStep" if base == "train" else "EvalStep")
 
-    def _fetches(self, kind: str, fetches: Sequence[str] | None) -> Sequence[str]:
+    def _fetches(self, kind: StepKind, fetches: Sequence[str] | None) -> Sequence[str]:
         outputs = self.models.results(kind)
         if fetches is None:
             return outputs

@@ -12,7 +12,8 @@ from trainweb.errors import LimitError, ModelError, TrainwebError
 from trainweb.generation.incremental import CACHE, IDS, LAST, LAST_POSITION, POSITIONS, SHORTEST, VIRTUAL
 from trainweb.ir.layout import PREPARED, STATE_LOADS, STATE_UPDATES
 from trainweb.model.graph import Tensor
-from trainweb.training.forward import Forward, kind_of_tokens
+from trainweb.training.forward import Forward
+from trainweb.training.step_kind import StepKind, tokens_kind
 
 if TYPE_CHECKING:
     from trainweb.backend.base import Host
@@ -35,10 +36,10 @@ class TokenHost(Protocol):
     def host(self) -> Host:
         """Kernel memory."""
 
-    def forward(self, kind: str) -> Forward | None:
+    def forward(self, kind: StepKind) -> Forward | None:
         """The step of a kind."""
 
-    def token_plan(self, kind: str, feeds: Mapping[str, Tensor]) -> LoadedPlan:
+    def token_plan(self, kind: StepKind, feeds: Mapping[str, Tensor]) -> LoadedPlan:
         """The plan of a step of new tokens."""
 
 
@@ -69,7 +70,7 @@ class Decoder:
 
         def fault_of(length: int) -> TrainwebError | None:
             try:
-                session.forward(kind_of_tokens(output, length, 1, adapter=adapter))
+                session.forward(tokens_kind(output, length, 1, adapter=adapter))
             except (ModelError, LimitError) as error:
                 return error
             return None
@@ -137,7 +138,7 @@ class _Steps:
 
     def __init__(self, session: TokenHost, output: str, length: int, rows: int, adapter: bool) -> None:
         self.session, self.output, self.rows, self.adapter = session, output, rows, adapter
-        self.kind = kind_of_tokens(output, length, rows, adapter=adapter)
+        self.kind = tokens_kind(output, length, rows, adapter=adapter)
 
     def _feeds(self, tokens: Sequence[int], start: int) -> dict[str, Tensor]:
         """Missing tokens are zeros: no token sees them, and their rows are overwritten before a later one does."""

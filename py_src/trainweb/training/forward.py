@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trainweb.control.deciding import deciding_inputs
 from trainweb.model.graph import Graph, Value
+from trainweb.training.step_kind import GENERATE, StepKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainweb.ir.shapes import TensorType
-
-PREDICT = "predict"
-"""The kind of a step that predicts; a space and the names of its outputs follow."""
-GENERATE = "generate"
-"""The kind of a step of new tokens; a space and what `kind_of_tokens` takes follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +41,8 @@ class Forward:
     caches: Mapping[str, TensorType] = field(default_factory=dict)
 
 
-def kind_of_outputs(outputs: Sequence[str]) -> str:
-    """The kind of the step that gives these outputs, as the page's worker names it, too."""
-    return f"{PREDICT} {json.dumps(list(outputs), separators=(',', ':'), ensure_ascii=False)}"
-
-
-def kind_of_tokens(output: str, length: int, rows: int, *, adapter: bool) -> str:
-    """The kind of the step that gives `output` of the last of `rows` new tokens, as the page's worker names it, too.
-
-    Parameters
-    ----------
-    output
-        The logits.
-    length
-        Tokens that the cache has room for, without the vectors of a trained prompt.
-    adapter
-        False ignores adapters.
-    """
-    return f"{GENERATE} {json.dumps([output, length, rows, adapter], separators=(',', ':'), ensure_ascii=False)}"
-
-
-def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: str) -> Forward:
-    """The step of a kind.
+def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: StepKind) -> Forward:
+    """The step of a kind that predicts or makes tokens.
 
     Parameters
     ----------
@@ -75,8 +50,6 @@ def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: str) -> Forward:
         The eval model.
     inputs
         What is fed to it.
-    kind
-        As `kind_of_outputs` or `kind_of_tokens` gives it.
 
     Raises
     ------
@@ -85,10 +58,9 @@ def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: str) -> Forward:
     """
     from trainweb.training.export import inference_graph  # which knows the models
 
-    base, _, request = kind.partition(" ")
-    if base == GENERATE:
-        return _decoding(graph, *json.loads(request))
-    outputs: list[str] = json.loads(request)
+    if kind.base == GENERATE:
+        return _decoding(graph, *kind.request)
+    outputs: list[str] = kind.request
     cut = inference_graph(graph, outputs, {})
     needed: Container[str] = {v.name for v in cut.inputs}
     fed = {name: value for name, value in inputs.items() if name in needed}

@@ -26,6 +26,7 @@ from trainweb.training.halves import read_as_stored
 from trainweb.training.models import Feeds, InUse, cache_bindings, check_feeds, signature_of_feeds
 from trainweb.training.page.bundle import Header, declarations
 from trainweb.training.plans import DEFAULT_MAX_PLANS, PlanCache, check_segments, evaluate
+from trainweb.training.step_kind import INFERENCE, StepKind
 
 if TYPE_CHECKING:
     from trainweb.backend.base import Stop
@@ -55,7 +56,7 @@ class InferenceModel:
         if not self.outputs:
             raise ModelError(f"The graph {graph.name!r} has no outputs: there is nothing to compute.")
         self.deciding = deciding_inputs(graph, self.inputs)
-        self._forwards = {"": Forward(graph, self.inputs, self.outputs, self.deciding)}
+        self._forwards = {INFERENCE.key: Forward(graph, self.inputs, self.outputs, self.deciding)}
 
     def weights(self) -> Iterator[tuple[int, Tensor]]:
         """Offsets of the initializers in the segment of parameters, and what they are."""
@@ -75,13 +76,13 @@ class InferenceModel:
             "segments": [{"bytes": size, "data": None} for size in self.segment_bytes],
         }
 
-    def forward(self, kind: str) -> Forward:
-        """The step of a kind that `training/forward.py` names, or the whole model for ""."""
-        if kind not in self._forwards:
-            self._forwards[kind] = forward_of(self.graph, self.inputs, kind)
-        return self._forwards[kind]
+    def forward(self, kind: StepKind) -> Forward:
+        """The step of a kind."""
+        if kind.key not in self._forwards:
+            self._forwards[kind.key] = forward_of(self.graph, self.inputs, kind)
+        return self._forwards[kind.key]
 
-    def compile(self, feeds: Feeds, in_use: InUse | None = None, kind: str = "") -> Plan:
+    def compile(self, feeds: Feeds, in_use: InUse | None = None, kind: StepKind = INFERENCE) -> Plan:
         """Compile a run for these feeds beside plans that keep `in_use`."""
         forward = self.forward(kind)
         cache = Cache({binding.offset for binding in self.bindings.values()}, in_use)
@@ -120,17 +121,17 @@ class InferenceCore:
         self.plans = PlanCache(self.host, max_plans)
         self.decoder = Decoder()
 
-    def plan(self, feeds: Feeds, kind: str = "") -> LoadedPlan:
+    def plan(self, feeds: Feeds, kind: StepKind = INFERENCE) -> LoadedPlan:
         """The plan for these feeds."""
         self.host.check()
-        key = (kind, *check_feeds(self.model.forward(kind).inputs, feeds))
+        key = (kind.key, *check_feeds(self.model.forward(kind).inputs, feeds))
         return self.plans.step(key, partial(self.model.compile, feeds, kind=kind))
 
-    def forward(self, kind: str) -> Forward:
+    def forward(self, kind: StepKind) -> Forward:
         """The step of a kind."""
         return self.model.forward(kind)
 
-    def token_plan(self, kind: str, feeds: Mapping[str, Tensor]) -> LoadedPlan:
+    def token_plan(self, kind: StepKind, feeds: Mapping[str, Tensor]) -> LoadedPlan:
         """The plan of a step of new tokens."""
         return self.plan({name: TensorType(t.dtype, t.shape) for name, t in feeds.items()}, kind)
 

@@ -38,11 +38,12 @@ from trainweb.ops.optim.operators import (
     clip_graph,
     scheduler_graph,
 )
-from trainweb.training.forward import GENERATE, PREDICT, Forward, forward_of
+from trainweb.training.forward import Forward, forward_of
 from trainweb.training.halves import read_as_stored
 from trainweb.training.outputs import ModelOutputs, outputs_of
 from trainweb.training.parameters import Layout, ParameterSlot, Shape
 from trainweb.training.plans import check_segments, evaluate
+from trainweb.training.step_kind import StepKind
 
 if TYPE_CHECKING:
     from trainweb.backend.engine import Engine
@@ -166,39 +167,38 @@ class SessionModels:
         values = {v.name: v for v in graph.outputs if isinstance(v, Value)} if graph is not None else {}
         return [values[name] for name in self.outputs[kind]]
 
-    def signature(self, kind: str, feeds: Mapping[str, Tensor]) -> dict[str, TensorType]:
+    def signature(self, kind: StepKind, feeds: Mapping[str, Tensor]) -> dict[str, TensorType]:
         """Return the types of the feeds of a step, with the values that decide about shapes."""
         forward = self.forward(kind)
-        deciding = self.deciding[base_of(kind)] if forward is None else forward.deciding
+        deciding = self.deciding[kind.base] if forward is None else forward.deciding
         return signature_of_feeds(deciding, feeds)
 
-    def forward(self, kind: str) -> Forward | None:
-        """The step that predicts or makes tokens, of a kind that `training/forward.py` names; None for other kinds."""
-        if base_of(kind) not in (PREDICT, GENERATE):
+    def forward(self, kind: StepKind) -> Forward | None:
+        """The step that predicts or makes tokens; None for other kinds."""
+        if not kind.is_forward:
             return None
-        if kind not in self._forwards:
+        if kind.key not in self._forwards:
             graph = self.graphs["eval"]
             if graph is None:
                 raise messages.NO_EVAL_MODEL()
-            self._forwards[kind] = forward_of(graph, self.inputs["eval"], kind)
-        return self._forwards[kind]
+            self._forwards[kind.key] = forward_of(graph, self.inputs["eval"], kind)
+        return self._forwards[kind.key]
 
-    def inputs_of(self, kind: str) -> dict[str, Value]:
+    def inputs_of(self, kind: StepKind) -> dict[str, Value]:
         """Return the inputs of a step."""
         forward = self.forward(kind)
-        return self.inputs[base_of(kind)] if forward is None else forward.inputs
+        return self.inputs[kind.base] if forward is None else forward.inputs
 
-    def described(self, kind: str) -> list[Described]:
-        """Return the sums of a step: "eval" is followed by metrics as `trainweb.metrics.request_of` names them."""
-        base, _, request = kind.partition(" ")
-        return self._evaluation(request)[1] if request and base == "eval" else []
+    def described(self, kind: StepKind) -> list[Described]:
+        """Return the sums that a step makes for metrics."""
+        return self._evaluation(kind)[1] if kind.request and kind.base == "eval" else []
 
-    def _evaluation(self, request: str) -> tuple[Graph, list[Described]]:
-        if request not in self._evaluations:
+    def _evaluation(self, kind: StepKind) -> tuple[Graph, list[Described]]:
+        if kind.key not in self._evaluations:
             graph = self.graphs["eval"]
             assert graph is not None
-            self._evaluations = {request: with_metrics(graph, request)}  # one fit runs at a time
-        return self._evaluations[request]
+            self._evaluations = {kind.key: with_metrics(graph, kind.request)}  # one fit runs at a time
+        return self._evaluations[kind.key]
 
     @cached_property
     def own(self) -> ModelOutputs:
@@ -217,14 +217,14 @@ class SessionModels:
             raise messages.NO_OWN_OUTPUTS(names=", ".join(self.outputs["eval"]))
         return self.own.own
 
-    def results(self, kind: str) -> list[str]:
+    def results(self, kind: StepKind) -> list[str]:
         """Return the outputs of a step, and for a step with metrics also their sums and faults."""
         forward = self.forward(kind)
         if forward is not None:
             return forward.outputs
-        return [*self.outputs[base_of(kind)], *(n for d in self.described(kind) for n in (d.sums, d.faults) if n)]
+        return [*self.outputs[kind.base], *(n for d in self.described(kind) for n in (d.sums, d.faults) if n)]
 
-    def key(self, kind: str, feeds: Feeds) -> tuple[object, ...]:
+    def key(self, kind: StepKind, feeds: Feeds) -> tuple[object, ...]:
         """Check the feeds; return the key under which plans of a step for them are found.
 
         Raises
@@ -232,11 +232,11 @@ class SessionModels:
         FeedError
             A feed is missing, unknown, or of the wrong dtype, rank or shape.
         """
-        return (kind, *check_feeds(self.inputs_of(kind), feeds, allow_empty=kind != "train"))
+        return (kind.key, *check_feeds(self.inputs_of(kind), feeds, allow_empty=kind.base != "train"))
 
     def compile_step(
         self,
-        kind: str,
+        kind: StepKind,
         feeds: Feeds,
         overwrite: bool,
         in_use: InUse | None = None,
@@ -248,9 +248,6 @@ class SessionModels:
 
         Parameters
         ----------
-        kind
-            "eval" may be followed by a space and the metrics that are to be summed up, as `request_of` names them;
-            "predict" and "generate" are followed by what `training/forward.py` writes there.
         overwrite
             Gradients overwrite instead of adding.
         in_use
@@ -260,7 +257,6 @@ class SessionModels:
         keep_all
             Every float tensor stays until the end: nothing is cached then, and the memory budget does not hold.
         """
-        base = base_of(kind)
         graph = self._graph_of(kind)
         names = {v.name for v in graph.inputs}
         graph = cast_inputs(graph, {name: dtype for name, dtype in self.halves.items() if name in names})
@@ -286,30 +282,28 @@ class SessionModels:
             memory_budget=None if keep_all else self.memory_budget,
             cache=cache,
             # Results of parameters that change between two runs would be invalid in the second.
-            cache_trained=base != "train" or not overwrite,
+            cache_trained=kind.base != "train" or not overwrite,
             saves_little=self._is_mostly_frozen() and not keep_all,
             observe=observe,
             keep_all=keep_all,
         )
         if plan.recomputation.instructions:
-            _log_recomputation(base, plan)
+            _log_recomputation(kind.base, plan)
         return plan
 
-    def count_of(self, kind: str) -> str | None:
+    def count_of(self, kind: StepKind) -> str | None:
         """The result of a step that its loss was divided by, where there is one."""
-        base = base_of(kind)
-        return None if base in (PREDICT, GENERATE) else self.counts[base].output
+        return None if kind.is_forward else self.counts[kind.base].output
 
-    def _graph_of(self, kind: str) -> Graph:
-        base, _, request = kind.partition(" ")
+    def _graph_of(self, kind: StepKind) -> Graph:
         forward = self.forward(kind)
         if forward is not None:
             return forward.graph
-        graph = self._evaluation(request)[0] if request else self.graphs[base]
+        graph = self._evaluation(kind)[0] if kind.request else self.graphs[kind.base]
         assert graph is not None
         return graph
 
-    def explain(self, kind: str, feeds: Feeds, overwrite: bool) -> str:
+    def explain(self, kind: StepKind, feeds: Feeds, overwrite: bool) -> str:
         """How the compiler comes to the plan of a "train" or "eval" step: what is lowered, then each pass as a diff."""
         parts: list[str] = []
         self.compile_step(kind, feeds, overwrite, observe=Explanation(parts.append))
@@ -356,11 +350,6 @@ def cache_bindings(forward: Forward, cache: Cache) -> dict[str, Binding]:
         offset = cache.place(f"{name} {list(t.shape)}", t.size * ITEM_SIZE[t.dtype])
         bindings[name] = Binding(PREPARED, offset, t.dtype, t.shape)
     return bindings
-
-
-def base_of(kind: str) -> str:
-    """The kind of a step without its request, such as the metrics that it sums up."""
-    return kind.partition(" ")[0]
 
 
 def _check_roles(train: Graph, evaluation: Graph | None) -> None:

@@ -12,6 +12,7 @@ from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import SessionModels
 from trainweb.training.parameters import Layout
 from trainweb.training.state import CheckpointState
+from trainweb.training.step_kind import StepKind
 
 
 class SessionParts(Protocol):
@@ -26,6 +27,6 @@ class SessionParts(Protocol):
 
     def _check(self) -> None: ...
 
-    def check_step(self, kind: str) -> None: ...
+    def check_step(self, base: str) -> None: ...
 
-    def inspected_plan(self, kind: str, types: Mapping[str, TensorType], overwrite: bool) -> LoadedPlan: ...
+    def inspected_plan(self, kind: StepKind, types: Mapping[str, TensorType], overwrite: bool) -> LoadedPlan: ...

@@ -26,6 +26,7 @@ from trainweb.training.ort.profile import Profile
 from trainweb.training.session_methods import SessionMethods
 from trainweb.training.session_tasks import SessionTasks
 from trainweb.training.state import CheckpointState
+from trainweb.training.step_kind import EVAL, TRAIN, StepKind
 
 if TYPE_CHECKING:
     from trainweb.federated.client import FederatedClient
@@ -167,7 +168,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         SessionError
             ``terminate`` is set; the session is as before.
         """
-        return self._step("train", feeds, fetches, options)
+        return self._step(TRAIN, feeds, fetches, options)
 
     def eval_step(
         self, feeds: Mapping[str, Any], fetches: Fetches = None, options: RunOptions | Mapping[str, Any] | None = None
@@ -183,10 +184,10 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         options : dict or RunOptions, optional
             As `train_step`.
         """
-        return self._step("eval", feeds, fetches, options)
+        return self._step(EVAL, feeds, fetches, options)
 
     def _step(
-        self, kind: str, feeds: Mapping[str, Any], fetches: Fetches, options: RunOptions | Mapping[str, Any] | None
+        self, kind: StepKind, feeds: Mapping[str, Any], fetches: Fetches, options: RunOptions | Mapping[str, Any] | None
     ) -> dict[str, np.ndarray]:
         core = self.core
         run = RunOptions.of(options)
@@ -199,7 +200,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
             target[...] = arrays[n]
         return arrays | targets
 
-    def _converted(self, kind: str, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
+    def _converted(self, kind: StepKind, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
         inputs = self.core.models.inputs_of(kind)
         return {
             n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v)
@@ -379,7 +380,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         training : bool
             False: an eval step.
         """
-        kind = "train" if flag("training", training) else "eval"
+        kind = TRAIN if flag("training", training) else EVAL
         plan, milliseconds = self.core.profile(kind, self._converted(kind, feeds), runs)
         return Profile(plan.text, plan.nodes, milliseconds)
 
@@ -408,7 +409,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         if isinstance(batches, (Mapping, str, bytes)) or not isinstance(batches, Sequence):
             raise TypeError(f"'batches' must be a sequence of feeds, got {type(batches).__name__}.")
         return self.core.dead_units(
-            [self._converted("eval", mapping(f"batches[{k}]", feeds)) for k, feeds in enumerate(batches)]
+            [self._converted(EVAL, mapping(f"batches[{k}]", feeds)) for k, feeds in enumerate(batches)]
         )
 
     def explain(self, feeds: Mapping[str, Any], training: bool = True) -> str:
@@ -427,7 +428,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
             The instructions as the operators emit them, one a line, with names of tensors; then the changes of each
             compiler pass as a unified diff.
         """
-        kind = "train" if flag("training", training) else "eval"
+        kind = TRAIN if flag("training", training) else EVAL
         tensors = self._converted(kind, feeds)
         return self.core.explain(kind, self.core.models.signature(kind, tensors))
 

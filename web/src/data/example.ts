@@ -1,6 +1,6 @@
 /** Models that come with the package. */
 
-import { FIRST_MODEL } from "./first-model.js";
+import FIRST_MODEL from "../../../docs/first.onnx";
 import { brief } from "./nearest.js";
 
 const EXAMPLES = { "first.onnx": FIRST_MODEL } as const;

@@ -3,7 +3,7 @@
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { nearest } from "../data/nearest.js";
 import { sessionError } from "../wire/messages.js";
-import type { Kind, Setting, Settings } from "./settings/kinds.js";
+import type { Kind, Setting, Settings } from "./setting-kinds.js";
 import { isTensor } from "../data/given.js";
 
 export type Fields = Readonly<Record<string, unknown>>;

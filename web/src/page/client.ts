@@ -15,6 +15,7 @@ import type {
   Reply,
   Request,
   Result,
+  RunAnswer,
   WorkerInfo,
   WorkerSettings,
 } from "../wire/protocol.js";
@@ -22,6 +23,7 @@ import { keepInBackground, keepInForeground, otherPlatform } from "../wire/platf
 import { startWorker } from "../wire/start-worker.js";
 import { knownFiles, missingHelp, refusedHelp } from "./assets.js";
 import { env, releasers, warnOfKernels, startTimeout } from "./env.js";
+import { learn, PageLane, type LaneStep } from "./lane.js";
 import type { ResolvedOptions } from "./options.js";
 import type { KnownFile, LoadTracker } from "./progress.js";
 
@@ -115,14 +117,17 @@ export function callOf<M extends Method>(
   method: M,
   args: Call<M>["args"],
   buffers: Call<M>["buffers"] = [],
+  key?: string,
 ): Call<M> {
-  return { method, args, buffers };
+  return { method, args, buffers, key };
 }
 
 /** A call that waits for its reply. */
 interface Waiting {
   resolve(result: Result<unknown>): void;
   reject(error: Error): void;
+  /** What it runs in the lane the next time. */
+  readonly step: LaneStep | null;
 }
 
 export class WorkerClient {
@@ -134,6 +139,9 @@ export class WorkerClient {
   #failure: string | null = null;
   #memory: WebAssembly.Memory | null = null;
   #wakeWord = 0;
+  #lane: PageLane | null = null;
+  /** Number of messages that were posted. */
+  #sent = 0;
   #hasStarted = false;
   /** True once the worker has said that it takes calls. */
   #isHeard = false;
@@ -181,6 +189,10 @@ export class WorkerClient {
       } else if ("progress" in data) {
         this.#note(data.progress);
       } else {
+        const step = this.#waiting.get(data.id)?.step;
+        if (step && "ok" in data.result) {
+          learn(step, data.result.ok as RunAnswer);
+        }
         this.#receive(data);
       }
     });
@@ -287,13 +299,37 @@ export class WorkerClient {
       return Promise.reject(this.#lost(this.#failure));
     }
     const id = ++this.#lastId;
-    const requests: Request[] = before.map(({ method, args }) => ({ id: 0, method, args }));
-    requests.push({ id, method: call.method, args: call.args });
-    return new Promise<Result<unknown>>((resolve, reject) => {
-      this.#worker.postMessage(requests, [...call.buffers]);
+    const step = call.key === undefined ? null : (this.#lane?.step(`${before.length} ${call.key}`) ?? null);
+    this.#take();
+    // Answers come in the order of calls: in the lane only while no message is to come.
+    const isAsked = step !== null && this.#waiting.size === 0 && this.#lane?.ask(step, id) === true;
+    const answer = new Promise<Result<unknown>>((resolve, reject) => {
+      if (!isAsked) {
+        this.#post(id, call, before, step);
+      }
       keepInForeground(this.#worker);
-      this.#waiting.set(id, { resolve, reject });
-    }).then((result) => this.#unwrap(result as Result<Answer<M>>));
+      this.#waiting.set(id, { resolve, reject, step });
+    });
+    // Nobody waits for an optimizer step: the next call takes its answer, or the worker sends it.
+    if (isAsked && call.args[1] !== "optimizer") {
+      this.#take();
+    }
+    return answer.then((result) => this.#unwrap(result as Result<Answer<M>>));
+  }
+
+  #post(id: number, { method, args, buffers }: Call, before: readonly Call[], step: LaneStep | null): void {
+    const requests: Request[] = before.map((one) => ({ id: 0, method: one.method, args: one.args }));
+    requests.push({ id, method, args, ...(step && { step: step.number }) });
+    this.#worker.postMessage(requests, [...buffers]);
+    this.#sent++;
+    this.#lane?.count(this.#sent);
+  }
+
+  #take(): void {
+    const reply = this.#lane?.take() ?? null;
+    if (reply !== null) {
+      this.#receive(reply);
+    }
   }
 
   /** Start Python, too, if it has not started yet; settles when Python and the kernels run. */
@@ -312,6 +348,10 @@ export class WorkerClient {
       this.#hasStarted = true;
       this.#note({ url: settings.files.worker, loaded: 0, isDone: true });
       this.#memory = info.memory;
+      if (info.lane !== null && info.memory !== null) {
+        this.#lane = new PageLane(info.lane, info.memory);
+        this.#lane.count(this.#sent);
+      }
       this.#wakeWord = info.wakeWord;
       if (info.kernelsFault !== null) {
         warnOfKernels(info.kernelsFault);
@@ -487,7 +527,7 @@ export class WorkerClient {
     this.#watching.abort();
     clearTimeout(this.#idle);
     this.#worker.terminate();
-    this.#memory = null;
+    this.#memory = this.#lane = null;
     for (const { reject } of this.#waiting.values()) {
       reject(this.#lost(reason));
     }

@@ -13,7 +13,7 @@ import type {
   SessionCall,
   SessionInfo,
   SharedState,
-  StepKind,
+  StepName,
   TokenTask,
 } from "../wire/protocol.js";
 import type { CheckpointFolder, EvalValues } from "../wire/fit.js";
@@ -78,7 +78,7 @@ export class TrainingSession extends SessionMethods {
   readonly #channel: Channel;
   readonly #steps: StepSender;
   /** Steps that use no workspace. */
-  readonly #apart = new Set<StepKind>();
+  readonly #apart = new Set<StepName>();
   /** The optimizer step before; null until the first has succeeded. */
   #update: Promise<void> | null = null;
   /** Of steps that say nothing else. */
@@ -713,10 +713,10 @@ export class TrainingSession extends SessionMethods {
     return [names, args];
   }
 
-  async #step(kind: StepKind, signal?: AbortSignal): Promise<void> {
+  async #step(kind: StepName, signal?: AbortSignal): Promise<void> {
     const { handle } = this.#info;
     const answer = this.#channel.step(signal, null, (_, mayStop) =>
-      callOf("step", [handle, kind, [], [], mayStop, false]),
+      callOf("step", [handle, kind, [], [], mayStop, false], [], mayStop ? undefined : `${handle} ${kind}`),
     );
     const { workspace } = await (this.#apart.has(kind) ? answer : this.#steps.follow(answer));
     if (workspace.nbytes === 0) {

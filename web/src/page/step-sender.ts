@@ -2,6 +2,7 @@
 
 import type { ReturnType, RunArguments } from "./arguments.js";
 import type { Channel } from "./channel.js";
+import type { PlacedBytes } from "../wire/protocol.js";
 import { callOf, type WorkerClient } from "./client.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { describeFetch, ownBytes, packFeeds, SpareBuffers, unpackResults } from "./tensors.js";
@@ -39,11 +40,13 @@ export class StepSender {
     const signature = shared === null || this.#valuesDecide ? null : signatureOf(kind, inputNames, feeds);
     const { signal, ema = false } = options;
     // Feeds of a step that waits may not lie where the one before it runs.
-    const writer = signal === undefined ? shared?.writer(signature) : undefined;
-    const packed = packFeeds(inputNames, feeds, options.transfer ? ownBytes : (writer ?? this.spare.copy));
-    const answer = this.#channel.step(signal, packed, (given, mayStop) =>
-      callOf("step", [this.#handle, kind, given.feeds, wanted, mayStop, ema], given.buffers),
-    );
+    const writer = signal === undefined && !options.transfer ? shared?.writer(signature) : undefined;
+    const packed = packFeeds(inputNames, feeds, writer ?? (options.transfer ? ownBytes : this.spare.copy));
+    const answer = this.#channel.step(signal, packed, (given, mayStop) => {
+      const places = given.feeds.map(({ data }) => (data as PlacedBytes).ptr);
+      const key = writer ? `${this.#handle} ${signature} ${ema} ${places} ${JSON.stringify(wanted)}` : undefined;
+      return callOf("step", [this.#handle, kind, given.feeds, wanted, mayStop, ema], given.buffers, key);
+    });
     const { results, buffers } = await (shared?.follow(answer, signature) ?? answer);
     this.spare.keep(buffers);
     return unpackResults(results, fetches);

@@ -4,7 +4,7 @@ import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
 import { CONFIG, EMA, LORA, PROMPT_TUNING, type EmaFields, type LoraFields, type PromptTuningFields } from "./settings/config.js";
-import type { Settings } from "./settings/kinds.js";
+import type { Settings } from "./setting-kinds.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
 

@@ -28,7 +28,7 @@ export type Result<T> = { readonly ok: T } | { readonly error: WireError };
 export type SnapshotChoice = boolean | "auto";
 
 /** A plan of a session; the scheduler's recomputes the learning rate. */
-export type StepKind = "train" | "eval" | "optimizer" | "scheduler";
+export type StepName = "train" | "eval" | "optimizer" | "scheduler";
 
 /** One output that the caller wants; dtype and dims are given when it wants it in its own tensor. */
 export interface Fetch {
@@ -58,6 +58,8 @@ export interface WorkerInfo {
   readonly memory: WebAssembly.Memory | null;
   /** Address of the word that wakes the kernels' threads; 0: there are none. */
   readonly wakeWord: number;
+  /** Words of the lane (lane.ts); null without shared memory. */
+  readonly lane: Int32Array | null;
   /** The error of kernels from another place, after which the package's own kernels run; null: no error. */
   readonly kernelsFault: string | null;
 }
@@ -218,9 +220,12 @@ export interface TokenTask {
   readonly adapter: boolean;
 }
 
+/** A result, and where it lies in the kernels' memory. */
+export interface PlacedTensor extends NamedTensor, PlacedBytes {}
+
 /** Results of a plan, and the buffers of its feeds, for the page to use again. */
 export interface RunAnswer {
-  readonly results: readonly NamedTensor[];
+  readonly results: readonly PlacedTensor[];
   readonly buffers: readonly ArrayBuffer[];
   readonly workspace: Workspace;
 }
@@ -263,7 +268,7 @@ export interface WorkerApi {
    */
   step(
     handle: number,
-    kind: StepKind | "inference",
+    kind: StepName | "inference",
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
     mayStop: boolean,
@@ -331,6 +336,8 @@ export interface Call<M extends Method = Method> {
   readonly args: Parameters<WorkerApi[M]>;
   /** Objects that are transferred instead of copied. */
   readonly buffers: readonly (ArrayBuffer | MessagePort | ImageBitmap)[];
+  /** Of a step that may be asked for again (lane.ts): calls with the same key are the same. */
+  readonly key?: string | undefined;
 }
 
 export type Answer<M extends Method> = Awaited<ReturnType<WorkerApi[M]>>;
@@ -341,6 +348,8 @@ export interface Request {
   readonly id: number;
   readonly method: Method;
   readonly args: readonly unknown[];
+  /** The number by which the page may ask for this message again (lane.ts). */
+  readonly step?: number;
 }
 
 export interface Reply {

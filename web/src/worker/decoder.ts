@@ -5,12 +5,12 @@ import { PREPARED, STATE, STATE_LOADS, STATE_UPDATES } from "../engine/layout.js
 import { LimitError, ModelError } from "../wire/errors.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import type { MaybePromise, NamedTensor, TokenTask } from "../wire/protocol.js";
-import type { Declaration, ForwardKind } from "./bundle/bundle.js";
+import type { Declaration } from "./bundle/bundle.js";
 import { signatureOf } from "./feeds.js";
-import { tokensKind } from "./forward-kind.js";
 import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
 import type { PlanRunner } from "./runner.js";
 import { chooseToken } from "./sampling.js";
+import { tokensKind, type StepKind } from "./step-kind.js";
 
 /** Tokens of a prompt that one step takes. */
 const ROWS = 32;
@@ -30,7 +30,7 @@ const VIRTUAL = "trainweb.virtual";
 export interface TokenHost {
   readonly host: { readonly engine: Engine; readonly memory: PlanMemory; readonly runner: PlanRunner };
   /** The inputs of a step of new tokens. */
-  openForward(kind: ForwardKind): MaybePromise<readonly Declaration[]>;
+  openForward(kind: StepKind): MaybePromise<readonly Declaration[]>;
 }
 
 /** All else that the rows of a text depend on. */
@@ -170,7 +170,7 @@ function isSame(a: Circumstances | null, b: Circumstances): boolean {
 /** Steps of so many new tokens. */
 class Steps {
   readonly #session: TokenHost;
-  readonly #kind: ForwardKind;
+  readonly #kind: StepKind;
   readonly #output: string;
   readonly #rows: number;
   readonly #adapter: boolean;

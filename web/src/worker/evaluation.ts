@@ -4,7 +4,6 @@ import type { Evaluated, WireBatch, WireEvaluation } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { Feed, Fetch, MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
 import type { PlanMetric } from "./bundle/metrics.js";
-import type { MetricsKind } from "./bundle/bundle.js";
 import { MeanLoss } from "./loss-counts.js";
 import { fixedRows, partsOf } from "../data/epoch.js";
 import { taken } from "./feeds.js";
@@ -12,6 +11,7 @@ import { fetchesOf, metricsKind, Totals } from "./fit/metrics.js";
 import { located, type FailedBatch } from "./places.js";
 import { withValue } from "./python-models.js";
 import type { SessionCore } from "./session-core.js";
+import { EVAL, type StepKind } from "./step-kind.js";
 
 /** A part of a batch in which each row comes so many times. */
 interface Part extends FailedBatch {
@@ -23,8 +23,8 @@ export class Evaluation {
   readonly #core: SessionCore;
   readonly #spec: WireEvaluation;
   readonly #inputNames: readonly string[];
-  /** Of the step that sums up what the metrics need; null: they go by the loss alone. */
-  readonly #kind: MetricsKind | null;
+  /** Sums up what the metrics need besides the loss. */
+  readonly #kind: StepKind;
   #metrics: readonly PlanMetric[] = [];
   #totals: Totals | null = null;
   readonly #mean: MeanLoss;
@@ -37,11 +37,11 @@ export class Evaluation {
     this.#core = core;
     this.#spec = spec;
     this.#inputNames = core.info.evalInputNames;
-    this.#fixed = fixedRows(core.inputsOf("eval"));
+    this.#fixed = fixedRows(core.inputsOf(EVAL));
     this.#mean = new MeanLoss(core.host.lossCounts.eval);
     const { predictions, targets } = spec;
     this.#kind =
-      predictions === null || targets === null ? null : core.metricsKind(metricsKind(predictions, targets, spec));
+      predictions === null || targets === null ? EVAL : core.metricsKind(metricsKind(predictions, targets, spec));
   }
 
   add({ feeds, rows, first }: WireBatch): MaybePromise<void> {
@@ -70,7 +70,7 @@ export class Evaluation {
       const { output, isSum } = this.#core.host.lossCounts.eval;
       const sums = fetchesOf(this.#metrics).map((name) => ({ name }));
       const fetches = [...fetchesOfLoss(this.#spec.loss, output), ...sums];
-      return withValue(this.#core.step(this.#kind ?? "eval", feeds, fetches), ({ results }) => {
+      return withValue(this.#core.step(this.#kind, feeds, fetches), ({ results }) => {
         totals.add(results, times);
         this.#checkRows(totals, rows / times);
         const [loss, count] = results;
@@ -94,7 +94,7 @@ export class Evaluation {
     if (this.#totals !== null) {
       return this.#totals;
     }
-    const metrics = this.#kind === null ? [] : this.#core.planMetrics(this.#kind, feeds);
+    const metrics = this.#kind.request === null ? [] : this.#core.planMetrics(this.#kind, feeds);
     return withValue(metrics, (found) => {
       this.#metrics = found;
       this.#totals = new Totals(found);

@@ -2,13 +2,13 @@
 
 import type { Engine } from "../engine/engine.js";
 import type { Feed, Fetch, InferenceInfo, MaybePromise } from "../wire/protocol.js";
-import { parsePlan, type BundlePlan, type Declaration, type FeedType, type ForwardKind, type InferenceBundle, type PlanKind } from "./bundle/bundle.js";
+import { parsePlan, type BundlePlan, type Declaration, type FeedType, type InferenceBundle } from "./bundle/bundle.js";
 import type { TokenHost } from "./decoder.js";
 import { checkFeeds } from "./feeds.js";
-import { isForward, outputsOf } from "./forward-kind.js";
 import { PlanMemory, type Kernels, type MemoryOptions, type ReadFile } from "./plan-memory.js";
 import type { FilledSegments, PythonModels } from "./python-models.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
+import { INFERENCE, isForward, outputsOf, type StepKind } from "./step-kind.js";
 
 export class InferenceCore implements PlanSource, TokenHost {
   readonly #kernels: Kernels;
@@ -18,7 +18,7 @@ export class InferenceCore implements PlanSource, TokenHost {
   readonly #models: PythonModels;
   readonly #engine: Engine;
   /** Feeds of steps that make tokens, by their kinds. */
-  readonly #forwards = new Map<ForwardKind, readonly Declaration[]>();
+  readonly #forwards = new Map<string, readonly Declaration[]>();
 
   /** @throws EngineError when the kernels' memory has no room */
   constructor(
@@ -49,8 +49,8 @@ export class InferenceCore implements PlanSource, TokenHost {
   }
 
   /** @param stop - ends the run between two of its instructions; null: it runs through */
-  step(_kind: "inference", feeds: readonly Feed[], fetches: readonly Fetch[], stop: AbortSignal | null): MaybePromise<Run> {
-    return this.#runner.run("inference", true, feeds, fetches, stop);
+  step(_kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[], stop: AbortSignal | null): MaybePromise<Run> {
+    return this.#runner.run(INFERENCE, true, feeds, fetches, stop);
   }
 
   /** It has no averages. */
@@ -62,25 +62,25 @@ export class InferenceCore implements PlanSource, TokenHost {
     return { engine: this.#engine, memory: this.#memory, runner: this.#runner };
   }
 
-  openForward(kind: ForwardKind): readonly Declaration[] {
-    const inputs = this.#forwards.get(kind) ?? this.#models.ask("forward_inputs", kind).value;
-    this.#forwards.set(kind, inputs);
+  openForward({ key }: StepKind): readonly Declaration[] {
+    const inputs = this.#forwards.get(key) ?? this.#models.ask("forward_inputs", key).value;
+    this.#forwards.set(key, inputs);
     return inputs;
   }
 
-  check(kind: PlanKind, signature: readonly FeedType[]): void {
+  check(kind: StepKind, signature: readonly FeedType[]): void {
     checkFeeds(this.inputsOf(kind), signature, true);
   }
 
-  inputsOf(kind: PlanKind): readonly Declaration[] {
+  inputsOf(kind: StepKind): readonly Declaration[] {
     return isForward(kind) ? this.openForward(kind) : this.#bundle.inputs;
   }
 
-  make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {
+  make(kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {
     const { inputs, outputs, segments } = this.#bundle;
     const raw = this.#models.compile(kind, overwrite, signature, this.#memory.kept);
     const owner = isForward(kind)
-      ? { segments, inputs: { predict: this.openForward(kind) }, outputs: { predict: outputsOf(kind) } }
+      ? { segments, inputs: { [kind.base]: this.openForward(kind) }, outputs: { [kind.base]: outputsOf(kind) } }
       : { segments, inputs: { inference: inputs }, outputs: { inference: outputs } };
     return parsePlan(raw, owner, this.#kernels.fingerprint);
   }

@@ -8,6 +8,7 @@ import { sizeOf } from "./bundle/reader.js";
 import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
 import type { InspectedPlan, LazyModels, PythonModels } from "./python-models.js";
 import type { PlanRunner } from "./runner.js";
+import type { StepKind } from "./step-kind.js";
 import type { NamedTensor } from "../wire/values.js";
 
 /** Parts of a session that such plans need. */
@@ -25,7 +26,7 @@ export interface InspectedHost {
 
 /** A step that is looked into. */
 export interface InspectedStep {
-  readonly kind: "train" | "eval";
+  readonly kind: StepKind;
   readonly overwrite: boolean;
   readonly signature: readonly FeedType[];
   readonly feeds: readonly NamedTensor[];

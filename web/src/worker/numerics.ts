@@ -31,13 +31,13 @@ export class NumericsCheck {
       let before = {};
       if (this.#isAnyBad([PARAMETERS, GRADIENTS], inspected)) {
         const seen = [this.#addresses(inspected), inspected.plan.outputs, this.#plans.nodesOf(inspected)] as const;
-        before = models.ask("check_numerics", "inspected", kind, overwrite, ...seen).value;
+        before = models.ask("check_numerics", "inspected", kind.key, overwrite, ...seen).value;
       }
       memory.putBack(COPY_CHECK);
       const { loaded } = await runner.prepare(kind, overwrite, signature);
       const result = await run();
       if (this.#isAnyBad([PARAMETERS, GRADIENTS], loaded)) {
-        models.ask("check_numerics", "results", kind, this.#addresses(loaded), loaded.plan.outputs, before);
+        models.ask("check_numerics", "results", kind.key, this.#addresses(loaded), loaded.plan.outputs, before);
       }
       return result;
     });

@@ -2,11 +2,11 @@
 
 import type { WireBatch } from "../wire/fit.js";
 import type { Feed, NamedTensor } from "../wire/protocol.js";
-import { forwardKind } from "./forward-kind.js";
 import { taken } from "./feeds.js";
 import { located } from "./places.js";
 import { failedBatch } from "./evaluation.js";
 import type { SessionCore } from "./session-core.js";
+import { EVAL, stepKind } from "./step-kind.js";
 
 /**
  * The outputs of the eval model for a batch.
@@ -19,9 +19,9 @@ export async function predictBatch(
   batch: WireBatch,
   whole: number,
 ): Promise<readonly NamedTensor[]> {
-  const kind = forwardKind(outputs);
+  const kind = stepKind("predict", outputs);
   const needed = await core.openForward(kind);
-  const isUnused = ({ name }: Feed): boolean => core.inputsOf("eval").some((one) => one.name === name) && !needed.some((one) => one.name === name);
+  const isUnused = ({ name }: Feed): boolean => core.inputsOf(EVAL).some((one) => one.name === name) && !needed.some((one) => one.name === name);
   const { rows } = batch;
   const order = Array.from({ length: whole }, (_, k) => k % rows);
   try {

@@ -10,9 +10,10 @@ import type { MaybePromise, ValueMetadata } from "../wire/protocol.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
 import { FLOAT_BYTES, readFloats } from "./floats.js";
 import type {
-  Bundle, Declaration, FeedType, ForwardKind, KeptValue, PlanKind, RawBundle, RawPlan, TensorPlace,
+  Bundle, Declaration, FeedType, KeptValue, RawBundle, RawPlan, TensorPlace,
 } from "./bundle/bundle.js";
 import type { Property } from "./session-record.js";
+import type { StepKind } from "./step-kind.js";
 
 export interface FilledSegments {
   /** Their addresses. */
@@ -84,26 +85,26 @@ interface Questions {
   /** Throw the error of the first fault; of an inspected step without one, count NaN and infinities in the results. */
   readonly check_numerics: [
     args:
-      | [step: "inspected", kind: StepKind, overwrite: boolean, memory: Addresses, outputs: Places, nodes: readonly unknown[]]
-      | [step: "results", kind: StepKind, memory: Addresses, outputs: Places, before: Readonly<Record<string, number>>]
+      | [step: "inspected", kind: string, overwrite: boolean, memory: Addresses, outputs: Places, nodes: readonly unknown[]]
+      | [step: "results", kind: string, memory: Addresses, outputs: Places, before: Readonly<Record<string, number>>]
       | [step: "optimizer", memory: Addresses],
     value: Readonly<Record<string, number>>,
   ];
   readonly checkpoint: [args: [withOptimizer: boolean, properties: readonly Property[], bases: Bases], value: null];
   readonly compile_inspected: [
-    args: [kind: StepKind, overwrite: boolean, signature: readonly FeedType[]],
+    args: [kind: string, overwrite: boolean, signature: readonly FeedType[]],
     value: Omit<InspectedPlan, "raw"> & Pick<RawPlan, "header">,
   ];
   readonly compile_plan: [
-    args: [kind: PlanKind, overwrite: boolean, signature: readonly FeedType[], kept: readonly KeptValue[]],
+    args: [kind: string, overwrite: boolean, signature: readonly FeedType[], kept: readonly KeptValue[]],
     value: RawPlan["header"],
   ];
-  readonly explain: [args: [kind: StepKind, overwrite: boolean, signature: readonly FeedType[]], value: string];
+  readonly explain: [args: [kind: string, overwrite: boolean, signature: readonly FeedType[]], value: string];
   readonly export: [args: [outputNames: readonly string[], bases: Bases], value: null];
   readonly export_weights: [args: [format: string, bases: Bases], value: null];
   readonly fill: [args: [bases: Bases], value: Filling];
   /** The inputs of a step that predicts or makes tokens. */
-  readonly forward_inputs: [args: [kind: ForwardKind], value: readonly Declaration[]];
+  readonly forward_inputs: [args: [kind: string], value: readonly Declaration[]];
   readonly load_adapter: [args: [weights: Uint8Array, config: string, bases: Bases], value: null];
   readonly load_weights: [args: [weights: Uint8Array, strict: boolean, bases: Bases], value: null];
   readonly merge_adapter: [args: [bases: Bases], value: null];
@@ -121,7 +122,6 @@ export interface Addresses {
 }
 
 type Places = readonly TensorPlace[];
-type StepKind = "train" | "eval";
 
 export class PythonModels {
   readonly #bridge: Bridge;
@@ -198,12 +198,12 @@ export class PythonModels {
 
   /** @param kept - values that plans of the session keep already */
   compile(
-    kind: PlanKind,
+    { key }: StepKind,
     overwrite: boolean,
     signature: readonly FeedType[],
     kept: readonly KeptValue[],
   ): RawPlan {
-    const { value, file } = this.ask("compile_plan", kind, overwrite, signature, kept);
+    const { value, file } = this.ask("compile_plan", key, overwrite, signature, kept);
     return this.#planOf(value, file);
   }
 
@@ -214,11 +214,11 @@ export class PythonModels {
   }
 
   compileInspected(
-    kind: "train" | "eval",
+    { key }: StepKind,
     overwrite: boolean,
     signature: readonly FeedType[],
   ): InspectedPlan {
-    const { value, file } = this.ask("compile_inspected", kind, overwrite, signature);
+    const { value, file } = this.ask("compile_inspected", key, overwrite, signature);
     const { header, ...inspected } = value;
     return { ...inspected, raw: this.#planOf(header, file) };
   }

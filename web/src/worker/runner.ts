@@ -5,27 +5,29 @@ import { APART_BYTES } from "../engine/layout.js";
 import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
-import type { Feed, Fetch, MaybePromise, NamedTensor, TensorType, Workspace } from "../wire/protocol.js";
-import { planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type PlanKind, type TensorPlace } from "./bundle/bundle.js";
+import type { Feed, Fetch, MaybePromise, PlacedTensor, TensorType, Workspace } from "../wire/protocol.js";
+import { planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type TensorPlace } from "./bundle/bundle.js";
 import { ofBits, signatureOf } from "./feeds.js";
 import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
 import { withValue } from "./python-models.js";
+import type { StepKind } from "./step-kind.js";
 
 /** The source of plans that are not in kernel memory. */
 export interface PlanSource {
   /** The inputs of such a step; none for a step without feeds. */
-  inputsOf(kind: PlanKind): readonly Declaration[];
+  inputsOf(kind: StepKind): readonly Declaration[];
   /** Raise unless the session can run such a step now. */
-  check(kind: PlanKind, signature: readonly FeedType[]): void;
+  check(kind: StepKind, signature: readonly FeedType[]): void;
   /** The plan; Python may have to start first. */
-  make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan>;
+  make(kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan>;
   /** Reads files that the session was made of. */
   readonly readFile: ReadFile;
 }
 
 /** The results of a run, and their positions. */
 export interface Run {
-  readonly results: readonly NamedTensor[];
+  readonly results: readonly PlacedTensor[];
+  /** The same object while addresses are the same. */
   readonly workspace: Workspace;
 }
 
@@ -48,6 +50,7 @@ export class PlanRunner {
   readonly #engine: Engine;
   readonly #memory: PlanMemory;
   readonly #source: PlanSource;
+  readonly #workspaces = new WeakMap<LoadedPlan, Workspace>();
 
   constructor(engine: Engine, memory: PlanMemory, source: PlanSource) {
     this.#engine = engine;
@@ -62,7 +65,7 @@ export class PlanRunner {
    * @param stop - ends it between two of its instructions, everything being as before; null: it runs through
    */
   run(
-    kind: PlanKind,
+    kind: StepKind,
     overwrite: boolean,
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
@@ -86,7 +89,7 @@ export class PlanRunner {
   }
 
   /** The plan of a step, loaded, and what `PlanMemory.find` finds it by. */
-  prepare(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<PreparedPlan> {
+  prepare(kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<PreparedPlan> {
     const key = planKey(kind, overwrite, signature);
     const known = this.#memory.find(key);
     if (known !== undefined) {
@@ -97,13 +100,13 @@ export class PlanRunner {
   }
 
   /** Number of instructions of a step, whose plan is loaded then. */
-  countInstructions(kind: PlanKind, overwrite: boolean, feeds: readonly Feed[]): MaybePromise<number> {
+  countInstructions(kind: StepKind, overwrite: boolean, feeds: readonly Feed[]): MaybePromise<number> {
     return this.#with(kind, overwrite, feeds, ({ plan }) => plan.nodes.length);
   }
 
   /** Time every instruction of a step, the mean over `runs` runs; they are added up at `times`. */
   profile(
-    kind: PlanKind,
+    kind: StepKind,
     overwrite: boolean,
     feeds: readonly Feed[],
     runs: number,
@@ -128,7 +131,7 @@ export class PlanRunner {
 
   /** Do something with the plan of a step, and feeds to run it with: to load one may move what lies in the arena. */
   #with<T>(
-    kind: PlanKind,
+    kind: StepKind,
     overwrite: boolean,
     feeds: readonly Feed[],
     action: (loaded: LoadedPlan, given: readonly Feed[]) => MaybePromise<T>,
@@ -144,7 +147,7 @@ export class PlanRunner {
     return withValue(this.#load(key, kind, overwrite, signature), (loaded) => action(loaded, given));
   }
 
-  #load(key: string, kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<LoadedPlan> {
+  #load(key: string, kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<LoadedPlan> {
     if (signature.length > 0) {
       this.#memory.evict();
     }
@@ -169,15 +172,21 @@ export class PlanRunner {
     });
   }
 
-  #read(loaded: LoadedPlan, slot: TensorPlace): NamedTensor {
+  #read(loaded: LoadedPlan, slot: TensorPlace): PlacedTensor {
     const { name, dtype, dims, nbytes } = slot;
-    return { name, dtype, dims, data: this.#engine.read(this.#memory.addressOf(loaded, slot), nbytes) };
+    const ptr = this.#memory.addressOf(loaded, slot);
+    return { name, dtype, dims, ptr, nbytes, data: this.#engine.read(ptr, nbytes) };
   }
 
   #workspace(loaded: LoadedPlan, feeds: readonly Feed[]): Workspace {
+    const known = this.#workspaces.get(loaded);
+    const { generation } = this.#memory;
+    if (known?.generation === generation) {
+      return known;
+    }
     const { inputs, signature, arenaBytes } = loaded.plan;
-    return {
-      generation: this.#memory.generation,
+    const workspace = {
+      generation,
       // Feeds may be written meanwhile where the plan does not run in the arena (`tw_session_load`).
       nbytes: signature.length === 0 && arenaBytes <= APART_BYTES ? 0 : arenaBytes,
       feeds: feeds.map(({ name }) => {
@@ -188,6 +197,8 @@ export class PlanRunner {
           : { ptr: this.#memory.addressOf(loaded, slot), nbytes: slot.nbytes };
       }),
     };
+    this.#workspaces.set(loaded, workspace);
+    return workspace;
   }
 
   /** What is to be written to the place of an input; null where it lies there already. */

@@ -32,15 +32,14 @@ import type {
   NamedTensor,
   SessionInfo,
   SessionMemory,
-  StepKind,
   TensorType,
   ValueMetadata,
   WireTensor,
 } from "../wire/protocol.js";
 import type { ArtifactName } from "../wire/session-calls.js";
 import {
-  CLIP_INPUTS, parsePlan, baseOf, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type ForwardKind,
-  type MetricsKind, type ParameterSlot, type PlanKind, type SegmentSize,
+  CLIP_INPUTS, parsePlan, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type ParameterSlot,
+  type SegmentSize,
 } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import type { PlanMetric } from "./bundle/metrics.js";
@@ -55,11 +54,11 @@ import { PropertyCalls } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run, type StepHost } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
 import { whileExchanged } from "./averages.js";
-import { isForward, outputsOf } from "./forward-kind.js";
 import type { CallTable, CoreOptions, PlanListener } from "./core-types.js";
 import { bytesOf, checkCount, checkRate, memoryOf, readParameter, typeOf, writeParameter } from "./session-values.js";
 import { writeSession, type SessionRecord } from "./session-record.js";
 import { readSession, snapshotHost, takeSnapshot } from "./snapshot.js";
+import { EVAL, isForward, OPTIMIZER, outputsOf, stepKind, TRAIN, type StepKind } from "./step-kind.js";
 
 /** Errors of a session without values of parameters. */
 type NominalError = "NOMINAL_GET_ALL" | "NOMINAL_GET" | "NOMINAL_SET" | "NOMINAL_SAVE" | "NOMINAL_EXPORT";
@@ -79,7 +78,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   readonly #inspected: InspectedPlans;
   readonly #numerics: NumericsCheck | null;
   /** Feeds of steps that predict or make tokens, by their kinds. */
-  readonly #forwards = new Map<ForwardKind, readonly Declaration[]>();
+  readonly #forwards = new Map<string, readonly Declaration[]>();
   #nominal: boolean;
 
   /** @throws EngineError when the kernels' memory has no room */
@@ -175,15 +174,15 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** @param stop - ends the step between two of its instructions, the session being as before; null: it runs through */
   step(
-    kind: StepKind | MetricsKind | ForwardKind,
+    kind: StepKind,
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
     stop: AbortSignal | null = null,
   ): MaybePromise<Run> {
-    if (this.#numerics !== null && kind !== "scheduler" && !isForward(kind)) {
+    if (this.#numerics !== null && kind.base !== "scheduler" && !isForward(kind)) {
       return this.#checkedStep(this.#numerics, kind, feeds, fetches, stop);
     }
-    if (kind !== "train") {
+    if (kind.base !== "train") {
       return this.#runner.run(kind, true, feeds, fetches, stop);
     }
     return withValue(this.#runner.run(kind, this.overwrites, feeds, fetches, stop), (run) => {
@@ -194,19 +193,19 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   #checkedStep(
     numerics: NumericsCheck,
-    kind: "train" | "eval" | "optimizer" | MetricsKind,
+    kind: StepKind,
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
     stop: AbortSignal | null,
   ): Promise<Run> {
-    if (kind === "optimizer") {
+    if (kind.base === "optimizer") {
       this.check(kind, []);
       return numerics.optimizerStep(() => this.#runner.run(kind, true, feeds, fetches, stop));
     }
-    const step = this.#inspectedStep(kind === "train" ? kind : "eval", feeds);
+    const step = this.#inspectedStep(stepKind(kind.base), feeds);
     return numerics.step(step, () =>
       withValue(this.#runner.run(kind, step.overwrite, step.feeds, fetches, stop), (run) => {
-        if (kind === "train") {
+        if (kind.base === "train") {
           this.setLazyReset(false);
         }
         return run;
@@ -215,26 +214,26 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   /** The kind of an eval step that sums up metrics: of a bundle, one that sums up these and maybe others. */
-  metricsKind(wanted: MetricsKind): MetricsKind {
+  metricsKind(wanted: StepKind): StepKind {
     return coveringKind([...this.#plans.values()].map(({ kind }) => kind), wanted);
   }
 
   /** What such a step sums up. */
-  planMetrics(kind: MetricsKind, feeds: readonly Feed[]): MaybePromise<readonly PlanMetric[]> {
+  planMetrics(kind: StepKind, feeds: readonly Feed[]): MaybePromise<readonly PlanMetric[]> {
     const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
     return withValue(this.#runner.prepare(kind, true, signature), ({ loaded }) => loaded.plan.metrics);
   }
 
-  #inspectedStep(kind: "train" | "eval", feeds: readonly Feed[]): InspectedStep {
+  #inspectedStep(kind: StepKind, feeds: readonly Feed[]): InspectedStep {
     const copies = this.#copied(feeds);
     const signature = signatureOf(this.inputsOf(kind), copies, (feed) => this.#bytesOf(feed));
     this.check(kind, signature);
-    return { kind, overwrite: kind === "eval" || this.overwrites, signature, feeds: copies };
+    return { kind, overwrite: kind.base === "eval" || this.overwrites, signature, feeds: copies };
   }
 
   deadUnits(batches: readonly (readonly Feed[])[]): Promise<readonly DeadUnits[]> {
     refuseIf(batches.length === 0, "NO_BATCHES");
-    return this.#inspected.deadUnits(batches.map((feeds) => this.#inspectedStep("eval", feeds)));
+    return this.#inspected.deadUnits(batches.map((feeds) => this.#inspectedStep(EVAL, feeds)));
   }
 
   /** Whether steps are checked one by one. */
@@ -259,10 +258,10 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   /** Step once, then time `runs` steps more. All that may fail for want of memory comes before the first step. */
-  async profile(kind: "train" | "eval", feeds: readonly Feed[], runs: number): Promise<WireProfile> {
+  async profile(base: "train" | "eval", feeds: readonly Feed[], runs: number): Promise<WireProfile> {
     checkCount("runs", runs, 1);
     const copies = this.#copied(feeds);
-    const overwrite = kind === "eval";
+    const [kind, overwrite] = [stepKind(base), base === "eval"];
     const count = await this.#runner.countInstructions(kind, overwrite, copies);
     const times = this.#engine.alloc(Float64Array.BYTES_PER_ELEMENT * Math.max(count, 1));
     try {
@@ -281,41 +280,41 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return data instanceof Uint8Array ? data : this.#engine.read(data.ptr, data.nbytes);
   }
 
-  check(plan: PlanKind, signature: readonly FeedType[]): void {
-    const kind = baseOf(plan);
-    if (kind === "train" || kind === "eval" || kind === "predict") {
-      this.#checkStep(kind === "train" ? kind : "eval");
-      checkFeeds(this.inputsOf(plan), signature, kind !== "train");
+  check(kind: StepKind, signature: readonly FeedType[]): void {
+    const { base } = kind;
+    if (base === "train" || base === "eval" || isForward(kind)) {
+      this.#checkStep(base === "train" ? base : "eval");
+      checkFeeds(this.inputsOf(kind), signature, base !== "train");
       return;
     }
     this.#checkOptimizer();
-    refuseIf(kind === "optimizer" && this.#nominal, "NOMINAL_OPTIMIZER");
-    refuseIf(kind === "scheduler" && this.#state.getUint32(4 * STATE_SCHEDULER, true) === 0, "NO_SCHEDULER");
+    refuseIf(base === "optimizer" && this.#nominal, "NOMINAL_OPTIMIZER");
+    refuseIf(base === "scheduler" && this.#state.getUint32(4 * STATE_SCHEDULER, true) === 0, "NO_SCHEDULER");
   }
 
   /** The inputs of a step that predicts or makes tokens; Python knows them. */
-  openForward(kind: ForwardKind): MaybePromise<readonly Declaration[]> {
+  openForward({ base, key }: StepKind): MaybePromise<readonly Declaration[]> {
     this.#checkStep("eval");
-    const known = this.#forwards.get(kind);
+    const known = this.#forwards.get(key);
     if (known !== undefined) {
       return known;
     }
-    return withValue(this.#models.get(kind.slice(0, kind.indexOf(" "))), (models) => {
-      const inputs = models.ask("forward_inputs", kind).value;
-      this.#forwards.set(kind, inputs);
+    return withValue(this.#models.get(base), (models) => {
+      const inputs = models.ask("forward_inputs", key).value;
+      this.#forwards.set(key, inputs);
       return inputs;
     });
   }
 
-  inputsOf(plan: PlanKind): readonly Declaration[] {
-    if (isForward(plan)) {
-      return this.#forwards.get(plan) ?? [];
+  inputsOf(kind: StepKind): readonly Declaration[] {
+    if (isForward(kind)) {
+      return this.#forwards.get(kind.key) ?? [];
     }
-    const kind = baseOf(plan);
-    return kind === "train" || kind === "eval" ? this.#bundle.inputs[kind] : kind === "clip" ? CLIP_INPUTS : [];
+    const { base } = kind;
+    return base === "train" || base === "eval" ? this.#bundle.inputs[base] : base === "clip" ? CLIP_INPUTS : [];
   }
 
-  make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan> {
+  make(kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan> {
     const key = planKey(kind, overwrite, signature);
     const known = this.#plans.get(key) ?? this.#ahead.get(key);
     if (known !== undefined) {
@@ -324,19 +323,19 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     }
     const feeds = signature.map((feed) => `${feed.name} ${feed.dtype}[${feed.dims.join(", ")}]`);
     const special = isForward(kind) ? "a prediction" : "an eval step with these metrics";
-    const name = kind === baseOf(kind) ? `a ${kind} step` : special;
+    const name = kind.request === null ? `a ${kind.base} step` : special;
     const what = feeds.length === 0 ? name : `${name} of ${feeds.join(", ")}`;
     return withValue(this.#models.get(what), (models) => this.#compile(models, kind, overwrite, signature));
   }
 
-  #compile(models: PythonModels, kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {
+  #compile(models: PythonModels, kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {
     // Plans of the bundle, and those made ahead, keep their places even while they are not in kernel memory.
     const others = [...this.#plans.values(), ...this.#ahead.values(), ...this.#memory.plans];
     const kept = others.flatMap((plan) => plan.kept);
     const raw = models.compile(kind, overwrite, signature, kept);
     const { inputs, outputs } = this.#owner;
     const owner = isForward(kind)
-      ? { ...this.#owner, inputs: { ...inputs, predict: this.inputsOf(kind) }, outputs: { ...outputs, predict: outputsOf(kind) } }
+      ? { ...this.#owner, inputs: { ...inputs, [kind.base]: this.inputsOf(kind) }, outputs: { ...outputs, [kind.base]: outputsOf(kind) } }
       : this.#owner;
     const plan = parsePlan(raw, owner, this.#kernels.fingerprint, this.#models.given);
     if (!isForward(kind)) {
@@ -652,9 +651,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   prepare(shapes: Shapes): MaybePromise<null> {
     const { hasEval, hasOptimizer } = this.#bundle;
-    const ofTrain = { kind: "train", signature: this.#typesOf("train", shapes) } as const;
-    const ofEval = hasEval ? [{ kind: "eval", signature: this.#typesOf("eval", shapes) } as const] : [];
-    const ofOptimizer = hasOptimizer ? [{ kind: "optimizer", signature: [] } as const] : [];
+    const ofTrain = { kind: TRAIN, signature: this.#typesOf("train", shapes) };
+    const ofEval = hasEval ? [{ kind: EVAL, signature: this.#typesOf("eval", shapes) }] : [];
+    const ofOptimizer = hasOptimizer ? [{ kind: OPTIMIZER, signature: [] }] : [];
     // The train step's comes after the eval step's, so that it is there even where only one is kept.
     const made = [...ofEval, ofTrain, ...ofOptimizer].reduce<MaybePromise<unknown>>(
       (before, { kind, signature }) => withValue(before, () => this.#runner.prepare(kind, true, signature)),
@@ -663,10 +662,10 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return withValue(made, () => null);
   }
 
-  #typesOf(kind: "train" | "eval", shapes: Shapes): readonly FeedType[] {
-    const inputs = this.#bundle.inputs[kind];
-    const types = typesOf(inputs, shapes, kind === "train");
-    this.check(kind, types);
+  #typesOf(base: "train" | "eval", shapes: Shapes): readonly FeedType[] {
+    const inputs = this.#bundle.inputs[base];
+    const types = typesOf(inputs, shapes, base === "train");
+    this.check(stepKind(base), types);
     checkValuesDecideNothing(inputs, types);
     return inputs.map(({ name }) => types.find((type) => type.name === name) as FeedType);
   }
@@ -683,9 +682,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     if (models === null || feeds === null) {
       return false;
     }
-    const steps: { readonly kind: PlanKind; readonly signature: readonly FeedType[] }[] = [
-      { kind: "train", signature: feeds },
-      ...(this.#bundle.hasOptimizer ? [{ kind: "optimizer", signature: [] } as const] : []),
+    const steps: { readonly kind: StepKind; readonly signature: readonly FeedType[] }[] = [
+      { kind: TRAIN, signature: feeds },
+      ...(this.#bundle.hasOptimizer ? [{ kind: OPTIMIZER, signature: [] }] : []),
     ];
     for (const { kind, signature } of steps) {
       const key = planKey(kind, true, signature);
@@ -697,11 +696,12 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return false;
   }
 
-  explain(kind: "train" | "eval", feeds: readonly Feed[]): MaybePromise<string> {
+  explain(base: "train" | "eval", feeds: readonly Feed[]): MaybePromise<string> {
+    const kind = stepKind(base);
     const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
     this.check(kind, signature);
-    const overwrite = kind === "eval" || this.overwrites;
-    return withValue(this.#models.get("explain"), (models) => models.ask("explain", kind, overwrite, signature).value);
+    const overwrite = base === "eval" || this.overwrites;
+    return withValue(this.#models.get("explain"), (models) => models.ask("explain", base, overwrite, signature).value);
   }
 
   memory(): SessionMemory {

@@ -28,7 +28,6 @@ import type {
   Result,
   RunAnswer,
   SessionInfo,
-  StepKind,
   Feed,
   WorkerApi,
   WorkerSettings,
@@ -42,11 +41,13 @@ import { predictBatch } from "./predict.js";
 import { runTrainSteps } from "./fit/batches.js";
 import { WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
+import { WorkerLane } from "./lane.js";
 import { fillFromFile, type Kernels } from "./plan-memory.js";
 import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";
 import type { Run } from "./runner.js";
 import type { CoreOptions } from "./core-types.js";
 import { SessionCore } from "./session-core.js";
+import { stepKind } from "./step-kind.js";
 import { writeSafetensors } from "./safetensors.js";
 import { checkState, STATE_KEPT } from "./session-record.js";
 import { readSnapshot, sharedPart } from "./snapshot.js";
@@ -118,7 +119,7 @@ class SessionWorker {
       const { files, threads, reproducible, stallMs } = settings;
       this.#settings = settings;
       if (!settings.hasKernels) {
-        return { build: "no kernels", threads: 0, memory: null, wakeWord: 0, kernelsFault: null };
+        return { build: "no kernels", threads: 0, memory: null, wakeWord: 0, lane: null, kernelsFault: null };
       }
       let fault: string | null = null;
       const options = { poolWorker: files.poolWorker, threads, reproducible, stallMs };
@@ -134,7 +135,8 @@ class SessionWorker {
       const engine = await this.#engine;
       this.#kernels = engine;
       const { build, threads: count, sharedMemory: memory, wakeWord } = engine;
-      return { build, threads: count, memory, wakeWord, kernelsFault: fault };
+      const words = memory === null ? null : (lane?.words ?? null);
+      return { build, threads: count, memory, wakeWord, lane: words, kernelsFault: fault };
     },
 
     startPython: async () => ({ python: (await this.#bootPython()).version }),
@@ -161,7 +163,7 @@ class SessionWorker {
       const stop = this.#stopFor(handle, mayStop);
       return this.#perform(handle, ({ core }) =>
         core.withAverages(averaged, () =>
-          withValue(core.step(kind as StepKind, feeds, fetches, stop), (run) => runAnswer(run, feeds)),
+          withValue(core.step(stepKind(kind), feeds, fetches, stop), (run) => runAnswer(run, feeds)),
         ),
       );
     },
@@ -525,26 +527,38 @@ function reply(id: number, result: Result<unknown>): void {
   postMessage(message, { transfer: "ok" in result && result.ok instanceof Object ? buffersOf(result.ok) : [] });
 }
 
-/** Answer a request: at once, unless its call takes time. */
-function answer({ id, method, args }: Request): void {
+/**
+ * Answer a request: at once, unless its call takes time.
+ *
+ * @param keep - takes an answer that is there at once; true: no message is sent
+ * @returns such an answer
+ */
+function answer({ id, method, args }: Request, keep: (ok: unknown) => boolean = () => false): unknown {
   const fail = (error: unknown): void => reply(id, { error: toWire(error) });
   try {
     const value = calls[method](...args);
     if (value instanceof Promise) {
       void value.then((ok: unknown) => reply(id, { ok }), fail);
-    } else {
+      return undefined;
+    }
+    if (!keep(value)) {
       reply(id, { ok: value });
     }
+    return value;
   } catch (error) {
     fail(error);
+    return undefined;
   }
 }
+
+const lane = typeof SharedArrayBuffer === "undefined" ? null : new WorkerLane(answer, (id, ok) => reply(id, { ok }));
 
 const calls = new SessionWorker().calls as unknown as Readonly<Record<Method, (...args: readonly unknown[]) => unknown>>;
 
 followFiles((progress) => postMessage({ progress } satisfies Note));
 
-addEventListener("message", ({ data }: MessageEvent<readonly Request[]>) => data.forEach(answer));
+const hear = (requests: readonly Request[]): void => (lane === null ? requests.forEach((one) => answer(one)) : lane.hear(requests));
+addEventListener("message", ({ data }: MessageEvent<readonly Request[]>) => hear(data));
 
 // Last: a script that is cut off before this line is found out.
 postMessage({ listens: "the worker of trainweb" } satisfies Listening);

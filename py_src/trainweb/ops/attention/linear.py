@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
@@ -12,7 +12,7 @@ from trainweb.ops.attention.onnx import integers, reshape, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Float, Int, Sample, Str, register
+from trainweb.ops.frame.op import Float, Int, Str, register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.recurrent.layers import MAX_STEPS
 
@@ -40,35 +40,6 @@ class LinearAttention(Composite):
     }
     min_inputs, max_inputs, n_outputs = 3, 6, 2
     differentiable = (0, 1, 2, 3, 4, 5)
-    _LINEAR: ClassVar = {"update_rule": "linear", "q_num_heads": 2, "kv_num_heads": 2}
-    samples = (
-        Sample([(2, 3, 4), (2, 3, 4), (2, 3, 6)], _LINEAR, outputs=2),
-        Sample(
-            [(1, 3, 8), (1, 3, 4), (1, 3, 6), (1, 2, 2, 3), (1, 3, 4)],
-            {"update_rule": "gated", "q_num_heads": 4, "kv_num_heads": 2, "scale": 0.5},
-            outputs=2,
-        ),
-        Sample(
-            [(2, 2, 4), (2, 2, 4), (2, 2, 2), None, None, (2, 2, 1)],
-            {"update_rule": "delta", "q_num_heads": 2, "kv_num_heads": 2},
-            outputs=1,
-        ),
-        Sample(
-            [(2, 3, 4), (2, 3, 2), (2, 3, 3), (2, 1, 2, 3), (2, 3, 1), (2, 3, 1)],
-            {"q_num_heads": 2, "kv_num_heads": 1},
-            outputs=2,
-        ),
-    )
-    bad = (
-        Bad([(2, 3, 4), (2, 3, 4), (2, 3, 6)], {"q_num_heads": 2, "kv_num_heads": 2}),
-        Bad([(2, 3, 4), (2, 3, 4), (2, 3, 6)], {"update_rule": "even", "q_num_heads": 2, "kv_num_heads": 2}),
-        Bad([(2, 3, 6), (2, 3, 4), (2, 3, 6)], {"update_rule": "linear", "q_num_heads": 3, "kv_num_heads": 2}),
-        Bad([(2, 3, 4), (2, 3, 6), (2, 3, 6)], _LINEAR),
-        Bad(
-            [(2, 3, 4), (2, 3, 4), (2, 3, 6), (2, 2, 2, 2)],
-            _LINEAR,
-        ),
-    )
 
     def infer(
         self,

@@ -27,8 +27,7 @@ from trainweb.ops.attention.onnx import (
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import i32, i64
-from trainweb.ops.frame.op import Bad, Float, Int, Ints, Sample, register
+from trainweb.ops.frame.op import Float, Int, Ints, register
 from trainweb.ops.frame.symbolic import Var
 
 Shape = tuple[int, ...]
@@ -264,27 +263,6 @@ class MultiHeadAttention(_Masked):
         masked = self.numpy_mask(mask, q.shape[0], q.shape[2], k.shape[2]) + (0 if added is None else added)
         return numpy_attend(q, k, v, self.scale or q.shape[3] ** -0.5, masked), k, v
 
-    samples = (
-        Sample([(2, 3, 8), (2, 4, 8), (2, 4, 6), (22,)], {"num_heads": 2}),
-        Sample([(2, 3, 8), (2, 3, 8), (2, 3, 8)], {"num_heads": 2, "unidirectional": 1, "scale": 0.3}),
-        Sample([(2, 4, 8), (2, 4, 8), (2, 4, 8), None, i32([4, 2])], {"num_heads": 2, "mask_filter_value": -3.0}),
-        Sample(
-            [(2, 4, 8), (2, 4, 8), (2, 4, 8), None, i32([[1, 1, 1, 1], [0, 1, 1, 0]]), (2, 2, 4, 4)], {"num_heads": 2}
-        ),
-        Sample([(2, 3, 2, 3, 4)], {"num_heads": 2}),
-        Sample([(2, 3, 8), (2, 5, 2, 2, 4)], {"num_heads": 2}),
-        Sample([(2, 3, 8), (2, 2, 5, 4), (2, 2, 5, 4)], {"num_heads": 2}),
-        Sample(
-            [(2, 1, 8), (2, 1, 8), (2, 1, 8), None, None, None, (2, 2, 3, 4), (2, 2, 3, 4)], {"num_heads": 2}, outputs=3
-        ),
-    )
-    bad = (
-        Bad([(2, 3, 8), (2, 4, 8), (2, 4, 8)]),
-        Bad([(2, 3, 8), (2, 4, 8), (2, 4, 8)], {"num_heads": 3}),
-        Bad([(2, 3, 8), (2, 4, 8), (2, 5, 8)], {"num_heads": 2}),
-        Bad([(2, 3, 8), (2, 4, 8), (2, 4, 8), (20,)], {"num_heads": 2}),
-    )
-
 
 @register
 class MicrosoftAttention(_Masked):
@@ -364,25 +342,6 @@ class MicrosoftAttention(_Masked):
         masked = self.numpy_mask(mask, q.shape[0], q.shape[2], k.shape[2]) + (0 if added is None else added)
         present = np.stack([k, v]) if k.shape == v.shape else None
         return numpy_attend(q, k, v, self.scale or q.shape[3] ** -0.5, masked), present
-
-    samples = (
-        Sample([(2, 3, 5), (5, 24), (24,)], {"num_heads": 2}),
-        Sample([(2, 3, 5), (5, 24), (24,), i32([3, 2])], {"num_heads": 2, "unidirectional": 1}),
-        Sample([(2, 3, 5), (5, 24), (24,), i32([3, 2, 1, 0])], {"num_heads": 2, "mask_filter_value": -2.0}),
-        Sample(
-            [(2, 3, 5), (5, 20), (20,), i32([[1, 1, 0], [0, 1, 1]])], {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4]}
-        ),
-        Sample(
-            [(1, 2, 5), (5, 24), (24,), i32([[[1, 1], [0, 1]]]), None, (1, 2, 2, 2)], {"num_heads": 2, "scale": 0.2}
-        ),
-        Sample([(2, 2, 5), (5, 24), (24,), None, (2, 2, 2, 3, 4)], {"num_heads": 2, "unidirectional": 1}, outputs=2),
-    )
-    bad = (
-        Bad([(2, 3, 5), (5, 24), (24,)]),
-        Bad([(2, 3, 5), (4, 24), (24,)], {"num_heads": 2}),
-        Bad([(2, 3, 5), (5, 24), (23,)], {"num_heads": 2}),
-        Bad([(2, 3, 5), (5, 24), (24,)], {"num_heads": 5}),
-    )
 
 
 def numpy_turned(x: Any, cos: Any, sin: Any, interleaved: int) -> Any:
@@ -556,55 +515,6 @@ class GroupQueryAttention(Composite):
             y[b] = numpy_attend(turned[0][None], shared[0], shared[1], scale, bias)[0]
         return y, present_k, present_v
 
-    samples = (
-        Sample(
-            [(2, 3, 32), (2, 3, 16), (2, 3, 16), None, None, i32([2, 2]), i32(3)],
-            {"num_heads": 4, "kv_num_heads": 2},
-            outputs=3,
-        ),
-        Sample(
-            [(2, 3, 64), None, None, None, None, i32([2, 2]), i32(3), (8, 8), (8, 8)],
-            {"num_heads": 2, "kv_num_heads": 1, "do_rotary": 1},
-            outputs=3,
-        ),
-        Sample(
-            [(1, 4, 32), (1, 4, 16), (1, 4, 16), None, None, i32([3]), i32(4), (5, 8), (5, 8)],
-            {"num_heads": 2, "kv_num_heads": 1, "do_rotary": 1, "rotary_interleaved": 1, "scale": 0.4},
-            outputs=3,
-        ),
-        Sample(
-            [(1, 5, 16), (1, 5, 16), (1, 5, 16), None, None, i32([4]), i32(5)],
-            {"num_heads": 2, "kv_num_heads": 2, "local_window_size": 2},
-            outputs=3,
-        ),
-        Sample(
-            [(2, 1, 32), (2, 1, 16), (2, 1, 16), (2, 1, 3, 16), (2, 1, 3, 16), i32([3, 3]), i32(4), (8, 8), (8, 8)],
-            {"num_heads": 2, "kv_num_heads": 1, "do_rotary": 1},
-            outputs=3,
-        ),
-        Sample(
-            [(2, 1, 16), (2, 1, 8), (2, 1, 8), (2, 1, 3, 8), (2, 1, 3, 8), i32([3, 2]), i32(4)],
-            {"num_heads": 2, "kv_num_heads": 1},
-            outputs=3,
-        ),
-        Sample(
-            [
-                *[(2, 3, 32), (2, 3, 16), (2, 3, 16), None, None, i32([2, 2]), i32(3), (8, 8), (8, 8)],
-                *[i64([[0, 1, 2], [3, 4, 5]]), (2, 2, 3, 3)],
-            ],
-            {"num_heads": 2, "kv_num_heads": 1, "do_rotary": 1},
-            outputs=3,
-        ),
-    )
-    bad = (
-        Bad([(2, 3, 16), (2, 3, 8), (2, 3, 8), None, None, i32([2, 2]), i32(3)], {"num_heads": 3, "kv_num_heads": 2}),
-        Bad([(2, 3, 16), (2, 3, 8), None, None, None, i32([2, 2]), i32(3)], {"num_heads": 4, "kv_num_heads": 2}),
-        Bad(
-            [(2, 3, 16), (2, 3, 8), (2, 3, 8), None, None, i32([2, 2]), i32(3)],
-            {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1},
-        ),
-    )
-
 
 @register
 class MicrosoftRotaryEmbedding(Composite):
@@ -662,15 +572,3 @@ class MicrosoftRotaryEmbedding(Composite):
         place = ids if ids.ndim == 2 else np.broadcast_to(ids + np.arange(rows.shape[2]), (len(x), rows.shape[2]))
         y = numpy_turned(rows, cos[place][:, None], sin[place][:, None], self.interleaved)
         return y if x.ndim == 4 else y.swapaxes(1, 2).reshape(x.shape)
-
-    samples = (
-        Sample([(2, 3, 8), i64([[0, 1, 2], [4, 0, 3]]), (5, 2), (5, 2)]),
-        Sample([(2, 3, 8), i64([1]), (5, 2), (5, 2)], {"interleaved": 1}),
-        Sample([(2, 2, 3, 4), i64([0]), (5, 2), (5, 2)]),
-        Sample([(2, 3, 12), i64([0]), (5, 2), (5, 2)], {"num_heads": 2, "rotary_embedding_dim": 4}),
-    )
-    bad = (
-        Bad([(2, 3, 8), i64([[0, 1]]), (5, 2), (5, 2)]),
-        Bad([(2, 3, 7), i64([0]), (5, 2), (5, 2)]),
-        Bad([(2, 3, 8), i64([0]), (5, 2), (5, 3)]),
-    )

@@ -70,7 +70,6 @@ class CompositeGradient(Composite):
         "seeds": Ints(required=True),
     }
     min_inputs, max_inputs = 2, MANY
-    tested_through = "LSTM"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         found = [inputs[i] if 0 <= i < self.inputs < len(inputs) else None for i in self.wanted]

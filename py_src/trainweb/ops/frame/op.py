@@ -1,17 +1,17 @@
 """The base class of operators and their registry.
 
-An operator lives in one class: versions, attributes, shape inference, gradient, lowering, reference
-implementation, samples to test it on and inputs it must refuse. An instance is the operator bound to one node.
+An operator lives in one class: versions, attributes, shape inference, gradient, lowering and reference
+implementation. Tests try it on the samples in tests/ops/cases. An instance is the operator bound to one node.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from trainweb.errors import ModelError, TrainwebError, UnsupportedError
+from trainweb.errors import ModelError, UnsupportedError
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import TRAINWEB, Node, Tensor
 from trainweb.ops.frame.since import SINCE, load_families
@@ -93,36 +93,6 @@ def TensorAttr(default: Tensor | None = None, *, required: bool = False) -> Attr
     return Attr(Tensor, default, required)
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Inputs and attributes to test an operator on.
-
-    `inputs` are numpy arrays, shapes (a float32 normal array is made, seeded) or None (absent optional).
-    `grad` limits the inputs whose gradient is checked; None means all of `differentiable`.
-    """
-
-    inputs: Sequence[Any]
-    attrs: dict[str, Any] = field(default_factory=dict)
-    opset: int | None = None
-    grad: Sequence[int] | None = None
-    outputs: int | None = None
-    away_from: Sequence[float] = ()
-    """Float inputs keep a distance from these kinks, where the derivative jumps."""
-    positive: bool = False
-    """Float inputs are made positive (logarithms, roots)."""
-    tolerance: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Bad:
-    """Inputs or attributes an operator must refuse with `error`."""
-
-    inputs: Sequence[Any]
-    attrs: dict[str, Any] = field(default_factory=dict)
-    error: type[TrainwebError] = ModelError
-    opset: int | None = None
-
-
 class Op:
     """An operator; docs/architecture.md describes the members of a subclass."""
 
@@ -143,12 +113,8 @@ class Op:
     """Inputs that the operator updates in place (running statistics, accumulation buffers)."""
     static_inputs: ClassVar[tuple[int, ...]] = ()
     """Inputs whose values decide shapes: they must be known at compile time."""
-    stochastic: ClassVar[bool] = False
-    """Output 0 is drawn at random."""
     accumulates: ClassVar[bool] = False
     """Input 1 is added to input 0, a gradient buffer: what makes it may do so itself."""
-    tested_through: ClassVar[str] = ""
-    """An operator whose samples test this one, too; it has no samples then."""
     chooses: ClassVar[bool] = False
     """It may leave out NaN and infinities on purpose, or look for them."""
     unit_axis: ClassVar[int | None] = None
@@ -159,8 +125,6 @@ class Op:
     """The result is a weight in more bits than the input has; products read the input itself."""
     draws: ClassVar[bool] = False
     """Two nodes with the same inputs give different results: each draws different numbers."""
-    samples: ClassVar[Sequence[Sample]] = ()
-    bad: ClassVar[Sequence[Bad]] = ()
 
     def is_rectifier(self) -> bool:
         """Return whether results are zero wherever a unit does not fire: if it never does, it is dead."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainweb.ir.expr import Emitter
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.ops.frame.evaluate import evaluate
-from trainweb.ops.frame.op import Elementwise, Names, Sample
+from trainweb.ops.frame.op import Elementwise, Names
 from trainweb.ops.frame.symbolic import Var, names, when
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ class Unary(Pointwise):
 
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
     differentiable: ClassVar[Sequence[int]] = (0,)
-    samples: ClassVar[Sequence[Sample]] = (Sample([(3, 4)]), Sample([(2, 3, 5)]), Sample([()]))
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         """Gradient of the input from the input, the output and the output's gradient."""
@@ -67,7 +66,6 @@ class GradientOp(Pointwise):
     min_inputs: ClassVar[int] = 2
     max_inputs: ClassVar[int] = 2
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
-    samples: ClassVar[Sequence[Sample]] = (Sample([(3, 4), (3, 4)]), Sample([(2, 3, 5), (2, 3, 5)]))
 
 
 def reduced(g: GradientBuilder, ins: list[str], out: str, *gradients: Callable[[], Var] | None) -> Names:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
-from trainweb.ops.frame.literals import f32, i64
-from trainweb.ops.frame.op import Bad, Float, Sample, register
-from trainweb.ops.optim.operators import FIRST_MOMENTS, PARAMETERS, TRAINWEB, SequenceOp
+from trainweb.ops.frame.op import Float, register
+from trainweb.ops.optim.operators import TRAINWEB, SequenceOp
 from trainweb.ops.optim.update import Formula, exp, is_more, log, smaller, where
 
 if TYPE_CHECKING:
@@ -31,10 +30,9 @@ class ExponentialMovingAverage(SequenceOp):
         if not 0 <= self.decay < 1 or self.warmup_power < 0 or not self.warmup_gamma > 0:
             raise self.error("decay must be in [0, 1), warmup_power at least 0 and warmup_gamma greater than 0.")
         formula = Formula(b, None, step)
-        w, average = formula.elements(2)
-        formula.emit(
-            {1: self._average(w, average, formula.step)}, [run for run in flat_runs(params, averages) if run[0].size]
-        )
+        if runs := [run for run in flat_runs(params, averages) if run[0].size]:
+            w, average = formula.elements(runs[0])
+            formula.emit({1: self._average(w, average, formula.step)}, runs)
 
     def _average(self, w: Any, average: Any, step: Any) -> Any:
         decay: Any = self.decay
@@ -50,15 +48,3 @@ class ExponentialMovingAverage(SequenceOp):
         if self.warmup_power:
             decay = min(decay, 1 - (1 + t / self.warmup_gamma) ** -self.warmup_power)
         return w if t == 0 else decay * average + (1 - decay) * w
-
-    samples = (
-        Sample([i64([1]), PARAMETERS, FIRST_MOMENTS]),
-        Sample([i64([7]), PARAMETERS, FIRST_MOMENTS], {"decay": 0.9}),
-        Sample([i64([4]), PARAMETERS, FIRST_MOMENTS], {"warmup_power": 2 / 3}),
-        Sample([i64([900]), PARAMETERS, FIRST_MOMENTS], {"decay": 0.5, "warmup_power": 0.75, "warmup_gamma": 10.0}),
-    )
-    bad = (
-        Bad([i64([1]), PARAMETERS, FIRST_MOMENTS], {"decay": 1.0}),
-        Bad([i64([1]), PARAMETERS, f32([1.0] * 7)], {"warmup_power": -1.0}),
-        Bad([i64([1]), PARAMETERS, f32([1.0] * 7)], {"warmup_gamma": 0.0}),
-    )

@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainweb.errors import UnsupportedError
-from trainweb.ir import calls
-from trainweb.ir.instructions import Buf
-from trainweb.ir.layout import REDUCE_SUM_SQUARES, STATE_LEARNING_RATE
-from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Float, Int, Sample, register
-from trainweb.ops.matmul import multiply
+from trainweb.ops.frame.op import Float, Int, register
 from trainweb.ops.optim.operators import (
-    GRADIENTS,
     GRADS,
-    PARAMETERS,
     PARAMS,
     SCALARS,
-    SECOND_MOMENTS,
     TRAINWEB,
-    KernelOptimizer,
     Optimizer,
-    update_at,
 )
-from trainweb.ops.optim.update import Moments, sqrt
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-
-
-def learning_rate(state: Buf) -> Buf:
-    """The learning rate in the state of a session."""
-    return Buf(state.storage, "float32", (1,), shift=state.shift + 4 * STATE_LEARNING_RATE)
+from trainweb.ops.optim.update import Moments, larger, mean, mean_square, product, smaller, sqrt
 
 
 @register
-class AdafactorOptimizer(KernelOptimizer):
+class AdafactorOptimizer(Optimizer):
     """Adafactor over sequences, as torch.optim.Adafactor: for a matrix it keeps means of g * g by row and by column.
 
     u = g / sqrt(v), v being the product of both means over the mean of the rows. For vectors, v is the average of g *
@@ -50,6 +28,8 @@ class AdafactorOptimizer(KernelOptimizer):
     """
 
     domain = TRAINWEB
+    per_parameter = True
+    names = ("rows", "columns")
     attrs = {
         "beta2_decay": Float(-0.8),
         "epsilon": Float(2.0**-23),
@@ -65,45 +45,36 @@ class AdafactorOptimizer(KernelOptimizer):
             return (0,) if moment else shape
         return (*shape[:-2], 1, shape[-1]) if moment else (*shape[:-1], 1)
 
-    def emit_parameter(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
-        rows, columns = moments
-        settings = {name: getattr(self, name) for name in self.attrs}
-        if len(w.shape) < 2:
-            b.emit(calls.AdafactorVector(w=w, g=g, s=rows, state=state, n=w.size, **settings))
-            return
-        n, m = w.shape[-2:]
-        batch = w.size // (n * m)
-        b.emit(calls.Adafactor(w=w, g=g, rows=rows, columns=columns, state=state, batch=batch, n=n, m=m, **settings))
-
-    def reference(self, lr: Any, step: Any, w: Any, g: Any, rows: Any, columns: Any) -> tuple[Any, Any, Any]:
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         mix = step**self.beta2_decay
-        if w.ndim > 1:
-            rows = rows + mix * ((g * g).mean(-1, keepdims=True) - rows)
-            columns = columns + mix * ((g * g).mean(-2, keepdims=True) - columns)
-            v = rows * columns / np.maximum(rows.mean(-2, keepdims=True), self.epsilon)
+        if w.ndim < 2:
+            s.rows = (1 - mix) * s.rows + mix * g * g
+            u = -g / sqrt(larger(s.rows, self.epsilon**2))
         else:
-            v = rows = rows + mix * (g * g - rows)
-        u = g / np.sqrt(np.maximum(v, self.epsilon**2))
-        size = max(self.scale_epsilon, np.sqrt((w * w).mean())) * min(lr, step**-0.5)
-        scale = size / max(1.0, np.sqrt((u * u).mean()) / self.clip_threshold)
-        return w * (1 - lr * self.weight_decay) - scale * u, rows, columns
-
-    samples = (
-        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, f32([])]),
-        Sample(
-            [f32([0.2]), i64([7]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, f32([])],
-            {"beta2_decay": -0.5, "epsilon": 0.01, "scale_epsilon": 10.0, "clip_threshold": 0.7, "weight_decay": 0.1},
-        ),
-    )
-    bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 3, f32([]), bools([True])], error=UnsupportedError),)
+            s.rows = (1 - mix) * s.rows + mix * mean_square(g, -1)
+            s.columns = (1 - mix) * s.columns + mix * mean_square(g, -2)
+            row = sqrt(larger(mean(s.rows, -2), self.epsilon) / s.rows)
+            u = g * larger(row * (-1 / sqrt(s.columns)), -1 / self.epsilon)  # of both limits the faster one
+        length = larger(sqrt(mean_square(u)) * (1 / self.clip_threshold), 1.0)
+        scale = larger(sqrt(mean_square(w)), self.scale_epsilon) * smaller(lr, 1 / sqrt(step)) / length
+        return w * (1 - lr * self.weight_decay) + scale * u
 
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of the iteration, from https://kellerjordan.github.io/posts/muon/."""
 
 
+def newton_schulz(x: Any) -> Any:
+    """One iteration: a X + (b G + c G G) X, where G is X X^T; for a tall X the transpose of that of X^T."""
+    first, second, third = NEWTON_SCHULZ
+    is_tall = x.shape[0] > x.shape[1]
+    gram = product(x, x, (is_tall, not is_tall))
+    series = second * gram + third * product(gram, gram)
+    return first * x + (product(x, series) if is_tall else product(series, x))
+
+
 @register
-class MuonOptimizer(KernelOptimizer):
+class MuonOptimizer(Optimizer):
     """Muon over sequences: the momentum of a matrix is brought close to the nearest orthogonal one before each step.
 
     As torch.optim.Muon, in float32: m = momentum * m + (1 - momentum) * g. With nesterov, u = momentum * m + (1 -
@@ -114,6 +85,7 @@ class MuonOptimizer(KernelOptimizer):
     """
 
     domain = TRAINWEB
+    per_parameter = True
     attrs = {
         "momentum": Float(0.95),
         "nesterov": Int(1),
@@ -130,12 +102,20 @@ class MuonOptimizer(KernelOptimizer):
     def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         return (0,) if moment and len(shape) > 1 else shape
 
-    def emit(self, b: Builder, given: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
-        Optimizer.emit(self, b, given, [run for run in runs if len(run[0].shape) < 2])
-        super().emit(b, given, [run for run in runs if len(run[0].shape) >= 2])
-
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
-        """AdamW's, of a vector."""
+        if w.ndim < 2:
+            return self._update_vector(w, g, s, lr, step)
+        s.m = self.momentum * s.m + (1 - self.momentum) * g
+        u = self.momentum * s.m + (1 - self.momentum) * g if self.nesterov else s.m
+        rows, columns = w.shape[0], prod(w.shape[1:])
+        x = (u / larger(sqrt(mean_square(u) * (rows * columns)), 1e-7)).reshape((rows, columns))
+        for _ in range(self.steps):
+            x = newton_schulz(x)
+        ratio = 0.2 * math.sqrt(max(rows, columns)) if self.match_rms else math.sqrt(max(1, rows / columns))
+        return w * (1 - lr * self.weight_decay) - lr * ratio * x.reshape(w.shape)
+
+    def _update_vector(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        """AdamW's update."""
         s.m = self.alpha * s.m + (1 - self.alpha) * g
         s.v = self.beta * s.v + (1 - self.beta) * g * g
         unbiased = sqrt(s.v) * (1 / sqrt(1 - self.beta**step))
@@ -147,67 +127,3 @@ class MuonOptimizer(KernelOptimizer):
                 raise self.error(f"{name} is {getattr(self, name)}; it must be 0 or 1.")
         if not 0 <= self.steps <= 100:
             raise self.error(f"steps is {self.steps}; it must be from 0 to 100.")
-
-    def emit_parameter(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
-        m = moments[0]
-        rows, columns = w.shape[0], prod(w.shape[1:])
-        direction = b.temp("float32", (rows, columns))
-
-        def moved(e: Emitter, m: Expr, g: Expr) -> tuple[Expr, Expr]:
-            keep, take = e.const(self.momentum), e.const(1 - self.momentum)
-            m = e.add(e.mul(keep, m), e.mul(take, g))
-            return m, e.add(e.mul(keep, m), e.mul(take, g)) if self.nesterov else m
-
-        b.elementwise([m, direction.view(m.shape)], [m, g], moved)
-        squares = b.temp("float32", (1,))
-        b.emit(calls.Reduce(x=direction, y=squares, outer=1, n=w.size, inner=1, op=REDUCE_SUM_SQUARES))
-        x = b.temp("float32", (rows, columns))
-        small = 1e-7
-        b.elementwise([x], [direction, squares], lambda e, u, s: e.div(u, e.max(e.sqrt(s), e.const(small))))
-        for _ in range(self.steps):
-            x = self._iterate(b, x)
-        ratio = 0.2 * math.sqrt(max(rows, columns)) if self.match_rms else math.sqrt(max(1, rows / columns))
-
-        def stepped(e: Emitter, w: Expr, u: Expr, lr: Expr) -> Expr:
-            kept = e.sub(e.const(1.0), e.mul(lr, e.const(self.weight_decay)))
-            return e.sub(e.mul(w, kept), e.mul(e.mul(lr, e.const(ratio)), u))
-
-        b.elementwise([w], [w, x.view(w.shape), learning_rate(state)], stepped)
-
-    def _iterate(self, b: Builder, x: Buf) -> Buf:
-        """a X + (b G + c G G) X, G being X X^T; of tall X the transpose of that of X^T."""
-        rows, columns = x.shape
-        is_tall, size = rows > columns, min(rows, columns)
-        first, second, third = NEWTON_SCHULZ
-        gram, series = b.temp("float32", (size, size)), b.temp("float32", (size, size))
-        multiply(b, x, x, gram, (size, size, max(rows, columns)), (is_tall, not is_tall))
-        square = (size, size, size)
-        multiply(b, gram, gram, series, square, bias=gram, bias_strides=(size, 1), alpha=third, beta=second)
-        new = b.temp("float32", x.shape)
-        operands = (x, series) if is_tall else (series, x)
-        multiply(b, *operands, new, (rows, columns, size), bias=x, bias_strides=(columns, 1), beta=first)
-        return new
-
-    def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
-        kept = w * (1 - lr * self.weight_decay)
-        if w.ndim < 2:
-            m, v = self.alpha * m + (1 - self.alpha) * g, self.beta * v + (1 - self.beta) * g * g
-            unbiased = np.sqrt(v / (1 - self.beta**step))
-            return kept - lr * m / (1 - self.alpha**step) / (unbiased + self.epsilon), m, v
-        m = self.momentum * m + (1 - self.momentum) * g
-        u = (self.momentum * m + (1 - self.momentum) * g if self.nesterov else m).reshape(len(w), -1)
-        x = u / max(np.linalg.norm(u), 1e-7)
-        for _ in range(self.steps):
-            gram = x @ x.T
-            x = NEWTON_SCHULZ[0] * x + (NEWTON_SCHULZ[1] * gram + NEWTON_SCHULZ[2] * gram @ gram) @ x
-        rows, columns = x.shape
-        ratio = 0.2 * math.sqrt(max(rows, columns)) if self.match_rms else math.sqrt(max(1, rows / columns))
-        return kept - lr * ratio * x.reshape(w.shape), m, v
-
-    samples = (update_at(1), update_at(9, weight_decay=0.0))
-    bad = (
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"nesterov": 2}),
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"match_rms": 2}),
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"steps": -1}),
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
-    )

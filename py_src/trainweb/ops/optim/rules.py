@@ -6,26 +6,17 @@ is the documentation of both languages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from trainweb.errors import UnsupportedError
-from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Attr, Bad, Float, Floats, Int, Sample, register
+from trainweb.ops.frame.op import Attr, Float, Floats, Int, register
 from trainweb.ops.optim.operators import (
     AVERAGES,
-    FIRST_MOMENTS,
-    FOURTH_MOMENTS,
-    GRADIENTS,
     GRADS,
     MOMENTS,
-    PARAMETERS,
     PARAMS,
     SCALARS,
-    SECOND_MOMENTS,
-    THIRD_MOMENTS,
     TRAINWEB,
-    UPDATES,
     Optimizer,
 )
 from trainweb.ops.optim.update import Moments, absolute, exp, floor, is_more, larger, sign, sqrt, where
@@ -53,16 +44,13 @@ def _attribute(field: Field) -> Attr:
 class Rule(Optimizer):
     """An optimizer whose fields are its settings, and the attributes of its operator `ai.trainweb.<class>Optimizer`.
 
-    A subclass gives settings with defaults and annotations that say what they may be (`trainweb/settings.py`), `names`,
-    `update`, and `cases`, which tests try besides the defaults.
+    A subclass gives settings with defaults and annotations that say what they may be (`trainweb/settings.py`), `names`
+    and `update`.
     """
 
     domain = TRAINWEB
-    cases: ClassVar[Sequence[Mapping[str, Any]]] = ()
     averages: ClassVar[bool] = False
     """True if it has averages, `s.average`, which evaluation and exports read in place of the parameters."""
-    values: ClassVar[Sequence[Any]] = (FIRST_MOMENTS, SECOND_MOMENTS, THIRD_MOMENTS, FOURTH_MOMENTS)
-    """Moments that tests start from."""
     settings: ClassVar[Mapping[str, Field]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -73,18 +61,6 @@ class Rule(Optimizer):
         cls.optional_moments = len(cls.names) - len(cls.kept_with({}))
         cls.name = f"{cls.__name__}Optimizer"
         super().__init_subclass__()
-        cls.samples = tuple(
-            Sample([f32([rate]), i64([step]), PARAMETERS, GRADIENTS, *cls.sample_moments(case)], dict(case))
-            for case in ({}, *cls.cases)
-            for rate, step in ((0.1, 1), (0.01, 7))
-        )
-        signalled = [f32([0.1]), i64([1]), *[PARAMETERS] * (2 + len(kept)), bools([True])]
-        cls.bad = (Bad(signalled, error=UnsupportedError),)
-
-    @classmethod
-    def sample_moments(cls, case: Mapping[str, Any]) -> Sequence[Any]:
-        """Moments that tests start from with these settings."""
-        return (*cls.values[: len(cls.kept_with(case))], *[PARAMETERS] * cls.averages)
 
     @classmethod
     def kept_with(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -133,7 +109,6 @@ class Lion(Rule):
     betas: Betas = (0.9, 0.99)
     weight_decay: NotNegative = 0.0
     names = ("m",)
-    cases = ({"betas": [0.85, 0.95], "weight_decay": 0.1},)
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         first, second = self.betas
@@ -160,7 +135,6 @@ class Adam(Rule):
     eps: NotNegative = 1e-8
     weight_decay: NotNegative = 0.0
     names = ("m", "v")
-    cases = ({"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.2},)
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         first, second = self.betas
@@ -183,11 +157,6 @@ class Momentum(Rule):
     weight_decay: NotNegative = 0.0
     nesterov: YesNo = False
     names = ("m",)
-    cases = (
-        {"dampening": 0.5},
-        {"momentum": 0.8, "dampening": 0.25, "weight_decay": 0.1},
-        {"nesterov": 1},
-    )
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         g = g + self.weight_decay * w
@@ -220,20 +189,10 @@ class RMSProp(Rule):
     momentum: Fraction = 0.0
     centered: YesNo = False
     names = ("s", "velocity", "mean")
-    values = (SECOND_MOMENTS, FIRST_MOMENTS, THIRD_MOMENTS)
-    cases = (
-        {"momentum": 0.8, "alpha": 0.9},
-        {"centered": 1, "weight_decay": 0.1, "eps": 1e-2},
-        {"momentum": 0.9, "centered": 1, "eps": 1e-2},
-    )
 
     @classmethod
     def kept_with(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         return ("s", *["velocity"] * bool(settings.get("momentum")), *["mean"] * bool(settings.get("centered")))
-
-    @classmethod
-    def sample_moments(cls, case: Mapping[str, Any]) -> Sequence[Any]:
-        return [dict(zip(cls.names, cls.values, strict=True))[name] for name in cls.kept_with(case)]
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         g = g + self.weight_decay * w
@@ -268,11 +227,6 @@ class Adagrad(Rule):
     initial_accumulator_value: NotNegative = 0.0
     eps: NotNegative = 1e-10
     names = ("s",)
-    values = (SECOND_MOMENTS,)
-    cases = (
-        {"initial_accumulator_value": 0.5, "weight_decay": 0.1},
-        {"initial_accumulator_value": 0.5, "lr_decay": 0.1, "eps": 0.01},
-    )
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         g = g + self.weight_decay * w
@@ -300,8 +254,6 @@ class Adadelta(Rule):
     eps: NotNegative = 1e-6
     weight_decay: NotNegative = 0.0
     names = ("s", "d")
-    values = (SECOND_MOMENTS, UPDATES)
-    cases = ({"rho": 0.7, "eps": 1e-3, "weight_decay": 0.1},)
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         g = g + self.weight_decay * w
@@ -329,7 +281,6 @@ class Adamax(Rule):
     eps: NotNegative = 1e-8
     weight_decay: NotNegative = 0.0
     names = ("m", "u")
-    cases = ({"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.2},)
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         first, second = self.betas
@@ -360,7 +311,6 @@ class NAdam(Rule):
     weight_decay: NotNegative = 0.0
     momentum_decay: Positive = 4e-3
     names = ("m", "v")
-    cases = ({"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.2, "momentum_decay": 0.1},)
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         first, second = self.betas
@@ -406,7 +356,6 @@ class RAdam(Rule):
     eps: NotNegative = 1e-8
     weight_decay: NotNegative = 0.0
     names = ("m", "v")
-    cases = ({"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.2}, {"betas": [0.9, 0.5]})
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         first, second = self.betas
@@ -441,7 +390,6 @@ class AdaBelief(Rule):
     eps: NotNegative = 1e-16
     weight_decay: NotNegative = 0.0
     names = ("m", "v")
-    cases = ({"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.2},)
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         first, second = self.betas
@@ -469,8 +417,6 @@ class Adan(Rule):
     eps: NotNegative = 1e-8
     weight_decay: NotNegative = 0.0
     names = ("m", "d", "n", "before")
-    values = (FIRST_MOMENTS, THIRD_MOMENTS, SECOND_MOMENTS, FOURTH_MOMENTS)
-    cases = ({"betas": [0.8, 0.7, 0.95], "eps": 1e-3, "weight_decay": 0.2},)
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         first, second, third = self.betas
@@ -508,7 +454,6 @@ class Lookahead(Rule):
     momentum: Fraction = 0.9
     weight_decay: NotNegative = 0.0
     names = ("velocity", "slow")
-    cases = ({"sync_period": 7, "slow_step_size": 0.25, "momentum": 0.5, "weight_decay": 0.2},)
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         slow = where(is_more(step, 1), s.slow, w)
@@ -540,7 +485,6 @@ class ScheduleFreeAdamW(Rule):
     eps: NotNegative = 1e-8
     weight_decay: NotNegative = 0.0
     names = ("z", "v")
-    cases = ({"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.2},)
     averages = True
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB
@@ -19,7 +18,7 @@ from trainweb.ops.attention.onnx import part, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Sample, register
+from trainweb.ops.frame.op import register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.matmul import matrix_of_rows, matrix_product
 from trainweb.ops.recurrent.cell import CELLS, weight_gradient
@@ -88,16 +87,6 @@ class LSTMTraining(_Training, LSTM):
         y, cells, gates = (np.stack(rows)[:, None] for rows in zip(*steps, strict=True))
         return y, y[-1], cells[-1], cells, gates
 
-    samples = (
-        Sample([(4, 2, 3), (1, 20, 3), (1, 20, 5), (1, 40), None, (1, 2, 5), (1, 2, 5)], outputs=5),
-        Sample([(1, 3, 2), (1, 16, 2), (1, 16, 4)], outputs=5),
-    )
-    bad = (
-        Bad([(4, 2, 3), (1, 20, 3), (1, 20, 5)], {"direction": "reverse"}, error=UnsupportedError),
-        Bad([(4, 2, 3), (1, 20, 3), (1, 20, 5)], {"input_forget": 1}, error=UnsupportedError),
-        Bad([(4, 2, 3), (1, 20, 4), (1, 20, 5)]),
-    )
-
 
 @register
 class GRUTraining(_Training, GRU):
@@ -129,15 +118,6 @@ class GRUTraining(_Training, GRU):
             steps.append((state, np.concatenate([z, reset, new], axis=1)))
         y, gates = (np.stack(rows)[:, None] for rows in zip(*steps, strict=True))
         return y, y[-1], gates
-
-    samples = (
-        Sample([(4, 2, 3), (1, 15, 3), (1, 15, 5), (1, 30), None, (1, 2, 5)], outputs=3),
-        Sample([(3, 2, 3), (1, 12, 3), (1, 12, 4), (1, 24)], {"linear_before_reset": 1}, outputs=3),
-    )
-    bad = (
-        Bad([(4, 2, 3), (1, 15, 3), (1, 15, 5)], {"clip": 1.0}, error=UnsupportedError),
-        Bad([(4, 2, 3), (1, 15, 3), (1, 15, 5), (1, 15)]),
-    )
 
 
 class _Grad(Composite):
@@ -258,31 +238,6 @@ class LSTMGrad(_Grad):
             np.zeros((1, 3 * r.shape[2])),
         )
 
-    samples = (
-        Sample(
-            [
-                *((4, 2, 3), (1, 20, 3), (1, 20, 5), None, (1, 2, 5), (1, 2, 5)),
-                *((4, 1, 2, 5), (4, 1, 2, 5), (4, 1, 2, 20), (4, 1, 2, 5), (1, 2, 5), (1, 2, 5)),
-            ],
-            outputs=6,
-        ),
-        Sample(
-            [
-                *((3, 2, 3), (1, 16, 3), (1, 16, 4), None, None, None),
-                *((3, 1, 2, 4), (3, 1, 2, 4), (3, 1, 2, 16), (3, 1, 2, 4)),
-            ],
-            outputs=4,
-        ),
-    )
-    bad = (
-        Bad(
-            [
-                *((3, 2, 3), (1, 16, 3), (1, 16, 4), None, None, None),
-                *((3, 1, 2, 4), (3, 1, 2, 4), (3, 1, 2, 12), (3, 1, 2, 4)),
-            ]
-        ),
-    )
-
 
 @register
 class GRUGrad(_Grad):
@@ -341,29 +296,3 @@ class GRUGrad(_Grad):
         dw = np.einsum("tbg,tbk->gk", dx, x)[None]
         db = np.concatenate([dx.sum((0, 1)), dproduct.sum((0, 1))])[None]
         return dx @ w[0], dw, dr[None], db, dstate[None]
-
-    samples = (
-        Sample(
-            [
-                *((4, 2, 3), (1, 15, 3), (1, 15, 5), (1, 30), None, (1, 2, 5)),
-                *((4, 1, 2, 5), (4, 1, 2, 15), (4, 1, 2, 5), (1, 2, 5)),
-            ],
-            outputs=5,
-        ),
-        Sample(
-            [
-                *((3, 2, 3), (1, 12, 3), (1, 12, 4), (1, 24), None, None),
-                *((3, 1, 2, 4), (3, 1, 2, 12), (3, 1, 2, 4)),
-            ],
-            {"linear_before_reset": 1},
-            outputs=4,
-        ),
-    )
-    bad = (
-        Bad(
-            [
-                *((3, 2, 3), (1, 12, 3), (1, 12, 4), (1, 24), None, None),
-                *((3, 1, 2, 4), (3, 1, 2, 16), (3, 1, 2, 4)),
-            ]
-        ),
-    )

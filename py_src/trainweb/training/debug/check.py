@@ -41,6 +41,7 @@ from trainweb.ops.frame.shapes import ShapeInference
 from trainweb.training.creation import FILES
 from trainweb.training.feed import Feed
 from trainweb.training.models import SessionModels, check_feed
+from trainweb.training.step_kind import TRAIN
 
 if TYPE_CHECKING:
     from trainweb.backend.engine import Engine
@@ -413,7 +414,7 @@ def _try(
     report.refined = inference.table.refinements()
     types = _signature(models, inference, *sizes)
     with warnings.catch_warnings(action="ignore"):  # the rows are a guess
-        plan = models.compile_step("train", types, True)
+        plan = models.compile_step(TRAIN, types, True)
     if built.graphs[2] is not None:
         models.compile_optimizer()
     fixed = sum(nbytes for k, nbytes in enumerate(models.segment_bytes) if k >= PARAMETERS)
@@ -435,7 +436,7 @@ def _signature(
         if name not in inputs:
             raise messages.UNKNOWN_FEED(name=name, names=", ".join(inputs))
         tensors[name] = as_feed(name, array, inputs[name].dtype)
-    given = models.signature("train", tensors)
+    given = models.signature(TRAIN, tensors)
     for name, t in given.items():
         check_feed(inputs[name], t, {})
         declared = _shape_of(inference, name) if name in inference else t.shape

@@ -24,6 +24,7 @@ from trainweb.ir.layout import (
     STATE_STEP,
 )
 from trainweb.training.parameters import MOMENT_OF
+from trainweb.training.step_kind import StepKind
 
 if TYPE_CHECKING:
     from trainweb.backend.engine import NumberRange
@@ -278,10 +279,11 @@ class NumericsCheck(NumericsRules):
     def step(self, kind: str, feeds: Mapping[str, Tensor], compiled: LoadedPlan, run: Callable[[], Result]) -> Result:
         """Run a "train" or "eval" step by `run`, which runs its plan, unless a tensor of it is at fault."""
         core = self._core
-        types = core.models.signature(kind, feeds)
+        plain = StepKind(kind)
+        types = core.models.signature(plain, feeds)
         overwrite = kind != "train" or bool(core.host.read_state(STATE_LAZY_RESET))
         with core.host.undone(COPY_CHECK):
-            loaded = core.inspected_plan(kind, types, overwrite)
+            loaded = core.inspected_plan(plain, types, overwrite)
             core.host.write_feeds(loaded, feeds)
             core.host.run(loaded)
             self.check_inspected(kind, loaded, overwrite)

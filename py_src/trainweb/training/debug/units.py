@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.ir.layout import COPY_CHECK, STATE
+from trainweb.training.step_kind import EVAL
 
 if TYPE_CHECKING:
     from trainweb.backend.plan import InspectedNode, Plan
@@ -75,7 +76,7 @@ def dead_units(core: SessionParts, batches: Sequence[Mapping[str, Tensor]]) -> l
     names: dict[str, DeadUnits] = {}
     core.host.save(COPY_CHECK, 1 << STATE)
     for feeds in batches:
-        loaded = core.inspected_plan("eval", core.models.signature("eval", feeds), overwrite=True)
+        loaded = core.inspected_plan(EVAL, core.models.signature(EVAL, feeds), overwrite=True)
         core.host.write_feeds(loaded, feeds)
         core.host.run(loaded)
         for one in rectified_units(loaded.plan):

@@ -39,14 +39,14 @@ from trainweb.model.writer import model_parts
 from trainweb.settings import camel_case, page_name
 from trainweb.training import weights
 from trainweb.training.export import export_model
-from trainweb.training.forward import GENERATE, PREDICT
 from trainweb.training.inference import InferenceModel
 from trainweb.training.memory_store import MemoryStore
-from trainweb.training.models import SessionModels, base_of, read_models
+from trainweb.training.models import SessionModels, read_models
 from trainweb.training.page.bundle import Blobs, declarations, plan_json, session_header, signature_of
 from trainweb.training.parameters import MOMENT_OF, ParameterSlot, TensorStore
 from trainweb.training.record import properties_json, read_properties, start_segments
 from trainweb.training.state import CheckpointState, checkpoint_of
+from trainweb.training.step_kind import StepKind
 
 if TYPE_CHECKING:
     from trainweb.artifacts import Artifacts
@@ -506,43 +506,43 @@ def _about(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 @answered
-def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, in_use_json: str) -> Handout:
+def compile_plan(handle: int, key: str, overwrite: bool, signature_json: str, in_use_json: str) -> Handout:
     """The plan of a step for feeds of these dtypes and dims, beside plans that keep `in_use_json`."""
-    found = _find(handle)
+    found, kind = _find(handle), StepKind.of(key)
     feeds = signature_of(json.loads(signature_json))
     in_use = {name: (offset, nbytes) for name, offset, nbytes in json.loads(in_use_json)}
     plan: Plan
     metrics: list[Described] = []
     if isinstance(found, InferenceModel):
-        plan = found.compile(feeds, in_use, kind.removeprefix("inference"))
-    elif base_of(kind) in ("train", "eval", PREDICT, GENERATE):
+        plan = found.compile(feeds, in_use, kind)
+    elif kind.is_forward or kind.base in ("train", "eval"):
         models = _training(handle).models
         plan, metrics = models.compile_step(kind, feeds, overwrite, in_use), models.described(kind)
     else:
         models = _training(handle).models
         compilers = {"optimizer": models.compile_optimizer, "clip": models.compile_clip}
-        plan = compilers.get(kind, models.compile_scheduler)()
+        plan = compilers.get(kind.base, models.compile_scheduler)()
     blobs = Blobs()
     return {**plan_json(plan, kind, overwrite, feeds, blobs, metrics), "text": plan.text}, blobs.data, "blobs"
 
 
 @answered
-def forward_inputs(handle: int, kind: str) -> list[dict[str, Any]]:
+def forward_inputs(handle: int, key: str) -> list[dict[str, Any]]:
     """The inputs of a step that predicts or makes tokens."""
     found = _find(handle)
-    forward = (found if isinstance(found, InferenceModel) else _training(handle).models).forward(kind)
+    forward = (found if isinstance(found, InferenceModel) else _training(handle).models).forward(StepKind.of(key))
     assert forward is not None
     return declarations(forward.inputs.values(), forward.deciding)
 
 
 @answered
-def compile_inspected(handle: int, kind: str, overwrite: bool, signature_json: str) -> Handout:
+def compile_inspected(handle: int, key: str, overwrite: bool, signature_json: str) -> Handout:
     """The plan of a step that keeps every tensor, its nodes, for `check_numerics`, and the units that may be dead."""
     from dataclasses import asdict
 
     from trainweb.training.debug.units import rectified_units
 
-    feeds = signature_of(json.loads(signature_json))
+    feeds, kind = signature_of(json.loads(signature_json)), StepKind.of(key)
     plan = _training(handle).models.compile_step(kind, feeds, overwrite, keep_all=True)
     blobs = Blobs()
     header = {**plan_json(plan, kind, overwrite, feeds, blobs), "text": plan.text}
@@ -560,9 +560,9 @@ def check_numerics(handle: int, step: str, *args: Any) -> dict[str, int] | None:
 
 
 @answered
-def explain(handle: int, kind: str, overwrite: bool, signature_json: str) -> str:
+def explain(handle: int, key: str, overwrite: bool, signature_json: str) -> str:
     """How the compiler comes to the plan of a train or eval step."""
-    return _training(handle).models.explain(kind, signature_of(json.loads(signature_json)), overwrite)
+    return _training(handle).models.explain(StepKind.of(key), signature_of(json.loads(signature_json)), overwrite)
 
 
 def _store(opened: Opened, bases_json: str) -> MemoryStore:

@@ -40,9 +40,10 @@ from trainweb.model.remote import RemoteRange
 from trainweb.ops.frame.infer import folded_elements
 from trainweb.ops.optim.operators import LIMITS
 from trainweb.settings import camel_case
-from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels, base_of
+from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels
 from trainweb.training.parameters import GROUP, TensorStore
 from trainweb.training.record import PropertyValue, properties_json, start_record
+from trainweb.training.step_kind import EVAL, TRAIN, StepKind
 
 MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 4, 64
 PREFIX_BYTES = 64
@@ -168,7 +169,7 @@ def declarations(inputs: Iterable[Value], deciding: Container[str]) -> list[Head
 
 
 def plan_json(
-    plan: Plan, kind: str, overwrite: bool, feeds: Feeds, blobs: Blobs, metrics: Iterable[Described] = ()
+    plan: Plan, kind: StepKind, overwrite: bool, feeds: Feeds, blobs: Blobs, metrics: Iterable[Described] = ()
 ) -> Header:
     """A plan for feeds of these types, in the order of the inputs; words, constants and code go to `blobs`."""
 
@@ -187,7 +188,7 @@ def plan_json(
 
     large = [[offset, *_large_json(part, blobs)] for offset, part in plan.large.parts]
     return {
-        "kind": kind,
+        "kind": kind.key,
         "overwrite": overwrite,
         "signature": [_feed_json(n, t) for n, t in feeds.items()],
         "words": blobs.add(plan.words),
@@ -278,21 +279,21 @@ def make_bundle(
     summed = metrics_kind(models, metrics)
     for feeds in signatures:
         _check_names(feeds, models)
-        for kind in ("train", "eval", *([summed] if summed else [])):
-            base = base_of(kind)
+        for kind in (TRAIN, EVAL, *([summed] if summed else [])):
+            base = kind.base
             if models.graphs[base] is None or set(feeds) != set(models.inputs[base]):
                 continue
             models.key(kind, feeds)
             ordered = {n: feeds[n] for n in models.inputs[base]}
-            for overwrite in (True, False) if kind == "train" else (True,):
+            for overwrite in (True, False) if kind == TRAIN else (True,):
                 plan = models.compile_step(kind, ordered, overwrite, in_use)
                 in_use |= plan.kept
                 described = models.described(kind)
                 header["plans"].append(plan_json(plan, kind, overwrite, ordered, blobs, described))
     if models.graphs["optimizer"] is not None:
-        for kind, plan in (("optimizer", models.compile_optimizer()), ("scheduler", models.compile_scheduler())):
-            header["plans"].append(plan_json(plan, kind, True, {}, blobs))
-        header["plans"].append(plan_json(models.compile_clip(), "clip", True, {LIMITS: CLIP_LIMITS}, blobs))
+        for base, plan in (("optimizer", models.compile_optimizer()), ("scheduler", models.compile_scheduler())):
+            header["plans"].append(plan_json(plan, StepKind(base), True, {}, blobs))
+        header["plans"].append(plan_json(models.compile_clip(), StepKind("clip"), True, {LIMITS: CLIP_LIMITS}, blobs))
     if files:
         names = {"train_model": "trainModel", "eval_model": "evalModel", "optimizer_model": "optimizerModel"}
         cut = {names[name]: _CutModel(data).cut() for name, data in files.items()}
@@ -314,14 +315,14 @@ def _check_names(feeds: Feeds, models: SessionModels) -> None:
     raise messages.UNKNOWN_FEED(name=others[0], names=", ".join(names))
 
 
-def metrics_kind(models: SessionModels, metrics: Sequence[str | Mapping[str, Any]]) -> str | None:
+def metrics_kind(models: SessionModels, metrics: Sequence[str | Mapping[str, Any]]) -> StepKind | None:
     """The kind of an eval step that sums up metrics; None where none of them needs a sum."""
     made = [make_metric(given) for given in metrics]
     if not any(one.reads_outputs for one in made):
         return None
     if models.graphs["eval"] is None:
         raise messages.NO_EVAL_MODEL()
-    return f"eval {request_of(made, *models.own.pair(None, None))}"
+    return StepKind("eval", request_of(made, *models.own.pair(None, None)))
 
 
 def pack(header: Header, blobs: Blobs) -> bytes:

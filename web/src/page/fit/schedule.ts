@@ -3,7 +3,7 @@
 import { badSetting, refuseSettingIf } from "../../data/given.js";
 import { Course } from "../../wire/formulas.js";
 import { checkFields, pythonName, resolveKind, withDefaults, type Fields } from "../check-settings.js";
-import type { Setting, Settings } from "../settings/kinds.js";
+import type { Setting, Settings } from "../setting-kinds.js";
 import { RULES, SCHEDULES, type ScheduleSettings, type ScheduleType } from "../settings/schedules.js";
 import { AN_INTEGER_AT_LEAST_0 } from "../settings/values.js";
 

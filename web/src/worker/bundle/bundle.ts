@@ -18,6 +18,7 @@ import {
   SEGMENT_NAMES,
   SEGMENT_WORDS,
 } from "../../engine/layout.js";
+import { readKind, type BaseKind, type StepKind } from "../step-kind.js";
 import { METRIC } from "./metrics.js";
 import {
   ALIGNMENT, blob, checkUnlike, dims, dtype, file, flag, integer, integerFrom, ITEM_SIZE, kept, list, malformed, names, nullable,
@@ -38,19 +39,6 @@ const HASH = { start: 16, end: 48 };
 const N_SEGMENTS = SEGMENT_NAMES.length;
 /** The file of a large constant that is in the bundle itself. */
 const IN_BLOBS = -1;
-const PLAN_KINDS = ["train", "eval", "optimizer", "scheduler", "clip", "inference", "predict"] as const;
-type BaseKind = (typeof PLAN_KINDS)[number];
-/** An eval step that sums up metrics: they are named behind it, as `request_of` of trainweb/metrics.py does. */
-export type MetricsKind = `eval ${string}`;
-/** A step that predicts, whose outputs are named behind it, or one of new tokens (`forward-kind.ts`). */
-export type ForwardKind = `predict ${string}` | `generate ${string}`;
-export type PlanKind = BaseKind | MetricsKind | ForwardKind;
-
-/** The kind of a step without its metrics or outputs. */
-export function baseOf<Kind extends BaseKind>(kind: Kind | MetricsKind | ForwardKind): Kind | "eval" | "predict" {
-  const isForward = kind.startsWith("predict ") || kind.startsWith("generate ");
-  return kind.startsWith("eval ") ? "eval" : isForward ? "predict" : (kind as Kind);
-}
 
 /** The names of a model that gives something: without outputs there is nothing to train by. */
 const someNames: Form<readonly string[]> = (value, where, reader) => {
@@ -139,10 +127,10 @@ const KEPT = tuple(text, integer, integer);
 /** Name, offset and bytes of a value that plans keep; equal names are equal values. */
 export type KeptValue = Of<typeof KEPT>;
 
-const planKind: Form<PlanKind> = (value, where, reader) => {
-  const kind = text(value, where, reader) as PlanKind;
-  if (!PLAN_KINDS.includes(baseOf(kind))) {
-    throw wrong(where, `one of ${PLAN_KINDS.join(", ")}`, value);
+const planKind: Form<StepKind> = (value, where, reader) => {
+  const kind = readKind(text(value, where, reader));
+  if (kind === null) {
+    throw wrong(where, "a kind of step", value);
   }
   return kind;
 };
@@ -324,9 +312,9 @@ function checkKernels(header: unknown, reader: Reader, fingerprint: number): voi
 }
 
 /** The key that finds a plan. */
-export function planKey(kind: string, overwrite: boolean, feeds: readonly FeedType[]): string {
+export function planKey({ key }: StepKind, overwrite: boolean, feeds: readonly FeedType[]): string {
   const types = feeds.map(({ name, dtype, dims, value }) => [name, dtype, value, ...dims]);
-  return JSON.stringify([kind, overwrite, ...types]);
+  return JSON.stringify([key, overwrite, ...types]);
 }
 
 /**
@@ -508,7 +496,7 @@ function checkWords(words: Uint8Array, where: string, fingerprint: number, segme
 /** The plan takes the feeds it says, in the arena, and gives outputs that the model has. */
 function checkInterface(plan: Of<typeof PLAN>, where: string, session: PlanOwner): void {
   const { signature, inputs, outputs, metrics } = plan;
-  const kind = baseOf(plan.kind);
+  const kind = plan.kind.base;
   const declared = (kind === "clip" ? CLIP_INPUTS : (session.inputs[kind] ?? [])).map(({ name }) => name);
   if (JSON.stringify(signature.map(({ name }) => name)) !== JSON.stringify(declared)) {
     throw malformed(`${where} is not for the inputs ${declared.join(", ")}`);

@@ -7,6 +7,7 @@ import { fetchesOfLoss, scalarOf } from "../evaluation.js";
 import type { FailedBatch } from "../places.js";
 import type { RanBatches } from "../plan-memory.js";
 import type { SessionCore } from "../session-core.js";
+import { CLIP, OPTIMIZER, TRAIN } from "../step-kind.js";
 import { Columns, limitsOf, RowBatches, type BatchOptions, type Rates } from "./rows.js";
 import { FitSteps } from "./steps.js";
 
@@ -88,7 +89,7 @@ export class Batches {
   async #train({ feeds, rows }: Pick<WireBatch, "feeds" | "rows">): Promise<number> {
     const { loss: name } = this.#options;
     const { output } = this.#core.host.lossCounts.train;
-    const { results } = await this.#core.step("train", feeds, fetchesOfLoss(name, output));
+    const { results } = await this.#core.step(TRAIN, feeds, fetchesOfLoss(name, output));
     const [loss, count] = results;
     let value: number;
     try {
@@ -108,9 +109,9 @@ export class Batches {
   async update(): Promise<void> {
     const { clip } = this.#options;
     if (clip !== null) {
-      await this.#core.host.runner.run("clip", true, [limitsOf(clip)], []);
+      await this.#core.host.runner.run(CLIP, true, [limitsOf(clip)], []);
     }
-    await this.#core.step("optimizer", [], []);
+    await this.#core.step(OPTIMIZER, [], []);
     this.#steps.call("tw_fit_updated");
   }
 }

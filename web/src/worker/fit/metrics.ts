@@ -5,9 +5,9 @@ import type { CollectedRows, EvalValues, MetricValue, WireEvaluation, WireMetric
 import { evaluated, numberOf, type Formula } from "../../wire/formulas.js";
 import { sessionError } from "../../wire/messages.js";
 import type { NamedTensor } from "../../wire/protocol.js";
-import type { MetricsKind } from "../bundle/bundle.js";
 import type { PlanMetric } from "../bundle/metrics.js";
 import { Curves, meanOf } from "../curves.js";
+import { stepKind, type StepKind } from "../step-kind.js";
 
 /** The name by which a plan collects predictions and targets for functions: `Rows` of trainweb/metrics.py. */
 const ROWS = "rows";
@@ -20,27 +20,24 @@ export function metricsKind(
   predictions: string,
   targets: string,
   { metrics, collects }: Pick<WireEvaluation, "metrics" | "collects">,
-): MetricsKind {
+): StepKind {
   const own = metrics.filter(({ formula }) => formula === null).map(({ type, settings }) => [type, settings]);
   const asked = [...own, ...(collects ? [[ROWS, []]] : [])]
     .sort(([a], [b]) => (String(a) < String(b) ? -1 : 1));
-  return `eval ${JSON.stringify([predictions, targets, asked])}`;
+  return stepKind("eval", [predictions, targets, asked]);
 }
 
 /** Of some kinds of plans the first that sums up all that `wanted` does; else `wanted`. */
-export function coveringKind(kinds: Iterable<string>, wanted: MetricsKind): MetricsKind {
-  const parts = (kind: string): string[] => {
-    const [predictions, targets, asked] = JSON.parse(kind.slice("eval ".length)) as [string, string, unknown[]];
-    return asked.map((metric) => JSON.stringify([predictions, targets, metric]));
+export function coveringKind(kinds: Iterable<StepKind>, wanted: StepKind): StepKind {
+  const parts = ({ base, request }: StepKind): string[] => {
+    const [predictions, targets, asked] = base === "eval" && Array.isArray(request) ? (request as unknown[]) : [];
+    return Array.isArray(asked) ? asked.map((metric) => JSON.stringify([predictions, targets, metric])) : [];
   };
   const needed = parts(wanted);
-  for (const kind of kinds) {
-    const given = kind.startsWith("eval [") ? parts(kind) : [];
-    if (needed.every((metric) => given.includes(metric))) {
-      return kind as MetricsKind;
-    }
-  }
-  return wanted;
+  return [...kinds].find((kind) => {
+    const given = parts(kind);
+    return needed.every((metric) => given.includes(metric));
+  }) ?? wanted;
 }
 
 /** Names of the outputs to fetch from a plan. */

@@ -9,6 +9,7 @@ import type { RanBatches, StepPlans } from "../plan-memory.js";
 import { withValue } from "../python-models.js";
 import type { PreparedPlan, StepHost } from "../runner.js";
 import { checkRate } from "../session-values.js";
+import { CLIP, OPTIMIZER, TRAIN } from "../step-kind.js";
 import type { FitSteps } from "./steps.js";
 
 /** The kernels run for about so long at a time. */
@@ -188,11 +189,11 @@ export class RowBatches {
     const { clip, accumulate } = this.#options;
     const types = this.#columns.types(size, this.#inputNames);
     const clipping = (): MaybePromise<PreparedPlan | null> =>
-      clip === null ? null : runner.prepare("clip", true, signatureOf(CLIP_INPUTS, [limitsOf(clip)], () => NO_BYTES));
-    return withValue(runner.prepare("optimizer", true, []), (update) =>
+      clip === null ? null : runner.prepare(CLIP, true, signatureOf(CLIP_INPUTS, [limitsOf(clip)], () => NO_BYTES));
+    return withValue(runner.prepare(OPTIMIZER, true, []), (update) =>
       withValue(clipping(), (clips) =>
-        withValue(accumulate === 1 ? null : runner.prepare("train", false, types), (adding) =>
-          withValue(runner.prepare("train", true, types), (train) => this.#together(train, adding ?? train, update, clips)),
+        withValue(accumulate === 1 ? null : runner.prepare(TRAIN, false, types), (adding) =>
+          withValue(runner.prepare(TRAIN, true, types), (train) => this.#together(train, adding ?? train, update, clips)),
         ),
       ),
     );

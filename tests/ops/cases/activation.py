@@ -1,0 +1,101 @@
+"""Cases of trainweb.ops.activation."""
+
+from __future__ import annotations
+
+from tests.ops.cases import CASES, Bad, Cases, Sample, cases_of
+from tests.ops.literals import f32, i64, literal
+
+from trainweb.errors import UnsupportedError
+from trainweb.ops import activation
+from trainweb.ops.frame.pointwise import GradientOp, Unary
+
+KINK = (Sample([(3, 4)], away_from=(0.0,)), Sample([(2, 3, 5)], away_from=(0.0,)))
+"""Samples of functions whose slope jumps at 0."""
+
+CASES[activation.Relu] = Cases(
+    samples=(
+        *KINK,
+        Sample([i64([3, 0, -4])]),
+        Sample([literal("int8", [3, 0, -128])]),
+        Sample([literal("int16", [-7, 300])]),
+    ),
+    bad=(Bad([(2,), (2,)]),),
+)
+
+CASES[activation.ReluGrad] = Cases(samples=(*cases_of(GradientOp).samples, Sample([(3,), f32([1.0, 0.0, -2.0])])))
+
+CASES[activation.LeakyRelu] = Cases(
+    samples=(*KINK, Sample([(3, 4)], {"alpha": 0.3}, away_from=(0.0,))),
+    bad=(Bad([(3,)], {"alpha": "steep"}),),
+)
+
+CASES[activation.LeakyReluGrad] = Cases(
+    samples=(*cases_of(GradientOp).samples, Sample([(3,), f32([1.0, 0.0, -2.0])], {"alpha": 0.3}))
+)
+
+CASES[activation.Gelu] = Cases(
+    samples=(*cases_of(Unary).samples, Sample([(3, 4)], {"approximate": "tanh"})),
+    bad=(Bad([(3,)], {"approximate": "sin"}),),
+)
+
+CASES[activation.MicrosoftGelu] = Cases(
+    samples=cases_of(Unary).samples,
+    bad=(),
+)
+
+CASES[activation.BiasGelu] = Cases(
+    samples=(Sample([(3, 4), (4,)]), Sample([(2, 3, 5), (5,)])),
+    bad=(Bad([(3, 4), (3,)]), Bad([(3, 4)])),
+)
+
+CASES[activation.FastGelu] = Cases(
+    samples=(Sample([(3, 4)]), Sample([(3, 4), (4,)]), Sample([(2, 3, 5), (5,)])),
+    bad=(Bad([(3, 4), (3,)]),),
+)
+
+CASES[activation.BiasGradientOp] = Cases(
+    samples=(Sample([(3, 4), (3, 4), (4,)]),),
+    bad=(Bad([(3, 4), (3, 4), (3,)]),),
+)
+
+CASES[activation.QuickGelu] = Cases(samples=(*cases_of(Unary).samples, Sample([(3, 4)], {"alpha": 0.5})))
+
+CASES[activation.Elu] = Cases(
+    samples=(*cases_of(Unary).samples[:1], Sample([(3, 4)], {"alpha": 0.4}, away_from=(0.0,)))
+)
+
+CASES[activation.Selu] = Cases(samples=(*KINK, Sample([(3, 4)], {"alpha": 0.4, "gamma": 2.0}, away_from=(0.0,))))
+
+CASES[activation.Celu] = Cases(
+    samples=(*cases_of(Unary).samples[:1], Sample([(3, 4)], {"alpha": 2.0})),
+    bad=(Bad([(3, 4)], {"alpha": 0.0}),),
+)
+
+CASES[activation.HardSigmoid] = Cases(
+    samples=(*cases_of(Unary).samples[:1], Sample([(3, 4)], {"alpha": 0.6, "beta": 0.3}, away_from=(-0.5, 0.7 / 0.6)))
+)
+
+CASES[activation.HardSwish] = Cases(
+    samples=(Sample([(3, 4)], away_from=(-3.0, 3.0)), Sample([f32([-4.0, -2.0, 2.5, 3.5])]))
+)
+
+CASES[activation.ThresholdedRelu] = Cases(
+    samples=(Sample([(3, 4)], away_from=(1.0,)), Sample([(3, 4)], {"alpha": 0.2}, away_from=(0.2,)))
+)
+
+CASES[activation.Shrink] = Cases(
+    samples=(
+        Sample([(3, 4)], away_from=(-0.5, 0.5)),
+        Sample([(3, 4)], {"lambd": 0.3, "bias": 0.2}, away_from=(-0.3, 0.3)),
+    ),
+)
+
+CASES[activation.PRelu] = Cases(
+    samples=(
+        Sample([(3, 4), (4,)], away_from=(0.0,)),
+        Sample([(2, 3, 4, 4), (3, 1, 1)], away_from=(0.0,)),
+        Sample([(3, 4), ()], away_from=(0.0,)),
+        Sample([(3, 4), (3, 4)], away_from=(0.0,)),
+    ),
+    bad=(Bad([(3, 4), (3,)]), Bad([(4,), (3, 4)]), Bad([i64([1]), i64([1])], error=UnsupportedError)),
+)

@@ -1,0 +1,9 @@
+"""Cases of trainweb.ops.branch."""
+
+from __future__ import annotations
+
+from tests.ops.cases import CASES, Cases
+
+from trainweb.ops import branch
+
+CASES[branch.Branch] = Cases(tested_through="If")

@@ -1,0 +1,9 @@
+"""Cases of trainweb.ops.frame.composite."""
+
+from __future__ import annotations
+
+from tests.ops.cases import CASES, Cases
+
+from trainweb.ops.frame import composite
+
+CASES[composite.CompositeGradient] = Cases(tested_through="LSTM")

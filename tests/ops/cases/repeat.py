@@ -1,0 +1,9 @@
+"""Cases of trainweb.ops.repeat."""
+
+from __future__ import annotations
+
+from tests.ops.cases import CASES, Cases
+
+from trainweb.ops import repeat
+
+CASES[repeat._Repeat] = Cases(tested_through="Scan")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from tests.conformance.fits import BASE
 from tests.python.test_noted_batch_norm import TRAINED, net
 
 import trainweb
@@ -17,7 +18,7 @@ from trainweb.artifacts import build_artifacts
 from trainweb.federated import ClientUpdate, SecureMember
 
 from .js_session import JsPage
-from .test_js_fit import BASE, OPEN, arrays
+from .test_js_fit import OPEN, arrays
 
 RNG = np.random.default_rng(3)
 VECTORS = RNG.normal(size=(3, 50)).astype(np.float32)

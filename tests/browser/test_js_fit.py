@@ -7,17 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from tests.conformance.fits import data, opened
 from tests.conformance.models import make_model, normal
 
-import trainweb
-from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
 from trainweb.fit import History, Trainer
 
 from .js_session import JsPage
-from .server import ROOT
 
-BASE = ROOT / "tests" / "golden" / "mlp" / "base.onnx"
 ROWS = 50
 
 OPEN = f"""
@@ -36,17 +33,14 @@ OPEN = f"""
 
 def arrays(n: int = ROWS) -> dict[str, np.ndarray]:
     """The object that `data` of the page makes."""
-    x = ((np.arange(10 * n) * 37 % 101) / 50 - 1).astype(np.float32)
-    return {"x": x.reshape(n, 10), "labels": (np.arange(n) * 7) % 3}
+    columns: dict[str, np.ndarray] = data(n).columns
+    return columns
 
 
-def native(data: Any, **options: Any) -> tuple[bytes, History]:
+def native(source: Any, **options: Any) -> tuple[bytes, History]:
     """Parameters and history of a fit in CPython."""
-    built = build_artifacts(BASE, loss="CrossEntropyLoss", optimizer="AdamW", additional_output_names=["logits"])
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    models = built.training_model, built.eval_model, built.optimizer_model
-    with trainweb.TrainingSession(state, *models, {"reproducible": True}) as s:
-        history = Trainer(s).fit(data, progress=False, **options)
+    with opened("mlp", {}) as s:
+        history = Trainer(s).fit(source, progress=False, **options)
         return s.get_contiguous_parameters(False).tobytes(), history
 
 
@@ -88,8 +82,8 @@ def test_what_is_wrong_in_pages_is_named(js: JsPage) -> None:
         await s.release();
         return errors;"""
     )
-    for (data, options, name, said), error in zip(WRONG_IN_PAGES, errors, strict=True):
-        assert error is not None and error["name"] == name and said in error["message"], (data, options, error)
+    for (source, options, name, said), error in zip(WRONG_IN_PAGES, errors, strict=True):
+        assert error is not None and error["name"] == name and said in error["message"], (source, options, error)
 
 
 def test_shuffled_streams_come_as_in_python(js: JsPage) -> None:

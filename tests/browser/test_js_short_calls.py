@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.conformance.fits import BASE
 
 import trainweb
 
 from .js_session import JsPage
-from .test_js_fit import BASE, OPEN, arrays
+from .test_js_fit import OPEN, arrays
 
 
 def test_the_finder_is_that_of_python(js: JsPage) -> None:

@@ -20,8 +20,8 @@ import {
   TW_BAD_SEGMENT,
   LOAD_NO_FEEDS,
   LOAD_STEP,
+  type SessionCalls,
 } from "../engine/layout.js";
-import type { SessionCalls } from "../engine/kernels.js";
 import { copyInto, streamBlob } from "../python/given-files.js";
 import { EngineError, FeedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";

@@ -1,6 +1,5 @@
 /** The steps of a fit as the kernels count them (`wasm_kernels/session/fit.c`); `trainweb/fit/steps.py` is the same in Python. */
 
-import type { SessionCalls } from "../../engine/kernels.js";
 import * as layout from "../../engine/layout.js";
 import { NumericsError } from "../../wire/errors.js";
 import type { FitPosition, FitSpec } from "../../wire/fit.js";
@@ -23,7 +22,7 @@ interface Position extends FitPosition {
   readonly loss: number;
 }
 
-type FitCall = Extract<keyof SessionCalls, `tw_fit_${string}`>;
+type FitCall = Extract<keyof layout.SessionCalls, `tw_fit_${string}`>;
 
 /** The batches and updates of a fit, which the session's kernels count, check and undo. */
 export class FitSteps {
@@ -65,7 +64,7 @@ export class FitSteps {
    *
    * @throws NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite
    */
-  call<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): boolean {
+  call<Name extends FitCall>(name: Name, ...args: layout.SessionCalls[Name]): boolean {
     this.#host.memory.demand(name, ...args);
     const fault = this.#fault(args[0]);
     if (fault !== null) {

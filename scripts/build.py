@@ -55,6 +55,7 @@ MADE_OF_DECLARATIONS = (
     WEB / "page" / "settings",
     WEB / "wire" / "message-texts.ts",
     WEB / "wire" / "session-calls.ts",
+    WEB / "worker" / "constants.ts",
 )
 """Sources that follow from declarations in Python; git ignores them."""
 SCHEMA = PACKAGE / "model" / "onnx_schema.bin"

@@ -1,4 +1,4 @@
-"""Write what follows from declarations in Python: of calls, messages, and settings of optimizers, losses, schedules.
+"""Write what follows from declarations in Python: calls, messages, constants, and settings.
 
 python scripts/session_description.py
 
@@ -17,6 +17,11 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "py_src"))
 
 from trainweb import errors, messages  # noqa: E402
+from trainweb.backend import plan  # noqa: E402
+from trainweb.backend.wasm import host  # noqa: E402
+from trainweb.fit import rows, steps  # noqa: E402
+from trainweb.generation import incremental  # noqa: E402
+from trainweb.training import decoder, plans  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -53,6 +58,15 @@ export const MESSAGES = {{
 """
 
 
+def constants() -> str:
+    """Constants that Python and the page's worker have in common."""
+    text = f"{MADE}\n"
+    for module, names in CONSTANTS.items():
+        text += f"\n// {module.__name__}\n"
+        text += "".join(f"export const {name} = {json.dumps(getattr(module, name))};\n" for name in names)
+    return text
+
+
 def main() -> int:
     """Write the files and compare the core; returns the exit status."""
     shutil.rmtree(SETTINGS, ignore_errors=True)
@@ -66,9 +80,20 @@ def main() -> int:
 
 
 SETTINGS = ROOT / "web" / "src" / "page" / "settings"
+CONSTANTS = {
+    plan: ("SEEN",),
+    plans: ("KERNEL_MEMORY",),
+    host: ("IMAGE_PADDING",),
+    rows: ("SLICE_S", "MOST_BYTES", "MOST_BATCHES"),
+    steps: ("FAULTS",),
+    decoder: ("ROWS", "FEW", "LENGTHS", "FIRST"),
+    incremental: ("SHORTEST", "CACHE"),
+}
+"""Names by the modules that explain them."""
 TARGETS = {
     ROOT / "py_src" / "trainweb" / "onnxblock" / "rule_optimizers.pyi": settings_description.rule_optimizers,
     ROOT / "web" / "src" / "page" / "session-methods.ts": call_description.page_methods,
+    ROOT / "web" / "src" / "worker" / "constants.ts": constants,
     ROOT / "web" / "src" / "wire" / "session-calls.ts": calls,
     ROOT / "web" / "src" / "wire" / "message-texts.ts": texts,
     **{SETTINGS / f"{name}.ts": text for name, text in settings_description.FILES.items()},

@@ -1,9 +1,13 @@
-"""Emit `ir/layout.py` and `layout.ts`: the numbers that C, Python and TypeScript share, from `kernels.def`."""
+"""Emit `ir/layout.py` and `layout.ts`: what C, Python and TypeScript share.
+
+The numbers come from `kernels.def`, and the functions on a session from the exports of `wasm_kernels/session/`.
+"""
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from definition import Definition
 
@@ -24,10 +28,22 @@ def groups(definition: Definition) -> Iterator[tuple[str, str, dict[str, int]]]:
         yield layout.name, layout.doc, dict(layout.constants())
 
 
-def emit_python(definition: Definition) -> str:
+EXPORT = re.compile(r"TW_EXPORT\((tw_\w+)\)\s+\w+ \1\(uint32_t session([^)]*)\)")
+
+Calls = Mapping[str, Sequence[str]]
+"""Names of functions on a session, and of their arguments after it."""
+
+
+def session_calls(sources: Iterable[str]) -> Calls:
+    """The functions on a session that C sources export."""
+    found = [match for source in sources for match in EXPORT.finditer(source)]
+    return {match[1]: re.findall(r"(\w+)(?:,|$)", match[2]) for match in found}
+
+
+def emit_python(definition: Definition, calls: Calls) -> str:
     """The Python module."""
     lines = ['"""Words of plans, segments and state.', "", NOTICE, '"""', "", "from __future__ import annotations", ""]
-    lines += ["from typing import Final", ""]
+    lines += ["from typing import Final, Literal", ""]
     lines += [
         f"FINGERPRINT: Final = {definition.fingerprint()}",
         '"""Of the kernels that this package compiles for."""',
@@ -35,6 +51,10 @@ def emit_python(definition: Definition) -> str:
     for _, doc, numbers in groups(definition):
         lines += ["", *textwrap.wrap(doc, WIDTH, initial_indent="# ", subsequent_indent="# ")]
         lines += [f"{name}: Final = {value}" for name, value in numbers.items()]
+    lines += ["", "# Functions of wasm_kernels/session/, and those on a fit without the start of their names."]
+    fits = [name.removeprefix("tw_fit_") for name in calls if name.startswith("tw_fit_")]
+    for kind, names in (("SessionCall", calls), ("FitCall", fits)):
+        lines += [f"{kind} = Literal[", *(f'    "{name}",' for name in names), "]"]
     lines += ["", "SEGMENT_NAMES: Final = (", *(f"    {name}," for name in segment_names(definition)), ")"]
     for layout in definition.layouts:
         if any(type_ in ("f32", "f64") for _, type_, _ in layout.fields):
@@ -47,7 +67,7 @@ def emit_python(definition: Definition) -> str:
     return "\n".join([*lines, ""])
 
 
-def emit_typescript(definition: Definition) -> str:
+def emit_typescript(definition: Definition, calls: Calls) -> str:
     """The TypeScript module."""
     lines = ["/**", " * Words of plans, segments and state.", f" * {NOTICE}", " */"]
     for name, doc, numbers in groups(definition):
@@ -55,7 +75,15 @@ def emit_typescript(definition: Definition) -> str:
             continue
         lines += ["", *textwrap.wrap(doc, WIDTH - 20, initial_indent="// ", subsequent_indent="// ")]
         lines += [f"export const {constant} = {value};" for constant, value in numbers.items()]
-    lines += ["", f"export const SEGMENT_NAMES: readonly string[] = [{', '.join(segment_names(definition))}];"]
+    lines += [
+        "",
+        "/** Arguments of the functions of wasm_kernels/session/ after the session; their comments are there. */",
+    ]
+    lines += ["export interface SessionCalls {"]
+    for name, given in calls.items():
+        arguments = [re.sub(r"_(\w)", lambda match: match[1].upper(), argument) for argument in given]
+        lines.append(f"  readonly {name}: [{', '.join(f'{argument}: number' for argument in arguments)}];")
+    lines += ["}", "", f"export const SEGMENT_NAMES: readonly string[] = [{', '.join(segment_names(definition))}];"]
     return "\n".join([*lines, ""])
 
 

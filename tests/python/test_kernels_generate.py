@@ -6,13 +6,14 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+import wasmtime
 from tests.python.kernel_description import description_of
 
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
-from trainweb.ir import calls
+from trainweb.ir import calls, layout
 from trainweb.ir.instructions import Buf, KernelCall, Storage
 from trainweb.ir.layout import ARENA
 
@@ -203,8 +204,13 @@ def test_constants_and_layouts_are_the_same_in_all_languages() -> None:
     parsed = definition.parse(MEANING)
     header = generate.emit_header(parsed)
     python: dict[str, Any] = {}
-    exec(generate_layout.emit_python(parsed), python)
-    typescript = dict(re.findall(r"export const (\w+) = (\d+);", generate_layout.emit_typescript(parsed)))
+    functions = {"tw_session_close": [], "tw_fit_start": ["on_nan"]}
+    exec(generate_layout.emit_python(parsed, functions), python)
+    page = generate_layout.emit_typescript(parsed, functions)
+    typescript = dict(re.findall(r"export const (\w+) = (\d+);", page))
+    assert "tw_session_close: [];" in page and "tw_fit_start: [onNan: number];" in page
+    assert get_args(python["SessionCall"]) == tuple(functions)
+    assert get_args(python["FitCall"]) == ("start",)
     shared = {"PLAN_VERSION": 1, "TW_BAD": 5, "RELU": 1, "STATE_RATE": 1, "STATE_STEP": 2, "STATE_WORDS": 5}
     assert {name: python[name] for name in shared} == shared
     assert {name: int(typescript[name]) for name in shared} == shared
@@ -223,6 +229,18 @@ def test_the_built_kernels_are_those_of_the_definition() -> None:
     text = json.dumps(json.loads(generate.describe(parsed)))
     for build in ("kernels", "kernels.relaxed"):
         assert json.dumps(description_of(WasmtimeEngine(build))) == text, build
+
+
+def test_functions_on_a_session_are_those_that_the_kernels_export() -> None:
+    """Python and TypeScript call them by the names and arguments that the C sources say."""
+    sources = [path.read_text() for path in (DEFINITION.parent / "session").glob("*.c")]
+    found = generate_layout.session_calls(sources)
+    module = wasmtime.Module.from_file(wasmtime.Engine(), str(DEFINITION.parent / "build" / "kernels.wasm"))
+    exported = {export.name for export in module.exports if re.match("tw_(session|fit)_", export.name)}
+    assert found.keys() == exported - {"tw_session_open"}
+    assert set(get_args(layout.SessionCall)) == found.keys()
+    assert found["tw_fit_resume"] == ["epoch", "step", "kept", "optimizer_steps", "loss_sum", "rows"]
+    assert found["tw_fit_keep"] == []
 
 
 def test_the_classes_in_git_are_those_of_the_definition() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from trainweb.backend.engine import Engine, NumberRange
 from trainweb.backend.plan import LoadedPlan, Plan, TensorPlace
 from trainweb.ir.instructions import Buf, Instruction, Storage
-from trainweb.ir.layout import SEGMENT_NAMES, STATE_WORDS
+from trainweb.ir.layout import SEGMENT_NAMES, STATE_WORDS, FitCall
 from trainweb.ir.program import Program
 from trainweb.model.graph import Tensor
 
@@ -176,7 +176,7 @@ class Host(Segments, Protocol):
     def exchange_averages(self) -> None:
         """Let the trained parameters and their averages change places."""
 
-    def fit(self, name: str, *args: float) -> bytes:
+    def fit(self, name: FitCall, *args: float) -> bytes:
         """Tell the counting of a fit what happened; its position (`layout fit` of `kernels.def`)."""
 
     def run_batches(self, batches: StagedBatches, count: int) -> tuple[bytes, list[float], Exception | None]:

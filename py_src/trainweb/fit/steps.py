@@ -18,6 +18,7 @@ from trainweb.ir.layout import (
     NEXT_UNDO,
     NEXT_UPDATE,
     PARAMETERS,
+    FitCall,
 )
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class FitSteps:
         self._host, self.on_nan = host, on_nan
         self.call("start", accumulate, ACTIONS.index(on_nan), is_sum, float(proximal))
 
-    def call(self, name: str, *args: float) -> bool:
+    def call(self, name: FitCall, *args: float) -> bool:
         """Call a function of `fit.c`; True if the optimizer step is due.
 
         Raises

@@ -18,10 +18,9 @@ import {
   instantiateCode,
   instantiateKernels,
   type KernelExports,
-  type SessionCalls,
   type ThreadExports,
 } from "./kernels.js";
-import { RANGE_INFINITE, RANGE_LEAST, RANGE_MOST, RANGE_NAN, RANGE_SQUARES, RANGE_WORDS, TW_NO_MEMORY, TW_TRAPPED } from "./layout.js";
+import { RANGE_INFINITE, RANGE_LEAST, RANGE_MOST, RANGE_NAN, RANGE_SQUARES, RANGE_WORDS, TW_NO_MEMORY, TW_TRAPPED, type SessionCalls } from "./layout.js";
 import { Pool } from "./pool.js";
 import { importedMemory, MAX_PAGES, withSharedMemory } from "./wasm-module.js";
 

@@ -1,35 +1,6 @@
 /** One instance of the kernels: the common part of the coordinator and the pool's workers. */
 
-/** Arguments of the functions of wasm_kernels/session/ after the session; their comments are there. */
-export interface SessionCalls {
-  readonly tw_session_close: [];
-  readonly tw_session_reserve: [segment: number, nbytes: number];
-  readonly tw_session_base: [segment: number];
-  readonly tw_session_bytes: [segment: number];
-  readonly tw_session_generation: [];
-  readonly tw_session_save: [copy: number, segments: number];
-  readonly tw_session_copy: [copy: number, segment: number];
-  readonly tw_session_put_back: [copy: number];
-  readonly tw_session_go_back: [copy: number];
-  readonly tw_session_forget: [copy: number];
-  readonly tw_session_trained: [table: number];
-  readonly tw_session_exchange: [];
-  readonly tw_session_load: [plan: number, constants: number, large: number, codeBase: number, kind: number];
-  readonly tw_session_unload: [plan: number];
-  readonly tw_session_excess: [most: number];
-  readonly tw_fit_start: [accumulate: number, onNaN: number, isSum: number, mu: number];
-  readonly tw_fit_at: [];
-  readonly tw_fit_resume: [epoch: number, step: number, kept: number, optimizerSteps: number, lossSum: number, rows: number];
-  readonly tw_fit_epoch: [epoch: number];
-  readonly tw_fit_keep: [];
-  readonly tw_fit_batch: [];
-  readonly tw_fit_trained: [loss: number, weight: number];
-  readonly tw_fit_rest: [];
-  readonly tw_fit_updated: [];
-  readonly tw_fit_undo: [];
-  readonly tw_fit_run: [block: number, count: number];
-  readonly tw_fit_end: [];
-}
+import type { SessionCalls } from "./layout.js";
 
 type SessionExports = Readonly<Record<keyof SessionCalls, (session: number, ...args: number[]) => number>>;
 

@@ -6,23 +6,13 @@ import { LimitError, ModelError } from "../wire/errors.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import type { MaybePromise, NamedTensor, TokenTask } from "../wire/protocol.js";
 import type { Declaration } from "./bundle/bundle.js";
+import { CACHE, FEW, FIRST, LENGTHS, ROWS, SHORTEST } from "./constants.js";
 import { signatureOf } from "./feeds.js";
 import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
 import type { PlanRunner } from "./runner.js";
 import { chooseToken } from "./sampling.js";
 import { tokensKind, type StepKind } from "./step-kind.js";
 
-/** Tokens of a prompt that one step takes. */
-const ROWS = 32;
-/** So many tokens are taken one by one. */
-const FEW = 4;
-/** Room in the cache comes in multiples of this. */
-const LENGTHS = 128;
-/** The most room at first. It doubles when a text fills it: a text may end long before its last possible token. */
-const FIRST = 1024;
-/** The least room. */
-const SHORTEST = 3;
-const CACHE = "trainweb.cache/";
 /** Input whose size is the number of ids, of any value, that stand for a trained prompt. */
 const VIRTUAL = "trainweb.virtual";
 

@@ -20,16 +20,14 @@ import {
   TW_BAD_SEGMENT,
   LOAD_NO_FEEDS,
   LOAD_STEP,
+  type SessionCalls,
 } from "../engine/layout.js";
-import type { SessionCalls } from "../engine/kernels.js";
 import { copyInto, streamBlob } from "../python/given-files.js";
 import { EngineError, FeedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { BundlePlan, KeptValue, LargeConstant, TensorPlace, SegmentStart } from "./bundle/bundle.js";
+import { IMAGE_PADDING, KERNEL_MEMORY, SEEN } from "./constants.js";
 import { disassemble, type KernelDescription } from "./disassembly.js";
-
-/** How the names of words start that say when kept values were made; new, they are zeros. */
-const SEEN = "seen";
 
 /** Statuses that feeds are at fault for. */
 const FAULTS = {
@@ -38,9 +36,6 @@ const FAULTS = {
   TW_BAD_VALUE: "BAD_VALUE",
   TW_LOOP_LIMIT: "LOOP_LIMIT",
 } as const;
-
-/** The label of pixels that do not count, where labels are images of uint8. */
-const IMAGE_PADDING = 255;
 
 /** Segments that are read before they are first written to. */
 const MOMENTS = [MOMENTUM0, MOMENTUM1] as const;
@@ -113,8 +108,6 @@ export interface MemoryOptions {
 const EMPTY = new Uint8Array(0);
 /** Bits of all segments. */
 const ALL = 2 ** SEGMENT_NAMES.length - 1;
-/** Bytes that 32-bit addresses reach. */
-const KERNEL_MEMORY = 2 ** 32;
 
 /** First byte and end of a run of parameters in their segment. */
 export interface ParameterRun {

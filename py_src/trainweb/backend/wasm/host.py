@@ -27,6 +27,8 @@ from trainweb.ir.layout import (
     STATE,
     STATE_LOADS,
     STATE_TYPES,
+    FitCall,
+    SessionCall,
 )
 from trainweb.model.graph import Tensor
 
@@ -118,11 +120,11 @@ class PlanHost(SegmentMemory):
             self.release()
             raise
 
-    def call(self, name: str, *args: float) -> int:
+    def call(self, name: SessionCall, *args: float) -> int:
         """Call a function of `wasm_kernels/session/` on the session; its result."""
         return self.engine.call(name, self.session, *args)
 
-    def demand(self, name: str, *args: float) -> None:
+    def demand(self, name: SessionCall, *args: float) -> None:
         """Call a function of `wasm_kernels/session/` on the session, which must not fail."""
         self.engine.demand(name, self.session, *args)
 
@@ -265,10 +267,10 @@ class PlanHost(SegmentMemory):
         """Let the trained parameters and their averages change places."""
         self.demand("tw_session_exchange")
 
-    def fit(self, name: str, *args: float) -> bytes:
+    def fit(self, name: FitCall, *args: float) -> bytes:
         """Call a function of `fit.c`; the position of the fit."""
         self.check()
-        self.demand(f"tw_fit_{name}", *args)
+        self.engine.demand(f"tw_fit_{name}", self.session, *args)
         return self._position()
 
     def _position(self) -> bytes:

@@ -4,6 +4,7 @@ import type { Engine } from "../../engine/engine.js";
 import type { WireClip } from "../../wire/fit.js";
 import type { Feed, MaybePromise, NamedTensor } from "../../wire/protocol.js";
 import { CLIP_INPUTS, type FeedType } from "../bundle/bundle.js";
+import { MOST_BATCHES, MOST_BYTES, SLICE_S } from "../constants.js";
 import { signatureOf } from "../feeds.js";
 import type { RanBatches, StepPlans } from "../plan-memory.js";
 import { withValue } from "../python-models.js";
@@ -13,10 +14,7 @@ import { CLIP, OPTIMIZER, TRAIN } from "../step-kind.js";
 import type { FitSteps } from "./steps.js";
 
 /** The kernels run for about so long at a time. */
-const SLICE_MS = 4;
-/** Limits of a run of several batches: bytes of their inputs, and their number. */
-const MOST_BYTES = 2 ** 20;
-const MOST_BATCHES = 256;
+const SLICE_MS = 1000 * SLICE_S;
 const NO_BYTES = new Uint8Array(0);
 
 /** Rows of at most so many bytes are copied by words: a call of `set` takes longer than they do. */

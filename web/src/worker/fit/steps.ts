@@ -1,23 +1,15 @@
 /** The steps of a fit as the kernels count them (`wasm_kernels/session/fit.c`); `trainweb/fit/steps.py` is the same in Python. */
 
-import type { SessionCalls } from "../../engine/kernels.js";
 import * as layout from "../../engine/layout.js";
 import { NumericsError } from "../../wire/errors.js";
 import type { FitPosition, FitSpec } from "../../wire/fit.js";
 import { sessionError } from "../../wire/messages.js";
+import { FAULTS } from "../constants.js";
 import type { RanBatches, StagedBatches } from "../plan-memory.js";
 import type { StepHost } from "../runner.js";
 
 /** The option `onNaN`, and "ignore" for steps that go on, in the order of the kernels' enumeration. */
 const ACTIONS = [null, "stop", "skip", "restore", "ignore"] as const;
-/** Names of the loss and of segments in the error for NaN or infinity. */
-const FAULTS: Readonly<Record<number, string>> = {
-  0: "The loss",
-  [layout.PARAMETERS]: "A parameter",
-  [layout.GRADIENTS]: "A gradient",
-  [layout.MOMENTUM0]: "A moment of the optimizer",
-  [layout.MOMENTUM1]: "A moment of the optimizer",
-};
 
 /** `layout fit` of `kernels.def`, which says what the fields are. */
 interface Position extends FitPosition {
@@ -30,7 +22,7 @@ interface Position extends FitPosition {
   readonly loss: number;
 }
 
-type FitCall = Extract<keyof SessionCalls, `tw_fit_${string}`>;
+type FitCall = Extract<keyof layout.SessionCalls, `tw_fit_${string}`>;
 
 /** The batches and updates of a fit, which the session's kernels count, check and undo. */
 export class FitSteps {
@@ -72,7 +64,7 @@ export class FitSteps {
    *
    * @throws NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite
    */
-  call<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): boolean {
+  call<Name extends FitCall>(name: Name, ...args: layout.SessionCalls[Name]): boolean {
     this.#host.memory.demand(name, ...args);
     const fault = this.#fault(args[0]);
     if (fault !== null) {
@@ -96,7 +88,7 @@ export class FitSteps {
       return sessionError("NON_FINITE_LOSS", { value: loss, ...placeOf(at) });
     }
     if (next === layout.NEXT_UNDO) {
-      return sessionError("NOT_A_NUMBER_IN_FIT", { what: FAULTS[fault] as string, ...placeOf(at) });
+      return sessionError("NOT_A_NUMBER_IN_FIT", { what: (FAULTS as Readonly<Record<number, string>>)[fault] as string, ...placeOf(at) });
     }
     return null;
   }

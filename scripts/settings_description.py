@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainweb.artifacts.config import CONFIG, LORA, LORA_DOCS, PROMPT_TUNING, PROMPT_TUNING_DOCS
+from trainweb.data.for_model import DEFAULT_BATCH
 from trainweb.federated.options import DOCS as FEDERATED_DOCS
 from trainweb.federated.options import FEDERATED
 from trainweb.fit.find_rate import DOCS as FIND_RATE_DOCS
 from trainweb.fit.find_rate import OPTIONS as FIND_RATE
-from trainweb.fit.options import CHECKPOINT, DEFAULT_BATCH, DOCS, EARLY_STOPPING, FIT, EarlyStopping
+from trainweb.fit.options import CHECKPOINT, DOCS, EARLY_STOPPING, FIT, EarlyStopping
 from trainweb.generation.options import GENERATE, GENERATE_DOCS, NEUTRAL, SAMPLED
 from trainweb.metrics import METRICS, make_metric
 from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage

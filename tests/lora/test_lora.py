@@ -264,10 +264,9 @@ def test_an_adapter_is_read_from_a_session_of_its_model() -> None:
             adapted.adapter(source)
         with pytest.raises(CheckpointError, match="q_proj"):
             adapted.load_adapter(source, adapted.adapter())
-    wrong: tuple[Any, ...] = (None, other.core)
-    for given in wrong:
-        with pytest.raises(TypeError, match=f"'target' must be a TrainingSession or .*, got {type(given).__name__}"):
-            adapted.load_adapter(given, adapted.adapter())
+    for stranger in (None, other.core):
+        with pytest.raises(TypeError, match=f"'target' must be a TrainingSession or .*, got {type(stranger).__name__}"):
+            adapted.load_adapter(stranger, adapted.adapter())  # type: ignore[arg-type]
 
 
 def test_arguments_that_the_adapters_decide_are_refused() -> None:

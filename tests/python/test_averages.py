@@ -194,3 +194,17 @@ def test_a_block_says_it_itself() -> None:
         trained(s)
         trained(other)
         np.testing.assert_array_equal(s.get_contiguous_parameters(ema=True), other.get_contiguous_parameters(ema=True))
+
+
+def test_a_store_gives_back_averages_as_they_were(tmp_path: Path) -> None:
+    store = trainweb.CheckpointStore(tmp_path)
+    with opened(made()) as s:
+        for name in ("before the first step", "after it"):
+            store.save(s, name)
+            s.train_step(batch())
+            s.optimizer_step()
+            store.load(s, name)
+            store.save(s, "again")
+            assert store.read("again") == store.read(name)
+            s.train_step(batch())
+            s.optimizer_step()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum, EnumMeta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from trainweb import messages
 from trainweb.arguments import checks_keywords, flag, path_of, unknown, warn
 from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import SCALE, Decision
-from trainweb.artifacts.parameters import select_parameters
+from trainweb.artifacts.parameters import Selection, select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.artifacts.remarks import remark_on_file, remark_on_loss, remark_on_norms
 from trainweb.artifacts.untie import forget_calls
@@ -25,6 +25,7 @@ from trainweb.model.checks import Limits
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.floats import Declared, cast_inputs, cast_outputs, in_float32, note_outputs, with_declared_types
 from trainweb.model.graph import Dim, Graph, Tensor, Value
+from trainweb.model.graph import Sequence as ValueSequence
 from trainweb.model.reader import read_model
 from trainweb.model.writer import round_attributes, write_model
 from trainweb.onnxblock import loss as losses
@@ -298,60 +299,115 @@ def build_artifacts(
     optimizer, rate = rate_of(optimizer, learning_rate)
     _check_beside(optimizer, beside)
     graph = _forward_graph(model, external_data, weights, limits, integrity, dims)
-    graph = without_unread(graph, loss_input_names, additional_output_names)
-    check_operators(graph)
-    graph, declared = in_float32(graph)
-    given = graph.outputs
-    if has_control_flow(graph):
-        graph = expand_control_flow(graph, differentiable=True)
-    graph = recover_parameters(graph, exact_names(requires_grad, frozen_params))
-    initializers = dict(graph.initializers)
-    constants = constants_to_initializers(graph).initializers
+    source = _read(without_unread(graph, loss_input_names, additional_output_names), requires_grad, frozen_params)
     with restarted_names():
-        own, compared = {v.name for v in graph.inputs}, loss_input_names or [v.name for v in graph.outputs]
-        before = set(graph.names())
-        graph, accessor = add_loss(graph, loss, loss_input_names, additional_output_names)
-        types = _types_of_labels(graph, own, declared, compared)
-        graph = cast_inputs(graph, types)
-        for remark in (*remark_on_file(graph, constants), *remark_on_loss(graph, loss, compared)):
-            warn(remark)
+        before, compared = set(source.graph.names()), loss_input_names or [v.name for v in source.graph.outputs]
+        graph, types = _with_loss(source, loss, loss_input_names, additional_output_names, compared)
         stopped = _name_list(stop_gradient, "stop_gradient")
-        _check_stopped(graph, stopped)
-        stopped += [name for name in without_gradient(graph) if name not in stopped]
-        chosen = select_parameters(
-            graph,
-            initializers,
-            constants,
-            requires_grad,
-            frozen_params,
-            stopped,
-            inference=None if types else accessor.inference,  # casts came after it
-        )
-        forget_calls(graph)
-        trainable, frozen, stopped = chosen.trainable, chosen.frozen, chosen.stopped
-        if optimizer is not None and not trainable:
+        chosen = _choose(source, graph, types, requires_grad, frozen_params, stopped)
+        if optimizer is not None and not chosen.trainable:
             raise ModelError(
                 "There is nothing to train: no parameter requires a gradient."
                 f"{QUANTIZED if any(decision.reason == SCALE for decision in chosen.decisions) else ''}"
             )
-        for remark in remark_on_norms(graph, trainable, frozen, batch_norm):
-            warn(remark)
-        updates = buffer_updates(graph, frozen if requires_grad is None else [*trainable, *frozen])
-        models = build_training_models(
-            graph,
-            trainable,
-            frozen,
-            batch_norm=batch_norm,
-            stopped=stopped,
-            updates=updates,
-            former=None if types else accessor.inferred(),
-        )
-        models.training = cast_outputs(models.training, declared.outputs)
-        models.evaluation = cast_outputs(models.evaluation, declared.outputs)
-        models.evaluation = note_outputs(models.evaluation, given, declared.outputs)
+        settled = chosen.frozen if requires_grad is None else [*chosen.trainable, *chosen.frozen]
+        models = _train(source, graph, types, chosen, batch_norm, settled)
         note_own_outputs(models, before, [] if loss is None else compared)
         made = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
         return Artifacts(models, made, chosen.decisions, rate)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A forward model in float32, without control flow and with the parameters that its exporter lost.
+
+    Attributes
+    ----------
+    graph : Graph
+    outputs
+        As the file has them.
+    declared : Declared
+        Types of the file.
+    initializers, constants : dict of str to Tensor
+        Initializers of the graph, and these with its Constant nodes.
+    """
+
+    graph: Graph
+    outputs: list[Value | ValueSequence]
+    declared: Declared
+    initializers: dict[str, Tensor]
+    constants: dict[str, Tensor]
+
+
+def _read(graph: Graph, requires_grad: Any, frozen_params: Any) -> _Source:
+    check_operators(graph)
+    graph, declared = in_float32(graph)
+    outputs = graph.outputs
+    if has_control_flow(graph):
+        graph = expand_control_flow(graph, differentiable=True)
+    graph = recover_parameters(graph, exact_names(requires_grad, frozen_params))
+    constants = constants_to_initializers(graph).initializers
+    return _Source(graph, outputs, declared, dict(graph.initializers), constants)
+
+
+def _with_loss(
+    source: _Source,
+    loss: LossLike,
+    loss_input_names: Sequence[str] | None,
+    additional: Sequence[str] | None,
+    compared: Sequence[str],
+) -> tuple[Graph, ModelAccessor | None]:
+    """The graph with a loss, and its types; None where labels are cast to float32."""
+    own = {v.name for v in source.graph.inputs}
+    graph, accessor = add_loss(source.graph, loss, loss_input_names, additional)
+    types = _types_of_labels(graph, own, source.declared, compared)
+    graph = cast_inputs(graph, types)
+    for remark in (*remark_on_file(graph, source.constants), *remark_on_loss(graph, loss, compared)):
+        warn(remark)
+    return graph, None if types else accessor
+
+
+def _choose(
+    source: _Source,
+    graph: Graph,
+    types: ModelAccessor | None,
+    requires_grad: Iterable[str] | str | None,
+    frozen_params: Iterable[str] | str | None,
+    stopped: list[str],
+) -> Selection:
+    _check_stopped(graph, stopped)
+    stopped = [*stopped, *(name for name in without_gradient(graph) if name not in stopped)]
+    inference = None if types is None else types.inference
+    names = requires_grad, frozen_params, stopped
+    chosen = select_parameters(graph, source.initializers, source.constants, *names, inference=inference)
+    forget_calls(graph)
+    return chosen
+
+
+def _train(
+    source: _Source,
+    graph: Graph,
+    types: ModelAccessor | None,
+    chosen: Selection,
+    batch_norm: str | None,
+    settled: Sequence[str],
+) -> TrainingModels:
+    trainable, frozen = chosen.trainable, chosen.frozen
+    for remark in remark_on_norms(graph, trainable, frozen, batch_norm):
+        warn(remark)
+    models = build_training_models(
+        graph,
+        trainable,
+        frozen,
+        batch_norm=batch_norm,
+        stopped=chosen.stopped,
+        updates=buffer_updates(graph, settled),
+        former=None if types is None else types.inferred(),
+    )
+    declared = source.declared.outputs
+    models.training = cast_outputs(models.training, declared)
+    models.evaluation = note_outputs(cast_outputs(models.evaluation, declared), source.outputs, declared)
+    return models
 
 
 def _refuse_unsupported(ort_format: bool, custom_op_library: Any, batch_norm: str | None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainweb.fit.trainer import Run, Trainer
-from trainweb.training.history import Epoch, History, Progress
+from trainweb.fit.trainer import Trainer
+from trainweb.training.history import Epoch, History, Progress, Run
 
 __all__ = ["Epoch", "History", "Progress", "Run", "Trainer"]
 

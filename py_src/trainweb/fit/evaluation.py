@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -77,34 +77,7 @@ class Evaluation:
         sums = [name for d in self.described for name in (d.sums, d.faults) if name]
         self.fetches = [self.loss, *filter(None, [self.count.output]), *sums]
 
-    def run(
-        self, batches: Iterator[tuple[Batch, Sequence[int]]], epoch: int, source: str = "validation data"
-    ) -> Iterator[dict[str, Value] | None]:
-        """Evaluate batches with the numbers of their rows; yields None after each, at the end the values."""
-        metrics = [make_metric(m) for m in self.given]
-        totals, loss = Totals(self.described), MeanLoss(self.count)
-        for step, (feeds, rows) in enumerate(batches):
-            batch = {n: feeds[n] for n in self.inputs.values if n in feeds}
-            for given, numbers, times in self.inputs.parts(batch, rows):
-                try:
-                    results = run_step(self.core, self.kind, given, self.fetches, {"ema": self.ema})
-                    results = part_of(results, self.described, times)
-                    totals.add(results)
-                    self._check_rows(step, totals, len(numbers) // times)
-                except FeedError as error:
-                    raise located(error, given, numbers, Position(epoch=epoch, step=step), source) from None
-                loss.add(float(results[self.loss].reshape(())), len(numbers), results, times)
-            yield None
-        yield {"loss": loss.value, **totals.values(metrics, loss.value), **self._own_values(totals)}
-
-    def _check_rows(self, step: int, totals: Totals, rows: int) -> None:
-        """Raise if what is collected for functions cannot be joined by rows."""
-        if self.functions and step:
-            for name, found in zip(self.names, totals.rows()[-1], strict=True):
-                if found.shape[:1] != (rows,):
-                    raise messages.NO_ROWS_IN_OUTPUT(name=name, shape=list(found.shape), rows=rows)
-
-    def _own_values(self, totals: Totals) -> dict[str, Value]:
+    def own_values(self, totals: Totals) -> dict[str, Value]:
         """The values of functions."""
         if not self.functions:
             return {}
@@ -112,6 +85,43 @@ class Evaluation:
             joined(name, list(parts)) for name, parts in zip(self.names, zip(*totals.rows(), strict=True), strict=True)
         )
         return {name: own_value(name, function, predictions, targets) for name, function in self.functions.items()}
+
+
+class EvaluationRun:
+    """An evaluation of data, batch by batch; errors name the epoch and the source."""
+
+    def __init__(self, evaluation: Evaluation, epoch: int, source: str = "validation data") -> None:
+        self._of, self._epoch, self._source, self._step = evaluation, epoch, source, 0
+        self._metrics = [make_metric(m) for m in evaluation.given]
+        self._totals, self._loss = Totals(evaluation.described), MeanLoss(evaluation.count)
+
+    def add(self, feeds: Batch, rows: Sequence[int]) -> None:
+        """Evaluate a batch with the numbers of its rows."""
+        of = self._of
+        batch = {n: feeds[n] for n in of.inputs.values if n in feeds}
+        for given, numbers, times in of.inputs.parts(batch, rows):
+            try:
+                results = run_step(of.core, of.kind, given, of.fetches, {"ema": of.ema})
+                results = part_of(results, of.described, times)
+                self._totals.add(results)
+                self._check_rows(len(numbers) // times)
+            except FeedError as error:
+                place = Position(epoch=self._epoch, step=self._step)
+                raise located(error, given, numbers, place, self._source) from None
+            self._loss.add(float(results[of.loss].reshape(())), len(numbers), results, times)
+        self._step += 1
+
+    def _check_rows(self, rows: int) -> None:
+        """Raise if what is collected for functions cannot be joined by rows."""
+        if self._of.functions and self._step:
+            for name, found in zip(self._of.names, self._totals.rows()[-1], strict=True):
+                if found.shape[:1] != (rows,):
+                    raise messages.NO_ROWS_IN_OUTPUT(name=name, shape=list(found.shape), rows=rows)
+
+    def values(self) -> dict[str, Value]:
+        """The loss and the metrics of all batches."""
+        loss, totals = self._loss.value, self._totals
+        return {"loss": loss, **totals.values(self._metrics, loss), **self._of.own_values(totals)}
 
 
 def has_functions(metric: Any) -> TypeGuard[Mapping[str, Function]]:

@@ -1,4 +1,4 @@
-"""Predictions and values of a session on data; in a page `web/src/page/predict.ts`."""
+"""Predictions and values of a session on data; in a page `web/src/page/predict.ts` and `web/src/worker/predict.ts`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trainweb import messages
 from trainweb.arguments import texts
 from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError
-from trainweb.fit.evaluation import Evaluation, joined, metrics_of
+from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined, metrics_of
 from trainweb.fit.options import FIT
 from trainweb.fit.places import located
+from trainweb.fit.plan import Batches, rows_of
 from trainweb.fit.steps import Position
-from trainweb.fit.trainer import Batches, rows_of
 from trainweb.settings import Flag
 from trainweb.training.step_kind import PREDICT, StepKind
 from trainweb.training.steps import run_step
@@ -78,10 +78,10 @@ def evaluate(
     inputs, dataset = _checked(core, data, options, ema=ema)
     evaluation = Evaluation(core, metrics_of(metrics), *names, ema=ema)
     batches = Batches(inputs, dataset, {"remainder": "keep", **options}, shuffle=False)
-    values: dict[str, Value] = {}
-    for found in evaluation.run(batches.epoch(0), 0):
-        values = values if found is None else found
-    return values
+    run = EvaluationRun(evaluation, 0)
+    for batch in batches.epoch(0):
+        run.add(*batch)
+    return run.values()
 
 
 def _checked(core: SessionCore, data: Any, options: Mapping[str, Any], *, ema: bool) -> tuple[ModelInputs, Dataset]:

@@ -13,13 +13,14 @@ import numpy as np
 
 from trainweb.backend.base import StagedBatches
 from trainweb.ir.shapes import TensorType
-from trainweb.schedules import Function, Schedule
+from trainweb.schedules import Function
 from trainweb.training.arrays import from_numpy
 from trainweb.training.core import checked_rate
 from trainweb.training.ort.options import VERBOSE
 
 if TYPE_CHECKING:
     from trainweb.backend.plan import LoadedPlan
+    from trainweb.fit.plan import FitPlan
     from trainweb.fit.steps import FitSteps
     from trainweb.training.core import SessionCore
 
@@ -30,41 +31,25 @@ MOST_BYTES, MOST_BATCHES = 1 << 20, 256
 
 
 class RowBatches:
-    """Runs batches of some columns.
+    """Runs batches of arrays.
 
     Parameters
     ----------
-    core
-        Of the session.
-    steps
+    plan, steps
         Of the fit.
     columns
         Arrays whose first axis counts rows.
     left
         The numbers of the rows of each batch.
-    limits
-        Of the magnitude of each gradient, and of their joint norm.
-    loss, count
-        Outputs of the train model: the loss, and its divisor.
-    schedule
-        Gives the learning rates.
     """
 
     def __init__(
-        self,
-        core: SessionCore,
-        steps: FitSteps,
-        columns: Mapping[str, np.ndarray],
-        left: list[np.ndarray],
-        limits: tuple[float | None, float | None],
-        loss: str,
-        count: str | None,
-        schedule: Schedule | None,
+        self, plan: FitPlan, steps: FitSteps, columns: Mapping[str, np.ndarray], left: list[np.ndarray]
     ) -> None:
-        self._core, self._steps, self._columns, self.left = core, steps, columns, left
-        self._clips = limits != (None, None)
-        self._limits = struct.pack("<2f", *(math.inf if limit is None else limit for limit in limits))
-        self._loss, self._count, self._schedule = loss, count, schedule
+        self._core, self._steps, self._columns, self.left = plan.core, steps, columns, left
+        self._clips = plan.limits != (None, None)
+        self._limits = struct.pack("<2f", *(math.inf if limit is None else limit for limit in plan.limits))
+        self._loss, self._count, self._schedule = plan.loss, plan.count.output, plan.schedule
         self._most = 1
 
     @staticmethod

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from inspect import GEN_RUNNING, getgeneratorstate, iscoroutinefunction
+from inspect import GEN_RUNNING, getgeneratorstate
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakSet
@@ -14,23 +14,19 @@ from weakref import WeakSet
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import check_settings, flag, warn
-from trainweb.data.dataset import Batch, Dataset, epoch_batches
-from trainweb.data.for_model import ModelInputs
-from trainweb.data.random import permutation
+from trainweb.data.dataset import Batch, Dataset
 from trainweb.errors import FeedError, NumericsError, TrainwebError
 from trainweb.fit.bar import Bar, make_bar
-from trainweb.fit.evaluation import Evaluation, metrics_of
+from trainweb.fit.evaluation import EvaluationRun
 from trainweb.fit.fetch import BatchThread, Fetch, NumberedBatch
-from trainweb.fit.options import FIT, OTHERS, EarlyStopping, FitOptions, checked_options, make_early_stopping
+from trainweb.fit.options import FitOptions
 from trainweb.fit.places import located
-from trainweb.fit.rates import schedule_of
+from trainweb.fit.plan import Batches, FitPlan, checked_plan
 from trainweb.fit.resume import FitCheckpoint
 from trainweb.fit.rows import RowBatches
-from trainweb.fit.split import split_data
 from trainweb.fit.steps import FitSteps
 from trainweb.training.arrays import parameter_bytes, to_numpy
-from trainweb.training.history import Epoch, Event, History, Progress
+from trainweb.training.history import Epoch, Event, History, Progress, Run
 from trainweb.training.step_kind import TRAIN
 from trainweb.training.steps import run_step
 
@@ -40,103 +36,8 @@ if TYPE_CHECKING:
     from trainweb.training.core import SessionCore
     from trainweb.training.session_methods import SessionMethods
 
-Callback = Callable[[Event, "Run"], object]
 FRAME_S = 1 / 60
 """How long `fit_async` computes before it lets others run, and the least time between two events of progress."""
-
-
-class Run:
-    """A running fit, which callbacks get.
-
-    Attributes
-    ----------
-    history : History
-        What was done so far.
-    """
-
-    def __init__(self) -> None:
-        self.history = History()
-        self.is_stopping = False
-
-    def stop(self) -> None:
-        """End after the steps that run now, without waiting for async rows; the history is that of what was done."""
-        self.is_stopping = True
-
-
-class Batches:
-    """The batches of a dataset, epoch by epoch."""
-
-    def __init__(
-        self,
-        inputs: ModelInputs,
-        data: Dataset,
-        options: Mapping[str, Any],
-        *,
-        shuffle: bool,
-        ignores_size: bool = False,
-        trains: bool = False,
-    ) -> None:
-        self.data, self.options, self.shuffle = data, options, shuffle
-        size, self.remainder, batched = options["batch_size"], options["remainder"], options["batched"]
-        drops = inputs.rows is not None and self.remainder == "keep" and trains
-        if data.columns is None:
-            self.data = inputs.batches(data, size, self.remainder, batched, ignores_size=ignores_size, drops=drops)
-            return
-        if batched:
-            raise messages.BATCHED_ARRAYS()
-        self.size = inputs.size(size)
-        if drops:
-            self.remainder = "drop"
-            if count := len(data) % self.size:
-                warn(str(messages.DROPPED_ROWS(count=count, rows=self.size)))
-
-    @property
-    def steps(self) -> int | None:
-        """The number of steps in an epoch; None for a stream."""
-        return None if self.data.columns is None else len(self._rows(np.arange(len(self.data))))
-
-    def _rows(self, order: np.ndarray) -> list[np.ndarray]:
-        return epoch_batches(len(order), self.size, self.remainder, order)
-
-    def rows(self, number: int) -> list[np.ndarray]:
-        """The numbers of the rows of each batch of an epoch; the data has columns."""
-        size = len(self.data)
-        return self._rows(permutation(size, self.options["seed"], number) if self.shuffle else np.arange(size))
-
-    def epoch(self, number: int, start: int = 0, source: str = "data") -> Generator[NumberedBatch, None, None]:
-        """Batches with the numbers of their rows, without the first batches."""
-        columns = self.data.columns
-        if columns is None:
-            count = done = 0
-            for batch in self.data:
-                rows = range(done, done + rows_of(batch, count))
-                count, done = count + 1, rows.stop
-                if count > start:
-                    yield batch, rows
-            if not count:
-                raise messages.ENDED_DATASET(source=source, epoch=number + 1)
-            return
-        for indices in self.rows(number)[start:]:
-            yield self.at(indices), indices.tolist()
-
-    def at(self, indices: np.ndarray) -> Batch:
-        """The batch of some rows."""
-        assert self.data.columns is not None
-        return {name: array[indices] for name, array in self.data.columns.items()}
-
-
-def rows_of(batch: Any, number: int) -> int:
-    """Rows of the batch of this number: what the first axes count.
-
-    Raises
-    ------
-    FeedError
-        It is no batch.
-    """
-    if not isinstance(batch, Mapping) or not batch:
-        raise messages.NOT_A_BATCH(position=number, given=type(batch).__name__)
-    first = np.asarray(next(iter(batch.values())))
-    return first.shape[0] if first.ndim else 1
 
 
 RUNNING: WeakSet[SessionCore] = WeakSet()
@@ -205,10 +106,10 @@ def fit(core: SessionCore, data: Any, options: Mapping[str, Any]) -> History:
 def start(core: SessionCore, data: Any, options: Mapping[str, Any]) -> tuple[Run, Generator[Fetch | None, None, None]]:
     """Check a fit; return it and its events."""
     run = Run()
-    plan = FitPlan(core, data, dict(options), run)
+    plan = checked_plan(core, data, options)
     if core in RUNNING:
         raise messages.FIT_RUNNING()
-    return run, plan.events()
+    return run, events(plan, run)
 
 
 def alone(engine: Engine, events: Iterator[Fetch | None]) -> Iterator[Fetch | None]:
@@ -222,148 +123,60 @@ def alone(engine: Engine, events: Iterator[Fetch | None]) -> Iterator[Fetch | No
         yield event
 
 
-class FitPlan:
-    """A fit after the checks of its options."""
+def events(plan: FitPlan, run: Run) -> Generator[Fetch | None, None, None]:
+    """Run a fit; yields after each step, and a batch of a stream that is to be made before it goes on."""
+    RUNNING.add(plan.core)
+    with ExitStack() as stack:
+        stack.callback(RUNNING.discard, plan.core)
+        fit = _Fit(plan, run)
+        stack.callback(fit.end)
+        if plan.checkpoint is not None:
+            stack.enter_context(plan.checkpoint.locked())
+            fit.resume(plan.checkpoint)
+        bar = (
+            make_bar((plan.epochs - fit.kernel.at.epoch) * plan.steps if plan.steps else None)
+            if plan.progress
+            else None
+        )
+        if bar is not None:
+            stack.callback(bar.close)
+        for number in range(fit.kernel.at.epoch, plan.epochs):
+            if plan.early and plan.early.is_over:
+                break
+            yield from fit.epoch(number, bar)
+            if run.is_stopping:
+                run.history.ended = "stopped" if run.history.ended == "done" else run.history.ended
+                break
+        if plan.early and plan.early.is_over:
+            run.history.ended = "early"
+        fit.restore()
 
-    def __init__(self, core: SessionCore, data: Any, given: dict[str, Any], run: Run) -> None:
-        self.core, self.run = core, run
+
+class _Fit:
+    """A fit that runs."""
+
+    def __init__(self, plan: FitPlan, run: Run) -> None:
+        self.plan, self.run, self.core = plan, run, plan.core
+        self.kernel = FitSteps(plan.core.host, plan.accumulate, plan.on_nan, plan.proximal, is_sum=plan.count.is_sum)
         self.opened: dict[str, Generator[NumberedBatch, None, None]] = {}
         """The batches of the epoch so far."""
-        core.get_learning_rate()  # which needs an optimizer model
-        others = {name: given.pop(name) for name in OTHERS if name in given}
-        check_names(given)
-        options = checked_options(given)
-        self.inputs = ModelInputs(core.inputs["train"])
-        train, validation = split_data(
-            self.inputs,
-            data,
-            others.get("validation_data"),
-            options["validation_split"],
-            stratify=options["stratify"],
-        )
-        if train.is_batched and given.get("batch_size") is not None:
-            raise messages.BATCH_OF_BATCHES(name="batch_size")
-        if train.columns is None and options["shuffle"]:
-            raise messages.SHUFFLED_STREAM()
-        self.epochs, self.accumulate = options["epochs"], options["accumulate"]
-        self.limits = options["clip_grad_value"], options["clip_grad_norm"]
-        self.ema: bool = options["ema"]
-        if self.ema and not core.layout.has_averages:
-            raise messages.NO_AVERAGES()
-        shuffle = options["shuffle"] is not False and train.columns is not None
-        self.batches = Batches(self.inputs, train, options, shuffle=shuffle, trains=True)
-        self.steps = self.batches.steps
-        self.loss = core.outputs["train"][0]
-        self.count = core.models.counts["train"]
-        better = self._evaluations(train, validation, options, others)
-        self.on_nan: str | None = options["on_nan"]
-        steps = None if self.steps is None else self.epochs * -(-self.steps // self.accumulate)
-        self.schedule = schedule_of(others.get("schedule"), options["learning_rate"], steps)
-        early = others.get("early_stopping")
-        self.early: EarlyStopping | None = None if early is None else make_early_stopping(early, better)
-        self.callbacks = as_callbacks(others.get("callbacks"))
-        self.progress = flag("progress", others.get("progress", True))
-        self.proximal: float = options["proximal"]
-        if self.proximal and others.get("checkpoint") is not None:
-            raise messages.PROXIMAL_CHECKPOINT()
+        self.rows: RowBatches | None = None
+        """The rows that are left of it, where several batches run at once."""
         self.best: np.ndarray | None = None
-        given_checkpoint = others.get("checkpoint")
-        self.checkpoint: FitCheckpoint | None = None
-        if given_checkpoint is not None:
-            kept = self._kept_options(options, train, validation, shuffle=shuffle)
-            self.checkpoint = FitCheckpoint(core, given_checkpoint, kept)
+        """The parameters of the best epoch."""
 
-    def _evaluations(
-        self, train: Dataset, validation: Dataset | None, options: Mapping[str, Any], others: Mapping[str, Any]
-    ) -> dict[str, str | None]:
-        """Prepare what each epoch evaluates; the values that early stopping may go by, and which are better."""
-        metrics = metrics_of(others.get("metrics") or [])
-        evaluates_training: bool = options["train_metrics"]
-        if metrics and validation is None and not evaluates_training:
-            raise messages.METRICS_WITHOUT_DATA()
-        self.validation: Batches | None = None
-        self.trained: Batches | None = None
-        """The training data, where it is evaluated."""
-        self.evaluation: Evaluation | None = None
-        better: dict[str, str | None] = {"loss": "min"}
-        if validation is not None or evaluates_training:
-            names = others.get("predictions"), others.get("targets")
-            self.evaluation = Evaluation(self.core, metrics, *names, ema=self.ema)
-        if validation is not None and self.evaluation is not None:
-            self.validation = self._validation(validation, options)
-            better = self.evaluation.better
-        if evaluates_training:
-            if train.columns is None:
-                raise messages.TRAIN_METRICS_STREAM()
-            self.trained = self._validation(train, options)
-        return better
-
-    def _validation(self, data: Dataset, options: Mapping[str, Any]) -> Batches:
-        if data.is_padded:
-            raise messages.PADDED_VALIDATION()
-        kept = {**options, "remainder": "keep", "batched": None}
-        return Batches(self.inputs, data, kept, shuffle=False, ignores_size=True)
-
-    def _kept_options(
-        self, options: Mapping[str, Any], train: Dataset, validation: Dataset | None, *, shuffle: bool
-    ) -> dict[str, Any]:
-        """Return the options that determine the batches and their order, by their names in the page."""
-        # The items of a stream may be batches of any size.
-        is_open = train.columns is None and options["batch_size"] is None and options["batched"] is not False
-        has_size = not train.is_batched and not is_open
-        return {
-            "batchSize": self.inputs.size(options["batch_size"]) if has_size else None,
-            "remainder": options["remainder"] if has_size else None,
-            "seed": options["seed"] if shuffle else None,
-            "accumulate": options["accumulate"],
-            "clipGradNorm": options["clip_grad_norm"],
-            "clipGradValue": options["clip_grad_value"],
-            "ema": options["ema"] or None,
-            "stratify": options["stratify"] or None,
-            "rows": None if train.columns is None else len(train),
-            "validationRows": None if validation is None or validation.columns is None else len(validation),
-        }
-
-    def events(self) -> Generator[Fetch | None, None, None]:
-        """Run; yields after each step, and a batch of a stream that is to be made before it goes on."""
-        RUNNING.add(self.core)
-        with ExitStack() as stack:
-            stack.callback(self._end)
-            host, is_sum = self.core.host, self.count.is_sum
-            self.kernel = FitSteps(host, self.accumulate, self.on_nan, self.proximal, is_sum=is_sum)
-            stack.callback(self.kernel.end)
-            if self.checkpoint is not None:
-                stack.enter_context(self.checkpoint.locked())
-                self._resume(self.checkpoint)
-            bar = (
-                make_bar((self.epochs - self.kernel.at.epoch) * self.steps if self.steps else None)
-                if self.progress
-                else None
-            )
-            if bar is not None:
-                stack.callback(bar.close)
-            for number in range(self.kernel.at.epoch, self.epochs):
-                if self.early and self.early.is_over:
-                    break
-                yield from self._epoch(number, bar)
-                if self.run.is_stopping:
-                    history = self.run.history
-                    history.ended = "stopped" if history.ended == "done" else history.ended
-                    break
-            if self.early and self.early.is_over:
-                self.run.history.ended = "early"
-            self._restore()
-
-    def _end(self) -> None:
-        RUNNING.discard(self.core)
+    def end(self) -> None:
+        """Let go of the session and of the data."""
+        self.kernel.end()
         for batches in self.opened.values():
             # Data that a thread still waits for is left alone.
             if getgeneratorstate(batches) != GEN_RUNNING:
                 batches.close()
 
-    def _resume(self, checkpoint: FitCheckpoint) -> None:
+    def resume(self, checkpoint: FitCheckpoint) -> None:
+        """Go on from a checkpoint, if there is one."""
         history = self.run.history
-        found = checkpoint.resume(history, "loss" if self.early is None else self.early.metric)
+        found = checkpoint.resume(history, "loss" if self.plan.early is None else self.plan.early.metric)
         if found is None:
             return
         at, self.best = found
@@ -371,14 +184,14 @@ class FitPlan:
         self.kernel.call("resume", at.epoch, at.step, kept, at.optimizer_steps, at.loss_sum, at.rows)
         for epoch in history.epochs:
             self._learn_of(epoch)
-        self.batches.data.skip_rounds(at.epoch)
-        if self.validation is not None:
-            self.validation.data.skip_rounds(len(history.epochs))
+        self.plan.batches.data.skip_rounds(at.epoch)
+        if self.plan.validation is not None:
+            self.plan.validation.data.skip_rounds(len(history.epochs))
 
     def _save(self) -> None:
-        if self.checkpoint is not None:
+        if self.plan.checkpoint is not None:
             self.kernel.call("keep")
-            self.checkpoint.save(self.kernel.at, self.run.history, self.best)
+            self.plan.checkpoint.save(self.kernel.at, self.run.history, self.best)
 
     def _next(self, source: Dataset, batches: Iterator[NumberedBatch]) -> Generator[Fetch, None, NumberedBatch | None]:
         """The next batch; None where there are no more, or the fit has ended while it waited for one."""
@@ -390,7 +203,8 @@ class FitPlan:
         self.core.host.check()  # it may have been released meanwhile
         return batch
 
-    def _epoch(self, number: int, bar: Bar | None) -> Generator[Fetch | None, None, None]:
+    def epoch(self, number: int, bar: Bar | None) -> Generator[Fetch | None, None, None]:
+        """Train on all rows once, and evaluate."""
         start = perf_counter()
         kernel = self.kernel
         kernel.call("epoch", number)
@@ -401,8 +215,8 @@ class FitPlan:
             if not self.run.is_stopping:
                 raise messages.ALL_SKIPPED(epoch=number + 1)
             return
-        values = yield from self._evaluate(number, self.validation, "validation data")
-        training = yield from self._evaluate(number, self.trained, "the data")
+        values = yield from self._evaluate(number, self.plan.validation, "validation data")
+        training = yield from self._evaluate(number, self.plan.trained, "the data")
         rate = self.core.get_learning_rate()
         epoch = Epoch(number + 1, kept, kernel.at.loss, rate, perf_counter() - start, values, training)
         self.run.history.epochs.append(epoch)
@@ -416,23 +230,18 @@ class FitPlan:
         self, number: int, data: Batches | None, source: str
     ) -> Generator[Fetch | None, None, dict[str, Value] | None]:
         """The values of data; None where there is none, or the fit ends before."""
-        if self.evaluation is None or data is None or self.run.is_stopping:
+        if self.plan.evaluation is None or data is None or self.run.is_stopping:
             return None
         batches = self.opened[source] = data.epoch(number, source=source)
-        taken = list[NumberedBatch | None]()
-        evaluated = self.evaluation.run(iter(taken.pop, None), number, source)
-        while True:
-            taken.append((yield from self._next(data.data, batches)))
-            if taken[0] is None and self.run.is_stopping:
-                return None
-            values = next(evaluated)
-            if values is not None:
-                return values
+        totals = EvaluationRun(self.plan.evaluation, number, source)
+        while (batch := (yield from self._next(data.data, batches))) is not None:
+            totals.add(*batch)
             yield None
+        return None if self.run.is_stopping else totals.values()
 
     def _train_epoch(self, bar: Bar | None) -> Generator[Fetch | None, None, None]:
         history, kernel = self.run.history, self.kernel
-        every = self.checkpoint.every if self.checkpoint is not None else None
+        every = self.plan.checkpoint.every if self.plan.checkpoint is not None else None
         shown = perf_counter()
         self._open_training(together=RowBatches.serves(self.core))
         while (losses := (yield from self._train_next(every))) is not None:
@@ -449,7 +258,7 @@ class FitPlan:
                 bar.update(loss=at.loss)
             if now - shown > FRAME_S and at.rows:
                 shown = now
-                self._tell(Progress(at.epoch + 1, at.step, self.steps, at.loss))
+                self._tell(Progress(at.epoch + 1, at.step, self.plan.steps, at.loss))
             yield None
             if self.run.is_stopping:
                 break
@@ -460,31 +269,30 @@ class FitPlan:
 
     def _open_training(self, *, together: bool) -> None:
         """Go to the next batch of the epoch; with `together` several batches of arrays run at once."""
-        at, columns = self.kernel.at, self.batches.data.columns
-        self.rows: RowBatches | None = None
+        at, columns = self.kernel.at, self.plan.batches.data.columns
+        self.rows = None
         if together and columns is not None:
-            left = self.batches.rows(at.epoch)[at.step :]
-            core, count = self.core, self.count.output
-            self.rows = RowBatches(core, self.kernel, columns, left, self.limits, self.loss, count, self.schedule)
+            left = self.plan.batches.rows(at.epoch)[at.step :]
+            self.rows = RowBatches(self.plan, self.kernel, columns, left)
         else:
-            self.opened["training"] = self.batches.epoch(at.epoch, at.step)
+            self.opened["training"] = self.plan.batches.epoch(at.epoch, at.step)
 
     def _train_next(self, every: int | None) -> Generator[Fetch, None, list[float | None] | None]:
         """Train on the next batches; their losses, None for one that was undone. Without batches: None."""
         if self.rows is not None:
             try:
-                found = self.rows.run(self.accumulate, every)
+                found = self.rows.run(self.plan.accumulate, every)
             except FeedError as refused:
                 found = [], refused
             if found is not None:
                 losses, error = found
                 if error is not None:
                     rows = self.rows.left.pop(0)
-                    self._fail(error, self.batches.at(rows), rows.tolist())
+                    self._fail(error, self.plan.batches.at(rows), rows.tolist())
                     return [*losses, None]
                 return [*losses] or None
             self._open_training(together=False)
-        batch = yield from self._next(self.batches.data, self.opened["training"])
+        batch = yield from self._next(self.plan.batches.data, self.opened["training"])
         return None if batch is None else [self._step(*batch)]
 
     def _step(self, feeds: Batch, rows: Sequence[int]) -> float | None:
@@ -498,8 +306,8 @@ class FitPlan:
         kernel = self.kernel
         kernel.call("batch")
         try:
-            if not kernel.at.waiting and self.schedule is not None:
-                self.core.set_learning_rate(self.schedule.rate(self.run.history.optimizer_steps))
+            if not kernel.at.waiting and self.plan.schedule is not None:
+                self.core.set_learning_rate(self.plan.schedule.rate(self.run.history.optimizer_steps))
             loss, is_due = self._train(feeds, len(rows))
             if is_due:
                 self._update()
@@ -533,62 +341,46 @@ class FitPlan:
 
     def _train(self, feeds: Batch, rows: int) -> tuple[float, bool]:
         """The loss, and whether the optimizer step is due."""
-        results = run_step(self.core, TRAIN, feeds, [self.loss, *filter(None, [self.count.output])])
-        result = results[self.loss]
+        results = run_step(self.core, TRAIN, feeds, [self.plan.loss, *filter(None, [self.plan.count.output])])
+        result = results[self.plan.loss]
         if result.size != 1:
             self.core.host.fit("trained", math.nan, 0.0)  # the gradients are others now
-            raise messages.SCALAR_LOSS(name=self.loss, shape=list(result.shape))
+            raise messages.SCALAR_LOSS(name=self.plan.loss, shape=list(result.shape))
         loss = float(result.reshape(()))
-        return loss, self.kernel.call("trained", loss, self.count.weight(rows, results))
+        return loss, self.kernel.call("trained", loss, self.plan.count.weight(rows, results))
 
     def _update(self) -> None:
-        if self.limits != (None, None):
-            self.core.clip_gradients(*self.limits)
+        if self.plan.limits != (None, None):
+            self.core.clip_gradients(*self.plan.limits)
         self.core.optimizer_step()
         self.kernel.call("updated")
 
     def _observe(self, epoch: Epoch) -> None:
         """Tell schedule and early stopping how the epoch was."""
-        if self._learn_of(epoch) and self.early is not None and self.early.restore_best:
-            self.best = to_numpy(self.core.get_contiguous_parameters(False, self.ema))
+        if self._learn_of(epoch) and self.plan.early is not None and self.plan.early.restore_best:
+            self.best = to_numpy(self.core.get_contiguous_parameters(False, self.plan.ema))
 
     def _learn_of(self, epoch: Epoch) -> bool:
         """Return True if the epoch is the best so far, by early stopping."""
         values: dict[str, Any] = {"loss": epoch.loss} if epoch.validation is None else epoch.validation
-        if self.schedule is not None:
-            self.schedule.observe(values["loss"])
-        if self.early is None or not self.early.observe(values[self.early.metric]):
+        if self.plan.schedule is not None:
+            self.plan.schedule.observe(values["loss"])
+        if self.plan.early is None or not self.plan.early.observe(values[self.plan.early.metric]):
             return False
         self.run.history.best_epoch = epoch.epoch
         return True
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Give the session the parameters of the best epoch."""
         if self.best is not None:
             self.core.load_parameters_buffer(parameter_bytes(self.best), False)
 
     def _tell(self, event: Event) -> None:
         # Another thread may release the session while a callback waits for somebody.
         lock = self.core.engine.lock
-        for callback in self.callbacks:
+        for callback in self.plan.callbacks:
             lock.release()
             try:
                 callback(event, self.run)
             finally:
                 lock.acquire()
-
-
-def check_names(given: Mapping[str, Any]) -> None:
-    """Raise for an option that fit does not have."""
-    check_settings("fit", given, [*FIT, *OTHERS])
-
-
-def as_callbacks(given: Any) -> Sequence[Callback]:
-    """Functions."""
-    if given is None:
-        return []
-    found = list(given) if isinstance(given, Iterable) and not callable(given) else [given]
-    for callback in found:
-        if not callable(callback) or iscoroutinefunction(callback):
-            expected = "a function of an event and the run that is not async, or a list of them"
-            raise messages.BAD_SETTING(name="callbacks", value=callback, expected=expected)
-    return found

@@ -188,3 +188,21 @@ def svg(curves: dict[str, np.ndarray]) -> str:
         for y, value in ((MARGIN, high), (HEIGHT - MARGIN, low))
     )
     return f'<svg width="{WIDTH}" height="{HEIGHT}" role="img">{"".join(lines)}{scale}</svg>'
+
+
+class Run:
+    """A running fit, which callbacks get.
+
+    Attributes
+    ----------
+    history : History
+        What was done so far.
+    """
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.is_stopping = False
+
+    def stop(self) -> None:
+        """End after the steps that run now, without waiting for async rows; the history is that of what was done."""
+        self.is_stopping = True

@@ -1,0 +1,266 @@
+"""A fit after the checks of its options: what it trains on, and what each epoch evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainweb import messages
+from trainweb.arguments import check_settings, flag, warn
+from trainweb.data.dataset import Batch, Dataset, epoch_batches
+from trainweb.data.for_model import ModelInputs
+from trainweb.data.random import permutation
+from trainweb.fit.evaluation import Evaluation, metrics_of
+from trainweb.fit.fetch import NumberedBatch
+from trainweb.fit.options import FIT, OTHERS, EarlyStopping, checked_options, make_early_stopping
+from trainweb.fit.rates import schedule_of
+from trainweb.fit.resume import FitCheckpoint
+from trainweb.fit.split import split_data
+from trainweb.training.history import Event, Run
+
+if TYPE_CHECKING:
+    from trainweb.loss_counts import LossCount
+    from trainweb.schedules import Schedule
+    from trainweb.training.core import SessionCore
+
+Callback = Callable[[Event, Run], object]
+
+
+class Batches:
+    """The batches of a dataset, epoch by epoch."""
+
+    def __init__(
+        self,
+        inputs: ModelInputs,
+        data: Dataset,
+        options: Mapping[str, Any],
+        *,
+        shuffle: bool,
+        ignores_size: bool = False,
+        trains: bool = False,
+    ) -> None:
+        self.data, self.options, self.shuffle = data, options, shuffle
+        size, self.remainder, batched = options["batch_size"], options["remainder"], options["batched"]
+        drops = inputs.rows is not None and self.remainder == "keep" and trains
+        if data.columns is None:
+            self.data = inputs.batches(data, size, self.remainder, batched, ignores_size=ignores_size, drops=drops)
+            return
+        if batched:
+            raise messages.BATCHED_ARRAYS()
+        self.size = inputs.size(size)
+        if drops:
+            self.remainder = "drop"
+            if count := len(data) % self.size:
+                warn(str(messages.DROPPED_ROWS(count=count, rows=self.size)))
+
+    @property
+    def steps(self) -> int | None:
+        """The number of steps in an epoch; None for a stream."""
+        return None if self.data.columns is None else len(self._rows(np.arange(len(self.data))))
+
+    def _rows(self, order: np.ndarray) -> list[np.ndarray]:
+        return epoch_batches(len(order), self.size, self.remainder, order)
+
+    def rows(self, number: int) -> list[np.ndarray]:
+        """The numbers of the rows of each batch of an epoch; the data has columns."""
+        size = len(self.data)
+        return self._rows(permutation(size, self.options["seed"], number) if self.shuffle else np.arange(size))
+
+    def epoch(self, number: int, start: int = 0, source: str = "data") -> Generator[NumberedBatch, None, None]:
+        """Batches with the numbers of their rows, without the first batches."""
+        columns = self.data.columns
+        if columns is None:
+            count = done = 0
+            for batch in self.data:
+                rows = range(done, done + rows_of(batch, count))
+                count, done = count + 1, rows.stop
+                if count > start:
+                    yield batch, rows
+            if not count:
+                raise messages.ENDED_DATASET(source=source, epoch=number + 1)
+            return
+        for indices in self.rows(number)[start:]:
+            yield self.at(indices), indices.tolist()
+
+    def at(self, indices: np.ndarray) -> Batch:
+        """The batch of some rows."""
+        assert self.data.columns is not None
+        return {name: array[indices] for name, array in self.data.columns.items()}
+
+
+def rows_of(batch: Any, number: int) -> int:
+    """Rows of the batch of this number: what the first axes count.
+
+    Raises
+    ------
+    FeedError
+        It is no batch.
+    """
+    if not isinstance(batch, Mapping) or not batch:
+        raise messages.NOT_A_BATCH(position=number, given=type(batch).__name__)
+    first = np.asarray(next(iter(batch.values())))
+    return first.shape[0] if first.ndim else 1
+
+
+@dataclass(frozen=True, slots=True)
+class FitPlan:
+    """A fit after the checks of its options.
+
+    Attributes
+    ----------
+    core
+        Of the session.
+    batches : Batches
+        What it trains on.
+    steps : int, optional
+        Batches of an epoch; None for a stream.
+    loss, count
+        The output of the training model that is the loss, and what it is divided by.
+    limits
+        Of the magnitude of each gradient, and of their joint norm.
+    evaluation, validation, trained
+        What each epoch evaluates, the validation data, and the training data where it is evaluated.
+    """
+
+    core: SessionCore
+    batches: Batches
+    steps: int | None
+    loss: str
+    count: LossCount
+    epochs: int
+    accumulate: int
+    limits: tuple[float | None, float | None]
+    ema: bool
+    on_nan: str | None
+    proximal: float
+    evaluation: Evaluation | None
+    validation: Batches | None
+    trained: Batches | None
+    schedule: Schedule | None
+    early: EarlyStopping | None
+    callbacks: Sequence[Callback]
+    progress: bool
+    checkpoint: FitCheckpoint | None
+
+
+def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitPlan:
+    """Check the options of a fit.
+
+    Raises
+    ------
+    ModelError, FeedError, SessionError
+        As `TrainingSession.fit`.
+    """
+    core.get_learning_rate()  # which needs an optimizer model
+    check_settings("fit", [name for name in given if name not in OTHERS], [*FIT, *OTHERS])
+    options = checked_options({name: value for name, value in given.items() if name not in OTHERS})
+    inputs = ModelInputs(core.inputs["train"])
+    share, stratify = options["validation_split"], options["stratify"]
+    train, validation = split_data(inputs, data, given.get("validation_data"), share, stratify=stratify)
+    if train.is_batched and given.get("batch_size") is not None:
+        raise messages.BATCH_OF_BATCHES(name="batch_size")
+    if train.columns is None and options["shuffle"]:
+        raise messages.SHUFFLED_STREAM()
+    if options["ema"] and not core.layout.has_averages:
+        raise messages.NO_AVERAGES()
+    shuffle = options["shuffle"] is not False and train.columns is not None
+    batches = Batches(inputs, train, options, shuffle=shuffle, trains=True)
+    evaluation, evaluated, trained = _evaluations(core, inputs, train, validation, options, given)
+    better: Mapping[str, str | None] = {"loss": "min"} if evaluation is None or evaluated is None else evaluation.better
+    steps, epochs, accumulate = batches.steps, options["epochs"], options["accumulate"]
+    updates = None if steps is None else epochs * -(-steps // accumulate)
+    schedule = schedule_of(given.get("schedule"), options["learning_rate"], updates)
+    early, checkpoint = given.get("early_stopping"), given.get("checkpoint")
+    early = None if early is None else make_early_stopping(early, better)
+    callbacks, progress = as_callbacks(given.get("callbacks")), flag("progress", given.get("progress", True))
+    if options["proximal"] and checkpoint is not None:
+        raise messages.PROXIMAL_CHECKPOINT()
+    if checkpoint is not None:
+        kept = kept_options(inputs, options, train, validation, shuffle=shuffle)
+        checkpoint = FitCheckpoint(core, checkpoint, kept)
+    return FitPlan(
+        core=core,
+        batches=batches,
+        steps=steps,
+        loss=core.outputs["train"][0],
+        count=core.models.counts["train"],
+        epochs=epochs,
+        accumulate=accumulate,
+        limits=(options["clip_grad_value"], options["clip_grad_norm"]),
+        ema=options["ema"],
+        on_nan=options["on_nan"],
+        proximal=options["proximal"],
+        evaluation=evaluation,
+        validation=evaluated,
+        trained=trained,
+        schedule=schedule,
+        early=early,
+        callbacks=callbacks,
+        progress=progress,
+        checkpoint=checkpoint,
+    )
+
+
+def _evaluations(
+    core: SessionCore,
+    inputs: ModelInputs,
+    train: Dataset,
+    validation: Dataset | None,
+    options: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> tuple[Evaluation | None, Batches | None, Batches | None]:
+    """Return what each epoch evaluates, the batches of the validation data, and those of the training data."""
+    metrics, evaluates_training = metrics_of(given.get("metrics") or []), options["train_metrics"]
+    if validation is None and not evaluates_training:
+        if metrics:
+            raise messages.METRICS_WITHOUT_DATA()
+        return None, None, None
+    evaluation = Evaluation(core, metrics, given.get("predictions"), given.get("targets"), ema=options["ema"])
+    if evaluates_training and train.columns is None:
+        raise messages.TRAIN_METRICS_STREAM()
+
+    def whole(data: Dataset) -> Batches:
+        if data.is_padded:
+            raise messages.PADDED_VALIDATION()
+        kept = {**options, "remainder": "keep", "batched": None}
+        return Batches(inputs, data, kept, shuffle=False, ignores_size=True)
+
+    evaluated = None if validation is None else whole(validation)
+    return evaluation, evaluated, whole(train) if evaluates_training else None
+
+
+def kept_options(
+    inputs: ModelInputs, options: Mapping[str, Any], train: Dataset, validation: Dataset | None, *, shuffle: bool
+) -> dict[str, Any]:
+    """Return the options that determine the batches and their order, by their names in the page."""
+    # The items of a stream may be batches of any size.
+    is_open = train.columns is None and options["batch_size"] is None and options["batched"] is not False
+    has_size = not train.is_batched and not is_open
+    return {
+        "batchSize": inputs.size(options["batch_size"]) if has_size else None,
+        "remainder": options["remainder"] if has_size else None,
+        "seed": options["seed"] if shuffle else None,
+        "accumulate": options["accumulate"],
+        "clipGradNorm": options["clip_grad_norm"],
+        "clipGradValue": options["clip_grad_value"],
+        "ema": options["ema"] or None,
+        "stratify": options["stratify"] or None,
+        "rows": None if train.columns is None else len(train),
+        "validationRows": None if validation is None or validation.columns is None else len(validation),
+    }
+
+
+def as_callbacks(given: Any) -> Sequence[Callback]:
+    """Functions."""
+    if given is None:
+        return []
+    found = list(given) if isinstance(given, Iterable) and not callable(given) else [given]
+    for callback in found:
+        if not callable(callback) or iscoroutinefunction(callback):
+            expected = "a function of an event and the run that is not async, or a list of them"
+            raise messages.BAD_SETTING(name="callbacks", value=callback, expected=expected)
+    return found

@@ -57,7 +57,7 @@ class SessionTasks:
     """The calls of `TrainingSession` that take a whole model or whole data."""
 
     adapted: Any = None
-    """The `LoraModel` or `PromptModel` of a session made with `lora` or `prompt_tuning`: it saves, loads and merges."""
+    """The `LoraModel` of a session made with `lora`: it saves, loads and merges."""
     tokenizer: Any = None
     """Default tokenizer of `generate`."""
     generation_config: Mapping[str, Any] = MappingProxyType({})
@@ -72,7 +72,6 @@ class SessionTasks:
         optimizer: OptimizerLike = "AdamW",
         learning_rate: float | None = None,
         lora: Mapping[str, Any] | None = None,
-        prompt_tuning: Mapping[str, Any] | None = None,
         options: SessionOptions | Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Self:
@@ -92,9 +91,6 @@ class SessionTasks:
         lora : dict, optional
             Freeze the model and train adapters: settings of `trainweb.lora.inject`, or ``adapter_config`` with the text
             of PEFT's file.
-        prompt_tuning : dict, optional
-            Freeze the model, a causal language model, and train vectors in front of its embeddings: settings of
-            `trainweb.lora.inject_prompt`, or ``adapter_config`` with the text of PEFT's file.
         options : dict or SessionOptions, optional
             As `TrainingSession` takes them.
         **settings
@@ -111,8 +107,7 @@ class SessionTasks:
         """
         from trainweb.training.creation import session_of_model
 
-        adapters = {"lora": lora, "prompt_tuning": prompt_tuning}
-        return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, adapters, options, settings))
+        return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, lora, options, settings))
 
     @classmethod
     def from_pretrained(
@@ -400,7 +395,7 @@ class SessionTasks:
         tokenizer : optional
             An object with `encode` and `decode`: of tokenizers or transformers.
         adapter : bool
-            False ignores adapters: LoRA, and trained prompts.
+            False ignores adapters.
 
         Yields
         ------

@@ -254,7 +254,7 @@ export class SessionMethods extends Opaque {
   }
 
   /**
-   * The trained adapters of a session made with `lora` or `promptTuning`, as PEFT's two files.
+   * The trained adapters of a session made with `lora`, as PEFT's two files.
    *
    * @throws SessionError: the session has no adapters
    */

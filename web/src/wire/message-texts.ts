@@ -154,7 +154,7 @@ export const MESSAGES = {
     NO_EVAL_MODEL_TO_EXPORT: "Eval model was not provided. Cannot export a model for inferencing.",
     NOT_BUILT: "The gradient graph is not built yet: call build().",
     NO_ARTIFACTS: "This session has no artifacts: only sessions from createFromModel have them.",
-    NO_ADAPTERS: "This session has no adapters: give 'lora' or 'promptTuning' in the config of createFromModel.",
+    NO_ADAPTERS: "This session has no adapters: give 'lora' in the config of createFromModel.",
     NOT_IN_BUNDLE: "The bundle was not compiled for {what}, and it contains no models to compile from. Make the bundle with `trainweb compile`, which includes the models, or create the session from its artifacts.",
     NOT_A_COUNT: "{name!r} must be an integer >= {least}, got {value!r}.",
     NOT_A_RATE: "{name!r} must be a float32 from 0 to 3.4e38, got {value!r}.",

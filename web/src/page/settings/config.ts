@@ -37,16 +37,6 @@ export interface LoraFields {
   readonly seed?: number;
 }
 
-/** Settings of trained prompts. */
-export interface PromptTuningFields {
-  /** Number of vectors. Default 20. */
-  readonly tokens?: number;
-  /** Token ids whose embeddings the vectors start as, repeated or cut to `tokens`; by default normal numbers. */
-  readonly init?: readonly number[] | null;
-  /** Seed of the random numbers. Default 0. */
-  readonly seed?: number;
-}
-
 /** @internal */
 export const CONFIG: Settings = {
   clipGradNorm: { kind: values.A_NUMBER_GREATER_THAN_0, isOptional: true, default: null },
@@ -71,13 +61,6 @@ export const LORA: Settings = {
   useRslora: { kind: values.TRUE_OR_FALSE, default: false },
   useDora: { kind: values.TRUE_OR_FALSE, default: false },
   modulesToSave: { kind: values.A_LIST_OF_NAMES_OR_REGULAR_EXPRESSIONS, isOptional: true, default: null },
-  seed: { kind: values.AN_INTEGER_AT_LEAST_0_AND_AT_MOST_9007199254740991, default: 0 },
-};
-
-/** @internal */
-export const PROMPT_TUNING: Settings = {
-  tokens: { kind: values.AN_INTEGER_AT_LEAST_1, default: 20 },
-  init: { kind: values.A_LIST_OF_TOKEN_IDS, isOptional: true, default: null },
   seed: { kind: values.AN_INTEGER_AT_LEAST_0_AND_AT_MOST_9007199254740991, default: 0 },
 };
 

@@ -15,7 +15,7 @@ export interface GenerateFields {
   readonly topP?: number | null;
   /** Seed of the random numbers, 0 by default. The same seed gives the same tokens in Python and in a page. */
   readonly seed?: number | null;
-  /** False ignores adapters: LoRA, and trained prompts. Default true. */
+  /** False ignores adapters. Default true. */
   readonly adapter?: boolean;
 }
 

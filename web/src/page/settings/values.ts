@@ -13,7 +13,6 @@ export const AN_INTEGER_AT_LEAST_1_AND_AT_MOST_2147483647: Kind = {"kind": "inte
 export const AN_INTEGER_AT_LEAST_MINUS_2147483648_AND_AT_MOST_2147483647: Kind = {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647};
 export const A_LIST_OF_NAMES_OR_REGULAR_EXPRESSIONS: Kind = {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false};
 export const A_LIST_OF_NAMES_OR_REGULAR_EXPRESSIONS_MAYBE_EMPTY: Kind = {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": true};
-export const A_LIST_OF_TOKEN_IDS: Kind = {"kind": "ids", "expected": "a list of token ids"};
 export const A_NUMBER_AT_LEAST_0: Kind = {"kind": "number", "expected": "a number at least 0", "least": 0};
 export const A_NUMBER_AT_LEAST_0_AND_AT_MOST_1: Kind = {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1};
 export const A_NUMBER_AT_LEAST_0_AND_LESS_THAN_0_POINT_5: Kind = {"kind": "number", "expected": "a number at least 0 and less than 0.5", "least": 0, "below": 0.5};

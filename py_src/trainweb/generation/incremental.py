@@ -17,10 +17,10 @@ from math import prod
 from trainweb import messages
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.errors import ModelError
-from trainweb.generation.axes import Axes, Labels, axes_of
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import ITEM_SIZE, TRAINWEB, Graph, Node, Tensor, Value, take_name
+from trainweb.ops.axes import Axes, Labels, axes_of
 from trainweb.ops.frame.composite import StaticTypes, expand_composites, has_composites
 from trainweb.ops.frame.infer import infer_outputs, initializer_type
 from trainweb.ops.frame.op import Op, bind

@@ -555,6 +555,37 @@ def test_masks_that_come_late_are_made_first(monkeypatch: pytest.MonkeyPatch) ->
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("how", ["drawn", "joined"])
+def test_late_masks_leave_state_and_parts_in_order(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mask of the second layer is drawn, so that it reads the random offset, or is written in two parts."""
+
+    def run() -> tuple[dict[str, np.ndarray], Plan]:
+        model = Model(COUNTS, LENGTH)
+        drop = model.constant(np.float32(0.3)), model.constant(np.array(True))
+        x = model.op("Gather", model.weights("embedding", CLASSES, WIDTH), "words")
+        x = model.layer(model.op("Dropout", x, *drop), "first")
+        if how == "drawn":
+            ones = model.constant(np.ones((LENGTH, LENGTH), np.float32))
+            mask = model.op("Add", "mask", model.op("Log", model.op("Dropout", ones, *drop)))
+            mask = model.op("Max", mask, model.constant(np.where(np.eye(LENGTH), 0, -np.inf).astype(np.float32)))
+        else:
+            halves = [f"half{k}" for k in range(2)]
+            model.graph.nodes.append(Node("Split", ["mask"], halves, {"axis": 2}, "", "halves"))
+            mask = model.op("Concat", *(model.op("Add", half, half) for half in halves), axis=2)
+        start = len(model.graph.nodes)
+        x = model.layer(x, "second")
+        for node in model.graph.nodes[start:]:
+            node.inputs[:] = [mask if each == "mask" else each for each in node.inputs]
+        graph, outputs = model.finish(x)
+        return compute(graph, model.feeds, outputs)
+
+    found, plan = run()
+    assert chosen_rows(plan) == (9 if how == "drawn" else 0)
+    monkeypatch.setattr(pipeline, "PASSES", pipelines.without("leave_out_padding"))
+    for name, value in run()[0].items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 def test_tokens_in_another_order_are_all_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> tuple[dict[str, np.ndarray], Plan]:
         model = Model(COUNTS, LENGTH)

@@ -12,13 +12,14 @@ Storages say whether only tokens of them are read, and how many attentions lie b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainweb.compiler.passes.sparse import Product
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.instructions import KEYS, Buf, Instruction
 from trainweb.ir.program import POSITION, Program
 from trainweb.model.graph import ITEM_SIZE
@@ -36,20 +37,17 @@ Loss = calls.CrossEntropy | calls.HeadLoss | calls.HeadLossQuantized
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """An attention: its mask, and the distances of its items in the mask and in the rows of the loss."""
+    """An attention, the mask that rules keys out, and the rows of the loss from one item of each batch to the next."""
 
+    at: calls.Attention
     mask: Buf | None
-    m: int
-    batch: tuple[int, ...]
-    mask_strides: tuple[int, ...]
-    token_strides: tuple[int, ...]
+    token_strides: tuple[int, int]
 
-    def same(self, other: Masked | None) -> bool:
-        """Return whether both lead to the same tokens."""
-        if other is None or (self.mask is None) != (other.mask is None):
-            return False
-        same_mask = self.mask is None or (other.mask is not None and self.mask.same_place(other.mask))
-        return same_mask and replace(self, mask=None) == replace(other, mask=None)
+    @property
+    def key(self) -> Hashable:
+        """Equal for attentions that lead to the same tokens."""
+        mask = self.mask and (self.mask.storage, self.mask.shift)
+        return mask, self.at.m, tuple(self.at.batch), tuple(self.at.mask_strides), self.token_strides
 
 
 def leave_out_padding(program: Program, _: Context) -> None:
@@ -65,8 +63,8 @@ def leave_out_padding(program: Program, _: Context) -> None:
         for i in program
         if isinstance(i, Product) and i.c.storage.rows and _is_by_rows(i, loss.n) and i.c.storage.rows.level < limit
     ]
-    masks = [each.mask for some in attentions.values() for each in some if each.mask is not None]
-    if products and _bring_forward(program, [loss.labels, *masks], products[0][0]):
+    masks = [(each.mask, each.at) for some in attentions.values() for each in some if each.mask is not None]
+    if products and _bring_forward(program, [(loss.labels, loss), *masks], products[0][0]):
         wanted = _wanted(program, loss, attentions, products)
         for i, level in products:
             new = copy(i)
@@ -119,20 +117,22 @@ def _masked(i: calls.Attention, count: int) -> Masked | None:
             return None
         reached *= n if each else 1
     mask = i.mask if i.fill <= RULED_OUT else None
-    return Masked(mask, i.m, tuple(i.batch), tuple(i.mask_strides), (outer, inner)) if reached == count else None
+    return Masked(i, mask, (outer, inner)) if reached == count else None
 
 
-def _bring_forward(program: Program, operands: Iterable[Buf], first: Instruction) -> bool:
-    """Move what makes these operands before `first`, if that is possible."""
+def _bring_forward(program: Program, readers: Iterable[tuple[Buf, Instruction]], first: Instruction) -> bool:
+    """Move what makes operands of `readers` before `first`, if that is possible."""
     makers = set[Instruction]()
-    unseen = [b.storage for b in operands]
+    unseen = [(b.storage, reader.position) for b, reader in readers]
     while unseen:
-        writers = program.writers(unseen.pop())
-        late = [w for w in writers if w.position >= first.position and w not in makers]
-        if late and (len(writers) > 1 or isinstance(late[0], Product | calls.Attention)):
+        storage, end = unseen.pop()
+        # State that a later instruction advances is read as it is before.
+        late = [w for w in program.writers(storage) if first.position <= w.position < end and w not in makers]
+        # Another instruction may read what the first of several writers leaves.
+        if len(late) > 1 or any(isinstance(w, Product | calls.Attention) for w in late):
             return False
         makers.update(late)
-        unseen += [b.storage for w in late for b in w.reads]
+        unseen += [(b.storage, w.position) for w in late for b in w.reads]
     for i in sorted(makers, key=POSITION):
         program.remove(i)
         program.insert_before(first, i)
@@ -144,28 +144,31 @@ def _wanted(
 ) -> list[Buf]:
     """The tokens that are wanted at each level; equal masks need one call."""
     builder = program.build(f"tokens that {loss.node} depends on")
-    labels, size, ignore = loss.labels, loss.label_size, loss.ignore_index
-    wanted, last = list[Buf](), None
-    for level in range(-1, max(level for _, level in products)):
-        alone = [Masked(None, 1, (1, 1), (0, 0, 0), (0, 0))] if level < 0 else []
-        for each in [*alone, *attentions.get(level, ())]:
-            if not each.same(last):
-                last, place = each, builder.temp("int32", (loss.n,))
-                builder.emit(
-                    calls.WantedTokens(
-                        labels=labels,
-                        mask=each.mask,
-                        wanted=place,
-                        n=loss.n,
-                        label_size=size,
-                        ignore=ignore,
-                        batch=each.batch,
-                        m=each.m,
-                        mask_strides=each.mask_strides,
-                        token_strides=each.token_strides,
-                    )
-                )
-                labels, size, ignore = place, ITEM_SIZE["int32"], 0
-        wanted.append(labels)
+    tokens, last = _follow(builder, loss, loss.labels, None), None
+    wanted = [tokens]
+    for level in range(max(level for _, level in products)):
+        for each in attentions.get(level, ()):
+            if each.key != last:
+                tokens, last = _follow(builder, loss, tokens, each), each.key
+        wanted.append(tokens)
     program.insert_before(products[0][0], *builder.instructions)
+    return wanted
+
+
+def _follow(builder: Builder, loss: Loss, tokens: Buf, masked: Masked | None) -> Buf:
+    """The tokens that others read through a mask; without one those whose label counts."""
+    wanted = builder.temp("int32", (loss.n,))
+    call = calls.WantedTokens(
+        labels=tokens,
+        mask=masked.mask if masked else None,
+        wanted=wanted,
+        n=loss.n,
+        label_size=ITEM_SIZE["int32"] if masked else loss.label_size,
+        ignore=0 if masked else loss.ignore_index,
+        batch=tuple(masked.at.batch) if masked else (1, 1),
+        m=masked.at.m if masked else 1,
+        mask_strides=tuple(masked.at.mask_strides) if masked else (0, 0, 0),
+        token_strides=masked.token_strides if masked else (0, 0),
+    )
+    builder.emit(call)
     return wanted

@@ -17,7 +17,7 @@ from math import prod
 from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import KEYS, AxisPart, Rows
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.axes import Axes, axes_of
+from trainweb.ops.axes import Axes, Labels, axes_of
 from trainweb.ops.frame.op import Elementwise, Op
 from trainweb.ops.softmax_loss import (
     NegativeLogLikelihoodLoss,
@@ -110,8 +110,6 @@ class _Walk:
         self.makers = {name: op for op in ops for name in op.node.outputs if name}
         self.readings: dict[str, Reading | None] = dict.fromkeys(outputs)
         """Tensors that are read later on; None: as a whole."""
-        self.count = 0
-        """Number of rows."""
         self.probabilities: list[tuple[str, int]] = []
         """Probabilities of attention, and the level of its operands."""
         self.gradients = set[str]()
@@ -162,7 +160,6 @@ class _Walk:
         if len(shape) != 2 or 0 in shape or not self.readings.keys().isdisjoint(op.node.outputs[1:]):
             self._read_whole([scores])
             return
-        self.count = shape[0]
         self._read(scores, ((merged([(shape[0], 1)]), merged([(shape[1], 0)])), 0))
 
     def _visit_value(self, op: Op) -> None:
@@ -195,15 +192,10 @@ class _Walk:
         if axes is None or parts is None:
             return [], level
         others, later = self._keys(op, axes, parts, level)
-        operands = list[Layout | None]()
-        for k, (labels, t) in enumerate(zip(axes.inputs, types, strict=False)):
-            layout = None
-            if labels is not None and t is not None:
-                own = parts | others.get(k, {})
-                layout = tuple(_axis(own.get(label, ()), dim) for label, dim in zip(labels, t.shape, strict=True))
-                if prod(size for axis in layout for size, step in axis if step > 0) != self.count:
-                    layout = None
-            operands.append(layout)
+        operands = [
+            _layout(labels, t, parts | others.get(k, {}))
+            for k, (labels, t) in enumerate(zip(axes.inputs, types, strict=False))
+        ]
         return operands, later
 
     def _labelled(self, op: Op, axes: Axes, layouts: Sequence[Layout]) -> dict[Hashable, Parts] | None:
@@ -282,9 +274,12 @@ class _Walk:
         return name in self.gradients or (value is not None and not any(value))
 
 
-def _axis(parts: Parts, dim: int) -> Parts:
-    """The parts of an axis of this size; a broadcast axis has none of the result's."""
-    return parts if parts and prod(size for size, _ in parts) == dim else merged([(dim, 0)])
+def _layout(labels: Labels | None, t: TensorType | None, parts: Mapping[Hashable, Parts]) -> Layout | None:
+    """The parts of each axis of an operand; a broadcast axis has none of the result's, and a parameter has no axes."""
+    if labels is None or t is None:
+        return None
+    axes = [(parts.get(label, ()), dim) for label, dim in zip(labels, t.shape, strict=True)]
+    return tuple(axis if prod(n for n, _ in axis) == dim else merged([(dim, 0)]) for axis, dim in axes)
 
 
 def _is_zero(e: Expr, zeros: Collection[int]) -> bool:

@@ -57,7 +57,7 @@ def leave_out_padding(program: Program, _: Context) -> None:
     if len(losses) != 1 or not losses[0].has_ignore or any(isinstance(i, calls.LoopBegin) for i in program):
         return
     loss = losses[0]
-    attentions, limit = _attentions(program, loss.n)
+    attentions, limit = _attentions(program)
     products = [
         (i, i.c.storage.rows.level)
         for i in program
@@ -80,7 +80,7 @@ def _is_by_rows(i: Product, count: int) -> bool:
     return rows.of_loop(i.m, i.c_row) == 1 and i.m * i.n * i.k >= LEAST_WORK
 
 
-def _attentions(program: Program, count: int) -> tuple[dict[int, list[Masked]], int]:
+def _attentions(program: Program) -> tuple[dict[int, list[Masked]], int]:
     """Return attentions by the level of their results, from the last to the first, and the first level without masks.
 
     A level has no masks where the scores of an attention are stored, or where its items are not the tokens of texts.
@@ -90,34 +90,26 @@ def _attentions(program: Program, count: int) -> tuple[dict[int, list[Masked]], 
     for i in reversed(program.instructions):
         if isinstance(i, calls.Softmax) and i.y.storage.rows and any(s == KEYS for _, s in i.y.storage.rows.parts):
             limits.append(i.y.storage.rows.level)
-        if not isinstance(i, calls.Attention):
-            continue
-        levels = [b.storage.rows.level for b in (i.k, i.v) if b.storage.rows]
-        result, masked = i.y.storage.rows, _masked(i, count)
-        if result is None or masked is None:
-            limits += levels
-        else:
-            attentions.setdefault(result.level, []).append(masked)
+        if isinstance(i, calls.Attention):
+            levels = [b.storage.rows.level for b in (i.k, i.v) if b.storage.rows]
+            result, masked = i.y.storage.rows, _masked(i)
+            if result is None or masked is None:
+                limits += levels
+            elif levels:
+                attentions.setdefault(result.level, []).append(masked)
     limit = min(limits, default=len(program))
     return {level: some for level, some in attentions.items() if level + 1 < limit}, limit
 
 
-def _masked(i: calls.Attention, count: int) -> Masked | None:
-    """The mask of an attention, if its items and queries are all rows of the loss, one by one."""
+def _masked(i: calls.Attention) -> Masked | None:
+    """The mask of an attention; None if an item is not of one text, as where texts and heads share an axis."""
     rows = i.y.storage.rows
     if rows is None or i.m != i.n:
         return None
-    sizes = (*i.batch, i.m)
-    outer, inner, step = (rows.of_loop(n, stride) for n, stride in zip(sizes, i.y_strides, strict=True))
-    if outer is None or inner is None or step != int(i.m > 1):
+    steps = [rows.of_loop(n, stride) for n, stride in zip((*i.batch, i.m), i.y_strides, strict=True)]
+    if steps[0] is None or steps[1] is None or steps[2] != int(i.m > 1):
         return None
-    reached = 1
-    for each, n in sorted(zip((outer, inner, step), sizes, strict=True)):
-        if each not in (0, reached):
-            return None
-        reached *= n if each else 1
-    mask = i.mask if i.fill <= RULED_OUT else None
-    return Masked(i, mask, (outer, inner)) if reached == count else None
+    return Masked(i, i.mask if i.fill <= RULED_OUT else None, (steps[0], steps[1]))
 
 
 def _bring_forward(program: Program, readers: Iterable[tuple[Buf, Instruction]], first: Instruction) -> bool:

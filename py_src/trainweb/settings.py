@@ -201,20 +201,6 @@ class Names(Kind):
 
 
 @dataclass(frozen=True)
-class Ids(Kind):
-    """Token ids."""
-
-    name = "ids"
-    page_type = "readonly number[]"
-    expected = "a list of token ids"
-
-    def accepts(self, value: Any) -> bool:
-        value = value.tolist() if hasattr(value, "tolist") else value
-        is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and len(value) > 0
-        return is_list and all(Whole(least=0, most=2**31 - 1).accepts(x) for x in value)
-
-
-@dataclass(frozen=True)
 class Sizes(Kind):
     """Sizes of symbolic dimensions, by their names."""
 

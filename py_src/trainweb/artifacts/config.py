@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainweb.artifacts.builder import BATCH_NORM
-from trainweb.settings import Choice, Field, Flag, Ids, Kind, Names, Number, Sizes, Whole
+from trainweb.settings import Choice, Field, Flag, Kind, Names, Number, Sizes, Whole
 
 
 def _optional(kind: Kind) -> Field:
@@ -36,22 +36,6 @@ LORA = {
     "seed": Field(Whole(least=0, most=2**53 - 1), 0, is_optional=False),
 }
 """Arguments of `trainweb.lora.inject`, which the page has as the setting "lora"."""
-
-PROMPT_TUNING = {
-    "tokens": Field(Whole(least=1), 20, is_optional=False),
-    "init": _optional(Ids()),
-    "seed": LORA["seed"],
-}
-"""Arguments of `trainweb.lora.inject_prompt`, which the page has as the setting "promptTuning"."""
-
-ADAPTERS = ("lora", "prompt_tuning")
-"""Options that freeze the model and train beside it."""
-
-PROMPT_TUNING_DOCS = {
-    "tokens": "Number of vectors.",
-    "init": "Token ids whose embeddings the vectors start as, repeated or cut to `tokens`; by default normal numbers.",
-    "seed": "Seed of the random numbers.",
-}
 
 LORA_DOCS = {
     "targets": 'Modules to adapt, by names or last parts of names, or ["all-linear"]; by default the choice of PEFT.',

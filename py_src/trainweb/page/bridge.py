@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from trainweb.artifacts import Artifacts
     from trainweb.backend.base import Segments
     from trainweb.backend.plan import Plan
-    from trainweb.lora import LoraModel, PromptModel
+    from trainweb.lora import LoraModel
     from trainweb.metrics import Described
 
 Graphs = TypeVar("Graphs", bound="tuple[Graph | None, ...]")
@@ -88,14 +88,14 @@ class Opened:
         Parameters that the session has no segment for, and names of all.
     artifacts : callable or None
         Gives what `create_from_model` built.
-    adapted : LoraModel, PromptModel or None
+    adapted : LoraModel or None
         The model with its adapters, where it has some.
     """
 
     models: SessionModels
     origin: SessionContents
     artifacts: Artifacts | None = None
-    adapted: LoraModel | PromptModel | None = None
+    adapted: LoraModel | None = None
 
 
 def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
@@ -395,24 +395,22 @@ def create_from_model(
 
 def _build(
     model: Any, config_json: str, limits: Limits, external: Mapping[str, Any]
-) -> tuple[Artifacts, bool, LoraModel | PromptModel | None]:
+) -> tuple[Artifacts, bool, LoraModel | None]:
     """Artifacts of a forward model, whether the session is to start from the nominal checkpoint, and adapters."""
     from trainweb.artifacts import build_artifacts
-    from trainweb.artifacts.config import ADAPTERS
 
     arguments = _arguments(config_json)
     nominal = arguments.get("nominal_checkpoint", False)
-    adapters: dict[str, Any] = {name: arguments.pop(name) for name in ADAPTERS if name in arguments}
-    if not adapters:
+    lora = arguments.pop("lora", None)
+    if lora is None:
         return build_artifacts(model, **arguments, external_data=external, limits=limits), nominal, None
     from trainweb.lora.adapt import adapted_by
 
-    adapted = adapted_by(adapters, lambda: read_model(model, external_data=external, limits=limits))
-    assert adapted is not None
+    adapted = adapted_by(lora, lambda: read_model(model, external_data=external, limits=limits))
     return adapted.build_artifacts(**arguments), nominal, adapted
 
 
-def _adapted(handle: int, bases_json: str) -> tuple[LoraModel | PromptModel, ContentsInMemory]:
+def _adapted(handle: int, bases_json: str) -> tuple[LoraModel, ContentsInMemory]:
     """The adapters of a session, and its parameters."""
     opened = _training(handle)
     if opened.adapted is None:

@@ -19,7 +19,6 @@ from trainweb.artifacts.builder import (
     suggest_loss,
     without_unread,
 )
-from trainweb.artifacts.config import ADAPTERS
 from trainweb.artifacts.evidence import Decision, untold
 from trainweb.artifacts.parameters import UNSETTLED, select_parameters
 from trainweb.artifacts.remarks import remark_on_file, remark_on_norms, remark_on_smoothing
@@ -251,7 +250,7 @@ def check(
     Parameters
     ----------
     model, requires_grad, frozen_params, loss, optimizer, **arguments
-        As for `trainweb.artifacts.build_artifacts`; also `lora` and `prompt_tuning` of `TrainingSession.from_model`.
+        As for `trainweb.artifacts.build_artifacts`; also `lora` of `TrainingSession.from_model`.
     dims
         Sizes of symbolic dimensions, e.g. ``{"batch": 32}``. The default is the least size that fits the operators.
         A model that cannot be trained otherwise is built with them (`Report.dims`). A dimension without a name is
@@ -292,8 +291,8 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         graph = without_past(graph)
         outputs, files = [v.name for v in graph.outputs], graph.external_files
         named = {**dict(zip(CHOICES, choices, strict=True)), **arguments}
-        arguments = {name: value for name, value in arguments.items() if name not in ADAPTERS}
-        has_adapter = any(named.get(name) is not None for name in ADAPTERS)
+        arguments = {name: value for name, value in arguments.items() if name != "lora"}
+        has_adapter = named.get("lora") is not None
         if has_adapter:
             arguments = _with_adapter(graph, named)
             model = graph = arguments.pop("model")
@@ -325,9 +324,8 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
 
 def _with_adapter(graph: Graph, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that train the adapter of a model."""
-    adapted = adapted_by(named, lambda: graph)
-    assert adapted is not None
-    return arguments_of(adapted, {name: value for name, value in named.items() if name not in (*ADAPTERS, *FILES)})
+    adapted = adapted_by(named["lora"], lambda: graph)
+    return arguments_of(adapted, {name: value for name, value in named.items() if name not in ("lora", *FILES)})
 
 
 def _describe(graph: Graph, report: Report) -> None:

@@ -33,7 +33,7 @@ class SessionTasks(SessionMethods):
     """The calls of `TrainingSession` that take a whole model or whole data."""
 
     adapted: Any = None
-    """The `LoraModel` or `PromptModel` of a session made with `lora` or `prompt_tuning`: it saves, loads and merges."""
+    """The `LoraModel` of a session made with `lora`: it saves, loads and merges."""
     tokenizer: Any = None
     """Default tokenizer of `generate`."""
     generation_config: Mapping[str, Any] = MappingProxyType({})
@@ -48,7 +48,6 @@ class SessionTasks(SessionMethods):
         optimizer: OptimizerLike = "AdamW",
         learning_rate: float | None = None,
         lora: Mapping[str, Any] | None = None,
-        prompt_tuning: Mapping[str, Any] | None = None,
         options: SessionOptions | Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Self:
@@ -68,9 +67,6 @@ class SessionTasks(SessionMethods):
         lora : dict, optional
             Freeze the model and train adapters: settings of `trainweb.lora.inject`, or ``adapter_config`` with the text
             of PEFT's file.
-        prompt_tuning : dict, optional
-            Freeze the model, a causal language model, and train vectors in front of its embeddings: settings of
-            `trainweb.lora.inject_prompt`, or ``adapter_config`` with the text of PEFT's file.
         options : dict or SessionOptions, optional
             As `TrainingSession` takes them.
         **settings
@@ -85,8 +81,7 @@ class SessionTasks(SessionMethods):
         GradientError
             An operator between the loss and a parameter has no gradient.
         """
-        adapters = {"lora": lora, "prompt_tuning": prompt_tuning}
-        return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, adapters, options, settings))
+        return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, lora, options, settings))
 
     @classmethod
     def from_pretrained(
@@ -361,7 +356,7 @@ class SessionTasks(SessionMethods):
         tokenizer : optional
             An object with `encode` and `decode`: of tokenizers or transformers.
         adapter : bool
-            False ignores adapters: LoRA, and trained prompts.
+            False ignores adapters.
 
         Yields
         ------

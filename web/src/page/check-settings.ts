@@ -121,8 +121,6 @@ function accepts(value: unknown, kind: Kind): boolean {
         (kind.mayBeEmpty || value.length > 0) &&
         value.every((name: unknown) => typeof name === "string")
       );
-    case "ids":
-      return Array.isArray(value) && value.length > 0 && value.every((id: unknown) => isId(id));
     case "sizes":
       return (
         typeof value === "object" &&
@@ -133,10 +131,6 @@ function accepts(value: unknown, kind: Kind): boolean {
     default:
       return false;
   }
-}
-
-function isId(value: unknown): boolean {
-  return typeof value === "number" && Number.isInteger(value) && value >= 0 && value < 2 ** 31;
 }
 
 interface Bounds {

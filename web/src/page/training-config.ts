@@ -3,8 +3,7 @@
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
-import { CONFIG, EMA, LORA, PROMPT_TUNING, type EmaFields, type LoraFields, type PromptTuningFields } from "./settings/config.js";
-import type { Settings } from "./setting-kinds.js";
+import { CONFIG, EMA, LORA, type EmaFields, type LoraFields } from "./settings/config.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
 
@@ -55,11 +54,6 @@ export interface TrainingConfig {
    */
   readonly lora?: LoraFields | PeftAdapterConfig | null;
   /**
-   * Freeze a causal language model and train vectors in front of its embeddings. Give settings, or `adapterConfig` as of
-   * `lora`. The two exclude each other.
-   */
-  readonly promptTuning?: PromptTuningFields | PeftAdapterConfig | null;
-  /**
    * Sizes of symbolic dimensions of the inputs, by name. A dimension without a name is called by input and axis, such
    * as "x[0]". Feeds must then have these sizes. A model whose control flow depends on a size may need it.
    */
@@ -77,15 +71,11 @@ export interface TrainingConfig {
 export function resolveConfig(config: unknown, more: readonly string[] = []): string {
   const [given, rate] = takeRate(config);
   const own = Object.entries(given).filter(([name]) => !more.includes(name));
-  const { loss, optimizer, lora, promptTuning, ema, ...others } = Object.fromEntries(own) as Fields;
-  const besides = ["loss", "optimizer", "learningRate", "lora", "promptTuning", "ema", ...more];
+  const { loss, optimizer, lora, ema, ...others } = Object.fromEntries(own) as Fields;
+  const besides = ["loss", "optimizer", "learningRate", "lora", "ema", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
   if (lora !== undefined && lora !== null) {
-    resolved["lora"] = resolveAdapter("lora", lora, LORA, others);
-  }
-  if (promptTuning !== undefined && promptTuning !== null) {
-    refuseSettingIf(resolved["lora"] !== undefined, "promptTuning", promptTuning, "left out with 'lora'");
-    resolved["prompt_tuning"] = resolveAdapter("promptTuning", promptTuning, PROMPT_TUNING, others);
+    resolved["lora"] = resolveLora(lora, others);
   }
   if (loss !== undefined && loss !== null) {
     resolved["loss"] = resolveKind("loss", loss, LOSSES);
@@ -120,21 +110,21 @@ function resolveEma(given: unknown): Fields {
   return checkFields("ema", "ema.", given as Fields, EMA);
 }
 
-function resolveAdapter(what: string, given: unknown, fields: Settings, others: Fields): Fields {
-  refuseSettingIf(typeof given !== "object" || given === null || Array.isArray(given), what, given, "an object");
+function resolveLora(given: unknown, others: Fields): Fields {
+  refuseSettingIf(typeof given !== "object" || given === null || Array.isArray(given), "lora", given, "an object");
   for (const name of ["requiresGrad", "frozenParams"]) {
     if (others[name] !== undefined && others[name] !== null) {
-      throw badSetting(name, others[name], `left out with '${what}': the adapters are trained, and the model is frozen`);
+      throw badSetting(name, others[name], `left out with 'lora': the adapters are trained, and the model is frozen`);
     }
   }
   const { adapterConfig, ...settings } = given as Fields;
   if (adapterConfig === undefined) {
-    return checkFields(what, `${what}.`, settings, fields, ["adapterConfig"]);
+    return checkFields("lora", "lora.", settings, LORA, ["adapterConfig"]);
   }
   const [more] = Object.keys(settings);
   if (typeof adapterConfig !== "string" || more !== undefined) {
     const [name, value] = more === undefined ? ["adapterConfig", adapterConfig] : [more, settings[more]];
-    throw badSetting(`${what}.${name}`, value, "the text of an adapter_config.json, alone");
+    throw badSetting(`lora.${name}`, value, "the text of an adapter_config.json, alone");
   }
   return { adapter_config: adapterConfig };
 }

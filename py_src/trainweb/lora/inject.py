@@ -107,6 +107,7 @@ class Emitter:
         if dropped != site.inputs[0]:
             weight, attrs = site.inputs[1], {k: v for k, v in site.attrs.items() if k == "transB"}
             plain = self.node(nodes, site.op_type, [dropped, weight], f"{tag}lora_plain", **attrs)
+            nodes[-1].domain = site.domain
         elif site.op_type == "Gemm" and len(site.inputs) > 2:
             bias = site.inputs[2]
             if site.attrs.get("beta", 1.0) != 1.0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,12 @@ def test_a_weight_that_something_else_reads_too_has_a_copy_of_the_plan(why: str)
         np.testing.assert_allclose(steps(session), steps(twin), rtol=1e-5)
         assert twin.memory().parameters - session.memory().parameters == saved(values)
         feed = dict(zip(session.input_names(), feeds().values(), strict=True))
-        assert "dequantize_f32(" in session.explain(feed).rpartition("@@")[2].replace("gather_dequantized_f32(", "")
+        text = session.explain(feed)
+        assert "dequantize_f32(" in text.rpartition("@@")[2].replace("gather_dequantized_f32(", "")
+        (reason,) = re.findall(
+            r"the weight 'm.fc.weight' at Cast node .* stays as it is: (.*), of which a copy is made", text
+        )
+        assert reason.endswith("reads it in float32") and "'other'" in reason
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

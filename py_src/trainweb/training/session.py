@@ -425,7 +425,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         -------
         str
             The instructions as the operators emit them, one a line, with names of tensors; then the changes of each
-            compiler pass as a unified diff.
+            compiler pass as a unified diff, with the reasons why fusions did not fire.
         """
         kind = "train" if flag("training", training) else "eval"
         tensors = self._converted(kind, feeds)

@@ -449,6 +449,8 @@ def unusual(name: str) -> tuple[Attention, list[str]]:
     s = a.op("MatMul", q, k)
     if name == "trained bias":
         s = a.op("Add", s, a.normal("bias", 2, 12, 12))
+    if name == "trained bias of all heads":
+        s = a.op("Add", s, a.normal("bias", 12, 12))
     if name == "tanh of scores":
         s = a.op("Tanh", s)
     if name == "three masks":
@@ -487,9 +489,11 @@ def unusual(name: str) -> tuple[Attention, list[str]]:
 
 SCORES_READ = "another node reads the scores, or they are an output"
 PROBABILITIES_READ = "another node reads the probabilities, or they are an output"
+GRADIENT_READ = "another node reads the gradient of the scores, as that of a trained mask does"
 REASONS = {
     "wide heads": "a head has more than 256 columns",
-    "trained bias": "another node reads the gradient of the scores, as that of a trained mask does",
+    "trained bias": GRADIENT_READ,
+    "trained bias of all heads": GRADIENT_READ,
     "tanh of scores": "Tanh node 'node Tanh2' changes the scores",
     "three masks": "more than 2 masks are added",
     "two conditions": "two conditions mask the scores",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainweb.artifacts.config import CONFIG, LORA, LORA_DOCS, PROMPT_TUNING, PROMPT_TUNING_DOCS
+from trainweb.artifacts.config import CONFIG, HEAD, HEAD_DOCS, LORA, LORA_DOCS, PROMPT_TUNING, PROMPT_TUNING_DOCS
 from trainweb.federated.options import DOCS as FEDERATED_DOCS
 from trainweb.federated.options import FEDERATED
 from trainweb.fit.find_rate import DOCS as FIND_RATE_DOCS
@@ -267,6 +267,11 @@ export interface LoraFields {{
 {members(LORA, LORA_DOCS)}
 }}
 
+/** Settings of a new last layer. */
+export interface HeadFields {{
+{members(HEAD, HEAD_DOCS)}
+}}
+
 /** Settings of trained prompts. */
 export interface PromptTuningFields {{
 {members(PROMPT_TUNING, PROMPT_TUNING_DOCS)}
@@ -275,6 +280,8 @@ export interface PromptTuningFields {{
 {INTERNAL}{table("export const CONFIG: Settings = ", CONFIG)};
 
 {INTERNAL}{table("export const LORA: Settings = ", LORA)};
+
+{INTERNAL}{table("export const HEAD: Settings = ", HEAD)};
 
 {INTERNAL}{table("export const PROMPT_TUNING: Settings = ", PROMPT_TUNING)};
 

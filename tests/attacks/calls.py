@@ -371,6 +371,7 @@ CALLS: dict[str, PublicCall] = {
         loss="CrossEntropyLoss",
         optimizer="AdamW",
         learning_rate=0.01,
+        head=None,
         lora=None,
         prompt_tuning=None,
         options=None,

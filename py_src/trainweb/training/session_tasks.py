@@ -71,6 +71,7 @@ class SessionTasks:
         loss: LossLike,
         optimizer: OptimizerLike = "AdamW",
         learning_rate: float | None = None,
+        head: Mapping[str, Any] | None = None,
         lora: Mapping[str, Any] | None = None,
         prompt_tuning: Mapping[str, Any] | None = None,
         options: SessionOptions | Mapping[str, Any] | None = None,
@@ -89,6 +90,10 @@ class SessionTasks:
             update parameters.
         learning_rate : float, optional
             The rate that the session starts with; 0.001 by default.
+        head : dict, optional
+            Replace the last layer by one for ``classes`` classes with random weights, such as ``{"classes": 5}``;
+            ``seed`` is that of the weights, and ``layer`` names the layer where several may be meant. A warning names
+            what was replaced. ``frozen_params="all but head"`` then freezes the other parameters.
         lora : dict, optional
             Freeze the model and train adapters: settings of `trainweb.lora.inject`, or ``adapter_config`` with the text
             of PEFT's file.
@@ -112,6 +117,7 @@ class SessionTasks:
         from trainweb.training.creation import session_of_model
 
         adapters = {"lora": lora, "prompt_tuning": prompt_tuning}
+        settings = settings if head is None else {**settings, "head": head}
         return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, adapters, options, settings))
 
     @classmethod

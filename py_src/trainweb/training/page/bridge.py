@@ -414,11 +414,16 @@ def _build(
     arguments = _arguments(config_json)
     nominal = arguments.get("nominal_checkpoint", False)
     adapters: dict[str, Any] = {name: arguments.pop(name) for name in ADAPTERS if name in arguments}
+    files: dict[str, Any] = {"external_data": external, "limits": limits}
+    if "head" in arguments:
+        from trainweb.heads import take_head
+
+        model, files = take_head(lambda: read_model(model, **files), arguments, adapters), {}
     if not adapters:
-        return build_artifacts(model, **arguments, external_data=external, limits=limits), nominal, None
+        return build_artifacts(model, **arguments, **files), nominal, None
     from trainweb.lora.adapt import adapted_by
 
-    adapted = adapted_by(adapters, lambda: read_model(model, external_data=external, limits=limits))
+    adapted = adapted_by(adapters, lambda: read_model(model, **files) if files else model)
     assert adapted is not None
     return adapted.build_artifacts(**arguments), nominal, adapted
 

@@ -37,6 +37,16 @@ export interface LoraFields {
   readonly seed?: number;
 }
 
+/** Settings of a new last layer. */
+export interface HeadFields {
+  /** Number of classes. */
+  readonly classes: number;
+  /** Module that makes the scores; needed where several may do so. */
+  readonly layer?: string | null;
+  /** Seed of the weights, which are those of a layer of PyTorch after `torch.manual_seed(seed)`. Default 0. */
+  readonly seed?: number;
+}
+
 /** Settings of trained prompts. */
 export interface PromptTuningFields {
   /** Number of vectors. Default 20. */
@@ -71,6 +81,13 @@ export const LORA: Settings = {
   useRslora: { kind: values.TRUE_OR_FALSE, default: false },
   useDora: { kind: values.TRUE_OR_FALSE, default: false },
   modulesToSave: { kind: values.A_LIST_OF_NAMES_OR_REGULAR_EXPRESSIONS, isOptional: true, default: null },
+  seed: { kind: values.AN_INTEGER_AT_LEAST_0_AND_AT_MOST_9007199254740991, default: 0 },
+};
+
+/** @internal */
+export const HEAD: Settings = {
+  classes: { kind: values.AN_INTEGER_AT_LEAST_1 },
+  layer: { kind: values.A_TEXT, isOptional: true, default: null },
   seed: { kind: values.AN_INTEGER_AT_LEAST_0_AND_AT_MOST_9007199254740991, default: 0 },
 };
 

@@ -24,6 +24,7 @@ export const A_NUMBER_GREATER_THAN_0: Kind = {"kind": "number", "expected": "a n
 export const A_NUMBER_GREATER_THAN_0_AND_AT_MOST_1: Kind = {"kind": "number", "expected": "a number greater than 0 and at most 1", "above": 0, "most": 1};
 export const A_NUMBER_GREATER_THAN_0_AND_LESS_THAN_1: Kind = {"kind": "number", "expected": "a number greater than 0 and less than 1", "above": 0, "below": 1};
 export const A_NUMBER_LESS_THAN_0: Kind = {"kind": "number", "expected": "a number less than 0", "below": 0};
+export const A_TEXT: Kind = {"kind": "text", "expected": "a text"};
 export const ONE_OF_0_OR_1: Kind = {"kind": "choice", "expected": "0 or 1", "options": [0, 1]};
 export const ONE_OF_DEFAULT_OR_GAUSSIAN: Kind = {"kind": "choice", "expected": "default or gaussian", "options": ["default", "gaussian"]};
 export const ONE_OF_KEEP_DROP_OR_PAD: Kind = {"kind": "choice", "expected": "keep, drop or pad", "options": ["keep", "drop", "pad"]};

@@ -142,8 +142,8 @@ def _candidates(graph: Graph) -> Iterator[_Candidate]:
     consumers, outputs = with_bodies(graph).consumers(), {value.name for value in graph.outputs}
     constants = constants_to_initializers(graph).initializers
     for layer in find_layers(graph):
-        site, *others = layer.sites
-        if others or layer.stored or layer.group != 1 or layer.kind.weight_at != 1:
+        site = layer.sites[0]
+        if layer.stored or layer.group != 1 or layer.kind.weight_at != 1:
             continue
         if _reads(graph, consumers, layer.weight) == 1 and (
             found := _followed(constants, layer, site, consumers, outputs)

@@ -27,13 +27,13 @@ export interface MSELossFields {
   readonly reduction?: "mean" | "sum" | "none";
 }
 
-/** Cross entropy of scores (logits) against class indices. */
+/** Cross entropy of scores (logits) against class indices or probabilities. */
 export interface CrossEntropyLossFields {
   /** Factor of each class. */
   readonly weight?: readonly number[] | Float32Array | Tensor | null;
   /** Another name of `weight`. */
   readonly weights?: readonly number[] | Float32Array | Tensor | null;
-  /** "mean" divides by the weights of the rows that count. Default "mean". */
+  /** "mean" divides by the weights of the rows that count; for probabilities, by the number of rows. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
   /** Label of rows that the loss ignores. */
   readonly ignoreIndex?: number | null;
@@ -41,6 +41,8 @@ export interface CrossEntropyLossFields {
   readonly labelSmoothing?: number;
   /** Axis of the scores that holds the classes. The last by default, as for (N, C) and (N, S, V); use 1 for (N, C, H, W). Default -1. */
   readonly classAxis?: number;
+  /** The labels are float32 probabilities of the classes in the shape of the scores, such as those of mixup. Default false. */
+  readonly probabilities?: boolean;
 }
 
 /** Binary cross entropy of logits x against targets t in [0, 1]. */
@@ -174,6 +176,7 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
     ignoreIndex: { kind: values.AN_INTEGER, isOptional: true, default: null },
     labelSmoothing: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 0.0 },
     classAxis: { kind: values.AN_INTEGER, default: -1 },
+    probabilities: { kind: values.TRUE_OR_FALSE, default: false },
   },
   BCEWithLogitsLoss: {
     weight: { kind: values.AN_ARRAY_OF_FINITE_NUMBERS, isOptional: true, default: null, otherName: "weights" },

@@ -674,5 +674,15 @@ class DPOLoss(Loss):
         return str(_reduction("mean")(loss))
 
 
+@loss
+class OutputGradient(Loss):
+    """The sum of an output times its gradient, which is fed: a step for any loss that the caller computes."""
+
+    def build(self, pred: str, gradient_name: str = "gradient") -> str:
+        """Name of the sum of `pred` times input `gradient_name`, which is added if missing and has its shape."""
+        product = blocks.Mul()(pred, _target_like(pred, gradient_name))
+        return str(blocks.ReduceSum(keepdims=False)(product))
+
+
 def __dir__() -> list[str]:
     return public_names(globals())

@@ -33,6 +33,10 @@ def soft_cross_entropy(x, t, *, weight=None, class_axis=-1, probabilities=True, 
     return F.cross_entropy(x.movedim(class_axis, 1), t.movedim(class_axis, 1), weight, **settings)
 
 
+def output_gradient(x, t):
+    return (x * t).sum()
+
+
 def bce(x, t, *, weight=None, pos_weight=None, reduction="mean"):
     weight, pos_weight = (None if w is None else torch.tensor(w, dtype=x.dtype) for w in (weight, pos_weight))
     return F.binary_cross_entropy_with_logits(x, t, weight, pos_weight=pos_weight, reduction=reduction)
@@ -98,6 +102,7 @@ CASES = {
     "FocalLoss weights": (focal, {"gamma": 1.5, "weight": WEIGHTS, "reduction": "sum"}, [ROWS], LABELS),
     "CosineEmbeddingLoss": (F.cosine_embedding_loss, {"margin": 0.1}, [ROWS, ROWS], SIGNS),
     "ContrastiveLoss": (contrastive, {"margin": 2.0}, [ROWS, ROWS], SAME),
+    "OutputGradient": (output_gradient, {}, [SEQ], "real"),
     "TripletMarginLoss": (F.triplet_margin_loss, {"margin": 0.7}, [ROWS] * 3, None),
 }
 

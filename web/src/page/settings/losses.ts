@@ -19,7 +19,8 @@ export type LossType =
   | "ContrastiveLoss"
   | "TripletMarginLoss"
   | "CTCLoss"
-  | "DPOLoss";
+  | "DPOLoss"
+  | "OutputGradient";
 
 /** Squared error: the mean, the sum or each ("none"). */
 export interface MSELossFields {
@@ -149,6 +150,9 @@ export interface DPOLossFields {
   readonly labelSmoothing?: number;
 }
 
+/** The sum of an output times its gradient, which is fed: a step for any loss that the caller computes. */
+export type OutputGradientFields = Readonly<Record<never, never>>;
+
 /** A loss with its settings. */
 export type LossSettings =
   | Of<"MSELoss", MSELossFields>
@@ -163,7 +167,8 @@ export type LossSettings =
   | Of<"ContrastiveLoss", ContrastiveLossFields>
   | Of<"TripletMarginLoss", TripletMarginLossFields>
   | Of<"CTCLoss", CTCLossFields>
-  | Of<"DPOLoss", DPOLossFields>;
+  | Of<"DPOLoss", DPOLossFields>
+  | Of<"OutputGradient", OutputGradientFields>;
 
 /** @internal */
 export const LOSSES: Readonly<Record<LossType, Settings>> = {
@@ -227,4 +232,5 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
     beta: { kind: values.A_NUMBER_GREATER_THAN_0, default: 0.1 },
     labelSmoothing: { kind: values.A_NUMBER_AT_LEAST_0_AND_LESS_THAN_0_POINT_5, default: 0.0 },
   },
+  OutputGradient: {},
 };

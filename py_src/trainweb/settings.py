@@ -155,6 +155,18 @@ class Choice(Kind):
 
 
 @dataclass(frozen=True)
+class Text(Kind):
+    """A text."""
+
+    name = "text"
+    page_type = "string"
+    expected = "a text"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, str)
+
+
+@dataclass(frozen=True)
 class Several(Kind):
     """Two or three numbers."""
 

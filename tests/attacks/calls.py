@@ -362,6 +362,7 @@ CALLS: dict[str, PublicCall] = {
         loss="CrossEntropyLoss",
         optimizer="AdamW",
         learning_rate=0.01,
+        head=None,
         lora=None,
         options=None,
     ),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from inspect import Parameter
+
 from trainweb.artifacts.builder import BATCH_NORM
-from trainweb.settings import Choice, Field, Flag, Kind, Names, Number, Sizes, Whole
+from trainweb.settings import Choice, Field, Flag, Kind, Names, Number, Sizes, Text, Whole
 
 
 def _optional(kind: Kind) -> Field:
@@ -36,6 +38,19 @@ LORA = {
     "seed": Field(Whole(least=0, most=2**53 - 1), 0, is_optional=False),
 }
 """Arguments of `trainweb.lora.inject`, which the page has as the setting "lora"."""
+
+HEAD = {
+    "classes": Field(Whole(least=1), Parameter.empty, is_optional=False),
+    "layer": _optional(Text()),
+    "seed": LORA["seed"],
+}
+"""Settings of a new last layer, the option "head"."""
+
+HEAD_DOCS = {
+    "classes": "Number of classes.",
+    "layer": "Module that makes the scores; needed where several may do so.",
+    "seed": "Seed of the weights, which are those of a layer of PyTorch after `torch.manual_seed(seed)`.",
+}
 
 LORA_DOCS = {
     "targets": 'Modules to adapt, by names or last parts of names, or ["all-linear"]; by default the choice of PEFT.',

@@ -26,6 +26,7 @@ from trainweb import messages
 from trainweb.backend.chosen import BACKEND
 from trainweb.checkpoint import SessionContents, checkpoint_parts, read_checkpoint
 from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
+from trainweb.heads import take_head
 from trainweb.ir.layout import PARAMETERS
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.floats import ConvertedTensor, converted
@@ -402,11 +403,15 @@ def _build(
     arguments = _arguments(config_json)
     nominal = arguments.get("nominal_checkpoint", False)
     lora = arguments.pop("lora", None)
+    files: dict[str, Any] = {"external_data": external, "limits": limits}
+    if "head" in arguments:
+        model, lora = take_head(lambda: read_model(model, **files), arguments, lora)
+        files = {}
     if lora is None:
-        return build_artifacts(model, **arguments, external_data=external, limits=limits), nominal, None
+        return build_artifacts(model, **arguments, **files), nominal, None
     from trainweb.lora.adapt import adapted_by
 
-    adapted = adapted_by(lora, lambda: read_model(model, external_data=external, limits=limits))
+    adapted = adapted_by(lora, lambda: read_model(model, **files) if files else model)
     return adapted.build_artifacts(**arguments), nominal, adapted
 
 

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+from trainweb import messages
 from trainweb.arguments import unknown
 from trainweb.artifacts import Artifacts, build_artifacts
+from trainweb.heads import ALL_BUT_HEAD, take_head
 from trainweb.lora.adapt import adapted_by
+from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.training.state import CheckpointState
 
@@ -30,7 +33,7 @@ def session_of_model(
     settings: dict[str, Any],
 ) -> Any:
     """See `TrainingSession.from_model`."""
-    known = [*signature(build_artifacts).parameters, "lora", "options"]
+    known = [*signature(build_artifacts).parameters, "head", "lora", "options"]
     for name in settings:
         if name not in known:
             raise TypeError(unknown("The argument of from_model", name, known))
@@ -46,6 +49,14 @@ def artifacts_of(
     model: Any, lora: Mapping[str, Any] | None, settings: Mapping[str, Any]
 ) -> tuple[Artifacts, LoraModel | None]:
     """Artifacts of a forward model, or of the `LoraModel` that settings of adapters ask for."""
+    settings, files = dict(settings), {name: settings[name] for name in FILES if name in settings}
+    if settings.get("head") is not None:
+        read = model if isinstance(model, Graph) else read_model(model, **files)
+        model, lora = take_head(lambda: read, settings, lora)
+        settings = {name: value for name, value in settings.items() if name not in FILES}
+        files = {}
+    elif settings.get("frozen_params") == ALL_BUT_HEAD:
+        raise messages.BAD_SETTING(name="frozen_params", value=ALL_BUT_HEAD, expected="used with 'head'")
     if lora is None:
         return build_artifacts(model, **settings), None
     files = {name: settings[name] for name in FILES if name in settings}

@@ -47,6 +47,7 @@ class SessionTasks(SessionMethods):
         loss: LossLike,
         optimizer: OptimizerLike = "AdamW",
         learning_rate: float | None = None,
+        head: Mapping[str, Any] | None = None,
         lora: Mapping[str, Any] | None = None,
         options: SessionOptions | Mapping[str, Any] | None = None,
         **settings: Any,
@@ -64,6 +65,10 @@ class SessionTasks(SessionMethods):
             update parameters.
         learning_rate : float, optional
             The rate that the session starts with; 0.001 by default.
+        head : dict, optional
+            Replace the last layer by one for ``classes`` classes with random weights, such as ``{"classes": 5}``;
+            ``seed`` is that of the weights, and ``layer`` names the layer where several may be meant. A warning names
+            what was replaced. ``frozen_params="all but head"`` then freezes the other parameters.
         lora : dict, optional
             Freeze the model and train adapters: settings of `trainweb.lora.inject`, or ``adapter_config`` with the text
             of PEFT's file.
@@ -81,6 +86,7 @@ class SessionTasks(SessionMethods):
         GradientError
             An operator between the loss and a parameter has no gradient.
         """
+        settings = settings if head is None else {**settings, "head": head}
         return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, lora, options, settings))
 
     @classmethod

@@ -113,6 +113,8 @@ function accepts(value: unknown, kind: Kind): boolean {
       return typeof value === "number" && Number.isSafeInteger(value) && isWithin(value, kind);
     case "flag":
       return typeof value === "boolean";
+    case "text":
+      return typeof value === "string";
     case "choice":
       return kind.options.some((option) => option === value);
     case "names":

@@ -3,9 +3,12 @@
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
-import { CONFIG, EMA, LORA, type EmaFields, type LoraFields } from "./settings/config.js";
+import { CONFIG, EMA, HEAD, LORA, type EmaFields, type HeadFields, type LoraFields } from "./settings/config.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
+
+/** A value of `frozenParams`. */
+const ALL_BUT_HEAD = "all but head";
 
 /** Settings of adapters in PEFT's format. */
 export interface PeftAdapterConfig {
@@ -34,9 +37,14 @@ export interface TrainingConfig {
   readonly requiresGrad?: readonly string[] | null;
   /**
    * Names or regular expressions of the parameters to freeze; by default no parameter. A batch normalization whose running
-   * mean or variance is among them stays in inference mode.
+   * mean or variance is among them stays in inference mode. With `head`, "all but head" freezes all other parameters.
    */
-  readonly frozenParams?: readonly string[] | null;
+  readonly frozenParams?: readonly string[] | "all but head" | null;
+  /**
+   * Replace the last layer by one for so many classes, whose weights are random. A notice names the layer. The rest of the
+   * model keeps its weights.
+   */
+  readonly head?: HeadFields | null;
   /** Names of further tensors that steps return; by default the loss and the outputs of the model. */
   readonly additionalOutputNames?: readonly string[] | null;
   /** The outputs of the model that the loss takes. */
@@ -71,9 +79,16 @@ export interface TrainingConfig {
 export function resolveConfig(config: unknown, more: readonly string[] = []): string {
   const [given, rate] = takeRate(config);
   const own = Object.entries(given).filter(([name]) => !more.includes(name));
-  const { loss, optimizer, lora, ema, ...others } = Object.fromEntries(own) as Fields;
-  const besides = ["loss", "optimizer", "learningRate", "lora", "ema", ...more];
+  const { loss, optimizer, lora, ema, head, frozenParams, ...rest } = Object.fromEntries(own) as Fields;
+  const isHeadLeft = frozenParams === ALL_BUT_HEAD && head !== undefined && head !== null;
+  const others: Fields = frozenParams === undefined || isHeadLeft ? rest : { ...rest, frozenParams };
+  const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
+  if (head !== undefined && head !== null) {
+    refuseSettingIf(typeof head !== "object" || Array.isArray(head), "head", head, "an object with 'classes'");
+    resolved["head"] = checkFields("head", "head.", head as Fields, HEAD);
+    resolved["frozen_params"] ??= isHeadLeft ? ALL_BUT_HEAD : undefined;
+  }
   if (lora !== undefined && lora !== null) {
     resolved["lora"] = resolveLora(lora, others);
   }

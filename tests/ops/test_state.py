@@ -9,6 +9,12 @@ import pytest
 from tests.ops.cases import cases_of
 from tests.ops.op_runner import Case, bound, by_operator, cases, materialize, reference, single_node
 from tests.ops.test_forward import CASES, compare, inputs
+
+from trainweb.backend.base import N_SEGMENTS
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.wasm.host import PlanHost
+from trainweb.compiler import Binding, compile_model
+from trainweb.ir.instructions import Buf, BufSequence, Storage
 from trainweb.ir.layout import (
     GRADIENTS,
     MOMENTUM0,
@@ -22,12 +28,6 @@ from trainweb.ir.layout import (
     STATE_TOTAL,
     STATE_WARMUP,
 )
-
-from trainweb.backend.base import N_SEGMENTS
-from trainweb.backend.wasm.engine import get_engine
-from trainweb.backend.wasm.host import PlanHost
-from trainweb.compiler import Binding, compile_model
-from trainweb.ir.instructions import Buf, BufSequence, Storage
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.op import registry
 from trainweb.ops.optim.operators import MOMENTS, LinearLearningRate, Optimizer, SequenceOp, scheduler_graph

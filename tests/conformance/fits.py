@@ -26,7 +26,7 @@ from tests.python import test_loss_counts as padded
 import trainweb
 from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
-from trainweb.training.snapshot import Snapshot
+from trainweb.training.snapshot import open_snapshot
 
 BASE = Path(__file__).parents[1] / "golden" / "mlp" / "base.onnx"
 CROSS_ENTROPY = {"loss": "CrossEntropyLoss", "optimizer": "AdamW", "additional_output_names": ["logits"]}
@@ -572,7 +572,7 @@ class Runner:
         contents = trainweb.CheckpointStore(self.folder).files.read("fit")
         if contents is None:
             return 0
-        steps: int = json.loads(Snapshot.from_bytes(contents).metadata["position"])["optimizerSteps"]
+        steps: int = json.loads(open_snapshot(contents).metadata["position"])["optimizerSteps"]
         return steps
 
 

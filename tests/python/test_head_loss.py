@@ -444,6 +444,7 @@ def test_heads_are_found() -> None:
 @pytest.mark.parametrize(
     "order",
     [
+        ("fill scores", *STEPS[1:]),
         ("scores", "read scores", *STEPS[1:]),
         ("scores", "fill scores", *STEPS[1:]),
         ("scores", "loss", "read log_prob", *STEPS[2:]),

@@ -93,6 +93,7 @@ def test_explain_and_check_print_the_reason() -> None:
     reason = "another node reads the probabilities, or they are an output"
     with trainweb.TrainingSession.from_model(with_probabilities(), loss="MSELoss", optimizer="SGD") as session:
         text = session.explain(feeds_of(session))
+    assert text.count(reason) == 1
     after = text.partition("\nfuse_attention: no change\n")[2].partition("\n\n")[0]
     assert after == f"attention at Softmax node 'my softmax' stays as it is: {reason}"
     (remark,) = trainweb.check(with_probabilities(), loss="MSELoss", optimizer="SGD").remarks

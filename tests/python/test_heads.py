@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from trainweb.training.session import TrainingSession
+from trainweb import TrainingSession
 
 from trainweb.artifacts import build_artifacts
 from trainweb.errors import ModelError

@@ -216,7 +216,7 @@ def test_a_large_vocabulary_and_a_quantized_table(bits: int, tmp_path: Path) -> 
     session = trainweb.TrainingSession.from_model(model, loss=LOSS, prompt_tuning={"tokens": 3, "init": first})
     OPENED.append(session)
     types = {name: TensorType("int64", ids.shape) for name in session.input_names()}
-    kernels = [line.split("(")[0].split()[0] for line in session.core.models.compile_step(TRAIN, types, True).text]
+    kernels = [line.split("(")[0].split()[0] for line in session._core.models.compile_step(TRAIN, types, True).text]
     assert ("head_loss_f32" if bits == 32 else "head_loss_quantized_f32") in kernels
 
     base = trainweb.InferenceSession(model)

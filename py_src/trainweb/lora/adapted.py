@@ -250,4 +250,4 @@ def holder_of(name: str, source: Source) -> ParameterHolder:
     state = source if isinstance(source, CheckpointState) else getattr(getattr(source, "core", None), "state", None)
     if state is None:
         raise TypeError(f"'{name}' must be a TrainingSession or a CheckpointState, got {type(source).__name__}.")
-    return state.holder
+    return state._holder

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainweb.artifacts.config import CONFIG, LORA, LORA_DOCS, PROMPT_TUNING, PROMPT_TUNING_DOCS
+from trainweb.artifacts.config import CONFIG, HEAD, HEAD_DOCS, LORA, LORA_DOCS
 from trainweb.data.for_model import DEFAULT_BATCH
 from trainweb.federated.options import DOCS as FEDERATED_DOCS
 from trainweb.federated.options import FEDERATED
@@ -269,16 +269,16 @@ export interface LoraFields {{
 {members(LORA, LORA_DOCS)}
 }}
 
-/** Settings of trained prompts. */
-export interface PromptTuningFields {{
-{members(PROMPT_TUNING, PROMPT_TUNING_DOCS)}
+/** Settings of a new last layer. */
+export interface HeadFields {{
+{members(HEAD, HEAD_DOCS)}
 }}
 
 {INTERNAL}{table("export const CONFIG: Settings = ", CONFIG)};
 
 {INTERNAL}{table("export const LORA: Settings = ", LORA)};
 
-{INTERNAL}{table("export const PROMPT_TUNING: Settings = ", PROMPT_TUNING)};
+{INTERNAL}{table("export const HEAD: Settings = ", HEAD)};
 
 {INTERNAL}{table("export const EMA: Settings = ", EMA)};
 """)

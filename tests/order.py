@@ -1,4 +1,4 @@
-"""The order of files: those that take longest come first, so that workers that take file after file end together.
+"""The order of files. The longest files come first, so that the workers end together.
 
 `./build.sh test --record-times` writes how long files take to `times.txt`; it needs all tests to run.
 """

@@ -265,12 +265,12 @@ def _add_lora(p: argparse.ArgumentParser) -> None:
     )
 
 
-def _adapters(args: argparse.Namespace) -> dict[str, Any]:
+def _lora(args: argparse.Namespace) -> dict[str, Any] | None:
     if args.lora is None:
-        return {}
+        return None
     if args.freeze or vars(args).get("train"):
         raise ValueError("--lora trains only adapters and freezes the model: leave out --train and --freeze.")
-    return {"lora": {"rank": args.lora}}
+    return {"rank": args.lora}
 
 
 def _add_dims(p: argparse.ArgumentParser) -> None:
@@ -337,7 +337,7 @@ def _artifacts(args: argparse.Namespace) -> None:
 
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
-    adapters = _adapters(args)
+    lora = _lora(args)
     model = read_model(args.model, weights=_weights(args))
     missing = None if loss else describe_missing_loss(model, args.loss_output)
     if missing:
@@ -352,7 +352,7 @@ def _artifacts(args: argparse.Namespace) -> None:
         "loss_input_names": args.loss_output or None,
         "batch_norm": args.batch_norm,
     }
-    files, _ = artifacts_of(model, adapters, settings)
+    files, _ = artifacts_of(model, lora, settings)
     files.write(args.output)
     print(f"Wrote {', '.join(ARTIFACT_FILES.values())} and checkpoint to {args.output.resolve()}.")
     operator = OPTIMIZERS[args.optimizer]()._operator
@@ -369,7 +369,7 @@ def _check(args: argparse.Namespace) -> int:
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
     choices = (args.train or None, args.freeze or None, loss, optimizer)
     others: dict[str, Any] = {"loss_input_names": args.loss_output or None, "batch_norm": args.batch_norm}
-    others |= {"weights": _weights(args), **_adapters(args)}
+    others |= {"weights": _weights(args), "lora": _lora(args)}
     report = check(args.model, *choices, dims=_dims(args), **others)
     print(json.dumps(report.as_data(), indent=2) if args.json else _as_options(str(report)))
     if report.ok and args.steps > 0:
@@ -421,7 +421,7 @@ def _try_steps(
     from trainweb.training.step_kind import TRAIN
 
     named = {**dict(zip(CHOICES, choices, strict=True)), **others, "dims": report.dims}
-    files, _ = artifacts_of(args.model, {"lora": named.pop("lora", None)}, named)
+    files, _ = artifacts_of(args.model, named.pop("lora", None), named)
     rng = Random(0)
     data = {feed.name: _random_tensor(feed, rng) for feed in report.feeds}
     graphs = read_models(files.training_model, None, files.optimizer_model)

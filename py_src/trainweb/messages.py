@@ -223,7 +223,7 @@ NO_ARTIFACTS = Message(
 NO_ADAPTERS = Message(
     errors.SessionError,
     "This session has no adapters: create it from a model of trainweb.lora.",
-    "This session has no adapters: give 'lora' or 'promptTuning' in the config of createFromModel.",
+    "This session has no adapters: give 'lora' in the config of createFromModel.",
 )
 CHECKPOINT_TOO_LARGE = Message(
     errors.LimitError,

@@ -375,7 +375,7 @@ def with_metrics(graph: Graph, request: Sequence[Any]) -> tuple[Graph, list[Desc
     predictions, targets, metrics = read_request(request)
     graph = graph.with_nodes(graph.nodes)
     graph.opsets.setdefault(TRAINWEB, 1)
-    used, described = set(graph.names()), []
+    used, described, distribution = set(graph.names()), [], distribution_of(graph, targets)
     for one in metrics:
         sums = one.sums()
         if sums is None:
@@ -392,12 +392,33 @@ def with_metrics(graph: Graph, request: Sequence[Any]) -> tuple[Graph, list[Desc
             continue
         if sums.has_faults:
             outputs.append(take_name(f"metrics.{one.name}.faults", used))
+        compared = targets
+        if distribution is not None and sums.has_faults:
+            compared = take_name(f"metrics.{one.name}.classes", used)
+            name, axis = distribution
+            graph.nodes.append(Node("ArgMax", [name], [compared], {"axis": axis, "keepdims": 0}, "", one.name))
         graph.nodes.append(
-            Node(sums.operator, [predictions, targets], outputs, dict(sums.attributes), TRAINWEB, one.name)
+            Node(sums.operator, [predictions, compared], outputs, dict(sums.attributes), TRAINWEB, one.name)
         )
         faults = outputs[1] if sums.has_faults else ""
         described.append(Described(one.name, outputs[0], faults, sums.rows, sums.is_pooled, one.formula()))
     return graph, described
+
+
+def distribution_of(graph: Graph, targets: str) -> tuple[str, int] | None:
+    """The targets where the loss multiplies them by logarithms of a softmax, and the axis of the classes; else None."""
+    same, logarithms = {targets}, dict[str, int]()
+    for node in graph.nodes:
+        first, *others = node.inputs or [""]
+        if node.op_type == "Transpose" and first in same:
+            same.update(node.outputs)
+        elif node.op_type == "LogSoftmax":
+            logarithms[node.outputs[0]] = node.attrs.get("axis", -1)
+        elif node.op_type == "Mul" and first in logarithms and others[0] in graph.initializers:
+            logarithms[node.outputs[0]] = logarithms[first]
+        elif node.op_type == "Mul" and first in same and others[0] in logarithms:
+            return first, logarithms[others[0]]
+    return None
 
 
 def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:

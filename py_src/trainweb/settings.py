@@ -155,6 +155,18 @@ class Choice(Kind):
 
 
 @dataclass(frozen=True)
+class Text(Kind):
+    """A text."""
+
+    name = "text"
+    page_type = "string"
+    expected = "a text"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, str)
+
+
+@dataclass(frozen=True)
 class Several(Kind):
     """Two or three numbers."""
 
@@ -198,20 +210,6 @@ class Names(Kind):
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"may_be_empty": self.may_be_empty}
-
-
-@dataclass(frozen=True)
-class Ids(Kind):
-    """Token ids."""
-
-    name = "ids"
-    page_type = "readonly number[]"
-    expected = "a list of token ids"
-
-    def accepts(self, value: Any) -> bool:
-        value = value.tolist() if hasattr(value, "tolist") else value
-        is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and len(value) > 0
-        return is_list and all(Whole(least=0, most=2**31 - 1).accepts(x) for x in value)
 
 
 @dataclass(frozen=True)

@@ -183,15 +183,6 @@ def masked(**given: Any) -> np.ndarray:
     return federated.SecureMember("a", "r", private_key()).mask(**given)
 
 
-def prompt_model() -> lora.PromptModel:
-    return lora.inject_prompt(TOKENS, tokens=2)
-
-
-def prompt_state() -> trainweb.CheckpointState:
-    made = prompt_model().build_artifacts(loss="CrossEntropyLoss", optimizer="AdamW")
-    return trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-
-
 def adapter_folder(folder: Path) -> str:
     lora_model().adapter().save(folder / "adapter")
     return str(folder / "adapter")
@@ -371,8 +362,8 @@ CALLS: dict[str, PublicCall] = {
         loss="CrossEntropyLoss",
         optimizer="AdamW",
         learning_rate=0.01,
+        head=None,
         lora=None,
-        prompt_tuning=None,
         options=None,
     ),
     "TrainingSession.from_pretrained": plain(
@@ -385,7 +376,6 @@ CALLS: dict[str, PublicCall] = {
         optimizer="AdamW",
         learning_rate=0.01,
         lora=None,
-        prompt_tuning=None,
         options=None,
     ),
     "TrainingSession.find_learning_rate": PublicCall(
@@ -448,18 +438,6 @@ CALLS: dict[str, PublicCall] = {
     "export_weights": of_session("export_weights", format="safetensors"),
     "load_weights": PublicCall(
         lambda _: session().load_weights, lambda _: {"weights": session().export_weights(), "strict": True}
-    ),
-    "lora.inject_prompt": plain(lora.inject_prompt, model=TOKENS, tokens=2, init=[1, 2], seed=0, config=None),
-    "PromptConfig": plain(lora.PromptConfig, tokens=2, width=16),
-    "PromptConfig.from_peft": plain(lora.PromptConfig.from_peft, values=lora.PromptConfig(2, 16).to_peft()),
-    "PromptModel.adapter": on(prompt_model, "adapter", source=None),
-    "PromptModel.merge": PublicCall(
-        lambda _: prompt_model().merge, lambda folder: {"source": prompt_model().adapter(), "path": folder / "m.onnx"}
-    ),
-    "PromptModel.merged": PublicCall(lambda _: prompt_model().merged, lambda _: {"source": prompt_model().adapter()}),
-    "PromptModel.load_adapter": PublicCall(
-        lambda _: prompt_model().load_adapter,
-        lambda _: {"target": prompt_state(), "adapter": prompt_model().adapter()},
     ),
     "Adapter.parse_config": plain(lora.Adapter.parse_config, config=lora.LoraConfig(("w",)).to_peft()),
     "LoraModel.merged": PublicCall(lambda _: lora_model().merged, lambda _: {"source": lora_model().adapter()}),
@@ -703,7 +681,7 @@ ANYTHING = "any value is true or false"
 REFUSES = "raises whatever it is given"
 NOT_SWEPT: dict[str, str] = {
     **dict.fromkeys(
-        ("Adapter", "Artifacts", "ClientUpdate", "CheckpointState", "LoraModel", "Pairs", "PromptModel", "Result"),
+        ("Adapter", "Artifacts", "ClientUpdate", "CheckpointState", "LoraModel", "Pairs", "Result"),
         RESULT,
     ),
     **dict.fromkeys(("Artifacts.contents", "CheckpointState.to_checkpoint", "Module.train"), ANYTHING),
@@ -711,7 +689,7 @@ NOT_SWEPT: dict[str, str] = {
     **dict.fromkeys(("RunOptions.add_run_config_entry", "SessionOptions.register_custom_ops_library"), REFUSES),
     "SessionOptions.add_free_dimension_override_by_denotation": REFUSES,
     **dict.fromkeys(("LossType", "OptimType"), "enumerations"),
-    **dict.fromkeys(("LoraModel.build_artifacts", "PromptModel.build_artifacts"), "as build_artifacts"),
+    "LoraModel.build_artifacts": "as build_artifacts",
     "Pairs.get": "a mapping's, which has a default for every name",
     **dict.fromkeys(("Trainer.fit_async", "TrainingSession.fit", "TrainingSession.fit_async"), "as Trainer.fit"),
     "TrainingSession.evaluate": "data, metrics and batches as of Trainer.fit",

@@ -158,7 +158,7 @@ ADAMW = "type: 'AdamW'"
             "TypeError",
             [
                 "config has no setting 'learningRates'; did you mean 'learningRate'?",
-                "loss, optimizer, learningRate, lora, promptTuning, ema, ",
+                "loss, optimizer, learningRate, lora, ema, ",
             ],
         ),
         ("open({ loss: undefined })", "ModelError", ["config needs the setting 'loss'"]),

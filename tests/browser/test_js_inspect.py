@@ -69,11 +69,6 @@ CASES: dict[str, tuple[bytes, dict[str, Any], dict[str, Any]]] = {
         {"loss": "CrossEntropyLoss", "optimizer": "AdamW", "lora": {"rank": 2, "targets": ["fc2"]}},
         {"loss": "CrossEntropyLoss", "optimizer": "AdamW", "lora": {"rank": 2, "targets": ["fc2"]}},
     ),
-    "a prompt of no language model": (
-        MLP,
-        {"loss": "CrossEntropyLoss", "promptTuning": {"tokens": 2}},
-        {"loss": "CrossEntropyLoss", "prompt_tuning": {"tokens": 2}},
-    ),
     "a map of scores": (map_of_scores("n", 5, "h", "w"), {}, {}),
     "norms of an inference file": (normalized(), {"loss": "MSELoss"}, {"loss": LossType.MSELoss}),
     "norms as exported": (

@@ -157,6 +157,8 @@ WRONG = [
     ("open({ ranks: 2 })", "TypeError", "lora has no setting 'ranks'; did you mean 'rank'?"),
     ("open({ targets: ['nobody'] })", "ModelError", "'nobody' is not a module that can be adapted"),
     ("open({ adapterConfig: '{}' })", "ModelError", "'peft_type' is None"),
+    ("open({ adapterConfig: JSON.stringify({ peft_type: 'PROMPT_TUNING', num_virtual_tokens: 5 }) })", "ModelError",
+     "'peft_type' is 'PROMPT_TUNING'; only LORA is supported"),
     ("open({ adapterConfig: '{' })", "CheckpointError", "adapter_config.json is not JSON"),
     ("open({ adapterConfig: '{}', rank: 2 })", "ModelError", "lora.rank is 2; it must be the text of"),
     ("open([])", "ModelError", "lora is []; it must be an object"),

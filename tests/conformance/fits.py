@@ -26,7 +26,7 @@ from tests.python import test_loss_counts as padded
 import trainweb
 from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
-from trainweb.training.snapshot import Snapshot
+from trainweb.training.snapshot import open_snapshot
 
 BASE = Path(__file__).parents[1] / "golden" / "mlp" / "base.onnx"
 CROSS_ENTROPY = {"loss": "CrossEntropyLoss", "optimizer": "AdamW", "additional_output_names": ["logits"]}
@@ -69,14 +69,14 @@ class Data:
     steps: tuple[Any, ...] = ()
 
     def made(self) -> Any:
-        """What Python is given."""
+        """Return the data for Python."""
         found = self.columns
         for name, *arguments in self.steps:
             found = STEPS[name](found, *arguments)
         return found
 
     def to_page(self) -> dict[str, Any]:
-        """What the page makes the same of."""
+        """Return the same data as JSON for the page."""
         columns = self.columns
         if isinstance(columns, dict):
             columns = {n: encoded(a) if isinstance(a, np.ndarray) else a for n, a in columns.items()}
@@ -557,7 +557,7 @@ class Runner:
         return self.session.eval_step(source.made(), ["logits"], {"ema": ema})["logits"].ravel().tolist()
 
     def exports_averages(self, source: Data) -> bool:
-        """Whether the exported model has the scores of the averages, and the session still its parameters."""
+        """True if the exported model has the scores of the averages and the session keeps its parameters."""
         before = self.parameters()
         exported = trainweb.InferenceSession(self.session.export_model_for_inferencing(["logits"], ema=True))
         (found,) = exported.run(["logits"], {"x": source.made()["x"]})
@@ -572,7 +572,7 @@ class Runner:
         contents = trainweb.CheckpointStore(self.folder).files.read("fit")
         if contents is None:
             return 0
-        steps: int = json.loads(Snapshot.from_bytes(contents).metadata["position"])["optimizerSteps"]
+        steps: int = json.loads(open_snapshot(contents).metadata["position"])["optimizerSteps"]
         return steps
 
 

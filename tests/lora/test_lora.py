@@ -15,9 +15,9 @@ import pytest
 
 import trainweb
 from trainweb.artifacts import build_artifacts
-from trainweb.checkpoint.safetensors import read_safetensors
+from trainweb.checkpoint.safetensors import read_safetensors, write_safetensors
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
-from trainweb.lora import Adapter, LoraConfig, LoraModel, PromptModel, inject
+from trainweb.lora import Adapter, LoraConfig, LoraModel, inject
 from trainweb.lora.layers import find_layers
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.writer import write_model
@@ -51,7 +51,7 @@ def model_of(name: str, exporter: str) -> LoraModel:
     return inject(base_of(name, exporter), config=config)
 
 
-def session_of(adapted: LoraModel | PromptModel, **arguments: Any) -> trainweb.TrainingSession:
+def session_of(adapted: LoraModel, **arguments: Any) -> trainweb.TrainingSession:
     arguments = {"loss": "CrossEntropyLoss", "optimizer": AdamW(eps=1e-8, weight_decay=0.01, adam_mode=0)} | arguments
     made = adapted.build_artifacts(**arguments)
     state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
@@ -241,6 +241,18 @@ def test_configs_of_peft_that_are_not_supported(change: dict[str, Any], text: st
     config = json.loads((RECORDED / "attention.start/adapter_config.json").read_text())
     with pytest.raises(ModelError, match=text):
         LoraConfig.from_peft(config | change)
+
+
+def test_a_folder_of_another_type_of_adapter_is_refused_by_name(tmp_path: Path) -> None:
+    values = {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 5, "task_type": "CAUSAL_LM", "token_dim": 16}
+    vectors = Tensor("prompt_embeddings", "float32", (5, 16), bytes(320))
+    (tmp_path / "adapter_model.safetensors").write_bytes(write_safetensors([vectors], {"format": "pt"}))
+    (tmp_path / "adapter_config.json").write_text(json.dumps(values))
+    with pytest.raises(ModelError, match="'peft_type' is 'PROMPT_TUNING'; only LORA is supported"):
+        Adapter.load(tmp_path)
+    with pytest.raises(ModelError, match="'PROMPT_TUNING'; only LORA"):
+        settings = {"adapter_config": json.dumps(values)}
+        trainweb.TrainingSession.from_model(RECORDED / "attention.dynamo.onnx", loss="CrossEntropyLoss", lora=settings)
 
 
 def test_an_adapter_of_another_model_is_refused() -> None:

@@ -16,7 +16,9 @@ from tests.python import pipelines
 
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.backend.plan import Plan
+from trainweb.compiler import compile_model
 from trainweb.ir.layout import HEADER_WORDS
+from trainweb.ir.program import Program
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.training.arrays import from_numpy, to_numpy
@@ -160,6 +162,17 @@ def where_then_added(a: Attention, scores: str) -> str:
     return added(lambda a: np.where(padding(a), 0, MASKED), fed=True)(a, scores)
 
 
+def two_added(a: Attention, scores: str) -> str:
+    """As T5: a bias of each head, and padding, of which one is made after the product."""
+    scores = MASKS["bias"](a, scores)
+    padded = a.feed("padding", np.where(padding(a), 0, MASKED).astype(np.float32))
+    return a.op("Add", a.op("Mul", padded, a.constant(np.float32(1))), scores)
+
+
+def cast_between(a: Attention, scores: str) -> str:
+    return a.op("Cast", MASKS["causal"](a, scores), to=1)
+
+
 def sink_and_window(a: Attention) -> np.ndarray:
     """The first keys and the latest ones: what is masked lies between."""
     m, n = a.sizes[2:4]
@@ -188,6 +201,8 @@ MASKS: dict[str, Mask] = {
     "where padding": where(padding, -1e4),
     "bias then where": added_then_where,
     "where then padding": where_then_added,
+    "two added": two_added,
+    "causal, cast": cast_between,
 }
 
 
@@ -434,8 +449,23 @@ def unusual(name: str) -> tuple[Attention, list[str]]:
     s = a.op("MatMul", q, k)
     if name == "trained bias":
         s = a.op("Add", s, a.normal("bias", 2, 12, 12))
+    if name == "trained bias of all heads":
+        s = a.op("Add", s, a.normal("bias", 12, 12))
     if name == "tanh of scores":
         s = a.op("Tanh", s)
+    if name == "three masks":
+        for mask in ("causal", "bias", "sink and window"):
+            s = MASKS[mask](a, s)
+    if name == "two conditions":
+        s = where(lambda a: ~a.causal, -1e4, inverse=True)(a, where(lambda a: sink_and_window(a), -1e4)(a, s))
+    if name == "finite condition, then a mask":
+        s = MASKS["causal"](a, MASKS["where padding"](a, s))
+    if name == "scaled after a mask":
+        s = a.op("Mul", MASKS["causal"](a, s), a.constant(np.float32(0.3)))
+    if name == "fed scale":
+        s = a.op("Mul", s, a.feed("scale", np.float32([0.3])))
+    if name == "keys scaled after their transposition":
+        s = a.op("MatMul", q, a.op("Mul", k, a.feed("scale", np.float32([0.3]))))
     if name == "condition of each score":
         condition = a.feed("condition", a.rng.random((1, 2, 12, 12)) < 0.7)
         s = a.op("Where", condition, s, a.constant(np.float32(MASKED)))
@@ -457,24 +487,57 @@ def unusual(name: str) -> tuple[Attention, list[str]]:
     return a, wanted.get(name, [])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "wide heads",
-        "trained bias",
-        "tanh of scores",
-        "condition of each score",
-        "other axis",
-        "bias after softmax",
-        "probabilities used twice",
-        "scores wanted",
-        "probabilities wanted",
-        "mask of dropout wanted",
-        "probabilities before dropout wanted",
-    ],
-)
-def test_what_does_not_fit_stays_as_it_was(name: str) -> None:
+SCORES_READ = "another node reads the scores, or they are an output"
+PROBABILITIES_READ = "another node reads the probabilities, or they are an output"
+GRADIENT_READ = "another node reads the gradient of the scores, as that of a trained mask does"
+REASONS = {
+    "wide heads": "a head has more than 256 columns",
+    "trained bias": GRADIENT_READ,
+    "trained bias of all heads": GRADIENT_READ,
+    "tanh of scores": "Tanh node 'node Tanh2' changes the scores",
+    "three masks": "more than 2 masks are added",
+    "two conditions": "two conditions mask the scores",
+    "finite condition, then a mask": "a mask is added after a condition with a finite number",
+    "scaled after a mask": "the scores are scaled after a mask",
+    "fed scale": "the scale is not a constant",
+    "keys scaled after their transposition": "a node computes on the keys after they were transposed",
+    "condition of each score": "a condition masks each score of each item of the batch",
+    "other axis": "the softmax is not along the last axis",
+    "bias after softmax": "",
+    "probabilities used twice": PROBABILITIES_READ,
+    "scores wanted": SCORES_READ,
+    "probabilities wanted": PROBABILITIES_READ,
+    "mask of dropout wanted": "",
+    "probabilities before dropout wanted": PROBABILITIES_READ,
+}
+"""What the pass says of each; nothing where no change of the model would help."""
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_what_does_not_fit_stays_as_it_was_and_the_pass_says_why(name: str) -> None:
     a, others = unusual(name)
-    y = a.graph.outputs[0].name
-    plan = compute(a.graph, a.feeds, [y, *others])[1] if others else results_of(a)[1]
+    outputs, graph = [a.graph.outputs[0].name, *others], a.graph.copy()
+    if not others:
+        graph = build_gradients(
+            with_loss(graph, [(outputs[0], np.ones((1, 2, 12, a.sizes[5]), np.float32))]), "loss", a.trained
+        )
+        outputs += [f"{n}_grad" for n in a.trained]
+        graph.inputs = [v for v in graph.inputs if v.name != "w0"]
+        graph.initializers["w0"] = from_numpy("w0", np.ones((1, 2, 12, a.sizes[5]), np.float32))
+    types = {n: TensorType(str(value.dtype), value.shape) for n, value in a.feeds.items()}
+    programs: dict[str, Program] = {}
+    plan = compile_model(graph, types, outputs, observe=programs.__setitem__)
     assert "softmax_f32" in kernels(plan) and "attention_f32" not in kernels(plan)
+    refusals = programs["fuse_attention"].refusals
+    assert [(r.what, r.reason) for r in refusals] == ([("attention", REASONS[name])] if REASONS[name] else [])
+    assert all("Softmax" in r.node for r in refusals)
+
+
+def test_a_softmax_of_classes_is_no_attention() -> None:
+    a = Attention(1, 2, 12, 12, 8)
+    q, k, _ = a.operands("heads")
+    y = a.op("Softmax", a.op("Tanh", a.op("MatMul", q, k)), axis=-1)
+    programs: dict[str, Program] = {}
+    types = {n: TensorType(str(value.dtype), value.shape) for n, value in a.feeds.items()}
+    compile_model(a.graph, types, [y], observe=programs.__setitem__)
+    assert not programs["fuse_attention"].refusals

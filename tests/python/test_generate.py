@@ -446,6 +446,16 @@ def test_a_model_with_a_causal_mask_is_taken() -> None:
     assert len(tokens_of(session_of(model_of(attention(causal=True))), [1, 2, 3], 5)) == 5
 
 
+@pytest.mark.parametrize("name", ["gpt2", "opt"])
+def test_log_probabilities_are_taken_as_logits(name: str) -> None:
+    model = onnx.load(GOLDEN / f"{name}.onnx")
+    (logits,) = model.graph.output
+    model.graph.node.append(helper.make_node("LogSoftmax", [logits.name], ["log_prob"], "log", axis=-1))
+    logits.name = "log_prob"
+    case = MODELS[name][0]
+    assert tokens_of(session_of(model.SerializeToString()), case["prompt"]) == case["tokens"]
+
+
 def test_features_picked_by_tuples_are_taken() -> None:
     """As torch's exporter writes `x[..., [2, 0, 3, 1]]`, for Falcon with keys of one head."""
     places = numpy_helper.from_array(np.array([[2], [0], [3], [1]]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -163,23 +164,55 @@ def test_values_are_float32_outside_and_rounded_where_they_are_written(dtype: st
         assert steps(session, 1) == changed
 
 
-@pytest.mark.parametrize("why", ["trained", "read by a sum"])
-def test_other_weights_become_float32(why: str) -> None:
+def test_a_trained_weight_becomes_float32() -> None:
     values = weights("float16")
-    added = helper.make_node("Add", ["m.fc.weight.wide", "m.norm.weight.wide"], ["sum"])
-    more = (added, helper.make_node("ReduceSum", ["sum"], ["total"])) if why != "trained" else ()
-    model = onnx.load_from_string(model_of(values, *more))
-    if more:
-        model.graph.node[-3].output[0] = "raw"
-        model.graph.node.append(helper.make_node("Add", ["raw", "total"], ["logits"]))
-    frozen = [NAMES[0], NAMES[2]]
-    options: dict[str, Any] = {"lora": None, "frozen_params": frozen} if why == "trained" else {}
-    with session_of(model.SerializeToString(), **options) as session:
+    with session_of(model_of(values), lora=None, frozen_params=[NAMES[0], NAMES[2]]) as session:
         one = dict(zip(NAMES, (2, 4, 4), strict=True))
-        adapters = 0 if why == "trained" else 2 * 4 * WIDTH * 4
-        sizes = sum(one[name] * value.size + 3 & -4 for name, value in values.items())
-        assert session.memory().parameters == sizes + adapters
+        assert session.memory().parameters == sum(one[name] * value.size + 3 & -4 for name, value in values.items())
         assert all(np.isfinite(steps(session, 2)))
+
+
+def with_reader(model: bytes, *nodes: onnx.NodeProto, weight: str) -> bytes:
+    """The model, to whose logits the sum of the last node's result is added; `weight` is what "w" of the nodes is."""
+    result = onnx.load_from_string(model)
+    result.graph.node[-1].output[0] = "raw"
+    result.graph.node.extend(nodes)
+    for node in result.graph.node:
+        node.input[:] = [weight if name == "w" else name for name in node.input]
+    result.graph.node.extend([helper.make_node("ReduceMean", [nodes[-1].output[0]], ["mean"], keepdims=0)])
+    result.graph.node.append(helper.make_node("Add", ["raw", "mean"], ["logits"]))
+    return result.SerializeToString()
+
+
+READERS = {
+    "a sum": [helper.make_node("Mul", ["w", "hidden_mean"], ["other"])],
+    "a product with the weight on its left": [helper.make_node("MatMul", ["w", "columns"], ["other"])],
+    "a lookup of columns": [helper.make_node("Gather", ["w", "some"], ["other"], axis=1)],
+}
+
+
+@pytest.mark.parametrize("why", READERS)
+def test_a_weight_that_something_else_reads_too_has_a_copy_of_the_plan(why: str) -> None:
+    values = weights("float16")
+    more = [
+        helper.make_node("ReduceMean", ["hidden"], ["hidden_mean"], axes=[0, 1], keepdims=0),
+        helper.make_node("Transpose", ["hidden"], ["columns"], perm=[1, 0]),
+        helper.make_node("Constant", [], ["some"], value_ints=[3, 1]),
+    ]
+    one, two = (
+        with_reader(model, *more, *READERS[why], weight=weight)
+        for model, weight in ((model_of(values), "m.fc.weight.wide"), (widened(values), "m.fc.weight"))
+    )
+    with session_of(one) as session, session_of(two) as twin:
+        np.testing.assert_allclose(steps(session), steps(twin), rtol=1e-5)
+        assert twin.memory().parameters - session.memory().parameters == saved(values)
+        feed = dict(zip(session.input_names(), feeds().values(), strict=True))
+        text = session.explain(feed)
+        assert "dequantize_f32(" in text.rpartition("@@")[2].replace("gather_dequantized_f32(", "")
+        (reason,) = re.findall(
+            r"the weight 'm.fc.weight' at Cast node .* stays as it is: (.*), of which a copy is made", text
+        )
+        assert reason.endswith("reads it in float32") and "'other'" in reason
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -226,3 +259,52 @@ def test_weights_of_16_bits_beside_a_graph_of_float32_stay_as_they_are(tmp_path:
     for name, value in values.items():
         np.testing.assert_array_equal(written[name], value.astype(np.float32))
         assert written[name].dtype == np.float32
+
+
+def test_a_matrix_that_steps_change_is_float32() -> None:
+    """A buffer of the module, as codebooks are: next = center / 2 + the mean of x w, which is the next center."""
+    rng, losses = np.random.default_rng(5), []
+    w, center = (rng.standard_normal((WIDTH, WIDTH)).astype(np.float16) for _ in range(2))
+    x = rng.standard_normal((3, WIDTH)).astype(np.float32)
+    for values in ((w, center), (w.astype(np.float32), center.astype(np.float32))):
+        nodes = [
+            helper.make_node("Cast", ["w"], ["w32"], to=TensorProto.FLOAT),
+            helper.make_node("Cast", ["center"], ["center32"], to=TensorProto.FLOAT),
+            helper.make_node("MatMul", ["x", "w32"], ["h"]),
+            helper.make_node("ReduceMean", ["h"], ["mean"], keepdims=0),
+            helper.make_node("Mul", ["center32", "half"], ["kept"]),
+            helper.make_node("Add", ["kept", "mean"], ["next"]),
+            helper.make_node("MatMul", ["h", "next"], ["y"]),
+            helper.make_node("Mul", ["y", "y"], ["square"]),
+            helper.make_node("ReduceMean", ["square"], ["loss"], keepdims=0),
+        ]
+        tensors = dict(zip(("w", "center", "half"), (*values, np.float32(0.5)), strict=True))
+        graph = helper.make_graph(
+            nodes,
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, WIDTH])],
+            [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+            [numpy_helper.from_array(np.asarray(value), name) for name, value in tensors.items()],
+        )
+        notes = "# inputs\np_w: PARAMETER target='w'\n# outputs\nnext: BUFFER_MUTATION target='center'\n"
+        graph.metadata_props.add(key="pkg.torch.export.ExportedProgram.graph_signature", value=notes)
+        graph.initializer[0].metadata_props.add(
+            key="pkg.torch.export.graph_signature.InputSpec.kind", value="InputKind.PARAMETER"
+        )
+        opsets = [helper.make_opsetid("", 17)]
+        model = helper.make_model(graph, producer_name="pytorch", opset_imports=opsets, ir_version=10)
+        with trainweb.TrainingSession.from_model(model.SerializeToString(), loss=None, optimizer="SGD") as session:
+            losses.append([float(session.train_step({"x": x})["loss"]) for _ in range(4)])
+    assert len(set(losses[0])) == 4
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def test_a_matrix_that_is_an_output_itself_is_as_declared() -> None:
+    values = weights("float16")
+    model = onnx.load_from_string(model_of(values))
+    model.graph.output.append(helper.make_tensor_value_info("m.fc.weight", TensorProto.FLOAT16, [WIDTH, WIDTH]))
+    session = trainweb.InferenceSession(model.SerializeToString())
+    logits, weight = session.run(None, {"ids": feeds()["ids"]})
+    session.release()
+    assert weight.dtype == np.float16 and logits.dtype == np.float32
+    np.testing.assert_array_equal(weight, values["m.fc.weight"])

@@ -18,10 +18,12 @@ from tests.python.test_program import check_index
 from trainweb import TrainingSession
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.backend.plan import Plan
+from trainweb.compiler import compile_model
 from trainweb.compiler.passes import head
 from trainweb.compiler.passes.head import fuse_head_loss
 from trainweb.ir import calls
 from trainweb.ir.instructions import KernelCall
+from trainweb.ir.program import HEAD, Program
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.model.writer import write_model
@@ -369,6 +371,17 @@ def test_scores_that_are_fetched_stay() -> None:
     np.testing.assert_allclose(found["scores"], case.x @ case.w.T, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("size", "says"), [(4 * 16 * 600, True), (4 * 16 * 600 + 1, False)])
+def test_the_pass_says_that_large_scores_are_fetched(monkeypatch: pytest.MonkeyPatch, size: int, says: bool) -> None:
+    monkeypatch.setattr(head, "TRAINED_SCORES_BYTES", size)
+    graph, feeds = graph_of(Case(16, 600, 6), turned=True)
+    programs: dict[str, Program] = {}
+    types = {name: TensorType(str(value.dtype), value.shape) for name, value in feeds.items()}
+    compile_model(graph, types, ["loss", "scores"], observe=programs.__setitem__)
+    reasons = [r.reason for r in programs["fuse_head_loss"].refusals if r.what == HEAD]
+    assert reasons == ["another node reads the scores, or they are an output of the step"] * says
+
+
 N, C, D = 3, 5, 2
 STEPS = ("scores", "loss", "dscores", "dx", "dw")
 
@@ -431,6 +444,7 @@ def test_heads_are_found() -> None:
 @pytest.mark.parametrize(
     "order",
     [
+        ("fill scores", *STEPS[1:]),
         ("scores", "read scores", *STEPS[1:]),
         ("scores", "fill scores", *STEPS[1:]),
         ("scores", "loss", "read log_prob", *STEPS[2:]),

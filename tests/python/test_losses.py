@@ -94,6 +94,24 @@ def test_focal_loss_leaves_out_labels_and_rows_that_are_certain_have_no_gradient
     np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("settings", [{}, {"weight": [0.5, 2.0, 1.0, 0.25]}, {"label_smoothing": 0.2}])
+@pytest.mark.parametrize(("shape", "axis"), [((6, 4), -1), ((6, 4, 3), 1)])
+def test_metrics_compare_the_likeliest_classes(settings: dict[str, Any], shape: tuple[int, ...], axis: int) -> None:
+    rng = np.random.default_rng(5)
+    scores, labels = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+    labels = np.exp(labels) / np.exp(labels).sum(axis, keepdims=True)
+    kind = {"type": "CrossEntropyLoss", "probabilities": True, "class_axis": axis, **settings}
+    with trainweb.TrainingSession.from_model(model([scores], 17), loss=kind, requires_grad=["w0"]) as session:
+        results = session.evaluate({"x": np.zeros_like(scores), "labels": labels}, metrics=["accuracy"], batch_size=6)
+    assert results["accuracy"] == np.mean(scores.argmax(axis) == labels.argmax(axis))
+
+
+def test_probabilities_have_no_label_to_ignore() -> None:
+    settings = {"type": "CrossEntropyLoss", "probabilities": True, "ignore_index": 0}
+    with pytest.raises(trainweb.errors.ModelError, match="left out with probabilities"):
+        build_artifacts(model([np.zeros((2, 3), np.float32)], 17), loss=settings)
+
+
 def test_every_loss_was_recorded() -> None:
     assert {case["type"] for case in CASES.values()} == set(LOSSES)
 

@@ -72,7 +72,7 @@ def attention(*order: str, shared: dict[str, str] | None = None) -> list[str]:
     `order` has steps by their results, and others as "read NAME" and "fill NAME"; `shared`: tensors that are another.
     """
     w = Written()
-    for name in ("scores", "weights", "dweights", "dscores"):
+    for name in ("scores", "mask", "masked", "weights", "dweights", "dscores"):
         w.new(name, N, N)
     for name in ("q", "k", "v", "y", "dy", "dq", "dk", "dv"):
         w.new(name, N, WIDTH)
@@ -83,6 +83,8 @@ def attention(*order: str, shared: dict[str, str] | None = None) -> list[str]:
     steps: dict[str, Callable[[], None]] = {
         "scores": lambda: w.product("scores", "q", "k", b_turned=True),
         "weights": lambda: w.builder.emit(calls.Softmax(x=b["scores"], y=b["weights"], **numbers)),
+        "masked": lambda: w.builder.elementwise([b["masked"]], [b["scores"], b["mask"]], lambda e, x, y: e.add(x, y)),
+        "weights-of-masked": lambda: w.builder.emit(calls.Softmax(x=b["masked"], y=b["weights"], **numbers)),
         "y": lambda: w.product("y", "weights", "v"),
         "dv": lambda: w.product("dv", "weights", "dy", a_turned=True),
         "dweights": lambda: w.product("dweights", "dy", "v", b_turned=True),
@@ -130,6 +132,21 @@ def test_attention_is_found() -> None:
 def test_attention_stays_where_an_operand_changes_or_a_result_is_not_free_yet(order: tuple[str, ...]) -> None:
     kernels = attention(*order)
     assert "softmax_f32" in kernels and not any("attention" in kernel for kernel in kernels)
+
+
+MASKED = ("scores", "fill mask", "masked", "weights-of-masked", "y")
+"""The mask is made after the product of the scores, which is early enough."""
+
+
+def test_a_mask_may_be_made_until_it_is_added() -> None:
+    assert "attention_f32" in attention(*MASKED)
+    assert "attention_gradient_f32" in attention(*MASKED, *BACKWARD)
+
+
+@pytest.mark.parametrize("place", range(3, 6))
+def test_attention_stays_where_a_mask_changes_after_it_was_added(place: int) -> None:
+    order = (*MASKED[:place], "fill mask", *MASKED[place:], *BACKWARD)
+    assert not any("attention" in kernel for kernel in attention(*order))
 
 
 @pytest.mark.parametrize("shared", [{"y": "q"}, {"y": "v"}], ids=str)

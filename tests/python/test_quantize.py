@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from bench import smol
 from onnx import TensorProto, helper, numpy_helper
 from tests.golden.quantized.words import OWN_CASES, by_trainweb
 
@@ -145,6 +146,13 @@ def test_a_weight_that_is_read_in_two_orders_stays() -> None:
     x = np.random.default_rng(3).standard_normal((3, 64)).astype(np.float32)
     expected = x.astype(np.float64) @ w @ w.T @ v @ h
     np.testing.assert_allclose(results(data, x=x), expected, atol=0.02 * abs(expected).max())
+
+
+def test_a_head_that_is_tied_to_the_table_is_quantized_with_it(tmp_path: Path) -> None:
+    smol.write(tmp_path, smol.Size(layers=1, width=64, heads=4, key_heads=2, hidden=64, vocabulary=2000))
+    quantized = read_model(trainweb.quantize(tmp_path / "model.onnx", 4))
+    assert "GatherBlockQuantized" in {node.op_type for node in quantized.nodes}
+    assert all(t.dtype != "float32" for t in quantized.initializers.values() if 2000 in t.shape and 64 in t.shape)
 
 
 def test_what_cannot_be_quantized_is_told() -> None:

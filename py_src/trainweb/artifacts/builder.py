@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainweb import messages
 from trainweb.arguments import checks_keywords, flag, path_of, unknown, warn
 from trainweb.artifacts.buffers import buffer_updates, without_gradient
-from trainweb.artifacts.evidence import SCALE, Decision
+from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import Selection, select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.artifacts.remarks import remark_on_file, remark_on_loss, remark_on_norms
@@ -27,6 +27,7 @@ from trainweb.model.floats import Declared, cast_inputs, cast_outputs, in_float3
 from trainweb.model.graph import Dim, Graph, Tensor, Value
 from trainweb.model.graph import Sequence as ValueSequence
 from trainweb.model.reader import read_model
+from trainweb.model.uses import SCALE
 from trainweb.model.writer import round_attributes, write_model
 from trainweb.onnxblock import loss as losses
 from trainweb.onnxblock import optim

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from inspect import Parameter
+
 from trainweb.artifacts.builder import BATCH_NORM
-from trainweb.settings import Choice, Field, Flag, Ids, Kind, Names, Number, Sizes, Whole
+from trainweb.settings import Choice, Field, Flag, Kind, Names, Number, Sizes, Text, Whole
 
 
 def _optional(kind: Kind) -> Field:
@@ -37,20 +39,17 @@ LORA = {
 }
 """Arguments of `trainweb.lora.inject`, which the page has as the setting "lora"."""
 
-PROMPT_TUNING = {
-    "tokens": Field(Whole(least=1), 20, is_optional=False),
-    "init": _optional(Ids()),
+HEAD = {
+    "classes": Field(Whole(least=1), Parameter.empty, is_optional=False),
+    "layer": _optional(Text()),
     "seed": LORA["seed"],
 }
-"""Arguments of `trainweb.lora.inject_prompt`, which the page has as the setting "promptTuning"."""
+"""Settings of a new last layer, the option "head"."""
 
-ADAPTERS = ("lora", "prompt_tuning")
-"""Options that freeze the model and train beside it."""
-
-PROMPT_TUNING_DOCS = {
-    "tokens": "Number of vectors.",
-    "init": "Token ids whose embeddings the vectors start as, repeated or cut to `tokens`; by default normal numbers.",
-    "seed": "Seed of the random numbers.",
+HEAD_DOCS = {
+    "classes": "Number of classes.",
+    "layer": "Module that makes the scores; needed where several may do so.",
+    "seed": "Seed of the weights, which are those of a layer of PyTorch after `torch.manual_seed(seed)`.",
 }
 
 LORA_DOCS = {

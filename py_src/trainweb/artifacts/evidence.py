@@ -19,6 +19,23 @@ from trainweb.model import calls
 from trainweb.model.calls import call_of
 from trainweb.model.floats import ABOUT_SHAPES
 from trainweb.model.graph import FX_NODE, SCOPES, TORCH, Graph, Node, Tensor, Value
+from trainweb.model.uses import (
+    BIAS,
+    BOUND,
+    CONVOLUTIONS,
+    EMBEDDING,
+    MOVES,
+    NORM,
+    PRODUCTS,
+    ROTATION,
+    SCALE,
+    SCORES,
+    STATISTICS,
+    WEIGHT,
+    WeightUse,
+    role_at,
+    weight_uses,
+)
 from trainweb.spelling import ARGUMENT
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
@@ -63,46 +80,13 @@ _MERGES = re.compile(r"Identity_\d+")
 """Names of nodes by which the TorchScript exporter makes two tensors one; names of modules' nodes have a path."""
 LEARNED_SCALAR = re.compile(r".*(temperature|scale|gate|gamma|alpha|beta|tau|lambda).*", re.IGNORECASE)
 
-WEIGHT, BIAS, NORM, EMBEDDING = "weight of a product", "bias", "scale or bias of a norm", "embedding table"
-STATISTICS, SCORES, ANGLES = "running statistics", "added to attention scores", "angles of a sine or cosine"
+ANGLES = "angles of a sine or cosine"
 ADDEND, FACTOR, OTHER = "added to activations", "multiplied with activations", "read by"
-BOUND = "a bound that activations are clipped to"
-SCALE = "the scale of numbers in fewer bits, which a quantizer chose"
 LEARNED_ROLES = (WEIGHT, BIAS, NORM, EMBEDDING)
-
-_INPUTS = {
-    "MatMul": {0: WEIGHT, 1: WEIGHT},
-    "Gemm": {0: WEIGHT, 1: WEIGHT, 2: BIAS},
-    "FusedGemm": {0: WEIGHT, 1: WEIGHT, 2: BIAS},
-    "Einsum": {0: WEIGHT, 1: WEIGHT, 2: WEIGHT},
-    "Conv": {1: WEIGHT, 2: BIAS},
-    "ConvTranspose": {1: WEIGHT, 2: BIAS},
-    "LSTM": {1: WEIGHT, 2: WEIGHT, 3: BIAS, 7: WEIGHT},
-    "GRU": {1: WEIGHT, 2: WEIGHT, 3: BIAS},
-    "RNN": {1: WEIGHT, 2: WEIGHT, 3: BIAS},
-    "Gather": {0: EMBEDDING},
-    "Clip": {1: BOUND, 2: BOUND},
-    "QuantizeLinear": {1: SCALE},
-    "DequantizeLinear": {1: SCALE},
-    "PRelu": {1: NORM},
-    "BatchNormalization": {1: NORM, 2: NORM, 3: STATISTICS, 4: STATISTICS},
-    **{f"{kind}Normalization": {1: NORM, 2: NORM} for kind in ("Layer", "Instance", "Group", "RMS", "SimplifiedLayer")},
-    "SkipLayerNormalization": {2: NORM, 3: NORM, 4: BIAS},
-    "SkipSimplifiedLayerNormalization": {2: NORM, 3: BIAS},
-    "FusedConv": {1: WEIGHT, 2: BIAS},
-    "FusedMatMul": {0: WEIGHT, 1: WEIGHT},
-    "Attention": {1: WEIGHT, 2: BIAS},
-    "BiasGelu": {1: BIAS},
-    "FastGelu": {1: BIAS},
-    "EmbedLayerNormalization": {2: EMBEDDING, 3: EMBEDDING, 4: EMBEDDING, 5: NORM, 6: NORM},
-}
-"""Use of an operator's input, by position; the domain does not matter."""
-_CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
-PRODUCTS = {"MatMul", "Gemm", "FusedGemm", "Einsum", "FusedMatMul"} | _CONVOLUTIONS
+FIXED_ROLES = {STATISTICS: "running statistics of a batch normalization", SCALE: SCALE, ROTATION: ROTATION}
+"""Reasons for roles of what is never learned."""
 _FUSED = {"FusedConv", "FusedMatMul", "FusedGemm"}
 """Operators that no exporter writes, but the optimizer of ONNX Runtime."""
-MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Slice", "Split", "Concat", "Expand"}
-"""A moved tensor keeps its meaning."""
 _LINEAR = {"Add", "Sub", "Mul", "Div", "Sqrt", "Max", "Cast"}
 """Operators that center and scale an input."""
 _SCALES = {"Mul", "Div", "Cast", "Reshape", "Identity", "Where", "Add", "Sub", "Clip", "Tanh"}
@@ -158,6 +142,9 @@ class Evidence:
         self._tensors = tensors
         written = with_bodies(graph)
         self._consumers, self._producers = written.consumers(), written.producers()
+        self._uses: dict[str, list[WeightUse]] = {}
+        for use in weight_uses(written, tensors, MOVES):
+            self._uses.setdefault(use.tensor.name, []).append(use)
         self._inputs = {value.name for value in graph.inputs}
         self._torch = graph.producer == TORCH
         self._is_fused = any(node.op_type in _FUSED for node in graph.nodes)
@@ -230,10 +217,9 @@ class Evidence:
 
     def _by_value(self, tensor: Tensor, roles: list[str]) -> Decision | None:
         name = tensor.name
-        if STATISTICS in roles:
-            return Decision(name, False, "running statistics of a batch normalization")
-        if SCALE in roles:
-            return Decision(name, False, SCALE)
+        fixed = next((reason for role, reason in FIXED_ROLES.items() if role in roles), None)
+        if fixed is not None:
+            return Decision(name, False, fixed)
         if BOUND in roles and (not self._torch or self._generated.fullmatch(name)):
             return Decision(name, False, BOUND)
         if name in self._tables:
@@ -318,8 +304,7 @@ class Evidence:
 
     def _is_convolved(self, name: str) -> bool:
         """Return whether a convolution reads it: nothing is transposed there, so only computed tensors lose names."""
-        consumers = self._consumers.get(name, ())
-        return any(node.op_type in _CONVOLUTIONS and name in node.inputs[1:3] for node in consumers)
+        return any(use.node.op_type in CONVOLUTIONS and use.edge == name for use in self._uses.get(name, ()))
 
     def _was_computed(self, tensor: Tensor) -> bool:
         """Return whether a weight without a name may be more than a parameter that constant folding transposed.
@@ -420,23 +405,11 @@ class Evidence:
         return seen
 
     def _roles(self, name: str) -> list[str]:
-        roles: list[str] = []
-        moved = {name}
-        uses = [(name, node) for node in reversed(self._consumers.get(name, ()))]
-        while uses:
-            edge, node = uses.pop()
-            if node.op_type not in MOVES:
-                roles += [self._role(node, i, edge) for i, read in enumerate(node.inputs) if read == edge]
-                continue
-            for out in reversed([out for out in node.outputs if out not in moved]):
-                moved.add(out)
-                uses += [(out, reader) for reader in reversed(self._consumers.get(out, ()))]
-        return list(dict.fromkeys(roles))
+        uses = self._uses.get(name, ())
+        return list(dict.fromkeys(role_at(u.node, u.position) or self._role(u.node, u.edge) for u in uses))
 
-    def _role(self, node: Node, position: int, name: str) -> str:
-        known = _INPUTS.get(node.op_type, {}).get(position)
-        if known:
-            return known
+    def _role(self, node: Node, name: str) -> str:
+        """The role of what an operator reads that does not say it alone."""
         others = [edge for edge in node.inputs if edge and edge != name]
         if node.op_type in ("Add", "Sub", "Where"):
             if any(self._are_scores(edge) for edge in others) and self._meets(node.outputs[0], {"Softmax"}, _SCALES):

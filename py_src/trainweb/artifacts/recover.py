@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 from trainweb.artifacts.evidence import (
     FOLDED,
     KIND,
-    MOVES,
-    PRODUCTS,
     folded_from,
     is_transposed,
     listed_parameters,
@@ -30,6 +28,7 @@ from trainweb.model.graph import FX_NODE, ITEM_SIZE, Graph, Node, Tensor, take_n
 from trainweb.model.local import are_transposes
 from trainweb.model.remote import RemoteTensor
 from trainweb.model.transposed import transposed
+from trainweb.model.uses import EMBEDDING, MOVES, PRODUCTS, role_at, weight_uses
 
 
 def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
@@ -89,7 +88,9 @@ def _turn(graph: Graph, listed: Collection[str], keep: Collection[str]) -> None:
     """Let a node transpose each parameter that the exporter transposed, so that it is as in the module."""
     folded = {name: folded_from(notes_of(graph, tensor)) for name, tensor in graph.initializers.items()}
     uses = Counter(sources[0] for sources in folded.values() if len(sources) == 1)
-    taken, consumers = set(graph.names()), with_bodies(graph).consumers()
+    taken, written = set(graph.names()), with_bodies(graph)
+    consumers = written.consumers()
+    multiplied = {use.tensor.name for use in weight_uses(written, through=MOVES) if use.node.op_type in PRODUCTS}
     turned: dict[str, Tensor] = {}
     noted: dict[str, dict[str, str]] = {}
     for name, tensor in graph.initializers.items():
@@ -97,7 +98,7 @@ def _turn(graph: Graph, listed: Collection[str], keep: Collection[str]) -> None:
         if source not in listed or uses[source] > 1 or name in keep or (source in taken and source != name):
             continue
         notes = dict(notes_of(graph, tensor))
-        if _is_multiplied(name, consumers) or not (name == source or name.startswith("val")):
+        if name in multiplied or not (name == source or name.startswith("val")):
             notes = {KIND: "PARAMETER"} | {key: note for key, note in notes.items() if key != FOLDED}
         elif name == source:
             continue  # it is as in the module already
@@ -112,14 +113,6 @@ def _turn(graph: Graph, listed: Collection[str], keep: Collection[str]) -> None:
         output = outputs.get(name, name)
         reader = next(iter(consumers.get(name, ())), None)
         _transpose(graph, tensor.name, output, f"{output}_turned", reader.notes if reader else {})
-
-
-def _is_multiplied(name: str, consumers: Mapping[str, list[Node]]) -> bool:
-    """Return whether products read a tensor, as it is or moved."""
-    return any(
-        node.op_type in PRODUCTS or (node.op_type in MOVES and any(_is_multiplied(n, consumers) for n in node.outputs))
-        for node in consumers.get(name, ())
-    )
 
 
 def _rename(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
@@ -163,7 +156,7 @@ def _tie(graph: Graph, keep: Collection[str]) -> None:
     tables = [
         graph.initializers[node.inputs[0]]
         for node in graph.nodes
-        if node.op_type == "Gather" and node.inputs[0] in graph.initializers
+        if role_at(node, 0) == EMBEDDING and node.inputs[0] in graph.initializers
     ]
     found: dict[str, tuple[Tensor, Node]] = {}
     for node in graph.nodes:
@@ -173,7 +166,7 @@ def _tie(graph: Graph, keep: Collection[str]) -> None:
             matrix = graph.initializers[name]
             noted = folded_from(notes_of(graph, matrix))
             sources = [graph.initializers[n] for n in noted if n in graph.initializers and is_transposed(matrix, noted)]
-            candidates = sources + (tables if node.op_type == "MatMul" and position == 1 else [])
+            candidates = sources + (tables if node.op_type in PRODUCTS and position == 1 else [])
             table = next((t for t in candidates if t.name != name and _is_transpose(t, matrix)), None)
             if table is not None:
                 found[name] = table, node

@@ -14,11 +14,12 @@ from trainweb.compiler.explain import requested_dump
 from trainweb.compiler.loops import LoopCompiler
 from trainweb.compiler.passes.eliminate import computation
 from trainweb.compiler.pipeline import CACHING, Observer, run_passes
+from trainweb.compiler.rows import rows_of_loss
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.deciding import deciding_names
 from trainweb.errors import ModelError
 from trainweb.ir.builder import Builder
-from trainweb.ir.instructions import Buf, BufSequence, Storage
+from trainweb.ir.instructions import Buf, BufSequence, Rows, Storage
 from trainweb.ir.layout import ARENA, SEGMENT_NAMES
 from trainweb.ir.program import Program, Recomputation
 from trainweb.ir.shapes import TensorType
@@ -163,6 +164,7 @@ class _Compilation:
         self.same: dict[str, str] = {}
         """By name of a tensor, the one that was computed before from the same."""
         self.inspected_nodes: list[InspectedNode] = []
+        self.rows: dict[str, Rows] = {}
 
     def program(
         self,
@@ -184,6 +186,9 @@ class _Compilation:
             self.fold(outputs, run)
         if self.builder.overwrite:
             self.place_gradients()
+        if not keep_all:  # which reads all tensors
+            ops = [self.ops[k] for k in sorted(self.needed)]
+            self.rows = rows_of_loss(ops, self.types, [self.same.get(name, name) for name in outputs])
         self.lower(feeds)
         # A feed whose value is known is a constant of the plan, which no instruction writes.
         bufs = [b for b in map(self.bufs.get, feeds) if isinstance(b, Buf) and b.storage.is_feed]
@@ -490,7 +495,8 @@ class _Compilation:
                 outs.append(None)
                 continue
             t = self.types[name]
-            storage = self.preplaced.get(name) or Storage(ARENA, t.size * ITEM_SIZE[t.dtype])
+            rows = self.rows.get(name)
+            storage = self.preplaced.get(name) or Storage(ARENA, t.size * ITEM_SIZE[t.dtype], rows=rows)
             buf = Buf(storage, t.dtype, t.shape, name=name)
             self.bufs[name] = buf
             outs.append(buf)

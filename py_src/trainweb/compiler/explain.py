@@ -19,13 +19,14 @@ UNNAMED = ("temp", "constant", "")
 
 
 class Explanation:
-    """Observes a compilation: tells `emit` what was lowered, and how each pass changed it."""
+    """Observes a compilation: tells `emit` what was lowered, how each pass changed it, and why it changed no more."""
 
     def __init__(self, emit: Callable[[str], object]) -> None:
         self._emit = emit
         self._names: dict[Storage, str] = {}
         self._taken: set[str] = set()
         self._before: list[str] = []
+        self._refusals = 0
 
     def __call__(self, name: str, program: Program) -> None:
         lines = [self._line(i) for i in program.instructions]
@@ -39,6 +40,9 @@ class Explanation:
             difference = list(unified_diff(self._before, lines, lineterm="", n=CONTEXT_LINES))[2:]
             self._emit("\n".join([f"\n{name}: {len(self._before)} -> {len(lines)} instructions", *difference]))
         self._before = lines
+        for refusal in program.refusals[self._refusals :]:
+            self._emit(str(refusal))
+        self._refusals = len(program.refusals)
 
     def _line(self, i: Instruction) -> str:
         if isinstance(i, ElementwiseCall):

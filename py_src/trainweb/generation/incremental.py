@@ -17,10 +17,10 @@ from math import prod
 from trainweb import messages
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.errors import ModelError
-from trainweb.generation.axes import Axes, Labels, axes_of
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import ITEM_SIZE, TRAINWEB, Graph, Node, Tensor, Value, take_name
+from trainweb.ops.axes import Axes, Labels, axes_of
 from trainweb.ops.frame.composite import StaticTypes, expand_composites, has_composites
 from trainweb.ops.frame.infer import infer_outputs, initializer_type
 from trainweb.ops.frame.op import Op, bind
@@ -33,8 +33,6 @@ LAST = "trainweb.last"
 """Input, where there are several new rows: the one that the output is of, int64 (1,)."""
 LAST_POSITION = "trainweb.last_position"
 """Input, where there are several new rows: the position of that row, int64 (1,)."""
-VIRTUAL = "trainweb.virtual"
-"""Input of a model with a trained prompt, int64 (n,): its shape says how many ids of any value come first."""
 SHORTEST = 3
 """The least length: axes of both lengths are then longer than 1, which broadcasts."""
 COMPANIONS = "mask", "position", "token_type"
@@ -44,12 +42,6 @@ COMPANION_TYPES = "int64", "int32", "bool"
 ADAPTER_B = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
 """The factor of an adapter that starts as zeros, by its name in PEFT."""
 MAGNITUDE = ".lora_magnitude_vector"
-PROMPT = "prompt_embeddings"
-"""The vectors of a trained prompt, by their name in PEFT."""
-OWN = "prompt_tuning/"
-"""What the names of nodes start with that `lora/prompt.py` puts around a model."""
-FRAME, VECTORS = f"{OWN}frame/", f"{OWN}vectors/"
-"""Nodes that make inputs longer and logits shorter; the node that puts vectors among the embeddings."""
 CACHE = "trainweb.cache/"
 """What the names of cache inputs start with."""
 
@@ -126,8 +118,6 @@ def without_adapter(graph: Graph) -> Graph:
     UnsupportedError
         Adapters of DoRA, whose magnitudes are in the place of the norms of the weights.
     """
-    if any(node.name.startswith(VECTORS) for node in graph.nodes):
-        return _passing(graph, (FRAME, VECTORS))
     result = graph.copy()
     switched = [v for v in graph.inputs if isinstance(v, Value) and ADAPTER_B.search(v.name)]
     magnitude = next((v.name for v in graph.inputs if v.name.endswith(MAGNITUDE)), None)
@@ -140,27 +130,6 @@ def without_adapter(graph: Graph) -> Graph:
         zeros = bytes(prod(shape) * ITEM_SIZE[value.dtype])
         result.initializers[value.name] = Tensor(value.name, value.dtype, shape, zeros)
     result.inputs = [v for v in graph.inputs if v not in switched]
-    return result
-
-
-def with_tokens_of_prompt(graph: Graph) -> tuple[Graph, int]:
-    """The model whose ids start with any id for each vector of a trained prompt, and the number of vectors."""
-    vectors = next((v for v in (*graph.inputs, *graph.initializers.values()) if v.name == PROMPT), None)
-    if vectors is None or not any(node.name.startswith(VECTORS) for node in graph.nodes):
-        return graph, 0
-    assert isinstance(vectors, Value | Tensor) and vectors.shape is not None
-    count = vectors.shape[0]
-    assert isinstance(count, int)
-    return _passing(graph, (FRAME,)), count
-
-
-def _passing(graph: Graph, prefixes: tuple[str, ...]) -> Graph:
-    """The model in which nodes of such names pass on what they change."""
-    result = graph.copy()
-    for k, node in enumerate(result.nodes):
-        if node.name.startswith(prefixes):
-            source = node.inputs[-1 if node.op_type == "Where" else 0]
-            result.nodes[k] = Node("Identity", [source], node.outputs, {}, "", node.name)
     return result
 
 

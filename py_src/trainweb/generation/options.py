@@ -51,5 +51,5 @@ GENERATE_DOCS = {
     "top_k": "Sample from this many of the most likely tokens.",
     "top_p": "Sample from the most likely tokens whose probabilities add up to at least this.",
     "seed": "Seed of the random numbers, 0 by default. The same seed gives the same tokens in Python and in a page.",
-    "adapter": "False ignores adapters: LoRA, and trained prompts.",
+    "adapter": "False ignores adapters.",
 }

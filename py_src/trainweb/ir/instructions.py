@@ -14,6 +14,37 @@ from trainweb.ir.layout import CONSTANTS
 from trainweb.model.graph import ITEM_SIZE, data_bytes
 from trainweb.model.lazy import LazyTensor
 
+AxisPart: TypeAlias = tuple[int, int]
+"""A part of an axis: its size, and the rows of the loss from one element to the next; 0 for other axes, or KEYS."""
+KEYS = -1
+"""An axis of keys, along which softmax makes probabilities of attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of the loss in a tensor that is read only by rows (compiler/rows.py).
+
+    Attributes
+    ----------
+    parts
+        The axes in row-major order.
+    level
+        The most attentions on a way to the loss: which rows are wanted depends on their masks.
+    """
+
+    parts: tuple[AxisPart, ...]
+    level: int
+
+    def of_loop(self, n: int, stride: int) -> int | None:
+        """Return the rows from one step of a loop of `n` steps to the next; None if it leaves a part of the axes."""
+        inner = 1
+        for size, step in reversed(self.parts):
+            if n == 1 or stride < inner * size:
+                steps = stride // inner
+                return None if n > 1 and (stride % inner or (n - 1) * steps >= size) else step * steps * (n > 1)
+            inner *= size
+        return 0 if n == 1 else None
+
 
 @dataclass(eq=False, slots=True)
 class Storage:
@@ -27,6 +58,8 @@ class Storage:
     is_feed: bool = False
     name: str = ""
     """The tensor of the graph that a constant is; none if it may depend on the feeds."""
+    rows: Rows | None = None
+    """The rows of a loss, if only rows of the tensor are read."""
 
 
 @dataclass(eq=False, slots=True)

@@ -36,6 +36,31 @@ class Recomputation:
     share: float = 0.0
 
 
+ATTENTION, HEAD = "attention", "the loss of the head"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A pass left instructions as they were, for a reason that a model's author or exporter can change.
+
+    Attributes
+    ----------
+    what : str
+        The instructions that the pass was about, such as "attention".
+    node : str
+        The node that they were made of.
+    reason : str
+        The fact that kept the pass from firing.
+    """
+
+    what: str
+    node: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.what} at {self.node} stays as it is: {self.reason}"
+
+
 POSITION = attrgetter("position")
 GAP_BITS = 16
 """Bits of the distance between two positions, for instructions that come between them."""
@@ -55,6 +80,8 @@ class Program:
         self.output_storages = frozenset(b.storage for b in outputs)
         self.hoisted: dict[int, Program] = {}
         """Instructions that need not run in every step, by what changes their results (`passes/hoist.py`)."""
+        self.refusals: list[Refusal] = []
+        """The passes' reasons for not firing, in order."""
         self.rebuild(instructions)
 
     @property

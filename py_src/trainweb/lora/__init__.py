@@ -7,17 +7,14 @@
     adapted.merge(session, "merged.onnx")
 
 https://arxiv.org/abs/2106.09685
-
-`inject_prompt` does the same with a trained prompt.
 """
 
+from trainweb.lora.adapted import LoraModel
 from trainweb.lora.adapter import Adapter
 from trainweb.lora.config import LoraConfig
-from trainweb.lora.model import LoraModel, inject
-from trainweb.lora.prompt import PromptModel, inject_prompt
-from trainweb.lora.prompt_config import PromptConfig
+from trainweb.lora.model import inject
 
-__all__ = ["Adapter", "LoraConfig", "LoraModel", "PromptConfig", "PromptModel", "inject", "inject_prompt"]
+__all__ = ["Adapter", "LoraConfig", "LoraModel", "inject"]
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The adapter that the options of a session ask for."""
+"""The adapters that the options of a session ask for."""
 
 from __future__ import annotations
 
@@ -8,43 +8,25 @@ from typing import Any
 
 from trainweb import messages
 from trainweb.arguments import check_settings
-from trainweb.errors import ModelError
+from trainweb.lora.adapted import LoraModel
 from trainweb.lora.adapter import Adapter
-from trainweb.lora.config import LoraConfig
-from trainweb.lora.model import LoraModel, inject
-from trainweb.lora.prompt import PromptModel, inject_prompt
-from trainweb.lora.prompt_config import PromptConfig
-
-KINDS: Mapping[str, tuple[Callable[..., LoraModel | PromptModel], type[LoraConfig | PromptConfig]]] = {
-    "lora": (inject, LoraConfig),
-    "prompt_tuning": (inject_prompt, PromptConfig),
-}
-"""By the name of the option."""
+from trainweb.lora.model import inject
 
 
-def adapted_by(options: Mapping[str, Any], model: Callable[[], Any]) -> LoraModel | PromptModel | None:
-    """The model with its adapter; None if none of `KINDS` is among the options.
+def adapted_by(lora: Mapping[str, Any], model: Callable[[], Any]) -> LoraModel:
+    """The model with the adapters that these settings ask for.
 
     Raises
     ------
     TypeError
         A setting has an unknown name.
     ModelError
-        A setting has a wrong value, or both options are given.
+        A setting has a wrong value.
     """
-    given = [name for name in KINDS if options.get(name) is not None]
-    if not given:
-        return None
-    name, *others = given
-    for other in others:
-        raise messages.BAD_SETTING(name=other, value=options[other], expected=f"left out with {name!r}")
-    if not isinstance(options[name], Mapping):
-        raise messages.BAD_SETTING(name=name, value=options[name], expected="a mapping of settings of adapters")
-    make, kind = KINDS[name]
-    settings = dict(options[name])
+    if not isinstance(lora, Mapping):
+        raise messages.BAD_SETTING(name="lora", value=lora, expected="a mapping of settings of adapters")
+    settings = dict(lora)
     peft = settings.pop("adapter_config", None)
     config = None if peft is None else Adapter.parse_config(peft)
-    if config is not None and not isinstance(config, kind):
-        raise ModelError(f"adapter_config.json: 'peft_type' is {config.peft_type}; it must be {kind.peft_type} here.")
-    check_settings(name, settings, [*signature(make).parameters, "adapter_config"])
-    return make(model(), config=config, **settings)
+    check_settings("lora", settings, [*signature(inject).parameters, "adapter_config"])
+    return inject(model(), config=config, **settings)

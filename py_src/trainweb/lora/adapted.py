@@ -1,66 +1,106 @@
-"""A forward model beside which parameters are trained: its artifacts, and what they learned."""
+"""A forward model with adapters: its artifacts, what they learned, and the model with that merged in."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+import random
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainweb.arguments import checks_keywords, instance_of
 from trainweb.artifacts import Artifacts, build_artifacts
-from trainweb.artifacts.evidence import Evidence
+from trainweb.artifacts.evidence import Evidence, signature
 from trainweb.checkpoint import write_file_atomically
 from trainweb.checkpoint.contents import ParameterHolder
-from trainweb.errors import CheckpointError
+from trainweb.errors import CheckpointError, UnsupportedError
 from trainweb.lora.adapter import Adapter
-from trainweb.lora.config import shown
-from trainweb.model.floats import OTHER_FLOATS, converted
+from trainweb.lora.config import LoraConfig, chosen, listed, shown
+from trainweb.lora.kinds import LINEAR, Layer, add_adapter, start_values
+from trainweb.lora.layers import find_layers, is_stored_by_columns
+from trainweb.lora.merge import column_norms, merged_weights
+from trainweb.lora.tied import lies_in, tied_layers
+from trainweb.model.floats import OTHER_FLOATS, converted, declared_type, stored_type
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.writer import write_model
 from trainweb.spelling import ARGUMENT
 from trainweb.training.state import CheckpointState
 
 if TYPE_CHECKING:
-    from trainweb.lora.config import LoraConfig
-    from trainweb.lora.prompt_config import PromptConfig
     from trainweb.training.session_methods import SessionMethods
 
 Source: TypeAlias = "SessionMethods | CheckpointState | ParameterHolder"
 """Holder of the parameters."""
+BASE_LAYER = ".base_layer."
+"""In PEFT's keys of base weights, which it saves along with adapters of embeddings."""
 
 
 @checks_keywords
-class AdaptedModel(ABC):
-    """A frozen forward model and the parameters that are trained beside it.
+class LoraModel:
+    """A frozen forward model and its adapters; `inject` makes it.
+
+    Parameters
+    ----------
+    base : Graph
+        The model without adapters.
+    layers : list of Layer
+        What is adapted.
+    config : LoraConfig
+        The settings of the adapters.
+    init : str
+        How adapters start; see `inject`.
+    seed : int
+        Of their random numbers.
 
     Attributes
     ----------
-    base : Graph
-        The model without an adapter.
+    base, config, layers
+        As given; `layers` have nodes of `graph`.
     graph : Graph
-        The model with its adapter, whose parameters have PEFT's names.
-    config : LoraConfig or PromptConfig
-        Its settings.
+        The model with its adapters, whose parameters have PEFT's names.
     start : dict of str to Tensor
         New parameters, as training starts from them.
     parameter_names : list of str
-        Trained parameters: the adapter, and with LoRA the parameters of `modules_to_save`.
+        Trained parameters: the adapters, and the parameters of `modules_to_save`.
     """
 
-    base: Graph
-    graph: Graph
-    config: LoraConfig | PromptConfig
-    start: dict[str, Tensor]
-    parameter_names: list[str]
-    _whole: Sequence[str] = ()
-    """Trained parameters of the base."""
-    _copies: Mapping[str, str] = {}
-    """Trained parameters of the base, by the names of other modules that are tied to them."""
-    _stopped: Sequence[str] = ()
-    """Tensors that are constants for gradients."""
+    def __init__(self, base: Graph, layers: list[Layer], config: LoraConfig, init: str, seed: int) -> None:
+        self.base, self.config = base, config
+        self.graph = base.copy()
+        # The layers point to nodes of the base, which stays as it is.
+        nodes = dict(zip(map(id, base.nodes), self.graph.nodes, strict=True))
+        self.layers = [replace(layer, sites=[nodes[id(n)] for n in layer.sites]) for layer in layers]
+        self._base_layers = layers
+        saved, every = config.modules_to_save, find_layers(base)
+        whole = chosen(saved, owners(base), "modules_to_save", of_peft=True) if saved else []
+        shared = {x.weight for x in every if lies_in(x.module, whole) and len(tied_layers(every, x.weight)) > 1}
+        buffers = {name for kind, name in signature(base).values() if kind == "BUFFER"}
+        self._whole = [
+            name
+            for name, tensor in base.initializers.items()
+            if tensor.dtype == "float32" and name not in buffers and (lies_in(name, whole) or name in shared)
+        ]
+        for layer in every:
+            if lies_in(layer.module, whole) and layer.weight not in self._whole:
+                raise UnsupportedError(
+                    f"{layer.module!r} of modules_to_save cannot be saved: its weight is {shown(layer.weight)} in the "
+                    "file, not a parameter of the module. Export it with dynamo=True, in float32."
+                )
+        self._weights = {f"{x.module}.weight": x.weight for x in every}
+        self._copies = {n: w for n, w in self._weights.items() if w in shared and n != w}
+        self._columns_first = {
+            x.weight for x in every if x.kind is LINEAR and not x.rows_first and not is_stored_by_columns(base, x)
+        }
+        rng = random.Random(seed)
+        tensors = [t for x in self.layers for t in start_values(x, config.of(x.module), init, rng)]
+        self.start = {t.name: t for t in tensors}
+        if config.use_dora:
+            self.start |= column_norms(base, layers, config)
+        self.parameter_names = [*self.start, *self._whole]
+        self.graph.initializers |= self.start
+        self._stopped = [n for x in self.layers for n in add_adapter(self.graph, x, config.of(x.module))]
 
     def build_artifacts(self, **arguments: Any) -> Artifacts:
         """Run `trainweb.artifacts.build_artifacts` for only the adapters: the base is frozen.
@@ -116,10 +156,8 @@ class AdaptedModel(ABC):
         CheckpointError
             It is not one of this model.
         """
-        if type(instance_of(Adapter, "adapter", adapter).config) is not type(self.config):
-            given, own = adapter.config.peft_type, self.config.peft_type
-            raise CheckpointError(f"The adapter has peft_type {given}, and this model was made for {own}.")
-        beside = {n: base for n in adapter.tensors if (base := self._base_of(n)) is not None}
+        names = instance_of(Adapter, "adapter", adapter).tensors
+        beside = {n: base for n in names if (base := self._base_of(n)) is not None}
         tensors = {n: t for n, t in adapter.tensors.items() if n not in beside}
         expected = {n: self._turned(self._start(n)).shape for n in self.parameter_names}
         if set(tensors) != set(expected):
@@ -139,10 +177,9 @@ class AdaptedModel(ABC):
         return {name: self._turned(tensor) for name, tensor in tensors.items()}
 
     def merge(self, source: Source | Adapter, path: str | Path | None = None) -> bytes | None:
-        """Write the forward model with what was learned in it to `path`, or return its bytes.
+        """Write the forward model with adapters merged into its weights to `path`, or return its bytes.
 
-        LoRA's adapters are merged into the weights: the same computation, to rounding. Vectors of a prompt stay beside
-        them.
+        It is the same computation, to rounding.
 
         Parameters
         ----------
@@ -164,7 +201,6 @@ class AdaptedModel(ABC):
         write_file_atomically(Path(path), data)
         return None
 
-    @abstractmethod
     def merged(self, source: Source | Adapter) -> Graph:
         """Make the graph that `merge` writes.
 
@@ -173,6 +209,14 @@ class AdaptedModel(ABC):
         source : TrainingSession, CheckpointState or Adapter
             Who learned.
         """
+        held = self._held(source)
+        packed = [f"{x.module} ({x.stored})" for x in self.layers if x.stored]
+        if packed:
+            raise UnsupportedError(
+                f"An adapter cannot be merged into a weight of fewer bits than float32 has: {listed(packed)}. Merge it "
+                "into the model in float32, inject(model, config=adapter.config).merge(adapter), and quantize that."
+            )
+        return merged_weights(self.base, self._base_layers, self.config, held)
 
     def _held(self, source: Source | Adapter) -> dict[str, Tensor]:
         """Learned parameters, by name."""
@@ -183,21 +227,41 @@ class AdaptedModel(ABC):
             _check_finite(tensor, "of the session")
         return held
 
-    @abstractmethod
-    def _check_config(self, config: LoraConfig | PromptConfig) -> None:
+    def _check_config(self, config: LoraConfig) -> None:
         """Raise CheckpointError where an adapter of the same shapes would compute something else."""
+        for module in (layer.module for layer in self.layers):
+            given, own = config.of(module), self.config.of(module)
+            if given.scaling != own.scaling or given.use_dora != own.use_dora:
+                raise CheckpointError(
+                    f"The adapter of {module!r} was made with alpha {given.alpha:g} and rank {given.rank}, scaling "
+                    f"{given.scaling:g}; this model has {own.scaling:g}. Inject its own config."
+                )
 
     def _turned(self, tensor: Tensor) -> Tensor:
-        """A parameter as PEFT stores it, or back."""
-        return tensor
+        """A weight of `modules_to_save` as PEFT stores it, (out, in), or back."""
+        if tensor.name not in self._columns_first:
+            return tensor
+        rows, width = tensor.shape
+        values = array("f", bytes(tensor.data))
+        turned = array("f")
+        for column in range(width):
+            turned += values[column::width]
+        return Tensor(tensor.name, tensor.dtype, (width, rows), turned.tobytes())
 
     def _base_of(self, name: str) -> str | None:
         """The tensor of the base that a key of PEFT's file repeats; None for what the adapter learned."""
-        return None
+        own = name.replace(BASE_LAYER, ".")
+        own = self._weights.get(own, own)
+        return own if own in self.base.initializers and name not in self.parameter_names else None
 
     def _check_base(self, name: str, own: str, tensors: Mapping[str, Tensor]) -> None:
-        """Raise CheckpointError where a tensor of a file is not the one that it repeats; a prompt repeats none."""
-        raise CheckpointError(f"{shown(name)} of the adapter is the base model's {shown(own)}.")
+        """Raise CheckpointError where a tensor of a file is not the one that it repeats."""
+        base, is_tied = self.base.initializers[own], own in self._whole
+        if base.dtype != "float32":
+            return  # a quantized weight, which only resembles that of the file
+        if not _is_rounded(tensors[name], tensors[own] if is_tied else self._turned(base)):
+            wanted = f"equal to {shown(own)}, which is tied to it" if is_tied else "the weight that this base model has"
+            raise CheckpointError(f"{shown(name)} of the adapter is not {wanted}.")
 
     def _start(self, name: str) -> Tensor:
         return self.start[name] if name in self.start else self.base.initializers[name]
@@ -206,7 +270,7 @@ class AdaptedModel(ABC):
         return self._start(name) if source is None else holder_of("source", source).get(name)
 
 
-def arguments_of(adapted: AdaptedModel, given: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(adapted: LoraModel, given: Mapping[str, Any]) -> dict[str, Any]:
     """The given arguments of `build_artifacts`, with the choice of parameters: only the adapters are trained."""
     for name in ("model", "requires_grad", "frozen_params"):
         if given.get(name) is not None:
@@ -247,7 +311,30 @@ def holder_of(name: str, source: Source) -> ParameterHolder:
     """
     if isinstance(source, ParameterHolder):
         return source
-    state = source if isinstance(source, CheckpointState) else getattr(getattr(source, "core", None), "state", None)
+    state = source if isinstance(source, CheckpointState) else getattr(getattr(source, "_core", None), "state", None)
     if state is None:
         raise TypeError(f"'{name}' must be a TrainingSession or a CheckpointState, got {type(source).__name__}.")
     return state._holder
+
+
+def _is_rounded(tensor: Tensor, base: Tensor) -> bool:
+    """True where one tensor is the other, or rounds to it in the type that it is stored in."""
+    if tensor.shape != base.shape or tensor.dtype not in ("float32", *OTHER_FLOATS):
+        return False
+    types = dict.fromkeys((base.dtype, tensor.dtype, stored_type(base), declared_type(base)))
+    return any(bytes(converted(tensor, t).data) == bytes(converted(base, t).data) for t in types)
+
+
+def owners(graph: Graph) -> list[str]:
+    """Modules that have parameters, and the modules that these lie in."""
+    modules: dict[str, None] = {}
+    names = [name for name, tensor in graph.initializers.items() if tensor.dtype == "float32"]
+    layers = find_layers(graph)
+    for name in [
+        *names,
+        *(f"{x.module}.weight" for x in layers if x.weight in names and tied_layers(layers, x.weight)[1:]),
+    ]:
+        while "." in name:
+            name = name.rpartition(".")[0]
+            modules[name] = None
+    return list(modules)

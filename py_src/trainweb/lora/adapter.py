@@ -11,9 +11,8 @@ from typing import Any
 from trainweb.arguments import instance_of, path_of
 from trainweb.checkpoint import write_file_atomically
 from trainweb.checkpoint.safetensors import read_safetensors, write_safetensors
-from trainweb.errors import CheckpointError, ModelError
-from trainweb.lora.config import LoraConfig, shown
-from trainweb.lora.prompt_config import PromptConfig
+from trainweb.errors import CheckpointError
+from trainweb.lora.config import PREFIX, LoraConfig
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Tensor
 from trainweb.model.reader import load_bytes
@@ -29,17 +28,17 @@ class Adapter:
     ----------
     tensors : dict of str to Tensor
         By the names that the parameters have in a session: PEFT's keys without "base_model.model.".
-    config : LoraConfig or PromptConfig
+    config : LoraConfig
         The configuration that they were made with.
     """
 
     tensors: dict[str, Tensor]
-    config: Any
+    config: LoraConfig
 
     @property
     def weights(self) -> bytes:
         """PEFT's `adapter_model.safetensors`."""
-        return write_safetensors([t.renamed(self.config.prefix + n) for n, t in self.tensors.items()], {"format": "pt"})
+        return write_safetensors([t.renamed(PREFIX + n) for n, t in self.tensors.items()], {"format": "pt"})
 
     @property
     def config_json(self) -> str:
@@ -79,15 +78,14 @@ class Adapter:
         """
         settings = cls.parse_config(config)
         tensors = read_safetensors(instance_of(bytes, "weights", weights))
-        prefix = settings.prefix
-        strange = [name for name in tensors if not name.startswith(prefix)]
+        strange = [name for name in tensors if not name.startswith(PREFIX)]
         if strange:
-            raise CheckpointError(f"The adapter has {strange[0]!r}; keys of PEFT start with {prefix!r}.")
-        named = {n.removeprefix(prefix): t.renamed(n.removeprefix(prefix)) for n, t in tensors.items()}
+            raise CheckpointError(f"The adapter has {strange[0]!r}; keys of PEFT start with {PREFIX!r}.")
+        named = {n.removeprefix(PREFIX): t.renamed(n.removeprefix(PREFIX)) for n, t in tensors.items()}
         return cls(named, settings)
 
     @staticmethod
-    def parse_config(config: str | bytes | Mapping[str, Any]) -> LoraConfig | PromptConfig:
+    def parse_config(config: str | bytes | Mapping[str, Any]) -> LoraConfig:
         """The settings that the contents of an `adapter_config.json` say.
 
         Parameters
@@ -107,9 +105,4 @@ class Adapter:
                 raise CheckpointError(f"{CONFIG_FILE} is not JSON: {error}") from error
         if not isinstance(config, Mapping):
             raise CheckpointError(f"{CONFIG_FILE} is not an object.")
-        for kind in (LoraConfig, PromptConfig):
-            if config.get("peft_type") == kind.peft_type:
-                return kind.from_peft(config)
-        raise ModelError(
-            f"{CONFIG_FILE}: 'peft_type' is {shown(config.get('peft_type'))}; LORA and PROMPT_TUNING are supported."
-        )
+        return LoraConfig.from_peft(config)

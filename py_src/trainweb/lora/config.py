@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from trainweb.arguments import mapping
 from trainweb.errors import LimitError, ModelError
@@ -57,6 +57,9 @@ INITS_OF_PEFT = ("true", "false", "gaussian", "orthogonal", "eva")
 CHOOSING = ("exclude_modules", "layers_pattern", "layers_to_transform")
 """Settings of PEFT that narrow the choice of modules, and are not read."""
 MERGE = " In PEFT, merge_and_unload() puts the adapter into the base. Export that model."
+PEFT_TYPE = "LORA"
+PREFIX = "base_model.model."
+"""PEFT's name of the base model in the keys of a file."""
 ALL_LINEAR = "all-linear"
 """PEFT's word for all products but the head."""
 MOST_SHOWN, MOST_LISTED = 80, 20
@@ -89,10 +92,6 @@ class LoraConfig:
     ensure_weight_tying : bool
         A tied table of `modules_to_save` stays tied. Otherwise each module has a copy of it, as in PEFT.
     """
-
-    peft_type: ClassVar[str] = "LORA"
-    prefix: ClassVar[str] = "base_model.model."
-    """PEFT's name of the base model in the keys of a file."""
 
     targets: tuple[str, ...] | str
     rank: int = 8
@@ -161,7 +160,7 @@ class LoraConfig:
             "lora_alpha": self.alpha,
             "lora_dropout": self.dropout,
             "modules_to_save": list(self.modules_to_save) or None,
-            "peft_type": self.peft_type,
+            "peft_type": PEFT_TYPE,
             "r": self.rank,
             "rank_pattern": dict(self.rank_pattern),
             "target_modules": self.targets if isinstance(self.targets, str) else list(self.targets),
@@ -184,7 +183,7 @@ class LoraConfig:
         ModelError
             It is not of LoRA, or has a setting that is not supported; the text names it.
         """
-        check_peft(cls.peft_type, values, READ | WITHOUT_EFFECT)
+        _check_peft(values)
         if (values.get("bias") or "none") != "none":
             raise ModelError(f"adapter_config.json: bias = {shown(values['bias'])} is not supported.{MERGE}")
         start = values.get("init_lora_weights", True)
@@ -213,15 +212,18 @@ class LoraConfig:
             raise ModelError(f"adapter_config.json: {error.args[0]!r} is missing.") from error
 
 
-def check_peft(peft_type: str, values: Mapping[str, Any], known: Collection[str]) -> None:
+def _check_peft(values: Mapping[str, Any]) -> None:
     """Raise ModelError for an `adapter_config.json` of another type, or with a setting that is not known."""
-    found = mapping("values", values).get("peft_type")
-    if found != peft_type:
-        raise ModelError(f"adapter_config.json: 'peft_type' is {shown(found)}; it must be {peft_type} here.")
+    peft_type = mapping("values", values).get("peft_type")
+    if peft_type != PEFT_TYPE:
+        raise ModelError(
+            f"adapter_config.json: 'peft_type' is {shown(peft_type)}; only {PEFT_TYPE} is supported. Train the adapter "
+            "with PEFT's LoraConfig."
+        )
     for name, value in values.items():
         # An empty list or dict, None and False all say that a setting is not used.
-        if value and name not in known:
-            way = MERGE if peft_type == "LORA" else ""
+        if value and name not in READ | WITHOUT_EFFECT:
+            way = MERGE
             if name in CHOOSING:
                 way = " In PEFT, set it to None and 'target_modules' to model.targeted_module_names, and save again."
             raise ModelError(f"adapter_config.json: {shown(name)[1:-1]} = {shown(value)} is not supported.{way}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from trainweb.errors import UnsupportedError
 from trainweb.lora.config import LoraConfig
 from trainweb.model.graph import FX_NODE, Graph, Node, Tensor
+from trainweb.model.uses import WeightUse
 
 DROPOUT_SINCE = 12
 """ai.onnx version that brought training_mode to Dropout."""
@@ -21,6 +22,8 @@ AXES_INPUT_SINCE = 18
 """ai.onnx version in which the axes of ReduceL2 became an input."""
 
 Shape = tuple[int, ...]
+_TURNS = ("transA", "transBatchA", "transBatchB")
+"""Attributes of products whose adapters would have to read another matrix."""
 _CONV_ATTRIBUTES = ("auto_pad", "kernel_shape", "pads", "strides")
 
 
@@ -75,16 +78,16 @@ class LoraKind:
     weight_at, input_at = 1, 0
     has_magnitudes = drops_out = True
 
-    def find(self, node: Node, tensor: Tensor, turned: bool) -> Layer | None:
-        """The layer of a node with this weight, which is `turned` before it is used; its module is not known yet."""
-        if len(tensor.shape) != 2:
+    def find(self, use: WeightUse) -> Layer | None:
+        """The layer of a node that reads a weight; its module is not known yet."""
+        tensor, attrs = use.tensor, use.node.attrs
+        if use.node.op_type == "MatMulNBits":
+            shape = int(attrs["N"]), int(attrs["K"])
+        elif len(tensor.shape) != 2 or any(attrs.get(name, 0) for name in _TURNS) or attrs.get("alpha", 1.0) != 1.0:
             return None
-        if node.op_type == "Gemm":
-            if node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0:
-                return None
-            turned ^= bool(node.attrs.get("transB", 0))
-        # A weight (out, in) has to be transposed for the product.
-        return Layer("", self, tensor.name, turned, tensor.shape if turned else tensor.shape[::-1])
+        else:
+            shape = tensor.shape if use.rows_first else tensor.shape[::-1]
+        return Layer("", self, tensor.name, use.rows_first, shape)
 
     def check(self, layer: Layer, config: LoraConfig) -> None:
         """Raise UnsupportedError where the layer cannot have such an adapter."""
@@ -123,10 +126,6 @@ class LoraKind:
         """Matrices A and B whose product is the weight's change, and whether it is to be transposed for the weight."""
         return a, b, not layer.rows_first
 
-    def reads_turned(self, layer: Layer, node: Node) -> bool:
-        """True where the node reads the transpose of the weight that is stored."""
-        return layer.rows_first != bool(node.attrs.get("transB", 0))
-
 
 class ConvKind(LoraKind):
     """A convolution: A is one of the same kernel, B one of 1 x 1."""
@@ -134,10 +133,11 @@ class ConvKind(LoraKind):
     name = "conv"
     has_magnitudes = False
 
-    def find(self, node: Node, tensor: Tensor, turned: bool) -> Layer | None:
-        if len(tensor.shape) < 3 or turned:
+    def find(self, use: WeightUse) -> Layer | None:
+        tensor = use.tensor
+        if len(tensor.shape) < 3:
             return None
-        return Layer("", self, tensor.name, True, tensor.shape, int(node.attrs.get("group", 1)))
+        return Layer("", self, tensor.name, True, tensor.shape, int(use.node.attrs.get("group", 1)))
 
     def check(self, layer: Layer, config: LoraConfig) -> None:
         super().check(layer, config)
@@ -167,9 +167,6 @@ class ConvKind(LoraKind):
             )
         return _matrix(a), _matrix(b), False
 
-    def reads_turned(self, layer: Layer, node: Node) -> bool:
-        return False
-
 
 class EmbeddingKind(LoraKind):
     """A table: rows of A are looked up. PEFT stores both transposed and drops nothing out of indices."""
@@ -178,10 +175,16 @@ class EmbeddingKind(LoraKind):
     weight_at, input_at = 0, 1
     has_magnitudes = drops_out = False
 
-    def find(self, node: Node, tensor: Tensor, turned: bool) -> Layer | None:
-        if len(tensor.shape) != 2 or turned or node.attrs.get("axis", 0) != 0:
+    def find(self, use: WeightUse) -> Layer | None:
+        tensor, attrs = use.tensor, use.node.attrs
+        rows, *columns = tensor.shape or (0,)
+        if use.node.op_type == "GatherBlockQuantized":
+            width = math.prod(columns) * (2 if tensor.dtype == "uint8" and attrs.get("bits", 4) == 4 else 1)
+        elif len(columns) != 1 or use.is_turned or attrs.get("axis", 0) != 0:
             return None
-        return Layer("", self, tensor.name, True, tensor.shape)
+        else:
+            (width,) = columns
+        return Layer("", self, tensor.name, True, (rows, width))
 
     def shape(self, layer: Layer, rank: int) -> dict[str, Shape]:
         entries, width = layer.shape
@@ -198,13 +201,25 @@ class EmbeddingKind(LoraKind):
     def merge(self, layer: Layer, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, bool]:
         return a, b, True
 
-    def reads_turned(self, layer: Layer, node: Node) -> bool:
-        return False
-
 
 LINEAR, CONV, EMBEDDING = LoraKind(), ConvKind(), EmbeddingKind()
-KINDS: dict[str, LoraKind] = {"MatMul": LINEAR, "Gemm": LINEAR, "Conv": CONV, "Gather": EMBEDDING}
-"""By operator of ai.onnx."""
+KINDS: dict[str, LoraKind] = {
+    **dict.fromkeys(("MatMul", "Gemm", "FusedMatMul", "MatMulNBits"), LINEAR),
+    "Conv": CONV,
+    **dict.fromkeys(("Gather", "GatherBlockQuantized"), EMBEDDING),
+}
+"""By operator."""
+
+
+def layer_of(use: WeightUse) -> Layer | None:
+    """Return the layer of a node that reads a weight, without its module; None if no adapter fits."""
+    kind = KINDS.get(use.node.op_type)
+    if kind is None or use.position != kind.weight_at or use.is_turned is None:
+        return None
+    layer = kind.find(use) if use.tensor.dtype == "float32" or use.stored else None
+    if layer is not None:
+        layer.stored = use.stored
+    return layer
 
 
 def names_of(layer: Layer, config: LoraConfig) -> dict[str, Shape]:
@@ -308,6 +323,7 @@ class Emitter:
         if dropped != site.inputs[0]:
             weight, attrs = site.inputs[1], {k: v for k, v in site.attrs.items() if k == "transB"}
             plain = self.node(nodes, site.op_type, [dropped, weight], f"{tag}lora_plain", **attrs)
+            nodes[-1].domain = site.domain
         elif site.op_type == "Gemm" and len(site.inputs) > 2:
             bias = site.inputs[2]
             if site.attrs.get("beta", 1.0) != 1.0:

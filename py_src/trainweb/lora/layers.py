@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import replace
 
 from trainweb.artifacts.evidence import folded_from, generated_names, module_of, notes_of
 from trainweb.errors import ModelError
 from trainweb.lora.config import shown
-from trainweb.lora.kinds import EMBEDDING, KINDS, LINEAR, Layer, LoraKind
-from trainweb.model.graph import ITEM_SIZE, MS, NIBBLES, Graph, Node, Tensor
+from trainweb.lora.kinds import LINEAR, Layer, LoraKind, layer_of
+from trainweb.model.graph import Graph, Node
+from trainweb.model.uses import weight_uses
 
 DEFAULT_TARGETS = {
     ("q_proj", "v_proj", "fc1", "fc2"): "self_attn.dense",
@@ -31,64 +31,29 @@ DEFAULT_TARGETS = {
 
 A model of the family also has a module that ends in the value: by it Phi differs from OPT and BART.
 """
-TURNS = ("Transpose", "Identity")
-"""Nodes that may stand between a weight and the node that uses it."""
 _PATH = re.compile(r"/(.+)/[A-Za-z]+(_\d+)?")
 """Names that torch's script exporter gives to nodes: the path of their module and the operator."""
 _ATTRIBUTES = (".MatMul.weight", ".weight", ".kernel", "_weight")
 _QUANTIZED_NAME = re.compile(r"(\.MatMul)?(\.weight)?(_DQ)?_(Q\d\w*|quantized)$")
 """Ends that ONNX Runtime's quantizers give to names of weights."""
-NBITS = {"MatMulNBits": LINEAR, "GatherBlockQuantized": EMBEDDING}
-"""Operators of com.microsoft whose weight is quantized."""
-UNPACK = "DequantizeLinear"
-"""The operator that makes floats of a quantized weight."""
-BITS = {"int4": 4, "uint4": 4} | {name: 8 * size for name, size in ITEM_SIZE.items()}
-"""By the dtype of a weight."""
 
 
 def find_layers(graph: Graph) -> list[Layer]:
     """All layers of the main graph, in its order."""
-    weights = {name: _Weight(t) for name, t in graph.initializers.items() if t.dtype in (*NIBBLES, "float32", "uint8")}
     generated = generated_names(graph)
     found: dict[tuple[str, str, LoraKind, bool], Layer] = {}
     taken: dict[str, tuple[str, str, LoraKind, bool]] = {}
-    for node in graph.nodes:
-        if node.domain == "" and node.op_type in (*TURNS, UNPACK, "Reshape"):
-            tensor, weight = graph.initializers.get(node.inputs[0]), weights.get(node.inputs[0])
-            if node.op_type == UNPACK:
-                weight = None if tensor is None else _Weight(tensor, stored=f"{BITS[tensor.dtype]} bits, {UNPACK}")
-            elif node.op_type == "Transpose" and weight is not None:
-                weight = weight.turned(node)
-            elif node.op_type == "Reshape" and weight is not None and weight.tensor.dtype != "uint8":
-                weight = None  # only rows of a quantized table are put together from their blocks
-            if weight is not None:
-                weights[node.outputs[0]] = weight
+    for use in weight_uses(graph):
+        layer = layer_of(use)
+        if layer is None:
             continue
-        made = _layer(node, weights)
-        if made is None:
-            continue
-        for module in _modules(graph, made, node, generated):
-            key = (module, made.weight, made.kind, made.rows_first)
+        for module in _modules(graph, layer, use.node, generated):
+            key = (module, layer.weight, layer.kind, layer.rows_first)
             if module and taken.setdefault(module, key) == key:
-                made.module = module
-                found.setdefault(key, made).sites.append(node)
+                layer.module = module
+                found.setdefault(key, layer).sites.append(use.node)
                 break
     return list(found.values())
-
-
-@dataclass(frozen=True, slots=True)
-class _Weight:
-    """The tensor that a weight is stored as, whether a node turns it, and in what it is stored, if not as floats."""
-
-    tensor: Tensor
-    is_turned: bool = False
-    stored: str = ""
-
-    def turned(self, node: Node) -> _Weight | None:
-        """What a Transpose makes of it."""
-        if len(self.tensor.shape) != 2 or node.attrs.get("perm", [1, 0]) != [1, 0]:
-            return None
-        return replace(self, is_turned=not self.is_turned)
 
 
 def _modules(graph: Graph, layer: Layer, node: Node, generated: re.Pattern[str]) -> list[str]:
@@ -129,33 +94,6 @@ def default_targets(
             "named in 'targets'."
         )
     return modules[:-1]
-
-
-def _layer(node: Node, weights: dict[str, _Weight]) -> Layer | None:
-    """Make the layer of a node, without its module."""
-    kind = {"": KINDS, MS: NBITS}.get(node.domain, {}).get(node.op_type)
-    weight = None if kind is None else weights.get(node.inputs[kind.weight_at])
-    if kind is None or weight is None:
-        return None
-    if node.domain:
-        return _of_nbits(kind, node, weight.tensor)
-    if weight.tensor.dtype != "float32" and not weight.stored:
-        return None
-    layer = kind.find(node, weight.tensor, weight.is_turned)
-    if layer is not None:
-        layer.stored = weight.stored
-    return layer
-
-
-def _of_nbits(kind: LoraKind, node: Node, tensor: Tensor) -> Layer:
-    """The layer of an operator that dequantizes its weight itself: (N, K), or a table."""
-    bits = node.attrs.get("bits", 4)
-    if kind is LINEAR:
-        shape = int(node.attrs["N"]), int(node.attrs["K"])
-    else:
-        rows, *columns = tensor.shape
-        shape = rows, prod(columns) * (2 if tensor.dtype == "uint8" and bits == 4 else 1)
-    return Layer("", kind, tensor.name, True, shape, stored=f"{bits} bits, {node.op_type}")
 
 
 def is_stored_by_columns(graph: Graph, layer: Layer) -> bool:

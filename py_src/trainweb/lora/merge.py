@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trainweb.lora.config import LoraConfig
-from trainweb.lora.kinds import Layer, names_of
-from trainweb.lora.layers import TURNS
+from trainweb.lora.kinds import LINEAR, Layer, names_of
 from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.model.uses import weight_uses
 from trainweb.onnxblock.transforms import prune, prune_constants
 from trainweb.training.inference import InferenceCore
 
@@ -22,11 +22,11 @@ def merged_weights(base: Graph, layers: Sequence[Layer], config: LoraConfig, hel
     """
     result = base.copy()
     result.initializers |= {n: t for n, t in held.items() if n in result.initializers}
-    copies = dict(zip(map(id, base.nodes), result.nodes, strict=True))
+    copies, uses = dict(zip(map(id, base.nodes), result.nodes, strict=True)), list(weight_uses(base))
     for layer in layers:
         tensor = _merged(result.initializers[layer.weight], layer, config.of(layer.module), held)
         sites = {id(site) for site in layer.sites}
-        if all(id(node) in sites for node in _readers(base, layer.weight)):
+        if all(id(use.node) in sites for use in uses if use.tensor.name == layer.weight):
             result.initializers[layer.weight] = tensor
             continue
         give_weight(result, layer, [copies[id(site)] for site in layer.sites], tensor, "merged_weight")
@@ -39,22 +39,10 @@ def give_weight(graph: Graph, layer: Layer, sites: Sequence[Node], tensor: Tenso
     graph.initializers[own.name] = own
     turned = f"{own.name}.turned"
     for node in sites:
-        node.inputs[layer.kind.weight_at] = turned if layer.kind.reads_turned(layer, node) else own.name
+        is_turned = layer.kind is LINEAR and layer.rows_first != bool(node.attrs.get("transB", 0))
+        node.inputs[layer.kind.weight_at] = turned if is_turned else own.name
     if any(turned in node.inputs for node in sites):
         graph.nodes.insert(0, Node("Transpose", [own.name], [turned], {"perm": [1, 0]}, "", turned))
-
-
-def _readers(graph: Graph, weight: str) -> list[Node]:
-    """The nodes that use a weight, itself or turned."""
-    found, stack = list[Node](), [weight]
-    consumers = graph.consumers()
-    while stack:
-        for node in consumers.get(stack.pop(), ()):
-            if node.op_type in TURNS and not node.domain:
-                stack += node.outputs
-            else:
-                found.append(node)
-    return found
 
 
 def column_norms(base: Graph, layers: Sequence[Layer], config: LoraConfig) -> dict[str, Tensor]:

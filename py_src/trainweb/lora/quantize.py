@@ -13,6 +13,7 @@ from trainweb.lora.kinds import CONV, EMBEDDING, LINEAR, Layer
 from trainweb.lora.layers import find_layers
 from trainweb.model.graph import MS, Graph, Node, Tensor, Value, take_name
 from trainweb.model.reader import read_model
+from trainweb.model.uses import LEAST_ELEMENTS
 from trainweb.model.writer import write_model
 from trainweb.onnxblock.transforms import constants_to_initializers, prune, prune_constants
 from trainweb.training.inference import InferenceCore
@@ -24,8 +25,6 @@ OPSET = 17
 """Of the small graphs that quantize a weight on the kernels."""
 BLOCK_SIZES = {4: (32, 16), 8: (128, 64, 32, 16)}
 """Numbers with one scale, by their bits: the first that divides a row, else the last, which pads it."""
-LEAST_ELEMENTS = 4096
-"""Weights with fewer elements stay in float32: they take no room worth a rounding."""
 
 
 @checks_keywords

@@ -1,7 +1,7 @@
 """Floating-point types other than float32, which is what everything is computed in.
 
 `in_float32` turns a graph with float16, bfloat16 or float64 into one that computes in float32. Weights are converted as
-they are read, where `training/halves.py` does not keep them. The model's inputs keep their types behind a Cast. The
+they are read, where `training/models.py` does not keep them. The model's inputs keep their types behind a Cast. The
 declared type of a tensor stands in its notes (`DECLARED_TYPE`), so that checkpoints and exported models have it again.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, TypeVar
 
+from trainweb import messages
 from trainweb._names import public_names
 from trainweb.errors import ModelError
 from trainweb.model.checks import DTYPE_CODES
@@ -113,14 +114,14 @@ class MSELoss(Loss):
 
 @loss
 class CrossEntropyLoss(Loss):
-    """Cross entropy of scores (logits) against class indices.
+    """Cross entropy of scores (logits) against class indices or probabilities.
 
     Parameters
     ----------
     weight : array of shape (C,), optional
         Factor of each class.
     reduction : {"mean", "sum", "none"}
-        "mean" divides by the weights of the rows that count.
+        "mean" divides by the weights of the rows that count; for probabilities, by the number of rows.
     ignore_index : int, optional
         Label of rows that the loss ignores.
     label_smoothing : float
@@ -128,6 +129,8 @@ class CrossEntropyLoss(Loss):
     class_axis : int
         Axis of the scores that holds the classes. The last by default, as for (N, C) and (N, S, V);
         use 1 for (N, C, H, W).
+    probabilities : bool
+        The labels are float32 probabilities of the classes in the shape of the scores, such as those of mixup.
     """
 
     @checked
@@ -139,15 +142,18 @@ class CrossEntropyLoss(Loss):
         label_smoothing: Annotated[float, Number(least=0, most=1)] = 0.0,
         *,
         class_axis: Annotated[int, Whole()] = -1,
+        probabilities: YesNo = False,
     ) -> None:
-        self._smoothing = float(label_smoothing)
+        if probabilities and ignore_index is not None:
+            raise messages.BAD_SETTING(name="ignore_index", value=ignore_index, expected="left out with probabilities")
+        self._smoothing, self._has_probabilities = float(label_smoothing), probabilities
         self._weight, self._reduction, self._class_axis = weight, reduction, class_axis
         self._ignore_index = ignore_index
 
     def build(self, scores: str, labels_name: str = "labels") -> str:
         """Name of the loss of `scores` against input `labels_name`, which is added if missing.
 
-        The labels have the shape of the scores without the class axis.
+        The labels have the shape of the scores without the class axis; probabilities have it.
         """
         weight = generate_name("celoss.weight")
         accessor = context.current()
@@ -155,6 +161,8 @@ class CrossEntropyLoss(Loss):
         if rank < 2 or not -rank <= self._class_axis < rank:
             raise ModelError(f"Scores {scores!r} of rank {rank} have no class axis {self._class_axis}.")
         axis = self._class_axis % rank
+        if self._has_probabilities:
+            return self._of_probabilities(scores, _target_like(scores, labels_name), axis, rank, weight)
         labels = labels_name
         if not accessor.has(labels_name):
             labels = add_input_like(scores, labels_name, "int64", drop_axis=axis)
@@ -202,6 +210,22 @@ class CrossEntropyLoss(Loss):
         if self._reduction == "sum" or (counts is None and not weights):
             return str(_reduction(self._reduction)(each))
         return str(blocks.Div()(blocks.ReduceSum(keepdims=False)(each), self._total_weight(targets, weights, counts)))
+
+    def _of_probabilities(self, scores: str, target: str, axis: int, rank: int, weight: str) -> str:
+        """-(1 - s) * sum of t w log p over the classes - s * mean of w log p, as torch has it."""
+        if axis != rank - 1:
+            last = [k for k in range(rank) if k != axis] + [axis]
+            scores, target = (self.add_node("Transpose", [name], perm=last) for name in (scores, target))
+        log_p = self.add_node("LogSoftmax", [scores], axis=rank - 1)
+        if self._weight is not None:
+            log_p = self.add_node("Mul", [log_p, array_initializer(weight, self._weight)])
+        each = blocks.over_last_axis("ReduceSum", self.add_node("Mul", [target, log_p]))
+        if self._smoothing:
+            each = blocks.Add()(
+                blocks.Mul()(each, blocks.Constant(1 - self._smoothing)()),
+                blocks.Mul()(blocks.over_last_axis("ReduceMean", log_p), blocks.Constant(self._smoothing)()),
+            )
+        return str(_reduction(self._reduction)(self.add_node("Neg", [each])))
 
     def _total_weight(self, targets: str, weights: list[str], counts: str | None) -> str:
         """The sum of the weights of the rows that count; of labels that are ignored no weight is looked up."""
@@ -648,6 +672,16 @@ class DPOLoss(Loss):
             rest = blocks.Mul()(blocks.Softplus()(margin), blocks.Constant(self._smoothing)())
             loss = blocks.Add()(blocks.Mul()(loss, blocks.Constant(1 - self._smoothing)()), rest)
         return str(_reduction("mean")(loss))
+
+
+@loss
+class OutputGradient(Loss):
+    """The sum of an output times its gradient, which is fed: a step for any loss that the caller computes."""
+
+    def build(self, pred: str, gradient_name: str = "gradient") -> str:
+        """Name of the sum of `pred` times input `gradient_name`, which is added if missing and has its shape."""
+        product = blocks.Mul()(pred, _target_like(pred, gradient_name))
+        return str(blocks.ReduceSum(keepdims=False)(product))
 
 
 def __dir__() -> list[str]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
+from trainweb.model import uses
 from trainweb.model.graph import SCOPES, Graph, Node, Tensor, take_name
+from trainweb.model.uses import positions
 
 TRAINING_MODE_SINCE = 14
 """ai.onnx version that brought training_mode to BatchNormalization; outputs said it before."""
-STATISTICS = (3, 4)
+STATISTICS = positions("BatchNormalization", uses.STATISTICS)
 """Inputs of BatchNormalization that hold the running mean and variance."""
-AFFINE = (1, 2)
+AFFINE = positions("BatchNormalization", uses.NORM)
 """Inputs of BatchNormalization that hold scale and bias."""
 _NOTED = re.compile(r"'_native_batch_norm_legit_(functional|no_training)(?:_\d+)?'\]")
 """The operator in the notes of torch's dynamo exporter that a batch normalization was made of, by its mode."""

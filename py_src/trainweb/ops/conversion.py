@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainweb.ir import calls
@@ -28,6 +29,7 @@ from trainweb.ops.frame.symbolic import Var, names
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Expr
+    from trainweb.model.graph import Node
     from trainweb.ops.frame.gradients import GradientBuilder
 
 
@@ -136,6 +138,11 @@ class CastLike(Pointwise):
             if t.dtype not in self.dtypes:
                 raise self.unsupported(f"dtype {t.dtype}")
         return TensorType(like.dtype, x.shape)
+
+    def rewire(self, consumers: Mapping[str, list[Node]], known: Mapping[str, Any]) -> list[str]:
+        # Only the dtype of the second input counts: of a constant, the result is one, too.
+        x, like = self.node.inputs
+        return [x, x if x in known and like in known and known[x].dtype == known[like].dtype else like]
 
     def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
         x, like = (t for t in inputs if t is not None)

@@ -35,6 +35,8 @@ class Transpose(Op):
         perm = self._perm(x.rank)
         if sorted(perm) != list(range(x.rank)):
             raise self.error(f"perm {list(perm)} is not a permutation of the {x.rank} dimensions.")
+        longer = [k for k in perm if x.shape[k] != 1]
+        self.is_view = longer == sorted(longer)
         return TensorType(x.dtype, tuple(x.shape[k] for k in perm))
 
     def evaluate(self, x: TensorType) -> tuple[Any, ...]:

@@ -26,6 +26,7 @@ from trainweb import messages
 from trainweb.backend.chosen import BACKEND
 from trainweb.checkpoint import SessionContents, checkpoint_parts, read_checkpoint
 from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
+from trainweb.heads import take_head
 from trainweb.ir.layout import PARAMETERS
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.floats import ConvertedTensor, converted
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from trainweb.artifacts import Artifacts
     from trainweb.backend.base import Segments
     from trainweb.backend.plan import Plan
-    from trainweb.lora import LoraModel, PromptModel
+    from trainweb.lora import LoraModel
     from trainweb.metrics import Described
 
 Graphs = TypeVar("Graphs", bound="tuple[Graph | None, ...]")
@@ -88,14 +89,14 @@ class Opened:
         Parameters that the session has no segment for, and names of all.
     artifacts : callable or None
         Gives what `create_from_model` built.
-    adapted : LoraModel, PromptModel or None
+    adapted : LoraModel or None
         The model with its adapters, where it has some.
     """
 
     models: SessionModels
     origin: SessionContents
     artifacts: Artifacts | None = None
-    adapted: LoraModel | PromptModel | None = None
+    adapted: LoraModel | None = None
 
 
 def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
@@ -395,24 +396,26 @@ def create_from_model(
 
 def _build(
     model: Any, config_json: str, limits: Limits, external: Mapping[str, Any]
-) -> tuple[Artifacts, bool, LoraModel | PromptModel | None]:
+) -> tuple[Artifacts, bool, LoraModel | None]:
     """Artifacts of a forward model, whether the session is to start from the nominal checkpoint, and adapters."""
     from trainweb.artifacts import build_artifacts
-    from trainweb.artifacts.config import ADAPTERS
 
     arguments = _arguments(config_json)
     nominal = arguments.get("nominal_checkpoint", False)
-    adapters: dict[str, Any] = {name: arguments.pop(name) for name in ADAPTERS if name in arguments}
-    if not adapters:
-        return build_artifacts(model, **arguments, external_data=external, limits=limits), nominal, None
+    lora = arguments.pop("lora", None)
+    files: dict[str, Any] = {"external_data": external, "limits": limits}
+    if "head" in arguments:
+        model, lora = take_head(lambda: read_model(model, **files), arguments, lora)
+        files = {}
+    if lora is None:
+        return build_artifacts(model, **arguments, **files), nominal, None
     from trainweb.lora.adapt import adapted_by
 
-    adapted = adapted_by(adapters, lambda: read_model(model, external_data=external, limits=limits))
-    assert adapted is not None
+    adapted = adapted_by(lora, lambda: read_model(model, **files) if files else model)
     return adapted.build_artifacts(**arguments), nominal, adapted
 
 
-def _adapted(handle: int, bases_json: str) -> tuple[LoraModel | PromptModel, ContentsInMemory]:
+def _adapted(handle: int, bases_json: str) -> tuple[LoraModel, ContentsInMemory]:
     """The adapters of a session, and its parameters."""
     opened = _training(handle)
     if opened.adapted is None:

@@ -19,7 +19,6 @@ from trainweb.artifacts.builder import (
     suggest_loss,
     without_unread,
 )
-from trainweb.artifacts.config import ADAPTERS
 from trainweb.artifacts.evidence import Decision, untold
 from trainweb.artifacts.parameters import UNSETTLED, select_parameters
 from trainweb.artifacts.remarks import remark_on_file, remark_on_norms, remark_on_smoothing
@@ -29,6 +28,7 @@ from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
 from trainweb.generation.past import without_past
 from trainweb.ir.layout import PARAMETERS
+from trainweb.ir.program import ATTENTION, HEAD, Program
 from trainweb.ir.shapes import TensorType
 from trainweb.lora.adapt import adapted_by
 from trainweb.lora.adapted import arguments_of
@@ -93,7 +93,7 @@ class Report:
         What operators demand of dimensions that the model declares as symbols, with the node: ``n = 4, as ...``.
     remarks : list of str
         What `build_artifacts` warns of besides the doubtful tensors: the model trains, but maybe not as its maker
-        means.
+        means. Then what costs memory and time that a change of the model would save.
     precision : str or None
         What of the model is computed in float32 though it was declared as another type of float.
     untold : str or None
@@ -251,7 +251,7 @@ def check(
     Parameters
     ----------
     model, requires_grad, frozen_params, loss, optimizer, **arguments
-        As for `trainweb.artifacts.build_artifacts`; also `lora` and `prompt_tuning` of `TrainingSession.from_model`.
+        As for `trainweb.artifacts.build_artifacts`; also `lora` of `TrainingSession.from_model`.
     dims
         Sizes of symbolic dimensions, e.g. ``{"batch": 32}``. The default is the least size that fits the operators.
         A model that cannot be trained otherwise is built with them (`Report.dims`). A dimension without a name is
@@ -292,8 +292,8 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         graph = without_past(graph)
         outputs, files = [v.name for v in graph.outputs], graph.external_files
         named = {**dict(zip(CHOICES, choices, strict=True)), **arguments}
-        arguments = {name: value for name, value in arguments.items() if name not in ADAPTERS}
-        has_adapter = any(named.get(name) is not None for name in ADAPTERS)
+        arguments = {name: value for name, value in arguments.items() if name != "lora"}
+        has_adapter = named.get("lora") is not None
         if has_adapter:
             arguments = _with_adapter(graph, named)
             model = graph = arguments.pop("model")
@@ -325,9 +325,8 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
 
 def _with_adapter(graph: Graph, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that train the adapter of a model."""
-    adapted = adapted_by(named, lambda: graph)
-    assert adapted is not None
-    return arguments_of(adapted, {name: value for name, value in named.items() if name not in (*ADAPTERS, *FILES)})
+    adapted = adapted_by(named["lora"], lambda: graph)
+    return arguments_of(adapted, {name: value for name, value in named.items() if name not in ("lora", *FILES)})
 
 
 def _describe(graph: Graph, report: Report) -> None:
@@ -408,14 +407,28 @@ def _try(
     inference = ShapeInference(_as_declared(built.graphs[1], graph))
     report.refined = inference.table.refinements()
     types = _signature(models, inference, *sizes)
+    programs: dict[str, Program] = {}
     with warnings.catch_warnings(action="ignore"):  # the rows are a guess
-        plan = models.compile_step(TRAIN, types, True)
+        plan = models.compile_step(TRAIN, types, True, observe=programs.__setitem__)
+    report.remarks += _remark_on_refusals(list(programs.values())[-1])
     if built.graphs[2] is not None:
         models.compile_optimizer()
     fixed = sum(nbytes for k, nbytes in enumerate(models.segment_bytes) if k >= PARAMETERS)
     report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.large) + len(plan.words) + fixed
     report.flops = plan.flops
     report.feeds = [Feed(name, t.dtype, list(t.shape)) for name, t in types.items()]
+
+
+def _remark_on_refusals(program: Program) -> list[str]:
+    """Fusions that did not fire, of attention and of the head: their scores cost the most memory and time."""
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for refusal in program.refusals:
+        if refusal.what in (ATTENTION, HEAD):
+            nodes.setdefault((refusal.what, refusal.reason), []).append(refusal.node)
+    return [
+        f"{what} keeps its scores in memory ({len(names)} times, first at {names[0]}), as {reason}: see docs/slow.md."
+        for (what, reason), names in nodes.items()
+    ]
 
 
 def _signature(

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trainweb import messages
 from trainweb.arguments import unknown
 from trainweb.artifacts import Artifacts, build_artifacts
+from trainweb.heads import ALL_BUT_HEAD, take_head
 from trainweb.lora.adapt import adapted_by
+from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.training.state import CheckpointState
+
+if TYPE_CHECKING:
+    from trainweb.lora import LoraModel
 
 FILES = ("external_data", "weights", "limits", "integrity")
 """Arguments about the files of a model."""
@@ -22,27 +28,37 @@ def session_of_model(
     loss: Any,
     optimizer: Any,
     learning_rate: float | None,
-    adapters: Mapping[str, Any],
+    lora: Mapping[str, Any] | None,
     options: Any,
     settings: dict[str, Any],
 ) -> Any:
     """See `TrainingSession.from_model`."""
-    known = [*signature(build_artifacts).parameters, *adapters, "options"]
+    known = [*signature(build_artifacts).parameters, "head", "lora", "options"]
     for name in settings:
         if name not in known:
             raise TypeError(unknown("The argument of from_model", name, known))
     settings |= {"loss": loss, "optimizer": optimizer, "learning_rate": learning_rate}
-    built, adapted = artifacts_of(model, adapters, settings)
+    built, adapted = artifacts_of(model, lora, settings)
     state = CheckpointState(built.contents(nominal=settings.get("nominal_checkpoint", False)))
     session = cls(state, *built.graphs, options)
     session.adapted = adapted
     return session
 
 
-def artifacts_of(model: Any, adapters: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Artifacts, Any]:
-    """Artifacts of a forward model or, where asked for, of its adapter, and the `LoraModel` or `PromptModel`."""
-    files = {name: settings[name] for name in FILES if name in settings}
-    adapted = adapted_by(adapters, lambda: read_model(model, **files) if files else model)
-    if adapted is None:
+def artifacts_of(
+    model: Any, lora: Mapping[str, Any] | None, settings: Mapping[str, Any]
+) -> tuple[Artifacts, LoraModel | None]:
+    """Artifacts of a forward model, or of the `LoraModel` that settings of adapters ask for."""
+    settings, files = dict(settings), {name: settings[name] for name in FILES if name in settings}
+    if settings.get("head") is not None:
+        read = model if isinstance(model, Graph) else read_model(model, **files)
+        model, lora = take_head(lambda: read, settings, lora)
+        settings = {name: value for name, value in settings.items() if name not in FILES}
+        files = {}
+    elif settings.get("frozen_params") == ALL_BUT_HEAD:
+        raise messages.BAD_SETTING(name="frozen_params", value=ALL_BUT_HEAD, expected="used with 'head'")
+    if lora is None:
         return build_artifacts(model, **settings), None
+    files = {name: settings[name] for name in FILES if name in settings}
+    adapted = adapted_by(lora, lambda: read_model(model, **files) if files else model)
     return adapted.build_artifacts(**{name: value for name, value in settings.items() if name not in files}), adapted

@@ -57,7 +57,6 @@ IN_PAGE = {
     "clip_grad_norm": "clipGradNorm",
     "clip_grad_value": "clipGradValue",
     "lora": "lora",
-    "prompt_tuning": "promptTuning",
 }
 """Arguments of `from_model` that the lines may need, as a page spells them."""
 

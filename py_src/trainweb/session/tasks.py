@@ -33,7 +33,7 @@ class SessionTasks(SessionMethods):
     """The calls of `TrainingSession` that take a whole model or whole data."""
 
     adapted: Any = None
-    """The `LoraModel` or `PromptModel` of a session made with `lora` or `prompt_tuning`: it saves, loads and merges."""
+    """The `LoraModel` of a session made with `lora`: it saves, loads and merges."""
     tokenizer: Any = None
     """Default tokenizer of `generate`."""
     generation_config: Mapping[str, Any] = MappingProxyType({})
@@ -47,8 +47,8 @@ class SessionTasks(SessionMethods):
         loss: LossLike,
         optimizer: OptimizerLike = "AdamW",
         learning_rate: float | None = None,
+        head: Mapping[str, Any] | None = None,
         lora: Mapping[str, Any] | None = None,
-        prompt_tuning: Mapping[str, Any] | None = None,
         options: SessionOptions | Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Self:
@@ -65,12 +65,13 @@ class SessionTasks(SessionMethods):
             update parameters.
         learning_rate : float, optional
             The rate that the session starts with; 0.001 by default.
+        head : dict, optional
+            Replace the last layer by one for ``classes`` classes with random weights, such as ``{"classes": 5}``;
+            ``seed`` is that of the weights, and ``layer`` names the layer where several may be meant. A warning names
+            what was replaced. ``frozen_params="all but head"`` then freezes the other parameters.
         lora : dict, optional
             Freeze the model and train adapters: settings of `trainweb.lora.inject`, or ``adapter_config`` with the text
             of PEFT's file.
-        prompt_tuning : dict, optional
-            Freeze the model, a causal language model, and train vectors in front of its embeddings: settings of
-            `trainweb.lora.inject_prompt`, or ``adapter_config`` with the text of PEFT's file.
         options : dict or SessionOptions, optional
             As `TrainingSession` takes them.
         **settings
@@ -85,8 +86,8 @@ class SessionTasks(SessionMethods):
         GradientError
             An operator between the loss and a parameter has no gradient.
         """
-        adapters = {"lora": lora, "prompt_tuning": prompt_tuning}
-        return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, adapters, options, settings))
+        settings = settings if head is None else {**settings, "head": head}
+        return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, lora, options, settings))
 
     @classmethod
     def from_pretrained(
@@ -361,7 +362,7 @@ class SessionTasks(SessionMethods):
         tokenizer : optional
             An object with `encode` and `decode`: of tokenizers or transformers.
         adapter : bool
-            False ignores adapters: LoRA, and trained prompts.
+            False ignores adapters.
 
         Yields
         ------

@@ -398,7 +398,7 @@ class TrainingSession(SessionTasks):
         -------
         str
             The instructions as the operators emit them, one a line, with names of tensors; then the changes of each
-            compiler pass as a unified diff.
+            compiler pass as a unified diff, with the reasons why fusions did not fire.
         """
         kind = TRAIN if flag("training", training) else EVAL
         tensors = as_tensors(self._core, kind, feeds)

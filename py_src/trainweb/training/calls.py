@@ -451,7 +451,7 @@ CALLS = (
     ),
     Call(
         "adapter",
-        "The trained adapters of a session made with `lora` or `promptTuning`, as PEFT's two files.",
+        "The trained adapters of a session made with `lora`, as PEFT's two files.",
         result=ADAPTER,
         raises={"SessionError": "The session has no adapters."},
         python=Public.NO_CORE,
@@ -468,7 +468,7 @@ CALLS = (
     ),
     Call(
         "merge_adapter",
-        "The forward model with the adapters merged into its weights, or with the vectors of a trained prompt.",
+        "The forward model with the adapters merged into its weights.",
         (FORM_ARGUMENT,),
         FILE,
         python=Public.NO_CORE,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Protocol
 
 from trainweb import messages
 from trainweb.errors import LimitError, ModelError, TrainwebError
-from trainweb.generation.incremental import CACHE, IDS, LAST, LAST_POSITION, POSITIONS, SHORTEST, VIRTUAL
+from trainweb.generation.incremental import CACHE, IDS, LAST, LAST_POSITION, POSITIONS, SHORTEST
 from trainweb.ir.layout import PREPARED, STATE_LOADS, STATE_UPDATES
 from trainweb.model.graph import Tensor
 from trainweb.training.forward import Forward
@@ -97,9 +96,6 @@ class Decoder:
             The model is not causal.
         """
         single, several = (_Steps(session, output, length, rows, adapter) for rows in (1, ROWS))
-        virtual = single.virtual()
-        # The rows of a trained prompt have tokens of any value.
-        tokens, length = [*[0] * virtual, *tokens], length + virtual
         taken = several.places() if len(tokens) - len(self._tokens) > FEW and length >= ROWS else None
         if self._of != self._state(single):
             self._tokens = []
@@ -149,16 +145,9 @@ class _Steps:
             POSITIONS: range(start, start + self.rows),
             LAST: [len(tokens) - 1],
             LAST_POSITION: [start + len(tokens) - 1],
-            VIRTUAL: [0] * self.virtual(),
         }
         shapes = {name: tuple(d for d in v.shape or () if isinstance(d, int)) for name, v in forward.inputs.items()}
         return {n: Tensor.of(n, v.dtype, shapes[n], values[n]) for n, v in forward.inputs.items()}
-
-    def virtual(self) -> int:
-        """The number of tokens of a trained prompt."""
-        forward = self.session.forward(self.kind)
-        value = forward.inputs.get(VIRTUAL) if forward is not None else None
-        return 0 if value is None else prod(d for d in value.shape or () if isinstance(d, int))
 
     def plan(self) -> LoadedPlan:
         """The plan, loaded."""

@@ -69,15 +69,13 @@ def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: StepKind) -> For
 
 def _decoding(graph: Graph, output: str, length: int, rows: int, adapter: bool) -> Forward:
     # Not on the way of a first step.
-    from trainweb.generation.incremental import VIRTUAL, decoding_graph, with_tokens_of_prompt, without_adapter
+    from trainweb.generation.incremental import decoding_graph, without_adapter
     from trainweb.generation.past import refuse_integers, without_past
     from trainweb.training.export import inference_graph
 
     graph = without_past(graph)
     refuse_integers(graph)
-    whole, virtual = with_tokens_of_prompt(graph) if adapter else (without_adapter(graph), 0)
-    decoding = decoding_graph(inference_graph(whole, [output], {}), length + virtual, rows)
-    if virtual:
-        decoding.feeds[VIRTUAL] = Value(VIRTUAL, "int64", (virtual,))
-        decoding.graph.inputs.append(decoding.feeds[VIRTUAL])
+    if not adapter:
+        graph = without_adapter(graph)
+    decoding = decoding_graph(inference_graph(graph, [output], {}), length, rows)
     return Forward(decoding.graph, decoding.feeds, [output], frozenset(), decoding.caches)

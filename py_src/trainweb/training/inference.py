@@ -22,8 +22,7 @@ from trainweb.model.graph import ITEM_SIZE, Graph, Tensor, Value
 from trainweb.ops.frame.infer import FOLDED_INTEGERS
 from trainweb.training.decoder import Decoder
 from trainweb.training.forward import Forward, forward_of
-from trainweb.training.halves import read_as_stored
-from trainweb.training.models import Feeds, InUse, cache_bindings, check_feeds, signature_of_feeds
+from trainweb.training.models import Feeds, InUse, cache_bindings, check_feeds, signature_of_feeds, stored_halves
 from trainweb.training.plans import DEFAULT_MAX_PLANS, PlanCache, check_segments, evaluate
 from trainweb.training.step_kind import INFERENCE, StepKind
 
@@ -42,7 +41,7 @@ class InferenceModel:
         self.bindings: dict[str, Binding] = {}
         large = {n: t for n, t in graph.initializers.items() if t.dtype == "float32" and t.size > FOLDED_INTEGERS}
         types = {n: d for n, t in large.items() for d in {stored_type(t), declared_type(t)} if d in HALVES}
-        self.halves = read_as_stored([graph], types, {name: t.shape for name, t in large.items()})
+        self.halves = stored_halves(types, {name: t.shape for name, t in large.items()}, {"": graph})
         at = 0
         for name, t in large.items():
             binding = self.bindings[name] = Binding(PARAMETERS, at, self.halves.get(name, "float32"), t.shape)

@@ -5,9 +5,10 @@ Nothing here has kernel memory or changes: a session natively, and the page's wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
@@ -27,6 +28,7 @@ from trainweb.model.floats import cast_inputs
 from trainweb.model.graph import ITEM_SIZE, NIBBLES, Graph, Tensor, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
+from trainweb.model.uses import LEAST_ELEMENTS
 from trainweb.ops.frame.infer import initializer_type
 from trainweb.ops.frame.op import bind
 from trainweb.ops.optim.operators import (
@@ -39,7 +41,6 @@ from trainweb.ops.optim.operators import (
     scheduler_graph,
 )
 from trainweb.training.forward import Forward, forward_of
-from trainweb.training.halves import read_as_stored
 from trainweb.training.outputs import ModelOutputs, outputs_of
 from trainweb.training.parameters import Layout, ParameterSlot, Shape
 from trainweb.training.plans import check_segments, evaluate
@@ -77,7 +78,8 @@ class SessionModels:
     train, evaluation, optimizer
         The graphs; the last two are optional.
     halves
-        Types of parameters whose values have 16 bits. Frozen matrices among them stay so in kernel memory.
+        Types of parameters whose values have 16 bits. Frozen matrices among them stay so in kernel memory. Plans make
+        float32 of those that kernels cannot read as they are.
 
     Raises
     ------
@@ -103,8 +105,10 @@ class SessionModels:
         _check_roles(train, evaluation)
         self.engine, self.limits, self.memory_budget = engine, limits, memory_budget
         slots = _slots(train, trainable)
-        types = {s.name: halves[s.name] for s in slots if s.trainable_offset < 0 and s.name in halves} if halves else {}
-        self.halves = read_as_stored((train, evaluation), types, {s.name: s.shape for s in slots})
+        self.moving = _moving_parameters(train, {s.name for s in slots if s.trainable_offset < 0})
+        """Parameters that a train step changes though they are not trained: running statistics and other buffers."""
+        fixed = {s.name: s.shape for s in slots if s.trainable_offset < 0 and s.name not in self.moving}
+        self.halves = stored_halves(halves or {}, fixed, self.graphs)
         self.layout = Layout(_placed(slots, self.halves), _moments(optimizer), optimizer_name(optimizer))
         self.inputs: dict[str, dict[str, Value]] = {"train": self._user_inputs(train), "eval": {}}
         self.outputs: dict[str, list[str]] = {"train": _user_outputs(train), "eval": []}
@@ -120,10 +124,7 @@ class SessionModels:
             self.segment_bytes[segment] = nbytes
         self.segment_bytes[STATE] = STATE_BYTES
         check_segments(self.segment_bytes)
-        self.moving = self._moving_parameters(train)
-        """Parameters that a train step changes though they are not trained: running statistics and other buffers."""
-        frozen = (s for s in self.layout.slots.values() if s.trainable_offset < 0)
-        self._fixed = {4 * s.offset for s in frozen if s.name not in self.moving}
+        self._fixed = {4 * s.offset for name, s in self.layout.slots.items() if name in fixed}
         """Byte offsets of parameters that no step changes."""
         self.counts = {"train": LossCount(), "eval": LossCount()}
         """Of the losses of steps: what their means are of."""
@@ -143,12 +144,6 @@ class SessionModels:
             and v.name != RESET
             and not v.name.endswith(BUFFER_SUFFIX)
         }
-
-    def _moving_parameters(self, graph: Graph) -> list[str]:
-        frozen = {s.name for s in self.layout.slots.values() if s.trainable_offset < 0}
-        nodes = (node for node in graph.nodes if not frozen.isdisjoint(node.inputs))
-        read = (node.inputs[k] for node in nodes for k in bind(node, graph.opsets).state_inputs)
-        return [name for name in dict.fromkeys(read) if name in frozen]
 
     def _is_mostly_frozen(self) -> bool:
         """True if most parameters are frozen, as with adapters, which are chosen to save memory.
@@ -364,6 +359,24 @@ def _check_roles(train: Graph, evaluation: Graph | None) -> None:
     buffer = next((v.name for v in evaluation.inputs if v.name.endswith(BUFFER_SUFFIX)), None) if evaluation else None
     if buffer is not None:
         raise ModelError(f"The eval model takes the gradient buffer {buffer!r}: it is a training model.")
+
+
+def _moving_parameters(graph: Graph, frozen: Collection[str]) -> list[str]:
+    nodes = (node for node in graph.nodes if any(name in frozen for name in node.inputs))
+    read = (node.inputs[k] for node in nodes for k in bind(node, graph.opsets).state_inputs)
+    return [name for name in dict.fromkeys(read) if name in frozen]
+
+
+def stored_halves(
+    types: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], graphs: Mapping[str, Graph | None]
+) -> dict[str, str]:
+    """Return those of `types` whose weights stay in 16 bits in kernel memory: matrices that are worth unpacking.
+
+    Products and lookups read them so. The plan makes float32 of those that others read, and caches it.
+    """
+    results = {v.name for graph in graphs.values() if graph is not None for v in graph.outputs}
+    matrices = {name for name, shape in shapes.items() if len(shape) == 2 and prod(shape) >= LEAST_ELEMENTS}
+    return {name: dtype for name, dtype in types.items() if name in matrices - results}
 
 
 def _placed(slots: Iterable[ParameterSlot], halves: Mapping[str, str]) -> list[ParameterSlot]:

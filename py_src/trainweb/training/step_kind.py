@@ -56,7 +56,7 @@ def tokens_kind(output: str, length: int, rows: int, *, adapter: bool) -> StepKi
     output
         The logits.
     length
-        Tokens that the cache has room for, without the vectors of a trained prompt.
+        Tokens that the cache has room for.
     adapter
         False ignores adapters.
     """

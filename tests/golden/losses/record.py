@@ -27,6 +27,16 @@ def cross_entropy(x, y, *, weight=None, class_axis=-1, ignore_index=-100, **sett
     return F.cross_entropy(x.movedim(class_axis, 1), y, weight, ignore_index=ignore_index, **settings)
 
 
+def soft_cross_entropy(x, t, *, weight=None, class_axis=-1, probabilities=True, **settings):
+    assert probabilities
+    weight = None if weight is None else torch.tensor(weight, dtype=x.dtype)
+    return F.cross_entropy(x.movedim(class_axis, 1), t.movedim(class_axis, 1), weight, **settings)
+
+
+def output_gradient(x, t):
+    return (x * t).sum()
+
+
 def bce(x, t, *, weight=None, pos_weight=None, reduction="mean"):
     weight, pos_weight = (None if w is None else torch.tensor(w, dtype=x.dtype) for w in (weight, pos_weight))
     return F.binary_cross_entropy_with_logits(x, t, weight, pos_weight=pos_weight, reduction=reduction)
@@ -69,6 +79,19 @@ CASES = {
         [IMAGE],
         np.arange(12).reshape(2, 3, 2) % 4,
     ),
+    "CrossEntropyLoss of probabilities": (soft_cross_entropy, {"probabilities": True}, [SEQ], "probabilities"),
+    "CrossEntropyLoss of probabilities smoothed": (
+        soft_cross_entropy,
+        {"probabilities": True, "label_smoothing": 0.3, "class_axis": 1, "weight": WEIGHTS},
+        [IMAGE],
+        "probabilities",
+    ),
+    "CrossEntropyLoss of probabilities sum": (
+        soft_cross_entropy,
+        {"probabilities": True, "reduction": "sum", "weight": WEIGHTS},
+        [ROWS],
+        "probabilities",
+    ),
     "BCEWithLogitsLoss": (bce, {"weight": [1.0, 2.0, 0.5, 3.0], "pos_weight": WEIGHTS}, [ROWS], "probabilities"),
     "HuberLoss": (F.huber_loss, {}, [ROWS], "real"),
     "HuberLoss delta": (F.huber_loss, {"delta": 0.4, "reduction": "sum"}, [ROWS], "real"),
@@ -79,6 +102,7 @@ CASES = {
     "FocalLoss weights": (focal, {"gamma": 1.5, "weight": WEIGHTS, "reduction": "sum"}, [ROWS], LABELS),
     "CosineEmbeddingLoss": (F.cosine_embedding_loss, {"margin": 0.1}, [ROWS, ROWS], SIGNS),
     "ContrastiveLoss": (contrastive, {"margin": 2.0}, [ROWS, ROWS], SAME),
+    "OutputGradient": (output_gradient, {}, [SEQ], "real"),
     "TripletMarginLoss": (F.triplet_margin_loss, {"margin": 0.7}, [ROWS] * 3, None),
 }
 

@@ -113,6 +113,8 @@ function accepts(value: unknown, kind: Kind): boolean {
       return typeof value === "number" && Number.isSafeInteger(value) && isWithin(value, kind);
     case "flag":
       return typeof value === "boolean";
+    case "text":
+      return typeof value === "string";
     case "choice":
       return kind.options.some((option) => option === value);
     case "names":
@@ -121,8 +123,6 @@ function accepts(value: unknown, kind: Kind): boolean {
         (kind.mayBeEmpty || value.length > 0) &&
         value.every((name: unknown) => typeof name === "string")
       );
-    case "ids":
-      return Array.isArray(value) && value.length > 0 && value.every((id: unknown) => isId(id));
     case "sizes":
       return (
         typeof value === "object" &&
@@ -133,10 +133,6 @@ function accepts(value: unknown, kind: Kind): boolean {
     default:
       return false;
   }
-}
-
-function isId(value: unknown): boolean {
-  return typeof value === "number" && Number.isInteger(value) && value >= 0 && value < 2 ** 31;
 }
 
 interface Bounds {

@@ -447,7 +447,7 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * The forward model with adapters merged into its weights, or with the vectors of a prompt, of a session made with them.
+   * The forward model with the adapters of a session merged into its weights.
    *
    * @throws SessionError when the session has no adapters; LimitError when it would be larger than 2 GiB
    */

@@ -3,10 +3,12 @@
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
-import { CONFIG, EMA, LORA, PROMPT_TUNING, type EmaFields, type LoraFields, type PromptTuningFields } from "./settings/config.js";
-import type { Settings } from "./setting-kinds.js";
+import { CONFIG, EMA, HEAD, LORA, type EmaFields, type HeadFields, type LoraFields } from "./settings/config.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
+
+/** A value of `frozenParams`. */
+const ALL_BUT_HEAD = "all but head";
 
 /** Settings of adapters in PEFT's format. */
 export interface PeftAdapterConfig {
@@ -35,9 +37,14 @@ export interface TrainingConfig {
   readonly requiresGrad?: readonly string[] | null;
   /**
    * Names or regular expressions of the parameters to freeze; by default no parameter. A batch normalization whose running
-   * mean or variance is among them stays in inference mode.
+   * mean or variance is among them stays in inference mode. With `head`, "all but head" freezes all other parameters.
    */
-  readonly frozenParams?: readonly string[] | null;
+  readonly frozenParams?: readonly string[] | "all but head" | null;
+  /**
+   * Replace the last layer by one for so many classes, whose weights are random. A notice names the layer. The rest of the
+   * model keeps its weights.
+   */
+  readonly head?: HeadFields | null;
   /** Names of further tensors that steps return; by default the loss and the outputs of the model. */
   readonly additionalOutputNames?: readonly string[] | null;
   /** The outputs of the model that the loss takes. */
@@ -54,11 +61,6 @@ export interface TrainingConfig {
    * `adapter_config.json` as `adapterConfig`. `requiresGrad` and `frozenParams` are then not allowed.
    */
   readonly lora?: LoraFields | PeftAdapterConfig | null;
-  /**
-   * Freeze a causal language model and train vectors in front of its embeddings. Give settings, or `adapterConfig` as of
-   * `lora`. The two exclude each other.
-   */
-  readonly promptTuning?: PromptTuningFields | PeftAdapterConfig | null;
   /**
    * Sizes of symbolic dimensions of the inputs, by name. A dimension without a name is called by input and axis, such
    * as "x[0]". Feeds must then have these sizes. A model whose control flow depends on a size may need it.
@@ -77,15 +79,18 @@ export interface TrainingConfig {
 export function resolveConfig(config: unknown, more: readonly string[] = []): string {
   const [given, rate] = takeRate(config);
   const own = Object.entries(given).filter(([name]) => !more.includes(name));
-  const { loss, optimizer, lora, promptTuning, ema, ...others } = Object.fromEntries(own) as Fields;
-  const besides = ["loss", "optimizer", "learningRate", "lora", "promptTuning", "ema", ...more];
+  const { loss, optimizer, lora, ema, head, frozenParams, ...rest } = Object.fromEntries(own) as Fields;
+  const isHeadLeft = frozenParams === ALL_BUT_HEAD && head !== undefined && head !== null;
+  const others: Fields = frozenParams === undefined || isHeadLeft ? rest : { ...rest, frozenParams };
+  const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
-  if (lora !== undefined && lora !== null) {
-    resolved["lora"] = resolveAdapter("lora", lora, LORA, others);
+  if (head !== undefined && head !== null) {
+    refuseSettingIf(typeof head !== "object" || Array.isArray(head), "head", head, "an object with 'classes'");
+    resolved["head"] = checkFields("head", "head.", head as Fields, HEAD);
+    resolved["frozen_params"] ??= isHeadLeft ? ALL_BUT_HEAD : undefined;
   }
-  if (promptTuning !== undefined && promptTuning !== null) {
-    refuseSettingIf(resolved["lora"] !== undefined, "promptTuning", promptTuning, "left out with 'lora'");
-    resolved["prompt_tuning"] = resolveAdapter("promptTuning", promptTuning, PROMPT_TUNING, others);
+  if (lora !== undefined && lora !== null) {
+    resolved["lora"] = resolveLora(lora, others);
   }
   if (loss !== undefined && loss !== null) {
     resolved["loss"] = resolveKind("loss", loss, LOSSES);
@@ -120,21 +125,21 @@ function resolveEma(given: unknown): Fields {
   return checkFields("ema", "ema.", given as Fields, EMA);
 }
 
-function resolveAdapter(what: string, given: unknown, fields: Settings, others: Fields): Fields {
-  refuseSettingIf(typeof given !== "object" || given === null || Array.isArray(given), what, given, "an object");
+function resolveLora(given: unknown, others: Fields): Fields {
+  refuseSettingIf(typeof given !== "object" || given === null || Array.isArray(given), "lora", given, "an object");
   for (const name of ["requiresGrad", "frozenParams"]) {
     if (others[name] !== undefined && others[name] !== null) {
-      throw badSetting(name, others[name], `left out with '${what}': the adapters are trained, and the model is frozen`);
+      throw badSetting(name, others[name], `left out with 'lora': the adapters are trained, and the model is frozen`);
     }
   }
   const { adapterConfig, ...settings } = given as Fields;
   if (adapterConfig === undefined) {
-    return checkFields(what, `${what}.`, settings, fields, ["adapterConfig"]);
+    return checkFields("lora", "lora.", settings, LORA, ["adapterConfig"]);
   }
   const [more] = Object.keys(settings);
   if (typeof adapterConfig !== "string" || more !== undefined) {
     const [name, value] = more === undefined ? ["adapterConfig", adapterConfig] : [more, settings[more]];
-    throw badSetting(`${what}.${name}`, value, "the text of an adapter_config.json, alone");
+    throw badSetting(`lora.${name}`, value, "the text of an adapter_config.json, alone");
   }
   return { adapter_config: adapterConfig };
 }

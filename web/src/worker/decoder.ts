@@ -13,8 +13,6 @@ import type { PlanRunner } from "./runner.js";
 import { chooseToken } from "./sampling.js";
 import { tokensKind, type StepKind } from "./step-kind.js";
 
-/** Input whose size is the number of ids, of any value, that stand for a trained prompt. */
-const VIRTUAL = "trainweb.virtual";
 
 /** A session as the decoder sees it. */
 export interface TokenHost {
@@ -101,16 +99,13 @@ export class Decoder {
 
   async #logits(
     session: TokenHost,
-    text: readonly number[],
+    tokens: readonly number[],
     output: string,
-    textLength: number,
+    length: number,
     adapter: boolean,
   ): Promise<Float32Array> {
-    const single = new Steps(session, output, textLength, 1, adapter);
-    const several = new Steps(session, output, textLength, ROWS, adapter);
-    const virtual = await single.virtual();
-    const tokens = [...Array.from({ length: virtual }, () => 0), ...text];
-    const length = textLength + virtual;
+    const single = new Steps(session, output, length, 1, adapter);
+    const several = new Steps(session, output, length, ROWS, adapter);
     const taken = tokens.length - this.#tokens.length > FEW && ROWS <= length ? await several.places() : null;
     if (!isSame(this.#of, await single.circumstances())) {
       this.#tokens = [];
@@ -181,7 +176,6 @@ class Steps {
       "trainweb.positions": Array.from({ length: this.#rows }, (_, k) => start + k),
       "trainweb.last": [tokens.length - 1],
       "trainweb.last_position": [start + tokens.length - 1],
-      [VIRTUAL]: Array.from({ length: await this.virtual() }, () => 0),
     };
     return inputs.map(({ name, dtype, dims }) => ({
       name,
@@ -189,12 +183,6 @@ class Steps {
       dims: (dims ?? []) as number[],
       data: integers(dtype, values[name] as readonly number[]),
     }));
-  }
-
-  /** The number of ids that stand for a trained prompt. */
-  async virtual(): Promise<number> {
-    const inputs = await this.#session.openForward(this.#kind);
-    return Number(inputs.find(({ name }) => name === VIRTUAL)?.dims?.[0] ?? 0);
   }
 
   async #plan(): Promise<LoadedPlan> {

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from trainweb.compiler.footprint import Part, footprint
@@ -23,13 +24,18 @@ from trainweb.ir import calls
 from trainweb.ir.calls import Gemm, Softmax, SoftmaxGrad
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA, ATTENTION_KEYS, ATTENTION_WIDTH, REDUCE_SUM
-from trainweb.ir.program import POSITION, Program
+from trainweb.ir.program import ATTENTION, POSITION, Program, Refusal
 from trainweb.ir.shapes import broadcast_shapes, collapse, contiguous_strides
 
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context
     from trainweb.ir.expr import Emitter, Expr
 
+SCORES_READ = "another node reads the scores, or they are an output"
+PROBABILITIES_READ = "another node reads the probabilities, or they are an output"
+GRADIENT_READ = "another node reads the gradient of the scores, as that of a trained mask does"
+MOST_ADDED = 2
+"""Masks that may be added to scores, as a position bias and a padding mask are; they become one."""
 MIN_TASKS = 4
 """Tasks that the gradient is cut into where there are fewer heads of keys: the keys of each are split."""
 
@@ -84,7 +90,8 @@ class Forward:
     v: Rows
     y: Rows
     scale: float
-    added: Buf | None
+    added: list[Buf]
+    """Masks that are added, two at most."""
     condition: MaskCondition | None
     scores_shape: tuple[int, ...]
     probabilities: Buf
@@ -103,7 +110,7 @@ class Forward:
     @property
     def masks(self) -> list[Buf]:
         """Tensors that mask the scores."""
-        return [b for b in (self.added, self.condition.buf if self.condition else None) if b is not None]
+        return [*([self.condition.buf] if self.condition else []), *self.added]
 
     @property
     def operands(self) -> list[Buf]:
@@ -126,12 +133,12 @@ class Backward:
 
 
 class _MismatchError(Exception):
-    """The instructions are no attention that the kernels can compute."""
+    """The instructions are no attention that the kernels can compute; the text is what a user could change."""
 
 
-def _need(condition: bool) -> None:
+def _need(condition: bool, reason: str = "") -> None:
     if not condition:
-        raise _MismatchError
+        raise _MismatchError(reason)
 
 
 def fuse_attention(program: Program, _: Context) -> None:
@@ -158,39 +165,52 @@ class _Fusion:
                 _need(members.issuperset(self._readers(forward.is_nan)))
             forward, backward = self._in_order(forward, backward)
             mask, mask_strides = self._mask(forward)
-        except _MismatchError:
+        except _MismatchError as mismatch:
+            if str(mismatch) and self._is_weighing(softmax):
+                self.program.refusals.append(Refusal(ATTENTION, softmax.node, str(mismatch)))
             return
         self._emit(forward, backward, mask, mask_strides)
         self._drop_copies(forward)
 
+    def _is_weighing(self, softmax: Softmax) -> bool:
+        """Return whether a product reads the probabilities, at once or after a guard or dropout."""
+        readers = self.program.readers(softmax.y.storage)
+        later = [
+            r for i in readers if not isinstance(i, Gemm) for b in i.writes for r in self.program.readers(b.storage)
+        ]
+        return any(isinstance(i, Gemm) for i in (*readers, *later))
+
     # The pattern.
 
     def _forward(self, softmax: Softmax) -> Forward:
-        _need(softmax.inner == 1 and not softmax.log)
+        _need(softmax.inner == 1 and not softmax.log, "the softmax is not along the last axis")
         members: list[Instruction] = [softmax]
-        added: Buf | None = None
+        added: list[Buf] = []
         condition: MaskCondition | None = None
         scale, shape = 1.0, softmax.x.shape
-        scores, made = softmax.x, self._maker(softmax.x, softmax)
+        scores, made = softmax.x, self._maker(softmax.x, softmax, SCORES_READ)
         while isinstance(made, ElementwiseCall):
             scores, step = self._step(made)
+            _need(scale == 1 or isinstance(step, float), "the scores are scaled after a mask")
             if isinstance(step, MaskCondition):
+                _need(condition is None, "two conditions mask the scores")
                 # Adding to -infinity changes nothing.
-                _need(scale == 1 and condition is None and (added is None or step.fill == -math.inf))
+                _need(not added or step.fill == -math.inf, "a mask is added after a condition with a finite number")
                 condition = step
             elif isinstance(step, Buf):
-                _need(scale == 1 and added is None)
-                added = step
+                added.append(step)
+                _need(len(added) <= MOST_ADDED, f"more than {MOST_ADDED} masks are added")
             else:
                 scale *= step
             _need(made.shape == shape)
             members.insert(0, made)
-            made = self._maker(scores, made)
+            made = self._maker(scores, made, SCORES_READ)
         members.insert(0, made)
         p = _need_a(Gemm, made)
         m, n, width = p.m, p.n, p.k
         _need(_is_plain(p) and p.c.same_place(scores) and n == softmax.n and m * n > 1)
         probabilities = softmax.y
+        self._readers(probabilities, PROBABILITIES_READ)
         weights, is_nan, guard = self._guard(probabilities)
         members += guard
         dropped = [r for r in self._readers(weights) if isinstance(r, calls.Dropout)]
@@ -203,7 +223,8 @@ class _Fusion:
         w = _need_a(Gemm, weighted[0])
         outer, inner = max((tuple(p.batch), tuple(w.batch)))
         batch = (outer, inner)
-        _need(_is_whole(p, batch, m, n) and w.alpha == 1 and max(width, w.n) <= ATTENTION_WIDTH and width >= 1)
+        _need(_is_whole(p, batch, m, n) and w.alpha == 1 and width >= 1)
+        _need(max(width, w.n) <= ATTENTION_WIDTH, f"a head has more than {ATTENTION_WIDTH} columns")
         return Forward(
             batch,
             m,
@@ -262,10 +283,10 @@ class _Fusion:
         others = sorted(readers.difference(f.members), key=POSITION)
         gradients = [r for r in others if isinstance(r, SoftmaxGrad)]
         products = [r for r in others if not isinstance(r, SoftmaxGrad)]
-        _need(len(gradients) <= 1 and len(products) <= 1)
+        _need(len(gradients) <= 1 and len(products) <= 1, PROBABILITIES_READ)
         found = None
         for r in products:
-            _need(_multiplies(r, f.weights, f.m, f.n, True))
+            _need(_multiplies(r, f.weights, f.m, f.n, True), PROBABILITIES_READ)
             g = _need_a(Gemm, r)
             _need(g.alpha == 1)
             dv = _rows(g, "c", f.batch)
@@ -298,7 +319,8 @@ class _Fusion:
         scale, ds = 1.0, call.dx
         condition: MaskCondition | None = None
         while isinstance(e := (readers := self._readers(ds))[0], ElementwiseCall):
-            _need(len(readers) == 1 and e.shape == f.scores_shape)
+            _need(len(readers) == 1, GRADIENT_READ)
+            _need(e.shape == f.scores_shape)
             x, step = self._step(e)
             _need(x.same_place(ds))
             if isinstance(step, MaskCondition):
@@ -314,6 +336,7 @@ class _Fusion:
             result.conditional = True
         else:
             _need(f.condition is None or f.condition.fill == -math.inf)
+        _need(all(isinstance(r, Gemm) for r in readers), GRADIENT_READ)
         for r in readers:
             _score_product(f, result, r, ds, scale)
         return result
@@ -327,9 +350,13 @@ class _Fusion:
         full.sort(key=lambda b: not any(isinstance(w, Gemm) for w in self.program.writers(b.storage)))
         _need(bool(full) and len(call.roots) == 1)
         x, root = full[0], call.roots[0]
+        if root.op == "input":
+            return x, 1.0  # a cast to the type that it has
         if (added := added_operand(root, call, x)) is not None:
             return x, added
-        _need(root.op == "select" and root.args[0].op == "input")
+        is_scaled = root.op in ("mul", "div") and any(b.size == 1 for b in call.ins)
+        what = "the scale is not a constant" if is_scaled else f"{call.node} changes the scores"
+        _need(root.op == "select" and root.args[0].op == "input", what)
         _need({a.op for a in root.args[1:]} == {"input", "const"})
         condition, a, b = root.args
         kept, fill = (a, b) if a.op == "input" else (b, a)
@@ -389,15 +416,19 @@ class _Fusion:
 
     # Questions.
 
-    def _readers(self, b: Buf) -> tuple[Instruction, ...]:
+    def _readers(self, b: Buf, reason: str = "") -> tuple[Instruction, ...]:
         """Readers, one at least, of a tensor that one instruction makes and only instructions see."""
         readers = self.program.readers(b.storage)
-        _need(self.program.is_temporary(b.storage) and len(self.program.writers(b.storage)) == 1 and bool(readers))
+        _need(self.program.is_temporary(b.storage), reason)
+        _need(len(self.program.writers(b.storage)) == 1 and bool(readers))
         return readers
 
-    def _maker(self, b: Buf, reader: Instruction) -> Instruction:
+    def _maker(self, b: Buf, reader: Instruction, reason: str = "") -> Instruction:
         """The only instruction that makes a tensor which nobody but `reader` reads."""
-        _need(self._readers(b) == (reader,))
+        for made in self.program.writers(b.storage) if reason else ():
+            if isinstance(made, ElementwiseCall):
+                self._step(made)  # its reason says more: the gradient of what changes scores reads them
+        _need(self._readers(b, reason) == (reader,), reason)
         return self.program.writers(b.storage)[0]
 
     # Order.
@@ -408,11 +439,12 @@ class _Fusion:
         start, end = last, last
         if b is not None:
             start, end = min(b.members, key=POSITION), max(b.members, key=POSITION)
-        copied = ((copy, [source]) for copy, source in f.copies.items())
-        for since, operands in ((first, f.operands), (last, [f.v.buf, f.y.buf]), *copied):
-            for x in operands:
-                later = [w for w in program.writers(x.storage) if since.position < w.position <= end.position]
-                _need(all(w is last for w in later))
+        # A mask may be made after the product of the scores.
+        read = [(next(i for i in f.members if any(b.storage is x.storage for b in i.reads)), x) for x in f.masks]
+        read += [(first, x) for x in f.operands if x not in f.masks]
+        for since, x in (*read, (last, f.v.buf), (last, f.y.buf), *f.copies.items()):
+            later = [w for w in program.writers(x.storage) if since.position < w.position <= end.position]
+            _need(all(w is last for w in later))
         _need(f.y.buf.storage not in {x.storage for x in (*f.operands, f.v.buf)})
         if b is None:
             return
@@ -432,35 +464,40 @@ class _Fusion:
 
     def _mask(self, f: Forward) -> tuple[Buf | None, tuple[int, ...]]:
         """Return the mask that is added to the scores, and its strides. -infinity stands for the condition's `fill`."""
-        mask = f.added
-        if f.condition is not None:
-            shape = broadcast_shapes(f.condition.buf.shape, mask.shape if mask else ())
-            # A condition for each score would become a matrix of the size that is to be saved.
-            _need(math.prod(shape) < math.prod(f.scores_shape) or math.prod(f.batch) == 1)
-            mask = Buf(Storage(ARENA, 4 * math.prod(shape)), "float32", shape, name="mask")
-        if mask is None:
+        if not f.masks:
             return None, (0, 0, 0)
+        mask = f.masks[0]
+        if f.condition is not None or len(f.masks) > 1:
+            shape = broadcast_shapes(*(b.shape for b in f.masks))
+            # A condition for each score would become a matrix of the size that is to be saved. Layers share a sum.
+            is_small = math.prod(shape) < math.prod(f.scores_shape) or math.prod(f.batch) == 1
+            _need(is_small or f.condition is None, "a condition masks each score of each item of the batch")
+            mask = Buf(Storage(ARENA, 4 * math.prod(shape)), "float32", shape, name="mask")
         strides = [s if d != 1 else 0 for s, d in zip(contiguous_strides(mask.shape), mask.shape, strict=True)]
         strides = [0] * (len(f.scores_shape) - len(strides)) + strides
         *regrouped, column = _regroup(f.scores_shape, strides, (*f.batch, f.m, f.n))
         _need(column == 1 or f.n == 1)
-        return (mask if f.condition is None else self._conditional_mask(f, f.condition, mask)), tuple(regrouped)
+        return (mask if mask is f.masks[0] else self._joined_mask(f, mask)), tuple(regrouped)
 
-    def _conditional_mask(self, f: Forward, c: MaskCondition, mask: Buf) -> Buf:
-        """Make the mask, unless another layer has made the same one."""
-        last = f.members[-1]
-        key = (c.keeps, *((b.storage, b.shift, b.shape) for b in f.masks))
+    def _joined_mask(self, f: Forward, mask: Buf) -> Buf:
+        """Make the mask of a condition and what is added, unless another layer has made the same one."""
+        last, keeps = f.members[-1], f.condition and f.condition.keeps
+        key = (keeps, *((b.storage, b.shift, b.shape) for b in f.masks))
         if key in self.masks:
             made, known = self.masks[key]
             if not any(self.program.is_written_between(b.storage, made, last) for b in f.masks):
                 return known
 
-        def compute(e: Emitter, condition: Expr, added: Expr | None = None) -> Expr:
-            kept, hidden = added or e.const(0.0), e.const(-math.inf)
-            return e.select(condition, kept, hidden) if c.keeps else e.select(condition, hidden, kept)
+        def compute(e: Emitter, *masks: Expr) -> Expr:
+            added = masks if keeps is None else masks[1:]
+            kept = reduce(e.add, added) if added else e.const(0.0)
+            hidden = e.const(-math.inf)
+            if keeps is None:
+                return kept
+            return e.select(masks[0], kept, hidden) if keeps else e.select(masks[0], hidden, kept)
 
         builder = self.program.build(_name(f))
-        builder.elementwise([mask], [c.buf, *([f.added] if f.added else [])], compute)
+        builder.elementwise([mask], f.masks, compute)
         self.program.insert_before(last, *builder.instructions)
         self.masks[key] = (builder.instructions[0], mask)
         return mask
@@ -625,7 +662,7 @@ def _rows(g: Gemm, side: Literal["a", "b", "c"], batch: tuple[int, int]) -> Rows
 
 def _columns(g: Gemm, batch: tuple[int, int]) -> Rows:
     """The right operand of a product, transposed, whose columns must be contiguous."""
-    _need(g.b_row == 1 or g.k == 1)
+    _need(g.b_row == 1 or g.k == 1, "a node computes on the keys after they were transposed")
     return Rows(g.b, (*_regroup(g.batch, g.b_batch, batch), g.b_col if g.n > 1 else 0))
 
 

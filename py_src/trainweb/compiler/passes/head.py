@@ -22,7 +22,7 @@ from trainweb.ir.calls import (
 )
 from trainweb.ir.instructions import Buf, Instruction, KernelCall
 from trainweb.ir.layout import HEAD_CLASSES, HEAD_PARTS, HEAD_ROWS, LOSS_EACH
-from trainweb.ir.program import POSITION, Program
+from trainweb.ir.program import HEAD, POSITION, Program, Refusal
 
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context
@@ -94,9 +94,12 @@ def _find(program: Program, loss: CrossEntropy) -> _Head | None:
     """The head whose scores only `loss` reads."""
     scores = loss.scores
     users = program.users(scores.storage)
-    if len(users) != 2 or users[1] is not loss or not program.is_temporary(scores.storage):
-        return None
     g = users[0]
+    if len(users) != 2 or users[1] is not loss or not program.is_temporary(scores.storage):
+        if isinstance(g, _Product) and 4 * loss.n * loss.c >= TRAINED_SCORES_BYTES:
+            reason = "another node reads the scores, or they are an output of the step"
+            program.refusals.append(Refusal(HEAD, loss.node, reason))
+        return None
     if not isinstance(g, _Product) or loss.inner != 1 or loss.from_log or not _is_whole(g, loss.n, loss.c):
         return None
     if g.activation or g.accumulate or not g.c.same_place(scores):

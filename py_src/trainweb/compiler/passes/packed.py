@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainweb.ir.calls import Dequantize, Gather, GatherDequantized, Gemm, GemmQuantized
 from trainweb.ir.instructions import Buf, Instruction
-from trainweb.ir.program import Program
+from trainweb.ir.program import Program, Refusal
 from trainweb.model.graph import ITEM_SIZE
 
 if TYPE_CHECKING:
@@ -28,8 +28,12 @@ def read_packed(program: Program, _: Context) -> None:
             new = _reading(call, reader)
             if new is not None and not any(program.is_written_between(b.storage, call, reader) for b in stored):
                 program.replace(reader, new)
-        if program.is_temporary(call.y.storage) and not program.readers(call.y.storage):
+        readers = program.readers(call.y.storage)
+        if program.is_temporary(call.y.storage) and not readers:
             program.remove(call)
+        elif readers:
+            reason = f"{readers[0].node} reads it in float32, of which a copy is made"
+            program.refusals.append(Refusal(f"the weight {call.x.name!r}", call.node, reason))
 
 
 def _reading(call: Dequantize, reader: Instruction) -> Instruction | None:

@@ -107,8 +107,8 @@ class Op:
     differentiable: ClassVar[Sequence[int]] = ()
     without_gradient: ClassVar[str] = "differentiation"
     """What errors call the missing gradient."""
-    is_view: ClassVar[bool] = False
-    """Output 0 is input 0's bytes under another shape: nothing is computed."""
+    is_view: bool = False
+    """Output 0 is input 0's bytes under another shape: nothing is computed. Of some operators, shapes decide it."""
     state_inputs: ClassVar[tuple[int, ...]] = ()
     """Inputs that the operator updates in place (running statistics, accumulation buffers)."""
     static_inputs: ClassVar[tuple[int, ...]] = ()

@@ -13,7 +13,7 @@ from trainweb.model.graph import MS
 from trainweb.ops.einsum import Einsum
 from trainweb.ops.frame.op import Elementwise, Op
 from trainweb.ops.reduce import Reduction
-from trainweb.ops.softmax_loss import Softmax
+from trainweb.ops.softmax_loss import LogSoftmax, Softmax
 
 Labels: TypeAlias = Sequence[Hashable]
 Types: TypeAlias = Sequence[TensorType | None]
@@ -169,7 +169,7 @@ def _along(op: Op, types: Types, result: TensorType) -> Axes:
 
 
 def _softmax(op: Op, types: Types, result: TensorType) -> Axes:
-    assert isinstance(op, Softmax)
+    assert isinstance(op, Softmax | LogSoftmax)
     axis = op.axis_for(result.rank)
     return Axes(
         [range(result.rank)], range(result.rank), frozenset(range(axis, result.rank if op.flattens else axis + 1))

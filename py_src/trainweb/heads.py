@@ -1,0 +1,259 @@
+"""A new last layer for an own number of classes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from inspect import Parameter
+from math import prod, sqrt
+from random import Random
+from typing import Any
+
+from trainweb import messages
+from trainweb.arguments import check_settings, warn
+from trainweb.artifacts.config import HEAD
+from trainweb.artifacts.evidence import lost_parameters, note, notes_of
+from trainweb.artifacts.recover import exact_names, recover_parameters
+from trainweb.control.repeat import with_bodies
+from trainweb.errors import ModelError
+from trainweb.lora.config import shown
+from trainweb.lora.kinds import Layer
+from trainweb.lora.layers import find_layers
+from trainweb.model.graph import Graph, Node, Tensor, Value, as_float32, take_name
+from trainweb.onnxblock.transforms import constants_to_initializers
+from trainweb.ops.frame.shapes import ShapeInference
+
+ALL_BUT_HEAD = "all but head"
+"""A value of `frozen_params`."""
+ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Relu", "Clip", "Tanh", "Exp", "Log")
+MOVES = ("Identity", "Cast", "Dropout", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Resize")
+POOLS = ("GlobalAveragePool", "GlobalMaxPool", "AveragePool", "MaxPool", "ReduceMean", "ReduceMax", "ArgMax")
+FOLLOWERS = frozenset((*ACTIVATIONS, *MOVES, *POOLS))
+"""Operators that take any number of classes."""
+SCALARS = ("Add", "Sub", "Mul", "Div")
+"""Operators that do so if their other operand is one number."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A layer that only `FOLLOWERS` stand behind, its bias, and the Reshape nodes behind it."""
+
+    layer: Layer
+    bias: str | None
+    reshapes: tuple[Node, ...]
+
+
+def take_head(
+    read: Callable[[], Graph], arguments: dict[str, Any], lora: Mapping[str, Any] | None
+) -> tuple[Graph, Mapping[str, Any] | None]:
+    """Take the option `head` out of arguments of `build_artifacts`.
+
+    `frozen_params` that is `ALL_BUT_HEAD` becomes an expression.
+
+    Returns
+    -------
+    (Graph, dict or None)
+        The model with that head, and settings of adapters that save the head whole, as those of PEFT do.
+    """
+    frozen, settings = arguments.get("frozen_params"), arguments.pop("head")
+    named = [arguments.get(name) for name in ("requires_grad", "frozen_params")]
+    keep = exact_names(*(names for names in named if names != ALL_BUT_HEAD))
+    graph, module, parameters = replace_head(read(), settings, keep)
+    if frozen == ALL_BUT_HEAD:
+        arguments["frozen_params"] = [f"(?!(?:{'|'.join(map(re.escape, parameters))})$).*"]
+    if lora is not None:
+        if not isinstance(lora, Mapping) or "adapter_config" in lora:
+            raise messages.BAD_SETTING(name="head", value=settings, expected="left out with the files of an adapter")
+        whole = lora.get("modules_to_save") or []
+        lora = {**lora, "modules_to_save": whole if module in whole else [*whole, module]}
+    return graph, lora
+
+
+def replace_head(graph: Graph, settings: Mapping[str, Any], keep: Collection[str] = ()) -> tuple[Graph, str, list[str]]:
+    """Replace the layer that makes the scores of classes by a new one.
+
+    Parameters
+    ----------
+    graph : Graph
+        A forward model; not changed.
+    settings : dict
+        Those of `HEAD`. The weight and the bias are drawn as PyTorch draws those of `Linear` and `Conv2d`.
+    keep : collection of str
+        Parameters that keep the names of the file.
+
+    Returns
+    -------
+    (Graph, str, list of str)
+        The model by PyTorch's names, the layer, and the names of its parameters.
+
+    Raises
+    ------
+    ModelError
+        A setting is wrong, or no layer or several may be the head. The text names the candidates.
+    """
+    if not isinstance(settings, Mapping):
+        raise messages.BAD_SETTING(name="head", value=settings, expected="a mapping with 'classes'")
+    check_settings("head", settings, HEAD)
+    given = {name: settings.get(name, field.default) for name, field in HEAD.items()}
+    for name, field in HEAD.items():
+        if given[name] is Parameter.empty:
+            raise messages.MISSING_SETTING(what="head", name=name, expected=field.kind.expected)
+        field.check(f"head.{name}", given[name])
+    result = recover_parameters(graph, keep)
+    head = _chosen(result, given["layer"])
+    classes, layer = given["classes"], head.layer
+    old = layer.shape[0]
+    _resize(result, head.reshapes, old, classes)
+    draw, bound = _uniform(given["seed"]), 1 / sqrt(prod(layer.shape[1:]))
+    weight = _drawn(draw, bound, (classes, *layer.shape[1:]))
+    _set(result, layer.weight, (classes, *layer.shape[1:]), weight, is_turned=not layer.rows_first)
+    bias = head.bias or _added_bias(result, layer)
+    if bias is not None:
+        *ones, _ = result.initializers[bias].shape
+        _set(result, bias, (*ones, classes), _drawn(draw, bound, (classes,)))
+    _infer_outputs(result, layer, old)
+    warn(f"The head {layer.module!r} is new: its {old} classes became {classes}, and its weights are random.")
+    return result, layer.module, [layer.weight, *([bias] if bias is not None else [])]
+
+
+def _chosen(graph: Graph, name: str | None) -> _Candidate:
+    """The layer that is the head."""
+    candidates = {found.layer.module: found for found in _candidates(graph)}
+    if name is None and len(candidates) == 1:
+        return next(iter(candidates.values()))
+    names = ", ".join(map(shown, candidates)) or "none"
+    if name is None:
+        raise ModelError(
+            f"The layers that may be the head of the model are {names}. Name one as the setting 'layer' of 'head'."
+        )
+    if name not in candidates:
+        raise ModelError(f"The layer {name!r} cannot be the head. The layers that may be it are {names}.")
+    return candidates[name]
+
+
+def _candidates(graph: Graph) -> Iterator[_Candidate]:
+    """The layers in float32 with which only the number of classes in the outputs changes."""
+    consumers, outputs = with_bodies(graph).consumers(), {value.name for value in graph.outputs}
+    constants = constants_to_initializers(graph).initializers
+    for layer in find_layers(graph):
+        site = layer.sites[0]
+        if layer.stored or layer.group != 1 or layer.kind.weight_at != 1:
+            continue
+        if _reads(graph, consumers, layer.weight) == 1 and (
+            found := _followed(constants, layer, site, consumers, outputs)
+        ):
+            yield found
+
+
+def _reads(graph: Graph, consumers: Mapping[str, list[Node]], name: str) -> int:
+    """The number of nodes that read a weight, also through a Transpose."""
+    nodes = consumers.get(name, [])
+    return sum(_reads(graph, consumers, node.outputs[0]) if node.op_type == "Transpose" else 1 for node in nodes)
+
+
+def _followed(
+    constants: Mapping[str, Tensor],
+    layer: Layer,
+    site: Node,
+    consumers: Mapping[str, list[Node]],
+    outputs: set[str],
+) -> _Candidate | None:
+    """The candidate of a layer; None if what follows depends on the number of classes, or is no output."""
+    bias = site.inputs[2] if len(site.inputs) > 2 and site.inputs[2] else None
+    waiting, reshapes, is_output = [site.outputs[0]], list[Node](), False
+    while waiting:
+        name = waiting.pop()
+        is_output = is_output or name in outputs
+        for node in consumers.get(name, []):
+            others = [constants.get(other) for other in node.inputs if other != name]
+            other = others[0] if len(others) == 1 else None
+            if node.op_type == "Add" and bias is None and name == site.outputs[0] and other and other.size > 1:
+                bias = other.name
+            elif node.op_type == "Reshape" and name == node.inputs[0]:
+                reshapes.append(node)
+            elif node.op_type in SCALARS and not node.domain and other and other.size == 1:
+                pass
+            elif node.op_type not in FOLLOWERS or node.domain or name != node.inputs[0]:
+                return None
+            waiting += [output for output in node.outputs if output]
+    own = None if bias is None else constants.get(bias)
+    if bias is not None and (own is None or own.size not in (1, layer.shape[0]) or own.dtype != "float32"):
+        return None
+    if not is_output or (own is not None and len(consumers[own.name]) > 1):
+        return None
+    return _Candidate(layer, bias if own is not None and own.size == layer.shape[0] else None, tuple(reshapes))
+
+
+def _added_bias(graph: Graph, layer: Layer) -> str | None:
+    """Add the bias that the module has and the file lacks, since an exporter leaves out zeros; None if it has none."""
+    name, site = f"{layer.module}.bias", layer.sites[0]
+    if name not in {decision.name for decision in lost_parameters(graph)}:
+        return None
+    graph.initializers[name] = Tensor.of(name, "float32", (layer.shape[0],), [0.0] * layer.shape[0])
+    note(graph, graph.initializers[name], dict(notes_of(graph, graph.initializers[layer.weight])))
+    if site.op_type == "MatMul":
+        product, sum_ = take_name(f"{site.outputs[0]}_product", set(graph.names())), site.outputs[0]
+        site.outputs[0] = product
+        graph.nodes.insert(graph.nodes.index(site) + 1, Node("Add", [product, name], [sum_], notes=site.notes))
+    else:
+        site.inputs[2:] = [name]
+    return name
+
+
+def _uniform(seed: int) -> Iterator[float]:
+    """Numbers in [0, 1) as of `torch.manual_seed(seed)`: 24 bits of each word of a Mersenne Twister."""
+    words = [seed % 2**32]
+    for k in range(1, 624):
+        words.append((1812433253 * (words[-1] ^ words[-1] >> 30) + k) % 2**32)
+    twister = Random()
+    twister.setstate((3, (*words, 624), None))
+    while True:
+        yield (twister.getrandbits(32) % 2**24) / 2**24
+
+
+def _drawn(numbers: Iterator[float], bound: float, shape: tuple[int, ...]) -> list[float]:
+    """Numbers in [-bound, bound), row by row."""
+    least = as_float32(-bound)
+    width = as_float32(bound) - least
+    return [as_float32(next(numbers) * width + least) for _ in range(prod(shape))]
+
+
+def _set(graph: Graph, name: str, shape: tuple[int, ...], values: list[float], *, is_turned: bool = False) -> None:
+    """Put values in the place of an initializer; `is_turned`: it is stored as (in, out)."""
+    if is_turned:
+        rows, columns = shape
+        shape, values = (columns, rows), [values[r * columns + c] for c in range(columns) for r in range(rows)]
+    notes = dict(notes_of(graph, graph.initializers[name]))
+    graph.initializers[name] = tensor = Tensor.of(name, "float32", shape, values)
+    graph.value_info.pop(name, None)
+    note(graph, tensor, notes)
+
+
+def _resize(graph: Graph, reshapes: tuple[Node, ...], old: int, classes: int) -> None:
+    """Write the new number of classes into the shapes that Reshape nodes make of the old one."""
+    taken, inference = set(graph.names()), ShapeInference(graph) if reshapes else None
+    for node in reshapes:
+        made = inference.value(node.outputs[0]) if inference else None
+        shape = list(made.shape or ()) if isinstance(made, Value) else []
+        if shape.count(old) == 1 and sum(isinstance(size, str) for size in shape) < 2:
+            shape[shape.index(old)] = classes
+            node.inputs[1] = name = take_name(f"{node.inputs[1]}_head", taken)
+            sizes = [size if isinstance(size, int) else -1 for size in shape]
+            graph.initializers[name] = Tensor.of(name, "int64", (len(sizes),), sizes)
+
+
+def _infer_outputs(graph: Graph, layer: Layer, old: int) -> None:
+    """Give what follows its new shape."""
+    consumers, waiting = graph.consumers(), [layer.sites[0].outputs[0], layer.weight]
+    while waiting:
+        name = waiting.pop()
+        if name not in graph.initializers:
+            graph.value_info.pop(name, None)
+        waiting += [output for node in consumers.get(name, []) for output in node.outputs]
+    declared, graph.outputs = graph.outputs, [Value(value.name, value.dtype, None) for value in graph.outputs]
+    inference = ShapeInference(graph)
+    graph.outputs = [
+        Value(value.name, value.dtype, getattr(inference.value(value.name), "shape", None), getattr(value, "notes", {}))
+        for value in declared
+    ]

@@ -1,0 +1,186 @@
+"""A new last layer: losses are those of PyTorch with a replaced layer, and what is no plain head is refused."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from trainweb.training.session import TrainingSession
+
+from trainweb.artifacts import build_artifacts
+from trainweb.errors import ModelError
+from trainweb.heads import replace_head
+from trainweb.model.reader import read_model
+
+RECORDED = Path(__file__).parent.parent / "golden" / "heads"
+TRUTH: dict[str, Any] = json.loads((RECORDED / "recorded.json").read_text())
+EXPORTERS = ("dynamo", "plain", "script")
+SETTINGS = {"classes": 5, "seed": 7}
+NEW = "The head .* is new"
+TRAINING: dict[str, Any] = {"loss": "CrossEntropyLoss", "optimizer": {"type": "SGD", "learning_rate": 0.1}}
+
+
+def model_of(name: str, exporter: str = "plain") -> bytes:
+    with tarfile.open(RECORDED / "models.tar.xz") as archive:
+        member = archive.extractfile(f"{name}_{exporter}.onnx")
+        assert member is not None
+        return member.read()
+
+
+def array_of(recorded: list[Any], dtype: str) -> np.ndarray:
+    shape, values = recorded
+    return np.array(values, dtype).reshape(shape)
+
+
+def session_of(model: Any, **settings: Any) -> TrainingSession:
+    with pytest.warns(UserWarning, match=NEW):
+        return TrainingSession.from_model(model, **{**TRAINING, **settings})
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", TRUTH)
+def test_losses_are_those_of_pytorch_with_a_replaced_layer(name: str, exporter: str) -> None:
+    truth = TRUTH[name]
+    feeds = {"x": array_of(truth["x"], "float32"), "labels": array_of(truth["labels"], "int64")}
+    losses = []
+    with session_of(model_of(name, exporter), head=SETTINGS) as session:
+        for _ in truth["losses"]:
+            losses.append(float(next(iter(session.train_step(feeds).values()))))
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        assert session.predict({"x": feeds["x"]})["y"].shape[-1] == SETTINGS["classes"]
+    np.testing.assert_allclose(losses, truth["losses"], rtol=1e-5)
+
+
+def test_rows_stay_usable_when_a_class_is_added() -> None:
+    feeds = {"x": array_of(TRUTH["probabilities"]["x"], "float32"), "labels": np.arange(4)}
+    for classes in (4, 5):
+        with session_of(model_of("probabilities"), head={"classes": classes}) as session:
+            session.fit(feeds, epochs=1)
+            assert session.predict({"x": feeds["x"]})["y"].shape == (4, classes)
+
+
+def test_all_but_the_head_is_frozen() -> None:
+    with session_of(model_of("pooled"), head=SETTINGS, frozen_params="all but head") as session:
+        before = {name: np.array(value.data) for name, value in session.state.parameters.items()}
+        feeds = {
+            "x": array_of(TRUTH["pooled"]["x"], "float32"),
+            "labels": array_of(TRUTH["pooled"]["labels"], "int64"),
+        }
+        session.fit(feeds, epochs=1, batch_size=4)
+        changed = {
+            name for name, value in before.items() if not np.array_equal(value, session.state.parameters[name].data)
+        }
+    assert changed == {"fc.weight", "fc.bias"}
+    assert {"conv.weight", "conv.bias"} <= set(before)
+
+
+def test_adapters_train_the_head_whole() -> None:
+    with session_of(model_of("tokens"), head=SETTINGS, lora={"targets": ["body"]}) as session:
+        assert {name for name, value in session.state.parameters.items() if value.requires_grad} >= {
+            "out.weight",
+            "out.bias",
+        }
+
+
+def two_heads() -> onnx.ModelProto:
+    """Two layers read one tensor; the third is used twice."""
+    arrays = {name: np.ones((4, 3), np.float32) for name in ("kind.weight", "age.weight")}
+    nodes = [
+        helper.make_node("MatMul", ["x", "body.weight"], ["h"]),
+        helper.make_node("MatMul", ["h", "kind.weight"], ["kind"]),
+        helper.make_node("MatMul", ["h", "age.weight"], ["age"]),
+    ]
+    arrays["body.weight"] = np.ones((4, 4), np.float32)
+    values = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", n])
+        for name, n in (("x", 4), ("kind", 3), ("age", 3))
+    }
+    tensors = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "g", [values["x"]], [values["kind"], values["age"]], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def test_several_heads_are_named_and_one_is_chosen() -> None:
+    graph = read_model(two_heads())
+    with pytest.raises(ModelError, match=r"may be the head of the model are 'kind', 'age'\. Name one"):
+        replace_head(graph, {"classes": 2})
+    with pytest.raises(ModelError, match=r"'body' cannot be the head\. The layers that may be it are 'kind', 'age'"):
+        replace_head(graph, {"classes": 2, "layer": "body"})
+    with pytest.warns(UserWarning, match="'age' is new: its 3 classes became 2"):
+        changed, module, parameters = replace_head(graph, {"classes": 2, "layer": "age"})
+    assert (module, parameters) == ("age", ["age.weight"])
+    assert [getattr(value, "shape", None) for value in changed.outputs] == [("n", 3), ("n", 2)]
+    assert graph.initializers["age.weight"].shape == (4, 3)
+
+
+def behind(op: str, **attrs: Any) -> onnx.ModelProto:
+    """A layer, and an operator behind it that needs its number of classes."""
+    proto = two_heads()
+    del proto.graph.node[2], proto.graph.output[1]
+    proto.graph.node[1].output[0] = "scores"
+    inputs = {
+        "Gather": ["scores", "index"],
+        "Mul": ["scores", "row"],
+        "MatMul": ["scores", "row"],
+        "Add": ["scores", "scores"],
+    }
+    proto.graph.node.append(helper.make_node(op, inputs[op], ["kind"], **attrs))
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("kind", TensorProto.FLOAT, None))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(2), "index"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((3,), np.float32), "row"))
+    return proto
+
+
+@pytest.mark.parametrize("op", ["Gather", "Mul"])
+def test_what_needs_the_old_number_of_classes_is_refused(op: str) -> None:
+    with pytest.raises(ModelError, match="the head of the model are none"):
+        replace_head(read_model(behind(op)), {"classes": 2})
+
+
+def test_a_tied_weight_is_no_head() -> None:
+    proto = two_heads()
+    proto.graph.node[2].input[1] = "kind.weight"
+    with pytest.raises(ModelError, match="the head of the model are none"):
+        replace_head(read_model(proto), {"classes": 2})
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({}, ModelError, "head needs the setting 'classes'"),
+        ({"classes": 0}, ModelError, "head.classes"),
+        ({"classes": 2, "layer": 3}, ModelError, "head.layer"),
+        ({"classes": 2, "seed": -1}, ModelError, "head.seed"),
+        ({"clases": 2}, TypeError, "did you mean 'classes'"),
+        (5, ModelError, "a mapping with 'classes'"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        TrainingSession.from_model(model_of("tokens"), head=settings, **TRAINING)
+
+
+def test_all_but_head_needs_a_head() -> None:
+    with pytest.raises(ModelError, match="used with 'head'"):
+        TrainingSession.from_model(model_of("tokens"), frozen_params="all but head", **TRAINING)
+
+
+def test_an_adapter_of_a_file_has_its_own_head() -> None:
+    config = json.dumps({"peft_type": "LORA", "target_modules": ["body"]})
+    with pytest.raises(ModelError, match="left out with the files of an adapter"), pytest.warns(UserWarning, match=NEW):
+        TrainingSession.from_model(model_of("tokens"), head=SETTINGS, lora={"adapter_config": config}, **TRAINING)
+
+
+def test_the_file_itself_is_not_changed() -> None:
+    model = model_of("tokens")
+    with session_of(model, head=SETTINGS):
+        pass
+    assert build_artifacts(model, loss="CrossEntropyLoss").parameters
+    assert {t.shape for t in build_artifacts(model, loss="CrossEntropyLoss").parameters} >= {(10, 8), (10,)}

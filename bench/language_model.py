@@ -161,7 +161,7 @@ def flops_of(session: TrainingSession, feeds: dict[str, Any]) -> int:
     from trainweb.training.step_kind import TRAIN
 
     types = {name: TensorType("int64", a.shape) for name, a in feeds.items()}
-    return int(session.core.plan(TRAIN, types).plan.flops)
+    return int(session._core.plan(TRAIN, types).plan.flops)
 
 
 def measure(options: argparse.Namespace, folder: Path) -> None:

@@ -101,7 +101,7 @@ def product(engine: Engine) -> Callable[[], None]:
 
 def products_of(session: trainweb.TrainingSession, runs: int) -> tuple[float, float]:
     """Operations of the products of an optimizer step, and milliseconds that they take, each its fastest."""
-    core = session.core
+    core = session._core
     plan = core.optimizer_plan()
     flops = milliseconds = 0.0
     for text, took in zip(plan.plan.text, fastest(core, plan, {}, runs), strict=True):
@@ -125,7 +125,7 @@ def main() -> None:
     sessions = {name: session_of(made, settings) for name, settings in OPTIMIZERS.items()}
     sessions["AdamW, ema"] = session_of(made, {"type": "AdamW"}, ema={"decay": 0.999})
     words["AdamW, ema"] = words["AdamW"] + 3 * given.count
-    engine = sessions["SGD"].core.engine
+    engine = sessions["SGD"]._core.engine
     nbytes = 4 * elements
     jobs: dict[str, Callable[[], Any]] = {
         "copy": one_call(engine, "copy", {"src": nbytes, "dst": nbytes}, n=nbytes),

@@ -152,7 +152,7 @@ def python_method(call: Call) -> str:
         f"{a.name}: {a.kind.python}" + ("" if a.default is REQUIRED else f" = {shown(a.default)}") for a in arguments
     ]
     given = ", ".join(a.kind.to_core.replace("$name", a.name).replace("$", a.name) for a in arguments)
-    value = call.result.from_core.replace("$", f"self.core.{call.name}({given})")
+    value = call.result.from_core.replace("$", f"self._core.{call.name}({given})")
     statement = value if call.result is NOTHING else f"return {value}"
     return f"{signature(call, call.name, parts, call.result.python)}\n{python_docs(call)}\n        {statement}\n"
 
@@ -193,7 +193,7 @@ class SessionMethods(ABC):
 
     @property
     @abstractmethod
-    def core(self) -> SessionCore:
+    def _core(self) -> SessionCore:
         """The session on bytes."""
 
 {methods}'''

@@ -238,7 +238,7 @@ class Module:
     def _use_optimizer(self, model: Any) -> TrainingSession:
         """The session with an optimizer; gradients accumulated so far are kept."""
         if self._optimizer_model is None:
-            old = self._session.core.host
+            old = self._session._core.host
             gradients = old.read_segment(GRADIENTS, 0, old.sizes[GRADIENTS])
             carried = {word: old.read_state(word) for word in CARRIED_STATE}
             self._session.release()
@@ -253,7 +253,7 @@ class Module:
 
     def _reopen(self, optimizer: Any, gradients: bytes, carried: dict[int, int | float]) -> None:
         self._session = TrainingSession(self._state, *self._models, optimizer, self._options)
-        host = self._session.core.host
+        host = self._session._core.host
         host.write_segment(GRADIENTS, 0, gradients)
         for word, value in carried.items():
             host.write_state(word, value)

@@ -546,7 +546,7 @@ def _compile(args: argparse.Namespace) -> None:
     from trainweb.training.models import SessionModels, read_models
 
     paths, state = _artifact_paths(args), _state(args)
-    origin = state.lent()
+    origin = state._lent()
     models = SessionModels(
         origin.trainable,
         *read_models(paths["train_model"], paths.get("eval_model"), paths.get("optimizer_model"), tells_which=True),

@@ -329,14 +329,14 @@ def test_a_profile_without_memory_changes_nothing(monkeypatch: pytest.MonkeyPatc
         return session
 
     def contents(session: trainweb.TrainingSession) -> list[bytes]:
-        host = session.core.host
+        host = session._core.host
         return [host.read_segment(k, 0, host.sizes[k]) for k in range(2, 7)]
 
     failed = 0
     for calls in range(12):
         session = prepared()
         before = contents(session)
-        engine = session.core.engine
+        engine = session._core.engine
         with monkeypatch.context() as patch:
             patch.setattr(engine, "alloc", Full(engine, calls))
             try:

@@ -49,7 +49,7 @@ def compile_bundle(
     core = open_core(case, checkpoint)
     carried = {key: (GOLDEN / case / name).read_bytes() for key, name in MODELS.items()} if models else None
     core.release()
-    return make_bundle(core.models, core.state.lent(), signatures, carried)
+    return make_bundle(core.models, core.state._lent(), signatures, carried)
 
 
 @cache

@@ -273,7 +273,7 @@ def test_what_is_kept_of_parameters_follows_them(browser: Browser, plain_site: S
     graphs = [read_model(model) for model in models.values()]
     core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), *graphs)
     core.release()
-    plain_site.add("/m/bundle", make_bundle(core.models, core.state.lent(), [feeds], models))
+    plain_site.add("/m/bundle", make_bundle(core.models, core.state._lent(), [feeds], models))
     for name, data in (*models.items(), ("checkpoint", made.checkpoint)):
         plain_site.add(f"/m/{name}", data)
     with open_page(browser, plain_site) as js:

@@ -256,7 +256,7 @@ def test_a_bundle_has_matrices_of_16_bits_where_python_wants_them(browser: Brows
     core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), *map(read_model, models.values()))
     core.release()
     feeds = {name: TensorType("int64", ids.shape) for name in names}
-    plain_site.add("/floats/bundle", make_bundle(core.models, core.state.lent(), [feeds], models))
+    plain_site.add("/floats/bundle", make_bundle(core.models, core.state._lent(), [feeds], models))
     body = """
         const session = await TrainingSession.create({ bundle: "/floats/bundle" }, options);
         const losses = await steps(session, 3);

@@ -328,7 +328,7 @@ def large_bundle() -> tuple[bytes, bytes]:
     core = SessionCore(state, *map(read_model, models), engine=get_engine(reproducible=True))
     core.release()
     types = {"x": TensorType("float32", (1, 10240)), "labels": TensorType("int64", (1,))}
-    return make_bundle(core.models, state.lent(), [types], None), weights
+    return make_bundle(core.models, state._lent(), [types], None), weights
 
 
 def test_a_large_bundle_is_read_by_parts(js: JsPage, plain_site: Site) -> None:

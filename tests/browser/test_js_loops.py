@@ -117,7 +117,7 @@ def test_a_loop_that_data_end_trains_in_the_page(browser: Browser, plain_site: S
     core = SessionCore(state, *built.graphs)
     core.release()
     signature = {"data": TensorType("float32", (3,))}
-    plain_site.add("/while.bundle", make_bundle(core.models, state.lent(), [signature]))
+    plain_site.add("/while.bundle", make_bundle(core.models, state._lent(), [signature]))
     with open_js_page(browser, plain_site) as page:
         losses, weights, errors = page.run(OPEN[origin] + ENDED_BY_DATA, short=to_json(SHORT), long=to_json(LONG))
     for error in errors:

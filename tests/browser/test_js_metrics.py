@@ -148,9 +148,9 @@ def bundle_of(files: Artifacts, data: dict[str, np.ndarray], metrics: list[Any])
     """A bundle for batches of 8 that cannot start Python."""
     state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
     with trainweb.TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model) as session:
-        models = session.core.models
+        models = session._core.models
     types = {name: TensorType(str(a.dtype), (8, *a.shape[1:])) for name, a in data.items()}
-    return make_bundle(models, state.lent(), [types], None, metrics)
+    return make_bundle(models, state._lent(), [types], None, metrics)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -64,10 +64,10 @@ def bundle(files: Artifacts) -> bytes:
     types = {"x": ("float32", (20, 4)), "labels": ("int64", (20,)), "weights": ("float32", (20,))}
     models = files.train_model, files.eval_model, files.optimizer_model
     with trainweb.TrainingSession(state, *models) as s:
-        core = s.core
+        core = s._core
     signature = {name: TensorType(*kind) for name, kind in types.items()}
     carried = {name: getattr(files, name) for name in FILES.values()}
-    return make_bundle(core.models, core.state.lent(), [signature], carried, metrics=["accuracy"])
+    return make_bundle(core.models, core.state._lent(), [signature], carried, metrics=["accuracy"])
 
 
 @pytest.fixture(scope="module")

@@ -42,8 +42,8 @@ def bundle(budget: int | None, *, models: bool) -> bytes:
     carried = {"train_model": made.training_model, "optimizer_model": made.optimizer_model or b""}
     types = {n: TensorType(str(x.dtype), x.shape) for n, x in feeds_of(KIND).items()}
     with open_session(KIND, budget, evaluates=False) as s:
-        core_models, state = s.core.models, s.core.state
-    return make_bundle(core_models, state.lent(), [types], carried if models else None)
+        core_models, state = s._core.models, s._core.state
+    return make_bundle(core_models, state._lent(), [types], carried if models else None)
 
 
 @pytest.fixture

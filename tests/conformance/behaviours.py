@@ -534,7 +534,7 @@ def run_python(folder: str) -> list[list[Any]]:
     found = []
     for _, kind, calls in BEHAVIOURS:
         session = open_python(Path(folder), kind)
-        core = session.core
+        core = session._core
         outcomes: list[Any] = []
         for call in calls:
             try:

@@ -138,7 +138,7 @@ class Replay:
         return self
 
     def _check_layout(self) -> None:
-        core = self.session.core  # type: ignore[union-attr]
+        core = self.session._core  # type: ignore[union-attr]
         for p in self.trace["parameters"]:
             slot = core.layout.slots[p["name"]]
             if slot.offset != p["offset_all"] or list(slot.shape) != p["shape"]:

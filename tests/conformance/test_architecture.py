@@ -20,7 +20,7 @@ def test_the_worked_example_is_true() -> None:
     state = trainweb.CheckpointState.load_checkpoint(GOLDEN / "checkpoint")
     with trainweb.TrainingSession(state, GOLDEN / "training_model.onnx") as session:
         feeds = {"x": TensorType("float32", (8, 10)), "labels": TensorType("int64", (8,))}
-        plan = session.core.models.compile_step(TRAIN, feeds, True)
+        plan = session._core.models.compile_step(TRAIN, feeds, True)
     words = struct.unpack(f"<{len(plan.words) // 4}I", plan.words)
     n_segments, n_buffers = words[5], words[6]
     buffers_at = HEADER_WORDS + SEGMENT_WORDS * n_segments

@@ -169,7 +169,7 @@ def test_without_a_loss_the_first_output_is_it() -> None:
     with session(artifacts) as s:
         x = normal(2, 3, seed=1)
         s.train_step({"x": x})
-        np.testing.assert_allclose(s.core.state.parameters["w"].grad, x.sum(0) / 6, rtol=1e-6)
+        np.testing.assert_allclose(s._core.state.parameters["w"].grad, x.sum(0) / 6, rtol=1e-6)
 
 
 def test_a_loss_that_is_no_scalar_is_refused() -> None:
@@ -273,7 +273,7 @@ def test_binary_cross_entropy_is_stable_and_exact_at_zero(pos_weight: Any) -> No
     t = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.25, 1.0]], np.float32)
     with session(artifacts) as s:
         got = float(next(iter(s.train_step({"x": x, "target": t}).values())))
-        gradient = s.core.state.parameters["b"].grad
+        gradient = s._core.state.parameters["b"].grad
     p = 1.0 if pos_weight is None else np.asarray(pos_weight)
     assert got == pytest.approx(bce(x, t, p).sum(), rel=1e-6)
     exact = (1 - t) - (1 + (p - 1) * t) / (1 + np.exp(x.astype(np.float64)))

@@ -276,8 +276,8 @@ def test_a_fed_condition_is_part_of_the_signature() -> None:
             y = np.tanh(X @ W)[:2] if c else np.concatenate([X @ (W[:, :2] + 1)] * 2 + [X], axis=1)
             assert float(found["scaled"].reshape(())) == pytest.approx(scale * float((y**2).mean()), rel=1e-5)
             for name, chosen in (("w", c), ("u", not c)):
-                assert to_numpy(session.core.get_gradient(name)).any() == chosen
-        assert len(session.core.plans) == 2
+                assert to_numpy(session._core.get_gradient(name)).any() == chosen
+        assert len(session._core.plans) == 2
 
 
 def test_what_decides_within_a_branch_decides_and_nothing_else() -> None:
@@ -297,7 +297,7 @@ def test_what_decides_within_a_branch_decides_and_nothing_else() -> None:
     models = (built.training_model, built.eval_model, built.optimizer_model)
     oracle = onnx.reference.ReferenceEvaluator(proto)
     with trainweb.TrainingSession(trainweb.CheckpointState.load_checkpoint(built.checkpoint), *models) as session:
-        assert session.core.models.deciding["train"] == {"c", "count"}
+        assert session._core.models.deciding["train"] == {"c", "count"}
         for c, count, scale in ((True, 1, 2), (True, 3, 5), (False, 3, 5)):
             feeds = {"x": X, "c": np.array(c), "count": np.array([count]), "scale": np.array(scale)}
             np.testing.assert_allclose(session.train_step(feeds)["scaled"], oracle.run(None, feeds)[0], rtol=1e-5)

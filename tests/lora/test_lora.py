@@ -154,7 +154,7 @@ def test_adapters_are_switched_without_compiling_again() -> None:
     for name, adapter in (("first", first), ("second", second), ("first again", first)):
         adapted.load_adapter(session, adapter)
         losses[name] = float(next(iter(session.eval_step(feeds).values())))
-        assert len(session.core.plans) == 1
+        assert len(session._core.plans) == 1
     assert losses["first"] == losses["first again"] != losses["second"]
     np.testing.assert_allclose(losses["first"], data["losses"][0], rtol=1e-5)
 
@@ -276,7 +276,7 @@ def test_an_adapter_is_read_from_a_session_of_its_model() -> None:
             adapted.adapter(source)
         with pytest.raises(CheckpointError, match="q_proj"):
             adapted.load_adapter(source, adapted.adapter())
-    for stranger in (None, other.core):
+    for stranger in (None, other._core):
         with pytest.raises(TypeError, match=f"'target' must be a TrainingSession or .*, got {type(stranger).__name__}"):
             adapted.load_adapter(stranger, adapted.adapter())  # type: ignore[arg-type]
 

@@ -60,7 +60,7 @@ def feeds_of(session: trainweb.TrainingSession, truth: dict[str, np.ndarray]) ->
         real[1, :4], real[2, 7:] = False, False
     feeds = {"words": words, "mask": real, "labels": np.where(real, labels, IGNORED)}
     made = dict[str, np.ndarray]()
-    for name, value in session.core.inputs["train"].items():
+    for name, value in session._core.inputs["train"].items():
         kind = next((kind for kind in ("mask", "labels") if kind in name), "words")
         a = feeds[kind] if kind == "labels" or name not in truth else truth[name]
         made[name] = a.reshape(-1 if len(value.shape or ()) == 1 else a.shape).astype(value.dtype)

@@ -123,7 +123,7 @@ def test_peft_computes_the_same_with_an_adapter_of_trainweb(name: str) -> None:
 def test_products_read_the_weights_as_they_are_stored(name: str) -> None:
     _, session, _ = steps(name)
     feeds = {key: TensorType("int64", a.shape) for key, a in feeds_of(name).items()}
-    plan = session.core.models.compile_step(TRAIN, feeds, True)
+    plan = session._core.models.compile_step(TRAIN, feeds, True)
     kernels = [line.split("(")[0].split()[0] for line in plan.text]
     assert "dequantize_f32" not in kernels
     assert kernels.count("gemm_quantized_f32") >= 2 * 4

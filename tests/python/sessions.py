@@ -25,11 +25,11 @@ class Ended(BaseException):
 
 def before_updates(session: trainweb.TrainingSession, call: Callable[[int], None]) -> None:
     """Have a callback before each optimizer step, with the number of those before. A fit takes single batches then."""
-    host, count = session.core.host, 0
+    host, count = session._core.host, 0
 
     def observe(loaded: LoadedPlan, stop: Stop) -> None:
         nonlocal count
-        if loaded is session.core.optimizer_plan():
+        if loaded is session._core.optimizer_plan():
             call(count)
             count += 1
         host.observer = None
@@ -187,7 +187,7 @@ def warm(s: trainweb.TrainingSession, kind: str = "mlp") -> None:
 
 def snapshot(s: trainweb.TrainingSession) -> dict[str, Any]:
     """All a session remembers: parameters, gradients, moments and the words of its state."""
-    host = s.core.host
+    host = s._core.host
     contents = {
         k: host.read_segment(k, 0, size) for k, size in enumerate(host.sizes) if k not in (ARENA, CONSTANTS, PREPARED)
     }
@@ -195,8 +195,8 @@ def snapshot(s: trainweb.TrainingSession) -> dict[str, Any]:
         "segments": contents,
         "lr": host.read_state(STATE_LEARNING_RATE),
         "step": host.read_state(STATE_STEP),
-        "nominal": s.core.state.is_nominal,
-        "properties": dict(s.core.state.properties.items()),
+        "nominal": s._core.state.is_nominal,
+        "properties": dict(s._core.state.properties.items()),
     }
 
 

@@ -20,7 +20,7 @@ def gradients(s: trainweb.TrainingSession, batches: list[dict[str, np.ndarray]])
     s.lazy_reset_grad()
     for batch in batches:
         s.train_step(batch)
-    parameters = s.core.state.parameters
+    parameters = s._core.state.parameters
     return {n: p.grad for n, p in parameters.items() if p.grad is not None}
 
 
@@ -29,7 +29,7 @@ def test_steps_add_up_without_workspace_for_the_sum(kind: str) -> None:
     draw = feeds if kind == "convolutions" else lambda seed: sessions.batch("mlp", seed=seed)
     with session() if kind == "convolutions" else sessions.session() as s:
         types = {n: TensorType(str(x.dtype), x.shape) for n, x in draw(0).items()}
-        overwriting, adding = (s.core.models.compile_step(TRAIN, types, overwrite) for overwrite in (True, False))
+        overwriting, adding = (s._core.models.compile_step(TRAIN, types, overwrite) for overwrite in (True, False))
         assert adding.arena_bytes - overwriting.arena_bytes < 512
         assert any("accumulate=1" in line for line in adding.text)
         assert not any("accumulate=1" in line for line in overwriting.text)
@@ -55,7 +55,7 @@ def test_the_gradient_of_a_turned_weight_needs_no_copy() -> None:
     x, labels = rng.standard_normal((7, 5)).astype(np.float32), rng.integers(0, 3, 7)
     with trainweb.TrainingSession(state, made.training_model, None, made.optimizer_model) as s:
         found = gradients(s, [{"x": x, "labels": labels}])["w"]
-        (plan,) = (loaded.plan for loaded in s.core.host.loaded)
+        (plan,) = (loaded.plan for loaded in s._core.host.loaded)
         assert not any("copy" in line for line in plan.text)
         scores = np.exp(x.astype(np.float64) @ weight.T)
         scores /= scores.sum(axis=1, keepdims=True)

@@ -312,7 +312,7 @@ def test_the_model_whose_training_is_recorded_shares_keys() -> None:
     artifacts = inject(LLAMA, rank=4, targets=["q_proj", "v_proj"]).build_artifacts(loss="CrossEntropyLoss")
     with TrainingSession(CheckpointState.load_checkpoint(artifacts.checkpoint), artifacts.training_model) as s:
         rows = {"input": TensorType("int64", (6, 5)), "labels": TensorType("int64", (6,))}
-        plan = s.core.models.compile_step(
+        plan = s._core.models.compile_step(
             TRAIN, {name: rows.get(name, rows["input"]) for name in s.input_names()}, True
         )
     assert groups(plan) == [2, 2, 2, 2]

@@ -128,7 +128,7 @@ def test_a_run_that_goes_on_gives_the_same_bytes() -> None:
         expected = whole.get_contiguous_parameters(), whole.get_contiguous_parameters(ema=True)
     with opened(files) as first:
         trained(first, 0, 3)
-        saved = trainweb.CheckpointState.save_checkpoint(first.core.state, include_optimizer_state=True)
+        saved = trainweb.CheckpointState.save_checkpoint(first._core.state, include_optimizer_state=True)
     with opened(files, saved) as second:
         trained(second, 3, 5)
         np.testing.assert_array_equal(second.get_contiguous_parameters(), expected[0])
@@ -138,7 +138,7 @@ def test_a_run_that_goes_on_gives_the_same_bytes() -> None:
 def test_a_run_that_kept_none_goes_on_from_its_parameters() -> None:
     with opened(made(ema=None)) as plain:
         start = trained(plain, 0, 3)[-1]
-        saved = trainweb.CheckpointState.save_checkpoint(plain.core.state, include_optimizer_state=True)
+        saved = trainweb.CheckpointState.save_checkpoint(plain._core.state, include_optimizer_state=True)
     with opened(made(), saved) as s:
         np.testing.assert_array_equal(s.get_contiguous_parameters(ema=True), start)
         course = [start, *trained(s, 3, 2)]

@@ -115,7 +115,7 @@ def test_a_session_comes_as_the_header_and_blobs_of_a_bundle() -> None:
     start, nbytes = header["segments"][6]["data"]
     assert np.frombuffer(blobs, np.float32, nbytes // 4, start)[1] == np.float32(0.001)
     for slot in header["parameters"]:
-        wanted = np.frombuffer(state.holder.read(slot["name"]).data, np.float32)
+        wanted = np.frombuffer(state._holder.read(slot["name"]).data, np.float32)
         assert np.array_equal(values[slot["offset"] :][: wanted.size], wanted)
     for base in filter(None, bases):
         engine.free(base)
@@ -156,7 +156,7 @@ def test_files_are_written_from_the_memory_of_a_session(handle: int, core: Sessi
 def test_models_of_a_bundle_are_those_it_was_made_of(core: SessionCore) -> None:
     state = CheckpointState.load_checkpoint(read("checkpoint"))
     files = {"train_model": read("training_model.onnx"), "eval_model": read("eval_model.onnx")}
-    bundle = make_bundle(core.models, state.lent(), [], files)
+    bundle = make_bundle(core.models, state._lent(), [], files)
     length = int.from_bytes(bundle[12:16], "little")
     header = json.loads(bundle[64 : 64 + length])
     ((start, nbytes),) = header["models"]["checkpoint"]

@@ -55,11 +55,11 @@ def test_training_follows_the_value_of_a_feed() -> None:
             expected = float(((x[:count].astype(np.float64) @ WEIGHTS) ** 2).mean())
             assert float(found["loss"]) == pytest.approx(expected, rel=1e-6)
             np.testing.assert_allclose(
-                to_numpy(session.core.get_gradient("w")), gradient(x, count), rtol=1e-5, atol=1e-6
+                to_numpy(session._core.get_gradient("w")), gradient(x, count), rtol=1e-5, atol=1e-6
             )
         # Of five steps with three values two plans are kept; each of the values had its own.
-        assert len(session.core.plans) == 2
-        assert {key[2][3] for key in session.core.plans} == {"(1,)", "(2,)"}  # type: ignore[index]
+        assert len(session._core.plans) == 2
+        assert {key[2][3] for key in session._core.plans} == {"(1,)", "(2,)"}  # type: ignore[index]
 
 
 def test_a_plan_is_made_once_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_training_with_as_many_axes_as_are_fed() -> None:
                 high, low = (cut_in_numpy(x.astype(np.float64), wide + s, axis, pads, cuts) for s in (step, -step))
                 expected[place] = (high - low) / 2e-5
             np.testing.assert_allclose(
-                to_numpy(session.core.get_gradient("w")), expected, rtol=1e-4, atol=1e-6, err_msg=str(cuts)
+                to_numpy(session._core.get_gradient("w")), expected, rtol=1e-4, atol=1e-6, err_msg=str(cuts)
             )
 
 
@@ -200,4 +200,4 @@ def test_training_with_a_range_of_fed_floats() -> None:
             h = x.astype(np.float64) @ WEIGHTS * places
             assert float(found["loss"]) == pytest.approx(float((h**2).mean()), rel=1e-5)
             expected = x.T.astype(np.float64) @ (2 * h * places / h.size)
-            np.testing.assert_allclose(to_numpy(session.core.get_gradient("w")), expected, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(to_numpy(session._core.get_gradient("w")), expected, rtol=1e-4, atol=1e-6)

@@ -162,7 +162,7 @@ def test_batch_normalization_in_either_form_trains_alike(opset: int, outputs: li
         h = X.astype(np.float64) @ W
         normed = (h - h.mean(0)) / np.sqrt(h.var(0) + 1e-5) * NORM["s"] + NORM["b"]
         assert float(loss) == pytest.approx(float((normed**2).mean()), rel=1e-5)
-        mean = to_numpy(session.core.get_parameter("m"))
+        mean = to_numpy(session._core.get_parameter("m"))
         np.testing.assert_allclose(mean, 0.9 * NORM["m"] + 0.1 * h.mean(0), rtol=1e-5)
 
 

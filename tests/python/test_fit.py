@@ -148,7 +148,7 @@ def test_the_step_that_adds_has_places_of_its_own(monkeypatch: pytest.MonkeyPatc
         with trainweb.TrainingSession.from_model(deep_mlp(16, 32, 32, 3), loss="CrossEntropyLoss") as s:
             history = s.fit(data, epochs=3, batch_size=8, accumulate=3, progress=False)
             outcomes.append((s.get_contiguous_parameters(False).tobytes(), history.losses))
-            plans = {str(one.plan.inputs["labels"]) for one in s.core.host.loaded if "labels" in one.plan.inputs}
+            plans = {str(one.plan.inputs["labels"]) for one in s._core.host.loaded if "labels" in one.plan.inputs}
             assert len(plans) > 2  # or the places are the same after all
     assert outcomes[0] == outcomes[1]
 
@@ -183,7 +183,7 @@ def test_the_users_rates_are_asked_for_before_each_step(monkeypatch: pytest.Monk
         steps: list[int] = []
 
         def rate(step: int) -> float:
-            steps.append(int(s.core.host.read_state(STATE_STEP)))
+            steps.append(int(s._core.host.read_state(STATE_STEP)))
             return 0.01
 
         Trainer(s).fit(rows(12), batch_size=1, accumulate=2, schedule=rate, progress=False)

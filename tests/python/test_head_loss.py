@@ -327,7 +327,7 @@ def test_gradients_of_weights_are_added() -> None:
         for _ in range(2):
             session.train_step(feeds)
         types = {name: TensorType(str(a.dtype), a.shape) for name, a in feeds.items()}
-        plan = session.core.models.compile_step(TRAIN, types, False)
+        plan = session._core.models.compile_step(TRAIN, types, False)
         assert "head_loss_weight_grad_f32" in kernels(plan)
         assert_near(session.get_gradient("w"), 2 * case.dw)
 

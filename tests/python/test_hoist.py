@@ -87,7 +87,7 @@ def session(
 
 def lines(s: trainweb.TrainingSession, kind: str, overwrite: bool = True) -> list[str]:
     types = {n: TensorType(str(x.dtype), x.shape) for n, x in feeds().items()}
-    return s.core.models.compile_step(StepKind(kind), types, overwrite).text
+    return s._core.models.compile_step(StepKind(kind), types, overwrite).text
 
 
 def hoisted(text: list[str]) -> list[str]:
@@ -153,14 +153,14 @@ def test_what_is_kept_is_made_only_after_a_change() -> None:
     with session() as s:
         for _ in range(2):  # the step that overwrites and the one that adds: what they keep has its place from here on
             s.train_step(feeds())
-        loaded = s.core.plan(EVAL, {n: TensorType(str(x.dtype), x.shape) for n, x in feeds().items()})
+        loaded = s._core.plan(EVAL, {n: TensorType(str(x.dtype), x.shape) for n, x in feeds().items()})
         given = {n: from_numpy(n, x) for n, x in feeds().items()}
         names = [line.split("(")[0] for line in loaded.plan.text]
         groups = [k for k, name in enumerate(names) if name == "note_current"]
 
         def ran() -> list[bool]:
-            with s.core.host.timer(loaded.plan) as room:
-                times = s.core.host.profile(loaded, given, 1, room)
+            with s._core.host.timer(loaded.plan) as room:
+                times = s._core.host.profile(loaded, given, 1, room)
             return [times[k] > 0 for k in groups]
 
         assert ran() == [True, True]
@@ -169,7 +169,7 @@ def test_what_is_kept_is_made_only_after_a_change() -> None:
         assert ran() == [False, True]
         s.optimizer_step()
         assert ran() == [False, True]
-        s.core.state.parameters["frozen"] = normal(5, 4, 3, 3, seed=9)
+        s._core.state.parameters["frozen"] = normal(5, 4, 3, 3, seed=9)
         assert ran() == [True, True]
         s.load_parameters_buffer(s.get_contiguous_parameters())
         assert ran() == [True, True]
@@ -221,8 +221,8 @@ def _load(s: trainweb.TrainingSession, rng: np.random.Generator) -> None:
 
 def _update(s: trainweb.TrainingSession, rng: np.random.Generator) -> None:
     name = str(rng.choice([*FROZEN, "trained", "second", "shift", "var"]))
-    value = s.core.state.parameters[name].data
-    s.core.state.parameters[name] = value + rng.uniform(0, 0.1, value.shape).astype(np.float32)
+    value = s._core.state.parameters[name].data
+    s._core.state.parameters[name] = value + rng.uniform(0, 0.1, value.shape).astype(np.float32)
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -259,7 +259,7 @@ def test_plans_of_a_session_share_what_they_keep() -> None:
         s.eval_step(feeds(n=4))
         # Only the counts at which it ran are the second plan's own.
         assert 0 < s.memory().prepared - first <= 128
-        checkpoint = trainweb.CheckpointState.save_checkpoint(s.core.state)
+        checkpoint = trainweb.CheckpointState.save_checkpoint(s._core.state)
         results = s.eval_step(feeds())
     state = trainweb.CheckpointState.load_checkpoint(checkpoint)
     made = artifacts()

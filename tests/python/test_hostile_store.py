@@ -34,7 +34,7 @@ def written(store: trainweb.CheckpointStore, opened: Any, data: Any) -> bytes:
     """The checkpoint of a fit that was killed in its third epoch, three steps each, with properties."""
     with opened as s:
         for name, value in (("count", 3), ("ratio", 0.5), ("title", "one")):
-            s.core.add_property(name, value)
+            s._core.add_property(name, value)
         ends_before(s, 8)
         with pytest.raises(Ended):
             checkpoint = {"store": store, "name": "run", "every": 1}
@@ -43,7 +43,7 @@ def written(store: trainweb.CheckpointStore, opened: Any, data: Any) -> bytes:
 
 
 def everything(s: trainweb.TrainingSession) -> bytes:
-    return take_snapshot(s.core).to_bytes()
+    return take_snapshot(s._core).to_bytes()
 
 
 @pytest.fixture(scope="module")

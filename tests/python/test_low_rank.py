@@ -175,8 +175,8 @@ def test_gradients_of_adapters_of_a_small_model() -> None:
     with trainweb.TrainingSession(state, made.training_model, None, made.optimizer_model) as s:
         s.train_step({"x": x, "labels": labels})
         expected = gradients_of(x.astype(np.float64), labels, p, 1.5)
-        assert any("in the weight" in line for line in s.core.host.loaded[0].plan.text)
+        assert any("in the weight" in line for line in s._core.host.loaded[0].plan.text)
         for k, module in ((1, "one"), (2, "two")):
             for part in "ab":
-                found = s.core.state.parameters[f"{module}.lora_{part.upper()}.weight"].grad
+                found = s._core.state.parameters[f"{module}.lora_{part.upper()}.weight"].grad
                 np.testing.assert_allclose(found, expected[f"{part}{k}"], rtol=1e-4, atol=1e-6)

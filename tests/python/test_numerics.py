@@ -145,7 +145,7 @@ def test_plans_of_a_session_without_it_are_the_same() -> None:
     for options in ({}, {"debug": {"check_numerics": False}}, CHECKED):
         with session(options=options) as s:
             s.train_step(batch())
-            plans = [loaded.plan for loaded in s.core.host.loaded]
+            plans = [loaded.plan for loaded in s._core.host.loaded]
             assert len(plans) == (2 if options is CHECKED else 1)
             words.append(next(p.words for p in plans if not p.inspected_nodes))
     assert words[0] == words[1] == words[2]

@@ -167,6 +167,6 @@ def test_no_copy_outlasts_the_fit(action: str) -> None:
     settings: dict[str, Any] = {"batch_size": 4, "shuffle": False, "progress": False}
     with session(KIND) as s:
         Trainer(s).fit(rows(6), **settings)
-        before = s.core.engine.bytes_in_use()
+        before = s._core.engine.bytes_in_use()
         Trainer(s).fit(rows(6, (3,)), on_nan=action, **settings)
-        assert s.core.engine.bytes_in_use() == before
+        assert s._core.engine.bytes_in_use() == before

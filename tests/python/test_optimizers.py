@@ -80,12 +80,12 @@ def test_training_resumes_from_a_checkpoint_with_its_moments(name: str) -> None:
     moments = sorted(m.saved for m in (*MOMENTS, AVERAGES) if m.input in kept)
     with session(optimizer=name) as s:
         sizes = s.memory()
-        kept = [s.core.layout.moment(name, slot)[1] for name in moments for slot in s.core.layout.trained()]
+        kept = [s._core.layout.moment(name, slot)[1] for name in moments for slot in s._core.layout.trained()]
         assert sizes.moments == 4 * sum(map(prod, kept))
         if name not in ("Adafactor", "Muon"):
             assert sizes.moments == len(moments) * sizes.gradients
         warm(s)
-        saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
+        saved = trainweb.CheckpointState.save_checkpoint(s._core.state, include_optimizer_state=True)
         assert saved is not None
         expected = continued(s)
     contents = read_checkpoint(saved)
@@ -109,7 +109,7 @@ def continued(s: trainweb.TrainingSession) -> np.ndarray:
 def test_a_checkpoint_without_a_moment_that_the_optimizer_needs_is_refused() -> None:
     with session(optimizer="Lion") as s:
         warm(s)
-        saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
+        saved = trainweb.CheckpointState.save_checkpoint(s._core.state, include_optimizer_state=True)
     # As files of onnxruntime-training are, which do not say of which optimizer they are.
     unnamed = read_checkpoint(saved)
     assert unnamed.is_exact and unnamed.optimizer == "Lion"
@@ -123,8 +123,8 @@ def test_moments_of_another_optimizer_are_refused_by_both_names() -> None:
     """The moments of Lion and of Adagrad have the same names and sizes."""
     with session(optimizer="Lion") as s:
         warm(s)
-        saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
-        without = trainweb.CheckpointState.save_checkpoint(s.core.state)
+        saved = trainweb.CheckpointState.save_checkpoint(s._core.state, include_optimizer_state=True)
+        without = trainweb.CheckpointState.save_checkpoint(s._core.state)
         expected = s.get_contiguous_parameters()
     both = "optimizer state of Lion, and this session's optimizer is Adagrad"
     with pytest.raises(CheckpointError, match=both), session(optimizer="Adagrad", checkpoint=saved):
@@ -196,11 +196,11 @@ TOLERANCES = {"Muon": 1e-3}
 
 def take_recorded_steps(s: trainweb.TrainingSession, stop: int | None = None, start: int = 0) -> None:
     """Optimizer steps with the recorded gradients."""
-    slots = s.core.layout.slots
+    slots = s._core.layout.slots
     s.set_learning_rate(RECORDED["rate"])
     for k in range(start, len(ARRAYS["gradients/fc1.bias"]) if stop is None else stop):
         for name, slot in slots.items():
-            s.core.host.write_segment(GRADIENTS, 4 * slot.trainable_offset, ARRAYS[f"gradients/{name}"][k].tobytes())
+            s._core.host.write_segment(GRADIENTS, 4 * slot.trainable_offset, ARRAYS[f"gradients/{name}"][k].tobytes())
         s.optimizer_step()
 
 
@@ -209,7 +209,7 @@ def recorded_session(settings: dict[str, Any], checkpoint: bytes | None = None) 
     state = trainweb.CheckpointState.load_checkpoint(checkpoint or built.checkpoint)
     s = trainweb.TrainingSession(state, built.training_model, None, built.optimizer_model)
     if checkpoint is None:
-        for name in s.core.layout.slots:
+        for name in s._core.layout.slots:
             s.update_parameter(name, ARRAYS[f"start/{name}"])
     return s
 
@@ -220,10 +220,10 @@ def test_an_optimizer_takes_the_steps_of_torch_or_optax(title: str) -> None:
     settings = RECORDED["cases"][title]
     with recorded_session(settings) as s:
         take_recorded_steps(s, stop=11)
-        saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
+        saved = trainweb.CheckpointState.save_checkpoint(s._core.state, include_optimizer_state=True)
     with recorded_session(settings, saved) as s:
         take_recorded_steps(s, start=11)
-        for name in s.core.layout.slots:
+        for name in s._core.layout.slots:
             got, expected = s.get_parameter(name), ARRAYS[f"{title}/{name}"]
             moved = np.abs(expected - ARRAYS[f"start/{name}"]).max()
             assert moved > 1e-4
@@ -231,7 +231,7 @@ def test_an_optimizer_takes_the_steps_of_torch_or_optax(title: str) -> None:
             np.testing.assert_allclose(got, expected, rtol=1e-5, atol=error * moved, err_msg=name)
         if f"{title}/averages/fc1.bias" in ARRAYS:
             averages = s.get_contiguous_parameters(ema=True)
-            expected = np.concatenate([ARRAYS[f"{title}/averages/{name}"].ravel() for name in s.core.layout.slots])
+            expected = np.concatenate([ARRAYS[f"{title}/averages/{name}"].ravel() for name in s._core.layout.slots])
             np.testing.assert_allclose(averages, expected, rtol=1e-5, atol=2e-5 * moved)
 
 
@@ -258,7 +258,7 @@ def test_gradients_are_clipped_by_value_then_by_norm(settings: dict[str, float],
     built = build_artifacts(mlp(), loss="CrossEntropyLoss", optimizer={"type": "SGD", "groups": groups}, **settings)
     state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
     with trainweb.TrainingSession(state, built.training_model, None, built.optimizer_model) as s:
-        before = {n: s.get_parameter(n) for n in s.core.layout.slots}
+        before = {n: s.get_parameter(n) for n in s._core.layout.slots}
         take_recorded_steps(s, stop=1)
         gradients = clipped({n: ARRAYS[f"gradients/{n}"][0] for n in before}, settings)
         for name, w in before.items():
@@ -308,17 +308,17 @@ def test_parameters_are_updated_one_by_one_whatever_their_shape(name: str) -> No
     operator = OPTIMIZERS[name]._operator(node, 1)
     with session("embedding", optimizer=name) as s:
         s.set_learning_rate(0.05)
-        slots = {n: slot for n, slot in s.core.layout.slots.items() if slot.trainable_offset >= 0}
+        slots = {n: slot for n, slot in s._core.layout.slots.items() if slot.trainable_offset >= 0}
         assert any(slot.shape[0] > slot.shape[-1] for slot in slots.values())
         state = {
             n: [s.get_parameter(n).astype(np.float64)]
-            + [np.zeros(s.core.layout.moment(f"momentum{k}", slot)[1]) for k in range(2)]
+            + [np.zeros(s._core.layout.moment(f"momentum{k}", slot)[1]) for k in range(2)]
             for n, slot in slots.items()
         }
         for step in range(1, 5):
             for n, slot in slots.items():
                 g = rng.standard_normal(slot.shape).astype(np.float32)
-                s.core.host.write_segment(GRADIENTS, 4 * slot.trainable_offset, g.tobytes())
+                s._core.host.write_segment(GRADIENTS, 4 * slot.trainable_offset, g.tobytes())
                 w, *moments = state[n]
                 state[n] = list(operator.reference(0.05, step, w, g.astype(np.float64), *moments))
             s.optimizer_step()
@@ -350,7 +350,7 @@ def test_moments_of_almost_nothing_become_zero(name: str) -> None:
     )
     state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
     with trainweb.TrainingSession(state, made.training_model, optimizer_model=made.optimizer_model) as s:
-        host, nbytes = s.core.host, s.memory().gradients
+        host, nbytes = s._core.host, s.memory().gradients
         segments = [segment for segment in (MOMENTUM0, MOMENTUM1) if host.sizes[segment]][: 1 if name in NOT_ALL else 2]
         assert segments
         values = 10.0 ** np.random.default_rng(1).uniform(-45, -33, nbytes // 4)

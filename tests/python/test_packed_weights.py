@@ -131,7 +131,7 @@ def trained(data: bytes) -> tuple[list[float], list[str]]:
             session.optimizer_step()
         losses += map(float, session.eval_step(feeds).values())
         types = {name: TensorType(str(x.dtype), x.shape) for name, x in feeds.items()}
-        plan = session.core.models.compile_step(TRAIN, types, True)
+        plan = session._core.models.compile_step(TRAIN, types, True)
     kernels = [line.split("(")[0].split()[0] for line in plan.text]
     return losses, kernels
 

@@ -33,7 +33,7 @@ NAMED = ["an element", "a slice", "a view", "a transposed view", "a reshaped vie
 def test_writing_into_a_parameter_is_refused(kind: str, of: str) -> None:
     with session() as s:
         warm(s)
-        parameter = s.core.state.parameters["fc1.weight"]
+        parameter = s._core.state.parameters["fc1.weight"]
         array = getattr(parameter, of)
         with unchanged(s), pytest.raises(ValueError, match="update_parameter" if kind in NAMED else "read-only|only"):
             WRITES[kind](array)
@@ -42,7 +42,7 @@ def test_writing_into_a_parameter_is_refused(kind: str, of: str) -> None:
 
 def test_in_place_operators_on_the_attribute_are_refused() -> None:
     with session() as s:
-        parameter = s.core.state.parameters["fc1.weight"]
+        parameter = s._core.state.parameters["fc1.weight"]
         with unchanged(s), pytest.raises(ValueError, match="update_parameter"):
             parameter.data -= 1
         before = parameter.data
@@ -52,7 +52,7 @@ def test_in_place_operators_on_the_attribute_are_refused() -> None:
 
 def test_what_is_computed_of_a_parameter_is_an_array_like_any_other() -> None:
     with session() as s:
-        array = s.core.state.parameters["fc1.weight"].data
+        array = s._core.state.parameters["fc1.weight"].data
         for made in (array + 1, 2 * array, np.exp(array), array.copy(), np.array(array), array.astype(np.float64)):
             made[0] = 7
             assert (made[0] == 7).all()

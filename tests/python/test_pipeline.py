@@ -88,7 +88,7 @@ def test_a_session_explains_its_plan() -> None:
         removed, added = (re.findall(rf"(?m)^\{sign}(.*)$", changes["fuse_epilogues"]) for sign in "-+")
         assert any("= pmax(" in line for line in removed) and not any("= pmax(" in line for line in added)
         assert all("activation=1" in line for line in added) and added
-        assert not s.core.host.loaded, "no plan is kept"
+        assert not s._core.host.loaded, "no plan is kept"
         before = len(re.findall("check_indices", text))
         s.train_step(feeds)
         assert len(re.findall("check_indices", s.explain(feeds))) == before

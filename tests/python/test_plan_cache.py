@@ -43,7 +43,7 @@ def test_500_batch_sizes_leave_kernel_memory_flat() -> None:
             s.optimizer_step()
             s.lazy_reset_grad()
             marks.append((engine.bytes_in_use(), engine.memory_size(), engine._table.size(engine._store)))
-        assert len(s.core.host.loaded) == 3 + 1
+        assert len(s._core.host.loaded) == 3 + 1
         # Plans are of nearly one size, and so is the code of each.
         early, late = marks[20:40], marks[-20:]
         for k, slack in ((0, 4096), (1, 0), (2, 8)):
@@ -82,13 +82,13 @@ def test_what_was_used_last_stays() -> None:
 
         def plan(n: int) -> object:
             s.eval_step(batch(n=n))
-            return s.core.host.loaded[-1]
+            return s._core.host.loaded[-1]
 
         first, second = plan(2), plan(3)
         s.eval_step(batch(n=2))
         third = plan(4)
-        assert [p for p in s.core.host.loaded if p is not None] == [first, third]
-        assert second not in s.core.host.loaded
+        assert [p for p in s._core.host.loaded if p is not None] == [first, third]
+        assert second not in s._core.host.loaded
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, "3", True])
@@ -131,7 +131,7 @@ def test_a_checkpoint_of_another_model_is_refused() -> None:
 
 def test_a_guard_starts_from_zeros_where_another_plan_left_its_counts() -> None:
     with hoist.session({"max_plans": 1}) as s:
-        host = s.core.host
+        host = s._core.host
         s.eval_step(hoist.feeds())
         plan = host.loaded[0].plan
         marks = bytes(range(1, 65)) * (host.sizes[PREPARED] // 64)

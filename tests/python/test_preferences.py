@@ -94,7 +94,7 @@ def test_scores_of_a_large_vocabulary_are_not_stored(lora: Any, tmp_path: Path) 
     feeds = rows | {"reference": TensorType("float32", (4,))}
     for kind in (TRAIN, EVAL, StepKind(PREDICT, ["log_probabilities"])):
         needed = feeds if kind in (TRAIN, EVAL) else {n: t for n, t in rows.items() if n != "reference"}
-        plan = session.core.models.compile_step(kind, needed, True)
+        plan = session._core.models.compile_step(kind, needed, True)
         assert "head_loss_f32" in kernels(plan) and "cross_entropy_f32" not in kernels(plan)
         assert plan.arena_bytes < 4 * 4 * 128 * 40_000 / 8, kind
 

@@ -149,7 +149,7 @@ def smallest(kind: str) -> int:
     with open_session(kind, 1) as s:
         for overwrite in (True, False):
             with pytest.raises(LimitError) as refused:
-                s.core.models.compile_step(TRAIN, types, overwrite)
+                s._core.models.compile_step(TRAIN, types, overwrite)
             found = re.search(r"not less than (\d+) .*memory_budget is 1\.", str(refused.value))
             assert found
             needed.append(int(found[1]))
@@ -175,7 +175,7 @@ def test_the_cost_is_told(caplog: pytest.LogCaptureFixture) -> None:
     free = plain_plan("convolutions")
     with caplog.at_level(logging.INFO, "trainweb"), open_session("convolutions", smallest("convolutions")) as s:
         s.train_step(feeds_of("convolutions"))
-        (loaded,) = s.core.host.loaded
+        (loaded,) = s._core.host.loaded
         memory = s.memory()
     again = [line for line in loaded.plan.text if line.endswith(", again")]
     assert len(again) == memory.recomputed_instructions
@@ -192,7 +192,7 @@ def test_the_cost_is_told(caplog: pytest.LogCaptureFixture) -> None:
 def plain_plan(kind: str) -> Any:
     with open_session(kind) as s:
         s.train_step(feeds_of(kind))
-        return s.core.host.loaded[0].plan
+        return s._core.host.loaded[0].plan
 
 
 def test_plans_under_a_budget_are_the_same_in_every_process() -> None:
@@ -201,7 +201,7 @@ def test_plans_under_a_budget_are_the_same_in_every_process() -> None:
     for _ in range(3):
         with open_session("transformer", budget) as s:
             s.train_step(feeds_of("transformer"))
-            texts.append(s.core.host.loaded[0].plan.text)
+            texts.append(s._core.host.loaded[0].plan.text)
     assert texts[0] == texts[1] == texts[2]
 
 

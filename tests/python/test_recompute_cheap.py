@@ -62,8 +62,8 @@ def plan_and_bytes(made: Any) -> tuple[list[str], int, bytes]:
     state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
     with trainweb.TrainingSession(state, made.training_model, None, made.optimizer_model) as s:
         s.train_step(feeds)
-        grads = {n: p.grad for n, p in s.core.state.parameters.items() if p.grad is not None}
-        return s.core.host.loaded[0].plan.text, s.memory().arena, b"".join(grads[n].tobytes() for n in sorted(grads))
+        grads = {n: p.grad for n, p in s._core.state.parameters.items() if p.grad is not None}
+        return s._core.host.loaded[0].plan.text, s.memory().arena, b"".join(grads[n].tobytes() for n in sorted(grads))
 
 
 SETTINGS = {"loss": "CrossEntropyLoss", "optimizer": "AdamW"}
@@ -113,7 +113,7 @@ def test_a_layer_of_llama_keeps_only_what_products_and_attention_made(tmp_path: 
     arenas = []
     for layers in (3, 5):
         with llama(tmp_path, layers) as session:
-            arenas.append(session.core.models.compile_step(TRAIN, rows, True).arena_bytes)
+            arenas.append(session._core.models.compile_step(TRAIN, rows, True).arena_bytes)
     keys = LLAMA.head * LLAMA.key_heads
     # Two residual streams, queries, the result of attention; keys and values of 3 of 9 heads; gate and up.
     kept = 4 * LLAMA.width + 2 * keys + 2 * LLAMA.hidden
@@ -129,8 +129,8 @@ def test_keys_that_are_repeated_again_are_the_same_bytes(tmp_path: Path, monkeyp
         monkeypatch.setattr(SessionModels, "_is_mostly_frozen", lambda self, frozen=frozen: frozen)
         with pipelines.passes(pipelines.without("fuse_attention")), llama(tmp_path, 2) as s:
             loss = s.train_step({"input_ids": ids, "labels": np.roll(ids, -1, 1)})
-            grads = [p.grad.tobytes() for p in s.core.state.parameters.values() if p.grad is not None]
-            again = [line for line in s.core.host.loaded[0].plan.text if "Expand" in line and line.endswith(", again")]
+            grads = [p.grad.tobytes() for p in s._core.state.parameters.values() if p.grad is not None]
+            again = [line for line in s._core.host.loaded[0].plan.text if "Expand" in line and line.endswith(", again")]
             found.append((loss["onnx::loss::2"].tobytes(), grads))
             assert len(again) == (4 if frozen else 0)
     assert found[0] == found[1] and len(found[0][1]) == 8
@@ -266,4 +266,4 @@ def test_the_models_that_are_tried_make_something_again(monkeypatch: pytest.Monk
         state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
         with trainweb.TrainingSession(state, made.training_model, None, made.optimizer_model) as s:
             s.train_step(feeds_of(kind))
-            assert any(line.endswith(", again") for line in s.core.host.loaded[0].plan.text), kind
+            assert any(line.endswith(", again") for line in s._core.host.loaded[0].plan.text), kind

@@ -28,7 +28,7 @@ SIZE = 6
 
 def feeds_of(session: trainweb.TrainingSession) -> dict[str, np.ndarray]:
     rng, feeds = np.random.default_rng(3), {}
-    for name, value in session.core.models.inputs["train"].items():
+    for name, value in session._core.models.inputs["train"].items():
         assert isinstance(value, Value)
         shape = [d if isinstance(d, int) else SIZE for d in value.shape or ()]
         low, high = (1, 2) if "mask" in name else (0, 9)

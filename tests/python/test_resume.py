@@ -62,7 +62,7 @@ def calls() -> list[Callable[[trainweb.TrainingSession], Any]]:
     """Two micro batches an update, a schedule that is stepped, an evaluation, a property."""
     found: list[Callable[[trainweb.TrainingSession], Any]] = [
         lambda s: s.register_linear_lr_scheduler(1, 7, 0.1),
-        lambda s: s.core.add_property("epoch", 1),
+        lambda s: s._core.add_property("epoch", 1),
     ]
     for k in range(3):
         found += [
@@ -123,7 +123,7 @@ def test_a_state_that_no_session_has_is_refused(
     with open_session(made, made.checkpoint) as s:
         s.train_step(feeds(0))
         s.optimizer_step()
-        saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
+        saved = trainweb.CheckpointState.save_checkpoint(s._core.state, include_optimizer_state=True)
     assert saved is not None
     checkpoint = read_checkpoint(saved)
     change(checkpoint, good)
@@ -146,12 +146,12 @@ def test_a_run_killed_after_any_call_resumes(made: Artifacts, whole: tuple[list[
     trainweb.set_seed(5)
     with open_session(made, made.checkpoint) as s:
         before, _ = outcome(s, calls()[:at])
-        saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
+        saved = trainweb.CheckpointState.save_checkpoint(s._core.state, include_optimizer_state=True)
     assert saved is not None
     trainweb.set_seed(77)  # the checkpoint's own random numbers go on
     with open_session(made, saved) as s:
         after, end = outcome(s, calls()[at:])
-        again = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
+        again = trainweb.CheckpointState.save_checkpoint(s._core.state, include_optimizer_state=True)
     assert (before + after, end) == whole
     assert again is not None and read_checkpoint(again).properties == {"epoch": 1}
 
@@ -160,7 +160,7 @@ def test_a_state_that_is_loaded_and_saved_loses_nothing(made: Artifacts) -> None
     with open_session(made, made.checkpoint) as s:
         for call in calls()[:4]:
             call(s)
-        saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
+        saved = trainweb.CheckpointState.save_checkpoint(s._core.state, include_optimizer_state=True)
     assert saved is not None
     state = trainweb.CheckpointState.load_checkpoint(saved)
     assert trainweb.CheckpointState.save_checkpoint(state, include_optimizer_state=True) == saved
@@ -172,7 +172,7 @@ def test_a_state_that_is_loaded_and_saved_loses_nothing(made: Artifacts) -> None
 def test_a_seed_that_is_set_after_resuming_counts(made: Artifacts) -> None:
     with open_session(made, made.checkpoint) as s:
         s.train_step(feeds(0))
-        saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
+        saved = trainweb.CheckpointState.save_checkpoint(s._core.state, include_optimizer_state=True)
     assert saved is not None
     losses = []
     for _ in range(2):
@@ -194,7 +194,7 @@ def test_a_seed_that_is_set_after_resuming_counts(made: Artifacts) -> None:
 def test_what_cannot_be_resumed_is_refused(made: Artifacts, change: Any, text: str) -> None:
     with open_session(made, made.checkpoint) as s:
         s.train_step(feeds(0))
-        saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
+        saved = trainweb.CheckpointState.save_checkpoint(s._core.state, include_optimizer_state=True)
     assert saved is not None
     content = read_checkpoint(saved)
     change(content)
@@ -227,7 +227,7 @@ def test_onnx_runtime_goes_on_from_it_and_leaves_out_what_it_does_not_know(made:
         for call in calls()[:5]:
             call(s)
         s.train_step(feeds(9))
-        state = s.core.state
+        state = s._core.state
         trainweb.CheckpointState.save_checkpoint(state, tmp_path / "source", include_optimizer_state=True)
         expected = {name: p.data.ravel().tolist() for name, p in state.parameters.items()}
     done = subprocess.run(
@@ -244,4 +244,4 @@ def test_onnx_runtime_goes_on_from_it_and_leaves_out_what_it_does_not_know(made:
     assert source.is_exact and source.gradients and not target.is_exact
     assert (source.step, target.step) == (1, 2)
     with open_session(made, (tmp_path / "target").read_bytes()) as s:
-        assert s.core.state.holder.contents().step == 2 and s.get_learning_rate() == np.float32(0.001)
+        assert s._core.state._holder.contents().step == 2 and s.get_learning_rate() == np.float32(0.001)

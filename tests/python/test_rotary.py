@@ -210,8 +210,8 @@ def step_of(path: Path) -> tuple[list[str], dict[str, bytes]]:
     with trainweb.TrainingSession.from_model(path, loss="CrossEntropyLoss", lora=lora) as s:
         ids = np.random.default_rng(0).integers(0, 64, (2, 12))
         s.train_step({"input_ids": ids, "labels": np.roll(ids, -1, 1)})
-        grads = {n: p.grad.tobytes() for n, p in s.core.state.parameters.items() if p.grad is not None}
-        return list(s.core.host.loaded[0].plan.text), grads
+        grads = {n: p.grad.tobytes() for n, p in s._core.state.parameters.items() if p.grad is not None}
+        return list(s._core.host.loaded[0].plan.text), grads
 
 
 def test_adapters_of_a_llama_learn_the_same_in_fewer_calls(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_first_step_that_fails_leaves_the_gradients_to_be_overwritten() -> Non
         assert s.train_step(batch("batch_norm")) == other.train_step(batch("batch_norm"))
         with unchanged(s):
             assert all(
-                np.array_equal(s.core.state.parameters[n].grad, other.core.state.parameters[n].grad)
+                np.array_equal(s._core.state.parameters[n].grad, other._core.state.parameters[n].grad)
                 for n in ("conv.weight", "head.weight")
             )
 
@@ -156,7 +156,7 @@ def test_nan_and_infinity_pass_through() -> None:
         s.lazy_reset_grad()
         (loss,) = s.train_step(batch()).values()
         assert np.isfinite(loss)
-        assert all(np.isfinite(p.grad).all() for p in s.core.state.parameters.values() if p.grad is not None)
+        assert all(np.isfinite(p.grad).all() for p in s._core.state.parameters.values() if p.grad is not None)
 
 
 def forms(x: np.ndarray) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def test_fetches_are_a_subset_in_the_order_asked_for() -> None:
                 with pytest.raises(FeedError):
                     s.train_step(batch(), wrong)
         assert s.train_step(batch(), []) == {}
-        assert all(p.grad is None or p.grad.any() for p in s.core.state.parameters.values())
+        assert all(p.grad is None or p.grad.any() for p in s._core.state.parameters.values())
 
 
 def test_fetches_are_written_into_the_arrays_given() -> None:

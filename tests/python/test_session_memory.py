@@ -169,7 +169,7 @@ def test_batch_sizes_that_alternate_use_the_plans_they_have() -> None:
                 s.train_step(batch(n=n))
                 s.train_step(batch(n=n))
                 s.optimizer_step()
-        before, plans = bytes_in_use(), len(s.core.host.loaded)
+        before, plans = bytes_in_use(), len(s._core.host.loaded)
         for _ in range(20):
             for n in sizes:
                 s.lazy_reset_grad()
@@ -177,7 +177,7 @@ def test_batch_sizes_that_alternate_use_the_plans_they_have() -> None:
                 s.train_step(batch(n=n))
                 s.optimizer_step()
         assert bytes_in_use() == before
-        assert len(s.core.host.loaded) == plans == 2 * len(sizes) + 1
+        assert len(s._core.host.loaded) == plans == 2 * len(sizes) + 1
 
 
 # Lifecycle.

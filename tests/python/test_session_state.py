@@ -24,7 +24,7 @@ def flat(s: trainweb.TrainingSession, names: list[str]) -> np.ndarray:
 
 
 def gradients(s: trainweb.TrainingSession) -> np.ndarray:
-    grads = [s.core.state.parameters[n].grad for n in TRAINABLE]
+    grads = [s._core.state.parameters[n].grad for n in TRAINABLE]
     return np.concatenate([g.ravel() for g in grads if g is not None])
 
 
@@ -99,7 +99,7 @@ def test_a_schedule_goes_on_from_a_checkpoint() -> None:
     with session() as s:
         s.register_linear_lr_scheduler(2, 6, 0.2)
         rates(s, 3)
-        saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
+        saved = trainweb.CheckpointState.save_checkpoint(s._core.state, include_optimizer_state=True)
     assert saved is not None
     with session(checkpoint=saved) as s:
         assert s.get_learning_rate() == pytest.approx(0.2, rel=1e-7)
@@ -192,7 +192,7 @@ def test_gradients_of_two_batches_add_up() -> None:
 
 def test_gradients_are_zeros_at_first_and_none_where_there_are_none() -> None:
     with session() as s:
-        state = s.core.state
+        state = s._core.state
         assert not gradients(s).any()
         assert state.parameters["fc1.bias"].grad is None
         s.train_step(batch())
@@ -239,7 +239,7 @@ def dropped(seed: int | None, steps: int = 3) -> np.ndarray:
         for _ in range(steps):
             s.lazy_reset_grad()
             s.train_step(batch("dropout", n=1))
-            grad = s.core.state.parameters["w"].grad
+            grad = s._core.state.parameters["w"].grad
             assert grad is not None
             kept.append(grad.ravel() != 0)
     return np.array(kept)
@@ -263,7 +263,7 @@ def test_a_seed_reaches_sessions_that_are_open() -> None:
         trainweb.set_seed(5)
         s.lazy_reset_grad()
         s.train_step(batch("dropout", n=1))
-        grad = s.core.state.parameters["w"].grad
+        grad = s._core.state.parameters["w"].grad
         assert grad is not None
         return grad
 
@@ -371,9 +371,9 @@ def test_one_parameter_is_replaced() -> None:
         value = np.arange(12, dtype=np.float32).reshape(3, 4)
         s.update_parameter("fc2.weight", value)
         assert np.array_equal(s.get_parameter("fc2.weight"), value)
-        assert np.array_equal(s.core.state.parameters["fc2.weight"].data, value)
+        assert np.array_equal(s._core.state.parameters["fc2.weight"].data, value)
         assert s.get_parameter_type_and_shape("fc2.weight") == ("float32", (3, 4))
-        s.core.state.parameters["fc2.weight"] = -value[:, ::-1]
+        s._core.state.parameters["fc2.weight"] = -value[:, ::-1]
         assert np.array_equal(s.get_parameter("fc2.weight"), -value[:, ::-1])
         assert np.array_equal(flat(s, ORDER[:2]), np.frombuffer(before["segments"][2], np.float32)[:24])
 
@@ -429,9 +429,9 @@ def test_a_parameter_that_does_not_fit_is_refused(name: str, value: Any, said: s
 )
 def test_properties_of_every_type_go_through_a_checkpoint(given: Any, kept: Any) -> None:
     with session() as s:
-        s.core.state.properties["p"] = 12
-        s.core.state.properties["p"] = given
-        saved = trainweb.CheckpointState.save_checkpoint(s.core.state)
+        s._core.state.properties["p"] = 12
+        s._core.state.properties["p"] = given
+        saved = trainweb.CheckpointState.save_checkpoint(s._core.state)
     assert saved is not None
     got = trainweb.CheckpointState.load_checkpoint(saved).properties["p"]
     assert got == kept
@@ -480,10 +480,10 @@ def test_a_nominal_state_only_tells_sizes_until_parameters_are_loaded() -> None:
             (lambda: s.export_model_for_inferencing(graph_output_names=["logits"]), "Cannot export the model"),
             (s.optimizer_step, "The optimizer state cannot be constructed"),
             (lambda: s.get_parameter("fc1.weight"), "Cannot get parameter from a nominal state"),
-            (lambda: s.core.state.parameters["fc1.weight"].data, "Cannot get parameter from a nominal state"),
+            (lambda: s._core.state.parameters["fc1.weight"].data, "Cannot get parameter from a nominal state"),
             (lambda: s.update_parameter("fc1.weight", normal_weight()), "Cannot copy parameter to a nominal state"),
             (lambda: s.load_parameters_buffer(values), "all parameters need to be loaded"),
-            (lambda: trainweb.CheckpointState.save_checkpoint(s.core.state), "Cannot save a nominal state"),
+            (lambda: trainweb.CheckpointState.save_checkpoint(s._core.state), "Cannot save a nominal state"),
         ]
         for call, said in refused:
             with unchanged(s), pytest.raises(CheckpointError, match=said):
@@ -492,12 +492,12 @@ def test_a_nominal_state_only_tells_sizes_until_parameters_are_loaded() -> None:
             s.load_parameters_buffer(values[1:], False)
         assert s.get_parameters_size(False) == values.size
         assert s.get_parameter_type_and_shape("fc1.weight") == ("float32", (4, 5))
-        assert sorted(s.core.state.parameters) == sorted(ORDER)
+        assert sorted(s._core.state.parameters) == sorted(ORDER)
         s.set_learning_rate(0.5)
         s.load_parameters_buffer(values, False)
         assert list(s.train_step(batch()).values()) == list(full.train_step(batch()).values())
-        assert trainweb.CheckpointState.save_checkpoint(s.core.state) == trainweb.CheckpointState.save_checkpoint(
-            full.core.state
+        assert trainweb.CheckpointState.save_checkpoint(s._core.state) == trainweb.CheckpointState.save_checkpoint(
+            full._core.state
         )
 
 

@@ -57,9 +57,9 @@ def test_predicts_as_the_reference_with_the_exported_model(batch_size: int | Non
         assert s.get_contiguous_parameters(False).tobytes() == before
         for given in (data["x"], data["x"].tolist()):
             np.testing.assert_array_equal(s.predict(given, batch_size=batch_size)["logits"], found["logits"])
-        plans = len(s.core.host.loaded)
+        plans = len(s._core.host.loaded)
         s.predict(data, batch_size=batch_size)
-        assert len(s.core.host.loaded) == plans
+        assert len(s._core.host.loaded) == plans
 
 
 def test_labels_beside_the_data_are_refused_with_the_way_to_give_them() -> None:
@@ -111,7 +111,7 @@ def test_predicts_the_output_of_the_model_before_the_loss_reshapes_it() -> None:
 def test_one_plan_is_enough_for_the_last_rows() -> None:
     with opened() as s:
         s.predict(rows(75), batch_size=32)
-        assert len(s.core.host.loaded) == 1
+        assert len(s._core.host.loaded) == 1
 
 
 def test_streams_batches_and_outputs_by_name() -> None:

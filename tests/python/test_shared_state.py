@@ -88,7 +88,7 @@ def test_a_cell_that_makes_a_session_runs_twice() -> None:
     for run in range(4):
         s = trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model)
         warm(s)
-        assert s.core.state.holder.contents().step == run + 1, "it goes on from where the last one was"
+        assert s._core.state._holder.contents().step == run + 1, "it goes on from where the last one was"
         held.append(bytes_in_use() - before)
     # Each is dropped when its name holds the next one, and freed when the one after is made.
     assert held[1] == held[2] == held[3] <= 2 * held[0]
@@ -108,7 +108,7 @@ def test_what_a_dropped_session_trained_is_saved() -> None:
     state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
     with session() as other:
         warm(other)
-        expected = trainweb.CheckpointState.save_checkpoint(other.core.state, include_optimizer_state=True)
+        expected = trainweb.CheckpointState.save_checkpoint(other._core.state, include_optimizer_state=True)
     s = trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model)
     warm(s)
     del s

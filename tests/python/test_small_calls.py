@@ -132,13 +132,13 @@ def test_looking_inside_a_session() -> None:
     with session() as s:
         assert s.step_count() == 0 and not s.get_gradient("fc1.weight").any()
         warm(s)
-        state = s.core.state
+        state = s._core.state
         assert s.parameter_names() == ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
         assert s.parameter_names(trainable_only=True) == ["fc1.weight", "fc2.weight", "fc2.bias"]
-        assert s.step_count() == state.holder.contents().step == 1
+        assert s.step_count() == state._holder.contents().step == 1
         np.testing.assert_array_equal(s.get_gradient("fc2.bias"), state.parameters["fc2.bias"].grad)
         moments = s.get_moments("fc2.bias")
-        saved = state.holder.contents().moments["fc2.bias"]
+        saved = state._holder.contents().moments["fc2.bias"]
         assert {n: m.tobytes() for n, m in moments.items()} == {n: bytes(t.data) for n, t in saved.items()}
         assert list(moments) == ["momentum0", "momentum1"] and s.get_moments("fc1.bias") == {}
         for name in ("fc1.bias", "nope"):
@@ -151,11 +151,11 @@ def test_looking_inside_a_session() -> None:
             outputs = s.output_metadata(training)
             assert [v.name for v in outputs] == s.output_names(training)
             assert (outputs[0].type, outputs[0].shape) == ("tensor(float)", [])
-        s.core.add_property("a", 1)
-        assert s.core.property_names() == ["a"]
-        s.core.delete_property("a")
+        s._core.add_property("a", 1)
+        assert s._core.property_names() == ["a"]
+        s._core.delete_property("a")
         with pytest.raises(trainweb.errors.CheckpointError, match="'a' not found"):
-            s.core.delete_property("a")
+            s._core.delete_property("a")
 
 
 @pytest.mark.parametrize("name", ["", ".api", ".artifacts", ".compat", ".compat.onnxruntime", ".errors", ".onnxblock"])

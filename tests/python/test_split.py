@@ -22,7 +22,7 @@ SORTED = {"x": np.tile(X, (5, 1))[:20], "labels": np.repeat([0, 1, 2], [12, 6, 2
 
 def split(data: Any, share: float | None, *, stratify: bool) -> list[np.ndarray]:
     with session() as s:
-        inputs = ModelInputs(s.core.models.inputs["train"])
+        inputs = ModelInputs(s._core.models.inputs["train"])
         parts = split_data(inputs, data, None, share, stratify=stratify)
         return [part.columns["labels"] for part in parts if part is not None and part.columns is not None]
 
@@ -37,7 +37,7 @@ def test_the_last_rows_of_each_class_are_taken() -> None:
     data = SORTED | {"x": np.arange(100, dtype=np.float32).reshape(20, 5)}
     order = np.random.default_rng(0).permutation(20)
     with session() as s:
-        inputs = ModelInputs(s.core.models.inputs["train"])
+        inputs = ModelInputs(s._core.models.inputs["train"])
         shuffled = {name: array[order] for name, array in data.items()}
         train, validation = split_data(inputs, shuffled, None, 0.25, stratify=True)
     assert validation is not None and train.columns is not None and validation.columns is not None

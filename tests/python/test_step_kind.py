@@ -67,9 +67,9 @@ def test_a_bundle_names_its_plans_as_before() -> None:
     state = CheckpointState.load_checkpoint(MLP / "checkpoint")
     models = [MLP / f"{name}_model.onnx" for name in ("training", "eval", "optimizer")]
     with TrainingSession(state, *models) as session:
-        core = session.core
+        core = session._core
     feeds = {"x": TensorType("float32", (8, 10)), "labels": TensorType("int64", (8,))}
-    bundle = make_bundle(core.models, state.lent(), [feeds], None, [{"type": "topK", "k": 3}, "accuracy"])
+    bundle = make_bundle(core.models, state._lent(), [feeds], None, [{"type": "topK", "k": 3}, "accuracy"])
     length = int.from_bytes(bundle[12:16], "little")
     plans = json.loads(bundle[64 : 64 + length])["plans"]
     compared = json.dumps([*core.models.own.pair(None, None), METRICS[2]], separators=(",", ":"))

@@ -91,7 +91,7 @@ def test_stopped_after_any_instruction(made: Artifacts, call: str, reset: bool) 
 
 def test_another_thread_stops_a_step(made: Artifacts) -> None:
     with open_session(made) as session:
-        engine, options, slices = session.core.engine, trainweb.RunOptions(), []
+        engine, options, slices = session._core.engine, trainweb.RunOptions(), []
         original = engine.run_slice
 
         def watched(plan: int, *, anew: bool, milliseconds: float) -> int:
@@ -142,7 +142,7 @@ def test_what_plans_say_that_they_write(made: Artifacts) -> None:
         session.train_step(feeds(1))
         session.optimizer_step()
         session.eval_step(feeds(1))
-        core = session.core
+        core = session._core
         written = {
             "train": core.engine.written(core.plan(TRAIN, types()).ptr),
             "eval": core.engine.written(core.plan(EVAL, types()).ptr),
@@ -163,7 +163,7 @@ def types() -> dict[str, Any]:
 def test_only_a_run_that_was_interrupted_goes_on(made: Artifacts) -> None:
     with open_session(made) as session:
         session.eval_step(feeds(1))
-        engine, loaded = session.core.engine, session.core.plan(EVAL, types())
+        engine, loaded = session._core.engine, session._core.plan(EVAL, types())
         assert engine.run_slice(loaded.ptr, anew=True, milliseconds=0) == MORE
         assert engine.run(loaded.ptr) == 0
         status = engine.run_slice(loaded.ptr, anew=False, milliseconds=0)

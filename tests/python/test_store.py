@@ -128,7 +128,7 @@ def test_a_stopped_fit_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pyt
         expected = s.get_contiguous_parameters(False).tobytes()
     with session() as s:
         options = {"epochs": 2, "batch_size": 4, "progress": False, "checkpoint": data}
-        found, events = start(s.core, rows(20), options)
+        found, events = start(s._core, rows(20), options)
         for k, _ in enumerate(events):
             if k == 2:
                 found.stop()
@@ -176,12 +176,12 @@ def test_a_session_that_is_loaded_has_only_the_properties_of_the_checkpoint(
     kept: tuple[trainweb.CheckpointStore, trainweb.TrainingSession],
 ) -> None:
     store, s = kept
-    s.core.add_property("kept", 1)
+    s._core.add_property("kept", 1)
     store.save(s, "one")
-    s.core.add_property("later", 2)
-    s.core.add_property("kept", 3)
+    s._core.add_property("later", 2)
+    s._core.add_property("kept", 3)
     store.load(s, "one")
-    assert s.core.property_names() == ["kept"] and s.core.get_property("kept") == 1
+    assert s._core.property_names() == ["kept"] and s._core.get_property("kept") == 1
 
 
 def test_names(kept: tuple[trainweb.CheckpointStore, trainweb.TrainingSession]) -> None:

@@ -454,7 +454,7 @@ class NativeTrainingSession(SessionBase):
         if self._trace is None:
             self._start_profiling(lambda _: None)
         if self._trace is not None:
-            observe(self._session.core.host, self._trace)
+            observe(self._session._core.host, self._trace)
 
     def get_modelmeta(self) -> ModelMetadata:
         self._check_opened()
@@ -526,7 +526,7 @@ class NativeTrainingSession(SessionBase):
         self._check_opened()
         if self._graphs[2] is None:
             return {}
-        contents = self._state.holder.contents()
+        contents = self._state._holder.contents()
         moments = {} if self._parameters.training_optimizer_name == "SGDOptimizer" else contents.moments
         return {
             weight: {MOMENTS[n]: to_numpy(t) for n, t in tensors.items()}
@@ -579,7 +579,7 @@ class NativeTrainingSession(SessionBase):
     def _set_moments(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         if not state:
             return
-        contents, count = self._state.lent(), _update_count(state)
+        contents, count = self._state._lent(), _update_count(state)
         moments = contents.moments
         for weight, values in state.items():
             if weight not in self._trained:

@@ -84,7 +84,7 @@ class FederatedClient:
         ModelError, FeedError, SessionError, TrainwebError
             As `TrainingSession.fit`; or an update that is not finite.
         """
-        core = self.session.core
+        core = self.session._core
         size = core.get_parameters_size(True)
         start = as_vector("parameters", parameters, size)
         dataset = Dataset.of(data)

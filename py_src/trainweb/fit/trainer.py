@@ -68,7 +68,7 @@ class Trainer:
         -------
         History
         """
-        return fit(self.session.core, data, options)
+        return fit(self.session._core, data, options)
 
     async def fit_async(self, data: Any, **options: Unpack[FitOptions]) -> History:
         """Run `fit` while other tasks, and in Pyodide the page, continue; cancel the task to end the fit.
@@ -80,7 +80,7 @@ class Trainer:
         data, **options
             As `fit`.
         """
-        core = self.session.core
+        core = self.session._core
         run, events = start(core, data, options)
         last = -math.inf  # so that others run even beside a fit that is over in less than a frame
         with closing(events), closing(BatchThread()) as thread:

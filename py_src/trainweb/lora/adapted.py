@@ -311,10 +311,10 @@ def holder_of(name: str, source: Source) -> ParameterHolder:
     """
     if isinstance(source, ParameterHolder):
         return source
-    state = source if isinstance(source, CheckpointState) else getattr(getattr(source, "core", None), "state", None)
+    state = source if isinstance(source, CheckpointState) else getattr(getattr(source, "_core", None), "state", None)
     if state is None:
         raise TypeError(f"'{name}' must be a TrainingSession or a CheckpointState, got {type(source).__name__}.")
-    return state.holder
+    return state._holder
 
 
 def _is_rounded(tensor: Tensor, base: Tensor) -> bool:

@@ -250,7 +250,7 @@ def _sized(graphs: Graphs, options_json: str) -> Graphs:
 def _created(opened: Opened, state: CheckpointState) -> Handout:
     """The handle, and all of a session but its plans and its weights, which `fill` writes."""
     blobs = Blobs()
-    header = session_header(opened.models, state.lent(), blobs, with_weights=False)
+    header = session_header(opened.models, state._lent(), blobs, with_weights=False)
     return {"handle": _open(opened), "header": header}, blobs.data, "blobs"
 
 
@@ -344,7 +344,7 @@ def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options
         read_models(as_source(train), as_source(evaluation), as_source(optimizer), settings["limits"]), options_json
     )
     state = CheckpointState.load_checkpoint(as_source(checkpoint))
-    origin = state.lent()
+    origin = state._lent()
     models = SessionModels(origin.trainable, *graphs, **settings, halves=origin.halves)
     return _created(Opened(models, origin), state)
 
@@ -388,7 +388,7 @@ def create_from_model(
     external = _external(locations_json, files)
     built, nominal, adapted = _build(as_source(model), config_json, settings["limits"], external)
     state = CheckpointState(built.contents(nominal=nominal))
-    origin = state.lent()
+    origin = state._lent()
     graphs = _sized(built.graphs, options_json)
     models = SessionModels(origin.trainable, *graphs, **settings, halves=origin.halves)
     return _created(Opened(models, origin, built, adapted), state)
@@ -693,7 +693,7 @@ def quantize(
 def open_state(checkpoint: Any) -> dict[str, Any]:
     """A checkpoint state apart from sessions: its handle, and all of it but the data of its parameters."""
     state = CheckpointState.load_checkpoint(as_source(checkpoint))
-    contents = state.lent()
+    contents = state._lent()
     parameters = []
     for name, trainable in contents.trainable.items():
         dtype, shape = contents.type_of(name)
@@ -711,7 +711,7 @@ def _state(handle: int) -> CheckpointState:
 @answered
 def state_parameter(handle: int, name: str) -> Handout:
     """The data of a parameter of a state."""
-    tensor = _state(handle).holder.get(name)
+    tensor = _state(handle)._holder.get(name)
     return None, tensor if isinstance(tensor, LazyTensor) and tensor.place is not None else bytes(tensor.data), "blobs"
 
 
@@ -719,12 +719,12 @@ def state_parameter(handle: int, name: str) -> Handout:
 def set_state_parameter(handle: int, name: str, dtype: str, dims_json: str, data: Any) -> None:
     """Overwrite a parameter of a state."""
     content = data if isinstance(data, bytes) else RemoteFile(data.index, data.nbytes, _files[0])[:]
-    _state(handle).holder.set(Tensor(name, dtype, tuple(json.loads(dims_json)), bytes(content)))
+    _state(handle)._holder.set(Tensor(name, dtype, tuple(json.loads(dims_json)), bytes(content)))
 
 
 @answered
 def save_state(handle: int, include_optimizer_state: bool, properties_text: str) -> Handout:
     """A checkpoint file of a state with these properties."""
     state = _state(handle)
-    state.lent().properties = read_properties(json.loads(properties_text))
-    return None, checkpoint_parts(state.to_checkpoint(include_optimizer_state)), "checkpoint"
+    state._lent().properties = read_properties(json.loads(properties_text))
+    return None, checkpoint_parts(state._to_checkpoint(include_optimizer_state)), "checkpoint"

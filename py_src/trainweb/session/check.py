@@ -396,7 +396,7 @@ def _try(
     with _noting(report):
         built = build_artifacts(model, *choices, **arguments)
     report.decisions = built.decisions
-    origin = CheckpointState(built.contents()).lent()
+    origin = CheckpointState(built.contents())._lent()
     # The models alone: a session would take memory for the weights.
     models = SessionModels(
         origin.trainable, *built.graphs, engine=engine, limits=Limits(), memory_budget=None, halves=origin.halves

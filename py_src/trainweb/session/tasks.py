@@ -280,7 +280,7 @@ class SessionTasks(SessionMethods):
             A metric or another option is wrong.
         """
         options = {"batch_size": batch_size, "batched": batched}
-        return evaluate(self.core, data, metrics, options, (predictions, targets), ema=ema)
+        return evaluate(self._core, data, metrics, options, (predictions, targets), ema=ema)
 
     def predict(
         self,
@@ -322,7 +322,7 @@ class SessionTasks(SessionMethods):
             There is no such output.
         """
         options = {"batch_size": batch_size, "batched": batched}
-        return predict(self.core, data, outputs, options, ema=ema)
+        return predict(self._core, data, outputs, options, ema=ema)
 
     def generate(
         self,
@@ -383,8 +383,8 @@ class SessionTasks(SessionMethods):
         given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
         given |= {"stop": stop, "tokenizer": tokenizer, "adapter": adapter}
         request = request_of(prompt, given, {"tokenizer": self.tokenizer, **self.generation_config})
-        self.core.check_step("eval")
-        return generate(self.core, logits_of(self.core.models.own_outputs()), request)
+        self._core.check_step("eval")
+        return generate(self._core, logits_of(self._core.models.own_outputs()), request)
 
     def find_learning_rate(
         self,
@@ -422,7 +422,7 @@ class SessionTasks(SessionMethods):
             The data does not fit the model, or has no rows.
         """
         given = {"steps": steps, "least": least, "most": most, "seed": seed}
-        return find_learning_rate(self.core, data, given | {"batch_size": batch_size, "batched": batched})
+        return find_learning_rate(self._core, data, given | {"batch_size": batch_size, "batched": batched})
 
     def save(self, path: str | Path | None = None, *, include_optimizer_state: bool = True) -> bytes | None:
         """Save a checkpoint: `CheckpointState.save_checkpoint` with the state of the optimizer.
@@ -435,7 +435,7 @@ class SessionTasks(SessionMethods):
             Keep what exact resumption takes.
         """
         with_state = flag("include_optimizer_state", include_optimizer_state)
-        data = self.core.save_checkpoint(with_state)
+        data = self._core.save_checkpoint(with_state)
         if path is None:
             return data
         write_file_atomically(path_of("path", path), data)
@@ -456,12 +456,12 @@ class SessionTasks(SessionMethods):
             Export averages in place of the trainable parameters.
         """
         if outputs is None:
-            self.core.check_step("eval")
-            outputs = self.core.models.own_outputs()
+            self._core.check_step("eval")
+            outputs = self._core.models.own_outputs()
         names = [outputs] if isinstance(outputs, str) else outputs
         if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
             raise TypeError(f"'outputs' must be a list of at least one str, got {outputs!r:.80}.")
-        data = self.core.export_model_for_inferencing(names, flag("ema", ema))
+        data = self._core.export_model_for_inferencing(names, flag("ema", ema))
         if path is None:
             return data
         write_file_atomically(path_of("path", path), data)

@@ -10,7 +10,6 @@ from typing import Any, Self
 import numpy as np
 
 from trainweb import messages
-from trainweb._names import Hiding
 from trainweb.arguments import checks_keywords, flag, mapping, only_one, texts, warn
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import BufferSizeError, ModelError, ReleasedError, UnsupportedError
@@ -32,7 +31,7 @@ Model = Any
 
 
 @checks_keywords
-class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
+class TrainingSession(SessionTasks):
     """Trains a model from its artifacts.
 
     Parameters
@@ -97,12 +96,12 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         files = (train_model, eval_model, optimizer_model)
         graphs = read_models(*files, settings["limits"], checked.integrity, tells_which=True)
         fix_dimensions(graphs, checked.free_dimension_overrides)
-        self._core: SessionCore | None = SessionCore(
+        self._opened: SessionCore | None = SessionCore(
             state, *graphs, check_numerics=checked._checks_numerics, log=Log(checked), **settings
         )
 
     def __repr__(self) -> str:
-        if (core := getattr(self, "_core", None)) is None:
+        if (core := getattr(self, "_opened", None)) is None:
             return "<TrainingSession: released>"
         every, trained = core.get_parameters_size(False), core.get_parameters_size(True)
         update = "no optimizer"
@@ -111,7 +110,7 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         return f"<TrainingSession: {every:,} parameters, {trained:,} trainable, {update}>"
 
     @property
-    def core(self) -> SessionCore:
+    def _core(self) -> SessionCore:
         """The session on bytes.
 
         Raises
@@ -119,9 +118,9 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         ReleasedError
             After `release`.
         """
-        if self._core is None:
+        if self._opened is None:
             raise ReleasedError("This session was released; create a new one.")
-        return self._core
+        return self._opened
 
     @property
     def state(self) -> CheckpointState:
@@ -132,7 +131,7 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         ReleasedError
             After `release`.
         """
-        return self.core.state
+        return self._core.state
 
     # Steps.
 
@@ -164,7 +163,7 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         SessionError
             ``terminate`` is set; the session is as before.
         """
-        return run_step(self.core, TRAIN, feeds, fetches, options)
+        return run_step(self._core, TRAIN, feeds, fetches, options)
 
     def eval_step(
         self, feeds: Mapping[str, Any], fetches: Fetches = None, options: RunOptions | Mapping[str, Any] | None = None
@@ -180,7 +179,7 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         options : dict or RunOptions, optional
             As `train_step`.
         """
-        return run_step(self.core, EVAL, feeds, fetches, options)
+        return run_step(self._core, EVAL, feeds, fetches, options)
 
     def optimizer_step(self, options: RunOptions | Mapping[str, Any] | None = None) -> None:
         """Update the trainable parameters with the accumulated gradients, which stay until reset.
@@ -190,7 +189,7 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         options : dict or RunOptions, optional
             ``tag``, ``log_severity_level``, ``terminate``.
         """
-        self.core.optimizer_step(RunOptions._of(options))
+        self._core.optimizer_step(RunOptions._of(options))
 
     def federated(self, **options: Any) -> FederatedClient:
         """Return a client of federated learning, which trains locally and returns its update.
@@ -205,7 +204,7 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         ModelError
             An option is wrong, or there is noise without a clip norm.
         """
-        if moving := self.core.models.moving:
+        if moving := self._core.models.moving:
             warn(str(messages.LOCAL_STATISTICS(count=len(moving), name=moving[0])))
         return FederatedClient(self, **options)
 
@@ -213,12 +212,12 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
 
     def scheduler_step(self) -> None:
         """Set the learning rate of the schedule for the number of completed optimizer steps."""
-        self.core.scheduler_step()
+        self._core.scheduler_step()
 
     @property
     def seed(self) -> int:
         """The seed of the session's random operators: 0, or the last argument of `trainweb.set_seed`."""
-        return self.core.get_seed()
+        return self._core.get_seed()
 
     # Parameters.
 
@@ -245,8 +244,8 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         """
         trainable_only, ema = flag("trainable_only", trainable_only), flag("ema", ema)
         if out is None:
-            return to_numpy(self.core.get_contiguous_parameters(trainable_only, ema))
-        size = self.core.get_parameters_size(trainable_only)
+            return to_numpy(self._core.get_contiguous_parameters(trainable_only, ema))
+        size = self._core.get_parameters_size(trainable_only)
         if (
             not isinstance(out, np.ndarray)
             or out.dtype != np.float32
@@ -255,7 +254,7 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         ):
             given = f"{out.dtype}{list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
             raise BufferSizeError(f"'out' must be a writable array float32[{size}], got {given}.")
-        out[...] = np.frombuffer(self.core.get_contiguous_parameters(trainable_only, ema).data, "<f4")
+        out[...] = np.frombuffer(self._core.get_contiguous_parameters(trainable_only, ema).data, "<f4")
         return out
 
     def update_parameter(self, name: str, value: Any) -> None:
@@ -273,7 +272,7 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         value : array_like
             Its new value.
         """
-        self.core.update_parameter(from_numpy(name, value))
+        self._core.update_parameter(from_numpy(name, value))
 
     # Names.
 
@@ -285,11 +284,11 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         training : bool
             False: of the eval model.
         """
-        return list(self.core.inputs["train" if flag("training", training) else "eval"])
+        return list(self._core.inputs["train" if flag("training", training) else "eval"])
 
     def output_names(self, training: bool = True) -> list[str]:
         """User outputs of the training (or eval) model; empty without an eval model."""
-        return list(self.core.outputs["train" if flag("training", training) else "eval"])
+        return list(self._core.outputs["train" if flag("training", training) else "eval"])
 
     # Out.
 
@@ -330,7 +329,7 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         names = [graph_output_names] if isinstance(graph_output_names, str) else graph_output_names
         if names is not None:
             names = texts("graph_output_names", names)
-        data = self.core.export_model_for_inferencing(names, flag("ema", ema))
+        data = self._core.export_model_for_inferencing(names, flag("ema", ema))
         if path is None:
             return data
         if not isinstance(path, (str, Path)):
@@ -354,7 +353,7 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
             False: an eval step.
         """
         kind = TRAIN if flag("training", training) else EVAL
-        plan, milliseconds = self.core.profile(kind, as_tensors(self.core, kind, feeds), runs)
+        plan, milliseconds = self._core.profile(kind, as_tensors(self._core, kind, feeds), runs)
         return Profile(plan.text, plan.nodes, milliseconds)
 
     def dead_units(self, batches: Sequence[Mapping[str, Any]]) -> list[DeadUnits]:
@@ -381,8 +380,8 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
         """
         if isinstance(batches, (Mapping, str, bytes)) or not isinstance(batches, Sequence):
             raise TypeError(f"'batches' must be a sequence of feeds, got {type(batches).__name__}.")
-        return self.core.dead_units(
-            [as_tensors(self.core, EVAL, mapping(f"batches[{k}]", feeds)) for k, feeds in enumerate(batches)]
+        return self._core.dead_units(
+            [as_tensors(self._core, EVAL, mapping(f"batches[{k}]", feeds)) for k, feeds in enumerate(batches)]
         )
 
     def explain(self, feeds: Mapping[str, Any], training: bool = True) -> str:
@@ -402,17 +401,17 @@ class TrainingSession(SessionTasks, metaclass=Hiding, hidden=("core",)):
             compiler pass as a unified diff, with the reasons why fusions did not fire.
         """
         kind = TRAIN if flag("training", training) else EVAL
-        tensors = as_tensors(self.core, kind, feeds)
-        return self.core.explain(kind, self.core.models.signature(kind, tensors))
+        tensors = as_tensors(self._core, kind, feeds)
+        return self._core.explain(kind, self._core.models.signature(kind, tensors))
 
     def release(self) -> None:
         """Free the kernel memory; the state keeps its contents. You may repeat the call.
 
         In a thread other than the one of a fit or a step, the call waits for the end of the step.
         """
-        if self._core is not None:
-            self._core.release()
-            self._core = None
+        if self._opened is not None:
+            self._opened.release()
+            self._opened = None
 
     def __enter__(self) -> Self:
         return self

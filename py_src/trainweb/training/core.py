@@ -124,7 +124,7 @@ class SessionCore:
             raise TypeError(f"'state' must be a CheckpointState, got {type(state).__name__}.")
         self.log = log or Log(SessionOptions())
         free_abandoned()
-        origin = state.lent()
+        origin = state._lent()
         self.state = state
         self.engine = engine or BACKEND.get_engine(reproducible=reproducible)
         self.models = SessionModels(
@@ -149,7 +149,7 @@ class SessionCore:
             self.host.release()
             raise
         leave(origin, self.layout)
-        state.holder = state.latest = self.parameters
+        state._holder = state._latest = self.parameters
         self.decoder = Decoder()
         self.numerics: NumericsCheck | None = None
         if check_numerics:
@@ -169,9 +169,9 @@ class SessionCore:
     def _check(self) -> None:
         """Raise after release; have the parameters here, where another session of the state had them last."""
         self.host.check()
-        if self.state.holder is not self.parameters:
-            self.parameters.take(self.state.lent())
-            self.state.holder = self.parameters
+        if self.state._holder is not self.parameters:
+            self.parameters.take(self.state._lent())
+            self.state._holder = self.parameters
 
     # Plans.
 
@@ -551,7 +551,7 @@ class SessionCore:
 
     def save_checkpoint(self, include_optimizer_state: bool = False) -> bytes:
         self._check()
-        return write_checkpoint(self.state.to_checkpoint(include_optimizer_state))
+        return write_checkpoint(self.state._to_checkpoint(include_optimizer_state))
 
     def export_model_for_inferencing(self, output_names: Sequence[str] | None, ema: bool) -> bytes:
         self._check()
@@ -625,8 +625,8 @@ def free_abandoned() -> None:
 
 
 def _release(state: CheckpointState, parameters: ContentsInMemory, host: Host, *, give_back: bool = True) -> None:
-    if state.holder is parameters and give_back:
-        state.holder = parameters.give_back()
+    if state._holder is parameters and give_back:
+        state._holder = parameters.give_back()
     host.release()
 
 

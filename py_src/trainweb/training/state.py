@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from trainweb import messages
-from trainweb._names import Hiding
 from trainweb.arguments import checks_keywords, flag
 from trainweb.checkpoint import SessionContents, read_checkpoint, write_checkpoint, write_checkpoint_file
 from trainweb.checkpoint.contents import ParameterHolder, Property
@@ -29,10 +28,7 @@ INT64_RANGE = range(-(2**63), 2**63)
 
 
 @checks_keywords
-class CheckpointState(
-    metaclass=Hiding,
-    hidden=("holder", "latest", "lent", "to_checkpoint", "gradient"),
-):
+class CheckpointState:
     """The contents of a checkpoint. While a session uses it, parameters and moments live in kernel memory.
 
     Several sessions on one state share its parameters, moments, step count and learning rate. A call to one of them
@@ -42,18 +38,18 @@ class CheckpointState(
 
     def __init__(self, contents: SessionContents) -> None:
         # A session puts its memory here, until it is released or another session takes them.
-        self.holder: ParameterHolder = for_session(contents)
+        self._holder: ParameterHolder = for_session(contents)
         # The session that was made last has the gradients to be seen.
-        self.latest: ContentsInMemory | None = None
+        self._latest: ContentsInMemory | None = None
 
-    def lent(self) -> SessionContents:
+    def _lent(self) -> SessionContents:
         """The contents as tensors, for a session to go on from; the session that has them loses them."""
-        if isinstance(self.holder, ContentsInMemory):
-            self.holder = self.holder.give_back()
-        assert isinstance(self.holder, SessionContents)
-        return self.holder
+        if isinstance(self._holder, ContentsInMemory):
+            self._holder = self._holder.give_back()
+        assert isinstance(self._holder, SessionContents)
+        return self._holder
 
-    def gradient(self, name: str) -> Tensor | None:
+    def _gradient(self, name: str) -> Tensor | None:
         """The gradient that the latest session accumulated; None where there is no session, or no gradient.
 
         Parameters
@@ -61,13 +57,13 @@ class CheckpointState(
         name : str
             A parameter.
         """
-        latest = self.latest
+        latest = self._latest
         return None if latest is None or latest.host.released else latest.gradient(name)
 
     @property
     def is_nominal(self) -> bool:
         """Only the names of the parameters are there: the values are yet to be loaded."""
-        return self.holder.is_nominal
+        return self._holder.is_nominal
 
     @classmethod
     def load_checkpoint(cls, source: bytes | str | Path, *, integrity: str | None = None) -> Self:
@@ -113,13 +109,13 @@ class CheckpointState(
         """
         if not isinstance(state, CheckpointState):
             raise TypeError(f"'state' must be a CheckpointState, got {type(state).__name__}.")
-        checkpoint = state.to_checkpoint(flag("include_optimizer_state", include_optimizer_state))
+        checkpoint = state._to_checkpoint(flag("include_optimizer_state", include_optimizer_state))
         if path is None:
             return write_checkpoint(checkpoint)
         write_checkpoint_file(path, checkpoint)
         return None
 
-    def to_checkpoint(self, include_optimizer_state: bool) -> SessionContents:
+    def _to_checkpoint(self, include_optimizer_state: bool) -> SessionContents:
         """The contents as they are now.
 
         Parameters
@@ -129,7 +125,7 @@ class CheckpointState(
         """
         if self.is_nominal:
             raise messages.NOMINAL_SAVE()
-        return for_file(self.holder.contents(), include_optimizer_state=include_optimizer_state)
+        return for_file(self._holder.contents(), include_optimizer_state=include_optimizer_state)
 
     @property
     def parameters(self) -> Parameters:
@@ -156,7 +152,7 @@ class Parameter:
     @property
     def requires_grad(self) -> bool:
         """True if the parameter is trained."""
-        return self._state.holder.trainable[self._name]
+        return self._state._holder.trainable[self._name]
 
     @property
     def data(self) -> np.ndarray:
@@ -166,13 +162,13 @@ class Parameter:
         """
         from trainweb.training.arrays import read_only
 
-        return read_only(self._state.holder.get(self._name))
+        return read_only(self._state._holder.get(self._name))
 
     @data.setter
     def data(self, value: Any) -> None:
         from trainweb.training.arrays import from_numpy
 
-        self._state.holder.set(from_numpy(self._name, value))
+        self._state._holder.set(from_numpy(self._name, value))
 
     @property
     def grad(self) -> np.ndarray | None:
@@ -182,11 +178,11 @@ class Parameter:
         """
         from trainweb.training.arrays import read_only
 
-        gradient = self._state.gradient(self._name)
+        gradient = self._state._gradient(self._name)
         return None if gradient is None else read_only(gradient)
 
     def __repr__(self) -> str:
-        dtype, shape = self._state.holder.type_of(self._name)
+        dtype, shape = self._state._holder.type_of(self._name)
         return f"Parameter({self._name!r}, {dtype}{list(shape)}, requires_grad={self.requires_grad})"
 
 
@@ -197,7 +193,7 @@ class Parameters(Mapping[str, Parameter]):
         self._state = state
 
     def __getitem__(self, name: str) -> Parameter:
-        if not isinstance(name, str) or name not in self._state.holder.trainable:
+        if not isinstance(name, str) or name not in self._state._holder.trainable:
             raise UnknownNameError(f"Parameter {name} not found.")
         return Parameter(self._state, name)
 
@@ -205,20 +201,20 @@ class Parameters(Mapping[str, Parameter]):
         self[name].data = value
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._state.holder.trainable)
+        return iter(self._state._holder.trainable)
 
     def __len__(self) -> int:
-        return len(self._state.holder.trainable)
+        return len(self._state._holder.trainable)
 
     def __repr__(self) -> str:
-        return f"Parameters({list(self._state.holder.trainable)})"
+        return f"Parameters({list(self._state._holder.trainable)})"
 
 
 class Properties(MutableMapping[str, Property]):
     """A mapping of names to int, float (kept as float32) or str."""
 
     def __init__(self, state: CheckpointState) -> None:
-        self._values = state.holder.properties
+        self._values = state._holder.properties
 
     def __getitem__(self, name: str) -> Property:
         if not isinstance(name, str) or name not in self._values:

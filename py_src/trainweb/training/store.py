@@ -138,4 +138,4 @@ class CheckpointStore:
 def _core(session: SessionMethods) -> SessionCore:
     if not isinstance(session, SessionMethods):
         raise TypeError(f"'session' must be a TrainingSession, got {type(session).__name__}.")
-    return session.core
+    return session._core

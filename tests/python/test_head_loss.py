@@ -384,7 +384,7 @@ def left(*order: str, shared: dict[str, str] | None = None, outputs: tuple[str, 
     numbers = {"n": N, "c": C, "inner": 1, "label_size": 4, "has_ignore": 0, "ignore_index": 0, "from_log": 0}
     cross_entropy: dict[str, Any] = {"log_prob": b["log_prob"], "reduction": 1, **numbers}
 
-    def scores(**changed: int) -> None:
+    def scores(**changed: Any) -> None:
         w.product("scores", "x", "w", b_turned=True)
         for name, value in changed.items():
             setattr(w.builder.instructions[-1], name, value)
@@ -394,6 +394,7 @@ def left(*order: str, shared: dict[str, str] | None = None, outputs: tuple[str, 
         "rectified-scores": lambda: scores(activation=ACTIVATION_RELU),
         "added-scores": lambda: scores(accumulate=1),
         "scores-of-part-rows": lambda: scores(a_row=2 * D),
+        "scores-with-half-a-bias": lambda: scores(bias=b["others"], beta=0.5, bias_row=0, bias_col=1),
         "loss": lambda: w.builder.emit(
             calls.CrossEntropy(scores=b["scores"], labels=b["labels"], loss=b["loss"], **cross_entropy)
         ),
@@ -433,6 +434,7 @@ def test_heads_are_found() -> None:
         ("rectified-scores", *STEPS[1:]),
         ("added-scores", *STEPS[1:]),
         ("scores-of-part-rows", *STEPS[1:]),
+        ("scores-with-half-a-bias", *STEPS[1:]),
         ("scores", "read scores", *STEPS[1:]),
         ("scores", "fill scores", *STEPS[1:]),
         ("scores", "loss", "read log_prob", *STEPS[2:]),

@@ -23,6 +23,7 @@ from trainweb.compiler.passes import head
 from trainweb.compiler.passes.head import fuse_head_loss
 from trainweb.ir import calls
 from trainweb.ir.instructions import KernelCall
+from trainweb.ir.layout import ACTIVATION_RELU
 from trainweb.ir.program import HEAD, Program
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
@@ -405,8 +406,18 @@ def left(*order: str, shared: dict[str, str] | None = None, outputs: tuple[str, 
 
     numbers = {"n": N, "c": C, "inner": 1, "label_size": 4, "has_ignore": 0, "ignore_index": 0, "from_log": 0}
     cross_entropy: dict[str, Any] = {"log_prob": b["log_prob"], "reduction": 1, **numbers}
+
+    def scores(**changed: Any) -> None:
+        w.product("scores", "x", "w", b_turned=True)
+        for name, value in changed.items():
+            setattr(w.builder.instructions[-1], name, value)
+
     steps: dict[str, Callable[[], None]] = {
-        "scores": lambda: w.product("scores", "x", "w", b_turned=True),
+        "scores": scores,
+        "rectified-scores": lambda: scores(activation=ACTIVATION_RELU),
+        "added-scores": lambda: scores(accumulate=1),
+        "scores-of-part-rows": lambda: scores(a_row=2 * D),
+        "scores-with-half-a-bias": lambda: scores(bias=b["others"], beta=0.5, bias_row=0, bias_col=1),
         "loss": lambda: w.builder.emit(
             calls.CrossEntropy(scores=b["scores"], labels=b["labels"], loss=b["loss"], **cross_entropy)
         ),
@@ -445,6 +456,10 @@ def test_heads_are_found() -> None:
     "order",
     [
         ("fill scores", *STEPS[1:]),
+        ("rectified-scores", *STEPS[1:]),
+        ("added-scores", *STEPS[1:]),
+        ("scores-of-part-rows", *STEPS[1:]),
+        ("scores-with-half-a-bias", *STEPS[1:]),
         ("scores", "read scores", *STEPS[1:]),
         ("scores", "fill scores", *STEPS[1:]),
         ("scores", "loss", "read log_prob", *STEPS[2:]),

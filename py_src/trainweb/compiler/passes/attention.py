@@ -209,9 +209,7 @@ class _Fusion:
         p = _need_a(Gemm, made)
         m, n, width = p.m, p.n, p.k
         _need(_is_plain(p) and p.c.same_place(scores) and n == softmax.n and m * n > 1)
-        probabilities = softmax.y
-        self._readers(probabilities, PROBABILITIES_READ)
-        weights, is_nan, guard = self._guard(probabilities)
+        weights, is_nan, guard = self._guard(softmax.y)
         members += guard
         dropped = [r for r in self._readers(weights) if isinstance(r, calls.Dropout)]
         dropout = None
@@ -239,7 +237,7 @@ class _Fusion:
             added,
             condition,
             shape,
-            probabilities,
+            softmax.y,
             weights,
             dropout,
             is_nan,
@@ -248,7 +246,7 @@ class _Fusion:
 
     def _guard(self, p: Buf) -> tuple[Buf, Buf | None, list[Instruction]]:
         """Return the weights without NaN, its condition and its calls, where torch's exporter wrote such a guard."""
-        for call in self._readers(p):
+        for call in self._readers(p, PROBABILITIES_READ):
             if isinstance(call, ElementwiseCall) and [root.op for root in call.roots] == ["ne"]:
                 is_nan = call.outs[0]
                 _need(all(a.op == "input" and call.ins[int(a.imm or 0)].same_place(p) for a in call.roots[0].args))

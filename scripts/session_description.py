@@ -91,6 +91,7 @@ CONSTANTS = {
 }
 """Names by the modules that explain them."""
 TARGETS = {
+    METHODS: call_description.python_methods,
     ROOT / "py_src" / "trainweb" / "onnxblock" / "rule_optimizers.pyi": settings_description.rule_optimizers,
     ROOT / "web" / "src" / "page" / "session-methods.ts": call_description.page_methods,
     ROOT / "web" / "src" / "worker" / "constants.ts": constants,

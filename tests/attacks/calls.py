@@ -238,7 +238,6 @@ CALLS: dict[str, PublicCall] = {
     "CheckpointState.properties[]": on(properties, "__getitem__", name="x"),
     "CheckpointState.properties[]=": on(lambda: state().properties, "__setitem__", name="x", value=1),
     "CheckpointState.properties.del": on(properties, "__delitem__", name="x"),
-    "CheckpointState.gradient": on(state, "gradient", name="fc1.bias"),
     "TrainingSession": PublicCall(
         lambda _: trainweb.TrainingSession,
         lambda _: {

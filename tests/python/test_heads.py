@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from trainweb import TrainingSession
 
+from trainweb import TrainingSession
 from trainweb.artifacts import build_artifacts
 from trainweb.errors import ModelError
 from trainweb.heads import replace_head

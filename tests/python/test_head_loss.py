@@ -417,6 +417,7 @@ def left(*order: str, shared: dict[str, str] | None = None, outputs: tuple[str, 
         "rectified-scores": lambda: scores(activation=ACTIVATION_RELU),
         "added-scores": lambda: scores(accumulate=1),
         "scores-of-part-rows": lambda: scores(a_row=2 * D),
+        "scores-of-part-weights": lambda: scores(b_col=2 * D),
         "scores-with-half-a-bias": lambda: scores(bias=b["others"], beta=0.5, bias_row=0, bias_col=1),
         "loss": lambda: w.builder.emit(
             calls.CrossEntropy(scores=b["scores"], labels=b["labels"], loss=b["loss"], **cross_entropy)
@@ -459,6 +460,7 @@ def test_heads_are_found() -> None:
         ("rectified-scores", *STEPS[1:]),
         ("added-scores", *STEPS[1:]),
         ("scores-of-part-rows", *STEPS[1:]),
+        ("scores-of-part-weights", *STEPS[1:2]),
         ("scores-with-half-a-bias", *STEPS[1:]),
         ("scores", "read scores", *STEPS[1:]),
         ("scores", "fill scores", *STEPS[1:]),

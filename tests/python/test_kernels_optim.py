@@ -192,6 +192,30 @@ def test_lamb(n: int, correct: int, decay: float) -> None:
     np.testing.assert_allclose(w, exact, rtol=3e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("w", "limits", "ratio"),
+    [(0.0, {}, 1.0), (2.0, {}, 2.0), (2.0, {"ratio_max": 0.5}, 0.5), (2.0, {"ratio_min": 8.0}, 8.0)],
+)
+def test_lengths_of_lambs_first_step(w: float, limits: dict[str, float], ratio: float) -> None:
+    """The first direction is the sign of the gradient. Where a length is 0, the step is Adam's."""
+    g, zeros = np.array([3.0, -1.0, 0.5], np.float32), np.zeros(3, np.float32)
+    given: dict[str, Any] = {"epsilon": 0.0, "domain": TRAINWEB, **limits}
+    moved = take_step("LambOptimizer", np.full(3, w, np.float32), g, zeros, zeros, rate=0.01, before=0, **given)[0]
+    np.testing.assert_allclose(moved, w - 0.01 * ratio * np.sign(g), rtol=1e-6)
+    still = take_step("LambOptimizer", g, zeros, zeros, zeros, rate=0.01, before=0, epsilon=1e-6, domain=TRAINWEB)[0]
+    np.testing.assert_array_equal(still, g)
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Adafactor", "Muon"])
+def test_a_parameter_of_one_number_has_a_length(name: str) -> None:
+    w, g, *kept = (np.array(x, np.float32) for x in (2.0, 3.0, 0.0, 0.0))
+    kept[1] = kept[1] if name != "Adafactor" else np.zeros(0, np.float32)
+    given: dict[str, Any] = {"rate": 0.01, "before": 0, "domain": TRAINWEB, "weight_decay": 0.0}
+    moved = take_step(f"{name}Optimizer", w, g, *kept, **given)[0]
+    # Of LAMB and Adafactor in parts of the parameter.
+    np.testing.assert_allclose(moved, 2.0 - 0.01 * (1 if name == "Muon" else 2), rtol=1e-6)
+
+
 def adafactor_step(*tensors: np.ndarray, rate: float, before: int, **settings: float) -> list[np.ndarray]:
     """(w, moments) after a step with a weight decay of 0.1."""
     given: dict[str, Any] = {"weight_decay": 0.1, "domain": TRAINWEB, **settings}
@@ -268,8 +292,9 @@ def test_a_formula_reads_no_moment_that_it_has_changed() -> None:
     (old,) = formula.elements([b.temp("float32", (4,))])
     new = formula.assign(old, old * 2.0)
     formula.tensor(new + 1.0)
-    with pytest.raises(ValueError, match="a moment that it has changed"):
-        formula.tensor(old + 1.0)
+    for wrong in (old, old + 1.0):
+        with pytest.raises(ValueError, match="a moment that it has changed"):
+            formula.tensor(wrong)
 
 
 def test_a_formula_stores_a_tensor_once() -> None:

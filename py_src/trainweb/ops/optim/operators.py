@@ -161,7 +161,9 @@ class Optimizer(SequenceOp):
         sequences = [s for name, s in named if name not in SCALARS and s is not None]
         if len(sequences) != 2 + self.moments:
             raise self.error(f"{len(sequences) - 2} moments are given; with these attributes there are {self.moments}.")
-        runs = zip(*(s.items for s in sequences), strict=True) if self.per_parameter else flat_runs(*sequences)
+        # Scalars of a formula have one axis, and elements no fewer.
+        whole = zip(*([b.view(b.shape or (1,)) for b in s.items] for s in sequences), strict=True)
+        runs = whole if self.per_parameter else flat_runs(*sequences)
         self.emit(b, dict(named), [run for run in runs if run[0].size])
         b.takes_step = True
 

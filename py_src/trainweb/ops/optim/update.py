@@ -271,7 +271,7 @@ class Formula:
         return Term(self, self._input(b), b.shape)
 
     def elements(self, run: Sequence[Buf]) -> list[Term]:
-        """The elements of the tensors of a run, for which `emit` can take those of another."""
+        """The elements of the tensors of a run; `emit` computes the same for other runs."""
         self._first = len(self._operands)
         return [self.read(b) for b in run]
 
@@ -300,7 +300,8 @@ class Formula:
     def tensor(self, x: Term) -> Buf:
         """The tensor of elements, which are computed now unless they lie in one."""
         if x.expr.op == "input":
-            return self._operands[int(x.expr.imm or 0)]
+            self._check([number := int(x.expr.imm or 0)])
+            return self._operands[number]
         out = self._builder.temp("float32", x.shape)
         self._compute([out], [x.expr])
         x.expr = self._input(out)
@@ -315,12 +316,12 @@ class Formula:
         return self.read(out)
 
     def mean(self, x: Term, axis: int | None, op: int) -> Term:
-        """The mean of elements or of their squares: see `Term.mean`. That of all is a sum of the sums of rows."""
+        """The mean of elements or of their squares, see `Term.mean`; without an axis from the sums of rows."""
         shape, operand = x.shape, self.tensor(x)
         if axis is None:
-            n = prod(shape)
-            sums = self._reduce(operand, (shape[0], n // shape[0], 1), (shape[0],), op)
-            total = self._reduce(sums, (1, shape[0], 1), (1,), REDUCE_SUM)
+            n, rows = prod(shape), shape[0]
+            sums = self._reduce(operand, (rows, n // rows, 1), (rows,), op)
+            total = self._reduce(sums, (1, rows, 1), (1,), REDUCE_SUM)
             return Term(self, self.emitter.cast(self._input(total), "float64")) * (1 / n)
         outer, n, inner = prod(shape[:axis]), shape[axis], prod(shape[axis:][1:])
         sums = self._reduce(operand, (outer, n, inner), (*shape[:axis], 1, *shape[axis:][1:]), op)
@@ -345,6 +346,10 @@ class Formula:
             self._operands[self._first : self._first + len(run)] = run
             self._compute([run[k] for k in results], roots)
 
+    def _check(self, numbers: Sequence[int]) -> None:
+        if not self._overwritten.isdisjoint(numbers):
+            raise ValueError("A formula reads a moment that it has changed.")
+
     def _compute(self, outs: Sequence[Buf], roots: Sequence[Expr]) -> None:
         """Compute elements, and before them the scalars that are not computed yet."""
         if self._pending:
@@ -352,8 +357,7 @@ class Formula:
             self._compute([*scalars.values()], [self.emitter.cast(x, "float32") for x in scalars])
         inputs = sorted((x for x in walk(roots) if x.op == "input"), key=lambda x: x.imm or 0)
         numbers = [int(x.imm or 0) for x in inputs]
-        if not self._overwritten.isdisjoint(numbers):
-            raise ValueError("A formula reads a moment that it has changed.")
+        self._check(numbers)
 
         def computed(e: Emitter, *xs: Expr) -> tuple[Expr, ...]:
             return tuple(e.substitute(roots, dict(zip(inputs, xs, strict=True))))

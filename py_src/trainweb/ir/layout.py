@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 2961658768
+FINGERPRINT: Final = 56009597
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

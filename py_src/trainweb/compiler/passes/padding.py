@@ -4,7 +4,7 @@ A loss that ignores a label does not read the scores of its token. Attention rea
 out. All other instructions read each token by itself. In each step `wanted_tokens` follows the masks from the labels
 that count, through the layers. After the last attention only tokens with a label are wanted. A prompt has none.
 Products compute the rows of wanted tokens, and repeat one of them in the other rows. The loss never depends on a
-repeated row, and the gradients of such rows are zeros.
+repeated row, so its gradient is zero. Products of gradients with the same matrix clear these rows.
 
 The pass goes from the loss to the inputs, and finds the place of the tokens in each operand. Some instructions mix
 tokens, and some are not known here. Their operands are read as a whole, and so is everything before them.
@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from trainweb.compiler.passes.sparse import Product, gradients_of
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
+from trainweb.ir.layout import ACTIVATION_NONE
 from trainweb.ir.program import POSITION, Program
 from trainweb.ir.shapes import collapse
 from trainweb.model.graph import ITEM_SIZE
@@ -38,6 +38,7 @@ RULED_OUT = -1e30
 Loop = tuple[int, int, int]
 """Steps of a loop, and the distance of two in a result and in an operand, in elements."""
 Head = calls.HeadLoss | calls.HeadLossQuantized
+Product = calls.Gemm | calls.GemmQuantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +170,32 @@ def _product(i: Product) -> list[tuple[Buf, Path]]:
     return paths
 
 
+def gradients_of(program: Program) -> set[Storage]:
+    """Storages of the gradients of a loss."""
+    gradients = set[Storage]()
+    for i in program:
+        if isinstance(i, calls.CrossEntropyGrad):
+            gradients.add(i.dx.storage)
+        elif isinstance(i, Head):
+            gradients.update(b.storage for b in [i.slope] if b)
+        elif any(b.storage in gradients for b in i.reads):
+            gradients.update(b.storage for b in i.writes)
+    return gradients
+
+
+def _matrix(i: Product) -> Storage:
+    """The storage of the right matrix of a product."""
+    return (i.b if isinstance(i, calls.Gemm) else i.w).storage
+
+
 def leave_out_padding(program: Program, _: Context) -> None:
     """Let products leave out the tokens that no counted label depends on, if the loss ignores a label."""
     losses = [i for i in program if isinstance(i, calls.CrossEntropy | Head)]
     if len(losses) != 1 or not losses[0].has_ignore or any(isinstance(i, calls.LoopBegin) for i in program):
+        return
+    # The value of another loss may not be read, and its gradient may.
+    slopes = [i for i in program if isinstance(i, calls.CrossEntropyGrad)]
+    if len(slopes) > 1 or not all(i.labels.same_place(losses[0].labels) for i in slopes):
         return
     search = _Search(program, losses[0])
     for i in reversed(program.instructions):
@@ -295,9 +318,30 @@ class _Search:
 
     def _is_by_rows(self, i: Product, place: Place) -> bool:
         """Return whether the rows of a product are the tokens, and enough work."""
-        single = isinstance(i, calls.GemmQuantized) or tuple(i.batch) == (1, 1)
-        rows = i.m == self.loss.n and place == self._rows(i.c, i.c_row)
-        return single and rows and i.m * i.n * i.k >= LEAST_WORK
+        return self._is_whole(i) and place == self._rows(i.c, i.c_row) and i.m * i.n * i.k >= LEAST_WORK
+
+    def _is_whole(self, i: Product) -> bool:
+        """Return whether a product has as many rows as there are tokens."""
+        return i.m == self.loss.n and (isinstance(i, calls.GemmQuantized) or tuple(i.batch) == (1, 1))
+
+    def _products_of_gradients(self) -> list[tuple[Product, int]]:
+        """Products of the gradients of what `self.products` make, with the same matrices.
+
+        Rows of these gradients are zero for tokens that no loss depends on. If several products have one matrix, all
+        must leave out tokens, and the tokens of the first product count.
+        """
+        later, known = dict[Storage, int](), {i for i, _ in self.products}
+        for product, attentions in self.products:
+            later[_matrix(product)] = max(attentions, later.get(_matrix(product), 0))
+        backward = list[Product]()
+        for i in self.program:
+            if not isinstance(i, Product) or i in known or _matrix(i) not in later:
+                continue
+            if not self._is_gradient(i.a):
+                del later[_matrix(i)]
+            elif self._is_whole(i) and i.a_col == 1 and i.bias is None and i.activation == ACTIVATION_NONE:
+                backward.append(i)
+        return [(i, later[_matrix(i)]) for i in backward if _matrix(i) in later]
 
     # Which tokens are wanted.
 
@@ -307,10 +351,11 @@ class _Search:
         if not self.products or not self._bring_forward([self.loss.labels, *masks], self.products[-1][0]):
             return
         wanted = self._wanted()
-        for i, later in self.products:
-            new = copy(i)
-            new.wanted = wanted[later]
-            self.program.replace(i, new)
+        for clears, products in enumerate((self.products, self._products_of_gradients())):
+            for i, later in products:
+                new = copy(i)
+                new.wanted, new.clears = wanted[later], clears
+                self.program.replace(i, new)
 
     def _bring_forward(self, operands: Iterable[Buf], first: Instruction) -> bool:
         """Move what makes these operands before `first`, if that is possible."""

@@ -17,7 +17,6 @@ from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
 from tests.python.test_attention import Attention, compute
 from tests.python.test_kernels_threads import NODE, Job
 from tests.python.test_kernels_unpack import packed
-from tests.python.test_zero_rows import ROWS, SIZES, ZERO_ROWS, case, dense, expected
 
 from trainweb import CheckpointState, TrainingSession
 from trainweb.autodiff.gradient import build_gradients
@@ -27,7 +26,7 @@ from trainweb.compiler import pipeline
 from trainweb.compiler.compile import compile_model
 from trainweb.compiler.context import Context
 from trainweb.compiler.passes import head, padding
-from trainweb.compiler.passes.sparse import Product, gradients_of
+from trainweb.compiler.passes.padding import Product, gradients_of
 from trainweb.compiler.rows import laid_out
 from trainweb.ir import calls
 from trainweb.ir.instructions import Rows
@@ -40,12 +39,48 @@ from trainweb.onnxblock.loss import CrossEntropyLoss
 # Products.
 
 
-def chosen(args: dict[str, Any], unwanted: Iterable[int]) -> tuple[dict[str, Any], np.ndarray]:
+ROWS = 200
+UNWANTED: dict[str, Iterable[int]] = {
+    "none": [],
+    "first half": range(100),
+    "last half": range(100, ROWS),
+    "ends of four texts": [50 * text + row for text in range(4) for row in range(20 + 7 * text, 50)],
+    "single rows": range(5, ROWS, 2),
+    "all but one row": [row for row in range(ROWS) if row != 77],
+    "all but the first half and the last row": range(100, ROWS - 1),
+    "all": range(ROWS),
+}
+SIZES = [(24, 40), (10, 64), (1, 50), (96, 600)]
+"""Columns and depth: tiles, dot products, a vector, several blocks of the depth."""
+
+
+def case(unwanted: Iterable[int], n: int, k: int, rows: int = ROWS) -> tuple[dict[str, Any], np.ndarray]:
     """The arguments of a product whose operand has numbers in all rows, and which of them are wanted."""
-    wanted = np.ones(args["m"], np.int32)
+    wanted = np.ones(rows, np.int32)
     wanted[list(unwanted)] = 0
-    a = random(args["m"], args["k"], seed=5).reshape(-1)
-    return args | {"a": a, "sparse": 0, "wanted": wanted}, wanted != 0
+    args = {"a": random(rows, k, seed=5).reshape(-1), "bias": None, "wanted": wanted, "m": rows, "n": n, "k": k}
+    args |= {"a_row": k, "a_col": 1, "c_row": n, "bias_row": 0, "bias_col": 0, "alpha": 0.5, "beta": 1.0}
+    args |= {"accumulate": 0, "activation": 0, "clears": 0, "c": np.full(rows * n, np.nan, np.float32)}
+    return args, wanted != 0
+
+
+def dense(args: dict[str, Any], w: np.ndarray, turned: bool) -> dict[str, Any]:
+    n, k = args["n"], args["k"]
+    batch = {"batch": [1, 1], **{f"{name}_batch": [0, 0] for name in ("a", "b", "c", "bias")}}
+    stored = {"b": w.reshape(-1), "b_row": 1 if turned else n, "b_col": k if turned else 1}
+    return args | batch | stored
+
+
+def expected(args: dict[str, Any], values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The product with `values` [k, n] in float64, and the sums of the absolute values of its terms."""
+    a = args["a"].reshape(args["m"], args["k"]).astype(np.float64)
+    return 0.5 * a @ values, 0.5 * abs(a) @ abs(values)
+
+
+def gradient(args: dict[str, Any]) -> dict[str, Any]:
+    """The same product of a gradient, whose other rows are zeros."""
+    a = args["a"].reshape(args["m"], args["k"]) * (args["wanted"] != 0)[:, None]
+    return args | {"a": a.reshape(-1), "clears": 1}
 
 
 def check_rows(got: np.ndarray, want: np.ndarray, magnitude: np.ndarray, terms: int, wanted: np.ndarray) -> None:
@@ -60,24 +95,28 @@ def check_rows(got: np.ndarray, want: np.ndarray, magnitude: np.ndarray, terms: 
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("unwanted", ZERO_ROWS)
+@pytest.mark.parametrize("unwanted", UNWANTED)
 def test_products(unwanted: str, size: tuple[int, int], turned: bool, build: str) -> None:
     n, k = size
     w, bias = random(*((n, k) if turned else (k, n)), seed=2), random(n, seed=4)
-    args, wanted = chosen(dense(case([], n, k), w, turned), ZERO_ROWS[unwanted])
-    want, magnitude = expected(args, w.T if turned else w)
+    args, wanted = case(UNWANTED[unwanted], n, k)
+    args, values = dense(args, w, turned), w.T if turned else w
+    want, magnitude = expected(args, values)
     got = runner(build).run("gemm_f32", args, last="b")["c"].reshape(ROWS, n)
     check_rows(got, want, magnitude, k + 2, wanted)
     biased = args | {"bias": bias, "bias_col": 1, "activation": 1}
     got = runner(build).run("gemm_f32", biased)["c"].reshape(ROWS, n)
     check_rows(got, np.maximum(want + bias, 0), magnitude + abs(bias), k + 3, wanted)
+    got = runner(build).run("gemm_f32", gradient(args))["c"].reshape(ROWS, n)
+    assert_close_sum(got, *expected(gradient(args), values), k + 2)
 
 
-@pytest.mark.parametrize("unwanted", ZERO_ROWS)
+@pytest.mark.parametrize("unwanted", UNWANTED)
 def test_a_sum_keeps_the_rows_that_are_left_out(unwanted: str) -> None:
     n, k = SIZES[0]
     w, start = random(k, n, seed=2), random(ROWS, n, seed=3)
-    args, wanted = chosen(dense(case([], n, k), w, False), ZERO_ROWS[unwanted])
+    args, wanted = case(UNWANTED[unwanted], n, k)
+    args = dense(args, w, False)
     product, magnitude = expected(args, w)
     want, magnitude = start + product, abs(start) + magnitude
     got = runner("kernels").run("gemm_f32", args | {"accumulate": 1, "c": start.reshape(-1)})["c"].reshape(ROWS, n)
@@ -87,32 +126,44 @@ def test_a_sum_keeps_the_rows_that_are_left_out(unwanted: str) -> None:
 
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("unwanted", ZERO_ROWS)
+@pytest.mark.parametrize("unwanted", UNWANTED)
 def test_products_with_quantized_weights(unwanted: str, turned: bool, build: str) -> None:
     n, k = 48, 96
     w = packed("8", (n, k) if turned else (k, n), (1, 32), zeros=True)
-    args = case([], n, k) | {name: x for name, x in w.args.items() if name != "x"}
-    args, wanted = chosen(args | {"w": w.args["x"], "turned": int(turned)}, ZERO_ROWS[unwanted])
-    want, magnitude = expected(args, w.values.T if turned else w.values)
+    args, wanted = case(UNWANTED[unwanted], n, k)
+    args |= {name: x for name, x in w.args.items() if name != "x"} | {"w": w.args["x"], "turned": int(turned)}
+    values = w.values.T if turned else w.values
+    want, magnitude = expected(args, values)
     got = runner(build).run("gemm_quantized_f32", args, last="w")["c"].reshape(ROWS, n)
     check_rows(got, want, magnitude, k + 4, wanted)
+    got = runner(build).run("gemm_quantized_f32", gradient(args))["c"].reshape(ROWS, n)
+    assert_close_sum(got, *expected(gradient(args), values), k + 4)
 
 
-def test_rows_that_are_left_out_are_not_computed() -> None:
-    """A product of NaN would show."""
-    gaps = [row for row in range(ROWS) if row % 40 >= 20]
-    args, _ = chosen(dense(case([], 24, 40), random(40, 24, seed=2), False), gaps)
-    args["a"].reshape(ROWS, 40)[gaps] = np.nan
-    assert np.isfinite(runner("kernels").run("gemm_f32", args)["c"]).all()
-    assert np.isnan(runner("kernels").run("gemm_f32", args | {"wanted": None})["c"].reshape(ROWS, 24)[gaps]).all()
+@pytest.mark.parametrize("rows", [ROWS, 4000])
+def test_rows_that_are_left_out_are_not_computed(rows: int) -> None:
+    """A product of NaN would show; more runs than are listed join their neighbours."""
+    gaps = [row for row in range(rows) if row % 40 >= 20]
+    args, wanted = case(gaps, 24, 40, rows)
+    args = dense(args, random(40, 24, seed=2), False)
+    args["a"].reshape(rows, 40)[gaps] = np.nan
+    results = {clears: runner("kernels").run("gemm_f32", args | {"clears": clears})["c"] for clears in (0, 1)}
+    repeated, cleared = (results[clears].reshape(rows, 24) for clears in (0, 1))
+    np.testing.assert_array_equal(repeated[wanted], cleared[wanted])
+    assert np.isfinite(repeated[wanted]).all()
+    if rows == ROWS:
+        assert np.isfinite(repeated).all() and repeated[gaps].any() and not cleared[gaps].any()
+    assert np.isnan(runner("kernels").run("gemm_f32", args | {"wanted": None})["c"].reshape(rows, 24)[gaps]).all()
 
 
 @pytest.mark.skipif(NODE is None, reason="Node runs the shared memory")
 def test_any_number_of_threads_gives_the_same_bytes() -> None:
     job = Job(get_engine(reproducible=True))
-    for unwanted in ZERO_ROWS.values():
+    for unwanted in UNWANTED.values():
         for n, k in ((260, 300), (10, 400)):
-            job.call("gemm_f32", **chosen(dense(case([], n, k), random(k, n, seed=2), False), unwanted)[0])
+            args = dense(case(unwanted, n, k)[0], random(k, n, seed=2), False)
+            job.call("gemm_f32", **args)
+            job.call("gemm_f32", **gradient(args))
     expected = job.run_natively()
     for threads in (1, 2, 3, 8):
         assert job.run_threads(threads)["digests"] == [expected], f"{threads} threads"
@@ -327,9 +378,10 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(padding, "LEAST_WORK", 0)
 
 
-def chosen_rows(plan: Plan) -> int:
-    """How many products have wanted rows."""
-    return sum("wanted=arena" in line for line in plan.text if line.startswith("gemm_f32"))
+def chosen_rows(plan: Plan, clears: int = 0) -> int:
+    """How many products have wanted rows, those of gradients with `clears`."""
+    products = [line for line in plan.text if line.startswith("gemm_f32") and "wanted=arena" in line]
+    return sum(f"clears={clears}" in line for line in products)
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -341,7 +393,7 @@ def test_padded_texts_give_what_they_give_alone(causal: bool, stored: bool, monk
     graph, outputs = model.finish(model.hidden())
     found, plan = compute(graph, model.feeds, outputs)
     # Four products a layer, and the head, if its scores are stored.
-    assert chosen_rows(plan) == 8 + stored
+    assert chosen_rows(plan) == chosen_rows(plan, clears=1) == 8 + stored
     want = dict.fromkeys(outputs, np.zeros(()))
     for count in COUNTS:
         alone = Model([count], count, causal=causal)
@@ -472,7 +524,35 @@ def test_a_loss_that_ignores_no_label_asks_for_nothing() -> None:
     model = Model(COUNTS, LENGTH)
     model.feeds["labels"] = np.abs(model.feeds["labels"]) % CLASSES
     graph, outputs = model.finish(model.hidden(), ignore=None)
-    assert chosen_rows(compute(graph, model.feeds, outputs)[1]) == 0
+    plan = compute(graph, model.feeds, outputs)[1]
+    assert chosen_rows(plan) == chosen_rows(plan, clears=1) == 0
+
+
+@pytest.mark.parametrize(
+    ("trained", "same"), [(("first", "second"), False), (("first", "second"), True), (("second",), False)]
+)
+def test_tokens_of_a_loss_whose_value_is_not_read_are_computed(
+    trained: tuple[str, ...], same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(COUNTS, LENGTH)
+    x = model.op("Reshape", model.hidden(), model.constant(np.array([-1, WIDTH])))
+    for name, ignored in (("first", slice(40, None)), ("second", slice(0, 40))):
+        labels = np.arange(TEXTS * LENGTH) % CLASSES
+        labels[ignored] = -100
+        scores = model.op("LogSoftmax", model.op("MatMul", x, model.weights(f"{name}_head", WIDTH, CLASSES)), axis=1)
+        fed = "first_labels" if same and name == "second" else model.feed(f"{name}_labels", labels)
+        node = Node("NegativeLogLikelihoodLoss", [scores, fed], [name])
+        node.attrs["ignore_index"] = -100
+        model.graph.nodes.append(node)
+    loss = model.op("Sum", *trained)
+    model.graph.outputs = [Value(name, "float32", ()) for name in (loss, "first")]
+    outputs = ["first", *(f"{name}_grad" for name in model.trained if name != "first_head")]
+    graph = build_gradients(model.graph, loss, [name for name in model.trained if name != "first_head"])
+    found, plan = compute(graph, model.feeds, outputs)
+    assert chosen_rows(plan) == chosen_rows(plan, clears=1) == 0
+    monkeypatch.setattr(pipeline, "PASSES", pipelines.without("leave_out_padding"))
+    for name, value in compute(graph, model.feeds, outputs)[0].items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 def test_the_last_layer_leaves_out_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,7 +563,7 @@ def test_the_last_layer_leaves_out_prompts(monkeypatch: pytest.MonkeyPatch) -> N
     wanted = [
         x for line in plan.text for x in re.findall(r"wanted=(arena\+\d+):.*m=120", line) if "wanted_" not in line
     ]
-    assert [wanted.count(x) for x in dict.fromkeys(wanted)] == [7, 2], "the output of attention, and the head"
+    assert [wanted.count(x) for x in dict.fromkeys(wanted)] == [14, 4], "the output of attention, and the head"
     monkeypatch.setattr(pipeline, "PASSES", pipelines.without("leave_out_padding"))
     for name, value in compute(graph, model.feeds, outputs)[0].items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
@@ -595,6 +675,38 @@ def test_late_masks_leave_state_and_parts_in_order(how: str, monkeypatch: pytest
     assert chosen_rows(plan) == (9 if how == "drawn" else 0)
     monkeypatch.setattr(pipeline, "PASSES", pipelines.without("leave_out_padding"))
     for name, value in run()[0].items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+class Tied(Model):
+    """Both layers have the same matrices."""
+
+    def weights(self, name: str, *shape: int) -> str:
+        name = name.replace("second", "first")
+        return name if name in self.feeds else super().weights(name, *shape)
+
+
+def test_a_matrix_of_two_layers_makes_gradients_of_the_tokens_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Tied(COUNTS, LENGTH)
+    model.feeds["labels"].reshape(TEXTS, LENGTH)[:, : min(COUNTS) - 3] = -100
+    graph, outputs = model.finish(model.hidden())
+    found, plan = compute(graph, model.feeds, outputs)
+    assert chosen_rows(plan, clears=1) == 9
+    monkeypatch.setattr(pipeline, "PASSES", pipelines.without("leave_out_padding"))
+    for name, value in compute(graph, model.feeds, outputs)[0].items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_a_matrix_that_also_reads_tokens_in_another_order_clears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(COUNTS, LENGTH)
+    shared = model.weights("shared", WIDTH, WIDTH)
+    x = model.op("Transpose", model.op("Tanh", model.op("MatMul", model.hidden(), shared)), perm=[1, 0, 2])
+    x = model.op("MatMul", model.op("Relu", x), shared)
+    graph, outputs = model.finish(model.op("Transpose", model.op("Tanh", x), perm=[1, 0, 2]))
+    found, plan = compute(graph, model.feeds, outputs)
+    assert (chosen_rows(plan), chosen_rows(plan, clears=1)) == (10, 9)
+    monkeypatch.setattr(pipeline, "PASSES", pipelines.without("leave_out_padding"))
+    for name, value in compute(graph, model.feeds, outputs)[0].items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 

@@ -32,8 +32,7 @@ LEAST_WORK = 1 << 18
 RULED_OUT = -1e30
 """As in wasm_kernels/zero_rows.c."""
 
-Head = calls.HeadLoss | calls.HeadLossQuantized
-Loss = calls.CrossEntropy | Head
+Loss = calls.CrossEntropy | calls.HeadLoss | calls.HeadLossQuantized
 Product = calls.Gemm | calls.GemmQuantized
 
 
@@ -61,7 +60,9 @@ def leave_out_padding(program: Program, _: Context) -> None:
     loss = losses[0]
     # The value of another loss may not be read, and its gradient may.
     slopes = [i for i in program if isinstance(i, calls.CrossEntropyGrad)]
-    if len(slopes) > 1 or not all(i.labels.same_place(loss.labels) for i in slopes):
+    if len(slopes) > 1 or not all(
+        i.labels.same_place(loss.labels) and (i.has_ignore, i.ignore_index) == (1, loss.ignore_index) for i in slopes
+    ):
         return
     attentions, limit = _attentions(program)
     products = [
@@ -97,19 +98,6 @@ def _matrix(i: Product) -> Storage:
     return (i.b if isinstance(i, calls.Gemm) else i.w).storage
 
 
-def gradients_of(program: Program) -> set[Storage]:
-    """Storages of the gradients of a loss."""
-    gradients = set[Storage]()
-    for i in program:
-        if isinstance(i, calls.CrossEntropyGrad):
-            gradients.add(i.dx.storage)
-        elif isinstance(i, Head):
-            gradients.update(b.storage for b in [i.slope] if b)
-        elif any(b.storage in gradients for b in i.reads):
-            gradients.update(b.storage for b in i.writes)
-    return gradients
-
-
 def _products_of_gradients(
     program: Program, count: int, products: list[tuple[Product, int]]
 ) -> list[tuple[Product, int]]:
@@ -121,11 +109,11 @@ def _products_of_gradients(
     levels, known = dict[Storage, int](), {i for i, _ in products}
     for product, level in products:
         levels[_matrix(product)] = max(level, levels.get(_matrix(product), 0))
-    gradients, backward = gradients_of(program), list[Product]()
+    backward = list[Product]()
     for i in program:
         if not isinstance(i, Product) or i in known or _matrix(i) not in levels:
             continue
-        if i.a.storage not in gradients:
+        if not i.a.storage.is_slope:
             del levels[_matrix(i)]
         elif _is_whole(i, count) and i.a_col == 1 and i.bias is None and i.activation == ACTIVATION_NONE:
             backward.append(i)

@@ -94,7 +94,7 @@ def product(engine: Engine) -> Callable[[], None]:
     n = PRODUCT
     strides = dict.fromkeys(("a_row", "b_row", "c_row"), n) | dict.fromkeys(("a_col", "b_col"), 1)
     pairs = dict.fromkeys(("a_batch", "b_batch", "c_batch", "bias_batch"), (0, 0)) | {"batch": (1, 1)}
-    zeros = dict.fromkeys(("bias_row", "bias_col", "accumulate", "activation", "sparse"), 0)
+    zeros = dict.fromkeys(("bias_row", "bias_col", "accumulate", "activation", "clears"), 0)
     sizes = {"m": n, "n": n, "k": n, "alpha": 1.0, "beta": 0.0}
     return one_call(engine, "gemm_f32", dict.fromkeys("abc", 4 * n * n), **strides, **pairs, **zeros, **sizes)
 

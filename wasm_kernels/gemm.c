@@ -757,8 +757,7 @@ static void run_plan(gemm_plan *g, const gemm_problem *p) {
 
 /* Compute a product without the rows that are left out, if any are: the items are runs of the others, and `p` their longest. */
 static bool leave_out_rows(gemm_plan *g, const gemm_problem *whole, const int32_t *wanted, gemm_problem *p, row_run runs[ROW_RUNS]) {
-    const bool zeros_stay = p->a_col == 1 && !p->bias && p->activation == ACTIVATION_NONE;
-    if (g->items != 1 || p->k == 0 || !(wanted || zeros_stay)) return false;
+    if (!wanted || g->items != 1 || p->k == 0) return false;
     g->single = whole, g->runs = runs, g->items = list_rows(whole, wanted, runs);
     p->m = 0;
     for (int32_t i = 0; i < g->items; i++) p->m = max_i32(p->m, runs[i].end - runs[i].start);
@@ -771,13 +770,13 @@ int32_t kernel_gemm_f32(const gemm_f32_args *a) {
     row_run runs[ROW_RUNS];
     const gemm_problem whole = batch_item(a, 0);
     gemm_problem p = whole;
-    const bool leaves_out = (a->sparse || a->wanted) && leave_out_rows(&g, &whole, a->wanted, &p, runs);
+    const bool leaves_out = leave_out_rows(&g, &whole, a->wanted, &p, runs);
     if (g.items) {
         gemm_problem q = exchanged(&p);
         choose_method(&g, &p, &q);
         run_plan(&g, g.exchange ? &q : &p);
     }
-    if (leaves_out) fill_other_rows(&whole, a->wanted, runs, g.items);
+    if (leaves_out) fill_other_rows(&whole, runs, g.items, a->clears);
     return TW_OK;
 }
 
@@ -791,9 +790,9 @@ int32_t kernel_gemm_quantized_f32(const gemm_quantized_f32_args *a) {
     row_run runs[ROW_RUNS];
     gemm_problem p = whole;
     gemm_plan g = {.single = &whole, .items = 1};
-    const bool leaves_out = (a->sparse || a->wanted) && leave_out_rows(&g, &whole, a->wanted, &p, runs);
+    const bool leaves_out = leave_out_rows(&g, &whole, a->wanted, &p, runs);
     g.method = p.k == 0 ? FILL : p.m == 1 && (!a->turned || a->a_col == 1) ? VECTOR : TILES;
     if (g.items) run_plan(&g, &p);
-    if (leaves_out) fill_other_rows(&whole, a->wanted, runs, g.items);
+    if (leaves_out) fill_other_rows(&whole, runs, g.items, a->clears);
     return TW_OK;
 }

@@ -3,25 +3,14 @@
 #include "simd.h"
 #include "tile.h"
 
-/* Zero rows between two runs at least: each run packs b anew. */
+/* Rows between two runs at least: each run packs b anew. */
 enum { LEAST_GAP = 2 * TILE_ROWS };
-
-static bool is_zero_row(const float *x, int32_t n) {
-    int32_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        if (wasm_v128_any_true(wasm_f32x4_ne(load4(x + i), splat(0)))) return false;
-    }
-    for (; i < n; i++) {
-        if (x[i] != 0) return false;
-    }
-    return true;
-}
 
 /* Runs with at least `gap` other rows between two; returns their number, or ROW_RUNS + 1 if they are more. */
 static int32_t list_runs(const gemm_problem *p, const int32_t *wanted, int32_t gap, row_run runs[ROW_RUNS]) {
     int32_t count = 0;
     for (int32_t i = 0; i < p->m; i++) {
-        if (wanted ? !wanted[i] : is_zero_row(p->a + i * p->a_row, p->k)) continue;
+        if (!wanted[i]) continue;
         if (!count || i - runs[count - 1].end >= gap) {
             if (count == ROW_RUNS) return ROW_RUNS + 1;
             runs[count++].start = i;
@@ -37,13 +26,13 @@ int32_t list_rows(const gemm_problem *p, const int32_t *wanted, row_run runs[ROW
     return count;
 }
 
-void fill_other_rows(const gemm_problem *p, const int32_t *wanted, const row_run *runs, int32_t count) {
+void fill_other_rows(const gemm_problem *p, const row_run *runs, int32_t count, bool clears) {
     const size_t bytes = 4 * (size_t)p->n;
     for (int32_t i = 0, run = 0; i < p->m && !p->accumulate; i++) {
         if (run < count && i == runs[run].start) i = runs[run++].end;
         if (i == p->m) return;
         float *row = p->c + i * p->c_row;
-        if (wanted && count) copy_row((uint8_t *)row, (const uint8_t *)(p->c + runs[0].start * p->c_row), bytes);
+        if (!clears && count) copy_row((uint8_t *)row, (const uint8_t *)(p->c + runs[0].start * p->c_row), bytes);
         else tw_zero(row, bytes);
     }
 }

@@ -1,5 +1,5 @@
-/* Rows that products leave out, because an operand holds only zeros there, or because nothing reads them. Both are tokens without
-   influence on the loss, such as padding. */
+/* Rows that products leave out: tokens without influence on the loss, such as padding. Nothing reads them in the forward pass, and
+   their gradients are zero. */
 #ifndef ZERO_ROWS_H
 #define ZERO_ROWS_H
 
@@ -22,10 +22,10 @@ TW_INLINE gemm_problem rows_of(const gemm_problem *whole, row_run run) {
 /* Runs of a product at most. */
 enum { ROW_RUNS = 64 };
 
-/* List the runs of rows to compute: those of a that are not zero, or those that `wanted`, if it is given, has. */
+/* List the runs of rows to compute: those that `wanted` has. */
 int32_t list_rows(const gemm_problem *p, const int32_t *wanted, row_run runs[ROW_RUNS]);
 
 /* Clear the other rows of c, or repeat a wanted row there, whose numbers are as good as theirs. An added product leaves them. */
-void fill_other_rows(const gemm_problem *p, const int32_t *wanted, const row_run *runs, int32_t count);
+void fill_other_rows(const gemm_problem *p, const row_run *runs, int32_t count, bool clears);
 
 #endif

@@ -124,7 +124,7 @@ def gemm_case(layout: str, m: int, n: int, k: int) -> dict[str, Any]:
         "beta": 1,
         "accumulate": 0,
         "activation": 0,
-        "sparse": 0,
+        "clears": 0,
         "wanted": None,
     }
     return {"name": f"gemm {layout} {m}x{n}x{k}", "flops": 2 * m * n * k, "kernel": "gemm_f32", "args": args}

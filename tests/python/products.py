@@ -42,5 +42,5 @@ def product(
         beta=beta,
         accumulate=0,
         activation=0,
-        sparse=0,
+        clears=0,
     )

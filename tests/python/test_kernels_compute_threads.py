@@ -23,7 +23,7 @@ def products(job: Job) -> None:
         "beta": 1.0,
         "accumulate": 0,
         "activation": 1,
-        "sparse": 0,
+        "clears": 0,
         "wanted": None,
         "bias_row": 0,
         "bias_col": 1,

@@ -138,7 +138,7 @@ def run_case(
         "beta": beta,
         "accumulate": accumulate,
         "activation": activation,
-        "sparse": 0,
+        "clears": 0,
         "wanted": None,
     }
     trim(args)
@@ -237,7 +237,7 @@ def test_operands_without_neighbours(size: tuple[int, int, int]) -> None:
         "beta": 1.0,
         "accumulate": 0,
         "activation": 0,
-        "sparse": 0,
+        "clears": 0,
         "wanted": None,
     }
     trim(args)
@@ -279,7 +279,7 @@ def test_relu_keeps_nan() -> None:
         "beta": 0.0,
         "accumulate": 0,
         "activation": 1,
-        "sparse": 0,
+        "clears": 0,
         "wanted": None,
     }
     for build in BUILDS:
@@ -312,7 +312,7 @@ def test_an_operand_one_element_short_is_refused(name: str) -> None:
         "beta": 1.0,
         "accumulate": 0,
         "activation": 0,
-        "sparse": 0,
+        "clears": 0,
         "wanted": None,
     }
     runner("kernels").run("gemm_f32", args)

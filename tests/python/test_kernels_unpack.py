@@ -163,7 +163,7 @@ def test_products(size: tuple[int, int, int], kind: str, blocks: tuple[int, int]
                 "bias_col": 1,
                 "accumulate": accumulate,
                 "activation": activation,
-                "sparse": 0,
+                "clears": 0,
                 "wanted": None,
             }
             args["c"] = (start if accumulate else np.full_like(start, np.nan)).reshape(-1)

@@ -26,7 +26,6 @@ from trainweb.compiler.passes.padding import leave_out_padding
 from trainweb.compiler.passes.pooling import mask_maxima
 from trainweb.compiler.passes.recompute import rematerialise
 from trainweb.compiler.passes.rotary import fuse_rotary
-from trainweb.compiler.passes.sparse import leave_out_zero_rows
 from trainweb.compiler.passes.strided import absorb_copies
 from trainweb.compiler.passes.transaction import check_first, write_state_last
 from trainweb.ir.program import Program
@@ -171,13 +170,10 @@ PASSES: tuple[Pass, ...] = (
         },
     ),
     Pass(
-        leave_out_zero_rows,
-        after={"fuse_epilogues": "rows of a product with a bias are never zero"},
-    ),
-    Pass(
         leave_out_padding,
         after={
             "fuse_attention": "its mask tells which keys a token reads",
+            "fuse_epilogues": "rows of a product with a bias are never zero",
             "fuse_head_loss": "the loss then reads the head's input by rows",
         },
         before={

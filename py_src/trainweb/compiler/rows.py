@@ -19,6 +19,7 @@ from trainweb.ir.instructions import KEYS, AxisPart, Rows
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.axes import Axes, Labels, axes_of
 from trainweb.ops.frame.op import Elementwise, Op
+from trainweb.ops.join import Concat
 from trainweb.ops.softmax_loss import (
     NegativeLogLikelihoodLoss,
     NegativeLogLikelihoodLossGrad,
@@ -37,11 +38,14 @@ Loss = SoftmaxCrossEntropyLoss | NegativeLogLikelihoodLoss
 LossGrad = SoftmaxCrossEntropyLossGrad | NegativeLogLikelihoodLossGrad
 PRODUCTS = ("MatMul", "FusedMatMul", "Gemm")
 LINEAR = (
+    "Cast",
+    "CastLike",
     "DivGrad",
     "DropoutGrad",
     "LayerNormalizationGrad",
     "LogSoftmaxGrad",
     "LogSoftmaxGrad_13",
+    "Scale",
     "SimplifiedLayerNormalizationGrad",
     "SoftmaxGrad",
     "SoftmaxGrad_13",
@@ -81,8 +85,10 @@ def laid_out(parts: Iterable[AxisPart], shape: Sequence[int]) -> Layout | None:
     return tuple(axes)
 
 
-def rows_of_loss(ops: Sequence[Op], types: Mapping[str, TensorType], outputs: Iterable[str]) -> dict[str, Rows]:
-    """Return the rows of each tensor that is read only by rows; none unless one loss ignores labels.
+def rows_of_loss(
+    ops: Sequence[Op], types: Mapping[str, TensorType], outputs: Iterable[str]
+) -> tuple[dict[str, Rows], set[str]]:
+    """Return the rows of each tensor that is read only by rows, and its gradients; none unless one loss ignores labels.
 
     Parameters
     ----------
@@ -95,11 +101,11 @@ def rows_of_loss(ops: Sequence[Op], types: Mapping[str, TensorType], outputs: It
     """
     losses = [op for op in ops if isinstance(op, Loss)]
     if len(losses) != 1 or losses[0].ignore_index is None:
-        return {}
+        return {}, set()
     walk = _Walk(ops, types, outputs)
     for op in reversed(ops):
         walk.visit(op)
-    return walk.rows()
+    return walk.rows(), walk.gradients
 
 
 class _Walk:
@@ -113,9 +119,9 @@ class _Walk:
         self.probabilities: list[tuple[str, int]] = []
         """Probabilities of attention, and the level of its operands."""
         self.gradients = set[str]()
-        """Tensors that depend on the gradient of the loss."""
+        """Tensors that depend on the gradient of the loss, and on no gradient of another value."""
         for op in ops:
-            if isinstance(op, LossGrad) or not self.gradients.isdisjoint(op.node.inputs):
+            if isinstance(op, LossGrad) or not (self.gradients.isdisjoint(op.node.inputs) or self._adds_value(op)):
                 self.gradients.update(filter(None, op.node.outputs))
 
     def rows(self) -> dict[str, Rows]:
@@ -255,6 +261,10 @@ class _Walk:
 
     # Gradients.
 
+    def _adds_value(self, op: Op) -> bool:
+        """Return whether a part of the result is not zero where gradients of the loss are."""
+        return isinstance(op, Elementwise | Concat) and not self._is_linear(op)
+
     def _is_linear(self, op: Op) -> bool:
         """Return whether the result is zero for a row whose gradient is, whatever the other operands are there."""
         names = op.node.inputs
@@ -262,6 +272,8 @@ class _Walk:
             return names[0] in self.gradients
         if op.op_type() in PRODUCTS:
             return not self.gradients.isdisjoint(names[:2]) and (len(names) < 3 or not names[2])
+        if isinstance(op, Concat):
+            return all(map(self._may_be_zero, names))
         if isinstance(op, Elementwise) and type(op).lower is Elementwise.lower:
             e, operands = Emitter(), [name for name in names if name]
             root = op.compute(e, *(e.input(k, self.types[name].dtype) for k, name in enumerate(operands)))

@@ -847,8 +847,8 @@ class LoopPut(KernelCall, kernel="loop_put", words=6, fails=("counter",), parts=
 
 class Gemm(KernelCall, kernel="gemm_f32", words=30, result="c", parts=("c",)):
     """c[i,j][m,n] = activation(alpha * sum_k a[i,j](m,k) b[i,j](k,n) + beta * bias(m,n) + (accumulate ? c : 0));
-    strides in elements; 0 in a batch broadcasts. sparse 1: zero rows of a are left out. Rows of c where `wanted` is 0
-    may repeat another.
+    strides in elements; 0 in a batch broadcasts. Rows of c where `wanted` is 0 are 0 if `clears` is 1, else they may
+    repeat another.
     """
 
     a: In
@@ -875,7 +875,7 @@ class Gemm(KernelCall, kernel="gemm_f32", words=30, result="c", parts=("c",)):
     beta: float
     accumulate: int
     activation: int
-    sparse: int
+    clears: int
 
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k * prod(self.batch)
@@ -1003,7 +1003,7 @@ class GemmQuantized(KernelCall, kernel="gemm_quantized_f32", words=31, result="c
     beta: float
     accumulate: int
     activation: int
-    sparse: int
+    clears: int
 
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k

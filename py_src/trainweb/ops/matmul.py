@@ -97,7 +97,7 @@ def multiply(
             beta=float(beta),
             accumulate=0,
             activation=0,
-            sparse=0,
+            clears=0,
         )
     )
 

@@ -4,7 +4,7 @@ A loss that ignores a label does not read the scores of its token. Attention rea
 out. All other instructions read each token by itself. In each step `wanted_tokens` follows the masks from the labels
 that count, through the layers. After the last attention only tokens with a label are wanted. A prompt has none.
 Products compute the rows of wanted tokens, and repeat one of them in the other rows. The loss never depends on a
-repeated row, and the gradients of such rows are zeros.
+repeated row, so its gradient is zero. Products of gradients with the same matrix clear these rows.
 
 Storages say whether only tokens of them are read, and how many attentions lie between them and the loss
 (compiler/rows.py). The pass adds the masks. If attention stores its scores, products before it compute all tokens.
@@ -17,10 +17,10 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainweb.compiler.passes.sparse import Product
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
-from trainweb.ir.instructions import KEYS, Buf, Instruction
+from trainweb.ir.instructions import KEYS, Buf, Instruction, Storage
+from trainweb.ir.layout import ACTIVATION_NONE
 from trainweb.ir.program import POSITION, Program
 from trainweb.model.graph import ITEM_SIZE
 
@@ -33,6 +33,7 @@ RULED_OUT = -1e30
 """As in wasm_kernels/zero_rows.c."""
 
 Loss = calls.CrossEntropy | calls.HeadLoss | calls.HeadLossQuantized
+Product = calls.Gemm | calls.GemmQuantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,12 @@ def leave_out_padding(program: Program, _: Context) -> None:
     if len(losses) != 1 or not losses[0].has_ignore or any(isinstance(i, calls.LoopBegin) for i in program):
         return
     loss = losses[0]
+    # The value of another loss may not be read, and its gradient may.
+    slopes = [i for i in program if isinstance(i, calls.CrossEntropyGrad)]
+    if len(slopes) > 1 or not all(
+        i.labels.same_place(loss.labels) and (i.has_ignore, i.ignore_index) == (1, loss.ignore_index) for i in slopes
+    ):
+        return
     attentions, limit = _attentions(program)
     products = [
         (i, i.c.storage.rows.level)
@@ -66,18 +73,51 @@ def leave_out_padding(program: Program, _: Context) -> None:
     masks = [(each.mask, each.at) for some in attentions.values() for each in some if each.mask is not None]
     if products and _bring_forward(program, [(loss.labels, loss), *masks], products[0][0]):
         wanted = _wanted(program, loss, attentions, products)
-        for i, level in products:
-            new = copy(i)
-            new.wanted = wanted[level]
-            program.replace(i, new)
+        for clears, some in enumerate((products, _products_of_gradients(program, loss.n, products))):
+            for i, level in some:
+                new = copy(i)
+                new.wanted, new.clears = wanted[level], clears
+                program.replace(i, new)
 
 
 def _is_by_rows(i: Product, count: int) -> bool:
     """Return whether the rows of a product are the rows of the loss, and enough work."""
     rows = i.c.storage.rows
-    if rows is None or i.c.shift or i.m != count or (isinstance(i, calls.Gemm) and tuple(i.batch) != (1, 1)):
+    if rows is None or i.c.shift or not _is_whole(i, count):
         return False
     return rows.of_loop(i.m, i.c_row) == 1 and i.m * i.n * i.k >= LEAST_WORK
+
+
+def _is_whole(i: Product, count: int) -> bool:
+    """Return whether a product has as many rows as the loss."""
+    return i.m == count and (isinstance(i, calls.GemmQuantized) or tuple(i.batch) == (1, 1))
+
+
+def _matrix(i: Product) -> Storage:
+    """The storage of the right matrix of a product."""
+    return (i.b if isinstance(i, calls.Gemm) else i.w).storage
+
+
+def _products_of_gradients(
+    program: Program, count: int, products: list[tuple[Product, int]]
+) -> list[tuple[Product, int]]:
+    """Products of the gradients of what `products` make, with the same matrices, and the levels of their rows.
+
+    Rows of these gradients are zero for tokens that no loss depends on. If several products have one matrix, all must
+    leave out tokens, and the highest level counts.
+    """
+    levels, known = dict[Storage, int](), {i for i, _ in products}
+    for product, level in products:
+        levels[_matrix(product)] = max(level, levels.get(_matrix(product), 0))
+    backward = list[Product]()
+    for i in program:
+        if not isinstance(i, Product) or i in known or _matrix(i) not in levels:
+            continue
+        if not i.a.storage.is_slope:
+            del levels[_matrix(i)]
+        elif _is_whole(i, count) and i.a_col == 1 and i.bias is None and i.activation == ACTIVATION_NONE:
+            backward.append(i)
+    return [(i, levels[_matrix(i)]) for i in backward if _matrix(i) in levels]
 
 
 def _attentions(program: Program) -> tuple[dict[int, list[Masked]], int]:

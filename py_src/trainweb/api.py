@@ -79,7 +79,13 @@ class Pairs:
 
 
 class CheckpointState(states.CheckpointState):
-    """A checkpoint's content; iterating over `parameters` or `properties` gives pairs."""
+    """A checkpoint's content; iterating over `parameters` or `properties` gives pairs.
+
+    Parameters
+    ----------
+    contents : SessionContents
+        The contents, as `load_checkpoint` reads them.
+    """
 
     @property
     def parameters(self) -> Any:

@@ -87,6 +87,8 @@ def test_scripts_are_built_alone_as_with_all_else(tmp_path: Path) -> None:
     shutil.copy(ROOT / "package.json", tmp_path / "package.json")
     shutil.copytree(NPM, tmp_path / "dist" / "npm")
     shutil.copytree(ROOT / "web" / "src", tmp_path / "web" / "src")
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "docs" / "first.onnx", tmp_path / "docs")
     (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
     names = [p.name for p in NPM.glob("*.js") if p.name != "cli.js"]
 

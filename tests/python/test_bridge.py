@@ -267,7 +267,7 @@ def test_weights_do_not_pass_through_python(include_optimizer_state: bool) -> No
     for result in (checkpoint, exported):
         assert assembled(result, bases).count(weights.tobytes()) == 1
     read_again = CheckpointState.load_checkpoint(assembled(checkpoint, bases))
-    assert np.array_equal(np.frombuffer(read_again.holder.read("w").data, np.float32), weights.reshape(-1))
+    assert np.array_equal(np.frombuffer(read_again._holder.read("w").data, np.float32), weights.reshape(-1))
     bridge.release(made["handle"])
     for base in filter(None, bases):
         engine.free(base)

@@ -49,7 +49,7 @@ HEAD = {
 HEAD_DOCS = {
     "classes": "Number of classes.",
     "layer": "Module that makes the scores; needed where several may do so.",
-    "seed": "Seed of the weights, which are those of a layer of PyTorch after `torch.manual_seed(seed)`.",
+    "seed": "Seed of the weights, which are those that PyTorch draws after the same seed.",
 }
 
 LORA_DOCS = {

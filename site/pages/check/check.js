@@ -16,7 +16,7 @@ import { element, fillSelect, fillTable, make, showCosts, showCurve, showReport,
 /** @type {LossType[]} */
 const LOSSES = [
   "CrossEntropyLoss", "MSELoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "BCEWithLogitsLoss", "FocalLoss", "KLDivLoss",
-  "CosineEmbeddingLoss", "ContrastiveLoss", "TripletMarginLoss", "CTCLoss",
+  "CosineEmbeddingLoss", "ContrastiveLoss", "TripletMarginLoss", "CTCLoss", "OutputGradient",
 ];
 /** Losses that take the number of a class. */
 const OF_CLASSES = ["CrossEntropyLoss", "FocalLoss"];

@@ -109,7 +109,7 @@ export type {
   WithCheckpoint,
   WithCheckpointState,
 } from "./session-types.js";
-export type { EmaFields, LoraFields } from "./settings/config.js";
+export type { EmaFields, HeadFields, LoraFields } from "./settings/config.js";
 export type { AdapterFiles, DeadUnits, PropertyKind, PropertyValue, SessionMemory, ModelMetadata, ValueMetadata } from "../wire/protocol.js";
 export type { Source } from "./sources.js";
 export type { NumericArray } from "./tensors.js";

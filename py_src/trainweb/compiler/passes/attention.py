@@ -183,7 +183,8 @@ class _Fusion:
     # The pattern.
 
     def _forward(self, softmax: Softmax) -> Forward:
-        _need(softmax.inner == 1 and not softmax.log, "the softmax is not along the last axis")
+        _need(not softmax.log)
+        _need(softmax.inner == 1, "the softmax is not along the last axis")
         members: list[Instruction] = [softmax]
         added: list[Buf] = []
         condition: MaskCondition | None = None
@@ -216,9 +217,8 @@ class _Fusion:
         if dropped:
             weights, dropout = self._dropout(dropped[0], weights)
             members.append(dropped[0])
-        weighted = [r for r in self._readers(weights) if _multiplies(r, weights, m, n, False)]
-        _need(bool(weighted))
-        w = _need_a(Gemm, weighted[0])
+        weighted = (r for r in self._readers(weights) if _multiplies(r, weights, m, n, False))
+        w = _need_a(Gemm, next(weighted, softmax))  # the softmax is no product
         outer, inner = max((tuple(p.batch), tuple(w.batch)))
         batch = (outer, inner)
         _need(_is_whole(p, batch, m, n) and w.alpha == 1 and width >= 1)

@@ -16,13 +16,6 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "py_src"))
 
-from trainweb import errors, messages  # noqa: E402
-from trainweb.backend import plan  # noqa: E402
-from trainweb.backend.wasm import host  # noqa: E402
-from trainweb.fit import rows, steps  # noqa: E402
-from trainweb.generation import incremental  # noqa: E402
-from trainweb.training import decoder, plans  # noqa: E402
-
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import call_description  # noqa: E402
@@ -31,6 +24,13 @@ METHODS = ROOT / "py_src" / "trainweb" / "training" / "session_methods.py"
 METHODS.write_text(call_description.python_methods())  # what is imported next needs it
 
 import settings_description  # noqa: E402
+
+from trainweb import errors, messages  # noqa: E402
+from trainweb.backend import plan  # noqa: E402
+from trainweb.backend.wasm import host  # noqa: E402
+from trainweb.fit import rows, steps  # noqa: E402
+from trainweb.generation import incremental  # noqa: E402
+from trainweb.training import decoder, plans  # noqa: E402
 
 MADE = "/** Made by scripts/session_description.py of what Python declares: edit that. */"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from trainweb.artifacts.config import CONFIG, HEAD, HEAD_DOCS, LORA, LORA_DOCS
 from trainweb.data.for_model import DEFAULT_BATCH
-from trainweb.federated.options import DOCS as FEDERATED_DOCS
-from trainweb.federated.options import FEDERATED
+from trainweb.federated.client import DOCS as FEDERATED_DOCS
+from trainweb.federated.client import FEDERATED
 from trainweb.fit.find_rate import DOCS as FIND_RATE_DOCS
 from trainweb.fit.find_rate import OPTIONS as FIND_RATE
 from trainweb.fit.options import CHECKPOINT, DOCS, EARLY_STOPPING, FIT, EarlyStopping

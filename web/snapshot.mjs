@@ -109,7 +109,7 @@ CALLED_BY_PYTHON = {
     "trainweb.api", "trainweb.checkpoint.store", "trainweb.compat.older_optimizers", "trainweb.compat.onnxruntime",
     "trainweb.data.files", "trainweb.data.images",
     "trainweb.federated.privacy", "trainweb.federated.secure", "trainweb.generation.generate",
-    "trainweb.generation.pretrained", "trainweb.generation.text",
+    "trainweb.generation.pretrained",
     "trainweb.torch", "trainweb.training.calls", "trainweb.training.core", "trainweb.session.creation",
     "trainweb.training.inert", "trainweb.session.inference_session", "trainweb.training.ort.options",
     "trainweb.training.ort.profile", "trainweb.training.reports", "trainweb.session.tasks",

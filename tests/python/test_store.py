@@ -21,7 +21,7 @@ from trainweb.checkpoint import store as store_module
 from trainweb.data import Dataset
 from trainweb.errors import CheckpointError, StorageError
 from trainweb.fit import History, Run, Trainer
-from trainweb.fit import rows as rows_module
+from trainweb.fit import trainer as trainer_module
 from trainweb.fit.trainer import start
 
 from .sessions import Ended, ends_before, error_of, session
@@ -121,7 +121,7 @@ def test_more_epochs_go_on_and_stop_keeps_the_place(tmp_path: Path) -> None:
 
 
 def test_a_stopped_fit_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "SLICE_S", 0.0)  # one batch at a time
+    monkeypatch.setattr(trainer_module, "SLICE_S", 0.0)  # one batch at a time
     data = {"store": tmp_path, "name": "run"}
     with session() as s:
         Trainer(s).fit(rows(20), epochs=2, batch_size=4, progress=False)

@@ -20,6 +20,7 @@ from trainweb.arguments import checks_keywords, texts
 from trainweb.data import table
 from trainweb.data.files import read_csv
 from trainweb.data.random import permutation, random_words
+from trainweb.data.waiting import plainly, prefetched
 from trainweb.errors import FeedError
 from trainweb.settings import Number, Whole
 
@@ -566,16 +567,12 @@ class Dataset:
         count : int
             How many.
         """
-        from trainweb.data.prefetch import prefetched
-
         COUNT.check("count", count)
         return self._stream(lambda: prefetched(iter(self), count), is_batched=self.is_batched)
 
 
 def _iterated(rows: Any) -> Iterator[Any]:
     if isinstance(rows, AsyncIterable):
-        from trainweb.data.asynchronous import plainly
-
         return plainly(rows)
     if not isinstance(rows, Iterable):
         raise messages.NOT_A_DATASET(given=f"a function that returns {type(rows).__name__}")

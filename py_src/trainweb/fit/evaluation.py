@@ -12,8 +12,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError
-from trainweb.fit.places import located
-from trainweb.fit.steps import Position
+from trainweb.fit.steps import Position, located
 from trainweb.loss_counts import MeanLoss
 from trainweb.metrics import Described, Rows, Totals, Value, make_metric, part_of, request_of
 from trainweb.training.step_kind import EVAL, StepKind

@@ -1,7 +1,11 @@
-"""A fit after the checks of its options: what it trains on, and what each epoch evaluates."""
+"""A fit after the checks of its options: its data, its learning rates, and what each epoch evaluates.
+
+In a page `web/src/page/split.ts` and `web/src/page/fit/rates.ts`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
@@ -14,17 +18,16 @@ from trainweb.arguments import check_settings, flag, warn
 from trainweb.data.dataset import Batch, Dataset, epoch_batches
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
+from trainweb.data.waiting import NumberedBatch
 from trainweb.fit.evaluation import Evaluation, metrics_of
-from trainweb.fit.fetch import NumberedBatch
 from trainweb.fit.options import FIT, OTHERS, EarlyStopping, checked_options, make_early_stopping
-from trainweb.fit.rates import schedule_of
 from trainweb.fit.resume import FitCheckpoint
-from trainweb.fit.split import split_data
+from trainweb.schedules import SCHEDULES, Constant, Schedule, make_schedule
+from trainweb.settings import fields_of
 from trainweb.training.history import Event, Run
 
 if TYPE_CHECKING:
     from trainweb.loss_counts import LossCount
-    from trainweb.schedules import Schedule
     from trainweb.training.core import SessionCore
 
 Callback = Callable[[Event, Run], object]
@@ -264,3 +267,96 @@ def as_callbacks(given: Any) -> Sequence[Callback]:
             expected = "a function of an event and the run that is not async, or a list of them"
             raise messages.BAD_SETTING(name="callbacks", value=callback, expected=expected)
     return found
+
+
+def schedule_of(given: Any, learning_rate: float | None, steps: int | None) -> Schedule | None:
+    """The schedule of a fit; None: the rate stays as it is.
+
+    Parameters
+    ----------
+    given
+        The option `schedule`.
+    learning_rate
+        The option of that name.
+    steps
+        Optimizer steps of the fit; None: nobody knows.
+
+    Raises
+    ------
+    ModelError
+        A setting is wrong or missing, or there are two rates.
+    """
+    if given is None:
+        return None if learning_rate is None else Constant(learning_rate)
+    if isinstance(given, Schedule) or callable(given):
+        if learning_rate is not None:
+            raise messages.RATE_AND_SCHEDULE()
+        return given if isinstance(given, Schedule) else make_schedule(given)
+    settings = {"type": given} if isinstance(given, str) else given
+    if isinstance(settings, Mapping):
+        settings = dict(settings)
+        own = settings.get("learning_rate")
+        if learning_rate is not None and own is not None and own != learning_rate:
+            raise messages.TWO_RATES(first=learning_rate, where="schedule", second=own)
+        if learning_rate is not None:
+            settings["learning_rate"] = learning_rate
+        kind = SCHEDULES.get(settings.get("type", ""))
+        if steps is not None and kind is not None and "total" in fields_of(kind):
+            settings.setdefault("total", steps)
+    return make_schedule(settings)
+
+
+NAMED_CLASSES = 10
+"""Largest number of classes that a warning names."""
+
+
+def split_data(
+    inputs: ModelInputs, data: Any, validation: Any, share: float | None, *, stratify: bool
+) -> tuple[Dataset, Dataset | None]:
+    """Return the training data and the validation data."""
+    train = inputs.dataset(data)
+    if share is None:
+        if stratify:
+            raise messages.STRATIFIED_NOTHING()
+        return train, None if validation is None else inputs.dataset(validation)
+    if validation is not None:
+        raise messages.TWO_VALIDATIONS()
+    name, labels = list(inputs.values)[-1], None
+    if train.columns is not None:
+        labels = labels_of(train.columns.get(name))
+    if stratify:
+        if labels is None:
+            raise messages.NO_CLASSES(name=name)
+        return stratified(train, labels, share)
+    parts = train.split(share)
+    if labels is not None:
+        warn_of_missing(name, labels, len(parts[0]))
+    return parts
+
+
+def labels_of(column: np.ndarray | None) -> np.ndarray | None:
+    """The classes of rows, if there is one integer a row."""
+    is_class = column is not None and column.dtype.kind in "iu" and column.size == len(column)
+    return column.reshape(-1) if column is not None and is_class else None
+
+
+def stratified(data: Dataset, labels: np.ndarray, share: float) -> tuple[Dataset, Dataset]:
+    """Split so that the second has this share of the rows of each class, the last ones."""
+    is_second = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        is_second[rows[len(rows) - math.floor(len(rows) * share + 0.5) :]] = True
+    if is_second.all() or not is_second.any():
+        raise messages.EMPTY_SPLIT(rows=len(labels), share=share)
+    return data.rows(np.flatnonzero(~is_second)), data.rows(np.flatnonzero(is_second))
+
+
+def warn_of_missing(name: str, labels: np.ndarray, first: int) -> None:
+    """Warn of classes that only one of two parts has, if there are few classes."""
+    classes = set(labels.tolist())
+    for part, found in (("training", labels[:first]), ("validation", labels[first:])):
+        missing = sorted(classes.difference(found.tolist()))
+        # Of many classes some are rare.
+        if missing and len(classes) <= NAMED_CLASSES:
+            text = messages.MISSING_CLASSES(part=part, name=name, classes=", ".join(map(str, missing)))
+            warn(str(text))

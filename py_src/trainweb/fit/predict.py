@@ -13,9 +13,8 @@ from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError
 from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined, metrics_of
 from trainweb.fit.options import FIT
-from trainweb.fit.places import located
 from trainweb.fit.plan import Batches, rows_of
-from trainweb.fit.steps import Position
+from trainweb.fit.steps import Position, located
 from trainweb.settings import Flag
 from trainweb.training.step_kind import PREDICT, StepKind
 from trainweb.training.steps import run_step

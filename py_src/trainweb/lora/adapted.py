@@ -20,8 +20,7 @@ from trainweb.lora.adapter import Adapter
 from trainweb.lora.config import LoraConfig, chosen, listed, shown
 from trainweb.lora.kinds import LINEAR, Layer, add_adapter, start_values
 from trainweb.lora.layers import find_layers, is_stored_by_columns
-from trainweb.lora.merge import column_norms, merged_weights
-from trainweb.lora.tied import lies_in, tied_layers
+from trainweb.lora.merge import column_norms, lies_in, merged_weights, tied_layers
 from trainweb.model.floats import OTHER_FLOATS, converted, declared_type, stored_type
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.writer import write_model

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
-from trainweb.arguments import checks_keywords, instance_of
+from trainweb import messages
+from trainweb.arguments import check_settings, checks_keywords, instance_of
 from trainweb.artifacts.recover import recover_parameters
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.generation.past import refuse_integers, without_past
 from trainweb.lora.adapted import LoraModel, owners
+from trainweb.lora.adapter import Adapter
 from trainweb.lora.config import ALL_LINEAR, INITS, MERGE, LoraConfig, chosen, shown
 from trainweb.lora.kinds import LINEAR, Layer, check_layer
 from trainweb.lora.layers import default_targets, find_layers, is_stored_by_columns
-from trainweb.lora.tied import lies_in, tied_layers, untied
+from trainweb.lora.merge import lies_in, tied_layers, untied
 from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
@@ -119,3 +122,22 @@ def _targeted(base: Graph, layers: Sequence[Layer], targets: Sequence[str] | str
     else:
         wanted = chosen(targets, [layer.module for layer in layers], "targets", of_peft=of_peft)
     return [layer for layer in layers if layer.module in wanted]
+
+
+def adapted_by(lora: Mapping[str, Any], model: Callable[[], Any]) -> LoraModel:
+    """The model with the adapters that these settings ask for.
+
+    Raises
+    ------
+    TypeError
+        A setting has an unknown name.
+    ModelError
+        A setting has a wrong value.
+    """
+    if not isinstance(lora, Mapping):
+        raise messages.BAD_SETTING(name="lora", value=lora, expected="a mapping of settings of adapters")
+    settings = dict(lora)
+    peft = settings.pop("adapter_config", None)
+    config = None if peft is None else Adapter.parse_config(peft)
+    check_settings("lora", settings, [*signature(inject).parameters, "adapter_config"])
+    return inject(model(), config=config, **settings)

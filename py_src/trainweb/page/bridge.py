@@ -409,7 +409,7 @@ def _build(
         files = {}
     if lora is None:
         return build_artifacts(model, **arguments, **files), nominal, None
-    from trainweb.lora.adapt import adapted_by
+    from trainweb.lora.model import adapted_by
 
     adapted = adapted_by(lora, lambda: read_model(model, **files) if files else model)
     return adapted.build_artifacts(**arguments), nominal, adapted

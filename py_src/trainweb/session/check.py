@@ -30,8 +30,8 @@ from trainweb.generation.past import without_past
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.program import ATTENTION, HEAD, Program
 from trainweb.ir.shapes import TensorType
-from trainweb.lora.adapt import adapted_by
 from trainweb.lora.adapted import arguments_of
+from trainweb.lora.model import adapted_by
 from trainweb.model.checks import Limits
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.floats import in_float32

@@ -25,7 +25,7 @@ from trainweb.errors import FeedError, ReleasedError, SessionError, TrainwebErro
 from trainweb.fit import Epoch, History, Progress, Run, Trainer
 from trainweb.fit import trainer as trainer_module
 from trainweb.ir.layout import STATE_STEP
-from trainweb.training.snapshot import open_snapshot
+from trainweb.training.store import open_snapshot
 
 from .sessions import artifacts, batch, session
 
@@ -523,7 +523,7 @@ def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps(tmp_path: P
     with session() as s, pytest.raises(ZeroDivisionError):
         kept = {"store": tmp_path, "name": "fit", "every": 2}
         Trainer(s).fit(source, batch_size=2, checkpoint=kept, progress=False)
-    contents = trainweb.CheckpointStore(tmp_path).files.read("fit")
+    contents = trainweb.CheckpointStore(tmp_path)._find("fit")
     steps = 0
     if contents is not None:
         steps = json.loads(open_snapshot(contents).metadata["position"])["optimizerSteps"]

@@ -16,7 +16,7 @@ from trainweb.data.for_model import ModelInputs
 from trainweb.fit.options import FIT
 from trainweb.fit.trainer import fit
 from trainweb.settings import Field, Number, Whole
-from trainweb.training.reports import LearningRates
+from trainweb.training.history import LearningRates
 
 if TYPE_CHECKING:
     from trainweb.training.core import SessionCore

@@ -14,14 +14,13 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import check_settings
 from trainweb.checkpoint import fields
-from trainweb.checkpoint.safetensors import TensorFile
 from trainweb.fit.options import CHECKPOINT
 from trainweb.fit.steps import Position
 from trainweb.model.graph import Tensor
+from trainweb.model.safetensors import TensorFile
 from trainweb.spelling import camel_case
 from trainweb.training.history import Epoch
-from trainweb.training.snapshot import LONGEST_NAME, go_on, open_snapshot, read_snapshot, take_snapshot
-from trainweb.training.store import CheckpointStore
+from trainweb.training.store import LONGEST_NAME, CheckpointStore, go_on, open_snapshot, read_snapshot, take_snapshot
 
 if TYPE_CHECKING:
     from trainweb.metrics import Value
@@ -65,7 +64,7 @@ class FitCheckpoint:
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep others from it."""
-        return self.store.files.locked(self.name)
+        return self.store._locked(self.name)
 
     def save(self, position: Position, history: History, best: np.ndarray | None) -> None:
         """Write it. The next train step must be one that overwrites the gradients."""
@@ -76,7 +75,7 @@ class FitCheckpoint:
         arrays = {"losses": np.array(history.losses, "<f4")} | ({} if best is None else {"best": best})
         for name, array in arrays.items():
             snapshot.tensors[name] = Tensor(name, "float32", array.shape, array.tobytes())
-        self.store.files.write(self.name, snapshot.to_bytes())
+        self.store._write(self.name, snapshot.to_bytes())
 
     def resume(self, history: History, watched: str) -> tuple[Position, np.ndarray | None] | None:
         """Have the session and the history as they were when it was written, if it was.
@@ -100,7 +99,7 @@ class FitCheckpoint:
         ModelError
             It is of a fit with other options or metrics; nothing was changed here.
         """
-        contents = self.store.files.read(self.name)
+        contents = self.store._find(self.name)
         if contents is None:
             return None
         snapshot, core = open_snapshot(contents), self.core

@@ -38,10 +38,17 @@ from trainweb.model.writer import model_parts
 from trainweb.page.bundle import Blobs, declarations, inference_header, plan_json, session_header, signature_of
 from trainweb.spelling import ARGUMENT, camel_case, page_name
 from trainweb.training import weights
-from trainweb.training.contents import for_file, for_session, leave, properties_json, read_properties, start_segments
+from trainweb.training.contents import (
+    ContentsInMemory,
+    for_file,
+    for_session,
+    leave,
+    properties_json,
+    read_properties,
+    start_segments,
+)
 from trainweb.training.export import export_model
 from trainweb.training.inference import InferenceModel
-from trainweb.training.memory import ContentsInMemory
 from trainweb.training.models import SessionModels, read_models
 from trainweb.training.parameters import MOMENT_OF, ParameterSlot
 from trainweb.training.state import CheckpointState

@@ -22,9 +22,8 @@ from trainweb.lora.quantize import quantize
 from trainweb.metrics import Value
 from trainweb.model.graph import Graph
 from trainweb.session.creation import session_of_model
-from trainweb.training.history import History
+from trainweb.training.history import History, LearningRates
 from trainweb.training.ort.options import SessionOptions
-from trainweb.training.reports import LearningRates
 from trainweb.training.session_methods import SessionMethods
 
 

@@ -42,12 +42,10 @@ from trainweb.model.graph import Graph, Tensor, Value, as_float32
 from trainweb.model.lazy import join_parts
 from trainweb.ops.frame.infer import may_decide
 from trainweb.ops.optim.operators import LIMITS, MOMENTS
-from trainweb.training import seed
-from trainweb.training.contents import leave, write_contents
+from trainweb.training.contents import NEW_SEED, ContentsInMemory, leave, write_contents
 from trainweb.training.decoder import Decoder
 from trainweb.training.export import export_model
 from trainweb.training.forward import Forward
-from trainweb.training.memory import ContentsInMemory
 from trainweb.training.models import InUse, SessionModels
 from trainweb.training.ort.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
 from trainweb.training.parameters import copied
@@ -647,7 +645,7 @@ def set_seed(value: int) -> None:
         value = operator.index(value)
     except TypeError as error:
         raise TypeError(f"'value' must be an integer, got {type(value).__name__}.") from error
-    seed.set_current(value)
+    NEW_SEED[0] = value % 2**64
     for core in list(_live):
         if not core.host.released:
             core.set_seed(value)

@@ -16,8 +16,7 @@ from trainweb.model.checks import Limits
 from trainweb.model.graph import as_float32
 from trainweb.model.integrity import check_integrity
 from trainweb.model.reader import load_bytes
-from trainweb.training.contents import for_file, for_session
-from trainweb.training.memory import ContentsInMemory
+from trainweb.training.contents import ContentsInMemory, for_file, for_session
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,9 +13,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from trainweb import messages
-from trainweb.checkpoint.safetensors import read_safetensors, write_safetensors
 from trainweb.errors import CheckpointError
 from trainweb.model.graph import Tensor
+from trainweb.model.safetensors import read_safetensors, write_safetensors
 
 if TYPE_CHECKING:
     from trainweb.checkpoint.contents import ParameterHolder

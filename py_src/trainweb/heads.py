@@ -12,7 +12,6 @@ from typing import Any
 
 from trainweb import messages
 from trainweb.arguments import check_settings, warn
-from trainweb.artifacts.config import HEAD
 from trainweb.artifacts.evidence import lost_parameters, note, notes_of
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.control.repeat import with_bodies
@@ -23,7 +22,20 @@ from trainweb.lora.layers import find_layers
 from trainweb.model.graph import Graph, Node, Tensor, Value, as_float32, take_name
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.shapes import ShapeInference
+from trainweb.settings import SEED, Field, Text, Whole
 
+HEAD = {
+    "classes": Field(Whole(least=1), Parameter.empty, is_optional=False),
+    "layer": Field(Text(), None, is_optional=True),
+    "seed": Field(SEED, 0, is_optional=False),
+}
+"""Settings of a new last layer, the option "head"."""
+
+HEAD_DOCS = {
+    "classes": "Number of classes.",
+    "layer": "Module that makes the scores; needed where several may do so.",
+    "seed": "Seed of the weights, which are those that PyTorch draws after the same seed.",
+}
 ALL_BUT_HEAD = "all but head"
 """A value of `frozen_params`."""
 ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Relu", "Clip", "Tanh", "Exp", "Log")

@@ -259,6 +259,11 @@ Betas = Annotated[Sequence[float], Several(Number(least=0, below=1))]
 ThreeBetas = Annotated[Sequence[float], Several(Number(least=0, below=1), 3)]
 YesNo = Annotated[bool, Flag()]
 Weights = Annotated[Any, Array()]
+Count = Annotated[int, Whole(least=1)]
+MAX_SEED = 2**53 - 1
+"""Largest integer that a number in JavaScript holds exactly."""
+SEED = Whole(least=0, most=MAX_SEED)
+Seed = Annotated[int, SEED]
 Patterns = Annotated[Sequence[str], Names()]
 
 OTHER_NAMES = {"epsilon": "eps", "weights": "weight", "positive_weights": "pos_weight"}
@@ -325,6 +330,25 @@ def fields_of_class(cls: type) -> Mapping[str, Field]:
     return {name: Field(kind, vars(cls)[name], is_optional=False) for name, kind in kinds.items() if kind}
 
 
+def check_values(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raise ModelError for an argument that its annotation does not allow."""
+    for name, field in fields_of(function).items():
+        if name in given:
+            field.check(name, given[name])
+
+
+def checks_values(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function so that it checks its arguments against their annotations."""
+    shape = signature(function)
+
+    @wraps(function)
+    def checking(*args: P.args, **kwargs: P.kwargs) -> T:
+        check_values(function, shape.bind(*args, **kwargs).arguments)
+        return function(*args, **kwargs)
+
+    return checking
+
+
 def checked(init: Callable[P, None]) -> Callable[P, None]:
     """Decorator of an `__init__` that checks settings against their annotations; `_settings` keeps those given.
 
@@ -340,9 +364,7 @@ def checked(init: Callable[P, None]) -> Callable[P, None]:
         cls = type(args[0]).__name__
         named: Any = own_names(cls, kwargs, list(shape.parameters)[1:])
         given = shape.bind(*args, **named).arguments
-        for name, field in fields_of(init).items():
-            if name in given:
-                field.check(name, given[name])
+        check_values(init, given)
         vars(given["self"])["_settings"] = {name: given[name] for name in fields_of(init) if name in given}
         init(*args, **named)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, EnumMeta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from trainweb import messages
 from trainweb.arguments import checks_keywords, flag, path_of, unknown, warn
@@ -44,7 +44,7 @@ from trainweb.onnxblock.models import (
 from trainweb.onnxblock.training import ForwardBlock
 from trainweb.onnxblock.transforms import constants_to_initializers, prune
 from trainweb.ops.frame.functions import write_interchangeable
-from trainweb.settings import Number, Sizes, make
+from trainweb.settings import Choice, Names, Number, Patterns, Positive, Sizes, YesNo, make
 from trainweb.spelling import ARGUMENT
 
 BATCH_NORM = ("train", "as_exported")
@@ -196,24 +196,24 @@ class Artifacts:
 @checks_keywords
 def build_artifacts(
     model: Any,
-    requires_grad: Iterable[str] | str | None = None,
-    frozen_params: Iterable[str] | str | None = None,
+    requires_grad: Annotated[Iterable[str] | str, Names()] | None = None,
+    frozen_params: Annotated[Iterable[str] | str, Names(may_be_empty=True)] | None = None,
     loss: LossLike = None,
     optimizer: OptimizerLike = None,
     *,
-    additional_output_names: Sequence[str] | None = None,
-    loss_input_names: Sequence[str] | None = None,
-    batch_norm: str | None = None,
-    stop_gradient: Sequence[str] | None = None,
-    dims: Mapping[str, int] | None = None,
+    additional_output_names: Annotated[Sequence[str], Names(may_be_empty=True)] | None = None,
+    loss_input_names: Patterns | None = None,
+    batch_norm: Annotated[str, Choice(BATCH_NORM)] | None = None,
+    stop_gradient: Patterns | None = None,
+    dims: Annotated[Mapping[str, int], Sizes()] | None = None,
     external_data: Mapping[str, bytes] | None = None,
     weights: Any = None,
     ort_format: bool = False,
     custom_op_library: Any = None,
-    nominal_checkpoint: bool = False,
+    nominal_checkpoint: YesNo = False,
     limits: Limits | Mapping[str, int] | None = None,
-    clip_grad_norm: float | None = None,
-    clip_grad_value: float | None = None,
+    clip_grad_norm: Positive | None = None,
+    clip_grad_value: Positive | None = None,
     ema: Mapping[str, Any] | None = None,
     integrity: str | None = None,
     learning_rate: float | None = None,

@@ -22,7 +22,7 @@ from trainweb.data.files import read_csv
 from trainweb.data.random import permutation, random_words
 from trainweb.data.waiting import plainly, prefetched
 from trainweb.errors import FeedError
-from trainweb.settings import Number, Whole
+from trainweb.settings import SEED, Number, Whole
 
 Row = Mapping[str, Any]
 Batch = dict[str, np.ndarray]
@@ -32,7 +32,6 @@ Remainder = Literal["keep", "drop", "pad"]
 COUNT = Whole(least=1)
 LENGTH = Whole(least=0)
 SHARE = Number(above=0, below=1)
-SEED = Whole(least=0, most=2**53 - 1)
 SPLIT_STREAM = 2**32 - 1
 """Stream of random numbers of `split`, which no epoch has."""
 

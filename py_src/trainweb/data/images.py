@@ -19,7 +19,7 @@ from trainweb.arguments import check_settings, checks_keywords, mapping, path_of
 from trainweb.data.dataset import Dataset, Row, checked_columns
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError
-from trainweb.settings import Kind, Number, Whole
+from trainweb.settings import SEED, Kind, Number, Whole
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 GREY = np.array([0.299, 0.587, 0.114])
 SIDE = Whole(least=1, most=16384)
 """Size of a canvas that every browser supports."""
-SEED = Whole(least=0, most=2**53 - 1)
 AT_LEAST_0 = Number(least=0)
 NAMES = ("width", "height", "channels", "mean", "std", "layout", "resize", "augment")
 CHANGES: Mapping[str, Kind | None] = {

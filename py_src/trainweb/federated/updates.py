@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.data.random import MAX_SEED, random_words
-from trainweb.settings import Choice, Number, Whole
+from trainweb.data.random import random_words
+from trainweb.settings import SEED, Choice, Number, Whole
 
 WEIGHTS = Choice(("examples", "equal"))
 NORM = Number(above=0)
 DEVIATION = Number(least=0)
-SEED = Whole(least=0, most=MAX_SEED)
 COUNT = Whole(least=1)
 WORDS = 4
 """Random words for two numbers of noise."""

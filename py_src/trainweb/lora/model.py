@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
-from typing import Any
+from typing import Annotated, Any
 
 from trainweb import messages
 from trainweb.arguments import check_settings, checks_keywords, instance_of
@@ -22,21 +22,22 @@ from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.transforms import constants_to_initializers
+from trainweb.settings import Choice, Count, Fraction, Names, Positive, Seed, YesNo
 
 
 @checks_keywords
 def inject(
     model: Any,
-    targets: Sequence[str] | str | None = None,
-    rank: int = 8,
-    alpha: float | None = None,
-    dropout: float = 0.0,
-    init: str = "default",
+    targets: Annotated[Sequence[str] | str, Names()] | None = None,
+    rank: Count = 8,
+    alpha: Positive | None = None,
+    dropout: Fraction = 0.0,
+    init: Annotated[str, Choice(("default", "gaussian"))] = "default",
     *,
-    use_rslora: bool = False,
-    use_dora: bool = False,
-    modules_to_save: Sequence[str] | str = (),
-    seed: int = 0,
+    use_rslora: YesNo = False,
+    use_dora: YesNo = False,
+    modules_to_save: Annotated[Sequence[str] | str, Names()] | None = None,
+    seed: Seed = 0,
     config: LoraConfig | None = None,
 ) -> LoraModel:
     """Put low-rank adapters beside weights of a forward model.
@@ -58,10 +59,14 @@ def inject(
         Probability with which an element of an adapter's input is zero in training steps.
     init : {"default", "gaussian"}
         How A is drawn: uniform within 1 / sqrt(inputs), or normal with deviation 1 / rank. B starts as zero.
-    use_rslora, use_dora, modules_to_save
-        See `LoraConfig`.
+    use_rslora : bool
+        Multiply the product by alpha / sqrt(rank) instead (https://arxiv.org/abs/2312.03732).
+    use_dora : bool
+        Also learn magnitudes of the columns of weights (DoRA, https://arxiv.org/abs/2402.09353).
+    modules_to_save : names, optional
+        Modules to train whole and to save with the adapters, such as a new head.
     seed : int
-        Of the numbers that are drawn.
+        Seed of the random numbers.
     config : LoraConfig, optional
         All of it at once, as `Adapter.load(...).config` has it; then `targets` to `modules_to_save` are not given.
 

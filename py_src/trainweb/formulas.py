@@ -40,13 +40,7 @@ class Rule:
 
 
 class Course:
-    """A rule with its state.
-
-    Parameters
-    ----------
-    rule : Rule
-    settings : mapping of str to float
-    """
+    """A rule with its state; `settings` are numbers by name."""
 
     def __init__(self, rule: Rule, settings: Mapping[str, float]) -> None:
         self._rule, self._names = rule, dict(settings)

@@ -49,13 +49,7 @@ class LossCount:
 
 
 class MeanLoss:
-    """The loss of several batches.
-
-    Parameters
-    ----------
-    count : LossCount
-        By what each loss was divided.
-    """
+    """The loss of several batches; `count` says by what each loss was divided."""
 
     def __init__(self, count: LossCount) -> None:
         self.count, self.total, self.weight = count, 0.0, 0.0
@@ -75,16 +69,9 @@ class MeanLoss:
 
 
 def counted_loss(graph: Graph, loss: str, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
-    """A graph that gives the count of its loss, too; what the graph does not tell is counted by rows.
+    """A training or eval model that also gives the count of its loss, the first output.
 
-    Parameters
-    ----------
-    graph
-        A training or eval model.
-    loss
-        Its first output.
-    inputs
-        The inputs that are fed, whose first axes count rows.
+    Where the graph does not tell, rows are counted: the first axes of `inputs`.
     """
     fed, producers = {v.name: v for v in inputs}, graph.producers()
     node = producers.get(loss)

@@ -128,15 +128,7 @@ class Decision:
 
 
 class Evidence:
-    """Evidence of a graph about its initializers.
-
-    Parameters
-    ----------
-    graph : Graph
-        The forward model, with or without a loss; not changed.
-    tensors : dict of str to Tensor
-        Its constants, including Constant nodes.
-    """
+    """Evidence of a graph, with or without a loss, about its initializers; `tensors` are its constants, by name."""
 
     def __init__(self, graph: Graph, tensors: dict[str, Tensor]) -> None:
         self._tensors = tensors

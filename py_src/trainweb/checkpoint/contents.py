@@ -55,26 +55,14 @@ class ParameterHolder(ABC):
         return None
 
     def get(self, name: str) -> Tensor:
-        """The value of a parameter.
-
-        Raises
-        ------
-        CheckpointError
-            Only the names are there, or there is no such parameter.
-        """
+        """The value of a parameter. Raise CheckpointError for another name, or if nominal."""
         if self.is_nominal:
             raise messages.NOMINAL_GET()
         self._check(name)
         return self.read(name)
 
     def set(self, tensor: Tensor) -> None:
-        """Replace the value of a parameter; dtype and shape must be its own.
-
-        Raises
-        ------
-        CheckpointError
-            Only the names are there, or there is no such parameter, or one of another type.
-        """
+        """Replace the value of a parameter. Raise CheckpointError for another name or type, or if nominal."""
         if self.is_nominal:
             raise messages.NOMINAL_SET()
         self._check(tensor.name)
@@ -154,13 +142,7 @@ class SessionContents(ParameterHolder):
 
     @classmethod
     def of(cls, trained: Iterable[Tensor], frozen: Iterable[Tensor] = (), **others: Any) -> Self:
-        """Contents with these parameters.
-
-        Raises
-        ------
-        CheckpointError
-            Two of them have one name.
-        """
+        """Contents with these parameters. Raise CheckpointError if two of them have one name."""
         contents = cls(**others)
         for tensors, is_trainable in ((trained, True), (frozen, False)):
             for tensor in tensors:

@@ -62,13 +62,7 @@ def read_csv(
 
 
 def _fills(missing: str | Mapping[str, object]) -> Mapping[str, str] | None:
-    """Texts that stand for missing values by column; None to drop their rows.
-
-    Raises
-    ------
-    ModelError
-        `missing` is something else.
-    """
+    """Texts that replace missing values, by column; None drops their rows. Raise ModelError for another `missing`."""
     if missing in ("error", "keep"):
         return {}
     if missing == "drop":

@@ -41,13 +41,7 @@ class ModelInputs:
         """Rows of a batch, where the file fixes them: the first axis of every input."""
 
     def size(self, given: int | None) -> int:
-        """Return the rows of a batch, of which `given` are asked for.
-
-        Raises
-        ------
-        ModelError
-            The file fixes another number.
-        """
+        """Return the rows of a batch: `given`, or the default. Raise ModelError if the file fixes another number."""
         if self.rows is not None and given not in (None, self.rows):
             expected = f"{self.rows}, which the first axis of the input {next(iter(self.values))!r} fixes in the file"
             raise messages.BAD_SETTING(name="batch_size", value=given, expected=expected)
@@ -136,13 +130,7 @@ class ModelInputs:
         return stream
 
     def batch(self, given: Any, number: int = 0) -> Batch:
-        """A whole batch, converted.
-
-        Raises
-        ------
-        FeedError
-            It is none, or not one that the model takes.
-        """
+        """Convert a whole batch. Raise FeedError for what is no batch of the model."""
         named = self.named(given, f"Batch {number} of the data")
         if not isinstance(named, Mapping):
             raise messages.NOT_A_BATCH(position=number, given=type(given).__name__)
@@ -158,13 +146,7 @@ class ModelInputs:
         return dict(zip(self.values, item, strict=False))
 
     def fitted(self, name: str, value: Any, where: str) -> np.ndarray:
-        """Values of an input for several rows, in its type.
-
-        Raises
-        ------
-        FeedError
-            The shape is of no rows of the input, or a value is lost in its type.
-        """
+        """Convert rows of an input to its type. Raise FeedError for another shape, or a value that the type loses."""
         array = _as_array(name, value)
         declared = self.values.get(name)
         if declared is None:

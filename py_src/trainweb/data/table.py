@@ -38,13 +38,7 @@ EPSILON = 2.0**-52
 
 
 def fitted(kind: str, name: str, columns: Columns) -> Step:
-    """A step that is fitted on columns; of kind "fill_mean" or "fill_median" it fills missing values.
-
-    Raises
-    ------
-    FeedError
-        There is no such input, it has another type, or its mean, median or deviation is not finite.
-    """
+    """Fit a step on columns. Raise FeedError for another input or type, or a mean or deviation that is not finite."""
     if name not in columns:
         raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
     array = columns[name]
@@ -122,13 +116,7 @@ def _as_fitted(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
 
 
 def checked_steps(steps: Any) -> list[Step]:
-    """Steps that may come from a file.
-
-    Raises
-    ------
-    ModelError
-        They are no steps.
-    """
+    """Check steps, which may come from a file. Raise ModelError for what are no steps."""
     given = list(steps) if isinstance(steps, (list, tuple)) else [steps]
     for step in given:
         kind = step.get("type") if isinstance(step, Mapping) else None

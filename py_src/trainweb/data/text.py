@@ -86,13 +86,7 @@ def _encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
 
 
 def lengths_of(length: int | Sequence[int], *, pack: bool, batch_size: int | None, seed: int | None) -> list[int]:
-    """The ascending lengths of rows.
-
-    Raises
-    ------
-    ModelError
-        There is no length, or another argument does not fit.
-    """
+    """The ascending lengths of rows. Raise ModelError without a length, or for arguments that do not go with it."""
     is_list = isinstance(length, Sequence)
     lengths = list(length) if isinstance(length, Sequence) else [length]
     if not lengths or isinstance(length, (str, bytes)):
@@ -127,13 +121,7 @@ def columns_of(
     end_token: int | None,
     inputs: Sequence[str],
 ) -> dict[str, np.ndarray]:
-    """The columns of `Dataset.from_text`, each int64 of shape (rows, length).
-
-    Raises
-    ------
-    ModelError, FeedError, TypeError
-        An argument is not what it must be.
-    """
+    """The columns of `Dataset.from_text`, each int64 of shape (rows, length); errors are those of `from_text`."""
     LENGTH.check("length", length)
     if isinstance(tokenizer, (str, bytes)):
         raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)
@@ -166,13 +154,7 @@ def columns_of(
 def preferences_of(
     pairs: Any, tokenizer: Any, length: int, reference: Any, end_token: int | None
 ) -> dict[str, np.ndarray]:
-    """The columns of `Dataset.from_preferences`, each of shape (pairs, 2, ...): chosen and rejected.
-
-    Raises
-    ------
-    ModelError, FeedError, TypeError
-        An argument is not what it must be.
-    """
+    """The columns of `Dataset.from_preferences`, each of shape (pairs, 2, ...): chosen and rejected."""
     if isinstance(pairs, (str, bytes, Mapping)) or not isinstance(pairs, Iterable):
         raise messages.NOT_TEXTS(given=type(pairs).__name__)
     if isinstance(reference, type) or not hasattr(reference, "input_names"):

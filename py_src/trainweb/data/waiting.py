@@ -49,12 +49,9 @@ def reader_has_ended() -> Callable[[], bool]:
 
 
 def prefetched(rows: Iterator[T], count: int) -> Iterator[T]:
-    """Rows of which up to `count` are made ahead; an error of the producer comes where its row would.
+    """Rows of which a thread makes up to `count` ahead; an error of the producer comes where its row would.
 
-    Raises
-    ------
-    ReaderEndedError
-        The reader has ended. A producer that waits for something else is left alone.
+    Raise ReaderEndedError when the reader has ended; a producer that waits for something else is left alone.
     """
     if sys.platform == "emscripten":
         yield from rows
@@ -103,14 +100,9 @@ def prefetched(rows: Iterator[T], count: int) -> Iterator[T]:
 
 
 def plainly(rows: AsyncIterable[Any]) -> Iterator[Any]:
-    """The rows, each waited for: by an event loop in a thread; in Pyodide by the browser, which must be able to (JSPI).
+    """The rows, each waited for: by an event loop in a thread; in Pyodide by the browser, with JSPI.
 
-    Raises
-    ------
-    FeedError
-        In Pyodide, where nobody can wait: in a browser without JSPI, or outside of a coroutine.
-    ReaderEndedError
-        The reader has ended; the row that it waited for is cancelled.
+    Raise FeedError in Pyodide without JSPI or outside of a coroutine, and ReaderEndedError when the reader has ended.
     """
     iterator = rows.__aiter__()
     end = object()
@@ -195,15 +187,7 @@ def _runner() -> Iterator[Run]:
 
 
 class Fetch:
-    """A batch that a fit asks for.
-
-    Parameters
-    ----------
-    batches : iterator of batches
-        Its stream.
-    is_over : function
-        Whether the fit has ended: by `Run.stop` or the session's release in another thread.
-    """
+    """A batch of a stream that a fit asks for; `is_over` is true once the fit has ended, maybe in another thread."""
 
     def __init__(self, batches: Iterator[NumberedBatch], is_over: Callable[[], bool]) -> None:
         self._batches, self._is_over = batches, is_over
@@ -226,13 +210,7 @@ class Fetch:
         self._is_dropped = True
 
     def result(self) -> NumberedBatch | None:
-        """The batch; None where the stream or the fit has ended.
-
-        Raises
-        ------
-        BaseException
-            Of the stream.
-        """
+        """The batch; None where the stream or the fit has ended. Raise the error of the stream."""
         error, self._error = self._error, None
         try:
             if error is not None:

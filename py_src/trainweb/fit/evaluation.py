@@ -138,13 +138,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def own_value(name: str, function: Function, predictions: np.ndarray, targets: np.ndarray) -> float:
-    """The value of a metric that is a function.
-
-    Raises
-    ------
-    TrainwebError
-        The function fails, or returns something else than a number.
-    """
+    """The value of a metric that is a function. Raise TrainwebError if it fails, or returns no number."""
     try:
         value: Any = function(predictions, targets)
     except Exception as error:

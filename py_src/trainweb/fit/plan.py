@@ -96,13 +96,7 @@ class Batches:
 
 
 def rows_of(batch: Any, number: int) -> int:
-    """Rows of the batch of this number: what the first axes count.
-
-    Raises
-    ------
-    FeedError
-        It is no batch.
-    """
+    """Rows of the batch of this number, by the first axis. Raise FeedError for what is no batch."""
     if not isinstance(batch, Mapping) or not batch:
         raise messages.NOT_A_BATCH(position=number, given=type(batch).__name__)
     first = np.asarray(next(iter(batch.values())))
@@ -151,13 +145,7 @@ class FitPlan:
 
 
 def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitPlan:
-    """Check the options of a fit.
-
-    Raises
-    ------
-    ModelError, FeedError, SessionError
-        As `TrainingSession.fit`.
-    """
+    """Check the options of a fit; errors are those of `TrainingSession.fit`."""
     core.get_learning_rate()  # which needs an optimizer model
     check_settings("fit", [name for name in given if name not in OTHERS], [*FIT, *OTHERS])
     options = checked_options({name: value for name, value in given.items() if name not in OTHERS})

@@ -133,11 +133,7 @@ class FitSteps:
     def call(self, name: FitCall, *args: float) -> bool:
         """Call a function of `fit.c`; True if the optimizer step is due.
 
-        Raises
-        ------
-        NumericsError
-            The loss, a gradient, a parameter or a moment is NaN or infinite. Parameters and moments may have as many
-            such elements as at first.
+        Raise NumericsError if loss, gradients, parameters or moments have more NaN and infinities than at first.
         """
         self.at = Position(*WORDS.unpack(self._host.fit(name, *args)))
         if fault := self._fault(*args):
@@ -165,12 +161,9 @@ class FitSteps:
         return {"step": self.at.step + self.at.is_batch, "epoch": self.at.epoch + 1}
 
     def undo(self, error: NumericsError) -> bool:
-        """Have the session as before the batch, or as it was when it was good last; True if the fit ends.
+        """Return the session to the start of the batch, or to its last good state; True if the fit ends.
 
-        Raises
-        ------
-        NumericsError
-            It went back too often, or no `on_nan` says what to do.
+        Raise NumericsError if it went back too often, or without `on_nan`.
         """
         if self.on_nan is None:
             raise error

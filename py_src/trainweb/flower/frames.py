@@ -56,13 +56,7 @@ class BadMessageError(Exception):
 
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
-    """A message.
-
-    Raises
-    ------
-    ValueError
-        A number in the header is not finite.
-    """
+    """Pack a message. Raise ValueError for a number in the header that is not finite."""
     given = arrays or {}
     described = [{"name": name, "shape": list(array.shape)} for name, array in given.items()]
     text = json.dumps({**header, "arrays": described}, allow_nan=False).encode()
@@ -70,13 +64,7 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = No
 
 
 def unpack(message: bytes | str) -> tuple[dict[str, Any], Arrays]:
-    """Header and arrays of a message.
-
-    Raises
-    ------
-    BadMessageError
-        It is none.
-    """
+    """Header and arrays of a message. Raise BadMessageError for what is no message."""
     if isinstance(message, str):
         raise BadMessageError("a text message; messages are binary")
     if len(message) < 4:
@@ -99,13 +87,7 @@ def _refuse(constant: str) -> float:
 
 
 def read_shapes(given: object) -> Shapes:
-    """Shapes by name, of what a header has.
-
-    Raises
-    ------
-    BadMessageError
-        These are none.
-    """
+    """Shapes by name, from a header. Raise BadMessageError for what are no shapes."""
     if not isinstance(given, list):
         raise BadMessageError("arrays that are no list")
     shapes: Shapes = {}

@@ -137,13 +137,7 @@ def _array(array: np.ndarray) -> Any:
 
 
 def as_task(message: Any) -> Task:
-    """Return the task of a message.
-
-    Raises
-    ------
-    ValueError
-        It has what pages do not take; the text says what.
-    """
+    """Return the task of a message. Raise ValueError, which says why, for a message that pages do not take."""
     # "train.NAME" asks for one of a ClientApp's functions; a page has one each.
     kind = str(message.metadata.message_type)
     content = message.content

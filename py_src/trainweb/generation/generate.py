@@ -83,15 +83,7 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
 class Text:
-    """The text of a growing list of tokens, in pieces that never change afterwards.
-
-    Parameters
-    ----------
-    tokenizer
-        Anything whose `decode` makes text of a list of ids.
-    stops
-        Texts that end it.
-    """
+    """The text of a growing list of tokens, in pieces that never change; `stops` are texts that end it."""
 
     def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
         self._tokenizer, self._stops = tokenizer, stops
@@ -99,14 +91,9 @@ class Text:
         self._given = 0
 
     def add(self, token: int, *, is_stop: bool, is_last: bool) -> tuple[str, bool]:
-        """The text that a token completes, and whether a stop text ends it there.
+        """The text that a token completes, and True if a stop text ends it there.
 
-        Parameters
-        ----------
-        is_stop
-            The token is a stop token, whose own text is left out.
-        is_last
-            No token follows: nothing is held back.
+        The text of a stop token (`is_stop`) is left out. With `is_last` nothing is held back.
         """
         if not is_stop:
             self._tokens.append(token)
@@ -240,17 +227,7 @@ def logits_of(names: Sequence[str]) -> str:
 
 
 def generate(host: Any, output: str, request: Request) -> Iterator[GeneratedToken]:
-    """Yield tokens.
-
-    Parameters
-    ----------
-    host
-        A `SessionCore` or `InferenceCore`.
-    output
-        The logits.
-    request
-        The arguments.
-    """
+    """Yield tokens of a `SessionCore` or `InferenceCore`, whose `output` are the logits."""
     tokens, adapter = list(request.prompt), request.adapter
     most = len(tokens) + request.max_tokens - 1  # no token follows the last one
     for place in range(request.max_tokens):

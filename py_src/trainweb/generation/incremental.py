@@ -111,13 +111,7 @@ def decoding_graph(graph: Graph, length: int, rows: int) -> Decoding:
 
 
 def without_adapter(graph: Graph) -> Graph:
-    """The model with adapters that add nothing.
-
-    Raises
-    ------
-    UnsupportedError
-        Adapters of DoRA, whose magnitudes are in the place of the norms of the weights.
-    """
+    """The model with adapters that add nothing. Raise UnsupportedError for DoRA: magnitudes replace norms."""
     result = graph.copy()
     switched = [v for v in graph.inputs if isinstance(v, Value) and ADAPTER_B.search(v.name)]
     magnitude = next((v.name for v in graph.inputs if v.name.endswith(MAGNITUDE)), None)

@@ -48,12 +48,9 @@ class Pretrained:
         self.graph_path = found[0]
 
     def model(self, limits: Limits | Mapping[str, int] | None = None) -> Graph:
-        """The graph. Initializers without data get it from safetensors files beside it, or else of the folder.
+        """The graph. Weights that it lacks come from safetensors files beside it, or else in the folder.
 
-        Raises
-        ------
-        ModelError
-            A file cannot be read.
+        Raise ModelError for a file that cannot be read.
         """
         folders = self.graph_path.parent, self.folder
         found = next((f for f in folders if (f / WEIGHTS).is_file() or (f / INDEX).is_file()), folders[0])

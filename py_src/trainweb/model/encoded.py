@@ -32,13 +32,7 @@ SHORT = 0x80
 
 
 def parse(message: Any, data: bytes, where: str = "") -> Any:
-    """Decode bytes into a message.
-
-    Raises
-    ------
-    ModelError
-        They are no such message; `where` says what more is known of them.
-    """
+    """Decode bytes into a message. Raise ModelError for other bytes; `where` says what more is known of them."""
     from google.protobuf.message import DecodeError
 
     try:

@@ -59,13 +59,7 @@ class FileHost(Protocol):
 
 
 class RangedFile(ABC):
-    """A file that is read by ranges.
-
-    Parameters
-    ----------
-    nbytes : int
-        Its size.
-    """
+    """A file of so many bytes that is read by ranges."""
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes

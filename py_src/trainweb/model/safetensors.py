@@ -51,10 +51,7 @@ class Entry:
 def entries_of(data: Encoded) -> dict[str, Entry]:
     """The tensors of a file, by name; only the header is read.
 
-    Raises
-    ------
-    CheckpointError
-        It is no such file, is cut off, or says what does not fit: every byte belongs to one tensor.
+    Raise CheckpointError unless every byte belongs to one tensor.
     """
     header, length = header_of(data)
     header.pop("__metadata__", None)
@@ -126,13 +123,7 @@ def write_safetensors(tensors: Iterable[Tensor], metadata: Mapping[str, str] | N
 
 
 def read_safetensors(data: bytes) -> dict[str, Tensor]:
-    """The tensors of a file, by name.
-
-    Raises
-    ------
-    CheckpointError
-        It is no such file, is cut off, or says what does not fit: every byte belongs to one tensor.
-    """
+    """The tensors of a file, by name. Raise CheckpointError as `entries_of`."""
     view = memoryview(data)
     return {
         name: Tensor(name, entry.dtype, entry.shape, bytes(view[entry.start : entry.stop]))
@@ -153,13 +144,7 @@ class TensorFile:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read a file.
-
-        Raises
-        ------
-        CheckpointError
-            It is no such file.
-        """
+        """Read a file. Raise CheckpointError for another format."""
         metadata = header_of(data)[0].get("__metadata__", {})
         if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
             raise CheckpointError("The metadata of the safetensors file are no texts.")

@@ -13,13 +13,7 @@ SUPPORTED = tuple(ITEM_SIZE)
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """The numpy dtype of that name.
-
-    Raises
-    ------
-    UnsupportedError
-        It is bfloat16, and the package ml_dtypes, which has it for numpy, is not installed.
-    """
+    """The numpy dtype of that name. Raise UnsupportedError for bfloat16 without the package ml_dtypes."""
     if dtype != "bfloat16":
         return np.dtype(dtype)
     try:
@@ -81,13 +75,7 @@ def read_only(tensor: Tensor) -> ReadOnlyCopy:
 
 
 def array_of(name: str, value: Any) -> np.ndarray:
-    """`value` as an array.
-
-    Raises
-    ------
-    FeedError
-        It is none: lists of different lengths.
-    """
+    """Convert `value` to an array. Raise FeedError for lists of different lengths."""
     try:
         return np.asarray(value)
     except ValueError as e:

@@ -66,12 +66,9 @@ ReadTensor = Callable[[str, int, int, Shape, str], Tensor]
 
 
 def for_session(contents: SessionContents) -> SessionContents:
-    """The contents of a file as sessions take them: other types of float become float32.
+    """Convert the contents of a file for sessions: other types of float become float32.
 
-    Raises
-    ------
-    CheckpointError
-        No session can use them.
+    Raise CheckpointError for contents that no session can use.
     """
     parameters, properties = dict(contents.parameters), dict(contents.properties)
     found = replace(contents, parameters=parameters, properties=properties, declared={}, halves={})
@@ -118,13 +115,7 @@ def leave(contents: SessionContents, layout: Layout) -> None:
 
 
 def write_contents(host: Segments, layout: Layout, contents: SessionContents) -> None:
-    """Write what a session starts from into its memory.
-
-    Raises
-    ------
-    CheckpointError
-        It does not fit the model, or no session has such a state; nothing was written.
-    """
+    """Write the start of a session into its memory. Raise CheckpointError, before any write, if it does not fit."""
     segments, state = start_segments(layout, contents), start_state(contents)
     write_segments(host, segments)
     host.write_segment(STATE, 0, state)
@@ -182,13 +173,7 @@ def read_words(state: bytes | bytearray) -> dict[int, Any]:
 
 
 def start_segments(layout: Layout, contents: SessionContents) -> dict[int, Pieces]:
-    """Return the initial contents of the segments: by segment, offsets and tensors, or nothing.
-
-    Raises
-    ------
-    CheckpointError
-        A parameter or moment does not fit the model.
-    """
+    """Return the initial contents of the segments. Raise CheckpointError for a tensor that does not fit the model."""
     found: dict[int, Pieces] = {}
     if not contents.is_nominal:
         for slot in layout.slots.values():
@@ -234,10 +219,7 @@ def _start_averages(layout: Layout, contents: SessionContents, found: dict[int, 
 def start_state(contents: SessionContents) -> bytes:
     """Return the state words at the start; without an exact resumption the first step overwrites gradients.
 
-    Raises
-    ------
-    CheckpointError
-        No session has such a state.
+    Raise CheckpointError for words that no session has.
     """
     state = bytearray(STATE_KEPT)
     start, position = contents.random or (NEW_SEED[0], 0)
@@ -393,13 +375,7 @@ class ContentsInMemory(ParameterHolder):
     # All parameters at once.
 
     def get_contiguous(self, trainable_only: bool) -> Tensor:
-        """All (trainable) parameters, one after the other.
-
-        Raises
-        ------
-        CheckpointError
-            The contents are nominal.
-        """
+        """All (trainable) parameters, one after the other. Raise CheckpointError if the contents are nominal."""
         self.host.check()
         if self.is_nominal:
             raise messages.NOMINAL_GET_ALL()
@@ -412,12 +388,7 @@ class ContentsInMemory(ParameterHolder):
     def load_contiguous(self, data: bytes | bytearray | memoryview, trainable_only: bool) -> None:
         """Overwrite all (trainable) parameters with little-endian float32 bytes.
 
-        Raises
-        ------
-        CheckpointError
-            The contents are nominal, and the frozen parameters are not given.
-        BufferSizeError
-            Not as many bytes as the parameters have.
+        Raise BufferSizeError for another number of bytes, and CheckpointError if nominal contents lack the frozen ones.
         """
         self.host.check()
         if self.is_nominal and trainable_only:

@@ -24,15 +24,7 @@ SHOWN_TENSORS = 8
 def export_model(
     graph: Graph | None, names: Iterable[str], holder: ParameterHolder, output_names: Sequence[str] | None
 ) -> list[Part]:
-    """The file of the inference model; see `TrainingSession.export_model_for_inferencing`.
-
-    Parameters
-    ----------
-    graph
-        The eval model.
-    names
-        Of its parameters, which `holder` has.
-    """
+    """The file of the inference model, cut from the eval model; see `TrainingSession.export_model_for_inferencing`."""
     if graph is None:
         raise messages.NO_EVAL_MODEL_TO_EXPORT()
     if holder.is_nominal:

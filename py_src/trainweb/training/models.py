@@ -203,10 +203,7 @@ class SessionModels:
     def own_outputs(self) -> list[str]:
         """Return the outputs of a step that predicts.
 
-        Raises
-        ------
-        ModelError
-            The eval model does not note them, and its loss compares several tensors, or none with the last input.
+        Raise ModelError if the eval model does not note them, and its loss compares no or several tensors.
         """
         if not self.own.own:
             raise messages.NO_OWN_OUTPUTS(names=", ".join(self.outputs["eval"]))
@@ -222,10 +219,7 @@ class SessionModels:
     def key(self, kind: StepKind, feeds: Feeds) -> tuple[object, ...]:
         """Check the feeds; return the key under which plans of a step for them are found.
 
-        Raises
-        ------
-        FeedError
-            A feed is missing, unknown, or of the wrong dtype, rank or shape.
+        Raise FeedError for a feed that is missing, unknown, or of another dtype, rank or shape.
         """
         return (kind.key, *check_feeds(self.inputs_of(kind), feeds, allow_empty=kind.base != "train"))
 

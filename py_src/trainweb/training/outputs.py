@@ -44,10 +44,7 @@ class ModelOutputs:
     def pair(self, predictions: str | None, targets: str | None) -> tuple[str, str]:
         """Return what metrics compare; `predictions` and `targets` are the user's, or None.
 
-        Raises
-        ------
-        ModelError
-            One of them is no such tensor, or must be given.
+        Raise ModelError for another tensor, or if one must be given.
         """
         compared = [] if self.compared is None else [self.compared]
         names = [*dict.fromkeys([*self.outputs, *self.own, *compared, *(p for p, _ in self.pairs)])]

@@ -123,13 +123,7 @@ class Layout:
         return [(run.shift, run.nbytes) for (run,) in flat_runs(self.sequences()[PARAMS])]
 
     def find(self, name: str) -> ParameterSlot:
-        """The slot of a parameter.
-
-        Raises
-        ------
-        CheckpointError
-            There is no parameter of that name.
-        """
+        """The slot of a parameter. Raise CheckpointError for another name."""
         if not isinstance(name, str) or name not in self.slots:
             raise messages.UNKNOWN_PARAMETER(name=name, names=", ".join(self.slots))
         return self.slots[name]

@@ -49,15 +49,8 @@ TRAIN, EVAL, INFERENCE = StepKind("train"), StepKind("eval"), StepKind("inferenc
 
 
 def tokens_kind(output: str, length: int, rows: int, *, adapter: bool) -> StepKind:
-    """The kind of the step that gives `output` of the last of `rows` new tokens.
+    """The kind of the step that gives the logits `output` of the last of `rows` new tokens.
 
-    Parameters
-    ----------
-    output
-        The logits.
-    length
-        Tokens that the cache has room for.
-    adapter
-        False ignores adapters.
+    The cache has room for `length` tokens; `adapter=False` ignores adapters.
     """
     return StepKind(GENERATE, [output, length, rows, adapter])

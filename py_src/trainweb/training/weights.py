@@ -41,13 +41,7 @@ NPZ_FAULTS = (
 
 
 def export_weights(holder: ParameterHolder, names: Iterable[str], form: str) -> bytes:
-    """All parameters as a file.
-
-    Raises
-    ------
-    ModelError
-        There is no such format.
-    """
+    """All parameters as a file. Raise ModelError for another format."""
     if form not in FORMATS:
         raise messages.BAD_SETTING(name="format", value=form, expected=" or ".join(FORMATS))
     tensors = [holder.get(name) for name in names]
@@ -57,10 +51,7 @@ def export_weights(holder: ParameterHolder, names: Iterable[str], form: str) -> 
 def load_weights(holder: ParameterHolder, names: Iterable[str], data: bytes, *, strict: bool) -> None:
     """Overwrite parameters with the contents of a file.
 
-    Raises
-    ------
-    CheckpointError
-        It is neither format, lacks a parameter or has others though `strict`, or one of another type; nothing changed.
+    Raise CheckpointError, and change nothing, for another format, another type, or with `strict` other names.
     """
     found = _npz(data) if data[:4] == ZIP_MAGIC else _safetensors(data)
     wanted = list(names)
@@ -109,13 +100,7 @@ def _safetensors(data: bytes) -> dict[str, _Array]:
 
 
 def _npz(data: bytes) -> dict[str, _Array]:
-    """The arrays of a file that `numpy.savez` or `numpy.savez_compressed` wrote.
-
-    Raises
-    ------
-    CheckpointError
-        It is none, or has arrays that this does not read.
-    """
+    """The arrays of a file of `numpy.savez` or `numpy.savez_compressed`. Raise CheckpointError for any other."""
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
         return {info.filename.removesuffix(".npy"): _npy(archive, info) for info in archive.infolist()}

@@ -20,14 +20,8 @@ Row = float | list[float]
 class Rule:
     """A value that follows from settings and observations.
 
-    Attributes
-    ----------
-    value : Formula
-        Names are settings, the state, and what the caller gives.
-    state : mapping of str to Formula
-        First values of the state, by the settings.
-    observe : sequence of (str, Formula)
-        Assignments for each observation, in order.
+    Names in `value` are settings, the state, and what the caller gives. `state` has first values by formulas of the
+    settings. `observe` are assignments for each observation, in order.
     """
 
     value: Formula

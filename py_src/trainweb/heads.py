@@ -59,14 +59,10 @@ class _Candidate:
 def take_head(
     read: Callable[[], Graph], arguments: dict[str, Any], lora: Mapping[str, Any] | None
 ) -> tuple[Graph, Mapping[str, Any] | None]:
-    """Take the option `head` out of arguments of `build_artifacts`.
+    """Take the option `head` out of arguments of `build_artifacts`, and return the model with that head.
 
-    `frozen_params` that is `ALL_BUT_HEAD` becomes an expression.
-
-    Returns
-    -------
-    (Graph, dict or None)
-        The model with that head, and settings of adapters that save the head whole, as those of PEFT do.
+    `frozen_params` that is `ALL_BUT_HEAD` becomes an expression. Settings of adapters, if any, are returned with the
+    head among the modules that PEFT saves whole.
     """
     frozen, settings = arguments.get("frozen_params"), arguments.pop("head")
     named = [arguments.get(name) for name in ("requires_grad", "frozen_params")]

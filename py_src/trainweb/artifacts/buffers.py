@@ -40,24 +40,10 @@ def _mutations(graph: Graph) -> list[tuple[str, str]]:
 
 
 def buffer_updates(graph: Graph, settled: Collection[str]) -> dict[str, str]:
-    """Return the new value of each buffer that the module changes, and that its loss depends on.
+    """Return the new value of each buffer that the module changes and the loss depends on, as names by initializers.
 
-    Parameters
-    ----------
-    graph : Graph
-        The forward model with its loss.
-    settled : collection of str
-        Tensors that the caller named: they stay as they are.
-
-    Returns
-    -------
-    dict of str to str
-        Names of tensors by the names of initializers.
-
-    Raises
-    ------
-    ModelError
-        The file does not hold what becomes of a buffer: it would be trained wrong. The text says what to do.
+    Tensors in `settled`, which the caller named, stay as they are. Raise ModelError if the file lacks the new value of
+    a buffer.
     """
     recorded = {name: value for value, name in _mutations(graph) if not _STATISTICS.fullmatch(name)}
     if not recorded and graph.producer != TORCH:

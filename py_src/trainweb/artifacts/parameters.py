@@ -55,23 +55,11 @@ def select_parameters(
     *,
     inference: Callable[[], ShapeInference] | None = None,
 ) -> Selection:
-    """The trainable and the frozen parameters, in graph order, with the reasons.
+    """The trainable and the frozen parameters of a model with its loss, in graph order, with the reasons.
 
-    Parameters
-    ----------
-    graph : Graph
-        The model with its loss as first output.
-    initializers : dict of str to Tensor
-        Initializers of the model as it was given, without the loss's.
-    constants : dict of str to Tensor
-        The same and the values of Constant nodes, which are parameters in models that have no
-        others.
-    stopped
-        Tensors that no gradient goes through.
-    inference
-        Gives the types of the tensors of `graph`, where they may be known already.
-    requires_grad, frozen_params
-        Names or regular expressions; see `trainweb.artifacts.build_artifacts`.
+    `initializers` are the model's, without the loss's; `constants` also has values of Constant nodes. No gradient goes
+    through `stopped` tensors. `inference` knows types of the graph already. For `requires_grad` and `frozen_params` see
+    `trainweb.artifacts.build_artifacts`.
     """
     frozen = _expand(frozen_params or (), constants, "frozen_params", listed_parameters(graph))
     if not any(_is_float(t) and t.shape for t in initializers.values()):

@@ -32,21 +32,11 @@ from trainweb.model.uses import EMBEDDING, MOVES, PRODUCTS, role_at, weight_uses
 
 
 def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
-    """A graph that computes the same from the parameters of the source module.
+    """A graph that computes the same from the parameters of the source module; initializers in `keep` stay as they are.
 
-    Parameters
-    ----------
-    graph : Graph
-        As an exporter wrote it; not changed.
-    keep : collection of str
-        Initializers that the caller speaks of by the name they have; they stay as they are.
-
-    Returns
-    -------
-    Graph
-        Tensors that were merged because they are equal, running statistics among them, are one for each parameter and
-        buffer; a matrix that is the transpose of another one is computed from that; parameters that the exporter
-        transposed have the name and the shape of the module's, and a node transposes them.
+    Equal tensors that were merged, running statistics among them, become one for each parameter and buffer. A matrix
+    that is the transpose of another one is computed from it. A transposed parameter gets the name and shape of the
+    module's, and a node transposes it.
     """
     result = graph.copy()
     listed = listed_parameters(graph)

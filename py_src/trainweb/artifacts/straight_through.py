@@ -74,22 +74,13 @@ def _detours_at(node: Node, producers: dict[str, Node]) -> list[Detour]:
 def decide_detours(
     graph: Graph, trainable: Sequence[str], reached: Collection[str], stopped: Sequence[str]
 ) -> list[Decision]:
-    """Decide each detour by the parameters that have a gradient.
+    """Decide each detour of a model with its loss by the parameters that have a gradient.
 
     If no parameter has one by way of the step (it rounds, compares or chooses), the gradients of the detour cancel.
     Without a detach nothing would be trained through it, so its difference was certainly detached. If one has, such as
     a codebook, the file does not show the detached tensor: doubtful. A step that does not come from h is none.
 
-    Parameters
-    ----------
-    graph : Graph
-        The model with its loss.
-    trainable : sequence of str
-        Parameters that get gradients.
-    reached : collection of str
-        Tensors that the loss depends on by gradients.
-    stopped : sequence of str
-        Tensors that no gradient goes through.
+    The loss depends on `reached` by gradients; no gradient goes through `stopped`.
     """
     found = [d for d in detours(graph) if {d.name, d.back} <= set(reached) and d.name not in stopped]
     if not found:

@@ -18,16 +18,9 @@ DEFAULT_LEARNING_RATE = 0.001
 
 
 class ParameterHolder(ABC):
-    """Parameters by name.
+    """Parameters by name: `trainable` says of each whether it is trained, in the order of the checkpoint.
 
-    Attributes
-    ----------
-    trainable : dict of str to bool
-        The names, in the order of the checkpoint, and whether each is trained.
-    is_nominal : bool
-        Only the names are there: the values are yet to be loaded.
-    properties : dict of str to int, float or str
-        Properties of the user.
+    If `is_nominal`, only the names are there, and values are yet to be loaded. `properties` are the user's.
     """
 
     trainable: dict[str, bool]

@@ -79,18 +79,9 @@ def _as_text(value: object) -> str:
 
 
 class _Table:
-    """Inputs that a file makes.
+    """Inputs that a file makes: their columns, types (`kinds`) and classes by name.
 
-    Parameters
-    ----------
-    columns, kinds : dict
-        Columns and type of each input.
-    classes : dict
-        Names of classes by input.
-    fills : dict, optional
-        Texts that stand for missing values by column; None drops the rows.
-    keeps : bool
-        Missing floats are NaN.
+    `fills` has texts that replace missing values, by column; None drops the rows. With `keeps` missing floats are NaN.
     """
 
     def __init__(

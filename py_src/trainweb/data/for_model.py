@@ -25,13 +25,7 @@ KINDS = {"f": "biuf", "i": "iuf", "u": "iuf", "b": "b"}
 
 
 class ModelInputs:
-    """The inputs of a model, to which data is fitted.
-
-    Parameters
-    ----------
-    inputs : mapping of str to Value
-        By name, in the order in which a tuple gives them.
-    """
+    """The inputs of a model, to which data is fitted; a tuple gives them in the order of `inputs`."""
 
     def __init__(self, inputs: Mapping[str, Value]) -> None:
         self.values = dict(inputs)
@@ -61,14 +55,10 @@ class ModelInputs:
             start += count
 
     def dataset(self, source: Any) -> Dataset:
-        """`source` as a data set; a tuple of arrays has one for each input, in their order, and an array is the first.
+        """Make a data set of `source`; a tuple of arrays has one for each input, in order, and an array is the first.
 
-        A list of numbers with the rank of the first input is an array.
-
-        Raises
-        ------
-        FeedError
-            It is no data, or an array has a shape or values that its input does not take.
+        A list of numbers with the rank of the first input is an array. Raise FeedError for what is no data, or does not
+        fit.
         """
         if (isinstance(source, np.ndarray) and source.dtype.kind in "biuf") or self._is_first(source):
             source = (source,)
@@ -91,18 +81,11 @@ class ModelInputs:
         ignores_size: bool = False,
         drops: bool = False,
     ) -> Dataset:
-        """A stream as batches that the model takes.
+        """A stream as batches of `size` rows that the model takes.
 
-        Parameters
-        ----------
-        size
-            Rows of a batch; None: the default.
-        is_batched
-            True if the items are batches; None: the shape of the first tells.
-        ignores_size
-            True: the size is for rows only, and batches come as they are.
-        drops
-            True: leave out batches that are smaller than the file's, with a notice.
+        Items are batches if `is_batched`; None lets the shape of the first decide. With `ignores_size` the size is only
+        for rows, and batches come as they are. With `drops` a notice leaves out batches that are smaller than the
+        file's.
         """
         rows_of_batch = self.size(size)
 

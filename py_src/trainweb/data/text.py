@@ -37,24 +37,10 @@ class Tokens:
 
 
 def encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
-    """The ids of a text, int64 of shape (N,).
+    """The ids of a text, int64 of shape (N,); `settings` go to the tokenizer's `encode`, if it takes them.
 
     A text may start with the token that the tokenizer puts before texts, as a chat that a template made does. It then
-    gets no further tokens.
-
-    Parameters
-    ----------
-    tokenizer
-        Anything whose `encode` gives a list of ids, or an object that has them as `ids`.
-    text
-        The text.
-    **settings
-        Arguments of `encode`, if it takes them.
-
-    Raises
-    ------
-    ModelError
-        It is no tokenizer.
+    gets no further tokens. Raise ModelError for what is no tokenizer.
     """
     ids = _encoded(tokenizer, text, **settings)
     if not settings and len(ids) > 1 and ids[0] == ids[1]:

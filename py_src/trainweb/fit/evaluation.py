@@ -28,18 +28,10 @@ Function = Callable[[np.ndarray, np.ndarray], float]
 
 
 class Evaluation:
-    """Loss and metrics of the validation data.
+    """Loss and metrics of the validation data: the first output of the eval model is the loss.
 
-    Parameters
-    ----------
-    core
-        Of the session. Its eval model's first output is the loss.
-    metrics
-        Names, settings with "type", or functions by their names.
-    predictions, targets
-        The output and the input of the eval model that metrics compare.
-    ema
-        Whether averages of the parameters stand for them.
+    Metrics are names, settings with "type", or functions by their names; they compare `predictions` with `targets`.
+    With `ema` averages replace the parameters.
     """
 
     def __init__(

@@ -107,20 +107,9 @@ def rows_of(batch: Any, number: int) -> int:
 class FitPlan:
     """A fit after the checks of its options.
 
-    Attributes
-    ----------
-    core
-        Of the session.
-    batches : Batches
-        What it trains on.
-    steps : int, optional
-        Batches of an epoch; None for a stream.
-    loss, count
-        The output of the training model that is the loss, and what it is divided by.
-    limits
-        Of the magnitude of each gradient, and of their joint norm.
-    evaluation, validation, trained
-        What each epoch evaluates, the validation data, and the training data where it is evaluated.
+    `steps` counts the batches of an epoch (None for a stream). The output `loss` is divided by `count`. `limits` are
+    those of single gradients and of their joint norm. Each epoch makes the `evaluation` of `validation` and `trained`
+    data.
     """
 
     core: SessionCore
@@ -258,21 +247,9 @@ def as_callbacks(given: Any) -> Sequence[Callback]:
 
 
 def schedule_of(given: Any, learning_rate: float | None, steps: int | None) -> Schedule | None:
-    """The schedule of a fit; None: the rate stays as it is.
+    """The schedule of a fit by its options `schedule` and `learning_rate`; None keeps the rate.
 
-    Parameters
-    ----------
-    given
-        The option `schedule`.
-    learning_rate
-        The option of that name.
-    steps
-        Optimizer steps of the fit; None: nobody knows.
-
-    Raises
-    ------
-    ModelError
-        A setting is wrong or missing, or there are two rates.
+    `steps` are the optimizer steps of the fit, None if unknown. Raise ModelError for a wrong setting, or two rates.
     """
     if given is None:
         return None if learning_rate is None else Constant(learning_rate)

@@ -34,16 +34,9 @@ NAMES = {math.inf: "inf", -math.inf: "-inf"}
 
 
 class FitCheckpoint:
-    """The checkpoint of a fit.
+    """The checkpoint of a fit: `given` has "store" (a CheckpointStore, or its folder), "name", and "every".
 
-    Parameters
-    ----------
-    core
-        Of the session that is fitted.
-    given : mapping
-        "store" (a CheckpointStore, or its folder), "name", and "every".
-    options : mapping
-        What must be as it was for the fit to go on: batches and their order follow from it.
+    A fit goes on only with the same `options`, which determine batches and their order.
     """
 
     def __init__(self, core: SessionCore, given: Any, options: Mapping[str, Any]) -> None:
@@ -78,26 +71,11 @@ class FitCheckpoint:
         self.store._write(self.name, snapshot.to_bytes())
 
     def resume(self, history: History, watched: str) -> tuple[Position, np.ndarray | None] | None:
-        """Have the session and the history as they were when it was written, if it was.
+        """Bring session and history to the state of the checkpoint, if there is one.
 
-        Parameters
-        ----------
-        history
-            Of this fit.
-        watched
-            The metric that early stopping goes by.
-
-        Returns
-        -------
-        tuple or None
-            How far the fit is, and the parameters of the best epoch so far.
-
-        Raises
-        ------
-        CheckpointError
-            It is damaged, was changed, is of another session, or was not written by a fit; nothing was changed here.
-        ModelError
-            It is of a fit with other options or metrics; nothing was changed here.
+        Return how far the fit is, and the parameters of the best epoch by the metric `watched`. Raise CheckpointError
+        for a checkpoint that is damaged, changed or of another session, and ModelError for other options or metrics.
+        After an error nothing has changed.
         """
         contents = self.store._find(self.name)
         if contents is None:
@@ -138,17 +116,7 @@ class FitCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class FitRecord:
-    """The position and results of a fit from a checkpoint, after all checks.
-
-    Attributes
-    ----------
-    position : Position
-    epochs : list of Epoch
-        The epochs that are done.
-    losses : array of float32, shape (batches,)
-    best : array of float32, shape (parameters,), or None
-        Parameters of the best epoch so far.
-    """
+    """The position and results of a fit from a checkpoint, after all checks; `losses` are those of batches."""
 
     position: Position
     epochs: list[Epoch]

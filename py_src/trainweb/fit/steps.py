@@ -36,18 +36,9 @@ if TYPE_CHECKING:
 def located(
     error: FeedError | NumericsError, feeds: Mapping[str, Any], rows: Sequence[int], at: Position, data: str = "data"
 ) -> Exception:
-    """The error of a batch, with epoch, batch and, of a value that is out of range, input and row.
+    """The error of the batch after `at`, with epoch, batch and, for a value out of range, input and row.
 
-    Parameters
-    ----------
-    feeds
-        The batch.
-    rows
-        The number of each of its rows.
-    at
-        How far the fit is: the batch is the next one.
-    data
-        What the rows are of.
+    `rows` are the numbers of its rows in `data`.
     """
     error.epoch, error.batch = at.epoch + 1, at.step + 1
     place = None
@@ -114,17 +105,7 @@ class Position(NamedTuple):
 
 
 class FitSteps:
-    """The batches and updates of a fit, which the session's kernels count, check and undo.
-
-    Parameters
-    ----------
-    host
-        Of the session that is fitted.
-    on_nan : {"stop", "skip", "restore"}, optional
-        Reaction to NaN or infinity.
-    is_sum
-        Whether the loss is a sum.
-    """
+    """The batches and updates of a fit, which the session's kernels count, check and undo."""
 
     def __init__(self, host: Host, accumulate: int, on_nan: str | None, proximal: float, *, is_sum: bool) -> None:
         self._host, self.on_nan = host, on_nan

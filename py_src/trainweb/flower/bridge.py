@@ -73,14 +73,9 @@ class Bridge:
         self._pages: set[ServerConnection] = set()
 
     def serve(self, host: str, port: int, origins: Sequence[str] | None = None) -> Server:
-        """A server that listens; `serve_forever` and `shutdown` are its methods.
+        """A server that listens; `serve_forever` and `shutdown` are its methods. Port 0 is any free one.
 
-        Parameters
-        ----------
-        host, port
-            Where it listens; port 0 is one that is free.
-        origins
-            Sites whose pages may connect; None: all.
+        Only pages of the sites `origins` may connect, if there are some.
         """
         from websockets.sync.server import serve
         from websockets.typing import Origin

@@ -31,18 +31,10 @@ KINDS = ("train", "evaluate")
 
 @dataclass(frozen=True)
 class Task:
-    """A node's task.
+    """A node's task, which its answer names by `id`.
 
-    Attributes
-    ----------
-    id : str
-        Its name; the answer bears it.
-    kind : str
-        "train" or "evaluate"; a fleet may ask for more, which is refused.
-    config : mapping
-        Numbers, strings and truth values, and lists of them.
-    arrays : mapping of str to ndarray
-        The common parameters.
+    `kind` is "train" or "evaluate"; others are refused. `config` has numbers, strings, truth values and lists of them.
+    `arrays` are the common parameters.
     """
 
     id: str

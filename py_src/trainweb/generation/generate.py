@@ -41,21 +41,10 @@ class Sampling:
     seed: int = 0
 
     def choose(self, logits: np.ndarray, place: int, position: int) -> int:
-        """The next token.
+        """Choose the next token from float32 logits, one a token of the vocabulary.
 
-        Parameters
-        ----------
-        logits
-            float32, one a token of the vocabulary.
-        place
-            Number of tokens that were chosen before.
-        position
-            Of the token that the logits belong to, for errors.
-
-        Raises
-        ------
-        SessionError
-            A logit is NaN or plus infinity, or all are minus infinity.
+        So many tokens (`place`) were chosen before. Raise SessionError, which names `position`, if a logit is NaN or
+        plus infinity, or all are minus infinity.
         """
         if np.isnan(logits).any() or not np.isfinite(logits.max()):
             raise messages.LOGITS_NOT_FINITE(position=position)
@@ -148,21 +137,9 @@ class Request:
 
 
 def request_of(prompt: Any, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Request:
-    """Check the arguments of `generate`.
+    """Check the arguments of `generate`; those that are not given come from `defaults`, then from `GENERATE`.
 
-    Parameters
-    ----------
-    prompt
-        Text or token ids.
-    given
-        The other arguments by name; None: not given.
-    defaults
-        The session's own defaults, which go before those of `GENERATE`.
-
-    Raises
-    ------
-    ModelError, FeedError, TypeError
-        An argument is not what it must be.
+    Errors are ModelError, FeedError and TypeError.
     """
     settings = {name: field.default for name, field in GENERATE.items()} | {"stop": (), "tokenizer": None}
     for found in (defaults, given):

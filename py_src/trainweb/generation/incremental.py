@@ -48,16 +48,10 @@ CACHE = "trainweb.cache/"
 
 @dataclass(slots=True)
 class Decoding:
-    """A decoding graph.
+    """A decoding graph, whose inputs are parameters, `feeds` and `caches`.
 
-    Attributes
-    ----------
-    graph : Graph
-        Its inputs are parameters, `feeds` and `caches`.
-    feeds : dict of str to Value
-        The ids (1, n), then the positions.
-    caches : dict of str to TensorType
-        State that lasts from run to run. It depends on the model and T, not on n.
+    Feeds are the ids (1, n), then the positions. Caches are state that lasts from run to run. They depend on the model
+    and T, not on n.
     """
 
     graph: Graph

@@ -39,11 +39,7 @@ def refuse_integers(graph: Graph) -> None:
 def without_past(graph: Graph) -> Graph:
     """The model of texts that start with the first token, without inputs and outputs for earlier ones.
 
-    Parameters
-    ----------
-    graph
-        As optimum and ONNX Runtime GenAI export it, with `past_key_values.0.key` and `present.0.key`. Any other model
-        is returned as it is.
+    optimum and ONNX Runtime GenAI export `past_key_values.0.key` and `present.0.key`; other models stay as they are.
     """
     inputs = {v.name: v for v in graph.inputs if isinstance(v, Value)}
     outputs = [v for v in graph.outputs if not PRESENT.match(v.name)] or graph.outputs

@@ -24,20 +24,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class Pretrained:
-    """The files of a folder.
-
-    Parameters
-    ----------
-    folder : path
-        With ``model.onnx`` or ``onnx/model.onnx``.
-    file : str, optional
-        The path of another graph in it.
-
-    Raises
-    ------
-    ModelError
-        The folder has no graph.
-    """
+    """The files of a folder whose graph is the first of `GRAPHS`, or `file`. Raise ModelError without one."""
 
     def __init__(self, folder: str | PathLike[str], file: str | None = None) -> None:
         self.folder = path_of("folder", folder)
@@ -118,12 +105,7 @@ def generation_of(config: Mapping[str, Any]) -> dict[str, Any]:
 class RepositoryTokenizer:
     """A tokenizer of the package tokenizers, as `generate` and `Dataset.from_text` take it.
 
-    Parameters
-    ----------
-    tokenizer : tokenizers.Tokenizer
-        The tokenizer.
-    eos_token_id
-        The id of the token that ends a text, or None.
+    `eos_token_id` is the id of the token that ends a text, or None.
     """
 
     def __init__(self, tokenizer: Any, eos_token_id: int | None) -> None:

@@ -254,13 +254,7 @@ def start_values(layer: Layer, config: LoraConfig, init: str, rng: random.Random
 
 
 def add_adapter(graph: Graph, layer: Layer, config: LoraConfig) -> list[str]:
-    """Put a layer's adapter beside each of its sites in `graph`, which changes.
-
-    Returns
-    -------
-    list of str
-        Tensors that are constants for gradients.
-    """
+    """Put a layer's adapter beside each of its sites in `graph`; return tensors that are constant for gradients."""
     emitter = Emitter(graph, layer, config)
     for index, site in enumerate(layer.sites):
         emitter.site(site, index)

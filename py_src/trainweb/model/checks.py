@@ -279,18 +279,8 @@ def captured(node: Node, free: Mapping[int, Mapping[str, Reader]]) -> Iterator[t
 def check_edges(graph: Graph, free: Mapping[int, Mapping[str, Reader]]) -> dict[str, Reader]:
     """Check that every edge has one definition, and put the nodes in an order that can be executed.
 
-    Parameters
-    ----------
-    graph : Graph
-        Its nodes are reordered only where they are not in order.
-    free : dict
-        Names that the subgraphs inside read from here, by `id` of the subgraph.
-
-    Returns
-    -------
-    dict[str, Node | str]
-        Names that nothing in this graph defines, with what reads each: edges of an outer graph, or
-        errors.
+    `free` has names that subgraphs read from here, by `id` of the subgraph. Return names that nothing in this graph
+    defines, with what reads each: edges of an outer graph, or errors.
     """
     maker = _makers(graph)
     outer: dict[str, Reader] = {}

@@ -65,22 +65,10 @@ def _number(text: str, what: str) -> int:
 
 
 class ExternalData:
-    """Reads tensor data by location.
+    """Reads tensor data by location, and notes the locations in `names`, in the order of their first use.
 
-    Parameters
-    ----------
-    directory : Path or None
-        The model's directory; None for a model that did not come from a file.
-    given : mapping of str to bytes-like or RangedFile, or None
-        Data by location, looked up as written; goes before files.
-
-    given_weights : Weights or None
-        Safetensors files that the caller gave for the weights of the model.
-
-    Attributes
-    ----------
-    names : dict of str to None
-        The locations that were read, in the order of their first use.
+    `given` data goes before files in `directory`, which is None for a model without a file. `given_weights` are
+    safetensors files for the weights of the model.
     """
 
     def __init__(
@@ -195,13 +183,7 @@ def read_at(descriptor: int, offset: int, nbytes: int, what: str) -> bytes:
 
 
 def open_beneath(directory: Path, name: str, what: str) -> tuple[int, int]:
-    """Open a file below a directory for reading.
-
-    Returns
-    -------
-    (int, int)
-        A file descriptor, to be closed by the caller, and the size of the file in bytes.
-    """
+    """Open a file below a directory for reading; return its descriptor, which the caller closes, and its bytes."""
     shown = name[:200]
     parts = name.split("/")
     if "\0" in name or "\\" in name or ":" in name or name.startswith("/") or ".." in parts:

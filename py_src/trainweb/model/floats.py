@@ -154,12 +154,8 @@ def as_float32(tensor: Tensor) -> Tensor:
 class Declared:
     """The declarations of a model before it was made one of float32.
 
-    Attributes
-    ----------
-    inputs, outputs : dict of str to str
-        dtype of each tensor that had another type of float.
-    tensors, casts : dict of str to int
-        Number of constants of each type, and of casts to it.
+    `inputs` and `outputs` are types of tensors that had another type of float. `tensors` and `casts` count constants of
+    each type, and casts to it.
     """
 
     inputs: dict[str, str] = field(default_factory=dict)

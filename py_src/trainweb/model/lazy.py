@@ -45,14 +45,7 @@ class Place:
 class LazyTensor(Tensor):
     """A tensor whose data lies elsewhere. Every use of `data` reads it anew; it is not kept.
 
-    Parameters
-    ----------
-    read_into : callable
-        Fills a writable buffer of as many bytes as the tensor has.
-    place : Place or None
-        Place of the data, if others can read it there, too.
-    notes : dict, optional
-        As of every tensor.
+    `read_into` fills a writable buffer of as many bytes. Others can read the data at `place`, if it is not None.
     """
 
     __slots__ = ("_digest", "place", "read_into")

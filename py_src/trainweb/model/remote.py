@@ -108,17 +108,7 @@ class RangedFile(ABC):
 
 
 class RemoteFile(RangedFile):
-    """A file that somebody else holds.
-
-    Parameters
-    ----------
-    index : int
-        The host's name for it.
-    nbytes : int
-        Its size.
-    host : FileHost
-        Who holds it.
-    """
+    """A file of so many bytes that `host` holds under the number `index`."""
 
     def __init__(self, index: int, nbytes: int, host: FileHost) -> None:
         super().__init__(nbytes)

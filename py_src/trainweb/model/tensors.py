@@ -49,13 +49,7 @@ TYPED_FIELDS = (
 
 
 class TensorReader:
-    """Converts tensors; keeps account of their bytes.
-
-    Attributes
-    ----------
-    absent : function
-        Returns the parameters that the exporter noted and the main graph has no initializers of.
-    """
+    """Converts tensors and counts their bytes; `absent` returns noted parameters that have no initializers."""
 
     def __init__(self, limits: Limits, external: ExternalData) -> None:
         self._limits = limits

@@ -127,16 +127,9 @@ class WeightUse:
 def weight_uses(
     graph: Graph, tensors: Mapping[str, Tensor] | None = None, through: Collection[str] = PATHS
 ) -> Iterator[WeightUse]:
-    """Yield the reads of weights in the order of the nodes, looking through operators that only move them.
+    """Yield the reads of weights in the order of the nodes.
 
-    Parameters
-    ----------
-    graph : Graph
-        Its nodes are looked at.
-    tensors : dict of str to Tensor, optional
-        The weights; by default its initializers.
-    through : collection of str
-        The operators between.
+    Weights are the graph's initializers, or `tensors`. Operators in `through` only move them.
     """
     weights = graph.initializers if tensors is None else tensors
     ways: dict[str, dict[str, tuple[Tensor, bool | None, str]]]

@@ -24,13 +24,7 @@ Absent = Callable[[], list[str]]
 
 
 class Weights:
-    """Tensors of files; no data is read before it is needed.
-
-    Parameters
-    ----------
-    files : iterable of (str, bytes or RangedFile)
-        With the name of each in errors. A tensor is in one of them. They are looked into when one is needed.
-    """
+    """Tensors of files, which have names for errors; no file is read before a tensor of it is needed."""
 
     def __init__(self, files: Iterable[tuple[str, bytes | memoryview | RangedFile]]) -> None:
         self._files = list(files)

@@ -132,18 +132,9 @@ def write_segments(host: Segments, segments: Mapping[int, Pieces]) -> None:
 def read_contents(
     origin: SessionContents, layout: Layout, read: ReadTensor, state: bytes, *, has_optimizer: bool
 ) -> SessionContents:
-    """The contents of a session's memory, or of a copy of it.
+    """The contents of a session's memory, or of a copy of it, by `read` and the first `STATE_KEPT` bytes of the state.
 
-    Parameters
-    ----------
-    origin
-        It has the parameters that the session has no slots for, and without an optimizer model the optimizer's state.
-    read
-        Reads the memory.
-    state
-        The first `STATE_KEPT` bytes of the state.
-    has_optimizer
-        Whether the session has an optimizer model.
+    `origin` has parameters without slots, and without an optimizer model the optimizer's state.
     """
     found = replace(origin, is_exact=True, parameters=dict(origin.parameters), gradients={})
     if not origin.is_nominal:
@@ -295,15 +286,8 @@ def is_text(value: Any) -> bool:
 class ContentsInMemory(ParameterHolder):
     """The contents of a session in its segments.
 
-    Parameters
-    ----------
-    layout, host
-        Where they lie.
-    origin
-        What the session started from. It keeps the parameters that the session has no slot for, and, without an
-        optimizer model, the optimizer state.
-    has_optimizer
-        Whether the session has an optimizer model.
+    `origin`, which the session started from, keeps parameters without slots, and without an optimizer model the
+    optimizer's state.
     """
 
     def __init__(self, layout: Layout, host: Segments, origin: SessionContents, *, has_optimizer: bool) -> None:

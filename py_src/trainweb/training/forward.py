@@ -42,19 +42,9 @@ class Forward:
 
 
 def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: StepKind) -> Forward:
-    """The step of a kind that predicts or makes tokens.
+    """The step of a kind that predicts or makes tokens, from an eval model and its fed inputs.
 
-    Parameters
-    ----------
-    graph
-        The eval model.
-    inputs
-        What is fed to it.
-
-    Raises
-    ------
-    ModelError
-        An output is not a tensor of the eval model.
+    Raise ModelError if an output is not a tensor of the eval model.
     """
     from trainweb.training.export import inference_graph  # which knows the models
 

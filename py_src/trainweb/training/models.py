@@ -69,24 +69,11 @@ InUse = Mapping[str, tuple[int, int]]
 
 
 class SessionModels:
-    """The models of a training session.
+    """The models of a training session; `trainable` names the parameters of the checkpoint.
 
-    Parameters
-    ----------
-    trainable
-        Names of the parameters, and whether each is trained, as the checkpoint says.
-    train, evaluation, optimizer
-        The graphs; the last two are optional.
-    halves
-        Types of parameters whose values have 16 bits. Frozen matrices among them stay so in kernel memory. Plans make
-        float32 of those that kernels cannot read as they are.
-
-    Raises
-    ------
-    ModelError, UnsupportedError, CheckpointError
-        The models and the names do not fit each other.
-    LimitError
-        Kernel memory can never hold the weights.
+    `halves` are types of parameters whose values have 16 bits. Frozen matrices among them stay so in kernel memory;
+    plans make float32 for kernels that need it. Raise ModelError, UnsupportedError or CheckpointError if models and
+    names do not fit each other, and LimitError if kernel memory can never hold the weights.
     """
 
     def __init__(
@@ -233,18 +220,10 @@ class SessionModels:
         *,
         keep_all: bool = False,
     ) -> Plan:
-        """Compile a "train", "eval", "predict" or "generate" step.
+        """Compile a "train", "eval", "predict" or "generate" step beside plans that keep `in_use`.
 
-        Parameters
-        ----------
-        overwrite
-            Gradients overwrite instead of adding.
-        in_use
-            What the session's other plans keep.
-        observe
-            Sees the instructions after every pass.
-        keep_all
-            Every float tensor stays until the end: nothing is cached then, and the memory budget does not hold.
+        With `overwrite` gradients overwrite instead of adding. `observe` sees the instructions after every pass. With
+        `keep_all` every float tensor stays until the end; then nothing is cached, and the memory budget does not hold.
         """
         graph = self._graph_of(kind)
         names = {v.name for v in graph.inputs}

@@ -48,15 +48,8 @@ class ParameterSlot:
 class Layout:
     """The places of parameters, gradients and moments in their segments: one after the other, without gaps.
 
-    Parameters
-    ----------
-    slots
-        In the order of the training model's inputs.
-    moments
-        The moments that the optimizer keeps, by their names in checkpoints: functions from a parameter's shape to the
-        shape of its moment.
-    optimizer
-        Its name, "" where there is none.
+    `slots` have the order of the training model's inputs. `moments` are functions from a parameter's shape to the shape
+    of its moment, by names in checkpoints. `optimizer` is a name, "" without one.
     """
 
     def __init__(

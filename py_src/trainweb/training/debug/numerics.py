@@ -47,19 +47,7 @@ DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class TensorRange:
-    """The range of a tensor's values.
-
-    Attributes
-    ----------
-    name : str
-        The tensor's.
-    shape : tuple of int
-        Its sizes.
-    min, max : float or None
-        Of its finite values; None where there are none.
-    nan, infinite : int
-        How many values are NaN, and how many are an infinity.
-    """
+    """The range of a tensor's values: least and largest finite one (None without any), counts of NaN and infinities."""
 
     name: str
     shape: tuple[int, ...]

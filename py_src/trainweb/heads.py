@@ -79,26 +79,11 @@ def take_head(
 
 
 def replace_head(graph: Graph, settings: Mapping[str, Any], keep: Collection[str] = ()) -> tuple[Graph, str, list[str]]:
-    """Replace the layer that makes the scores of classes by a new one.
+    """Replace the layer that makes the scores of classes by a new one, by the settings of `HEAD`.
 
-    Parameters
-    ----------
-    graph : Graph
-        A forward model; not changed.
-    settings : dict
-        Those of `HEAD`. The weight and the bias are drawn as PyTorch draws those of `Linear` and `Conv2d`.
-    keep : collection of str
-        Parameters that keep the names of the file.
-
-    Returns
-    -------
-    (Graph, str, list of str)
-        The model by PyTorch's names, the layer, and the names of its parameters.
-
-    Raises
-    ------
-    ModelError
-        A setting is wrong, or no layer or several may be the head. The text names the candidates.
+    The weight and the bias are drawn as PyTorch draws those of `Linear` and `Conv2d`. Return the model by PyTorch's
+    names (those in `keep` stay), the layer, and the names of its parameters. Raise ModelError for a wrong setting, and
+    without one layer that may be the head; the text names the candidates.
     """
     if not isinstance(settings, Mapping):
         raise messages.BAD_SETTING(name="head", value=settings, expected="a mapping with 'classes'")

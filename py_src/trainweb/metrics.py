@@ -32,22 +32,11 @@ OCCURS: Formula = [">", PAIRS, 0]
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums of a batch.
+    """The sums of a batch, by an operator of domain ai.trainweb on predictions and targets.
 
-    Attributes
-    ----------
-    operator : str
-        Of domain ai.trainweb, on predictions and targets.
-    attributes : dict
-        Of its node.
-    rows : tuple of str
-        Names of the rows of its result in formulas; none where the result is a matrix that is the metric itself.
-    has_faults : bool
-        True if its second result counts targets that are no class.
-    is_pooled : bool
-        True if rows are rows of `ErrorSums`, which `pooled` joins; else all are added.
-    is_collected : bool
-        True if nothing is summed up: predictions and targets of all batches are kept, one behind the other.
+    `rows` are names of the rows of its result in formulas, none for a matrix that is the metric itself. With
+    `has_faults` a second result counts targets that are no class. `pooled` joins rows of `ErrorSums` (`is_pooled`);
+    others are added. With `is_collected` predictions and targets of all batches are kept instead.
     """
 
     operator: str
@@ -97,13 +86,7 @@ def metric(name: str) -> Callable[[T], T]:
 
 
 def make_metric(given: str | Mapping[str, Any]) -> Metric:
-    """A metric by its name, or by a dict of its name as "type" and of its settings.
-
-    Raises
-    ------
-    ModelError
-        No metric has that name, or a setting is wrong.
-    """
+    """A metric by its name, or by a dict with its "type" and settings. Raise ModelError for another name or value."""
     return make("metric", METRICS, given)
 
 
@@ -343,16 +326,8 @@ def read_request(request: Sequence[Any]) -> tuple[str, str, list[Metric]]:
 class Described:
     """A metric of a plan: `as_data` is its form for a page.
 
-    Attributes
-    ----------
-    name : str
-        The metric.
-    sums, faults : str
-        Outputs of the plan; `faults` is "" where there are none. Of what is collected they are predictions and targets.
-    rows, is_pooled, is_collected
-        As in `Sums`.
-    formula : Formula
-        Its value.
+    `sums` and `faults` ("" without) are outputs of the plan; of what is collected they are predictions and targets.
+    `rows`, `is_pooled` and `is_collected` are those of `Sums`.
     """
 
     name: str
@@ -422,12 +397,9 @@ def distribution_of(graph: Graph, targets: str) -> tuple[str, int] | None:
 
 
 def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
-    """Return the one tensor that nodes compare with targets, or with results of only targets; None: it is not one.
+    """Return the tensor that nodes compare with targets, the last of the fed `inputs`, or with results of only targets.
 
-    Parameters
-    ----------
-    inputs
-        The graph's fed inputs, the targets last.
+    None if it is not exactly one.
     """
     *_, targets = inputs
     known = {*graph.initializers, *(v.name for v in graph.inputs), ""}.difference(inputs)
@@ -459,13 +431,7 @@ def part_of(results: dict[str, np.ndarray], described: Sequence[Described], time
 
 
 class Totals:
-    """Sums of all batches, and what follows from them.
-
-    Parameters
-    ----------
-    described
-        The metrics of the plan.
-    """
+    """Sums of all batches, and values of metrics that follow from them."""
 
     def __init__(self, described: Sequence[Described]) -> None:
         self.described = described
@@ -536,15 +502,10 @@ def pooled(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def areas_under_curves(name: str, scores: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> list[float]:
-    """The area under the curve of each class against the rest, or of the second of two; NaN for one that has no rows.
+    """The area under the curve of each class against the rest, or of the second of two; NaN for one without rows.
 
     Scores of three classes and more that are no probabilities become some by a softmax, as in torchmetrics: the order
-    within a class depends on it.
-
-    Raises
-    ------
-    FeedError
-        Predictions and targets are not those of rows, or a target is no class.
+    within a class depends on it. Raise FeedError unless each row has a prediction and a target that is a class.
     """
     rows: list[list[float]] = [row if isinstance(row, list) else [row] for part in scores for row in part.tolist()]
     labels = [label for part in targets for label in part.reshape(-1).tolist()]

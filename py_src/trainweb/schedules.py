@@ -138,13 +138,7 @@ def schedule(cls: type[T]) -> type[T]:
 
 
 def make_schedule(given: Mapping[str, Any] | Callable[[int], float]) -> Schedule:
-    """A schedule by a dict of its name as "type" and of its settings, or of a function of the step.
-
-    Raises
-    ------
-    ModelError
-        No schedule has that name, or a setting is wrong or missing.
-    """
+    """A schedule by a dict with its "type" and settings, or of a function of the step. Raise ModelError for others."""
     return Function(given) if callable(given) else make("schedule", SCHEDULES, given)
 
 

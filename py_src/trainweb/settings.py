@@ -285,13 +285,7 @@ class Field:
 
 
 def own_names(what: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    """Settings by their documented names.
-
-    Raises
-    ------
-    TypeError
-        A name is not known (the text says the nearest), or a setting is given by both of its names.
-    """
+    """Settings by their documented names. Raise TypeError for an unknown name, or a setting with both of its names."""
     names, found = set(known), dict[str, Any]()
     for name, value in given.items():
         documented = OTHER_NAMES.get(name, name)
@@ -350,13 +344,7 @@ def checks_values(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def checked(init: Callable[P, None]) -> Callable[P, None]:
-    """Decorator of an `__init__` that checks settings against their annotations; `_settings` keeps those given.
-
-    Raises
-    ------
-    ModelError
-        A value is not allowed for the setting; the message names both.
-    """
+    """Decorate an `__init__` so that it checks settings against their annotations; `_settings` keeps those given."""
     shape = signature(init)
 
     @wraps(init)
@@ -379,19 +367,10 @@ def named_settings(what: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make(what: str, kinds: Mapping[str, type[T]], given: str | Mapping[str, Any], others: Sequence[str] = ()) -> T:
-    """An optimizer, a loss or a schedule by its name, or by a mapping of its name as "type" and of its settings.
+    """An optimizer, a loss or a schedule by its name, or by a mapping with its "type" and settings.
 
-    Parameters
-    ----------
-    others
-        Names that the mapping may have besides; they were taken out of it before.
-
-    Raises
-    ------
-    TypeError
-        No class has that name, or it has no such setting; the text names the nearest.
-    ModelError
-        A setting is missing, or has a value that is not allowed.
+    The mapping may also have `others`, which were taken out before. Raise TypeError for an unknown name, which says the
+    nearest, and ModelError for a missing setting or a value that is not allowed.
     """
     settings = named_settings(what, given)
     name: Any = settings.pop("type", None)

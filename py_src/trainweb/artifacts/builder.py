@@ -322,15 +322,7 @@ def build_artifacts(
 class _Source:
     """A forward model in float32, without control flow and with the parameters that its exporter lost.
 
-    Attributes
-    ----------
-    graph : Graph
-    outputs
-        As the file has them.
-    declared : Declared
-        Types of the file.
-    initializers, constants : dict of str to Tensor
-        Initializers of the graph, and these with its Constant nodes.
+    `outputs` and `declared` types are those of the file. `constants` are the initializers and values of Constant nodes.
     """
 
     graph: Graph
@@ -435,10 +427,7 @@ def _check_beside(optimizer: OptimizerLike, beside: Mapping[str, Any]) -> None:
 def rate_of(optimizer: Any, learning_rate: float | None) -> tuple[Any, float | None]:
     """The optimizer without its learning rate, and the rate of the session; None: the default.
 
-    Raises
-    ------
-    ModelError
-        There are two different rates, an invalid one, or one without an optimizer.
+    Raise ModelError for two different rates, an invalid one, or one without an optimizer.
     """
     if isinstance(optimizer, Mapping) and "learning_rate" in optimizer:
         optimizer = dict(optimizer)

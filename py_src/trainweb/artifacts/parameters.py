@@ -25,18 +25,11 @@ _NAMED = 12
 
 @dataclass(slots=True)
 class Selection:
-    """Which parameters a training session has.
+    """The trainable and frozen parameters of a training session, in the order of the model.
 
-    Attributes
-    ----------
-    trainable, frozen : list of str
-        Names, in the order of the model.
-    decisions : list of Decision
-        Of each float32 tensor from which the loss is reached, and of parameters that the exporter lost; without what
-        an argument of the caller settled beyond doubt they are decided from the file. Tensors where the file lost a
-        detach are among them.
-    stopped : list of str
-        Tensors that no gradient goes through: the given ones, and the ones that the file shows to be detached.
+    `decisions` are about each float32 tensor from which the loss is reached, and about parameters that the exporter
+    lost. The file decides what no argument of the caller settles; tensors that lost a detach are among them. No
+    gradient goes through `stopped` tensors: the given ones, and those that the file shows to be detached.
     """
 
     trainable: list[str]

@@ -18,18 +18,9 @@ from trainweb.spelling import ARGUMENT
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """A sum that takes away what it adds.
+    """A sum that takes away what it adds: `back` (h) is added and subtracted, and `step` (q) remains, "" for zero.
 
-    Attributes
-    ----------
-    name : str
-        The difference that was detached; of other forms the whole sum.
-    back : str
-        The tensor that is added and subtracted, h.
-    step : str
-        The remaining tensor, q; empty where that is zero.
-    is_difference : bool
-        True if `name` is the tensor that was detached.
+    `name` is the difference that was detached (`is_difference`), or the whole sum of other forms.
     """
 
     name: str

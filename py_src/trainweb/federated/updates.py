@@ -48,14 +48,9 @@ class ClientUpdate:
 
 
 def as_vector(name: str, given: Any, size: int | None = None) -> np.ndarray:
-    """A float32 vector of finite numbers.
+    """A float32 vector of finite numbers, of `size` elements.
 
-    Raises
-    ------
-    ModelError
-        It is none.
-    BufferSizeError
-        It has another number of elements than `size`.
+    Raise ModelError for anything else, and BufferSizeError for another number of elements.
     """
     try:
         vector = np.asarray(given, np.float32)

@@ -124,26 +124,14 @@ EARLY_STOPPING = fields_of(EarlyStopping)
 
 
 def checked_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all plain options: the given values, and defaults for the rest.
-
-    Raises
-    ------
-    ModelError
-        A value is not allowed for its option.
-    """
+    """Return all plain options: the given values, and defaults. Raise ModelError for a value that is not allowed."""
     for name, value in given.items():
         FIT[name].check(name, value)
     return {name: given.get(name, field.default) for name, field in FIT.items()}
 
 
 def make_early_stopping(given: Any, better: Mapping[str, str | None]) -> EarlyStopping:
-    """Early stopping of its settings.
-
-    Parameters
-    ----------
-    better : mapping
-        Metrics that are numbers, and which of their values are better; None: the settings must say so.
-    """
+    """Make early stopping of its settings; `better` says of metrics which values are better, None if settings must."""
     if not isinstance(given, Mapping):
         raise messages.BAD_SETTING(name="early_stopping", value=given, expected="a mapping with 'patience'")
     settings = dict(given)

@@ -417,13 +417,7 @@ class _Fit:
         return None if batch is None else [self._step(*batch)]
 
     def _step(self, feeds: Batch, rows: Sequence[int]) -> float | None:
-        """Train on a batch, and update the parameters if it is time.
-
-        Returns
-        -------
-        float or None
-            The loss; None: the step made NaN or infinity, and `on_nan` has undone it.
-        """
+        """Train on a batch, and update the parameters if due; the loss, or None if `on_nan` has undone the step."""
         kernel = self.kernel
         kernel.call("batch")
         try:

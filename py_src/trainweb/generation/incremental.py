@@ -69,23 +69,11 @@ class _Inferred:
 
 
 def decoding_graph(graph: Graph, length: int, rows: int) -> Decoding:
-    """The decoding graph of a model with one output.
+    """The decoding graph of a model with one output, for `rows` new tokens of a run.
 
-    Parameters
-    ----------
-    graph
-        Its inputs are the ids (1, T), other inputs that `_companion` knows, and parameters of static shapes.
-    length
-        T: tokens that the cache holds, at least SHORTEST.
-    rows
-        New tokens of a run.
-
-    Raises
-    ------
-    UnsupportedError
-        The model mixes tokens in another way than by products with all of them.
-    ModelError
-        The model does not fit sequences of this length.
+    Its inputs are the ids (1, T), other inputs that `_companion` knows, and parameters of static shapes. The cache
+    holds T = `length` tokens, at least SHORTEST. Raise UnsupportedError for a model that mixes tokens otherwise than by
+    products with all of them, and ModelError for a model that does not take so many.
     """
     ids = ids_of(graph)
     try:

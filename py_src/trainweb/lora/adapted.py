@@ -148,13 +148,7 @@ class LoraModel:
             holder.set(tensor)
 
     def _checked(self, adapter: Adapter) -> dict[str, Tensor]:
-        """The tensors of an adapter as this model stores them.
-
-        Raises
-        ------
-        CheckpointError
-            It is not one of this model.
-        """
+        """The tensors of an adapter as this model stores them. Raise CheckpointError for one of another model."""
         names = instance_of(Adapter, "adapter", adapter).tensors
         beside = {n: base for n in names if (base := self._base_of(n)) is not None}
         tensors = {n: t for n, t in adapter.tensors.items() if n not in beside}

@@ -64,14 +64,8 @@ class Layer:
 class LoraKind:
     """An adapter's part of one kind of node; the base class is for products.
 
-    Attributes
-    ----------
-    name : str
-        In messages, and in names of modules that have a tied weight.
-    weight_at, input_at : int
-        The node's inputs that are its weight, and the input that the adapter reads, too.
-    has_magnitudes, drops_out : bool
-        True if the kind supports DoRA, and dropout of the adapter's input.
+    `weight_at` and `input_at` are inputs of the node: its weight, and what the adapter reads, too. `has_magnitudes` and
+    `drops_out` say whether DoRA and dropout of the adapter's input are supported.
     """
 
     name = "linear"

@@ -18,20 +18,10 @@ LARGE = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place of bytes outside Python.
+    """A place of bytes outside Python: a "segment" of a session in kernel memory, or a "file" that the page holds.
 
-    Attributes
-    ----------
-    kind : str
-        "segment" for a segment of a session in kernel memory, "file" for a file that the page holds.
-    index : int
-        Which of them.
-    offset, nbytes : int
-        The range in it.
-    conversion : (str, str) or ()
-        Which type of float lies there, and as which it is wanted; empty where it is wanted as it is.
-    rows : int
-        Rows of the matrix that lies there, if its transpose is wanted; else 0.
+    `conversion` names the type of float there and the wanted one; () if they are equal. `rows` are those of the matrix
+    there, if its transpose is wanted; else 0.
     """
 
     kind: str

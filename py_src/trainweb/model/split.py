@@ -34,27 +34,11 @@ Range = tuple[int, int]
 
 
 class SplitModel:
-    """A model in its encoded form, of which `proto` has all but most of the main graph.
+    """A model in its encoded form: `proto` is without nodes, initializers and value infos of the main graph.
 
-    Parameters
-    ----------
-    data : bytes or RangedFile
-        The file. Large tensors of a RangedFile stay there, references are in their places.
-    limits : Limits
-        `nodes` counts here: a graph of 2-byte empty nodes would grow a thousandfold once decoded, so the entries are
-        counted before.
-
-    Attributes
-    ----------
-    proto : ModelProto
-        Without the nodes, initializers and value infos of the main graph.
-
-    Raises
-    ------
-    ModelError
-        The outermost levels are damaged; the message says where a file is cut off.
-    LimitError
-        There are too many nodes.
+    Large tensors of a RangedFile stay there. Nodes are counted before they are decoded: a graph of 2-byte empty nodes
+    would grow a thousandfold. Raise ModelError, which says where a file is cut off, for damage at the outermost levels,
+    and LimitError for too many nodes.
     """
 
     def __init__(self, data: bytes | RangedFile, limits: Limits) -> None:

@@ -85,18 +85,10 @@ def positions(op_type: str, role: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class WeightUse:
-    """A node's read of a weight.
+    """A node's read of a weight: its input `position`, the tensor `edge`, which may be what nodes made of the weight.
 
-    Attributes
-    ----------
-    tensor : Tensor
-        The weight.
-    node, position, edge
-        The reader, its input, and the tensor that it reads there: the weight, or what nodes between made of it.
-    is_turned : bool, optional
-        True if the reader gets the transpose of the matrix. None if it gets something else than the whole matrix.
-    stored : str
-        Bits of the weight, and the operator that makes floats of them; "" for a weight in float32.
+    `is_turned` is True if the reader gets the transpose of the matrix, None if it gets another part. `stored` has the
+    bits of the weight and the operator that makes floats of them; "" for a weight in float32.
     """
 
     tensor: Tensor

@@ -49,21 +49,9 @@ class Weights:
     def tensor(self, name: str, dtype: str, shape: tuple[int, ...], absent: Absent = list) -> Tensor:
         """The tensor of an initializer, in the type that the graph declares.
 
-        Parameters
-        ----------
-        name : str
-            The name of the initializer.
-        dtype, shape
-            What the graph declares.
-        absent : function, optional
-            Returns the parameters that the graph was made of and has no initializers of. An initializer that the files
-            do not have is tied to the one of its shape.
-
-        Raises
-        ------
-        ModelError
-            There is no such tensor, or it has another shape or kind of type. One of the files is not a safetensors
-            file, or two have the same tensor.
+        `absent` returns parameters that the graph was made of and has no initializers of: what the files lack is tied
+        to the one of its shape. Raise ModelError for a name or shape that the files lack, a file of another format, or
+        two files with the same tensor.
         """
         files, source = ", ".join(self.names), name
         if name not in self._found:

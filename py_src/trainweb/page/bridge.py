@@ -304,10 +304,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
 def _rebind(opened: Opened, places: Mapping[Place, tuple[int, str]], memory: Segments) -> None:
     """Read frozen weights from the session, which does not change them, so that their files can go.
 
-    Parameters
-    ----------
-    places
-        Offsets and types in the session's parameters, by where the weights were before.
+    `places` are offsets and types in the session's parameters, by the places of the weights before.
     """
     for tensor in _held(opened):
         place = tensor.place if isinstance(tensor, LazyTensor) else None

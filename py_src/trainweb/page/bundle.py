@@ -249,27 +249,12 @@ def make_bundle(
     files: Mapping[str, bytes] | None = None,
     metrics: Sequence[str | Mapping[str, Any]] = (),
 ) -> bytes:
-    """Bytes of a bundle.
+    """Bytes of a bundle of the session's models and its start.
 
-    Parameters
-    ----------
-    models, start
-        The session's models, and what it starts from.
-    signatures
-        Feeds of the steps to compile: train steps (overwriting and accumulating) and, where the names fit and
-        there is an eval model, eval steps.
-    files
-        Artifacts to carry along ("train_model", "eval_model", "optimizer_model"). With them the page can start
-        Python later for other shapes, checkpoints and export, which the plans cannot do.
-    metrics
-        What `fit` may compute of validation data without Python, each as `fit` takes it: eval steps sum it up.
-
-    Raises
-    ------
-    FeedError
-        Some of the feeds do not fit any step.
-    ModelError
-        There is no such metric, or what it should compare is not known.
+    `signatures` are feeds of the steps to compile: train steps (overwriting and accumulating) and, where the names fit
+    and there is an eval model, eval steps. With the artifacts in `files` the page can start Python later for other
+    shapes, checkpoints and export, which plans cannot do. Eval steps sum up `metrics` for a fit without Python. Raise
+    FeedError for feeds that fit no step, and ModelError for a metric that is unknown, or whose targets are.
     """
     blobs = Blobs()
     header = session_header(models, start, blobs, with_weights=True)

@@ -73,16 +73,10 @@ class Feed:
 def example_code(
     arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str], external_files: Sequence[str]
 ) -> dict[str, str]:
-    """Code by language, which trains the file "model.onnx" on zeros; none where an argument is no plain value.
+    """Code by language, which trains the file "model.onnx" on zeros, or nothing if an argument is no plain value.
 
-    Parameters
-    ----------
-    arguments
-        Of `from_model`.
-    outputs
-        What to export.
-    external_files
-        Files beside the model that hold weights: a page must name them, Python finds them.
+    `arguments` are those of `from_model`. A page must name `external_files`, which Python finds. The code exports
+    `outputs`.
     """
     given = {name: _name_of(value) for name, value in arguments.items()}
     given = {name: value for name, value in given.items() if value not in (None, [], ()) and name in IN_PAGE}

@@ -18,20 +18,11 @@ MOVING = "Transpose"
 
 @dataclass(frozen=True)
 class ModelOutputs:
-    """Tensors that predictions, exports and metrics read.
+    """Tensors of an eval model that predictions, exports and metrics read.
 
-    Attributes
-    ----------
-    own : list of str
-        The outputs of the base model, which predictions and exports have by default.
-    compared : str or None
-        The tensor that the loss compares with the last input, where the eval model notes nothing.
-    pairs : list of (str, str)
-        Predictions and targets that the loss compares, where the eval model notes its base model's outputs.
-    default : (str or None, str or None)
-        Predictions and targets where `pairs` does not decide; None: unknown.
-    outputs, inputs : list of str
-        Those of the eval model.
+    `own` are the outputs of the base model, which predictions and exports have by default. If the eval model notes
+    them, `pairs` are predictions and targets that its loss compares. Else `compared` is what its loss compares with the
+    last input. `default` has predictions and targets where `pairs` does not decide, None if unknown.
     """
 
     own: list[str]

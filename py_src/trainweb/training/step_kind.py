@@ -12,17 +12,11 @@ GENERATE = "generate"
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """A kind of step.
+    """A kind of step: "train", "eval", "optimizer", "scheduler", "clip", "inference", PREDICT or GENERATE.
 
-    Attributes
-    ----------
-    base : str
-        "train", "eval", "optimizer", "scheduler", "clip", "inference", PREDICT or GENERATE.
-    request : JSON value
-        For "eval" the metrics to sum up (`trainweb.metrics.request_of`), for PREDICT the names of the outputs, for
-        GENERATE the arguments of `tokens_kind`. None asks for what the model gives.
-    key : str
-        The text by which bundles and caches name the kind.
+    `request` is a JSON value: for "eval" the metrics to sum up (`trainweb.metrics.request_of`), for PREDICT the names
+    of the outputs, for GENERATE the arguments of `tokens_kind`. None asks for what the model gives. `key` is the text
+    by which bundles and caches name the kind.
     """
 
     base: str

@@ -312,18 +312,7 @@ class CheckpointStore:
     # The files, which a fit keeps others from while it runs.
 
     def _find(self, name: str) -> bytes | None:
-        """The contents of a checkpoint; None where there is none.
-
-        Parameters
-        ----------
-        name : str
-            The checkpoint.
-
-        Raises
-        ------
-        CheckpointError
-            It is damaged.
-        """
+        """The contents of a checkpoint; None if there is none. Raise CheckpointError if it is damaged."""
         try:
             data = self._path(name).read_bytes()
         except FileNotFoundError:
@@ -334,15 +323,7 @@ class CheckpointStore:
         return contents
 
     def _write(self, name: str, contents: bytes) -> None:
-        """Write a checkpoint; StorageError where there is no room.
-
-        Parameters
-        ----------
-        name : str
-            The checkpoint, which is as before after an error.
-        contents : bytes
-            The file without its header.
-        """
+        """Write contents behind their header. Raise StorageError without room; the checkpoint is then as before."""
         path = self._path(name)
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -359,18 +340,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        """Keep other processes from a checkpoint.
-
-        Parameters
-        ----------
-        name : str
-            The checkpoint.
-
-        Raises
-        ------
-        StorageError
-            One of them, or another fit of this one, has it.
-        """
+        """Keep other processes from a checkpoint. Raise StorageError if one of them, or another fit, has it."""
         path = self._path(name).with_suffix(LOCK)
         if fcntl is None:  # no locks: Windows refuses to replace what another has open
             yield

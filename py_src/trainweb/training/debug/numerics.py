@@ -88,18 +88,11 @@ def _rounded(value: float) -> float:
 def first_fault(
     nodes: Sequence[InspectedNode], counts: Mapping[str, tuple[int, int]], results: Iterable[str]
 ) -> tuple[int, str] | None:
-    """Return the node that is at fault, by its number, and its tensor.
+    """Return the node that is at fault, by its number, and its tensor; `counts` are NaN and infinities of each tensor.
 
-    The first node counts that makes a NaN from inputs without NaN, or an infinity from finite inputs. It does not
-    count if a `Where` leaves all of these values out. Without such a node the data or parameters may have a NaN or
-    infinity that reaches a result. Then the first node counts that it goes through.
-
-    Parameters
-    ----------
-    counts
-        How many NaN and infinities each tensor has.
-    results
-        What the step is run for: its outputs.
+    The first node counts that makes a NaN from inputs without NaN, or an infinity from finite inputs. It does not count
+    if a `Where` leaves all of these values out. Without such a node the data or parameters may have a NaN or infinity
+    that reaches one of the `results`. Then the first node counts that it goes through.
     """
     readers: dict[str, list[InspectedNode]] = {}
     for node in nodes:

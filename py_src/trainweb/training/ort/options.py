@@ -77,19 +77,9 @@ class Attributes:
 
     @classmethod
     def _of(cls, given: Any) -> Self:
-        """Options from None, a dict, or an object with onnxruntime's attributes; checked.
+        """Check options: None, a dict, or an object with onnxruntime's attributes.
 
-        Parameters
-        ----------
-        given : None, dict or object
-            As users give them.
-
-        Raises
-        ------
-        TypeError
-            An unknown name, or a value of the wrong type.
-        UnsupportedError
-            What has no meaning here.
+        Raise TypeError for an unknown name or a wrong type, and UnsupportedError for what has no meaning here.
         """
         if given is None:
             return cls()

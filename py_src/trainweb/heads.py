@@ -81,7 +81,7 @@ def take_head(
 def replace_head(graph: Graph, settings: Mapping[str, Any], keep: Collection[str] = ()) -> tuple[Graph, str, list[str]]:
     """Replace the layer that makes the scores of classes by a new one, by the settings of `HEAD`.
 
-    The weight and the bias are drawn as PyTorch draws those of `Linear` and `Conv2d`. Return the model by PyTorch's
+    The weight and the bias are drawn as PyTorch initializes `Linear` and `Conv2d`. Return the model by PyTorch's
     names (those in `keep` stay), the layer, and the names of its parameters. Raise ModelError for a wrong setting, and
     without one layer that may be the head; the text names the candidates.
     """

@@ -71,7 +71,7 @@ class MeanLoss:
 def counted_loss(graph: Graph, loss: str, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
     """A training or eval model that also gives the count of its loss, the first output.
 
-    Where the graph does not tell, rows are counted: the first axes of `inputs`.
+    Rows, the first axes of `inputs`, are counted if the graph does not tell.
     """
     fed, producers = {v.name: v for v in inputs}, graph.producers()
     node = producers.get(loss)

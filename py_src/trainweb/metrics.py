@@ -327,7 +327,7 @@ class Described:
     """A metric of a plan: `as_data` is its form for a page.
 
     `sums` and `faults` ("" without) are outputs of the plan; of what is collected they are predictions and targets.
-    `rows`, `is_pooled` and `is_collected` are those of `Sums`.
+    `Sums` explains `rows`, `is_pooled` and `is_collected`.
     """
 
     name: str
@@ -550,7 +550,7 @@ def area_under_curve(scores: Sequence[float], is_right: Sequence[bool]) -> float
 
 
 def mean_of(areas: Sequence[float]) -> float:
-    """The mean of those that are numbers; NaN without any."""
+    """The mean of the areas that are numbers; NaN without any."""
     known = [area for area in areas if not math.isnan(area)]
     return total(known) / len(known) if known else math.nan
 

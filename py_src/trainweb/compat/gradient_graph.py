@@ -39,7 +39,7 @@ class GradientGraphBuilder:
     external_data : dict of str to bytes, optional
         Contents of external data files for a model given as bytes, by location.
     limits : dict, optional
-        arena_bytes, nodes, loop_iterations, file_bytes; see `TrainingSession`.
+        arena_bytes, nodes, loop_iterations, file_bytes; see `SessionOptions`.
 
     Raises
     ------

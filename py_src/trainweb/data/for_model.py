@@ -178,7 +178,7 @@ def _shown(shape: tuple[Any, ...]) -> str:
 
 
 def _converted(name: str, array: np.ndarray, dtype: str, where: str) -> np.ndarray:
-    """Values in another type; those of a kind that is not converted stay, and the step refuses them."""
+    """Convert values to another type; unsupported kinds pass through, and the step rejects them."""
     if str(array.dtype) == dtype or dtype not in CONVERTED or array.dtype.kind not in KINDS[np.dtype(dtype).kind]:
         return array
     target = np.dtype(dtype)

@@ -107,7 +107,7 @@ def columns_of(
     end_token: int | None,
     inputs: Sequence[str],
 ) -> dict[str, np.ndarray]:
-    """The columns of `Dataset.from_text`, each int64 of shape (rows, length); errors are those of `from_text`."""
+    """The columns of `Dataset.from_text`, each int64 of shape (rows, length), with its errors."""
     LENGTH.check("length", length)
     if isinstance(tokenizer, (str, bytes)):
         raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)
@@ -199,7 +199,7 @@ def _tokens(
         prompt, whole = _pair(fields, position, is_masked=is_masked)
     ids = encoded(tokenizer, whole, **settings)
     own = encoded(tokenizer, prompt, **settings) if prompt and (is_masked or given is not None) else ids[:0]
-    # A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
+    # A token of both is learned, so the prompt ends where its ids and the ids of the whole text differ.
     count = min(len(own), len(ids))
     start = int(np.argmin(np.append(own[:count] == ids[:count], False)))
     if end is not None and end not in (ids[start:] if chat else ids[-1:]):

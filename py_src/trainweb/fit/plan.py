@@ -134,7 +134,7 @@ class FitPlan:
 
 
 def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitPlan:
-    """Check the options of a fit; errors are those of `TrainingSession.fit`."""
+    """Check the options of a fit, with the errors of `TrainingSession.fit`."""
     core.get_learning_rate()  # which needs an optimizer model
     check_settings("fit", [name for name in given if name not in OTHERS], [*FIT, *OTHERS])
     options = checked_options({name: value for name, value in given.items() if name not in OTHERS})
@@ -193,7 +193,7 @@ def _evaluations(
     options: Mapping[str, Any],
     given: Mapping[str, Any],
 ) -> tuple[Evaluation | None, Batches | None, Batches | None]:
-    """Return what each epoch evaluates, the batches of the validation data, and those of the training data."""
+    """Return the evaluation of each epoch, and the batches of validation and training data that it evaluates."""
     metrics, evaluates_training = metrics_of(given.get("metrics") or []), options["train_metrics"]
     if validation is None and not evaluates_training:
         if metrics:

@@ -116,7 +116,7 @@ class FitCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class FitRecord:
-    """The position and results of a fit from a checkpoint, after all checks; `losses` are those of batches."""
+    """The position and results of a fit from a checkpoint, after all checks, with the losses of all batches."""
 
     position: Position
     epochs: list[Epoch]

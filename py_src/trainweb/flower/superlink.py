@@ -174,7 +174,7 @@ Connection = AbstractContextManager[Node]
 def connect(address: str, *, insecure: bool, root_certificates: str | None = None) -> Iterator[Node]:
     """A node at the SuperLink `address` that is registered and alive while the context is open.
 
-    It speaks HTTPS with the system's certificates or those of the file `root_certificates`, or HTTP if `insecure`.
+    It speaks HTTPS with the certificates of the system or of the file `root_certificates`, or HTTP if `insecure`.
     """
     import httpx
     from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL

@@ -137,7 +137,7 @@ class Request:
 
 
 def request_of(prompt: Any, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Request:
-    """Check the arguments of `generate`; those that are not given come from `defaults`, then from `GENERATE`.
+    """Check the arguments of `generate`; missing ones come from `defaults`, then from `GENERATE`.
 
     Errors are ModelError, FeedError and TypeError.
     """

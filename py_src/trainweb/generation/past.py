@@ -60,7 +60,7 @@ def without_past(graph: Graph) -> Graph:
 
 
 def _inlined(graph: Graph) -> Iterator[Node]:
-    """The nodes, with those of the branch for texts without earlier tokens."""
+    """The nodes, with the nodes of the branch for texts without earlier tokens."""
     for node in graph.nodes:
         if node.op_type != "If" or node.domain or node.inputs != [BRANCH]:
             yield node

@@ -62,7 +62,7 @@ class Pretrained:
             return None
         with _faults_of(path.name):
             made = Tokenizer.from_file(str(path))
-        # The file may hold those of the last text that it was used for.
+        # The file may hold the lengths of the last text that the tokenizer encoded.
         made.no_truncation()
         made.no_padding()
         end = read_object(self.folder / "tokenizer_config.json").get("eos_token")

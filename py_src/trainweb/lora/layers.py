@@ -72,7 +72,7 @@ def _modules(graph: Graph, layer: Layer, node: Node, generated: re.Pattern[str])
 def default_targets(
     graph: Graph, layers: Sequence[Layer], families: Mapping[tuple[str, ...], str] = DEFAULT_TARGETS
 ) -> list[str]:
-    """Choose the modules to adapt: those of PEFT, else all products but the last. Raise ModelError without two."""
+    """Choose the modules to adapt: as PEFT does, else all products but the last. Raise ModelError without two."""
     order = {id(node): k for k, node in enumerate(graph.nodes)}
     places = {layer.module: order[id(layer.sites[0])] for layer in layers if layer.kind is LINEAR}
     modules = sorted(places, key=lambda module: places[module])

@@ -75,7 +75,7 @@ def example_code(
 ) -> dict[str, str]:
     """Code by language, which trains the file "model.onnx" on zeros, or nothing if an argument is no plain value.
 
-    `arguments` are those of `from_model`. A page must name `external_files`, which Python finds. The code exports
+    `arguments` go to `from_model`. A page must name `external_files`, which Python finds. The code exports
     `outputs`.
     """
     given = {name: _name_of(value) for name, value in arguments.items()}
@@ -130,7 +130,7 @@ def _javascript(
 
 
 def _has_rows(feeds: Sequence[Feed]) -> bool:
-    """Whether all feeds have the same first axis, so that `fit` can take them as rows."""
+    """True if all feeds have the same first axis, so that `fit` can take them as rows."""
     is_exact = all(feed.dtype != "bfloat16" for feed in feeds)
     return is_exact and all(feed.shape[:1] == feeds[0].shape[:1] and feed.shape for feed in feeds)
 

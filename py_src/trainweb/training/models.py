@@ -343,9 +343,9 @@ def _moving_parameters(graph: Graph, frozen: Collection[str]) -> list[str]:
 def stored_halves(
     types: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], graphs: Mapping[str, Graph | None]
 ) -> dict[str, str]:
-    """Return those of `types` whose weights stay in 16 bits in kernel memory: matrices that are worth unpacking.
+    """Return the `types` of weights that stay in 16 bits in kernel memory: matrices that are worth unpacking.
 
-    Products and lookups read them so. The plan makes float32 of those that others read, and caches it.
+    Products and lookups read them so. The plan makes and caches float32 for other readers.
     """
     results = {v.name for graph in graphs.values() if graph is not None for v in graph.outputs}
     matrices = {name for name, shape in shapes.items() if len(shape) == 2 and prod(shape) >= LEAST_ELEMENTS}

@@ -135,7 +135,7 @@ def read_snapshot(core: SessionCore, snapshot: TensorFile) -> SessionContents:
 
     origin, layout = replace(core.parameters.origin, is_nominal=False), core.layout
     contents = read_contents(origin, layout, read, bytes(state.data), has_optimizer=True)
-    # Where the next step overwrites them, they are zeros, as in a new session.
+    # Gradients that the next step overwrites are zeros, as in a new session.
     contents.gradients = {
         s.name: read(s.name, GRADIENTS, 4 * s.trainable_offset, s.shape, "float32") for s in layout.trained()
     }

@@ -60,8 +60,8 @@ class Course:
 
 def number(formula: Formula, names: Mapping[str, Row]) -> float:
     """The value of a formula that is one number."""
-    found = evaluated(formula, names)
-    (value,) = found if isinstance(found, list) else (found,)
+    result = evaluated(formula, names)
+    (value,) = result if isinstance(result, list) else (result,)
     return value
 
 
@@ -76,25 +76,25 @@ def evaluated(formula: Formula, names: Mapping[str, Row]) -> Row:
         condition = evaluated(operands[0], names)
         if not isinstance(condition, list):
             return evaluated(operands[1 if condition else 2], names)
-    given = [evaluated(operand, names) for operand in operands]
-    rows = [row for row in given if isinstance(row, list)]
+    values = [evaluated(operand, names) for operand in operands]
+    rows = [row for row in values if isinstance(row, list)]
     if operation in ("sum", "size"):
         (row,) = rows
         return total(row) if operation == "sum" else float(len(row))
     compute = OPERATIONS[str(operation)]
     if not rows:
-        return compute(*given)
+        return compute(*values)
     n = max(map(len, rows))
-    columns = ([row] if isinstance(row, float | int) else row for row in given)
+    columns = ([row] if isinstance(row, float | int) else row for row in values)
     return [compute(*column) for column in zip(*(c * n if len(c) == 1 else c for c in columns), strict=True)]
 
 
 def total(row: list[float]) -> float:
     """The sum from left to right: `sum` of Python adds otherwise from 3.12 on."""
-    found = 0.0
+    result = 0.0
     for x in row:
-        found += x
-    return found
+        result += x
+    return result
 
 
 def divided(a: float, b: float) -> float:

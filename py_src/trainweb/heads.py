@@ -73,8 +73,8 @@ def take_head(
     if lora is not None:
         if not isinstance(lora, Mapping) or "adapter_config" in lora:
             raise messages.BAD_SETTING(name="head", value=settings, expected="left out with the files of an adapter")
-        whole = lora.get("modules_to_save") or []
-        lora = {**lora, "modules_to_save": whole if module in whole else [*whole, module]}
+        saved = lora.get("modules_to_save") or []
+        lora = {**lora, "modules_to_save": saved if module in saved else [*saved, module]}
     return graph, lora
 
 
@@ -88,17 +88,17 @@ def replace_head(graph: Graph, settings: Mapping[str, Any], keep: Collection[str
     if not isinstance(settings, Mapping):
         raise messages.BAD_SETTING(name="head", value=settings, expected="a mapping with 'classes'")
     check_settings("head", settings, HEAD)
-    given = {name: settings.get(name, field.default) for name, field in HEAD.items()}
+    values = {name: settings.get(name, field.default) for name, field in HEAD.items()}
     for name, field in HEAD.items():
-        if given[name] is Parameter.empty:
+        if values[name] is Parameter.empty:
             raise messages.MISSING_SETTING(what="head", name=name, expected=field.kind.expected)
-        field.check(f"head.{name}", given[name])
+        field.check(f"head.{name}", values[name])
     result = recover_parameters(graph, keep)
-    head = _chosen(result, given["layer"])
-    classes, layer = given["classes"], head.layer
+    head = _chosen(result, values["layer"])
+    classes, layer = values["classes"], head.layer
     old = layer.shape[0]
     _resize(result, head.reshapes, old, classes)
-    draw, bound = _uniform(given["seed"]), 1 / sqrt(prod(layer.shape[1:]))
+    draw, bound = _uniform(values["seed"]), 1 / sqrt(prod(layer.shape[1:]))
     weight = _drawn(draw, bound, (classes, *layer.shape[1:]))
     _set(result, layer.weight, (classes, *layer.shape[1:]), weight, is_turned=not layer.rows_first)
     bias = head.bias or _added_bias(result, layer)
@@ -112,7 +112,7 @@ def replace_head(graph: Graph, settings: Mapping[str, Any], keep: Collection[str
 
 def _chosen(graph: Graph, name: str | None) -> _Candidate:
     """The layer that is the head."""
-    candidates = {found.layer.module: found for found in _candidates(graph)}
+    candidates = {candidate.layer.module: candidate for candidate in _candidates(graph)}
     if name is None and len(candidates) == 1:
         return next(iter(candidates.values()))
     names = ", ".join(map(shown, candidates)) or "none"
@@ -134,9 +134,9 @@ def _candidates(graph: Graph) -> Iterator[_Candidate]:
         if layer.stored or layer.group != 1 or layer.kind.weight_at != 1:
             continue
         if _reads(graph, consumers, layer.weight) == 1 and (
-            found := _followed(constants, layer, site, consumers, outputs)
+            candidate := _followed(constants, layer, site, consumers, outputs)
         ):
-            yield found
+            yield candidate
 
 
 def _reads(graph: Graph, consumers: Mapping[str, list[Node]], name: str) -> int:
@@ -170,12 +170,12 @@ def _followed(
             elif node.op_type not in FOLLOWERS or node.domain or name != node.inputs[0]:
                 return None
             waiting += [output for output in node.outputs if output]
-    own = None if bias is None else constants.get(bias)
-    if bias is not None and (own is None or own.size not in (1, layer.shape[0]) or own.dtype != "float32"):
+    tensor = None if bias is None else constants.get(bias)
+    if bias is not None and (tensor is None or tensor.size not in (1, layer.shape[0]) or tensor.dtype != "float32"):
         return None
-    if not is_output or (own is not None and len(consumers[own.name]) > 1):
+    if not is_output or (tensor is not None and len(consumers[tensor.name]) > 1):
         return None
-    return _Candidate(layer, bias if own is not None and own.size == layer.shape[0] else None, tuple(reshapes))
+    return _Candidate(layer, bias if tensor is not None and tensor.size == layer.shape[0] else None, tuple(reshapes))
 
 
 def _added_bias(graph: Graph, layer: Layer) -> str | None:
@@ -227,8 +227,8 @@ def _resize(graph: Graph, reshapes: tuple[Node, ...], old: int, classes: int) ->
     """Write the new number of classes into the shapes that Reshape nodes make of the old one."""
     taken, inference = set(graph.names()), ShapeInference(graph) if reshapes else None
     for node in reshapes:
-        made = inference.value(node.outputs[0]) if inference else None
-        shape = list(made.shape or ()) if isinstance(made, Value) else []
+        value = inference.value(node.outputs[0]) if inference else None
+        shape = list(value.shape or ()) if isinstance(value, Value) else []
         if shape.count(old) == 1 and sum(isinstance(size, str) for size in shape) < 2:
             shape[shape.index(old)] = classes
             node.inputs[1] = name = take_name(f"{node.inputs[1]}_head", taken)

@@ -101,7 +101,7 @@ def _has_rows(name: str, producers: Mapping[str, Node], fed: Container[str]) -> 
         node = producers.get(name)
         is_each = node is not None and node.op_type in CROSS_ENTROPIES and node.attrs.get("reduction") == "none"
         if node is not None and (is_each or node.op_type in REDUCING_NOTHING):
-            waiting += [given for given in node.inputs if given and given not in seen]
+            waiting += [source for source in node.inputs if source and source not in seen]
             seen.update(node.inputs)
     return False
 

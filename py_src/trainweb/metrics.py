@@ -172,13 +172,13 @@ class OfClasses(Classified):
 
     def formula(self) -> Formula:
         assert isinstance(self.score, list)
-        part, whole = self.score
+        part, divisor = self.score
         if self.average == "none":
-            return ["each", ["over", part, whole]]
+            return ["each", ["over", part, divisor]]
         if self.average == "micro":
-            return ["/", ["sum", part], ["sum", whole]]
+            return ["/", ["sum", part], ["sum", divisor]]
         weights: Formula = "targets" if self.average == "weighted" else OCCURS
-        return ["/", ["sum", ["*", weights, ["over", part, whole]]], ["sum", weights]]
+        return ["/", ["sum", ["*", weights, ["over", part, divisor]]], ["sum", weights]]
 
 
 @metric("f1")
@@ -403,31 +403,31 @@ def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
     """
     *_, targets = inputs
     known = {*graph.initializers, *(v.name for v in graph.inputs), ""}.difference(inputs)
-    found: set[str] = set()
+    compared: set[str] = set()
     of_targets = {targets}
     for node in graph.nodes:
-        given = [name for name in node.inputs if name not in known]
-        if not given:
+        names = [name for name in node.inputs if name not in known]
+        if not names:
             known.update(node.outputs)
-        elif of_targets.issuperset(given):
+        elif of_targets.issuperset(names):
             of_targets.update(node.outputs)
-        elif not of_targets.isdisjoint(given):
-            found.update(name for name in given if name not in of_targets)
-    return found.pop() if len(found) == 1 else None
+        elif not of_targets.isdisjoint(names):
+            compared.update(name for name in names if name not in of_targets)
+    return compared.pop() if len(compared) == 1 else None
 
 
 def part_of(results: dict[str, np.ndarray], described: Sequence[Described], times: int) -> dict[str, np.ndarray]:
     """Return the sums of a batch without repetition, in which its first rows come so many times."""
-    found = dict(results)
+    parts = dict(results)
     for one in described if times > 1 else ():
         sums = results[one.sums]
         if one.is_collected:
-            found |= {name: results[name][: len(results[name]) // times] for name in (one.sums, one.faults)}
+            parts |= {name: results[name][: len(results[name]) // times] for name in (one.sums, one.faults)}
         else:
-            found[one.sums] = sums / times
+            parts[one.sums] = sums / times
             if one.is_pooled:  # what is no sum
-                found[one.sums][1:3] = sums[1:3]
-    return found
+                parts[one.sums][1:3] = sums[1:3]
+    return parts
 
 
 class Totals:
@@ -467,22 +467,22 @@ class Totals:
 
     def values(self, metrics: Iterable[Metric], loss: float) -> dict[str, Value]:
         """Of each metric; `loss` is the mean loss of the rows."""
-        found: dict[str, Value] = {}
+        values: dict[str, Value] = {}
         rows = {one.name: one.rows for one in self.described}
         for one in metrics:
             if one.name in self._parts:
                 scores, targets = (list(part) for part in zip(*self._parts[one.name], strict=True))
                 areas = areas_under_curves(one.name, scores, targets)
                 each = isinstance(one, AreaUnderCurve) and one.average == "none"
-                found[one.name] = areas if each else mean_of(areas)
+                values[one.name] = areas if each else mean_of(areas)
                 continue
             sums = self._sums[one.name].tolist() if one.reads_outputs else []
             if one.reads_outputs and not rows[one.name]:
-                found[one.name] = [list(map(int, row)) for row in sums]
+                values[one.name] = [list(map(int, row)) for row in sums]
             else:
                 names = dict(zip(rows.get(one.name, ()), sums, strict=True))
-                found[one.name] = value_of(one.formula(), {**names, "loss": loss})
-        return found
+                values[one.name] = value_of(one.formula(), {**names, "loss": loss})
+        return values
 
 
 def pooled(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -526,8 +526,8 @@ def areas_under_curves(name: str, scores: Sequence[np.ndarray], targets: Sequenc
 def softmax(row: list[float]) -> list[float]:
     """Probabilities of scores."""
     powers = [math.exp(score - max(row)) for score in row]
-    whole = total(powers)
-    return [power / whole for power in powers]
+    sum_ = total(powers)
+    return [power / sum_ for power in powers]
 
 
 def area_under_curve(scores: Sequence[float], is_right: Sequence[bool]) -> float:

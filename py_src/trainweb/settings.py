@@ -286,21 +286,21 @@ class Field:
 
 def own_names(what: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     """Settings by their documented names. Raise TypeError for an unknown name, or a setting with both of its names."""
-    names, found = set(known), dict[str, Any]()
+    names, settings = set(known), dict[str, Any]()
     for name, value in given.items():
         documented = OTHER_NAMES.get(name, name)
-        own = documented if name not in names and documented in names else name
-        if own in found:
-            other = next(n for n, documented in OTHER_NAMES.items() if documented == own)
-            raise messages.SETTING_TWICE(what=what, name=own, other=other)
-        found[own] = value
-    check_settings(what, found, known)
-    return found
+        setting = documented if name not in names and documented in names else name
+        if setting in settings:
+            other = next(n for n, documented in OTHER_NAMES.items() if documented == setting)
+            raise messages.SETTING_TWICE(what=what, name=setting, other=other)
+        settings[setting] = value
+    check_settings(what, settings, known)
+    return settings
 
 
 def _kind_of(hint: Any) -> Kind | None:
-    found = [x for x in getattr(hint, "__metadata__", ()) if isinstance(x, Kind)]
-    return found[0] if found else None
+    kinds = [x for x in getattr(hint, "__metadata__", ()) if isinstance(x, Kind)]
+    return kinds[0] if kinds else None
 
 
 def _field(parameter: Parameter, hint: Any) -> Field | None:
@@ -314,8 +314,8 @@ def fields_of(function: Callable[..., Any]) -> Mapping[str, Field]:
     """The settings among the arguments of a function or of a class's `__init__`, in order."""
     target = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
     hints = get_type_hints(target, include_extras=True)
-    found = {p.name: _field(p, hints.get(p.name)) for p in signature(target).parameters.values()}
-    return {name: f for name, f in found.items() if f}
+    fields = {p.name: _field(p, hints.get(p.name)) for p in signature(target).parameters.values()}
+    return {name: f for name, f in fields.items() if f}
 
 
 def fields_of_class(cls: type) -> Mapping[str, Field]:
@@ -351,9 +351,9 @@ def checked(init: Callable[P, None]) -> Callable[P, None]:
     def checking(*args: P.args, **kwargs: P.kwargs) -> None:
         cls = type(args[0]).__name__
         named: Any = own_names(cls, kwargs, list(shape.parameters)[1:])
-        given = shape.bind(*args, **named).arguments
-        check_values(init, given)
-        vars(given["self"])["_settings"] = {name: given[name] for name in fields_of(init) if name in given}
+        arguments = shape.bind(*args, **named).arguments
+        check_values(init, arguments)
+        vars(arguments["self"])["_settings"] = {name: arguments[name] for name in fields_of(init) if name in arguments}
         init(*args, **named)
 
     return checking

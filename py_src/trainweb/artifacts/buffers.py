@@ -29,9 +29,9 @@ def without_gradient(graph: Graph) -> list[str]:
 
     A buffer's value for the next step belongs to no gradient of this one, or PyTorch would refuse to go back twice.
     """
-    made = {name for node in graph.nodes for name in node.outputs}
-    kept = [value for value, name in _mutations(graph) if value in made and not _STATISTICS.fullmatch(name)]
-    return list(dict.fromkeys([*detached(graph), *kept]))
+    results = {name for node in graph.nodes for name in node.outputs}
+    buffers = [value for value, name in _mutations(graph) if value in results and not _STATISTICS.fullmatch(name)]
+    return list(dict.fromkeys([*detached(graph), *buffers]))
 
 
 def _mutations(graph: Graph) -> list[tuple[str, str]]:
@@ -49,7 +49,7 @@ def buffer_updates(graph: Graph, settled: Collection[str]) -> dict[str, str]:
     if not recorded and graph.producer != TORCH:
         return {}
     live = prune(graph)
-    made = {name for node in live.nodes for name in node.outputs}
+    results = {name for node in live.nodes for name in node.outputs}
     norms = all_statistics(graph)
     updates: dict[str, str] = {}
     for name, tensor in live.initializers.items():
@@ -60,7 +60,7 @@ def buffer_updates(graph: Graph, settled: Collection[str]) -> dict[str, str]:
             raise _lost(folded[0], f"the exporter computed {name!r} from it once: export with optimize=False.")
         if name in recorded and tensor.dtype != TRAINED_DTYPE:
             raise _lost(name, f"it is {tensor.dtype}, which no step can change: make it an input of the module.")
-        if name in recorded and recorded[name] not in made:
+        if name in recorded and recorded[name] not in results:
             why = "the file does not hold what it becomes: have forward read it after the change. "
             raise _lost(name, f"{why}To train with what it holds now, name it in {ARGUMENT.frozen_params}.")
         if name in recorded:

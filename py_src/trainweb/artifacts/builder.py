@@ -314,8 +314,8 @@ def build_artifacts(
         settled = chosen.frozen if requires_grad is None else [*chosen.trainable, *chosen.frozen]
         models = _train(source, graph, types, chosen, batch_norm, settled)
         note_own_outputs(models, before, [] if loss is None else compared)
-        made = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
-        return Artifacts(models, made, chosen.decisions, rate)
+        update = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
+        return Artifacts(models, update, chosen.decisions, rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,9 +351,9 @@ def _with_loss(
     compared: Sequence[str],
 ) -> tuple[Graph, ModelAccessor | None]:
     """The graph with a loss, and its types; None where labels are cast to float32."""
-    own = {v.name for v in source.graph.inputs}
+    inputs = {v.name for v in source.graph.inputs}
     graph, accessor = add_loss(source.graph, loss, loss_input_names, additional)
-    types = _types_of_labels(graph, own, source.declared, compared)
+    types = _types_of_labels(graph, inputs, source.declared, compared)
     graph = cast_inputs(graph, types)
     for remark in (*remark_on_file(graph, source.constants), *remark_on_loss(graph, loss, compared)):
         warn(remark)
@@ -431,11 +431,11 @@ def rate_of(optimizer: Any, learning_rate: float | None) -> tuple[Any, float | N
     """
     if isinstance(optimizer, Mapping) and "learning_rate" in optimizer:
         optimizer = dict(optimizer)
-        own = optimizer.pop("learning_rate")
-        RATE.check("optimizer.learning_rate", own)
-        if learning_rate is not None and learning_rate != own:
-            raise messages.TWO_RATES(first=learning_rate, where="optimizer", second=own)
-        learning_rate = own
+        rate = optimizer.pop("learning_rate")
+        RATE.check("optimizer.learning_rate", rate)
+        if learning_rate is not None and learning_rate != rate:
+            raise messages.TWO_RATES(first=learning_rate, where="optimizer", second=rate)
+        learning_rate = rate
     if learning_rate is not None:
         RATE.check("learning_rate", learning_rate)
         if optimizer is None:
@@ -474,25 +474,25 @@ def without_unread(graph: Graph, loss_input_names: Sequence[str] | None, additio
     asked = graph.with_nodes(graph.nodes)
     asked.outputs = [Value(name, TRAINED_DTYPE, None) for name in (*loss_input_names, *(additional or ()))]
     read = {id(node) for node in prune(asked).nodes}
-    kept, lost = [], set[str]()
+    nodes, lost = [], set[str]()
     for node in graph.nodes:
         inside = {id(inner) for inner in all_nodes(graph.with_nodes([node]))}
         if id(node) not in read and (not lost.isdisjoint(node.inputs) or not unsupported.isdisjoint(inside)):
             lost.update(node.outputs)
         else:
-            kept.append(node)
-    result = graph.with_nodes(kept)
+            nodes.append(node)
+    result = graph.with_nodes(nodes)
     result.outputs = [value for value in graph.outputs if value.name not in lost]
     return result
 
 
 def check_operators(graph: Graph) -> None:
     """Raise for the first operator that is not there, and name the others: before anything else is found wrong."""
-    found = list(unsupported_nodes(graph))
-    if not found:
+    faults = list(unsupported_nodes(graph))
+    if not faults:
         return
-    node, error = found[0]
-    others = sorted({n.op_type for n, _ in found} - {node.op_type})
+    node, error = faults[0]
+    others = sorted({n.op_type for n, _ in faults} - {node.op_type})
     more = f" Not supported either: {', '.join(others)}." if others else ""
     raise UnsupportedError(f"{error}{more}", op=error.op, domain=error.domain, opset=error.opset, node=error.node)
 
@@ -517,17 +517,17 @@ def add_loss(
     The accessor, which was used for it, knows the types of the same tensors.
     """
     additional = _name_list(additional_output_names, "additional_output_names")
-    given = _name_list(loss_input_names, "loss_input_names") or [v.name for v in graph.outputs]
-    if not given:
+    arguments = _name_list(loss_input_names, "loss_input_names") or [v.name for v in graph.outputs]
+    if not arguments:
         raise ModelError(f"The graph {graph.name!r} has no outputs: there is nothing to train by.")
     with accessing(graph) as accessor:
         accessor.correct_outputs()
-        for name in (*given, *additional):
+        for name in (*arguments, *additional):
             if not accessor.has(name):
                 raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
         # Without a loss block nothing is made of the outputs: they stay what they are.
-        found = given if loss is None else [_call_loss(loss, given)]
-        outputs = [*found, *additional]
+        losses_of_graph = arguments if loss is None else [_call_loss(loss, arguments)]
+        outputs = [*losses_of_graph, *additional]
         return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs}), accessor
 
 
@@ -612,14 +612,14 @@ def _name_list(names: Sequence[str] | None, argument: str) -> list[str]:
 def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
     """Describe a loss that takes only some of the model's outputs; None if it takes all of them."""
     names = [value.name for value in graph.outputs]
-    if not isinstance(loss, (LossType, str, Mapping)) or len(names) == (made := _made_loss(loss))._n_inputs:
+    if not isinstance(loss, (LossType, str, Mapping)) or len(names) == (block := _made_loss(loss))._n_inputs:
         return None
-    return messages.LOSS_INPUTS.fill(loss=type(made).__name__, n=made._n_inputs, names=", ".join(names))
+    return messages.LOSS_INPUTS.fill(loss=type(block).__name__, n=block._n_inputs, names=", ".join(names))
 
 
 def _made_loss(loss: LossType | str | Mapping[str, Any]) -> losses.Loss:
-    made: losses.Loss = make("loss", losses.LOSSES, loss.name if isinstance(loss, LossType) else loss)
-    return made
+    block: losses.Loss = make("loss", losses.LOSSES, loss.name if isinstance(loss, LossType) else loss)
+    return block
 
 
 def _call_loss(loss: LossLike, names: Sequence[str]) -> str:
@@ -638,8 +638,8 @@ def _call_loss(loss: LossLike, names: Sequence[str]) -> str:
 
 def _optimizer_block(optimizer: OptimizerLike, beside: Mapping[str, Any]) -> Block:
     if isinstance(optimizer, (OptimType, str, Mapping)):
-        given = optimizer.name if isinstance(optimizer, OptimType) else optimizer
-        return optim.make_optimizer(given, **beside)
+        source = optimizer.name if isinstance(optimizer, OptimType) else optimizer
+        return optim.make_optimizer(source, **beside)
     if not isinstance(optimizer, Block):
         raise ModelError(f"Unknown optimizer provided {optimizer!r:.80}. Give an OptimType or an onnxblock.Block.")
     if beside["ema"] is not None:

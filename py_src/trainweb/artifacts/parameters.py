@@ -88,7 +88,7 @@ def _out_of_reach(graph: Graph, evidence: Evidence, unreached: list[Tensor], sto
     """Parameters that the loss depends on, but by no gradient: for example, a module has its own backward."""
     if not unreached:
         return []
-    behind_detach, found = _read(graph, ()), _read(graph, stopped)
+    behind_detach, reached = _read(graph, ()), _read(graph, stopped)
     detached = "only a detach lies between it and the loss, as also where nn.Embedding has a max_norm"
     unwritten = (
         "only what has no gradient lies between it and the loss (rounding, comparing, choosing); a backward of its "
@@ -96,7 +96,7 @@ def _out_of_reach(graph: Graph, evidence: Evidence, unreached: list[Tensor], sto
     )
     would_be = [evidence.decide(t) for t in unreached if t.name in behind_detach]
     return [
-        Decision(d.name, False, unwritten if d.name in found else detached, doubtful=d.name in found)
+        Decision(d.name, False, unwritten if d.name in reached else detached, doubtful=d.name in reached)
         for d in would_be
         if d.trained and not d.doubtful
     ]
@@ -104,19 +104,19 @@ def _out_of_reach(graph: Graph, evidence: Evidence, unreached: list[Tensor], sto
 
 def _read(graph: Graph, stopped: Collection[str]) -> set[str]:
     """Tensors whose values the loss is made of, without what lies only behind `stopped`."""
-    found = {graph.outputs[0].name}
+    live = {graph.outputs[0].name}
     for node in reversed(graph.nodes):
-        if node.op_type not in ("Shape", "Size") and not found.isdisjoint(node.outputs):
-            found.update(name for name in node.inputs if name not in stopped)
-    return found
+        if node.op_type not in ("Shape", "Size") and not live.isdisjoint(node.outputs):
+            live.update(name for name in node.inputs if name not in stopped)
+    return live
 
 
 def _with_detaches(chosen: Selection, graph: Graph, reached: set[str], stopped: Sequence[str]) -> Selection:
     """Return the selection with the file's detached tensors, and warn of all doubtful ones."""
     lost = lost_detaches(graph)
-    found = lost or decide_detours(graph, chosen.trainable, reached, stopped)
-    chosen.decisions += found
-    chosen.stopped = [*stopped, *(d.name for d in found if not d.doubtful)]
+    detours = lost or decide_detours(graph, chosen.trainable, reached, stopped)
+    chosen.decisions += detours
+    chosen.stopped = [*stopped, *(d.name for d in detours if not d.doubtful)]
     _warn(chosen.decisions)
     return chosen
 
@@ -176,8 +176,8 @@ def _matches(pattern: str, initializers: dict[str, Tensor]) -> list[str]:
     if not isinstance(pattern, str):
         where = f"{ARGUMENT.requires_grad} or {ARGUMENT.frozen_params}"
         raise ModelError(f"Parameters, of {where}, are given by name, not {pattern!r:.80}.")
-    found = matching(pattern, initializers)
-    return found if found == [pattern] else [n for n in found if initializers[n].dtype == TRAINED_DTYPE]
+    matches = matching(pattern, initializers)
+    return matches if matches == [pattern] else [n for n in matches if initializers[n].dtype == TRAINED_DTYPE]
 
 
 def _some(names: Sequence[str], limit: int = 12) -> str:

@@ -148,10 +148,10 @@ def _tie(graph: Graph, keep: Collection[str]) -> None:
         for node in graph.nodes
         if role_at(node, 0) == EMBEDDING and node.inputs[0] in graph.initializers
     ]
-    found: dict[str, tuple[Tensor, Node]] = {}
+    matrices: dict[str, tuple[Tensor, Node]] = {}
     for node in graph.nodes:
         for position, name in enumerate(node.inputs):
-            if name in keep or name in found or name not in graph.initializers:
+            if name in keep or name in matrices or name not in graph.initializers:
                 continue
             matrix = graph.initializers[name]
             noted = folded_from(notes_of(graph, matrix))
@@ -159,8 +159,8 @@ def _tie(graph: Graph, keep: Collection[str]) -> None:
             candidates = sources + (tables if node.op_type in PRODUCTS and position == 1 else [])
             table = next((t for t in candidates if t.name != name and _is_transpose(t, matrix)), None)
             if table is not None:
-                found[name] = table, node
-    for name, (table, node) in found.items():
+                matrices[name] = table, node
+    for name, (table, node) in matrices.items():
         del graph.initializers[name]
         _transpose(graph, table.name, name, f"{name}_tied", node.notes)
 
@@ -182,10 +182,10 @@ def _is_transpose(a: Tensor, b: Tensor) -> bool:
 
 def exact_names(*arguments: object) -> set[str]:
     """Names that a caller gave in arguments, which may hold regular expressions."""
-    found: set[str] = set()
+    names: set[str] = set()
     for argument in arguments:
         if isinstance(argument, str):
-            found.add(argument)
+            names.add(argument)
         elif isinstance(argument, Collection):
-            found.update(name for name in argument if isinstance(name, str))
-    return found
+            names.update(name for name in argument if isinstance(name, str))
+    return names

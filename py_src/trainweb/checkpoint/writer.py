@@ -150,13 +150,13 @@ def _builder() -> Any:
 
         def parts(self) -> list[Part]:
             """The file."""
-            found: list[Part] = []
+            pieces: list[Part] = []
             view, at = memoryview(self.Bytes), self.head
             for written_after, part in reversed(self._left_out):
                 end = len(view) - written_after
-                found += [view[at:end], part]
+                pieces += [view[at:end], part]
                 at = end
-            return [part for part in (*found, view[at:]) if nbytes_of(part)]
+            return [part for part in (*pieces, view[at:]) if nbytes_of(part)]
 
     return PartsBuilder()
 

@@ -94,10 +94,10 @@ class _Table:
         keeps: bool,
     ) -> None:
         self.kinds, self.fills, self.keeps = kinds, fills, keeps
-        self.is_vector = {name: not isinstance(given, str) for name, given in columns.items()}
+        self.is_vector = {name: not isinstance(source, str) for name, source in columns.items()}
         self.wanted = {
-            name: [given] if isinstance(given, str) else texts(f"columns[{name!r:.80}]", given)
-            for name, given in columns.items()
+            name: [source] if isinstance(source, str) else texts(f"columns[{name!r:.80}]", source)
+            for name, source in columns.items()
         }
         for name, wanted in self.wanted.items():
             if not wanted:
@@ -124,8 +124,8 @@ class _Table:
                 raise messages.CSV_RAGGED(line=line, given=len(row), expected=len(header))
             if self.fills is None and any(self._is_missing(n, row[k].strip()) for n, of in places.items() for k in of):
                 continue
-            for name, found in places.items():
-                parsed = [self._value(name, row[k].strip(), line, header[k]) for k in found]
+            for name, columns in places.items():
+                parsed = [self._value(name, row[k].strip(), line, header[k]) for k in columns]
                 values[name].append(parsed if self.is_vector[name] else parsed[0])
         return {n: np.array(of, str if self.kinds[n] == "string" else self.kinds[n]) for n, of in values.items()}
 

@@ -46,12 +46,12 @@ class ModelInputs:
 
         A part that is smaller than the batch of the file is repeated, so that the mean stays the same.
         """
-        start, whole = 0, self.rows or len(rows)
+        start, size = 0, self.rows or len(rows)
         while start < len(rows):
-            count = next(k for k in range(min(whole, len(rows) - start), 0, -1) if whole % k == 0)
-            order = start + np.arange(whole) % count
-            part = batch if whole == len(rows) else {n: np.asarray(v)[order] for n, v in batch.items()}
-            yield part, [rows[k] for k in order.tolist()], whole // count
+            count = next(k for k in range(min(size, len(rows) - start), 0, -1) if size % k == 0)
+            order = start + np.arange(size) % count
+            part = batch if size == len(rows) else {n: np.asarray(v)[order] for n, v in batch.items()}
+            yield part, [rows[k] for k in order.tolist()], size // count
             start += count
 
     def dataset(self, source: Any) -> Dataset:
@@ -96,12 +96,12 @@ class ModelInputs:
                 break
             else:
                 return
-            whole = is_batched or data.is_batched or (is_batched is None and self._is_batch(first))
-            if whole and size is not None and not ignores_size:
+            has_batches = is_batched or data.is_batched or (is_batched is None and self._is_batch(first))
+            if has_batches and size is not None and not ignores_size:
                 raise messages.BATCH_OF_BATCHES(name="batch_size")
             rows = (self.named(item, f"Item {k} of the data") for k, item in enumerate(items))
-            found = rows if whole else batched(rows, rows_of_batch, remainder)
-            for batch in (self.batch(one, k) for k, one in enumerate(found)):
+            batches_of_data = rows if has_batches else batched(rows, rows_of_batch, remainder)
+            for batch in (self.batch(one, k) for k, one in enumerate(batches_of_data)):
                 count = min((len(value) for value in batch.values() if value.ndim), default=0)
                 if drops and self.rows is not None and count < self.rows:
                     warn(str(messages.DROPPED_ROWS(count=count, rows=self.rows)))
@@ -183,10 +183,10 @@ def _converted(name: str, array: np.ndarray, dtype: str, where: str) -> np.ndarr
         return array
     target = np.dtype(dtype)
     with np.errstate(invalid="ignore"):
-        found = array.astype(target)
+        result = array.astype(target)
     if target.kind in "iu":
-        lost = np.flatnonzero(found != array)
+        lost = np.flatnonzero(result != array)
         if len(lost):
             value = array.reshape(-1)[lost[0]].item()
             raise messages.LOST_VALUE(name=name, where=where, value=value, dtype=dtype)
-    return found
+    return result

@@ -60,12 +60,12 @@ def _encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
         settings = {}  # it takes text alone
     except ValueError:  # it is not written in Python
         pass
-    found = encode(text, **settings)
-    ids = np.asarray(getattr(found, "ids", found))
+    encoding = encode(text, **settings)
+    ids = np.asarray(getattr(encoding, "ids", encoding))
     if ids.size == 0:
         return np.zeros(0, np.int64)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise messages.NOT_TOKEN_IDS(given=type(found).__name__)
+        raise messages.NOT_TOKEN_IDS(given=type(encoding).__name__)
     if ids.min() < 0:  # a Gather would count these from the end
         raise messages.NOT_TOKEN_IDS(given="a negative id")
     return ids.astype(np.int64)
@@ -123,18 +123,25 @@ def columns_of(
     if not items:
         raise messages.NOT_TEXTS(given="empty")
     fields = [_fields(item, k) for k, item in enumerate(items)]
-    rows = [(item, own) for item, own in zip(items, fields, strict=True) if isinstance(item, Mapping)]
-    further = sorted({str(name) for item, own in rows for name in item.keys() - own})
+    rows = [
+        (item, columns_of_text)
+        for item, columns_of_text in zip(items, fields, strict=True)
+        if isinstance(item, Mapping)
+    ]
+    further = sorted({str(name) for item, columns_of_text in rows for name in item.keys() - columns_of_text})
     if further:
         warn(str(messages.FURTHER_COLUMNS(names=", ".join(further))))
     end = _end_token(tokenizer, end_token, len(items))
-    texts = [_tokens(tokenizer, own, k, end, end_token, is_masked=mask_prompt) for k, own in enumerate(fields)]
+    texts = [
+        _tokens(tokenizer, columns_of_text, k, end, end_token, is_masked=mask_prompt)
+        for k, columns_of_text in enumerate(fields)
+    ]
     lost = next(((k, one.lost.tolist()) for k, one in enumerate(texts) if one.lost.size), None)
     if lost is not None:
         decode = getattr(tokenizer, "decode", lambda ids: ids)
         warn(str(messages.PROMPT_DIFFERS(position=lost[0], end=decode(lost[1]))))
-    made = _packed(texts, length) if pack else _padded(texts, length)
-    return {name: made[name] for name in INPUTS if name in names}
+    columns = _packed(texts, length) if pack else _padded(texts, length)
+    return {name: columns[name] for name in INPUTS if name in names}
 
 
 def preferences_of(
@@ -181,8 +188,8 @@ def _fields(item: Any, position: int) -> dict[str, Any]:
     for form in FORMS:
         if all(name in columns for name in form):
             return {name: item[name] for name in form}
-    given = type(item).__name__ + (f" of {', '.join(map(str, columns))}" if columns else "")
-    raise messages.NOT_A_TEXT(position=position, given=given)
+    shown = type(item).__name__ + (f" of {', '.join(map(str, columns))}" if columns else "")
+    raise messages.NOT_A_TEXT(position=position, given=shown)
 
 
 def _tokens(
@@ -192,21 +199,21 @@ def _tokens(
     settings = {}
     chat = _chat_of(fields)
     if chat is not None:
-        prompt, whole = _chat(tokenizer, *chat, position)
+        prompt, text = _chat(tokenizer, *chat, position)
         # The template has the tokens around the text.
         settings["add_special_tokens"], end = False, given
     else:
-        prompt, whole = _pair(fields, position, is_masked=is_masked)
-    ids = encoded(tokenizer, whole, **settings)
-    own = encoded(tokenizer, prompt, **settings) if prompt and (is_masked or given is not None) else ids[:0]
+        prompt, text = _pair(fields, position, is_masked=is_masked)
+    ids = encoded(tokenizer, text, **settings)
+    prompt_ids = encoded(tokenizer, prompt, **settings) if prompt and (is_masked or given is not None) else ids[:0]
     # A token of both is learned, so the prompt ends where its ids and the ids of the whole text differ.
-    count = min(len(own), len(ids))
-    start = int(np.argmin(np.append(own[:count] == ids[:count], False)))
+    count = min(len(prompt_ids), len(ids))
+    start = int(np.argmin(np.append(prompt_ids[:count] == ids[:count], False)))
     if end is not None and end not in (ids[start:] if chat else ids[-1:]):
         ids = np.append(ids, end)
     labels = ids.copy()
     labels[: start if is_masked else 0] = IGNORED
-    return Tokens(ids, labels, own[start:] if is_masked else own[:0])
+    return Tokens(ids, labels, prompt_ids[start:] if is_masked else prompt_ids[:0])
 
 
 def _pair(fields: Mapping[str, Any], position: int, *, is_masked: bool) -> tuple[str, str]:

@@ -77,16 +77,16 @@ def repeated(batches: Dataset, count: int) -> Iterator[Batch]:
 
 def smoothed(losses: list[float]) -> list[float]:
     """Moving averages without their bias to 0, until one is many times the least or the loss is not a number."""
-    found: list[float] = []
+    averages: list[float] = []
     average = 0.0
     for k, loss in enumerate(losses):
         if not math.isfinite(loss):
             break
         average = BETA * average + (1 - BETA) * loss
-        found.append(average / (1 - BETA ** (k + 1)))
-        if found[-1] > DIVERGED * min(found):
+        averages.append(average / (1 - BETA ** (k + 1)))
+        if averages[-1] > DIVERGED * min(averages):
             break
-    return found
+    return averages
 
 
 def suggested(rates: list[float], losses: list[float], steps: int) -> float | None:

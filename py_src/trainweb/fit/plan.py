@@ -160,8 +160,8 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
     if options["proximal"] and checkpoint is not None:
         raise messages.PROXIMAL_CHECKPOINT()
     if checkpoint is not None:
-        kept = kept_options(inputs, options, train, validation, shuffle=shuffle)
-        checkpoint = FitCheckpoint(core, checkpoint, kept)
+        fixed = kept_options(inputs, options, train, validation, shuffle=shuffle)
+        checkpoint = FitCheckpoint(core, checkpoint, fixed)
     return FitPlan(
         core=core,
         batches=batches,
@@ -206,8 +206,8 @@ def _evaluations(
     def whole(data: Dataset) -> Batches:
         if data.is_padded:
             raise messages.PADDED_VALIDATION()
-        kept = {**options, "remainder": "keep", "batched": None}
-        return Batches(inputs, data, kept, shuffle=False, ignores_size=True)
+        settings = {**options, "remainder": "keep", "batched": None}
+        return Batches(inputs, data, settings, shuffle=False, ignores_size=True)
 
     evaluated = None if validation is None else whole(validation)
     return evaluation, evaluated, whole(train) if evaluates_training else None
@@ -238,12 +238,12 @@ def as_callbacks(given: Any) -> Sequence[Callback]:
     """Functions."""
     if given is None:
         return []
-    found = list(given) if isinstance(given, Iterable) and not callable(given) else [given]
-    for callback in found:
+    callbacks = list(given) if isinstance(given, Iterable) and not callable(given) else [given]
+    for callback in callbacks:
         if not callable(callback) or iscoroutinefunction(callback):
             expected = "a function of an event and the run that is not async, or a list of them"
             raise messages.BAD_SETTING(name="callbacks", value=callback, expected=expected)
-    return found
+    return callbacks
 
 
 def schedule_of(given: Any, learning_rate: float | None, steps: int | None) -> Schedule | None:
@@ -260,9 +260,9 @@ def schedule_of(given: Any, learning_rate: float | None, steps: int | None) -> S
     settings = {"type": given} if isinstance(given, str) else given
     if isinstance(settings, Mapping):
         settings = dict(settings)
-        own = settings.get("learning_rate")
-        if learning_rate is not None and own is not None and own != learning_rate:
-            raise messages.TWO_RATES(first=learning_rate, where="schedule", second=own)
+        rate = settings.get("learning_rate")
+        if learning_rate is not None and rate is not None and rate != learning_rate:
+            raise messages.TWO_RATES(first=learning_rate, where="schedule", second=rate)
         if learning_rate is not None:
             settings["learning_rate"] = learning_rate
         kind = SCHEDULES.get(settings.get("type", ""))
@@ -319,8 +319,8 @@ def stratified(data: Dataset, labels: np.ndarray, share: float) -> tuple[Dataset
 def warn_of_missing(name: str, labels: np.ndarray, first: int) -> None:
     """Warn of classes that only one of two parts has, if there are few classes."""
     classes = set(labels.tolist())
-    for part, found in (("training", labels[:first]), ("validation", labels[first:])):
-        missing = sorted(classes.difference(found.tolist()))
+    for part, labels_of_part in (("training", labels[:first]), ("validation", labels[first:])):
+        missing = sorted(classes.difference(labels_of_part.tolist()))
         # Of many classes some are rare.
         if missing and len(classes) <= NAMED_CLASSES:
             text = messages.MISSING_CLASSES(part=part, name=name, classes=", ".join(map(str, missing)))

@@ -99,12 +99,12 @@ class FitCheckpoint:
             raise messages.NO_FIT(name=self.name)
         record = fields.mapping(fields.parse(snapshot.metadata, "history"), "history")
         options = fields.mapping(record.get("options", fields.MISSING), "history.options")
-        for option, given in self.options.items():
+        for option, value in self.options.items():
             stored = options.get(option)
             if isinstance(stored, (dict, list)) or len(str(stored)) > LONGEST_NAME:
                 fields.refuse(stored, f"history.options.{option}", "an option of fit")
-            if stored != given or isinstance(stored, bool) != isinstance(given, bool):
-                raise messages.OTHER_FIT(name=self.name, option=option, stored=stored, given=given)
+            if stored != value or isinstance(stored, bool) != isinstance(value, bool):
+                raise messages.OTHER_FIT(name=self.name, option=option, stored=stored, given=value)
 
     def _check_watched(self, epoch: Epoch, watched: str) -> None:
         """Raise for an epoch that says nothing to early stopping or the schedule, which look at each again."""

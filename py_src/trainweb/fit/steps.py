@@ -63,11 +63,11 @@ def find_value(feeds: Mapping[str, Any], value: int, position: int | None, rows:
         for name, a in flat.items()
         if position is not None and position < a.size and a[position] == value
     }
-    places = at or {name: found for name, a in flat.items() if (found := np.flatnonzero(a == value).tolist())}
+    places = at or {name: positions for name, a in flat.items() if (positions := np.flatnonzero(a == value).tolist())}
     if len(places) != 1:
         return None
-    ((name, found),) = places.items()
-    found_rows = {k * rows // flat[name].size for k in found}
+    ((name, positions),) = places.items()
+    found_rows = {k * rows // flat[name].size for k in positions}
     return (name, found_rows.pop()) if len(found_rows) == 1 else None
 
 

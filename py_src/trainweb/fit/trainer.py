@@ -296,12 +296,12 @@ class _Fit:
     def resume(self, checkpoint: FitCheckpoint) -> None:
         """Go on from a checkpoint, if there is one."""
         history = self.run.history
-        found = checkpoint.resume(history, "loss" if self.plan.early is None else self.plan.early.metric)
-        if found is None:
+        saved = checkpoint.resume(history, "loss" if self.plan.early is None else self.plan.early.metric)
+        if saved is None:
             return
-        at, self.best = found
-        kept = at.step - sum(map(math.isnan, history.losses[len(history.losses) - at.step :]))
-        self.kernel.call("resume", at.epoch, at.step, kept, at.optimizer_steps, at.loss_sum, at.rows)
+        at, self.best = saved
+        steps = at.step - sum(map(math.isnan, history.losses[len(history.losses) - at.step :]))
+        self.kernel.call("resume", at.epoch, at.step, steps, at.optimizer_steps, at.loss_sum, at.rows)
         for epoch in history.epochs:
             self._learn_of(epoch)
         self.plan.batches.data.skip_rounds(at.epoch)
@@ -329,8 +329,8 @@ class _Fit:
         kernel = self.kernel
         kernel.call("epoch", number)
         yield from self._train_epoch(bar)
-        kept = kernel.at.kept
-        if not kept:
+        steps = kernel.at.kept
+        if not steps:
             # The fit ended with the first batch, or none was any good.
             if not self.run.is_stopping:
                 raise messages.ALL_SKIPPED(epoch=number + 1)
@@ -338,7 +338,7 @@ class _Fit:
         values = yield from self._evaluate(number, self.plan.validation, "validation data")
         training = yield from self._evaluate(number, self.plan.trained, "the data")
         rate = self.core.get_learning_rate()
-        epoch = Epoch(number + 1, kept, kernel.at.loss, rate, perf_counter() - start, values, training)
+        epoch = Epoch(number + 1, steps, kernel.at.loss, rate, perf_counter() - start, values, training)
         self.run.history.epochs.append(epoch)
         if not self.run.is_stopping:
             self._observe(epoch)
@@ -402,11 +402,11 @@ class _Fit:
         """Train on the next batches; their losses, None for one that was undone. Without batches: None."""
         if self.rows is not None:
             try:
-                found = self.rows.run(self.plan.accumulate, every)
+                result = self.rows.run(self.plan.accumulate, every)
             except FeedError as refused:
-                found = [], refused
-            if found is not None:
-                losses, error = found
+                result = [], refused
+            if result is not None:
+                losses, error = result
                 if error is not None:
                     rows = self.rows.left.pop(0)
                     self._fail(error, self.plan.batches.at(rows), rows.tolist())

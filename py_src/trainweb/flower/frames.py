@@ -49,10 +49,10 @@ class BadMessageError(Exception):
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
     """Pack a message. Raise ValueError for a number in the header that is not finite."""
-    given = arrays or {}
-    described = [{"name": name, "shape": list(array.shape)} for name, array in given.items()]
+    payload = arrays or {}
+    described = [{"name": name, "shape": list(array.shape)} for name, array in payload.items()]
     text = json.dumps({**header, "arrays": described}, allow_nan=False).encode()
-    return b"".join([struct.pack("<I", len(text)), text, *(a.astype("<f4").tobytes() for a in given.values())])
+    return b"".join([struct.pack("<I", len(text)), text, *(a.astype("<f4").tobytes() for a in payload.values())])
 
 
 def unpack(message: bytes | str) -> tuple[dict[str, Any], Arrays]:

@@ -87,9 +87,9 @@ class Text:
         if not is_stop:
             self._tokens.append(token)
         text: str = self._tokenizer.decode(self._tokens) if self._tokens else ""
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
-            return self._piece(text[: min(found)]), True
+        ends = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        if ends:
+            return self._piece(text[: min(ends)]), True
         return self._piece(text if is_last or is_stop else text[: len(text) - self._held(text)]), False
 
     def _piece(self, text: str) -> str:
@@ -142,8 +142,8 @@ def request_of(prompt: Any, given: Mapping[str, Any], defaults: Mapping[str, Any
     Errors are ModelError, FeedError and TypeError.
     """
     settings = {name: field.default for name, field in GENERATE.items()} | {"stop": (), "tokenizer": None}
-    for found in (defaults, given):
-        settings |= {name: value for name, value in found.items() if value is not None}
+    for source in (defaults, given):
+        settings |= {name: value for name, value in source.items() if value is not None}
     for name, field in GENERATE.items():
         if settings[name] is not None:
             field.kind.check(name, settings[name])

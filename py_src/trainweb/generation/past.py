@@ -126,9 +126,9 @@ def _made(graph: Graph, value: Value, shape: list[int | tuple[str, int]]) -> Ite
         if isinstance(size, int):
             sizes.append(constant(size))
             continue
-        whole, part = named("shape"), named("size")
-        yield Node("Shape", [size[0]], [whole], {}, "", whole)
-        yield Node("Gather", [whole, constant(size[1])], [part], {"axis": 0}, "", part)
+        shape_name, part = named("shape"), named("size")
+        yield Node("Shape", [size[0]], [shape_name], {}, "", shape_name)
+        yield Node("Gather", [shape_name, constant(size[1])], [part], {"axis": 0}, "", part)
         sizes.append(part)
     joined = named("shape")
     yield Node("Concat", sizes, [joined], {"axis": 0}, "", joined)

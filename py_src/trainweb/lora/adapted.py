@@ -223,11 +223,11 @@ class LoraModel:
     def _check_config(self, config: LoraConfig) -> None:
         """Raise CheckpointError where an adapter of the same shapes would compute something else."""
         for module in (layer.module for layer in self.layers):
-            given, own = config.of(module), self.config.of(module)
-            if given.scaling != own.scaling or given.use_dora != own.use_dora:
+            other, mine = config.of(module), self.config.of(module)
+            if other.scaling != mine.scaling or other.use_dora != mine.use_dora:
                 raise CheckpointError(
-                    f"The adapter of {module!r} was made with alpha {given.alpha:g} and rank {given.rank}, scaling "
-                    f"{given.scaling:g}; this model has {own.scaling:g}. Inject its own config."
+                    f"The adapter of {module!r} was made with alpha {other.alpha:g} and rank {other.rank}, scaling "
+                    f"{other.scaling:g}; this model has {mine.scaling:g}. Inject its own config."
                 )
 
     def _turned(self, tensor: Tensor) -> Tensor:
@@ -243,9 +243,9 @@ class LoraModel:
 
     def _base_of(self, name: str) -> str | None:
         """The tensor of the base that a key of PEFT's file repeats; None for what the adapter learned."""
-        own = name.replace(BASE_LAYER, ".")
-        own = self._weights.get(own, own)
-        return own if own in self.base.initializers and name not in self.parameter_names else None
+        base_name = name.replace(BASE_LAYER, ".")
+        base_name = self._weights.get(base_name, base_name)
+        return base_name if base_name in self.base.initializers and name not in self.parameter_names else None
 
     def _check_base(self, name: str, own: str, tensors: Mapping[str, Tensor]) -> None:
         """Raise CheckpointError where a tensor of a file is not the one that it repeats."""

@@ -41,7 +41,7 @@ _QUANTIZED_NAME = re.compile(r"(\.MatMul)?(\.weight)?(_DQ)?_(Q\d\w*|quantized)$"
 def find_layers(graph: Graph) -> list[Layer]:
     """All layers of the main graph, in its order."""
     generated = generated_names(graph)
-    found: dict[tuple[str, str, LoraKind, bool], Layer] = {}
+    layers: dict[tuple[str, str, LoraKind, bool], Layer] = {}
     taken: dict[str, tuple[str, str, LoraKind, bool]] = {}
     for use in weight_uses(graph):
         layer = layer_of(use)
@@ -51,9 +51,9 @@ def find_layers(graph: Graph) -> list[Layer]:
             key = (module, layer.weight, layer.kind, layer.rows_first)
             if module and taken.setdefault(module, key) == key:
                 layer.module = module
-                found.setdefault(key, layer).sites.append(use.node)
+                layers.setdefault(key, layer).sites.append(use.node)
                 break
-    return list(found.values())
+    return list(layers.values())
 
 
 def _modules(graph: Graph, layer: Layer, node: Node, generated: re.Pattern[str]) -> list[str]:

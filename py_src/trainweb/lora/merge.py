@@ -37,28 +37,28 @@ def merged_weights(base: Graph, layers: Sequence[Layer], config: LoraConfig, hel
 
 def give_weight(graph: Graph, layer: Layer, sites: Sequence[Node], tensor: Tensor, attribute: str) -> None:
     """Let the sites of a layer, nodes of `graph`, read a tensor of their own."""
-    own = tensor.renamed(f"{layer.module}.{attribute}")
-    graph.initializers[own.name] = own
-    turned = f"{own.name}.turned"
+    weight = tensor.renamed(f"{layer.module}.{attribute}")
+    graph.initializers[weight.name] = weight
+    turned = f"{weight.name}.turned"
     for node in sites:
         is_turned = layer.kind is LINEAR and layer.rows_first != bool(node.attrs.get("transB", 0))
-        node.inputs[layer.kind.weight_at] = turned if is_turned else own.name
+        node.inputs[layer.kind.weight_at] = turned if is_turned else weight.name
     if any(turned in node.inputs for node in sites):
-        graph.nodes.insert(0, Node("Transpose", [own.name], [turned], {"perm": [1, 0]}, "", turned))
+        graph.nodes.insert(0, Node("Transpose", [weight.name], [turned], {"perm": [1, 0]}, "", turned))
 
 
 def column_norms(base: Graph, layers: Sequence[Layer], config: LoraConfig) -> dict[str, Tensor]:
     """The magnitudes that training starts from: the norms of the weights' columns."""
-    found = {}
+    norms = {}
     for layer in layers:
         name = names_of(layer, config.of(layer.module))
         magnitude = list(name)[2]
         axis = 1 if layer.rows_first else 0
         node = Node("ReduceL2", ["W"], ["norm"], {"axes": [axis], "keepdims": 0})
-        found[magnitude] = _run([node], {"W": base.initializers[layer.weight]}, "norm", name[magnitude]).renamed(
+        norms[magnitude] = _run([node], {"W": base.initializers[layer.weight]}, "norm", name[magnitude]).renamed(
             magnitude
         )
-    return found
+    return norms
 
 
 def _merged(weight: Tensor, layer: Layer, config: LoraConfig, held: Mapping[str, Tensor]) -> Tensor:
@@ -86,8 +86,8 @@ def _merged(weight: Tensor, layer: Layer, config: LoraConfig, held: Mapping[str,
         nodes.append(Node("Unsqueeze", ["factor", "place"], ["columns"]))
         nodes.append(Node("Mul", ["merged", "columns"], ["adapted"]))
         result = "adapted"
-    made = _run(nodes, tensors, result, tensors["W"].shape)
-    return Tensor(weight.name, weight.dtype, weight.shape, made.data)
+    result_tensor = _run(nodes, tensors, result, tensors["W"].shape)
+    return Tensor(weight.name, weight.dtype, weight.shape, result_tensor.data)
 
 
 def _run(nodes: list[Node], tensors: Mapping[str, Tensor], output: str, shape: tuple[int, ...]) -> Tensor:

@@ -96,16 +96,16 @@ def inject(
         raise TypeError("'config' says what the targets and modules_to_save are: give it or them.")
     else:
         targets, modules_to_save = instance_of(LoraConfig, "config", config).targets or None, config.modules_to_save
-    whole = chosen(modules_to_save, owners(base), "modules_to_save", of_peft=of_peft) if modules_to_save else []
-    base = base if config.ensure_weight_tying else untied(base, whole)
+    saved = chosen(modules_to_save, owners(base), "modules_to_save", of_peft=of_peft) if modules_to_save else []
+    base = base if config.ensure_weight_tying else untied(base, saved)
     layers = find_layers(base)
-    used = [layer for layer in _targeted(base, layers, targets, of_peft) if not lies_in(layer.module, whole)]
+    used = [layer for layer in _targeted(base, layers, targets, of_peft) if not lies_in(layer.module, saved)]
     if not used:
         raise ModelError("targets: modules_to_save has all of these modules, too. Such modules have no adapter.")
     config = replace(
         config,
         targets=config.targets or tuple(layer.module for layer in used),
-        modules_to_save=config.modules_to_save or tuple(whole),
+        modules_to_save=config.modules_to_save or tuple(saved),
         fan_in_fan_out=config.fan_in_fan_out or any(is_stored_by_columns(base, layer) for layer in used),
     )
     for layer in used:

@@ -151,8 +151,8 @@ def check_size(dtype: str, shape: tuple[int, ...], nbytes: int, what: str, error
     """Check that so many bytes are the elements of the shape."""
     needed = data_bytes(dtype, prod(shape))
     if nbytes != needed:
-        given = ". If another file has them, give 'weights'. A folder has them in model.safetensors."
-        elsewhere = "" if nbytes or error is not ModelError else given
+        hint = ". If another file has them, give 'weights'. A folder has them in model.safetensors."
+        elsewhere = "" if nbytes or error is not ModelError else hint
         raise error(f"{what} has {nbytes} bytes of data; {dtype} {list(shape)} needs {needed}{elsewhere}")
 
 

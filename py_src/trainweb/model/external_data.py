@@ -40,20 +40,20 @@ class Location:
 
 def parse_location(entries: Iterable[Any], what: str) -> Location:
     """The `external_data` entries of a TensorProto; keys are only compared, never used as names."""
-    found: dict[str, str] = {}
+    entries_by_key: dict[str, str] = {}
     for entry in entries:
         key = check_name(entry.key, f"a key of the external data of {what}")
         if key not in KEYS:
             raise ModelError(f"{what} has external data with key {key[:40]!r}; ONNX defines {', '.join(KEYS)}")
-        if key in found:
+        if key in entries_by_key:
             raise ModelError(f"{what} has external data with two entries {key!r}")
-        found[key] = check_name(entry.value, f"{key} of the external data of {what}")
-    if not found.get("location"):
+        entries_by_key[key] = check_name(entry.value, f"{key} of the external data of {what}")
+    if not entries_by_key.get("location"):
         raise ModelError(f"{what} has external data without a location")
-    length = found.get("length")
+    length = entries_by_key.get("length")
     return Location(
-        found["location"],
-        _number(found.get("offset") or "0", f"offset of {what}"),
+        entries_by_key["location"],
+        _number(entries_by_key.get("offset") or "0", f"offset of {what}"),
         _number(length, f"length of {what}") if length else None,
     )
 

@@ -100,7 +100,7 @@ class SplitModel:
 
     def _split(self) -> bytes:
         """Find the parts; returns the rest."""
-        data, rest, kept = self._data, bytearray(), 0
+        data, rest, copied = self._data, bytearray(), 0
         for field, kind, begin, start, stop in self._fields(0, len(data), ENTRIES_PER_NODE):
             if kind != LENGTH_DELIMITED or field not in (MODEL_GRAPH, MODEL_FUNCTION):
                 continue
@@ -110,18 +110,18 @@ class SplitModel:
                 inner = self._fields(start, stop)
                 self._nodes += sum(n == FUNCTION_NODE and kind == LENGTH_DELIMITED for n, kind, *_ in inner)
                 changed = self._cut(start, stop, FUNCTION)
-            rest += data[kept:begin]
+            rest += data[copied:begin]
             rest += varint(field << 3 | LENGTH_DELIMITED) + varint(len(changed)) + changed
-            kept = stop
-        return bytes(rest + data[kept : len(data)])
+            copied = stop
+        return bytes(rest + data[copied : len(data)])
 
     def _split_graph(self, start: int, stop: int) -> bytes:
-        data, rest, kept = self._data, bytearray(), start
+        data, rest, copied = self._data, bytearray(), start
         for field, kind, begin, at, end in self._fields(start, stop):
             if kind == LENGTH_DELIMITED and field in self._parts:
                 self._nodes += field == GRAPH_NODE
                 self._parts[field].append((at, end))
-                if kept < begin:
-                    rest += data[kept:begin]
-                kept = end
-        return bytes(rest + data[kept:stop])
+                if copied < begin:
+                    rest += data[copied:begin]
+                copied = end
+        return bytes(rest + data[copied:stop])

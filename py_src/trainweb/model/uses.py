@@ -127,11 +127,11 @@ def weight_uses(
     ways: dict[str, dict[str, tuple[Tensor, bool | None, str]]]
     ways = {name: {name: (tensor, False, "")} for name, tensor in weights.items()}
     for node in graph.nodes:
-        own = f"{node.attrs.get('bits', 4)} bits, {node.op_type}" if node.op_type in NBITS else ""
+        stored_as = f"{node.attrs.get('bits', 4)} bits, {node.op_type}" if node.op_type in NBITS else ""
         for position, edge in enumerate(node.inputs):
             is_between = node.op_type in through and (position == 0 or node.op_type == "Concat")
             for name, (tensor, is_turned, stored) in ways.get(edge, {}).items():
-                use = WeightUse(tensor, node, position, edge, is_turned, stored or own)
+                use = WeightUse(tensor, node, position, edge, is_turned, stored or stored_as)
                 if not is_between:
                     yield use
                 for output in node.outputs if is_between else ():

@@ -34,17 +34,17 @@ class Weights:
     @cached_property
     def _found(self) -> dict[str, tuple[Entry, bytes | memoryview | RangedFile]]:
         """Tensors by name, and the file of each."""
-        found: dict[str, tuple[Entry, bytes | memoryview | RangedFile]] = {}
+        tensors: dict[str, tuple[Entry, bytes | memoryview | RangedFile]] = {}
         for name, data in self._files:
             try:
                 entries = entries_of(data)
             except CheckpointError as error:
                 raise ModelError(f"The weights {name!r:.200} cannot be used: {error}") from error
             for tensor, entry in entries.items():
-                if tensor in found:
+                if tensor in tensors:
                     raise ModelError(f"Two files of weights have a tensor {tensor!r:.200}: give each tensor once.")
-                found[tensor] = entry, data
-        return found
+                tensors[tensor] = entry, data
+        return tensors
 
     def tensor(self, name: str, dtype: str, shape: tuple[int, ...], absent: Absent = list) -> Tensor:
         """The tensor of an initializer, in the type that the graph declares.
@@ -76,5 +76,5 @@ class Weights:
             )
         self.is_read = True
         start, stop = entry.start, entry.stop
-        found = data.range(start, stop) if isinstance(data, RangedFile) else memoryview(data)[start:stop]
-        return converted(tensor_of(name, entry.dtype, shape, found), dtype)
+        source_bytes = data.range(start, stop) if isinstance(data, RangedFile) else memoryview(data)[start:stop]
+        return converted(tensor_of(name, entry.dtype, shape, source_bytes), dtype)

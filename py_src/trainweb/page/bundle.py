@@ -86,10 +86,10 @@ class _CutModel(HeldFile):
         read_model(self)
 
     def range(self, start: int, stop: int) -> bytes | RemoteRange:
-        found = super().range(start, stop)
-        if isinstance(found, RemoteRange):
+        content = super().range(start, stop)
+        if isinstance(content, RemoteRange):
             self._ends |= {start, stop}
-        return found
+        return content
 
     def cut(self) -> list[bytes]:
         """All bytes of the model, each large tensor apart."""
@@ -300,12 +300,12 @@ def _check_names(feeds: Feeds, models: SessionModels) -> None:
 
 def metrics_kind(models: SessionModels, metrics: Sequence[str | Mapping[str, Any]]) -> StepKind | None:
     """The kind of an eval step that sums up metrics; None where none of them needs a sum."""
-    made = [make_metric(given) for given in metrics]
-    if not any(one.reads_outputs for one in made):
+    kinds = [make_metric(given) for given in metrics]
+    if not any(one.reads_outputs for one in kinds):
         return None
     if models.graphs["eval"] is None:
         raise messages.NO_EVAL_MODEL()
-    return StepKind("eval", request_of(made, *models.own.pair(None, None)))
+    return StepKind("eval", request_of(kinds, *models.own.pair(None, None)))
 
 
 def pack(header: Header, blobs: Blobs) -> bytes:
@@ -327,9 +327,9 @@ def _digest(data: memoryview) -> bytes:
 
 def signature_of(items: Iterable[Mapping[str, Any]]) -> dict[str, TensorType]:
     """Types of feeds out of JSON."""
-    found = {}
+    types = {}
     for feed in items:
         name, dtype, shape, value = feed["name"], feed["dtype"], tuple(feed["dims"]), feed.get("value")
         data = None if value is None else Tensor(name, dtype, shape, bytes.fromhex(value))
-        found[name] = TensorType(dtype, shape, None if data is None else data.values())
-    return found
+        types[name] = TensorType(dtype, shape, None if data is None else data.values())
+    return types

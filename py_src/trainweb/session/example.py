@@ -78,18 +78,18 @@ def example_code(
     `arguments` go to `from_model`. A page must name `external_files`, which Python finds. The code exports
     `outputs`.
     """
-    given = {name: _name_of(value) for name, value in arguments.items()}
-    given = {name: value for name, value in given.items() if value not in (None, [], ()) and name in IN_PAGE}
-    given.setdefault("loss", None)
-    given.setdefault("optimizer", "AdamW")
-    if not all(_is_plain(value) for value in given.values()):
+    settings = {name: _name_of(value) for name, value in arguments.items()}
+    settings = {name: value for name, value in settings.items() if value not in (None, [], ()) and name in IN_PAGE}
+    settings.setdefault("loss", None)
+    settings.setdefault("optimizer", "AdamW")
+    if not all(_is_plain(value) for value in settings.values()):
         return {}
     weights = _paths(arguments.get("weights"))
     if weights is None:
         return {}
-    javascript = _javascript(given, feeds, outputs, {"externalData": external_files, "weights": weights})
+    javascript = _javascript(settings, feeds, outputs, {"externalData": external_files, "weights": weights})
     beside = {"weights": weights} if weights else {}
-    return {"javascript": javascript, "python": _python({**given, **beside}, feeds, outputs)}
+    return {"javascript": javascript, "python": _python({**settings, **beside}, feeds, outputs)}
 
 
 def _paths(weights: Any) -> list[str] | None:

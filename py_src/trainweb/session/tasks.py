@@ -125,10 +125,10 @@ class SessionTasks(SessionMethods):
         ModelError
             The folder has no graph, or a file of it cannot be read; as `from_model`.
         """
-        found = Pretrained(folder, file)
-        generation = found.generation()
-        words = found.tokenizer() if tokenizer is None else tokenizer
-        model: Graph | bytes = found.model(options.get("limits"))
+        files = Pretrained(folder, file)
+        generation = files.generation()
+        words = files.tokenizer() if tokenizer is None else tokenizer
+        model: Graph | bytes = files.model(options.get("limits"))
         if bits is not None:
             model = quantize(model, bits)
         session = cls.from_model(model, loss=loss, **options)
@@ -380,9 +380,9 @@ class SessionTasks(SessionMethods):
         FeedError
             The prompt is empty.
         """
-        given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-        given |= {"stop": stop, "tokenizer": tokenizer, "adapter": adapter}
-        request = request_of(prompt, given, {"tokenizer": self.tokenizer, **self.generation_config})
+        settings = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        settings |= {"stop": stop, "tokenizer": tokenizer, "adapter": adapter}
+        request = request_of(prompt, settings, {"tokenizer": self.tokenizer, **self.generation_config})
         self._core.check_step("eval")
         return generate(self._core, logits_of(self._core.models.own_outputs()), request)
 

@@ -236,8 +236,8 @@ class TrainingSession(SessionTasks):
             or out.shape != (size,)
             or not out.flags.writeable
         ):
-            given = f"{out.dtype}{list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
-            raise BufferSizeError(f"'out' must be a writable array float32[{size}], got {given}.")
+            actual = f"{out.dtype}{list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+            raise BufferSizeError(f"'out' must be a writable array float32[{size}], got {actual}.")
         out[...] = np.frombuffer(self._core.get_contiguous_parameters(trainable_only, ema).data, "<f4")
         return out
 

@@ -20,8 +20,8 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
         from ml_dtypes import bfloat16
     except ImportError as e:
         raise UnsupportedError("numpy has no bfloat16 by itself: install the package ml_dtypes.") from e
-    found: np.dtype[Any] = np.dtype(bfloat16)
-    return found
+    result: np.dtype[Any] = np.dtype(bfloat16)
+    return result
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:

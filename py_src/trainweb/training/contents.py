@@ -71,19 +71,19 @@ def for_session(contents: SessionContents) -> SessionContents:
     Raise CheckpointError for contents that no session can use.
     """
     parameters, properties = dict(contents.parameters), dict(contents.properties)
-    found = replace(contents, parameters=parameters, properties=properties, declared={}, halves={})
+    result = replace(contents, parameters=parameters, properties=properties, declared={}, halves={})
     for name, tensor in contents.parameters.items():
         exact = contents.exact.get(name)
         if exact is None and stored_type(tensor) in HALVES:
-            found.halves[name] = stored_type(tensor)
+            result.halves[name] = stored_type(tensor)
         if tensor.dtype in OTHER_FLOATS:
-            found.declared[name] = tensor.dtype
-            found.parameters[name] = _float32(tensor, exact, is_nominal=contents.is_nominal)
+            result.declared[name] = tensor.dtype
+            result.parameters[name] = _float32(tensor, exact, is_nominal=contents.is_nominal)
     for name, gradient in contents.gradients.items():
         if not contents.trainable.get(name, False):
             raise CheckpointError(f"The checkpoint has a gradient of {name!r}, which is not trained.")
-        check_same_type(gradient, *found.type_of(name))
-    return found
+        check_same_type(gradient, *result.type_of(name))
+    return result
 
 
 def _float32(tensor: Tensor, exact: Tensor | None, *, is_nominal: bool) -> Tensor:
@@ -136,52 +136,52 @@ def read_contents(
 
     `origin` has parameters without slots, and without an optimizer model the optimizer's state.
     """
-    found = replace(origin, is_exact=True, parameters=dict(origin.parameters), gradients={})
+    result = replace(origin, is_exact=True, parameters=dict(origin.parameters), gradients={})
     if not origin.is_nominal:
         for slot in layout.slots.values():
             stored = read(slot.name, PARAMETERS, 4 * slot.offset, slot.shape, slot.dtype)
-            found.parameters[slot.name] = converted(stored, "float32")
+            result.parameters[slot.name] = converted(stored, "float32")
     words = read_words(state)
-    found.reset, found.random = bool(words[STATE_LAZY_RESET]), (words[STATE_SEED], words[STATE_RANDOM_OFFSET])
-    for slot in () if found.reset else layout.trained():
-        found.gradients[slot.name] = read(slot.name, GRADIENTS, 4 * slot.trainable_offset, slot.shape, "float32")
+    result.reset, result.random = bool(words[STATE_LAZY_RESET]), (words[STATE_SEED], words[STATE_RANDOM_OFFSET])
+    for slot in () if result.reset else layout.trained():
+        result.gradients[slot.name] = read(slot.name, GRADIENTS, 4 * slot.trainable_offset, slot.shape, "float32")
     if has_optimizer:
-        found.moments = {
+        result.moments = {
             slot.name: {n: read(n, MOMENT_OF[n].segment, *layout.moment(n, slot), "float32") for n in layout.moments}
             for slot in (layout.trained() if layout.moments else ())
         }
-        found.has_optimizer, found.optimizer = True, layout.optimizer
-        found.step, found.initial_lr = words[STATE_STEP], words[STATE_INITIAL_LR]
-        found.learning_rate = words[STATE_LEARNING_RATE]
-        found.schedule = (words[STATE_WARMUP], words[STATE_TOTAL]) if words[STATE_SCHEDULER] else None
-    return found
+        result.has_optimizer, result.optimizer = True, layout.optimizer
+        result.step, result.initial_lr = words[STATE_STEP], words[STATE_INITIAL_LR]
+        result.learning_rate = words[STATE_LEARNING_RATE]
+        result.schedule = (words[STATE_WARMUP], words[STATE_TOTAL]) if words[STATE_SCHEDULER] else None
+    return result
 
 
 def read_words(state: bytes | bytearray) -> dict[int, Any]:
     """The numbers of a state, by their words."""
-    kept = {word: kind for word, kind in STATE_TYPES.items() if 4 * word < STATE_KEPT}
-    return {word: struct.unpack_from("<" + kind, state, 4 * word)[0] for word, kind in kept.items()}
+    types = {word: kind for word, kind in STATE_TYPES.items() if 4 * word < STATE_KEPT}
+    return {word: struct.unpack_from("<" + kind, state, 4 * word)[0] for word, kind in types.items()}
 
 
 def start_segments(layout: Layout, contents: SessionContents) -> dict[int, Pieces]:
     """Return the initial contents of the segments. Raise CheckpointError for a tensor that does not fit the model."""
-    found: dict[int, Pieces] = {}
+    segments: dict[int, Pieces] = {}
     if not contents.is_nominal:
         for slot in layout.slots.values():
             tensor = contents.parameters[slot.name]
             check_same_type(tensor, "float32", slot.shape)
-            found.setdefault(PARAMETERS, []).append((4 * slot.offset, converted(tensor, slot.dtype)))
+            segments.setdefault(PARAMETERS, []).append((4 * slot.offset, converted(tensor, slot.dtype)))
     gradients, moments = contents.gradients, contents.moments
     for slot in layout.trained() if gradients else ():
         if slot.name not in gradients:
             raise CheckpointError(f"The checkpoint has gradients, but none of {slot.name!r}, which the model trains.")
         check_same_type(gradients[slot.name], "float32", slot.shape)
-        found.setdefault(GRADIENTS, []).append((4 * slot.trainable_offset, gradients[slot.name]))
+        segments.setdefault(GRADIENTS, []).append((4 * slot.trainable_offset, gradients[slot.name]))
     if moments and contents.optimizer and layout.optimizer and contents.optimizer != layout.optimizer:
         raise messages.OTHER_OPTIMIZER(stored=contents.optimizer, own=layout.optimizer)
     for name in layout.moments:
         if name == AVERAGES.saved:
-            _start_averages(layout, contents, found)
+            _start_averages(layout, contents, segments)
             continue
         for slot in layout.trained() if moments else ():
             saved = moments.get(slot.name, {})
@@ -191,8 +191,8 @@ def start_segments(layout: Layout, contents: SessionContents) -> dict[int, Piece
                 )
             segment, (offset, shape) = MOMENT_OF[name].segment, layout.moment(name, slot)
             check_same_type(saved[name], "float32", shape)
-            found.setdefault(segment, []).append((offset, saved[name]))
-    return found
+            segments.setdefault(segment, []).append((offset, saved[name]))
+    return segments
 
 
 def _start_averages(layout: Layout, contents: SessionContents, found: dict[int, Pieces]) -> None:
@@ -261,18 +261,18 @@ def properties_json(properties: Mapping[str, Property]) -> list[list[str]]:
 
 def read_properties(values: Any) -> dict[str, Property]:
     """The reverse of `properties_json`; checks name, type and text of each."""
-    found: dict[str, Property] = {}
+    properties: dict[str, Property] = {}
     for k, entry in enumerate(fields.array(values, "properties")):
         field = f"properties[{k}]"
         parts: list[str] = [part for part in entry if is_text(part)] if isinstance(entry, list) else []
         name, kind, text = parts if len(parts) == PARTS == len(entry) else ("", "", "")
-        if kind not in TYPES or name in found:
+        if kind not in TYPES or name in properties:
             fields.refuse(entry, field, "a new name, a type and a value, as texts")
         pattern, make = TYPES[kind]
         if pattern.fullmatch(text) is None or (kind == "int" and not INT64[0] <= int(text) <= INT64[1]):
             fields.refuse(text, field, f"the digits of {kind}")
-        found[name] = make(text)
-    return found
+        properties[name] = make(text)
+    return properties
 
 
 def is_text(value: Any) -> bool:
@@ -345,12 +345,12 @@ class ContentsInMemory(ParameterHolder):
 
     def give_back(self) -> SessionContents:
         """Return what the session started from with the current values; its gradients and random numbers are lost."""
-        found = self.contents()
+        contents = self.contents()
         return replace(
-            found,
-            parameters={name: copied(tensor) for name, tensor in found.parameters.items()},
-            moments={p: {n: copied(t) for n, t in named.items()} for p, named in found.moments.items()},
-            is_exact=found.has_optimizer,
+            contents,
+            parameters={name: copied(tensor) for name, tensor in contents.parameters.items()},
+            moments={p: {n: copied(t) for n, t in named.items()} for p, named in contents.moments.items()},
+            is_exact=contents.has_optimizer,
             reset=True,
             random=None,
             gradients={},

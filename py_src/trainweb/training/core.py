@@ -190,8 +190,8 @@ class SessionCore:
         def compiled(in_use: InUse) -> Plan:
             start = perf_counter()
             plan = self.models.compile_step(kind, feeds, overwrite, in_use)
-            given = ", ".join(f"{n} {t.dtype}{list(t.shape)}" for n, t in feeds.items())
-            self.log(INFO, options, f"compiled a {kind.base} step of {given}: {perf_counter() - start:.3f} s")
+            shown = ", ".join(f"{n} {t.dtype}{list(t.shape)}" for n, t in feeds.items())
+            self.log(INFO, options, f"compiled a {kind.base} step of {shown}: {perf_counter() - start:.3f} s")
             return plan
 
         return self.plans.step((*key, overwrite), compiled)
@@ -339,8 +339,8 @@ class SessionCore:
         for name, target in targets.items():
             slot = loaded.plan.outputs[name]
             if (target.dtype, target.shape) != (slot.dtype, slot.shape):
-                given = f"{target.dtype}{list(target.shape)}"
-                raise messages.FETCH_TYPE(name=name, dtype=slot.dtype, shape=list(slot.shape), given=given)
+                actual = f"{target.dtype}{list(target.shape)}"
+                raise messages.FETCH_TYPE(name=name, dtype=slot.dtype, shape=list(slot.shape), given=actual)
 
     def profile(self, kind: StepKind, feeds: Mapping[str, Tensor], runs: int) -> tuple[Plan, list[float]]:
         """Step once, then `runs` times: the plan of these, and milliseconds of its instructions, the mean over them.

@@ -127,8 +127,8 @@ class History:
 
         These are of the validation and of the training data. An epoch that was stopped before has none of them.
         """
-        found = [epoch.values(name) for epoch in self.epochs]
-        return [values[metric] for metric, values in found if values is not None]
+        pairs = [epoch.values(name) for epoch in self.epochs]
+        return [values[metric] for metric, values in pairs if values is not None]
 
     def names(self) -> list[str]:
         """Return the names of the curves: `history[name]` takes them."""

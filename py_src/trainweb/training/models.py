@@ -411,9 +411,9 @@ def _moments(graph: Graph | None) -> dict[str, Callable[[Shape], Shape]]:
     if len(shapes) > 1:
         raise UnsupportedError("The optimizer model has optimizers that keep moments of different shapes.")
     kind = next(iter(shapes.values()), Optimizer)
-    kept = MOMENTS[: len(names) - len(OPTIMIZER_INPUTS)]
+    moments = MOMENTS[: len(names) - len(OPTIMIZER_INPUTS)]
     shapes_of: dict[str, Callable[[Shape], Shape]] = {
-        m.saved: partial(kind.moment_shape, k) for k, m in enumerate(kept)
+        m.saved: partial(kind.moment_shape, k) for k, m in enumerate(moments)
     }
     return shapes_of | ({AVERAGES.saved: lambda shape: shape} if averaged else {})
 

@@ -53,15 +53,15 @@ class ModelOutputs:
 
 def outputs_of(graph: Graph | None, inputs: Iterable[str], outputs: Iterable[str]) -> ModelOutputs:
     """The outputs of an eval model, by its note; artifacts of ONNX Runtime have none."""
-    fed, made = list(inputs), list(outputs)
+    fed, results = list(inputs), list(outputs)
     if graph is None or not fed:
-        return ModelOutputs(made[1:], None, [], (None, None), made, fed)
+        return ModelOutputs(results[1:], None, [], (None, None), results, fed)
     noted = _noted(graph)
     if noted:
-        return ModelOutputs(noted, None, _pairs(graph, fed, noted), _default(graph, fed, noted), made, fed)
-    others, compared = made[1:], compared_with(graph, fed)
-    own = others or ([] if compared is None else [_before_loss(graph, compared)])
-    return ModelOutputs(own, compared, [], (others[0] if len(others) == 1 else compared, fed[-1]), made, fed)
+        return ModelOutputs(noted, None, _pairs(graph, fed, noted), _default(graph, fed, noted), results, fed)
+    others, compared = results[1:], compared_with(graph, fed)
+    own_outputs = others or ([] if compared is None else [_before_loss(graph, compared)])
+    return ModelOutputs(own_outputs, compared, [], (others[0] if len(others) == 1 else compared, fed[-1]), results, fed)
 
 
 def _noted(graph: Graph) -> list[str]:

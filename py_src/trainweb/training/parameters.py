@@ -102,14 +102,14 @@ class Layout:
         def items(segment: int, places: Iterable[tuple[int, Shape]]) -> BufSequence:
             return BufSequence([Buf(storages[segment], "float32", shape, shift=place) for place, shape in places])
 
-        found = {
+        result = {
             PARAMS: items(PARAMETERS, ((4 * s.offset, s.shape) for s in self.trained())),
             GRADS: items(GRADIENTS, ((4 * s.trainable_offset, s.shape) for s in self.trained())),
         }
         for name in self.moments:
             moment = MOMENT_OF[name]
-            found[moment.input] = items(moment.segment, (self.moment(name, s) for s in self.trained()))
-        return found
+            result[moment.input] = items(moment.segment, (self.moment(name, s) for s in self.trained()))
+        return result
 
     def trained_runs(self) -> list[tuple[int, int]]:
         """Offset and bytes of the runs of trainable parameters."""

@@ -70,11 +70,11 @@ def open_snapshot(data: bytes) -> TensorFile:
     CheckpointError
         It is none.
     """
-    found = TensorFile.from_bytes(data)
-    given = found.metadata.get("format", "none")
-    if given != FORMAT:
-        raise messages.NO_SNAPSHOT(given=given[:LONGEST_NAME], expected=FORMAT)
-    return found
+    snapshot = TensorFile.from_bytes(data)
+    form = snapshot.metadata.get("format", "none")
+    if form != FORMAT:
+        raise messages.NO_SNAPSHOT(given=form[:LONGEST_NAME], expected=FORMAT)
+    return snapshot
 
 
 def take_snapshot(core: SessionCore) -> TensorFile:
@@ -114,9 +114,9 @@ def read_snapshot(core: SessionCore, snapshot: TensorFile) -> SessionContents:
     core._check()
     if fields.parse(snapshot.metadata, "parameters") != json.loads(places(core)):
         raise messages.OTHER_SNAPSHOT(what="parameters")
-    stored, own = snapshot.metadata.get("optimizer", ""), core.layout.optimizer
-    if stored and own and stored != own:
-        raise messages.OTHER_OPTIMIZER(stored=stored[:LONGEST_NAME], own=own)
+    stored, mine = snapshot.metadata.get("optimizer", ""), core.layout.optimizer
+    if stored and mine and stored != mine:
+        raise messages.OTHER_OPTIMIZER(stored=stored[:LONGEST_NAME], own=mine)
     segments: dict[int, memoryview] = {}
     for name, segment in SEGMENTS.items():
         nbytes, tensor = core.host.sizes[segment], snapshot.tensors.get(name)

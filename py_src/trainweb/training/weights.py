@@ -53,20 +53,20 @@ def load_weights(holder: ParameterHolder, names: Iterable[str], data: bytes, *, 
 
     Raise CheckpointError, and change nothing, for another format, another type, or with `strict` other names.
     """
-    found = _npz(data) if data[:4] == ZIP_MAGIC else _safetensors(data)
+    arrays = _npz(data) if data[:4] == ZIP_MAGIC else _safetensors(data)
     wanted = list(names)
-    if strict and set(found) != set(wanted):
-        missing, more = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+    if strict and set(arrays) != set(wanted):
+        missing, more = sorted(set(wanted) - set(arrays)), sorted(set(arrays) - set(wanted))
         said = [f"{what} {some[0]!r:.80}" for what, some in (("lacks", missing), ("has", more)) if some]
         raise messages.OTHER_WEIGHTS(said=" and ".join(said))
-    used = [name for name in wanted if name in found]
+    used = [name for name in wanted if name in arrays]
     for name in used:
         dtype, shape = holder.type_of(name)
-        if found[name].dtype != dtype:
-            raise messages.PARAMETER_DTYPE(name=name, expected=dtype, actual=found[name].dtype)
-        if found[name].shape != shape:
-            raise messages.PARAMETER_SHAPE(name=name, expected=list(shape), actual=list(found[name].shape))
-    tensors = [Tensor(name, found[name].dtype, found[name].shape, found[name].read()) for name in used]
+        if arrays[name].dtype != dtype:
+            raise messages.PARAMETER_DTYPE(name=name, expected=dtype, actual=arrays[name].dtype)
+        if arrays[name].shape != shape:
+            raise messages.PARAMETER_SHAPE(name=name, expected=list(shape), actual=list(arrays[name].shape))
+    tensors = [Tensor(name, arrays[name].dtype, arrays[name].shape, arrays[name].read()) for name in used]
     for tensor in tensors:
         holder.set(tensor)
 
@@ -131,12 +131,12 @@ def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Array:
         try:
             with archive.open(info) as file:
                 file.read(start)
-                found = file.read(size)
+                content = file.read(size)
         except NPZ_FAULTS as error:
             raise _unreadable(error) from error
-        if len(found) != size:
-            raise CheckpointError(f"{name!r:.80} of the npz file has {len(found)} of its {size} bytes.")
-        return found
+        if len(content) != size:
+            raise CheckpointError(f"{name!r:.80} of the npz file has {len(content)} of its {size} bytes.")
+        return content
 
     return _Array(NPY_TYPES[descr], shape, read)
 

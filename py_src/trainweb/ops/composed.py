@@ -16,7 +16,6 @@ from trainweb.ops.elementwise import NUMBERS
 from trainweb.ops.frame.arguments import checked, integers, is_fed, scalar
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Ints, Str, bind, register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.pool import AveragePool
@@ -311,10 +310,3 @@ class AffineGrid(Composite):
         flat = g.constant("float32", (len(points), len(image) + 1), [v for point in points for v in point])
         grid = Var(g, flat, "float32").op("MatMul", theta.op("Transpose", perm=[0, 2, 1]))
         return [reshape(grid, 0, *image, len(image))]
-
-    def reference(self, theta: Any, size: Any) -> Any:
-        image = [int(n) for n in size[2:]]
-        ends = [1.0 if self.align_corners else 1 - 1 / n for n in image]
-        axes = np.meshgrid(*(np.linspace(-e, e, n) for e, n in zip(ends, image, strict=True)), indexing="ij")
-        points = np.stack([*axes[::-1], np.ones(image)], -1)
-        return np.einsum("nij,...j->n...i", theta, points)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import MS
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Ints, register
 from trainweb.ops.frame.symbolic import Var
 
@@ -72,10 +70,6 @@ class _SkipNorm(Composite):
         y = total.op(self.norm, *(v for v in given if v is not None), axis=-1, epsilon=self.epsilon)
         return [y, None, None, total]
 
-    def _reference(self, total: Any, mean: Any, gamma: Any, beta: Any) -> tuple[Any, ...]:
-        inverse = 1 / np.sqrt(((total - mean) ** 2).mean(-1, keepdims=True) + self.epsilon)
-        return (total - mean) * inverse * gamma + beta, mean, inverse, total
-
 
 @register
 class SkipLayerNormalization(_SkipNorm):
@@ -85,10 +79,6 @@ class SkipLayerNormalization(_SkipNorm):
     differentiable = (0, 1, 2, 3, 4)
     norm = "LayerNormalization"
 
-    def reference(self, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None) -> tuple[Any, ...]:
-        total = x + skip + (0 if bias is None else bias)
-        return self._reference(total, total.mean(-1, keepdims=True), gamma, 0 if beta is None else beta)
-
 
 @register
 class SkipSimplifiedLayerNormalization(_SkipNorm):
@@ -97,10 +87,6 @@ class SkipSimplifiedLayerNormalization(_SkipNorm):
     min_inputs, max_inputs = 3, 4
     differentiable = (0, 1, 2, 3)
     norm = "SimplifiedLayerNormalization"
-
-    def reference(self, x: Any, skip: Any, gamma: Any, bias: Any = None) -> tuple[Any, ...]:
-        total = x + skip + (0 if bias is None else bias)
-        return self._reference(total, np.zeros((*total.shape[:-1], 1)), gamma, 0)
 
 
 @register
@@ -146,9 +132,6 @@ class MeanVarianceNormalization(Composite):
         centred = x - Var(g, g.reduce_mean(x.name, axes, keepdims=True), x.dtype)
         variance = Var(g, g.reduce_mean((centred * centred).name, axes, keepdims=True), x.dtype)
         return [centred / (variance.op("Sqrt") + 1e-9)]
-
-    def reference(self, x: Any) -> Any:
-        return (x - x.mean(tuple(self.axes), keepdims=True)) / (x.std(tuple(self.axes), keepdims=True) + 1e-9)
 
 
 @register

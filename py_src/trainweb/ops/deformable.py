@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 from math import prod
-from typing import Any
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
@@ -14,7 +13,6 @@ from trainweb.ops.conv import window
 from trainweb.ops.frame.arguments import checked
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Ints, register
 from trainweb.ops.frame.symbolic import Var
 
@@ -121,30 +119,4 @@ class DeformConv(Composite):
         for pixel, weight in ((low, 1.0 - share), (low + 1.0, share)):
             held = pixel.op("Max", 0.0).op("Min", size.cast("float32") - 1.0)
             found.append((held.cast("int64"), held.equal(pixel).where(weight, 0.0)))
-        return found
-
-    def reference(self, x: Any, w: Any, offset: Any, bias: Any = None, mask: Any = None) -> Any:
-        kernel, taps = w.shape[2:], prod(w.shape[2:])
-        y = np.zeros((len(x), len(w), *offset.shape[2:]))
-        strides, dilations, pads = self.strides or (1, 1), self.dilations or (1, 1), self.pads or (0, 0)
-        for item, out, row, column in np.ndindex(*y.shape):
-            for k, (i, j) in enumerate(np.ndindex(*kernel)):
-                for c in range(w.shape[1]):
-                    channel = out // (len(w) // self.group) * w.shape[1] + c
-                    tap = channel // (x.shape[1] // self.offset_group) * taps + k
-                    down, right = offset[item, 2 * tap : 2 * tap + 2, row, column]
-                    place = (
-                        row * strides[0] + i * dilations[0] - pads[0] + down,
-                        column * strides[1] + j * dilations[1] - pads[1] + right,
-                    )
-                    share = 1.0 if mask is None else mask[item, tap, row, column]
-                    y[item, out, row, column] += share * w[out, c, i, j] * self._pixel(x[item, channel], *place)
-        return y if bias is None else y + bias.reshape(1, -1, 1, 1)
-
-    @staticmethod
-    def _pixel(image: Any, row: float, column: float) -> float:
-        found = 0.0
-        for i, j in product(*([int(np.floor(v)), int(np.floor(v)) + 1] for v in (row, column))):
-            if 0 <= i < image.shape[0] and 0 <= j < image.shape[1]:
-                found += (1 - abs(row - i)) * (1 - abs(column - j)) * image[i, j]
         return found

@@ -18,7 +18,6 @@ from trainweb.ops.attention.onnx import integers, reshape
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Attr, Int, Names, Op, register
 from trainweb.ops.frame.symbolic import Var
 
@@ -147,13 +146,6 @@ class _Linear(Op):
         """x on the grid, before it is clipped."""
         places = rounded(x / self.spread(x, scale))
         return places if zero is None else places + self.spread(x, zero.cast("float32"))
-
-    def numpy_spread(self, x: Any, v: Any) -> Any:
-        """The same in numpy."""
-        if self.block_size:
-            axis = self.axis % x.ndim
-            return v.repeat(self.block_size, axis).take(range(x.shape[axis]), axis)
-        return v.reshape([-1 if k == self.axis % x.ndim else 1 for k in range(x.ndim)]) if v.size > 1 else v.reshape(())
 
 
 @register
@@ -286,10 +278,6 @@ class Unclipped(_Linear, Composite):
 
     def expand(self, g: Emission, x: Var, scale: Var, quantized: Var, zero: Var | None) -> Sequence[Var | None]:
         return [self.places(x, scale, zero).equal(quantized.cast("float32"))]
-
-    def reference(self, x: Any, scale: Any, quantized: Any, zero: Any = None) -> Any:
-        places = np.rint(x.astype(np.float32) / self.numpy_spread(x, scale).astype(np.float32))
-        return places + (0 if zero is None else self.numpy_spread(x, zero).astype(float)) == quantized
 
 
 @register

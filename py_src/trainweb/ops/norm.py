@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from trainweb.arguments import warn
 from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Names, Op, register
 from trainweb.ops.frame.symbolic import Var
 
@@ -74,11 +73,6 @@ class _LayerNorm(Op):
         """Kernel arguments."""
         lead, normalised = self.split(shape)
         return {"rows": prod(lead), "n": prod(normalised)}
-
-    def rows_of(self, x: Any) -> Any:
-        """The array as (rows, n)."""
-        sizes = self.sizes(x.shape)
-        return x.reshape(sizes["rows"], sizes["n"])
 
 
 @register
@@ -172,16 +166,6 @@ class _LayerNormGrad(_LayerNorm):
             )
         )
 
-    def reference(self, dy: Any, x: Any, scale: Any, *statistics: Any) -> tuple[Any, ...]:
-        *mean, inv = (t.reshape(-1, 1) for t in statistics)
-        d, v = self.rows_of(dy), self.rows_of(x)
-        xh = (v - (mean[0] if mean else 0)) * inv
-        g = d * scale.reshape(-1)
-        shift = g.mean(axis=1, keepdims=True) if mean else 0
-        dx = inv * (g - shift - xh * (g * xh).mean(axis=1, keepdims=True))
-        sums = [rows.sum(axis=0).reshape(scale.shape) for rows in (d * xh, d)]
-        return (dx.reshape(x.shape), *sums)[: self.n_outputs]
-
 
 @register
 class LayerNormalizationGrad(_LayerNormGrad):
@@ -247,11 +231,6 @@ class _BatchNorm(Op):
     def sizes(shape: tuple[int, ...]) -> _Channels:
         """Kernel arguments."""
         return {"batch": shape[0], "channels": shape[1], "size": prod(shape[2:])}
-
-    @staticmethod
-    def column(v: Any, x: Any) -> Any:
-        """A vector of channels that broadcasts to `x`."""
-        return v.reshape(1, -1, *[1] * (x.ndim - 2))
 
     def through_batch(self, g: GradientBuilder, dy: str | None, ins: list[str], mean: str, inv: str) -> Names:
         """Gradients of all inputs, where statistics of the batch normalized."""
@@ -387,13 +366,6 @@ class BatchNormInternal(_BatchNorm):
         mean, inv = g.extra_output(3, "_saved_mean"), g.extra_output(4, "_saved_inv_std")
         return self.through_batch(g, douts[0], ins, mean, inv)
 
-    def reference(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> tuple[Any, ...]:
-        axes, keep = (0, *range(2, x.ndim)), self.momentum
-        m, v = x.mean(axis=axes), x.var(axis=axes)
-        inv = 1 / np.sqrt(v + self.epsilon)
-        y = (x - self.column(m, x)) * self.column(scale * inv, x) + self.column(bias, x)
-        return y, keep * mean + (1 - keep) * m, keep * var + (1 - keep) * v, m, inv
-
 
 @register
 class BatchNormalizationGrad(_BatchNorm):
@@ -426,9 +398,3 @@ class BatchNormalizationGrad(_BatchNorm):
                 **self.sizes(x.shape),
             )
         )
-
-    def reference(self, dy: Any, x: Any, scale: Any, mean: Any, inv: Any) -> tuple[Any, Any, Any]:
-        axes = (0, *range(2, x.ndim))
-        xh = (x - self.column(mean, x)) * self.column(inv, x)
-        centred = dy - dy.mean(axis=axes, keepdims=True) - xh * (dy * xh).mean(axis=axes, keepdims=True)
-        return self.column(scale * inv, x) * centred, (dy * xh).sum(axis=axes), dy.sum(axis=axes)

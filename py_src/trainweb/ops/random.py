@@ -14,7 +14,6 @@ from trainweb.model.graph import MS
 from trainweb.ops.frame.arguments import checked, is_known_later, scalar
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Attr, Float, Int, Ints, Names, Op, register
 from trainweb.ops.frame.symbolic import Var
 
@@ -148,11 +147,6 @@ class DropoutGrad(Op):
             return e.select(m, e.select(on[0], grown, d) if on else grown, e.like(d, 0))
 
         b.elementwise(outs[:1], [dy, mask, *([training.view(())] if training else [])], compute)
-
-    def reference(self, dy: Any, mask: Any, ratio: Any = None, training: Any = None) -> Any:
-        share = DEFAULT_RATIO if ratio is None else float(ratio.item())
-        scale = 1 if training is not None and not training.item() else 1 / (1 - share)
-        return np.where(mask, dy * scale, 0)
 
 
 class Noise(RandomOp):

@@ -28,7 +28,6 @@ from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.copies import strided_copy
 from trainweb.ops.extrema import as_int64, extreme, from_int64
 from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, scalar, unknown
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import FLOATS, INTS, MANY, Int, Ints, Names, Op, find, register
 from trainweb.ops.frame.symbolic import Var, names
 
@@ -247,10 +246,6 @@ class ReduceSumTraining(ReduceSum):
     axes = None
     min_inputs = 2
 
-    def reference(self, x: Any, axes: Any) -> Any:
-        given = TensorType("int64", axes.shape, tuple(map(int, axes)))
-        return np.sum(x, tuple(self.reduced_axes(given, x.ndim)), keepdims=bool(self.keepdims))
-
 
 @register
 class ReduceMean(Reduction):
@@ -390,9 +385,6 @@ class ReduceAllL2(Op):
                 reduce(b, norms.view((), k), x, range(len(x.shape)), REDUCE_NORM)
         reduce(b, outs[0], norms, (0,), REDUCE_NORM)
 
-    def reference(self, *xs: Any) -> Any:
-        return np.sqrt(sum(np.sum(x * x) for x in xs))
-
 
 @register
 class CumSum(Op):
@@ -509,6 +501,3 @@ class BroadcastGradientArgs(Op):
         for out, axes in zip(outs, self._axes(a, c), strict=True):
             if out is not None:
                 b.copy(out, b.constant("int64", (len(axes),), axes))
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return tuple(np.array(axes, np.int64) for axes in self._axes(a.tolist(), b.tolist()))

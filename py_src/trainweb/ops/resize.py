@@ -15,7 +15,6 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Node
 from trainweb.ops.copies import gather_axis
 from trainweb.ops.frame.arguments import checked, integers, numbers, unknown
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str, register
 from trainweb.ops.matmul import lower_matmul
 
@@ -388,16 +387,6 @@ class Resize(Op):
     def _shape(g: GradientBuilder, shape: Sequence[int]) -> str:
         return g.constant("int64", (len(shape),), shape)
 
-    def reference(self, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
-        known = _known(roi if self.is_old else scales, sizes, roi)
-        crops = self.crops(x.ndim, known[2])
-        scaled = self.scaled(x.shape, known[0], known[1], crops)
-        beyond = self._beyond(x.shape, scaled, crops)
-        for axis, (n, scale) in scaled.items():
-            weights = np.array(self.weights(x.shape[axis], n, scale, crops.get(axis, WHOLE)))
-            x = np.moveaxis(np.tensordot(weights, x, (1, axis)), 0, axis)
-        return x if beyond is None else x + np.array(beyond[1]).reshape(beyond[0])
-
 
 @register
 class ResizeGrad(Resize):
@@ -448,14 +437,6 @@ class ResizeGrad(Resize):
                 lower_matmul(b, out.view((lead, n_in, rest)), by_input, dy.view((lead, n, rest)))
             dy = out
 
-    def reference(self, dy: Any, shape: Any, scales: Any = None, sizes: Any = None, roi: Any = None) -> Any:
-        known = _known(scales, sizes, roi)
-        crops = self.crops(dy.ndim, known[2])
-        for axis, (n, scale) in self.scaled(tuple(map(int, shape)), known[0], known[1], crops).items():
-            weights = np.array(self.weights(int(shape[axis]), n, scale, crops.get(axis, WHOLE)))
-            dy = np.moveaxis(np.tensordot(weights, dy, (0, axis)), 0, axis)
-        return dy
-
 
 @register
 class Upsample(Resize):
@@ -493,6 +474,3 @@ class Upsample(Resize):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         given = ins if len(ins) > 1 else [*ins, g.constant("float32", (len(self.scales or ()),), self.scales or ())]
         return super().gradient(g, given, outs, douts)[: len(ins)]
-
-    def reference(self, x: Any, scales: Any = None, *_: Any) -> Any:
-        return super().reference(x, np.array(self.scales) if scales is None else scales)

@@ -11,7 +11,6 @@ from trainweb.model.graph import MS
 from trainweb.ops.copies import gather_axis, strided_copy
 from trainweb.ops.frame.arguments import by_unknown_axes, checked, integers, is_decided_later, is_known_later, unknown
 from trainweb.ops.frame.composite import gradient_for_sizes
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Ints, Names, Op, Str, register
 from trainweb.ops.frame.symbolic import Var, when
 
@@ -210,14 +209,6 @@ class SliceGrad(Slice):
             out_start=sum(start * s for (start, _, _), s in zip(parts, strides, strict=True)),
         )
 
-    def reference(self, dy: Any, shape: Any, *given: Any) -> Any:
-        types = [None if t is None else TensorType("int64", t.shape, tuple(map(int, t))) for t in given]
-        result = np.zeros([int(d) for d in shape], dy.dtype)
-        parts = self.bounds(TensorType("float32", result.shape), *types)
-        index = np.ix_(*(start + step * np.arange(count) for start, count, step in parts))
-        result[index] = dy
-        return result
-
 
 # ---- padding
 
@@ -385,15 +376,3 @@ class Pad(Op):
         below = (k < zero).cast("int64")
         above = (k > last).cast("int64")
         return (k * (1 - below) * (1 - above) + last * above).name
-
-    def reference(self, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
-        types = [None if t is None else TensorType("int64", t.shape, tuple(map(int, t))) for t in (pads, axes)]
-        margins = self.margins(x.ndim, *types)
-        for axis, (before, after) in enumerate(margins):
-            if self.mode != "constant":
-                x = np.take(x, self._index(x.shape[axis], before, after), axis)
-        if self.mode != "constant":
-            return x
-        fill = self.value if value is None else value.item()
-        x = np.pad(x, [(max(p, 0), max(q, 0)) for p, q in margins], constant_values=fill)
-        return x[tuple(slice(max(-p, 0), x.shape[k] - max(-q, 0)) for k, (p, q) in enumerate(margins))]

@@ -11,7 +11,6 @@ from trainweb.ir.dims import equal_shapes
 from trainweb.ir.layout import LOSS_EACH, LOSS_MEAN, LOSS_SUM
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Names, Op, Str, register
 
 if TYPE_CHECKING:
@@ -66,10 +65,6 @@ class _AlongAxis(Op):
         outer, n, inner = view_3d(shape, self.axis_for(len(shape)), self.flattens)
         return {"outer": outer, "n": n, "inner": inner}
 
-    def as_3d(self, x: Any) -> Any:
-        """The array as (outer, n, inner)."""
-        return x.reshape(view_3d(x.shape, self.axis_for(x.ndim), self.flattens))
-
 
 class _Forward(_AlongAxis):
     """A function of one input along an axis, whose gradient is an operator of (dY, Y)."""
@@ -110,37 +105,25 @@ class _Backward(_AlongAxis):
         b.emit(calls.SoftmaxGrad(dy=dy, y=y, dx=outs[0], log=self.log, **self.sizes(y.shape)))
 
 
-class _SoftmaxGrad(_Backward):
-    def reference(self, dy: Any, y: Any) -> Any:
-        d, v = self.as_3d(dy), self.as_3d(y)
-        return (v * (d - (v * d).sum(axis=1, keepdims=True))).reshape(y.shape)
-
-
-class _LogSoftmaxGrad(_Backward):
-    log = 1
-
-    def reference(self, dy: Any, y: Any) -> Any:
-        d, v = self.as_3d(dy), self.as_3d(y)
-        return (d - np.exp(v) * d.sum(axis=1, keepdims=True)).reshape(y.shape)
-
-
 @register
-class SoftmaxGrad_13(_SoftmaxGrad):
+class SoftmaxGrad_13(_Backward):
     """Y * (dY - sum(Y * dY)) along an axis (com.microsoft)."""
 
 
 @register
-class LogSoftmaxGrad_13(_LogSoftmaxGrad):
+class LogSoftmaxGrad_13(_Backward):
     """dY - exp(Y) * sum(dY) along an axis (com.microsoft)."""
+
+    log = 1
 
 
 @register
-class SoftmaxGrad(_SoftmaxGrad):
+class SoftmaxGrad(_Backward):
     """As SoftmaxGrad_13 for opset < 13, with the dims from `axis` on taken as one (com.microsoft)."""
 
 
 @register
-class LogSoftmaxGrad(_LogSoftmaxGrad):
+class LogSoftmaxGrad(LogSoftmaxGrad_13):
     """As LogSoftmaxGrad_13 for opset < 13, with the dims from `axis` on taken as one (com.microsoft)."""
 
 
@@ -200,20 +183,6 @@ class _CrossEntropy(Op):
         """Attributes of the gradient."""
         ignored = {} if self.ignore_index is None else {"ignore_index": self.ignore_index}
         return {"reduction": self.reduction, **ignored}
-
-    def slope(self, dy: Any, shape: tuple[int, ...], labels: Any, weights: Any) -> tuple[Any, Any]:
-        """Reference: one at each label, and the weight of each position times dY."""
-        clipped, w = self.weights_of(labels, shape[1], weights)
-        onehot = np.zeros(shape)
-        np.put_along_axis(onehot, np.expand_dims(clipped, 1), 1.0, axis=1)
-        scale = w * dy / (w.sum() if self.reduction == "mean" and w.sum() else 1.0)
-        return onehot, np.expand_dims(scale, 1)
-
-    def weights_of(self, labels: Any, classes: int, weights: Any) -> tuple[Any, Any]:
-        """(clipped labels, weight of each position) for the reference."""
-        kept = np.ones(labels.shape) if self.ignore_index is None else (labels != self.ignore_index) * 1.0
-        clipped = np.where(kept > 0, labels, 0).astype(np.int64)
-        return clipped, kept if weights is None else kept * weights[clipped]
 
 
 @register
@@ -285,10 +254,6 @@ class _CrossEntropyGrad(_CrossEntropy):
                 **self.sizes(log_prob.shape, labels),
             )
         )
-
-    def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None) -> Any:
-        onehot, scale = self.slope(dy, log_prob.shape, labels, weights)
-        return ((0 if self.from_log else np.exp(log_prob)) - onehot) * scale
 
 
 @register

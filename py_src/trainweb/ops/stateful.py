@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainweb.ir import calls
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
@@ -14,7 +14,6 @@ from trainweb.model.graph import ITEM_SIZE, TRAINWEB
 from trainweb.ops.attention.onnx import extent, integers, places, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Op, Str, register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.index import check_range
@@ -83,14 +82,6 @@ class CausalConvWithState(Composite):
         length = extent(before, 2)
         ends = (integers(g, [0]) + (length - (k - 1)), integers(g, [0]) + length)
         return [y, before.op("Slice", *ends, integers(g, [2]))]
-
-    def reference(self, x: Any, w: Any, bias: Any = None, past: Any = None) -> tuple[Any, Any]:
-        k = w.shape[2]
-        past = np.zeros((*x.shape[:2], k - 1)) if past is None else past
-        rows = np.concatenate([past, x], 2)
-        y = np.stack([(rows[:, :, t : t + k] * w[:, 0]).sum(-1) for t in range(x.shape[2])], -1)
-        y = y if bias is None else y + bias[:, None]
-        return (y if self.activation == "none" else y / (1 + np.exp(-y))), rows[:, :, rows.shape[2] - k + 1 :]
 
 
 @register
@@ -187,8 +178,3 @@ class CacheRows(Op):
             )
         if outs[0] is not None:
             b.copy(outs[0], cache)
-
-    def reference(self, cache: Any, rows: Any, positions: Any) -> Any:
-        found = np.moveaxis(cache.copy(), self.axis, 0)
-        found[positions] = np.moveaxis(rows, self.axis, 0)
-        return np.moveaxis(found, 0, self.axis)

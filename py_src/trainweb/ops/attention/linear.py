@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Any, cast
+from typing import cast
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.attention.onnx import integers, reshape, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Str, register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.recurrent.layers import MAX_STEPS
@@ -127,23 +126,3 @@ class LinearAttention(Composite):
             value = value * beta
         added = key * value
         return added if state is None else state + added
-
-    def reference(
-        self, q: Any, k: Any, v: Any, past: Any = None, decay: Any = None, beta: Any = None
-    ) -> tuple[Any, Any]:
-        heads, groups, (batch, length, _) = self.q_num_heads, self.kv_num_heads, q.shape
-        d_k, d_v = q.shape[2] // heads, v.shape[2] // groups
-        state = np.zeros((batch, groups, d_k, d_v)) if past is None else past.copy()
-        y = np.zeros((batch, length, heads, d_v))
-        for b, t, h in np.ndindex(batch, length, groups):
-            s = state[b, h]
-            key, value = k[b, t, h * d_k : (h + 1) * d_k], v[b, t, h * d_v : (h + 1) * d_v]
-            if decay is not None:
-                s = np.exp(decay[b, t].reshape(groups, -1)[h])[:, None] * s
-            if beta is not None:
-                value = beta[b, t, h if beta.shape[2] > 1 else 0] * (value - s.T @ key)
-            state[b, h] = s + np.outer(key, value)
-            for own in range(heads // groups):
-                at = h * (heads // groups) + own
-                y[b, t, at] = q[b, t, at * d_k : (at + 1) * d_k] @ state[b, h]
-        return y.reshape(batch, length, -1) * (self.scale or 1 / sqrt(d_k)), state

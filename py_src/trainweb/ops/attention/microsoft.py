@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, sqrt
-from typing import Any
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, same, static
 from trainweb.ir.shapes import TensorType
@@ -26,7 +25,6 @@ from trainweb.ops.attention.onnx import (
 )
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Ints, register
 from trainweb.ops.frame.symbolic import Var
 
@@ -55,19 +53,6 @@ def vector_parts(x: Var, widths: Sequence[int], axis: int = 0) -> list[Var]:
     """Parts of the given widths along an axis."""
     ends = [sum(widths[: k + 1]) for k in range(len(widths))]
     return [part(x, axis, end - width, end) for width, end in zip(widths, ends, strict=True)]
-
-
-def numpy_attend(q: Any, k: Any, v: Any, scale: float, bias: Any) -> Any:
-    """The same in numpy, with the heads joined."""
-    scores = np.einsum("bhid,bhjd->bhij", q, k) * scale + bias
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    y = weights / weights.sum(-1, keepdims=True) @ v
-    return y.swapaxes(1, 2).reshape(y.shape[0], y.shape[2], -1)
-
-
-def numpy_heads(x: Any, heads: int) -> Any:
-    """Heads apart, in numpy."""
-    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
 
 def check_added(op: Composite, added: TensorType | None, shape: Shape) -> None:
@@ -131,22 +116,6 @@ class _Masked(Composite):
             return None
         row = unsqueeze(places(q, 2), 1) + (extent(k, 2) - extent(q, 2))
         return (places(k, 2) - row > 0).not_().where(q.lift(0.0), -inf)
-
-    def numpy_mask(self, mask: Any, batch: int, m: int, n: int) -> Any:
-        """The sum of both in numpy."""
-        bias = np.zeros((batch, 1, m, n))
-        column = np.arange(n)
-        if mask is not None and mask.ndim == 1:
-            keeps = column < mask[:batch, None]
-            if len(mask) == 2 * batch:
-                keeps &= column >= mask[batch:, None]
-            bias += np.where(keeps, 0.0, self.mask_filter_value)[:, None, None]
-        elif mask is not None:
-            shape = (batch, 1, 1, n) if mask.ndim == 2 else (batch, 1, m, n)
-            bias += np.where(mask.reshape(shape) > 0, 0.0, self.mask_filter_value)
-        if self.unidirectional:
-            bias += np.where(column > np.arange(m)[:, None] + n - m, -inf, 0.0)
-        return bias
 
 
 @register
@@ -243,26 +212,6 @@ class MultiHeadAttention(_Masked):
         keys, values = (x if x.g.rank(x.name) == 4 else split_heads(x, self.num_heads) for x in (k, v))
         return query, keys, values
 
-    def reference(self, q: Any, *others: Any) -> tuple[Any, ...]:
-        given: list[Any] = [*others, *[None] * (7 - len(others))]
-        k, v, bias, mask, added, past_k, past_v = given
-        if k is None:
-            q, k, v = (q[:, :, :, i].swapaxes(1, 2) for i in range(3))
-        else:
-            q = numpy_heads(q, self.num_heads)
-            if v is None:
-                k, v = (k[:, :, :, i].swapaxes(1, 2) for i in range(2))
-            elif k.ndim == 3:
-                k, v = numpy_heads(k, self.num_heads), numpy_heads(v, self.num_heads)
-        if bias is not None:
-            d = self.num_heads * q.shape[3]
-            parts = (bias[:d], bias[d : 2 * d], bias[2 * d :])
-            q, k, v = (x + b.reshape(self.num_heads, -1)[None, :, None] for x, b in zip((q, k, v), parts, strict=True))
-        if past_k is not None:
-            k, v = np.concatenate([past_k, k], 2), np.concatenate([past_v, v], 2)
-        masked = self.numpy_mask(mask, q.shape[0], q.shape[2], k.shape[2]) + (0 if added is None else added)
-        return numpy_attend(q, k, v, self.scale or q.shape[3] ** -0.5, masked), k, v
-
 
 @register
 class MicrosoftAttention(_Masked):
@@ -330,29 +279,6 @@ class MicrosoftAttention(_Masked):
         if not same(widths[0], widths[2]):
             raise self.unsupported("the present of values that are not as wide as keys")
         return [y, unsqueeze(k, 0).op("Concat", unsqueeze(v, 0), axis=0)]
-
-    def reference(self, x: Any, w: Any, *others: Any) -> tuple[Any, ...]:
-        given: list[Any] = [*others, *[None] * (4 - len(others))]
-        bias, mask, past, added = given
-        projected = x @ w + (0 if bias is None else bias)
-        sizes = self.qkv_hidden_sizes or (w.shape[1] // 3,) * 3
-        q, k, v = (numpy_heads(p, self.num_heads) for p in np.split(projected, np.cumsum(sizes)[:2], -1))
-        if past is not None:
-            k, v = np.concatenate([past[0], k], 2), np.concatenate([past[1], v], 2)
-        masked = self.numpy_mask(mask, q.shape[0], q.shape[2], k.shape[2]) + (0 if added is None else added)
-        present = np.stack([k, v]) if k.shape == v.shape else None
-        return numpy_attend(q, k, v, self.scale or q.shape[3] ** -0.5, masked), present
-
-
-def numpy_turned(x: Any, cos: Any, sin: Any, interleaved: int) -> Any:
-    """Pairs of features turned by their angles; the features behind them as they are."""
-    half = cos.shape[-1]
-    first = slice(0, 2 * half, 2) if interleaved else slice(0, half)
-    second = slice(1, 2 * half, 2) if interleaved else slice(half, 2 * half)
-    turned = (x[..., first] + 1j * x[..., second]) * (cos + 1j * sin)
-    y = x.copy()
-    y[..., first], y[..., second] = turned.real, turned.imag
-    return y
 
 
 @register
@@ -485,36 +411,6 @@ class GroupQueryAttention(Composite):
         # Nothing fills the last `extent(past) - start` places.
         return unsqueeze(column < first + extent(x, 2) - extent(past, 2), 1, 3).where(rows, 0.0)
 
-    def reference(self, q: Any, *others: Any) -> tuple[Any, ...]:
-        given: list[Any] = [*others, *[None] * (11 - len(others))]
-        k, v, past_k, past_v, lengths, _, cos, sin, position, added, _ = given
-        groups, m = self.kv_num_heads, q.shape[1]
-        if k is None:
-            width = q.shape[2] // (self.num_heads + 2 * groups)
-            q, k, v = np.split(q, [self.num_heads * width, (self.num_heads + groups) * width], -1)
-        q, k, v = numpy_heads(q, self.num_heads), numpy_heads(k, groups), numpy_heads(v, groups)
-        n = m + (0 if past_k is None else past_k.shape[2])
-        y = np.zeros((len(q), m, q.shape[1] * q.shape[3]))
-        present_k, present_v = (np.zeros((len(q), groups, n, q.shape[3])) for _ in range(2))
-        for b in range(len(q)):
-            start = 0 if past_k is None else int(lengths.ravel()[b]) + 1 - m
-            turned = [x[b] for x in (q, k)]
-            if self.do_rotary:
-                here = slice(start, start + m) if position is None else position[b]
-                turned = [numpy_turned(x, cos[here], sin[here], self.rotary_interleaved) for x in turned]
-            keys, values = turned[1], v[b]
-            if past_k is not None:
-                keys = np.concatenate([past_k[b, :, :start], keys], 1)
-                values = np.concatenate([past_v[b, :, :start], values], 1)
-            present_k[b, :, : start + m], present_v[b, :, : start + m] = keys, values
-            ahead = np.arange(start + m) - np.arange(start, start + m)[:, None]
-            hidden = (ahead > 0) | ((self.local_window_size > 0) & (ahead <= -self.local_window_size))
-            shared = [x.repeat(self.num_heads // groups, 0)[None] for x in (keys, values)]
-            scale = self.scale or q.shape[3] ** -0.5
-            bias = np.where(hidden, -inf, 0.0) + (0 if added is None else added[b % len(added)])
-            y[b] = numpy_attend(turned[0][None], shared[0], shared[1], scale, bias)[0]
-        return y, present_k, present_v
-
 
 @register
 class MicrosoftRotaryEmbedding(Composite):
@@ -566,9 +462,3 @@ class MicrosoftRotaryEmbedding(Composite):
         rows = [unsqueeze(t.op("Gather", place, axis=0), 1) for t in (cos, sin)]
         turned = rotate(heads, *rows, interleaved=bool(self.interleaved), turned_width=turned_width)
         return [turned if apart else join_heads(turned)]
-
-    def reference(self, x: Any, ids: Any, cos: Any, sin: Any) -> Any:
-        rows = x if x.ndim == 4 else numpy_heads(x, self.num_heads or x.shape[2] // (2 * cos.shape[1]))
-        place = ids if ids.ndim == 2 else np.broadcast_to(ids + np.arange(rows.shape[2]), (len(x), rows.shape[2]))
-        y = numpy_turned(rows, cos[place][:, None], sin[place][:, None], self.interleaved)
-        return y if x.ndim == 4 else y.swapaxes(1, 2).reshape(x.shape)

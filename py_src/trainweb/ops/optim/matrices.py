@@ -14,7 +14,7 @@ from trainweb.ops.optim.operators import (
     TRAINWEB,
     Optimizer,
 )
-from trainweb.ops.optim.update import Moments, larger, mean, mean_square, product, smaller, sqrt
+from trainweb.ops.optim.update import Moments
 
 
 @register
@@ -49,14 +49,14 @@ class AdafactorOptimizer(Optimizer):
         mix = step**self.beta2_decay
         if w.ndim < 2:
             s.rows = (1 - mix) * s.rows + mix * g * g
-            u = -g / sqrt(larger(s.rows, self.epsilon**2))
+            u = -g / s.rows.larger(self.epsilon**2).sqrt()
         else:
-            s.rows = (1 - mix) * s.rows + mix * mean_square(g, -1)
-            s.columns = (1 - mix) * s.columns + mix * mean_square(g, -2)
-            row = sqrt(larger(mean(s.rows, -2), self.epsilon) / s.rows)
-            u = g * larger(row * (-1 / sqrt(s.columns)), -1 / self.epsilon)  # of both limits the faster one
-        length = larger(sqrt(mean_square(u)) * (1 / self.clip_threshold), 1.0)
-        scale = larger(sqrt(mean_square(w)), self.scale_epsilon) * smaller(lr, 1 / sqrt(step)) / length
+            s.rows = (1 - mix) * s.rows + mix * g.mean_square(-1)
+            s.columns = (1 - mix) * s.columns + mix * g.mean_square(-2)
+            row = (s.rows.mean(-2).larger(self.epsilon) / s.rows).sqrt()
+            u = g * (row * (-1 / s.columns.sqrt())).larger(-1 / self.epsilon)  # of both limits the faster one
+        length = (u.mean_square().sqrt() * (1 / self.clip_threshold)).larger(1.0)
+        scale = w.mean_square().sqrt().larger(self.scale_epsilon) * lr.smaller(1 / step.sqrt()) / length
         return w * (1 - lr * self.weight_decay) + scale * u
 
 
@@ -68,9 +68,9 @@ def newton_schulz(x: Any) -> Any:
     """One iteration: a X + (b G + c G G) X, where G is X X^T; for a tall X the transpose of that of X^T."""
     first, second, third = NEWTON_SCHULZ
     is_tall = x.shape[0] > x.shape[1]
-    gram = product(x, x, (is_tall, not is_tall))
-    series = second * gram + third * product(gram, gram)
-    return first * x + (product(x, series) if is_tall else product(series, x))
+    gram = x.product(x, (is_tall, not is_tall))
+    series = second * gram + third * gram.product(gram)
+    return first * x + (x.product(series) if is_tall else series.product(x))
 
 
 @register
@@ -108,7 +108,7 @@ class MuonOptimizer(Optimizer):
         s.m = self.momentum * s.m + (1 - self.momentum) * g
         u = self.momentum * s.m + (1 - self.momentum) * g if self.nesterov else s.m
         rows, columns = w.shape[0], prod(w.shape[1:])
-        x = (u / larger(sqrt(mean_square(u) * (rows * columns)), 1e-7)).reshape((rows, columns))
+        x = (u / (u.mean_square() * (rows * columns)).sqrt().larger(1e-7)).reshape((rows, columns))
         for _ in range(self.steps):
             x = newton_schulz(x)
         ratio = 0.2 * math.sqrt(max(rows, columns)) if self.match_rms else math.sqrt(max(1, rows / columns))
@@ -118,7 +118,7 @@ class MuonOptimizer(Optimizer):
         """AdamW's update."""
         s.m = self.alpha * s.m + (1 - self.alpha) * g
         s.v = self.beta * s.v + (1 - self.beta) * g * g
-        unbiased = sqrt(s.v) * (1 / sqrt(1 - self.beta**step))
+        unbiased = s.v.sqrt() * (1 / (1 - self.beta**step).sqrt())
         return w * (1 - lr * self.weight_decay) - lr / (1 - self.alpha**step) * s.m / (unbiased + self.epsilon)
 
     def check(self) -> None:

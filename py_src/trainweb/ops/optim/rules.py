@@ -19,7 +19,7 @@ from trainweb.ops.optim.operators import (
     TRAINWEB,
     Optimizer,
 )
-from trainweb.ops.optim.update import Moments, absolute, exp, floor, is_more, larger, sign, sqrt, where
+from trainweb.ops.optim.update import Moments
 from trainweb.settings import (
     Betas,
     Field,
@@ -112,7 +112,7 @@ class Lion(Rule):
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         first, second = self.betas
-        direction = sign(first * s.m + (1 - first) * g)
+        direction = (first * s.m + (1 - first) * g).sign()
         s.m = second * s.m + (1 - second) * g
         return w * (1 - lr * self.weight_decay) - lr * direction
 
@@ -141,7 +141,7 @@ class Adam(Rule):
         g = g + self.weight_decay * w
         s.m = first * s.m + (1 - first) * g
         s.v = second * s.v + (1 - second) * g * g
-        return w - lr / (1 - first**step) * s.m / (sqrt(s.v) * (1 / sqrt(1 - second**step)) + self.eps)
+        return w - lr / (1 - first**step) * s.m / (s.v.sqrt() * (1 / (1 - second**step).sqrt()) + self.eps)
 
 
 @register
@@ -160,7 +160,7 @@ class Momentum(Rule):
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         g = g + self.weight_decay * w
-        is_later = is_more(step, 1)
+        is_later = step.is_more(1)
         s.m = self.momentum * is_later * s.m + (1 - self.dampening * is_later) * g
         return w - lr * (g + self.momentum * s.m if self.nesterov else s.m)
 
@@ -200,7 +200,7 @@ class RMSProp(Rule):
         if self.centered:
             s.mean = self.alpha * s.mean + (1 - self.alpha) * g
             variance = s.s - s.mean * s.mean
-        direction = g / (sqrt(variance) + self.eps)
+        direction = g / (variance.sqrt() + self.eps)
         if self.momentum:
             direction = s.velocity = self.momentum * s.velocity + direction
         return w - lr * direction
@@ -230,8 +230,8 @@ class Adagrad(Rule):
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         g = g + self.weight_decay * w
-        s.s = s.s + self.initial_accumulator_value * (1 - is_more(step, 1)) + g * g
-        return w - lr / (1 + (step - 1) * self.lr_decay) * g / (sqrt(s.s) + self.eps)
+        s.s = s.s + self.initial_accumulator_value * (1 - step.is_more(1)) + g * g
+        return w - lr / (1 + (step - 1) * self.lr_decay) * g / (s.s.sqrt() + self.eps)
 
 
 @rule
@@ -258,7 +258,7 @@ class Adadelta(Rule):
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         g = g + self.weight_decay * w
         s.s = self.rho * s.s + (1 - self.rho) * g * g
-        change = sqrt(s.d + self.eps) / sqrt(s.s + self.eps) * g
+        change = (s.d + self.eps).sqrt() / (s.s + self.eps).sqrt() * g
         s.d = self.rho * s.d + (1 - self.rho) * change * change
         return w - lr * change
 
@@ -286,7 +286,7 @@ class Adamax(Rule):
         first, second = self.betas
         g = g + self.weight_decay * w
         s.m = first * s.m + (1 - first) * g
-        s.u = larger(second * s.u, absolute(g) + self.eps)
+        s.u = (second * s.u).larger(g.abs() + self.eps)
         return w - lr / (1 - first**step) * s.m / s.u
 
 
@@ -321,7 +321,7 @@ class NAdam(Rule):
         power = base**step
         now, later = first * (1 - 0.5 * power), first * (1 - 0.5 * base * power)
         product = first**step * self._half_product(base, power)
-        root = sqrt(s.v) * (1 / sqrt(1 - second**step)) + self.eps
+        root = s.v.sqrt() * (1 / (1 - second**step).sqrt()) + self.eps
         return w - (lr * (1 - now) / (1 - product) * g + lr * later / (1 - product * later) * s.m) / root
 
     @staticmethod
@@ -331,11 +331,12 @@ class NAdam(Rule):
         The sum of the logarithms is minus the sum of geometric series, term by term of their series. Term k is base **
         k * (1 - power ** k) / (1 - base ** k), divided by k * 2 ** k.
         """
-        total, powers = 0.0, 1.0
+        total: Any = 0.0
+        powers: Any = 1.0
         for k in range(1, 50):
             powers = powers * power
             total = total + base**k / ((1 - base**k) * k * 2**k) * (1 - powers)
-        return exp(-total)
+        return (-total).exp()
 
 
 @rule
@@ -365,9 +366,9 @@ class RAdam(Rule):
         most = 2 / (1 - second) - 1
         length = most - 2 * step * second**step / (1 - second**step)
         rectified = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
-        is_long = is_more(length, 5)
-        factor = is_long * sqrt(larger(rectified, 0.0) * (1 - second**step))
-        return w - lr / (1 - first**step) * s.m * (factor / (sqrt(s.v) + self.eps) + (1 - is_long))
+        is_long = length.is_more(5)
+        factor = is_long * (rectified.larger(0.0) * (1 - second**step)).sqrt()
+        return w - lr / (1 - first**step) * s.m * (factor / (s.v.sqrt() + self.eps) + (1 - is_long))
 
 
 @rule
@@ -395,7 +396,7 @@ class AdaBelief(Rule):
         first, second = self.betas
         s.m = first * s.m + (1 - first) * g
         s.v = second * s.v + (1 - second) * (g - s.m) * (g - s.m) + self.eps
-        root = sqrt(s.v) * (1 / sqrt(1 - second**step)) + self.eps
+        root = s.v.sqrt() * (1 / (1 - second**step).sqrt()) + self.eps
         return w * (1 - lr * self.weight_decay) - lr / (1 - first**step) * s.m / root
 
 
@@ -420,14 +421,14 @@ class Adan(Rule):
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         first, second, third = self.betas
-        change = is_more(step, 1) * (g - s.before)
+        change = step.is_more(1) * (g - s.before)
         ahead = g + (1 - second) * change
         s.m = first * s.m + (1 - first) * g
         s.d = second * s.d + (1 - second) * change
         s.n = third * s.n + (1 - third) * ahead * ahead
         s.before = g
         direction = s.m * (1 / (1 - first**step)) + s.d * ((1 - second) / (1 - second**step))
-        root = sqrt(s.n * (1 / (1 - third**step)) + self.eps) + self.eps
+        root = (s.n * (1 / (1 - third**step)) + self.eps).sqrt() + self.eps
         return w - lr * (direction / root + self.weight_decay * w)
 
 
@@ -456,12 +457,12 @@ class Lookahead(Rule):
     names = ("velocity", "slow")
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
-        slow = where(is_more(step, 1), s.slow, w)
+        slow = step.is_more(1).where(s.slow, w)
         s.velocity = self.momentum * s.velocity + g + self.weight_decay * w
         fast = w - lr * s.velocity
-        is_between = is_more(step - self.sync_period * floor(step / self.sync_period), 0)
-        s.slow = where(is_between, slow, slow + self.slow_step_size * (fast - slow))
-        return where(is_between, fast, s.slow)
+        is_between = (step - self.sync_period * (step / self.sync_period).floor()).is_more(0)
+        s.slow = is_between.where(slow, slow + self.slow_step_size * (fast - slow))
+        return is_between.where(fast, s.slow)
 
 
 @rule
@@ -490,7 +491,7 @@ class ScheduleFreeAdamW(Rule):
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         first, second = self.betas
         s.v = second * s.v + (1 - second) * g * g
-        direction = g / (sqrt(s.v) * (1 / sqrt(1 - second**step)) + self.eps) + self.weight_decay * w
-        s.z = where(is_more(step, 1), s.z, w) - lr * direction
+        direction = g / (s.v.sqrt() * (1 / (1 - second**step).sqrt()) + self.eps) + self.weight_decay * w
+        s.z = step.is_more(1).where(s.z, w) - lr * direction
         s.average = s.average + 1 / step * (s.z - s.average)
         return first * s.average + (1 - first) * s.z

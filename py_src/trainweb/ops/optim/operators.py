@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.ir import calls
@@ -216,42 +215,6 @@ class SGDOptimizerV2(Optimizer):
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         return w - lr * g
-
-
-@register
-class LambOptimizer(Optimizer):
-    """LAMB over sequences: Adam's step plus weight_decay * w, made as long as the parameter is, for each by itself.
-
-    w -= lr * min(max(|w| / |r|, ratio_min), ratio_max) * r, or lr * r where |w| or |r| is 0. You et al., Large Batch
-    Optimization for Deep Learning, https://arxiv.org/abs/1904.00962.
-    """
-
-    domain = TRAINWEB
-    per_parameter = True
-    attrs = {
-        "alpha": Float(0.9),
-        "beta": Float(0.999),
-        "epsilon": Float(1e-6),
-        "weight_decay": Float(0.0),
-        "ratio_min": Float(-inf),
-        "ratio_max": Float(inf),
-        "correct_bias": Int(1),
-    }
-    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
-
-    def check(self) -> None:
-        if not self.ratio_min <= self.ratio_max:
-            raise self.error(f"ratio_min is {self.ratio_min:g}, which is more than ratio_max, {self.ratio_max:g}.")
-
-    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
-        s.m = self.alpha * s.m + (1 - self.alpha) * g
-        s.v = self.beta * s.v + (1 - self.beta) * g * g
-        first, second = (1 - self.alpha**step, (1 - self.beta**step).sqrt()) if self.correct_bias else (1, 1)
-        r = s.m / (s.v.sqrt() * (first / second) + first * self.epsilon) + self.weight_decay * w
-        of_r, of_w = r.mean_square(), w.mean_square()
-        are_long = of_w.is_more(0) * of_r.is_more(0)
-        ratio = (of_w / are_long.where(of_r, 1.0)).sqrt().larger(self.ratio_min).smaller(self.ratio_max)
-        return w - lr * are_long.where(ratio, 1.0) * r
 
 
 @register

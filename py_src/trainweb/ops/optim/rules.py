@@ -7,6 +7,7 @@ is the documentation of both languages.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf, prod, sqrt
 from typing import Annotated, Any, ClassVar
 
 from trainweb.ops.frame.op import Attr, Float, Floats, Int, register
@@ -44,8 +45,8 @@ def _attribute(field: Field) -> Attr:
 class Rule(Optimizer):
     """An optimizer whose fields are its settings, and the attributes of its operator `ai.trainweb.<class>Optimizer`.
 
-    A subclass gives settings with defaults and annotations that say what they may be (`trainweb/settings.py`), `names`
-    and `update`.
+    A subclass declares settings with defaults and annotations that say what they may be (`trainweb/settings.py`),
+    `names` and `update`. Its `attrs` are further attributes, which users do not set.
     """
 
     domain = TRAINWEB
@@ -55,7 +56,8 @@ class Rule(Optimizer):
 
     def __init_subclass__(cls) -> None:
         cls.settings = fields_of_class(cls)
-        cls.attrs = {name: _attribute(field) for name, field in cls.settings.items()}
+        further = cls.__dict__.get("attrs", {})
+        cls.attrs = {**{name: _attribute(field) for name, field in cls.settings.items()}, **further}
         kept = (*MOMENTS[: len(cls.names)], *[AVERAGES] * cls.averages)
         cls.inputs = (*SCALARS, PARAMS, GRADS, *(m.input for m in kept))
         cls.optional_moments = len(cls.names) - len(cls.kept_with({}))
@@ -495,3 +497,159 @@ class ScheduleFreeAdamW(Rule):
         s.z = step.is_more(1).where(s.z, w) - lr * direction
         s.average = s.average + 1 / step * (s.z - s.average)
         return first * s.average + (1 - first) * s.z
+
+
+@rule
+class Lamb(Rule):
+    """LAMB: Adam's step, scaled to the length of each parameter, https://arxiv.org/abs/1904.00962.
+
+    As optax.lamb. ONNX Runtime has an operator of that name of another form.
+
+    Parameters
+    ----------
+    betas : pair of float
+        Decay of the first and the second moment, each in [0, 1).
+    eps : float
+        Added to the root of the corrected second moment.
+    weight_decay : float
+        Weight decay: this times the parameter is added to the step before it is scaled.
+    """
+
+    betas: Betas = (0.9, 0.999)
+    eps: NotNegative = 1e-6
+    weight_decay: NotNegative = 0.0
+    per_parameter = True
+    attrs = {"ratio_min": Float(-inf), "ratio_max": Float(inf), "correct_bias": Int(1)}
+
+    def check(self) -> None:
+        super().check()
+        if not self.ratio_min <= self.ratio_max:
+            raise self.error(f"ratio_min is {self.ratio_min:g}, which is more than ratio_max, {self.ratio_max:g}.")
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        alpha, beta = self.betas
+        s.m = alpha * s.m + (1 - alpha) * g
+        s.v = beta * s.v + (1 - beta) * g * g
+        first, second = (1 - alpha**step, (1 - beta**step).sqrt()) if self.correct_bias else (1, 1)
+        r = s.m / (s.v.sqrt() * (first / second) + first * self.eps) + self.weight_decay * w
+        of_r, of_w = r.mean_square(), w.mean_square()
+        are_long = of_w.is_more(0) * of_r.is_more(0)
+        ratio = (of_w / are_long.where(of_r, 1.0)).sqrt().larger(self.ratio_min).smaller(self.ratio_max)
+        return w - lr * are_long.where(ratio, 1.0) * r
+
+
+@rule
+class Adafactor(Rule):
+    """Adafactor as torch.optim.Adafactor: for a matrix it keeps one row and one column. ONNX Runtime does not have it.
+
+    Parameters
+    ----------
+    beta2_decay : float
+        At step t, the averages of squared gradients take the share t ** beta2_decay from the new gradient.
+    eps : float
+        Minimum of the root of the estimated squares. Its square must be a float32.
+    scale_eps : float
+        Minimum root mean square of a parameter; steps are proportional to it.
+    clip_threshold : float
+        Maximum root mean square of an update.
+    weight_decay : float
+        Weight decay, decoupled from the gradient.
+    """
+
+    beta2_decay: Annotated[float, Number(below=0)] = -0.8
+    eps: Annotated[float, Number(least=1e-18)] = 2.0**-23
+    scale_eps: NotNegative = 1e-3
+    clip_threshold: Positive = 1.0
+    weight_decay: NotNegative = 0.0
+    per_parameter = True
+    names = ("rows", "columns")
+
+    @classmethod
+    def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if len(shape) < 2:
+            return (0,) if moment else shape
+        return (*shape[:-2], 1, shape[-1]) if moment else (*shape[:-1], 1)
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        mix = step**self.beta2_decay
+        if w.ndim < 2:
+            s.rows = (1 - mix) * s.rows + mix * g * g
+            u = -g / s.rows.larger(self.eps**2).sqrt()
+        else:
+            s.rows = (1 - mix) * s.rows + mix * g.mean_square(-1)
+            s.columns = (1 - mix) * s.columns + mix * g.mean_square(-2)
+            row = (s.rows.mean(-2).larger(self.eps) / s.rows).sqrt()
+            u = g * (row * (-1 / s.columns.sqrt())).larger(-1 / self.eps)  # of both limits the faster one
+        length = (u.mean_square().sqrt() * (1 / self.clip_threshold)).larger(1.0)
+        scale = w.mean_square().sqrt().larger(self.scale_eps) * lr.smaller(1 / step.sqrt()) / length
+        return w * (1 - lr * self.weight_decay) + scale * u
+
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the iteration, from https://kellerjordan.github.io/posts/muon/."""
+
+
+def newton_schulz(x: Any) -> Any:
+    """One iteration: a X + (b G + c G G) X, where G is X X^T; for a tall X the transpose of that of X^T."""
+    first, second, third = NEWTON_SCHULZ
+    is_tall = x.shape[0] > x.shape[1]
+    gram = x.product(x, (is_tall, not is_tall))
+    series = second * gram + third * gram.product(gram)
+    return first * x + (x.product(series) if is_tall else series.product(x))
+
+
+@rule
+class Muon(Rule):
+    """Muon as torch.optim.Muon, in float32, and AdamW for parameters that are not matrices.
+
+    Parameters
+    ----------
+    momentum : float
+        Share of the velocity that is kept from step to step, in [0, 1).
+    nesterov : bool
+        Nesterov's momentum.
+    weight_decay : float
+        Weight decay, decoupled from the gradient.
+    steps : int
+        Iterations that bring the velocity close to an orthogonal matrix.
+    match_rms : bool
+        True scales steps of matrices to the length of AdamW's, so that one learning rate fits both. False keeps the
+        length of the original Muon, for a learning rate of about 0.02.
+    betas : pair of float
+        Of AdamW: decay of the first and the second moment, each in [0, 1).
+    eps : float
+        Of AdamW: added to the root of the corrected second moment.
+    """
+
+    momentum: Fraction = 0.95
+    nesterov: YesNo = True
+    weight_decay: NotNegative = 0.1
+    steps: Annotated[int, Whole(least=0, most=100)] = 5
+    match_rms: YesNo = True
+    betas: Betas = (0.9, 0.999)
+    eps: NotNegative = 1e-8
+    per_parameter = True
+
+    @classmethod
+    def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (0,) if moment and len(shape) > 1 else shape
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        if w.ndim < 2:
+            return self._update_vector(w, g, s, lr, step)
+        s.m = self.momentum * s.m + (1 - self.momentum) * g
+        u = self.momentum * s.m + (1 - self.momentum) * g if self.nesterov else s.m
+        rows, columns = w.shape[0], prod(w.shape[1:])
+        x = (u / (u.mean_square() * (rows * columns)).sqrt().larger(1e-7)).reshape((rows, columns))
+        for _ in range(self.steps):
+            x = newton_schulz(x)
+        ratio = 0.2 * sqrt(max(rows, columns)) if self.match_rms else sqrt(max(1, rows / columns))
+        return w * (1 - lr * self.weight_decay) - lr * ratio * x.reshape(w.shape)
+
+    def _update_vector(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        """AdamW's update."""
+        alpha, beta = self.betas
+        s.m = alpha * s.m + (1 - alpha) * g
+        s.v = beta * s.v + (1 - beta) * g * g
+        unbiased = s.v.sqrt() * (1 / (1 - beta**step).sqrt())
+        return w * (1 - lr * self.weight_decay) - lr / (1 - alpha**step) * s.m / (unbiased + self.eps)

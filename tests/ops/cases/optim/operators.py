@@ -51,21 +51,6 @@ CASES[operators.SGDOptimizerV2] = Cases(
     bad=(Bad([f32([0.1]), PARAMETERS, GRADIENTS, bools([True])], error=UnsupportedError),),
 )
 
-CASES[operators.LambOptimizer] = Cases(
-    samples=(
-        update_at(1),
-        update_at(7, 0.01, alpha=0.8, beta=0.95, epsilon=1e-3, weight_decay=0.2),
-        Sample([f32([0.1]), i64([1]), *[f32([0.0, 0.0]), f32([0.5, -1.0])], *[f32([0.0, 0.0])] * 2]),
-        update_at(7, ratio_max=0.125, correct_bias=0),
-        update_at(7, ratio_min=8.0),
-        update_at(7, ratio_min=0.25, ratio_max=0.25, weight_decay=0.1),
-    ),
-    bad=(
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"ratio_min": 2.0, "ratio_max": 1.0}),
-    ),
-)
-
 CASES[operators.Subsequence] = Cases(
     samples=(Sample([(37,)], {"indices": [1]}),),
     bad=(Bad([(37,)]),),

@@ -34,11 +34,11 @@ class RMSNormalization(Composite):
         return x
 
     def expand(self, g: Emission, x: Var, scale: Var) -> Sequence[Var | None]:
-        axis, rank = self.axis_of(self.axis, g.rank(x.name)), g.rank(x.name)
-        if equal_shapes(g.shape(scale.name), g.shape(x.name)[axis:]):
+        axis, rank = self.axis_of(self.axis, x.rank), x.rank
+        if equal_shapes(scale.shape, x.shape[axis:]):
             return [x.op("SimplifiedLayerNormalization", scale, axis=self.axis, epsilon=self.epsilon)]
         # torch's exporter gives a norm without weights ones of the shape of x.
-        square = Var(g, g.reduce_mean((x * x).name, range(axis, rank), keepdims=True), x.dtype)
+        square = (x * x).mean(range(axis, rank), keepdims=True)
         return [x / (square + self.epsilon).op("Sqrt") * scale]
 
 
@@ -105,8 +105,8 @@ class LpNormalization(Composite):
         return x
 
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
-        size = (x.op("Abs") if self.p == 1 else x * x).name
-        norm = Var(g, g.reduce_sum(size, [self.axis_of(self.axis, g.rank(x.name))], keepdims=True), x.dtype)
+        size = x.op("Abs") if self.p == 1 else x * x
+        norm = size.sum([self.axis_of(self.axis, x.rank)], keepdims=True)
         zero = norm.equal(0.0)
         # Before the root, whose slope at 0 is infinite.
         norm = zero.where(norm.lift(1.0), norm)
@@ -128,9 +128,9 @@ class MeanVarianceNormalization(Composite):
         return x
 
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
-        axes = sorted(self.axis_of(axis, g.rank(x.name)) for axis in self.axes)
-        centred = x - Var(g, g.reduce_mean(x.name, axes, keepdims=True), x.dtype)
-        variance = Var(g, g.reduce_mean((centred * centred).name, axes, keepdims=True), x.dtype)
+        axes = sorted(self.axis_of(axis, x.rank) for axis in self.axes)
+        centred = x - x.mean(axes, keepdims=True)
+        variance = (centred * centred).mean(axes, keepdims=True)
         return [centred / (variance.op("Sqrt") + 1e-9)]
 
 
@@ -151,7 +151,7 @@ class LRN(Composite):
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         # The mean over a window of channels, zeros beyond, as pooling of rank 2: (batch, 1, channels, pixels).
         before, after = (self.size - 1) // 2, self.size // 2
-        flat = g.op("Reshape", [(x * x).name, g.constant("int64", (4,), [0, 1, g.shape(x.name)[1], -1])])
+        flat = g.op("Reshape", [(x * x).name, g.constant("int64", (4,), [0, 1, x.shape[1], -1])])
         pooled = g.op(
             "AveragePool",
             [flat],

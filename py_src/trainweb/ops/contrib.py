@@ -11,7 +11,6 @@ from typing import Any
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, Node
-from trainweb.ops.attention.onnx import places, unsqueeze
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
@@ -142,7 +141,7 @@ class EmbedLayerNormalization(Composite):
         ids, segments, words, positions, kinds, gamma, beta, mask, place = ins
         assert ids is not None and words is not None and positions is not None
         assert gamma is not None and beta is not None
-        place = unsqueeze(places(ids, 1), 0) if place is None else place
+        place = ids.places(1).unsqueeze(0) if place is None else place
         rows = words.op("Gather", ids, axis=0) + positions.op("Gather", place, axis=0)
         if kinds is not None and segments is not None:
             rows = rows + kinds.op("Gather", segments, axis=0)
@@ -150,5 +149,5 @@ class EmbedLayerNormalization(Composite):
         counts = None
         if self.wants_output(1):
             counted = ids - ids if mask is None else mask
-            counts = Var(g, g.reduce_sum(counted.name, [1], keepdims=False), "int32")
+            counts = counted.sum([1], keepdims=False)
         return [y, counts, rows]

@@ -7,11 +7,10 @@ from itertools import product
 
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.attention.onnx import extent, integers, part, reshape, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Int, Str, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 
 MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
 """Opset 16 has the names of two dimensions."""
@@ -52,23 +51,23 @@ class GridSample(Composite):
         return TensorType("float32", (*x.shape[:2], *grid.shape[1:-1]))
 
     def expand(self, g: Emission, x: Var, grid: Var) -> Sequence[Var | None]:
-        n = g.rank(x.name) - 2
-        sizes = [extent(x, 2 + k).cast("float32") for k in range(n)]
-        places = reshape(grid, 0, -1, n)
+        n = x.rank - 2
+        sizes = [x.extent(2 + k).cast("float32") for k in range(n)]
+        places = grid.reshape(0, -1, n)
         corners = []
         for k, size in enumerate(sizes):
             # Coordinates come in the reverse order of the axes.
-            at = Var(g, g.squeeze(part(places, 2, n - 1 - k, n - k).name, [2]), "float32")
+            at = places.part(2, n - 1 - k, n - k).squeeze(2)
             corners.append(self._corners(self._pixels(at, size), size))
-        pixels = reshape(x, 0, 0, -1)
+        pixels = x.reshape(0, 0, -1)
         total: Var | None = None
         for chosen in product(*corners):
             term = self._term(pixels, chosen, sizes)
             total = term if total is None else total + term
         assert total is not None
-        shape = Var(g, g.shape_of(x.name), "int64")
-        result = Var(g, g.shape_of(grid.name), "int64")
-        target = part(shape, 0, 0, 2).op("Concat", part(result, 0, 1, n + 1), axis=0)
+        shape = x.sizes()
+        result = grid.sizes()
+        target = shape.part(0, 0, 2).op("Concat", result.part(0, 1, n + 1), axis=0)
         return [total.op("Reshape", target)]
 
     def _pixels(self, at: Var, size: Var) -> Var:
@@ -132,11 +131,11 @@ class GridSample(Composite):
                 weight = own if weight is None else weight * own
         assert index is not None
         # (N, 1, places) for every channel.
-        shape = integers(g, [1]).op("Concat", part(Var(g, g.shape_of(pixels.name), "int64"), 0, 1, 2), axis=0)
-        index = unsqueeze(index, 1).op("Expand", shape.op("Concat", integers(g, [1]), axis=0))
+        shape = integers(g, [1]).op("Concat", pixels.sizes().part(0, 1, 2), axis=0)
+        index = index.unsqueeze(1).op("Expand", shape.op("Concat", integers(g, [1]), axis=0))
         rows = pixels.op("GatherElements", index, axis=2)
         if weight is not None:
-            rows = rows * unsqueeze(weight, 1)
-        return rows if inside is None else unsqueeze(inside, 1).where(rows, 0.0)
+            rows = rows * weight.unsqueeze(1)
+        return rows if inside is None else inside.unsqueeze(1).where(rows, 0.0)
 
     # The same in numpy, place by place.

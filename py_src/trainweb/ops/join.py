@@ -9,7 +9,7 @@ from trainweb.ir.dims import at_most, equal, maximum, minimum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.copies import copy_axis
-from trainweb.ops.frame.arguments import checked, integers
+from trainweb.ops.frame.arguments import checked, integers, type_of
 from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, register
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ class Splitting(Op):
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, split: Buf | None) -> None:
         axis, start = self.axis % len(x.shape), 0
-        given = None if split is None else TensorType(split.dtype, split.shape, split.value)
-        for out, size in zip(outs, self.lengths(TensorType(x.dtype, x.shape), given), strict=True):
+        sizes = self.lengths(TensorType(x.dtype, x.shape), type_of(split))
+        for out, size in zip(outs, sizes, strict=True):
             if out is not None:
                 copy_axis(b, out, x, axis, size, source_start=start)
             start += size

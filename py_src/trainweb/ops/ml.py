@@ -10,7 +10,7 @@ from trainweb.model.graph import ML
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Floats, Str, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, constant
 
 
 @register
@@ -30,7 +30,7 @@ class Scaler(Composite):
 
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         offset, scale = (
-            Var(g, g.constant("float32", (len(numbers),) if len(numbers) > 1 else (), numbers), "float32")
+            constant(g, "float32", (len(numbers),) if len(numbers) > 1 else (), numbers)
             for numbers in (self.offset, self.scale)
         )
         return [(x.cast("float32") - offset) * scale]

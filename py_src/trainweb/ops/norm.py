@@ -64,19 +64,40 @@ class _LayerNorm(Op):
             if t is not None and not equal(t.size, prod(normalised)):
                 raise self.error(f"scale and bias must have shape {list(normalised)}, got {list(t.shape)}.")
 
-    def statistics(self, shape: tuple[int, ...]) -> TensorType:
-        """Type of the mean and the inverse deviation."""
-        lead, normalised = self.split(shape)
-        return TensorType("float32", lead + (1,) * len(normalised))
-
     def sizes(self, shape: tuple[int, ...]) -> _Rows:
         """Kernel arguments."""
         lead, normalised = self.split(shape)
         return {"rows": prod(lead), "n": prod(normalised)}
 
 
+class _ForwardNorm(_LayerNorm):
+    """The outputs after the normalised tensor are the mean, which RMS norm does not have, and the inverse deviation."""
+
+    def infer(self, x: TensorType, scale: TensorType, bias: TensorType | None = None) -> tuple[TensorType, ...]:
+        self.check_parameters(x, scale, bias)
+        lead, normalised = self.split(x.shape)
+        statistics = TensorType("float32", lead + (1,) * len(normalised))
+        return TensorType("float32", x.shape), *[statistics] * (self.n_outputs - 1)
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf | None = None) -> None:
+        y, *mean, inv = outs[: self.n_outputs]
+        b.emit(
+            calls.LayerNorm(
+                x=x,
+                scale=scale,
+                bias=bias,
+                y=y or b.temp("float32", x.shape),
+                mean=mean[0] if mean else None,
+                inv_std=inv,
+                epsilon=self.epsilon,
+                rms=int(not mean),
+                **self.sizes(x.shape),
+            )
+        )
+
+
 @register
-class LayerNormalization(_LayerNorm):
+class LayerNormalization(_ForwardNorm):
     """(x - mean) / sqrt(var + epsilon) * scale + bias. https://onnx.ai/onnx/operators/onnx__LayerNormalization.html
 
     Ba et al., Layer Normalization, https://arxiv.org/abs/1607.06450.
@@ -85,25 +106,6 @@ class LayerNormalization(_LayerNorm):
     versions = (1, 17)
     min_inputs, max_inputs, n_outputs = 2, 3, 3
     differentiable = (0, 1, 2)
-
-    def infer(self, x: TensorType, scale: TensorType, bias: TensorType | None) -> tuple[TensorType, ...]:
-        self.check_parameters(x, scale, bias)
-        return TensorType("float32", x.shape), self.statistics(x.shape), self.statistics(x.shape)
-
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf | None) -> None:
-        b.emit(
-            calls.LayerNorm(
-                x=x,
-                scale=scale,
-                bias=bias,
-                y=outs[0] or b.temp("float32", x.shape),
-                mean=outs[1],
-                inv_std=outs[2],
-                epsilon=self.epsilon,
-                rms=0,
-                **self.sizes(x.shape),
-            )
-        )
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         mean, inv = g.extra_output(1, "_mean"), g.extra_output(2, "_inv_std")
@@ -176,29 +178,12 @@ class LayerNormalizationGrad(_LayerNormGrad):
 
 
 @register
-class SimplifiedLayerNormalization(_LayerNorm):
+class SimplifiedLayerNormalization(_ForwardNorm):
     """x / sqrt(mean(x^2) + epsilon) * scale (RMS norm), https://arxiv.org/abs/1910.07467."""
 
     min_inputs = max_inputs = 2
     n_outputs = 2
     differentiable = (0, 1)
-
-    def infer(self, x: TensorType, scale: TensorType) -> tuple[TensorType, ...]:
-        self.check_parameters(x, scale)
-        return TensorType("float32", x.shape), self.statistics(x.shape)
-
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf) -> None:
-        b.emit(
-            calls.LayerNorm(
-                x=x,
-                scale=scale,
-                y=outs[0] or b.temp("float32", x.shape),
-                inv_std=outs[1],
-                epsilon=self.epsilon,
-                rms=1,
-                **self.sizes(x.shape),
-            )
-        )
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         inv = g.extra_output(1, "_inv_std")

@@ -13,11 +13,10 @@ from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, MS, NIBBLES, TRAINWEB
-from trainweb.ops.attention.onnx import integers, reshape
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Int, Op, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.index import check_range
 from trainweb.ops.linear_quantization import Blocks, dequantize
 
@@ -131,7 +130,7 @@ class MatMulNBits(_Rows, Composite):
         sizes = {name: getattr(self, name) for name in _Rows.attrs}
         matrix = Var(g, g.op("DequantizeBlocks", given, domain=TRAINWEB, **sizes), "float32")
         if zeros is not None and zeros.dtype == "float32":
-            shift = reshape((zeros - float(1 << self.bits - 1)) * reshape(scales, *g.shape(zeros.name)), self.N, -1)
+            shift = ((zeros - float(1 << self.bits - 1)) * scales.reshape(*zeros.shape)).reshape(self.N, -1)
             matrix = matrix - shift.op("Gather", integers(g, [k // self.block_size for k in range(self.K)]), axis=1)
         y = a.op("MatMul", matrix.op("Transpose", perm=[1, 0]))
         return [y if bias is None else y + bias]

@@ -27,9 +27,9 @@ from trainweb.model.calls import takes_the_first
 from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.copies import strided_copy
 from trainweb.ops.extrema import as_int64, extreme, from_int64
-from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, scalar, unknown
+from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, scalar, type_of, unknown
 from trainweb.ops.frame.op import FLOATS, INTS, MANY, Int, Ints, Names, Op, find, register
-from trainweb.ops.frame.symbolic import Var, names
+from trainweb.ops.frame.symbolic import Var, constant, names
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -144,8 +144,7 @@ class Reduction(Op):
         return TensorType(x.dtype, tuple(d for k, d in enumerate(x.shape) if k not in gone))
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, axes: Buf | None) -> None:
-        given = None if axes is None else TensorType(axes.dtype, axes.shape, axes.value)
-        reduce(b, outs[0], x, self.reduced_axes(given, len(x.shape)), self.kernel)
+        reduce(b, outs[0], x, self.reduced_axes(type_of(axes), len(x.shape)), self.kernel)
 
     # Gradients.
 
@@ -162,7 +161,7 @@ class Reduction(Op):
                 return v
             if axes is None:
                 return v.op("Unsqueeze", Var(g, given, "int64"))
-            return Var(g, g.unsqueeze(v.name, axes), v.dtype)
+            return v.unsqueeze(*axes)
 
         def over(op_type: str, v: Var) -> Var:
             if axes == []:
@@ -171,7 +170,7 @@ class Reduction(Op):
             if axes is None:
                 return v.op(op_type, Var(g, given, "int64"), keepdims=1)
             if g.opset >= since:
-                return v.op(op_type, Var(g, g.constant("int64", (len(axes),), axes), "int64"), keepdims=1)
+                return v.op(op_type, constant(g, "int64", (len(axes),), axes), keepdims=1)
             return v.op(op_type, axes=axes, keepdims=1)
 
         return names(self.backward(g, x, kept(y), kept(dy), over), *[None] * (len(ins) - 1))

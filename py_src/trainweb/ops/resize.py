@@ -8,13 +8,13 @@ from fractions import Fraction
 from itertools import product
 from math import ceil, floor, inf, prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from trainweb.ir.dims import at_most, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Node
 from trainweb.ops.copies import gather_axis
-from trainweb.ops.frame.arguments import checked, integers, numbers, unknown
+from trainweb.ops.frame.arguments import checked, integers, numbers, type_of, unknown
 from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str, register
 from trainweb.ops.matmul import lower_matmul
 
@@ -67,16 +67,6 @@ def _simplest(low: Fraction, high: Fraction) -> Fraction:
     if whole == low or whole < floor(high):
         return Fraction(ceil(low))
     return whole + 1 / _simplest(1 / (high - whole), 1 / (low - whole))
-
-
-def _type(given: Buf | None) -> TensorType | None:
-    return None if given is None else TensorType(given.dtype, given.shape, given.value)
-
-
-def _known(scales: Any, sizes: Any, roi: Any) -> list[TensorType | None]:
-    """Types with the values of arrays."""
-    given = ("float32", scales), ("int64", sizes), ("float32", roi)
-    return [None if v is None else TensorType(dtype, v.shape, tuple(v.tolist())) for dtype, v in given]
 
 
 @register
@@ -277,9 +267,9 @@ class Resize(Op):
         return result
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, roi: Buf | None, *given: Buf | None) -> None:
-        crops = self.crops(len(x.shape), _type(roi))
+        crops = self.crops(len(x.shape), type_of(roi))
         given = (roi,) if self.is_old else given
-        self.resize(b, outs[0], x, *map(_type, given), crops=crops)
+        self.resize(b, outs[0], x, *map(type_of, given), crops=crops)
 
     def resize(
         self,
@@ -420,7 +410,7 @@ class ResizeGrad(Resize):
         dx = outs[0]
         if not dx.size:
             return
-        scales, sizes, roi = map(_type, given)
+        scales, sizes, roi = map(type_of, given)
         crops = self.crops(len(dx.shape), roi)
         scaled = self.scaled(dx.shape, scales, sizes, crops)
         if not scaled:
@@ -468,7 +458,7 @@ class Upsample(Resize):
         return super().infer(x, self._factors(scales), None, None)
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, given: Buf | None = None, *_: Buf | None) -> None:
-        factors = self._factors(_type(given))
+        factors = self._factors(type_of(given))
         self.resize(b, outs[0], x, factors)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:

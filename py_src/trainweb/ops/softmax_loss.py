@@ -130,7 +130,7 @@ class LogSoftmaxGrad(LogSoftmaxGrad_13):
 REDUCTIONS = {"none": LOSS_EACH, "mean": LOSS_MEAN, "sum": LOSS_SUM}
 
 
-class _Loss(TypedDict):
+class _Sizes(TypedDict):
     n: int
     c: int
     inner: int
@@ -166,7 +166,7 @@ class _CrossEntropy(Op):
         if weights is not None and (weights.dtype != "float32" or not equal_shapes(weights.shape, scores.shape[1:2])):
             raise self.error(f"weights must be float32 of shape {[scores.shape[1]]}, got {list(weights.shape)}.")
 
-    def sizes(self, scores: tuple[int, ...], labels: Buf) -> _Loss:
+    def sizes(self, scores: tuple[int, ...], labels: Buf) -> _Sizes:
         """Kernel arguments."""
         return {
             "n": scores[0],
@@ -185,37 +185,45 @@ class _CrossEntropy(Op):
         return {"reduction": self.reduction, **ignored}
 
 
-@register
-class SoftmaxCrossEntropyLoss(_CrossEntropy):
-    """Cross entropy of scores (N, C, ...) and labels. https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
+class _Loss(_CrossEntropy):
+    """The loss of each position, or their sum or mean, and the logarithms of probabilities where there is an output."""
 
-    If every label is ignored the mean is 0, as in ONNX Runtime.
-    """
-
-    versions = (12, 13)
-    min_inputs, max_inputs, n_outputs = 2, 3, 2
+    min_inputs, max_inputs = 2, 3
     differentiable = (0,)
 
-    def infer(
-        self, scores: TensorType, labels: TensorType, weights: TensorType | None
-    ) -> tuple[TensorType, TensorType]:
+    def loss(self, scores: TensorType, labels: TensorType, weights: TensorType | None) -> TensorType:
+        """Type of the loss."""
         self.check(scores, labels, weights)
-        loss = labels.shape if self.reduction == "none" else ()
-        return TensorType("float32", loss), TensorType("float32", scores.shape)
+        return TensorType("float32", labels.shape if self.reduction == "none" else ())
 
     def lower(self, b: Builder, outs: list[Buf | None], scores: Buf, labels: Buf, weights: Buf | None) -> None:
-        loss = outs[0] or b.temp("float32", labels.shape if self.reduction == "none" else ())
         b.check_labels(labels, scores.shape[1], self.ignore_index)
         b.emit(
             calls.CrossEntropy(
                 scores=scores,
                 labels=labels,
                 weights=weights,
-                loss=loss,
-                log_prob=outs[1],
+                loss=outs[0] or b.temp("float32", labels.shape if self.reduction == "none" else ()),
+                log_prob=outs[1] if len(outs) > 1 else None,
                 **self.sizes(scores.shape, labels),
             )
         )
+
+
+@register
+class SoftmaxCrossEntropyLoss(_Loss):
+    """Cross entropy of scores (N, C, ...) and labels. https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
+
+    If every label is ignored the mean is 0, as in ONNX Runtime.
+    """
+
+    versions = (12, 13)
+    n_outputs = 2
+
+    def infer(
+        self, scores: TensorType, labels: TensorType, weights: TensorType | None
+    ) -> tuple[TensorType, TensorType]:
+        return self.loss(scores, labels, weights), TensorType("float32", scores.shape)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         log_prob = g.extra_output(1, "_log_prob")
@@ -265,32 +273,17 @@ class SoftmaxCrossEntropyLossGrad(_CrossEntropyGrad):
 
 
 @register
-class NegativeLogLikelihoodLoss(_CrossEntropy):
+class NegativeLogLikelihoodLoss(_Loss):
     """-log_prob[label] of (N, C, ...). https://onnx.ai/onnx/operators/onnx__NegativeLogLikelihoodLoss.html
 
     If every label is ignored the mean is 0, as for SoftmaxCrossEntropyLoss.
     """
 
     versions = (12, 13, 22)
-    min_inputs, max_inputs = 2, 3
-    differentiable = (0,)
     from_log = 1
 
     def infer(self, log_prob: TensorType, labels: TensorType, weights: TensorType | None) -> TensorType:
-        self.check(log_prob, labels, weights)
-        return TensorType("float32", labels.shape if self.reduction == "none" else ())
-
-    def lower(self, b: Builder, outs: list[Buf], log_prob: Buf, labels: Buf, weights: Buf | None) -> None:
-        b.check_labels(labels, log_prob.shape[1], self.ignore_index)
-        b.emit(
-            calls.CrossEntropy(
-                scores=log_prob,
-                labels=labels,
-                weights=weights,
-                loss=outs[0],
-                **self.sizes(log_prob.shape, labels),
-            )
-        )
+        return self.loss(log_prob, labels, weights)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         given = [douts[0], *ins]

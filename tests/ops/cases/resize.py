@@ -8,6 +8,7 @@ import numpy as np
 from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import f32, i64
 
+from trainweb.ir.shapes import TensorType
 from trainweb.ops import resize
 
 CASES[resize.Resize] = Cases(
@@ -81,9 +82,15 @@ CASES[resize.Upsample] = Cases(
 )
 
 
+def known_types(scales: Any, sizes: Any, roi: Any) -> list[TensorType | None]:
+    """Types with the values of arrays."""
+    given = ("float32", scales), ("int64", sizes), ("float32", roi)
+    return [None if v is None else TensorType(dtype, v.shape, tuple(v.tolist())) for dtype, v in given]
+
+
 @reference(resize.Resize)
 def resized(op: resize.Resize, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
-    known = resize._known(roi if op.is_old else scales, sizes, roi)
+    known = known_types(roi if op.is_old else scales, sizes, roi)
     crops = op.crops(x.ndim, known[2])
     scaled = op.scaled(x.shape, known[0], known[1], crops)
     beyond = op._beyond(x.shape, scaled, crops)
@@ -97,7 +104,7 @@ def resized(op: resize.Resize, x: Any, roi: Any = None, scales: Any = None, size
 def resize_grad(
     op: resize.ResizeGrad, dy: Any, shape: Any, scales: Any = None, sizes: Any = None, roi: Any = None
 ) -> Any:
-    known = resize._known(scales, sizes, roi)
+    known = known_types(scales, sizes, roi)
     crops = op.crops(dy.ndim, known[2])
     for axis, (n, scale) in op.scaled(tuple(map(int, shape)), known[0], known[1], crops).items():
         weights = np.array(op.weights(int(shape[axis]), n, scale, crops.get(axis, resize.WHOLE)))

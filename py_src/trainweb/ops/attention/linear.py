@@ -8,11 +8,10 @@ from typing import cast
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.attention.onnx import integers, reshape, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Float, Int, Str, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.recurrent.layers import MAX_STEPS
 
 RULES = {"linear": (False, False), "gated": (True, False), "delta": (False, True), "gated_delta": (True, True)}
@@ -75,8 +74,8 @@ class LinearAttention(Composite):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, _, v, state, *_ = ins
         assert q is not None and v is not None
-        (_, length, width), groups = g.shape(q.name), self.kv_num_heads
-        if not static(length, width, g.shape(v.name)[2]):
+        (_, length, width), groups = q.shape, self.kv_num_heads
+        if not static(length, width, v.shape[2]):
             raise UndecidedError("the length of the sequence")
         if length > MAX_STEPS:
             raise self.unsupported(f"a sequence of {length} steps (at most {MAX_STEPS})")
@@ -84,11 +83,11 @@ class LinearAttention(Composite):
         read: list[Var] = []
         for queries, key, value, decay, beta in self._steps(g, ins, length):
             state = self._updated(state, key, value, decay, beta)
-            read.append(unsqueeze(queries.op("MatMul", state), 1))
+            read.append(queries.op("MatMul", state).unsqueeze(1))
         if state is None:
             raise self.unsupported("a sequence of no steps")
         y = read[0].op("Concat", *read[1:], axis=1) if len(read) > 1 else read[0]
-        return [reshape(y, 0, 0, groups * (self.q_num_heads // groups) * (g.shape(v.name)[2] // groups)) * scale, state]
+        return [y.reshape(0, 0, groups * (self.q_num_heads // groups) * (v.shape[2] // groups)) * scale, state]
 
     def _steps(self, g: Emission, ins: Sequence[Var | None], length: int) -> list[Step]:
         """Return the reads and writes of each step."""
@@ -97,10 +96,10 @@ class LinearAttention(Composite):
         groups = self.kv_num_heads
         shared = self.q_num_heads // groups
         if beta is not None:
-            beta = reshape(beta, 0, 0, -1, 1, 1)
+            beta = beta.reshape(0, 0, -1, 1, 1)
         if decay is not None:
-            decay = reshape(decay.op("Exp"), 0, 0, groups, -1, 1)
-        parts = (reshape(q, 0, 0, groups, shared, -1), reshape(k, 0, 0, groups, -1, 1), reshape(v, 0, 0, groups, 1, -1))
+            decay = decay.op("Exp").reshape(0, 0, groups, -1, 1)
+        parts = (q.reshape(0, 0, groups, shared, -1), k.reshape(0, 0, groups, -1, 1), v.reshape(0, 0, groups, 1, -1))
         rows = [self._split(x, length) for x in (*parts, decay, beta)]
         return cast(list[Step], list(zip(*rows, strict=True)))
 
@@ -111,7 +110,7 @@ class LinearAttention(Composite):
             return [None] * length
         g = x.g
         if length == 1:
-            return [Var(g, g.squeeze(x.name, [1]), x.dtype)]
+            return [x.squeeze(1)]
         parts = g.op("Split", [x.name, integers(g, [1] * length).name], n_outputs=length, axis=1)
         return [Var(g, g.squeeze(name, [1]), x.dtype) for name in parts]
 

@@ -12,17 +12,7 @@ from math import inf, sqrt
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, same, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.attention.onnx import (
-    extent,
-    join_heads,
-    part,
-    places,
-    reshape,
-    rotate,
-    share_heads,
-    split_heads,
-    unsqueeze,
-)
+from trainweb.ops.attention.onnx import join_heads, rotate, share_heads, split_heads
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Float, Int, Ints, register
@@ -52,7 +42,7 @@ def total(terms: Sequence[Var | None]) -> Var | None:
 def vector_parts(x: Var, widths: Sequence[int], axis: int = 0) -> list[Var]:
     """Parts of the given widths along an axis."""
     ends = [sum(widths[: k + 1]) for k in range(len(widths))]
-    return [part(x, axis, end - width, end) for width, end in zip(widths, ends, strict=True)]
+    return [x.part(axis, end - width, end) for width, end in zip(widths, ends, strict=True)]
 
 
 def check_added(op: Composite, added: TensorType | None, shape: Shape) -> None:
@@ -86,19 +76,19 @@ class _Masked(Composite):
         """Return the tensor that is added to the scores of keys that are padding."""
         if mask is None:
             return None
-        g, rank = q.g, q.g.rank(mask.name)
+        g, rank = q.g, mask.rank
         if rank > 1:
-            keeps = unsqueeze(mask > 0, *((1, 2) if rank == 2 else (1,)))
+            keeps = (mask > 0).unsqueeze(*((1, 2) if rank == 2 else (1,)))
         else:
-            ends, column = mask.cast("int64"), places(k, 2)
+            ends, column = mask.cast("int64"), k.places(2)
             starts = None
-            times = 1 if lengths == 1 else self._numbers(g.size(mask.name), g.shape(q.name)[0])
+            times = 1 if lengths == 1 else self._numbers(mask.size, q.shape[0])
             if times == 2:
                 # The mask has the ends of all items, then their starts.
                 ends, starts = Var.of(g, *g.op("Split", [ends.name], axis=0, n_outputs=2))
-            keeps = column < unsqueeze(ends, 1, 2, 3)
+            keeps = column < ends.unsqueeze(1, 2, 3)
             if starts is not None:
-                keeps = keeps.and_((column < unsqueeze(starts, 1, 2, 3)).not_())
+                keeps = keeps.and_((column < starts.unsqueeze(1, 2, 3)).not_())
         return keeps.where(q.lift(0.0), self.mask_filter_value)
 
     def _numbers(self, size: int, batch: int) -> int:
@@ -114,8 +104,8 @@ class _Masked(Composite):
         """Return the tensor that is added to the scores of keys behind a query; the queries are the last keys."""
         if not self.unidirectional:
             return None
-        row = unsqueeze(places(q, 2), 1) + (extent(k, 2) - extent(q, 2))
-        return (places(k, 2) - row > 0).not_().where(q.lift(0.0), -inf)
+        row = q.places(2).unsqueeze(1) + (k.extent(2) - q.extent(2))
+        return (k.places(2) - row > 0).not_().where(q.lift(0.0), -inf)
 
 
 @register
@@ -178,7 +168,7 @@ class MultiHeadAttention(_Masked):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, k, v, bias, mask, added, past_k, past_v = ins
         assert q is not None
-        shapes = self._shapes(g.type(q.name), *(None if x is None else g.type(x.name) for x in (k, v)))
+        shapes = self._shapes(q.type, *(None if x is None else x.type for x in (k, v)))
         width = shapes[0][3]
         if bias is not None and k is not None and v is not None:
             q, k, v = self._biased(bias, shapes, q, k, v)
@@ -191,15 +181,15 @@ class MultiHeadAttention(_Masked):
     def _biased(self, bias: Var, shapes: list[Shape], *projections: Var) -> list[Var]:
         """Query, keys and values with their parts of the bias added."""
         parts = vector_parts(bias, [self.num_heads * shape[3] for shape in shapes])
-        apart = [x.g.rank(x.name) == 4 for x in projections]
+        apart = [x.rank == 4 for x in projections]
         return [
-            x + (reshape(b, 1, self.num_heads, 1, -1) if split else b)
+            x + (b.reshape(1, self.num_heads, 1, -1) if split else b)
             for x, b, split in zip(projections, parts, apart, strict=True)
         ]
 
     def _heads(self, q: Var, k: Var | None, v: Var | None) -> tuple[Var, Var, Var]:
         def unpacked(x: Var, parts: int) -> list[Var]:
-            rows = [Var(x.g, x.g.squeeze(part(x, 3, i, i + 1).name, [3]), x.dtype) for i in range(parts)]
+            rows = [x.part(3, i, i + 1).squeeze(3) for i in range(parts)]
             return [row.op("Transpose", perm=[0, 2, 1, 3]) for row in rows]
 
         if k is None:
@@ -209,7 +199,7 @@ class MultiHeadAttention(_Masked):
         if v is None:
             keys, values = unpacked(k, 2)
             return query, keys, values
-        keys, values = (x if x.g.rank(x.name) == 4 else split_heads(x, self.num_heads) for x in (k, v))
+        keys, values = (x if x.rank == 4 else split_heads(x, self.num_heads) for x in (k, v))
         return query, keys, values
 
 
@@ -262,23 +252,20 @@ class MicrosoftAttention(_Masked):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, w, bias, mask, past, added, _ = ins
         assert x is not None and w is not None
-        widths = self._widths(g.type(w.name))
+        widths = self._widths(w.type)
         projected = x.op("MatMul", w)
         projected = projected if bias is None else projected + bias
         q, k, v = (split_heads(p, self.num_heads) for p in vector_parts(projected, widths, axis=2))
         if past is not None:
             # `past` has the keys, then the values.
-            k, v = (
-                Var(g, g.squeeze(part(past, 0, i, i + 1).name, [0]), "float32").op("Concat", x, axis=2)
-                for i, x in enumerate((k, v))
-            )
+            k, v = (past.part(0, i, i + 1).squeeze(0).op("Concat", x, axis=2) for i, x in enumerate((k, v)))
         masked = total([added, self.padding(mask, q, k, 2), self.causal(q, k)])
         y = join_heads(attend(q, k, v, self.scale or 1 / sqrt(widths[0] // self.num_heads), masked))
         if not self.wants_output(1):
             return [y, None]
         if not same(widths[0], widths[2]):
             raise self.unsupported("the present of values that are not as wide as keys")
-        return [y, unsqueeze(k, 0).op("Concat", unsqueeze(v, 0), axis=0)]
+        return [y, k.unsqueeze(0).op("Concat", v.unsqueeze(0), axis=0)]
 
 
 @register
@@ -353,19 +340,19 @@ class GroupQueryAttention(Composite):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, k, v, past_k, past_v, lengths, _, cos, sin, position, added, _ = ins
         assert q is not None and lengths is not None
-        width = self._width(g.type(q.name), None if k is None else g.type(k.name))
+        width = self._width(q.type, None if k is None else k.type)
         groups = self.kv_num_heads
         if k is None or v is None:
             q, k, v = vector_parts(q, [self.num_heads * width, groups * width, groups * width], axis=2)
         q, k, v = split_heads(q, self.num_heads), split_heads(k, groups), split_heads(v, groups)
-        if past_k is not None and equal(g.shape(past_k.name)[2], 0):
+        if past_k is not None and equal(past_k.shape[2], 0):
             past_k = past_v = None
         start = None if past_k is None else self._start(lengths, past_k, q)
         if self.do_rotary and cos is not None and sin is not None:
-            place = unsqueeze(places(q, 2), 0) if start is None else unsqueeze(start, 1) + places(q, 2)
+            place = q.places(2).unsqueeze(0) if start is None else start.unsqueeze(1) + q.places(2)
             place = place if position is None else position
-            rows = [unsqueeze(t.op("Gather", place, axis=0), 1) for t in (cos, sin)]
-            turned_width = 2 * g.shape(cos.name)[1]
+            rows = [t.op("Gather", place, axis=0).unsqueeze(1) for t in (cos, sin)]
+            turned_width = 2 * cos.shape[1]
             q, k = (
                 rotate(x, *rows, interleaved=bool(self.rotary_interleaved), turned_width=turned_width) for x in (q, k)
             )
@@ -381,21 +368,21 @@ class GroupQueryAttention(Composite):
 
     def _start(self, lengths: Var, past: Var, q: Var) -> Var:
         """Return the number of tokens of each item that the past holds."""
-        held = reshape(lengths.cast("int64"), -1) + 1 - extent(q, 2)
-        return held.op("Max", held.lift(0)).op("Min", extent(past, 2))
+        held = lengths.cast("int64").reshape(-1) + 1 - q.extent(2)
+        return held.op("Max", held.lift(0)).op("Min", past.extent(2))
 
     def _bias(self, q: Var, k: Var, start: Var | None, past: Var | None) -> Var:
         """-infinity for keys behind the query, before its window, or in the past behind its end."""
-        column, row = places(k, 2), places(q, 2)
+        column, row = k.places(2), q.places(2)
         if start is None or past is None:
-            ahead = column - unsqueeze(row, 1)
+            ahead = column - row.unsqueeze(1)
             seen = (ahead > 0).not_()
         else:
-            held, first = extent(past, 2), unsqueeze(start, 1)
+            held, first = past.extent(2), start.unsqueeze(1)
             is_new = (column < held).not_()
             place = is_new.where(column - held + first, column + first - first)
-            ahead = unsqueeze(place, 1, 2) - unsqueeze(unsqueeze(row, 0) + first, 1, 3)
-            seen = (ahead > 0).not_().and_(unsqueeze(is_new.or_(column < first), 1, 2))
+            ahead = place.unsqueeze(1, 2) - (row.unsqueeze(0) + first).unsqueeze(1, 3)
+            seen = (ahead > 0).not_().and_(is_new.or_(column < first).unsqueeze(1, 2))
         if self.local_window_size > 0:
             # The query's own key is one of these; ONNX Runtime 1.19 had one key more.
             seen = seen.and_(ahead > -self.local_window_size)
@@ -403,13 +390,12 @@ class GroupQueryAttention(Composite):
 
     def _packed(self, x: Var, start: Var, past: Var) -> Var:
         """Past and new tokens without the gap between them, and zeros behind their end."""
-        g, column, first = x.g, places(x, 2), unsqueeze(start, 1)
-        moved = column + extent(past, 2) - first
-        source = (column < first).where(column + first - first, moved.op("Min", extent(x, 2) - 1))
-        index = g.op("Expand", [unsqueeze(source, 1, 3).name, g.shape_of(x.name)])
-        rows = Var(g, g.op("GatherElements", [x.name, index], axis=2), x.dtype)
+        column, first = x.places(2), start.unsqueeze(1)
+        moved = column + past.extent(2) - first
+        source = (column < first).where(column + first - first, moved.op("Min", x.extent(2) - 1))
+        rows = x.op("GatherElements", source.unsqueeze(1, 3).op("Expand", x.sizes()), axis=2)
         # Nothing fills the last `extent(past) - start` places.
-        return unsqueeze(column < first + extent(x, 2) - extent(past, 2), 1, 3).where(rows, 0.0)
+        return (column < first + x.extent(2) - past.extent(2)).unsqueeze(1, 3).where(rows, 0.0)
 
 
 @register
@@ -453,12 +439,12 @@ class MicrosoftRotaryEmbedding(Composite):
         return x
 
     def expand(self, g: Emission, x: Var, ids: Var, cos: Var, sin: Var) -> Sequence[Var | None]:
-        apart, turned_width = g.rank(x.name) == 4, 2 * g.shape(cos.name)[1]
+        apart, turned_width = x.rank == 4, 2 * cos.shape[1]
         heads = x
         if not apart:
             shape = (self.num_heads, -1) if self.num_heads else (-1, turned_width)
-            heads = reshape(x, 0, 0, *shape).op("Transpose", perm=[0, 2, 1, 3])
-        place = ids if g.rank(ids.name) == 2 else unsqueeze(ids + places(heads, 2), 0)
-        rows = [unsqueeze(t.op("Gather", place, axis=0), 1) for t in (cos, sin)]
+            heads = x.reshape(0, 0, *shape).op("Transpose", perm=[0, 2, 1, 3])
+        place = ids if ids.rank == 2 else (ids + heads.places(2)).unsqueeze(0)
+        rows = [t.op("Gather", place, axis=0).unsqueeze(1) for t in (cos, sin)]
         turned = rotate(heads, *rows, interleaved=bool(self.interleaved), turned_width=turned_width)
         return [turned if apart else join_heads(turned)]

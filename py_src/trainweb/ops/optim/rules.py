@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from math import inf, prod, sqrt
 from typing import Annotated, Any, ClassVar
 
+from trainweb.errors import ModelError
 from trainweb.ops.frame.op import Attr, Float, Floats, Int, register
 from trainweb.ops.optim.operators import (
     AVERAGES,
@@ -80,7 +81,11 @@ class Rule(Optimizer):
     def check(self) -> None:
         for name, field in self.settings.items():
             value = getattr(self, name)
-            field.check(name, value if not isinstance(field.default, bool) else {0: False, 1: True}.get(value, value))
+            is_flag = isinstance(field.default, bool)
+            try:
+                field.check(name, {0: False, 1: True}.get(value, value) if is_flag else value)
+            except ModelError as error:
+                raise self.error(str(error)) from None
 
 
 RULES: dict[str, type[Rule]] = {}

@@ -9,9 +9,8 @@ from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.layout import CELL_GRU, CELL_GRU_LINEAR, CELL_LSTM, CELL_RNN_RELU, CELL_RNN_TANH
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
-from trainweb.ops.attention.onnx import extent, integers, unsqueeze
 from trainweb.ops.frame.op import Body, Int, Names, Op, Str, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.matmul import matrix_of_rows, matrix_product
 from trainweb.ops.recurrent.in_onnx import FIRST_OPSET, RecurrenceFunction
 
@@ -50,7 +49,7 @@ def gate_columns(g: Emission, rows: str, start: int, end: int, r: str) -> str:
     hidden = g.shape(r)[1]
     if static(hidden):
         return g.slice(rows, 1, start * hidden, end * hidden)
-    size = unsqueeze(extent(Var(g, r, "float32"), 1), 0)
+    size = Var(g, r, "float32").extent(1).unsqueeze(0)
     bounds = [(size * n).name for n in (start, end)]
     return g.op("Slice", [rows, *bounds, integers(g, [1]).name])
 

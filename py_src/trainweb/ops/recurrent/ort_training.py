@@ -13,7 +13,6 @@ from typing import ClassVar
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB
-from trainweb.ops.attention.onnx import part, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import register
@@ -28,12 +27,12 @@ ALL = 2**31 - 1
 
 def squeeze(x: Var | None, axis: int) -> Var | None:
     """`x` without the axis of directions."""
-    return None if x is None else Var(x.g, x.g.squeeze(x.name, [axis]), x.dtype)
+    return None if x is None else x.squeeze(axis)
 
 
 def shifted(every: Var, first: Var) -> Var:
     """Return the state before each step, from the states after every step and the first one: (steps, batch, H)."""
-    return unsqueeze(first, 0).op("Concat", part(every, 0, 0, -1), axis=0)
+    return first.unsqueeze(0).op("Concat", every.part(0, 0, -1), axis=0)
 
 
 class _Training(RecurrentLayer):
@@ -68,8 +67,8 @@ class LSTMTraining(_Training, LSTM):
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         y, h, c, gates, before = self.layer(g, ins)
-        after = part(before, 0, 1, ALL).op("Concat", unsqueeze(c, 0), axis=0)
-        return [unsqueeze(y, 1), unsqueeze(h, 0), unsqueeze(c, 0), unsqueeze(after, 1), unsqueeze(gates, 1)]
+        after = before.part(0, 1, ALL).op("Concat", c.unsqueeze(0), axis=0)
+        return [y.unsqueeze(1), h.unsqueeze(0), c.unsqueeze(0), after.unsqueeze(1), gates.unsqueeze(1)]
 
 
 @register
@@ -86,8 +85,8 @@ class GRUTraining(_Training, GRU):
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         y, h, gates = self.layer(g, ins)
-        hidden = g.shape(y.name)[2]
-        return [unsqueeze(y, 1), unsqueeze(h, 0), unsqueeze(part(gates, 2, 0, 3 * hidden), 1)]
+        hidden = y.shape[2]
+        return [y.unsqueeze(1), h.unsqueeze(0), gates.part(2, 0, 3 * hidden).unsqueeze(1)]
 
 
 class _Grad(Composite):
@@ -150,10 +149,10 @@ class _Grad(Composite):
         rows = [matrix_of_rows(g, t.name) for t in (dx, x)]
         dw = Var(g, matrix_product(g, rows, (1, 0)), x.dtype)
         dr = Var(g, weight_gradient(g, CELLS[cell], flow.name, gates.name, before.name, r.name), x.dtype)
-        biases = [Var(g, g.reduce_sum(t.name, [0, 1], False), x.dtype) for t in (dx, flow)]
+        biases = [t.sum([0, 1], keepdims=False) for t in (dx, flow)]
         db = biases[0].op("Concat", biases[1], axis=0)
-        found = [dx.op("MatMul", w), *(unsqueeze(t, 0) for t in (dw, dr, db))]
-        return [*found, *(None if t is None else unsqueeze(t, 0) for t in states[:n_states])]
+        found = [dx.op("MatMul", w), *(t.unsqueeze(0) for t in (dw, dr, db))]
+        return [*found, *(None if t is None else t.unsqueeze(0) for t in states[:n_states])]
 
 
 @register
@@ -178,7 +177,7 @@ class LSTMGrad(_Grad):
         assert y is not None and cells is not None and gates is not None
         if self.wants_output(6):
             raise self.unsupported("a gradient of peepholes")
-        hidden = g.shape(r.name)[1]
+        hidden = r.shape[1]
         before, cells_before = (shifted(t, first or zero_state(x, hidden)) for t, first in ((y, h), (cells, c)))
         return self.gradients(g, x, w, r, gates, before, [cells_before, lengths, dy, dh, dc])
 
@@ -202,7 +201,7 @@ class GRUGrad(_Grad):
         w, r, bias, h, dh = (squeeze(t, 0) for t in (w, r, bias, h, dh))
         y, gates, dy = (squeeze(t, 1) for t in (y, gates, dy))
         assert x is not None and w is not None and r is not None and y is not None and gates is not None
-        hidden = g.shape(r.name)[1]
+        hidden = r.shape[1]
         before = shifted(y, h or zero_state(x, hidden))
         kept = gates.op("Concat", self._last(before, gates, r, bias, hidden), axis=2)
         return self.gradients(g, x, w, r, kept, before, [None, lengths, dy, dh])
@@ -210,6 +209,6 @@ class GRUGrad(_Grad):
     def _last(self, before: Var, gates: Var, r: Var, bias: Var | None, hidden: int) -> Var:
         """Return the value that the kernel keeps of the candidate: its product, or the states behind the reset gate."""
         if not self.linear_before_reset:
-            return part(gates, 2, hidden, 2 * hidden) * before
-        product = before.op("MatMul", part(r, 0, 2 * hidden, 3 * hidden).op("Transpose", perm=[1, 0]))
-        return product if bias is None else product + part(bias, 0, 5 * hidden, 6 * hidden)
+            return gates.part(2, hidden, 2 * hidden) * before
+        product = before.op("MatMul", r.part(0, 2 * hidden, 3 * hidden).op("Transpose", perm=[1, 0]))
+        return product if bias is None else product + bias.part(0, 5 * hidden, 6 * hidden)

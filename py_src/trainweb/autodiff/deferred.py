@@ -16,10 +16,10 @@ def differentiate(op: CompositeGradient, types: Types, opsets: dict[str, int]) -
     """
     node = op.forward()
     graph = Graph(op.of, [node], opsets=dict(opsets))
-    for name, given in zip(node.inputs, op.node.inputs, strict=False):
+    for name, source in zip(node.inputs, op.node.inputs, strict=False):
         if not name:
             continue
-        t = types[given]
+        t = types[source]
         if t.value is None:
             graph.inputs.append(Value(name, t.dtype, t.shape))
         else:

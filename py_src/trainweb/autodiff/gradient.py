@@ -105,19 +105,19 @@ class _Paths:
 
     def relevant(self) -> set[str]:
         """Tensors from which the roots are reached."""
-        found = set(self.roots)
+        names = set(self.roots)
         for op, flows in zip(reversed(self.ops), reversed(self.flows), strict=True):
-            if flows and not found.isdisjoint(op.node.outputs):
-                found.update(op.node.inputs[i] for i in flows)
-        return found
+            if flows and not names.isdisjoint(op.node.outputs):
+                names.update(op.node.inputs[i] for i in flows)
+        return names
 
     def downstream(self, sources: Sequence[str]) -> set[str]:
         """Tensors that are made of the sources."""
-        found = set(sources)
+        names = set(sources)
         for op, flows in zip(self.ops, self.flows, strict=True):
-            if not found.isdisjoint(op.node.inputs[i] for i in flows):
-                found.update(name for name in op.node.outputs if name)
-        return found
+            if not names.isdisjoint(op.node.inputs[i] for i in flows):
+                names.update(name for name in op.node.outputs if name)
+        return names
 
     def _flows(self, op: Op) -> list[int]:
         """Inputs of a node through which a gradient flows."""
@@ -248,24 +248,24 @@ class _ReverseWalk(_Paths):
         """Return the graph with the emitted nodes, without unused ones."""
         nodes = [n for e in self.emitted for n in (e.nodes if isinstance(e, GradientBuilder) else [e])]
         live = {name + GRADIENT_SUFFIX for name in self.wanted}
-        kept = []
+        backward = []
         for node in reversed(nodes):
             if any(name in live for name in node.outputs):
                 live.update(node.inputs)
-                kept.append(node)
-        kept.reverse()
-        self.graph.nodes += kept
+                backward.append(node)
+        backward.reverse()
+        self.graph.nodes += backward
         self.graph.inputs = [self.inference.refined(v) if isinstance(v, Value) else v for v in self.graph.inputs]
-        for node in kept:
+        for node in backward:
             if node.domain:
                 self.graph.opsets.setdefault(node.domain, 1)
         read = {name for node in self.graph.nodes for name in node.inputs}
         for name in self.constants.values():
             if name not in read:
                 del self.graph.initializers[name]
-        made = {name for node in kept for name in node.outputs}
+        results = {name for node in backward for name in node.outputs}
         # In an order that is the same in every process: files that are built twice are the same bytes.
-        self.graph.value_info.update({name: value for name, value in self.gradient_types.items() if name in made})
+        self.graph.value_info.update({name: value for name, value in self.gradient_types.items() if name in results})
         # The builders know this walk: without the cycle, the model's bytes are given back before the next collection.
         self.emitted.clear()
         self.partials.clear()

@@ -64,16 +64,16 @@ def _reached(graph: Graph, *, moved_only: bool) -> set[str]:
                 makers.setdefault(name, []).append(node)
             if node.attrs:
                 _note_bodies(node, outer)
-    found: set[str] = set()
+    names: set[str] = set()
     while pending:
         name = pending.pop()
-        if name and name not in found:
-            found.add(name)
+        if name and name not in names:
+            names.add(name)
             pending += outer.get(name, ())
             for node in makers.get(name, ()):
                 pending += node.inputs
                 pending += [value.name for body in node.bodies() for value in body.outputs]
-    return found
+    return names
 
 
 def _facts(node: Node, moved_only: bool) -> tuple[Iterable[int], bool]:
@@ -97,5 +97,5 @@ def _note_bodies(node: Node, outer: dict[str, list[str]]) -> None:
     for body in node.bodies():
         # The last inputs of Loop and Scan are the inputs of the body.
         formal, actual = (names[::-1] for names in ([v.name for v in body.inputs], _forward_inputs(node)))
-        for name, given in zip(formal, actual, strict=False):
-            outer.setdefault(name, []).append(given)
+        for name, edge in zip(formal, actual, strict=False):
+            outer.setdefault(name, []).append(edge)

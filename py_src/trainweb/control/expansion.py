@@ -59,8 +59,8 @@ class Scope:
         if self.parent is None:
             return name
         if name not in self.names:
-            found = self.parent.resolve(name)
-            self.names[name] = self.gate(found) if self.gate is not None else found
+            target = self.parent.resolve(name)
+            self.names[name] = self.gate(target) if self.gate is not None else target
         return self.names[name]
 
 
@@ -129,8 +129,8 @@ class Expansion:
         for value in self.graph.outputs:
             if value.name in self.sequences or value.name in self.rows:
                 raise UnsupportedError(f"Output {value.name!r} is a sequence; outputs must be tensors.")
-        made = {*self.graph.names()}
-        self.graph.value_info = {n: v for n, v in self.graph.value_info.items() if n in made}
+        names = {*self.graph.names()}
+        self.graph.value_info = {n: v for n, v in self.graph.value_info.items() if n in names}
         return self.graph
 
     def visit(self, node: Node, scope: Scope) -> None:
@@ -282,17 +282,17 @@ class Expansion:
 
     def body(self, node: Node, name: str = "body") -> Graph:
         """A subgraph of a node."""
-        found = node.attrs.get(name)
-        if not isinstance(found, Graph):
+        graph = node.attrs.get(name)
+        if not isinstance(graph, Graph):
             raise ModelError(f"{node} lacks the graph {name!r}.")
-        return found
+        return graph
 
     def attribute(self, node: Node, name: str) -> int:
         """An integer that a node must have."""
-        found = node.attrs.get(name)
-        if not isinstance(found, int):
+        number = node.attrs.get(name)
+        if not isinstance(number, int):
             raise ModelError(f"{node} lacks the attribute {name!r}.")
-        return found
+        return number
 
     def type(self, name: str) -> TensorType:
         """Type of a tensor of the written graph."""
@@ -300,8 +300,8 @@ class Expansion:
 
     def value(self, name: str) -> Any:
         """The one element of a tensor where it is known, else None."""
-        found = self.type(name).value
-        return found[0] if found is not None and len(found) == 1 and static(*found) else None
+        elements = self.type(name).value
+        return elements[0] if elements is not None and len(elements) == 1 and static(*elements) else None
 
     def unsupported(self, what: str) -> UnsupportedError:
         """The error that names the node which is being written out."""

@@ -44,10 +44,10 @@ class Emitter:
         # By their bits 0.0 and -0.0 differ, and a NaN equals itself.
         bits = struct.pack("<d", imm) if isinstance(imm, float) else imm
         key = (op, dtype, args, bits)
-        made = self._made.get(key)
-        if made is None:
-            made = self._made[key] = Expr(op, dtype, args, imm)
-        return made
+        expr = self._made.get(key)
+        if expr is None:
+            expr = self._made[key] = Expr(op, dtype, args, imm)
+        return expr
 
     def input(self, index: int, dtype: str) -> Expr:
         """The element of input `index`."""

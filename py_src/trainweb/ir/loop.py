@@ -92,10 +92,10 @@ class LoopCall(KernelCall):
 
 def written_out(instructions: Sequence[Instruction]) -> list[Instruction]:
     """Return the instructions with loops written out. The workspace of each loop has its place."""
-    found: list[Instruction] = []
+    flat: list[Instruction] = []
     for i in instructions:
-        found += i.placed() if isinstance(i, LoopCall) else [i]
-    return found
+        flat += i.placed() if isinstance(i, LoopCall) else [i]
+    return flat
 
 
 def n_instructions(body: Sequence[Instruction]) -> int:

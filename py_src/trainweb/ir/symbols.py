@@ -94,9 +94,9 @@ class SymbolTable:
         while unique in self.symbols:
             k += 1
             unique = f"{name}'{k}"
-        found = self.symbols[unique] = Symbol(self, unique, low, named, len(self.symbols))
-        self._where[found] = where
-        return found.dim
+        symbol = self.symbols[unique] = Symbol(self, unique, low, named, len(self.symbols))
+        self._where[symbol] = where
+        return symbol.dim
 
     def declared(self, dim: int | str | None, tensor: str, axis: int) -> int:
         """Return the dim that a file declares: a size, a name, an expression of names, or nothing (a new dim)."""
@@ -109,8 +109,8 @@ class SymbolTable:
         return self._named(dim, where) if expression is None else expression
 
     def _named(self, name: str, where: str) -> int:
-        found = self.symbols.get(name)
-        return resolve(found.dim) if found else self.symbol(name, where)
+        symbol = self.symbols.get(name)
+        return resolve(symbol.dim) if symbol else self.symbol(name, where)
 
     def quotient(self, num: int, den: int) -> int:
         """num // den as an atom, or what that is known to be."""
@@ -141,18 +141,18 @@ class SymbolTable:
         return total  # type: ignore[no-any-return]
 
     def _now(self, atom: Atom) -> int:
-        found = self._current.get(atom)
-        if found is None:
+        value = self._current.get(atom)
+        if value is None:
             if atom in self._values:
-                found = resolve(self._values[atom])
+                value = resolve(self._values[atom])
             elif isinstance(atom, Quotient):
-                found = floor_divide(resolve(atom.num), resolve(atom.den))
+                value = floor_divide(resolve(atom.num), resolve(atom.den))
             elif isinstance(atom, Extremum):
-                found = (maximum if atom.largest else minimum)(*map(resolve, atom.args))
+                value = (maximum if atom.largest else minimum)(*map(resolve, atom.args))
             else:
-                found = atom.dim.up_to_date()
-            self._current[atom] = found
-        return found
+                value = atom.dim.up_to_date()
+            self._current[atom] = value
+        return value
 
     # Finding out.
 
@@ -213,15 +213,15 @@ class SymbolTable:
         return True
 
     def _solve_for_symbol(self, dim: SymbolicDim, reason: str) -> bool | None:
-        found: list[tuple[bool, int, Symbol, int]] = []
+        ways: list[tuple[bool, int, Symbol, int]] = []
         for monomial, c in dim.terms.items():
             if len(monomial) == 1 and isinstance(monomial[0], Symbol) and abs(c) == 1:
                 rest = dim - monomial[0].dim * c
                 if not isinstance(rest, SymbolicDim) or monomial[0] not in rest.atoms():
-                    found.append((not monomial[0].named, monomial[0].order, monomial[0], rest * (-1 if c > 0 else 1)))
-        if not found:
+                    ways.append((not monomial[0].named, monomial[0].order, monomial[0], rest * (-1 if c > 0 else 1)))
+        if not ways:
             return None
-        _, _, symbol, value = max(found, key=lambda item: item[:2])
+        _, _, symbol, value = max(ways, key=lambda item: item[:2])
         if symbol.low is not None and not self.require_at_most(symbol.low, value):
             return False
         return self._substitute(symbol, resolve(value), reason)
@@ -247,7 +247,7 @@ class SymbolTable:
             return None
         for one, other in (dim.terms, [*dim.terms][::-1]):
             parts = [(a, sole_atom(a.num)) for a in one if isinstance(a, Quotient) and static(a.den)]
-            wholes = [whole for _, whole in parts if whole is not None and lowest(whole.dim) >= 1]
+            wholes = [symbol for _, symbol in parts if symbol is not None and lowest(symbol.dim) >= 1]
             left = [a for a in one if all(a is not part for part, _ in parts)]
             factor = prod(part.den for part, _ in parts)
             fits = len(wholes) == len(parts) > 1 and sorted([*left, *wholes], key=_by_key) == list(other)
@@ -333,7 +333,7 @@ class SymbolTable:
 
     def explain(self, dims: Iterable[int]) -> list[str]:
         """Return the known facts about the symbols that these dims were first made of."""
-        told: dict[str, None] = {}
+        lines: dict[str, None] = {}
         waiting = [a for d in dims if isinstance(d, SymbolicDim) for a in d.atoms()]
         seen: set[Atom] = set()
         while waiting:
@@ -342,9 +342,9 @@ class SymbolTable:
                 continue
             seen.add(atom)
             value = self._values[atom]
-            told[f"{self._equation(atom)}, as {self._reasons[atom]}"] = None
+            lines[f"{self._equation(atom)}, as {self._reasons[atom]}"] = None
             waiting += sorted(value.atoms(), key=lambda a: a.key) if isinstance(value, SymbolicDim) else []
-        return list(told)
+        return list(lines)
 
     def _equation(self, atom: Atom) -> str:
         value = self._values[atom]
@@ -372,11 +372,11 @@ class SymbolTable:
             if symbol is None:
                 known = ", ".join(s for s, a in self.symbols.items() if a.named) or "none"
                 raise ModelError(f"There is no dimension {name!r}; the model's are {known}.")
-            told = "; ".join(self.explain([symbol.dim]))
+            facts = "; ".join(self.explain([symbol.dim]))
             self.node = "the caller"
             if not self.unify(symbol.dim, size) or size < (symbol.low or 0):
                 least = f"it is at least {symbol.low}" if size < (symbol.low or 0) else self.conflict
-                raise ModelError(f"The dimension {name!r} cannot be {size}: {told or least}.")
+                raise ModelError(f"The dimension {name!r} cannot be {size}: {facts or least}.")
 
     def evaluated(self, dim: int, sizes: Mapping[str, int]) -> int:
         """The dim where symbols have these sizes; symbols that are left out have their least sizes."""
@@ -397,11 +397,11 @@ class SymbolTable:
                 return sizes[atom.key]
             if not atom.part:
                 return max(1, atom.low or 0)
-            whole, k, _ = atom.part
-            root = whole
+            symbol, k, _ = atom.part
+            root = symbol
             while root.part and root.key not in sizes:
                 root = root.part[0]
-            return self._size(whole, sizes) // k if root.key in sizes else atom.low or 0
+            return self._size(symbol, sizes) // k if root.key in sizes else atom.low or 0
         if isinstance(atom, Quotient):
             return self.evaluated(atom.num, sizes) // self.evaluated(atom.den, sizes)
         assert isinstance(atom, Extremum)

@@ -72,9 +72,9 @@ class ModelAccessor:
         inference = self.inference()
         for k, declared in enumerate(self.graph.outputs):
             if isinstance(declared, Value) and declared.shape is not None and declared.name in inference:
-                made = inference.value(declared.name)
-                if _contradicts(declared.shape, made.shape or ()):
-                    self.graph.outputs[k] = made
+                actual = inference.value(declared.name)
+                if _contradicts(declared.shape, actual.shape or ()):
+                    self.graph.outputs[k] = actual
 
     def inference(self) -> ShapeInference:
         """The types of the tensors as the model stands now."""
@@ -109,11 +109,11 @@ class ModelAccessor:
         return name in set(self.graph.names())
 
 
-def _contradicts(declared: tuple[Dim, ...], made: tuple[Dim, ...]) -> bool:
+def _contradicts(declared: tuple[Dim, ...], actual: tuple[Dim, ...]) -> bool:
     """Return whether two shapes of one tensor differ in rank or in a size that both say."""
-    if len(declared) != len(made):
+    if len(declared) != len(actual):
         return True
-    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(declared, made, strict=True))
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(declared, actual, strict=True))
 
 
 class _State:

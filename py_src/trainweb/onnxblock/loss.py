@@ -198,8 +198,8 @@ class CrossEntropyLoss(Loss):
         rows, targets = _flat_rows(scores, labels, axis, rank)
         weights = [] if self._weight is None else [array_initializer(weight, self._weight)]
         attrs: dict[str, Any] = {} if self._ignore_index is None else {"ignore_index": self._ignore_index}
-        given = [rows, targets, *weights]
-        of_label, _ = self.add_node("SoftmaxCrossEntropyLoss", given, 2, reduction="none", **attrs)
+        inputs = [rows, targets, *weights]
+        of_label, _ = self.add_node("SoftmaxCrossEntropyLoss", inputs, 2, reduction="none", **attrs)
         log_p = self.add_node("LogSoftmax", [rows], axis=1)
         if weights:
             log_p = self.add_node("Mul", [log_p, weights[0]])
@@ -606,9 +606,9 @@ class CTCLoss(Loss):
         log_probs = self.add_node("LogSoftmax", [scores], axis=2)
         if self._batch_first:
             log_probs = self.add_node("Transpose", [log_probs], perm=[1, 0, 2])
-        given = [log_probs, targets_name, input_lengths_name, target_lengths_name]
+        inputs = [log_probs, targets_name, input_lengths_name, target_lengths_name]
         attrs = {"blank": self._blank, "zero_infinity": int(self._zero_infinity)}
-        each = self.add_node("CTCLoss", given, domain="ai.trainweb", **attrs)
+        each = self.add_node("CTCLoss", inputs, domain="ai.trainweb", **attrs)
         if self._reduction == "mean":
             lengths = self.add_node("Cast", [target_lengths_name], to=FLOAT)
             each = blocks.Div()(each, self.add_node("Max", [lengths, blocks.Constant(1.0)()]))
@@ -657,8 +657,8 @@ class DPOLoss(Loss):
         if not accessor.has(labels_name):
             add_input_like(scores, labels_name, "int64", drop_axis=2)
         rows = _flat_rows(scores, labels_name, 2, rank)
-        given: dict[str, Any] = {"reduction": "none", "ignore_index": IGNORED}
-        each = self.add_node("SoftmaxCrossEntropyLoss", rows, 2, **given)[0]
+        attrs: dict[str, Any] = {"reduction": "none", "ignore_index": IGNORED}
+        each = self.add_node("SoftmaxCrossEntropyLoss", rows, 2, **attrs)[0]
         first = blocks.add_initializer_of("int64", "first_axes", [0, 1])
         shape = self.add_node("Gather", [self.add_node("Shape", [scores]), first])
         each = self.add_node("Reshape", [each, shape])

@@ -50,13 +50,13 @@ def _constant(node: Node) -> Tensor | None:
 def prune(graph: Graph) -> Graph:
     """The graph without the nodes that no output depends on; the others are the same."""
     live = {value.name for value in graph.outputs}
-    kept = []
+    nodes = []
     for node in reversed(graph.nodes):
         if live.intersection(node.outputs):
             live.update(node.inputs)
             live.update(_captured(node))
-            kept.append(node)
-    result = graph.with_nodes(reversed(kept))
+            nodes.append(node)
+    result = graph.with_nodes(reversed(nodes))
     result.initializers = {k: t for k, t in graph.initializers.items() if k in live}
     return result
 
@@ -131,9 +131,9 @@ def retrained_norms(
 
 def held_norms(graph: Graph, trainable: Collection[str], held: Collection[str]) -> int:
     """Return the number of batch normalizations that `held` keeps from training though scale or bias are trained."""
-    found, kept = (_trained_batch_norms(graph, trainable, None, names) for names in ((), held))
-    own = {id(node) for node in kept}
-    return sum(id(node) not in own and any(node.inputs[i] in trainable for i in AFFINE) for node in found)
+    norms, others = (_trained_batch_norms(graph, trainable, None, names) for names in ((), held))
+    ids = {id(node) for node in others}
+    return sum(id(node) not in ids and any(node.inputs[i] in trainable for i in AFFINE) for node in norms)
 
 
 def running_statistics(

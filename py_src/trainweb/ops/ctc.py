@@ -103,8 +103,8 @@ class CTCLoss(_Ctc):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         if len(douts) > 1 and douts[1]:
             raise self.unsupported("a gradient of the sums over paths")
-        given = [douts[0] or "", *ins, g.extra_output(1, "_alpha")]
-        dx = g.op("CTCLossGrad", given, domain=self.domain, blank=self.blank, zero_infinity=self.zero_infinity)
+        inputs = [douts[0] or "", *ins, g.extra_output(1, "_alpha")]
+        dx = g.op("CTCLossGrad", inputs, domain=self.domain, blank=self.blank, zero_infinity=self.zero_infinity)
         return [dx, None, None, None]
 
 
@@ -132,5 +132,5 @@ class CTCLossGrad(_Ctc):
         return TensorType("float32", log_probs.shape)
 
     def lower(self, b: Builder, outs: list[Buf], dloss: Buf, *ins: Buf) -> None:
-        *given, alpha = ins
-        b.emit(calls.CtcLossGrad(dloss=dloss, alpha=alpha, dx=outs[0], **self.words(b, *given)))
+        *operands, alpha = ins
+        b.emit(calls.CtcLossGrad(dloss=dloss, alpha=alpha, dx=outs[0], **self.words(b, *operands)))

@@ -86,8 +86,8 @@ class _Forward(_GroupNorm):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         attrs: dict[str, Any] = {"epsilon": float(self.epsilon), "num_groups": self.num_groups}
-        given = [douts[0], ins[0], ins[1]]
-        return [*g.op("GroupNormalizationGrad", given, domain="ai.trainweb", n_outputs=3, **attrs)]
+        inputs = [douts[0], ins[0], ins[1]]
+        return [*g.op("GroupNormalizationGrad", inputs, domain="ai.trainweb", n_outputs=3, **attrs)]
 
 
 @register
@@ -133,8 +133,8 @@ class GroupNormalizationGrad(_GroupNorm):
         self.need_float32(dy, x, scale)
         if not equal_shapes(dy.shape, x.shape):
             raise self.error(f"dY {list(dy.shape)} and X {list(x.shape)} differ in shape.")
-        given = (*scale.shape, x.shape[1], self.groups_of(x.shape))
-        if scale.rank != 1 or (static(*given) and scale.shape[0] not in given[1:]):
+        sizes = (*scale.shape, x.shape[1], self.groups_of(x.shape))
+        if scale.rank != 1 or (static(*sizes) and scale.shape[0] not in sizes[1:]):
             raise self.error(f"scale has shape {list(scale.shape)}; it needs one number per channel or group.")
         return TensorType("float32", x.shape), TensorType("float32", scale.shape), TensorType("float32", scale.shape)
 

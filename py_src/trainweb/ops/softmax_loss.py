@@ -229,8 +229,8 @@ class SoftmaxCrossEntropyLoss(_Loss):
         log_prob = g.extra_output(1, "_log_prob")
         parts = []
         if douts[0]:
-            given = [douts[0], log_prob, *ins[1:]]
-            parts.append(g.op("SoftmaxCrossEntropyLossGrad", given, domain=MS, **self.loss_attrs()))
+            inputs = [douts[0], log_prob, *ins[1:]]
+            parts.append(g.op("SoftmaxCrossEntropyLossGrad", inputs, domain=MS, **self.loss_attrs()))
         if len(douts) > 1 and douts[1]:
             parts.append(g.op("LogSoftmaxGrad_13", [douts[1], log_prob], domain=MS, axis=1))
         dx = parts[0] if len(parts) == 1 else g.op("Add", parts)
@@ -286,8 +286,8 @@ class NegativeLogLikelihoodLoss(_Loss):
         return self.loss(log_prob, labels, weights)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        given = [douts[0], *ins]
-        dx = g.op("NegativeLogLikelihoodLossGrad", given, domain="ai.trainweb", **self.loss_attrs())
+        inputs = [douts[0], *ins]
+        dx = g.op("NegativeLogLikelihoodLossGrad", inputs, domain="ai.trainweb", **self.loss_attrs())
         return [dx, *[None] * (len(ins) - 1)]
 
 

@@ -87,8 +87,8 @@ class TfIdfVectorizer(Composite):
         # A column that nothing was found for takes the zeros that come first.
         zeros = rows.op("ReduceSum", constant(g, "int64", (1,), [1]), keepdims=1).cast("float32") * 0.0
         order = [columns.index(k) + 1 if k in columns else 0 for k in range(size)]
-        found = Var(g, g.op("Concat", [zeros.name, *(part.name for part in parts)], axis=1), "float32")
-        y = found.op("Gather", constant(g, "int64", (size,), order), axis=1)
+        counts_of = Var(g, g.op("Concat", [zeros.name, *(part.name for part in parts)], axis=1), "float32")
+        y = counts_of.op("Gather", constant(g, "int64", (size,), order), axis=1)
         y = self._weighted(g, y, size)
         return [y if x.rank == 2 else y.squeeze(0)]
 
@@ -106,8 +106,8 @@ class TfIdfVectorizer(Composite):
                 same = words.unsqueeze(1).equal(wanted)
                 equal = same if equal is None else equal.and_(same)
             assert equal is not None
-            found = equal.cast("float32").sum([2], keepdims=False)
-            total = found if total is None else total + found
+            count = equal.cast("float32").sum([2], keepdims=False)
+            total = count if total is None else total + count
         return total
 
     def _weighted(self, g: Emission, y: Var, size: int) -> Var:

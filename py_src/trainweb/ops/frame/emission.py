@@ -61,10 +61,10 @@ class Emission(ABC):
         **attrs: Any,
     ) -> str | list[str]:
         """Emit a node; its output's name, or several if `n_outputs` > 1 ("" if not `wanted`)."""
-        given = list(inputs)
-        while given and not given[-1]:
-            given.pop()
-        outputs = self.emit(op_type, given, domain, wanted or [True] * n_outputs, attrs)
+        names = list(inputs)
+        while names and not names[-1]:
+            names.pop()
+        outputs = self.emit(op_type, names, domain, wanted or [True] * n_outputs, attrs)
         return outputs if n_outputs > 1 else outputs[0]
 
     def emit(

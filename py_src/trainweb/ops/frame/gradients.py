@@ -64,8 +64,8 @@ class GradientBuilder(Emission):
 
     def known(self, name: str) -> TensorType | None:
         """The type, with its value, of a tensor whose elements are known without running anything."""
-        found = self._walk.type(name, self.nodes)
-        return found if found.value is not None and static(*found.value) else None
+        t = self._walk.type(name, self.nodes)
+        return t if t.value is not None and static(*t.value) else None
 
     def wants(self, name: str) -> bool:
         """Return whether the gradient of this forward tensor is wanted."""

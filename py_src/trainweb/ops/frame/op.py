@@ -145,7 +145,7 @@ class Op:
         def __getattr__(self, name: str) -> Any:
             """The node's attributes, by the names in `attrs`."""
 
-    def derive_sequence(self, given: BufSequence) -> BufSequence | None:
+    def derive_sequence(self, sequence: BufSequence) -> BufSequence | None:
         """The result where input 0 is a sequence, if that is one of the same tensors."""
         return None
 
@@ -277,11 +277,11 @@ class Elementwise(Op):
         return dtypes[0]
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
-        given = [t for t in inputs if t is not None]
-        for t in given:
+        types = [t for t in inputs if t is not None]
+        for t in types:
             if t.dtype not in self.dtypes:
                 raise self.unsupported(f"dtype {t.dtype}")
-        return TensorType(self.result(*(t.dtype for t in given)), self.broadcast(given))
+        return TensorType(self.result(*(t.dtype for t in types)), self.broadcast(types))
 
     def broadcast(self, types: Sequence[TensorType]) -> tuple[int, ...]:
         """The broadcast shape of `types`."""
@@ -331,8 +331,8 @@ def find(domain: str, op_type: str) -> type[Op] | None:
     models that are older than they are.
     """
     load_families()
-    found = _REGISTRY.get((_ALIASES.get(domain, domain), op_type))
-    return _REGISTRY.get(("", op_type)) if found is None and domain == TRAINWEB else found
+    cls = _REGISTRY.get((_ALIASES.get(domain, domain), op_type))
+    return _REGISTRY.get(("", op_type)) if cls is None and domain == TRAINWEB else cls
 
 
 def bind(node: Node, opsets: dict[str, int]) -> Op:

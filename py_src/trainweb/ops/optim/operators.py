@@ -82,8 +82,8 @@ class Optimizer(SequenceOp):
     """True if the update of an element depends on the whole parameter, so that parameters are updated one by one."""
 
     def __init_subclass__(cls) -> None:
-        kept = (PARAMS, *(m.input for m in (*MOMENTS, AVERAGES)))
-        cls.state_inputs = tuple(k for k, name in enumerate(cls.inputs) if name in kept)
+        states = (PARAMS, *(m.input for m in (*MOMENTS, AVERAGES)))
+        cls.state_inputs = tuple(k for k, name in enumerate(cls.inputs) if name in states)
         cls.min_inputs, cls.max_inputs = len(cls.inputs) - cls.optional_moments, len(cls.inputs) + 1
         cls.n_outputs = 1 + len(cls.state_inputs)
 
@@ -119,9 +119,9 @@ class Optimizer(SequenceOp):
         """Names of the moments that it keeps, as its attributes are."""
         return self.names[: self.moments]
 
-    def emit(self, b: Builder, given: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
-        """Emit the update of runs, each of which is w, g and moments; `given` are the other inputs by name."""
-        formula = Formula(b, given.get("learning_rate"), given.get("step"))
+    def emit(self, b: Builder, inputs: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
+        """Emit the update of runs, each of which is w, g and moments; `inputs` are the other inputs by name."""
+        formula = Formula(b, inputs.get("learning_rate"), inputs.get("step"))
         for alike in [[run] for run in runs] if self.per_parameter else [runs] if runs else []:
             w, g, *before = formula.elements(alike[0])
             s = Moments(dict(zip(self.kept(), before, strict=True)), formula.assign if self.per_parameter else None)
@@ -141,17 +141,17 @@ class Optimizer(SequenceOp):
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
         if any(o is not None for o in outs[1:]):
             raise self.unsupported("an optimizer with outputs besides its flag")
-        *given, signal = ins
+        *inputs, signal = ins
         if signal is not None:
             raise self.unsupported("an update signal")
         self.check()
-        named = list(zip(self.inputs, given, strict=True))
+        named = list(zip(self.inputs, inputs, strict=True))
         sequences = [s for name, s in named if name not in SCALARS and s is not None]
         if len(sequences) != 2 + self.moments:
             raise self.error(f"{len(sequences) - 2} moments are given; with these attributes there are {self.moments}.")
         # Scalars of a formula have one axis, and elements no fewer.
-        whole = zip(*([b.view(b.shape or (1,)) for b in s.items] for s in sequences), strict=True)
-        runs = whole if self.per_parameter else flat_runs(*sequences)
+        parameters = zip(*([b.view(b.shape or (1,)) for b in s.items] for s in sequences), strict=True)
+        runs = parameters if self.per_parameter else flat_runs(*sequences)
         self.emit(b, dict(named), [run for run in runs if run[0].size])
         b.takes_step = True
 
@@ -224,14 +224,14 @@ class Subsequence(SequenceOp):
     domain = TRAINWEB
     attrs = {"indices": Ints(required=True)}
 
-    def derive_sequence(self, given: BufSequence) -> BufSequence:
+    def derive_sequence(self, sequence: BufSequence) -> BufSequence:
         """The items themselves, not copies."""
         for k in self.indices:
-            if not 0 <= k < len(given.items):
-                raise self.error(f"indices has {k}; the sequence has {len(given.items)} items.")
-        return BufSequence([given.items[k] for k in self.indices], given.dtype)
+            if not 0 <= k < len(sequence.items):
+                raise self.error(f"indices has {k}; the sequence has {len(sequence.items)} items.")
+        return BufSequence([sequence.items[k] for k in self.indices], sequence.dtype)
 
-    def lower(self, b: Builder, outs: list[Buf], given: BufSequence) -> None:
+    def lower(self, b: Builder, outs: list[Buf], sequence: BufSequence) -> None:
         """Nothing is computed."""
 
 
@@ -256,9 +256,9 @@ class InplaceClipGradValue(SequenceOp):
         return grads
 
     def lower(self, b: Builder, outs: list[Buf | None], grads: BufSequence) -> None:
-        if whole := _one_run(self, grads):
+        if run := _one_run(self, grads):
             low, high = -self.max_value, self.max_value
-            b.elementwise([whole], [whole], lambda e, g: e.min(e.max(g, e.const(low, g.dtype)), e.const(high, g.dtype)))
+            b.elementwise([run], [run], lambda e, g: e.min(e.max(g, e.const(low, g.dtype)), e.const(high, g.dtype)))
 
 
 @register
@@ -271,8 +271,8 @@ class InplaceClipGradNorm(SequenceOp):
     def lower(self, b: Builder, outs: list[Buf | None], grads: BufSequence) -> None:
         if self.norm_type != "fro":
             raise self.unsupported(f"norm_type {self.norm_type!r}")
-        if whole := _one_run(self, grads):
-            b.emit(calls.ClipGradNorm(g=whole, n=whole.size, max_norm=self.max_norm))
+        if run := _one_run(self, grads):
+            b.emit(calls.ClipGradNorm(g=run, n=run.size, max_norm=self.max_norm))
 
     def derive_sequence(self, grads: BufSequence) -> BufSequence:
         """The same, in place."""
@@ -291,8 +291,8 @@ class ClipGradients(SequenceOp):
     state_inputs = (1,)
 
     def lower(self, b: Builder, outs: list[Buf | None], limits: Buf, grads: BufSequence) -> None:
-        if whole := _one_run(self, grads):
-            b.emit(calls.ClipGrads(g=whole, limits=limits, n=whole.size))
+        if run := _one_run(self, grads):
+            b.emit(calls.ClipGrads(g=run, limits=limits, n=run.size))
 
 
 LIMITS = "limits"

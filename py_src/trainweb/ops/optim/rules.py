@@ -59,8 +59,8 @@ class Rule(Optimizer):
         cls.settings = fields_of_class(cls)
         further = cls.__dict__.get("attrs", {})
         cls.attrs = {**{name: _attribute(field) for name, field in cls.settings.items()}, **further}
-        kept = (*MOMENTS[: len(cls.names)], *[AVERAGES] * cls.averages)
-        cls.inputs = (*SCALARS, PARAMS, GRADS, *(m.input for m in kept))
+        moments = (*MOMENTS[: len(cls.names)], *[AVERAGES] * cls.averages)
+        cls.inputs = (*SCALARS, PARAMS, GRADS, *(m.input for m in moments))
         cls.optional_moments = len(cls.names) - len(cls.kept_with({}))
         cls.name = f"{cls.__name__}Optimizer"
         super().__init_subclass__()
@@ -71,8 +71,8 @@ class Rule(Optimizer):
         return cls.names
 
     def kept(self) -> tuple[str, ...]:
-        kept = self.kept_with({name: getattr(self, name) for name in self.settings})
-        return (*kept, *["average"] * self.averages)
+        names = self.kept_with({name: getattr(self, name) for name in self.settings})
+        return (*names, *["average"] * self.averages)
 
     @property
     def moments(self) -> int:

@@ -1,4 +1,4 @@
-"""Lists to which a loop adds a tensor in each iteration: what is added is stacked instead."""
+"""Lists to which a loop adds a tensor in each iteration: the tensors are stacked instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST_CARRIED = 2
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A Loop that stacks what another one collects in lists; `lists` has by name of each list the stacked tensor."""
+    """A Loop that stacks tensors in the place of lists; `lists` maps each list to its stacked tensor."""
 
     node: Node
     lists: dict[str, str]
@@ -67,7 +67,7 @@ def _added(body: Graph, k: int) -> Node | None:
 
 
 def join_rows(x: Expansion, rows: str, axis: int, target: str, new_axis: bool) -> None:
-    """The rows of a tensor together, along an axis of theirs or a new one."""
+    """Join the rows of a tensor along one of their axes, or along a new one."""
     rank = x.type(rows).rank
     at = axis % (rank if new_axis else rank - 1)
     order = [*range(1, at + 1), 0, *range(at + 1, rank)]

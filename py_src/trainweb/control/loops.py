@@ -127,7 +127,7 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
 
 
 def holds_throughout(x: Expansion, body: Graph) -> bool:
-    """Return whether the condition that a body makes is the one it is given, or a constant."""
+    """Return whether a body passes its condition on, or has a true constant as condition."""
     makers = {n.outputs[0]: n for n in body.nodes if n.op_type == "Identity"}
     name = body.outputs[0].name
     while name in makers:
@@ -287,7 +287,7 @@ def write_batched_scan(x: Expansion, node: Node, scope: Scope) -> None:
 def scan(
     x: Expansion, states: list[str], parts: list[list[str]], scope: Scope, node: Node
 ) -> tuple[list[str], list[list[str]]]:
-    """The last states, and of each output what all iterations made."""
+    """The last states, and the parts of each output by iteration."""
     body = x.body(node)
     if len({len(part) for part in parts}) > 1:
         raise x.unsupported(f"its inputs are scanned along {[len(part) for part in parts]} elements")

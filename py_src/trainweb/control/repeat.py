@@ -17,14 +17,14 @@ OPEN_TRIPS = LOOP_TRIPS - 1
 """Iterations at most of a loop whose end is only known at run time: there must be one more, which leaves it."""
 
 WRITTEN_OUT_NODES = 4096
-"""Nodes of all iterations together up to which a loop is written out: they fuse with what is around them."""
+"""Most nodes of all iterations of a loop that is written out: they fuse with the nodes around them."""
 REPEAT_NODES = 256
-"""Nodes that an inner loop which is not written out counts as: each copy of it is compiled anew."""
+"""Weight in nodes of an inner loop that is not written out: each copy of it is compiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A loop: its iterations, what it carries, and what it takes apart and puts together along axis 0.
+    """A loop: its iterations, its carried tensors, and its scanned and stacked tensors along axis 0.
 
     `scanned` are tensors, and whether they are read from the end; `backward` is whether rows of each output are written
     from the end. The body of a Loop has the number of the iteration and a condition in front. With `condition`, a

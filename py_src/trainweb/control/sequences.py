@@ -1,4 +1,4 @@
-"""Operators on sequences and optionals: what they do to lists of tensors is done here, and leaves few nodes."""
+"""Operators on sequences and optionals, carried out on lists of tensors; few nodes remain."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _too_many(x: Expansion, count: int) -> LimitError:
 
 
 def write_map(x: Expansion, node: Node, scope: Scope) -> None:
-    """A body for each tensor of a sequence; other sequences go along, tensors are the same for all."""
+    """Write a body for each tensor of a sequence; other sequences advance with it, tensors are shared."""
     body = x.body(node)
     items = _sequence(x, node.inputs[0])
     results: list[list[str]] = [[] for _ in node.outputs]
@@ -158,7 +158,7 @@ def write_get_element(x: Expansion, node: Node, scope: Scope) -> None:
 
 
 def write_has_element(x: Expansion, node: Node, scope: Scope) -> None:
-    """Write whether an optional holds something; tensors and sequences do."""
+    """True where an optional has a value; tensors and sequences have one."""
     name = node.inputs[0] if node.inputs else ""
     held = bool(x.sequences[name]) if name in x.optionals else bool(name)
     x.hand(x.constant("bool", (), [held]), node.outputs[0])

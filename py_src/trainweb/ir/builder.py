@@ -20,7 +20,7 @@ from trainweb.model.lazy import LazyTensor, stays_outside
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """The use that a loop makes of the inputs and outputs of its body.
+    """The roles of the inputs and outputs of a body in its loop.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Builder:
         """True if an optimizer updates parameters here; however many do, it is one step."""
 
     def fresh(self, node: str) -> Builder:
-        """A builder of instructions that stand nowhere yet, on the same state and constants."""
+        """A builder with no instructions, on the same state and constants."""
         new = copy.copy(self)
         new.node, new.instructions = node, []
         return new
@@ -114,7 +114,7 @@ class Builder:
         return None
 
     def next_draw(self) -> int:
-        """A number for a random kernel, other than that of any before in this step."""
+        """A number for a random kernel, unique in this step."""
         self._draws += 1
         return self._draws - 1
 

@@ -272,7 +272,7 @@ class SymbolicDim(Number):
         return all(c.denominator == 1 for c in self.terms.values())
 
     def atoms(self) -> set[Atom]:
-        """All atoms, those inside atoms too."""
+        """All atoms, also the ones inside atoms."""
         atoms = {atom for monomial in self.terms for atom in monomial}
         for atom in list(atoms):
             inner: tuple[int, ...] = (atom.num, atom.den) if isinstance(atom, Quotient) else ()
@@ -635,7 +635,7 @@ def _is_atom(dim: SymbolicDim) -> bool:
 
 
 def sole_atom(dim: int) -> Atom | None:
-    """The atom that `dim` is nothing but."""
+    """The atom that `dim` equals, if it is one."""
     return next(iter(dim.terms))[0] if isinstance(dim, SymbolicDim) and _is_atom(dim) else None
 
 
@@ -647,7 +647,7 @@ def _outdoes(a: int, b: int, largest: bool) -> bool:
 
 
 def _text(dim: SymbolicDim) -> str:
-    """As the model would write it: n for 2 * (n // 2) where n is known to be even."""
+    """The text in the words of the model: n for 2 * (n // 2) where n is known to be even."""
     terms = dict(dim.terms)
     changed = True
     while changed:

@@ -7,8 +7,10 @@ for no sizes is a contradiction.
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd, lcm, prod
@@ -38,6 +40,13 @@ MAX_KEY = 4000
 """Atoms inside atoms may double with every step: longer ones are not computed with."""
 MAX_NAME = 256
 """Longer names are taken for names, not for expressions."""
+_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+_EXTREMA = {"max": maximum, "min": minimum}
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][\w.:]*)|(//|\*|\(|\)|,)|(?<![\w.:)])([+-]))")
 
 
@@ -60,7 +69,7 @@ class Known:
 
 
 class SymbolTable:
-    """Symbols, the atoms made of them, and what is known of both.
+    """Symbols, the atoms made of them, and the knowledge of both.
 
     Attributes
     ----------
@@ -113,12 +122,12 @@ class SymbolTable:
         return resolve(symbol.dim) if symbol else self.symbol(name, where)
 
     def quotient(self, num: int, den: int) -> int:
-        """num // den as an atom, or what that is known to be."""
+        """num // den as an atom, or its known value."""
         key = _checked(f"({_key(num)}//{_key(den)})")
         return self._known(self._atoms.get(key) or self._atoms.setdefault(key, Quotient(self, key, num, den)))
 
     def extremum(self, largest: bool, dims: Iterable[int]) -> int:
-        """The largest or smallest as an atom, or what that is known to be."""
+        """The largest or smallest as an atom, or its known value."""
         args = tuple(sorted(dims, key=_key))
         key = _checked(f"{'max' if largest else 'min'}({','.join(map(_key, args))})")
         return self._known(self._atoms.get(key) or self._atoms.setdefault(key, Extremum(self, key, largest, args)))
@@ -128,7 +137,7 @@ class SymbolTable:
         return resolve(self._values[atom]) if atom in self._values else atom.dim.up_to_date()
 
     def substituted(self, dim: SymbolicDim) -> int:
-        """`dim` with what atoms are known to be."""
+        """`dim` with the known values of its atoms."""
         parts = {atom: self._now(atom) for monomial in dim.terms for atom in monomial}
         if all(value is atom.dim for atom, value in parts.items()):
             return dim
@@ -154,7 +163,7 @@ class SymbolTable:
             self._current[atom] = value
         return value
 
-    # Finding out.
+    # Equations.
 
     def unify(self, a: int, b: int) -> bool:
         """Make two dims equal from here on; False where they cannot be."""
@@ -184,7 +193,7 @@ class SymbolTable:
         return Known(dict(self._values), dict(self._reasons), list(self._open), lows)
 
     def back_to(self, known: Known) -> None:
-        """Forget what was found out since: it need not hold."""
+        """Forget the knowledge since then."""
         self._values, self._reasons = dict(known.values), dict(known.reasons)
         self._open, self.conflict = list(known.open), None
         for symbol, low in known.lows.items():
@@ -290,7 +299,7 @@ class SymbolTable:
         return None
 
     def _substitute(self, atom: Atom, value: int, reason: str) -> bool:
-        """Remember what an atom is, and see what follows."""
+        """Note the value of an atom, and solve the equations that it opens."""
         again = self._open
         # Equations of other atoms are open again where the atoms may have become something else.
         others = [a for a in self._values if isinstance(atom, Symbol) and not isinstance(a, Symbol)]
@@ -301,7 +310,7 @@ class SymbolTable:
         again += [Fact(a.dim - was, why) for a, was, why in known]
         return all(self._holds(fact) for fact in again)
 
-    # Telling.
+    # Texts.
 
     def call(self, name: str, dim: int, tensor: str, axis: int) -> None:
         """Let a symbol that nothing has read yet stand for a computed size, which the model declares to be it."""
@@ -319,7 +328,7 @@ class SymbolTable:
         self._substitute(symbol, dim, f"{tensor!r} declares {name} = {dim}")
 
     def text(self, dim: int) -> int | str | None:
-        """The dim as a file declares it; None where it is made of what has no name, or much too long."""
+        """The dim as a file declares it; None if it has unnamed symbols or is too long."""
         dim = resolve(dim)
         if not isinstance(dim, SymbolicDim):
             return dim
@@ -441,7 +450,7 @@ def _primitive(dim: int) -> int | None:
 # ---- expressions in files
 
 
-def parse(text: str, symbol: Any) -> int | None:
+def parse(text: str, symbol: Callable[[str], int]) -> int | None:
     """The expression of dims that `text` writes, with `symbol(name)` for each name; None where it is none.
 
     Understood are names, integers, `*`, `//`, `+` and `-` after spaces, parentheses, `max` and `min`, as
@@ -452,61 +461,35 @@ def parse(text: str, symbol: Any) -> int | None:
         match = _TOKEN.match(text, at)
         if match is None:
             return None
-        tokens.append(match[0].strip())
+        tokens.append(match)
         at = match.end()
     if len(tokens) < 2:
         return None
-    reader = _Reader(tokens, symbol)
+    # Names with dots and colons are not identifiers of Python.
+    names = [match[2] or "" for match in tokens]
+    words = [f"name{k}" if match[2] else str(int(match[1])) if match[1] else match[0] for k, match in enumerate(tokens)]
     try:
-        result = reader.sum()
-    except (IndexError, ValueError, ArithmeticError):
-        return None
-    return result if reader.at == len(tokens) else None
-
-
-class _Reader:
-    def __init__(self, tokens: list[str], symbol: Any) -> None:
-        self.tokens, self.symbol, self.at = tokens, symbol, 0
-
-    def take(self, *wanted: str) -> str | None:
-        if self.at < len(self.tokens) and self.tokens[self.at] in wanted:
-            self.at += 1
-            return self.tokens[self.at - 1]
+        return _value(ast.parse(" ".join(words).strip(), mode="eval").body, names, symbol)
+    except (SyntaxError, ValueError, ArithmeticError):
         return None
 
-    def need(self, token: str) -> None:
-        if self.take(token) is None:
-            raise ValueError(token)
 
-    def sum(self) -> int:
-        total = self.product()
-        while sign := self.take("+", "-"):
-            total = total + self.product() if sign == "+" else total - self.product()
-        return total
+def _value(node: ast.expr, names: Sequence[str], symbol: Callable[[str], int]) -> int:
+    """The value of an expression whose names are `name` and their number among the tokens."""
 
-    def product(self) -> int:
-        total = self.factor()
-        while sign := self.take("*", "//"):
-            total = total * self.factor() if sign == "*" else total // self.factor()
-        return total
+    def name_of(node: ast.expr) -> str:
+        return names[int(node.id.removeprefix("name"))] if isinstance(node, ast.Name) else ""
 
-    def factor(self) -> int:
-        token = self.tokens[self.at]
-        self.at += 1
-        if token.isdigit():
-            return int(token)
-        if token == "-":
-            return -self.factor()
-        if token == "(":
-            total = self.sum()
-            self.need(")")
-            return total
-        if token.lower() in ("max", "min") and self.take("("):
-            args = [self.sum()]
-            while self.take(","):
-                args.append(self.sum())
-            self.need(")")
-            return (maximum if token.lower() == "max" else minimum)(*args)
-        if not (token[0].isalpha() or token[0] == "_"):
-            raise ValueError(token)
-        return self.symbol(token)  # type: ignore[no-any-return]
+    match node:
+        case ast.Constant(int(number)):
+            return number
+        case ast.Name():
+            return symbol(name_of(node))
+        case ast.UnaryOp(ast.USub(), operand):
+            return -_value(operand, names, symbol)
+        case ast.BinOp(left, operation, right) if type(operation) in _OPERATIONS:
+            a, b = (_value(side, names, symbol) for side in (left, right))
+            return _OPERATIONS[type(operation)](a, b)
+        case ast.Call(function, args) if args and name_of(function).lower() in _EXTREMA:
+            return _EXTREMA[name_of(function).lower()](*(_value(arg, names, symbol) for arg in args))
+    raise ValueError(ast.unparse(node))

@@ -35,14 +35,14 @@ def _target_like(pred: str, name: str) -> str:
 
 
 def _counted(labels: str, ignore_index: int) -> str:
-    """1.0 where a label counts, else 0.0."""
+    """1.0 for labels other than `ignore_index`, else 0.0."""
     ignored = blocks.add_initializer_of("int64", "ignore_index", [ignore_index])
     block = Block()
     return block.add_node("Cast", [block.add_node("Not", [block.add_node("Equal", [labels, ignored])])], to=FLOAT)
 
 
 def _weights_of(labels: str, weight: str, counts: str | None) -> str:
-    """The weight of each label's class; of labels that do not count any."""
+    """The weight of each label's class; ignored labels have any weight."""
     block = Block()
     if counts is not None:
         labels = block.add_node("Mul", [labels, block.add_node("Cast", [counts], to=INT64)])
@@ -50,7 +50,7 @@ def _weights_of(labels: str, weight: str, counts: str | None) -> str:
 
 
 def _batch_dim(scores: str, name: str, axis: int) -> int | str:
-    """The dim of the items; where it has no name it gets one."""
+    """The dim of the items, named if it had no name."""
     accessor = context.current()
     value = accessor.tensor_value(scores)
     dims = list(value.shape or ())

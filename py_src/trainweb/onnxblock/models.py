@@ -35,7 +35,7 @@ HELD = (
 
 @dataclass(slots=True)
 class TrainingModels:
-    """What training needs; the parameters are in the order of the models' inputs."""
+    """The models and parameters of a training; parameters are in the order of the models' inputs."""
 
     training: Graph
     evaluation: Graph
@@ -157,7 +157,7 @@ def _assign(graph: Graph, updates: Mapping[str, str]) -> None:
 
 
 def accumulate(graph: Graph, trainable: Sequence[str]) -> Graph:
-    """Add the gradients up in buffers, which are inputs; each gives a flag as output."""
+    """Accumulate the gradients in buffers, which become inputs; each has a flag as output."""
     inputs = {v.name: v for v in graph.inputs if isinstance(v, Value)}
     for name in trainable:
         value = inputs[name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
+from trainweb.control.operators import read_names
 from trainweb.model import uses
 from trainweb.model.graph import SCOPES, Graph, Node, Tensor, take_name
 from trainweb.model.uses import positions
@@ -54,20 +55,11 @@ def prune(graph: Graph) -> Graph:
     for node in reversed(graph.nodes):
         if live.intersection(node.outputs):
             live.update(node.inputs)
-            live.update(_captured(node))
+            live.update(name for body in node.bodies() for name in read_names(body))
             nodes.append(node)
     result = graph.with_nodes(reversed(nodes))
     result.initializers = {k: t for k, t in graph.initializers.items() if k in live}
     return result
-
-
-def _captured(node: Node) -> Iterator[str]:
-    """Names that the node's subgraphs may read from outside."""
-    for graph in node.bodies():
-        for inner in graph.nodes:
-            yield from inner.inputs
-            yield from _captured(inner)
-        yield from (v.name for v in graph.outputs)
 
 
 # BatchNormalization
@@ -206,7 +198,6 @@ def _infer(node: Node, consumed: set[str]) -> None:
 
 def prune_constants(graph: Graph) -> Graph:
     """Remove initializers and Constant nodes that nothing reads any more."""
-    read = {name for node in graph.nodes for name in (*node.inputs, *_captured(node))}
-    read.update(value.name for value in graph.outputs)
+    read = {*read_names(graph)}
     graph.initializers = {k: t for k, t in graph.initializers.items() if k in read}
     return graph

@@ -224,4 +224,4 @@ _RULES: Mapping[tuple[str, str], Callable[[Op, Types, TensorType], Axes | None]]
     ("", "Pad"): _changed,
     ("", "Dropout"): _unmixed,
 }
-"""By domain and name. Composite operators are expanded before."""
+"""Rules by domain and name. Composite operators are expanded before."""

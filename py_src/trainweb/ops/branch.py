@@ -63,7 +63,7 @@ class Branch(Composite):
         return self.then_branch if condition.value[0] else self.else_branch
 
     def _supposed(self, body: Graph, types: Sequence[TensorType | None], table: SymbolTable) -> list[TensorType]:
-        """The results of a branch; what it demands of sizes holds where it is chosen."""
+        """The results of a branch; its demands on sizes hold only if it is chosen."""
         known = table.known()
         results = self._results(body, types)
         table.back_to(known)

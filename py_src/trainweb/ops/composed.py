@@ -1,4 +1,4 @@
-"""Operators that are made of a few others."""
+"""Composites of a few operators."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class LpPool(Composite):
         return mean
 
     def _window(self, shape: tuple[int, ...]) -> dict[str, Any]:
-        """Attributes of a mean of as many numbers everywhere: padding counts as 0, and what is beyond it, too."""
+        """Attributes of a mean of equally many numbers everywhere: padding and elements beyond it count as 0."""
         mean = self._mean()
         attrs = dict(mean.node.attrs)
         if not self.ceil_mode or self.auto_pad.startswith("SAME"):
@@ -200,7 +200,7 @@ class _Window(Composite):
     attrs = {"output_datatype": Int(1), "periodic": Int(1)}
     static_inputs = (0,)
     weights: tuple[float, ...]
-    """Of the cosines of 0, 1, ... turns along the window."""
+    """Weights of the cosines of 0, 1, ... turns along the window."""
 
     def infer(self, size: TensorType) -> TensorType:
         if self.output_datatype != DTYPE_CODES["float32"]:

@@ -1,4 +1,4 @@
-"""Normalizations that are made of other operators."""
+"""Composite normalizations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies between strided arrangements: what the operators that move elements lower to."""
+"""Copies between strided arrangements, to which operators that move elements are lowered."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from trainweb.model.graph import ITEM_SIZE
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-
-"""Dimensions a kernel walks; more can stay after merging only in contrived models."""
 
 
 def collapse(dims: Sequence[int], *strides: Sequence[int]) -> list[list[int]]:

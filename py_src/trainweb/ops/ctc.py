@@ -48,7 +48,7 @@ class _Ctc(Op):
             raise self.error(f"zero_infinity is {self.zero_infinity}; it must be 0 or 1.")
 
     def words(self, b: Builder, log_probs: Buf, targets: Buf, *lengths: Buf) -> dict[str, Any]:
-        """Operands and sizes of the kernels, once checks of what is fed were emitted."""
+        """Emit checks of the fed labels and lengths; the operands and sizes of the kernels."""
         steps, batch, classes = log_probs.shape
         labels = targets.shape[1]
         if labels > CTC_LABELS:

@@ -12,7 +12,7 @@ from trainweb.ops.frame.op import register
 from trainweb.ops.frame.symbolic import Var, integers
 
 MAX_SIZE = 32
-"""Each row and column takes some twenty nodes."""
+"""Most rows: each row and column takes some twenty nodes."""
 
 
 @register

@@ -93,7 +93,7 @@ class GridSample(Composite):
         return span - (around - span).op("Abs") + low
 
     def _corners(self, at: Var, size: Var) -> list[Corner]:
-        """The pixels of one axis that a place is made of."""
+        """The pixels along one axis that a place is interpolated from."""
         if MODES[self.mode] == "nearest":
             return [(at.op("Round"), None)]
         low = at.op("Floor")

@@ -40,7 +40,7 @@ REDUCTIONS = {
     "max": SCATTER_MAX,
     "min": SCATTER_MIN,
 }
-"""In the order of the kernels' numbers."""
+"""Reductions by name, in the order of the kernels' numbers."""
 
 SCATTER_TYPES = {"float32": SCATTER_F32, "int32": SCATTER_I32, "int64": SCATTER_I64}
 """Dtypes that kernels reduce."""
@@ -227,7 +227,7 @@ class ScatterOp(Op):
         return Var(x.g, x.g.op(self.picks, [x.name, indices], **self.where()), x.dtype)
 
     def _extremum_gradients(self, g: GradientBuilder, ins: list[str], out: str, dy: str) -> Names:
-        """All that equal the result share its gradient, as for ReduceMax."""
+        """Elements that equal the result share its gradient, as for ReduceMax."""
         data, updates, y, gradient = Var.of(g, ins[0], ins[2], out, dy)
         is_data = data.equal(y).cast(data.dtype)
         taken = updates.equal(self._pick(y, ins[1])).cast(data.dtype)

@@ -163,7 +163,7 @@ class Noise(RandomOp):
         raise NotImplementedError
 
     def check_dtype(self, dtype: int | None) -> str:
-        """Only float32 is drawn."""
+        """Raise unless the dtype is float32."""
         name = ONNX_DTYPES.get(1 if dtype is None else dtype)
         if name is None:
             raise self.error(f"there is no data type {dtype}.")

@@ -274,7 +274,7 @@ class MaxRoiPool(Composite):
         return [(pooled < EMPTY / 2).where(pooled.lift(0.0), pooled)]
 
     def _bins(self, x: Var, rois: Var, axis: int) -> list[Var]:
-        """Which pixels along an axis belong to each bin: [regions, pixels]."""
+        """Masks of the pixels along an axis that belong to each bin: [regions, pixels]."""
         count = self.pooled_shape[axis]
         # Half away from zero, as C rounds.
         start, end = (_rounded(rois.part(1, k, k + 1) * self.spatial_scale) for k in (2 - axis, 4 - axis))

@@ -51,7 +51,7 @@ class _Repeat(Op):
 
     @property
     def iterations(self) -> Iterations:
-        """The use that the loop makes of the body's inputs and outputs."""
+        """The roles of the body's inputs and outputs in the loop."""
         return Iterations(self.trips, self.carried, tuple(map(bool, self.scanned)), tuple(map(bool, self.stacked)))
 
     def typed_body(self) -> Graph:
@@ -61,7 +61,7 @@ class _Repeat(Op):
         return body
 
     def body_types(self, inputs: list[TensorType]) -> dict[str, TensorType]:
-        """Return the types of the tensors in the body; inputs that all iterations read keep their values."""
+        """Types of the tensors in the body; inputs that all iterations read keep their values."""
         n = self.carried + len(self.scanned)
         if len(self.body.inputs) != 1 + len(inputs):
             raise self.error(f"its body has {len(self.body.inputs)} inputs, not {1 + len(inputs)}.")
@@ -84,14 +84,14 @@ class _Repeat(Op):
 
 
 class _Counted(_Repeat):
-    """The first input is how often it runs."""
+    """A loop whose first input is its number of iterations."""
 
     static_inputs = (0,)
     min_inputs = 1
 
     @property
     def trips(self) -> int:
-        """How often it runs, which sizes or feeds may decide: it is known when the model is compiled."""
+        """The number of iterations; sizes or feeds may decide it, and compilation knows it."""
         count = self.types[self.node.inputs[0]]
         counts = integers(self, count, "its number of iterations")
         if len(counts) != 1:
@@ -106,7 +106,7 @@ class _Forward(_Repeat):
     differentiable = range(MANY)
 
     def carried_types(self, inputs: list[TensorType]) -> tuple[list[TensorType], list[TensorType]]:
-        """Types of what is carried, which is what it was at first, and of what is stacked, of one iteration."""
+        """Types of the carried tensors, and of the stacked tensors of one iteration."""
         types = self.body_types(inputs)
         results = [types[value.name] for value in self.body.outputs]
         first = inputs[: self.carried]
@@ -118,7 +118,7 @@ class _Forward(_Repeat):
         return [TensorType(t.dtype, t.shape) for t in first], results[self.carried :]
 
     def going_back(self, g: GradientBuilder, edges: list[str], douts: Names, op_type: str, inputs: list[str]) -> Names:
-        """Emit the node of the gradients of `edges`. It reads `inputs`, and the gradients of outputs that have one."""
+        """Emit the node of the gradients of `edges`, which reads `inputs` and the gradients of outputs."""
         wanted = [i for i, name in enumerate(edges) if g.wants(name) and g.dtype(name) == "float32"]
         seeds = [k for k, dy in enumerate(douts) if dy]
         attrs = {name: self.node.attrs[name] for name in self.attrs}
@@ -162,7 +162,7 @@ class Repeat(_Counted, _Forward):
 
 
 class LoopGradient(_Repeat):
-    """After the first `counted` inputs, the first `inputs` ones are the body's."""
+    """Gradients of a loop. After the first `counted` inputs, the next `inputs` are the body's."""
 
     attrs = {
         **_Repeat.attrs,
@@ -193,7 +193,7 @@ class LoopGradient(_Repeat):
         b.loops.loop_gradient(b, self, types, ins, outs)
 
     def _pass_on(self, b: Builder, outs: list[Buf | None], ins: list[Buf]) -> None:
-        """Write the gradients of a loop without iterations: gradients of carried tensors stay as they are."""
+        """Write the gradients of a loop without iterations: those of carried tensors pass through."""
         seeds = dict(zip(self.seeds, ins[self.inputs + self.carried :], strict=True))
         for i, out in zip(self.wanted, outs, strict=True):
             if out is not None and i < self.carried and i in seeds:
@@ -234,7 +234,7 @@ class RepeatWhile(_Forward):
     is_open = True
 
     def looked_at(self) -> tuple[list[str], list[str]]:
-        """Without what iterations started from: there is room for some that did not run."""
+        """All but the initial states: they have room for iterations that did not run."""
         return list(self.node.inputs), self.node.outputs[: self.carried]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -276,6 +276,6 @@ class RepeatWhileGradient(LoopGradient):
     is_open = True
 
     def looked_at(self) -> tuple[list[str], list[str]]:
-        """Without what iterations started from: there is room for some that did not run."""
+        """All but the initial states: they have room for iterations that did not run."""
         before = self.inputs + 1
         return [*self.node.inputs[:before], *self.node.inputs[before + self.carried :]], list(self.node.outputs)

@@ -17,7 +17,7 @@ MODES = ("TF", "IDF", "TFIDF")
 
 @register
 class TfIdfVectorizer(Composite):
-    """How often n-grams of a pool occur. https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html
+    """Counts of the n-grams of a pool. https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html
 
     X is (length) or (batch, length), of integers; the result has a column for each n-gram. Words of an n-gram may lie
     up to max_skip_count + 1 apart, all of it equally. Weights belong to columns, as ONNX Runtime takes them.
@@ -51,7 +51,7 @@ class TfIdfVectorizer(Composite):
         return TensorType("float32", (*x.shape[:-1], max(self.ngram_indexes, default=-1) + 1))
 
     def _grams(self) -> list[tuple[int, ...]]:
-        """All n-grams of the pool, in its order."""
+        """The n-grams of the pool, in its order."""
         pool = self.pool_int64s
         if pool is None:
             raise self.unsupported("a pool of strings")
@@ -93,7 +93,7 @@ class TfIdfVectorizer(Composite):
         return [y if x.rank == 2 else y.squeeze(0)]
 
     def _counts(self, g: Emission, rows: Var, grams: list[tuple[int, ...]], n: int, length: int) -> Var | None:
-        """How often each of the n-grams occurs in each row: (batch, n-grams); None where rows are too short."""
+        """Counts of the n-grams in each row, (batch, n-grams); None where rows are too short."""
         total: Var | None = None
         for step in range(1, 2 + (self.max_skip_count if n > 1 else 0)):
             width = length - (n - 1) * step

@@ -30,7 +30,7 @@ def join_heads(x: Var) -> Var:
 
 
 def share_heads(x: Var, times: int) -> Var:
-    """Each head of keys or values for several heads of queries."""
+    """Repeat each head of keys or values for several heads of queries."""
     _, groups, _, width = x.shape
     spread = x.unsqueeze(2).op("Expand", integers(x.g, [1, 1, times, 1, 1]))
     return spread.reshape(0, groups * times, -1, width)

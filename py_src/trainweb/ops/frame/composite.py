@@ -30,7 +30,7 @@ class Composite(Op):
         raise self.unsupported("execution")
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
-        """One node, which is differentiated once the sizes are known that decide what the forward node is made of."""
+        """One node, which is differentiated once the sizes that decide the expansion are known."""
         return gradient_for_sizes(self, g, ins, douts)
 
     def wants_output(self, index: int) -> bool:
@@ -39,7 +39,7 @@ class Composite(Op):
 
 
 def gradient_for_sizes(op: Op, g: GradientBuilder, ins: Sequence[str], douts: Sequence[str | None]) -> list[str | None]:
-    """Gradients that `op` is asked for when the graph is compiled, and what feeds decide is known: one node."""
+    """Gradients as one node, which `op` differentiates when compilation knows the sizes."""
     wanted = [i for i, name in enumerate(ins) if i in op.differentiable and name and g.wants(name)]
     if not wanted:
         raise op.unsupported("differentiation before all sizes are known")
@@ -228,7 +228,7 @@ class _Names:
         return take_name(name, self._used)
 
     def constant(self, tensor: Tensor, prefix: str) -> str:
-        """The name of an initializer that equals `tensor`: one for all, so that what is computed twice is seen."""
+        """The name of the one initializer that equals `tensor`, so that equal subexpressions are found."""
         key = identity(tensor)
         if key not in self._constants:
             name = self.fresh(f"{prefix}/Constant_{len(self._constants)}")
@@ -240,7 +240,7 @@ class _Names:
 
 
 class _Expansion(Emission):
-    """The nodes that stand for one node."""
+    """The expansion of one node."""
 
     def __init__(self, names: _Names, op: Composite) -> None:
         self._names, self._types, self._op = names, names.types, op

@@ -1,4 +1,4 @@
-"""Emission of nodes: gradients, and operators that are made of others."""
+"""Emission of the nodes of gradients and composites."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Emission(ABC):
 
     @abstractmethod
     def type(self, name: str) -> TensorType:
-        """Type of a tensor; what is not known of its shape is a `SymbolicDim`."""
+        """Type of a tensor; an unknown dim is a `SymbolicDim`."""
 
     @overload
     def op(
@@ -82,7 +82,7 @@ class Emission(ABC):
 
     @abstractmethod
     def fresh(self, base: str) -> str:
-        """A name for a tensor that nothing else has."""
+        """A new name for a tensor."""
 
     def add(self, node: Node) -> None:
         """Add a node behind the others."""
@@ -99,7 +99,7 @@ class Emission(ABC):
     # Questions.
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor; what is not known is a `SymbolicDim`, which is no int."""
+        """Shape of a tensor; an unknown dim is a `SymbolicDim`, which is no int."""
         return self.type(name).shape
 
     def rank(self, name: str) -> int:

@@ -94,7 +94,7 @@ class ShapeInference:
         return name in self._types
 
     def __getitem__(self, name: str) -> TensorType:
-        """Type of a tensor, with what is known of its dims now."""
+        """Type of a tensor with the present knowledge of its dims."""
         return self._types[name]
 
     def dtype(self, name: str) -> str:
@@ -140,7 +140,7 @@ class ShapeInference:
         return op
 
     def _again(self, op: Op, node: Node, types: _Types) -> Op | None:
-        """The operator of a node whose results are among `types`, where it is that of `op`, of the same types."""
+        """The operator of a node that equals the node of `op`, if all types in `types` are the same and static."""
         if op.node != node or node.domain not in self._opsets or self._rankless:
             return None
         mine = self._types
@@ -159,7 +159,7 @@ class ShapeInference:
         return result
 
     def given(self, name: str, t: TensorType) -> None:
-        """Note more knowledge of an input than its declaration has."""
+        """Set the type of an input that is known better than its declaration."""
         self._types.put(name, t)
         self._rankless.discard(name)
 
@@ -217,13 +217,13 @@ class ShapeInference:
 
 
 class _Types(Mapping[str, TensorType]):
-    """Types by tensor name, which follow what the table finds out."""
+    """Types by tensor name; they follow the knowledge of the table."""
 
     def __init__(self, table: SymbolTable) -> None:
         self.table = table
         self._types: dict[str, TensorType] = {}
         self._now: dict[str, tuple[int, TensorType]] = {}
-        """Those with symbols, as they are known at a version of the table."""
+        """Types with symbols, as known at a version of the table."""
 
     def constant(self, tensor: Tensor) -> None:
         """Set the type of a constant."""
@@ -241,7 +241,7 @@ class _Types(Mapping[str, TensorType]):
         return name in self._types and name not in self._now
 
     def first(self, name: str) -> TensorType:
-        """The type as it was found."""
+        """The type as it was first inferred."""
         return self._types[name]
 
     def __getitem__(self, name: str) -> TensorType:

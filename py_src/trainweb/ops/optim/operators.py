@@ -75,7 +75,7 @@ class Optimizer(SequenceOp):
     """
 
     inputs: ClassVar[tuple[str, ...]] = OPTIMIZER_INPUTS
-    """Which inputs of the optimizer model the node takes: some of OPTIMIZER_INPUTS and of MOMENTS."""
+    """The inputs of the optimizer model that the node takes, some of OPTIMIZER_INPUTS and of MOMENTS."""
     optional_moments: ClassVar[int] = 0
     """Number of the last inputs that a node may leave out; `moments` says how many it must have."""
     per_parameter: ClassVar[bool] = False
@@ -103,7 +103,7 @@ class Optimizer(SequenceOp):
         return shape
 
     def check(self) -> None:
-        """Raise unless the kernel computes what the attributes say."""
+        """Raise unless the kernel supports the attributes."""
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         """The new `w` of an element by its gradient `g`; assign to `s` to change moments. See `ops/optim/update.py`.
@@ -116,7 +116,7 @@ class Optimizer(SequenceOp):
     """Names of the moments in `update`."""
 
     def kept(self) -> tuple[str, ...]:
-        """Names of the moments that it keeps, as its attributes are."""
+        """Names of the moments that it keeps with its attributes."""
         return self.names[: self.moments]
 
     def emit(self, b: Builder, inputs: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
@@ -133,7 +133,7 @@ class Optimizer(SequenceOp):
                 self.flush(b, [run[k] for k in changed])
 
     def flush(self, b: Builder, moments: Sequence[Buf]) -> None:
-        """Make 0 of moments of almost nothing; not where epsilon is 0, as a second moment of 0 would divide by 0."""
+        """Set tiny moments to 0, unless epsilon is 0: then a second moment of 0 would divide by 0."""
         if getattr(self, "epsilon", getattr(self, "eps", 1)) > 0:
             for x in moments:
                 b.emit(calls.FlushMoments(x=x, state=b.state, n=x.size))
@@ -219,7 +219,7 @@ class SGDOptimizerV2(Optimizer):
 
 @register
 class Subsequence(SequenceOp):
-    """The items of a sequence at these places: a group of parameters, their gradients or moments, for an optimizer."""
+    """The items of a sequence at `indices`: parameters of a group, their gradients or their moments."""
 
     domain = TRAINWEB
     attrs = {"indices": Ints(required=True)}
@@ -236,7 +236,7 @@ class Subsequence(SequenceOp):
 
 
 def _one_run(op: Op, sequence: BufSequence) -> Buf | None:
-    """All of a sequence that lies one after the other; None where it has no elements."""
+    """The elements of a sequence without gaps as one buffer; None where there are none."""
     runs = flat_runs(sequence)
     if len(runs) > 1:
         raise op.unsupported("a sequence with gaps")

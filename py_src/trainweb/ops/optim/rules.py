@@ -79,6 +79,9 @@ class Rule(Optimizer):
         return len(self.kept())
 
     def check(self) -> None:
+        if unknown := self.node.attrs.keys() - self.attrs.keys():
+            # Earlier builds had other attributes for some optimizers: their defaults would be taken silently.
+            raise self.error(f"it has an unknown attribute {min(unknown)!r}; build the artifacts again.")
         for name, field in self.settings.items():
             value = getattr(self, name)
             is_flag = isinstance(field.default, bool)

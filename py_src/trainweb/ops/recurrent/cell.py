@@ -1,4 +1,4 @@
-"""All steps of a recurrent layer as one node, and its gradient: what RNN, GRU and LSTM with the usual gates become."""
+"""All steps of an RNN, GRU or LSTM with the usual gates as one node, and its gradient."""
 
 from __future__ import annotations
 

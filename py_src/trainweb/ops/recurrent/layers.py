@@ -122,7 +122,7 @@ class RecurrentLayer(Composite):
 
     @property
     def _directions(self) -> tuple[bool, ...]:
-        """For each direction, whether it is reverse."""
+        """True for each direction that is reverse."""
         directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(self.direction)
         if directions is None:
             raise self.error(f"direction is {self.direction!r}, not forward, reverse or bidirectional.")

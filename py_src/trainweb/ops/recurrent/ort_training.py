@@ -22,7 +22,7 @@ from trainweb.ops.recurrent.cell import CELLS, weight_gradient
 from trainweb.ops.recurrent.layers import GRU, LSTM, RecurrentLayer, zero_state
 
 ALL = 2**31 - 1
-"""To the end of an axis."""
+"""End of a part that reaches to the end of its axis."""
 
 
 def squeeze(x: Var | None, axis: int) -> Var | None:

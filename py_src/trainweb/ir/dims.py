@@ -147,7 +147,7 @@ class SymbolicDim(Number):
         terms: Terms = {}
         for left, c in pair[0].items():
             for right, d in pair[1].items():
-                monomial = tuple(sorted(left + right, key=_by_key)) if left and right else left or right
+                monomial = tuple(sorted(left + right, key=by_key)) if left and right else left or right
                 terms[monomial] = terms.get(monomial, 0) + c * d
         if len(terms) > MAX_TERMS or max(map(len, terms), default=0) > MAX_DEGREE:
             raise UndecidedError("a product of many sizes")
@@ -466,7 +466,8 @@ def build(table: Symbols, terms: Terms) -> int:
     return SymbolicDim(table, nonzero)
 
 
-def _by_key(atom: Atom) -> str:
+def by_key(atom: Atom) -> str:
+    """Sort key of atoms."""
     return atom.key
 
 
@@ -660,7 +661,7 @@ def _text(dim: SymbolicDim) -> str:
             del terms[monomial]
             left = _difference(monomial, (part,)) or ()
             for factor, x in (((symbol,), c // k), ((), -(c // k) * r)):
-                product = tuple(sorted((*left, *factor), key=_by_key))
+                product = tuple(sorted((*left, *factor), key=by_key))
                 terms[product] = terms.get(product, 0) + x
             terms = {m: x for m, x in terms.items() if x}
             changed = True

@@ -26,6 +26,7 @@ from trainweb.ir.dims import (
     UndecidedError,
     atom_text,
     build,
+    by_key,
     divide_common,
     floor_divide,
     lowest,
@@ -259,7 +260,7 @@ class SymbolTable:
             wholes = [symbol for _, symbol in parts if symbol is not None and lowest(symbol.dim) >= 1]
             left = [a for a in one if all(a is not part for part, _ in parts)]
             factor = prod(part.den for part, _ in parts)
-            fits = len(wholes) == len(parts) > 1 and sorted([*left, *wholes], key=_by_key) == list(other)
+            fits = len(wholes) == len(parts) > 1 and sorted([*left, *wholes], key=by_key) == list(other)
             if fits and all(lowest(a.dim) >= 1 for a in left) and dim.terms[one] == -factor * dim.terms[other]:
                 return all(self._holds(Fact(part.num - part.dim * part.den, reason)) for part, _ in parts)
         return None
@@ -415,10 +416,6 @@ class SymbolTable:
             return self.evaluated(atom.num, sizes) // self.evaluated(atom.den, sizes)
         assert isinstance(atom, Extremum)
         return (max if atom.largest else min)(self.evaluated(x, sizes) for x in atom.args)
-
-
-def _by_key(atom: Atom) -> str:
-    return atom.key
 
 
 def _key(dim: int) -> str:

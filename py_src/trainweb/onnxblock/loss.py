@@ -8,7 +8,7 @@ from trainweb import messages
 from trainweb._names import public_names
 from trainweb.errors import ModelError
 from trainweb.model.checks import DTYPE_CODES
-from trainweb.model.graph import Value
+from trainweb.model.graph import TRAINWEB, Value
 from trainweb.onnxblock import blocks, context
 from trainweb.onnxblock.blocks import Block, add_input_like, array_initializer
 from trainweb.onnxblock.context import add_node, generate_name, skip_names
@@ -608,7 +608,7 @@ class CTCLoss(Loss):
             log_probs = self.add_node("Transpose", [log_probs], perm=[1, 0, 2])
         inputs = [log_probs, targets_name, input_lengths_name, target_lengths_name]
         attrs = {"blank": self._blank, "zero_infinity": int(self._zero_infinity)}
-        each = self.add_node("CTCLoss", inputs, domain="ai.trainweb", **attrs)
+        each = self.add_node("CTCLoss", inputs, domain=TRAINWEB, **attrs)
         if self._reduction == "mean":
             lengths = self.add_node("Cast", [target_lengths_name], to=FLOAT)
             each = blocks.Div()(each, self.add_node("Max", [lengths, blocks.Constant(1.0)()]))

@@ -15,9 +15,9 @@ from trainweb.ops.elementwise import NUMBERS
 from trainweb.ops.frame.arguments import checked, integers, is_fed, scalar
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Int, Ints, Str, bind, register
+from trainweb.ops.frame.op import Int, Ints, bind, register
 from trainweb.ops.frame.symbolic import Var, constant
-from trainweb.ops.pool import AveragePool
+from trainweb.ops.pool import AveragePool, _Pool
 
 
 @register
@@ -103,15 +103,7 @@ class LpPool(Composite):
     """The p-norm of each window. https://onnx.ai/onnx/operators/onnx__LpPool.html"""
 
     versions = (2, 11, 18, 22)
-    attrs = {
-        "auto_pad": Str("NOTSET"),
-        "ceil_mode": Int(0),
-        "dilations": Ints(),
-        "kernel_shape": Ints(required=True),
-        "p": Int(2),
-        "pads": Ints(),
-        "strides": Ints(),
-    }
+    attrs = {**_Pool.attrs, "p": Int(2)}
     differentiable = (0,)
 
     def infer(self, x: TensorType) -> TensorType:

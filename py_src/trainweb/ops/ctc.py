@@ -9,7 +9,7 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.layout import CTC_LABELS
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import ITEM_SIZE
+from trainweb.model.graph import ITEM_SIZE, TRAINWEB
 from trainweb.ops.frame.op import Int, Names, Op, register
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class _Ctc(Op):
     """Common base of the loss and its gradient: (..., log_probs, targets, input_lengths, target_lengths)."""
 
-    domain = "ai.trainweb"
+    domain = TRAINWEB
     attrs = {"blank": Int(0), "zero_infinity": Int(0)}
 
     def check(self, log_probs: TensorType, targets: TensorType, *lengths: TensorType) -> None:

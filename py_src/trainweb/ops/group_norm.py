@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.op import Float, Int, Names, Op, register
 from trainweb.ops.reduce import sum_to
 
@@ -87,7 +88,7 @@ class _Forward(_GroupNorm):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         attrs: dict[str, Any] = {"epsilon": float(self.epsilon), "num_groups": self.num_groups}
         inputs = [douts[0], ins[0], ins[1]]
-        return [*g.op("GroupNormalizationGrad", inputs, domain="ai.trainweb", n_outputs=3, **attrs)]
+        return [*g.op("GroupNormalizationGrad", inputs, domain=TRAINWEB, n_outputs=3, **attrs)]
 
 
 @register
@@ -124,7 +125,7 @@ class InstanceNormalization(_Forward):
 class GroupNormalizationGrad(_GroupNorm):
     """Gradients of GroupNormalization and InstanceNormalization from (dY, X, scale) (ai.trainweb)."""
 
-    domain = "ai.trainweb"
+    domain = TRAINWEB
     min_inputs = max_inputs = 3
     n_outputs = 3
     attrs = {**_GroupNorm.attrs, "num_groups": Int(0)}

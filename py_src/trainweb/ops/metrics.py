@@ -10,6 +10,7 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes, maximum, static
 from trainweb.ir.layout import COUNT_MATRIX, COUNT_PARTS, COUNT_RIGHT, ERROR_SUMS
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.op import Int, Op, Str, register
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Scores(NamedTuple):
 class _Metric(Op):
     """Common base of the operators: (predicted, target)."""
 
-    domain = "ai.trainweb"
+    domain = TRAINWEB
     min_inputs = max_inputs = 2
 
     def need_numbers(self, *types: TensorType) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from trainweb.ir.dims import at_most, equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Node
+from trainweb.model.graph import TRAINWEB, Node
 from trainweb.ops.copies import gather_axis
 from trainweb.ops.frame.arguments import checked, integers, numbers, type_of, unknown
 from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str, register
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 CROP = "tf_crop_and_resize"
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", CROP)
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-OWN = "ai.trainweb"
 POLICIES = ("stretch", "not_larger", "not_smaller")
 RADIUS = {"linear": 1, "cubic": 2}
 """Distance that an element reaches, in elements of the input."""
@@ -321,14 +320,14 @@ class Resize(Op):
         rest: list[str | None] = [None] * (len(ins) - 1)
         if self.is_old:
             attrs = {name: getattr(self, name) for name in ("mode", "coordinate_transformation_mode", "nearest_mode")}
-            return [g.op("ResizeGrad", [dx, g.shape_of(ins[0]), ins[1]], domain=OWN, **attrs), *rest]
+            return [g.op("ResizeGrad", [dx, g.shape_of(ins[0]), ins[1]], domain=TRAINWEB, **attrs), *rest]
         if self.coordinate_transformation_mode == CROP:
             inputs = [dx, g.shape_of(ins[0]), *[*ins, "", ""][2:4], ins[1]]
-            return [g.op("ResizeGrad", inputs, domain=OWN, **self.node.attrs), *rest]
+            return [g.op("ResizeGrad", inputs, domain=TRAINWEB, **self.node.attrs), *rest]
         scaled = self._scaled_back(g, ins, shape, sizes)
         if scaled is None or not all(static(*shape[k:], *sizes[k:]) for k in scaled):
             inputs = [dx, g.shape_of(ins[0]), *(ins[2:] if len(ins) > 2 else [])]
-            return [g.op("ResizeGrad", inputs, domain=OWN, **self.node.attrs), *rest]
+            return [g.op("ResizeGrad", inputs, domain=TRAINWEB, **self.node.attrs), *rest]
         for axis, (n, scale) in reversed(scaled.items()):
             sizes[axis] = n_in = shape[axis]
             dx = self._axis_gradient(g, dx, (n_in, n, prod(sizes[axis + 1 :])), scale)
@@ -385,7 +384,7 @@ class ResizeGrad(Resize):
     Along each axis the transposed product with the matrix of weights.
     """
 
-    domain = OWN
+    domain = TRAINWEB
     versions = (1,)
     min_inputs, max_inputs = 2, 5
     differentiable = ()

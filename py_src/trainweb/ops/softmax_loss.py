@@ -10,7 +10,7 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.layout import LOSS_EACH, LOSS_MEAN, LOSS_SUM
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import MS
+from trainweb.model.graph import MS, TRAINWEB
 from trainweb.ops.frame.op import Int, Names, Op, Str, register
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class NegativeLogLikelihoodLoss(_Loss):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         inputs = [douts[0], *ins]
-        dx = g.op("NegativeLogLikelihoodLossGrad", inputs, domain="ai.trainweb", **self.loss_attrs())
+        dx = g.op("NegativeLogLikelihoodLossGrad", inputs, domain=TRAINWEB, **self.loss_attrs())
         return [dx, *[None] * (len(ins) - 1)]
 
 
@@ -295,6 +295,6 @@ class NegativeLogLikelihoodLoss(_Loss):
 class NegativeLogLikelihoodLossGrad(_CrossEntropyGrad):
     """-onehot(label) * weight * dY / D from (dY, log_prob, labels, weights) (ai.trainweb); D as in cross entropy."""
 
-    domain = "ai.trainweb"
+    domain = TRAINWEB
     max_inputs = 4
     from_log = 1

@@ -12,7 +12,7 @@ from math import inf, sqrt
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, same, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.attention.onnx import join_heads, rotate, share_heads, split_heads
+from trainweb.ops.attention.onnx import join_heads, rotate, share_heads, split_heads, total
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Float, Int, Ints, register
@@ -28,15 +28,6 @@ def attend(q: Var, k: Var, v: Var, scale: float, bias: Var | None, softcap: floa
         scores = (scores / softcap).op("Tanh") * softcap
     scores = scores if bias is None else scores + bias
     return scores.op("Softmax", axis=-1).op("MatMul", v)
-
-
-def total(terms: Sequence[Var | None]) -> Var | None:
-    """Sum of the terms that are not None."""
-    result: Var | None = None
-    for term in terms:
-        if term is not None:
-            result = term if result is None else result + term
-    return result
 
 
 def vector_parts(x: Var, widths: Sequence[int], axis: int = 0) -> list[Var]:

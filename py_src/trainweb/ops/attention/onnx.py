@@ -19,6 +19,15 @@ SCORES, CAPPED, BIASED, PROBABILITIES = range(4)
 """Values of `qk_matmul_output_mode`."""
 
 
+def total(terms: Sequence[Var | None]) -> Var | None:
+    """Sum of the terms that are not None."""
+    result: Var | None = None
+    for term in terms:
+        if term is not None:
+            result = term if result is None else result + term
+    return result
+
+
 def split_heads(x: Var, heads: int) -> Var:
     """(batch, length, heads * width) as (batch, heads, length, width)."""
     return x.reshape(0, 0, heads, -1).op("Transpose", perm=[0, 2, 1, 3])
@@ -183,10 +192,7 @@ class Attention(Composite):
         if lengths is not None:
             allowed.append(k.places(2) < lengths.reshape(-1).unsqueeze(1, 2, 3))
         terms += [seen.where(zero, -inf) for seen in allowed]
-        total = None
-        for term in terms:
-            total = term if total is None else total + term
-        return total
+        return total(terms)
 
     def _full(self, mask: Var, k: Var) -> Var:
         """The mask as numbers to add, for all keys: those beyond its end are masked."""

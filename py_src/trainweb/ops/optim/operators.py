@@ -11,7 +11,7 @@ from trainweb.ir.dims import equal_shapes
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
 from trainweb.ir.layout import MOMENTUM0, MOMENTUM1
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import MS, Graph, Node, Value
+from trainweb.model.graph import MS, TRAINWEB, Graph, Node, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.ops.frame.op import Float, Int, Ints, Op, Str, register
 from trainweb.ops.optim.update import Formula, Moments
@@ -49,8 +49,6 @@ MOMENTS = (
 
 AVERAGES = Moment("averaged_params", "ema", MOMENTUM1)
 """The last input of an optimizer model that keeps averages, behind all moments at the end of their segment."""
-
-TRAINWEB = "ai.trainweb"
 
 SCALARS = ("learning_rate", "step")
 PARAMS, GRADS = "params", "gradients"
@@ -369,5 +367,5 @@ class LinearLearningRate(Op):
 
 def scheduler_graph() -> Graph:
     """The graph of a scheduler step."""
-    node = Node("LinearLearningRate", ["learning_rate"], ["done"], domain="ai.trainweb", name="scheduler")
-    return Graph("scheduler", [node], [Value("learning_rate", "float32", (1,))], opsets={"": 17, "ai.trainweb": 1})
+    node = Node("LinearLearningRate", ["learning_rate"], ["done"], domain=TRAINWEB, name="scheduler")
+    return Graph("scheduler", [node], [Value("learning_rate", "float32", (1,))], opsets={"": 17, TRAINWEB: 1})

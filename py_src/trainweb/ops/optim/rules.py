@@ -11,6 +11,7 @@ from math import inf, prod, sqrt
 from typing import Annotated, Any, ClassVar
 
 from trainweb.errors import ModelError
+from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.op import Attr, Float, Floats, Int, register
 from trainweb.ops.optim.operators import (
     AVERAGES,
@@ -18,7 +19,6 @@ from trainweb.ops.optim.operators import (
     MOMENTS,
     PARAMS,
     SCALARS,
-    TRAINWEB,
     Optimizer,
 )
 from trainweb.ops.optim.update import Moments

@@ -241,7 +241,7 @@ def _weights(args: argparse.Namespace) -> list[Path] | None:
 
 def _files_of(weights: Path) -> list[Path]:
     """The shards of an index; any other file itself."""
-    from trainweb.model.shards import shards
+    from trainweb.model.weights import shards
 
     is_index = weights.suffix == ".json" and weights.is_file()
     return [weights.parent / name for name in shards(weights)] if is_index else [weights]

@@ -55,7 +55,8 @@ class AdafactorOptimizer(Optimizer):
             s.columns = (1 - mix) * s.columns + mix * mean_square(g, -2)
             row = sqrt(larger(mean(s.rows, -2), self.epsilon) / s.rows)
             u = g * larger(row * (-1 / sqrt(s.columns)), -1 / self.epsilon)  # of both limits the faster one
-        length = larger(sqrt(mean_square(u)) * (1 / self.clip_threshold), 1.0)
+        # Of -u, which is not stored: u is computed again below, in less memory.
+        length = larger(sqrt(mean_square(-u)) * (1 / self.clip_threshold), 1.0)
         scale = larger(sqrt(mean_square(w)), self.scale_epsilon) * smaller(lr, 1 / sqrt(step)) / length
         return w * (1 - lr * self.weight_decay) + scale * u
 

@@ -66,10 +66,13 @@ FORWARD = ("scores", "weights", "y")
 BACKWARD = ("dv", "dweights", "dscores", "dq", "dk")
 
 
-def attention(*order: str, shared: dict[str, str] | None = None) -> list[str]:
+def attention(
+    *order: str, shared: dict[str, str] | None = None, changes: dict[str, dict[str, object]] | None = None
+) -> list[str]:
     """Kernels that are left of y = softmax(q k') v and its gradients.
 
-    `order` has steps by their results, and others as "read NAME" and "fill NAME"; `shared`: tensors that are another.
+    `order` has steps by their results, and others as "read NAME" and "fill NAME"; `shared`: tensors that are another;
+    `changes`: arguments of a step, in which a tensor is a name.
     """
     w = Written()
     for name in ("scores", "mask", "masked", "weights", "dweights", "dscores"):
@@ -100,6 +103,8 @@ def attention(*order: str, shared: dict[str, str] | None = None) -> list[str]:
             (w.read if what == "read" else w.fill)(name)
         else:
             steps[what]()
+            for argument, value in (changes or {}).get(what, {}).items():
+                setattr(w.builder.instructions[-1], argument, b[value] if isinstance(value, str) else value)
     program = w.program()
     fuse_attention(program, pipelines.context())
     check_index(program)
@@ -132,6 +137,37 @@ def test_attention_is_found() -> None:
 def test_attention_stays_where_an_operand_changes_or_a_result_is_not_free_yet(order: tuple[str, ...]) -> None:
     kernels = attention(*order)
     assert "softmax_f32" in kernels and not any("attention" in kernel for kernel in kernels)
+
+
+@pytest.mark.parametrize(
+    ("step", "change"),
+    [
+        ("scores", {"activation": 1}),
+        ("scores", {"accumulate": 1}),
+        ("weights", {"log": 1}),
+        ("weights", {"outer": 1, "inner": N}),
+        ("y", {"alpha": 0.5}),
+        ("y", {"activation": 1}),
+        ("dv", {"alpha": 0.5}),
+        ("dv", {"a": "dweights"}),
+        ("dv", {"b": "q"}),
+        ("dweights", {"alpha": 0.5}),
+        ("dweights", {"a": "q"}),
+        ("dweights", {"b": "k"}),
+        ("dscores", {"log": 1}),
+        ("dscores", {"outer": 1, "inner": N}),
+        ("dq", {"alpha": 0.5}),
+        ("dq", {"b": "v"}),
+        ("dq", {"activation": 1}),
+        ("dk", {"alpha": 0.5}),
+        ("dk", {"b": "v"}),
+        ("dk", {"a_row": N, "a_col": 1}),
+    ],
+    ids=str,
+)
+def test_attention_stays_where_a_step_computes_something_else(step: str, change: dict[str, object]) -> None:
+    order = FORWARD if step in FORWARD else (*FORWARD, *BACKWARD)
+    assert not any("attention" in kernel for kernel in attention(*order, changes={step: change}))
 
 
 MASKED = ("scores", "fill mask", "masked", "weights-of-masked", "y")

@@ -588,7 +588,8 @@ class Adafactor(Rule):
             s.columns = (1 - mix) * s.columns + mix * g.mean_square(-2)
             row = (s.rows.mean(-2).larger(self.eps) / s.rows).sqrt()
             u = g * (row * (-1 / s.columns.sqrt())).larger(-1 / self.eps)  # of both limits the faster one
-        length = (u.mean_square().sqrt() * (1 / self.clip_threshold)).larger(1.0)
+        # Of -u, which is not stored: u is computed again below, in less memory.
+        length = ((-u).mean_square().sqrt() * (1 / self.clip_threshold)).larger(1.0)
         scale = w.mean_square().sqrt().larger(self.scale_eps) * lr.smaller(1 / step.sqrt()) / length
         return w * (1 - lr * self.weight_decay) + scale * u
 

@@ -67,7 +67,7 @@ def test_every_change_is_found_before_anything_is_written(
             }}
             const everything = async () => {{
               await store.save(s, "now");
-              return base64(await store.read("now"));
+              return base64(await (await store.read("now")).arrayBuffer());
             }};
             const before = await everything();
             const found = [];

@@ -28,11 +28,6 @@ STORE = f"""{OPEN}
       return folder;
     }};
     const store = new CheckpointStore("test", {{ backend: typeof backend === "undefined" ? "opfs" : backend }});
-    const base64 = async (blob) => {{
-      let text = "";
-      for (const byte of new Uint8Array(await blob.arrayBuffer())) text += String.fromCharCode(byte);
-      return btoa(text);
-    }};
 """
 
 
@@ -56,7 +51,7 @@ def test_what_a_page_keeps_goes_on_in_python(js: JsPage, tmp_path: Path, backend
         const checkpoint = {{ store, name: "run", every: 2 }};
         const history = await s.fit(data(), {{ ...options, epochs: 2, checkpoint }});
         await s.release();
-        return [await base64(await store.read("run")), history.losses.length];""",
+        return [base64(await (await store.read("run")).arrayBuffer()), history.losses.length];""",
         backend=backend,
     )
     options = {"batch_size": 8, "accumulate": 2, "validation_split": 0.2, "seed": 3}

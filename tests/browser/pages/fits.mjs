@@ -88,8 +88,7 @@ const CALLS = {
   evaluate: ({ s }, source) => s.evaluate(source),
   parameters: async ({ s }) => {
     const { data } = await s.getContiguousParameters(false);
-    const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
-    return Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("");
+    return window.hash(data);
   },
   forget: ({ store }) => store.delete("fit"),
   store: async ({ s, store }, name, ...given) => {

@@ -5,27 +5,18 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 from tests.conformance.datasets import DATASETS, outcome
 from tests.each import run_each
 
 from trainweb.data import from_csv, list_folder
 from trainweb.errors import FeedError
 
-from .js_session import JsPage, open_js_page
-from .server import Site
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
+from .js_session import JsPage
 
 
 def test_data_sets_are_those_of_python(js: JsPage) -> None:

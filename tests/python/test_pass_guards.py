@@ -210,8 +210,8 @@ def test_gradients_of_attention_are_not_stored_in_what_they_are_made_of(shared: 
 CLASSES = 5
 
 
-def head(changes: dict[str, dict[str, object]] | None = None, *between: str) -> list[str]:
-    """Kernels that are left of the cross entropy of x w' and its gradients by x and w.
+def head(changes: dict[str, dict[str, object]] | None = None, *between: str, is_trained: bool = True) -> list[str]:
+    """Kernels that are left of the cross entropy of x w' and, if it is trained, its gradients by x and w.
 
     `changes`: arguments of a step, in which a tensor is a name; `between`: "read NAME" before the gradients.
     """
@@ -224,11 +224,12 @@ def head(changes: dict[str, dict[str, object]] | None = None, *between: str) -> 
         w.new(name, N, CLASSES)
     for name in ("loss", "dloss"):
         w.new(name)
+    w.new("bias", CLASSES)
     w.bufs |= {name: w.builder.temp("int32", (N,)) for name in ("labels", "other labels")}
     b = w.bufs
     numbers = {"n": N, "c": CLASSES, "inner": 1, "label_size": 4, "has_ignore": 0, "ignore_index": 0}
     numbers |= {"reduction": LOSS_MEAN, "from_log": 0}
-    targets = {"labels": b["labels"], "log_prob": b["log_prob"]}
+    targets = {"labels": b["labels"], "log_prob": b["log_prob"] if is_trained else None}
     steps: dict[str, Callable[[], None]] = {
         "scores": lambda: w.product("scores", "x", "w", b_turned=True),
         "loss": lambda: w.builder.emit(calls.CrossEntropy(scores=b["scores"], loss=b["loss"], **targets, **numbers)),
@@ -236,14 +237,14 @@ def head(changes: dict[str, dict[str, object]] | None = None, *between: str) -> 
         "dx": lambda: w.product("dx", "dscores", "w"),
         "dw": lambda: w.product("dw", "dscores", "x", a_turned=True),
     }
-    for step, emit in steps.items():
+    for step, emit in [*steps.items()][: None if is_trained else 2]:
         emit()
         for argument, value in (changes or {}).get(step, {}).items():
             setattr(w.builder.instructions[-1], argument, b[value] if isinstance(value, str) else value)
         if step == "loss":
             for each in between:
                 w.read(each.removeprefix("read "))
-    w.outputs = ["loss", "dx", "dw"]
+    w.outputs = ["loss", "dx", "dw"] if is_trained else ["loss"]
     program = w.program()
     fuse_head_loss(program, pipelines.context())
     check_index(program)
@@ -286,6 +287,25 @@ def test_a_head_stays_where_a_step_computes_something_else(
     small_heads: None, step: str, change: dict[str, object]
 ) -> None:
     assert "cross_entropy_f32" in head({step: change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"b_row": WIDTH + 1},
+        {"a_row": 1, "a_col": N},
+        {"bias": "bias", "bias_col": 1, "beta": 0.5},
+        {"bias": "bias", "bias_row": 1, "bias_col": 0},
+        {"activation": 1},
+        {"accumulate": 1},
+    ],
+    ids=str,
+)
+def test_a_head_that_is_not_trained_stays_where_its_product_is_another(
+    small_heads: None, change: dict[str, object]
+) -> None:
+    assert "head_loss_f32" in head({"scores": {"bias": "bias", "bias_col": 1, "beta": 1.0}}, is_trained=False)
+    assert "cross_entropy_f32" in head({"scores": change}, is_trained=False)
 
 
 @pytest.mark.parametrize("name", ["scores", "log_prob"])

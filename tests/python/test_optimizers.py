@@ -22,11 +22,11 @@ from trainweb.cli import main
 from trainweb.errors import CheckpointError, ModelError
 from trainweb.ir.instructions import Buf, BufSequence, Storage
 from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
-from trainweb.model.graph import Node
+from trainweb.model.graph import TRAINWEB, Node
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.ops.frame.op import bind, find
-from trainweb.ops.optim.operators import AVERAGES, MOMENTS, TRAINWEB, Subsequence
+from trainweb.ops.optim.operators import AVERAGES, MOMENTS, Subsequence
 
 ROOT = Path(__file__).parents[2]
 NAMES = list(OPTIMIZERS)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from zlib import crc32
 
 from trainweb import messages
-from trainweb.backend.chosen import BACKEND
+from trainweb.backend.chosen import RUNTIME, WASM
 from trainweb.checkpoint import SessionContents, checkpoint_parts, read_checkpoint
 from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
 from trainweb.heads import take_head
@@ -38,10 +38,17 @@ from trainweb.model.writer import model_parts
 from trainweb.page.bundle import Blobs, declarations, inference_header, plan_json, session_header, signature_of
 from trainweb.spelling import ARGUMENT, camel_case, page_name
 from trainweb.training import weights
-from trainweb.training.contents import for_file, for_session, leave, properties_json, read_properties, start_segments
+from trainweb.training.contents import (
+    ContentsInMemory,
+    for_file,
+    for_session,
+    leave,
+    properties_json,
+    read_properties,
+    start_segments,
+)
 from trainweb.training.export import export_model
 from trainweb.training.inference import InferenceModel
-from trainweb.training.memory import ContentsInMemory
 from trainweb.training.models import SessionModels, read_models
 from trainweb.training.parameters import MOMENT_OF, ParameterSlot
 from trainweb.training.state import CheckpointState
@@ -201,7 +208,7 @@ def start(js_engine: Any, js_files: Any) -> None:
     # Modules are never freed: the collector need not traverse them again.
     gc.freeze()
     gc.set_threshold(COLLECTED_AFTER)
-    BACKEND.use_worker_engine(js_engine)
+    RUNTIME.use_worker_engine(js_engine)
     _files[:] = [_WorkerFiles(js_files)]
 
 
@@ -231,7 +238,7 @@ def _settings(options_json: str) -> dict[str, Any]:
     return {
         "limits": Limits.of(options.get("limits")),
         "memory_budget": check_memory_budget(options.get("memory_budget")),
-        "engine": BACKEND.get_engine(),
+        "engine": RUNTIME.get_engine(),
     }
 
 
@@ -290,17 +297,14 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     leave(origin, models.layout)
     if models.graphs["optimizer"] is not None:
         origin.moments.clear()
-    _rebind(opened, places, BACKEND.open_segments(engine, bases))
+    _rebind(opened, places, RUNTIME.open_segments(engine, bases))
     return {"copies": copies, "places": _places_of(_held(opened))}
 
 
 def _rebind(opened: Opened, places: Mapping[Place, tuple[int, str]], memory: Segments) -> None:
     """Read frozen weights from the session, which does not change them, so that their files can go.
 
-    Parameters
-    ----------
-    places
-        Offsets and types in the session's parameters, by where the weights were before.
+    `places` are offsets and types in the session's parameters, by the places of the weights before.
     """
     for tensor in _held(opened):
         place = tensor.place if isinstance(tensor, LazyTensor) else None
@@ -409,7 +413,7 @@ def _build(
         files = {}
     if lora is None:
         return build_artifacts(model, **arguments, **files), nominal, None
-    from trainweb.lora.adapt import adapted_by
+    from trainweb.lora.model import adapted_by
 
     adapted = adapted_by(lora, lambda: read_model(model, **files) if files else model)
     return adapted.build_artifacts(**arguments), nominal, adapted
@@ -477,7 +481,7 @@ def inspect_model(
 
     arguments = {**_arguments(config_json), "external_data": _external(locations_json, files)}
     choices = tuple(arguments.pop(name, None) for name in ("requires_grad", "frozen_params", "loss", "optimizer"))
-    engine = BACKEND.get_engine()
+    engine = RUNTIME.get_engine()
     report = report_on(as_source(model), choices, arguments, (json.loads(dims_json), {}), engine).as_data()
     if isinstance(report["suggested_loss"], dict):
         report["suggested_loss"] = {page_name(name): value for name, value in report["suggested_loss"].items()}
@@ -493,22 +497,25 @@ def _about(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 @answered
-def compile_plan(handle: int, key: str, overwrite: bool, signature_json: str, in_use_json: str) -> Handout:
-    """The plan of a step for feeds of these dtypes and dims, beside plans that keep `in_use_json`."""
+def compile_plan(
+    handle: int, key: str, overwrite: bool, signature_json: str, in_use_json: str, target: str = WASM
+) -> Handout:
+    """A target's plan of a step for feeds of these dtypes and dims, beside plans that keep `in_use_json`."""
     found, kind = _find(handle), StepKind.of(key)
     feeds = signature_of(json.loads(signature_json))
     in_use = {name: (offset, nbytes) for name, offset, nbytes in json.loads(in_use_json)}
     plan: Plan
     metrics: list[Described] = []
     if isinstance(found, InferenceModel):
-        plan = found.compile(feeds, in_use, kind)
+        plan = found.compile(feeds, in_use, kind, target)
     elif kind.is_forward or kind.base in ("train", "eval"):
         models = _training(handle).models
-        plan, metrics = models.compile_step(kind, feeds, overwrite, in_use), models.described(kind)
+        plan = models.compile_step(kind, feeds, overwrite, in_use, target=target)
+        metrics = models.described(kind)
     else:
         models = _training(handle).models
         compilers = {"optimizer": models.compile_optimizer, "clip": models.compile_clip}
-        plan = compilers.get(kind.base, models.compile_scheduler)()
+        plan = compilers.get(kind.base, models.compile_scheduler)(target=target)
     blobs = Blobs()
     return {**plan_json(plan, kind, overwrite, feeds, blobs, metrics), "text": plan.text}, blobs.data, "blobs"
 
@@ -554,7 +561,7 @@ def explain(handle: int, key: str, overwrite: bool, signature_json: str) -> str:
 
 def _memory(opened: Opened, bases_json: str) -> ContentsInMemory:
     """The contents of a session whose segments have these addresses."""
-    segments = BACKEND.open_segments(opened.models.engine, json.loads(bases_json))
+    segments = RUNTIME.open_segments(opened.models.engine, json.loads(bases_json))
     has_optimizer = opened.models.graphs["optimizer"] is not None
     memory = ContentsInMemory(opened.models.layout, segments, opened.origin, has_optimizer=has_optimizer)
     memory.is_nominal = False

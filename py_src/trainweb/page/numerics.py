@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-from trainweb.backend.chosen import BACKEND
+from trainweb.backend.chosen import RUNTIME
 from trainweb.backend.plan import InspectedNode, LoadedPlan, TensorPlace
 from trainweb.training.debug.numerics import NumericsRules
 
@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 
 class WorkerNumbers:
-    """The numbers of a session that the worker runs.
-
-    Parameters
-    ----------
-    bases, copies
-        Addresses of its segments, and of their copies of before the step. 0: there is none.
-    """
+    """Numbers of a session that the worker runs, by the addresses of its segments and of their copies (or 0)."""
 
     def __init__(self, models: SessionModels, bases: list[int], copies: list[int]) -> None:
         self._engine, self._bases, self._copies = models.engine, bases, copies
@@ -43,7 +37,7 @@ class WorkerNumbers:
 
     def read_state(self, word: int) -> int | float:
         """A field of the session's state."""
-        return BACKEND.open_segments(self._engine, self._bases).read_state(word)
+        return RUNTIME.open_segments(self._engine, self._bases).read_state(word)
 
 
 def _rules(models: SessionModels, memory_json: str) -> NumericsRules:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.backend.base import N_SEGMENTS
-from trainweb.backend.chosen import BACKEND
+from trainweb.backend.chosen import RUNTIME
 
 if TYPE_CHECKING:
     from trainweb.backend.base import Host
@@ -23,7 +23,7 @@ DEFAULT_MAX_PLANS = 16
 
 def evaluate(engine: Engine, plan: Plan) -> dict[str, Tensor]:
     """Outputs of a plan that has no inputs, run once."""
-    host = BACKEND.open_host(engine, [0] * N_SEGMENTS)
+    host = RUNTIME.open_host(engine, [0] * N_SEGMENTS)
     try:
         loaded = host.load(plan)
         host.run(loaded)
@@ -40,13 +40,7 @@ def check_segments(segment_bytes: Iterable[int]) -> None:
 
 
 class PlanCache:
-    """The plans of a session by their key; the least recently used plans of steps go first.
-
-    Parameters
-    ----------
-    max_plans
-        How many plans of steps are kept.
-    """
+    """At most `max_plans` plans of steps by their keys; the least recently used one goes first."""
 
     def __init__(self, host: Host, max_plans: int = DEFAULT_MAX_PLANS) -> None:
         self._host, self._max = host, max_plans

@@ -240,6 +240,13 @@ NOT_IN_BUNDLE = Message(
 OTHER_PARAMETERS = Message(
     errors.ModelError, "The parameters of the models differ from the parameters of the compiled plans."
 )
+NO_GPU_KERNEL = Message(
+    errors.UnsupportedError,
+    "This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. "
+    "device='wasm' runs it.",
+    "This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. "
+    'device: "wasm" runs it.',
+)
 ARENA_LIMIT = Message(
     errors.LimitError,
     "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",

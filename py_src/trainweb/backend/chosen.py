@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainweb.backend import wasm
+from trainweb.backend import wasm, webgpu
 from trainweb.backend.base import Runtime, Target
 
 WASM = wasm.name
-TARGETS: Mapping[str, Target] = {target.name: target for target in (wasm,)}
+TARGETS: Mapping[str, Target] = {target.name: target for target in (wasm, webgpu)}
 RUNTIME: Runtime = wasm

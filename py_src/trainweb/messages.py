@@ -242,10 +242,8 @@ OTHER_PARAMETERS = Message(
 )
 NO_GPU_KERNEL = Message(
     errors.UnsupportedError,
-    "This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. "
-    "device='wasm' runs it.",
-    "This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. "
-    'device: "wasm" runs it.',
+    "This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. device='wasm' runs it.",
+    'This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. device: "wasm" runs it.',
 )
 ARENA_LIMIT = Message(
     errors.LimitError,

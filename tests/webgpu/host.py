@@ -1,4 +1,4 @@
-"""Runs plans for the GPU natively, by wgpu-py: for tests only, with the order of a step that docs/architecture-webgpu.md says.
+"""Runs plans for the GPU natively, by wgpu-py, in the order of docs/architecture-webgpu.md: for tests only.
 
 The head runs on the kernels, in a host with a session's state. Everything else lies in buffers of the GPU.
 """
@@ -30,7 +30,7 @@ WORD = 4
 def open_device() -> Any:
     """The device of the tests; without the package or an adapter they are skipped, with the reason."""
     os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
-    wgpu = pytest.importorskip("wgpu", reason="the package wgpu is not installed (pip install trainweb[webgpu-tests])")
+    wgpu = pytest.importorskip("wgpu", reason="the package wgpu is not installed (pip install wgpu==0.32.0)")
     try:
         adapter = wgpu.gpu.request_adapter_sync()
     except Exception as error:
@@ -56,7 +56,11 @@ class GpuHost:
         self.head = RUNTIME.open_host(RUNTIME.get_engine(), [0 if s != 6 else n for s, n in enumerate(sizes)])
         self.buffers = {s: self._buffer(sizes[s]) for s in SEGMENTS}
         storage = {"type": wgpu.BufferBindingType.storage}
-        uniform = {"type": wgpu.BufferBindingType.uniform, "has_dynamic_offset": True, "min_binding_size": UNIFORM_BYTES}
+        uniform = {
+            "type": wgpu.BufferBindingType.uniform,
+            "has_dynamic_offset": True,
+            "min_binding_size": UNIFORM_BYTES,
+        }
         entries = [(s, storage) for s in SEGMENTS] + [(UNIFORM_BINDING, uniform)]
         self.layout = self.device.create_bind_group_layout(
             entries=[{"binding": b, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": kind} for b, kind in entries]
@@ -100,7 +104,9 @@ class GpuHost:
         """Bytes of a segment."""
         end = -(-(offset + nbytes) // WORD) * WORD
         start = offset // WORD * WORD
-        return bytes(self.device.queue.read_buffer(self.buffers[segment], start, end - start))[offset - start :][:nbytes]
+        return bytes(self.device.queue.read_buffer(self.buffers[segment], start, end - start))[offset - start :][
+            :nbytes
+        ]
 
     def run(self, loaded: LoadedGpuPlan, feeds: Mapping[str, Tensor]) -> None:
         """A step: the head, feeds and its results up, and the dispatches in one pass."""

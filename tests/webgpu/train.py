@@ -11,17 +11,17 @@ from tests.webgpu.host import SEGMENTS, GpuHost
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
-import networks  # noqa: E402
+import networks
 
-from trainweb.artifacts import LossType, build_artifacts  # noqa: E402
-from trainweb.ir.layout import STATE  # noqa: E402
-from trainweb.ir.shapes import TensorType  # noqa: E402
-from trainweb.model.graph import Tensor  # noqa: E402
-from trainweb.model.reader import read_model  # noqa: E402
-from trainweb.onnxblock.optim import AdamW  # noqa: E402
-from trainweb.training.core import SessionCore  # noqa: E402
-from trainweb.training.state import CheckpointState  # noqa: E402
-from trainweb.training.step_kind import TRAIN  # noqa: E402
+from trainweb.artifacts import LossType, build_artifacts
+from trainweb.ir.layout import STATE
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Tensor
+from trainweb.model.reader import read_model
+from trainweb.onnxblock.optim import AdamW
+from trainweb.training.core import SessionCore
+from trainweb.training.state import CheckpointState
+from trainweb.training.step_kind import TRAIN
 
 Batches = list[dict[str, Tensor]]
 

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 
 from trainweb import messages
-from trainweb.backend.plan import GpuBody, Plan, TensorPlace
+from trainweb.backend.plan import GpuBody, LargeConstants, Plan, TensorPlace
 from trainweb.backend.wasm.encode import encode
 from trainweb.backend.wasm.memory import place, place_constants
 from trainweb.backend.webgpu.partition import LEFT_OUT, BodyPart, Parts, cut
@@ -34,6 +34,8 @@ def workspace_bytes(
 
 def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit: int) -> Plan:
     """Cut a program, place its storages and write its shaders (`Target`)."""
+    # Shaders name segments, and a large constant learns its own where it is placed.
+    on_gpu = place_constants(program.instructions, program.outputs)
     parts = cut(program.instructions, program.outputs)
     head_feeds = [b.among(parts.places) for b in program.feeds if b.storage in parts.places]
     kept = [Buf(s, "uint8", (s.nbytes,), name=f"upload{n}") for n, s in enumerate(parts.uploads.values())]
@@ -42,12 +44,12 @@ def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit:
     plan = encode(parts.head, head_feeds, kept, head_bytes, constants, large, segment_bytes)
     plan.outputs = {}
     plan.target = name
-    plan.body = _body(parts, program, arena_limit)
-    plan.nodes, plan.text = [*plan.nodes, *plan.body.nodes], [*plan.text, *plan.body.text]
+    plan.body = _body(parts, program, on_gpu, arena_limit)
+    plan.text = [*plan.text, *plan.body.text]
     return plan
 
 
-def _body(parts: Parts, program: Program, arena_limit: int) -> GpuBody:
+def _body(parts: Parts, program: Program, constants: tuple[bytes, LargeConstants], arena_limit: int) -> GpuBody:
     """The body, placed."""
     calls = [part.for_memory() for part in parts.body]
     read = {b.storage for i in calls for b in i.reads}
@@ -56,15 +58,13 @@ def _body(parts: Parts, program: Program, arena_limit: int) -> GpuBody:
     arena_bytes = place(calls, [*feeds, *uploads], program.outputs)
     if arena_bytes > arena_limit:
         raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
-    constants, large = place_constants(calls, program.outputs)
     texts, uniforms, dispatches = _dispatches(parts.body)
     return GpuBody(
         texts,
         uniforms,
         dispatches,
         arena_bytes,
-        constants,
-        large,
+        *constants,
         {b.name: _place_of(b) for b in feeds},
         {b.name: _place_of(b) for b in program.outputs},
         [(source.offset or 0, target.offset or 0, target.nbytes) for target, source in parts.uploads.items()],

@@ -44,16 +44,7 @@ FUNCTIONS = {
   let y = reduced_exp(c, n) * scale + (scale - 0.5f);
   return y + y;
 }""",
-    "log_": """fn log_(x: f32) -> f32 {
-  let bits = bitcast<u32>(x);
-  if (is_nan(x) || bits == 0x7f800000u) { return x; }
-  if ((bits & 0x7fffffffu) == 0u) { return from_bits(0xff800000u); }
-  if (bits > 0x7fffffffu) { return from_bits(0x7fc00000u); }
-  let tiny = bits < 0x00800000u;
-  let scaled = bitcast<i32>(select(x, x * 8388608.0f, tiny));
-  let exponent = (scaled - 0x3f3504f3i) >> 23u;
-  let f = bitcast<f32>(scaled - (exponent << 23u)) - 1.0f;
-  let e = f32(exponent - select(0i, 23i, tiny));
+    "log_of_parts": """fn log_of_parts(f: f32, e: f32) -> f32 {
   var p = 7.0376836292e-2f;
   p = p * f + -1.1514610310e-1f;
   p = p * f + 1.1676998740e-1f;
@@ -67,12 +58,22 @@ FUNCTIONS = {
   let y = (e * -2.12194440e-4f + (p * f) * square) - square * 0.5f;
   return e * 0.693359375f + (f + y);
 }""",
+    "log_": """fn log_(x: f32) -> f32 {
+  let bits = bitcast<u32>(x);
+  if (is_nan(x) || bits == 0x7f800000u) { return x; }
+  if ((bits & 0x7fffffffu) == 0u) { return from_bits(0xff800000u); }
+  if (bits > 0x7fffffffu) { return from_bits(0x7fc00000u); }
+  let tiny = bits < 0x00800000u;
+  let scaled = bitcast<i32>(select(x, x * 8388608.0f, tiny));
+  let exponent = (scaled - 0x3f3504f3i) >> 23u;
+  let f = bitcast<f32>(scaled - (exponent << 23u)) - 1.0f;
+  let e = f32(exponent - select(0i, 23i, tiny));
+  return log_of_parts(f, e);
+}""",
     "log1p_": """fn log1p_(x: f32) -> f32 {
-  let one = 1.0f + x;
-  if (is_nan(x) || one == 1.0f) { return x; }
-  let y = log_(one);
-  if (one <= 0.0f || is_infinite(one)) { return y; }
-  return y + (x - (one - 1.0f)) / one;
+  if (abs(x) < 0x1p-30f) { return x; }
+  if (x > -0.29f && x < 0.41f) { return log_of_parts(x, 0.0f); }
+  return log_(1.0f + x);
 }""",
     "sigmoid_": """fn sigmoid_(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
@@ -154,7 +155,8 @@ FUNCTIONS = {
   return r;
 }""",
 }
-"""By name. pow is a product for small integers, else e^(y log x)."""
+"""By name. pow is a product for small integers, else e^(y log x). Near 0, log1p takes the polynomial of log itself: a
+shader may be compiled as if (1 + x) - 1 were x."""
 
 NAME = re.compile(r"\b(\w+)\(")
 

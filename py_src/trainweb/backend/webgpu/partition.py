@@ -1,7 +1,7 @@
 """Cuts the instructions of a step in two: the head, which the kernels run before, and the body on the GPU.
 
-The head reads feeds, constants and the session's state: checks of labels and indices, counters, schedules, and scalars in
-float64. All else is the body. Nothing of the body may be needed on the host within a step.
+The head reads feeds, constants and the session's state: checks of labels and indices, counters, schedules, and scalars
+in float64. All else is the body. Nothing of the body may be needed on the host within a step.
 """
 
 from __future__ import annotations

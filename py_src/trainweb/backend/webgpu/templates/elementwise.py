@@ -31,7 +31,9 @@ def elementwise(call: ElementwiseCall) -> list[Kernel]:
         store = [f"bytes{n} |= u32({results[n]}) << (8u * part);" for n in packed]
         store += [out.store("i", results[n]) for n, out in enumerate(outs) if n not in packed]
         k.grid = grid_of(ceil(ceil(prod(dims) / PER_WORD) / LANES))
-        k.add(f"let word = block * {LANES}u + lane;", f"if (word * 4u >= {k.count('elements', prod(dims))}) {{ return; }}")
+        k.add(
+            f"let word = block * {LANES}u + lane;", f"if (word * 4u >= {k.count('elements', prod(dims))}) {{ return; }}"
+        )
         k.add(*(f"var bytes{n} = 0u;" for n in packed))
         k.add("for (var part = 0u; part < 4u; part++) {", "let i = word * 4u + part;", "if (i < u.elements) {")
         k.add(*split, *lines, *store, "}", "}", *(f"{outs[n].word('word')} = bytes{n};" for n in packed))

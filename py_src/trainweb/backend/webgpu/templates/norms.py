@@ -44,7 +44,9 @@ def _normalized(k: Kernel, call: calls.LayerNormGrad, at: str, row: str) -> str:
     """The normalized element of x."""
     x = k.operand("x", call.x).load(at)
     inverse = k.operand("inv_std_of", call.inv_std).load(row)
-    return f"{x} * {inverse}" if call.mean is None else f"({x} - {k.operand('mean_of', call.mean).load(row)}) * {inverse}"
+    return (
+        f"{x} * {inverse}" if call.mean is None else f"({x} - {k.operand('mean_of', call.mean).load(row)}) * {inverse}"
+    )
 
 
 def layer_norm_gradient(call: calls.LayerNormGrad) -> list[Kernel]:
@@ -83,12 +85,17 @@ def _column_gradients(call: calls.LayerNormGrad) -> Kernel:
     k.blocks(ceil(call.n / COLUMNS))
     k.count("n", call.n)
     k.add(f"let column = block * {COLUMNS}u + lane % {COLUMNS}u;", "var scale = 0.0f;", "var bias = 0.0f;")
-    k.add("if (column < u.n) {", f"for (var row = lane / {COLUMNS}u; row < {k.count('rows', call.rows)}; row += {SLICES}u) {{")
+    k.add(
+        "if (column < u.n) {",
+        f"for (var row = lane / {COLUMNS}u; row < {k.count('rows', call.rows)}; row += {SLICES}u) {{",
+    )
     k.add(f"let slope = {dy.load('row * u.n + column')};", "bias += slope;")
     k.add(f"scale += slope * ({_normalized(k, call, 'row * u.n + column', 'row')});", "}", "}")
     k.add("scales[lane] = scale;", "biases[lane] = bias;", "workgroupBarrier();")
     k.add(f"for (var half = {k.lanes // 2}u; half >= {COLUMNS}u; half = half >> 1u) {{", "if (lane < half) {")
-    k.add("scales[lane] += scales[lane + half];", "biases[lane] += biases[lane + half];", "}", "workgroupBarrier();", "}")
+    k.add(
+        "scales[lane] += scales[lane + half];", "biases[lane] += biases[lane + half];", "}", "workgroupBarrier();", "}"
+    )
     k.add(f"if (lane < {COLUMNS}u && column < u.n) {{")
     for name, b in (("scales", call.dscale), ("biases", call.dbias)):
         if b is not None:

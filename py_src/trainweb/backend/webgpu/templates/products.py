@@ -21,10 +21,30 @@ LEAST_TILES, LEAST_SUM = 2048, 512
 """A product with fewer tiles than this is split, if its sums are longer than this."""
 MOST_SPLITS = 16
 
-Load = Callable[[Kernel, str, str, str], str]
-"""An element of an operand, by batch, row (or step) and step (or column)."""
-Store = Callable[[Kernel, str, str, str, str], list[str]]
-"""Statements that store a result, by batch, row, column and value."""
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """How a kernel reads one operand of a product.
+
+    Attributes
+    ----------
+    outer
+        Statements about a row of a (a column of b), by the name of its number: they run once.
+    load
+        The element at that row (column) and at `step`. `batch` is the number of the product.
+    step
+        Statements about `step`.
+    """
+
+    outer: Callable[[str], list[str]]
+    load: Callable[[str], str]
+    step: tuple[str, ...] = ()
+
+
+Sides = Callable[[Kernel], tuple[Side, Side]]
+"""Declares what a kernel reads."""
+Store = Callable[[Kernel, str, str, str], list[str]]
+"""Statements that store a result of `batch`, by row, column and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +58,7 @@ class Product:
     batch: int
 
 
-def product_kernels(
-    p: Product, operands: Callable[[Kernel], tuple[Load, Load]], results: Callable[[Kernel], Store]
-) -> list[Kernel]:
+def product_kernels(p: Product, operands: Sides, results: Callable[[Kernel], Store]) -> list[Kernel]:
     """The kernels of a product; `operands` and `results` declare what they read and write in a kernel."""
     height, width = (TILE if size >= TILE else 1 for size in (p.m, p.n))
     tiles = ceil(p.m / height) * ceil(p.n / width) * p.batch
@@ -53,8 +71,8 @@ def product_kernels(
         return [k]
     parts, room = k.partial("parts", splits * p.batch * p.m * p.n)
 
-    def keep(k: Kernel, batch: str, row: str, column: str, value: str) -> list[str]:
-        at = f"((({batch}) * u.splits + split) * u.m + {row}) * u.n + {column}"
+    def keep(k: Kernel, row: str, column: str, value: str) -> list[str]:
+        at = f"((batch * u.splits + split) * u.m + {row}) * u.n + {column}"
         return [parts.store(at, value)]
 
     _tile(k, p, (height, width), splits, operands, keep)
@@ -66,7 +84,7 @@ def _tile(
     p: Product,
     tile: tuple[int, int],
     splits: int,
-    operands: Callable[[Kernel], tuple[Load, Load]],
+    operands: Sides,
     store: Store,
 ) -> None:
     height, width = tile
@@ -81,19 +99,22 @@ def _tile(
         k.add(f"let first = split * {k.count('span', ceil(p.k / splits))};", "let last = min(u.k, first + u.span);")
     else:
         k.add("let first = 0u;", "let last = u.k;")
-    load_a, load_b = operands(k)
-    k.add(*(f"let row{r} = min(row + {r}u, u.m - 1u);" for r in range(height)))
-    k.add(*(f"let column{c} = min(column + {c}u, u.n - 1u);" for c in range(width)))
+    k.add("let batch = rest;")
+    side_a, side_b = operands(k)
+    for r in range(height):
+        k.add(f"let row{r} = min(row + {r}u, u.m - 1u);", *side_a.outer(f"row{r}"))
+    for c in range(width):
+        k.add(f"let column{c} = min(column + {c}u, u.n - 1u);", *side_b.outer(f"column{c}"))
     kind = "vec4f" if width > 1 else "f32"
     k.add(*(f"var sum{r} = {kind}(0.0f);" for r in range(height)), "for (var step = first; step < last; step++) {")
-    b = ", ".join(load_b(k, "rest", "step", f"column{c}") for c in range(width))
-    k.add(f"let b = {kind}({b});")
-    k.add(*(f"sum{r} += {load_a(k, 'rest', f'row{r}', 'step')} * b;" for r in range(height)), "}")
+    k.add(*side_a.step, *side_b.step)
+    k.add(f"let b = {kind}({', '.join(side_b.load(f'column{c}') for c in range(width))});")
+    k.add(*(f"sum{r} += {side_a.load(f'row{r}')} * b;" for r in range(height)), "}")
     for r in range(height):
         for c in range(width):
-            value = f"sum{r}[{c}]" if width > 1 else f"sum{r}"
+            result = f"sum{r}[{c}]" if width > 1 else f"sum{r}"
             k.add(f"if (row + {r}u < u.m && column + {c}u < u.n) {{")
-            k.add(*store(k, "rest", f"row{r}", f"column{c}", value), "}")
+            k.add(*store(k, f"row{r}", f"column{c}", result), "}")
 
 
 def _sum_of_parts(p: Product, splits: int, room: Buf, results: Callable[[Kernel], Store]) -> Kernel:
@@ -104,7 +125,7 @@ def _sum_of_parts(p: Product, splits: int, room: Buf, results: Callable[[Kernel]
     k.add(f"let column = i % {k.count('n', p.n)};", "let row = (i / u.n) % u.m;", "let batch = i / (u.n * u.m);")
     k.add("var sum = 0.0f;", f"for (var part = 0u; part < {k.count('splits', splits)}; part++) {{")
     k.add(f"sum += {parts.load('((batch * u.splits + part) * u.m + row) * u.n + column')};", "}")
-    k.add(*store(k, "batch", "row", "column", "sum"))
+    k.add(*store(k, "row", "column", "sum"))
     return k
 
 
@@ -127,39 +148,36 @@ def gemm(call: calls.Gemm) -> list[Kernel]:
     if call.a.dtype != "float32" or call.b.dtype != "float32":
         raise NoKernelError(f"a product of {call.a.dtype} and {call.b.dtype}")
 
-    def in_batch(k: Kernel, name: str, strides: tuple[int, ...], batch: str) -> list[str]:
-        places = (f"(({batch}) / {k.count('batch1', call.batch[1])})", f"(({batch}) % u.batch1)")
-        return [
-            f"{place} * {k.count(f'{name}_batch{axis}', step)}"
-            for axis, (place, step) in enumerate(zip(places, strides, strict=True))
-            if step
-        ]
+    def place(k: Kernel, name: str, at: tuple[tuple[str, int], ...], strides: tuple[int, ...]) -> str:
+        """The element of an operand at these places along axes with strides, in a batch."""
+        batches = (f"(batch / {k.count('batch1', call.batch[1])})", "(batch % u.batch1)")
+        terms = [(where, step) for where, step in (*zip(batches, strides, strict=True), *at) if step]
+        return sum_of([f"{where} * {k.count(f'{name}_stride{n}', step)}" for n, (where, step) in enumerate(terms)])
 
-    def element(name: str, batches: tuple[int, ...], row: int, column: int) -> Load:
-        def load(k: Kernel, batch: str, r: str, c: str) -> str:
-            terms = in_batch(k, name, batches, batch)
-            terms += [f"{r} * {k.count(f'{name}_row', row)}"] if row else []
-            return sum_of(terms + ([f"{c} * {k.count(f'{name}_column', column)}"] if column else []))
+    def side(k: Kernel, x: Operand, strides: tuple[int, ...], outer: int, inner: int) -> Side:
+        name = x.start
+        along = k.count(f"{name}_step", inner)
+        return Side(
+            lambda at: [f"let {name}_{at} = {place(k, name, ((at, outer),), strides)};"],
+            lambda at: x.load(f"{name}_{at} + step * {along}"),
+        )
 
-        return load
-
-    def operands(k: Kernel) -> tuple[Load, Load]:
+    def operands(k: Kernel) -> tuple[Side, Side]:
         a, b = k.operand("a", call.a), k.operand("b", call.b)
-        place_a = element("a", call.a_batch, call.a_row, call.a_col)
-        place_b = element("b", call.b_batch, call.b_row, call.b_col)
-        return lambda *at: a.load(place_a(*at)), lambda *at: b.load(place_b(*at))
+        return side(k, a, call.a_batch, call.a_row, call.a_col), side(k, b, call.b_batch, call.b_col, call.b_row)
 
     def results(k: Kernel) -> Store:
         c, bias = k.operand("c", call.c), None if call.bias is None else k.operand("bias", call.bias)
-        place_c = element("c", call.c_batch, call.c_row, 1)
-        place_bias = element("bias", call.bias_batch, call.bias_row, call.bias_col)
         k.real("alpha", call.alpha)
         if bias is not None:
             k.real("beta", call.beta)
 
-        def store(k: Kernel, batch: str, row: str, column: str, value: str) -> list[str]:
-            at = place_c(k, batch, row, column)
-            added = f" + u.beta * {bias.load(place_bias(k, batch, row, column))}" if bias is not None else ""
+        def store(k: Kernel, row: str, column: str, value: str) -> list[str]:
+            at = place(k, "c", ((row, call.c_row), (column, 1)), call.c_batch)
+            added = ""
+            if bias is not None:
+                of_bias = place(k, "bias", ((row, call.bias_row), (column, call.bias_col)), call.bias_batch)
+                added = f" + u.beta * {bias.load(of_bias)}"
             lines = finished(k, f"u.alpha * {value}{added}", c if call.accumulate else None, at, call.activation)
             return [*lines, c.store(at, "y")]
 

@@ -39,7 +39,11 @@ def reduce(call: calls.Reduce) -> list[Kernel]:
         all_of = fold_over_lanes(k, fold)
         k.blocks(call.outer)
         k.add(f"var sum = {start};")
-        k.add(*over_lanes(k, "step", "u.n", f"let x = {x.load('block * u.n + step')};", f"sum = fold_{fold}(sum, {term});"))
+        k.add(
+            *over_lanes(
+                k, "step", "u.n", f"let x = {x.load('block * u.n + step')};", f"sum = fold_{fold}(sum, {term});"
+            )
+        )
         k.add(f"let y = {all_of}(lane, sum);", f"if (lane == 0u) {{ {y.store('block', result)} }}")
         return [k]
     k.declare(f"var<workgroup> cells: array<f32, {k.lanes}>;")
@@ -53,7 +57,11 @@ def reduce(call: calls.Reduce) -> list[Kernel]:
     k.add(f"let x = {x.load('(outer * u.n + step) * u.inner + column')};", f"sum = fold_{fold}(sum, {term});", "}", "}")
     k.add("cells[lane] = sum;", "workgroupBarrier();")
     k.add(f"for (var half = {k.lanes // 2}u; half >= {COLUMNS}u; half = half >> 1u) {{")
-    k.add(f"if (lane < half) {{ cells[lane] = fold_{fold}(cells[lane], cells[lane + half]); }}", "workgroupBarrier();", "}")
+    k.add(
+        f"if (lane < half) {{ cells[lane] = fold_{fold}(cells[lane], cells[lane + half]); }}",
+        "workgroupBarrier();",
+        "}",
+    )
     k.add(f"if (lane < {COLUMNS}u && column < u.inner) {{", "let y = cells[lane];")
     k.add(y.store("outer * u.inner + column", result), "}")
     return [k]

@@ -461,6 +461,59 @@ def test_max_pools_and_their_gradient(kernel: tuple[int, ...], stride: tuple[int
     close(found[2], back)
 
 
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (5, 7, 33), (2, 3, 400)])
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_batch_normalization_and_its_gradient(sizes: tuple[int, int, int], frozen: int) -> None:
+    case = Case()
+    batch, channels, size = sizes
+    (x, x64), (scale, s), (bias, b), (dy, g) = (case.normal(*shape) for shape in (sizes, sizes[1:2], sizes[1:2], sizes))
+    means, variances = (np.abs(case.rng.standard_normal(channels)).astype(np.float32) for _ in range(2))
+    outs = [case.result(shape) for shape in (sizes, (channels,), (channels,))]
+    y, mean, inv_std = outs
+    running = [case.result((channels,), held) for held in (means, variances)]
+    stored, (dx, dscale, dbias) = (
+        case.result(sizes),
+        (case.result(shape) for shape in (sizes, (channels,), (channels,))),
+    )
+    shared = {"batch": batch, "channels": channels, "size": size}
+    fixed = {"mean": case.feed(means), "var": case.feed(variances)}
+    case.builder.emit(calls.BatchNorm(x=x, scale=scale, bias=bias, y=stored, epsilon=1e-2, **fixed, **shared))
+    case.builder.emit(
+        calls.BatchNormTrain(
+            x=x, scale=scale, bias=bias, y=y, mean=mean, inv_std=inv_std, running_mean=running[0],
+            running_var=running[1], epsilon=1e-2, momentum=0.75, **shared,
+        )
+    )  # fmt: skip
+    gradient = {"dx": dx, "dscale": dscale, "dbias": dbias, "frozen": frozen}
+    case.builder.emit(calls.BatchNormGrad(dy=dy, x=x, scale=scale, mean=mean, inv_std=inv_std, **gradient, **shared))
+    axes, wide = (0, 2), (slice(None), None)
+    m, v = x64.mean(axes), x64.var(axes)
+    inverse = 1 / np.sqrt(v + 1e-2)
+    normal = (x64 - m[wide]) * inverse[wide]
+    slope = g if frozen else g - g.mean(axes)[wide] - normal * (g * normal).mean(axes)[wide]
+    wanted = [
+        normal * s[wide] + b[wide], m, inverse, 0.75 * means + 0.25 * m, 0.75 * variances + 0.25 * v,
+        (x64 - means[wide]) / np.sqrt(variances + 1e-2)[wide] * s[wide] + b[wide],
+        (s * inverse)[wide] * slope, (g * normal).sum(axes), g.sum(axes),
+    ]  # fmt: skip
+    for found, expected in zip(case.run(), wanted, strict=True):
+        close(found, expected, 2e-5)
+
+
+@pytest.mark.parametrize(("value", "norm"), [(0.5, np.inf), (np.inf, 3.0), (1.0, 2.0), (np.inf, np.inf), (9.0, 1e9)])
+@pytest.mark.parametrize("n", [1, 40003])
+def test_clipping(value: float, norm: float, n: int) -> None:
+    case = Case()
+    g = case.rng.standard_normal(n).astype(np.float32)
+    both, alone = case.result((n,), g), case.result((n,), g)
+    case.builder.emit(calls.ClipGrads(g=both, limits=case.feed(np.array([value, norm], np.float32)), n=n))
+    case.builder.emit(calls.ClipGradNorm(g=alone, n=n, max_norm=norm))
+    for found, before in zip(
+        case.run(), (np.clip(g.astype(np.float64), -value, value), g.astype(np.float64)), strict=True
+    ):
+        close(found, before * min(1, norm / (np.sqrt((before**2).sum()) + 1e-6)))
+
+
 def test_a_call_without_a_template_is_refused_by_name() -> None:
     case = Case()
     b, _ = case.normal(3, 4)

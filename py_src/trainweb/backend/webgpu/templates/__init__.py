@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError
+from trainweb.backend.webgpu.templates.channel_norms import batch_norm, batch_norm_gradient, batch_norm_train
+from trainweb.backend.webgpu.templates.clipping import clip_gradient_norm, clip_gradients
 from trainweb.backend.webgpu.templates.convolution import conv, conv_data_gradient, conv_weight_gradient
 from trainweb.backend.webgpu.templates.copies import copy, gather, gather_gradient, strided_copy
 from trainweb.backend.webgpu.templates.elementwise import elementwise
@@ -18,6 +20,11 @@ from trainweb.ir import calls
 from trainweb.ir.instructions import ElementwiseCall, Instruction, KernelCall
 
 TEMPLATES: dict[type[KernelCall], Callable[[Any], list[Kernel]]] = {
+    calls.BatchNorm: batch_norm,
+    calls.BatchNormGrad: batch_norm_gradient,
+    calls.BatchNormTrain: batch_norm_train,
+    calls.ClipGradNorm: clip_gradient_norm,
+    calls.ClipGrads: clip_gradients,
     calls.Conv: conv,
     calls.ConvDataGradient: conv_data_gradient,
     calls.ConvWeightGradient: conv_weight_gradient,

@@ -28,7 +28,7 @@ import settings_description  # noqa: E402
 from trainweb import errors, messages  # noqa: E402
 from trainweb.backend import chosen, plan  # noqa: E402
 from trainweb.backend.wasm import host  # noqa: E402
-from trainweb.fit import rows, steps  # noqa: E402
+from trainweb.fit import steps, trainer  # noqa: E402
 from trainweb.generation import incremental  # noqa: E402
 from trainweb.training import decoder, plans  # noqa: E402
 
@@ -63,7 +63,7 @@ def constants() -> str:
     text = f"{MADE}\n"
     for module, names in CONSTANTS.items():
         text += f"\n// {module.__name__}\n"
-        text += "".join(f"export const {name} = {json.dumps(getattr(module, name))};\n" for name in names)
+        text += "".join(f"export const {name} = {json.dumps(getattr(module, name))} as const;\n" for name in names)
     return text
 
 
@@ -84,9 +84,9 @@ CONSTANTS = {
     chosen: ("WASM",),
     plan: ("SEEN",),
     plans: ("KERNEL_MEMORY",),
-    host: ("IMAGE_PADDING",),
-    rows: ("SLICE_S", "MOST_BYTES", "MOST_BATCHES"),
+    host: ("FEED_FAULTS", "IMAGE_PADDING"),
     steps: ("FAULTS",),
+    trainer: ("SLICE_S", "MOST_BYTES", "MOST_BATCHES"),
     decoder: ("ROWS", "FEW", "LENGTHS", "FIRST"),
     incremental: ("SHORTEST", "CACHE"),
 }

@@ -3,14 +3,17 @@ have."""
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import hashlib
 import json
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from html import escape
 from itertools import cycle
 from pathlib import Path
@@ -63,13 +66,22 @@ def page(browser: Browser) -> Iterator[Page]:
 
 def block(language: str, phrase: str) -> str:
     """The code of docs/deploy.md that has a phrase."""
-    (found,) = (code for code in re.findall(rf"```{language}\n(.*?)```", DEPLOY, re.DOTALL) if phrase in code)
+    (found,) = (code for code in re.findall(rf"```{language}.*?\n(.*?)```", DEPLOY, re.DOTALL) if phrase in code)
     return str(found)
+
+
+@cache
+def copied_package() -> Path:
+    """What `npx trainweb copy` writes."""
+    folder = Path(tempfile.mkdtemp(prefix="trainweb-copy-"))
+    atexit.register(shutil.rmtree, folder)
+    assert npx("copy", str(folder / "trainweb")).returncode == 0
+    return folder / "trainweb"
 
 
 def put_up(folder: Path, *, package: str = "./trainweb/index.js", settings: str = "", head: str = "") -> None:
     """Lay down a page with the model and the package beside it."""
-    assert npx("copy", str(folder / "trainweb")).returncode == 0
+    shutil.copytree(copied_package(), folder / "trainweb")
     (folder / "first.onnx").write_bytes((ROOT / "docs" / "first.onnx").read_bytes())
     (folder / "main.js").write_text(MAIN.replace("PACKAGE", package).replace("SETTINGS", settings))
     (folder / "index.html").write_text(PAGE.replace("HEAD", head))
@@ -87,7 +99,7 @@ def wait_until_trained(page: Page, condition: str = "true") -> None:
 
 
 def test_files_may_lie_in_another_folder(page: Page, make_site: Callable[..., Site], tmp_path: Path) -> None:
-    setting = block("ts", "../shared/trainweb/")
+    setting = block("js", "../shared/trainweb/")
     put_up(tmp_path / "app", settings=setting)
     (tmp_path / "shared").mkdir()
     (tmp_path / "app" / "trainweb").rename(tmp_path / "shared" / "trainweb")
@@ -260,8 +272,8 @@ def test_a_service_worker_keeps_redirects(page: Page, make_site: Callable[..., S
 
 
 def test_a_page_trains_offline(page: Page, make_site: Callable[..., Site], tmp_path: Path) -> None:
-    put_up(tmp_path, settings=block("ts", "serviceWorker.register"))
-    (tmp_path / "sw.js").write_text(block("ts", "self.addEventListener"))
+    put_up(tmp_path, settings=block("js", "serviceWorker.register"))
+    (tmp_path / "sw.js").write_text(block("js", "self.addEventListener"))
     site = make_site(mounts={"/sub/": (tmp_path,)})
     for _ in range(2):
         page.goto(site.url("/sub/index.html"))

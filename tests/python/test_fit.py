@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import re
 import subprocess
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,12 +22,10 @@ import trainweb
 from trainweb.data import Dataset
 from trainweb.errors import FeedError, ReleasedError, SessionError, TrainwebError, UnsupportedError
 from trainweb.fit import Epoch, History, Progress, Run, Trainer
-from trainweb.fit import rows as rows_module
 from trainweb.fit import trainer as trainer_module
 from trainweb.ir.layout import STATE_STEP
-from trainweb.training.snapshot import open_snapshot
 
-from .sessions import artifacts, batch, session
+from .sessions import artifacts, session
 
 Result = TypeVar("Result")
 ROOT = Path(__file__).parents[2]
@@ -125,15 +122,15 @@ IN_SLICES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("nbytes", [rows_module.MOST_BYTES, 1], ids=["together", "alone"])
+@pytest.mark.parametrize("nbytes", [trainer_module.MOST_BYTES, 1], ids=["together", "alone"])
 @pytest.mark.parametrize("options", IN_SLICES.values(), ids=IN_SLICES)
 def test_batches_in_slices_are_batches_one_by_one(
     options: dict[str, Any], nbytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows_module, "SLICE_S", 1e9)
-    monkeypatch.setattr(rows_module, "MOST_BYTES", nbytes)
+    monkeypatch.setattr(trainer_module, "SLICE_S", 1e9)
+    monkeypatch.setattr(trainer_module, "MOST_BYTES", nbytes)
     together, history = fitted(rows(23), epochs=3, **options)
-    monkeypatch.setattr(rows_module.RowBatches, "serves", lambda session: False)
+    monkeypatch.setattr(trainer_module.RowBatches, "serves", lambda session: False)
     apart, expected = fitted(rows(23), epochs=3, **options)
     assert together == apart and history.losses == expected.losses
     assert history.optimizer_steps == expected.optimizer_steps
@@ -142,9 +139,9 @@ def test_batches_in_slices_are_batches_one_by_one(
 
 def test_the_step_that_adds_has_places_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     data, outcomes = {"x": normal(50, 16), "labels": np.arange(50) % 3}, []
-    monkeypatch.setattr(rows_module, "SLICE_S", 1e9)
+    monkeypatch.setattr(trainer_module, "SLICE_S", 1e9)
     for serves in (True, False):
-        monkeypatch.setattr(rows_module.RowBatches, "serves", lambda session, serves=serves: serves)
+        monkeypatch.setattr(trainer_module.RowBatches, "serves", lambda session, serves=serves: serves)
         with trainweb.TrainingSession.from_model(deep_mlp(16, 32, 32, 3), loss="CrossEntropyLoss") as s:
             history = s.fit(data, epochs=3, batch_size=8, accumulate=3, progress=False)
             outcomes.append((s.get_contiguous_parameters(False).tobytes(), history.losses))
@@ -162,8 +159,8 @@ def test_a_fault_in_a_slice_is_named_as_alone(
     data[bad][place] = value
     said = []
     for serves in (True, False):
-        monkeypatch.setattr(rows_module, "SLICE_S", 1e9)
-        monkeypatch.setattr(rows_module.RowBatches, "serves", lambda session, serves=serves: serves)
+        monkeypatch.setattr(trainer_module, "SLICE_S", 1e9)
+        monkeypatch.setattr(trainer_module.RowBatches, "serves", lambda session, serves=serves: serves)
         with pytest.raises(TrainwebError) as raised:
             fitted(data, epochs=2, batch_size=2, shuffle=False)
         said.append((str(raised.value), vars(raised.value)))
@@ -171,14 +168,14 @@ def test_a_fault_in_a_slice_is_named_as_alone(
     if bad == "x":
         outcomes = []
         for serves in (True, False):
-            monkeypatch.setattr(rows_module.RowBatches, "serves", lambda session, serves=serves: serves)
+            monkeypatch.setattr(trainer_module.RowBatches, "serves", lambda session, serves=serves: serves)
             got, history = fitted(data, epochs=2, batch_size=2, shuffle=False, on_nan="skip")
             outcomes.append((got, np.array(history.losses).tobytes(), history.optimizer_steps))
         assert outcomes[0] == outcomes[1] and sum(map(math.isnan, history.losses)) == 2
 
 
 def test_the_users_rates_are_asked_for_before_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "SLICE_S", 1e9)
+    monkeypatch.setattr(trainer_module, "SLICE_S", 1e9)
     with session() as s:
         steps: list[int] = []
 
@@ -249,7 +246,7 @@ def test_callbacks_hear_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
             run.stop()
 
     monkeypatch.setattr(trainer_module, "FRAME_S", 0.0)
-    monkeypatch.setattr(rows_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(trainer_module, "SLICE_S", 0.0)
     _, history = fitted(rows(6), epochs=9, batch_size=2, callbacks=[listen])
     assert history.ended == "stopped" and [e.epoch for e in heard if isinstance(e, Epoch)] == [1, 2]
     progress = [(e.epoch, e.step, e.steps) for e in heard if isinstance(e, Progress)]
@@ -286,7 +283,7 @@ def in_a_loop(main: Coroutine[Any, Any, Result]) -> Result:
 @pytest.mark.parametrize(("frame_s", "least"), [(0.0, 120), (1e9, 1)], ids=["every-step", "once"])
 def test_fit_async_is_fit_and_lets_others_run(monkeypatch: pytest.MonkeyPatch, frame_s: float, least: int) -> None:
     monkeypatch.setattr(trainer_module, "FRAME_S", frame_s)
-    monkeypatch.setattr(rows_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(trainer_module, "SLICE_S", 0.0)
     expected, _ = fitted(rows(60), batch_size=1, epochs=2)
     turns = 0
 
@@ -381,6 +378,20 @@ WRONG_IN_PYTHON: list[tuple[Any, dict[str, Any], str, str]] = [
 ]
 
 
+LATER_IN_PYTHON: list[tuple[Any, dict[str, Any], str, str]] = [
+    (
+        [*fits.data(11, *fits.STREAM).made(), {"x": [[1.0], [1.0, 2.0]], "labels": 0}],
+        {"batch_size": 4},
+        "FeedError",
+        "Row 11 of the data has no array as 'x'",
+    ),
+    *(
+        (fits.data(60, labels={0: label}), {"shuffle": False}, "FeedError", f"give the loss ignore_index={label}\\.")
+        for label in (-1, 255)
+    ),
+]
+
+
 def test_what_is_wrong_with_a_bad_label_or_used_up_rows_is_named(tmp_path: Path) -> None:
     runner = fits.Runner("mlp", {}, tmp_path)
     before = runner.parameters()
@@ -399,7 +410,7 @@ def test_what_is_wrong_with_a_bad_label_or_used_up_rows_is_named(tmp_path: Path)
 
     run_each([*fits.WRONG, *WRONG_IN_PYTHON], check, lambda case: case[3])
     assert runner.parameters() == before
-    run_each(fits.WRONG_LATER, check, lambda case: case[3])
+    run_each([*fits.WRONG_LATER, *LATER_IN_PYTHON], check, lambda case: case[3])
     runner.session.release()
 
 
@@ -408,6 +419,24 @@ def test_fits_that_end_alike(name: str) -> None:
     first, *others = fits.run_python(fits.ALIKE[name])
     for fit, outcomes in zip(fits.ALIKE[name][1:], others, strict=True):
         assert outcomes[-1] == first[-1], fit[1]
+
+
+def test_a_loss_that_stays_is_not_better() -> None:
+    _, stays = fits.run_python(fits.FITS["best"])
+    ended, _, _, best_epoch, epochs, _ = stays[-1]
+    assert (ended, best_epoch, len(epochs)) == ("early", 1, 3) and len({loss for _, _, loss, *_ in epochs}) == 1
+
+
+def test_all_rows_of_validation_data_are_evaluated_whatever_becomes_of_the_remainder() -> None:
+    ((_, *outcomes),) = fits.run_python(fits.FITS["remainder"])
+    (first, *others) = [validation for *_, [[*_, validation]], _ in outcomes]
+    for other in others:
+        assert other == {"loss": pytest.approx(first["loss"], rel=1e-6), "accuracy": first["accuracy"]}
+
+
+def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps() -> None:
+    for outcomes in fits.run_python(fits.FITS["every_so_many"]):
+        assert outcomes[1::3] == [0, 2, 2, 4, 4, 6, 6]
 
 
 def test_averages_are_scored_and_exported() -> None:
@@ -472,63 +501,6 @@ def test_a_history_that_ended_before_its_validation_is_shown() -> None:
     # The second epoch of one curve is as far to the right as the other curve's would be.
     ends = re.findall(r'points="([0-9.]+),', shown)
     assert ends == ["34.0", "34.0"] and shown.count("386.0,") == 1
-
-
-def test_labels_of_padding_name_the_setting() -> None:
-    for label in (-100, -1, 255):
-        with session() as s, pytest.raises(FeedError, match=f"such labels, give the loss ignore_index={label}\\."):
-            s.train_step(batch() | {"labels": np.full(6, label)})
-
-
-def test_a_bad_row_of_a_stream_is_named_by_its_number() -> None:
-    for place, size in ((37, 8), (3, 50)):
-        data = list(Dataset(rows(60)))
-        data[place] = {"x": data[place]["x"][:2], "labels": data[place]["labels"]}
-        with pytest.raises(FeedError, match=rf"Row {place} of the data has float32\[2\] as 'x'"):
-            fitted(data, batch_size=size)
-    with pytest.raises(FeedError, match="Row 11 of the data has no array as 'x'"):
-        fitted([*Dataset(rows(11)), {"x": [[1.0], [1.0, 2.0]], "labels": 0}], batch_size=4)
-    given = iter([rows(4), 3])
-    with pytest.raises(FeedError, match="Batch 1 of the data is int"):
-        fitted(Dataset(rows(8)).batch(4).map(lambda _: next(given)))
-
-
-def test_a_loss_that_stays_is_not_better() -> None:
-    with session() as s:
-        s.set_learning_rate(0.0)
-        history = Trainer(s).fit(rows(8), epochs=9, shuffle=False, early_stopping={"patience": 2}, progress=False)
-    assert (history.ended, history.best_epoch, len(history.epochs)) == ("early", 1, 3)
-    assert len(set(history["loss"])) == 1
-
-
-def test_all_rows_of_validation_data_are_evaluated_whatever_becomes_of_the_remainder() -> None:
-    held = rows(12, seed=5)
-    found = []
-    for size, remainder in ((8, "drop"), (8, "pad"), (12, "keep")):
-        with session() as s:
-            s.set_learning_rate(0.0)
-            options = {"batch_size": size, "remainder": remainder, "validation_data": held, "metrics": ["accuracy"]}
-            found.append(Trainer(s).fit(rows(24), progress=False, **options).epochs[0].validation)
-    first, *others = found
-    assert first is not None
-    for other in others:
-        assert other == {"loss": pytest.approx(first["loss"], rel=1e-6), "accuracy": first["accuracy"]}
-
-
-@pytest.mark.parametrize("batches", [1, 2, 3, 4, 5])
-def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps(tmp_path: Path, batches: int) -> None:
-    def source() -> Iterator[dict[str, np.ndarray]]:
-        yield from Dataset(rows(2 * batches))
-        raise ZeroDivisionError("of mine")
-
-    with session() as s, pytest.raises(ZeroDivisionError):
-        kept = {"store": tmp_path, "name": "fit", "every": 2}
-        Trainer(s).fit(source, batch_size=2, checkpoint=kept, progress=False)
-    contents = trainweb.CheckpointStore(tmp_path).files.read("fit")
-    steps = 0
-    if contents is not None:
-        steps = json.loads(open_snapshot(contents).metadata["position"])["optimizerSteps"]
-    assert steps == {1: 0, 2: 2, 3: 2, 4: 4, 5: 4}[batches]
 
 
 CTRL_C = """

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.models import mlp
+from tests.conformance.models import deep_mlp, mlp
+from tests.ops.cases import reference_of
 from tests.python.sessions import batch, error_of, session, warm
 
 import trainweb
@@ -21,11 +22,11 @@ from trainweb.cli import main
 from trainweb.errors import CheckpointError, ModelError
 from trainweb.ir.instructions import Buf, BufSequence, Storage
 from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
-from trainweb.model.graph import Node
+from trainweb.model.graph import TRAINWEB, Node
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.ops.frame.op import bind, find
-from trainweb.ops.optim.operators import AVERAGES, MOMENTS, TRAINWEB, Subsequence
+from trainweb.ops.optim.operators import AVERAGES, MOMENTS, Subsequence
 
 ROOT = Path(__file__).parents[2]
 NAMES = list(OPTIMIZERS)
@@ -306,6 +307,8 @@ def test_parameters_are_updated_one_by_one_whatever_their_shape(name: str) -> No
     rng = np.random.default_rng(5)
     node = Node(OPTIMIZERS[name]._operator.op_type(), [""] * 6, ["done"], OPTIMIZERS[name]()._attributes)
     operator = OPTIMIZERS[name]._operator(node, 1)
+    compute = reference_of(type(operator))
+    assert compute is not None
     with session("embedding", optimizer=name) as s:
         s.set_learning_rate(0.05)
         slots = {n: slot for n, slot in s._core.layout.slots.items() if slot.trainable_offset >= 0}
@@ -320,11 +323,20 @@ def test_parameters_are_updated_one_by_one_whatever_their_shape(name: str) -> No
                 g = rng.standard_normal(slot.shape).astype(np.float32)
                 s._core.host.write_segment(GRADIENTS, 4 * slot.trainable_offset, g.tobytes())
                 w, *moments = state[n]
-                state[n] = list(operator.reference(0.05, step, w, g.astype(np.float64), *moments))
+                state[n] = list(compute(operator, 0.05, step, w, g.astype(np.float64), *moments))
             s.optimizer_step()
         for n in slots:
             error = TOLERANCES.get(name, 2e-5)
             np.testing.assert_allclose(s.get_parameter(n), state[n][0], rtol=1e-5, atol=0.1 * error, err_msg=n)
+
+
+def test_adafactor_stores_no_direction_of_a_matrix() -> None:
+    """Its workspace is small beside the parameter."""
+    model = deep_mlp(64, 256, 3)
+    with trainweb.TrainingSession.from_model(model, loss="CrossEntropyLoss", optimizer="Adafactor") as s:
+        plan = s._core.optimizer_plan().plan
+    assert plan.arena_bytes < 64 * 256
+    assert sum("sum of squares" in line for line in plan.text) == 2
 
 
 @pytest.mark.parametrize("index", [-1, 2])

@@ -52,7 +52,7 @@ def test_losses_of_a_perceptron_are_those_of_float64() -> None:
 
 
 def _numpy_losses(core: SessionCore, batches: Batches, steps: int) -> list[float]:
-    """A step of three linear layers with relu between, and ONNX Runtime's AdamW, whose epsilon comes before the correction."""
+    """A step of three linear layers with relu between, and ONNX Runtime's AdamW: epsilon before the correction."""
     weights = [
         np.frombuffer(core.get_parameter(s.name).data, np.float32).reshape(s.shape).astype(np.float64)
         for s in core.layout.slots.values()

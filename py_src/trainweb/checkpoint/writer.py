@@ -33,18 +33,11 @@ def write_checkpoint(contents: SessionContents, *, generated: bool = False) -> b
 
 
 def write_checkpoint_file(path: str | Path, contents: SessionContents) -> None:
-    """Write a checkpoint to a file, as a whole or not at all.
+    """Write a checkpoint to a file, as a whole or not at all; errors are those of `checkpoint_parts`, and OSError.
 
     A checkpoint larger than `BESIDE_FROM` has its tensors in a second file, `<path>.data`, as in ONNX Runtime. Two
     files cannot be replaced at once. The first of two old files is removed before the second is written, so that a
     crash leaves no checkpoint rather than a mixed one.
-
-    Raises
-    ------
-    CheckpointError
-        As `checkpoint_parts`.
-    OSError
-        The directory does not exist or the disk is full.
     """
     path = Path(path)
     data = path.with_name(path.name + ".data")
@@ -64,29 +57,12 @@ def checkpoint_parts(
 ) -> list[Part]:
     """Write a checkpoint; the same content gives the same bytes. No copy of the data is made.
 
-    Parameters
-    ----------
-    contents : SessionContents
-        A nominal one is written without shapes and data, whatever its tensors have.
-    generated : bool
-        The form that artifact generation writes: parameters keep their order, and there is no list
-        of optimizer groups unless there are some. The default is the form of a saved training
-        state: everything sorted by name, the list of groups always there.
-    beside : list, optional
-        Takes the data of tensors of 64 bytes and more, for the file `<path>.data`.
-
-    Returns
-    -------
-    list of Part
-        The file, from its start to its end: bytes, and the tensors whose data lies elsewhere.
-
-    Raises
-    ------
-    CheckpointError
-        Two parameters have one name, data does not fit a shape, or a property has a value that the
-        file cannot hold.
-    LimitError
-        The file would exceed 2 GiB.
+    Return the file from start to end: bytes, and tensors whose data lies elsewhere. Nominal contents are written
+    without shapes and data. `generated` is the form that artifact generation writes: parameters keep their order, and
+    there is no list of optimizer groups unless there are some. Otherwise everything is sorted by name, and the list is
+    always there. `beside` takes the data of tensors of 64 bytes and more, for the file `<path>.data`. Raise
+    CheckpointError for two parameters of one name, data that does not fit a shape, or a property that the file cannot
+    hold, and LimitError beyond 2 GiB.
     """
     size = _size(contents)
     if beside is None and size > INT32_MAX:
@@ -157,13 +133,13 @@ def _builder() -> Any:
 
         def parts(self) -> list[Part]:
             """The file."""
-            found: list[Part] = []
+            pieces: list[Part] = []
             view, at = memoryview(self.Bytes), self.head
             for written_after, part in reversed(self._left_out):
                 end = len(view) - written_after
-                found += [view[at:end], part]
+                pieces += [view[at:end], part]
                 at = end
-            return [part for part in (*found, view[at:]) if nbytes_of(part)]
+            return [part for part in (*pieces, view[at:]) if nbytes_of(part)]
 
     return PartsBuilder()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
@@ -17,14 +17,10 @@ from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, STATE, STATE_WORDS
 from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
 from trainweb.model.lazy import LazyTensor, stays_outside
 
-if TYPE_CHECKING:
-    from trainweb.ir.shapes import TensorType
-    from trainweb.model.graph import Graph
-
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """The use that a loop makes of the inputs and outputs of its body.
+    """The roles of the inputs and outputs of a body in its loop.
 
     Attributes
     ----------
@@ -66,56 +62,11 @@ class Ending:
     may_fail: bool = False
 
 
-class LoopGradient(Protocol):
-    """The description of a loop's gradient, with the fields of `RepeatGradient` (`ops/repeat.py`)."""
-
-    body: Graph
-    carried: int
-    scanned: tuple[int, ...]
-    stacked: tuple[int, ...]
-    inputs: int
-    wanted: tuple[int, ...]
-    seeds: tuple[int, ...]
-    is_open: bool
-
-    @property
-    def trips(self) -> int: ...
-
-    @property
-    def opsets(self) -> dict[str, int]: ...
-
-
-class Loops(Protocol):
-    """The compiler of loops (`compiler/loops.py`)."""
-
-    def loop(
-        self,
-        b: Builder,
-        body: Graph,
-        iterations: Iterations,
-        ins: Sequence[Buf],
-        outs: Sequence[Buf | None],
-        kept: Sequence[Buf | None],
-        ending: Ending | None = None,
-    ) -> None:
-        """Run a graph again and again; `kept` are what the iterations started from, one below the other."""
-
-    def loop_gradient(
-        self,
-        b: Builder,
-        op: LoopGradient,
-        types: Mapping[str, TensorType],
-        ins: Sequence[Buf],
-        outs: Sequence[Buf | None],
-    ) -> None:
-        """Run the gradient of a loop, whose body has tensors of these types, from the last iteration to the first."""
-
-
 class Builder:
     """The target of `Op.lower`, which emits instructions through it."""
 
-    loops: Loops
-    """Given by the compiler."""
+    loops: Any
+    """The compiler's `LoopCompiler` (`compiler/loops.py`), which stands above operators."""
 
     def __init__(self, *, overwrite: bool = True) -> None:
         self.overwrite = overwrite
@@ -129,7 +80,7 @@ class Builder:
         """True if an optimizer updates parameters here; however many do, it is one step."""
 
     def fresh(self, node: str) -> Builder:
-        """A builder of instructions that stand nowhere yet, on the same state and constants."""
+        """A builder with no instructions, on the same state and constants."""
         new = copy.copy(self)
         new.node, new.instructions = node, []
         return new
@@ -163,7 +114,7 @@ class Builder:
         return None
 
     def next_draw(self) -> int:
-        """A number for a random kernel, other than that of any before in this step."""
+        """A number for a random kernel, unique in this step."""
         self._draws += 1
         return self._draws - 1
 
@@ -244,13 +195,13 @@ class Builder:
         """outs = fn(emitter, *ins) element by element; `ins` broadcast to the shape of the outputs."""
         e = self.emitter
         xs: list[Expr] = []
-        kept: list[Buf] = []
+        operands: list[Buf] = []
         for b in ins:
             if b.value is not None and b.size == 1:
                 xs.append(e.const(b.value[0], b.dtype))
             else:
-                xs.append(e.input(len(kept), b.dtype))
-                kept.append(b)
+                xs.append(e.input(len(operands), b.dtype))
+                operands.append(b)
         result = fn(e, *xs)
         roots = list(result) if isinstance(result, tuple) else [result]
         wanted = [(o, r) for o, r in zip(outs, roots, strict=True) if o is not None]
@@ -260,5 +211,5 @@ class Builder:
             if out.dtype != root.dtype:
                 raise UnsupportedError(f"{self.node}: {root.dtype} result for a {out.dtype} output.")
         self.instructions.append(
-            ElementwiseCall(wanted[0][0].shape, kept, [o for o, _ in wanted], [r for _, r in wanted], self.node)
+            ElementwiseCall(wanted[0][0].shape, operands, [o for o, _ in wanted], [r for _, r in wanted], self.node)
         )

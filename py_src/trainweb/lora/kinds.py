@@ -29,26 +29,11 @@ _CONV_ATTRIBUTES = ("auto_pad", "kernel_shape", "pads", "strides")
 
 @dataclass(slots=True)
 class Layer:
-    """A weight and the nodes that use it in the same way.
+    """A weight and the nodes (`sites`) that use it in the same way, in a module of the source model.
 
-    Attributes
-    ----------
-    module : str
-        Dotted name of the module of the source model.
-    kind : LoraKind
-        How an adapter is put beside it.
-    weight : str
-        The initializer.
-    rows_first : bool
-        The weight is stored as torch has it, and not transposed: a product's is (out, in).
-    shape : tuple of int
-        (out, in) of a product, (out, in of a group, *kernel) of a convolution, (entries, width) of a table.
-    group : int
-        Groups of a convolution.
-    sites : list of Node
-        The nodes.
-    stored : str
-        Bits of the weight, and the operator that makes floats of them; "" for a weight in float32.
+    If `rows_first`, the weight is stored as torch has it: a product's is (out, in). `shape` is (out, in) of a product,
+    (out, in of a group, *kernel) of a convolution, (entries, width) of a table. `stored` has the bits of the weight and
+    the operator that makes floats of them; "" for a weight in float32.
     """
 
     module: str
@@ -64,14 +49,8 @@ class Layer:
 class LoraKind:
     """An adapter's part of one kind of node; the base class is for products.
 
-    Attributes
-    ----------
-    name : str
-        In messages, and in names of modules that have a tied weight.
-    weight_at, input_at : int
-        The node's inputs that are its weight, and the input that the adapter reads, too.
-    has_magnitudes, drops_out : bool
-        True if the kind supports DoRA, and dropout of the adapter's input.
+    `weight_at` and `input_at` are inputs of the node: its weight, and what the adapter reads, too. `has_magnitudes` and
+    `drops_out` say whether DoRA and dropout of the adapter's input are supported.
     """
 
     name = "linear"
@@ -254,13 +233,7 @@ def start_values(layer: Layer, config: LoraConfig, init: str, rng: random.Random
 
 
 def add_adapter(graph: Graph, layer: Layer, config: LoraConfig) -> list[str]:
-    """Put a layer's adapter beside each of its sites in `graph`, which changes.
-
-    Returns
-    -------
-    list of str
-        Tensors that are constants for gradients.
-    """
+    """Put a layer's adapter beside each of its sites in `graph`; return tensors that are constant for gradients."""
     emitter = Emitter(graph, layer, config)
     for index, site in enumerate(layer.sites):
         emitter.site(site, index)

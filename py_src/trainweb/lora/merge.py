@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from trainweb.lora.config import LoraConfig
 from trainweb.lora.kinds import LINEAR, Layer, names_of
+from trainweb.lora.layers import find_layers
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.uses import weight_uses
 from trainweb.onnxblock.transforms import prune, prune_constants
@@ -35,28 +37,29 @@ def merged_weights(base: Graph, layers: Sequence[Layer], config: LoraConfig, hel
 
 def give_weight(graph: Graph, layer: Layer, sites: Sequence[Node], tensor: Tensor, attribute: str) -> None:
     """Let the sites of a layer, nodes of `graph`, read a tensor of their own."""
-    own = tensor.renamed(f"{layer.module}.{attribute}")
-    graph.initializers[own.name] = own
-    turned = f"{own.name}.turned"
+    weight = tensor.renamed(f"{layer.module}.{attribute}")
+    graph.initializers[weight.name] = weight
+    turned = f"{weight.name}.turned"
     for node in sites:
         is_turned = layer.kind is LINEAR and layer.rows_first != bool(node.attrs.get("transB", 0))
-        node.inputs[layer.kind.weight_at] = turned if is_turned else own.name
+        node.inputs[layer.kind.weight_at] = turned if is_turned else weight.name
     if any(turned in node.inputs for node in sites):
-        graph.nodes.insert(0, Node("Transpose", [own.name], [turned], {"perm": [1, 0]}, "", turned))
+        graph.nodes.insert(0, Node("Transpose", [weight.name], [turned], {"perm": [1, 0]}, "", turned))
 
 
 def column_norms(base: Graph, layers: Sequence[Layer], config: LoraConfig) -> dict[str, Tensor]:
     """The magnitudes that training starts from: the norms of the weights' columns."""
-    found = {}
+    norms = {}
     for layer in layers:
         name = names_of(layer, config.of(layer.module))
         magnitude = list(name)[2]
         axis = 1 if layer.rows_first else 0
         node = Node("ReduceL2", ["W"], ["norm"], {"axes": [axis], "keepdims": 0})
-        found[magnitude] = _run([node], {"W": base.initializers[layer.weight]}, "norm", name[magnitude]).renamed(
+        output = Value("norm", "float32", name[magnitude])
+        norms[magnitude] = run_nodes([node], {"W": base.initializers[layer.weight]}, [output])["norm"].renamed(
             magnitude
         )
-    return found
+    return norms
 
 
 def _merged(weight: Tensor, layer: Layer, config: LoraConfig, held: Mapping[str, Tensor]) -> Tensor:
@@ -84,15 +87,42 @@ def _merged(weight: Tensor, layer: Layer, config: LoraConfig, held: Mapping[str,
         nodes.append(Node("Unsqueeze", ["factor", "place"], ["columns"]))
         nodes.append(Node("Mul", ["merged", "columns"], ["adapted"]))
         result = "adapted"
-    made = _run(nodes, tensors, result, tensors["W"].shape)
-    return Tensor(weight.name, weight.dtype, weight.shape, made.data)
+    data = run_nodes(nodes, tensors, [Value(result, "float32", tensors["W"].shape)])[result].data
+    return Tensor(weight.name, weight.dtype, weight.shape, data)
 
 
-def _run(nodes: list[Node], tensors: Mapping[str, Tensor], output: str, shape: tuple[int, ...]) -> Tensor:
-    named = {n: t.renamed(n) for n, t in tensors.items()}
-    graph = Graph("merge", nodes, [], [Value(output, "float32", shape)], named, opsets={"": OPSET})
-    core = InferenceCore(graph)
+def run_nodes(nodes: list[Node], tensors: Mapping[str, Tensor], outputs: Sequence[Value]) -> dict[str, Tensor]:
+    """Run a small graph on the kernels; its constants are the tensors that nodes read, by name."""
+    names = {name for node in nodes for name in node.inputs}
+    constants = {n: t.renamed(n) for n, t in tensors.items() if n in names}
+    core = InferenceCore(Graph("weights", nodes, [], list(outputs), constants, opsets={"": OPSET}))
     try:
-        return core.run({})[output]
+        return core.run({})
     finally:
         core.host.release()
+
+
+def lies_in(module: str, others: Collection[str]) -> bool:
+    """True for one of some modules, and for a part of one."""
+    return any(f"{module}.".startswith(f"{other}.") for other in others)
+
+
+def tied_layers(layers: Sequence[Layer], weight: str) -> list[Layer]:
+    """The layers that share a weight."""
+    return [layer for layer in layers if layer.weight == weight]
+
+
+def untied(graph: Graph, modules: Collection[str]) -> Graph:
+    """A graph in which layers of `modules` share no weight with others: each has a copy by its own name."""
+    if not modules:
+        return graph
+    result = graph.copy()
+    layers = find_layers(result)
+    for weight in {layer.weight for layer in layers if lies_in(layer.module, modules)}:
+        for layer in tied_layers(layers, weight):
+            name = f"{layer.module}.weight"
+            if len(tied_layers(layers, weight)) > 1 and name != weight and name not in graph.initializers:
+                give_weight(result, layer, layer.sites, result.initializers[weight], "weight")
+                if weight in result.value_info:
+                    result.value_info[name] = replace(result.value_info[weight], name=name)
+    return result

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
-from ..errors import CheckpointError, ModelError
-from .floats import converted
-from .graph import Tensor
-from .remote import RangedFile, tensor_of
-from .safetensors import Entry, entries_of
+from trainweb import messages
+from trainweb.errors import CheckpointError, ModelError
+from trainweb.model.floats import converted
+from trainweb.model.graph import Tensor
+from trainweb.model.remote import RangedFile, tensor_of
+from trainweb.model.safetensors import Entry, entries_of
 
 GIVEN = "trainweb:weights"
 """What the locations of weights among external data start with, where a page gives them."""
@@ -24,13 +29,7 @@ Absent = Callable[[], list[str]]
 
 
 class Weights:
-    """Tensors of files; no data is read before it is needed.
-
-    Parameters
-    ----------
-    files : iterable of (str, bytes or RangedFile)
-        With the name of each in errors. A tensor is in one of them. They are looked into when one is needed.
-    """
+    """Tensors of files, which have names for errors; no file is read before a tensor of it is needed."""
 
     def __init__(self, files: Iterable[tuple[str, bytes | memoryview | RangedFile]]) -> None:
         self._files = list(files)
@@ -40,36 +39,24 @@ class Weights:
     @cached_property
     def _found(self) -> dict[str, tuple[Entry, bytes | memoryview | RangedFile]]:
         """Tensors by name, and the file of each."""
-        found: dict[str, tuple[Entry, bytes | memoryview | RangedFile]] = {}
+        tensors: dict[str, tuple[Entry, bytes | memoryview | RangedFile]] = {}
         for name, data in self._files:
             try:
                 entries = entries_of(data)
             except CheckpointError as error:
                 raise ModelError(f"The weights {name!r:.200} cannot be used: {error}") from error
             for tensor, entry in entries.items():
-                if tensor in found:
+                if tensor in tensors:
                     raise ModelError(f"Two files of weights have a tensor {tensor!r:.200}: give each tensor once.")
-                found[tensor] = entry, data
-        return found
+                tensors[tensor] = entry, data
+        return tensors
 
     def tensor(self, name: str, dtype: str, shape: tuple[int, ...], absent: Absent = list) -> Tensor:
         """The tensor of an initializer, in the type that the graph declares.
 
-        Parameters
-        ----------
-        name : str
-            The name of the initializer.
-        dtype, shape
-            What the graph declares.
-        absent : function, optional
-            Returns the parameters that the graph was made of and has no initializers of. An initializer that the files
-            do not have is tied to the one of its shape.
-
-        Raises
-        ------
-        ModelError
-            There is no such tensor, or it has another shape or kind of type. One of the files is not a safetensors
-            file, or two have the same tensor.
+        `absent` returns parameters that the graph was made of and has no initializers of: what the files lack is tied
+        to the one of its shape. Raise ModelError for a name or shape that the files lack, a file of another format, or
+        two files with the same tensor.
         """
         files, source = ", ".join(self.names), name
         if name not in self._found:
@@ -94,5 +81,34 @@ class Weights:
             )
         self.is_read = True
         start, stop = entry.start, entry.stop
-        found = data.range(start, stop) if isinstance(data, RangedFile) else memoryview(data)[start:stop]
-        return converted(tensor_of(name, entry.dtype, shape, found), dtype)
+        source_bytes = data.range(start, stop) if isinstance(data, RangedFile) else memoryview(data)[start:stop]
+        return converted(tensor_of(name, entry.dtype, shape, source_bytes), dtype)
+
+
+SHARD = re.compile(r"(?!\.*$)[^/\\:\0]+")
+
+
+def shards(index: Path) -> list[str]:
+    """Names of the files that an index of weights lists; they lie beside it."""
+    weight_map = read_object(index).get("weight_map", {})
+    names: list[Any] = [*weight_map.values()] if isinstance(weight_map, dict) else [None]
+    if not all(isinstance(name, str) and SHARD.fullmatch(name) for name in names):
+        raise messages.BAD_SHARDS(name=index.name)
+    files = sorted({*names})
+    missing = next((name for name in files if not (index.parent / name).is_file()), None)
+    if missing is not None:
+        raise messages.NO_SHARD(name=index.name, file=missing)
+    return files
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The contents of a file, which need not exist."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise messages.NOT_JSON(name=path.name, fault=str(error)) from error
+    if not isinstance(content, dict):
+        raise messages.NOT_JSON(name=path.name, fault=f"it has {type(content).__name__}, not an object")
+    return content

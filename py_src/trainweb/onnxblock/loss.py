@@ -8,7 +8,7 @@ from trainweb import messages
 from trainweb._names import public_names
 from trainweb.errors import ModelError
 from trainweb.model.checks import DTYPE_CODES
-from trainweb.model.graph import Value
+from trainweb.model.graph import TRAINWEB, Value
 from trainweb.onnxblock import blocks, context
 from trainweb.onnxblock.blocks import Block, add_input_like, array_initializer
 from trainweb.onnxblock.context import add_node, generate_name, skip_names
@@ -21,7 +21,7 @@ IGNORED = -100
 LOG_PROBABILITIES = "log_probabilities"
 """Tensor of the eval model of DPOLoss."""
 LEAST_REST = 1e-7
-"""Of 1 - p: less than what 1 - p is in float32, if it is not 0."""
+"""Lower bound of 1 - p, below each value but 0 that it has in float32."""
 
 
 def _reduction(reduction: str) -> Block:
@@ -35,14 +35,14 @@ def _target_like(pred: str, name: str) -> str:
 
 
 def _counted(labels: str, ignore_index: int) -> str:
-    """1.0 where a label counts, else 0.0."""
+    """1.0 for labels other than `ignore_index`, else 0.0."""
     ignored = blocks.add_initializer_of("int64", "ignore_index", [ignore_index])
     block = Block()
     return block.add_node("Cast", [block.add_node("Not", [block.add_node("Equal", [labels, ignored])])], to=FLOAT)
 
 
 def _weights_of(labels: str, weight: str, counts: str | None) -> str:
-    """The weight of each label's class; of labels that do not count any."""
+    """The weight of each label's class; ignored labels have any weight."""
     block = Block()
     if counts is not None:
         labels = block.add_node("Mul", [labels, block.add_node("Cast", [counts], to=INT64)])
@@ -50,7 +50,7 @@ def _weights_of(labels: str, weight: str, counts: str | None) -> str:
 
 
 def _batch_dim(scores: str, name: str, axis: int) -> int | str:
-    """The dim of the items; where it has no name it gets one."""
+    """The dim of the items, named if it had no name."""
     accessor = context.current()
     value = accessor.tensor_value(scores)
     dims = list(value.shape or ())
@@ -90,8 +90,23 @@ def loss(cls: T) -> T:
     return cls
 
 
+class _Elementwise(Loss):
+    """A loss of each element of a prediction; a subclass computes it by `_each`."""
+
+    @checked
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        self._reduction = reduction
+
+    def build(self, pred: str, target_name: str = "target") -> str:
+        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
+        return str(_reduction(self._reduction)(self._each(pred, _target_like(pred, target_name))))
+
+    def _each(self, pred: str, target: str) -> str:
+        raise NotImplementedError
+
+
 @loss
-class MSELoss(Loss):
+class MSELoss(_Elementwise):
     """Squared error: the mean, the sum or each ("none").
 
     Parameters
@@ -100,16 +115,8 @@ class MSELoss(Loss):
         How the elements are combined.
     """
 
-    @checked
-    def __init__(self, reduction: Reduction = "mean") -> None:
-        self._reduce = _reduction(reduction)
-        self._sub, self._square = blocks.Sub(), blocks.Pow(2.0)
-
-    def build(self, pred: str, target_name: str = "target") -> str:
-        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
-        target = _target_like(pred, target_name)
-        loss: str = self._reduce(self._square(self._sub(pred, target)))
-        return loss
+    def _each(self, pred: str, target: str) -> str:
+        return str(blocks.Pow(2.0)(blocks.Sub()(pred, target)))
 
 
 @loss
@@ -191,8 +198,8 @@ class CrossEntropyLoss(Loss):
         rows, targets = _flat_rows(scores, labels, axis, rank)
         weights = [] if self._weight is None else [array_initializer(weight, self._weight)]
         attrs: dict[str, Any] = {} if self._ignore_index is None else {"ignore_index": self._ignore_index}
-        given = [rows, targets, *weights]
-        of_label, _ = self.add_node("SoftmaxCrossEntropyLoss", given, 2, reduction="none", **attrs)
+        inputs = [rows, targets, *weights]
+        of_label, _ = self.add_node("SoftmaxCrossEntropyLoss", inputs, 2, reduction="none", **attrs)
         log_p = self.add_node("LogSoftmax", [rows], axis=1)
         if weights:
             log_p = self.add_node("Mul", [log_p, weights[0]])
@@ -289,7 +296,7 @@ class BCEWithLogitsLoss(Loss):
 
 
 @loss
-class L1Loss(Loss):
+class L1Loss(_Elementwise):
     """Absolute error: the mean, the sum or each ("none").
 
     Parameters
@@ -298,20 +305,12 @@ class L1Loss(Loss):
         How the elements are combined.
     """
 
-    @checked
-    def __init__(self, reduction: Reduction = "mean") -> None:
-        self._reduce = _reduction(reduction)
-        self._sub, self._abs = blocks.Sub(), blocks.Abs()
-
-    def build(self, pred: str, target_name: str = "target") -> str:
-        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
-        target = _target_like(pred, target_name)
-        loss: str = self._reduce(self._abs(self._sub(pred, target)))
-        return loss
+    def _each(self, pred: str, target: str) -> str:
+        return str(blocks.Abs()(blocks.Sub()(pred, target)))
 
 
 @loss
-class HuberLoss(Loss):
+class HuberLoss(_Elementwise):
     """d^2 / 2 where |d| is at most delta, else delta (|d| - delta / 2), d being the error.
 
     Parameters
@@ -324,16 +323,14 @@ class HuberLoss(Loss):
 
     @checked
     def __init__(self, reduction: Reduction = "mean", delta: Positive = 1.0) -> None:
-        self._reduce, self._delta, self._scale = _reduction(reduction), float(delta), 1.0
+        self._reduction, self._delta, self._scale = reduction, float(delta), 1.0
 
-    def build(self, pred: str, target_name: str = "target") -> str:
-        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
-        target, delta = _target_like(pred, target_name), blocks.Constant(self._delta)
+    def _each(self, pred: str, target: str) -> str:
         error = blocks.Abs()(blocks.Sub()(pred, target))
-        beyond = self.add_node("Relu", [blocks.Sub()(error, delta())])
+        beyond = self.add_node("Relu", [blocks.Sub()(error, blocks.Constant(self._delta)())])
         square = blocks.Mul()(blocks.Pow(2.0)(blocks.Sub()(error, beyond)), blocks.Constant(0.5 * self._scale)())
         linear = blocks.Mul()(beyond, blocks.Constant(self._delta * self._scale)())
-        return str(self._reduce(blocks.Add()(square, linear)))
+        return str(blocks.Add()(square, linear))
 
 
 @loss
@@ -355,7 +352,7 @@ class SmoothL1Loss(HuberLoss):
 
 
 @loss
-class KLDivLoss(Loss):
+class KLDivLoss(_Elementwise):
     """Kullback-Leibler divergence t (log t - x) of log-probabilities x from target probabilities t.
 
     Parameters
@@ -376,21 +373,24 @@ class KLDivLoss(Loss):
 
     def build(self, pred: str, target_name: str = "target") -> str:
         """Name of the loss of `pred` against input `target_name`, which is added if missing."""
-        target = log = _target_like(pred, target_name)
+        if self._reduction != "batchmean":
+            return super().build(pred, target_name)
+        each = self._each(pred, _target_like(pred, target_name))
+        first = blocks.add_initializer_of("int64", "first_axis", [0])
+        batch = self.add_node("Gather", [self.add_node("Shape", [pred]), first])
+        total = blocks.ReduceSum(keepdims=False)(each)
+        mean = blocks.Div()(total, self.add_node("Cast", [batch], to=FLOAT))
+        return str(blocks.ReduceSum(keepdims=False)(mean))
+
+    def _each(self, pred: str, target: str) -> str:
+        log = target
         if self._log_target:
             target = self.add_node("Exp", [log])
         else:
             # 0 log 0 is 0.
             zero = self.add_node("Cast", [self.add_node("Equal", [target, blocks.Constant(0.0)()])], to=FLOAT)
             log = self.add_node("Log", [blocks.Add()(target, zero)])
-        each = blocks.Mul()(target, blocks.Sub()(log, pred))
-        if self._reduction != "batchmean":
-            return str(_reduction(self._reduction)(each))
-        first = blocks.add_initializer_of("int64", "first_axis", [0])
-        batch = self.add_node("Gather", [self.add_node("Shape", [pred]), first])
-        total = blocks.ReduceSum(keepdims=False)(each)
-        mean = blocks.Div()(total, self.add_node("Cast", [batch], to=FLOAT))
-        return str(blocks.ReduceSum(keepdims=False)(mean))
+        return str(blocks.Mul()(target, blocks.Sub()(log, pred)))
 
 
 @loss
@@ -606,9 +606,9 @@ class CTCLoss(Loss):
         log_probs = self.add_node("LogSoftmax", [scores], axis=2)
         if self._batch_first:
             log_probs = self.add_node("Transpose", [log_probs], perm=[1, 0, 2])
-        given = [log_probs, targets_name, input_lengths_name, target_lengths_name]
+        inputs = [log_probs, targets_name, input_lengths_name, target_lengths_name]
         attrs = {"blank": self._blank, "zero_infinity": int(self._zero_infinity)}
-        each = self.add_node("CTCLoss", given, domain="ai.trainweb", **attrs)
+        each = self.add_node("CTCLoss", inputs, domain=TRAINWEB, **attrs)
         if self._reduction == "mean":
             lengths = self.add_node("Cast", [target_lengths_name], to=FLOAT)
             each = blocks.Div()(each, self.add_node("Max", [lengths, blocks.Constant(1.0)()]))
@@ -657,8 +657,8 @@ class DPOLoss(Loss):
         if not accessor.has(labels_name):
             add_input_like(scores, labels_name, "int64", drop_axis=2)
         rows = _flat_rows(scores, labels_name, 2, rank)
-        given: dict[str, Any] = {"reduction": "none", "ignore_index": IGNORED}
-        each = self.add_node("SoftmaxCrossEntropyLoss", rows, 2, **given)[0]
+        attrs: dict[str, Any] = {"reduction": "none", "ignore_index": IGNORED}
+        each = self.add_node("SoftmaxCrossEntropyLoss", rows, 2, **attrs)[0]
         first = blocks.add_initializer_of("int64", "first_axes", [0, 1])
         shape = self.add_node("Gather", [self.add_node("Shape", [scores]), first])
         each = self.add_node("Reshape", [each, shape])

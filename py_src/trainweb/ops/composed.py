@@ -1,4 +1,4 @@
-"""Operators that are made of a few others."""
+"""Composites of a few operators."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from trainweb.ir.dims import UndecidedError, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import Node
-from trainweb.ops.attention.onnx import part, places, reshape, unsqueeze
 from trainweb.ops.elementwise import NUMBERS
 from trainweb.ops.frame.arguments import checked, integers, is_fed, scalar
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Int, Ints, Str, bind, register
-from trainweb.ops.frame.symbolic import Var
-from trainweb.ops.pool import AveragePool
+from trainweb.ops.frame.op import Int, Ints, bind, register
+from trainweb.ops.frame.symbolic import Var, constant
+from trainweb.ops.pool import AveragePool, _Pool
 
 
 @register
@@ -37,8 +35,7 @@ class GlobalLpPool(Composite):
         return TensorType(x.dtype, (*x.shape[:2], *[1] * (x.rank - 2)))
 
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
-        total = g.reduce_sum((x.op("Abs") ** float(self.p)).name, range(2, g.rank(x.name)), keepdims=True)
-        return [Var(g, total, x.dtype) ** (1 / self.p)]
+        return [(x.op("Abs") ** float(self.p)).sum(range(2, x.rank), keepdims=True) ** (1 / self.p)]
 
 
 @register
@@ -57,19 +54,19 @@ class Hardmax(Composite):
         return x
 
     def _axis(self, rank: int) -> int:
-        given = self.axis if self.axis is not None else -1 if self.opset >= 13 else 1
-        return self.axis_of(given, rank)
+        axis = self.axis if self.axis is not None else -1 if self.opset >= 13 else 1
+        return self.axis_of(axis, rank)
 
-    def expand(self, g: Emission, given: Var) -> Sequence[Var | None]:
-        x = given
-        axis = self._axis(g.rank(x.name))
+    def expand(self, g: Emission, source: Var) -> Sequence[Var | None]:
+        x = source
+        axis = self._axis(x.rank)
         if self.opset < 13:
             x, axis = x.op("Flatten", axis=axis), 1
-        rank = g.rank(x.name)
+        rank = x.rank
         where = x.op("ArgMax", dtype="int64", axis=axis, keepdims=1)
-        at = places(x, axis)
-        y = where.equal(unsqueeze(at, *range(1, rank - axis)) if axis < rank - 1 else at).cast(x.dtype)
-        return [Var(g, g.reshape_like(y.name, given.name), x.dtype) if self.opset < 13 else y]
+        at = x.places(axis)
+        y = where.equal(at.unsqueeze(*range(1, rank - axis)) if axis < rank - 1 else at).cast(x.dtype)
+        return [y.reshape_like(source) if self.opset < 13 else y]
 
 
 @register
@@ -91,13 +88,13 @@ class ReverseSequence(Composite):
         return TensorType(x.dtype, x.shape)
 
     def expand(self, g: Emission, x: Var, lengths: Var) -> Sequence[Var | None]:
-        at = unsqueeze(places(x, self.time_axis), self.batch_axis)
-        own = unsqueeze(lengths, self.time_axis)
-        source = (at < own).where(own - at - 1, at)
+        at = x.places(self.time_axis).unsqueeze(self.batch_axis)
+        length = lengths.unsqueeze(self.time_axis)
+        source = (at < length).where(length - at - 1, at)
         # An index for each element: GatherElements moves along time.
-        rank = g.rank(x.name)
-        source = unsqueeze(source, *range(2, rank)) if rank > 2 else source
-        full = source.op("Expand", Var(g, g.shape_of(x.name), "int64"))
+        rank = x.rank
+        source = source.unsqueeze(*range(2, rank)) if rank > 2 else source
+        full = source.op("Expand", x.sizes())
         return [x.op("GatherElements", full, axis=self.time_axis)]
 
 
@@ -106,24 +103,16 @@ class LpPool(Composite):
     """The p-norm of each window. https://onnx.ai/onnx/operators/onnx__LpPool.html"""
 
     versions = (2, 11, 18, 22)
-    attrs = {
-        "auto_pad": Str("NOTSET"),
-        "ceil_mode": Int(0),
-        "dilations": Ints(),
-        "kernel_shape": Ints(required=True),
-        "p": Int(2),
-        "pads": Ints(),
-        "strides": Ints(),
-    }
+    attrs = {**_Pool.attrs, "p": Int(2)}
     differentiable = (0,)
 
     def infer(self, x: TensorType) -> TensorType:
         self.need_float32(x)
         if self.p < 1:
             raise self.error(f"p is {self.p}; it must be at least 1.")
-        found = self._mean().infer(x)
-        assert isinstance(found, TensorType)
-        return found
+        result = self._mean().infer(x)
+        assert isinstance(result, TensorType)
+        return result
 
     def _mean(self) -> AveragePool:
         """The mean of each window, padding counted."""
@@ -133,7 +122,7 @@ class LpPool(Composite):
         return mean
 
     def _window(self, shape: tuple[int, ...]) -> dict[str, Any]:
-        """Attributes of a mean of as many numbers everywhere: padding counts as 0, and what is beyond it, too."""
+        """Attributes of a mean of equally many numbers everywhere: padding and elements beyond it count as 0."""
         mean = self._mean()
         attrs = dict(mean.node.attrs)
         if not self.ceil_mode or self.auto_pad.startswith("SAME"):
@@ -150,7 +139,7 @@ class LpPool(Composite):
         return {**attrs, "auto_pad": "NOTSET", "ceil_mode": 0, "pads": [*w.pad, *ends]}
 
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
-        mean = (x.op("Abs") ** float(self.p)).op("AveragePool", **self._window(g.shape(x.name)))
+        mean = (x.op("Abs") ** float(self.p)).op("AveragePool", **self._window(x.shape))
         return [(mean * float(prod(self.kernel_shape))) ** (1 / self.p)]
 
 
@@ -167,16 +156,16 @@ class CumProd(Composite):
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
         if x.dtype not in NUMBERS:
             raise self.unsupported(f"dtype {x.dtype}")
-        given = scalar(self, axis, "axis")
+        number = scalar(self, axis, "axis")
         if not is_fed(axis):
-            self.axis_of(given, x.rank)
+            self.axis_of(number, x.rank)
         return x
 
     def expand(self, g: Emission, x: Var, at: Var) -> Sequence[Var | None]:
-        if is_fed(g.type(at.name)):
+        if is_fed(at.type):
             raise UndecidedError("the axis")
-        (axis,) = g.type(at.name).value or ()
-        shape = g.shape(x.name)
+        (axis,) = at.type.value or ()
+        shape = x.shape
         axis %= len(shape)
         size = shape[axis]
         if not isinstance(size, int):
@@ -184,10 +173,10 @@ class CumProd(Composite):
 
         def moved(v: Var, by: int) -> Var:
             """Elements `by` places before (reverse: after), 1 where there are none."""
-            kept = part(v, axis, by, size) if self.reverse else part(v, axis, 0, size - by)
-            ends = part(v, axis, size - by, size) if self.reverse else part(v, axis, 0, by)
+            rest = v.part(axis, by, size) if self.reverse else v.part(axis, 0, size - by)
+            ends = v.part(axis, size - by, size) if self.reverse else v.part(axis, 0, by)
             ones = ends.op("Equal", ends, dtype="bool").cast(v.dtype)
-            return kept.op("Concat", ones, axis=axis) if self.reverse else ones.op("Concat", kept, axis=axis)
+            return rest.op("Concat", ones, axis=axis) if self.reverse else ones.op("Concat", rest, axis=axis)
 
         y = moved(x, 1) if self.exclusive and size else x
         by = 1
@@ -203,7 +192,7 @@ class _Window(Composite):
     attrs = {"output_datatype": Int(1), "periodic": Int(1)}
     static_inputs = (0,)
     weights: tuple[float, ...]
-    """Of the cosines of 0, 1, ... turns along the window."""
+    """Weights of the cosines of 0, 1, ... turns along the window."""
 
     def infer(self, size: TensorType) -> TensorType:
         if self.output_datatype != DTYPE_CODES["float32"]:
@@ -211,10 +200,10 @@ class _Window(Composite):
         return checked(self, "float32", (scalar(self, size, "size"),))
 
     def expand(self, g: Emission, size: Var) -> Sequence[Var | None]:
-        (n,) = g.type(size.name).value or ()
+        (n,) = size.type.value or ()
         turn = 2 * pi / max(n if self.periodic else n - 1, 1)
         values = [sum(w * cos(turn * i * k) for i, w in enumerate(self.weights)) for k in range(n)]
-        return [Var(g, g.constant("float32", (n,), values), "float32")]
+        return [constant(g, "float32", (n,), values)]
 
 
 @register
@@ -260,19 +249,19 @@ class CenterCropPad(Composite):
         return checked(self, x.dtype, tuple(sizes.get(k, d) for k, d in enumerate(x.shape)))
 
     def expand(self, g: Emission, x: Var, shape: Var) -> Sequence[Var | None]:
-        before, after = [0] * g.rank(x.name), [0] * g.rank(x.name)
-        for axis, wanted in self._sizes(g.type(x.name), g.type(shape.name)).items():
-            given = g.shape(x.name)[axis]
-            if not isinstance(given, int) or not isinstance(wanted, int):
+        before, after = [0] * x.rank, [0] * x.rank
+        for axis, wanted in self._sizes(x.type, shape.type).items():
+            size = x.shape[axis]
+            if not isinstance(size, int) or not isinstance(wanted, int):
                 raise UndecidedError("a size")
-            if wanted < given:
-                start = (given - wanted) // 2
-                x = part(x, axis, start, start + wanted)
+            if wanted < size:
+                start = (size - wanted) // 2
+                x = x.part(axis, start, start + wanted)
             else:
-                before[axis] = (wanted - given) // 2
-                after[axis] = wanted - given - before[axis]
+                before[axis] = (wanted - size) // 2
+                after[axis] = wanted - size - before[axis]
         if any(before + after):
-            pads = Var(g, g.constant("int64", (2 * len(before),), before + after), "int64")
+            pads = constant(g, "int64", (2 * len(before),), before + after)
             x = x.op("Pad", pads)
         return [x]
 
@@ -303,18 +292,11 @@ class AffineGrid(Composite):
         return [(2 * k + 1) / n - 1 for k in range(n)]
 
     def expand(self, g: Emission, theta: Var, size: Var) -> Sequence[Var | None]:
-        image = (g.type(size.name).value or ())[2:]
+        image = (size.type.value or ())[2:]
         if not all(isinstance(n, int) for n in image):
             raise UndecidedError("a size")
         # Homogeneous coordinates of each pixel: x, y, (z,) 1.
         points = [(*reversed(at), 1.0) for at in product(*map(self._coordinates, image))]
-        flat = g.constant("float32", (len(points), len(image) + 1), [v for point in points for v in point])
-        grid = Var(g, flat, "float32").op("MatMul", theta.op("Transpose", perm=[0, 2, 1]))
-        return [reshape(grid, 0, *image, len(image))]
-
-    def reference(self, theta: Any, size: Any) -> Any:
-        image = [int(n) for n in size[2:]]
-        ends = [1.0 if self.align_corners else 1 - 1 / n for n in image]
-        axes = np.meshgrid(*(np.linspace(-e, e, n) for e, n in zip(ends, image, strict=True)), indexing="ij")
-        points = np.stack([*axes[::-1], np.ones(image)], -1)
-        return np.einsum("nij,...j->n...i", theta, points)
+        flat = constant(g, "float32", (len(points), len(image) + 1), [v for point in points for v in point])
+        grid = flat.op("MatMul", theta.op("Transpose", perm=[0, 2, 1]))
+        return [grid.reshape(0, *image, len(image))]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import LimitError
 from trainweb.ir import calls
-from trainweb.ir.calls import ctc_states
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.layout import CTC_LABELS
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import ITEM_SIZE
-from trainweb.ops.frame.lazy_numpy import np
+from trainweb.model.graph import ITEM_SIZE, TRAINWEB
 from trainweb.ops.frame.op import Int, Names, Op, register
 
 if TYPE_CHECKING:
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 class _Ctc(Op):
     """Common base of the loss and its gradient: (..., log_probs, targets, input_lengths, target_lengths)."""
 
-    domain = "ai.trainweb"
+    domain = TRAINWEB
     attrs = {"blank": Int(0), "zero_infinity": Int(0)}
 
     def check(self, log_probs: TensorType, targets: TensorType, *lengths: TensorType) -> None:
@@ -51,7 +48,7 @@ class _Ctc(Op):
             raise self.error(f"zero_infinity is {self.zero_infinity}; it must be 0 or 1.")
 
     def words(self, b: Builder, log_probs: Buf, targets: Buf, *lengths: Buf) -> dict[str, Any]:
-        """Operands and sizes of the kernels, once checks of what is fed were emitted."""
+        """Emit checks of the fed labels and lengths; the operands and sizes of the kernels."""
         steps, batch, classes = log_probs.shape
         labels = targets.shape[1]
         if labels > CTC_LABELS:
@@ -74,12 +71,6 @@ class _Ctc(Op):
             "blank": self.blank,
             "zero_infinity": self.zero_infinity,
         }
-
-
-def log_sum(*terms: float) -> float:
-    """The logarithm of a sum, of the logarithms of its terms."""
-    top = max(terms)
-    return top if top == -inf else float(top + np.log(sum(np.exp(t - top) for t in terms)))
 
 
 @register
@@ -112,39 +103,9 @@ class CTCLoss(_Ctc):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         if len(douts) > 1 and douts[1]:
             raise self.unsupported("a gradient of the sums over paths")
-        given = [douts[0] or "", *ins, g.extra_output(1, "_alpha")]
-        dx = g.op("CTCLossGrad", given, domain=self.domain, blank=self.blank, zero_infinity=self.zero_infinity)
+        inputs = [douts[0] or "", *ins, g.extra_output(1, "_alpha")]
+        dx = g.op("CTCLossGrad", inputs, domain=self.domain, blank=self.blank, zero_infinity=self.zero_infinity)
         return [dx, None, None, None]
-
-    def reference(self, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> tuple[Any, Any]:
-        steps, batch, _ = log_probs.shape
-        loss, alpha = np.zeros(batch), np.zeros((batch, steps, ctc_states(targets.shape[1])))
-        for k in range(batch):
-            states = self.states(targets[k][: target_lengths[k]])
-            before = [0.0, *[-inf] * len(states)]
-            for t in range(input_lengths[k]):
-                row = [
-                    log_probs[t, k, label] + log_sum(*(before[q] for q in self.sources(states, s, first=t == 0)))
-                    for s, label in enumerate(states)
-                ]
-                alpha[k, t, : len(row)] = row
-                before = row
-            last = before[-2:] if input_lengths[k] else [0.0 if len(states) == 1 else -inf]
-            loss[k] = -log_sum(*last)
-            if self.zero_infinity and loss[k] == inf:
-                loss[k] = 0
-        return loss, alpha
-
-    def states(self, labels: Any) -> list[int]:
-        """The labels with blanks before, between and behind them."""
-        return [self.blank, *(s for label in labels for s in (int(label), self.blank))]
-
-    def sources(self, states: list[int], s: int, *, first: bool) -> list[int]:
-        """Return the places of a path before it is in state `s`; at the first step place 0 is before all."""
-        if first:
-            return [0] if s < 2 else [len(states)]
-        skips = s > 1 and states[s] != self.blank and states[s] != states[s - 2]
-        return [s, *([s - 1] if s else []), *([s - 2] if skips else [])]
 
 
 @register
@@ -171,5 +132,5 @@ class CTCLossGrad(_Ctc):
         return TensorType("float32", log_probs.shape)
 
     def lower(self, b: Builder, outs: list[Buf], dloss: Buf, *ins: Buf) -> None:
-        *given, alpha = ins
-        b.emit(calls.CtcLossGrad(dloss=dloss, alpha=alpha, dx=outs[0], **self.words(b, *given)))
+        *operands, alpha = ins
+        b.emit(calls.CtcLossGrad(dloss=dloss, alpha=alpha, dx=outs[0], **self.words(b, *operands)))

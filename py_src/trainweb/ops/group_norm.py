@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.frame.lazy_numpy import np
+from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.op import Float, Int, Names, Op, register
 from trainweb.ops.reduce import sum_to
 
@@ -71,16 +71,6 @@ class _GroupNorm(Op):
         b.elementwise([spread], [v.view((v.size, 1))], lambda e, x: x)
         return spread.view((channels,))
 
-    def normal(self, x: Any) -> tuple[Any, Any]:
-        """Reference: the normalised input and the inverse deviations, both (batch, groups, -1)."""
-        rows = x.reshape(x.shape[0], self.groups_of(x.shape), -1)
-        inv = 1 / np.sqrt(rows.var(axis=2, keepdims=True) + self.epsilon)
-        return (rows - rows.mean(axis=2, keepdims=True)) * inv, inv
-
-    def column(self, v: Any, x: Any) -> Any:
-        """Reference: a scale or bias that broadcasts to `x`."""
-        return np.repeat(v, x.shape[1] // len(v)).reshape(1, -1, *[1] * (x.ndim - 2))
-
 
 class _Forward(_GroupNorm):
     min_inputs = max_inputs = 3
@@ -97,11 +87,8 @@ class _Forward(_GroupNorm):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         attrs: dict[str, Any] = {"epsilon": float(self.epsilon), "num_groups": self.num_groups}
-        given = [douts[0], ins[0], ins[1]]
-        return [*g.op("GroupNormalizationGrad", given, domain="ai.trainweb", n_outputs=3, **attrs)]
-
-    def reference(self, x: Any, scale: Any, bias: Any) -> Any:
-        return self.normal(x)[0].reshape(x.shape) * self.column(scale, x) + self.column(bias, x)
+        inputs = [douts[0], ins[0], ins[1]]
+        return [*g.op("GroupNormalizationGrad", inputs, domain=TRAINWEB, n_outputs=3, **attrs)]
 
 
 @register
@@ -138,7 +125,7 @@ class InstanceNormalization(_Forward):
 class GroupNormalizationGrad(_GroupNorm):
     """Gradients of GroupNormalization and InstanceNormalization from (dY, X, scale) (ai.trainweb)."""
 
-    domain = "ai.trainweb"
+    domain = TRAINWEB
     min_inputs = max_inputs = 3
     n_outputs = 3
     attrs = {**_GroupNorm.attrs, "num_groups": Int(0)}
@@ -147,8 +134,8 @@ class GroupNormalizationGrad(_GroupNorm):
         self.need_float32(dy, x, scale)
         if not equal_shapes(dy.shape, x.shape):
             raise self.error(f"dY {list(dy.shape)} and X {list(x.shape)} differ in shape.")
-        given = (*scale.shape, x.shape[1], self.groups_of(x.shape))
-        if scale.rank != 1 or (static(*given) and scale.shape[0] not in given[1:]):
+        sizes = (*scale.shape, x.shape[1], self.groups_of(x.shape))
+        if scale.rank != 1 or (static(*sizes) and scale.shape[0] not in sizes[1:]):
             raise self.error(f"scale has shape {list(scale.shape)}; it needs one number per channel or group.")
         return TensorType("float32", x.shape), TensorType("float32", scale.shape), TensorType("float32", scale.shape)
 
@@ -170,11 +157,3 @@ class GroupNormalizationGrad(_GroupNorm):
         for out, result in zip(sums, results, strict=True):
             if out is not None and result is not None and out is not result:
                 sum_to(b, out.view((out.size, 1)), result.view((out.size, channels // out.size)))
-
-    def reference(self, dy: Any, x: Any, scale: Any) -> tuple[Any, Any, Any]:
-        xh, inv = self.normal(x)
-        g = (dy * self.column(scale, x)).reshape(xh.shape)
-        dx = inv * (g - g.mean(axis=2, keepdims=True) - xh * (g * xh).mean(axis=2, keepdims=True))
-        axes = (0, *range(2, x.ndim))
-        sums = [v.sum(axis=axes).reshape(len(scale), -1).sum(axis=1) for v in (dy * xh.reshape(x.shape), dy)]
-        return dx.reshape(x.shape), sums[0], sums[1]

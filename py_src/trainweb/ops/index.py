@@ -25,7 +25,6 @@ from trainweb.ops.copies import gather_axis, padded
 from trainweb.ops.extrema import as_int64, from_int64
 from trainweb.ops.frame.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.frame.evaluate import INT_BITS
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Names, Op, Str, register
 from trainweb.ops.frame.symbolic import Var, names
 
@@ -41,7 +40,7 @@ REDUCTIONS = {
     "max": SCATTER_MAX,
     "min": SCATTER_MIN,
 }
-"""In the order of the kernels' numbers."""
+"""Reductions by name, in the order of the kernels' numbers."""
 
 SCATTER_TYPES = {"float32": SCATTER_F32, "int32": SCATTER_I32, "int64": SCATTER_I64}
 """Dtypes that kernels reduce."""
@@ -154,14 +153,6 @@ class GatherGrad(Op):
             )
         )
 
-    def reference(self, shape: Any, indices: Any, dy: Any) -> Any:
-        dx = np.zeros([int(d) for d in shape])
-        axis = self.axis % dx.ndim
-        rows = np.moveaxis(dx, axis, 0)
-        taken = np.moveaxis(dy, range(axis, axis + indices.ndim), range(indices.ndim))
-        np.add.at(rows, indices, taken)
-        return dx
-
 
 # ---- one index per element
 
@@ -229,20 +220,20 @@ class ScatterOp(Op):
         return [data_grad, None, update_grad]
 
     def _put(self, x: Var, indices: str, updates: Var, reduction: str) -> Var:
-        given = [x.name, indices, updates.name]
-        return Var(x.g, x.g.op(self.op_type(), given, reduction=reduction, **self.where()), x.dtype)
+        inputs = [x.name, indices, updates.name]
+        return Var(x.g, x.g.op(self.op_type(), inputs, reduction=reduction, **self.where()), x.dtype)
 
     def _pick(self, x: Var, indices: str) -> Var:
         return Var(x.g, x.g.op(self.picks, [x.name, indices], **self.where()), x.dtype)
 
     def _extremum_gradients(self, g: GradientBuilder, ins: list[str], out: str, dy: str) -> Names:
-        """All that equal the result share its gradient, as for ReduceMax."""
+        """Elements that equal the result share its gradient, as for ReduceMax."""
         data, updates, y, gradient = Var.of(g, ins[0], ins[2], out, dy)
-        kept = data.equal(y).cast(data.dtype)
+        is_data = data.equal(y).cast(data.dtype)
         taken = updates.equal(self._pick(y, ins[1])).cast(data.dtype)
-        share = gradient / self._put(kept, ins[1], taken, "add")
+        share = gradient / self._put(is_data, ins[1], taken, "add")
         update_grad = taken * self._pick(share, ins[1]) if g.wants(ins[2]) else None
-        return [*names(kept * share), None, *names(update_grad)]
+        return [*names(is_data * share), None, *names(update_grad)]
 
     def _product_gradients(self, g: GradientBuilder, ins: list[str], dy: str) -> Names:
         """Return the gradients of products: dy times the other factors, without a division by zero factors."""
@@ -257,16 +248,6 @@ class ScatterOp(Op):
         zero = is_zero.cast(data.dtype)
         left = self._pick(self._put(zeros, ins[1], zero, "add"), ins[1]) - zero
         return [*names(data_grad), None, *names(left.equal(0.0).where(others, 0.0))]
-
-
-def put(y: Any, index: tuple[Any, ...], updates: Any, reduction: str) -> Any:
-    """numpy's way to scatter into `y`."""
-    if reduction == "none":
-        y[index] = updates
-    else:
-        ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction]
-        ufunc.at(y, index, updates)
-    return y
 
 
 class _Elements(TypedDict):
@@ -345,13 +326,6 @@ class GatherElements(ElementsOp):
         return [g.op("GatherElementsGrad", [douts[0], shape, ins[1]], domain=MS, axis=self.axis), None]
 
 
-def put_along_axis(data: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
-    """numpy's way to scatter elements."""
-    index = list(np.indices(indices.shape))
-    index[axis] = indices
-    return put(data.copy(), tuple(index), updates, reduction)
-
-
 @register
 class GatherElementsGrad(ElementsOp):
     """Zeros with dY added where GatherElements took: inputs dY, shape, indices."""
@@ -372,10 +346,6 @@ class GatherElementsGrad(ElementsOp):
     def lower(self, b: Builder, outs: list[Buf], dy: Buf, _: Buf, indices: Buf) -> None:
         b.fill(outs[0], 0)
         self.scatter(b, outs[0], indices, dy, "add")
-
-    def reference(self, dy: Any, shape: Any, indices: Any) -> Any:
-        zeros = np.zeros([int(d) for d in shape])
-        return put_along_axis(zeros, indices, dy, self.axis % zeros.ndim, "add")
 
 
 @register
@@ -483,15 +453,6 @@ class TuplesOp(Op):
         )
 
 
-def numpy_tuples(indices: Any, batch: int) -> tuple[Any, ...]:
-    """An index for numpy that picks the slices."""
-    grids = [
-        np.arange(indices.shape[d]).reshape([-1 if k == d else 1 for k in range(indices.ndim - 1)])
-        for d in range(batch)
-    ]
-    return (*grids, *(indices[..., k] for k in range(indices.shape[-1])))
-
-
 @register
 class GatherND(TuplesOp):
     """Slices of data at index tuples. https://onnx.ai/onnx/operators/onnx__GatherND.html"""
@@ -533,11 +494,6 @@ class GatherNDGrad(TuplesOp):
     def lower(self, b: Builder, outs: list[Buf], _: Buf, indices: Buf, dy: Buf) -> None:
         b.fill(outs[0], 0)
         self.scatter(b, outs[0], indices, dy, "add")
-
-    def reference(self, shape: Any, indices: Any, dy: Any) -> Any:
-        dx = np.zeros([int(d) for d in shape])
-        np.add.at(dx, numpy_tuples(indices, self.batch_dims), dy)
-        return dx
 
 
 @register
@@ -583,8 +539,8 @@ class OneHot(Op):
 
     def lower(self, b: Builder, outs: list[Buf], indices: Buf, _: Buf, values: Buf) -> None:
         if indices.dtype not in ("int64", "int32"):
-            given, indices = indices, b.temp("int64", indices.shape)
-            b.elementwise([indices], [given], lambda e, x: e.cast(x, "int64"))
+            numbers, indices = indices, b.temp("int64", indices.shape)
+            b.elementwise([indices], [numbers], lambda e, x: e.cast(x, "int64"))
         shape = outs[0].shape
         axis = self.axis % len(shape)
         b.emit(

@@ -11,7 +11,6 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import ITEM_SIZE, MS
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Names, Op, register
 
 if TYPE_CHECKING:
@@ -26,9 +25,9 @@ DTYPES = ("float32", "int32", "int64", "uint32", "uint64")
 """Types of matrices that ONNX multiplies; integers wrap."""
 
 
-def check_dtypes(op: Op, *given: TensorType | None) -> None:
+def check_dtypes(op: Op, *types: TensorType | None) -> None:
     """Raise unless all inputs are of one dtype of which there are products."""
-    dtypes = [t.dtype for t in given if t is not None]
+    dtypes = [t.dtype for t in types if t is not None]
     if dtypes[0] not in DTYPES:
         raise op.unsupported(f"dtype {dtypes[0]}")
     if len(set(dtypes)) > 1:
@@ -359,8 +358,3 @@ class FusedMatMul(Op):
             db = g.op("FusedMatMul", pair, domain=MS, alpha=alpha, transA=trans[0], transB=trans[1])
             db = g.reduce_to(db, b, of=db)
         return [da, db]
-
-    def reference(self, a: Any, b: Any) -> Any:
-        left = np.swapaxes(a, -1, -2) if self.transA and a.ndim > 1 else a
-        right = np.swapaxes(b, -1, -2) if self.transB and b.ndim > 1 else b
-        return self.alpha * np.matmul(left, right)

@@ -27,10 +27,9 @@ from trainweb.model.calls import takes_the_first
 from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.copies import strided_copy
 from trainweb.ops.extrema import as_int64, extreme, from_int64
-from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, scalar, unknown
-from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, scalar, type_of, unknown
 from trainweb.ops.frame.op import FLOATS, INTS, MANY, Int, Ints, Names, Op, find, register
-from trainweb.ops.frame.symbolic import Var, names
+from trainweb.ops.frame.symbolic import Var, constant, names
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -123,13 +122,13 @@ class Reduction(Op):
     kernel: int
 
     def reduced_axes(self, axes: TensorType | None, rank: int) -> list[int]:
-        given = self.axes if axes is None else integers(self, axes, "axes")
-        if not given:
+        numbers = self.axes if axes is None else integers(self, axes, "axes")
+        if not numbers:
             return [] if self.noop_with_empty_axes else list(range(rank))
-        found = [self.axis_of(axis, rank) for axis in given]
-        if len(set(found)) < len(found):
-            raise self.error(f"axes {list(given)} name a dimension twice.")
-        return sorted(found)
+        gone = [self.axis_of(axis, rank) for axis in numbers]
+        if len(set(gone)) < len(gone):
+            raise self.error(f"axes {list(numbers)} name a dimension twice.")
+        return sorted(gone)
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         if x.dtype not in self.dtypes:
@@ -145,8 +144,7 @@ class Reduction(Op):
         return TensorType(x.dtype, tuple(d for k, d in enumerate(x.shape) if k not in gone))
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, axes: Buf | None) -> None:
-        given = None if axes is None else TensorType(axes.dtype, axes.shape, axes.value)
-        reduce(b, outs[0], x, self.reduced_axes(given, len(x.shape)), self.kernel)
+        reduce(b, outs[0], x, self.reduced_axes(type_of(axes), len(x.shape)), self.kernel)
 
     # Gradients.
 
@@ -156,34 +154,34 @@ class Reduction(Op):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         x, y, dy = Var.of(g, ins[0], outs[0], douts[0])
-        axes, given = self._constant_axes(g, ins)
+        axes, axes_name = self._constant_axes(g, ins)
 
         def kept(v: Var) -> Var:
             if self.keepdims or axes == []:
                 return v
             if axes is None:
-                return v.op("Unsqueeze", Var(g, given, "int64"))
-            return Var(g, g.unsqueeze(v.name, axes), v.dtype)
+                return v.op("Unsqueeze", Var(g, axes_name, "int64"))
+            return v.unsqueeze(*axes)
 
         def over(op_type: str, v: Var) -> Var:
             if axes == []:
                 return v
             since = find("", op_type).axes_since  # type: ignore[union-attr]
             if axes is None:
-                return v.op(op_type, Var(g, given, "int64"), keepdims=1)
+                return v.op(op_type, Var(g, axes_name, "int64"), keepdims=1)
             if g.opset >= since:
-                return v.op(op_type, Var(g, g.constant("int64", (len(axes),), axes), "int64"), keepdims=1)
+                return v.op(op_type, constant(g, "int64", (len(axes),), axes), keepdims=1)
             return v.op(op_type, axes=axes, keepdims=1)
 
         return names(self.backward(g, x, kept(y), kept(dy), over), *[None] * (len(ins) - 1))
 
     def _constant_axes(self, g: GradientBuilder, ins: list[str]) -> tuple[list[int] | None, str]:
         """The axes, or the name of the tensor that has them."""
-        given = ins[1] if len(ins) > 1 else ""
-        if not given:
+        name = ins[1] if len(ins) > 1 else ""
+        if not name:
             return self.reduced_axes(None, g.rank(ins[0])), ""
-        axes = g.known(given)
-        return (None if axes is None else self.reduced_axes(axes, g.rank(ins[0]))), given
+        axes = g.known(name)
+        return (None if axes is None else self.reduced_axes(axes, g.rank(ins[0]))), name
 
 
 def spread_like(g: GradientBuilder, v: Var, x: Var) -> Var:
@@ -214,9 +212,9 @@ class NumberReduction(Reduction):
         if self.kernel not in _FOLDS or x.size == 0:
             return None
         gone = self.reduced_axes(axes, x.rank)
-        kept = [1 if k in gone else d for k, d in enumerate(x.shape)]
-        steps = [0 if k in gone else s for k, s in enumerate(contiguous_strides(kept))]
-        rows: list[list[Any]] = [[] for _ in range(prod(kept))]
+        dims = [1 if k in gone else d for k, d in enumerate(x.shape)]
+        steps = [0 if k in gone else s for k, s in enumerate(contiguous_strides(dims))]
+        rows: list[list[Any]] = [[] for _ in range(prod(dims))]
         for i, value in enumerate(x.value or ()):
             position = 0
             for stride, dim, step in zip(contiguous_strides(x.shape), x.shape, steps, strict=True):
@@ -246,10 +244,6 @@ class ReduceSumTraining(ReduceSum):
     attrs = {"keepdims": Int(1), "noop_with_empty_axes": Int(0)}
     axes = None
     min_inputs = 2
-
-    def reference(self, x: Any, axes: Any) -> Any:
-        given = TensorType("int64", axes.shape, tuple(map(int, axes)))
-        return np.sum(x, tuple(self.reduced_axes(given, x.ndim)), keepdims=bool(self.keepdims))
 
 
 @register
@@ -390,9 +384,6 @@ class ReduceAllL2(Op):
                 reduce(b, norms.view((), k), x, range(len(x.shape)), REDUCE_NORM)
         reduce(b, outs[0], norms, (0,), REDUCE_NORM)
 
-    def reference(self, *xs: Any) -> Any:
-        return np.sqrt(sum(np.sum(x * x) for x in xs))
-
 
 @register
 class CumSum(Op):
@@ -407,9 +398,9 @@ class CumSum(Op):
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
         if x.dtype not in (*FLOATS, *INTS):
             raise self.unsupported(f"dtype {x.dtype}")
-        given = scalar(self, axis, "axis")
+        number = scalar(self, axis, "axis")
         if not is_fed(axis):
-            self.axis_of(given, x.rank)
+            self.axis_of(number, x.rank)
         return TensorType(x.dtype, x.shape)
 
     def evaluate(self, x: TensorType, axis: TensorType) -> tuple[Any, ...] | None:
@@ -449,9 +440,9 @@ class CumSum(Op):
         def moved(source: Buf, by: int) -> Buf:
             target = b.temp(x.dtype, dims)
             b.fill(target, 0)
-            kept, start = (dims[0], n - by, dims[2]), by * steps[1]
+            sizes, start = (dims[0], n - by, dims[2]), by * steps[1]
             places = {"source_start": start} if self.reverse else {"out_start": start}
-            strided_copy(b, target, source, kept, steps, steps, **places)
+            strided_copy(b, target, source, sizes, steps, steps, **places)
             return target
 
         if not x.size:
@@ -499,8 +490,8 @@ class BroadcastGradientArgs(Op):
             assert table is not None
             names = [f"number of axes {name!r}" for name in self.node.outputs]
             return tuple(TensorType("int64", (table.symbol(n, n, low=0, named=False),)) for n in names)
-        found = self._axes(integers(self, a, "a_shape"), integers(self, b, "b_shape"))
-        return tuple(TensorType("int64", (len(axes),), tuple(axes)) for axes in found)
+        both = self._axes(integers(self, a, "a_shape"), integers(self, b, "b_shape"))
+        return tuple(TensorType("int64", (len(axes),), tuple(axes)) for axes in both)
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         a, c = (x.value for x in ins if x is not None)
@@ -509,6 +500,3 @@ class BroadcastGradientArgs(Op):
         for out, axes in zip(outs, self._axes(a, c), strict=True):
             if out is not None:
                 b.copy(out, b.constant("int64", (len(axes),), axes))
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return tuple(np.array(axes, np.int64) for axes in self._axes(a.tolist(), b.tolist()))

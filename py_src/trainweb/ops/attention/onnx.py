@@ -11,7 +11,7 @@ from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.evaluate import INT_BITS
 from trainweb.ops.frame.op import Float, Int, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, constant, integers
 
 LOWEST = -1e38
 """A masked score, to which others may be added: a row that is masked whole has a softmax, and its result is dropped."""
@@ -19,79 +19,49 @@ SCORES, CAPPED, BIASED, PROBABILITIES = range(4)
 """Values of `qk_matmul_output_mode`."""
 
 
-def integers(g: Emission, values: Sequence[int]) -> Var:
-    """A 1-D int64 constant."""
-    return Var(g, g.constant("int64", (len(values),), values), "int64")
-
-
-def extent(x: Var, axis: int) -> Var:
-    """Size of a dim as an int64 scalar."""
-    found = x.g.shape(x.name)[axis]
-    if isinstance(found, int):
-        return Var(x.g, x.g.constant("int64", (), [found]), "int64")
-    sizes = x.g.shape_of(x.name)
-    return Var(x.g, x.g.squeeze(x.g.slice(sizes, 0, axis, axis + 1), [0]), "int64")
-
-
-def places(x: Var, axis: int) -> Var:
-    """0 to the size of a dim less 1."""
-    found = x.g.shape(x.name)[axis]
-    if isinstance(found, int):
-        return integers(x.g, range(found))
-    n = extent(x, axis)
-    return n.lift(0).op("Range", n, n.lift(1))
-
-
-def part(x: Var, axis: int, start: int, end: int) -> Var:
-    """Elements `start` to `end` along an axis."""
-    return Var(x.g, x.g.slice(x.name, axis, start, end), x.dtype)
-
-
-def unsqueeze(x: Var, *axes: int) -> Var:
-    """`x` with dims of size 1 put in."""
-    return Var(x.g, x.g.unsqueeze(x.name, axes), x.dtype)
-
-
-def reshape(x: Var, *shape: int) -> Var:
-    """`x` in another shape; 0 keeps a dim, -1 is the rest."""
-    return x.op("Reshape", integers(x.g, shape))
+def total(terms: Sequence[Var | None]) -> Var | None:
+    """Sum of the terms that are not None."""
+    result: Var | None = None
+    for term in terms:
+        if term is not None:
+            result = term if result is None else result + term
+    return result
 
 
 def split_heads(x: Var, heads: int) -> Var:
     """(batch, length, heads * width) as (batch, heads, length, width)."""
-    return reshape(x, 0, 0, heads, -1).op("Transpose", perm=[0, 2, 1, 3])
+    return x.reshape(0, 0, heads, -1).op("Transpose", perm=[0, 2, 1, 3])
 
 
 def join_heads(x: Var) -> Var:
     """(batch, heads, length, width) as (batch, length, heads * width)."""
-    return reshape(x.op("Transpose", perm=[0, 2, 1, 3]), 0, 0, -1)
+    return x.op("Transpose", perm=[0, 2, 1, 3]).reshape(0, 0, -1)
 
 
 def share_heads(x: Var, times: int) -> Var:
-    """Each head of keys or values for several heads of queries."""
-    _, groups, _, width = x.g.shape(x.name)
-    spread = unsqueeze(x, 2).op("Expand", integers(x.g, [1, 1, times, 1, 1]))
-    return reshape(spread, 0, groups * times, -1, width)
+    """Repeat each head of keys or values for several heads of queries."""
+    _, groups, _, width = x.shape
+    spread = x.unsqueeze(2).op("Expand", integers(x.g, [1, 1, times, 1, 1]))
+    return spread.reshape(0, groups * times, -1, width)
 
 
 def rotate(x: Var, cos: Var, sin: Var, *, interleaved: bool, turned_width: int) -> Var:
     """The first `turned_width` features of a tensor of rank 4 turned; `cos` and `sin` of each pair broadcast to it."""
-    g = x.g
-    width = g.shape(x.name)[3]
-    head = x if turned_width == width else part(x, 3, 0, turned_width)
+    width = x.shape[3]
+    head = x if turned_width == width else x.part(3, 0, turned_width)
     if interleaved:
-        pairs = reshape(head, 0, 0, 0, -1, 2)
-        a, b = (Var(g, g.squeeze(part(pairs, 4, k, k + 1).name, [4]), x.dtype) for k in (0, 1))
+        pairs = head.reshape(0, 0, 0, -1, 2)
+        a, b = (pairs.part(4, k, k + 1).squeeze(4) for k in (0, 1))
     else:
         half = turned_width // 2
-        a, b = part(head, 3, 0, half), part(head, 3, half, turned_width)
+        a, b = head.part(3, 0, half), head.part(3, half, turned_width)
     real, imaginary = cos * a - sin * b, sin * a + cos * b
     if interleaved:
-        joined = unsqueeze(real, 4).op("Concat", unsqueeze(imaginary, 4), axis=4)
-        turned = reshape(joined, 0, 0, 0, turned_width)
+        joined = real.unsqueeze(4).op("Concat", imaginary.unsqueeze(4), axis=4)
+        turned = joined.reshape(0, 0, 0, turned_width)
     else:
         turned = real.op("Concat", imaginary, axis=3)
-    return turned if turned_width == width else turned.op("Concat", part(x, 3, turned_width, width), axis=3)
+    return turned if turned_width == width else turned.op("Concat", x.part(3, turned_width, width), axis=3)
 
 
 @register
@@ -128,8 +98,8 @@ class Attention(Composite):
     ) -> tuple[TensorType, ...]:
         self.need_float32(q, k, v, past_k, past_v)
         if q.rank not in (3, 4) or k.rank != q.rank or v.rank != q.rank:
-            found = ", ".join(str(list(t.shape)) for t in (q, k, v))
-            raise self.error(f"Q, K, V have the shapes {found}: not all 3-D or 4-D.")
+            shapes_of = ", ".join(str(list(t.shape)) for t in (q, k, v))
+            raise self.error(f"Q, K, V have the shapes {shapes_of}: not all 3-D or 4-D.")
         if (past_k is None) != (past_v is None) or (past_k is not None and lengths is not None):
             raise self.error("past_key and past_value go together, and without nonpad_kv_seqlen.")
         if mask is not None and mask.dtype not in ("bool", "float32", *INT_BITS):
@@ -152,18 +122,18 @@ class Attention(Composite):
             return [t.shape for t in types]
         if not self.q_num_heads or not self.kv_num_heads:
             raise self.error("3-D inputs need q_num_heads and kv_num_heads.")
-        found: list[tuple[int, ...]] = []
+        shapes: list[tuple[int, ...]] = []
         for t, heads in zip(types, (self.q_num_heads, self.kv_num_heads, self.kv_num_heads), strict=True):
             if not equal(t.shape[2] % heads, 0):
                 raise self.error(f"{t.shape[2]} features do not fall into {heads} heads.")
-            found.append((t.shape[0], heads, t.shape[1], t.shape[2] // heads))
-        return found
+            shapes.append((t.shape[0], heads, t.shape[1], t.shape[2] // heads))
+        return shapes
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, k, v, mask, past_k, past_v, lengths = ins
         assert q is not None and k is not None and v is not None
-        (_, heads, _, d), (_, groups, *_), _ = self._split(*(g.type(x.name) for x in (q, k, v)))
-        rank = g.rank(q.name)
+        (_, heads, _, d), (_, groups, *_), _ = self._split(*(x.type for x in (q, k, v)))
+        rank = q.rank
         if rank == 3:
             q, k, v = split_heads(q, heads), split_heads(k, groups), split_heads(v, groups)
         if past_k is not None and past_v is not None:
@@ -186,13 +156,13 @@ class Attention(Composite):
             y = dropped.where(y.lift(0.0), y)
         if rank == 3:
             y = join_heads(y)
-        told: Var | None = None
+        chosen: Var | None = None
         if self.wants_output(3):
             biased = capped if bias is None else capped + bias
-            told = (scores, capped, biased, probabilities)[self.qk_matmul_output_mode]
+            chosen = (scores, capped, biased, probabilities)[self.qk_matmul_output_mode]
             if self.qk_matmul_output_mode == PROBABILITIES and dropped is not None:
-                told = dropped.where(told.lift(0.0), told)
-        return [y, *present, told]
+                chosen = dropped.where(chosen.lift(0.0), chosen)
+        return [y, *present, chosen]
 
     @property
     def _window(self) -> bool:
@@ -207,11 +177,11 @@ class Attention(Composite):
         allowed = []
         if self.is_causal or self._window:
             # The queries have the last valid positions of the keys.
-            row, column = unsqueeze(places(q, 2), 1), places(k, 2)
+            row, column = q.places(2).unsqueeze(1), k.places(2)
             if past is not None:
-                row = row + extent(past, 2)
+                row = row + past.extent(2)
             elif lengths is not None:
-                row = row + unsqueeze(reshape(lengths, -1) - extent(q, 2), 1, 2, 3)
+                row = row + (lengths.reshape(-1) - q.extent(2)).unsqueeze(1, 2, 3)
             ahead = column - row
             if self.is_causal:
                 allowed.append((ahead > 0).not_())
@@ -220,26 +190,23 @@ class Attention(Composite):
             if self.right_window_size >= 0:
                 allowed.append((ahead > self.right_window_size).not_())
         if lengths is not None:
-            allowed.append(places(k, 2) < unsqueeze(reshape(lengths, -1), 1, 2, 3))
+            allowed.append(k.places(2) < lengths.reshape(-1).unsqueeze(1, 2, 3))
         terms += [seen.where(zero, -inf) for seen in allowed]
-        total = None
-        for term in terms:
-            total = term if total is None else total + term
-        return total
+        return total(terms)
 
     def _full(self, mask: Var, k: Var) -> Var:
         """The mask as numbers to add, for all keys: those beyond its end are masked."""
         g = mask.g
         if mask.dtype == "bool":
-            zero = Var(g, g.constant("float32", (), [0.0]), "float32")
+            zero = constant(g, "float32", (), [0.0])
             mask = mask.where(zero, -inf)
         mask = mask.cast("float32")
-        given, keys = g.shape(mask.name)[-1], g.shape(k.name)[2]
+        columns, keys = mask.shape[-1], k.shape[2]
         # A mask that is shorter than the keys is padded: with symbols it must be known whether it is.
-        if given == keys or (given < 2 and given != 0):
+        if columns == keys or (columns < 2 and columns != 0):
             return mask
-        rank = g.rank(mask.name)
-        missing = reshape(extent(k, 2) - extent(mask, rank - 1), 1)
+        rank = mask.rank
+        missing = (k.extent(2) - mask.extent(rank - 1)).reshape(1)
         pads = integers(g, [0] * (2 * rank - 1)).op("Concat", missing, axis=0)
         return mask.op("Pad", pads, mask.lift(-inf))
 
@@ -271,15 +238,15 @@ class RotaryEmbedding(Composite):
         return x
 
     def expand(self, g: Emission, x: Var, cos: Var, sin: Var, ids: Var | None) -> Sequence[Var | None]:
-        given = x
-        rank = g.rank(x.name)
+        source = x
+        rank = x.rank
         if rank == 3:
-            x = reshape(x, 0, 0, self.num_heads, -1)
+            x = x.reshape(0, 0, self.num_heads, -1)
         heads = 2 if rank == 3 else 1
-        width = g.shape(x.name)[3]
+        width = x.shape[3]
         turned_width = self.rotary_embedding_dim or width
         if ids is not None:
             cos, sin = (t.op("Gather", ids, axis=0) for t in (cos, sin))
-        cos, sin = unsqueeze(cos, heads), unsqueeze(sin, heads)
+        cos, sin = cos.unsqueeze(heads), sin.unsqueeze(heads)
         turned = rotate(x, cos, sin, interleaved=bool(self.interleaved), turned_width=turned_width)
-        return [turned if rank == 4 else Var(g, g.reshape_like(turned.name, given.name), x.dtype)]
+        return [turned if rank == 4 else turned.reshape_like(source)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.ir import calls
@@ -12,11 +11,10 @@ from trainweb.ir.dims import equal_shapes
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
 from trainweb.ir.layout import MOMENTUM0, MOMENTUM1
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import MS, Graph, Node, Value
+from trainweb.model.graph import MS, TRAINWEB, Graph, Node, Value
 from trainweb.model.graph import Sequence as SequenceValue
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Ints, Op, Str, register
-from trainweb.ops.optim.update import Formula, Moments, is_more, larger, mean_square, smaller, sqrt, where
+from trainweb.ops.optim.update import Formula, Moments
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -52,8 +50,6 @@ MOMENTS = (
 AVERAGES = Moment("averaged_params", "ema", MOMENTUM1)
 """The last input of an optimizer model that keeps averages, behind all moments at the end of their segment."""
 
-TRAINWEB = "ai.trainweb"
-
 SCALARS = ("learning_rate", "step")
 PARAMS, GRADS = "params", "gradients"
 OPTIMIZER_INPUTS = (*SCALARS, PARAMS, GRADS)
@@ -61,10 +57,7 @@ OPTIMIZER_INPUTS = (*SCALARS, PARAMS, GRADS)
 
 
 class SequenceOp(Op):
-    """An operator on sequences of tensors, which lie in flat runs; it updates them in place.
-
-    In samples each sequence is one tensor. `reference` gives what `state_inputs` are afterwards, in their order.
-    """
+    """An operator on sequences of tensors, which lie in flat runs; it updates them in place."""
 
     domain = MS
 
@@ -73,22 +66,22 @@ class SequenceOp(Op):
 
 
 class Optimizer(SequenceOp):
-    """An operator that updates parameters: what an optimizer model consists of, but for clipping and groups.
+    """An operator that updates parameters. Optimizer models consist of such operators, of clipping and of groups.
 
-    A subclass gives `inputs`, `update`, `reference`, and `check` where not all values of its attributes are legal. In
-    the node one more input may follow, a signal not to update, and outputs, what was updated: both are refused.
+    A subclass declares `inputs`, `update`, and `check` where some values of its attributes are illegal. A node may have
+    one more input, a signal not to update, and more outputs, the updated tensors: both are refused.
     """
 
     inputs: ClassVar[tuple[str, ...]] = OPTIMIZER_INPUTS
-    """Which inputs of the optimizer model the node takes: some of OPTIMIZER_INPUTS and of MOMENTS."""
+    """The inputs of the optimizer model that the node takes, some of OPTIMIZER_INPUTS and of MOMENTS."""
     optional_moments: ClassVar[int] = 0
     """Number of the last inputs that a node may leave out; `moments` says how many it must have."""
     per_parameter: ClassVar[bool] = False
     """True if the update of an element depends on the whole parameter, so that parameters are updated one by one."""
 
     def __init_subclass__(cls) -> None:
-        kept = (PARAMS, *(m.input for m in (*MOMENTS, AVERAGES)))
-        cls.state_inputs = tuple(k for k, name in enumerate(cls.inputs) if name in kept)
+        states = (PARAMS, *(m.input for m in (*MOMENTS, AVERAGES)))
+        cls.state_inputs = tuple(k for k, name in enumerate(cls.inputs) if name in states)
         cls.min_inputs, cls.max_inputs = len(cls.inputs) - cls.optional_moments, len(cls.inputs) + 1
         cls.n_outputs = 1 + len(cls.state_inputs)
 
@@ -108,7 +101,7 @@ class Optimizer(SequenceOp):
         return shape
 
     def check(self) -> None:
-        """Raise unless the kernel computes what the attributes say."""
+        """Raise unless the kernel supports the attributes."""
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         """The new `w` of an element by its gradient `g`; assign to `s` to change moments. See `ops/optim/update.py`.
@@ -121,12 +114,12 @@ class Optimizer(SequenceOp):
     """Names of the moments in `update`."""
 
     def kept(self) -> tuple[str, ...]:
-        """Names of the moments that it keeps, as its attributes are."""
+        """Names of the moments that it keeps with its attributes."""
         return self.names[: self.moments]
 
-    def emit(self, b: Builder, given: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
-        """Emit the update of runs, each of which is w, g and moments; `given` are the other inputs by name."""
-        formula = Formula(b, given.get("learning_rate"), given.get("step"))
+    def emit(self, b: Builder, inputs: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
+        """Emit the update of runs, each of which is w, g and moments; `inputs` are the other inputs by name."""
+        formula = Formula(b, inputs.get("learning_rate"), inputs.get("step"))
         for alike in [[run] for run in runs] if self.per_parameter else [runs] if runs else []:
             w, g, *before = formula.elements(alike[0])
             s = Moments(dict(zip(self.kept(), before, strict=True)), formula.assign if self.per_parameter else None)
@@ -138,32 +131,25 @@ class Optimizer(SequenceOp):
                 self.flush(b, [run[k] for k in changed])
 
     def flush(self, b: Builder, moments: Sequence[Buf]) -> None:
-        """Make 0 of moments of almost nothing; not where epsilon is 0, as a second moment of 0 would divide by 0."""
+        """Set tiny moments to 0, unless epsilon is 0: then a second moment of 0 would divide by 0."""
         if getattr(self, "epsilon", getattr(self, "eps", 1)) > 0:
             for x in moments:
                 b.emit(calls.FlushMoments(x=x, state=b.state, n=x.size))
 
-    def reference(self, lr: Any, *inputs: Any) -> tuple[Any, ...]:
-        """(w, moments) after step number `step` (1 at the first), in NumPy."""
-        *step, w, g = inputs[: len(self.inputs) - 1 - self.most_moments()]
-        s = Moments(dict(zip(self.kept(), inputs[len(step) + 2 :], strict=True)))
-        w = self.update(w, g, s, lr.astype(float) if hasattr(lr, "astype") else lr, *step or [None])
-        return (w, *vars(s).values())
-
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
         if any(o is not None for o in outs[1:]):
             raise self.unsupported("an optimizer with outputs besides its flag")
-        *given, signal = ins
+        *inputs, signal = ins
         if signal is not None:
             raise self.unsupported("an update signal")
         self.check()
-        named = list(zip(self.inputs, given, strict=True))
+        named = list(zip(self.inputs, inputs, strict=True))
         sequences = [s for name, s in named if name not in SCALARS and s is not None]
         if len(sequences) != 2 + self.moments:
             raise self.error(f"{len(sequences) - 2} moments are given; with these attributes there are {self.moments}.")
         # Scalars of a formula have one axis, and elements no fewer.
-        whole = zip(*([b.view(b.shape or (1,)) for b in s.items] for s in sequences), strict=True)
-        runs = whole if self.per_parameter else flat_runs(*sequences)
+        parameters = zip(*([b.view(b.shape or (1,)) for b in s.items] for s in sequences), strict=True)
+        runs = parameters if self.per_parameter else flat_runs(*sequences)
         self.emit(b, dict(named), [run for run in runs if run[0].size])
         b.takes_step = True
 
@@ -198,10 +184,10 @@ class AdamWOptimizer(Optimizer):
         s.m = self.alpha * s.m + (1 - self.alpha) * g
         s.v = self.beta * s.v + (1 - self.beta) * g * g
         first = 1 - self.alpha**step if self.correct_bias else 1
-        second = sqrt(1 - self.beta**step) if self.correct_bias else 1
+        second = (1 - self.beta**step).sqrt() if self.correct_bias else 1
         if self.adam_mode == 0:
-            return w * (1 - lr * self.weight_decay) - lr / first * s.m / (sqrt(s.v) * (1 / second) + self.epsilon)
-        return (w - lr * second / first * s.m / (sqrt(s.v) + self.epsilon)) * (1 - lr * self.weight_decay)
+            return w * (1 - lr * self.weight_decay) - lr / first * s.m / (s.v.sqrt() * (1 / second) + self.epsilon)
+        return (w - lr * second / first * s.m / (s.v.sqrt() + self.epsilon)) * (1 - lr * self.weight_decay)
 
 
 @register
@@ -230,64 +216,25 @@ class SGDOptimizerV2(Optimizer):
 
 
 @register
-class LambOptimizer(Optimizer):
-    """LAMB over sequences: Adam's step plus weight_decay * w, made as long as the parameter is, for each by itself.
-
-    w -= lr * min(max(|w| / |r|, ratio_min), ratio_max) * r, or lr * r where |w| or |r| is 0. You et al., Large Batch
-    Optimization for Deep Learning, https://arxiv.org/abs/1904.00962.
-    """
-
-    domain = TRAINWEB
-    per_parameter = True
-    attrs = {
-        "alpha": Float(0.9),
-        "beta": Float(0.999),
-        "epsilon": Float(1e-6),
-        "weight_decay": Float(0.0),
-        "ratio_min": Float(-inf),
-        "ratio_max": Float(inf),
-        "correct_bias": Int(1),
-    }
-    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
-
-    def check(self) -> None:
-        if not self.ratio_min <= self.ratio_max:
-            raise self.error(f"ratio_min is {self.ratio_min:g}, which is more than ratio_max, {self.ratio_max:g}.")
-
-    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
-        s.m = self.alpha * s.m + (1 - self.alpha) * g
-        s.v = self.beta * s.v + (1 - self.beta) * g * g
-        first, second = (1 - self.alpha**step, 1 - self.beta**step) if self.correct_bias else (1, 1)
-        r = s.m / (sqrt(s.v) * (first / sqrt(second)) + first * self.epsilon) + self.weight_decay * w
-        of_r, of_w = mean_square(r), mean_square(w)
-        are_long = is_more(of_w, 0) * is_more(of_r, 0)
-        ratio = smaller(larger(sqrt(of_w / where(are_long, of_r, 1.0)), self.ratio_min), self.ratio_max)
-        return w - lr * where(are_long, ratio, 1.0) * r
-
-
-@register
 class Subsequence(SequenceOp):
-    """The items of a sequence at these places: a group of parameters, their gradients or moments, for an optimizer."""
+    """The items of a sequence at `indices`: parameters of a group, their gradients or their moments."""
 
     domain = TRAINWEB
     attrs = {"indices": Ints(required=True)}
 
-    def derive_sequence(self, given: BufSequence) -> BufSequence:
+    def derive_sequence(self, sequence: BufSequence) -> BufSequence:
         """The items themselves, not copies."""
         for k in self.indices:
-            if not 0 <= k < len(given.items):
-                raise self.error(f"indices has {k}; the sequence has {len(given.items)} items.")
-        return BufSequence([given.items[k] for k in self.indices], given.dtype)
+            if not 0 <= k < len(sequence.items):
+                raise self.error(f"indices has {k}; the sequence has {len(sequence.items)} items.")
+        return BufSequence([sequence.items[k] for k in self.indices], sequence.dtype)
 
-    def lower(self, b: Builder, outs: list[Buf], given: BufSequence) -> None:
+    def lower(self, b: Builder, outs: list[Buf], sequence: BufSequence) -> None:
         """Nothing is computed."""
-
-    def reference(self, given: Any) -> tuple[Any, ...]:
-        return ()
 
 
 def _one_run(op: Op, sequence: BufSequence) -> Buf | None:
-    """All of a sequence that lies one after the other; None where it has no elements."""
+    """The elements of a sequence without gaps as one buffer; None where there are none."""
     runs = flat_runs(sequence)
     if len(runs) > 1:
         raise op.unsupported("a sequence with gaps")
@@ -307,12 +254,9 @@ class InplaceClipGradValue(SequenceOp):
         return grads
 
     def lower(self, b: Builder, outs: list[Buf | None], grads: BufSequence) -> None:
-        if whole := _one_run(self, grads):
+        if run := _one_run(self, grads):
             low, high = -self.max_value, self.max_value
-            b.elementwise([whole], [whole], lambda e, g: e.min(e.max(g, e.const(low, g.dtype)), e.const(high, g.dtype)))
-
-    def reference(self, g: Any) -> Any:
-        return np.clip(g, -self.max_value, self.max_value)
+            b.elementwise([run], [run], lambda e, g: e.min(e.max(g, e.const(low, g.dtype)), e.const(high, g.dtype)))
 
 
 @register
@@ -325,15 +269,12 @@ class InplaceClipGradNorm(SequenceOp):
     def lower(self, b: Builder, outs: list[Buf | None], grads: BufSequence) -> None:
         if self.norm_type != "fro":
             raise self.unsupported(f"norm_type {self.norm_type!r}")
-        if whole := _one_run(self, grads):
-            b.emit(calls.ClipGradNorm(g=whole, n=whole.size, max_norm=self.max_norm))
+        if run := _one_run(self, grads):
+            b.emit(calls.ClipGradNorm(g=run, n=run.size, max_norm=self.max_norm))
 
     def derive_sequence(self, grads: BufSequence) -> BufSequence:
         """The same, in place."""
         return grads
-
-    def reference(self, g: Any) -> Any:
-        return g * min(1.0, self.max_norm / (np.sqrt((g * g).sum()) + 1e-6))
 
 
 @register
@@ -348,8 +289,8 @@ class ClipGradients(SequenceOp):
     state_inputs = (1,)
 
     def lower(self, b: Builder, outs: list[Buf | None], limits: Buf, grads: BufSequence) -> None:
-        if whole := _one_run(self, grads):
-            b.emit(calls.ClipGrads(g=whole, limits=limits, n=whole.size))
+        if run := _one_run(self, grads):
+            b.emit(calls.ClipGrads(g=run, limits=limits, n=run.size))
 
 
 LIMITS = "limits"
@@ -389,9 +330,6 @@ class InPlaceAccumulatorV2(Op):
         if outs[1] is not None:
             b.copy(outs[1], buffer)
 
-    def reference(self, buffer: Any, value: Any, flag: Any = None) -> tuple[Any, Any]:
-        return np.ones(1, bool), value if flag is not None and flag.all() else buffer + value
-
 
 @register
 class Assign(Op):
@@ -412,9 +350,6 @@ class Assign(Op):
         if outs[0] is not None:
             b.copy(outs[0], value)
 
-    def reference(self, buffer: Any, value: Any) -> Any:
-        return value
-
 
 @register
 class LinearLearningRate(Op):
@@ -429,14 +364,8 @@ class LinearLearningRate(Op):
     def lower(self, b: Builder, outs: list[Buf | None], lr: Buf) -> None:
         b.emit(calls.LinearLr(state=b.state))
 
-    def reference(self, step: Any, warmup: Any, total: Any, initial: Any) -> Any:
-        """The rate after `step` optimizer steps; the session keeps what it depends on, not the graph."""
-        if step < warmup:
-            return initial * step / max(1, warmup)
-        return initial * max(0.0, (total - step) / max(1, total - warmup))
-
 
 def scheduler_graph() -> Graph:
     """The graph of a scheduler step."""
-    node = Node("LinearLearningRate", ["learning_rate"], ["done"], domain="ai.trainweb", name="scheduler")
-    return Graph("scheduler", [node], [Value("learning_rate", "float32", (1,))], opsets={"": 17, "ai.trainweb": 1})
+    node = Node("LinearLearningRate", ["learning_rate"], ["done"], domain=TRAINWEB, name="scheduler")
+    return Graph("scheduler", [node], [Value("learning_rate", "float32", (1,))], opsets={"": 17, TRAINWEB: 1})

@@ -1,4 +1,4 @@
-"""All steps of a recurrent layer as one node, and its gradient: what RNN, GRU and LSTM with the usual gates become."""
+"""All steps of an RNN, GRU or LSTM with the usual gates as one node, and its gradient."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.layout import CELL_GRU, CELL_GRU_LINEAR, CELL_LSTM, CELL_RNN_RELU, CELL_RNN_TANH
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
-from trainweb.ops.activation import sigmoid64
-from trainweb.ops.attention.onnx import extent, integers, unsqueeze
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Body, Int, Names, Op, Str, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.matmul import matrix_of_rows, matrix_product
 from trainweb.ops.recurrent.in_onnx import FIRST_OPSET, RecurrenceFunction
 
@@ -52,7 +49,7 @@ def gate_columns(g: Emission, rows: str, start: int, end: int, r: str) -> str:
     hidden = g.shape(r)[1]
     if static(hidden):
         return g.slice(rows, 1, start * hidden, end * hidden)
-    size = unsqueeze(extent(Var(g, r, "float32"), 1), 0)
+    size = Var(g, r, "float32").extent(1).unsqueeze(0)
     bounds = [(size * n).name for n in (start, end)]
     return g.op("Slice", [rows, *bounds, integers(g, [1]).name])
 
@@ -79,8 +76,8 @@ class _Recurrence(Op):
     def function(self, opset: int) -> Body | None:
         if opset < FIRST_OPSET:
             return None
-        given = {name for name, edge in zip(self.function_inputs, self.node.inputs, strict=False) if edge}
-        body = RecurrenceFunction(self.cell, bool(self.reverse), given)
+        names = {name for name, edge in zip(self.function_inputs, self.node.inputs, strict=False) if edge}
+        body = RecurrenceFunction(self.cell, bool(self.reverse), names)
         return Body([*self.function_inputs], [*self.function_outputs], self.body_nodes(body))
 
     def body_nodes(self, body: RecurrenceFunction) -> list[Node]:
@@ -138,17 +135,17 @@ class Recurrence(_Recurrence):
         wanted = [(x, (steps, batch, self.gates * hidden)), (r, (rows, hidden)), (bias, (rows,)), (lengths, (batch,))]
         self.check_shapes([*wanted, *((t, (batch, hidden)) for t in states)])
         every, last = TensorType("float32", (steps, batch, hidden)), TensorType("float32", (batch, hidden))
-        kept = TensorType("float32", (steps, batch, calls.cell_kept(self.kind) * hidden))
-        return every, last, last, kept, every, every
+        gates = TensorType("float32", (steps, batch, calls.cell_kept(self.kind) * hidden))
+        return every, last, last, gates, every, every
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        given = self.named(ins, outs)
-        x = given["x"]
-        y = given["y"] or b.temp("float32", (*x.shape[:2], given["r"].shape[1]))
+        bufs = self.named(ins, outs)
+        x = bufs["x"]
+        y = bufs["y"] or b.temp("float32", (*x.shape[:2], bufs["r"].shape[1]))
         if not x.size:
-            self._lower_empty(b, [(given["h"], given["h0"]), (given["c"], given["c0"])])
+            self._lower_empty(b, [(bufs["h"], bufs["h0"]), (bufs["c"], bufs["c0"])])
             return
-        b.emit(calls.Recurrence(**given | {"y": y}, **self.sizes(y)))
+        b.emit(calls.Recurrence(**bufs | {"y": y}, **self.sizes(y)))
 
     @staticmethod
     def _lower_empty(b: Builder, lasts: Iterable[tuple[Buf | None, Buf | None]]) -> None:
@@ -181,39 +178,6 @@ class Recurrence(_Recurrence):
         dbias = g.reduce_sum(flow, [0, 1], False) if bias and g.wants(bias) else None
         return [dx, dr, dbias, None, dh0 or None, dc0 or None][: len(ins)]
 
-    def reference(
-        self, x: Any, r: Any, bias: Any = None, lengths: Any = None, h0: Any = None, c0: Any = None
-    ) -> tuple[Any, ...]:
-        steps, batch, _ = x.shape
-        hidden = r.shape[1]
-        h, c = (np.zeros((batch, hidden)) if s is None else np.array(s) for s in (h0, c0))
-        y, kept, before, cells = (np.zeros((steps, batch, n * hidden)) for n in (1, calls.cell_kept(self.kind), 1, 1))
-        for t in reversed(range(steps)) if self.reverse else range(steps):
-            before[t], cells[t] = h, c
-            new, new_c, kept[t] = self._numpy_step(x[t], r, 0.0 if bias is None else bias, h, c)
-            runs = np.ones((batch, 1), bool) if lengths is None else (t < lengths)[:, None]
-            h, c = np.where(runs, new, h), np.where(runs, new_c, c)
-            y[t] = np.where(runs, new, 0)
-        return y, h, c, kept, before, cells
-
-    def _numpy_step(self, x: Any, r: Any, bias: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
-        hidden = r.shape[1]
-        product = h @ r.T + bias
-        if self.kind in (CELL_RNN_TANH, CELL_RNN_RELU):
-            y = np.tanh(x + product) if self.kind == CELL_RNN_TANH else np.maximum(x + product, 0)
-            return y, c, y
-        if self.kind == CELL_LSTM:
-            i, o, f = (sigmoid64(v) for v in np.split((x + product)[:, : 3 * hidden], 3, axis=1))
-            g = np.tanh((x + product)[:, 3 * hidden :])
-            c = f * c + i * g
-            return o * np.tanh(c), c, np.concatenate([i, o, f, g], axis=1)
-        z, reset = (sigmoid64(v) for v in np.split((x + product)[:, : 2 * hidden], 2, axis=1))
-        own = bias[2 * hidden :] if np.ndim(bias) else bias
-        memory = product[:, 2 * hidden :] if self.kind == CELL_GRU_LINEAR else (reset * h) @ r[2 * hidden :].T + own
-        n = np.tanh(x[:, 2 * hidden :] + (reset * memory if self.kind == CELL_GRU_LINEAR else memory))
-        last = memory if self.kind == CELL_GRU_LINEAR else reset * h
-        return (1 - z) * n + z * h, c, np.concatenate([z, reset, n, last], axis=1)
-
 
 @register
 class RecurrenceGrad(_Recurrence):
@@ -232,8 +196,8 @@ class RecurrenceGrad(_Recurrence):
     def infer(
         self, r: TensorType, gates: TensorType, before: TensorType, *others: TensorType | None
     ) -> tuple[TensorType, ...]:
-        given: list[TensorType | None] = [*others, *[None] * (5 - len(others))]
-        cells, lengths, dy, dh, dc = given
+        rest: list[TensorType | None] = [*others, *[None] * (5 - len(others))]
+        cells, lengths, dy, dh, dc = rest
         self.need_float32(r, gates, before, cells, dy, dh, dc)
         if before.rank != 3:
             raise self.error(f"the states have shape {list(before.shape)}: not 3-D.")
@@ -255,12 +219,12 @@ class RecurrenceGrad(_Recurrence):
         return dx, dx, state, state
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        given = self.named(ins, outs)
-        before = given["before"]
+        bufs = self.named(ins, outs)
+        before = bufs["before"]
         if not before.size:
-            Recurrence._lower_empty(b, [(given["dh0"], given["dh"]), (given["dc0"], given["dc"])])
+            Recurrence._lower_empty(b, [(bufs["dh0"], bufs["dh"]), (bufs["dc0"], bufs["dc"])])
             return
         shape = (*before.shape[:2], self.gates * before.shape[2])
-        dx = given["dx"] or b.temp("float32", shape)
-        dproduct = (given["dproduct"] or b.temp("float32", shape)) if self.kind == CELL_GRU_LINEAR else None
-        b.emit(calls.RecurrenceGradient(**given | {"dx": dx, "dproduct": dproduct}, **self.sizes(before)))
+        dx = bufs["dx"] or b.temp("float32", shape)
+        dproduct = (bufs["dproduct"] or b.temp("float32", shape)) if self.kind == CELL_GRU_LINEAR else None
+        b.emit(calls.RecurrenceGradient(**bufs | {"dx": dx, "dproduct": dproduct}, **self.sizes(before)))

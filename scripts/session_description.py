@@ -23,6 +23,7 @@ import call_description  # noqa: E402
 METHODS = ROOT / "py_src" / "trainweb" / "training" / "session_methods.py"
 METHODS.write_text(call_description.python_methods())  # what is imported next needs it
 
+import record_description  # noqa: E402
 import settings_description  # noqa: E402
 
 from trainweb import errors, messages  # noqa: E402
@@ -97,6 +98,8 @@ TARGETS = {
     ROOT / "web" / "src" / "worker" / "constants.ts": constants,
     ROOT / "web" / "src" / "wire" / "session-calls.ts": calls,
     ROOT / "web" / "src" / "wire" / "message-texts.ts": texts,
+    ROOT / "web" / "src" / "wire" / "records.ts": record_description.records,
+    ROOT / "web" / "src" / "wire" / "error-classes.ts": record_description.error_classes,
     **{SETTINGS / f"{name}.ts": text for name, text in settings_description.FILES.items()},
 }
 

@@ -59,13 +59,13 @@ export function checkIsObject(call: string, options: unknown): asserts options i
  * Check the names of a call's options: every call that takes options has this check.
  *
  * @param call - name of the call, for the error
- * @param known - all names that the call takes
+ * @param known - an object with all names that the call takes
  * @throws TypeError when they are not an object, or have an unknown name. It suggests the nearest
  */
 export function checkOptions<T extends object>(
   call: string,
   options: T,
-  known: Readonly<Record<keyof NoInfer<T>, true>>,
+  known: Readonly<Record<keyof NoInfer<T>, unknown>>,
 ): T {
   checkIsObject(call, options);
   checkKnown(`The option of ${call}`, options, Object.keys(known));

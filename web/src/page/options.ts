@@ -5,6 +5,7 @@ import { brief, checkKnown, checkOptions } from "../data/nearest.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
+import { LIMITS } from "../wire/records.js";
 import { MAX_THREADS } from "../engine/layout.js";
 import { locateFiles } from "./assets.js";
 import { snakeCase } from "./check-settings.js";
@@ -146,9 +147,6 @@ const PROVIDERS = ["wasm", "cpu", "webgpu", "webnn", "webgl"];
 const OPTIMIZATION_LEVELS = ["disabled", "basic", "extended", "layout", "all"];
 const EXECUTION_MODES = ["sequential", "parallel"];
 const MAX_SEVERITY = 4;
-/** As of Python (`Limits` of model/checks.py). */
-const FILE_BYTES = 2 ** 31 - 1;
-const ARENA_BYTES = 2 ** 32;
 /** Prefix of the locations of weights: `GIVEN` of model/weights.py. */
 const WEIGHTS = "trainweb:weights";
 
@@ -203,7 +201,7 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
     progress: new LoadTracker([env.onProgress, given.onProgress]),
     cache: given.cache ?? false,
     integrity: checkIntegrity(given.integrity),
-    limits: { fileBytes: given.limits?.fileBytes ?? FILE_BYTES, arenaBytes: given.limits?.arenaBytes ?? ARENA_BYTES },
+    limits: { fileBytes: given.limits?.fileBytes ?? LIMITS.fileBytes, arenaBytes: given.limits?.arenaBytes ?? LIMITS.arenaBytes },
     signal: given.signal,
     hasBudget: given.memoryBudget !== undefined,
     severity: given.logSeverityLevel,
@@ -245,8 +243,7 @@ function checkOwnOptions(options: SessionOptions): void {
     throw new TypeError("'signal' must be an AbortSignal.");
   }
   checkDebug(options.debug);
-  const known = { arenaBytes: true, nodes: true, loopIterations: true, fileBytes: true } as const;
-  for (const [name, value] of Object.entries(checkOptions("limits", limits ?? {}, known))) {
+  for (const [name, value] of Object.entries(checkOptions("limits", limits ?? {}, LIMITS))) {
     checkCount(`limits.${name}`, value, 1);
   }
 }

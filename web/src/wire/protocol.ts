@@ -18,7 +18,7 @@ import type {
 
 export type {
   AdapterFiles, DeadUnits, Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, PropertyKind, PropertyValue,
-  ModelMetadata, SessionMemory, TensorType, ValueMetadata, WireDtype, WireModelMetadata, WireTensor,
+  ModelMetadata, SessionLimits, SessionMemory, TensorType, ValueMetadata, WireDtype, WireModelMetadata, WireTensor,
 } from "./values.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
@@ -67,18 +67,6 @@ export interface WorkerInfo {
 export interface PythonInfo {
   /** Version of Pyodide. */
   readonly python: string;
-}
-
-/** Limits that a page may set for the Python session; sent to Python as JSON. */
-export interface SessionLimits {
-  /** Bytes of all tensors together; default 4 GiB, the size of a WebAssembly memory. */
-  readonly arenaBytes?: number;
-  /** Nodes after functions and loops are written out; default 250 000. */
-  readonly nodes?: number;
-  /** Iterations of a Loop whose end is only known as it runs, of a model that is built; default 1024, at most 65 535. */
-  readonly loopIterations?: number;
-  /** Bytes of one model or checkpoint; default 2 GiB - 1, the most that protobuf and flatbuffers hold. */
-  readonly fileBytes?: number;
 }
 
 /** A training session as the page knows it. */

@@ -63,7 +63,7 @@ def test_public_classes_have_every_call_that_is_public() -> None:
             for text in (call.does, call.returns, *call.raises.values(), *(a.does for a in call.arguments)):
                 assert "".join(text.removesuffix(".").split()) in "".join(method.__doc__.split()), call.name
         name = call.page_name or re.sub(r"_([a-z])", lambda m: m[1].upper(), call.name)
-        assert (f"  async {name}(" in page) == (call.page is calls.Public.FORWARD), name
+        assert bool(re.search(rf"  async {name}[(<]", page)) == (call.page is calls.Public.FORWARD), name
 
 
 def test_calls_by_hand_do_not_repeat_generated_ones() -> None:

@@ -29,6 +29,13 @@ export function checkFlag(name: string, value: unknown): void {
   }
 }
 
+/** @throws TypeError when an argument is not a list of names */
+export function checkNames(name: string, value: unknown): void {
+  if (!Array.isArray(value)) {
+    throw new TypeError(`'${name}' must be an array of strings, got ${describe(value)}.`);
+  }
+}
+
 /** Of which parameters a call is. */
 export interface TrainableOnly {
   /** Leave out the frozen ones. Default true. */

@@ -11,13 +11,14 @@ import type { LogLevel } from "./log.js";
 import type { FileHashes, GivenData } from "./pieces.js";
 import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
-import type { SessionCalls } from "./session-calls.js";
+import type { SessionCalls, StateCallNames } from "./session-calls.js";
 import type {
   Feed, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, ValueMetadata, WireDtype, WireModelMetadata,
 } from "./values.js";
 
 export type {
-  AdapterFiles, DeadUnits, Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, PropertyKind, PropertyValue,
+  AdapterFiles, DeadUnits, Feed, FileBytes, FileData, FileForm, FileOf, InputDeclaration, NamedTensor, PlacedBytes, PropertyKind,
+  PropertyValue,
   ModelMetadata, SessionLimits, SessionMemory, TensorType, ValueMetadata, WireDtype, WireModelMetadata, WireTensor,
 } from "./values.js";
 
@@ -157,19 +158,6 @@ export interface BuiltArtifacts {
   readonly evalModel: FileData;
   readonly optimizerModel: FileData | null;
 }
-
-/** The calls of a checkpoint state apart from sessions: some of a session's. */
-export type StateCallNames =
-  | "parameterNames"
-  | "getParameterTypeAndShape"
-  | "getParameter"
-  | "updateParameter"
-  | "addProperty"
-  | "getProperty"
-  | "getPropertyKind"
-  | "propertyNames"
-  | "deleteProperty"
-  | "saveCheckpoint";
 
 /** As a session's worker has them. */
 export type StateCalls = {

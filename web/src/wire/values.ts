@@ -49,6 +49,9 @@ export interface Feed extends TensorType {
 /** The form of a returned file: bytes in the page's memory, or a Blob, which the browser keeps elsewhere. */
 export type FileForm = "bytes" | "blob";
 
+/** A file in this form. */
+export type FileOf<Form extends FileForm> = Form extends "blob" ? Blob : Uint8Array;
+
 /** A file, in memory or where the browser keeps it. */
 export type FileData = Uint8Array | Blob;
 

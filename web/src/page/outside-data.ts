@@ -1,6 +1,6 @@
 /** The data that an ONNX file has elsewhere. Only what leads to tensors is decoded: a page fetches no other file. */
 
-import { concatenate, partsOf, sizeOf, type GivenData } from "../wire/pieces.js";
+import { bytesOf, sizeOf, type GivenData } from "../wire/pieces.js";
 
 /** Data outside of a graph. */
 export interface OutsideData {
@@ -99,12 +99,8 @@ class Reader {
   async bytes(start: number, end: number): Promise<Uint8Array> {
     if (start < this.#start || end > this.#start + this.#window.length) {
       const nbytes = Math.min(Math.max(WINDOW, end - start), sizeOf(this.#file) - start);
-      const parts: Uint8Array[] = [];
-      for (const part of partsOf(this.#file, start, nbytes)) {
-        parts.push(part instanceof Blob ? new Uint8Array(await part.arrayBuffer()) : part);
-      }
+      this.#window = await bytesOf(this.#file, start, nbytes);
       this.#start = start;
-      this.#window = parts.length === 1 ? (parts[0] as Uint8Array) : concatenate(parts);
     }
     return this.#window.subarray(start - this.#start, end - this.#start);
   }

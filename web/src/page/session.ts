@@ -35,7 +35,6 @@ import type { SharedContents } from "./shared-contents.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
-import { frozen } from "./exposed.js";
 import { FederatedClient } from "./federated.js";
 import type { FederatedFields } from "./settings/federated.js";
 import { FitRun, runTrainSteps, type FitHost } from "./fit/run.js";
@@ -101,7 +100,7 @@ export class TrainingSession extends SessionMethods {
     const channel = new Channel(client, info.handle, info.hasOptimizer);
     super(channel);
     channel.endWith(this);
-    this.#info = frozen(info);
+    this.#info = info;
     this.#client = client;
     this.#channel = channel;
     this.#steps = new StepSender(client, channel, info);
@@ -196,22 +195,22 @@ export class TrainingSession extends SessionMethods {
 
   /** Inputs of the training model that you feed, without parameters, gradients and reset flag. */
   get trainingInputNames(): readonly string[] {
-    return this.#info.trainingInputNames;
+    return [...this.#info.trainingInputNames];
   }
 
   /** Outputs of the training model, without gradients. The loss is the first. */
   get trainingOutputNames(): readonly string[] {
-    return this.#info.trainingOutputNames;
+    return [...this.#info.trainingOutputNames];
   }
 
   /** Inputs of the eval model; empty without one. */
   get evalInputNames(): readonly string[] {
-    return this.#info.evalInputNames;
+    return [...this.#info.evalInputNames];
   }
 
   /** Outputs of the eval model; empty without one. */
   get evalOutputNames(): readonly string[] {
-    return this.#info.evalOutputNames;
+    return [...this.#info.evalOutputNames];
   }
 
   /**

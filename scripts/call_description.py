@@ -337,7 +337,10 @@ def page_imports(text: str) -> str:
 
 STATE_CALLER = """/** Runs the calls of a checkpoint state. */
 export interface StateCaller {
-  call<Name extends StateCallNames>(name: Name, ...args: SessionCalls[Name]["args"]): Promise<SessionCalls[Name]["result"]>;
+  call<Name extends StateCallNames>(
+    name: Name,
+    ...args: SessionCalls[Name]["args"]
+  ): Promise<SessionCalls[Name]["result"]>;
 }"""
 
 

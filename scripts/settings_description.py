@@ -10,11 +10,13 @@ from typing import Any
 
 from trainweb.artifacts.config import CONFIG, HEAD, HEAD_DOCS, LORA, LORA_DOCS
 from trainweb.data.for_model import DEFAULT_BATCH
+from trainweb.data.images import AUGMENTATION, IMAGE
+from trainweb.data.images import DOCS as IMAGE_DOCS
 from trainweb.federated.options import DOCS as FEDERATED_DOCS
 from trainweb.federated.options import FEDERATED
 from trainweb.fit.find_rate import DOCS as FIND_RATE_DOCS
 from trainweb.fit.find_rate import OPTIONS as FIND_RATE
-from trainweb.fit.options import CHECKPOINT, DOCS, EARLY_STOPPING, FIT, EarlyStopping
+from trainweb.fit.options import BATCHES, CHECKPOINT, DOCS, EARLY_STOPPING, FIT, EarlyStopping
 from trainweb.generation.options import GENERATE, GENERATE_DOCS, NEUTRAL, SAMPLED
 from trainweb.metrics import METRICS, make_metric
 from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
@@ -174,7 +176,7 @@ def choices(kinds: Mapping[str, type], wrapped: str = "{}Fields") -> str:
 
 def file(body: str) -> str:
     """A file with the imports that it needs."""
-    kinds = ", ".join(name for name in ("Of", "Settings") if re.search(rf"\b{name}\b", body))
+    kinds = ", ".join(name for name in ("Of", "Setting", "Settings") if re.search(rf"\b{name}\b", body))
     tensor = 'import type { Tensor } from "onnxruntime-common";\n\n' if re.search(r"\bTensor\b", body) else ""
     formulas = ", ".join(name for name in ("Formula", "Rule") if re.search(rf"\b{name}\b", body))
     formula = f'import type {{ {formulas} }} from "../../wire/formulas.js";\n' if formulas else ""
@@ -305,6 +307,11 @@ export interface FindRateFields {{
 {members(FIND_RATE, DOCS | FIND_RATE_DOCS)}
 }}
 
+/** Options of `predict` and `evaluate`. */
+export interface BatchFields {{
+{members(BATCHES, DOCS | {"ema": "Use averages of the parameters, which the session must keep."})}
+}}
+
 /** Settings of a checkpoint besides its store and name. */
 export interface CheckpointFields {{
 {members(CHECKPOINT, DOCS)}
@@ -326,6 +333,8 @@ export type MetricSettings ={settings};
 export const EARLY_STOPPING_RULE: Rule = {json.dumps(EarlyStopping.rule.as_data())};
 
 {INTERNAL}{table("export const FIND_RATE: Settings = ", FIND_RATE)};
+
+{INTERNAL}{table("export const BATCHES: Settings = ", BATCHES)};
 
 {INTERNAL}{table("export const CHECKPOINT: Settings = ", CHECKPOINT)};
 
@@ -367,6 +376,24 @@ export interface FederatedFields {{
 """)
 
 
+def images() -> str:
+    """The file of images."""
+    return file(f"""/** The plain options of the conversion of an image to a tensor. */
+export interface ImageFields {{
+{members(IMAGE, IMAGE_DOCS)}
+}}
+
+/** Random changes, each up to so much either way. */
+export interface Augmentation {{
+{members(AUGMENTATION, IMAGE_DOCS)}
+}}
+
+{INTERNAL}{table("export const IMAGE_OPTIONS: Readonly<Record<keyof ImageFields, Setting>> = ", IMAGE)};
+
+{INTERNAL}{table("export const AUGMENTATION: Settings = ", AUGMENTATION)};
+""")
+
+
 def inert() -> str:
     """The file inert.ts: options of onnxruntime-web that change nothing, and entries of its configuration."""
     options = {o.page: {"asIs": list(o.page_as_is), "why": o.why} for o in INERT.values() if o.page}
@@ -405,5 +432,6 @@ FILES = {
     "fit": fit,
     "federated": federated,
     "generate": generation,
+    "images": images,
 }
 """In web/src/page/settings."""

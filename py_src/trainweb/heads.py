@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from inspect import Parameter
 from math import prod, sqrt
 from random import Random
 from typing import Any
 
 from trainweb import messages
-from trainweb.arguments import check_settings, warn
+from trainweb.arguments import warn
 from trainweb.artifacts.config import HEAD
 from trainweb.artifacts.evidence import lost_parameters, note, notes_of
 from trainweb.artifacts.recover import exact_names, recover_parameters
@@ -23,6 +22,7 @@ from trainweb.lora.layers import find_layers
 from trainweb.model.graph import Graph, Node, Tensor, Value, as_float32, take_name
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.shapes import ShapeInference
+from trainweb.settings import checked_values
 
 ALL_BUT_HEAD = "all but head"
 """A value of `frozen_params`."""
@@ -94,12 +94,7 @@ def replace_head(graph: Graph, settings: Mapping[str, Any], keep: Collection[str
     """
     if not isinstance(settings, Mapping):
         raise messages.BAD_SETTING(name="head", value=settings, expected="a mapping with 'classes'")
-    check_settings("head", settings, HEAD)
-    given = {name: settings.get(name, field.default) for name, field in HEAD.items()}
-    for name, field in HEAD.items():
-        if given[name] is Parameter.empty:
-            raise messages.MISSING_SETTING(what="head", name=name, expected=field.kind.expected)
-        field.check(f"head.{name}", given[name])
+    given = checked_values("head", settings, HEAD, "head.")
     result = recover_parameters(graph, keep)
     head = _chosen(result, given["layer"])
     classes, layer = given["classes"], head.layer

@@ -88,6 +88,11 @@ export function withDefaults(checked: Fields, settings: Settings): Fields {
   );
 }
 
+/** Checked settings with their defaults, by the page's names. */
+export function settingsOf<T>(what: string, given: object, settings: Settings, others: readonly string[] = []): T {
+  return withDefaults(checkFields(what, "", given as Fields, settings, others), settings) as T;
+}
+
 /** The value as JSON can have it. */
 function checkValue(name: string, value: unknown, kind: Kind): unknown {
   if (kind.kind === "several") {

@@ -35,8 +35,8 @@ export type { CategoryStep, ConcatStep, FillStep, PreprocessingStep, Standardize
 export { example } from "../data/example.js";
 export { listFolder, type FolderSource, type ListedFolder } from "../data/folder.js";
 export { readObjectStore, type ObjectStoreSource } from "../data/indexed-db.js";
-export type { Augmentation, ImageOptions } from "../wire/images.js";
-export { readImage, readImages, type ImageSource, type ImagesOptions } from "./images.js";
+export type * from "./settings/images.js";
+export { readImage, readImages, type ImageOptions, type ImageSource, type ImagesOptions } from "./images.js";
 export type { Columns, DataSource, Rows } from "../data/dataset.js";
 export type { Batch, Numbers, Row, RowValue } from "../data/rows.js";
 export { FederatedClient, type FederatedSession, type RoundUpdate } from "./federated.js";

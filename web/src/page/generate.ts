@@ -4,7 +4,7 @@ import { badSetting, refuseSettingIf } from "../data/given.js";
 import { encodedText } from "../data/text.js";
 import { refuseIf } from "../wire/messages.js";
 import type { SamplingSettings, TokenTask } from "../wire/protocol.js";
-import { checkFields, withDefaults } from "./check-settings.js";
+import { settingsOf } from "./check-settings.js";
 import { GENERATE, type GenerateFields } from "./settings/generate.js";
 import { GrowingText, type Tokenizer } from "./text.js";
 
@@ -100,7 +100,7 @@ function requestOf(given: Prompt, options: GenerateOptions, defaults: GenerateOp
   const kept = Object.fromEntries(Object.entries(defaults).filter(([name]) => !isGiven(name)));
   const { stop = [], tokenizer, signal, ...plain }: GenerateOptions = { ...options, ...kept };
   const others = ["stop", "tokenizer", "signal"];
-  const checked = withDefaults(checkFields("generate", "", plain, GENERATE, others), GENERATE) as unknown as Plain;
+  const checked = settingsOf<Plain>("generate", plain, GENERATE, others);
   const { maxTokens, temperature, topK, topP, seed, adapter } = checked;
   const useless = ["topK", "topP", "seed"].find(isGiven);
   refuseIf(temperature === 0 && useless !== undefined, "GREEDY_SETTING", { name: useless });

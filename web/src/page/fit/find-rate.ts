@@ -6,7 +6,7 @@ import { refuseSettingIf } from "../../data/given.js";
 import { checkOptions } from "../../data/nearest.js";
 import type { Batch } from "../../data/rows.js";
 import type { SessionInfo } from "../../wire/protocol.js";
-import { checkFields, withDefaults } from "../check-settings.js";
+import { settingsOf } from "../check-settings.js";
 import type { History } from "./events.js";
 import type { FitOptions } from "./options.js";
 import { ModelInputs } from "../model-inputs.js";
@@ -54,9 +54,7 @@ export async function findLearningRate(
   data: DataSource,
   options: FindRateOptions,
 ): Promise<LearningRates> {
-  const known = { steps: true, least: true, most: true, batchSize: true, batched: true, seed: true } as const;
-  const given = checkFields("findLearningRate", "", { ...checkOptions("findLearningRate", options, known) }, FIND_RATE);
-  const { steps, least, most, batchSize, batched, seed } = withDefaults(given, FIND_RATE) as unknown as Required<FindRateFields>;
+  const { steps, least, most, batchSize, batched, seed } = settingsOf<Required<FindRateFields>>("findLearningRate", checkOptions("findLearningRate", options, FIND_RATE), FIND_RATE);
   refuseSettingIf(most <= least, "most", most, `greater than 'least', which is ${least}`);
   const inputs = new ModelInputs(info.inputs.train);
   const whole = inputs.dataset(data);

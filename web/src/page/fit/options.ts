@@ -9,7 +9,7 @@ import { sessionError, refuseIf } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { badSetting, refuseSettingIf } from "../../data/given.js";
 import { checkIsObject } from "../../data/nearest.js";
-import { checkFields, resolveKind, withDefaults, type Fields } from "../check-settings.js";
+import { checkFields, resolveKind, settingsOf, withDefaults, type Fields } from "../check-settings.js";
 import {
   BETTER,
   CHECKPOINT,
@@ -226,7 +226,7 @@ function checkPlain(options: object): Plain {
       plain[name] = value;
     }
   }
-  return withDefaults(checkFields("fit", "", plain, FIT, OTHERS), FIT) as unknown as Plain;
+  return settingsOf<Plain>("fit", plain, FIT, OTHERS);
 }
 
 export interface ResolvedMetrics {

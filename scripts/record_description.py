@@ -168,7 +168,4 @@ def error_classes() -> str:
 
 import {{ TrainwebError, type TensorRange }} from "./base-error.js";
 
-{classes}
-/** All of them by name. @internal */
-export const CLASSES = {{ TrainwebError, {", ".join(names)} }};
-"""
+{classes}"""

@@ -3,6 +3,7 @@
 import { sessionError } from "../wire/messages.js";
 import type { FileForm, FileOf } from "../wire/protocol.js";
 import { checkForm, type FileOptions } from "./call-arguments.js";
+import { checkFlag } from "./call-values.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { askOfModel } from "./load-model.js";
 import { checkSource, type Source } from "./sources.js";
@@ -75,9 +76,7 @@ export async function quantize<Form extends FileForm = "bytes">(
   }
   const resolved = resolveOptions(options, ["as", "onlyFrozen"]);
   const { onlyFrozen = true } = options;
-  if (typeof onlyFrozen !== "boolean") {
-    throw new TypeError(`'onlyFrozen' must be true or false, got ${describe(onlyFrozen)}.`);
-  }
+  checkFlag("onlyFrozen", onlyFrozen);
   const args = [String(bits), Number(onlyFrozen), resolved.json];
   return (await askOfModel(model, resolved, "quantize", args, checkForm(options.as))).data as FileOf<Form>;
 }

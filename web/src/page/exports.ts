@@ -13,22 +13,8 @@ export { CheckpointStore, type StorageQuota, type StoredCheckpoint, type StoredS
 export { env } from "./env.js";
 export type { LogLevel } from "../wire/log.js";
 export type { Env, InertFlags, PyodideFlags, Timeouts, WasmFlags } from "./env.js";
-export {
-  BufferSizeError,
-  CheckpointError,
-  EngineError,
-  FeedError,
-  GradientError,
-  LimitError,
-  ModelError,
-  NumericsError,
-  ReleasedError,
-  SessionError,
-  StorageError,
-  TrainwebError,
-  UnsupportedError,
-  type TensorRange,
-} from "../wire/errors.js";
+export * from "../wire/error-classes.js";
+export { TrainwebError, type TensorRange } from "../wire/base-error.js";
 export type { CsvColumns, CsvDtype, CsvOptions, CsvSource } from "../data/csv.js";
 export { Dataset, readCsv } from "../data/dataset.js";
 export type { CategoryStep, ConcatStep, FillStep, PreprocessingStep, StandardizeStep } from "../data/table.js";
@@ -78,21 +64,21 @@ export type {
 export type { Tokenizer } from "./text.js";
 export type { MetricFunction, MetricFunctions, Metrics } from "./own-metrics.js";
 export type * from "./settings/fit.js";
-export type { EvalValues, MetricValue, Remainder } from "../wire/fit.js";
+export type { Remainder } from "../wire/fit.js";
 export { InferenceSession } from "./inference.js";
 export type { InferenceSessionFactory, NonTensorType, OnnxValue, TrainingSessionFactory } from "./common.js";
 export { clearCache } from "./file-cache.js";
 export type { FileName } from "./integrity.js";
 export { inspectModel } from "./inspect.js";
 export type { InspectConfig } from "./inspect.js";
-export type { DescribedValue, ModelProblem, ModelReport, ParameterDecision, ReportFeed } from "../wire/records.js";
+export type * from "../wire/records.js";
 export type { DebugOptions, ExternalData, SessionOptions } from "./options.js";
 export type * from "./settings/losses.js";
 export type * from "./settings/optimizers.js";
 export type * from "./settings/schedules.js";
 export { Profile } from "../wire/profile.js";
 export type { ProfileEntry, ProfileOptions } from "../wire/profile.js";
-export type { SessionLimits, SnapshotChoice } from "../wire/protocol.js";
+export type { SnapshotChoice } from "../wire/protocol.js";
 export type { LoadProgress, LoadStage, ProgressListener } from "./progress.js";
 export { type Schedule, schedule } from "./fit/schedule.js";
 export { TrainingSession } from "./session.js";
@@ -110,8 +96,8 @@ export type {
   WithCheckpointState,
 } from "./session-types.js";
 export type { EmaFields, HeadFields, LoraFields } from "./settings/config.js";
-export type { AdapterFiles, DeadUnits, PropertyKind, PropertyValue, SessionMemory, ModelMetadata, ValueMetadata } from "../wire/protocol.js";
+export type { AdapterFiles, PropertyKind, PropertyValue, ValueMetadata } from "../wire/protocol.js";
 export type { Source } from "./sources.js";
 export type { NumericArray } from "./tensors.js";
-export type { FileForm, SuggestedLoss, WireDtype } from "../wire/values.js";
+export type { FileForm, FileOf, WireDtype } from "../wire/values.js";
 export type { PeftAdapterConfig, TrainingConfig } from "./training-config.js";

@@ -8,6 +8,7 @@ import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
 import { LIMITS } from "../wire/records.js";
 import { MAX_THREADS } from "../engine/layout.js";
 import { locateFiles } from "./assets.js";
+import { checkFlag } from "./call-values.js";
 import { snakeCase } from "./check-settings.js";
 import { env, kernelsPrefix, resolveThreads } from "./env.js";
 import { entriesOf, warnWithoutEffect } from "./inert.js";
@@ -230,9 +231,7 @@ function checkOwnOptions(options: SessionOptions): void {
   checkCount("memoryBudget", memoryBudget, 1);
   checkCount("maxPlans", maxPlans, 1);
   for (const [name, value] of Object.entries({ reproducible, cache })) {
-    if (value !== undefined && typeof value !== "boolean") {
-      throw new TypeError(`'${name}' must be a boolean, got ${brief(value)}.`);
-    }
+    checkFlag(name, value ?? false);
   }
   for (const [name, value] of Object.entries({ onProgress, "env.onProgress": env.onProgress ?? undefined })) {
     if (value !== undefined && typeof value !== "function") {
@@ -257,9 +256,7 @@ function checkDebug(debug: unknown): void {
   }
   checkKnown("The option of debug", debug, ["checkNumerics"]);
   const { checkNumerics } = debug as DebugOptions;
-  if (checkNumerics !== undefined && typeof checkNumerics !== "boolean") {
-    throw new TypeError(`'debug.checkNumerics' must be a boolean, got ${brief(checkNumerics)}.`);
-  }
+  checkFlag("debug.checkNumerics", checkNumerics ?? false);
 }
 
 function resolveExternalData(given: readonly ExternalData[] = []): ResolvedOptions["externalData"] {
@@ -335,9 +332,7 @@ function checkPeerOptions(options: SessionOptions): void {
   }
   checkSeverity(logSeverityLevel, logVerbosityLevel);
   for (const name of ["enableCpuMemArena", "enableMemPattern"] as const) {
-    if (options[name] !== undefined && typeof options[name] !== "boolean") {
-      throw new TypeError(`'${name}' must be a boolean, got ${brief(options[name])}.`);
-    }
+    checkFlag(name, options[name] ?? false);
   }
   checkCount("intraOpNumThreads", options.intraOpNumThreads, 0);
   checkCount("interOpNumThreads", options.interOpNumThreads, 0);

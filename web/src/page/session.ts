@@ -10,6 +10,7 @@ import type {
   DeadUnits,
   FileForm,
   FileOf,
+  SessionMemory,
   SessionInfo,
   SharedState,
   StepName,
@@ -44,7 +45,6 @@ import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOption
 import type { FileName } from "./integrity.js";
 import { readPretrained, type PretrainedConfig, type Repository } from "./pretrained.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
-import { logCost } from "./memory-cost.js";
 import { findLearningRate, type FindRateOptions, type LearningRates, type StateKeeper } from "./fit/find-rate.js";
 import { checkTrainingOptions } from "./session-files.js";
 import type {
@@ -645,6 +645,12 @@ export class TrainingSession extends SessionMethods {
       this.#apart.add(kind);
     }
   }
+}
+
+/** Log the cost of a memory budget. */
+function logCost({ arena, arenaWithoutBudget: full, recomputedInstructions: count, recomputedShare: share }: SessionMemory): void {
+  const cost = `${count} instructions run again, for some ${Math.round(100 * share)} % more time`;
+  log("info", `the workspace of a step takes ${arena} bytes instead of ${full}: ${cost}`);
 }
 
 /** The compiler finds a call that the class lacks. @internal */

@@ -3,6 +3,7 @@
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
+import type { Settings } from "./setting-kinds.js";
 import { CONFIG, EMA, HEAD, LORA, type EmaFields, type HeadFields, type LoraFields } from "./settings/config.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
@@ -85,8 +86,7 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
   const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
   if (head !== undefined && head !== null) {
-    refuseSettingIf(typeof head !== "object" || Array.isArray(head), "head", head, "an object with 'classes'");
-    resolved["head"] = checkFields("head", "head.", head as Fields, HEAD);
+    resolved["head"] = resolveObject("head", head, "an object with 'classes'", HEAD);
     resolved["frozen_params"] ??= isHeadLeft ? ALL_BUT_HEAD : undefined;
   }
   if (lora !== undefined && lora !== null) {
@@ -96,7 +96,7 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
     resolved["loss"] = resolveKind("loss", loss, LOSSES);
   }
   if (ema !== undefined && ema !== null) {
-    resolved["ema"] = resolveEma(ema);
+    resolved["ema"] = resolveObject("ema", ema, "an object of its settings, such as 'decay'", EMA);
     refuseIf(optimizer === undefined || optimizer === null, "EMA_WITHOUT_OPTIMIZER");
   }
   if (optimizer !== undefined && optimizer !== null) {
@@ -118,11 +118,9 @@ export function requireLoss(config: unknown): void {
   }
 }
 
-function resolveEma(given: unknown): Fields {
-  if (typeof given !== "object" || given === null || Array.isArray(given)) {
-    throw badSetting("ema", given, "an object of its settings, such as 'decay'");
-  }
-  return checkFields("ema", "ema.", given as Fields, EMA);
+function resolveObject(name: string, given: unknown, expected: string, settings: Settings): Fields {
+  refuseSettingIf(typeof given !== "object" || given === null || Array.isArray(given), name, given, expected);
+  return checkFields(name, `${name}.`, given as Fields, settings);
 }
 
 function resolveLora(given: unknown, others: Fields): Fields {

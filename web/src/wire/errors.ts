@@ -1,7 +1,7 @@
 /** Errors of trainweb, with the same names as in the Python package (`trainweb.errors`), and their form on the wire. */
 
 import { TrainwebError } from "./base-error.js";
-import { CLASSES } from "./error-classes.js";
+import * as classes from "./error-classes.js";
 
 export { shortened, TrainwebError, type TensorRange } from "./base-error.js";
 export * from "./error-classes.js";
@@ -14,6 +14,7 @@ export interface WireError {
   readonly [field: string]: unknown;
 }
 
+const CLASSES = { ...classes, TrainwebError };
 // Minifiers change the names of classes.
 for (const [value, Class] of Object.entries(CLASSES)) {
   Object.defineProperty(Class.prototype, "name", { value, writable: true, configurable: true });

@@ -29,10 +29,10 @@ const LEVELS = 256;
 const HALF = 0.5;
 
 /** Numbers of an image, in the order of the layout. */
-export async function imageValues(given: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
+export async function imageValues(image: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
   const { augment } = options;
   const changes = augment === null ? UNCHANGED : changesOf(augment);
-  const bitmap = await open(given);
+  const bitmap = await open(image);
   try {
     return convert(draw(bitmap, options, changes), options, changes);
   } finally {
@@ -40,12 +40,12 @@ export async function imageValues(given: GivenImage, options: ResolvedImageOptio
   }
 }
 
-async function open(given: GivenImage): Promise<ImageBitmap> {
-  if (given instanceof ImageBitmap) {
-    return given;
+async function open(image: GivenImage): Promise<ImageBitmap> {
+  if (image instanceof ImageBitmap) {
+    return image;
   }
-  return createImageBitmap(given).catch((error: unknown) => {
-    const type = given instanceof Blob ? given.type || "a file without a type" : "pixels";
+  return createImageBitmap(image).catch((error: unknown) => {
+    const type = image instanceof Blob ? image.type || "a file without a type" : "pixels";
     throw new FeedError(`the image (${type}) cannot be decoded: ${messageOf(error)}`);
   });
 }

@@ -37,8 +37,8 @@ export function nearest(name: string, known: readonly string[]): string {
  * @param what - kind of the names, for the error
  * @throws TypeError with the nearest known name
  */
-export function checkKnown(what: string, given: object, known: readonly string[]): void {
-  for (const name of Object.keys(given)) {
+export function checkKnown(what: string, options: object, known: readonly string[]): void {
+  for (const name of Object.keys(options)) {
     if (!known.includes(name)) {
       throw new TypeError(`${what} '${brief(name)}' is not known; did you mean '${nearest(name, known)}'?`);
     }

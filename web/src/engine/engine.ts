@@ -272,13 +272,13 @@ export class Engine extends Opaque {
     if (at === 0) {
       throw new EngineError(`${count} numbers from ${ptr} on do not lie in an allocated block.`);
     }
-    const found = new DataView(this.#memory.buffer, at, 4 * RANGE_WORDS);
+    const words = new DataView(this.#memory.buffer, at, 4 * RANGE_WORDS);
     return {
-      least: found.getFloat32(4 * RANGE_LEAST, true),
-      most: found.getFloat32(4 * RANGE_MOST, true),
-      nan: found.getUint32(4 * RANGE_NAN, true),
-      infinite: found.getUint32(4 * RANGE_INFINITE, true),
-      squares: found.getFloat64(4 * RANGE_SQUARES, true),
+      least: words.getFloat32(4 * RANGE_LEAST, true),
+      most: words.getFloat32(4 * RANGE_MOST, true),
+      nan: words.getUint32(4 * RANGE_NAN, true),
+      infinite: words.getUint32(4 * RANGE_INFINITE, true),
+      squares: words.getFloat64(4 * RANGE_SQUARES, true),
     };
   }
 

@@ -99,7 +99,7 @@ async function isolate(script: string): Promise<void> {
 
 function trusted(url: string): string {
   const { trustedTypes } = globalThis as WithTrustedTypes;
-  const policy = trustedTypes?.createPolicy(MARK, { createScriptURL: (own) => own });
+  const policy = trustedTypes?.createPolicy(MARK, { createScriptURL: (address) => address });
   return policy === undefined ? url : policy.createScriptURL(url);
 }
 

@@ -157,9 +157,9 @@ export class Channel {
   }
 
   #send<M extends Method>(call: Call<M>): Promise<Answer<M>> {
-    const held = this.#held;
+    const before = this.#held;
     this.#held = [];
-    const answer = this.#client.request(call, held);
+    const answer = this.#client.request(call, before);
     this.#latest = answer;
     return answer;
   }

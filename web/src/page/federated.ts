@@ -42,14 +42,14 @@ export class FederatedClient extends Opaque {
   constructor(session: FederatedSession, options: FederatedFields) {
     super();
     refuseSettingIf(typeof options !== "object" || options === null, "options", options, "an object");
-    const given = checkFields("federated", "", options as Fields, FEDERATED);
+    const checked = checkFields("federated", "", options as Fields, FEDERATED);
     this.#session = session;
-    this.#clipNorm = (given["clip_norm"] as number | null | undefined) ?? null;
-    this.#seed = (given["seed"] as number | null | undefined) ?? null;
-    const multiplier = (given["noise_multiplier"] as number | undefined) ?? 0;
+    this.#clipNorm = (checked["clip_norm"] as number | null | undefined) ?? null;
+    this.#seed = (checked["seed"] as number | null | undefined) ?? null;
+    const multiplier = (checked["noise_multiplier"] as number | undefined) ?? 0;
     refuseIf(multiplier > 0 && this.#clipNorm === null, "NOISE_WITHOUT_CLIP");
     // The noise of the sum has the variance of all shares together.
-    const share = multiplier / Math.sqrt((given["noise_clients"] as number | undefined) ?? 1);
+    const share = multiplier / Math.sqrt((checked["noise_clients"] as number | undefined) ?? 1);
     this.#deviation = share * (this.#clipNorm ?? 0);
   }
 

@@ -86,8 +86,8 @@ const AHEAD = 4;
  */
 export function readImages(images: Iterable<ImageSource>, options: ImagesOptions): Dataset {
   const known = { ...IMAGE_OPTIONS, ...OTHERS, input: true, columns: true, shuffle: true, seed: true };
-  const { input, columns = {}, shuffle = true, seed = 0, ...given } = checkOptions("readImages", options, known);
-  const image = resolveImageOptions(given);
+  const { input, columns = {}, shuffle = true, seed = 0, ...others } = checkOptions("readImages", options, known);
+  const image = resolveImageOptions(others);
   checkSeed(seed);
   if (typeof input !== "string" || typeof shuffle !== "boolean") {
     throw typeof input !== "string" ? badSetting("input", input, "a name") : badSetting("shuffle", shuffle, "true or false");
@@ -132,8 +132,8 @@ async function readPlace(sources: readonly ImageSource[], place: number, image: 
 
 async function readResolved(source: ImageSource, options: ResolvedImageOptions): Promise<Tensor> {
   const { width, height, channels, layout } = options;
-  const given = await portable(source);
-  const data = typeof OffscreenCanvas === "undefined" ? await imageValues(given, options) : await readInWorker(given, options);
+  const image = await portable(source);
+  const data = typeof OffscreenCanvas === "undefined" ? await imageValues(image, options) : await readInWorker(image, options);
   return new Tensor("float32", data, layout === "CHW" ? [channels, height, width] : [height, width, channels]);
 }
 
@@ -141,12 +141,12 @@ async function readResolved(source: ImageSource, options: ResolvedImageOptions):
  * Read an image in a separate worker, because a session's worker is busy with steps. It ends after a while without
  * images, as other workers do without sessions.
  */
-async function readInWorker(given: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
+async function readInWorker(image: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
   const { settings, progress } = resolveOptions({ threads: 1 });
   return withWorker({ settings: { ...settings, hasKernels: false }, progress }, async (client) => {
     await client.ready;
     // A bitmap is the page's copy, or none at all: it goes over.
-    const { data } = await client.request(callOf("readImage", [given, options], given instanceof ImageBitmap ? [given] : []));
+    const { data } = await client.request(callOf("readImage", [image, options], image instanceof ImageBitmap ? [image] : []));
     return data;
   });
 }

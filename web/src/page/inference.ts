@@ -88,30 +88,30 @@ export class InferenceSession extends Opaque {
 
   /** The inputs and outputs, with their types, as text. */
   override toString(): string {
-    const [given, made] = [this.inputMetadata, this.outputMetadata].map((values) =>
+    const [inputs, outputs] = [this.inputMetadata, this.outputMetadata].map((values) =>
       values.map(({ name, type, shape }) => `${name} ${type}[${shape.join(", ")}]`).join(", "),
     );
-    return `<InferenceSession: ${given} to ${made}>`;
+    return `<InferenceSession: ${inputs} to ${outputs}>`;
   }
 
   /** Names of the inputs, in the model's order. */
   get inputNames(): readonly string[] {
-    return [...this.#info.inputNames];
+    return Object.freeze([...this.#info.inputNames]);
   }
 
   /** Names of the outputs, in the model's order. */
   get outputNames(): readonly string[] {
-    return [...this.#info.outputNames];
+    return Object.freeze([...this.#info.outputNames]);
   }
 
   /** Name, type and dims, with symbols, of the inputs. */
   get inputMetadata(): readonly ValueMetadata[] {
-    return structuredClone(this.#info.about.inputs);
+    return Object.freeze(structuredClone(this.#info.about.inputs));
   }
 
   /** Name, type and dims, with symbols, of the outputs. */
   get outputMetadata(): readonly ValueMetadata[] {
-    return structuredClone(this.#info.about.outputs);
+    return Object.freeze(structuredClone(this.#info.about.outputs));
   }
 
   /** Metadata of the model: its author, its version, texts by name. */

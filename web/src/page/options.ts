@@ -181,11 +181,11 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
   if (options !== undefined && (typeof options !== "object" || options === null)) {
     throw new TypeError("'options' must be an object.");
   }
-  const given: SessionOptions = options ?? {};
-  checkKnown("The session option", given, [...Object.keys(NAMES), ...more]);
-  checkPeerOptions(given);
-  checkOwnOptions(given);
-  const reproducible = given.reproducible ?? false;
+  const settings: SessionOptions = options ?? {};
+  checkKnown("The session option", settings, [...Object.keys(NAMES), ...more]);
+  checkPeerOptions(settings);
+  checkOwnOptions(settings);
+  const reproducible = settings.reproducible ?? false;
   return {
     settings: {
       files: locateFiles({
@@ -194,28 +194,28 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
         wasmPaths: kernelsPrefix(),
       }),
       snapshot: env.pyodide.snapshot,
-      threads: resolveThreads(given.threads ?? threadsOf(given.intraOpNumThreads)),
+      threads: resolveThreads(settings.threads ?? threadsOf(settings.intraOpNumThreads)),
       reproducible,
       hasKernels: true,
       stallMs: env.timeouts.stall,
     },
-    progress: new LoadTracker([env.onProgress, given.onProgress]),
-    cache: given.cache ?? false,
-    integrity: checkIntegrity(given.integrity),
-    limits: { fileBytes: given.limits?.fileBytes ?? LIMITS.fileBytes, arenaBytes: given.limits?.arenaBytes ?? LIMITS.arenaBytes },
-    signal: given.signal,
-    hasBudget: given.memoryBudget !== undefined,
-    severity: given.logSeverityLevel,
-    checksNumerics: given.debug?.checkNumerics ?? false,
-    hasDims: Object.keys(given.freeDimensionOverrides ?? {}).length > 0,
-    externalData: [...resolveExternalData(given.externalData), ...resolveWeights(given.weights)],
+    progress: new LoadTracker([env.onProgress, settings.onProgress]),
+    cache: settings.cache ?? false,
+    integrity: checkIntegrity(settings.integrity),
+    limits: { fileBytes: settings.limits?.fileBytes ?? LIMITS.fileBytes, arenaBytes: settings.limits?.arenaBytes ?? LIMITS.arenaBytes },
+    signal: settings.signal,
+    hasBudget: settings.memoryBudget !== undefined,
+    severity: settings.logSeverityLevel,
+    checksNumerics: settings.debug?.checkNumerics ?? false,
+    hasDims: Object.keys(settings.freeDimensionOverrides ?? {}).length > 0,
+    externalData: [...resolveExternalData(settings.externalData), ...resolveWeights(settings.weights)],
     json: JSON.stringify({
       reproducible,
-      memory_budget: given.memoryBudget,
-      max_plans: given.maxPlans,
-      debug: given.debug === undefined ? undefined : toSnakeCase(given.debug),
-      free_dimension_overrides: given.freeDimensionOverrides,
-      limits: given.limits === undefined ? undefined : toSnakeCase(given.limits),
+      memory_budget: settings.memoryBudget,
+      max_plans: settings.maxPlans,
+      debug: settings.debug === undefined ? undefined : toSnakeCase(settings.debug),
+      free_dimension_overrides: settings.freeDimensionOverrides,
+      limits: settings.limits === undefined ? undefined : toSnakeCase(settings.limits),
     }),
   };
 }
@@ -259,11 +259,11 @@ function checkDebug(debug: unknown): void {
   checkFlag("debug.checkNumerics", checkNumerics ?? false);
 }
 
-function resolveExternalData(given: readonly ExternalData[] = []): ResolvedOptions["externalData"] {
-  if (!Array.isArray(given)) {
+function resolveExternalData(sources: readonly ExternalData[] = []): ResolvedOptions["externalData"] {
+  if (!Array.isArray(sources)) {
     throw new TypeError("'externalData' must be an array of { path, data } or URLs.");
   }
-  const files = (given as readonly ExternalData[]).map((file) =>
+  const files = (sources as readonly ExternalData[]).map((file) =>
     typeof file === "string" ? { path: file, data: file } : file,
   );
   for (const file of files) {
@@ -278,8 +278,8 @@ function resolveExternalData(given: readonly ExternalData[] = []): ResolvedOptio
   return files.map(({ path, data }) => ({ what: `externalData of '${path}'`, path, data }));
 }
 
-function resolveWeights(given: unknown): ResolvedOptions["externalData"] {
-  const files: readonly unknown[] = given === undefined ? [] : Array.isArray(given) ? given : [given];
+function resolveWeights(sources: unknown): ResolvedOptions["externalData"] {
+  const files: readonly unknown[] = sources === undefined ? [] : Array.isArray(sources) ? sources : [sources];
   return files.map((data, k) => {
     if (!isSource(data)) {
       throw new TypeError(
@@ -299,11 +299,11 @@ function checkCount(name: string, value: unknown, minimum: number): void {
   }
 }
 
-function providersOf(given: unknown): string[] {
-  if (!Array.isArray(given)) {
-    throw new TypeError(`'executionProviders' must be an array, got ${describe(given)}.`);
+function providersOf(providers: unknown): string[] {
+  if (!Array.isArray(providers)) {
+    throw new TypeError(`'executionProviders' must be an array, got ${describe(providers)}.`);
   }
-  return (given as readonly unknown[]).map((one) => {
+  return (providers as readonly unknown[]).map((one) => {
     const name = typeof one === "object" && one !== null ? (one as { readonly name?: unknown }).name : one;
     if (typeof name !== "string") {
       throw new TypeError(`'executionProviders' has ${describe(one)}, which is neither a name nor an object with one.`);

@@ -36,11 +36,11 @@ interface Field {
 
 /** Find the data that a graph has elsewhere. A damaged file is read up to the damage, which the worker reports. */
 export async function outsideData(file: GivenData): Promise<OutsideData> {
-  const found = { locations: new Set<string>(), missing: new Set<string>() };
+  const outside = { locations: new Set<string>(), missing: new Set<string>() };
   const reader = new Reader(file);
   const walk = async (kind: string, start: number, end: number): Promise<void> => {
     if (kind === "tensor") {
-      await readTensor(reader, start, end, found);
+      await readTensor(reader, start, end, outside);
       return;
     }
     for await (const field of reader.fields(start, end)) {
@@ -51,7 +51,7 @@ export async function outsideData(file: GivenData): Promise<OutsideData> {
     }
   };
   await walk("model", 0, sizeOf(file));
-  return found;
+  return outside;
 }
 
 async function readTensor(

@@ -49,11 +49,11 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
   }
   const { handle, evalInputNames } = host.info;
   const parts: NamedTensor[][] = [];
-  let [whole, first] = [fixed ?? 0, 0];
+  let [size, first] = [fixed ?? 0, 0];
   for await (const rows of batches) {
     const batch = await packBatch(rows, evalInputNames, parts.length, first);
-    whole ||= batch.rows;
-    const results = await host.send(() => callOf("predict", [handle, [...names], batch, whole, ema], buffersOf(batch)));
+    size ||= batch.rows;
+    const results = await host.send(() => callOf("predict", [handle, [...names], batch, size, ema], buffersOf(batch)));
     if (parts.length > 0) {
       results.forEach((result) => checkRows(result, batch.rows));
     }

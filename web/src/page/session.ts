@@ -195,22 +195,22 @@ export class TrainingSession extends SessionMethods {
 
   /** Inputs of the training model that you feed, without parameters, gradients and reset flag. */
   get trainingInputNames(): readonly string[] {
-    return [...this.#info.trainingInputNames];
+    return Object.freeze([...this.#info.trainingInputNames]);
   }
 
   /** Outputs of the training model, without gradients. The loss is the first. */
   get trainingOutputNames(): readonly string[] {
-    return [...this.#info.trainingOutputNames];
+    return Object.freeze([...this.#info.trainingOutputNames]);
   }
 
   /** Inputs of the eval model; empty without one. */
   get evalInputNames(): readonly string[] {
-    return [...this.#info.evalInputNames];
+    return Object.freeze([...this.#info.evalInputNames]);
   }
 
   /** Outputs of the eval model; empty without one. */
   get evalOutputNames(): readonly string[] {
-    return [...this.#info.evalOutputNames];
+    return Object.freeze([...this.#info.evalOutputNames]);
   }
 
   /**
@@ -424,16 +424,16 @@ export class TrainingSession extends SessionMethods {
     options: ContiguousOptions = {},
   ): Promise<Tensor> {
     const isNamed = typeof trainableOnly === "object" && trainableOnly !== null;
-    const { trainableOnly: flag, ...own } = isNamed ? trainableOnly : { trainableOnly };
-    const given = isNamed ? own : options;
-    const { ema = false, out } = checkOptions("getContiguousParameters", given, { ema: true, out: true });
+    const { trainableOnly: flag, ...rest } = isNamed ? trainableOnly : { trainableOnly };
+    const settings = isNamed ? rest : options;
+    const { ema = false, out } = checkOptions("getContiguousParameters", settings, { ema: true, out: true });
     const isShort = trainableOnlyOf(flag ?? true);
     checkFlag("ema", ema);
     if (out !== undefined && !(out instanceof Float32Array)) {
       throw new TypeError(`'out' must be a Float32Array, got ${describe(out)}.`);
     }
-    const found = unpackTensor(await this.#channel.call("getContiguousParameters", isShort, ema));
-    return out === undefined ? found : copiedInto(out, found);
+    const parameters = unpackTensor(await this.#channel.call("getContiguousParameters", isShort, ema));
+    return out === undefined ? parameters : copiedInto(out, parameters);
   }
 
   /** Overwrite one parameter by a tensor of its type and dims. Gradients and moments stay as they are. */
@@ -443,7 +443,7 @@ export class TrainingSession extends SessionMethods {
       throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
     }
     const packed = packTensor(name, tensor, copyBytes);
-    await this.#channel.post(packed, (given) => this.#channel.callOf("updateParameter", [given]));
+    await this.#channel.post(packed, (parameter) => this.#channel.callOf("updateParameter", [parameter]));
   }
 
   /**
@@ -599,7 +599,7 @@ export class TrainingSession extends SessionMethods {
 
   /** @internal Go on with that, when it comes. */
   async takeState(shared: Promise<SharedState>): Promise<void> {
-    await this.#channel.send(shared, (given) => callOf("takeState", [this.#info.handle, given]));
+    await this.#channel.send(shared, (state) => callOf("takeState", [this.#info.handle, state]));
   }
 
   /** @internal */

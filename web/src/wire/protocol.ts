@@ -270,9 +270,9 @@ export interface WorkerApi {
   /**
    * The outputs of the eval model for a batch.
    *
-   * @param whole - rows that the batch is filled up to
+   * @param size - rows that the batch is filled up to
    */
-  predict(handle: number, outputs: readonly string[], batch: WireBatch, whole: number, averaged: boolean):
+  predict(handle: number, outputs: readonly string[], batch: WireBatch, size: number, averaged: boolean):
     MaybePromise<readonly NamedTensor[]>;
   /** The next token of a text. */
   nextToken(handle: number, task: TokenTask): MaybePromise<number>;
@@ -297,7 +297,7 @@ export interface WorkerApi {
   /** Read a checkpoint; the handle is for `call` and `release`. */
   openState(file: GivenData): Promise<number>;
   /** The numbers of an image; a bitmap is closed. */
-  readImage(given: GivenImage, options: ResolvedImageOptions): Promise<{ readonly data: Float32Array<ArrayBuffer> }>;
+  readImage(image: GivenImage, options: ResolvedImageOptions): Promise<{ readonly data: Float32Array<ArrayBuffer> }>;
   /** Bytes allocated in the kernels' memory, and its size. */
   memory(): { readonly inUse: number; readonly total: number };
 }

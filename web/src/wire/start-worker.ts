@@ -54,7 +54,7 @@ function trusted(url: string): string {
 
 function createPolicy(trustedTypes: TrustedTypes): TrustedTypePolicy {
   try {
-    return trustedTypes.createPolicy("trainweb", { createScriptURL: (own) => own });
+    return trustedTypes.createPolicy("trainweb", { createScriptURL: (address) => address });
   } catch (error) {
     const help = "The content security policy of the page must allow trusted-types trainweb.";
     throw new EngineError(`No worker can be started: ${messageOf(error)} ${help}`, { cause: error });

@@ -71,10 +71,10 @@ export class FrameGate<T> {
 
   /** Deliver the held value. */
   flush(): void {
-    const held = this.#held;
+    const latest = this.#held;
     this.#held = null;
-    if (held !== null && !this.#isClosed) {
-      this.#deliver(held.value);
+    if (latest !== null && !this.#isClosed) {
+      this.#deliver(latest.value);
     }
   }
 

@@ -26,7 +26,7 @@ export interface CsvOptions {
   /** Names of the classes of an input; a value becomes the index of its name. */
   readonly classes?: Readonly<Record<string, readonly string[]>>;
   /**
-   * What to do with missing values: raise an error (default), drop their rows, use NaN, or use a value for each
+   * Treatment of missing values: raise an error (default), drop their rows, use NaN, or use a value for each
    * column. A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep"
    * needs
    * inputs of floats, which `fillMean` and `fillMedian` of `Dataset` fill.

@@ -24,7 +24,7 @@ export interface EncodeOptions {
 
 /** Options of a tokenizer's `apply_chat_template`. */
 export interface TemplateOptions {
-  /** Whether ids are wanted. */
+  /** False: return text instead of ids. */
   readonly tokenize: false;
   /** Begin an answer at the end. */
   readonly add_generation_prompt?: boolean;
@@ -68,9 +68,9 @@ export interface ChatMessage {
 
 /** A prompt, and the text that follows it; both may be turns of a chat. */
 export interface PromptedText {
-  /** What is given. */
+  /** The text before the completion. */
   readonly prompt: string | readonly ChatMessage[];
-  /** What is to be learned. */
+  /** The text to learn. */
   readonly completion: string | readonly ChatMessage[];
 }
 
@@ -377,7 +377,7 @@ function columnOf(name: string, rows: readonly Row[], length: number): Tensor {
 
 /** A prompt with a better and a worse answer; all may be turns of a chat. */
 export interface Preference {
-  /** What is given. */
+  /** The text before both answers. */
   readonly prompt: PromptedText["prompt"];
   /** The better answer. */
   readonly chosen: PromptedText["completion"];

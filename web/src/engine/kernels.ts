@@ -10,7 +10,7 @@ export interface KernelExports extends SessionExports, KernelFunctions {
   readonly __stack_pointer: WebAssembly.Global;
 }
 
-/** What `tw_worker_loop` returns to a worker that is to load code; any other code ends the worker. */
+/** Status of `tw_worker_loop`: load code, then call it again. Any other status ends the worker. */
 export const WORKER_LOAD = 1;
 
 const now = (): number => performance.now();

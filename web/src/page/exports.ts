@@ -5,8 +5,7 @@ export { registerBackend, Tensor, type TypedTensor } from "onnxruntime-common";
 export type { FeedsType, FetchesType, ReturnType } from "./arguments.js";
 export type { RunOptions } from "./run-options.js";
 export type { ParameterTypeAndShape, Strict, TrainableOnly } from "./call-values.js";
-export { buildArtifacts, GradientGraphBuilder, quantize, type QuantizeOptions } from "./build.js";
-export type { ArtifactSet } from "./build.js";
+export * from "./build.js";
 export type { FileOptions } from "./call-arguments.js";
 export { CheckpointState } from "./checkpoint-state.js";
 export { CheckpointStore, type StorageQuota, type StoredCheckpoint, type StoredSession } from "./fit/checkpoint-store.js";
@@ -66,35 +65,21 @@ export type { MetricFunction, MetricFunctions, Metrics } from "./own-metrics.js"
 export type * from "./settings/fit.js";
 export type { Remainder } from "../wire/fit.js";
 export { InferenceSession } from "./inference.js";
-export type { InferenceSessionFactory, NonTensorType, OnnxValue, TrainingSessionFactory } from "./common.js";
+export type * from "./common.js";
 export { clearCache } from "./file-cache.js";
 export type { FileName } from "./integrity.js";
-export { inspectModel } from "./inspect.js";
-export type { InspectConfig } from "./inspect.js";
+export * from "./inspect.js";
 export type * from "../wire/records.js";
 export type { DebugOptions, ExternalData, SessionOptions } from "./options.js";
 export type * from "./settings/losses.js";
 export type * from "./settings/optimizers.js";
 export type * from "./settings/schedules.js";
-export { Profile } from "../wire/profile.js";
-export type { ProfileEntry, ProfileOptions } from "../wire/profile.js";
+export { Profile, type ProfileEntry, type ProfileOptions } from "../wire/profile.js";
 export type { SnapshotChoice } from "../wire/protocol.js";
 export type { LoadProgress, LoadStage, ProgressListener } from "./progress.js";
 export { type Schedule, schedule } from "./fit/schedule.js";
 export { TrainingSession } from "./session.js";
-export type {
-  Artifacts,
-  CheckpointSource,
-  ContiguousOptions,
-  ExportOptions,
-  NamedExportOptions,
-  SaveCheckpointOptions,
-  TrainingSessionBundle,
-  TrainingSessionCreateOptions,
-  TrainingSessionModels,
-  WithCheckpoint,
-  WithCheckpointState,
-} from "./session-types.js";
+export type * from "./session-types.js";
 export type { EmaFields, HeadFields, LoraFields } from "./settings/config.js";
 export type { AdapterFiles, PropertyKind, PropertyValue, ValueMetadata } from "../wire/protocol.js";
 export type { Source } from "./sources.js";

@@ -67,7 +67,7 @@ export interface ImagesOptions extends ImageOptions {
   readonly input: string;
   /** Its other inputs: tensors whose first axis counts the images, or typed arrays with a value for each. */
   readonly columns?: Columns;
-  /** Whether images come in a new order in each epoch. Default true. */
+  /** Draw a new order of the images in each epoch. Default true. */
   readonly shuffle?: boolean;
   /** Seed of the order, 0 to 2^53 - 1. Default 0. */
   readonly seed?: number;

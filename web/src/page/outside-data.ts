@@ -109,7 +109,7 @@ class Reader {
     return new TextDecoder().decode((await this.bytes(start, end)).slice());
   }
 
-  /** The fields of a message, up to the first that is none. */
+  /** The fields of a message, up to the first malformed one. */
   async *fields(start: number, end: number): AsyncGenerator<Field> {
     for (let at = start; at < end; ) {
       const head = await this.bytes(at, Math.min(end, at + 20));

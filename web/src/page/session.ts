@@ -79,11 +79,11 @@ export class TrainingSession extends SessionMethods {
   readonly #apart = new Set<StepName>();
   /** The optimizer step before; null until the first has succeeded. */
   #update: Promise<void> | null = null;
-  /** Of steps that say nothing else. */
+  /** Severity of steps without their own. */
   #severity: RunOptions["logSeverityLevel"];
-  /** Whether optimizer steps may fail whenever they run. */
+  /** True: any optimizer step may fail. */
   #checksNumerics = false;
-  /** Whether the cost of a memory budget is yet to be logged. */
+  /** True until the cost of a memory budget is logged. */
   #hasCost = false;
   #seed = 0n;
   /** The contents that other sessions and a `CheckpointState` share. */

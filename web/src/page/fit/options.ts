@@ -74,7 +74,7 @@ export interface FitOptions extends FitFields {
   readonly targets?: string;
   /** End the fit when a metric stops improving; by default it runs all epochs. */
   readonly earlyStopping?: EarlyStoppingSettings | null;
-  /** Where the fit saves its progress. If the checkpoint exists, the fit continues from it, with the same bytes as without a break. */
+  /** Place of the fit's progress. If the checkpoint exists, the fit continues from it, with the same bytes as without a break. */
   readonly checkpoint?: FitCheckpointSettings | null;
   /** Called with every event. */
   readonly callbacks?: FitCallback | readonly FitCallback[];
@@ -87,7 +87,7 @@ const OTHERS = [
   "checkpoint",
 ];
 
-/** How batches of validation data are made. */
+/** Options of the batches of validation data. */
 const VALIDATION = { remainder: "keep", batched: null, ignoresSize: true } as const;
 
 type OwnedByPage = "loss" | "hasSchedule" | "train" | "validation" | "hasValidation" | "checkpoint" | "order" | "tells";

@@ -174,7 +174,7 @@ export class FitRun extends Opaque implements FitControl, PromiseLike<History>, 
         }
       }
     } finally {
-      // Nobody waits for it: it may itself be waiting for what never comes.
+      // Not awaited: it may never settle.
       iterator.return?.().catch(() => {});
     }
   }

@@ -27,7 +27,7 @@ import record_description  # noqa: E402
 import settings_description  # noqa: E402
 
 from trainweb import errors, messages  # noqa: E402
-from trainweb.backend import plan  # noqa: E402
+from trainweb.backend import chosen, plan  # noqa: E402
 from trainweb.backend.wasm import host  # noqa: E402
 from trainweb.fit import rows, steps  # noqa: E402
 from trainweb.generation import incremental  # noqa: E402
@@ -82,6 +82,7 @@ def main() -> int:
 
 SETTINGS = ROOT / "web" / "src" / "page" / "settings"
 CONSTANTS = {
+    chosen: ("WASM",),
     plan: ("SEEN",),
     plans: ("KERNEL_MEMORY",),
     host: ("IMAGE_PADDING",),

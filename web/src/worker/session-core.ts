@@ -106,7 +106,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     this.#nominal = bundle.nominal;
     this.properties = properties;
     const usable = plans.filter((plan) => plan.arenaBytes + plan.preparedBytes <= options.memoryBudget);
-    this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]));
+    this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature, plan.target), plan]));
     this.#memory = new PlanMemory(engine, kernels, segments, usable, options, this.#slots(true).map(bytesOf));
     this.#runner = new PlanRunner(engine, this.#memory, this);
     this.#inspected = new InspectedPlans(this.#inspectedHost);

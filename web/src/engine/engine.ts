@@ -635,9 +635,10 @@ function instantiate(
   make: (memory: WebAssembly.Memory) => Engine,
 ): Engine {
   const exports = WebAssembly.Module.exports(module);
-  let reason: unknown = "they have no tw_run";
-  // Bytes that the caller gives have no name: the memory that they import shows when they are linked.
-  for (const shared of exports.some(({ name }) => name === "tw_run") ? [build.endsWith(".threads"), !build.endsWith(".threads")] : []) {
+  const isThreaded = build.endsWith(".threads");
+  let reason: unknown = "tw_run is not among them";
+  // Bytes from the caller have no name: the kind of memory that they import shows when they are linked.
+  for (const shared of exports.some(({ name }) => name === "tw_run") ? [isThreaded, !isThreaded] : []) {
     try {
       return make(createMemory(shared));
     } catch (error) {

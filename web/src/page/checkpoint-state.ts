@@ -4,11 +4,10 @@
 import type { Tensor } from "onnxruntime-common";
 
 import type { FileForm, FileOf } from "../wire/protocol.js";
-import { checkForm } from "./call-arguments.js";
+import { checkForm, type FileOptions } from "./call-arguments.js";
 import { checkFlag } from "./call-values.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { StateMethods } from "./session-methods.js";
-import type { SaveCheckpointOptions } from "./session-types.js";
 import { SharedContents } from "./shared-contents.js";
 import { checkSource, loadSource, type Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
@@ -63,7 +62,9 @@ export class CheckpointState extends StateMethods {
    *
    * @throws CheckpointError when it has no values yet (nominal); LimitError when it would be larger than 2 GiB
    */
-  async save<Form extends FileForm = "bytes">(options: SaveCheckpointOptions<Form> = {}): Promise<FileOf<Form>> {
+  async save<Form extends FileForm = "bytes">(
+    options: FileOptions<Form> & { readonly includeOptimizerState?: boolean } = {},
+  ): Promise<FileOf<Form>> {
     const known = { includeOptimizerState: true, as: true } as const;
     const { includeOptimizerState = false, as } = checkOptions("save", options, known);
     checkFlag("includeOptimizerState", includeOptimizerState);

@@ -38,7 +38,8 @@ const OTHERS = { mean: true, std: true, augment: true } as const;
 function resolveImageOptions(options: ImageOptions): ResolvedImageOptions {
   refuseSettingIf(typeof options !== "object" || options === null, "options", options, "an object with width and height");
   const { mean = 0, std = 1, augment, ...fields } = options;
-  const plain = settingsOf<Omit<ResolvedImageOptions, "mean" | "std" | "augment">>("image", fields, IMAGE_OPTIONS, Object.keys(OTHERS));
+  type Plain = Omit<ResolvedImageOptions, keyof typeof OTHERS>;
+  const plain = settingsOf<Plain>("image", fields, IMAGE_OPTIONS, Object.keys(OTHERS));
   const isNumber = (x: unknown): boolean => typeof x === "number" && Number.isFinite(x);
   const fits = (x: unknown): boolean => isNumber(x) || (Array.isArray(x) && x.length === plain.channels && x.every(isNumber));
   refuseSettingIf(!fits(mean), "mean", mean, "a number, or one for each channel");

@@ -202,7 +202,10 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
     progress: new LoadTracker([env.onProgress, settings.onProgress]),
     cache: settings.cache ?? false,
     integrity: checkIntegrity(settings.integrity),
-    limits: { fileBytes: settings.limits?.fileBytes ?? LIMITS.fileBytes, arenaBytes: settings.limits?.arenaBytes ?? LIMITS.arenaBytes },
+    limits: {
+      fileBytes: settings.limits?.fileBytes ?? LIMITS.fileBytes,
+      arenaBytes: settings.limits?.arenaBytes ?? LIMITS.arenaBytes,
+    },
     signal: settings.signal,
     hasBudget: settings.memoryBudget !== undefined,
     severity: settings.logSeverityLevel,

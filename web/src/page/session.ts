@@ -542,7 +542,9 @@ export class TrainingSession extends SessionMethods {
       const [inputNames, args] = this.#parse("eval", feeds);
       return packFeeds(inputNames, args.feeds, copyBytes);
     });
-    const answer = this.#channel.post(Promise.all(packed), (all) => this.#channel.callOf("deadUnits", [all.map(({ feeds }) => feeds)]));
+    const answer = this.#channel.post(Promise.all(packed), (all) => {
+      return this.#channel.callOf("deadUnits", [all.map(({ feeds }) => feeds)]);
+    });
     return (await this.#steps.follow(answer)) as readonly DeadUnits[];
   }
 
@@ -561,7 +563,8 @@ export class TrainingSession extends SessionMethods {
 
   /** `saveCheckpoint` with the state of the optimizer, unless `includeOptimizerState` is false. */
   async save<Form extends FileForm = "bytes">(options: SaveCheckpointOptions<Form> = {}): Promise<FileOf<Form>> {
-    return this.saveCheckpoint({ includeOptimizerState: true, ...checkOptions("save", options, { includeOptimizerState: true, as: true }) });
+    const known = { includeOptimizerState: true, as: true } as const;
+    return this.saveCheckpoint({ includeOptimizerState: true, ...checkOptions("save", options, known) });
   }
 
   /** `exportModelForInferencing` of the outputs of the model, or of those that are named. */

@@ -54,7 +54,9 @@ export async function findLearningRate(
   data: DataSource,
   options: FindRateOptions,
 ): Promise<LearningRates> {
-  const { steps, least, most, batchSize, batched, seed } = settingsOf<Required<FindRateFields>>("findLearningRate", checkOptions("findLearningRate", options, FIND_RATE), FIND_RATE);
+  const fields = checkOptions("findLearningRate", options, FIND_RATE);
+  const settings = settingsOf<Required<FindRateFields>>("findLearningRate", fields, FIND_RATE);
+  const { steps, least, most, batchSize, batched, seed } = settings;
   refuseSettingIf(most <= least, "most", most, `greater than 'least', which is ${least}`);
   const inputs = new ModelInputs(info.inputs.train);
   const dataset = inputs.dataset(data);

@@ -310,7 +310,7 @@ export class Engine extends Opaque {
 
   /**
    * Load a module of generated functions f0, f1, ... into the function table; the same module again is
-   * found, not loaded, until it was unloaded as often.
+   * found, not loaded, until it was unloaded as often. It imports `env.memory` with a maximum.
    *
    * @returns the table slot of f0
    */

@@ -1,4 +1,4 @@
-/** Find the wrong label or row in the data; trainweb/fit/places.py is the same. */
+/** Find the wrong label or row in the data; trainweb/fit/steps.py is the same. */
 
 import { FeedError, NumericsError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";

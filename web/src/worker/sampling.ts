@@ -1,4 +1,4 @@
-/** The choice of the next token from logits; `trainweb/generation/sampling.py` makes the same one. */
+/** The choice of the next token from logits; `trainweb/generation/generate.py` makes the same one. */
 
 import { RandomStream } from "../data/random.js";
 import { sessionError } from "../wire/messages.js";

@@ -1,4 +1,4 @@
-/** All that a session goes on from, as one file, the same in Python (`training/snapshot.py`, which describes it). */
+/** All that a session goes on from, as one file, the same in Python (`training/store.py`, which describes it). */
 
 import { GRADIENTS, STATE, STATE_LAZY_RESET, STATE_LEARNING_RATE, STATE_SEED } from "../engine/layout.js";
 import { sessionError } from "../wire/messages.js";

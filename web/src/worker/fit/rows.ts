@@ -1,4 +1,4 @@
-/** Batches of rows, several of which the kernels run at once; `trainweb/fit/rows.py` is the same in Python. */
+/** Batches of rows, several of which the kernels run at once; `trainweb/fit/trainer.py` is the same in Python. */
 
 import type { Engine } from "../../engine/engine.js";
 import type { WireClip } from "../../wire/fit.js";

@@ -30,12 +30,6 @@ HEAD = {
     "seed": Field(SEED, 0, is_optional=False),
 }
 """Settings of a new last layer, the option "head"."""
-
-HEAD_DOCS = {
-    "classes": "Number of classes.",
-    "layer": "Module that makes the scores; needed where several may do so.",
-    "seed": "Seed of the weights, which are those that PyTorch draws after the same seed.",
-}
 ALL_BUT_HEAD = "all but head"
 """A value of `frozen_params`."""
 ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Relu", "Clip", "Tanh", "Exp", "Log")

@@ -36,7 +36,7 @@ def test_comments_of_a_page_name_settings_as_it_does() -> None:
 
 
 def scratch(**arguments: Any) -> Any:
-    return calls.Call("get_scratch", "A number.", (calls.PARAMETER,), calls.COUNT, **arguments)
+    return calls.Call("get_scratch", "A number.", (calls.PARAMETER,), calls.COUNT, held=calls.NOT_HELD, **arguments)
 
 
 def test_a_call_that_the_core_of_python_lacks_is_named(descriptions: Any, monkeypatch: pytest.MonkeyPatch) -> None:

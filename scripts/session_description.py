@@ -64,7 +64,7 @@ def constants() -> str:
     text = f"{MADE}\n"
     for module, names in CONSTANTS.items():
         text += f"\n// {module.__name__}\n"
-        text += "".join(f"export const {name} = {json.dumps(getattr(module, name))};\n" for name in names)
+        text += "".join(f"export const {name} = {json.dumps(getattr(module, name))} as const;\n" for name in names)
     return text
 
 
@@ -85,7 +85,7 @@ CONSTANTS = {
     chosen: ("WASM",),
     plan: ("SEEN",),
     plans: ("KERNEL_MEMORY",),
-    host: ("IMAGE_PADDING",),
+    host: ("FEED_FAULTS", "IMAGE_PADDING"),
     steps: ("FAULTS",),
     trainer: ("SLICE_S", "MOST_BYTES", "MOST_BATCHES"),
     decoder: ("ROWS", "FEW", "LENGTHS", "FIRST"),

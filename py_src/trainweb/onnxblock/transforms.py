@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
+from trainweb.control.operators import read_names
 from trainweb.model import uses
 from trainweb.model.graph import SCOPES, Graph, Node, Tensor, take_name
 from trainweb.model.uses import positions
@@ -50,24 +51,15 @@ def _constant(node: Node) -> Tensor | None:
 def prune(graph: Graph) -> Graph:
     """The graph without the nodes that no output depends on; the others are the same."""
     live = {value.name for value in graph.outputs}
-    kept = []
+    nodes = []
     for node in reversed(graph.nodes):
         if live.intersection(node.outputs):
             live.update(node.inputs)
-            live.update(_captured(node))
-            kept.append(node)
-    result = graph.with_nodes(reversed(kept))
+            live.update(name for body in node.bodies() for name in read_names(body))
+            nodes.append(node)
+    result = graph.with_nodes(reversed(nodes))
     result.initializers = {k: t for k, t in graph.initializers.items() if k in live}
     return result
-
-
-def _captured(node: Node) -> Iterator[str]:
-    """Names that the node's subgraphs may read from outside."""
-    for graph in node.bodies():
-        for inner in graph.nodes:
-            yield from inner.inputs
-            yield from _captured(inner)
-        yield from (v.name for v in graph.outputs)
 
 
 # BatchNormalization
@@ -131,9 +123,9 @@ def retrained_norms(
 
 def held_norms(graph: Graph, trainable: Collection[str], held: Collection[str]) -> int:
     """Return the number of batch normalizations that `held` keeps from training though scale or bias are trained."""
-    found, kept = (_trained_batch_norms(graph, trainable, None, names) for names in ((), held))
-    own = {id(node) for node in kept}
-    return sum(id(node) not in own and any(node.inputs[i] in trainable for i in AFFINE) for node in found)
+    norms, others = (_trained_batch_norms(graph, trainable, None, names) for names in ((), held))
+    ids = {id(node) for node in others}
+    return sum(id(node) not in ids and any(node.inputs[i] in trainable for i in AFFINE) for node in norms)
 
 
 def running_statistics(
@@ -206,7 +198,6 @@ def _infer(node: Node, consumed: set[str]) -> None:
 
 def prune_constants(graph: Graph) -> Graph:
     """Remove initializers and Constant nodes that nothing reads any more."""
-    read = {name for node in graph.nodes for name in (*node.inputs, *_captured(node))}
-    read.update(value.name for value in graph.outputs)
+    read = {*read_names(graph)}
     graph.initializers = {k: t for k, t in graph.initializers.items() if k in read}
     return graph

@@ -199,28 +199,11 @@ class Report:
 
     def as_data(self) -> dict[str, Any]:
         """The report as JSON has it."""
-        return {
-            "ok": self.ok,
-            "trainable": {name: list(shape) for name, shape in self.trainable.items()},
-            "frozen": {name: list(shape) for name, shape in self.frozen.items()},
-            **{key: [asdict(d) for d in getattr(self, key)] for key in ("trained", "left_out", "doubtful")},
-            "unsupported": [asdict(p) for p in self.unsupported],
-            "missing_gradients": [asdict(p) for p in self.missing_gradients],
-            "refined": self.refined,
-            "remarks": self.remarks,
-            "precision": self.precision,
-            "untold": self.untold,
-            "missing_loss": self.missing_loss,
-            "error": self.error,
-            "peak_bytes": self.peak_bytes,
-            "flops": self.flops,
-            **{key: [asdict(one) for one in getattr(self, key)] for key in ("inputs", "outputs", "feeds")},
-            "operators": self.operators,
-            "model_metadata": self.model_metadata,
-            "suggested_loss": self.suggested_loss,
-            "dims": self.dims,
-            "code": self.code,
-        }
+        data = {"ok": self.ok, **asdict(self)}
+        del data["decisions"]
+        for key in ("trainable", "frozen"):
+            data[key] = {name: list(shape) for name, shape in getattr(self, key).items()}
+        return data | {key: [asdict(d) for d in getattr(self, key)] for key in ("trained", "left_out", "doubtful")}
 
     def __str__(self) -> str:
         lines = ["cannot be trained" if self.is_refused else self.missing_loss or "can be trained"]

@@ -26,16 +26,8 @@ import { copyInto, streamBlob } from "../python/given-files.js";
 import { EngineError, FeedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { BundlePlan, KeptValue, LargeConstant, TensorPlace, SegmentStart } from "./bundle/bundle.js";
-import { IMAGE_PADDING, KERNEL_MEMORY, SEEN } from "./constants.js";
+import { FEED_FAULTS, IMAGE_PADDING, KERNEL_MEMORY, SEEN } from "./constants.js";
 import { disassemble, type KernelDescription } from "./disassembly.js";
-
-/** Statuses that feeds are at fault for. */
-const FAULTS = {
-  TW_BAD_LABEL: "BAD_LABEL",
-  TW_BAD_INDEX: "BAD_INDEX",
-  TW_BAD_VALUE: "BAD_VALUE",
-  TW_LOOP_LIMIT: "LOOP_LIMIT",
-} as const;
 
 /** Segments that are read before they are first written to. */
 const MOMENTS = [MOMENTUM0, MOMENTUM1] as const;
@@ -446,10 +438,10 @@ export class PlanMemory {
       position: header.getBigInt64(4 * HEADER_POSITION, true),
     };
     const [status = `status ${code}`] = Object.entries(this.#kernels.status).find(([, one]) => one === code) ?? [];
-    if (status in FAULTS) {
+    if (status in FEED_FAULTS) {
       const [value, position] = [Number(fault.value), Number(fault.position)];
       const isPadding = status === "TW_BAD_LABEL" && (value < 0 || value === IMAGE_PADDING);
-      const error = sessionError(isPadding ? "PADDED_LABEL" : FAULTS[status as keyof typeof FAULTS], fault);
+      const error = sessionError(isPadding ? "PADDED_LABEL" : FEED_FAULTS[status as keyof typeof FEED_FAULTS], fault);
       return error instanceof FeedError ? Object.assign(error, { value, position }) : error;
     }
     const line = plan.text?.[instruction] ?? "";

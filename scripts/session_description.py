@@ -49,7 +49,7 @@ export const DOCUMENTATION = {json.dumps(errors.DOCUMENTATION)};
 def texts() -> str:
     """Errors that the page finds itself, in the words of both languages."""
     page = "\n".join(p.read_text() for p in (ROOT / "web" / "src").rglob("*.ts") if p not in TARGETS)
-    names = set(re.findall(r"\b[A-Z_]{3,}\b", page))
+    names = set(re.findall(r"\b[A-Z_]{3,}\b", page + constants()))  # constants name errors, too
     entries = call_description.message_table({n: m for n, m in messages.table().items() if n in names})
     return f"""{MADE}
 

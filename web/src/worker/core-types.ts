@@ -3,10 +3,10 @@
 import type { MaybePromise } from "../wire/protocol.js";
 import type { SessionCalls } from "../wire/session-calls.js";
 import type { RawPlan } from "./bundle/bundle.js";
-import type { MemoryOptions } from "./plan-memory.js";
+import type { HostOptions } from "./host.js";
 
 /** Options of a session. */
-export interface CoreOptions extends MemoryOptions {
+export interface CoreOptions extends HostOptions {
   /** Plans that use more are compiled by Python, which makes them do with it. */
   readonly memoryBudget: number;
   /** True if steps are checked for NaN and infinities. */

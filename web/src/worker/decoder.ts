@@ -1,22 +1,21 @@
 /** Logits of the next token: the valid rows of the caches, and steps that compute others; as `training/decoder.py`. */
 
-import type { Engine } from "../engine/engine.js";
-import { PREPARED, STATE, STATE_LOADS, STATE_UPDATES } from "../engine/layout.js";
+import { PREPARED, STATE_LOADS, STATE_UPDATES } from "../engine/layout.js";
 import { LimitError, ModelError } from "../wire/errors.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import type { MaybePromise, NamedTensor, TokenTask } from "../wire/protocol.js";
 import type { Declaration } from "./bundle/bundle.js";
 import { CACHE, FEW, FIRST, LENGTHS, ROWS, SHORTEST } from "./constants.js";
 import { signatureOf } from "./feeds.js";
-import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
+import type { LoadedPlan, StepHost } from "./host.js";
 import type { PlanRunner } from "./runner.js";
 import { chooseToken } from "./sampling.js";
 import { tokensKind, type StepKind } from "./step-kind.js";
 
-
 /** A session as the decoder sees it. */
 export interface TokenHost {
-  readonly host: { readonly engine: Engine; readonly memory: PlanMemory; readonly runner: PlanRunner };
+  readonly host: StepHost;
+  readonly runner: PlanRunner;
   /** The inputs of a step of new tokens. */
   openForward(kind: StepKind): MaybePromise<readonly Declaration[]>;
 }
@@ -189,7 +188,7 @@ class Steps {
     const feeds = await this.#feeds([0], 0);
     const inputs = await this.#session.openForward(this.#kind);
     const signature = signatureOf(inputs, feeds, ({ data }) => data as Uint8Array);
-    return (await this.#session.host.runner.prepare(this.#kind, true, signature)).loaded;
+    return (await this.#session.runner.prepare(this.#kind, true, signature)).loaded;
   }
 
   /** Names, offsets and bytes of the caches; steps of the same places share them. */
@@ -198,18 +197,16 @@ class Steps {
   }
 
   async circumstances(): Promise<Circumstances> {
-    const { memory } = this.#session.host;
+    const { host } = this.#session;
     const plan = await this.#plan();
-    const bytes = memory.view(STATE);
-    const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-    const parameters = [STATE_LOADS, STATE_UPDATES].map((word) => words.getUint32(4 * word, true)).join(" ");
-    return { plan, adapter: this.#adapter, generation: memory.generation, parameters };
+    const parameters = [STATE_LOADS, STATE_UPDATES].map((word) => host.state.getUint32(4 * word, true)).join(" ");
+    return { plan, adapter: this.#adapter, generation: host.generation, parameters };
   }
 
   /** Write the rows of these tokens, from position `start` on; logits of the last. */
   async run(tokens: readonly number[], start: number): Promise<Float32Array> {
     const feeds = await this.#feeds(tokens, start);
-    const { results } = await this.#session.host.runner.run(this.#kind, true, feeds, [{ name: this.#output }]);
+    const { results } = await this.#session.runner.run(this.#kind, true, feeds, [{ name: this.#output }]);
     const { data } = results[0] as NamedTensor;
     return new Float32Array(data.slice().buffer);
   }
@@ -217,7 +214,7 @@ class Steps {
   /** Fill the caches with zeros: a NaN in a row would spread even to tokens that do not see it. */
   async clear(): Promise<void> {
     for (const [, offset, nbytes] of await this.places()) {
-      this.#session.host.memory.range(PREPARED, offset, nbytes).fill(0);
+      await this.#session.host.clear(PREPARED, offset, nbytes);
     }
   }
 }

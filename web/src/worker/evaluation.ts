@@ -7,9 +7,9 @@ import type { PlanMetric } from "./bundle/metrics.js";
 import type { LossCount } from "./bundle/bundle.js";
 import { fixedRows, partsOf } from "../data/epoch.js";
 import { taken } from "./feeds.js";
+import { withValue } from "./host.js";
 import { fetchesOf, metricsKind, Totals } from "./fit/metrics.js";
 import { located, type FailedBatch } from "./places.js";
-import { withValue } from "./python-models.js";
 import type { SessionCore } from "./session-core.js";
 import { EVAL, type StepKind } from "./step-kind.js";
 
@@ -38,7 +38,7 @@ export class Evaluation {
     this.#spec = spec;
     this.#inputNames = core.info.evalInputNames;
     this.#fixed = fixedRows(core.inputsOf(EVAL));
-    this.#mean = new MeanLoss(core.host.lossCounts.eval);
+    this.#mean = new MeanLoss(core.lossCounts.eval);
     const { predictions, targets } = spec;
     this.#kind =
       predictions === null || targets === null ? EVAL : core.metricsKind(metricsKind(predictions, targets, spec));
@@ -67,7 +67,7 @@ export class Evaluation {
     const { feeds, rows, times } = part;
     this.#part = part;
     return withValue(this.#totalsOf(feeds), (totals) => {
-      const { output, isSum } = this.#core.host.lossCounts.eval;
+      const { output, isSum } = this.#core.lossCounts.eval;
       const sums = fetchesOf(this.#metrics).map((name) => ({ name }));
       const fetches = [...fetchesOfLoss(this.#spec.loss, output), ...sums];
       return withValue(this.#core.step(this.#kind, feeds, fetches), ({ results }) => {

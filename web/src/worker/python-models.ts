@@ -372,8 +372,3 @@ export function originOf({ models, parameters }: Bundle, optionsJson: string): O
   const args = [trainModel, checkpoint, evalModel, optimizerModel, JSON.stringify(parameters), optionsJson];
   return { call: "open_models", args };
 }
-
-/** Do something with a value that may be on its way. */
-export function withValue<T, R>(value: MaybePromise<T>, action: (value: T) => MaybePromise<R>): MaybePromise<R> {
-  return value instanceof Promise ? value.then(action) : action(value);
-}

@@ -1,6 +1,5 @@
 /** A training session in the worker, the same with Python and without; training/core.py is the same in Python. */
 
-import type { Engine } from "../engine/engine.js";
 import {
   COPY_TRIAL,
   GRADIENTS,
@@ -48,33 +47,35 @@ import { assemble, converting, type ReadPlace } from "./files.js";
 import { InspectedPlans, type InspectedHost, type InspectedStep } from "./inspected-plans.js";
 import { coveringKind } from "./fit/metrics.js";
 import { NumericsCheck } from "./numerics.js";
-import { PlanMemory, type Kernels, type ReadFile } from "./plan-memory.js";
-import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
+import { withValue, type HostOpener, type ReadFile, type StepHost } from "./host.js";
+import type { LazyModels, PythonModels } from "./python-models.js";
 import { PropertyCalls } from "./properties.js";
-import { PlanRunner, type PlanSource, type Run, type StepHost } from "./runner.js";
+import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
-import { whileExchanged } from "./averages.js";
+import { CLAIMS, EXCHANGES_AVERAGES, READS_ALL, WRITES_ALL } from "./claims.js";
 import type { CallTable, CoreOptions, PlanListener } from "./core-types.js";
 import { bytesOf, checkCount, checkRate, memoryOf, readParameter, typeOf, writeParameter } from "./session-values.js";
 import { writeContents, type SessionContents } from "./session-contents.js";
-import { readSnapshot, snapshotHost, takeSnapshot } from "./snapshot.js";
+import { readSnapshot, takeSnapshot, type SnapshotHost } from "./snapshot.js";
 import { EVAL, isForward, OPTIMIZER, outputsOf, stepKind, TRAIN, type StepKind } from "./step-kind.js";
 
 /** Errors of a session without values of parameters. */
 type NominalError = "NOMINAL_GET_ALL" | "NOMINAL_GET" | "NOMINAL_SET" | "NOMINAL_SAVE" | "NOMINAL_EXPORT";
 
 export class SessionCore extends PropertyCalls implements CallTable, PlanSource {
-  readonly #kernels: Kernels;
+  /** The loaded plans and the memory. */
+  readonly host: StepHost;
+  readonly runner: PlanRunner;
+  /** The divisors of losses. */
+  readonly lossCounts: Bundle["lossCounts"];
+  readonly #fingerprint: number;
   readonly #bundle: Omit<Bundle, "models" | "segments" | "plans" | "properties">;
   readonly #owner: Pick<Bundle, "segments" | "inputs" | "outputs" | "lossCounts">;
   readonly #plans: ReadonlyMap<string, BundlePlan>;
   /** Plans that were compiled before their steps were called. */
   readonly #ahead = new Map<string, BundlePlan>();
-  readonly #memory: PlanMemory;
-  readonly #runner: PlanRunner;
   readonly #models: LazyModels;
   readonly #onPlan: PlanListener;
-  readonly #engine: Engine;
   readonly #inspected: InspectedPlans;
   readonly #numerics: NumericsCheck | null;
   /** Feeds of steps that predict or make tokens, by their kinds. */
@@ -83,8 +84,8 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** @throws EngineError when the kernels' memory has no room */
   constructor(
-    engine: Engine,
-    kernels: Kernels,
+    openHost: HostOpener,
+    fingerprint: number,
     bundle: Bundle,
     options: CoreOptions,
     models: LazyModels,
@@ -92,9 +93,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   ) {
     super();
     const { models: _, segments, plans, properties, ...rest } = bundle;
-    this.#engine = engine;
-    this.#kernels = kernels;
+    this.#fingerprint = fingerprint;
     this.#bundle = rest;
+    this.lossCounts = rest.lossCounts;
     this.#owner = {
       inputs: rest.inputs,
       outputs: rest.outputs,
@@ -107,8 +108,8 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     this.properties = properties;
     const usable = plans.filter((plan) => plan.arenaBytes + plan.preparedBytes <= options.memoryBudget);
     this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]));
-    this.#memory = new PlanMemory(engine, kernels, segments, usable, options, this.#slots(true).map(bytesOf));
-    this.#runner = new PlanRunner(engine, this.#memory, this);
+    this.host = openHost({ segments, reserved: usable, trained: this.#slots(true).map(bytesOf) }, options);
+    this.runner = new PlanRunner(this.host, this);
     this.#inspected = new InspectedPlans(this.#inspectedHost);
     this.#numerics = options.checkNumerics ? new NumericsCheck(this.#inspectedHost, this.#inspected) : null;
   }
@@ -139,30 +140,20 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     };
   }
 
-  /** The segments for its weights. */
-  get segments(): FilledSegments {
-    return this.#memory;
-  }
-
   /** The segments that a session in this state starts from, with their sizes; the others are zeros. */
   get contents(): SegmentSize[] {
-    return this.#memory.sizes
+    return this.host.sizes
       .map((nbytes, segment) => ({ segment, nbytes }))
       .filter(({ nbytes, segment }) => {
-        const { buffer, byteOffset, length } = this.#memory.view(segment);
+        const { buffer, byteOffset, length } = this.host.view(segment);
         const isState = PARAMETERS <= segment && segment <= STATE;
         return isState && nbytes > 0 && !isZero(new Uint32Array(buffer, byteOffset, length / 4));
       });
   }
 
   release(): void {
-    this.#memory.release();
+    this.host.release();
     this.#models.release();
-  }
-
-  /** The engine, memory and runner for steps on rows in the worker. */
-  get host(): StepHost {
-    return { engine: this.#engine, memory: this.#memory, runner: this.#runner, lossCounts: this.#bundle.lossCounts };
   }
 
   /** Set whether the next train step overwrites the gradients. */
@@ -183,9 +174,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       return this.#checkedStep(this.#numerics, kind, feeds, fetches, stop);
     }
     if (kind.base !== "train") {
-      return this.#runner.run(kind, true, feeds, fetches, stop);
+      return this.runner.run(kind, true, feeds, fetches, stop);
     }
-    return withValue(this.#runner.run(kind, this.overwrites, feeds, fetches, stop), (run) => {
+    return withValue(this.runner.run(kind, this.overwrites, feeds, fetches, stop), (run) => {
       this.#setLazyReset(false);
       return run;
     });
@@ -200,11 +191,11 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   ): Promise<Run> {
     if (kind.base === "optimizer") {
       this.check(kind, []);
-      return numerics.optimizerStep(() => this.#runner.run(kind, true, feeds, fetches, stop));
+      return numerics.optimizerStep(() => this.runner.run(kind, true, feeds, fetches, stop));
     }
     const step = this.#inspectedStep(stepKind(kind.base), feeds);
     return numerics.step(step, () =>
-      withValue(this.#runner.run(kind, step.overwrite, step.feeds, fetches, stop), (run) => {
+      withValue(this.runner.run(kind, step.overwrite, step.feeds, fetches, stop), (run) => {
         if (kind.base === "train") {
           this.#setLazyReset(false);
         }
@@ -220,13 +211,13 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** What such a step sums up. */
   planMetrics(kind: StepKind, feeds: readonly Feed[]): MaybePromise<readonly PlanMetric[]> {
-    const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
-    return withValue(this.#runner.prepare(kind, true, signature), ({ loaded }) => loaded.plan.metrics);
+    const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.host.bytesOf(feed));
+    return withValue(this.runner.prepare(kind, true, signature), ({ loaded }) => loaded.plan.metrics);
   }
 
   #inspectedStep(kind: StepKind, feeds: readonly Feed[]): InspectedStep {
     const copies = this.#copied(feeds);
-    const signature = signatureOf(this.inputsOf(kind), copies, (feed) => this.#bytesOf(feed));
+    const signature = signatureOf(this.inputsOf(kind), copies, (feed) => this.host.bytesOf(feed));
     this.check(kind, signature);
     return { kind, overwrite: kind.base === "eval" || this.overwrites, signature, feeds: copies };
   }
@@ -243,16 +234,15 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   get #inspectedHost(): InspectedHost {
     return {
-      engine: this.#engine,
-      memory: this.#memory,
-      runner: this.#runner,
+      host: this.host,
+      runner: this.runner,
       models: this.#models,
       parameters: this.#bundle.parameters,
       outputs: this.#bundle.outputs,
       readFile: this.readFile,
       parse: (raw, outputs) => {
         const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs }, lossCounts: {} };
-        return parsePlan(raw, owner, this.#kernels.fingerprint, this.#models.given);
+        return parsePlan(raw, owner, this.#fingerprint, this.#models.given);
       },
     };
   }
@@ -262,22 +252,18 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     checkCount("runs", runs, 1);
     const copies = this.#copied(feeds);
     const [kind, overwrite] = [stepKind(base), base === "eval"];
-    const count = await this.#runner.countInstructions(kind, overwrite, copies);
-    const times = this.#engine.alloc(Float64Array.BYTES_PER_ELEMENT * Math.max(count, 1));
+    const count = await this.runner.countInstructions(kind, overwrite, copies);
+    const times = this.host.times(count);
     try {
       await this.step(kind, copies, []);
-      return await this.#runner.profile(kind, overwrite, copies, runs, times);
+      return await this.runner.profile(kind, overwrite, copies, runs, times);
     } finally {
-      this.#engine.free(times);
+      times.release();
     }
   }
 
   #copied(feeds: readonly Feed[]): NamedTensor[] {
-    return feeds.map((feed) => ({ ...feed, data: this.#bytesOf(feed) }));
-  }
-
-  #bytesOf({ data }: Feed): Uint8Array {
-    return data instanceof Uint8Array ? data : this.#engine.read(data.ptr, data.nbytes);
+    return feeds.map((feed) => ({ ...feed, data: this.host.bytesOf(feed) }));
   }
 
   check(kind: StepKind, signature: readonly FeedType[]): void {
@@ -330,14 +316,14 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   #compile(models: PythonModels, kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {
     // Plans of the bundle, and those made ahead, keep their places even while they are not in kernel memory.
-    const others = [...this.#plans.values(), ...this.#ahead.values(), ...this.#memory.plans];
+    const others = [...this.#plans.values(), ...this.#ahead.values(), ...this.host.plans];
     const kept = others.flatMap((plan) => plan.kept);
     const raw = models.compile(kind, overwrite, signature, kept);
     const { inputs, outputs } = this.#owner;
     const owner = isForward(kind)
       ? { ...this.#owner, inputs: { ...inputs, [kind.base]: this.inputsOf(kind) }, outputs: { ...outputs, [kind.base]: outputsOf(kind) } }
       : this.#owner;
-    const plan = parsePlan(raw, owner, this.#kernels.fingerprint, this.#models.given);
+    const plan = parsePlan(raw, owner, this.#fingerprint, this.#models.given);
     if (!isForward(kind)) {
       this.#onPlan(raw);
     }
@@ -423,17 +409,22 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     if (this.stepCount() === 0) {
       return action(); // the parameters are all that there is to average
     }
-    return whileExchanged(() => this.#memory.demand("tw_session_exchange"), action);
+    return withValue(this.host.exchangeAverages(), () => finallyDo(action, () => this.host.exchangeAverages()));
+  }
+
+  /** The same of an action that reads the parameters in place. */
+  #averagesInPlace<T>(on: boolean, action: () => MaybePromise<T>): MaybePromise<T> {
+    return withValue(on ? this.host.claim(EXCHANGES_AVERAGES, "host") : undefined, () => this.withAverages(on, action));
   }
 
   getContiguousParameters(trainableOnly: boolean, ema: boolean): MaybePromise<WireTensor> {
-    return this.withAverages(ema, () => this.#contiguousParameters(trainableOnly));
+    return this.#averagesInPlace(ema, () => this.#contiguousParameters(trainableOnly));
   }
 
   #contiguousParameters(trainableOnly: boolean): WireTensor {
     this.#checkNotNominal();
     const size = this.getParametersSize(trainableOnly);
-    const all = this.#memory.view(PARAMETERS);
+    const all = this.host.view(PARAMETERS);
     const data = new Uint8Array(4 * size);
     let at = 0;
     for (const slot of this.#slots(trainableOnly)) {
@@ -449,7 +440,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     if (data.length !== expected) {
       throw sessionError("BUFFER_SIZE", { expected, actual: data.length });
     }
-    const all = this.#memory.view(PARAMETERS);
+    const all = this.host.view(PARAMETERS);
     let at = 0;
     for (const slot of this.#slots(trainableOnly)) {
       writeParameter(all, slot, data.subarray(at, (at += 4 * sizeOf(slot.dims))));
@@ -462,7 +453,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   getParameter(name: string): WireTensor {
     const slot = this.#slot(name);
     this.#checkNotNominal("NOMINAL_GET");
-    return { ...typeOf(slot), data: readParameter(this.#memory.view(PARAMETERS), slot) };
+    return { ...typeOf(slot), data: readParameter(this.host.view(PARAMETERS), slot) };
   }
 
   updateParameter({ name, dtype, dims, data }: NamedTensor): null {
@@ -474,7 +465,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     if (String(dims) !== String(slot.dims) || data.length !== 4 * sizeOf(slot.dims)) {
       throw sessionError("PARAMETER_SHAPE", { name, expected: slot.dims, actual: dims });
     }
-    writeParameter(this.#memory.view(PARAMETERS), slot, data);
+    writeParameter(this.host.view(PARAMETERS), slot, data);
     this.#countLoad();
     return null;
   }
@@ -493,28 +484,24 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       throw sessionError("FROZEN_GRADIENT", { name });
     }
     const { start, end } = bytesOf({ ...slot, offset: slot.trainableOffset });
-    return { ...typeOf(slot), data: new Uint8Array(this.#memory.view(GRADIENTS).subarray(start, end)) };
+    return { ...typeOf(slot), data: new Uint8Array(this.host.view(GRADIENTS).subarray(start, end)) };
   }
 
   gradientNorms(): Readonly<Record<string, number>> {
     this.#checkNotNominal();
-    const start = this.#memory.range(GRADIENTS, 0, 0).byteOffset;
     const trained = this.#bundle.parameters.filter(({ trainableOffset }) => trainableOffset >= 0);
     const squares = ({ trainableOffset, dims }: ParameterSlot): number =>
-      this.#engine.range(start + 4 * trainableOffset, sizeOf(dims)).squares;
+      this.host.squares(GRADIENTS, 4 * trainableOffset, sizeOf(dims));
     return Object.fromEntries(trained.map((slot) => [slot.name, Math.sqrt(squares(slot))]));
   }
 
-  keepState(): null {
+  keepState(): MaybePromise<null> {
     this.#checkNotNominal("NOMINAL_SAVE");
-    this.#memory.save(COPY_TRIAL);
-    return null;
+    return withValue(this.host.save(COPY_TRIAL), () => null);
   }
 
-  goBack(): null {
-    this.#memory.demand("tw_session_go_back", COPY_TRIAL);
-    this.#memory.forget(COPY_TRIAL);
-    return null;
+  goBack(): MaybePromise<null> {
+    return withValue(this.host.goBack(COPY_TRIAL), () => withValue(this.host.forget(COPY_TRIAL), () => null));
   }
 
   stepCount(): number {
@@ -543,28 +530,35 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     this.#slot(name);
     return withValue(this.#models.get("getMoments"), (models) =>
       models.ask("moment_places", name).value.map(({ moment, segment, offset, dims }) => {
-        const data = new Uint8Array(this.#memory.range(segment, offset, 4 * sizeOf(dims)));
+        const data = new Uint8Array(this.host.range(segment, offset, 4 * sizeOf(dims)));
         return { name: moment, dtype: "float32", dims, data };
       }),
     );
   }
 
   /** All that the session goes on from. */
-  snapshot(): TensorFile {
+  snapshot(): MaybePromise<TensorFile> {
     this.#checkNotNominal("NOMINAL_SAVE");
-    return takeSnapshot(snapshotHost(this.#bundle, this.#memory), this.properties);
+    return withValue(this.host.claim(READS_ALL, "host"), () => takeSnapshot(this.#snapshotHost, this.properties));
   }
 
   /** @throws CheckpointError when it is of another session or was changed */
   read(snapshot: TensorFile): SessionContents {
-    return readSnapshot(snapshotHost(this.#bundle, this.#memory), snapshot);
+    return readSnapshot(this.#snapshotHost, snapshot);
   }
 
-  restore(contents: SessionContents): void {
-    writeContents(this.#memory, contents);
-    this.properties = contents.properties;
-    this.#countLoad(); // plans prepared values of the old parameters
-    this.#nominal = false;
+  restore(contents: SessionContents): MaybePromise<void> {
+    return withValue(this.host.claim(WRITES_ALL, "host"), () => {
+      writeContents(this.host, contents);
+      this.properties = contents.properties;
+      this.#countLoad(); // plans prepared values of the old parameters
+      this.#nominal = false;
+    });
+  }
+
+  get #snapshotHost(): SnapshotHost {
+    const { parameters, optimizer } = this.#bundle;
+    return { sizes: this.host.sizes, parameters, optimizer, view: (segment) => this.host.view(segment) };
   }
 
   // Files.
@@ -572,7 +566,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   saveCheckpoint(includeOptimizerState: boolean, form: FileForm): MaybePromise<FileBytes> {
     this.#checkNotNominal("NOMINAL_SAVE");
     return withValue(this.#models.get("saveCheckpoint"), (models) => {
-      const { file } = models.ask("checkpoint", includeOptimizerState, this.properties, this.#memory.bases);
+      const { file } = models.ask("checkpoint", includeOptimizerState, this.properties, this.host.bases);
       return this.#assembled(models, "saveCheckpoint", file, form);
     });
   }
@@ -581,8 +575,8 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     refuseIf(!this.#bundle.hasEval, "NO_EVAL_MODEL_TO_EXPORT");
     this.#checkNotNominal("NOMINAL_EXPORT");
     return withValue(this.#models.get("exportModelForInferencing"), (models) =>
-      this.withAverages(ema, () => {
-        const { file } = models.ask("export", outputNames, this.#memory.bases);
+      this.#averagesInPlace(ema, () => {
+        const { file } = models.ask("export", outputNames, this.host.bases);
         return this.#assembled(models, "exportModelForInferencing", file, form);
       }),
     );
@@ -591,13 +585,13 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   exportWeights(format: "safetensors" | "npz", ema: boolean): MaybePromise<Uint8Array> {
     this.#checkNotNominal();
     return withValue(this.#models.get("exportWeights"), (models) =>
-      this.withAverages(ema, () => ownBytes(models.ask("export_weights", format, this.#memory.bases))),
+      this.#averagesInPlace(ema, () => ownBytes(models.ask("export_weights", format, this.host.bases))),
     );
   }
 
   loadWeights(weights: Uint8Array, strict: boolean): MaybePromise<null> {
     this.#checkNotNominal();
-    return withValue(this.#models.get("loadWeights"), (models) => models.ask("load_weights", weights, strict, this.#memory.bases).value);
+    return withValue(this.#models.get("loadWeights"), (models) => models.ask("load_weights", weights, strict, this.host.bases).value);
   }
 
   #checkNotNominal(error: NominalError = "NOMINAL_GET_ALL"): void {
@@ -608,18 +602,18 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   adapter(): MaybePromise<AdapterFiles> {
     return withValue(this.#adapted("adapter"), (models) => {
-      const answer = models.ask("adapter", this.#memory.bases);
+      const answer = models.ask("adapter", this.host.bases);
       return { weights: ownBytes(answer), config: answer.value };
     });
   }
 
   loadAdapter({ weights, config }: AdapterFiles): MaybePromise<null> {
-    return withValue(this.#adapted("loadAdapter"), (models) => models.ask("load_adapter", weights, config, this.#memory.bases).value);
+    return withValue(this.#adapted("loadAdapter"), (models) => models.ask("load_adapter", weights, config, this.host.bases).value);
   }
 
   mergeAdapter(form: FileForm): MaybePromise<FileBytes> {
     return withValue(this.#adapted("mergeAdapter"), (models) =>
-      this.#assembled(models, "mergeAdapter", models.ask("merge_adapter", this.#memory.bases).file, form),
+      this.#assembled(models, "mergeAdapter", models.ask("merge_adapter", this.host.bases).file, form),
     );
   }
 
@@ -643,7 +637,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       if (store === "file") {
         models.readFile(index, offset + start, target);
       } else {
-        target.set(this.#memory.range(index, offset + start, target.length));
+        target.set(this.host.range(index, offset + start, target.length));
       }
     };
     return { data: assemble(call, file as Handout, converting(copy), form) };
@@ -656,7 +650,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     const ofOptimizer = hasOptimizer ? [{ kind: OPTIMIZER, signature: [] }] : [];
     // The train step's comes after the eval step's, so that it is there even where only one is kept.
     const made = [...ofEval, ofTrain, ...ofOptimizer].reduce<MaybePromise<unknown>>(
-      (before, { kind, signature }) => withValue(before, () => this.#runner.prepare(kind, true, signature)),
+      (before, { kind, signature }) => withValue(before, () => this.runner.prepare(kind, true, signature)),
       null,
     );
     return withValue(made, () => null);
@@ -688,7 +682,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     ];
     for (const { kind, signature } of steps) {
       const key = planKey(kind, true, signature);
-      if (!this.#plans.has(key) && !this.#ahead.has(key) && !this.#memory.has(key)) {
+      if (!this.#plans.has(key) && !this.#ahead.has(key) && this.host.find(key) === undefined) {
         this.#ahead.set(key, this.#compile(models, kind, true, signature));
         return true;
       }
@@ -698,14 +692,14 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   explain(base: "train" | "eval", feeds: readonly Feed[]): MaybePromise<string> {
     const kind = stepKind(base);
-    const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
+    const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.host.bytesOf(feed));
     this.check(kind, signature);
     const overwrite = base === "eval" || this.overwrites;
     return withValue(this.#models.get("explain"), (models) => models.ask("explain", base, overwrite, signature).value);
   }
 
   memory(): SessionMemory {
-    return memoryOf(this.#memory);
+    return memoryOf(this.host);
   }
 
   /** What plans prepared of the parameters is void. */
@@ -734,12 +728,29 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   get #state(): DataView {
-    const base = this.#memory.bases[STATE] as number;
-    return new DataView(this.#engine.u8.buffer, base, this.#memory.sizes[STATE] as number);
+    return this.host.state;
+  }
+
+  /** Call a method once the segments are here that it reads or writes. */
+  override call(name: string, args: readonly unknown[]): unknown {
+    return withValue(this.host.claim(CLAIMS[name as keyof typeof CLAIMS], "host"), () => super.call(name, args));
   }
 }
 
 /** The bytes of a file, which Python has whole. */
 function ownBytes({ file }: { readonly file: Handout | null }): Uint8Array {
   return (file as Handout).data.slice();
+}
+
+/** Do something before another, however the former ends. */
+function finallyDo<T>(action: () => MaybePromise<T>, end: () => MaybePromise<void>): MaybePromise<T> {
+  let result: MaybePromise<T>;
+  try {
+    result = action();
+  } catch (error) {
+    return withValue(end(), () => {
+      throw error;
+    });
+  }
+  return result instanceof Promise ? result.finally(end) : withValue(end(), () => result);
 }

@@ -25,14 +25,6 @@ export interface SnapshotHost {
   view(segment: number): Uint8Array;
 }
 
-/** Return the host of a session's bundle and memory. */
-export function snapshotHost(
-  { parameters, optimizer }: Pick<SnapshotHost, "parameters" | "optimizer">,
-  memory: Pick<SnapshotHost, "sizes" | "view">,
-): SnapshotHost {
-  return { sizes: memory.sizes, parameters, optimizer, view: (segment) => memory.view(segment) };
-}
-
 /** Take a snapshot of a session. Gradients are kept unless the next train step overwrites them. */
 export function takeSnapshot(host: SnapshotHost, properties: readonly Property[]): TensorFile {
   const state = host.view(STATE).slice(0, STATE_KEPT);

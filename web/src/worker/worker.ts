@@ -5,6 +5,7 @@ import { Engine } from "../engine/engine.js";
 import { STATE } from "../engine/layout.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
+import { streamBlob } from "../python/given-files.js";
 import type { PulseTask } from "../engine/pool.js";
 import { EngineError, toWire } from "../wire/errors.js";
 import { readCheckpoint, withCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";
@@ -32,7 +33,7 @@ import type {
   WorkerApi,
   WorkerSettings,
 } from "../wire/protocol.js";
-import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle } from "./bundle/bundle.js";
+import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle, type SegmentStart } from "./bundle/bundle.js";
 import { BundleCache, cacheName, checkFiles, DamagedFile, filesOf, type Files } from "./cache.js";
 import { ofModel, StateCore } from "./file-calls.js";
 import { Evaluations } from "./evaluation.js";
@@ -42,8 +43,8 @@ import { runTrainSteps } from "./fit/batches.js";
 import { WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
 import { WorkerLane } from "./lane.js";
-import { fillFromFile, type Kernels } from "./plan-memory.js";
-import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";
+import { withValue, type HostOpener } from "./host.js";
+import { LazyModels, originOf, PythonModels, type FilledSegments, type Origin } from "./python-models.js";
 import type { Run } from "./runner.js";
 import type { CoreOptions } from "./core-types.js";
 import { SessionCore } from "./session-core.js";
@@ -52,6 +53,7 @@ import { writeSafetensors } from "./safetensors.js";
 import { checkState, STATE_KEPT } from "./session-contents.js";
 import { openSnapshot, sharedPart } from "./snapshot.js";
 import { readFile } from "./store.js";
+import { WasmHost, type Kernels } from "./wasm/wasm-host.js";
 
 /** A session or checkpoint state, and the calls that wait for their turn. */
 interface Turns<Core = SessionCore> {
@@ -155,7 +157,7 @@ class SessionWorker {
     createFromBundle: async (file, optionsJson) => {
       const bundle = this.#parse(await splitBundle(file as Uint8Array<ArrayBuffer> | Blob));
       const info = this.#add(bundle, optionsJson, null, null, null);
-      await this.#filled(info, (core) => fillFromFile(bundle.segments, core.segments));
+      await this.#filled(info, ({ host }) => fillFromFile(bundle.segments, host));
       return info;
     },
 
@@ -181,7 +183,7 @@ class SessionWorker {
 
     startFit: (handle, spec, port) =>
       this.#perform(handle, async (session) => {
-        const fit = new WorkerFit(session.core, spec, port);
+        const fit = await WorkerFit.open(session.core, spec, port);
         const start = await fit.start();
         session.fit = fit;
         return start;
@@ -210,18 +212,18 @@ class SessionWorker {
     nextToken: (handle, task) => this.#perform(handle, ({ core, decoder }) => decoder.next(core, task)),
 
     saveSession: (handle, where, name) =>
-      this.#perform(handle, ({ core }) => {
-        const file = writeSafetensors(core.snapshot());
-        return withCheckpoint(where, name, () => writeCheckpoint(where, name, file)).then(() => null);
-      }),
+      this.#perform(handle, ({ core }) =>
+        withValue(core.snapshot(), async (snapshot) => {
+          const file = writeSafetensors(snapshot);
+          await withCheckpoint(where, name, () => writeCheckpoint(where, name, file));
+          return null;
+        }),
+      ),
 
-    lendState: (handle) => this.#perform(handle, ({ core }) => sharedPart(core.snapshot())),
+    lendState: (handle) => this.#perform(handle, ({ core }) => withValue(core.snapshot(), sharedPart)),
 
     takeState: (handle, shared) =>
-      this.#perform(handle, ({ core }) => {
-        core.restore(core.read(shared));
-        return null;
-      }),
+      this.#perform(handle, ({ core }) => withValue(core.restore(core.read(shared)), () => null)),
 
     loadSession: (handle, where, name) =>
       this.#perform(handle, async ({ core }) => {
@@ -229,20 +231,14 @@ class SessionWorker {
         if (file === null) {
           throw sessionError("NO_CHECKPOINT", { name, folder: where.folder });
         }
-        core.restore(core.read(openSnapshot(file)));
+        await core.restore(core.read(openSnapshot(file)));
         return null;
       }),
 
     profile: (handle, kind, feeds, runs) => this.#perform(handle, ({ core }) => core.profile(kind, feeds, runs)),
 
     call: (handle, { name, args }) =>
-      this.#perform(handle, ({ core }) => {
-        const call = (core as unknown as Readonly<Record<string, unknown>>)[name];
-        if (typeof call !== "function") {
-          throw new EngineError(`sessions have no call ${name}.`);
-        }
-        return call.apply(core, args) as unknown;
-      }),
+      this.#perform(handle, ({ core }) => core.call(name, args)),
 
     release: (handle) => {
       if (!this.#sessions.has(handle)) {
@@ -250,13 +246,13 @@ class SessionWorker {
       }
       return this.#perform(handle, ({ core, cache, fit }) => {
         this.#sessions.delete(handle);
-        // Nobody is left to hear that its checkpoint was not written.
-        fit?.end(false).catch(() => {});
         this.#stops.delete(handle);
         cache?.finish();
         this.#keepWriting(cache);
-        core.release();
-        return null;
+        return withValue(fit?.drop(), () => {
+          core.release();
+          return null;
+        });
       });
     },
 
@@ -269,9 +265,9 @@ class SessionWorker {
       const { models, raw } = PythonModels.open(bridge, "create_inference", args);
       const kernels = this.#describeKernels();
       const bundle = parseInference(raw, kernels.fingerprint);
-      const core = new InferenceCore(this.#running, kernels, bundle, coreOptions(optionsJson), models);
+      const core = new InferenceCore(this.#openHost, kernels.fingerprint, bundle, coreOptions(optionsJson), models);
       try {
-        await models.fill(core.segments);
+        await models.fill(core.host);
       } catch (error) {
         core.release();
         throw error;
@@ -311,6 +307,8 @@ class SessionWorker {
     }
     return this.#kernels;
   }
+
+  readonly #openHost: HostOpener = (start, options) => new WasmHost(this.#running, this.#describeKernels(), start, options);
 
   #describeKernels(): Kernels {
     this.#description ??= JSON.parse(this.#running.description()) as Kernels;
@@ -362,8 +360,8 @@ class SessionWorker {
     const cache = name === null ? null : new BundleCache(name, () => this.#lastUse);
     const info = this.#add(this.#parse(raw), optionsJson, { ...origin, args: [] }, models, cache);
     await this.#filled(info, async (core) => {
-      const copies = await models.fill(core.segments);
-      await cache?.setStart(raw, core.contents, core.segments, copies);
+      const copies = await models.fill(core.host);
+      await cache?.setStart(raw, core.contents, core.host, copies);
     });
     void this.#compileAhead(info.handle);
     return info;
@@ -379,7 +377,7 @@ class SessionWorker {
       const cache = new BundleCache(name, () => this.#lastUse);
       const bundle = await splitBundle(stored);
       const info = this.#add(this.#parse(bundle, files.length), optionsJson, origin, null, cache);
-      await this.#filled(info, (core) => cache.fill(bundle, core.segments, files));
+      await this.#filled(info, (core) => cache.fill(bundle, core.host, files));
       return info;
     } catch (error) {
       if (error instanceof DamagedFile) {
@@ -418,7 +416,7 @@ class SessionWorker {
     const { core } = this.#find(handle);
     try {
       await fill(core);
-      checkState(core.segments.range(STATE, 0, STATE_KEPT));
+      checkState(core.host.range(STATE, 0, STATE_KEPT));
     } catch (error) {
       this.#sessions.delete(handle);
       core.release();
@@ -439,11 +437,10 @@ class SessionWorker {
     models: PythonModels | null,
     cache: BundleCache | null,
   ): SessionInfo {
-    const kernels = this.#describeKernels();
     const lazy = new LazyModels(() => this.#bootPython(), origin ?? originOf(bundle, optionsJson), models);
     const onPlan = cache === null ? () => {} : cache.add.bind(cache);
     const options = { ...coreOptions(optionsJson), onRefused: () => cache?.discard() };
-    const core = new SessionCore(this.#running, kernels, bundle, options, lazy, onPlan);
+    const core = new SessionCore(this.#openHost, this.#describeKernels().fingerprint, bundle, options, lazy, onPlan);
     return { ...core.info, handle: this.#keep(core, cache) };
   }
 
@@ -478,6 +475,19 @@ class SessionWorker {
     const done = result.finally(() => session.waiting--);
     session.turn = done.catch(() => {});
     return done;
+  }
+}
+
+/** Fill the segments that start from a file. Until then they hold anything. */
+export async function fillFromFile(
+  starts: readonly SegmentStart[],
+  segments: Pick<FilledSegments, "range">,
+): Promise<void> {
+  for (const [segment, { bytes, data }] of starts.entries()) {
+    if (data !== null && "blob" in data) {
+      const part = data.blob.slice(data.start, data.start + bytes);
+      await streamBlob(part, bytes, (start, part) => segments.range(segment, start, part.length).set(part));
+    }
   }
 }
 

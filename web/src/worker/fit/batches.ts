@@ -5,7 +5,7 @@ import type { Remainder, StepsTask, WireBatch } from "../../wire/fit.js";
 import type { NamedTensor } from "../../wire/protocol.js";
 import { fetchesOfLoss, scalarOf } from "../evaluation.js";
 import type { FailedBatch } from "../places.js";
-import type { RanBatches } from "../plan-memory.js";
+import type { RanBatches } from "../host.js";
 import type { SessionCore } from "../session-core.js";
 import { CLIP, OPTIMIZER, TRAIN } from "../step-kind.js";
 import { Columns, limitsOf, RowBatches, type BatchOptions, type Rates } from "./rows.js";
@@ -33,9 +33,8 @@ export class Batches {
     this.#steps = steps;
     this.#columns = columns;
     this.#options = options;
-    const { valuesDecide, trainingInputNames } = core.info;
-    if (columns !== null && !valuesDecide && !core.checksNumerics) {
-      this.#rows = new RowBatches(core.host, steps, columns, trainingInputNames, options);
+    if (columns !== null && !core.info.valuesDecide && !core.checksNumerics) {
+      this.#rows = new RowBatches(core, steps, columns, options);
     }
   }
 
@@ -74,7 +73,7 @@ export class Batches {
   /** Train on a batch; its loss, or its error. */
   async on(batch: Pick<WireBatch, "feeds" | "rows">, rates: Rates | null): Promise<RanBatches> {
     try {
-      this.#steps.call("tw_fit_batch");
+      await this.#steps.call("tw_fit_batch");
       const { waiting, optimizerSteps } = this.#steps.at;
       if (waiting === 0 && rates !== null) {
         this.#core.setLearningRate(rates.values[optimizerSteps - rates.from] as number);
@@ -88,7 +87,7 @@ export class Batches {
 
   async #train({ feeds, rows }: Pick<WireBatch, "feeds" | "rows">): Promise<number> {
     const { loss: name } = this.#options;
-    const { output } = this.#core.host.lossCounts.train;
+    const { output } = this.#core.lossCounts.train;
     const { results } = await this.#core.step(TRAIN, feeds, fetchesOfLoss(name, output));
     const [loss, count] = results;
     let value: number;
@@ -96,10 +95,10 @@ export class Batches {
       value = scalarOf(loss, name);
     } catch (error) {
       // The fit has begun nevertheless: the gradients are others now.
-      this.#core.host.memory.demand("tw_fit_trained", NaN, 0);
+      await this.#core.host.tellFit("tw_fit_trained", NaN, 0);
       throw error;
     }
-    if (this.#steps.call("tw_fit_trained", value, output === null ? rows : scalarOf(count, output))) {
+    if (await this.#steps.call("tw_fit_trained", value, output === null ? rows : scalarOf(count, output))) {
       await this.update();
     }
     return value;
@@ -109,10 +108,10 @@ export class Batches {
   async update(): Promise<void> {
     const { clip } = this.#options;
     if (clip !== null) {
-      await this.#core.host.runner.run(CLIP, true, [limitsOf(clip)], []);
+      await this.#core.runner.run(CLIP, true, [limitsOf(clip)], []);
     }
     await this.#core.step(OPTIMIZER, [], []);
-    this.#steps.call("tw_fit_updated");
+    await this.#steps.call("tw_fit_updated");
   }
 }
 
@@ -122,7 +121,7 @@ export class Batches {
  * @returns the losses
  */
 export async function runTrainSteps(core: SessionCore, { batches, stacked }: StepsTask, loss: string): Promise<Float32Array> {
-  const steps = new FitSteps(core.host, { accumulate: 1, onNaN: "ignore", proximal: 0 });
+  const steps = await FitSteps.start(core, { accumulate: 1, onNaN: "ignore", proximal: 0 });
   const columns = stacked && new Columns(stacked, true);
   const trained = new Batches(core, steps, columns, { loss, clip: null, accumulate: 1 });
   const losses = new Float32Array(columns?.rows ?? batches.length);
@@ -137,6 +136,6 @@ export async function runTrainSteps(core: SessionCore, { batches, stacked }: Ste
     }
     return losses;
   } finally {
-    steps.end();
+    await steps.end();
   }
 }

@@ -43,11 +43,11 @@ export class CheckpointWriter {
     const snapshot = openSnapshot(file);
     checkOptions(snapshot, name, JSON.parse(options) as FitOptions);
     const session = this.#core.read(snapshot);
-    const byRows = this.#core.host.lossCounts.train.output === null;
+    const byRows = this.#core.lossCounts.train.output === null;
     const size = this.#core.getParametersSize(false);
     const record = readFit(snapshot, JSON.parse(options) as FitOptions, size, byRows);
     checkWatched(record.epochs, name, watched);
-    this.#core.restore(session);
+    await this.#core.restore(session);
     return record;
   }
 
@@ -68,9 +68,9 @@ export class CheckpointWriter {
    *
    * @throws the error of the previous write
    */
-  save(record: FitRecord): void {
+  async save(record: FitRecord): Promise<void> {
     this.#check();
-    this.#waiting = writeFit(this.#core.snapshot(), this.#spec.options, record);
+    this.#waiting = writeFit(await this.#core.snapshot(), this.#spec.options, record);
     this.#writing ??= this.#write();
   }
 

@@ -1,14 +1,13 @@
 /** Batches of rows, several of which the kernels run at once; `trainweb/fit/rows.py` is the same in Python. */
 
-import type { Engine } from "../../engine/engine.js";
 import type { WireClip } from "../../wire/fit.js";
 import type { Feed, MaybePromise, NamedTensor } from "../../wire/protocol.js";
 import { CLIP_INPUTS, type FeedType } from "../bundle/bundle.js";
 import { MOST_BATCHES, MOST_BYTES, SLICE_S } from "../constants.js";
 import { signatureOf } from "../feeds.js";
-import type { RanBatches, StepPlans } from "../plan-memory.js";
-import { withValue } from "../python-models.js";
-import type { PreparedPlan, StepHost } from "../runner.js";
+import { withValue, type RanBatches, type StepPlans } from "../host.js";
+import type { PreparedPlan } from "../runner.js";
+import type { SessionCore } from "../session-core.js";
 import { checkRate } from "../session-values.js";
 import { CLIP, OPTIMIZER, TRAIN } from "../step-kind.js";
 import type { FitSteps } from "./steps.js";
@@ -64,15 +63,13 @@ export class Columns {
     return [...known, ...this.#columns.filter(({ name }) => !inputNames.includes(name))];
   }
 
-  /** Write rows of an input to an address. */
-  write(engine: Engine, input: string, ptr: number, rows: Uint32Array): void {
+  /** Write rows of an input. */
+  write(input: string, target: Uint8Array, rows: Uint32Array): void {
     const { rowBytes, data, words } = this.#columns.find(({ name }) => name === input) as Column;
-    const nbytes = rows.length * rowBytes;
-    if (words !== null && rowBytes <= SMALL_ROW && ptr % 4 === 0) {
-      copyWords(words, rowBytes / 4, new Int32Array(engine.u8.buffer, ptr, nbytes / 4), rows);
+    if (words !== null && rowBytes <= SMALL_ROW && target.byteOffset % 4 === 0) {
+      copyWords(words, rowBytes / 4, new Int32Array(target.buffer, target.byteOffset, target.length / 4), rows);
       return;
     }
-    const target = engine.view(ptr, nbytes);
     // Rows that follow each other are copied at once: all of them, where the data is not shuffled.
     for (let k = 0, end = 1; k < rows.length; k = end, end++) {
       const first = rows[k] as number;
@@ -118,24 +115,16 @@ export interface BatchOptions {
 
 /** Runs batches of some columns. */
 export class RowBatches {
-  readonly #host: StepHost;
+  readonly #core: SessionCore;
   readonly #steps: FitSteps;
   readonly #columns: Columns;
-  readonly #inputNames: readonly string[];
   readonly #options: BatchOptions;
   #most = 1;
 
-  constructor(
-    host: StepHost,
-    steps: FitSteps,
-    columns: Columns,
-    inputNames: readonly string[],
-    options: BatchOptions,
-  ) {
-    this.#host = host;
+  constructor(core: SessionCore, steps: FitSteps, columns: Columns, options: BatchOptions) {
+    this.#core = core;
     this.#steps = steps;
     this.#columns = columns;
-    this.#inputNames = inputNames;
     this.#options = options;
   }
 
@@ -151,8 +140,7 @@ export class RowBatches {
     return withValue(this.#plans(size), (plans) => (plans === null ? null : this.#run(plans, rows, size, rates, most)));
   }
 
-  #run(plans: StepPlans, rows: Uint32Array, size: number, rates: Rates | null, most: number): RanBatches {
-    const { engine, lossCounts } = this.#host;
+  #run(plans: StepPlans, rows: Uint32Array, size: number, rates: Rates | null, most: number): MaybePromise<RanBatches> {
     const { loss, clip, accumulate } = this.#options;
     const { waiting, optimizerSteps } = this.#steps.at;
     const n = Math.min(this.#most, most, rows.length / size);
@@ -167,25 +155,27 @@ export class RowBatches {
         ...(n === 1 ? { ...plans, train: now, adding: now } : plans),
         limits: clip && limitsOf(clip).data,
         loss,
-        count: lossCounts.train.output,
+        count: this.#core.lossCounts.train.output,
         rows: size,
         rates: values && Float32Array.from(values),
-        write: (input, ptr) => this.#columns.write(engine, input, ptr, taken),
+        write: (input, target) => this.#columns.write(input, target, taken),
       },
       n,
     );
-    if (n === this.#most && performance.now() - start < SLICE_MS / 2) {
-      const bytes = Math.max(size * this.#columns.rowBytes, 1);
-      this.#most = Math.min(2 * n, MOST_BATCHES, Math.max(1, Math.floor(MOST_BYTES / bytes)));
-    }
-    return ran;
+    return withValue(ran, (result) => {
+      if (n === this.#most && performance.now() - start < SLICE_MS / 2) {
+        const bytes = Math.max(size * this.#columns.rowBytes, 1);
+        this.#most = Math.min(2 * n, MOST_BATCHES, Math.max(1, Math.floor(MOST_BYTES / bytes)));
+      }
+      return result;
+    });
   }
 
   /** The plans of a batch of so many rows, loaded one after the other. */
   #plans(size: number): MaybePromise<StepPlans | null> {
-    const { runner } = this.#host;
+    const { runner } = this.#core;
     const { clip, accumulate } = this.#options;
-    const types = this.#columns.types(size, this.#inputNames);
+    const types = this.#columns.types(size, this.#core.info.trainingInputNames);
     const clipping = (): MaybePromise<PreparedPlan | null> =>
       clip === null ? null : runner.prepare(CLIP, true, signatureOf(CLIP_INPUTS, [limitsOf(clip)], () => NO_BYTES));
     return withValue(runner.prepare(OPTIMIZER, true, []), (update) =>
@@ -203,9 +193,9 @@ export class RowBatches {
     update: PreparedPlan,
     clips: PreparedPlan | null,
   ): StepPlans | null {
-    const { memory, lossCounts } = this.#host;
+    const { host, lossCounts } = this.#core;
     // A session may keep one plan of a step only.
-    const isHere = [adding, update, clips].every((one) => one === null || memory.find(one.key) === one.loaded);
+    const isHere = [adding, update, clips].every((one) => one === null || host.find(one.key) === one.loaded);
     const names = [this.#options.loss, lossCounts.train.output];
     const results = train.loaded.plan.outputs.filter(({ name }) => names.includes(name));
     const isNumber = results.every(({ dtype, nbytes }) => dtype === "float32" && nbytes === 4);

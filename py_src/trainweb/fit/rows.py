@@ -1,4 +1,4 @@
-"""Batches of arrays, several of which the kernels run at once; in a page `web/src/worker/fit/rows.ts`."""
+"""Batches of arrays, several of which the kernels run at once; in a page `web/src/worker/fit/batches.ts`."""
 
 from __future__ import annotations
 

@@ -15,8 +15,6 @@ export class InferenceCore implements PlanSource, TokenHost {
   readonly #fingerprint: number;
   readonly #bundle: InferenceBundle;
   readonly #models: PythonModels;
-  /** Feeds of steps that make tokens, by their kinds. */
-  readonly #forwards = new Map<string, readonly Declaration[]>();
 
   /** @throws EngineError when the kernels' memory has no room */
   constructor(
@@ -50,10 +48,8 @@ export class InferenceCore implements PlanSource, TokenHost {
     return action();
   }
 
-  openForward({ key }: StepKind): readonly Declaration[] {
-    const inputs = this.#forwards.get(key) ?? this.#models.ask("forward_inputs", key).value;
-    this.#forwards.set(key, inputs);
-    return inputs;
+  openForward(kind: StepKind): readonly Declaration[] {
+    return this.#models.forwardInputs(kind);
   }
 
   check(kind: StepKind, signature: readonly FeedType[]): void {
@@ -65,11 +61,10 @@ export class InferenceCore implements PlanSource, TokenHost {
   }
 
   make(kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {
-    const { inputs, outputs, segments } = this.#bundle;
+    const { outputs, segments } = this.#bundle;
     const raw = this.#models.compile(kind, overwrite, signature, this.host.plans.flatMap((plan) => plan.kept));
-    const owner = isForward(kind)
-      ? { segments, inputs: { [kind.base]: this.openForward(kind) }, outputs: { [kind.base]: outputsOf(kind) } }
-      : { segments, inputs: { inference: inputs }, outputs: { inference: outputs } };
+    const names = isForward(kind) ? outputsOf(kind) : outputs;
+    const owner = { segments, inputs: { [kind.base]: this.inputsOf(kind) }, outputs: { [kind.base]: names } };
     return parsePlan(raw, owner, this.#fingerprint);
   }
 

@@ -2,7 +2,7 @@
 
 import { COPY_CHECK, STATE } from "../engine/layout.js";
 import type { DeadUnits } from "../wire/values.js";
-import { planKey, type BundlePlan, type FeedType, type ParameterSlot, type RawPlan } from "./bundle/bundle.js";
+import { planKey, type BundlePlan, type FeedType, type RawPlan } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import type { LoadedPlan, ReadFile, StepHost } from "./host.js";
 import type { InspectedPlan, LazyModels, PythonModels } from "./python-models.js";
@@ -15,14 +15,12 @@ export interface InspectedHost {
   readonly host: StepHost;
   readonly runner: PlanRunner;
   readonly models: LazyModels;
-  readonly parameters: readonly ParameterSlot[];
-  readonly outputs: Readonly<Record<"train" | "eval", readonly string[]>>;
   readonly readFile: ReadFile;
   /** Reads a plan with these outputs that Python compiled for the session. */
   parse(raw: RawPlan, outputs: readonly string[]): BundlePlan;
 }
 
-/** A step that is looked into. */
+/** A step to inspect. */
 export interface InspectedStep {
   readonly kind: StepKind;
   readonly overwrite: boolean;
@@ -57,7 +55,7 @@ export class InspectedPlans {
     return this.#inspected(plan).nodes;
   }
 
-  /** Run eval steps, and see which units never fire. Nothing changes. training/debug/units.py is the same in Python. */
+  /** Run eval steps, and find the units that never fire. Nothing changes. In Python training/debug/units.py. */
   async deadUnits(steps: readonly InspectedStep[]): Promise<readonly DeadUnits[]> {
     const { host, runner } = this.#host;
     const models = await this.#host.models.get("deadUnits");

@@ -1,6 +1,6 @@
 /**
- * `debug: { checkNumerics: true }`: which node of a step makes the first NaN or infinity. The worker runs the steps. Where
- * a number is not finite, Python finds out if that is a fault (training/debug/numerics.py says how it is done).
+ * `debug: { checkNumerics: true }`: find the node of a step that makes the first NaN or infinity. The worker runs the
+ * steps. If a number is not finite, Python decides whether that is a fault (training/debug/numerics.py has the rules).
  */
 
 import { COPY_CHECK, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS } from "../engine/layout.js";
@@ -31,7 +31,7 @@ export class NumericsCheck {
         before = models.ask("check_numerics", "inspected", kind.key, overwrite, ...seen).value;
       }
       await host.putBack(COPY_CHECK);
-      const { loaded } = await runner.prepare(kind, overwrite, signature);
+      const loaded = await runner.prepare(kind, overwrite, signature);
       const result = await run();
       if (await host.isAnyBad([PARAMETERS, GRADIENTS], COPY_CHECK, loaded)) {
         models.ask("check_numerics", "results", kind.key, host.addresses(COPY_CHECK, loaded), loaded.plan.outputs, before);

@@ -1,4 +1,4 @@
-/** A training session in the worker, the same with Python and without; training/core.py is the same in Python. */
+/** A training session in the worker, with Python or without. In Python training/core.py. */
 
 import {
   COPY_TRIAL,
@@ -35,29 +35,46 @@ import type {
   ValueMetadata,
   WireTensor,
 } from "../wire/protocol.js";
-import type { ArtifactName } from "../wire/session-calls.js";
+import type { ArtifactName, SessionCalls } from "../wire/session-calls.js";
 import {
   CLIP_INPUTS, parsePlan, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type ParameterSlot,
-  type SegmentSize,
+  type RawPlan, type SegmentSize,
 } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import type { PlanMetric } from "./bundle/metrics.js";
-import { checkFeeds, checkValuesDecideNothing, fixedTypes, signatureOf, typesOf, type Shapes } from "./feeds.js";
+import { checkFeeds, checkValuesDecideNothing, fixedTypes, typesOf, type Shapes } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
 import { InspectedPlans, type InspectedHost, type InspectedStep } from "./inspected-plans.js";
 import { coveringKind } from "./fit/metrics.js";
 import { NumericsCheck } from "./numerics.js";
-import { withValue, type HostOpener, type ReadFile, type StepHost } from "./host.js";
+import { withValue, type HostOpener, type HostOptions, type LoadedPlan, type ReadFile, type StepHost } from "./host.js";
 import type { LazyModels, PythonModels } from "./python-models.js";
 import { PropertyCalls } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
 import { CLAIMS, EXCHANGES_AVERAGES, READS_ALL, WRITES_ALL } from "./claims.js";
-import type { CallTable, CoreOptions, PlanListener } from "./core-types.js";
 import { bytesOf, checkCount, checkRate, memoryOf, readParameter, typeOf, writeParameter } from "./session-values.js";
 import { writeContents, type SessionContents } from "./session-contents.js";
-import { readSnapshot, takeSnapshot, type SnapshotHost } from "./snapshot.js";
+import { readSnapshot, takeSnapshot } from "./snapshot.js";
 import { EVAL, isForward, OPTIMIZER, outputsOf, stepKind, TRAIN, type StepKind } from "./step-kind.js";
+
+/** Options of a session. */
+export interface CoreOptions extends HostOptions {
+  /** Plans that use more are compiled again, by Python, within this budget. */
+  readonly memoryBudget: number;
+  /** True if steps are checked for NaN and infinities. */
+  readonly checkNumerics: boolean;
+}
+
+/** Called with each plan that Python compiled for the session. */
+type PlanListener = (raw: RawPlan) => void;
+
+/** The calls of a session in the worker: one that is missing does not compile. */
+type CallTable = {
+  readonly [Name in keyof SessionCalls]: (
+    ...args: SessionCalls[Name]["args"]
+  ) => MaybePromise<SessionCalls[Name]["result"]>;
+};
 
 /** Errors of a session without values of parameters. */
 type NominalError = "NOMINAL_GET_ALL" | "NOMINAL_GET" | "NOMINAL_SET" | "NOMINAL_SAVE" | "NOMINAL_EXPORT";
@@ -78,8 +95,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   readonly #onPlan: PlanListener;
   readonly #inspected: InspectedPlans;
   readonly #numerics: NumericsCheck | null;
-  /** Feeds of steps that predict or make tokens, by their kinds. */
-  readonly #forwards = new Map<string, readonly Declaration[]>();
   #nominal: boolean;
 
   /** @throws EngineError when the kernels' memory has no room */
@@ -117,7 +132,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   /** The page's view of the session. */
   get info(): Omit<SessionInfo, "handle"> {
     const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs, pairs, moving } = this.#bundle;
-    // Older bundles do not say it.
+    // Older bundles lack it.
     const { defaultPair = [outputs.eval.length === 2 ? (outputs.eval[1] as string) : compared, inputs.eval.at(-1)?.name ?? null] } = this.#bundle;
     return {
       trainingInputNames: inputs.train.map(({ name }) => name),
@@ -140,7 +155,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     };
   }
 
-  /** The segments that a session in this state starts from, with their sizes; the others are zeros. */
+  /** The segments that are not all zeros, with their sizes. */
   get contents(): SegmentSize[] {
     return this.host.sizes
       .map((nbytes, segment) => ({ segment, nbytes }))
@@ -158,7 +173,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** Set whether the next train step overwrites the gradients. */
   #setLazyReset(overwrites: boolean): void {
-    this.#state.setUint32(4 * STATE_LAZY_RESET, Number(overwrites), true);
+    this.host.state.setUint32(4 * STATE_LAZY_RESET, Number(overwrites), true);
   }
 
   // Steps.
@@ -170,38 +185,22 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     fetches: readonly Fetch[],
     stop: AbortSignal | null = null,
   ): MaybePromise<Run> {
-    if (this.#numerics !== null && kind.base !== "scheduler" && !isForward(kind)) {
-      return this.#checkedStep(this.#numerics, kind, feeds, fetches, stop);
-    }
-    if (kind.base !== "train") {
-      return this.runner.run(kind, true, feeds, fetches, stop);
-    }
-    return withValue(this.runner.run(kind, this.overwrites, feeds, fetches, stop), (run) => {
-      this.#setLazyReset(false);
-      return run;
-    });
-  }
-
-  #checkedStep(
-    numerics: NumericsCheck,
-    kind: StepKind,
-    feeds: readonly Feed[],
-    fetches: readonly Fetch[],
-    stop: AbortSignal | null,
-  ): Promise<Run> {
-    if (kind.base === "optimizer") {
-      this.check(kind, []);
-      return numerics.optimizerStep(() => this.runner.run(kind, true, feeds, fetches, stop));
-    }
-    const step = this.#inspectedStep(stepKind(kind.base), feeds);
-    return numerics.step(step, () =>
-      withValue(this.runner.run(kind, step.overwrite, step.feeds, fetches, stop), (run) => {
+    const run = (overwrite: boolean, copies = feeds): MaybePromise<Run> =>
+      withValue(this.runner.run(kind, overwrite, copies, fetches, stop), (result) => {
         if (kind.base === "train") {
           this.#setLazyReset(false);
         }
-        return run;
-      }),
-    );
+        return result;
+      });
+    if (this.#numerics === null || kind.base === "scheduler" || isForward(kind)) {
+      return run(kind.base !== "train" || this.overwrites);
+    }
+    if (kind.base === "optimizer") {
+      this.check(kind, []);
+      return this.#numerics.optimizerStep(() => run(true));
+    }
+    const step = this.#inspectedStep(stepKind(kind.base), feeds);
+    return this.#numerics.step(step, () => run(step.overwrite, step.feeds));
   }
 
   /** The kind of an eval step that sums up metrics: of a bundle, one that sums up these and maybe others. */
@@ -209,15 +208,14 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return coveringKind([...this.#plans.values()].map(({ kind }) => kind), wanted);
   }
 
-  /** What such a step sums up. */
+  /** The metrics that such a step sums up. */
   planMetrics(kind: StepKind, feeds: readonly Feed[]): MaybePromise<readonly PlanMetric[]> {
-    const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.host.bytesOf(feed));
-    return withValue(this.runner.prepare(kind, true, signature), ({ loaded }) => loaded.plan.metrics);
+    return withValue(this.runner.prepare(kind, true, this.runner.signatureOf(kind, feeds)), ({ plan }) => plan.metrics);
   }
 
   #inspectedStep(kind: StepKind, feeds: readonly Feed[]): InspectedStep {
     const copies = this.#copied(feeds);
-    const signature = signatureOf(this.inputsOf(kind), copies, (feed) => this.host.bytesOf(feed));
+    const signature = this.runner.signatureOf(kind, copies);
     this.check(kind, signature);
     return { kind, overwrite: kind.base === "eval" || this.overwrites, signature, feeds: copies };
   }
@@ -227,7 +225,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return this.#inspected.deadUnits(batches.map((feeds) => this.#inspectedStep(EVAL, feeds)));
   }
 
-  /** Whether steps are checked one by one. */
+  /** True if each step is checked for NaN and infinities. */
   get checksNumerics(): boolean {
     return this.#numerics !== null;
   }
@@ -237,8 +235,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       host: this.host,
       runner: this.runner,
       models: this.#models,
-      parameters: this.#bundle.parameters,
-      outputs: this.#bundle.outputs,
       readFile: this.readFile,
       parse: (raw, outputs) => {
         const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs }, lossCounts: {} };
@@ -247,16 +243,23 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     };
   }
 
-  /** Step once, then time `runs` steps more. All that may fail for want of memory comes before the first step. */
+  /** Step once, then time `runs` more steps. Memory is allocated before the first step. */
   async profile(base: "train" | "eval", feeds: readonly Feed[], runs: number): Promise<WireProfile> {
     checkCount("runs", runs, 1);
     const copies = this.#copied(feeds);
     const [kind, overwrite] = [stepKind(base), base === "eval"];
-    const count = await this.runner.countInstructions(kind, overwrite, copies);
-    const times = this.host.times(count);
+    const signature = this.runner.signatureOf(kind, copies);
+    const prepare = (): MaybePromise<LoadedPlan> => this.runner.prepare(kind, overwrite, signature);
+    const times = this.host.times((await prepare()).plan.nodes.length);
     try {
       await this.step(kind, copies, []);
-      return await this.runner.profile(kind, overwrite, copies, runs, times);
+      const loaded = await prepare();
+      const sums = await times.measure(loaded, async () => {
+        for (let run = 0; run < runs; run++) {
+          await this.runner.execute(loaded, copies);
+        }
+      });
+      return { ...this.host.listing(loaded), milliseconds: Array.from(sums, (sum) => sum / runs) };
     } finally {
       times.release();
     }
@@ -275,26 +278,18 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     }
     this.#checkOptimizer();
     refuseIf(base === "optimizer" && this.#nominal, "NOMINAL_OPTIMIZER");
-    refuseIf(base === "scheduler" && this.#state.getUint32(4 * STATE_SCHEDULER, true) === 0, "NO_SCHEDULER");
+    refuseIf(base === "scheduler" && this.host.state.getUint32(4 * STATE_SCHEDULER, true) === 0, "NO_SCHEDULER");
   }
 
   /** The inputs of a step that predicts or makes tokens; Python knows them. */
-  openForward({ base, key }: StepKind): MaybePromise<readonly Declaration[]> {
+  openForward(kind: StepKind): MaybePromise<readonly Declaration[]> {
     this.#checkStep("eval");
-    const known = this.#forwards.get(key);
-    if (known !== undefined) {
-      return known;
-    }
-    return withValue(this.#models.get(base), (models) => {
-      const inputs = models.ask("forward_inputs", key).value;
-      this.#forwards.set(key, inputs);
-      return inputs;
-    });
+    return withValue(this.#models.get(kind.base), (models) => models.forwardInputs(kind));
   }
 
   inputsOf(kind: StepKind): readonly Declaration[] {
     if (isForward(kind)) {
-      return this.#forwards.get(kind.key) ?? [];
+      return this.#models.opened?.forwardInputs(kind) ?? [];
     }
     const { base } = kind;
     return base === "train" || base === "eval" ? this.#bundle.inputs[base] : base === "clip" ? CLIP_INPUTS : [];
@@ -352,13 +347,13 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   getLearningRate(): number {
     this.#checkOptimizer();
-    return this.#state.getFloat32(4 * STATE_LEARNING_RATE, true);
+    return this.host.state.getFloat32(4 * STATE_LEARNING_RATE, true);
   }
 
   setLearningRate(rate: number): null {
     this.#checkOptimizer();
     checkRate("learningRate", rate);
-    this.#state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
+    this.host.state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
     return null;
   }
 
@@ -370,7 +365,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       throw sessionError("WARMUP_BEYOND_TOTAL", { name: "warmupStepCount", total, value: warmup });
     }
     checkRate("initialLr", rate);
-    const state = this.#state;
+    const state = this.host.state;
     state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
     state.setFloat32(4 * STATE_INITIAL_LR, rate, true);
     state.setUint32(4 * STATE_SCHEDULER, 1, true);
@@ -380,12 +375,12 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   getSeed(): bigint {
-    return this.#state.getBigUint64(4 * STATE_SEED, true);
+    return this.host.state.getBigUint64(4 * STATE_SEED, true);
   }
 
   setSeed(value: bigint): null {
-    this.#state.setBigUint64(4 * STATE_SEED, BigInt.asUintN(64, value), true);
-    this.#state.setBigUint64(4 * STATE_RANDOM_OFFSET, 0n, true);
+    this.host.state.setBigUint64(4 * STATE_SEED, BigInt.asUintN(64, value), true);
+    this.host.state.setBigUint64(4 * STATE_RANDOM_OFFSET, 0n, true);
     return null;
   }
 
@@ -407,7 +402,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     }
     refuseIf(!this.#bundle.hasAverages, "NO_AVERAGES");
     if (this.stepCount() === 0) {
-      return action(); // the parameters are all that there is to average
+      return action(); // without steps the averages are the parameters
     }
     return withValue(this.host.exchangeAverages(), () => finallyDo(action, () => this.host.exchangeAverages()));
   }
@@ -506,7 +501,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   stepCount(): number {
     this.#checkOptimizer();
-    return Number(this.#state.getBigInt64(4 * STATE_STEP, true));
+    return Number(this.host.state.getBigInt64(4 * STATE_STEP, true));
   }
 
   inputMetadata(training: boolean): readonly ValueMetadata[] {
@@ -536,15 +531,15 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     );
   }
 
-  /** All that the session goes on from. */
+  /** The contents of the session as a file. */
   snapshot(): MaybePromise<TensorFile> {
     this.#checkNotNominal("NOMINAL_SAVE");
-    return withValue(this.host.claim(READS_ALL, "host"), () => takeSnapshot(this.#snapshotHost, this.properties));
+    return withValue(this.host.claim(READS_ALL, "host"), () => takeSnapshot(this.host, this.#bundle, this.properties));
   }
 
   /** @throws CheckpointError when it is of another session or was changed */
   read(snapshot: TensorFile): SessionContents {
-    return readSnapshot(this.#snapshotHost, snapshot);
+    return readSnapshot(this.host, this.#bundle, snapshot);
   }
 
   restore(contents: SessionContents): MaybePromise<void> {
@@ -554,11 +549,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       this.#countLoad(); // plans prepared values of the old parameters
       this.#nominal = false;
     });
-  }
-
-  get #snapshotHost(): SnapshotHost {
-    const { parameters, optimizer } = this.#bundle;
-    return { sizes: this.host.sizes, parameters, optimizer, view: (segment) => this.host.view(segment) };
   }
 
   // Files.
@@ -643,17 +633,16 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return { data: assemble(call, file as Handout, converting(copy), form) };
   }
 
-  prepare(shapes: Shapes): MaybePromise<null> {
+  async prepare(shapes: Shapes): Promise<null> {
     const { hasEval, hasOptimizer } = this.#bundle;
     const ofTrain = { kind: TRAIN, signature: this.#typesOf("train", shapes) };
     const ofEval = hasEval ? [{ kind: EVAL, signature: this.#typesOf("eval", shapes) }] : [];
     const ofOptimizer = hasOptimizer ? [{ kind: OPTIMIZER, signature: [] }] : [];
     // The train step's comes after the eval step's, so that it is there even where only one is kept.
-    const made = [...ofEval, ofTrain, ...ofOptimizer].reduce<MaybePromise<unknown>>(
-      (before, { kind, signature }) => withValue(before, () => this.runner.prepare(kind, true, signature)),
-      null,
-    );
-    return withValue(made, () => null);
+    for (const { kind, signature } of [...ofEval, ofTrain, ...ofOptimizer]) {
+      await this.runner.prepare(kind, true, signature);
+    }
+    return null;
   }
 
   #typesOf(base: "train" | "eval", shapes: Shapes): readonly FeedType[] {
@@ -692,7 +681,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   explain(base: "train" | "eval", feeds: readonly Feed[]): MaybePromise<string> {
     const kind = stepKind(base);
-    const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.host.bytesOf(feed));
+    const signature = this.runner.signatureOf(kind, feeds);
     this.check(kind, signature);
     const overwrite = base === "eval" || this.overwrites;
     return withValue(this.#models.get("explain"), (models) => models.ask("explain", base, overwrite, signature).value);
@@ -702,9 +691,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return memoryOf(this.host);
   }
 
-  /** What plans prepared of the parameters is void. */
+  /** Note that values which plans prepared from the parameters are void. */
   #countLoad(): void {
-    this.#state.setUint32(4 * STATE_LOADS, this.#state.getUint32(4 * STATE_LOADS, true) + 1, true);
+    this.host.state.setUint32(4 * STATE_LOADS, this.host.state.getUint32(4 * STATE_LOADS, true) + 1, true);
   }
 
   #slot(name: string): ParameterSlot {
@@ -724,11 +713,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** True if the next train step overwrites the gradients. */
   get overwrites(): boolean {
-    return this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
-  }
-
-  get #state(): DataView {
-    return this.host.state;
+    return this.host.state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
   }
 
   /** Call a method once the segments are here that it reads or writes. */
@@ -742,15 +727,18 @@ function ownBytes({ file }: { readonly file: Handout | null }): Uint8Array {
   return (file as Handout).data.slice();
 }
 
-/** Do something before another, however the former ends. */
+/** Do something, and something else afterwards, however the former ends. */
 function finallyDo<T>(action: () => MaybePromise<T>, end: () => MaybePromise<void>): MaybePromise<T> {
+  const finish = (value: T): MaybePromise<T> => withValue(end(), () => value);
+  const fail = (error: unknown): MaybePromise<never> =>
+    withValue(end(), () => {
+      throw error;
+    });
   let result: MaybePromise<T>;
   try {
     result = action();
   } catch (error) {
-    return withValue(end(), () => {
-      throw error;
-    });
+    return fail(error);
   }
-  return result instanceof Promise ? result.finally(end) : withValue(end(), () => result);
+  return result instanceof Promise ? result.then(finish, fail) : finish(result);
 }

@@ -1,4 +1,4 @@
-/** The worker: the kernels, all sessions of a page, and Python once somebody needs it. */
+/** The worker: the kernels, all sessions of a page, and Python once a call needs it. */
 
 import { imageValues } from "../data/images.js";
 import { Engine } from "../engine/engine.js";
@@ -46,8 +46,7 @@ import { WorkerLane } from "./lane.js";
 import { withValue, type HostOpener } from "./host.js";
 import { LazyModels, originOf, PythonModels, type FilledSegments, type Origin } from "./python-models.js";
 import type { Run } from "./runner.js";
-import type { CoreOptions } from "./core-types.js";
-import { SessionCore } from "./session-core.js";
+import { SessionCore, type CoreOptions } from "./session-core.js";
 import { stepKind } from "./step-kind.js";
 import { writeSafetensors } from "./safetensors.js";
 import { checkState, STATE_KEPT } from "./session-contents.js";
@@ -71,9 +70,9 @@ interface Turns<Core = SessionCore> {
 
 type AnyCore = SessionCore | InferenceCore | StateCore;
 
-/** Plans are compiled ahead when nothing was asked for this long: a page that steps at once is not kept waiting, */
+/** The worker compiles ahead after this silence, so that a page that steps at once does not wait, */
 const AHEAD_QUIET_MS = 20;
-/** and not later than this: a page that has not been quiet until then will ask for what it needs. */
+/** and no later than this: a page that was never quiet asks for the plans that it needs. */
 const AHEAD_PATIENCE_MS = 5_000;
 
 class SessionWorker {
@@ -86,7 +85,7 @@ class SessionWorker {
   #lastUse = 0;
   readonly #written = new Set<Promise<void>>();
   readonly #sessions = new Map<number, Turns<AnyCore>>();
-  /** Of the last steps that may be stopped. */
+  /** Controllers of the last steps that may be stopped, by session. */
   readonly #stops = new Map<number, AbortController>();
 
   readonly calls: WorkerApi = {
@@ -104,7 +103,7 @@ class SessionWorker {
 
     pulse: (port, script) =>
       new Promise((resolve) => {
-        // It ends with this one, however that ends, and goes on while this one computes.
+        // The thread ends with this worker, and goes on while this worker computes.
         const worker = startWorker(script);
         worker.addEventListener("message", () => resolve(true), { once: true });
         worker.addEventListener("error", () => resolve(false), { once: true });
@@ -126,7 +125,7 @@ class SessionWorker {
       let fault: string | null = null;
       const options = { poolWorker: files.poolWorker, threads, reproducible, stallMs };
       this.#engine = Engine.create({ ...options, wasm: (build) => files.kernels[build] }).catch((error: unknown) => {
-        // Pages of onnxruntime-web say of its files where ours would be.
+        // Pages of onnxruntime-web name the folder of its files, not of ours.
         const { ownKernels } = files;
         if (ownKernels === null) {
           throw error;
@@ -282,7 +281,7 @@ class SessionWorker {
     memory: () => ({ inUse: this.#running.bytesInUse, total: this.#running.memoryBytes }),
   };
 
-  /** What `stop` aborts from now on: the page has one step of a session under way that it may stop. */
+  /** The signal that `stop` aborts from now on. At most one step of a session that may be stopped is under way. */
   #stopFor(handle: number, mayStop: boolean): AbortSignal | null {
     if (!mayStop) {
       return null;
@@ -292,7 +291,7 @@ class SessionWorker {
     return controller.signal;
   }
 
-  /** Remember what a session that is gone still writes. */
+  /** Remember the writes of a released session. */
   #keepWriting(cache: BundleCache | null): void {
     if (cache !== null) {
       const { written } = cache;
@@ -324,7 +323,7 @@ class SessionWorker {
     this.#python ??= (async () => {
       try {
         const python = bootPython(settings.files, settings.snapshot, settings.stallMs);
-        // Taken up below; a failure of the engine's must not leave it unhandled.
+        // Awaited below. A failure of the engine must not leave it unhandled.
         python.catch(() => {});
         const kernels = await engine;
         return new Bridge(await python, kernels);
@@ -332,7 +331,7 @@ class SessionWorker {
         this.#python = null;
         // The page must learn first that kernels do not start.
         await engine.catch(() => {});
-        // A module that failed to load stays so for the life of a worker: another one may try again.
+        // A module that failed to load cannot be loaded again in this worker.
         const isIdle = this.#sessions.size === 0;
         throw Object.assign(error as Error, { fatal: isIdle });
       }
@@ -367,7 +366,7 @@ class SessionWorker {
     return info;
   }
 
-  /** Make a session of its stored bundle; null: there is none that can be used. */
+  /** Make a session of its stored bundle; null: no usable bundle is stored. */
   async #fromCache(name: string, origin: Origin, optionsJson: string, files: Files): Promise<SessionInfo | null> {
     const stored = await readFile(name);
     if (stored === null) {
@@ -383,7 +382,7 @@ class SessionWorker {
       if (error instanceof DamagedFile) {
         throw error;
       }
-      // Of another version of the format, say. It will be written anew.
+      // For example, the format has another version. The bundle is written again.
       return null;
     }
   }
@@ -411,7 +410,7 @@ class SessionWorker {
     }
   }
 
-  /** Write into a new session what it starts from; there is none where that fails. */
+  /** Fill a new session with its start. After a failure the session is released. */
   async #filled({ handle }: SessionInfo, fill: (core: SessionCore) => Promise<void>): Promise<void> {
     const { core } = this.#find(handle);
     try {
@@ -444,7 +443,7 @@ class SessionWorker {
     return { ...core.info, handle: this.#keep(core, cache) };
   }
 
-  /** Keep a core for later calls; the handle that finds it. */
+  /** Keep a core for later calls; returns its handle. */
   #keep(core: AnyCore, cache: BundleCache | null = null): number {
     const handle = this.#nextHandle++;
     const parts = { evaluations: new Evaluations(), decoder: new Decoder(), fit: null };
@@ -452,7 +451,7 @@ class SessionWorker {
     return handle;
   }
 
-  /** The page calls of each session what its kind has. */
+  /** The page only makes calls that the kind of session has. */
   #find(handle: number): Turns {
     const session = this.#sessions.get(handle);
     refuseIf(session === undefined, "RELEASED");
@@ -479,7 +478,7 @@ class SessionWorker {
 }
 
 /** Fill the segments that start from a file. Until then they hold anything. */
-export async function fillFromFile(
+async function fillFromFile(
   starts: readonly SegmentStart[],
   segments: Pick<FilledSegments, "range">,
 ): Promise<void> {
@@ -491,7 +490,7 @@ export async function fillFromFile(
   }
 }
 
-/** External data as Python takes it: the paths, and a file for each. */
+/** The arguments for external data: the paths, and a file for each. */
 function externalArgs({ external }: GivenModel): (string | GivenData)[] {
   return [JSON.stringify(external.map(({ path }) => path)), ...external.map(({ data }) => data)];
 }
@@ -522,7 +521,7 @@ function runAnswer(run: Run, feeds: readonly Feed[]): RunAnswer {
   return { ...run, buffers: [...new Set(buffers)] };
 }
 
-/** What is handed over with an answer instead of being copied. */
+/** Buffers that are transferred with an answer instead of being copied. */
 function buffersOf(answer: Partial<RunAnswer & { readonly data: FileData | Float32Array }>): ArrayBuffer[] {
   const { results = [], buffers = [], data } = answer;
   const tensors = data instanceof Uint8Array || data instanceof Float32Array ? [...results, { data }] : results;
@@ -540,8 +539,8 @@ function reply(id: number, result: Result<unknown>): void {
 /**
  * Answer a request: at once, unless its call takes time.
  *
- * @param keep - takes an answer that is there at once; true: no message is sent
- * @returns such an answer
+ * @param keep - gets an immediate answer; true: send no message
+ * @returns an immediate answer
  */
 function answer({ id, method, args }: Request, keep: (ok: unknown) => boolean = () => false): unknown {
   const fail = (error: unknown): void => reply(id, { error: toWire(error) });
@@ -570,5 +569,5 @@ followFiles((progress) => postMessage({ progress } satisfies Note));
 const hear = (requests: readonly Request[]): void => (lane === null ? requests.forEach((one) => answer(one)) : lane.hear(requests));
 addEventListener("message", ({ data }: MessageEvent<readonly Request[]>) => hear(data));
 
-// Last: a script that is cut off before this line is found out.
+// Last, so that the page notices a script that was cut off.
 postMessage({ listens: "the worker of trainweb" } satisfies Listening);

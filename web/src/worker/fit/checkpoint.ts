@@ -1,4 +1,4 @@
-/** The checkpoint of a fit in the worker: written beside the steps, read when the fit begins. `trainweb/fit/resume.py` is the same. */
+/** The checkpoint of a fit, read at its start and written during its steps. `trainweb/fit/resume.py` is the same. */
 
 import { holdCheckpoint, readCheckpoint, writeCheckpoint } from "../../storage/checkpoints.js";
 import type { FitCheckpoint } from "../../wire/fit.js";
@@ -30,9 +30,9 @@ export class CheckpointWriter {
   /**
    * Restore the session from the checkpoint, if there is one.
    *
-   * @param watched - the metric that early stopping goes by
-   * @throws CheckpointError when it is damaged, was changed, or is of another session or not of a fit. ModelError when
-   *   it is of a fit with other options or metrics. Nothing was changed
+   * @param watched - the metric of early stopping
+   * @throws CheckpointError for a damaged or changed file, and for the file of another session or of no fit
+   * @throws ModelError for a fit with other options or metrics. The session is as before
    */
   async resume(watched: string): Promise<FitRecord | null> {
     const { where, name, options } = this.#spec;
@@ -51,7 +51,7 @@ export class CheckpointWriter {
     return record;
   }
 
-  /** Optimizer steps from a number of them until a checkpoint is due. */
+  /** Optimizer steps until the next checkpoint is due. */
   untilDue(optimizerSteps: number): number {
     const { every } = this.#spec;
     return every === null ? Infinity : every - (optimizerSteps % every);

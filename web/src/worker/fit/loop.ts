@@ -19,11 +19,11 @@ import type {
 import { sessionError } from "../../wire/messages.js";
 import type { MaybePromise, WireTensor } from "../../wire/protocol.js";
 import { Evaluation, failedBatch } from "../evaluation.js";
-import { Batches, type EpochRows } from "./batches.js";
+import { Batches, type EpochRows, type Rates } from "./batches.js";
 import { CheckpointWriter } from "./checkpoint.js";
 import { Control } from "./control.js";
 import { FitEpochs } from "./epochs.js";
-import { Columns, type Rates } from "./rows.js";
+import { Columns } from "./rows.js";
 import { FitSteps } from "./steps.js";
 import { located, type FailedBatch } from "../places.js";
 import type { RanBatches } from "../host.js";
@@ -196,12 +196,12 @@ export class WorkerFit {
     };
     let count = 0;
     for (let next = ask(count); ; ) {
-      const found = await next;
+      const item = await next;
       await control.unpaused();
-      if (found === null || this.#isOver) {
+      if (item === null || this.#isOver) {
         break;
       }
-      const { batch, rates, from } = found;
+      const { batch, rates, from } = item;
       next = ask(++count);
       await turn(async () => {
         const { optimizerSteps } = this.#steps.at;
@@ -314,9 +314,10 @@ export class WorkerFit {
     if (this.#isOver) {
       return null;
     }
-    const evaluation = new Evaluation(this.#core, this.#spec.evaluation as WireEvaluation);
+    const name = of === "training" ? "the data" : "validation data";
+    const evaluation = new Evaluation(this.#core, this.#spec.evaluation as WireEvaluation, number + 1, name);
     const add = (batches: Iterable<WireBatch>): Promise<void> =>
-      turn(() => this.#core.withAverages(this.#spec.ema, () => this.#evaluate(evaluation, batches, of)));
+      turn(() => this.#core.withAverages(this.#spec.ema, () => this.#evaluate(evaluation, batches)));
     const columns = of === "training" ? this.#train : this.#validation;
     if (columns !== null) {
       await add(this.#batchesInOrder(columns));
@@ -324,12 +325,12 @@ export class WorkerFit {
       const ask = (): Promise<StreamBatch | null> =>
         this.#control.ask("batch", { of: "validation", start: 0, steps: null });
       for (let next = ask(); ; ) {
-        const found = await next;
-        if (found === null) {
+        const item = await next;
+        if (item === null) {
           break;
         }
         next = ask();
-        await add([found.batch]);
+        await add([item.batch]);
       }
       if (evaluation.batches === 0 && !this.#isOver) {
         throw emptyData(number, "validation data");
@@ -343,17 +344,9 @@ export class WorkerFit {
   }
 
   /** Evaluate batches, until an order ends it. */
-  async #evaluate(evaluation: Evaluation, batches: Iterable<WireBatch>, of: EvaluatedData): Promise<void> {
+  async #evaluate(evaluation: Evaluation, batches: Iterable<WireBatch>): Promise<void> {
     for (const batch of batches) {
-      try {
-        const done = evaluation.add(batch);
-        if (done instanceof Promise) {
-          await done;
-        }
-      } catch (error) {
-        const place = { epoch: this.#steps.at.epoch + 1, batch: evaluation.batches + 1 };
-        throw located(error, evaluation.failed, place, of === "training" ? "the data" : "validation data");
-      }
+      await evaluation.add(batch);
       if (this.#control.isDue && !(await this.#control.listen(null))) {
         return;
       }

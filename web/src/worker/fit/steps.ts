@@ -9,7 +9,7 @@ import { FAULTS } from "../constants.js";
 import { withValue, type FitCall, type RanBatches, type StagedBatches, type StepHost } from "../host.js";
 import type { SessionCore } from "../session-core.js";
 
-/** The option `onNaN`, and "ignore" for steps that go on, in the order of the kernels' enumeration. */
+/** Values of the option `onNaN`, and "ignore" for steps without a fit, in the order of the kernels' enumeration. */
 const ACTIONS = [null, "stop", "skip", "restore", "ignore"] as const;
 
 /** `layout fit` of `kernels.def`, which says what the fields are. */
@@ -98,9 +98,9 @@ export class FitSteps {
   }
 
   /**
-   * Have the session as before the batch, or as it was when it was good last; true if the fit ends.
+   * Undo the batch, or go back to the last good state; true if the fit ends.
    *
-   * @throws NumericsError after too many times; what `onNaN` does not say
+   * @throws NumericsError after too many times; the error itself, if `onNaN` does not cover it
    */
   async undo(error: unknown): Promise<boolean> {
     if (this.#onNaN === null || !(error instanceof NumericsError)) {
@@ -115,7 +115,7 @@ export class FitSteps {
     return next === layout.NEXT_END;
   }
 
-  /** The fit ends; a session that it did not change is as before. */
+  /** End the fit. A session that it did not change is as before. */
   end(): MaybePromise<void> {
     return this.#host.endFit();
   }

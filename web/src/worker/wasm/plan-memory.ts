@@ -161,8 +161,8 @@ export class PlanMemory {
 
   /** Address of a feed or result of a plan. */
   addressOf({ constants, large }: PlacedPlan, { segment, offset }: TensorPlace): number {
-    const own = { [CONSTANTS]: constants, [LARGE_CONSTANTS]: large }[segment];
-    return (own ?? this.call("tw_session_base", segment)) + offset;
+    const block = { [CONSTANTS]: constants, [LARGE_CONSTANTS]: large }[segment];
+    return (block ?? this.call("tw_session_base", segment)) + offset;
   }
 
   protected close(): void {
@@ -204,9 +204,9 @@ export class PlanMemory {
     if (constants.length === 0) {
       return 0;
     }
-    const held = this.loaded.find((one) => sameBytes(one.plan.constants, constants));
-    if (held !== undefined) {
-      return held.constants;
+    const twin = this.loaded.find((one) => sameBytes(one.plan.constants, constants));
+    if (twin !== undefined) {
+      return twin.constants;
     }
     const ptr = this.engine.alloc(constants.length);
     this.engine.write(ptr, constants);
@@ -218,9 +218,9 @@ export class PlanMemory {
     if (largeBytes === 0) {
       return 0;
     }
-    const held = this.loaded.find((one) => sameLarge(one.plan.large, large));
-    if (held !== undefined) {
-      return held.large;
+    const twin = this.loaded.find((one) => sameLarge(one.plan.large, large));
+    if (twin !== undefined) {
+      return twin.large;
     }
     const ptr = this.engine.alloc(largeBytes);
     try {

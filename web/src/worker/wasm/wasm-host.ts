@@ -1,6 +1,6 @@
 /** The host of a session whose plans the kernels run. All of its results are there at once, except of runs with a stop. */
 
-import { MORE } from "../../engine/engine.js";
+import { MORE, type Engine } from "../../engine/engine.js";
 import {
   APART_BYTES,
   BATCHES_RAN,
@@ -21,7 +21,6 @@ import {
   TW_BAD_SEGMENT,
   type SessionCalls,
 } from "../../engine/layout.js";
-import type { Engine } from "../../engine/engine.js";
 import { EngineError, FeedError } from "../../wire/errors.js";
 import { sessionError } from "../../wire/messages.js";
 import type { Feed, MaybePromise, PlacedTensor, Workspace } from "../../wire/protocol.js";
@@ -224,13 +223,13 @@ export class WasmHost extends PlanMemory implements StepHost {
       const { nan, infinite } = this.engine.range(ptr, nbytes / 4);
       return nan + infinite > 0;
     };
-    const held = segments.flatMap((segment) => {
+    const blocks = segments.flatMap((segment) => {
       const nbytes = this.call("tw_session_bytes", segment);
       return [this.call("tw_session_base", segment), this.call("tw_session_copy", copy, segment)].map((ptr) => [ptr, nbytes]);
     });
     const outputs = loaded?.plan.outputs.filter(({ dtype }) => dtype === "float32") ?? [];
     const results = outputs.map((place) => [this.addressOf(loaded as PlacedPlan, place), place.nbytes]);
-    return [...held, ...results].some(([ptr = 0, nbytes = 0]) => ptr > 0 && nbytes > 0 && isBad(ptr, nbytes));
+    return [...blocks, ...results].some(([ptr = 0, nbytes = 0]) => ptr > 0 && nbytes > 0 && isBad(ptr, nbytes));
   }
 
   addresses(copy: number, loaded?: PlacedPlan): Addresses {

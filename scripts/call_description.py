@@ -211,7 +211,11 @@ def wire_type(call: Call) -> str:
 
 def wire_calls() -> str:
     """The interface that the worker's core implements."""
-    types = "\n".join(wire_type(call) for call in CALLS if call.page is not Public.NO_CORE)
+    of_page = [call for call in CALLS if call.page is not Public.NO_CORE]
+    types = "\n".join(map(wire_type, of_page))
+    held = "\n".join(
+        f"  {camel_case(c.name)}: {{ reads: {list(c.held.reads)}, writes: {list(c.held.writes)} }}," for c in of_page
+    )
     return f"""import type {{
 {textwrap.fill(", ".join(used(WIRE_TYPES, types)) + ",", WIDTH, initial_indent="  ", subsequent_indent="  ")}
 }} from "./values.js";
@@ -227,6 +231,16 @@ export type ArtifactName = "training_model" | "eval_model" | "optimizer_model" |
 export interface SessionCalls {{
 {types}
 }}
+
+export interface Held {{
+  readonly reads: readonly number[];
+  readonly writes: readonly number[];
+}}
+
+/** Segments of which each call reads or changes bytes in the host's memory. */
+export const HELD: Readonly<Record<keyof SessionCalls, Held>> = {{
+{held}
+}};
 """
 
 

@@ -26,7 +26,7 @@ METHODS.write_text(call_description.python_methods())  # what is imported next n
 import settings_description  # noqa: E402
 
 from trainweb import errors, messages  # noqa: E402
-from trainweb.backend import plan  # noqa: E402
+from trainweb.backend import chosen, plan  # noqa: E402
 from trainweb.backend.wasm import host  # noqa: E402
 from trainweb.fit import rows, steps  # noqa: E402
 from trainweb.generation import incremental  # noqa: E402
@@ -81,6 +81,7 @@ def main() -> int:
 
 SETTINGS = ROOT / "web" / "src" / "page" / "settings"
 CONSTANTS = {
+    chosen: ("WASM",),
     plan: ("SEEN",),
     plans: ("KERNEL_MEMORY",),
     host: ("IMAGE_PADDING",),

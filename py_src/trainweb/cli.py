@@ -72,10 +72,10 @@ def main_in_node(words: Sequence[str], folder: str, engine: object) -> int:
     engine
         An `Engine` of the JavaScript package.
     """
-    from trainweb.backend.chosen import BACKEND
+    from trainweb.backend.chosen import RUNTIME
 
     os.chdir(folder)
-    BACKEND.use_worker_engine(engine)
+    RUNTIME.use_worker_engine(engine)
     try:
         return main(words)
     except SystemExit as end:  # of argparse, after a help or an error
@@ -539,7 +539,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _compile(args: argparse.Namespace) -> None:
-    from trainweb.backend.chosen import BACKEND
+    from trainweb.backend.chosen import RUNTIME
     from trainweb.checkpoint import write_file_atomically
     from trainweb.model.checks import Limits, check_memory_budget
     from trainweb.page.bundle import make_bundle
@@ -550,7 +550,7 @@ def _compile(args: argparse.Namespace) -> None:
     models = SessionModels(
         origin.trainable,
         *read_models(paths["train_model"], paths.get("eval_model"), paths.get("optimizer_model"), tells_which=True),
-        engine=BACKEND.get_engine(),
+        engine=RUNTIME.get_engine(),
         limits=Limits(),
         memory_budget=check_memory_budget(args.memory_budget),
         halves=origin.halves,

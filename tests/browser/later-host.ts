@@ -4,7 +4,8 @@
  */
 
 import { GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS } from "../../web/src/engine/layout.js";
-import type { Claim, StepHost } from "../../web/src/worker/host.js";
+import type { StepHost } from "../../web/src/worker/host.js";
+import type { Held } from "../../web/src/wire/session-calls.js";
 import * as kernels from "../../web/src/worker/wasm/wasm-host.js";
 
 /** Methods of the host after which a segment must be claimed anew (true), or need not be. */
@@ -79,7 +80,7 @@ function later(host: StepHost): StepHost {
             held.clear();
           }
           if (text === "claim") {
-            const { reads, writes } = args[0] as Claim;
+            const { reads, writes } = args[0] as Held;
             [...reads, ...writes].forEach((segment) => held.add(segment));
           }
         }

@@ -19,46 +19,66 @@ RUN = """async (code) => {
 }"""
 
 
-def modules_of(text: str, before: Path) -> list[str]:
-    """The programs of a page: a block that imports begins one, which the blocks behind it continue.
-
-    Blocks that stand on a file of tests/guides are blocks of its program, so that each may have the same names.
-    """
-    if before.exists():
-        blocks = re.findall(r"^```js\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-        return ["\n".join([before.read_text(), *(f"{{ {code} }}" for code in blocks), "await session.release();"])]
-    modules: list[str] = []
-    for code in re.findall(r"^```js\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        if code.startswith("import ") or not modules:
-            modules.append(code)
-        else:
-            modules[-1] += code
-    return modules
-
-
+DECLARED = re.compile(r"^(?:const|let|class|function|async function) ([\w$]+|[{\[].*?[}\]]) ?[=({]", re.MULTILINE)
+"""A name, or a pattern of names, that a program declares for all its blocks."""
+EVERYTHING = 'import * as trainweb from "trainweb"; Object.assign(globalThis, trainweb);'
 BEFORE = ROOT / "tests" / "guides"
-GUIDES = {
-    page.name: modules_of(page.read_text(), BEFORE / f"{page.stem}.js") for page in sorted((ROOT / "docs").glob("*.md"))
-}
+
+
+def declared(code: str) -> set[str]:
+    """The names that a block declares for blocks behind it."""
+    return {name for found in DECLARED.findall(code) for name in re.findall(r"[\w$]+", found)}
+
+
+def programs_of(page: Path) -> list[str]:
+    """The programs of a page.
+
+    A block that imports, or declares a name that stands before it, begins one. Other blocks continue it. The page's
+    file in tests/guides comes first. It makes globals of what the page takes as given.
+    """
+    before = BEFORE / f"{page.stem}.js"
+    programs = [f"{EVERYTHING}\n{before.read_text()}"] if before.exists() else []
+    starts = len(programs)
+    for code in re.findall(r"^```js\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        continues = len(programs) > starts and not declared(code) & set(re.findall(r"[\w$]+", programs[-1]))
+        if continues and not code.startswith("import "):
+            programs[-1] += code
+        else:
+            programs.append(code)
+    return programs
+
+
+GUIDES = {page.name: programs_of(page) for page in sorted((ROOT / "docs").glob("*.md"))}
+MODELS = {"language-models.md": "generate/llama.onnx", "lora.md": "generate/llama.onnx"}
+"""What `model.onnx` is on a page; elsewhere it is the README's model."""
 
 
 @pytest.fixture(scope="module")
-def guide(browser: Browser) -> Iterator[Page]:
-    """One page for all, with the package by its name and the README's model beside it."""
-    folders = {"/dist/npm/": "dist/npm", "/golden/": "tests/golden", "/": "docs"}
-    site = Site(mounts={prefix: [ROOT / folder] for prefix, folder in folders.items()})
+def site() -> Iterator[Site]:
+    """The package, the README's model, and the folder of a language model."""
+    folders = {"dist/npm": "dist/npm", "golden": "tests/golden", "smollm2": "tests/golden/pretrained/folder"}
+    mounts = {f"/{prefix}/": [ROOT / folder] for prefix, folder in folders.items()}
+    site = Site(mounts={**mounts, "/": [ROOT / "docs"]})
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def guide(browser: Browser, site: Site) -> Iterator[Page]:
+    """One page for all, with the package by its name."""
     page, errors = watched_page(browser)
     page.goto(site.add("/guide.html", f'<!doctype html><base href="/"><link rel="icon" href="data:,">{MAP}'))
     yield page
     page.context.close()
-    site.close()
     assert errors.messages == []
 
 
-@pytest.mark.parametrize("name", [name for name, modules in GUIDES.items() if modules])
-def test_javascript_of_the_documents_runs(guide: Page, name: str) -> None:
-    for module in GUIDES[name]:
-        guide.evaluate(RUN, module)
+@pytest.mark.parametrize("name", [name for name, programs in GUIDES.items() if programs])
+def test_javascript_of_the_documents_runs(guide: Page, site: Site, name: str) -> None:
+    model = ROOT / "tests" / "golden" / MODELS[name] if name in MODELS else ROOT / "docs" / "first.onnx"
+    site.add("/model.onnx", model.read_bytes())
+    for program in GUIDES[name]:
+        guide.evaluate(RUN, program)
 
 
 def test_errors_of_the_page_name_their_section(guide: Page) -> None:

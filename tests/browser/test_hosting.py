@@ -63,7 +63,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 def block(language: str, phrase: str) -> str:
     """The code of docs/deploy.md that has a phrase."""
-    (found,) = (code for code in re.findall(rf"```{language}\n(.*?)```", DEPLOY, re.DOTALL) if phrase in code)
+    (found,) = (code for code in re.findall(rf"```{language}.*?\n(.*?)```", DEPLOY, re.DOTALL) if phrase in code)
     return str(found)
 
 
@@ -87,7 +87,7 @@ def wait_until_trained(page: Page, condition: str = "true") -> None:
 
 
 def test_files_may_lie_in_another_folder(page: Page, make_site: Callable[..., Site], tmp_path: Path) -> None:
-    setting = block("ts", "../shared/trainweb/")
+    setting = block("js", "../shared/trainweb/")
     put_up(tmp_path / "app", settings=setting)
     (tmp_path / "shared").mkdir()
     (tmp_path / "app" / "trainweb").rename(tmp_path / "shared" / "trainweb")
@@ -260,8 +260,8 @@ def test_a_service_worker_keeps_redirects(page: Page, make_site: Callable[..., S
 
 
 def test_a_page_trains_offline(page: Page, make_site: Callable[..., Site], tmp_path: Path) -> None:
-    put_up(tmp_path, settings=block("ts", "serviceWorker.register"))
-    (tmp_path / "sw.js").write_text(block("ts", "self.addEventListener"))
+    put_up(tmp_path, settings=block("js", "serviceWorker.register"))
+    (tmp_path / "sw.js").write_text(block("js", "self.addEventListener"))
     site = make_site(mounts={"/sub/": (tmp_path,)})
     for _ in range(2):
         page.goto(site.url("/sub/index.html"))

@@ -69,6 +69,7 @@ SESSION = """
     await note(s.runTrainStep(data(1_000_000), { signal: controller.signal }).then(() => "ran", ({ name }) => name));
     await s.runTrainStep(data(8));
     await note(s.gradientNorms());
+    await note(s.deadUnits([data(8)]));
     const store = new CheckpointStore("later");
     const history = await s.fit(data(50), {
       epochs: 2, batchSize: 8, accumulate: 2, validationData: data(20), metrics: ["accuracy"], clipGradNorm: 1,

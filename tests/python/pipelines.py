@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainweb.backend.wasm.compile import workspace_bytes
+from trainweb.backend.chosen import TARGETS, WASM
 from trainweb.compiler import pipeline
 from trainweb.compiler.context import Context
 from trainweb.compiler.pipeline import PASSES, Pass
@@ -40,4 +40,4 @@ def passes(some: tuple[Pass, ...]) -> Iterator[None]:
 
 def context() -> Context:
     """The context of passes in a session without options."""
-    return Context(workspace_bytes)
+    return Context(TARGETS[WASM])

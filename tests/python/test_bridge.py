@@ -136,6 +136,9 @@ def test_a_plan_is_that_of_a_native_session(handle: int, core: SessionCore) -> N
             start, nbytes = plan[part]
             assert bytes(blobs[start : start + nbytes]) == expected
         assert plan["text"] == wanted.text and plan["nodes"] == wanted.nodes
+        assert "target" not in plan, "a plan without a target is for the kernels"
+        assert bridge.compile_plan(handle, kind, overwrite, json.dumps(signature), "[]", "wasm") == (text, blobs)
+        assert error(bridge.compile_plan(handle, kind, overwrite, json.dumps(signature), "[]", "abacus"))
         assert all(slot["segment"] not in (CONSTANTS, PREPARED) for slot in plan["inputs"])
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import cast
 
 import pytest
 from tests.python import pipelines, sessions
 from tests.python.pipelines import NAMES, ROOT
 
+from trainweb.backend.base import Target
+from trainweb.backend.chosen import TARGETS, WASM
 from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.pipeline import BUDGETED, CACHING, FROZEN, PASSES, Pass, check_order, describe
+from trainweb.ir import calls
 from trainweb.ir.program import Program
 
 DECLARED = {(each.name, other): why for each in PASSES for other, why in each.before.items()}
@@ -104,3 +108,35 @@ def test_the_environment_asks_for_a_dump(monkeypatch: pytest.MonkeyPatch, capsys
         monkeypatch.setenv("TRAINWEB_DUMP", "everything")
         with pytest.raises(ValueError, match="TRAINWEB_DUMP can only be passes; it is 'everything'"):
             s.eval_step(sessions.batch("mlp"))
+
+
+class Scalar:
+    """A target that has no attention, and no passes of its own."""
+
+    name = "scalar"
+    passes: dict[str, object] = {}
+
+    @staticmethod
+    def has(kind: type[calls.KernelCall]) -> bool:
+        return kind is not calls.AttentionGradient
+
+
+def test_a_target_has_the_passes_whose_calls_it_has() -> None:
+    context = Context(cast("Target", Scalar))
+    context.cache, context.memory_budget, context.saves_little = Cache(set()), 0, True
+    left_out = [each.name for each in PASSES if not each.is_for(context)]
+    assert left_out == ["select_methods", "fuse_attention", "fuse_reductions"]
+    context.target = TARGETS[WASM]
+    assert all(each.is_for(context) for each in PASSES)
+
+
+def test_passes_name_the_calls_that_only_they_make() -> None:
+    package = ROOT / "py_src" / "trainweb"
+    sources = {path.stem: path.read_text() for path in (package / "compiler" / "passes").glob("*.py")}
+    operators = "".join(path.read_text() for path in (package / "ops").rglob("*.py"))
+    for each in PASSES:
+        text = sources.get(each.run.__module__.rpartition(".")[2], "")
+        made = {kind for kind in calls.KernelCall.KERNELS if re.search(rf"(?<!\w){kind.__name__}\(", text)}
+        only = {kind for kind in made if not re.search(rf"(?<!\w){kind.__name__}\(", operators)}
+        # The quantized head's loss is made of a quantized product, which another pass makes.
+        assert only - {calls.HeadLossQuantized} <= {*each.makes}, each.name

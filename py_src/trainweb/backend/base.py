@@ -1,6 +1,6 @@
-"""The seam to a back end: what `compiler`, `training` and `fit` ask of one.
+"""The seam to back ends: what the compiler asks of a `Target`, and `training` and `fit` of the `Runtime`.
 
-`backend/chosen.py` chooses it. Nothing else outside of backend/wasm imports backend/wasm.
+`backend/chosen.py` names them. Nothing else outside of a back end's folder imports the back end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from trainweb.backend.engine import Engine, NumberRange
 from trainweb.backend.plan import LoadedPlan, Plan, TensorPlace
-from trainweb.ir.instructions import Buf, Instruction, Storage
+from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
 from trainweb.ir.layout import SEGMENT_NAMES, STATE_WORDS, FitCall
 from trainweb.ir.program import Program
 from trainweb.model.graph import Tensor
@@ -195,14 +195,26 @@ class Host(Segments, Protocol):
         """Free everything; harmless when repeated."""
 
 
-class Backend(Protocol):
-    """A module or an object with these functions."""
+Rewriting = Callable[[Program, object], None]
+"""A pass of one target, which is given the program and the compiler's context."""
 
-    def select_methods(self, program: Program, context: object, /) -> None:
-        """Choose the kernel of each operation: the first pass of the pipeline."""
 
-    def fuse_reductions(self, program: Program, context: object, /) -> None:
-        """Let elementwise calls reduce their results: the pass after all fusions."""
+class Target(Protocol):
+    """A module that makes plans of programs.
+
+    Attributes
+    ----------
+    name
+        As plans and their keys have it.
+    passes
+        Passes that only this target has, by the names of the functions. The pipeline says when they run.
+    """
+
+    name: str
+    passes: Mapping[str, Rewriting]
+
+    def has(self, kind: type[KernelCall], /) -> bool:
+        """Return True if plans may have calls of this kind: passes that make others are left out."""
 
     def workspace_bytes(
         self,
@@ -231,6 +243,10 @@ class Backend(Protocol):
         LimitError
             It would take more.
         """
+
+
+class Runtime(Protocol):
+    """A module that runs plans in Python's process."""
 
     def get_engine(self, *, reproducible: bool = False) -> Engine:
         """The engine of this platform.

@@ -118,6 +118,8 @@ class Plan:
     """Values that the plan keeps in that segment: offset and bytes by key."""
     inspected_nodes: list[InspectedNode] = field(default_factory=list)
     """Of a plan that keeps all: what it computes, in order."""
+    target: str = "wasm"
+    """The back end that runs it."""
 
     def disassemble(self) -> str:
         """One line per instruction: number, kernel, operands as segment+offset, node."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite, prod
 
 from trainweb.autodiff.deferred import differentiate
-from trainweb.backend.chosen import BACKEND
+from trainweb.backend.base import Target
+from trainweb.backend.chosen import TARGETS, WASM
 from trainweb.backend.plan import InspectedNode, Plan
 from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.explain import requested_dump
 from trainweb.compiler.loops import LoopCompiler
 from trainweb.compiler.passes.eliminate import computation
-from trainweb.compiler.pipeline import CACHING, Observer, run_passes
+from trainweb.compiler.passes.hoist import hoist
+from trainweb.compiler.pipeline import Observer, has_pass, run_passes
 from trainweb.compiler.rows import rows_of_loss
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.deciding import deciding_names
@@ -69,6 +72,7 @@ def compile_model(
     saves_little: bool = False,
     observe: Observer | None = None,
     keep_all: bool = False,
+    target: Target = TARGETS[WASM],
 ) -> Plan:
     """Compile `graph` for feeds of static shapes.
 
@@ -101,6 +105,8 @@ def compile_model(
         Sees the program as lowered (named "") and after every pass.
     keep_all
         Keep every float tensor that a node reads or makes until the run is over, as outputs: `Plan.inspected_nodes`.
+    target
+        The back end that the plan is for.
 
     Raises
     ------
@@ -111,14 +117,14 @@ def compile_model(
     """
     if has_control_flow(graph):
         graph = expand_control_flow(graph, {**feeds, **(known or {})})
-    context = Context(BACKEND.workspace_bytes, memory_budget, cache, cache_trained, saves_little)
+    context = Context(target, memory_budget, cache, cache_trained, saves_little)
     observe = observe or requested_dump(graph.name)
-    compilation = _Compilation(graph, bindings or {}, sequences or {}, overwrite, CACHING.holds(context))
+    compilation = _Compilation(graph, bindings or {}, sequences or {}, overwrite, target, has_pass(hoist, context))
     program = compilation.program(feeds, outputs, known or {}, evaluate, keep_all=keep_all)
     inspected_nodes = compilation.inspected_nodes
     del compilation, graph  # a copy of the model with all types, which takes megabytes
     run_passes(program, context, observe)
-    plan = BACKEND.compile_program(program, segment_bytes, arena_limit)
+    plan = target.compile_program(program, segment_bytes, arena_limit)
     plan.inspected_nodes = inspected_nodes
     plan.recomputation = context.recomputation or Recomputation(plan.arena_bytes)
     if cache is not None and cache.places:
@@ -126,13 +132,13 @@ def compile_model(
     return plan
 
 
-def _body_program(body: Graph, types: Mapping[str, TensorType], outputs: Sequence[str]) -> Program:
+def _body_program(target: Target, body: Graph, types: Mapping[str, TensorType], outputs: Sequence[str]) -> Program:
     """The finished program of a loop's body."""
     for node in body.nodes:
         if (op := bind(node, body.opsets)).draws or op.state_inputs:
             raise op.unsupported("an operator that draws or updates, in a loop that is not written out,")
-    program = _Compilation(body, {}, {}, True, hoists=False).program(types, outputs, {}, None)
-    run_passes(program, Context(BACKEND.workspace_bytes))
+    program = _Compilation(body, {}, {}, True, target, hoists=False).program(types, outputs, {}, None)
+    run_passes(program, Context(target))
     return program
 
 
@@ -143,12 +149,13 @@ class _Compilation:
         bindings: Mapping[str, Binding],
         sequences: Mapping[str, BufSequence],
         overwrite: bool,
+        target: Target,
         hoists: bool,
     ) -> None:
         self.graph, self.bindings, self.sequences = graph.copy(), bindings, dict(sequences)
         self.hoists = hoists
         self.builder = Builder(overwrite=overwrite)
-        self.builder.loops = LoopCompiler(_body_program)
+        self.builder.loops = LoopCompiler(partial(_body_program, target), target)
         self.types: dict[str, TensorType] = {}
         self.ops: dict[int, Op] = {}
         self.folded: set[int] = set()

@@ -1,13 +1,13 @@
-"""Facts that passes know besides the program: the session's requests and the back end's need of memory."""
+"""Facts that passes know besides the program: the session's requests and the target of the plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from trainweb.backend.base import Target
 from trainweb.backend.plan import SEEN
 from trainweb.ir.arena import Arena, align
-from trainweb.ir.instructions import Buf, Instruction
 from trainweb.ir.layout import SEEN_WORDS
 from trainweb.ir.program import Recomputation
 
@@ -59,18 +59,14 @@ class Cache:
         return self.places[key][0]
 
 
-Workspace = Callable[[Sequence[Instruction], Sequence[Buf], Sequence[Buf]], int]
-"""Bytes of workspace that a back end needs for instructions, feeds and outputs."""
-
-
 @dataclass(slots=True)
 class Context:
     """Of one compilation.
 
     Attributes
     ----------
-    workspace
-        How much memory the back end needs for a program.
+    target
+        The back end that the plan is for.
     memory_budget
         Bytes of workspace beyond which values are computed again instead of kept; None: no limit.
     cache
@@ -83,7 +79,7 @@ class Context:
         Cost of the memory budget; set by `rematerialise`.
     """
 
-    workspace: Workspace
+    target: Target
     memory_budget: int | None = None
     cache: Cache | None = None
     cache_trained: bool = False

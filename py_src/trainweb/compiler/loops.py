@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trainweb.autodiff.deferred import zero_gradient
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients, influences
-from trainweb.backend.chosen import BACKEND
+from trainweb.backend.base import Target
 from trainweb.errors import LimitError
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder, Ending, Iterations, LoopGradient
@@ -27,10 +27,10 @@ CompileBody = Callable[[Graph, Mapping[str, TensorType], Sequence[str]], Program
 
 
 class LoopCompiler:
-    """Emits loops; `compile_body` is the compiler itself."""
+    """Emits loops; `compile_body` is the compiler itself, for the same target."""
 
-    def __init__(self, compile_body: CompileBody) -> None:
-        self._compile = compile_body
+    def __init__(self, compile_body: CompileBody, target: Target) -> None:
+        self._compile, self._target = compile_body, target
 
     def loop(
         self,
@@ -44,7 +44,7 @@ class LoopCompiler:
     ) -> None:
         """Run `body`; `kept` are what the iterations started from, one below the other."""
         if any(outs) or any(kept) or (ending is not None and ending.steps is not None):
-            loop = _Loop(b, body, iterations, ins, self._compile, ending)
+            loop = _Loop(b, body, iterations, ins, self._compile, self._target, ending)
             b.instructions.append(loop.instruction(outs, kept))
 
     def loop_gradient(
@@ -69,9 +69,10 @@ class _Loop:
         iterations: Iterations,
         ins: Sequence[Buf],
         compile_body: CompileBody,
+        target: Target,
         ending: Ending | None,
     ) -> None:
-        self.b, self.it, self.ins, self.ending = b.fresh(b.node), iterations, ins, ending
+        self.b, self.it, self.ins, self.target, self.ending = b.fresh(b.node), iterations, ins, target, ending
         number, *names = [value.name for value in body.inputs]
         first = iterations.carried
         last = first + len(iterations.scanned)
@@ -129,7 +130,7 @@ class _Loop:
         outer = [*self.ins, *(x for x in (*outs, *kept, *given) if x is not None)]
         inner = inner_storages(b.instructions, outer)
         live = [*self.slots, self.counter]
-        nbytes = BACKEND.workspace_bytes(b.instructions, [], live, inner)
+        nbytes = self.target.workspace_bytes(b.instructions, [], live, inner)
         workspace = Buf(Storage(ARENA, nbytes), "uint8", (nbytes,), name="temp")
         may_fail = self.ending is not None and self.ending.may_fail
         may_fail |= any(isinstance(i, LoopCall) and i.may_fail for i in self.body)

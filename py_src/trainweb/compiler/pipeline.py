@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainweb.backend.chosen import BACKEND
+from trainweb.backend.chosen import TARGETS
 from trainweb.compiler.context import Context
 from trainweb.compiler.passes.accumulate import accumulate_in_place, accumulate_sums
 from trainweb.compiler.passes.attention import fuse_attention
@@ -28,6 +28,8 @@ from trainweb.compiler.passes.recompute import rematerialise
 from trainweb.compiler.passes.rotary import fuse_rotary
 from trainweb.compiler.passes.strided import absorb_copies
 from trainweb.compiler.passes.transaction import check_first, write_state_last
+from trainweb.ir import calls
+from trainweb.ir.instructions import KernelCall
 from trainweb.ir.program import Program
 
 
@@ -55,6 +57,8 @@ class Pass:
         Why it must come after or before other passes, by their names.
     needs
         Passes without which the program is not complete once this one has run.
+    makes
+        Calls that it makes, and that lowering does not. It is left out for a target that lacks one of them.
     when
         In which compilations it runs.
     """
@@ -63,6 +67,7 @@ class Pass:
     after: Mapping[str, str] = field(default_factory=dict)
     before: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
+    makes: tuple[type[KernelCall], ...] = ()
     when: Condition = ALWAYS
 
     @property
@@ -70,10 +75,19 @@ class Pass:
         """Name of the function."""
         return self.run.__name__
 
+    def is_for(self, context: Context) -> bool:
+        """Return whether a compilation has the pass."""
+        target = context.target
+        has_it = self.name not in OWN or self.name in target.passes
+        return has_it and all(map(target.has, self.makes)) and self.when.holds(context)
+
+
+OWN = {name: run for target in TARGETS.values() for name, run in target.passes.items()}
+"""The passes that only some targets have."""
 
 PASSES: tuple[Pass, ...] = (
     Pass(
-        BACKEND.select_methods,
+        OWN["select_methods"],
         before={
             "hoist": "weights that Winograd's method transforms are cached",
             "fuse_epilogues": "another kernel may take another epilogue",
@@ -108,6 +122,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass(
         read_packed,
+        makes=(calls.GatherDequantized, calls.GemmQuantized),
         after={"absorb_copies": "a transposed weight is recognised where the product reads it in place"},
         before={"hoist": "a dequantized weight would be cached, though a product can read the weight itself"},
     ),
@@ -121,6 +136,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass(
         fuse_rotary,
+        makes=(calls.Rotary,),
         after={"absorb_copies": "copies that products do without are no longer there"},
         before={"fuse_elementwise": "products of a half are not recognised within a chain"},
     ),
@@ -132,10 +148,12 @@ PASSES: tuple[Pass, ...] = (
             "fuse_elementwise": "an instruction fused with the work of the step cannot leave it",
         },
         needs=("restore_hoisted",),
+        makes=(calls.SkipIfCurrent, calls.NoteCurrent),
         when=CACHING,
     ),
     Pass(
         fuse_attention,
+        makes=(calls.Attention, calls.AttentionGradient),
         before={
             "fuse_epilogues": "attention is recognised from plain products, without a bias",
             "fuse_elementwise": "the scale and the mask of the scores must stand alone",
@@ -160,6 +178,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass(
         fuse_head_loss,
+        makes=(calls.HeadLoss, calls.HeadLossWeightGrad),
         after={
             "accumulate_in_place": "the gradient of the weights is added to its buffer by the product that is replaced",
             "fuse_epilogues": "the product has taken the factor and the bias of the scores",
@@ -171,6 +190,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass(
         leave_out_padding,
+        makes=(calls.WantedTokens,),
         after={
             "fuse_attention": "its mask tells which keys a token reads",
             "fuse_epilogues": "rows of a product with a bias are never zero",
@@ -201,7 +221,7 @@ PASSES: tuple[Pass, ...] = (
         repeat_cheap,
         before={"fuse_reductions": "a chain that reduces its result can no longer be merged"},
     ),
-    Pass(BACKEND.fuse_reductions),
+    Pass(OWN["fuse_reductions"]),
     Pass(
         rematerialise,
         after={
@@ -217,6 +237,7 @@ PASSES: tuple[Pass, ...] = (
             "fuse_reductions": "results in the cache must not be fused with the step that reads them",
             "rematerialise": "cached results take no room in the workspace",
         },
+        makes=(calls.SkipIfCurrent, calls.NoteCurrent),
         when=CACHING,
     ),
 )
@@ -266,10 +287,15 @@ def run_passes(program: Program, context: Context, observe: Observer | None = No
     if observe:
         observe("", program)
     for each in PASSES:
-        if each.when.holds(context):
+        if each.is_for(context):
             each.run(program, context)
             if observe:
                 observe(each.name, program)
+
+
+def has_pass(run: Callable[[Program, Context], None], context: Context) -> bool:
+    """Return whether a compilation has the pass of this function."""
+    return any(each.is_for(context) for each in PASSES if each.run is run)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from zlib import crc32
 
 from trainweb import messages
-from trainweb.backend.chosen import BACKEND
+from trainweb.backend.chosen import RUNTIME, WASM
 from trainweb.checkpoint import SessionContents, checkpoint_parts, read_checkpoint
 from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
 from trainweb.heads import take_head
@@ -201,7 +201,7 @@ def start(js_engine: Any, js_files: Any) -> None:
     # Modules are never freed: the collector need not traverse them again.
     gc.freeze()
     gc.set_threshold(COLLECTED_AFTER)
-    BACKEND.use_worker_engine(js_engine)
+    RUNTIME.use_worker_engine(js_engine)
     _files[:] = [_WorkerFiles(js_files)]
 
 
@@ -231,7 +231,7 @@ def _settings(options_json: str) -> dict[str, Any]:
     return {
         "limits": Limits.of(options.get("limits")),
         "memory_budget": check_memory_budget(options.get("memory_budget")),
-        "engine": BACKEND.get_engine(),
+        "engine": RUNTIME.get_engine(),
     }
 
 
@@ -290,7 +290,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     leave(origin, models.layout)
     if models.graphs["optimizer"] is not None:
         origin.moments.clear()
-    _rebind(opened, places, BACKEND.open_segments(engine, bases))
+    _rebind(opened, places, RUNTIME.open_segments(engine, bases))
     return {"copies": copies, "places": _places_of(_held(opened))}
 
 
@@ -477,7 +477,7 @@ def inspect_model(
 
     arguments = {**_arguments(config_json), "external_data": _external(locations_json, files)}
     choices = tuple(arguments.pop(name, None) for name in ("requires_grad", "frozen_params", "loss", "optimizer"))
-    engine = BACKEND.get_engine()
+    engine = RUNTIME.get_engine()
     report = report_on(as_source(model), choices, arguments, (json.loads(dims_json), {}), engine).as_data()
     if isinstance(report["suggested_loss"], dict):
         report["suggested_loss"] = {page_name(name): value for name, value in report["suggested_loss"].items()}
@@ -493,22 +493,25 @@ def _about(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 @answered
-def compile_plan(handle: int, key: str, overwrite: bool, signature_json: str, in_use_json: str) -> Handout:
-    """The plan of a step for feeds of these dtypes and dims, beside plans that keep `in_use_json`."""
+def compile_plan(
+    handle: int, key: str, overwrite: bool, signature_json: str, in_use_json: str, target: str = WASM
+) -> Handout:
+    """A target's plan of a step for feeds of these dtypes and dims, beside plans that keep `in_use_json`."""
     found, kind = _find(handle), StepKind.of(key)
     feeds = signature_of(json.loads(signature_json))
     in_use = {name: (offset, nbytes) for name, offset, nbytes in json.loads(in_use_json)}
     plan: Plan
     metrics: list[Described] = []
     if isinstance(found, InferenceModel):
-        plan = found.compile(feeds, in_use, kind)
+        plan = found.compile(feeds, in_use, kind, target)
     elif kind.is_forward or kind.base in ("train", "eval"):
         models = _training(handle).models
-        plan, metrics = models.compile_step(kind, feeds, overwrite, in_use), models.described(kind)
+        plan = models.compile_step(kind, feeds, overwrite, in_use, target=target)
+        metrics = models.described(kind)
     else:
         models = _training(handle).models
         compilers = {"optimizer": models.compile_optimizer, "clip": models.compile_clip}
-        plan = compilers.get(kind.base, models.compile_scheduler)()
+        plan = compilers.get(kind.base, models.compile_scheduler)(target=target)
     blobs = Blobs()
     return {**plan_json(plan, kind, overwrite, feeds, blobs, metrics), "text": plan.text}, blobs.data, "blobs"
 
@@ -554,7 +557,7 @@ def explain(handle: int, key: str, overwrite: bool, signature_json: str) -> str:
 
 def _memory(opened: Opened, bases_json: str) -> ContentsInMemory:
     """The contents of a session whose segments have these addresses."""
-    segments = BACKEND.open_segments(opened.models.engine, json.loads(bases_json))
+    segments = RUNTIME.open_segments(opened.models.engine, json.loads(bases_json))
     has_optimizer = opened.models.graphs["optimizer"] is not None
     memory = ContentsInMemory(opened.models.layout, segments, opened.origin, has_optimizer=has_optimizer)
     memory.is_nominal = False

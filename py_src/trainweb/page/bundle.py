@@ -27,6 +27,7 @@ from itertools import pairwise
 from typing import Any
 
 from trainweb import messages
+from trainweb.backend.chosen import WASM
 from trainweb.backend.plan import Plan, TensorPlace
 from trainweb.checkpoint import SessionContents, write_checkpoint
 from trainweb.ir.layout import PARAMETERS, STATE, STATE_WORDS
@@ -180,7 +181,10 @@ def declarations(inputs: Iterable[Value], deciding: Container[str]) -> list[Head
 def plan_json(
     plan: Plan, kind: StepKind, overwrite: bool, feeds: Feeds, blobs: Blobs, metrics: Iterable[Described] = ()
 ) -> Header:
-    """A plan for feeds of these types, in the order of the inputs; words, constants and code go to `blobs`."""
+    """A plan for feeds of these types, in the order of the inputs; words, constants and code go to `blobs`.
+
+    A plan that names no target is for the kernels, as all plans of older bundles.
+    """
 
     def slots(named: dict[str, TensorPlace]) -> list[Header]:
         return [
@@ -199,6 +203,7 @@ def plan_json(
     return {
         "kind": kind.key,
         "overwrite": overwrite,
+        **({} if plan.target == WASM else {"target": plan.target}),
         "signature": [_feed_json(n, t) for n, t in feeds.items()],
         "words": blobs.add(plan.words),
         "constants": blobs.add(plan.constants),

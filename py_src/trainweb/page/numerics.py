@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-from trainweb.backend.chosen import BACKEND
+from trainweb.backend.chosen import RUNTIME
 from trainweb.backend.plan import InspectedNode, LoadedPlan, TensorPlace
 from trainweb.training.debug.numerics import NumericsRules
 
@@ -43,7 +43,7 @@ class WorkerNumbers:
 
     def read_state(self, word: int) -> int | float:
         """A field of the session's state."""
-        return BACKEND.open_segments(self._engine, self._bases).read_state(word)
+        return RUNTIME.open_segments(self._engine, self._bases).read_state(word)
 
 
 def _rules(models: SessionModels, memory_json: str) -> NumericsRules:

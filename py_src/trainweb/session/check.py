@@ -22,7 +22,7 @@ from trainweb.artifacts.builder import (
 from trainweb.artifacts.evidence import Decision, untold
 from trainweb.artifacts.parameters import UNSETTLED, select_parameters
 from trainweb.artifacts.remarks import remark_on_file, remark_on_norms, remark_on_smoothing
-from trainweb.backend.chosen import BACKEND
+from trainweb.backend.chosen import RUNTIME
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
@@ -267,7 +267,7 @@ def check(
     """
     choices = (requires_grad, frozen_params, loss, optimizer)
     sizes = mapping("dims", {} if dims is None else dims), mapping("feeds", {} if feeds is None else feeds)
-    return report_on(model, choices, arguments, sizes, BACKEND.get_engine())
+    return report_on(model, choices, arguments, sizes, RUNTIME.get_engine())
 
 
 def report_on(

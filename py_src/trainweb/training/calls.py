@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE
+
+MOMENTS = (MOMENTUM0, MOMENTUM1)
 REQUIRED: Any = object()
 """The default of an argument that has none."""
 
@@ -90,7 +93,7 @@ TENSORS = ValueKind(
     from_core="{n: to_numpy(t) for n, t in $.items()}",
     from_wire="unpackNamed($)",
 )
-PARAMETERS = ValueKind(
+PARAMETER_BUFFER = ValueKind(
     "Any",
     "Uint8Array | Float32Array",
     "bytes | bytearray | memoryview",
@@ -145,6 +148,21 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """Segments of which a call reads or changes bytes in the host's memory, where their contents must be before.
+
+    Copies that the session's host makes and restores by itself are not among them. An exchange of parameters and
+    averages that ends as it began changes nothing. To change parameters is to count it in the state.
+    """
+
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+
+
+NOT_HELD = Held()
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A call.
 
@@ -162,6 +180,8 @@ class Call:
         Reasons by the name of the error.
     needs_optimizer : bool
         True if a session without an optimizer model refuses it. `raises` need not say so.
+    held : Held
+        What it needs in the host's memory.
     python, page : Public
         How the public classes have it.
     """
@@ -170,6 +190,7 @@ class Call:
     does: str
     arguments: tuple[Argument, ...] = ()
     result: ValueKind = NOTHING
+    held: Held = field(kw_only=True)
     returns: str = ""
     raises: dict[str, str] = field(default_factory=dict)
     needs_optimizer: bool = False
@@ -195,12 +216,14 @@ CALLS = (
         "lazy_reset_grad",
         "Let the next train step overwrite the gradients instead of adding to them.",
         page=Public.BY_HAND,
+        held=Held(writes=(STATE,)),
     ),
     Call(
         "get_learning_rate",
         "The current learning rate; 0.001 for a fresh session.",
         result=NUMBER,
         needs_optimizer=True,
+        held=Held(reads=(STATE,)),
     ),
     Call(
         "set_learning_rate",
@@ -208,6 +231,7 @@ CALLS = (
         (Argument("lr", NUMBER, "A float32 >= 0.", page_name="learningRate"),),
         raises={"SessionError": NO_RATE},
         needs_optimizer=True,
+        held=Held(writes=(STATE,)),
     ),
     Call(
         "register_linear_lr_scheduler",
@@ -224,12 +248,14 @@ CALLS = (
         },
         needs_optimizer=True,
         page_name="registerLinearLRScheduler",
+        held=Held(writes=(STATE,)),
     ),
     Call(
         "get_parameters_size",
         "Number of elements of all (trainable) parameters.",
         (TRAINABLE_ONLY,),
         COUNT,
+        held=NOT_HELD,
     ),
     Call(
         "get_contiguous_parameters",
@@ -240,17 +266,21 @@ CALLS = (
         raises={"CheckpointError": "The session has a nominal checkpoint, which has no values yet.", **NO_EMA},
         python=Public.BY_HAND,
         page=Public.BY_HAND,
+        held=Held(reads=(PARAMETERS, STATE, *MOMENTS)),
     ),
     Call(
         "load_parameters_buffer",
         "Overwrite all (trainable) parameters. Gradients and moments stay.",
         (
             Argument(
-                "buffer", PARAMETERS, "A float32 array of `get_parameters_size` elements, or its little-endian bytes."
+                "buffer",
+                PARAMETER_BUFFER,
+                "A float32 array of `get_parameters_size` elements, or its little-endian bytes.",
             ),
             TRAINABLE_ONLY,
         ),
         raises={"BufferSizeError": "Wrong number of elements."},
+        held=Held(writes=(PARAMETERS, STATE)),
     ),
     Call(
         "get_parameter",
@@ -259,6 +289,7 @@ CALLS = (
         TENSOR,
         "Float32 of the parameter's shape.",
         OF_PARAMETER,
+        held=Held(reads=(PARAMETERS,)),
     ),
     Call(
         "update_parameter",
@@ -266,6 +297,7 @@ CALLS = (
         (Argument("tensor", NAMED_TENSOR),),
         python=Public.BY_HAND,
         page=Public.BY_HAND,
+        held=Held(writes=(PARAMETERS, STATE)),
     ),
     Call(
         "get_parameter_type_and_shape",
@@ -274,12 +306,14 @@ CALLS = (
         TYPE_AND_SHAPE,
         "float32, and the sizes of its axes; none for a scalar.",
         OF_PARAMETER,
+        held=NOT_HELD,
     ),
     Call(
         "parameter_names",
         "Names of all (trainable) parameters, in the order of the training model's inputs.",
         (Argument("trainable_only", FLAG, "Leave out the frozen ones.", default=False, in_options=True),),
         NAMES,
+        held=NOT_HELD,
     ),
     Call(
         "get_gradient",
@@ -288,6 +322,7 @@ CALLS = (
         TENSOR,
         "Float32 of the parameter's shape.",
         {"CheckpointError": "There is no such parameter, or it is frozen."},
+        held=Held(reads=(GRADIENTS,)),
     ),
     Call(
         "get_moments",
@@ -298,6 +333,7 @@ CALLS = (
         "Float32, of the parameter's shape; Adafactor and Muon have smaller ones for matrices.",
         OF_PARAMETER,
         needs_optimizer=True,
+        held=Held(reads=(STATE, *MOMENTS)),
     ),
     Call(
         "gradient_norms",
@@ -305,6 +341,7 @@ CALLS = (
         "Call it after train steps: before the first, all norms are 0. Clipping comes later, in the optimizer step.",
         result=NORMS,
         raises={"CheckpointError": "The session has a nominal checkpoint, which has no values yet."},
+        held=Held(reads=(GRADIENTS,)),
     ),
     Call(
         "dead_units",
@@ -313,19 +350,28 @@ CALLS = (
         DEAD_UNITS,
         python=Public.BY_HAND,
         page=Public.BY_HAND,
+        held=Held(reads=(PARAMETERS, STATE), writes=(STATE,)),
     ),
-    Call("step_count", "Completed optimizer steps.", result=COUNT, needs_optimizer=True),
+    Call(
+        "step_count",
+        "Completed optimizer steps.",
+        result=COUNT,
+        needs_optimizer=True,
+        held=Held(reads=(STATE,)),
+    ),
     Call(
         "input_metadata",
         "Name, type and dims, with symbols, of the inputs of a train (or eval) step.",
         (TRAINING,),
         METADATA,
+        held=NOT_HELD,
     ),
     Call(
         "output_metadata",
         "Name, type and dims, with symbols, of the outputs of a train (or eval) step.",
         (TRAINING,),
         METADATA,
+        held=NOT_HELD,
     ),
     Call(
         "add_property",
@@ -337,6 +383,7 @@ CALLS = (
         ),
         python=Public.NO,
         page=Public.BY_HAND,
+        held=NOT_HELD,
     ),
     Call(
         "get_property",
@@ -345,6 +392,7 @@ CALLS = (
         PROPERTY,
         raises={"CheckpointError": "There is no such property."},
         python=Public.NO,
+        held=NOT_HELD,
     ),
     Call(
         "get_property_kind",
@@ -353,19 +401,28 @@ CALLS = (
         ValueKind("str", "PropertyKind"),
         raises={"CheckpointError": "There is no such property."},
         python=Public.NO,
+        held=NOT_HELD,
     ),
-    Call("property_names", "Names of the values that the checkpoint keeps.", result=NAMES, python=Public.NO),
+    Call(
+        "property_names",
+        "Names of the values that the checkpoint keeps.",
+        result=NAMES,
+        python=Public.NO,
+        held=NOT_HELD,
+    ),
     Call(
         "delete_property",
         "Remove a value from the checkpoint.",
         (PROPERTY_NAME,),
         raises={"CheckpointError": "There is no such property."},
         python=Public.NO,
+        held=NOT_HELD,
     ),
     Call(
         "memory",
         "Bytes of kernel memory that the session takes, and the cost of `memory_budget`; call it after a step.",
         result=MEMORY,
+        held=NOT_HELD,
     ),
     Call(
         "prepare",
@@ -379,18 +436,21 @@ CALLS = (
             "SessionError": "The values of an input decide about shapes: only a step has them.",
         },
         page=Public.BY_HAND,
+        held=NOT_HELD,
     ),
     Call(
         "keep_state",
         "Copy the state that the session continues from.",
         python=Public.NO,
         page=Public.NO,
+        held=NOT_HELD,
     ),
     Call(
         "go_back",
         "Restore the state that `keep_state` copied, once.",
         python=Public.NO,
         page=Public.NO,
+        held=NOT_HELD,
     ),
     Call(
         "explain",
@@ -399,6 +459,7 @@ CALLS = (
         TEXT,
         python=Public.BY_HAND,
         page=Public.BY_HAND,
+        held=Held(reads=(STATE,)),
     ),
     Call(
         "get_seed",
@@ -406,6 +467,7 @@ CALLS = (
         result=SEED,
         python=Public.NO,
         page=Public.NO,
+        held=Held(reads=(STATE,)),
     ),
     Call(
         "set_seed",
@@ -413,6 +475,7 @@ CALLS = (
         (Argument("value", SEED),),
         python=Public.NO,
         page=Public.NO,
+        held=Held(writes=(STATE,)),
     ),
     Call(
         "save_checkpoint",
@@ -421,6 +484,7 @@ CALLS = (
         FILE,
         python=Public.NO,
         page=Public.BY_HAND,
+        held=Held(reads=(PARAMETERS, GRADIENTS, STATE, *MOMENTS)),
     ),
     Call(
         "export_model_for_inferencing",
@@ -429,6 +493,7 @@ CALLS = (
         FILE,
         python=Public.BY_HAND,
         page=Public.BY_HAND,
+        held=Held(reads=(PARAMETERS, STATE, *MOMENTS)),
     ),
     Call(
         "export_weights",
@@ -436,6 +501,7 @@ CALLS = (
         (Argument("format", WEIGHTS_FORMAT, "safetensors or npz.", default="safetensors"), EMA),
         WEIGHTS,
         raises={"ModelError": "There is no such format.", **NO_EMA},
+        held=Held(reads=(PARAMETERS, STATE, *MOMENTS)),
     ),
     Call(
         "load_weights",
@@ -448,6 +514,7 @@ CALLS = (
             "CheckpointError": "The file has neither format, other parameters though `strict`, or a wrong type or "
             "shape. Nothing was changed."
         },
+        held=Held(writes=(PARAMETERS, STATE)),
     ),
     Call(
         "adapter",
@@ -455,6 +522,7 @@ CALLS = (
         result=ADAPTER,
         raises={"SessionError": "The session has no adapters."},
         python=Public.NO_CORE,
+        held=Held(reads=(PARAMETERS,)),
     ),
     Call(
         "load_adapter",
@@ -465,6 +533,7 @@ CALLS = (
             "SessionError": "The session has no adapters.",
         },
         python=Public.NO_CORE,
+        held=Held(writes=(PARAMETERS, STATE)),
     ),
     Call(
         "merge_adapter",
@@ -473,6 +542,7 @@ CALLS = (
         FILE,
         python=Public.NO_CORE,
         page=Public.BY_HAND,
+        held=Held(reads=(PARAMETERS,)),
     ),
     Call(
         "artifact",
@@ -481,5 +551,6 @@ CALLS = (
         FILE_OR_NULL,
         python=Public.NO_CORE,
         page=Public.NO,
+        held=Held(reads=(PARAMETERS,)),
     ),
 )

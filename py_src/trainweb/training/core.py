@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.arguments import mapping
-from trainweb.backend.chosen import BACKEND
+from trainweb.backend.chosen import RUNTIME
 from trainweb.checkpoint import write_checkpoint
 from trainweb.checkpoint.contents import Property
 from trainweb.ir.layout import (
@@ -126,7 +126,7 @@ class SessionCore:
         free_abandoned()
         origin = state._lent()
         self.state = state
-        self.engine = engine or BACKEND.get_engine(reproducible=reproducible)
+        self.engine = engine or RUNTIME.get_engine(reproducible=reproducible)
         self.models = SessionModels(
             origin.trainable,
             train_graph,
@@ -139,7 +139,7 @@ class SessionCore:
         )
         self.layout = self.models.layout
         self.inputs, self.outputs = self.models.inputs, self.models.outputs
-        self.host = BACKEND.open_host(self.engine, self.models.segment_bytes)
+        self.host = RUNTIME.open_host(self.engine, self.models.segment_bytes)
         self.plans = PlanCache(self.host, max_plans)
         self.parameters = ContentsInMemory(self.layout, self.host, origin, has_optimizer=optimizer_graph is not None)
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.backend.base import N_SEGMENTS, STATE_BYTES
-from trainweb.backend.chosen import BACKEND
+from trainweb.backend.chosen import RUNTIME, TARGETS, WASM
 from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.control.deciding import deciding_inputs
@@ -71,7 +71,9 @@ class InferenceModel:
             self._forwards[kind.key] = forward_of(self.graph, self.inputs, kind)
         return self._forwards[kind.key]
 
-    def compile(self, feeds: Feeds, in_use: InUse | None = None, kind: StepKind = INFERENCE) -> Plan:
+    def compile(
+        self, feeds: Feeds, in_use: InUse | None = None, kind: StepKind = INFERENCE, target: str = WASM
+    ) -> Plan:
         """Compile a run for these feeds beside plans that keep `in_use`."""
         forward = self.forward(kind)
         cache = Cache({binding.offset for binding in self.bindings.values()}, in_use)
@@ -85,6 +87,7 @@ class InferenceModel:
             arena_limit=self.limits.arena_bytes,
             memory_budget=self.memory_budget,
             cache=cache,
+            target=TARGETS[target],
         )
 
 
@@ -101,10 +104,10 @@ class InferenceCore:
         reproducible: bool = False,
         max_plans: int = DEFAULT_MAX_PLANS,
     ) -> None:
-        self.engine = engine or BACKEND.get_engine(reproducible=reproducible)
+        self.engine = engine or RUNTIME.get_engine(reproducible=reproducible)
         self.model = InferenceModel(graph, engine=self.engine, limits=limits or Limits(), memory_budget=memory_budget)
         self.inputs, self.outputs = self.model.inputs, self.model.outputs
-        self.host = BACKEND.open_host(self.engine, self.model.segment_bytes)
+        self.host = RUNTIME.open_host(self.engine, self.model.segment_bytes)
         for offset, tensor in self.model.weights():
             self.host.write_segment(PARAMETERS, offset, memoryview(tensor.data))
         self.plans = PlanCache(self.host, max_plans)

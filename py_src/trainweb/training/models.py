@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.backend.base import N_SEGMENTS, STATE_BYTES
+from trainweb.backend.chosen import TARGETS, WASM
 from trainweb.backend.plan import Plan
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
@@ -219,15 +220,15 @@ class SessionModels:
             return forward.outputs
         return [*self.outputs[kind.base], *(n for d in self.described(kind) for n in (d.sums, d.faults) if n)]
 
-    def key(self, kind: StepKind, feeds: Feeds) -> tuple[object, ...]:
-        """Check the feeds; return the key under which plans of a step for them are found.
+    def key(self, kind: StepKind, feeds: Feeds, target: str = WASM) -> tuple[object, ...]:
+        """Check the feeds; return the key under which a target's plans of a step for them are found.
 
         Raises
         ------
         FeedError
             A feed is missing, unknown, or of the wrong dtype, rank or shape.
         """
-        return (kind.key, *check_feeds(self.inputs_of(kind), feeds, allow_empty=kind.base != "train"))
+        return (target, kind.key, *check_feeds(self.inputs_of(kind), feeds, allow_empty=kind.base != "train"))
 
     def compile_step(
         self,
@@ -238,6 +239,7 @@ class SessionModels:
         observe: Observer | None = None,
         *,
         keep_all: bool = False,
+        target: str = WASM,
     ) -> Plan:
         """Compile a "train", "eval", "predict" or "generate" step.
 
@@ -251,6 +253,8 @@ class SessionModels:
             Sees the instructions after every pass.
         keep_all
             Every float tensor stays until the end: nothing is cached then, and the memory budget does not hold.
+        target
+            The back end that the plan is for, by its name.
         """
         graph = self._graph_of(kind)
         names = {v.name for v in graph.inputs}
@@ -281,6 +285,7 @@ class SessionModels:
             saves_little=self._is_mostly_frozen() and not keep_all,
             observe=observe,
             keep_all=keep_all,
+            target=TARGETS[target],
         )
         if plan.recomputation.instructions:
             _log_recomputation(kind.base, plan)
@@ -304,30 +309,31 @@ class SessionModels:
         self.compile_step(kind, feeds, overwrite, observe=Explanation(parts.append))
         return "\n".join(parts)
 
-    def compile_optimizer(self) -> Plan:
-        """Compile an optimizer step."""
+    def compile_optimizer(self, target: str = WASM) -> Plan:
+        """Compile an optimizer step for a back end."""
         graph = self.graphs["optimizer"]
         assert graph is not None
-        return self._compile_update(graph)
+        return self._compile_update(graph, {}, target)
 
-    def compile_clip(self) -> Plan:
+    def compile_clip(self, target: str = WASM) -> Plan:
         """Compile a step that clips the gradients to limits that it is fed."""
-        return self._compile_update(clip_graph(), {LIMITS: CLIP_LIMITS})
+        return self._compile_update(clip_graph(), {LIMITS: CLIP_LIMITS}, target)
 
-    def compile_scheduler(self) -> Plan:
+    def compile_scheduler(self, target: str = WASM) -> Plan:
         """Compile a scheduler step."""
-        return self._compile_update(scheduler_graph())
+        return self._compile_update(scheduler_graph(), {}, target)
 
-    def _compile_update(self, graph: Graph, feeds: Feeds | None = None) -> Plan:
+    def _compile_update(self, graph: Graph, feeds: Feeds, target: str) -> Plan:
         """Compile a step that returns nothing: it updates the session's own numbers."""
         sequences, names = self.layout.sequences(), {v.name for v in graph.inputs}
         return compile_model(
             graph,
-            feeds or {},
+            feeds,
             [],
             bindings={name: place for name, place in OF_STATE.items() if name in names},
             sequences={v.name: sequences[v.name] for v in graph.inputs if isinstance(v, SequenceValue)},
             segment_bytes=self.segment_bytes,
+            target=TARGETS[target],
         )
 
     def optimizer_operator(self) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.backend.base import N_SEGMENTS
-from trainweb.backend.chosen import BACKEND
+from trainweb.backend.chosen import RUNTIME
 
 if TYPE_CHECKING:
     from trainweb.backend.base import Host
@@ -23,7 +23,7 @@ DEFAULT_MAX_PLANS = 16
 
 def evaluate(engine: Engine, plan: Plan) -> dict[str, Tensor]:
     """Outputs of a plan that has no inputs, run once."""
-    host = BACKEND.open_host(engine, [0] * N_SEGMENTS)
+    host = RUNTIME.open_host(engine, [0] * N_SEGMENTS)
     try:
         loaded = host.load(plan)
         host.run(loaded)

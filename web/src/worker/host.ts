@@ -5,6 +5,7 @@
 
 import type { SessionCalls } from "../engine/layout.js";
 import type { Feed, MaybePromise, PlacedTensor, Workspace } from "../wire/protocol.js";
+import type { Held } from "../wire/session-calls.js";
 import type { BundlePlan, SegmentStart, TensorPlace } from "./bundle/bundle.js";
 import type { Addresses, FilledSegments } from "./python-models.js";
 
@@ -91,19 +92,16 @@ export interface InstructionTimes {
 /** The kernels' functions that count the steps of a fit (`wasm_kernels/session/fit.c`). */
 export type FitCall = Exclude<Extract<keyof SessionCalls, `tw_fit_${string}`>, "tw_fit_at" | "tw_fit_run" | "tw_fit_end">;
 
-/** Segments that an action reads or writes. */
-export interface Claim {
-  readonly reads: readonly number[];
-  readonly writes: readonly number[];
-}
+/** The sides on which an action may use segments. Steps run on the device. */
+export type Side = "host" | "device";
 
 /** Bytes of segments are read and written in place on the side "host" only, once they were claimed for it. */
 export interface StepHost extends FilledSegments {
   /** Wait until the segments of an action are up to date on the side where it reads and writes them. */
-  claim(segments: Claim, side: "host" | "device"): MaybePromise<void>;
+  claim(segments: Held, side: Side): MaybePromise<void>;
   /** A segment in place. Valid until the next allocation, as are `state` and `fit`. */
   view(segment: number): Uint8Array;
-  /** The words of the state. They need no claim. */
+  /** The words of the state. Calls claim them, steps do not. */
   readonly state: DataView;
   /** Bytes of the segments. */
   readonly sizes: readonly number[];
@@ -153,8 +151,8 @@ export interface StepHost extends FilledSegments {
   goBack(copy: number): MaybePromise<void>;
   /** Give back the memory of a copy. */
   forget(copy: number): MaybePromise<void>;
-  /** Let trained parameters and their averages change places, on the side that holds them. */
-  exchangeAverages(): MaybePromise<void>;
+  /** Let trained parameters and their averages change places on one side. */
+  exchangeAverages(side: Side): MaybePromise<void>;
   /** True if a number is not finite: in segments, in their copy before a step, or in the outputs of a plan. */
   isAnyBad(segments: readonly number[], copy: number, loaded?: LoadedPlan): MaybePromise<boolean>;
   /** Addresses for Python: of the segments with the constants of a plan, and of a copy; 0: there is none. */

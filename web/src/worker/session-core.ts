@@ -35,7 +35,7 @@ import type {
   ValueMetadata,
   WireTensor,
 } from "../wire/protocol.js";
-import type { ArtifactName, SessionCalls } from "../wire/session-calls.js";
+import { HELD, type ArtifactName, type Held, type SessionCalls } from "../wire/session-calls.js";
 import {
   CLIP_INPUTS, parsePlan, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type ParameterSlot,
   type RawPlan, type SegmentSize,
@@ -47,12 +47,11 @@ import { assemble, converting, type ReadPlace } from "./files.js";
 import { InspectedPlans, type InspectedHost, type InspectedStep } from "./inspected-plans.js";
 import { coveringKind } from "./fit/metrics.js";
 import { NumericsCheck } from "./numerics.js";
-import { withValue, type HostOpener, type HostOptions, type LoadedPlan, type ReadFile, type StepHost } from "./host.js";
+import { withValue, type HostOpener, type HostOptions, type LoadedPlan, type ReadFile, type Side, type StepHost } from "./host.js";
 import type { LazyModels, PythonModels } from "./python-models.js";
 import { PropertyCalls } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
-import { CLAIMS, EXCHANGES_AVERAGES, READS_ALL, WRITES_ALL } from "./claims.js";
 import { bytesOf, checkCount, checkRate, memoryOf, readParameter, typeOf, writeParameter } from "./session-values.js";
 import { writeContents, type SessionContents } from "./session-contents.js";
 import { readSnapshot, takeSnapshot } from "./snapshot.js";
@@ -75,6 +74,9 @@ type CallTable = {
     ...args: SessionCalls[Name]["args"]
   ) => MaybePromise<SessionCalls[Name]["result"]>;
 };
+
+/** All contents of a session. */
+const WRITES_ALL: Held = { reads: [], writes: HELD.saveCheckpoint.reads };
 
 /** Errors of a session without values of parameters. */
 type NominalError = "NOMINAL_GET_ALL" | "NOMINAL_GET" | "NOMINAL_SET" | "NOMINAL_SAVE" | "NOMINAL_EXPORT";
@@ -122,7 +124,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     this.#nominal = bundle.nominal;
     this.properties = properties;
     const usable = plans.filter((plan) => plan.arenaBytes + plan.preparedBytes <= options.memoryBudget);
-    this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]));
+    this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature, plan.target), plan]));
     this.host = openHost({ segments, reserved: usable, trained: this.#slots(true).map(bytesOf) }, options);
     this.runner = new PlanRunner(this.host, this);
     this.#inspected = new InspectedPlans(this.#inspectedHost);
@@ -394,9 +396,10 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
    * Do something while the averages stand for the trainable parameters.
    *
    * @param on - false: with the parameters as they are
+   * @param side - where the action uses them
    * @throws SessionError where no averages are kept
    */
-  withAverages<T>(on: boolean, action: () => MaybePromise<T>): MaybePromise<T> {
+  withAverages<T>(on: boolean, action: () => MaybePromise<T>, side: Side = "device"): MaybePromise<T> {
     if (!on) {
       return action();
     }
@@ -404,16 +407,12 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     if (this.stepCount() === 0) {
       return action(); // without steps the averages are the parameters
     }
-    return withValue(this.host.exchangeAverages(), () => finallyDo(action, () => this.host.exchangeAverages()));
-  }
-
-  /** The same of an action that reads the parameters in place. */
-  #averagesInPlace<T>(on: boolean, action: () => MaybePromise<T>): MaybePromise<T> {
-    return withValue(on ? this.host.claim(EXCHANGES_AVERAGES, "host") : undefined, () => this.withAverages(on, action));
+    const exchange = (): MaybePromise<void> => this.host.exchangeAverages(side);
+    return withValue(exchange(), () => finallyDo(action, exchange));
   }
 
   getContiguousParameters(trainableOnly: boolean, ema: boolean): MaybePromise<WireTensor> {
-    return this.#averagesInPlace(ema, () => this.#contiguousParameters(trainableOnly));
+    return this.withAverages(ema, () => this.#contiguousParameters(trainableOnly), "host");
   }
 
   #contiguousParameters(trainableOnly: boolean): WireTensor {
@@ -534,7 +533,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   /** The contents of the session as a file. */
   snapshot(): MaybePromise<TensorFile> {
     this.#checkNotNominal("NOMINAL_SAVE");
-    return withValue(this.host.claim(READS_ALL, "host"), () => takeSnapshot(this.host, this.#bundle, this.properties));
+    return withValue(this.host.claim(HELD.saveCheckpoint, "host"), () => takeSnapshot(this.host, this.#bundle, this.properties));
   }
 
   /** @throws CheckpointError when it is of another session or was changed */
@@ -565,17 +564,21 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     refuseIf(!this.#bundle.hasEval, "NO_EVAL_MODEL_TO_EXPORT");
     this.#checkNotNominal("NOMINAL_EXPORT");
     return withValue(this.#models.get("exportModelForInferencing"), (models) =>
-      this.#averagesInPlace(ema, () => {
-        const { file } = models.ask("export", outputNames, this.host.bases);
-        return this.#assembled(models, "exportModelForInferencing", file, form);
-      }),
+      this.withAverages(
+        ema,
+        () => {
+          const { file } = models.ask("export", outputNames, this.host.bases);
+          return this.#assembled(models, "exportModelForInferencing", file, form);
+        },
+        "host",
+      ),
     );
   }
 
   exportWeights(format: "safetensors" | "npz", ema: boolean): MaybePromise<Uint8Array> {
     this.#checkNotNominal();
     return withValue(this.#models.get("exportWeights"), (models) =>
-      this.#averagesInPlace(ema, () => ownBytes(models.ask("export_weights", format, this.host.bases))),
+      this.withAverages(ema, () => ownBytes(models.ask("export_weights", format, this.host.bases)), "host"),
     );
   }
 
@@ -718,7 +721,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** Call a method once the segments are here that it reads or writes. */
   override call(name: string, args: readonly unknown[]): unknown {
-    return withValue(this.host.claim(CLAIMS[name as keyof typeof CLAIMS], "host"), () => super.call(name, args));
+    return withValue(this.host.claim(HELD[name as keyof SessionCalls], "host"), () => super.call(name, args));
   }
 }
 

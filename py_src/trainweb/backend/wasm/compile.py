@@ -8,8 +8,15 @@ from trainweb import messages
 from trainweb.backend.plan import Plan
 from trainweb.backend.wasm.encode import encode
 from trainweb.backend.wasm.memory import place, place_constants
-from trainweb.ir.instructions import Buf, Instruction, Storage
+from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
 from trainweb.ir.program import Program
+
+name = "wasm"
+
+
+def has(kind: type[KernelCall]) -> bool:
+    """Return True: the kernels run every call (`Target`)."""
+    return kind in KernelCall.KERNELS
 
 
 def workspace_bytes(
@@ -18,12 +25,12 @@ def workspace_bytes(
     outputs: Sequence[Buf],
     inner: frozenset[Storage] | None = None,
 ) -> int:
-    """Return the bytes of workspace that these instructions take (`Backend`)."""
+    """Return the bytes of workspace that these instructions take (`Target`)."""
     return place(instructions, feeds, outputs, inner)
 
 
 def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit: int) -> Plan:
-    """Place the storages of a program and encode its instructions (`Backend`)."""
+    """Place the storages of a program and encode its instructions (`Target`)."""
     instructions, feeds, outputs = program.instructions, program.feeds, program.outputs
     arena_bytes = place(instructions, feeds, outputs)
     if arena_bytes > arena_limit:

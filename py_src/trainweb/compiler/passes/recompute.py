@@ -46,7 +46,7 @@ def rematerialise(program: Program, context: Context) -> None:
     """
     budget = context.memory_budget
     assert budget is not None
-    full = context.workspace(program.instructions, program.feeds, program.outputs)
+    full = context.target.workspace_bytes(program.instructions, program.feeds, program.outputs)
     context.recomputation = Recomputation(full)
     if full <= budget:
         return
@@ -61,7 +61,7 @@ def rematerialise(program: Program, context: Context) -> None:
             break
         tried = [Schedule(values, limit, power) for power in DISTANCE_POWERS]
         for schedule in sorted((s for s in tried if s.run()), key=lambda s: values.work(s.repeated)):
-            needed = context.workspace(schedule.instructions, program.feeds, program.outputs)
+            needed = context.target.workspace_bytes(schedule.instructions, program.feeds, program.outputs)
             if needed <= budget:
                 program.rebuild(schedule.instructions)
                 context.recomputation = values.cost(schedule.repeated, full)

@@ -21,6 +21,7 @@ import {
   SEGMENT_WORDS,
   STATE_WORDS,
 } from "../../engine/layout.js";
+import { WASM } from "../constants.js";
 import { readKind, type BaseKind, type StepKind } from "../step-kind.js";
 import { METRIC } from "./metrics.js";
 import {
@@ -140,6 +141,8 @@ const PLAN = record({
   kind: planKind,
   /** True: its gradients overwrite instead of adding. */
   overwrite: flag,
+  /** The back end that runs it. */
+  target: optional(text, WASM),
   signature: list(FEED),
   words: kept,
   constants: kept,
@@ -271,7 +274,7 @@ export function parseBundle(raw: RawBundle<Uint8Array | Blob>, fingerprint: numb
   if (plans.some(({ large }) => large.some(({ file }) => file >= files))) {
     throw malformed("a plan has constants in other files");
   }
-  const keys = plans.map((plan) => planKey(plan.kind, plan.overwrite, plan.signature));
+  const keys = plans.map((plan) => planKey(plan.kind, plan.overwrite, plan.signature, plan.target));
   if (new Set(keys).size !== keys.length) {
     throw malformed("two plans are for the same feeds");
   }
@@ -310,10 +313,15 @@ function checkKernels(header: unknown, reader: Reader, fingerprint: number): voi
   }
 }
 
-/** The key that finds a plan. */
-export function planKey({ key }: StepKind, overwrite: boolean, feeds: readonly FeedType[]): string {
+/** The key that finds a plan of a target. */
+export function planKey(
+  { key }: StepKind,
+  overwrite: boolean,
+  feeds: readonly FeedType[],
+  target: string = WASM,
+): string {
   const types = feeds.map(({ name, dtype, dims, value }) => [name, dtype, value, ...dims]);
-  return JSON.stringify([key, overwrite, ...types]);
+  return JSON.stringify([target, key, overwrite, ...types]);
 }
 
 /**

@@ -28,7 +28,7 @@ import settings_description  # noqa: E402
 from trainweb import errors, messages  # noqa: E402
 from trainweb.backend import chosen, plan  # noqa: E402
 from trainweb.backend.wasm import host  # noqa: E402
-from trainweb.fit import rows, steps  # noqa: E402
+from trainweb.fit import steps, trainer  # noqa: E402
 from trainweb.generation import incremental  # noqa: E402
 from trainweb.training import decoder, plans  # noqa: E402
 
@@ -85,8 +85,8 @@ CONSTANTS = {
     plan: ("SEEN",),
     plans: ("KERNEL_MEMORY",),
     host: ("IMAGE_PADDING",),
-    rows: ("SLICE_S", "MOST_BYTES", "MOST_BATCHES"),
     steps: ("FAULTS",),
+    trainer: ("SLICE_S", "MOST_BYTES", "MOST_BATCHES"),
     decoder: ("ROWS", "FEW", "LENGTHS", "FIRST"),
     incremental: ("SHORTEST", "CACHE"),
 }

@@ -8,20 +8,21 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainweb.artifacts.config import CONFIG, HEAD, HEAD_DOCS, LORA, LORA_DOCS
+from trainweb.artifacts.builder import build_artifacts
 from trainweb.data.for_model import DEFAULT_BATCH
-from trainweb.federated.options import DOCS as FEDERATED_DOCS
-from trainweb.federated.options import FEDERATED
-from trainweb.fit.find_rate import DOCS as FIND_RATE_DOCS
-from trainweb.fit.find_rate import OPTIONS as FIND_RATE
-from trainweb.fit.options import CHECKPOINT, DOCS, EARLY_STOPPING, FIT, EarlyStopping
-from trainweb.generation.options import GENERATE, GENERATE_DOCS, NEUTRAL, SAMPLED
+from trainweb.federated.client import FederatedClient
+from trainweb.fit.find_rate import find_learning_rate
+from trainweb.fit.options import CHECKPOINT, EARLY_STOPPING, FIT, EarlyStopping
+from trainweb.generation.options import GENERATE, NEUTRAL, SAMPLED
+from trainweb.heads import HEAD
+from trainweb.lora.model import inject
 from trainweb.metrics import METRICS, make_metric
 from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.ops.optim.rules import RULES
 from trainweb.schedules import SCHEDULES, ByFormula
+from trainweb.session.tasks import SessionTasks
 from trainweb.settings import OTHER_NAMES, Choice, Field, Kind, Names, fields_of
 from trainweb.spelling import camel_case, page_name
 from trainweb.training.inert import (
@@ -44,9 +45,26 @@ def parameter_docs(documented: Any) -> dict[str, str]:
     docs: dict[str, str] = {}
     for each in reversed(getattr(documented, "__mro__", [documented])):
         section = inspect.cleandoc(each.__doc__ or "").partition("Parameters\n----------\n")[2]
-        found = re.finditer(r"^(\w+) : .*\n((?:    .*\n?)+)", section, re.MULTILINE)
-        docs |= {m[1]: " ".join(m[2].split()) for m in found}
+        found = re.finditer(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?)+)", section, re.MULTILINE)
+        docs |= {name: " ".join(m[2].split()).replace("``", "`") for m in found for name in m[1].split(", ")}
     return docs
+
+
+LORA, FEDERATED, FIND_RATE = fields_of(inject), fields_of(FederatedClient), fields_of(find_learning_rate)
+CONFIG = {n: Field(field.kind, None, is_optional=True) for n, field in fields_of(build_artifacts).items()}
+"""Arguments of `build_artifacts` besides loss and optimizer; a page may give null for each."""
+FIT_DOCS = parameter_docs(SessionTasks.fit)
+CHECKPOINT_DOCS = {
+    "every": "Optimizer steps between two checkpoints within an epoch; one is written after each epoch anyway."
+}
+LORA_DOCS = parameter_docs(inject) | {
+    "targets": 'Modules to adapt, by names or last parts of names, or ["all-linear"]; by default the choice of PEFT.'
+}
+HEAD_DOCS = {
+    "classes": "Number of classes.",
+    "layer": "Module that makes the scores; needed where several may do so.",
+    "seed": "Seed of the weights, which are those that PyTorch draws after the same seed.",
+}
 
 
 def first_sentence(cls: type) -> str:
@@ -297,17 +315,17 @@ def fit() -> str:
     better = "".join(f"  {n}: {json.dumps(cls.better)},\n" for n, cls in METRICS.items())
     return file(f"""/** The plain options of fit. */
 export interface FitFields {{
-{members(FIT, DOCS)}
+{members(FIT, FIT_DOCS)}
 }}
 
 /** Options of `findLearningRate`. */
 export interface FindRateFields {{
-{members(FIND_RATE, DOCS | FIND_RATE_DOCS)}
+{members(FIND_RATE, FIT_DOCS | parameter_docs(SessionTasks.find_learning_rate))}
 }}
 
 /** Settings of a checkpoint besides its store and name. */
 export interface CheckpointFields {{
-{members(CHECKPOINT, DOCS)}
+{members(CHECKPOINT, CHECKPOINT_DOCS)}
 }}
 
 {interface("EarlyStopping", EarlyStopping)}
@@ -345,7 +363,7 @@ def generation() -> str:
     """The file of the options of generate."""
     return file(f"""/** The plain options of `generate`. */
 export interface GenerateFields {{
-{members(GENERATE, GENERATE_DOCS)}
+{members(GENERATE, parameter_docs(SessionTasks.generate))}
 }}
 
 {INTERNAL}{table("export const GENERATE: Settings = ", GENERATE)};
@@ -360,7 +378,7 @@ def federated() -> str:
     """The file of federated clients."""
     return file(f"""/** The options of a federated client. */
 export interface FederatedFields {{
-{members(FEDERATED, FEDERATED_DOCS)}
+{members(FEDERATED, parameter_docs(FederatedClient))}
 }}
 
 {INTERNAL}{table("export const FEDERATED: Settings = ", FEDERATED)};

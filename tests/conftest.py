@@ -14,7 +14,7 @@ from tests.order import Recorder, longest_first
 
 import trainweb
 from trainweb.ir.layout import FINGERPRINT
-from trainweb.training import seed
+from trainweb.training.contents import NEW_SEED
 
 # The same examples on every machine, and no deadline: two cores may be busy with a browser.
 settings.register_profile(
@@ -95,9 +95,9 @@ def bytes_in_use() -> int:
 @pytest.fixture(autouse=True)
 def same_seed() -> Iterator[None]:
     """A test that sets the seed of random numbers sets it for itself alone."""
-    seed.set_current(seed.DEFAULT)  # the fixture of a module may have set another
+    NEW_SEED[0] = 0  # the fixture of a module may have set another
     yield
-    seed.set_current(seed.DEFAULT)
+    NEW_SEED[0] = 0
 
 
 @pytest.fixture(autouse=True)

@@ -106,14 +106,14 @@ COMMAND_LINE = {"trainweb.__main__", "trainweb.cli"}  # takes megabytes of the s
 BRIDGE = "trainweb.flower"  # a server, which no page can be
 # What only somebody's own Python calls, and no worker of a page.
 CALLED_BY_PYTHON = {
-    "trainweb.api", "trainweb.checkpoint.store", "trainweb.compat.older_optimizers", "trainweb.compat.onnxruntime",
+    "trainweb.api", "trainweb.compat.older_optimizers", "trainweb.compat.onnxruntime",
     "trainweb.data.files", "trainweb.data.images",
     "trainweb.federated.privacy", "trainweb.federated.secure", "trainweb.generation.generate",
-    "trainweb.generation.pretrained", "trainweb.generation.text",
+    "trainweb.generation.pretrained",
     "trainweb.torch", "trainweb.training.calls", "trainweb.training.core", "trainweb.session.creation",
     "trainweb.training.inert", "trainweb.session.inference_session", "trainweb.training.ort.options",
-    "trainweb.training.ort.profile", "trainweb.training.reports", "trainweb.session.tasks",
-    "trainweb.training.snapshot", "trainweb.training.store"}
+    "trainweb.training.ort.profile", "trainweb.session.tasks",
+    "trainweb.training.store"}
 
 # First, while the heap has large holes: its peak would enlarge a heap that is fuller.
 from trainweb.model.schema import messages

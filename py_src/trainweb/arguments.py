@@ -41,19 +41,19 @@ def mapping(name: str, value: Any) -> Mapping[Any, Any]:
 
 def only_one(*given: tuple[str, Any]) -> Any:
     """The value of arguments that mean the same, of which one must be given."""
-    found = [(name, value) for name, value in given if value is not None]
+    values = [(name, value) for name, value in given if value is not None]
     names = " or ".join(f"'{name}'" for name, _ in given)
-    if len(found) != 1:
-        raise TypeError(f"A session needs {names}{': give one of them' if found else ''}.")
-    return found[0][1]
+    if len(values) != 1:
+        raise TypeError(f"A session needs {names}{': give one of them' if values else ''}.")
+    return values[0][1]
 
 
 def texts(name: str, value: Any) -> list[str]:
     """Several names; one alone is taken for several letters by nobody."""
-    given = list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None
-    if given is None or not all(isinstance(one, str) for one in given):
+    names = list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None
+    if names is None or not all(isinstance(one, str) for one in names):
         raise TypeError(f"'{name}' must be a list of str, got {value!r:.80}.")
-    return given
+    return names
 
 
 def path_of(name: str, value: Any) -> Path:

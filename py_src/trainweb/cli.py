@@ -113,20 +113,8 @@ def _add_artifacts_command(commands: Commands) -> None:
     )
     _add_loss(p)
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
-    p.add_argument(
-        "--freeze",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="name or regular expression of parameters to freeze",
-    )
-    p.add_argument(
-        "--output-name",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="tensor that steps return besides the loss",
-    )
+    _add_several(p, "--freeze", "PATTERN", "name or regular expression of parameters to freeze")
+    _add_several(p, "--output-name", "NAME", "tensor that steps return besides the loss")
     _add_dims(p)
     _add_weights(p)
     _add_lora(p)
@@ -141,8 +129,8 @@ def _add_check(commands: Commands) -> None:
     )
     p.add_argument("model", type=Path, help="the forward model, .onnx")
     _add_loss(p, "--output")
-    p.add_argument("--train", action="append", default=[], metavar="PATTERN", help="train only these parameters")
-    p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="freeze these parameters")
+    _add_several(p, "--train", "PATTERN", "train only these parameters")
+    _add_several(p, "--freeze", "PATTERN", "freeze these parameters")
     _add_dims(p)
     _add_weights(p)
     _add_lora(p)
@@ -199,13 +187,8 @@ def _add_compile(commands: Commands) -> None:
         metavar="BYTES",
         help="largest workspace of a step; the backward pass recomputes activations that do not fit",
     )
-    p.add_argument(
-        "--metric",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help='metric that fit computes without Python: accuracy, or {"type": "topK", "k": 3}; once per metric',
-    )
+    metrics = 'metric that fit computes without Python: accuracy, or {"type": "topK", "k": 3}; once per metric'
+    _add_several(p, "--metric", "NAME", metrics)
     p.add_argument("-o", "--output", type=Path, required=True, help="output bundle")
     p.set_defaults(run=_compile)
 
@@ -218,6 +201,11 @@ def _add_quantize(commands: Commands) -> None:
     _add_weights(p)
     p.add_argument("--output", "-o", type=_model_file, help="file to write; default MODEL.q4.onnx or MODEL.q8.onnx")
     p.set_defaults(run=_quantize)
+
+
+def _add_several(p: argparse.ArgumentParser, name: str, metavar: str, text: str, *older: str) -> None:
+    """Add an option that may be repeated, under its name and older ones."""
+    p.add_argument(name, *older, action="append", default=[], metavar=metavar, help=text)
 
 
 def _model_file(text: str) -> Path:
@@ -274,7 +262,7 @@ def _lora(args: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _add_dims(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a symbolic dimension")
+    _add_several(p, "--dim", "NAME=SIZE", "size of a symbolic dimension")
 
 
 def _dims(args: argparse.Namespace) -> dict[str, int]:
@@ -289,15 +277,7 @@ def _add_loss(p: argparse.ArgumentParser, *older: str) -> None:
     from trainweb.artifacts.builder import BATCH_NORM
 
     p.add_argument("--loss", help=f"{_names(LossType)}; without it the first output is the loss")
-    p.add_argument(
-        "--loss-output",
-        *older,
-        action="append",
-        default=[],
-        metavar="NAME",
-        dest="loss_output",
-        help="output for the loss, where the model has more than it takes",
-    )
+    _add_several(p, "--loss-output", "NAME", "output for the loss, where the model has more than it takes", *older)
     p.add_argument("--batch-norm", choices=BATCH_NORM, help="train batch normalizations, or keep them as exported")
 
 
@@ -500,6 +480,7 @@ def _train(args: argparse.Namespace) -> None:
     import numpy as np
 
     from trainweb.training.core import set_seed
+    from trainweb.training.history import Epoch, Event, Run
     from trainweb.training.state import CheckpointState
 
     set_seed(args.seed)
@@ -512,21 +493,21 @@ def _train(args: argparse.Namespace) -> None:
                 f"{args.data} has no array {', '.join(missing)}; the training inputs are {', '.join(names)}."
             )
         arrays = {n: data[n] for n in names}
-        sizes = {n: len(a) for n, a in arrays.items()}
-        if len(set(sizes.values())) != 1:
-            raise FeedError(f"The arrays have different numbers of samples: {sizes}.")
-        n, rng = sizes[names[0]], np.random.default_rng(args.seed)
-        session.set_learning_rate(args.learning_rate)
-        loss_name = session.output_names()[0]
-        for epoch in range(args.epochs):
-            order, losses = rng.permutation(n), []
-            for start in range(0, n - n % args.batch_size or n, args.batch_size):
-                rows = order[start : start + args.batch_size]
-                results = session.train_step({k: a[rows] for k, a in arrays.items()}, [loss_name])
-                losses.append(float(results[loss_name]))
-                session.optimizer_step()
-                session.lazy_reset_grad()
-            print(f"epoch {epoch + 1}/{args.epochs}  loss {np.mean(losses):.5f}")
+
+        def show(event: Event, _: Run) -> None:
+            if isinstance(event, Epoch):
+                print(f"epoch {event.epoch}/{args.epochs}  loss {event.loss:.5f}")
+
+        session.fit(
+            arrays,
+            epochs=args.epochs,
+            batch_size=args.batch_size,
+            remainder="drop" if len(arrays[names[0]]) >= args.batch_size else "keep",
+            learning_rate=args.learning_rate,
+            seed=args.seed,
+            progress=False,
+            callbacks=show,
+        )
         CheckpointState.save_checkpoint(state, args.output, include_optimizer_state=True)
     print(f"Wrote {args.output}.")
 

@@ -20,14 +20,8 @@ Row = float | list[float]
 class Rule:
     """A value that follows from settings and observations.
 
-    Attributes
-    ----------
-    value : Formula
-        Names are settings, the state, and what the caller gives.
-    state : mapping of str to Formula
-        First values of the state, by the settings.
-    observe : sequence of (str, Formula)
-        Assignments for each observation, in order.
+    Names in `value` are settings, the state, and what the caller gives. `state` has first values by formulas of the
+    settings. `observe` are assignments for each observation, in order.
     """
 
     value: Formula
@@ -40,13 +34,7 @@ class Rule:
 
 
 class Course:
-    """A rule with its state.
-
-    Parameters
-    ----------
-    rule : Rule
-    settings : mapping of str to float
-    """
+    """A rule with its state; `settings` are numbers by name."""
 
     def __init__(self, rule: Rule, settings: Mapping[str, float]) -> None:
         self._rule, self._names = rule, dict(settings)
@@ -72,8 +60,8 @@ class Course:
 
 def number(formula: Formula, names: Mapping[str, Row]) -> float:
     """The value of a formula that is one number."""
-    found = evaluated(formula, names)
-    (value,) = found if isinstance(found, list) else (found,)
+    result = evaluated(formula, names)
+    (value,) = result if isinstance(result, list) else (result,)
     return value
 
 
@@ -88,25 +76,25 @@ def evaluated(formula: Formula, names: Mapping[str, Row]) -> Row:
         condition = evaluated(operands[0], names)
         if not isinstance(condition, list):
             return evaluated(operands[1 if condition else 2], names)
-    given = [evaluated(operand, names) for operand in operands]
-    rows = [row for row in given if isinstance(row, list)]
+    values = [evaluated(operand, names) for operand in operands]
+    rows = [row for row in values if isinstance(row, list)]
     if operation in ("sum", "size"):
         (row,) = rows
         return total(row) if operation == "sum" else float(len(row))
     compute = OPERATIONS[str(operation)]
     if not rows:
-        return compute(*given)
+        return compute(*values)
     n = max(map(len, rows))
-    columns = ([row] if isinstance(row, float | int) else row for row in given)
+    columns = ([row] if isinstance(row, float | int) else row for row in values)
     return [compute(*column) for column in zip(*(c * n if len(c) == 1 else c for c in columns), strict=True)]
 
 
 def total(row: list[float]) -> float:
     """The sum from left to right: `sum` of Python adds otherwise from 3.12 on."""
-    found = 0.0
+    result = 0.0
     for x in row:
-        found += x
-    return found
+        result += x
+    return result
 
 
 def divided(a: float, b: float) -> float:

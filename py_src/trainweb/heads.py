@@ -12,7 +12,6 @@ from typing import Any
 
 from trainweb import messages
 from trainweb.arguments import check_settings, warn
-from trainweb.artifacts.config import HEAD
 from trainweb.artifacts.evidence import lost_parameters, note, notes_of
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.control.repeat import with_bodies
@@ -23,7 +22,20 @@ from trainweb.lora.layers import find_layers
 from trainweb.model.graph import Graph, Node, Tensor, Value, as_float32, take_name
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.shapes import ShapeInference
+from trainweb.settings import SEED, Field, Text, Whole
 
+HEAD = {
+    "classes": Field(Whole(least=1), Parameter.empty, is_optional=False),
+    "layer": Field(Text(), None, is_optional=True),
+    "seed": Field(SEED, 0, is_optional=False),
+}
+"""Settings of a new last layer, the option "head"."""
+
+HEAD_DOCS = {
+    "classes": "Number of classes.",
+    "layer": "Module that makes the scores; needed where several may do so.",
+    "seed": "Seed of the weights, which are those that PyTorch draws after the same seed.",
+}
 ALL_BUT_HEAD = "all but head"
 """A value of `frozen_params`."""
 ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Relu", "Clip", "Tanh", "Exp", "Log")
@@ -47,14 +59,10 @@ class _Candidate:
 def take_head(
     read: Callable[[], Graph], arguments: dict[str, Any], lora: Mapping[str, Any] | None
 ) -> tuple[Graph, Mapping[str, Any] | None]:
-    """Take the option `head` out of arguments of `build_artifacts`.
+    """Take the option `head` out of arguments of `build_artifacts`, and return the model with that head.
 
-    `frozen_params` that is `ALL_BUT_HEAD` becomes an expression.
-
-    Returns
-    -------
-    (Graph, dict or None)
-        The model with that head, and settings of adapters that save the head whole, as those of PEFT do.
+    `frozen_params` that is `ALL_BUT_HEAD` becomes an expression. Settings of adapters, if any, are returned with the
+    head among the modules that PEFT saves whole.
     """
     frozen, settings = arguments.get("frozen_params"), arguments.pop("head")
     named = [arguments.get(name) for name in ("requires_grad", "frozen_params")]
@@ -65,47 +73,32 @@ def take_head(
     if lora is not None:
         if not isinstance(lora, Mapping) or "adapter_config" in lora:
             raise messages.BAD_SETTING(name="head", value=settings, expected="left out with the files of an adapter")
-        whole = lora.get("modules_to_save") or []
-        lora = {**lora, "modules_to_save": whole if module in whole else [*whole, module]}
+        saved = lora.get("modules_to_save") or []
+        lora = {**lora, "modules_to_save": saved if module in saved else [*saved, module]}
     return graph, lora
 
 
 def replace_head(graph: Graph, settings: Mapping[str, Any], keep: Collection[str] = ()) -> tuple[Graph, str, list[str]]:
-    """Replace the layer that makes the scores of classes by a new one.
+    """Replace the layer that makes the scores of classes by a new one, by the settings of `HEAD`.
 
-    Parameters
-    ----------
-    graph : Graph
-        A forward model; not changed.
-    settings : dict
-        Those of `HEAD`. The weight and the bias are drawn as PyTorch draws those of `Linear` and `Conv2d`.
-    keep : collection of str
-        Parameters that keep the names of the file.
-
-    Returns
-    -------
-    (Graph, str, list of str)
-        The model by PyTorch's names, the layer, and the names of its parameters.
-
-    Raises
-    ------
-    ModelError
-        A setting is wrong, or no layer or several may be the head. The text names the candidates.
+    The weight and the bias are drawn as PyTorch initializes `Linear` and `Conv2d`. Return the model by PyTorch's
+    names (those in `keep` stay), the layer, and the names of its parameters. Raise ModelError for a wrong setting, and
+    without one layer that may be the head; the text names the candidates.
     """
     if not isinstance(settings, Mapping):
         raise messages.BAD_SETTING(name="head", value=settings, expected="a mapping with 'classes'")
     check_settings("head", settings, HEAD)
-    given = {name: settings.get(name, field.default) for name, field in HEAD.items()}
+    values = {name: settings.get(name, field.default) for name, field in HEAD.items()}
     for name, field in HEAD.items():
-        if given[name] is Parameter.empty:
+        if values[name] is Parameter.empty:
             raise messages.MISSING_SETTING(what="head", name=name, expected=field.kind.expected)
-        field.check(f"head.{name}", given[name])
+        field.check(f"head.{name}", values[name])
     result = recover_parameters(graph, keep)
-    head = _chosen(result, given["layer"])
-    classes, layer = given["classes"], head.layer
+    head = _chosen(result, values["layer"])
+    classes, layer = values["classes"], head.layer
     old = layer.shape[0]
     _resize(result, head.reshapes, old, classes)
-    draw, bound = _uniform(given["seed"]), 1 / sqrt(prod(layer.shape[1:]))
+    draw, bound = _uniform(values["seed"]), 1 / sqrt(prod(layer.shape[1:]))
     weight = _drawn(draw, bound, (classes, *layer.shape[1:]))
     _set(result, layer.weight, (classes, *layer.shape[1:]), weight, is_turned=not layer.rows_first)
     bias = head.bias or _added_bias(result, layer)
@@ -119,7 +112,7 @@ def replace_head(graph: Graph, settings: Mapping[str, Any], keep: Collection[str
 
 def _chosen(graph: Graph, name: str | None) -> _Candidate:
     """The layer that is the head."""
-    candidates = {found.layer.module: found for found in _candidates(graph)}
+    candidates = {candidate.layer.module: candidate for candidate in _candidates(graph)}
     if name is None and len(candidates) == 1:
         return next(iter(candidates.values()))
     names = ", ".join(map(shown, candidates)) or "none"
@@ -141,9 +134,9 @@ def _candidates(graph: Graph) -> Iterator[_Candidate]:
         if layer.stored or layer.group != 1 or layer.kind.weight_at != 1:
             continue
         if _reads(graph, consumers, layer.weight) == 1 and (
-            found := _followed(constants, layer, site, consumers, outputs)
+            candidate := _followed(constants, layer, site, consumers, outputs)
         ):
-            yield found
+            yield candidate
 
 
 def _reads(graph: Graph, consumers: Mapping[str, list[Node]], name: str) -> int:
@@ -177,12 +170,12 @@ def _followed(
             elif node.op_type not in FOLLOWERS or node.domain or name != node.inputs[0]:
                 return None
             waiting += [output for output in node.outputs if output]
-    own = None if bias is None else constants.get(bias)
-    if bias is not None and (own is None or own.size not in (1, layer.shape[0]) or own.dtype != "float32"):
+    tensor = None if bias is None else constants.get(bias)
+    if bias is not None and (tensor is None or tensor.size not in (1, layer.shape[0]) or tensor.dtype != "float32"):
         return None
-    if not is_output or (own is not None and len(consumers[own.name]) > 1):
+    if not is_output or (tensor is not None and len(consumers[tensor.name]) > 1):
         return None
-    return _Candidate(layer, bias if own is not None and own.size == layer.shape[0] else None, tuple(reshapes))
+    return _Candidate(layer, bias if tensor is not None and tensor.size == layer.shape[0] else None, tuple(reshapes))
 
 
 def _added_bias(graph: Graph, layer: Layer) -> str | None:
@@ -234,8 +227,8 @@ def _resize(graph: Graph, reshapes: tuple[Node, ...], old: int, classes: int) ->
     """Write the new number of classes into the shapes that Reshape nodes make of the old one."""
     taken, inference = set(graph.names()), ShapeInference(graph) if reshapes else None
     for node in reshapes:
-        made = inference.value(node.outputs[0]) if inference else None
-        shape = list(made.shape or ()) if isinstance(made, Value) else []
+        value = inference.value(node.outputs[0]) if inference else None
+        shape = list(value.shape or ()) if isinstance(value, Value) else []
         if shape.count(old) == 1 and sum(isinstance(size, str) for size in shape) < 2:
             shape[shape.index(old)] = classes
             node.inputs[1] = name = take_name(f"{node.inputs[1]}_head", taken)

@@ -49,13 +49,7 @@ class LossCount:
 
 
 class MeanLoss:
-    """The loss of several batches.
-
-    Parameters
-    ----------
-    count : LossCount
-        By what each loss was divided.
-    """
+    """The loss of several batches; `count` says by what each loss was divided."""
 
     def __init__(self, count: LossCount) -> None:
         self.count, self.total, self.weight = count, 0.0, 0.0
@@ -75,16 +69,9 @@ class MeanLoss:
 
 
 def counted_loss(graph: Graph, loss: str, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
-    """A graph that gives the count of its loss, too; what the graph does not tell is counted by rows.
+    """A training or eval model that also gives the count of its loss, the first output.
 
-    Parameters
-    ----------
-    graph
-        A training or eval model.
-    loss
-        Its first output.
-    inputs
-        The inputs that are fed, whose first axes count rows.
+    Rows, the first axes of `inputs`, are counted if the graph does not tell.
     """
     fed, producers = {v.name: v for v in inputs}, graph.producers()
     node = producers.get(loss)
@@ -114,7 +101,7 @@ def _has_rows(name: str, producers: Mapping[str, Node], fed: Container[str]) -> 
         node = producers.get(name)
         is_each = node is not None and node.op_type in CROSS_ENTROPIES and node.attrs.get("reduction") == "none"
         if node is not None and (is_each or node.op_type in REDUCING_NOTHING):
-            waiting += [given for given in node.inputs if given and given not in seen]
+            waiting += [source for source in node.inputs if source and source not in seen]
             seen.update(node.inputs)
     return False
 

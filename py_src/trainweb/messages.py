@@ -9,7 +9,21 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any
 
-from trainweb import errors
+from trainweb.errors import (
+    BufferSizeError,
+    CheckpointError,
+    EngineError,
+    FeedError,
+    InvalidValueError,
+    LimitError,
+    ModelError,
+    NumericsError,
+    ReleasedError,
+    SessionError,
+    StorageError,
+    UnsupportedError,
+    shortened,
+)
 from trainweb.spelling import ARGUMENT
 
 LONGEST_VALUE = 500
@@ -30,7 +44,7 @@ class BoundedTexts(Formatter):
             text: str = super().format_field(value, format_spec)
         except ValueError:
             text = _unprintable(value)
-        return errors.shortened(text, LONGEST_VALUE, 0)
+        return shortened(text, LONGEST_VALUE, 0)
 
 
 def _unprintable(value: object) -> str:
@@ -72,702 +86,676 @@ def fields_of(text: str) -> set[str]:
     return {name.partition(".")[0] for _, name, _, _ in Formatter().parse(text) if name}
 
 
-RELEASED = Message(errors.ReleasedError, "This session was released; create a new one.")
+RELEASED = Message(ReleasedError, "This session was released; create a new one.")
 
 # Warnings of both languages; MISSING_CLASSES is another.
 
-NO_EFFECT = Message(errors.UnsupportedError, "These options have no effect here: {options}.")
+NO_EFFECT = Message(UnsupportedError, "These options have no effect here: {options}.")
 LOCAL_STATISTICS = Message(
-    errors.UnsupportedError,
+    UnsupportedError,
     "Training moves {count} untrained tensors, such as {name!r}: rounds do not average them, see docs/federated.md.",
 )
-DROPPED_ROWS = Message(
-    errors.FeedError, "The file fixes batches of {rows} rows: each epoch leaves out {count} of its rows."
-)
+DROPPED_ROWS = Message(FeedError, "The file fixes batches of {rows} rows: each epoch leaves out {count} of its rows.")
 
 # Federated rounds.
 
 NOISE_WITHOUT_CLIP = Message(
-    errors.ModelError,
+    ModelError,
     "Noise is scaled by the clip norm: give '{argument.clip_norm}' with '{argument.noise_multiplier}'.",
 )
 NOISE_AND_WEIGHTS = Message(
-    errors.ModelError,
+    ModelError,
     "Updates with noise need equal weights, as the accounting of privacy assumes: give weights='equal'.",
     "Updates with noise need equal weights, as the accounting of privacy assumes: give 'equal'.",
 )
-UPDATE_SIZE = Message(errors.BufferSizeError, "{name} has {actual} numbers, expected {expected}.")
-UPDATE_NOT_FINITE = Message(errors.ModelError, "{name} has numbers that are not finite.")
+UPDATE_SIZE = Message(BufferSizeError, "{name} has {actual} numbers, expected {expected}.")
+UPDATE_NOT_FINITE = Message(ModelError, "{name} has numbers that are not finite.")
 UNCOUNTED_ROWS = Message(
-    errors.FeedError,
+    FeedError,
     "A client needs arrays, because its number of rows is its weight. "
     "Give arrays by the names of the inputs, not rows one by one.",
 )
 PROXIMAL_CHECKPOINT = Message(
-    errors.ModelError,
+    ModelError,
     "A fit with 'proximal' cannot continue from a checkpoint, which lacks the parameters at its start.",
 )
 NEEDS_EXTRA = Message(
-    errors.UnsupportedError, "{what} is not installed: pip install 'trainweb[{extra}]'. It does not run in a page."
+    UnsupportedError, "{what} is not installed: pip install 'trainweb[{extra}]'. It does not run in a page."
 )
 BEYOND_BOUND = Message(
-    errors.ModelError,
+    ModelError,
     "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or give all members a larger "
     "bound.",
 )
 MASKED_TWICE = Message(
-    errors.SessionError, "This member has already masked an update: begin a round with new keys for another one."
+    SessionError, "This member has already masked an update: begin a round with new keys for another one."
 )
 NO_MEMBER = Message(
-    errors.ModelError,
+    ModelError,
     "The keys of the members do not contain the key of {name!r}: give the public key that this member sent.",
 )
-SAME_KEY = Message(errors.ModelError, "Two members have the same public key.")
+SAME_KEY = Message(ModelError, "Two members have the same public key.")
 MEMBER_LOST = Message(
-    errors.SessionError,
+    SessionError,
     "No masked update arrived from {names}: the masks of a lost member stay in the sum. Begin a round with new keys "
     "and only the other members.",
 )
-OTHER_MASKS = Message(errors.ModelError, "The masks do not cancel: all members need the same keys and round.")
+OTHER_MASKS = Message(ModelError, "The masks do not cancel: all members need the same keys and round.")
 NO_BRIDGE = Message(
-    errors.SessionError,
+    SessionError,
     "No connection to {url}: does `python -m trainweb.flower` run there, and may pages of this site connect?",
 )
-BRIDGE_CLOSED = Message(errors.SessionError, "The connection to the bridge ended (code {code}): {reason}.")
-BAD_BRIDGE = Message(errors.SessionError, "The bridge sent an unexpected message: {fault}.")
+BRIDGE_CLOSED = Message(SessionError, "The connection to the bridge ended (code {code}): {reason}.")
+BAD_BRIDGE = Message(SessionError, "The bridge sent an unexpected message: {fault}.")
 
 # Feeds and fetches.
 
-MISSING_FEED = Message(errors.FeedError, "input '{name}' is missing in 'feeds'.")
+MISSING_FEED = Message(FeedError, "input '{name}' is missing in 'feeds'.")
 MISNAMED_FEED = Message(
-    errors.FeedError, "input '{name}' is missing in 'feeds', which has '{other}': the model's inputs are {names}."
+    FeedError, "input '{name}' is missing in 'feeds', which has '{other}': the model's inputs are {names}."
 )
-UNKNOWN_FEED = Message(errors.FeedError, "invalid input '{name}': the model's inputs are {names}.")
+UNKNOWN_FEED = Message(FeedError, "invalid input '{name}': the model's inputs are {names}.")
 FEED_DTYPE = Message(
-    errors.FeedError,
+    FeedError,
     "Unexpected input data type of {name!r}. Actual: ({actual}), expected: ({expected}). "
     "Convert it with .astype({expected!r}).",
     "Unexpected input data type of {name!r}. Actual: ({actual}), expected: ({expected}). "
     "Make the tensor with new Tensor({expected!r}, {conversion}, dims).",
 )
 FEED_RANK = Message(
-    errors.FeedError,
+    FeedError,
     "Invalid rank for input: {name} Got: {actual} Expected: {expected} (shape {shape!r} for {declared!r}).",
 )
 FEED_DIM = Message(
-    errors.FeedError,
+    FeedError,
     "Got invalid dimensions for input: {name} for the following indices index: {index} Got: {actual} "
     "Expected: {expected}",
 )
 FEED_SYMBOL = Message(
-    errors.FeedError, "Feeds disagree on the dimension {symbol!r}: {first} in {where!r}, {size} in {name!r}."
+    FeedError, "Feeds disagree on the dimension {symbol!r}: {first} in {where!r}, {size} in {name!r}."
 )
-EMPTY_BATCH = Message(errors.FeedError, "Feed {name!r} has shape {shape!r}: an empty batch cannot be trained on.")
-NOT_A_SHAPE = Message(errors.FeedError, "The shape of {name!r} must be a list of integers >= 0, got {given!r}.")
+EMPTY_BATCH = Message(FeedError, "Feed {name!r} has shape {shape!r}: an empty batch cannot be trained on.")
+NOT_A_SHAPE = Message(FeedError, "The shape of {name!r} must be a list of integers >= 0, got {given!r}.")
 DECIDING_SHAPE = Message(
-    errors.SessionError,
+    SessionError,
     "The values of {name!r} determine shapes, so only a step with values can compile the plan.",
 )
-UNKNOWN_FETCH = Message(errors.FeedError, "'fetches' contains invalid output name: {name}; the outputs are {names}.")
+UNKNOWN_FETCH = Message(FeedError, "'fetches' contains invalid output name: {name}; the outputs are {names}.")
 FETCH_TYPE = Message(
-    errors.FeedError,
+    FeedError,
     "Fetch {name!r} is {dtype}{shape!r}; its array is {given}.",
     "the tensor given for output '{name}' is {given}, the result is {dtype} of dims {shape!r}.",
 )
-BAD_LABEL = Message(errors.FeedError, "{node}: the label {value} at position {position} is out of range.")
+BAD_LABEL = Message(FeedError, "{node}: the label {value} at position {position} is out of range.")
 PADDED_LABEL = Message(
-    errors.FeedError,
+    FeedError,
     "{node}: the label {value} at position {position} is out of range. To ignore such labels, give the loss "
     "ignore_index={value}.",
     "{node}: the label {value} at position {position} is out of range. To ignore such labels, give the loss "
     "ignoreIndex: {value}.",
 )
-BAD_INDEX = Message(errors.FeedError, "{node}: the index {value} at position {position} is out of range.")
-BAD_VALUE = Message(errors.FeedError, "{node}: the value {value} at position {position} is not allowed.")
+BAD_INDEX = Message(FeedError, "{node}: the index {value} at position {position} is out of range.")
+BAD_VALUE = Message(FeedError, "{node}: the value {value} at position {position} is not allowed.")
 LOOP_LIMIT = Message(
-    errors.LimitError,
+    LimitError,
     "{node}: the loop exceeds the limit of {value} iterations. Shorten it, or raise "
     "limits={{'loop_iterations': ...}} where you read its model (build_artifacts, InferenceSession).",
     "{node}: the loop exceeds the limit of {value} iterations. Shorten it, or raise "
     "limits.loopIterations where you read its model (createFromModel, InferenceSession.create).",
 )
 PLAN_FAILED = Message(
-    errors.EngineError,
+    EngineError,
     "{status} (status {code}) in instruction {instruction} of {node}: value {value}, position {position}. {line}",
 )
 
-TERMINATED = Message(errors.SessionError, "Exiting due to terminate flag being set to true.")
+TERMINATED = Message(SessionError, "Exiting due to terminate flag being set to true.")
 
 NUMERICS = Message(
-    errors.NumericsError,
+    NumericsError,
     "{node} makes {bad} among the {count} values of {tensor!r}, in the {kind} step after {step} optimizer steps; the "
     "session is as before the step.{inputs}",
 )
 
-NO_BATCHES = Message(errors.FeedError, "There are no batches: give at least one.")
+NO_BATCHES = Message(FeedError, "There are no batches: give at least one.")
 
 # Missing parts of a session.
 
-NO_EVAL_MODEL = Message(errors.SessionError, "This TrainingSession has no EvalModel loaded.")
-NO_OPTIMIZER_MODEL = Message(errors.SessionError, "This TrainingSession has no OptimizerModel loaded.")
+NO_EVAL_MODEL = Message(SessionError, "This TrainingSession has no EvalModel loaded.")
+NO_OPTIMIZER_MODEL = Message(SessionError, "This TrainingSession has no OptimizerModel loaded.")
 NO_SCHEDULER = Message(
-    errors.SessionError, "No learning rate scheduler was registered. Please register a valid learning rate scheduler"
+    SessionError, "No learning rate scheduler was registered. Please register a valid learning rate scheduler"
 )
-NO_EVAL_MODEL_TO_EXPORT = Message(
-    errors.SessionError, "Eval model was not provided. Cannot export a model for inferencing."
-)
-NOT_BUILT = Message(errors.SessionError, "The gradient graph is not built yet: call build().")
-NO_ARTIFACTS = Message(
-    errors.SessionError, "This session has no artifacts: only sessions from createFromModel have them."
-)
+NO_EVAL_MODEL_TO_EXPORT = Message(SessionError, "Eval model was not provided. Cannot export a model for inferencing.")
+NOT_BUILT = Message(SessionError, "The gradient graph is not built yet: call build().")
+NO_ARTIFACTS = Message(SessionError, "This session has no artifacts: only sessions from createFromModel have them.")
 NO_ADAPTERS = Message(
-    errors.SessionError,
+    SessionError,
     "This session has no adapters: create it from a model of trainweb.lora.",
     "This session has no adapters: give 'lora' in the config of createFromModel.",
 )
 CHECKPOINT_TOO_LARGE = Message(
-    errors.LimitError,
+    LimitError,
     "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Save it to a path: a larger checkpoint "
     "gets a second file.",
     "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Get the parameters with "
     "getContiguousParameters() or exportWeights().",
 )
 NOT_IN_BUNDLE = Message(
-    errors.SessionError,
+    SessionError,
     "The bundle was not compiled for {what}, and it contains no models to compile from. Make the bundle with "
     "`trainweb compile`, which includes the models, or create the session from its artifacts.",
 )
-OTHER_PARAMETERS = Message(
-    errors.ModelError, "The parameters of the models differ from the parameters of the compiled plans."
-)
+OTHER_PARAMETERS = Message(ModelError, "The parameters of the models differ from the parameters of the compiled plans.")
 ARENA_LIMIT = Message(
-    errors.LimitError,
+    LimitError,
     "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
 )
 SESSION_TOO_LARGE = Message(
-    errors.LimitError,
+    LimitError,
     "The weights of this session take {nbytes} bytes with their gradients and the optimizer's moments; the kernels' "
     "memory holds at most {limit}. Freeze parameters, or choose an optimizer with fewer moments.",
 )
-NOT_A_COUNT = Message(errors.SessionError, "{name!r} must be an integer >= {least}, got {value!r}.")
+NOT_A_COUNT = Message(SessionError, "{name!r} must be an integer >= {least}, got {value!r}.")
 NOT_A_NUMBER = Message(TypeError, "{name!r} must be a number, got {given}.")
-NOT_A_RATE = Message(errors.SessionError, "{name!r} must be a float32 from 0 to 3.4e38, got {value!r}.")
+NOT_A_RATE = Message(SessionError, "{name!r} must be a float32 from 0 to 3.4e38, got {value!r}.")
 WARMUP_BEYOND_TOTAL = Message(
-    errors.SessionError, "{name!r} must be at most the total number of steps, {total}, got {value!r}."
+    SessionError, "{name!r} must be at most the total number of steps, {total}, got {value!r}."
 )
 
 # Data.
 
 NOT_A_DATASET = Message(
-    errors.FeedError,
+    FeedError,
     "Data must be a mapping of input names to arrays, rows, or a function that returns rows; got {given}.",
     "Data must be an object of input names and tensors, rows, or a function that returns rows; got {given}.",
 )
-NO_COLUMNS = Message(errors.FeedError, "The data has no arrays: give one for each input of the model, by its name.")
-EMPTY_DATASET = Message(errors.FeedError, "The data has no rows.")
+NO_COLUMNS = Message(FeedError, "The data has no arrays: give one for each input of the model, by its name.")
+EMPTY_DATASET = Message(FeedError, "The data has no rows.")
 ENDED_DATASET = Message(
-    errors.FeedError,
+    FeedError,
     "The {source} has no rows in epoch {epoch}: a generator or stream can be read only once. "
     "Give the function that creates it.",
 )
 FILE_WITHOUT_CLASS = Message(
-    errors.FeedError, "The file {file!r} lies outside of the class folders: move it into the folder of its class."
+    FeedError, "The file {file!r} lies outside of the class folders: move it into the folder of its class."
 )
-FOLDER_WITHOUT_CLASS = Message(errors.FeedError, "The folder {folder!r} is not one of the classes: {names}.")
-CLASS_WITHOUT_FILES = Message(errors.FeedError, "The class {name!r} has no files; there are folders {names}.")
+FOLDER_WITHOUT_CLASS = Message(FeedError, "The folder {folder!r} is not one of the classes: {names}.")
+CLASS_WITHOUT_FILES = Message(FeedError, "The class {name!r} has no files; there are folders {names}.")
 COLUMN_ROWS = Message(
-    errors.FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
+    FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
-NOT_A_COLUMN = Message(errors.FeedError, "{name!r} is {given}; its first axis must count rows.")
+NOT_A_COLUMN = Message(FeedError, "{name!r} is {given}; its first axis must count rows.")
 OBJECTS_IN_COLUMN = Message(
-    errors.FeedError,
+    FeedError,
     "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing values, and "
     "convert it, for example by astype('float32').",
 )
-INEXACT_NUMBER = Message(
-    errors.FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array."
-)
+INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(
-    errors.FeedError, "{name!r} has {given} among its values: give only numbers, only bigints or only booleans."
+    FeedError, "{name!r} has {given} among its values: give only numbers, only bigints or only booleans."
 )
 DATA_SHAPE = Message(
-    errors.FeedError,
+    FeedError,
     "{name!r} has shape {given!r} in {where}. The model takes {batch} for a batch, so {row} for a row.",
 )
-LOST_VALUE = Message(errors.FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")
-TOO_MANY_VALUES = Message(errors.FeedError, "{where} has {count} values, and the model has {inputs} inputs: {names}.")
-BATCHED_ARRAYS = Message(
-    errors.ModelError, "'batched' is for data that comes in batches; this data is arrays: leave it out."
-)
-RAGGED_COLUMN = Message(errors.FeedError, "The rows of {name!r} have different shapes: {reason}.")
+LOST_VALUE = Message(FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")
+TOO_MANY_VALUES = Message(FeedError, "{where} has {count} values, and the model has {inputs} inputs: {names}.")
+BATCHED_ARRAYS = Message(ModelError, "'batched' is for data that comes in batches; this data is arrays: leave it out.")
+RAGGED_COLUMN = Message(FeedError, "The rows of {name!r} have different shapes: {reason}.")
 NOT_A_ROW = Message(
-    errors.FeedError,
+    FeedError,
     "Row {position} of the data is {given}; it must map input names to arrays, or be a tuple of arrays.",
     "Row {position} of the data is {given}; it must map input names to arrays, or be an array of arrays.",
 )
 NOT_A_BATCH = Message(
-    errors.FeedError,
+    FeedError,
     "Batch {position} of the data is {given}; it must map input names to arrays, or be a tuple of arrays.",
     "Batch {position} of the data is {given}; it must map input names to arrays, or be an array of arrays.",
 )
-ROW_NAMES = Message(
-    errors.FeedError, "Row {position} of the data has {names}; the first row of its batch has {expected}."
-)
+ROW_NAMES = Message(FeedError, "Row {position} of the data has {names}; the first row of its batch has {expected}.")
 ROW_TYPE = Message(
-    errors.FeedError, "Row {position} of the data has {given} as {name!r}; the first row of its batch has {expected}."
+    FeedError, "Row {position} of the data has {given} as {name!r}; the first row of its batch has {expected}."
 )
-RAGGED_VALUE = Message(errors.FeedError, "Row {position} of the data has no array as {name!r}: {reason}")
+RAGGED_VALUE = Message(FeedError, "Row {position} of the data has no array as {name!r}: {reason}")
 DISPOSED_VALUE = Message(
-    errors.FeedError,
+    FeedError,
     "Row {position} of the data has a disposed tensor as {name!r}: keep tensors until the fit ends.",
 )
 IN_ROW = Message(
-    errors.FeedError,
+    FeedError,
     "{reason} It is in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).",
 )
-BATCHED_TWICE = Message(errors.FeedError, "The data is already batched.")
+BATCHED_TWICE = Message(FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(
-    errors.FeedError,
+    FeedError,
     "The last batch of the validation data is padded with rows that would count twice: batch it with 'keep' or 'drop'.",
 )
-BEYOND_BUCKETS = Message(errors.FeedError, "A row has length {length}, and the last bucket holds {most}.")
+BEYOND_BUCKETS = Message(FeedError, "A row has length {length}, and the last bucket holds {most}.")
 NOT_PADDED = Message(
-    errors.FeedError,
+    FeedError,
     "{name!r} of a row of length {length} is {given}: the first axis of a padded input must have the row's length.",
 )
-STREAM_SPLIT = Message(errors.FeedError, "A stream of rows cannot be split: give arrays, or two datasets.")
-EMPTY_SPLIT = Message(errors.FeedError, "A share of {share} of {rows} rows is less than one row.")
+STREAM_SPLIT = Message(FeedError, "A stream of rows cannot be split: give arrays, or two datasets.")
+EMPTY_SPLIT = Message(FeedError, "A share of {share} of {rows} rows is less than one row.")
 BATCH_BEYOND_DATA = Message(
-    errors.FeedError,
+    FeedError,
     "A batch of {size} rows is larger than the data, which has {rows}, and 'drop' leaves the last rows out: use a "
     "smaller batch.",
 )
-CSV_INPUT = Message(errors.FeedError, "{name!r} is not one of the inputs read from the file: {names}.")
-CSV_DTYPE = Message(errors.FeedError, "{name!r} cannot be read as {dtype}; the types are {names}.")
-CSV_COLUMN = Message(errors.FeedError, "The file has no column {column!r}; it has {names}.")
-CSV_COLUMN_TWICE = Message(errors.FeedError, "The file has more than one column {column!r}.")
-CSV_QUOTES = Message(
-    errors.FeedError, "Line {line}: a value between quotes does not end where the next value or line begins."
-)
-CSV_RAGGED = Message(errors.FeedError, "Line {line} has {given} values; the header has {expected}.")
+CSV_INPUT = Message(FeedError, "{name!r} is not one of the inputs read from the file: {names}.")
+CSV_DTYPE = Message(FeedError, "{name!r} cannot be read as {dtype}; the types are {names}.")
+CSV_COLUMN = Message(FeedError, "The file has no column {column!r}; it has {names}.")
+CSV_COLUMN_TWICE = Message(FeedError, "The file has more than one column {column!r}.")
+CSV_QUOTES = Message(FeedError, "Line {line}: a value between quotes does not end where the next value or line begins.")
+CSV_RAGGED = Message(FeedError, "Line {line} has {given} values; the header has {expected}.")
 CSV_MISSING = Message(
-    errors.FeedError,
+    FeedError,
     "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows "
     'out, or to a value for each column that may lack one. For floats, "keep" gives NaN.',
 )
 CSV_FILL = Message(
-    errors.FeedError, "'missing' has a value for the column {column!r}, which no input takes; they take {names}."
+    FeedError, "'missing' has a value for the column {column!r}, which no input takes; they take {names}."
 )
-CSV_VALUE = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.")
-CSV_CLASS = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
+CSV_VALUE = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.")
+CSV_CLASS = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
 TABLE_STREAM = Message(
-    errors.FeedError, "A stream of rows cannot be preprocessed: preprocess arrays, before 'map' and 'filter'."
+    FeedError, "A stream of rows cannot be preprocessed: preprocess arrays, before 'map' and 'filter'."
 )
-TABLE_INPUT = Message(errors.FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
-TABLE_TYPE = Message(errors.FeedError, "{name!r} is {given}; the step {step!r} takes {expected}.")
+TABLE_INPUT = Message(FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
+TABLE_TYPE = Message(FeedError, "{name!r} is {given}; the step {step!r} takes {expected}.")
 TABLE_MOMENTS = Message(
-    errors.FeedError,
+    FeedError,
     "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN with "
     "'fill_mean' or 'fill_median' ('fillMean' and 'fillMedian' in a page), or drop such rows.",
 )
 TABLE_CENTRE = Message(
-    errors.FeedError,
+    FeedError,
     "{name!r} has infinity or numbers too large to add up in column {column}: there is no finite mean.",
 )
 TABLE_EMPTY = Message(
-    errors.FeedError,
+    FeedError,
     "{name!r} has no number in column {column}, only NaN: there is no value to fill in. Leave the column out.",
 )
-TABLE_WIDTH = Message(
-    errors.FeedError, "{name!r} has {given} values in a row; the preprocessing was fitted on {expected}."
-)
+TABLE_WIDTH = Message(FeedError, "{name!r} has {given} values in a row; the preprocessing was fitted on {expected}.")
 TABLE_CATEGORY = Message(
-    errors.FeedError,
+    FeedError,
     "Row {row} has {value!r} as {name!r}, and the fitted rows have only {names}. Fit categories before you split the "
     "data, or leave such rows out.",
 )
 TABLE_CONCAT = Message(
-    errors.FeedError, "{name!r} is {given} and {first!r} is {expected}: inputs of one type can be concatenated."
+    FeedError, "{name!r} is {given} and {first!r} is {expected}: inputs of one type can be concatenated."
 )
 
 # Fit.
 
-FIT_RUNNING = Message(errors.SessionError, "A fit of this session is running: wait until it ends, or stop it.")
+FIT_RUNNING = Message(SessionError, "A fit of this session is running: wait until it ends, or stop it.")
 NON_FINITE_LOSS = Message(
-    errors.NumericsError,
+    NumericsError,
     "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. "
     "Try a lower learning rate, {argument.clip_grad_norm}, or look for NaN or infinity in the data.",
 )
-NOT_A_NUMBER_IN_FIT = Message(errors.NumericsError, "{what} is NaN or infinite after step {step} of epoch {epoch}.")
+NOT_A_NUMBER_IN_FIT = Message(NumericsError, "{what} is NaN or infinite after step {step} of epoch {epoch}.")
 RESTORED_TOO_OFTEN = Message(
-    errors.NumericsError,
+    NumericsError,
     "The fit went back to its last good state {most} times and failed again at step {step} of epoch {epoch}. The "
     "session is in that state. {reason}",
 )
 ALL_SKIPPED = Message(
-    errors.NumericsError,
+    NumericsError,
     "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option "
     "debug.{argument.check_numerics} shows where.",
 )
 SCALAR_LOSS = Message(
-    errors.SessionError, "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction."
+    SessionError, "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction."
 )
-BATCH_OF_BATCHES = Message(errors.ModelError, "The data is already batched: leave out {name!r}.")
+BATCH_OF_BATCHES = Message(ModelError, "The data is already batched: leave out {name!r}.")
 SHUFFLED_STREAM = Message(
-    errors.ModelError,
+    ModelError,
     "A stream can only be shuffled in a buffer: call data.shuffle(buffer, seed), and leave out 'shuffle'.",
     "A stream can only be shuffled in a buffer: call data.shuffle(options), and leave out 'shuffle'.",
 )
 STRATIFIED_NOTHING = Message(
-    errors.ModelError,
+    ModelError,
     "'stratify' needs '{argument.validation_split}': give the share of the rows to evaluate.",
 )
 NO_CLASSES = Message(
-    errors.FeedError, "'stratify' reads the classes from {name!r}, the last input: give one integer for each row."
+    FeedError, "'stratify' reads the classes from {name!r}, the last input: give one integer for each row."
 )
 MISSING_CLASSES = Message(
-    errors.FeedError,
+    FeedError,
     "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give the option 'stratify', "
     "or shuffle the rows before.",
 )
-TWO_VALIDATIONS = Message(errors.ModelError, "Give validation data, or a share to split off, but not both.")
+TWO_VALIDATIONS = Message(ModelError, "Give validation data, or a share to split off, but not both.")
 METRICS_WITHOUT_DATA = Message(
-    errors.ModelError,
+    ModelError,
     "Metrics need validation data: give validation_data or validation_split. train_metrics=True evaluates the training "
     "data.",
     "Metrics need validation data: give validationData or validationSplit. trainMetrics: true evaluates the training "
     "data.",
 )
 NO_OWN_OUTPUTS = Message(
-    errors.ModelError,
+    ModelError,
     "The eval model gives {names}, and its loss does not compare one tensor. Name the outputs to predict as 'outputs'.",
 )
 NO_LOGITS = Message(
-    errors.ModelError,
+    ModelError,
     "generate reads the output 'logits', or the only output of the model; it has {names}. Name the output 'logits'.",
 )
 NO_IDS = Message(
-    errors.ModelError,
+    ModelError,
     "A language model takes tokens by the input 'input_ids', or by its only input of integers; it has {names}. "
     "Name the input 'input_ids'.",
 )
 NO_ADAPTER = Message(
-    errors.ModelError,
+    ModelError,
     "adapter=False leaves out adapters, and the model has none. Leave the option out.",
     "adapter: false leaves out adapters, and the model has none. Leave the option out.",
 )
 NO_BASE_OF_DORA = Message(
-    errors.UnsupportedError,
+    UnsupportedError,
     "adapter=False is not possible with DoRA, whose magnitudes replace norms of the weights ({name!r}). "
     "Generate with a session of the base model.",
     "adapter: false is not possible with DoRA, whose magnitudes replace norms of the weights ({name!r}). "
     "Generate with a session of the base model.",
 )
 NOT_CAUSAL = Message(
-    errors.ModelError,
+    ModelError,
     "Output {name!r} of a token changes with the tokens after it: the model is not causal. generate takes models that "
     "predict the next token. Export the model with its causal mask.",
 )
 SEQUENCE_TOO_LONG = Message(
-    errors.ModelError,
+    ModelError,
     "The model does not take {length} tokens, prompt and new ones together: {fault} Shorten the prompt, or give fewer "
     "'{argument.max_tokens}'.",
 )
 FIXED_TEXT = Message(
-    errors.ModelError,
+    ModelError,
     "Input {name!r} has the fixed shape {shape!r}, and generate feeds one text that grows. "
     "Export the model with dynamic axes for batch and sequence (dynamic_shapes of torch.onnx.export).",
 )
 LOGITS_NOT_FINITE = Message(
-    errors.SessionError,
+    SessionError,
     "Token {position} has a logit that is NaN or infinite, so no next token can be chosen. Check the parameters: "
     "training may have diverged.",
 )
-EMPTY_PROMPT = Message(errors.FeedError, "The prompt has no tokens; give at least one.")
+EMPTY_PROMPT = Message(FeedError, "The prompt has no tokens; give at least one.")
 TEXT_WITHOUT_TOKENIZER = Message(
-    errors.ModelError,
+    ModelError,
     "{name!r} is text, which needs a tokenizer: give 'tokenizer', or token ids.",
 )
 NO_GRAPH_FILE = Message(
-    errors.ModelError,
+    ModelError,
     "{folder!r} has no {names}. Export the model to ONNX into this folder, or name the path of its graph with 'file'.",
 )
-BAD_TOKENIZER = Message(errors.ModelError, "{name} cannot be used: {fault}.")
-NO_SHARD = Message(errors.ModelError, "{name} lists the file {file!r}, which is not beside it.")
-NOT_JSON = Message(errors.ModelError, "{name} cannot be read as JSON: {fault}.")
-BAD_SHARDS = Message(errors.ModelError, "'weight_map' of {name} must map weights to names of files beside it.")
+BAD_TOKENIZER = Message(ModelError, "{name} cannot be used: {fault}.")
+NO_SHARD = Message(ModelError, "{name} lists the file {file!r}, which is not beside it.")
+NOT_JSON = Message(ModelError, "{name} cannot be read as JSON: {fault}.")
+BAD_SHARDS = Message(ModelError, "'weight_map' of {name} must map weights to names of files beside it.")
 NOT_A_TOKENIZER = Message(
-    errors.ModelError,
+    ModelError,
     "'tokenizer' is {given}, which has no function encode. Give one whose encode returns the token ids of a text.",
 )
 NOT_TOKEN_IDS = Message(
-    errors.ModelError,
+    ModelError,
     "The tokenizer's encode returned {given}; it must return a list of token ids, or an object with 'ids'.",
 )
 NOT_TEXTS = Message(
-    errors.FeedError,
+    FeedError,
     "'texts' is {given}; it must be a list of texts, of pairs with 'prompt' and 'completion', or of chats with "
     "'messages'.",
 )
 NO_CHAT_TEMPLATE = Message(
-    errors.ModelError,
+    ModelError,
     "Text {position} is a chat, and the tokenizer has no function apply_chat_template. Give the tokenizer of "
     "transformers.",
     page="Text {position} is a chat, and the tokenizer has no function apply_chat_template. Give the tokenizer of "
     "@huggingface/transformers.",
 )
 NOT_A_PAIR = Message(
-    errors.FeedError,
+    FeedError,
     "Pair {position} of 'pairs' must have the columns 'prompt', 'chosen' and 'rejected': texts, or turns of a chat.",
 )
 NO_ANSWER = Message(
-    errors.FeedError,
+    FeedError,
     "Text {position} is a chat whose last message does not have the role 'assistant': there is nothing to learn.",
 )
 NOT_A_TEXT = Message(
-    errors.FeedError,
+    FeedError,
     "Text {position} is {given}; each of 'texts' is a text, or has the column 'text', the columns 'prompt' and "
     "'completion', or the column 'messages'.",
 )
-FURTHER_COLUMNS = Message(errors.FeedError, "These columns of the texts are not read: {names}.")
+FURTHER_COLUMNS = Message(FeedError, "These columns of the texts are not read: {names}.")
 """A warning, of both languages."""
 PROMPT_DIFFERS = Message(
-    errors.FeedError,
+    FeedError,
     "The prompt of text {position} is not the beginning of the whole text, which lacks the end of the prompt: {end!r}. "
     "All tokens from there on are learned, perhaps in other texts, too. Either the chat template writes a prompt "
     "otherwise when an answer follows, or a token has letters of both. End the prompt where a token ends.",
 )
 """A warning, of both languages."""
 ROWS_TOO_LARGE = Message(
-    errors.LimitError,
+    LimitError,
     "{count} rows of length {length} take {nbytes} bytes for each input; at most {most} are possible. Give a smaller "
     "'length'.",
 )
-EMPTY_TEXT = Message(errors.FeedError, "Text {position} is empty, or has an empty completion: leave it out.")
+EMPTY_TEXT = Message(FeedError, "Text {position} is empty, or has an empty completion: leave it out.")
 NO_PROMPT = Message(
-    errors.FeedError,
+    FeedError,
     "Text {position} has no prompt that '{argument.mask_prompt}' could mask: give 'prompt' and 'completion'.",
 )
 NO_END_TOKEN = Message(
-    errors.ModelError,
+    ModelError,
     "The tokenizer has no 'eos_token_id', so nothing separates two texts: give '{argument.end_token}'.",
 )
 NO_FULL_ROW = Message(
-    errors.FeedError,
+    FeedError,
     "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, "
     "a smaller 'length', or pack=False.",
     "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, "
     "a smaller 'length', or pack: false.",
 )
 TEXT_TOO_LONG = Message(
-    errors.FeedError,
+    FeedError,
     "Text {position} has {count} tokens; a row of length {length} has room for {most}. Give a larger 'length', cut the "
     "text, or pack the texts.",
 )
 TEXT_TOO_SHORT = Message(
-    errors.FeedError,
+    FeedError,
     "Text {position} has {count} tokens and no token to learn: each is predicted from those before it. Leave it out.",
 )
-GREEDY_SETTING = Message(errors.ModelError, "{name!r} changes nothing at temperature 0. Give a temperature above 0.")
+GREEDY_SETTING = Message(ModelError, "{name!r} changes nothing at temperature 0. Give a temperature above 0.")
 UNKNOWN_COMPANION = Message(
-    errors.ModelError,
+    ModelError,
     "generate does not know what to give the input {name!r} ({dtype}, {shape!r}). Export the model with the inputs "
     "input_ids, and if needed attention_mask, position_ids and past_key_values.*.",
 )
 NOT_INCREMENTAL = Message(
-    errors.UnsupportedError,
+    UnsupportedError,
     "{node}: generate cannot compute only the new tokens here, as {why}. It takes models whose tokens depend on "
     "each other only through causal attention.",
 )
 NO_ROWS_TO_DECODE = Message(
-    errors.ModelError,
+    ModelError,
     "Output {name!r} does not have a row for each token of {ids!r}. Export the model with the logits of all tokens.",
 )
 NO_ROWS_IN_OUTPUT = Message(
-    errors.SessionError,
+    SessionError,
     "Output {name!r} has shape {shape!r} for {rows} rows; its first axis must count rows. "
     "Leave it out, or give all rows in one batch.",
 )
 UNLIKE_OUTPUTS = Message(
-    errors.SessionError,
+    SessionError,
     "Output {name!r} has the shapes {shapes} in different batches, which cannot be joined. "
     "Leave it out, or give all rows in one batch.",
 )
-TWO_RATES = Message(errors.ModelError, "The learning rate is {first} and, in '{where}', {second}. Give it once.")
+TWO_RATES = Message(ModelError, "The learning rate is {first} and, in '{where}', {second}. Give it once.")
 RATE_AND_SCHEDULE = Message(
-    errors.ModelError,
+    ModelError,
     "'{argument.learning_rate}' is given beside a schedule that already has rates. Leave out one of them.",
 )
 RATE_WITHOUT_OPTIMIZER = Message(
-    errors.ModelError,
+    ModelError,
     "A learning rate needs an optimizer: give 'optimizer', or leave out the rate.",
 )
-METRIC_TWICE = Message(errors.ModelError, "The metric {name!r} is given twice.")
+METRIC_TWICE = Message(ModelError, "The metric {name!r} is given twice.")
 TRAIN_METRICS_STREAM = Message(
-    errors.ModelError,
+    ModelError,
     "'{argument.train_metrics}' evaluates the training data again after each epoch, which needs arrays; this data is a "
     "stream. Give rows of it as {argument.validation_data}.",
 )
-METRIC_FAILED = Message(errors.ModelError, "The metric {name!r} failed: {error}")
-METRIC_VALUE = Message(
-    errors.ModelError, "The metric {name!r} returned {found}; it must return one number that is not NaN."
-)
+METRIC_FAILED = Message(ModelError, "The metric {name!r} failed: {error}")
+METRIC_VALUE = Message(ModelError, "The metric {name!r} returned {found}; it must return one number that is not NaN.")
 NO_PREDICTIONS = Message(
-    errors.ModelError,
+    ModelError,
     "Metrics compare one output with one input, and the loss does not tell which: name them as 'predictions' (one of "
     "{names}) and 'targets' (one of {inputs}).",
 )
 METRIC_SHAPES = Message(
-    errors.FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
+    FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
 )
-METRIC_TYPE = Message(errors.FeedError, "A metric cannot compare values of type {dtype}: give float32, int64 or int32.")
+METRIC_TYPE = Message(FeedError, "A metric cannot compare values of type {dtype}: give float32, int64 or int32.")
 AUC_SHAPE = Message(
-    errors.FeedError,
+    FeedError,
     "{name} compares predictions [rows, classes] or [rows] with targets [rows]; it got {scores!r} and {targets!r}.",
 )
 METRIC_CLASS = Message(
-    errors.FeedError,
+    FeedError,
     "{name}: the target {value} is not one of the {count} classes; '{argument.ignore_index}' leaves one out.",
 )
 
 # Checkpoints of a store.
 
 BAD_CHECKPOINT_NAME = Message(
-    errors.StorageError, "The name of a checkpoint must be a text of 1 to {most} bytes, got {given!r}."
+    StorageError, "The name of a checkpoint must be a text of 1 to {most} bytes, got {given!r}."
 )
-NO_CHECKPOINT = Message(errors.StorageError, "There is no checkpoint {name!r} in {folder!r}.")
-CHECKPOINT_EXISTS = Message(
-    errors.StorageError, "There is a checkpoint {name!r} in {folder!r} already: delete it first."
-)
+NO_CHECKPOINT = Message(StorageError, "There is no checkpoint {name!r} in {folder!r}.")
+CHECKPOINT_EXISTS = Message(StorageError, "There is a checkpoint {name!r} in {folder!r} already: delete it first.")
 CHECKPOINT_IN_USE = Message(
-    errors.StorageError,
+    StorageError,
     "The checkpoint {name!r} is in use by another process: end its fit first.",
     "The checkpoint {name!r} is in use by a fit, or by another tab: end it first.",
 )
-CHECKPOINT_DAMAGED = Message(errors.CheckpointError, "The checkpoint {name!r} in {folder!r} is damaged.")
+CHECKPOINT_DAMAGED = Message(CheckpointError, "The checkpoint {name!r} in {folder!r} is damaged.")
 NO_ROOM = Message(
-    errors.StorageError,
+    StorageError,
     "There is no room for the checkpoint {name!r} of {needed} bytes in {folder!r}: {reason}. The old one is intact.",
 )
 NO_STORAGE = Message(
-    errors.StorageError,
+    StorageError,
     "There is no storage for checkpoints here, neither a private file system nor IndexedDB ({reason}). "
     "Keep the bytes that saveCheckpoint returns.",
 )
 NO_BACKEND = Message(
-    errors.StorageError,
+    StorageError,
     "There is no storage for checkpoints of backend {backend!r} here ({reason}). "
     "Leave out the backend to use another, or keep the bytes that saveCheckpoint returns.",
 )
 NO_SNAPSHOT = Message(
-    errors.CheckpointError, "This is not a checkpoint of a store: its format is {given!r}, expected {expected!r}."
+    CheckpointError, "This is not a checkpoint of a store: its format is {given!r}, expected {expected!r}."
 )
-OTHER_SNAPSHOT = Message(errors.CheckpointError, "The checkpoint belongs to a session with other {what}.")
+OTHER_SNAPSHOT = Message(CheckpointError, "The checkpoint belongs to a session with other {what}.")
 BAD_FIELD = Message(
-    errors.CheckpointError,
+    CheckpointError,
     "The checkpoint has {given} as {field}, expected {expected}. The file was changed after it was written. "
     "The session is as it was; load another checkpoint.",
 )
 OTHER_FIT = Message(
-    errors.ModelError,
+    ModelError,
     "The checkpoint {name!r} belongs to a fit with {option} {stored!r}, and this one has {given!r}. Give the same "
     "value, choose another name, or delete the checkpoint.",
 )
 UNWATCHED_EPOCH = Message(
-    errors.ModelError,
+    ModelError,
     "The checkpoint {name!r} has no value of {metric!r} for epoch {epoch}, which early stopping or the schedule needs. "
     "Give the metrics that the fit began with, choose another name, or delete the checkpoint.",
 )
 NO_FIT = Message(
-    errors.CheckpointError,
+    CheckpointError,
     "The checkpoint {name!r} was not written by fit: load it with the store, and give fit another name.",
 )
 
 # Nominal states: only the names of the parameters are there.
 
 NOMINAL_STEP = Message(
-    errors.CheckpointError, "Cannot perform {step} with a nominal state. Please load the model parameters first."
+    CheckpointError, "Cannot perform {step} with a nominal state. Please load the model parameters first."
 )
 NOMINAL_OPTIMIZER = Message(
-    errors.CheckpointError, "The optimizer state cannot be constructed. Please load the model parameters first."
+    CheckpointError, "The optimizer state cannot be constructed. Please load the model parameters first."
 )
-NOMINAL_SAVE = Message(errors.CheckpointError, "Cannot save a nominal state. Please load the model parameters first.")
+NOMINAL_SAVE = Message(CheckpointError, "Cannot save a nominal state. Please load the model parameters first.")
 NOMINAL_EXPORT = Message(
-    errors.CheckpointError, "Cannot export the model with a nominal state. Please load the model parameters first."
+    CheckpointError, "Cannot export the model with a nominal state. Please load the model parameters first."
 )
 NOMINAL_GET_ALL = Message(
-    errors.CheckpointError,
+    CheckpointError,
     "Cannot copy parameters from a nominal checkpoint state. Please load the model parameters first.",
 )
 NOMINAL_LOAD = Message(
-    errors.CheckpointError,
+    CheckpointError,
     "For nominal checkpoint state, all parameters need to be loaded into the model (trainable_only = false).",
 )
 NOMINAL_GET = Message(
-    errors.CheckpointError, "Cannot get parameter from a nominal state. Please load the parameter states first"
+    CheckpointError, "Cannot get parameter from a nominal state. Please load the parameter states first"
 )
 NOMINAL_SET = Message(
-    errors.CheckpointError, "Cannot copy parameter to a nominal state. Please load all the parameter states first"
+    CheckpointError, "Cannot copy parameter to a nominal state. Please load all the parameter states first"
 )
 
 # Parameters and properties.
 
-UNKNOWN_PARAMETER = Message(errors.CheckpointError, "The model has no parameter {name!r}; it has {names}.")
-FROZEN_GRADIENT = Message(errors.CheckpointError, "Parameter {name!r} is frozen: it has no gradient.")
-PARAMETER_DTYPE = Message(
-    errors.CheckpointError, "Parameter {name!r} data type mismatch. Expected: {expected}, Got: {actual}"
-)
+UNKNOWN_PARAMETER = Message(CheckpointError, "The model has no parameter {name!r}; it has {names}.")
+FROZEN_GRADIENT = Message(CheckpointError, "Parameter {name!r} is frozen: it has no gradient.")
+PARAMETER_DTYPE = Message(CheckpointError, "Parameter {name!r} data type mismatch. Expected: {expected}, Got: {actual}")
 PARAMETER_SHAPE = Message(
-    errors.CheckpointError, "Parameter {name!r} data shape mismatch. Expected: {expected!r}, Got: {actual!r}"
+    CheckpointError, "Parameter {name!r} data shape mismatch. Expected: {expected!r}, Got: {actual!r}"
 )
 BUFFER_SIZE = Message(
-    errors.BufferSizeError,
+    BufferSizeError,
     "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. "
     "Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {actual} bytes.",
 )
 OTHER_WEIGHTS = Message(
-    errors.CheckpointError,
+    CheckpointError,
     "The file {said}. With strict false, only the parameters that the file and the model share are loaded.",
 )
 PROPERTY_RANGE = Message(
-    errors.InvalidValueError,
+    InvalidValueError,
     "A property may be an integer of at most 64 bits; this one has {bits}. Keep it as a text or as a float.",
 )
-UNKNOWN_PROPERTY = Message(errors.CheckpointError, "Property {name!r} not found.")
+UNKNOWN_PROPERTY = Message(CheckpointError, "Property {name!r} not found.")
 
 # Settings of optimizers and losses.
 
-BAD_SETTING = Message(errors.ModelError, "{name} is {value!r}; it must be {expected}.")
+BAD_SETTING = Message(ModelError, "{name} is {value!r}; it must be {expected}.")
 UNKNOWN_SETTING = Message(TypeError, "{what} has no setting {name!r}; did you mean {nearest!r}? It has {names}.")
 SETTING_TWICE = Message(TypeError, "{what} takes {name!r} and {other!r} for the same setting: give one of them.")
-NO_DECAY = Message(errors.ModelError, "{what} has no setting 'weight_decay'; it has {names}.")
-MISSING_SETTING = Message(errors.ModelError, "{what} needs the setting {name!r}: {expected}.")
+NO_DECAY = Message(ModelError, "{what} has no setting 'weight_decay'; it has {names}.")
+MISSING_SETTING = Message(ModelError, "{what} needs the setting {name!r}: {expected}.")
 UNKNOWN_TYPE = Message(TypeError, "There is no {what} {name!r}; did you mean {nearest!r}? There are {names}.")
 CLIP_WITHOUT_OPTIMIZER = Message(
-    errors.ModelError,
+    ModelError,
     "Gradients are clipped in the optimizer step: '{argument.clip_grad_norm}' and '{argument.clip_grad_value}' need an "
     "'optimizer'.",
 )
 EMA_WITHOUT_OPTIMIZER = Message(
-    errors.ModelError, "Averages of the parameters are kept in the optimizer step: 'ema' needs an 'optimizer'."
+    ModelError, "Averages of the parameters are kept in the optimizer step: 'ema' needs an 'optimizer'."
 )
 OTHER_OPTIMIZER = Message(
-    errors.CheckpointError,
+    CheckpointError,
     "The checkpoint has the optimizer state of {stored}, and this session's optimizer is {own}. "
     "Load it into a session with that optimizer, or use a checkpoint without optimizer state.",
 )
 EMA_IN_TRAINING = Message(
-    errors.SessionError, "Only eval steps of a training session can read averages of the parameters: leave out 'ema'."
+    SessionError, "Only eval steps of a training session can read averages of the parameters: leave out 'ema'."
 )
 NO_AVERAGES = Message(
-    errors.SessionError,
+    SessionError,
     "The session keeps no averages of its parameters: create it, or its artifacts, with the setting 'ema'.",
 )
-UNKNOWN_IN_GROUP = Message(
-    errors.ModelError, "A group names {name!r}, which is not a trained parameter; they are {names}."
-)
+UNKNOWN_IN_GROUP = Message(ModelError, "A group names {name!r}, which is not a trained parameter; they are {names}.")
 LOSS_INPUTS = Message(
-    errors.ModelError,
+    ModelError,
     "{loss} takes {n} of the model's outputs, but these are given: {names}. "
     "Choose with loss_input_names, or give a Block.",
     "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",

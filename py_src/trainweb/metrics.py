@@ -32,22 +32,11 @@ OCCURS: Formula = [">", PAIRS, 0]
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums of a batch.
+    """The sums of a batch, by an operator of domain ai.trainweb on predictions and targets.
 
-    Attributes
-    ----------
-    operator : str
-        Of domain ai.trainweb, on predictions and targets.
-    attributes : dict
-        Of its node.
-    rows : tuple of str
-        Names of the rows of its result in formulas; none where the result is a matrix that is the metric itself.
-    has_faults : bool
-        True if its second result counts targets that are no class.
-    is_pooled : bool
-        True if rows are rows of `ErrorSums`, which `pooled` joins; else all are added.
-    is_collected : bool
-        True if nothing is summed up: predictions and targets of all batches are kept, one behind the other.
+    `rows` are names of the rows of its result in formulas, none for a matrix that is the metric itself. With
+    `has_faults` a second result counts targets that are no class. `pooled` joins rows of `ErrorSums` (`is_pooled`);
+    others are added. With `is_collected` predictions and targets of all batches are kept instead.
     """
 
     operator: str
@@ -97,13 +86,7 @@ def metric(name: str) -> Callable[[T], T]:
 
 
 def make_metric(given: str | Mapping[str, Any]) -> Metric:
-    """A metric by its name, or by a dict of its name as "type" and of its settings.
-
-    Raises
-    ------
-    ModelError
-        No metric has that name, or a setting is wrong.
-    """
+    """A metric by its name, or by a dict with its "type" and settings. Raise ModelError for another name or value."""
     return make("metric", METRICS, given)
 
 
@@ -189,13 +172,13 @@ class OfClasses(Classified):
 
     def formula(self) -> Formula:
         assert isinstance(self.score, list)
-        part, whole = self.score
+        part, divisor = self.score
         if self.average == "none":
-            return ["each", ["over", part, whole]]
+            return ["each", ["over", part, divisor]]
         if self.average == "micro":
-            return ["/", ["sum", part], ["sum", whole]]
+            return ["/", ["sum", part], ["sum", divisor]]
         weights: Formula = "targets" if self.average == "weighted" else OCCURS
-        return ["/", ["sum", ["*", weights, ["over", part, whole]]], ["sum", weights]]
+        return ["/", ["sum", ["*", weights, ["over", part, divisor]]], ["sum", weights]]
 
 
 @metric("f1")
@@ -343,16 +326,8 @@ def read_request(request: Sequence[Any]) -> tuple[str, str, list[Metric]]:
 class Described:
     """A metric of a plan: `as_data` is its form for a page.
 
-    Attributes
-    ----------
-    name : str
-        The metric.
-    sums, faults : str
-        Outputs of the plan; `faults` is "" where there are none. Of what is collected they are predictions and targets.
-    rows, is_pooled, is_collected
-        As in `Sums`.
-    formula : Formula
-        Its value.
+    `sums` and `faults` ("" without) are outputs of the plan; of what is collected they are predictions and targets.
+    `Sums` explains `rows`, `is_pooled` and `is_collected`.
     """
 
     name: str
@@ -422,50 +397,41 @@ def distribution_of(graph: Graph, targets: str) -> tuple[str, int] | None:
 
 
 def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
-    """Return the one tensor that nodes compare with targets, or with results of only targets; None: it is not one.
+    """Return the tensor that nodes compare with targets, the last of the fed `inputs`, or with results of only targets.
 
-    Parameters
-    ----------
-    inputs
-        The graph's fed inputs, the targets last.
+    None if it is not exactly one.
     """
     *_, targets = inputs
     known = {*graph.initializers, *(v.name for v in graph.inputs), ""}.difference(inputs)
-    found: set[str] = set()
+    compared: set[str] = set()
     of_targets = {targets}
     for node in graph.nodes:
-        given = [name for name in node.inputs if name not in known]
-        if not given:
+        names = [name for name in node.inputs if name not in known]
+        if not names:
             known.update(node.outputs)
-        elif of_targets.issuperset(given):
+        elif of_targets.issuperset(names):
             of_targets.update(node.outputs)
-        elif not of_targets.isdisjoint(given):
-            found.update(name for name in given if name not in of_targets)
-    return found.pop() if len(found) == 1 else None
+        elif not of_targets.isdisjoint(names):
+            compared.update(name for name in names if name not in of_targets)
+    return compared.pop() if len(compared) == 1 else None
 
 
 def part_of(results: dict[str, np.ndarray], described: Sequence[Described], times: int) -> dict[str, np.ndarray]:
     """Return the sums of a batch without repetition, in which its first rows come so many times."""
-    found = dict(results)
+    parts = dict(results)
     for one in described if times > 1 else ():
         sums = results[one.sums]
         if one.is_collected:
-            found |= {name: results[name][: len(results[name]) // times] for name in (one.sums, one.faults)}
+            parts |= {name: results[name][: len(results[name]) // times] for name in (one.sums, one.faults)}
         else:
-            found[one.sums] = sums / times
+            parts[one.sums] = sums / times
             if one.is_pooled:  # what is no sum
-                found[one.sums][1:3] = sums[1:3]
-    return found
+                parts[one.sums][1:3] = sums[1:3]
+    return parts
 
 
 class Totals:
-    """Sums of all batches, and what follows from them.
-
-    Parameters
-    ----------
-    described
-        The metrics of the plan.
-    """
+    """Sums of all batches, and values of metrics that follow from them."""
 
     def __init__(self, described: Sequence[Described]) -> None:
         self.described = described
@@ -501,22 +467,22 @@ class Totals:
 
     def values(self, metrics: Iterable[Metric], loss: float) -> dict[str, Value]:
         """Of each metric; `loss` is the mean loss of the rows."""
-        found: dict[str, Value] = {}
+        values: dict[str, Value] = {}
         rows = {one.name: one.rows for one in self.described}
         for one in metrics:
             if one.name in self._parts:
                 scores, targets = (list(part) for part in zip(*self._parts[one.name], strict=True))
                 areas = areas_under_curves(one.name, scores, targets)
                 each = isinstance(one, AreaUnderCurve) and one.average == "none"
-                found[one.name] = areas if each else mean_of(areas)
+                values[one.name] = areas if each else mean_of(areas)
                 continue
             sums = self._sums[one.name].tolist() if one.reads_outputs else []
             if one.reads_outputs and not rows[one.name]:
-                found[one.name] = [list(map(int, row)) for row in sums]
+                values[one.name] = [list(map(int, row)) for row in sums]
             else:
                 names = dict(zip(rows.get(one.name, ()), sums, strict=True))
-                found[one.name] = value_of(one.formula(), {**names, "loss": loss})
-        return found
+                values[one.name] = value_of(one.formula(), {**names, "loss": loss})
+        return values
 
 
 def pooled(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -536,15 +502,10 @@ def pooled(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def areas_under_curves(name: str, scores: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> list[float]:
-    """The area under the curve of each class against the rest, or of the second of two; NaN for one that has no rows.
+    """The area under the curve of each class against the rest, or of the second of two; NaN for one without rows.
 
     Scores of three classes and more that are no probabilities become some by a softmax, as in torchmetrics: the order
-    within a class depends on it.
-
-    Raises
-    ------
-    FeedError
-        Predictions and targets are not those of rows, or a target is no class.
+    within a class depends on it. Raise FeedError unless each row has a prediction and a target that is a class.
     """
     rows: list[list[float]] = [row if isinstance(row, list) else [row] for part in scores for row in part.tolist()]
     labels = [label for part in targets for label in part.reshape(-1).tolist()]
@@ -565,8 +526,8 @@ def areas_under_curves(name: str, scores: Sequence[np.ndarray], targets: Sequenc
 def softmax(row: list[float]) -> list[float]:
     """Probabilities of scores."""
     powers = [math.exp(score - max(row)) for score in row]
-    whole = total(powers)
-    return [power / whole for power in powers]
+    sum_ = total(powers)
+    return [power / sum_ for power in powers]
 
 
 def area_under_curve(scores: Sequence[float], is_right: Sequence[bool]) -> float:
@@ -589,7 +550,7 @@ def area_under_curve(scores: Sequence[float], is_right: Sequence[bool]) -> float
 
 
 def mean_of(areas: Sequence[float]) -> float:
-    """The mean of those that are numbers; NaN without any."""
+    """The mean of the areas that are numbers; NaN without any."""
     known = [area for area in areas if not math.isnan(area)]
     return total(known) / len(known) if known else math.nan
 

@@ -131,20 +131,14 @@ def schedule(cls: type[T]) -> type[T]:
     """Class decorator that makes a schedule known by its name, and arguments of its fields, which are checked."""
     if cls.__doc__:  # a page has none
         cls.__doc__ = "".join([getdoc(cls) or "", "\n", *(getdoc(ByFormula) or "").partition("warmup : int")[1:]])
-    made = dataclass(eq=False, repr=False)(cls)
-    made.__init__ = checked(made.__init__)  # type: ignore[method-assign]
-    SCHEDULES[cls.__name__] = made
-    return made
+    kind = dataclass(eq=False, repr=False)(cls)
+    kind.__init__ = checked(kind.__init__)  # type: ignore[method-assign]
+    SCHEDULES[cls.__name__] = kind
+    return kind
 
 
 def make_schedule(given: Mapping[str, Any] | Callable[[int], float]) -> Schedule:
-    """A schedule by a dict of its name as "type" and of its settings, or of a function of the step.
-
-    Raises
-    ------
-    ModelError
-        No schedule has that name, or a setting is wrong or missing.
-    """
+    """A schedule by a dict with its "type" and settings, or of a function of the step. Raise ModelError for others."""
     return Function(given) if callable(given) else make("schedule", SCHEDULES, given)
 
 

@@ -259,6 +259,11 @@ Betas = Annotated[Sequence[float], Several(Number(least=0, below=1))]
 ThreeBetas = Annotated[Sequence[float], Several(Number(least=0, below=1), 3)]
 YesNo = Annotated[bool, Flag()]
 Weights = Annotated[Any, Array()]
+Count = Annotated[int, Whole(least=1)]
+MAX_SEED = 2**53 - 1
+"""Largest integer that a number in JavaScript holds exactly."""
+SEED = Whole(least=0, most=MAX_SEED)
+Seed = Annotated[int, SEED]
 Patterns = Annotated[Sequence[str], Names()]
 
 OTHER_NAMES = {"epsilon": "eps", "weights": "weight", "positive_weights": "pos_weight"}
@@ -280,28 +285,22 @@ class Field:
 
 
 def own_names(what: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    """Settings by their documented names.
-
-    Raises
-    ------
-    TypeError
-        A name is not known (the text says the nearest), or a setting is given by both of its names.
-    """
-    names, found = set(known), dict[str, Any]()
+    """Settings by their documented names. Raise TypeError for an unknown name, or a setting with both of its names."""
+    names, settings = set(known), dict[str, Any]()
     for name, value in given.items():
         documented = OTHER_NAMES.get(name, name)
-        own = documented if name not in names and documented in names else name
-        if own in found:
-            other = next(n for n, documented in OTHER_NAMES.items() if documented == own)
-            raise messages.SETTING_TWICE(what=what, name=own, other=other)
-        found[own] = value
-    check_settings(what, found, known)
-    return found
+        setting = documented if name not in names and documented in names else name
+        if setting in settings:
+            other = next(n for n, documented in OTHER_NAMES.items() if documented == setting)
+            raise messages.SETTING_TWICE(what=what, name=setting, other=other)
+        settings[setting] = value
+    check_settings(what, settings, known)
+    return settings
 
 
 def _kind_of(hint: Any) -> Kind | None:
-    found = [x for x in getattr(hint, "__metadata__", ()) if isinstance(x, Kind)]
-    return found[0] if found else None
+    kinds = [x for x in getattr(hint, "__metadata__", ()) if isinstance(x, Kind)]
+    return kinds[0] if kinds else None
 
 
 def _field(parameter: Parameter, hint: Any) -> Field | None:
@@ -315,8 +314,8 @@ def fields_of(function: Callable[..., Any]) -> Mapping[str, Field]:
     """The settings among the arguments of a function or of a class's `__init__`, in order."""
     target = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
     hints = get_type_hints(target, include_extras=True)
-    found = {p.name: _field(p, hints.get(p.name)) for p in signature(target).parameters.values()}
-    return {name: f for name, f in found.items() if f}
+    fields = {p.name: _field(p, hints.get(p.name)) for p in signature(target).parameters.values()}
+    return {name: f for name, f in fields.items() if f}
 
 
 def fields_of_class(cls: type) -> Mapping[str, Field]:
@@ -325,25 +324,36 @@ def fields_of_class(cls: type) -> Mapping[str, Field]:
     return {name: Field(kind, vars(cls)[name], is_optional=False) for name, kind in kinds.items() if kind}
 
 
-def checked(init: Callable[P, None]) -> Callable[P, None]:
-    """Decorator of an `__init__` that checks settings against their annotations; `_settings` keeps those given.
+def check_values(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raise ModelError for an argument that its annotation does not allow."""
+    for name, field in fields_of(function).items():
+        if name in given:
+            field.check(name, given[name])
 
-    Raises
-    ------
-    ModelError
-        A value is not allowed for the setting; the message names both.
-    """
+
+def checks_values(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function so that it checks its arguments against their annotations."""
+    shape = signature(function)
+
+    @wraps(function)
+    def checking(*args: P.args, **kwargs: P.kwargs) -> T:
+        check_values(function, shape.bind(*args, **kwargs).arguments)
+        return function(*args, **kwargs)
+
+    return checking
+
+
+def checked(init: Callable[P, None]) -> Callable[P, None]:
+    """Decorate an `__init__` so that it checks settings against their annotations; `_settings` keeps those given."""
     shape = signature(init)
 
     @wraps(init)
     def checking(*args: P.args, **kwargs: P.kwargs) -> None:
         cls = type(args[0]).__name__
         named: Any = own_names(cls, kwargs, list(shape.parameters)[1:])
-        given = shape.bind(*args, **named).arguments
-        for name, field in fields_of(init).items():
-            if name in given:
-                field.check(name, given[name])
-        vars(given["self"])["_settings"] = {name: given[name] for name in fields_of(init) if name in given}
+        arguments = shape.bind(*args, **named).arguments
+        check_values(init, arguments)
+        vars(arguments["self"])["_settings"] = {name: arguments[name] for name in fields_of(init) if name in arguments}
         init(*args, **named)
 
     return checking
@@ -357,19 +367,10 @@ def named_settings(what: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make(what: str, kinds: Mapping[str, type[T]], given: str | Mapping[str, Any], others: Sequence[str] = ()) -> T:
-    """An optimizer, a loss or a schedule by its name, or by a mapping of its name as "type" and of its settings.
+    """An optimizer, a loss or a schedule by its name, or by a mapping with its "type" and settings.
 
-    Parameters
-    ----------
-    others
-        Names that the mapping may have besides; they were taken out of it before.
-
-    Raises
-    ------
-    TypeError
-        No class has that name, or it has no such setting; the text names the nearest.
-    ModelError
-        A setting is missing, or has a value that is not allowed.
+    The mapping may also have `others`, which were taken out before. Raise TypeError for an unknown name, which says the
+    nearest, and ModelError for a missing setting or a value that is not allowed.
     """
     settings = named_settings(what, given)
     name: Any = settings.pop("type", None)

@@ -297,12 +297,12 @@ def _random_labels(kind: Mapping[str, Any], output: torch.Tensor) -> torch.Tenso
 
 def _torch_loss(kind: Mapping[str, Any], output: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
     """PyTorch's loss of that name and settings."""
-    given = {name: value for name, value in kind.items() if value is not None}
-    name, axis = given.pop("type"), given.pop("class_axis", 1)
+    settings = {name: value for name, value in kind.items() if value is not None}
+    name, axis = settings.pop("type"), settings.pop("class_axis", 1)
     for factors in ("weight", "pos_weight"):
-        if factors in given:
-            given[factors] = torch.as_tensor(given[factors], dtype=output.dtype)
-    result: torch.Tensor = LOSSES[name](**given)(output.movedim(axis, 1) if output.ndim > 1 else output, labels)
+        if factors in settings:
+            settings[factors] = torch.as_tensor(settings[factors], dtype=output.dtype)
+    result: torch.Tensor = LOSSES[name](**settings)(output.movedim(axis, 1) if output.ndim > 1 else output, labels)
     return result
 
 
@@ -383,11 +383,11 @@ def _untold(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[str]:
     """Describe gradients of the module that no file has, each with a replacement."""
     with _Watch() as watch:
         result = _first(copy.deepcopy(module)(*inputs))
-    own = _own_backwards(result)
-    if own:  # their forward runs without gradients, too
+    backwards = _own_backwards(result)
+    if backwards:  # their forward runs without gradients, too
         return [
-            f"{', '.join(own)} is an autograd.Function with its own backward, and a file contains only the forward: "
-            "write it with detach(), as x + (f(x) - x).detach() for gradients that go straight through."
+            f"{', '.join(backwards)} is an autograd.Function with its own backward, and a file contains only the "
+            "forward: write it with detach(), as x + (f(x) - x).detach() for gradients that go straight through."
         ]
     if watch.has_hook:
         return [

@@ -16,9 +16,9 @@ from tests.python.test_check import map_of_scores, model
 from tests.zoo.recording import load
 
 from trainweb.artifacts import LossType
-from trainweb.checkpoint.safetensors import write_safetensors
 from trainweb.model.graph import Tensor
 from trainweb.model.reader import read_model
+from trainweb.model.safetensors import write_safetensors
 
 from .conftest import axe_violations, require_built, watched_page
 from .server import ROOT, Site

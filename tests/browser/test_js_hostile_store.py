@@ -37,7 +37,7 @@ def in_python(store: trainweb.CheckpointStore, cases: list[Hostile], by: str) ->
     found = []
     with opened("mlp", {}) as s:
         for case in cases:
-            store.files.write("run", case.data)
+            store._write("run", case.data)
             with pytest.raises((CheckpointError, ModelError)) as caught:
                 if by == "fit":
                     Trainer(s).fit(data(20).columns, checkpoint={"store": store, "name": "run"}, **OPTIONS)

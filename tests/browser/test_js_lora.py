@@ -13,9 +13,9 @@ from tests.lora.test_refusals import quantized
 
 import trainweb
 from trainweb.artifacts import build_artifacts
-from trainweb.checkpoint.safetensors import read_safetensors
 from trainweb.lora import Adapter, inject
 from trainweb.lora.adapter import CONFIG_FILE, WEIGHTS_FILE
+from trainweb.model.safetensors import read_safetensors
 
 from .js_session import JsPage, from_json, open_js_page, to_json
 from .server import Site

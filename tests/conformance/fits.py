@@ -26,7 +26,7 @@ from tests.python import test_loss_counts as padded
 import trainweb
 from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
-from trainweb.training.snapshot import open_snapshot
+from trainweb.training.store import open_snapshot
 
 BASE = Path(__file__).parents[1] / "golden" / "mlp" / "base.onnx"
 CROSS_ENTROPY = {"loss": "CrossEntropyLoss", "optimizer": "AdamW", "additional_output_names": ["logits"]}
@@ -569,7 +569,7 @@ class Runner:
         return [self.parameters(), self.session.get_learning_rate()]
 
     def stored_steps(self) -> int:
-        contents = trainweb.CheckpointStore(self.folder).files.read("fit")
+        contents = trainweb.CheckpointStore(self.folder)._find("fit")
         if contents is None:
             return 0
         steps: int = json.loads(open_snapshot(contents).metadata["position"])["optimizerSteps"]

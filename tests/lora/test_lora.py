@@ -15,11 +15,11 @@ import pytest
 
 import trainweb
 from trainweb.artifacts import build_artifacts
-from trainweb.checkpoint.safetensors import read_safetensors, write_safetensors
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
 from trainweb.lora import Adapter, LoraConfig, LoraModel, inject
 from trainweb.lora.layers import find_layers
 from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.model.safetensors import read_safetensors, write_safetensors
 from trainweb.model.writer import write_model
 from trainweb.onnxblock.optim import AdamW
 

@@ -12,7 +12,7 @@ import onnx
 import onnx.parser
 from onnx.reference import ReferenceEvaluator
 from tests.each import grouped
-from tests.ops.cases import Sample, cases_of
+from tests.ops.cases import Sample, cases_of, reference_of
 from tests.ops.evaluator_faults import FAULTS, Fault
 
 from trainweb.autodiff.gradient import build_gradients
@@ -144,12 +144,13 @@ def reference(case: Case, arrays: Sequence[np.ndarray | None]) -> list[np.ndarra
 
 
 def computed(op: Op, arrays: Sequence[np.ndarray | None], fault: Fault | None = None) -> list[np.ndarray]:
-    """Results in float64: of the operator's own numpy implementation, else of ONNX's reference evaluator."""
+    """Results in float64: of the reference in numpy, else of ONNX's reference evaluator."""
     wide = [x.astype(np.float64) if x is not None and x.dtype == np.float32 else x for x in arrays]
-    if not hasattr(type(op), "reference"):
+    function = reference_of(type(op))
+    if function is None:
         return evaluate(*alone(op, wide), fault)
     with np.errstate(all="ignore"):
-        result = op.reference(*wide)
+        result = function(op, *wide)
     return [np.asarray(y) for y in (result if isinstance(result, tuple) else (result,))]
 
 

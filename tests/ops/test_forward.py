@@ -1,4 +1,4 @@
-"""Each sample on the engine against the operator's float64 reference and ONNX's reference evaluator, and bad inputs."""
+"""Each sample on the engine against the reference in float64 and ONNX's reference evaluator, and bad inputs."""
 
 from __future__ import annotations
 

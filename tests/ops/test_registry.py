@@ -8,7 +8,7 @@ import onnx.defs
 import pytest
 from operators_table import operators_table
 from tests.each import run_each
-from tests.ops.cases import CASES, cases_of
+from tests.ops.cases import CASES, cases_of, reference_of
 from tests.ops.op_runner import label
 
 from trainweb.ops.frame.composite import Composite
@@ -49,7 +49,7 @@ def check_class(cls: type[Op]) -> None:
     cases = cases_of(cls)
     assert cases.samples or cases.tested_through, "no cases in tests/ops/cases"
     # ONNX's reference evaluator computes what its own domain has.
-    assert hasattr(cls, "reference") or cases.tested_through or not cls.domain, "no reference"
+    assert reference_of(cls) or cases.tested_through or not cls.domain, "no reference"
     assert cls.__doc__ and cls.__doc__ is not Op.__doc__
     # A value that is known when a plan is compiled needs no kernel.
     assert cls.is_view or cls.lower is not Op.lower or expands(cls) or issubclass(cls, Selection), "no lowering"

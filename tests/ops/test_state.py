@@ -7,6 +7,7 @@ from itertools import takewhile
 import numpy as np
 import pytest
 from tests.ops.cases import cases_of
+from tests.ops.cases.optim.operators import linear_learning_rate
 from tests.ops.op_runner import Case, bound, by_operator, cases, materialize, reference, single_node
 from tests.ops.test_forward import CASES, compare, inputs
 
@@ -192,7 +193,7 @@ def test_tensors(case: Case) -> None:
 def test_schedules(case: Case) -> None:
     step, warmup, total, initial = (x for x in inputs(case) if x is not None)
     graph = scheduler_graph()
-    expected = bound(graph).reference(int(step), int(warmup), int(total), float(initial))
+    expected = linear_learning_rate(bound(graph), int(step), int(warmup), int(total), float(initial))
     host = new_host()
     try:
         host.write_state(STATE_STEP, int(step))

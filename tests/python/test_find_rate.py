@@ -15,7 +15,7 @@ from tests.conformance.models import mlp
 import trainweb
 from trainweb.errors import ModelError, SessionError, UnsupportedError
 from trainweb.fit.find_rate import suggested
-from trainweb.training.reports import LearningRates
+from trainweb.training.history import LearningRates
 
 from .sessions import session
 from .test_fit import rows

@@ -23,10 +23,9 @@ import trainweb
 from trainweb.data import Dataset
 from trainweb.errors import FeedError, ReleasedError, SessionError, TrainwebError, UnsupportedError
 from trainweb.fit import Epoch, History, Progress, Run, Trainer
-from trainweb.fit import rows as rows_module
 from trainweb.fit import trainer as trainer_module
 from trainweb.ir.layout import STATE_STEP
-from trainweb.training.snapshot import open_snapshot
+from trainweb.training.store import open_snapshot
 
 from .sessions import artifacts, batch, session
 
@@ -125,15 +124,15 @@ IN_SLICES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("nbytes", [rows_module.MOST_BYTES, 1], ids=["together", "alone"])
+@pytest.mark.parametrize("nbytes", [trainer_module.MOST_BYTES, 1], ids=["together", "alone"])
 @pytest.mark.parametrize("options", IN_SLICES.values(), ids=IN_SLICES)
 def test_batches_in_slices_are_batches_one_by_one(
     options: dict[str, Any], nbytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows_module, "SLICE_S", 1e9)
-    monkeypatch.setattr(rows_module, "MOST_BYTES", nbytes)
+    monkeypatch.setattr(trainer_module, "SLICE_S", 1e9)
+    monkeypatch.setattr(trainer_module, "MOST_BYTES", nbytes)
     together, history = fitted(rows(23), epochs=3, **options)
-    monkeypatch.setattr(rows_module.RowBatches, "serves", lambda session: False)
+    monkeypatch.setattr(trainer_module.RowBatches, "serves", lambda session: False)
     apart, expected = fitted(rows(23), epochs=3, **options)
     assert together == apart and history.losses == expected.losses
     assert history.optimizer_steps == expected.optimizer_steps
@@ -142,9 +141,9 @@ def test_batches_in_slices_are_batches_one_by_one(
 
 def test_the_step_that_adds_has_places_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     data, outcomes = {"x": normal(50, 16), "labels": np.arange(50) % 3}, []
-    monkeypatch.setattr(rows_module, "SLICE_S", 1e9)
+    monkeypatch.setattr(trainer_module, "SLICE_S", 1e9)
     for serves in (True, False):
-        monkeypatch.setattr(rows_module.RowBatches, "serves", lambda session, serves=serves: serves)
+        monkeypatch.setattr(trainer_module.RowBatches, "serves", lambda session, serves=serves: serves)
         with trainweb.TrainingSession.from_model(deep_mlp(16, 32, 32, 3), loss="CrossEntropyLoss") as s:
             history = s.fit(data, epochs=3, batch_size=8, accumulate=3, progress=False)
             outcomes.append((s.get_contiguous_parameters(False).tobytes(), history.losses))
@@ -162,8 +161,8 @@ def test_a_fault_in_a_slice_is_named_as_alone(
     data[bad][place] = value
     said = []
     for serves in (True, False):
-        monkeypatch.setattr(rows_module, "SLICE_S", 1e9)
-        monkeypatch.setattr(rows_module.RowBatches, "serves", lambda session, serves=serves: serves)
+        monkeypatch.setattr(trainer_module, "SLICE_S", 1e9)
+        monkeypatch.setattr(trainer_module.RowBatches, "serves", lambda session, serves=serves: serves)
         with pytest.raises(TrainwebError) as raised:
             fitted(data, epochs=2, batch_size=2, shuffle=False)
         said.append((str(raised.value), vars(raised.value)))
@@ -171,14 +170,14 @@ def test_a_fault_in_a_slice_is_named_as_alone(
     if bad == "x":
         outcomes = []
         for serves in (True, False):
-            monkeypatch.setattr(rows_module.RowBatches, "serves", lambda session, serves=serves: serves)
+            monkeypatch.setattr(trainer_module.RowBatches, "serves", lambda session, serves=serves: serves)
             got, history = fitted(data, epochs=2, batch_size=2, shuffle=False, on_nan="skip")
             outcomes.append((got, np.array(history.losses).tobytes(), history.optimizer_steps))
         assert outcomes[0] == outcomes[1] and sum(map(math.isnan, history.losses)) == 2
 
 
 def test_the_users_rates_are_asked_for_before_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "SLICE_S", 1e9)
+    monkeypatch.setattr(trainer_module, "SLICE_S", 1e9)
     with session() as s:
         steps: list[int] = []
 
@@ -249,7 +248,7 @@ def test_callbacks_hear_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
             run.stop()
 
     monkeypatch.setattr(trainer_module, "FRAME_S", 0.0)
-    monkeypatch.setattr(rows_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(trainer_module, "SLICE_S", 0.0)
     _, history = fitted(rows(6), epochs=9, batch_size=2, callbacks=[listen])
     assert history.ended == "stopped" and [e.epoch for e in heard if isinstance(e, Epoch)] == [1, 2]
     progress = [(e.epoch, e.step, e.steps) for e in heard if isinstance(e, Progress)]
@@ -286,7 +285,7 @@ def in_a_loop(main: Coroutine[Any, Any, Result]) -> Result:
 @pytest.mark.parametrize(("frame_s", "least"), [(0.0, 120), (1e9, 1)], ids=["every-step", "once"])
 def test_fit_async_is_fit_and_lets_others_run(monkeypatch: pytest.MonkeyPatch, frame_s: float, least: int) -> None:
     monkeypatch.setattr(trainer_module, "FRAME_S", frame_s)
-    monkeypatch.setattr(rows_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(trainer_module, "SLICE_S", 0.0)
     expected, _ = fitted(rows(60), batch_size=1, epochs=2)
     turns = 0
 
@@ -524,7 +523,7 @@ def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps(tmp_path: P
     with session() as s, pytest.raises(ZeroDivisionError):
         kept = {"store": tmp_path, "name": "fit", "every": 2}
         Trainer(s).fit(source, batch_size=2, checkpoint=kept, progress=False)
-    contents = trainweb.CheckpointStore(tmp_path).files.read("fit")
+    contents = trainweb.CheckpointStore(tmp_path)._find("fit")
     steps = 0
     if contents is not None:
         steps = json.loads(open_snapshot(contents).metadata["position"])["optimizerSteps"]

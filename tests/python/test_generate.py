@@ -19,7 +19,7 @@ from tests.each import run_each
 from trainweb import InferenceSession, TrainingSession
 from trainweb.artifacts import build_artifacts
 from trainweb.errors import ModelError, ReleasedError, SessionError, UnsupportedError
-from trainweb.generation.sampling import Sampling
+from trainweb.generation.generate import Sampling
 from trainweb.training.decoder import Decoder
 from trainweb.training.step_kind import StepKind
 

@@ -11,7 +11,7 @@ from tests.conformance.hostile_checkpoints import Hostile, hostile
 import trainweb
 from trainweb.errors import CheckpointError, ModelError
 from trainweb.fit import Trainer
-from trainweb.training.snapshot import take_snapshot
+from trainweb.training.store import take_snapshot
 
 from .sessions import Ended, ends_before, session
 from .test_fit import rows
@@ -87,7 +87,7 @@ def test_every_change_is_found_before_anything_is_written(
             "load": lambda: store.load(s, "run"),
         }
         for case in refused:
-            store.files.write("run", case.data)
+            store._write("run", case.data)
             before = everything(s)
             fault = faults_of(s, calls[by], before)
             if fault is not None:
@@ -98,7 +98,7 @@ def test_every_change_is_found_before_anything_is_written(
 def test_what_a_fit_may_have_left_is_taken(store: trainweb.CheckpointStore, cases: list[Hostile]) -> None:
     for case in cases:
         if case.is_valid:
-            store.files.write("run", case.data)
+            store._write("run", case.data)
             with session() as s:
                 history = Trainer(s).fit(rows(20), checkpoint={"store": store, "name": "run"}, **OPTIONS)
                 assert history.ended in ("done", "early"), case.name

@@ -13,8 +13,8 @@ from tests.python.plan_builder import run_kernel
 
 from trainweb.backend.wasm.engine import Engine
 from trainweb.ir.builder import Builder
-from trainweb.ops.optim.matrices import AdafactorOptimizer
 from trainweb.ops.optim.operators import TRAINWEB
+from trainweb.ops.optim.rules import Adafactor
 from trainweb.ops.optim.update import Formula
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -184,7 +184,7 @@ def test_lamb(n: int, correct: int, decay: float) -> None:
     rng = np.random.default_rng(n)
     w, m, v = rng.standard_normal(n).astype(np.float32), np.zeros(n, np.float32), np.zeros(n, np.float32)
     exact, past = w.astype(np.float64), []
-    settings = {"epsilon": 1e-2, "weight_decay": decay, "correct_bias": correct}
+    settings = {"eps": 1e-2, "weight_decay": decay, "correct_bias": correct}
     for t in range(1, 6):
         past.append(rng.standard_normal(n).astype(np.float32))
         w, m, v = take_step("LambOptimizer", w, past[-1], m, v, rate=0.01, before=t - 1, domain=TRAINWEB, **settings)
@@ -199,10 +199,10 @@ def test_lamb(n: int, correct: int, decay: float) -> None:
 def test_lengths_of_lambs_first_step(w: float, limits: dict[str, float], ratio: float) -> None:
     """The first direction is the sign of the gradient. Where a length is 0, the step is Adam's."""
     g, zeros = np.array([3.0, -1.0, 0.5], np.float32), np.zeros(3, np.float32)
-    given: dict[str, Any] = {"epsilon": 0.0, "domain": TRAINWEB, **limits}
+    given: dict[str, Any] = {"eps": 0.0, "domain": TRAINWEB, **limits}
     moved = take_step("LambOptimizer", np.full(3, w, np.float32), g, zeros, zeros, rate=0.01, before=0, **given)[0]
     np.testing.assert_allclose(moved, w - 0.01 * ratio * np.sign(g), rtol=1e-6)
-    still = take_step("LambOptimizer", g, zeros, zeros, zeros, rate=0.01, before=0, epsilon=1e-6, domain=TRAINWEB)[0]
+    still = take_step("LambOptimizer", g, zeros, zeros, zeros, rate=0.01, before=0, eps=1e-6, domain=TRAINWEB)[0]
     np.testing.assert_array_equal(still, g)
 
 
@@ -264,7 +264,7 @@ def test_adafactor(shape: tuple[int, ...], rate: float, clip: float) -> None:
     rng = np.random.default_rng(len(shape))
     w = rng.standard_normal(shape).astype(np.float32)
     exact, past = w.astype(np.float64), []
-    kept = [np.zeros(AdafactorOptimizer.moment_shape(k, shape), np.float32) for k in range(2)]
+    kept = [np.zeros(Adafactor.moment_shape(k, shape), np.float32) for k in range(2)]
     rate = float(np.float32(rate))
     for t in range(1, 5):
         g = rng.standard_normal(shape).astype(np.float32) * np.float32(10.0) ** rng.integers(-3, 3, (*shape[:-1], 1))
@@ -278,7 +278,7 @@ def test_adafactor(shape: tuple[int, ...], rate: float, clip: float) -> None:
 @pytest.mark.parametrize("shape", [(2, 3), (6,)])
 def test_adafactor_of_nothing_and_of_nan(shape: tuple[int, ...]) -> None:
     """Zero gradients move nothing but the decay; NaN is kept."""
-    kept = [np.zeros(AdafactorOptimizer.moment_shape(k, shape), np.float32) for k in range(2)]
+    kept = [np.zeros(Adafactor.moment_shape(k, shape), np.float32) for k in range(2)]
     w, g = np.array([1, -2, 3e-20, 5, 0, 7], np.float32).reshape(shape), np.zeros(shape, np.float32)
     moved = adafactor_step(w, g, *kept, rate=0.5, before=0)[0]
     np.testing.assert_allclose(moved, w * np.float32(0.95), rtol=1e-6)

@@ -16,11 +16,11 @@ import pytest
 from onnx import numpy_helper
 
 from trainweb import TrainingSession
-from trainweb.checkpoint.safetensors import read_safetensors
 from trainweb.data import Dataset
 from trainweb.errors import ModelError
 from trainweb.generation.pretrained import Pretrained, generation_of
 from trainweb.lora import Adapter, LoraModel
+from trainweb.model.safetensors import read_safetensors
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pretrained"
 FOLDER = GOLDEN / "folder"

@@ -11,7 +11,7 @@ import pytest
 import trainweb
 from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError, ModelError
-from trainweb.fit.split import split_data
+from trainweb.fit.plan import split_data
 
 from .sessions import session
 from .test_fit import X

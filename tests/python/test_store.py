@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import trainweb
-from trainweb.checkpoint import store as store_module
 from trainweb.data import Dataset
 from trainweb.errors import CheckpointError, StorageError
 from trainweb.fit import History, Run, Trainer
-from trainweb.fit import rows as rows_module
+from trainweb.fit import trainer as trainer_module
 from trainweb.fit.trainer import start
+from trainweb.training import store as store_module
 
 from .sessions import Ended, ends_before, error_of, session
 from .test_fit import rows
@@ -121,7 +121,7 @@ def test_more_epochs_go_on_and_stop_keeps_the_place(tmp_path: Path) -> None:
 
 
 def test_a_stopped_fit_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "SLICE_S", 0.0)  # one batch at a time
+    monkeypatch.setattr(trainer_module, "SLICE_S", 0.0)  # one batch at a time
     data = {"store": tmp_path, "name": "run"}
     with session() as s:
         Trainer(s).fit(rows(20), epochs=2, batch_size=4, progress=False)
@@ -215,7 +215,7 @@ def test_damage_and_other_sessions_are_refused(
     kept: tuple[trainweb.CheckpointStore, trainweb.TrainingSession],
 ) -> None:
     store, s = kept
-    (path,) = store.files.folder.glob("*.checkpoint")
+    (path,) = store.folder.glob("*.checkpoint")
     data = path.read_bytes()
     before = s.get_contiguous_parameters(False)
     for cut in [*range(0, len(data), 61), len(data) - 1]:
@@ -276,8 +276,8 @@ def test_a_full_disk_leaves_the_old_one(
 
 HOLDER = """
 import sys
-from trainweb.checkpoint.store import NamedFiles
-with NamedFiles(sys.argv[1]).locked("one"):
+from trainweb import CheckpointStore
+with CheckpointStore(sys.argv[1])._locked("one"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -285,7 +285,7 @@ with NamedFiles(sys.argv[1]).locked("one"):
 
 def test_another_process_is_kept_out(kept: tuple[trainweb.CheckpointStore, trainweb.TrainingSession]) -> None:
     store, s = kept
-    command = [sys.executable, "-c", HOLDER, str(store.files.folder)]
+    command = [sys.executable, "-c", HOLDER, str(store.folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None and holder.stdin is not None
         assert holder.stdout.readline() == "held\n"

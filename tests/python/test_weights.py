@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainweb.checkpoint.safetensors import read_safetensors
 from trainweb.errors import CheckpointError, ModelError
+from trainweb.model.safetensors import read_safetensors
 
 from .sessions import session
 from .test_store import by_format

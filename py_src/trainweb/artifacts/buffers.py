@@ -29,9 +29,9 @@ def without_gradient(graph: Graph) -> list[str]:
 
     A buffer's value for the next step belongs to no gradient of this one, or PyTorch would refuse to go back twice.
     """
-    made = {name for node in graph.nodes for name in node.outputs}
-    kept = [value for value, name in _mutations(graph) if value in made and not _STATISTICS.fullmatch(name)]
-    return list(dict.fromkeys([*detached(graph), *kept]))
+    results = {name for node in graph.nodes for name in node.outputs}
+    buffers = [value for value, name in _mutations(graph) if value in results and not _STATISTICS.fullmatch(name)]
+    return list(dict.fromkeys([*detached(graph), *buffers]))
 
 
 def _mutations(graph: Graph) -> list[tuple[str, str]]:
@@ -40,30 +40,16 @@ def _mutations(graph: Graph) -> list[tuple[str, str]]:
 
 
 def buffer_updates(graph: Graph, settled: Collection[str]) -> dict[str, str]:
-    """Return the new value of each buffer that the module changes, and that its loss depends on.
+    """Return the new value of each buffer that the module changes and the loss depends on, as names by initializers.
 
-    Parameters
-    ----------
-    graph : Graph
-        The forward model with its loss.
-    settled : collection of str
-        Tensors that the caller named: they stay as they are.
-
-    Returns
-    -------
-    dict of str to str
-        Names of tensors by the names of initializers.
-
-    Raises
-    ------
-    ModelError
-        The file does not hold what becomes of a buffer: it would be trained wrong. The text says what to do.
+    Tensors in `settled`, which the caller named, stay as they are. Raise ModelError if the file lacks the new value of
+    a buffer.
     """
     recorded = {name: value for value, name in _mutations(graph) if not _STATISTICS.fullmatch(name)}
     if not recorded and graph.producer != TORCH:
         return {}
     live = prune(graph)
-    made = {name for node in live.nodes for name in node.outputs}
+    results = {name for node in live.nodes for name in node.outputs}
     norms = all_statistics(graph)
     updates: dict[str, str] = {}
     for name, tensor in live.initializers.items():
@@ -74,7 +60,7 @@ def buffer_updates(graph: Graph, settled: Collection[str]) -> dict[str, str]:
             raise _lost(folded[0], f"the exporter computed {name!r} from it once: export with optimize=False.")
         if name in recorded and tensor.dtype != TRAINED_DTYPE:
             raise _lost(name, f"it is {tensor.dtype}, which no step can change: make it an input of the module.")
-        if name in recorded and recorded[name] not in made:
+        if name in recorded and recorded[name] not in results:
             why = "the file does not hold what it becomes: have forward read it after the change. "
             raise _lost(name, f"{why}To train with what it holds now, name it in {ARGUMENT.frozen_params}.")
         if name in recorded:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, EnumMeta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from trainweb import messages
 from trainweb.arguments import checks_keywords, flag, path_of, unknown, warn
@@ -44,7 +44,7 @@ from trainweb.onnxblock.models import (
 from trainweb.onnxblock.training import ForwardBlock
 from trainweb.onnxblock.transforms import constants_to_initializers, prune
 from trainweb.ops.frame.functions import write_interchangeable
-from trainweb.settings import Number, Sizes, make
+from trainweb.settings import Choice, Names, Number, Patterns, Positive, Sizes, YesNo, make
 from trainweb.spelling import ARGUMENT
 
 BATCH_NORM = ("train", "as_exported")
@@ -196,24 +196,24 @@ class Artifacts:
 @checks_keywords
 def build_artifacts(
     model: Any,
-    requires_grad: Iterable[str] | str | None = None,
-    frozen_params: Iterable[str] | str | None = None,
+    requires_grad: Annotated[Iterable[str] | str, Names()] | None = None,
+    frozen_params: Annotated[Iterable[str] | str, Names(may_be_empty=True)] | None = None,
     loss: LossLike = None,
     optimizer: OptimizerLike = None,
     *,
-    additional_output_names: Sequence[str] | None = None,
-    loss_input_names: Sequence[str] | None = None,
-    batch_norm: str | None = None,
-    stop_gradient: Sequence[str] | None = None,
-    dims: Mapping[str, int] | None = None,
+    additional_output_names: Annotated[Sequence[str], Names(may_be_empty=True)] | None = None,
+    loss_input_names: Patterns | None = None,
+    batch_norm: Annotated[str, Choice(BATCH_NORM)] | None = None,
+    stop_gradient: Patterns | None = None,
+    dims: Annotated[Mapping[str, int], Sizes()] | None = None,
     external_data: Mapping[str, bytes] | None = None,
     weights: Any = None,
     ort_format: bool = False,
     custom_op_library: Any = None,
-    nominal_checkpoint: bool = False,
+    nominal_checkpoint: YesNo = False,
     limits: Limits | Mapping[str, int] | None = None,
-    clip_grad_norm: float | None = None,
-    clip_grad_value: float | None = None,
+    clip_grad_norm: Positive | None = None,
+    clip_grad_value: Positive | None = None,
     ema: Mapping[str, Any] | None = None,
     integrity: str | None = None,
     learning_rate: float | None = None,
@@ -314,23 +314,15 @@ def build_artifacts(
         settled = chosen.frozen if requires_grad is None else [*chosen.trainable, *chosen.frozen]
         models = _train(source, graph, types, chosen, batch_norm, settled)
         note_own_outputs(models, before, [] if loss is None else compared)
-        made = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
-        return Artifacts(models, made, chosen.decisions, rate)
+        update = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
+        return Artifacts(models, update, chosen.decisions, rate)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
     """A forward model in float32, without control flow and with the parameters that its exporter lost.
 
-    Attributes
-    ----------
-    graph : Graph
-    outputs
-        As the file has them.
-    declared : Declared
-        Types of the file.
-    initializers, constants : dict of str to Tensor
-        Initializers of the graph, and these with its Constant nodes.
+    `outputs` and `declared` types are those of the file. `constants` are the initializers and values of Constant nodes.
     """
 
     graph: Graph
@@ -359,9 +351,9 @@ def _with_loss(
     compared: Sequence[str],
 ) -> tuple[Graph, ModelAccessor | None]:
     """The graph with a loss, and its types; None where labels are cast to float32."""
-    own = {v.name for v in source.graph.inputs}
+    inputs = {v.name for v in source.graph.inputs}
     graph, accessor = add_loss(source.graph, loss, loss_input_names, additional)
-    types = _types_of_labels(graph, own, source.declared, compared)
+    types = _types_of_labels(graph, inputs, source.declared, compared)
     graph = cast_inputs(graph, types)
     for remark in (*remark_on_file(graph, source.constants), *remark_on_loss(graph, loss, compared)):
         warn(remark)
@@ -435,18 +427,15 @@ def _check_beside(optimizer: OptimizerLike, beside: Mapping[str, Any]) -> None:
 def rate_of(optimizer: Any, learning_rate: float | None) -> tuple[Any, float | None]:
     """The optimizer without its learning rate, and the rate of the session; None: the default.
 
-    Raises
-    ------
-    ModelError
-        There are two different rates, an invalid one, or one without an optimizer.
+    Raise ModelError for two different rates, an invalid one, or one without an optimizer.
     """
     if isinstance(optimizer, Mapping) and "learning_rate" in optimizer:
         optimizer = dict(optimizer)
-        own = optimizer.pop("learning_rate")
-        RATE.check("optimizer.learning_rate", own)
-        if learning_rate is not None and learning_rate != own:
-            raise messages.TWO_RATES(first=learning_rate, where="optimizer", second=own)
-        learning_rate = own
+        rate = optimizer.pop("learning_rate")
+        RATE.check("optimizer.learning_rate", rate)
+        if learning_rate is not None and learning_rate != rate:
+            raise messages.TWO_RATES(first=learning_rate, where="optimizer", second=rate)
+        learning_rate = rate
     if learning_rate is not None:
         RATE.check("learning_rate", learning_rate)
         if optimizer is None:
@@ -485,25 +474,25 @@ def without_unread(graph: Graph, loss_input_names: Sequence[str] | None, additio
     asked = graph.with_nodes(graph.nodes)
     asked.outputs = [Value(name, TRAINED_DTYPE, None) for name in (*loss_input_names, *(additional or ()))]
     read = {id(node) for node in prune(asked).nodes}
-    kept, lost = [], set[str]()
+    nodes, lost = [], set[str]()
     for node in graph.nodes:
         inside = {id(inner) for inner in all_nodes(graph.with_nodes([node]))}
         if id(node) not in read and (not lost.isdisjoint(node.inputs) or not unsupported.isdisjoint(inside)):
             lost.update(node.outputs)
         else:
-            kept.append(node)
-    result = graph.with_nodes(kept)
+            nodes.append(node)
+    result = graph.with_nodes(nodes)
     result.outputs = [value for value in graph.outputs if value.name not in lost]
     return result
 
 
 def check_operators(graph: Graph) -> None:
     """Raise for the first operator that is not there, and name the others: before anything else is found wrong."""
-    found = list(unsupported_nodes(graph))
-    if not found:
+    faults = list(unsupported_nodes(graph))
+    if not faults:
         return
-    node, error = found[0]
-    others = sorted({n.op_type for n, _ in found} - {node.op_type})
+    node, error = faults[0]
+    others = sorted({n.op_type for n, _ in faults} - {node.op_type})
     more = f" Not supported either: {', '.join(others)}." if others else ""
     raise UnsupportedError(f"{error}{more}", op=error.op, domain=error.domain, opset=error.opset, node=error.node)
 
@@ -528,17 +517,17 @@ def add_loss(
     The accessor, which was used for it, knows the types of the same tensors.
     """
     additional = _name_list(additional_output_names, "additional_output_names")
-    given = _name_list(loss_input_names, "loss_input_names") or [v.name for v in graph.outputs]
-    if not given:
+    arguments = _name_list(loss_input_names, "loss_input_names") or [v.name for v in graph.outputs]
+    if not arguments:
         raise ModelError(f"The graph {graph.name!r} has no outputs: there is nothing to train by.")
     with accessing(graph) as accessor:
         accessor.correct_outputs()
-        for name in (*given, *additional):
+        for name in (*arguments, *additional):
             if not accessor.has(name):
                 raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
         # Without a loss block nothing is made of the outputs: they stay what they are.
-        found = given if loss is None else [_call_loss(loss, given)]
-        outputs = [*found, *additional]
+        losses_of_graph = arguments if loss is None else [_call_loss(loss, arguments)]
+        outputs = [*losses_of_graph, *additional]
         return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs}), accessor
 
 
@@ -623,14 +612,14 @@ def _name_list(names: Sequence[str] | None, argument: str) -> list[str]:
 def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
     """Describe a loss that takes only some of the model's outputs; None if it takes all of them."""
     names = [value.name for value in graph.outputs]
-    if not isinstance(loss, (LossType, str, Mapping)) or len(names) == (made := _made_loss(loss))._n_inputs:
+    if not isinstance(loss, (LossType, str, Mapping)) or len(names) == (block := _made_loss(loss))._n_inputs:
         return None
-    return messages.LOSS_INPUTS.fill(loss=type(made).__name__, n=made._n_inputs, names=", ".join(names))
+    return messages.LOSS_INPUTS.fill(loss=type(block).__name__, n=block._n_inputs, names=", ".join(names))
 
 
 def _made_loss(loss: LossType | str | Mapping[str, Any]) -> losses.Loss:
-    made: losses.Loss = make("loss", losses.LOSSES, loss.name if isinstance(loss, LossType) else loss)
-    return made
+    block: losses.Loss = make("loss", losses.LOSSES, loss.name if isinstance(loss, LossType) else loss)
+    return block
 
 
 def _call_loss(loss: LossLike, names: Sequence[str]) -> str:
@@ -649,8 +638,8 @@ def _call_loss(loss: LossLike, names: Sequence[str]) -> str:
 
 def _optimizer_block(optimizer: OptimizerLike, beside: Mapping[str, Any]) -> Block:
     if isinstance(optimizer, (OptimType, str, Mapping)):
-        given = optimizer.name if isinstance(optimizer, OptimType) else optimizer
-        return optim.make_optimizer(given, **beside)
+        source = optimizer.name if isinstance(optimizer, OptimType) else optimizer
+        return optim.make_optimizer(source, **beside)
     if not isinstance(optimizer, Block):
         raise ModelError(f"Unknown optimizer provided {optimizer!r:.80}. Give an OptimType or an onnxblock.Block.")
     if beside["ema"] is not None:

@@ -128,15 +128,7 @@ class Decision:
 
 
 class Evidence:
-    """Evidence of a graph about its initializers.
-
-    Parameters
-    ----------
-    graph : Graph
-        The forward model, with or without a loss; not changed.
-    tensors : dict of str to Tensor
-        Its constants, including Constant nodes.
-    """
+    """Evidence of a graph, with or without a loss, about its initializers; `tensors` are its constants, by name."""
 
     def __init__(self, graph: Graph, tensors: dict[str, Tensor]) -> None:
         self._tensors = tensors
@@ -247,7 +239,7 @@ class Evidence:
 
     def _rotary_tables(self) -> dict[str, str]:
         """Pairs of tables a, b of one shape with a^2 + b^2 = 1, both factors, as they are or parts of them."""
-        found: dict[str, str] = {}
+        partners: dict[str, str] = {}
         by_shape: dict[tuple[int, ...], list[Tensor]] = {}
         for tensor in self._tensors.values():
             if tensor.dtype != "float32" or not 1 < tensor.size <= _LOOKED_AT:
@@ -257,11 +249,11 @@ class Evidence:
         for group in by_shape.values():
             starts = {t.name: _floats(t)[:_STEPS].tolist() for t in group if len(group) > 1}
             for a, b in combinations(group, 2):
-                if {a.name, b.name} <= found.keys() or not _lie_on_circle(starts[a.name], starts[b.name]):
+                if {a.name, b.name} <= partners.keys() or not _lie_on_circle(starts[a.name], starts[b.name]):
                     continue
                 if _lie_on_circle(_floats(a), _floats(b)) and len(set(a.values())) > 1:
-                    found[a.name], found[b.name] = b.name, a.name
-        return found
+                    partners[a.name], partners[b.name] = b.name, a.name
+        return partners
 
     # Evidence of names and uses.
 
@@ -362,17 +354,17 @@ class Evidence:
 
     def _is_scaled(self, edge: str) -> bool:
         """Return whether a tensor is made of inputs and constants only by arithmetic of single elements."""
-        edges, found = [edge], False
+        edges, is_scaled = [edge], False
         seen = set[str]()
         while edges:
             edge = edges.pop()
             node = self._producers.get(edge)
             if node is not None and node.op_type not in _LINEAR | MOVES:
                 return False
-            found |= edge in self._inputs
+            is_scaled |= edge in self._inputs
             edges += [n for n in (node.inputs if node else ()) if n not in seen]
             seen.update(edges)
-        return found
+        return is_scaled
 
     def _first(self, name: str) -> bool:
         """Return whether the tensor meets inputs of the model before anything learned does, which comes later."""
@@ -442,8 +434,8 @@ class Evidence:
 
     def _meets(self, edge: str, targets: set[str], through: Iterable[str]) -> bool:
         edges = [edge]
-        for found in edges:
-            for node in self._consumers.get(found, ()):
+        for tensor in edges:
+            for node in self._consumers.get(tensor, ()):
                 if node.op_type in targets:
                     return True
                 if node.op_type in through and node.outputs[0] not in edges:
@@ -497,10 +489,10 @@ def detached(graph: Graph) -> list[str]:
 
 def lost_detaches(graph: Graph) -> list[Decision]:
     """Results of torch's `detach` that nodes were made of, and that the exporter's optimizer removed."""
-    kept = set(detached(graph))
+    detaches = set(detached(graph))
     named = (name for node in graph.nodes for name in _DETACHED.findall(node.notes.get(FX_NODE, "")))
     reason = "a detach that the exporter's optimizer removed, so that gradients go through: export with optimize=False"
-    return [Decision(name, False, reason, doubtful=True) for name in dict.fromkeys(named) if name not in kept]
+    return [Decision(name, False, reason, doubtful=True) for name in dict.fromkeys(named) if name not in detaches]
 
 
 def read_from_outside(graph: Graph) -> set[str]:
@@ -515,15 +507,15 @@ def read_from_outside(graph: Graph) -> set[str]:
             tensor = graph.initializers.get(name)
             if tensor is not None and node.notes.get(SCOPES) and "PARAMETER" in notes_of(graph, tensor).get(KIND, ""):
                 readers.setdefault(name, set()).add(module_of(node))
-    found = set()
+    outside = set()
     for name, modules in readers.items():
-        own = re.sub(r"\.\d+$", "", name.rpartition(".")[0])  # an item of a list is a part of the list's owner
-        around = own.rpartition(".")[0]
+        owner = re.sub(r"\.\d+$", "", name.rpartition(".")[0])  # an item of a list is a part of the list's owner
+        around = owner.rpartition(".")[0]
         if around and all(
             module != around and f"{around}.".startswith(f"{module}." if module else "") for module in modules
         ):
-            found.add(name)
-    return found
+            outside.add(name)
+    return outside
 
 
 def merged(graph: Graph) -> list[tuple[Node, Tensor]]:
@@ -562,8 +554,8 @@ def notes_of(graph: Graph, tensor: Tensor) -> dict[str, str]:
 def note(graph: Graph, tensor: Tensor, notes: dict[str, str]) -> None:
     """Give an initializer notes. The exporter's stand on its value info, which artifacts and exported models keep."""
     tensor.notes = {key: text for key, text in notes.items() if key not in (KIND, FOLDED)}
-    told = {key: text for key, text in notes.items() if key in (KIND, FOLDED)}
-    graph.value_info[tensor.name] = Value(tensor.name, tensor.dtype, tensor.shape, told)
+    records = {key: text for key, text in notes.items() if key in (KIND, FOLDED)}
+    graph.value_info[tensor.name] = Value(tensor.name, tensor.dtype, tensor.shape, records)
 
 
 def lost_parameters(graph: Graph) -> list[Decision]:
@@ -592,11 +584,11 @@ def lost_parameters(graph: Graph) -> list[Decision]:
 
 def _merged_constants(graph: Graph, called: set[str]) -> list[Decision]:
     """Copies, of constants most likely, in the place of which nodes read parameters that other nodes' calls name."""
-    made, listed = {name for node in graph.nodes for name in node.outputs}, signature(graph)
+    results, listed = {name for node in graph.nodes for name in node.outputs}, signature(graph)
     found = []
     for node in graph.nodes:
         arguments = call_of(node)[1]
-        copies = [argument for argument in arguments if _COPY.fullmatch(argument) and argument not in made]
+        copies = [argument for argument in arguments if _COPY.fullmatch(argument) and argument not in results]
         read = called.intersection(node.inputs) - {listed[name][1] for name in arguments if name in listed}
         if copies and read:
             reason = f"{node} reads {min(read)!r} in its place, which equals it: export with optimize=False"
@@ -686,7 +678,7 @@ def _linear_scopes(nodes: Iterable[Node]) -> set[str]:
         while scope:
             scope = scope.rpartition("/")[0]
             kinds.setdefault(scope, []).append("")
-    return {scope for scope, found in kinds.items() if scope and set(found) <= {"MatMul", "Add"}}
+    return {scope for scope, operators in kinds.items() if scope and set(operators) <= {"MatMul", "Add"}}
 
 
 def _floats(tensor: Tensor) -> memoryview[float]:

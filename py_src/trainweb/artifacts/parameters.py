@@ -25,18 +25,11 @@ _NAMED = 12
 
 @dataclass(slots=True)
 class Selection:
-    """Which parameters a training session has.
+    """The trainable and frozen parameters of a training session, in the order of the model.
 
-    Attributes
-    ----------
-    trainable, frozen : list of str
-        Names, in the order of the model.
-    decisions : list of Decision
-        Of each float32 tensor from which the loss is reached, and of parameters that the exporter lost; without what
-        an argument of the caller settled beyond doubt they are decided from the file. Tensors where the file lost a
-        detach are among them.
-    stopped : list of str
-        Tensors that no gradient goes through: the given ones, and the ones that the file shows to be detached.
+    `decisions` are about each float32 tensor from which the loss is reached, and about parameters that the exporter
+    lost. The file decides what no argument of the caller settles; tensors that lost a detach are among them. No
+    gradient goes through `stopped` tensors: the given ones, and those that the file shows to be detached.
     """
 
     trainable: list[str]
@@ -55,23 +48,11 @@ def select_parameters(
     *,
     inference: Callable[[], ShapeInference] | None = None,
 ) -> Selection:
-    """The trainable and the frozen parameters, in graph order, with the reasons.
+    """The trainable and the frozen parameters of a model with its loss, in graph order, with the reasons.
 
-    Parameters
-    ----------
-    graph : Graph
-        The model with its loss as first output.
-    initializers : dict of str to Tensor
-        Initializers of the model as it was given, without the loss's.
-    constants : dict of str to Tensor
-        The same and the values of Constant nodes, which are parameters in models that have no
-        others.
-    stopped
-        Tensors that no gradient goes through.
-    inference
-        Gives the types of the tensors of `graph`, where they may be known already.
-    requires_grad, frozen_params
-        Names or regular expressions; see `trainweb.artifacts.build_artifacts`.
+    `initializers` are the model's, without the loss's; `constants` also has values of Constant nodes. No gradient goes
+    through `stopped` tensors. `inference` knows types of the graph already. For `requires_grad` and `frozen_params` see
+    `trainweb.artifacts.build_artifacts`.
     """
     frozen = _expand(frozen_params or (), constants, "frozen_params", listed_parameters(graph))
     if not any(_is_float(t) and t.shape for t in initializers.values()):
@@ -107,7 +88,7 @@ def _out_of_reach(graph: Graph, evidence: Evidence, unreached: list[Tensor], sto
     """Parameters that the loss depends on, but by no gradient: for example, a module has its own backward."""
     if not unreached:
         return []
-    behind_detach, found = _read(graph, ()), _read(graph, stopped)
+    behind_detach, reached = _read(graph, ()), _read(graph, stopped)
     detached = "only a detach lies between it and the loss, as also where nn.Embedding has a max_norm"
     unwritten = (
         "only what has no gradient lies between it and the loss (rounding, comparing, choosing); a backward of its "
@@ -115,7 +96,7 @@ def _out_of_reach(graph: Graph, evidence: Evidence, unreached: list[Tensor], sto
     )
     would_be = [evidence.decide(t) for t in unreached if t.name in behind_detach]
     return [
-        Decision(d.name, False, unwritten if d.name in found else detached, doubtful=d.name in found)
+        Decision(d.name, False, unwritten if d.name in reached else detached, doubtful=d.name in reached)
         for d in would_be
         if d.trained and not d.doubtful
     ]
@@ -123,19 +104,19 @@ def _out_of_reach(graph: Graph, evidence: Evidence, unreached: list[Tensor], sto
 
 def _read(graph: Graph, stopped: Collection[str]) -> set[str]:
     """Tensors whose values the loss is made of, without what lies only behind `stopped`."""
-    found = {graph.outputs[0].name}
+    live = {graph.outputs[0].name}
     for node in reversed(graph.nodes):
-        if node.op_type not in ("Shape", "Size") and not found.isdisjoint(node.outputs):
-            found.update(name for name in node.inputs if name not in stopped)
-    return found
+        if node.op_type not in ("Shape", "Size") and not live.isdisjoint(node.outputs):
+            live.update(name for name in node.inputs if name not in stopped)
+    return live
 
 
 def _with_detaches(chosen: Selection, graph: Graph, reached: set[str], stopped: Sequence[str]) -> Selection:
     """Return the selection with the file's detached tensors, and warn of all doubtful ones."""
     lost = lost_detaches(graph)
-    found = lost or decide_detours(graph, chosen.trainable, reached, stopped)
-    chosen.decisions += found
-    chosen.stopped = [*stopped, *(d.name for d in found if not d.doubtful)]
+    detours = lost or decide_detours(graph, chosen.trainable, reached, stopped)
+    chosen.decisions += detours
+    chosen.stopped = [*stopped, *(d.name for d in detours if not d.doubtful)]
     _warn(chosen.decisions)
     return chosen
 
@@ -195,8 +176,8 @@ def _matches(pattern: str, initializers: dict[str, Tensor]) -> list[str]:
     if not isinstance(pattern, str):
         where = f"{ARGUMENT.requires_grad} or {ARGUMENT.frozen_params}"
         raise ModelError(f"Parameters, of {where}, are given by name, not {pattern!r:.80}.")
-    found = matching(pattern, initializers)
-    return found if found == [pattern] else [n for n in found if initializers[n].dtype == TRAINED_DTYPE]
+    matches = matching(pattern, initializers)
+    return matches if matches == [pattern] else [n for n in matches if initializers[n].dtype == TRAINED_DTYPE]
 
 
 def _some(names: Sequence[str], limit: int = 12) -> str:

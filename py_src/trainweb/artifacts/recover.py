@@ -32,21 +32,11 @@ from trainweb.model.uses import EMBEDDING, MOVES, PRODUCTS, role_at, weight_uses
 
 
 def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
-    """A graph that computes the same from the parameters of the source module.
+    """A graph that computes the same from the parameters of the source module; initializers in `keep` stay as they are.
 
-    Parameters
-    ----------
-    graph : Graph
-        As an exporter wrote it; not changed.
-    keep : collection of str
-        Initializers that the caller speaks of by the name they have; they stay as they are.
-
-    Returns
-    -------
-    Graph
-        Tensors that were merged because they are equal, running statistics among them, are one for each parameter and
-        buffer; a matrix that is the transpose of another one is computed from that; parameters that the exporter
-        transposed have the name and the shape of the module's, and a node transposes them.
+    Equal tensors that were merged, running statistics among them, become one for each parameter and buffer. A matrix
+    that is the transpose of another one is computed from it. A transposed parameter gets the name and shape of the
+    module's, and a node transposes it.
     """
     result = graph.copy()
     listed = listed_parameters(graph)
@@ -158,10 +148,10 @@ def _tie(graph: Graph, keep: Collection[str]) -> None:
         for node in graph.nodes
         if role_at(node, 0) == EMBEDDING and node.inputs[0] in graph.initializers
     ]
-    found: dict[str, tuple[Tensor, Node]] = {}
+    matrices: dict[str, tuple[Tensor, Node]] = {}
     for node in graph.nodes:
         for position, name in enumerate(node.inputs):
-            if name in keep or name in found or name not in graph.initializers:
+            if name in keep or name in matrices or name not in graph.initializers:
                 continue
             matrix = graph.initializers[name]
             noted = folded_from(notes_of(graph, matrix))
@@ -169,8 +159,8 @@ def _tie(graph: Graph, keep: Collection[str]) -> None:
             candidates = sources + (tables if node.op_type in PRODUCTS and position == 1 else [])
             table = next((t for t in candidates if t.name != name and _is_transpose(t, matrix)), None)
             if table is not None:
-                found[name] = table, node
-    for name, (table, node) in found.items():
+                matrices[name] = table, node
+    for name, (table, node) in matrices.items():
         del graph.initializers[name]
         _transpose(graph, table.name, name, f"{name}_tied", node.notes)
 
@@ -192,10 +182,10 @@ def _is_transpose(a: Tensor, b: Tensor) -> bool:
 
 def exact_names(*arguments: object) -> set[str]:
     """Names that a caller gave in arguments, which may hold regular expressions."""
-    found: set[str] = set()
+    names: set[str] = set()
     for argument in arguments:
         if isinstance(argument, str):
-            found.add(argument)
+            names.add(argument)
         elif isinstance(argument, Collection):
-            found.update(name for name in argument if isinstance(name, str))
-    return found
+            names.update(name for name in argument if isinstance(name, str))
+    return names

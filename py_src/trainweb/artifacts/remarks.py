@@ -80,17 +80,17 @@ def remark_on_norms(
 
     `held` are the frozen parameters.
     """
-    found = retrained_norms(graph, trainable, batch_norm and "train", held)
+    norms = retrained_norms(graph, trainable, batch_norm and "train", held)
     if batch_norm is not None:
         in_vain = (
             f"{ARGUMENT.batch_norm}={batch_norm!r} changes no node: the file has no BatchNormalization in inference "
             "mode whose scale or bias is trained. Nodes in training mode stay in it, unless "
             f"{ARGUMENT.frozen_params} names their running mean and variance."
         )
-        return [] if found else [in_vain]
-    if not found:
+        return [] if norms else [in_vain]
+    if not norms:
         return []
-    nodes = f"{found} BatchNormalization node{' is' if found == 1 else 's are'}"
+    nodes = f"{norms} BatchNormalization node{' is' if norms == 1 else 's are'}"
     return [
         f"{nodes} in inference mode in this file. Training normalizes by the statistics of each batch: "
         f"{ARGUMENT.batch_norm}='as_exported' keeps those of the file, {ARGUMENT.batch_norm}='train' says that this is "

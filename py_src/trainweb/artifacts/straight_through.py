@@ -18,18 +18,9 @@ from trainweb.spelling import ARGUMENT
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """A sum that takes away what it adds.
+    """A sum that takes away what it adds: `back` (h) is added and subtracted, and `step` (q) remains, "" for zero.
 
-    Attributes
-    ----------
-    name : str
-        The difference that was detached; of other forms the whole sum.
-    back : str
-        The tensor that is added and subtracted, h.
-    step : str
-        The remaining tensor, q; empty where that is zero.
-    is_difference : bool
-        True if `name` is the tensor that was detached.
+    `name` is the difference that was detached (`is_difference`), or the whole sum of other forms.
     """
 
     name: str
@@ -41,32 +32,32 @@ class Detour:
 def detours(graph: Graph) -> list[Detour]:
     """Return all h + (q - h), h - (h - q), q + h - h and h - h, in node order."""
     producers = graph.producers()
-    found: dict[str, Detour] = {}
+    by_name: dict[str, Detour] = {}
     for node in graph.nodes:
         if node.op_type not in ("Add", "Sub") or len(node.inputs) != 2:
             continue
-        for made in _detours_at(node, producers):
-            found.setdefault(made.name, made)
-    return list(found.values())
+        for detour in _detours_at(node, producers):
+            by_name.setdefault(detour.name, detour)
+    return list(by_name.values())
 
 
 def _detours_at(node: Node, producers: dict[str, Node]) -> list[Detour]:
     left, right = node.inputs
     if node.op_type == "Add":
-        found = []
+        sums = []
         for difference, back in ((left, right), (right, left)):
-            made = producers.get(difference)
-            if made is not None and made.op_type == "Sub" and made.inputs[1] == back:
-                found.append(Detour(difference, back, made.inputs[0], True))
-        return found
+            producer = producers.get(difference)
+            if producer is not None and producer.op_type == "Sub" and producer.inputs[1] == back:
+                sums.append(Detour(difference, back, producer.inputs[0], True))
+        return sums
     if left == right:
         return [Detour(node.outputs[0], left, "", False)]
-    made = producers.get(right)
-    if made is not None and made.op_type == "Sub" and made.inputs[0] == left:
-        return [Detour(right, left, made.inputs[1], True)]
-    made = producers.get(left)
-    if made is not None and made.op_type == "Add" and right in made.inputs:
-        step = made.inputs[1 - made.inputs.index(right)]
+    producer = producers.get(right)
+    if producer is not None and producer.op_type == "Sub" and producer.inputs[0] == left:
+        return [Detour(right, left, producer.inputs[1], True)]
+    producer = producers.get(left)
+    if producer is not None and producer.op_type == "Add" and right in producer.inputs:
+        step = producer.inputs[1 - producer.inputs.index(right)]
         return [Detour(node.outputs[0], right, step, False)]
     return []
 
@@ -74,32 +65,26 @@ def _detours_at(node: Node, producers: dict[str, Node]) -> list[Detour]:
 def decide_detours(
     graph: Graph, trainable: Sequence[str], reached: Collection[str], stopped: Sequence[str]
 ) -> list[Decision]:
-    """Decide each detour by the parameters that have a gradient.
+    """Decide each detour of a model with its loss by the parameters that have a gradient.
 
     If no parameter has one by way of the step (it rounds, compares or chooses), the gradients of the detour cancel.
     Without a detach nothing would be trained through it, so its difference was certainly detached. If one has, such as
     a codebook, the file does not show the detached tensor: doubtful. A step that does not come from h is none.
 
-    Parameters
-    ----------
-    graph : Graph
-        The model with its loss.
-    trainable : sequence of str
-        Parameters that get gradients.
-    reached : collection of str
-        Tensors that the loss depends on by gradients.
-    stopped : sequence of str
-        Tensors that no gradient goes through.
+    The loss depends on `reached` by gradients; no gradient goes through `stopped`.
     """
-    found = [d for d in detours(graph) if {d.name, d.back} <= set(reached) and d.name not in stopped]
-    if not found:
+    candidates = [d for d in detours(graph) if {d.name, d.back} <= set(reached) and d.name not in stopped]
+    if not candidates:
         return []
     learned = influenced(graph, trainable, stopped)
     producers = graph.producers()
-    found = [d for d in found if d.back in learned and (not d.is_difference or _comes_from(d, producers, learned))]
+    candidates = [
+        d for d in candidates if d.back in learned and (not d.is_difference or _comes_from(d, producers, learned))
+    ]
     recorded = SIGNATURE in graph.notes
     return [
-        _certain(d.name) if d.is_difference and d.step not in learned and not recorded else _doubtful(d) for d in found
+        _certain(d.name) if d.is_difference and d.step not in learned and not recorded else _doubtful(d)
+        for d in candidates
     ]
 
 

@@ -18,16 +18,9 @@ DEFAULT_LEARNING_RATE = 0.001
 
 
 class ParameterHolder(ABC):
-    """Parameters by name.
+    """Parameters by name: `trainable` says of each whether it is trained, in the order of the checkpoint.
 
-    Attributes
-    ----------
-    trainable : dict of str to bool
-        The names, in the order of the checkpoint, and whether each is trained.
-    is_nominal : bool
-        Only the names are there: the values are yet to be loaded.
-    properties : dict of str to int, float or str
-        Properties of the user.
+    If `is_nominal`, only the names are there, and values are yet to be loaded. `properties` are the user's.
     """
 
     trainable: dict[str, bool]
@@ -55,26 +48,14 @@ class ParameterHolder(ABC):
         return None
 
     def get(self, name: str) -> Tensor:
-        """The value of a parameter.
-
-        Raises
-        ------
-        CheckpointError
-            Only the names are there, or there is no such parameter.
-        """
+        """The value of a parameter. Raise CheckpointError for another name, or if nominal."""
         if self.is_nominal:
             raise messages.NOMINAL_GET()
         self._check(name)
         return self.read(name)
 
     def set(self, tensor: Tensor) -> None:
-        """Replace the value of a parameter; dtype and shape must be its own.
-
-        Raises
-        ------
-        CheckpointError
-            Only the names are there, or there is no such parameter, or one of another type.
-        """
+        """Replace the value of a parameter. Raise CheckpointError for another name or type, or if nominal."""
         if self.is_nominal:
             raise messages.NOMINAL_SET()
         self._check(tensor.name)
@@ -154,13 +135,7 @@ class SessionContents(ParameterHolder):
 
     @classmethod
     def of(cls, trained: Iterable[Tensor], frozen: Iterable[Tensor] = (), **others: Any) -> Self:
-        """Contents with these parameters.
-
-        Raises
-        ------
-        CheckpointError
-            Two of them have one name.
-        """
+        """Contents with these parameters. Raise CheckpointError if two of them have one name."""
         contents = cls(**others)
         for tensors, is_trainable in ((trained, True), (frozen, False)):
             for tensor in tensors:

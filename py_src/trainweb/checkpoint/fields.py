@@ -78,8 +78,8 @@ def number(value: Any, field: str) -> float:
 
 def rate(value: Any, field: str) -> float:
     """Return a finite number that is not negative."""
-    found = number(value, field)
-    return found if found >= 0 else refuse(value, field, "a finite number of at least 0")
+    result = number(value, field)
+    return result if result >= 0 else refuse(value, field, "a finite number of at least 0")
 
 
 def any_number(value: Any, field: str) -> float:

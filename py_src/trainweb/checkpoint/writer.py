@@ -33,18 +33,11 @@ def write_checkpoint(contents: SessionContents, *, generated: bool = False) -> b
 
 
 def write_checkpoint_file(path: str | Path, contents: SessionContents) -> None:
-    """Write a checkpoint to a file, as a whole or not at all.
+    """Write a checkpoint to a file, as a whole or not at all; errors are those of `checkpoint_parts`, and OSError.
 
     A checkpoint larger than `BESIDE_FROM` has its tensors in a second file, `<path>.data`, as in ONNX Runtime. Two
     files cannot be replaced at once. The first of two old files is removed before the second is written, so that a
     crash leaves no checkpoint rather than a mixed one.
-
-    Raises
-    ------
-    CheckpointError
-        As `checkpoint_parts`.
-    OSError
-        The directory does not exist or the disk is full.
     """
     path = Path(path)
     data = path.with_name(path.name + ".data")
@@ -157,13 +150,13 @@ def _builder() -> Any:
 
         def parts(self) -> list[Part]:
             """The file."""
-            found: list[Part] = []
+            pieces: list[Part] = []
             view, at = memoryview(self.Bytes), self.head
             for written_after, part in reversed(self._left_out):
                 end = len(view) - written_after
-                found += [view[at:end], part]
+                pieces += [view[at:end], part]
                 at = end
-            return [part for part in (*found, view[at:]) if nbytes_of(part)]
+            return [part for part in (*pieces, view[at:]) if nbytes_of(part)]
 
     return PartsBuilder()
 

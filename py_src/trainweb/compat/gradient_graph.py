@@ -39,7 +39,7 @@ class GradientGraphBuilder:
     external_data : dict of str to bytes, optional
         Contents of external data files for a model given as bytes, by location.
     limits : dict, optional
-        arena_bytes, nodes, loop_iterations, file_bytes; see `TrainingSession`.
+        arena_bytes, nodes, loop_iterations, file_bytes; see `SessionOptions`.
 
     Raises
     ------
@@ -115,8 +115,8 @@ class GradientGraphBuilder:
 
 def _ordered(argument: str, names: Iterable[str], known: set[str]) -> list[str]:
     """Names without repetition; names of a set are sorted, so that results are reproducible."""
-    given = texts(argument, names)
-    ordered = sorted(given) if isinstance(names, (set, frozenset)) else list(dict.fromkeys(given))
+    listed = texts(argument, names)
+    ordered = sorted(listed) if isinstance(names, (set, frozenset)) else list(dict.fromkeys(listed))
     for name in ordered:
         if name not in known:
             raise ModelError(f"Node arg {name} is not found.")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from trainweb.onnxblock import optim
-from trainweb.ops.optim import operators
+from trainweb.ops.optim import operators, rules
 from trainweb.settings import Betas, NotNegative, Number, YesNo, checked
 
 OPTIMIZERS: dict[str, tuple[set[str], set[str]]] = {
@@ -83,7 +83,7 @@ class Lamb(ClippedByWeight):
         For example `ClipGradNorm(1.0)`.
     """
 
-    _operator = operators.LambOptimizer
+    _operator = rules.Lamb
 
     @checked
     def __init__(
@@ -99,12 +99,11 @@ class Lamb(ClippedByWeight):
         limits = {"ratio_min": ratio_min, "ratio_max": ratio_max}
         super().__init__(
             clip_grad,
-            alpha=float(betas[0]),
-            beta=float(betas[1]),
-            epsilon=float(eps),
-            weight_decay=float(weight_decay),
-            correct_bias=int(bias_correction),
-            **{name: float(limit) for name, limit in limits.items() if limit is not None},
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            correct_bias=bias_correction,
+            **{name: limit for name, limit in limits.items() if limit is not None},
         )
 
     @staticmethod

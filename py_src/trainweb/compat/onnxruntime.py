@@ -178,10 +178,10 @@ class TrainingParameters(Attributes):
             raise ModelError(
                 f"TrainingParameters.gradient_accumulation_steps is {steps!r:.40}; it must be an integer of at least 1."
             )
-        found: dict[str, list[str]] = {}
+        by_reason: dict[str, list[str]] = {}
         for name, value, _, why in self._others(WITHOUT_EFFECT):
-            found.setdefault(why, []).append(f"TrainingParameters.{name}={value!r:.40}")
-        warn_without_effect((f"{', '.join(given)} ({why})" for why, given in found.items()))
+            by_reason.setdefault(why, []).append(f"TrainingParameters.{name}={value!r:.40}")
+        warn_without_effect((f"{', '.join(settings)} ({why})" for why, settings in by_reason.items()))
 
     def _others(self, table: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Any, Any, str]]:
         """Attributes of a table that do not have their default: name, value, default, and what the table says."""
@@ -355,15 +355,15 @@ class NativeTrainingSession(SessionBase):
 
     def _immutable(self, base: Graph, constants: Mapping[str, Tensor]) -> set[str]:
         """Scalars that are the number which `immutable_weights` says wherever they are read."""
-        given = {op_type: dict(values) for op_type, values in self._parameters.immutable_weights.items()}
+        numbers = {op_type: dict(values) for op_type, values in self._parameters.immutable_weights.items()}
         consumers = base.consumers()
         types = {node.op_type for node in base.nodes}
-        for op_type in given:
+        for op_type in numbers:
             if op_type not in types:
                 raise ModelError(unknown("TrainingParameters.immutable_weights: the operator", op_type, types))
 
         def is_said(node: Node, name: str, number: float) -> bool:
-            said = given.get(node.op_type, {})
+            said = numbers.get(node.op_type, {})
             return any(node.inputs[i : i + 1] == [name] and np.float32(said[i]) == number for i in said if i >= 0)
 
         scalars = {n: float(to_numpy(t)) for n, t in constants.items() if t.shape == () and t.dtype == "float32"}
@@ -584,8 +584,8 @@ class NativeTrainingSession(SessionBase):
         for weight, values in state.items():
             if weight not in self._trained:
                 raise CheckpointError(f"The optimizer state is for {weight!r}, which is not trained.")
-            found = {n: from_numpy(n, values[old]) for n, old in MOMENTS.items() if old in values}
-            moments[weight] = moments.get(weight, {}) | found
+            tensors = {n: from_numpy(n, values[old]) for n, old in MOMENTS.items() if old in values}
+            moments[weight] = moments.get(weight, {}) | tensors
         contents.has_optimizer = True
         contents.step = contents.step if count is None else count
         contents.learning_rate, contents.schedule, contents.optimizer = DEFAULT_LEARNING_RATE, None, ""
@@ -665,8 +665,8 @@ def _update_count(state: Mapping[str, Mapping[str, Any]]) -> int | None:
             continue
         array = np.asarray(values[UPDATE_COUNT])
         if array.size != 1 or array.dtype.kind not in "iu" or array.reshape(-1)[0] < 0:
-            given = f"{values[UPDATE_COUNT]!r:.80}"
-            raise CheckpointError(f"The update count of {weight!r} is {given}; it must be one integer of at least 0.")
+            shown = f"{values[UPDATE_COUNT]!r:.80}"
+            raise CheckpointError(f"The update count of {weight!r} is {shown}; it must be one integer of at least 0.")
         counts.setdefault(int(array.reshape(-1)[0]), weight)
     if len(counts) > 1:
         listed = ", ".join(f"{count} of {weight!r}" for count, weight in counts.items())
@@ -680,8 +680,8 @@ def _of_type(key: str, value: Any, wanted: np.ndarray) -> np.ndarray:
     if key.startswith(UPDATE_COUNT) and array.size == 1 and array.dtype.kind in "iu":
         array = array.reshape(wanted.shape).astype(wanted.dtype)
     if (array.dtype, array.shape) != (wanted.dtype, wanted.shape):
-        found, expected = (f"{a.dtype}{list(a.shape)}" for a in (array, wanted))
-        raise CheckpointError(f"The state's {key!r} is {found}; the session has {expected}. Nothing was changed.")
+        actual, expected = (f"{a.dtype}{list(a.shape)}" for a in (array, wanted))
+        raise CheckpointError(f"The state's {key!r} is {actual}; the session has {expected}. Nothing was changed.")
     return array
 
 

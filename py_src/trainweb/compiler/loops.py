@@ -14,13 +14,14 @@ from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients, influen
 from trainweb.backend.base import Target
 from trainweb.errors import LimitError
 from trainweb.ir import calls
-from trainweb.ir.builder import Builder, Ending, Iterations, LoopGradient
+from trainweb.ir.builder import Builder, Ending, Iterations
 from trainweb.ir.instructions import Buf, Storage
 from trainweb.ir.layout import ARENA, LOOP_DEPTH, LOOP_NEST_TRIPS
 from trainweb.ir.loop import LoopCall, depth_of, inner_storages, n_instructions, nested_trips
 from trainweb.ir.program import Program
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.ops.repeat import LoopGradient
 
 CompileBody = Callable[[Graph, Mapping[str, TensorType], Sequence[str]], Program]
 """The finished program of a graph, by the types of its inputs and the names of its outputs."""

@@ -20,8 +20,9 @@ from trainweb.arguments import checks_keywords, texts
 from trainweb.data import table
 from trainweb.data.files import read_csv
 from trainweb.data.random import permutation, random_words
+from trainweb.data.waiting import plainly, prefetched
 from trainweb.errors import FeedError
-from trainweb.settings import Number, Whole
+from trainweb.settings import SEED, Number, Whole
 
 Row = Mapping[str, Any]
 Batch = dict[str, np.ndarray]
@@ -31,7 +32,6 @@ Remainder = Literal["keep", "drop", "pad"]
 COUNT = Whole(least=1)
 LENGTH = Whole(least=0)
 SHARE = Number(above=0, below=1)
-SEED = Whole(least=0, most=2**53 - 1)
 SPLIT_STREAM = 2**32 - 1
 """Stream of random numbers of `split`, which no epoch has."""
 
@@ -87,11 +87,11 @@ class Dataset:
     def _stream(
         self, rows: Callable[[], Iterator[Any]], *, is_batched: bool = False, skip: Callable[[int], None] | None = None
     ) -> Dataset:
-        made = Dataset(rows)
-        made.is_batched, made.is_padded = is_batched, self.is_padded
-        made.preprocessing = self.preprocessing
-        made._skip = self.skip_rounds if skip is None else skip
-        return made
+        stream = Dataset(rows)
+        stream.is_batched, stream.is_padded = is_batched, self.is_padded
+        stream.preprocessing = self.preprocessing
+        stream._skip = self.skip_rounds if skip is None else skip
+        return stream
 
     def skip_rounds(self, rounds: int) -> None:
         """Continue as after this many iterations over the data, on which the order of `shuffle` depends.
@@ -172,9 +172,9 @@ class Dataset:
         check_remainder(remainder)
         if self.is_batched:
             raise messages.BATCHED_TWICE()
-        made = self._stream(lambda: batched(iter(self), size, remainder), is_batched=True)
-        made.is_padded = remainder == "pad"
-        return made
+        batches = self._stream(lambda: batched(iter(self), size, remainder), is_batched=True)
+        batches.is_padded = remainder == "pad"
+        return batches
 
     def bucket(
         self,
@@ -244,11 +244,11 @@ class Dataset:
         if self.columns is None:
             raise messages.STREAM_SPLIT()
         try:
-            made = Dataset({n: a[indices] for n, a in self.columns.items()})
+            selection = Dataset({n: a[indices] for n, a in self.columns.items()})
         except (IndexError, ValueError, TypeError) as error:
             raise FeedError(f"'indices' are not those of rows: {error}") from error
-        made.preprocessing = self.preprocessing
-        return made
+        selection.preprocessing = self.preprocessing
+        return selection
 
     @staticmethod
     @checks_keywords
@@ -348,10 +348,10 @@ class Dataset:
         columns = columns_of(
             texts, tokenizer, lengths[-1], pack=pack, mask_prompt=mask_prompt, end_token=end_token, inputs=inputs
         )
-        made = Dataset(columns)
+        dataset = Dataset(columns)
         if batch_size is None:
-            return made
-        rows = made.shuffle(len(made), seed or 0).map(cutter(lengths))
+            return dataset
+        rows = dataset.shuffle(len(dataset), seed or 0).map(cutter(lengths))
         return rows.bucket(lambda row: len(row["labels"]), lengths, batch_size)
 
     @staticmethod
@@ -509,16 +509,16 @@ class Dataset:
         ModelError
             `steps` are no such steps.
         """
-        given, done = table.checked_steps(steps), self.preprocessing
-        return self._applied(given[len(done) :] if given[: len(done)] == done else given)
+        checked, done = table.checked_steps(steps), self.preprocessing
+        return self._applied(checked[len(done) :] if checked[: len(done)] == done else checked)
 
     def _applied(self, steps: list[table.Step]) -> Dataset:
         if self.columns is None:
             raise messages.TABLE_STREAM()
-        given = table.checked_steps(steps)
-        made = Dataset(table.applied(given, self.columns))
-        made.preprocessing = self.preprocessing + given
-        return made
+        checked = table.checked_steps(steps)
+        dataset = Dataset(table.applied(checked, self.columns))
+        dataset.preprocessing = self.preprocessing + checked
+        return dataset
 
     def _fitted(self, kind: str, names: tuple[str, ...]) -> Dataset:
         if self.columns is None:
@@ -542,18 +542,18 @@ class Dataset:
 
     def cache(self) -> Dataset:
         """Return the data set, kept in memory once the first iteration has reached its end."""
-        kept: list[Any] | None = None
+        memory: list[Any] | None = None
 
         def rows() -> Iterator[Any]:
-            nonlocal kept
-            if kept is not None:
-                yield from kept
+            nonlocal memory
+            if memory is not None:
+                yield from memory
                 return
-            found = []
+            items = []
             for row in self:
-                found.append(row)
+                items.append(row)
                 yield row
-            kept = found
+            memory = items
 
         # Steps before it run once, in any number of rounds.
         return self._stream(rows, is_batched=self.is_batched, skip=lambda rounds: None)
@@ -566,16 +566,12 @@ class Dataset:
         count : int
             How many.
         """
-        from trainweb.data.prefetch import prefetched
-
         COUNT.check("count", count)
         return self._stream(lambda: prefetched(iter(self), count), is_batched=self.is_batched)
 
 
 def _iterated(rows: Any) -> Iterator[Any]:
     if isinstance(rows, AsyncIterable):
-        from trainweb.data.asynchronous import plainly
-
         return plainly(rows)
     if not isinstance(rows, Iterable):
         raise messages.NOT_A_DATASET(given=f"a function that returns {type(rows).__name__}")
@@ -734,8 +730,8 @@ def bucketed(
             if name in values and values[name].shape[:1] == (n,):
                 values[name] = padded(values[name], limit)
             elif names is not None:
-                given = f"{values[name].dtype}{list(values[name].shape)}" if name in values else "missing"
-                raise messages.NOT_PADDED(name=name, length=n, given=given)
+                actual = f"{values[name].dtype}{list(values[name].shape)}" if name in values else "missing"
+                raise messages.NOT_PADDED(name=name, length=n, given=actual)
         buckets[limit].append((number, values))
         if len(buckets[limit]) == size:
             yield _stacked(buckets[limit])

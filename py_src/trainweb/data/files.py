@@ -62,13 +62,7 @@ def read_csv(
 
 
 def _fills(missing: str | Mapping[str, object]) -> Mapping[str, str] | None:
-    """Texts that stand for missing values by column; None to drop their rows.
-
-    Raises
-    ------
-    ModelError
-        `missing` is something else.
-    """
+    """Texts that replace missing values, by column; None drops their rows. Raise ModelError for another `missing`."""
     if missing in ("error", "keep"):
         return {}
     if missing == "drop":
@@ -85,18 +79,9 @@ def _as_text(value: object) -> str:
 
 
 class _Table:
-    """Inputs that a file makes.
+    """Inputs that a file makes: their columns, types (`kinds`) and classes by name.
 
-    Parameters
-    ----------
-    columns, kinds : dict
-        Columns and type of each input.
-    classes : dict
-        Names of classes by input.
-    fills : dict, optional
-        Texts that stand for missing values by column; None drops the rows.
-    keeps : bool
-        Missing floats are NaN.
+    `fills` has texts that replace missing values, by column; None drops the rows. With `keeps` missing floats are NaN.
     """
 
     def __init__(
@@ -109,10 +94,10 @@ class _Table:
         keeps: bool,
     ) -> None:
         self.kinds, self.fills, self.keeps = kinds, fills, keeps
-        self.is_vector = {name: not isinstance(given, str) for name, given in columns.items()}
+        self.is_vector = {name: not isinstance(source, str) for name, source in columns.items()}
         self.wanted = {
-            name: [given] if isinstance(given, str) else texts(f"columns[{name!r:.80}]", given)
-            for name, given in columns.items()
+            name: [source] if isinstance(source, str) else texts(f"columns[{name!r:.80}]", source)
+            for name, source in columns.items()
         }
         for name, wanted in self.wanted.items():
             if not wanted:
@@ -139,8 +124,8 @@ class _Table:
                 raise messages.CSV_RAGGED(line=line, given=len(row), expected=len(header))
             if self.fills is None and any(self._is_missing(n, row[k].strip()) for n, of in places.items() for k in of):
                 continue
-            for name, found in places.items():
-                parsed = [self._value(name, row[k].strip(), line, header[k]) for k in found]
+            for name, columns in places.items():
+                parsed = [self._value(name, row[k].strip(), line, header[k]) for k in columns]
                 values[name].append(parsed if self.is_vector[name] else parsed[0])
         return {n: np.array(of, str if self.kinds[n] == "string" else self.kinds[n]) for n, of in values.items()}
 

@@ -25,13 +25,7 @@ KINDS = {"f": "biuf", "i": "iuf", "u": "iuf", "b": "b"}
 
 
 class ModelInputs:
-    """The inputs of a model, to which data is fitted.
-
-    Parameters
-    ----------
-    inputs : mapping of str to Value
-        By name, in the order in which a tuple gives them.
-    """
+    """The inputs of a model, to which data is fitted; a tuple gives them in the order of `inputs`."""
 
     def __init__(self, inputs: Mapping[str, Value]) -> None:
         self.values = dict(inputs)
@@ -41,13 +35,7 @@ class ModelInputs:
         """Rows of a batch, where the file fixes them: the first axis of every input."""
 
     def size(self, given: int | None) -> int:
-        """Return the rows of a batch, of which `given` are asked for.
-
-        Raises
-        ------
-        ModelError
-            The file fixes another number.
-        """
+        """Return the rows of a batch: `given`, or the default. Raise ModelError if the file fixes another number."""
         if self.rows is not None and given not in (None, self.rows):
             expected = f"{self.rows}, which the first axis of the input {next(iter(self.values))!r} fixes in the file"
             raise messages.BAD_SETTING(name="batch_size", value=given, expected=expected)
@@ -58,23 +46,19 @@ class ModelInputs:
 
         A part that is smaller than the batch of the file is repeated, so that the mean stays the same.
         """
-        start, whole = 0, self.rows or len(rows)
+        start, size = 0, self.rows or len(rows)
         while start < len(rows):
-            count = next(k for k in range(min(whole, len(rows) - start), 0, -1) if whole % k == 0)
-            order = start + np.arange(whole) % count
-            part = batch if whole == len(rows) else {n: np.asarray(v)[order] for n, v in batch.items()}
-            yield part, [rows[k] for k in order.tolist()], whole // count
+            count = next(k for k in range(min(size, len(rows) - start), 0, -1) if size % k == 0)
+            order = start + np.arange(size) % count
+            part = batch if size == len(rows) else {n: np.asarray(v)[order] for n, v in batch.items()}
+            yield part, [rows[k] for k in order.tolist()], size // count
             start += count
 
     def dataset(self, source: Any) -> Dataset:
-        """`source` as a data set; a tuple of arrays has one for each input, in their order, and an array is the first.
+        """Make a data set of `source`; a tuple of arrays has one for each input, in order, and an array is the first.
 
-        A list of numbers with the rank of the first input is an array.
-
-        Raises
-        ------
-        FeedError
-            It is no data, or an array has a shape or values that its input does not take.
+        A list of numbers with the rank of the first input is an array. Raise FeedError for what is no data, or does not
+        fit.
         """
         if (isinstance(source, np.ndarray) and source.dtype.kind in "biuf") or self._is_first(source):
             source = (source,)
@@ -97,18 +81,11 @@ class ModelInputs:
         ignores_size: bool = False,
         drops: bool = False,
     ) -> Dataset:
-        """A stream as batches that the model takes.
+        """A stream as batches of `size` rows that the model takes.
 
-        Parameters
-        ----------
-        size
-            Rows of a batch; None: the default.
-        is_batched
-            True if the items are batches; None: the shape of the first tells.
-        ignores_size
-            True: the size is for rows only, and batches come as they are.
-        drops
-            True: leave out batches that are smaller than the file's, with a notice.
+        Items are batches if `is_batched`; None lets the shape of the first decide. With `ignores_size` the size is only
+        for rows, and batches come as they are. With `drops` a notice leaves out batches that are smaller than the
+        file's.
         """
         rows_of_batch = self.size(size)
 
@@ -119,12 +96,12 @@ class ModelInputs:
                 break
             else:
                 return
-            whole = is_batched or data.is_batched or (is_batched is None and self._is_batch(first))
-            if whole and size is not None and not ignores_size:
+            has_batches = is_batched or data.is_batched or (is_batched is None and self._is_batch(first))
+            if has_batches and size is not None and not ignores_size:
                 raise messages.BATCH_OF_BATCHES(name="batch_size")
             rows = (self.named(item, f"Item {k} of the data") for k, item in enumerate(items))
-            found = rows if whole else batched(rows, rows_of_batch, remainder)
-            for batch in (self.batch(one, k) for k, one in enumerate(found)):
+            batches_of_data = rows if has_batches else batched(rows, rows_of_batch, remainder)
+            for batch in (self.batch(one, k) for k, one in enumerate(batches_of_data)):
                 count = min((len(value) for value in batch.values() if value.ndim), default=0)
                 if drops and self.rows is not None and count < self.rows:
                     warn(str(messages.DROPPED_ROWS(count=count, rows=self.rows)))
@@ -136,13 +113,7 @@ class ModelInputs:
         return stream
 
     def batch(self, given: Any, number: int = 0) -> Batch:
-        """A whole batch, converted.
-
-        Raises
-        ------
-        FeedError
-            It is none, or not one that the model takes.
-        """
+        """Convert a whole batch. Raise FeedError for what is no batch of the model."""
         named = self.named(given, f"Batch {number} of the data")
         if not isinstance(named, Mapping):
             raise messages.NOT_A_BATCH(position=number, given=type(given).__name__)
@@ -158,13 +129,7 @@ class ModelInputs:
         return dict(zip(self.values, item, strict=False))
 
     def fitted(self, name: str, value: Any, where: str) -> np.ndarray:
-        """Values of an input for several rows, in its type.
-
-        Raises
-        ------
-        FeedError
-            The shape is of no rows of the input, or a value is lost in its type.
-        """
+        """Convert rows of an input to its type. Raise FeedError for another shape, or a value that the type loses."""
         array = _as_array(name, value)
         declared = self.values.get(name)
         if declared is None:
@@ -213,15 +178,15 @@ def _shown(shape: tuple[Any, ...]) -> str:
 
 
 def _converted(name: str, array: np.ndarray, dtype: str, where: str) -> np.ndarray:
-    """Values in another type; those of a kind that is not converted stay, and the step refuses them."""
+    """Convert values to another type; unsupported kinds pass through, and the step rejects them."""
     if str(array.dtype) == dtype or dtype not in CONVERTED or array.dtype.kind not in KINDS[np.dtype(dtype).kind]:
         return array
     target = np.dtype(dtype)
     with np.errstate(invalid="ignore"):
-        found = array.astype(target)
+        result = array.astype(target)
     if target.kind in "iu":
-        lost = np.flatnonzero(found != array)
+        lost = np.flatnonzero(result != array)
         if len(lost):
             value = array.reshape(-1)[lost[0]].item()
             raise messages.LOST_VALUE(name=name, where=where, value=value, dtype=dtype)
-    return found
+    return result

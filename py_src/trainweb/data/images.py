@@ -19,7 +19,7 @@ from trainweb.arguments import check_settings, checks_keywords, mapping, path_of
 from trainweb.data.dataset import Dataset, Row, checked_columns
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError
-from trainweb.settings import Kind, Number, Whole
+from trainweb.settings import SEED, Kind, Number, Whole
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 GREY = np.array([0.299, 0.587, 0.114])
 SIDE = Whole(least=1, most=16384)
 """Size of a canvas that every browser supports."""
-SEED = Whole(least=0, most=2**53 - 1)
 AT_LEAST_0 = Number(least=0)
 NAMES = ("width", "height", "channels", "mean", "std", "layout", "resize", "augment")
 CHANGES: Mapping[str, Kind | None] = {
@@ -167,12 +166,12 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
     if not root.is_dir():
         raise FeedError(f"There is no folder {str(root)!r}.")
     try:
-        found = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
+        paths = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
     except OSError as error:
         raise FeedError(f"The folder {str(root)!r} cannot be read: {error}") from error
     # As a page sorts them: by UTF-16.
     files = sorted(
-        (path for path in found if not any(part.startswith(".") for part in path.parts)),
+        (path for path in paths if not any(part.startswith(".") for part in path.parts)),
         key=lambda path: [part.encode("utf-16-be") for part in path.parts],
     )
     labels, names = labelled([path.parts for path in files], classes)
@@ -204,16 +203,16 @@ def dataset_of_rounds(make: Any) -> Dataset:
     def rows() -> Iterator[Row]:
         nonlocal rounds
         rounds += 1
-        made: Iterator[Row] = make(rounds - 1)
-        return made
+        result: Iterator[Row] = make(rounds - 1)
+        return result
 
     def skip(count: int) -> None:
         nonlocal rounds
         rounds += count
 
-    made = Dataset(rows)
-    made._skip = skip
-    return made
+    result = Dataset(rows)
+    result._skip = skip
+    return result
 
 
 @dataclass(frozen=True)
@@ -378,8 +377,8 @@ def _drawn(image: Image, options: Options, changes: Changes) -> np.ndarray:
         part = [width * cover, height * cover]
     x = (image.width - part[0]) / 2 + changes.left * changes.cut * part[0]
     y = (image.height - part[1]) / 2 + changes.top * changes.cut * part[1]
-    kept = [side * (1 - changes.cut) for side in part]
-    box = (x, y, min(x + kept[0], image.width), min(y + kept[1], image.height))
+    sides = [side * (1 - changes.cut) for side in part]
+    box = (x, y, min(x + sides[0], image.width), min(y + sides[1], image.height))
     if (width, height) != image.size or box != (0, 0, *image.size):
         image = image.resize((width, height), Resampling.BILINEAR, box)
     if changes.is_flipped:

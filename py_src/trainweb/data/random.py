@@ -11,8 +11,6 @@ import numpy as np
 STRIDE = 0x9E3779B9
 """2^32 over the golden ratio: successive counters fall far apart."""
 WORD = 2**32
-MAX_SEED = 2**53 - 1
-"""Largest integer that a number in JavaScript holds exactly."""
 
 
 def mix(words: np.ndarray) -> np.ndarray:

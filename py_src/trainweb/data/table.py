@@ -38,13 +38,7 @@ EPSILON = 2.0**-52
 
 
 def fitted(kind: str, name: str, columns: Columns) -> Step:
-    """A step that is fitted on columns; of kind "fill_mean" or "fill_median" it fills missing values.
-
-    Raises
-    ------
-    FeedError
-        There is no such input, it has another type, or its mean, median or deviation is not finite.
-    """
+    """Fit a step on columns. Raise FeedError for another input or type, or a mean or deviation that is not finite."""
     if name not in columns:
         raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
     array = columns[name]
@@ -68,11 +62,11 @@ def _fills(kind: str, name: str, rows: np.ndarray) -> list[float]:
         if not column.size:
             raise messages.TABLE_EMPTY(name=name, column=k)
     with np.errstate(over="ignore", invalid="ignore"):
-        found = [float(CENTRES[kind](column)) for column in present]
-    for k, value in enumerate(found):
+        centres = [float(CENTRES[kind](column)) for column in present]
+    for k, value in enumerate(centres):
         if not math.isfinite(value):
             raise messages.TABLE_CENTRE(name=name, column=k)
-    return found
+    return centres
 
 
 CENTRES: Mapping[str, Callable[[np.ndarray], Any]] = {
@@ -98,16 +92,16 @@ def moments(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def applied(steps: Iterable[Mapping[str, Any]], columns: Columns) -> Columns:
     """Columns after steps. A step whose input is not there changes nothing: rows to predict on have no labels."""
-    made = dict(columns)
+    result = dict(columns)
     for step in steps:
         for name in step.get("parts", [step["input"]]):
-            if name in made:
-                made[name] = _as_fitted(step, made[name])
+            if name in result:
+                result[name] = _as_fitted(step, result[name])
         if step["type"] == "concat":
-            _concat(step, made)
-        elif step["input"] in made:
-            made[step["input"]] = APPLY[step["type"]](step, made[step["input"]])
-    return made
+            _concat(step, result)
+        elif step["input"] in result:
+            result[step["input"]] = APPLY[step["type"]](step, result[step["input"]])
+    return result
 
 
 def dtype_of(array: np.ndarray) -> str:
@@ -122,15 +116,9 @@ def _as_fitted(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
 
 
 def checked_steps(steps: Any) -> list[Step]:
-    """Steps that may come from a file.
-
-    Raises
-    ------
-    ModelError
-        They are no steps.
-    """
-    given = list(steps) if isinstance(steps, (list, tuple)) else [steps]
-    for step in given:
+    """Check steps, which may come from a file. Raise ModelError for what are no steps."""
+    listed = list(steps) if isinstance(steps, (list, tuple)) else [steps]
+    for step in listed:
         kind = step.get("type") if isinstance(step, Mapping) else None
         fields = FIELDS.get(kind) if isinstance(kind, str) else None
         if (
@@ -140,7 +128,7 @@ def checked_steps(steps: Any) -> list[Step]:
             or not all(check(step[name]) for name, check in fields.items())
         ):
             raise messages.BAD_SETTING(name="steps", value=step, expected="the 'preprocessing' of a dataset")
-    return [dict(step) for step in given]
+    return [dict(step) for step in listed]
 
 
 def _check_type(kind: str, name: str, array: np.ndarray, fitted_on: str | None = None) -> None:
@@ -167,16 +155,16 @@ def _standardize(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
     dtype = step.get("dtype") or dtype_of(array)
     rows = _flat(array).astype(np.float64)
     _check_width(step["input"], rows.shape[1], len(step["mean"]))
-    made: np.ndarray = (rows - np.array(step["mean"])) / np.array(step["std"])
-    return made.astype(np.float64 if dtype == "float64" else np.float32).reshape(array.shape)
+    scores: np.ndarray = (rows - np.array(step["mean"])) / np.array(step["std"])
+    return scores.astype(np.float64 if dtype == "float64" else np.float32).reshape(array.shape)
 
 
 def _fill(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
     _check_type("fill", step["input"], array)
     rows = _flat(array)
     _check_width(step["input"], rows.shape[1], len(step["values"]))
-    made: np.ndarray = np.where(np.isnan(rows), np.array(step["values"], array.dtype), rows).reshape(array.shape)
-    return made
+    result: np.ndarray = np.where(np.isnan(rows), np.array(step["values"], array.dtype), rows).reshape(array.shape)
+    return result
 
 
 def _places(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
@@ -219,11 +207,11 @@ def _concat(step: Mapping[str, Any], columns: Columns) -> None:
         if name not in columns:
             raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
         if columns[name].dtype != columns[first].dtype:
-            given, expected = str(columns[name].dtype), str(columns[first].dtype)
-            raise messages.TABLE_CONCAT(name=name, given=given, first=first, expected=expected)
+            actual, expected = str(columns[name].dtype), str(columns[first].dtype)
+            raise messages.TABLE_CONCAT(name=name, given=actual, first=first, expected=expected)
     if step["input"] in set(columns).difference(parts):
         raise messages.BAD_SETTING(name="name", value=step["input"], expected="a name that no other input has")
-    made = np.concatenate([_flat(columns[name]) for name in parts], axis=1)
+    joined = np.concatenate([_flat(columns[name]) for name in parts], axis=1)
     for name in set(parts):
         del columns[name]
-    columns[step["input"]] = made
+    columns[step["input"]] = joined

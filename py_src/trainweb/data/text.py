@@ -37,24 +37,10 @@ class Tokens:
 
 
 def encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
-    """The ids of a text, int64 of shape (N,).
+    """The ids of a text, int64 of shape (N,); `settings` go to the tokenizer's `encode`, if it takes them.
 
     A text may start with the token that the tokenizer puts before texts, as a chat that a template made does. It then
-    gets no further tokens.
-
-    Parameters
-    ----------
-    tokenizer
-        Anything whose `encode` gives a list of ids, or an object that has them as `ids`.
-    text
-        The text.
-    **settings
-        Arguments of `encode`, if it takes them.
-
-    Raises
-    ------
-    ModelError
-        It is no tokenizer.
+    gets no further tokens. Raise ModelError for what is no tokenizer.
     """
     ids = _encoded(tokenizer, text, **settings)
     if not settings and len(ids) > 1 and ids[0] == ids[1]:
@@ -74,25 +60,19 @@ def _encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
         settings = {}  # it takes text alone
     except ValueError:  # it is not written in Python
         pass
-    found = encode(text, **settings)
-    ids = np.asarray(getattr(found, "ids", found))
+    encoding = encode(text, **settings)
+    ids = np.asarray(getattr(encoding, "ids", encoding))
     if ids.size == 0:
         return np.zeros(0, np.int64)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise messages.NOT_TOKEN_IDS(given=type(found).__name__)
+        raise messages.NOT_TOKEN_IDS(given=type(encoding).__name__)
     if ids.min() < 0:  # a Gather would count these from the end
         raise messages.NOT_TOKEN_IDS(given="a negative id")
     return ids.astype(np.int64)
 
 
 def lengths_of(length: int | Sequence[int], *, pack: bool, batch_size: int | None, seed: int | None) -> list[int]:
-    """The ascending lengths of rows.
-
-    Raises
-    ------
-    ModelError
-        There is no length, or another argument does not fit.
-    """
+    """The ascending lengths of rows. Raise ModelError without a length, or for arguments that do not go with it."""
     is_list = isinstance(length, Sequence)
     lengths = list(length) if isinstance(length, Sequence) else [length]
     if not lengths or isinstance(length, (str, bytes)):
@@ -127,13 +107,7 @@ def columns_of(
     end_token: int | None,
     inputs: Sequence[str],
 ) -> dict[str, np.ndarray]:
-    """The columns of `Dataset.from_text`, each int64 of shape (rows, length).
-
-    Raises
-    ------
-    ModelError, FeedError, TypeError
-        An argument is not what it must be.
-    """
+    """The columns of `Dataset.from_text`, each int64 of shape (rows, length), with its errors."""
     LENGTH.check("length", length)
     if isinstance(tokenizer, (str, bytes)):
         raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)
@@ -149,30 +123,31 @@ def columns_of(
     if not items:
         raise messages.NOT_TEXTS(given="empty")
     fields = [_fields(item, k) for k, item in enumerate(items)]
-    rows = [(item, own) for item, own in zip(items, fields, strict=True) if isinstance(item, Mapping)]
-    further = sorted({str(name) for item, own in rows for name in item.keys() - own})
+    rows = [
+        (item, columns_of_text)
+        for item, columns_of_text in zip(items, fields, strict=True)
+        if isinstance(item, Mapping)
+    ]
+    further = sorted({str(name) for item, columns_of_text in rows for name in item.keys() - columns_of_text})
     if further:
         warn(str(messages.FURTHER_COLUMNS(names=", ".join(further))))
     end = _end_token(tokenizer, end_token, len(items))
-    texts = [_tokens(tokenizer, own, k, end, end_token, is_masked=mask_prompt) for k, own in enumerate(fields)]
+    texts = [
+        _tokens(tokenizer, columns_of_text, k, end, end_token, is_masked=mask_prompt)
+        for k, columns_of_text in enumerate(fields)
+    ]
     lost = next(((k, one.lost.tolist()) for k, one in enumerate(texts) if one.lost.size), None)
     if lost is not None:
         decode = getattr(tokenizer, "decode", lambda ids: ids)
         warn(str(messages.PROMPT_DIFFERS(position=lost[0], end=decode(lost[1]))))
-    made = _packed(texts, length) if pack else _padded(texts, length)
-    return {name: made[name] for name in INPUTS if name in names}
+    columns = _packed(texts, length) if pack else _padded(texts, length)
+    return {name: columns[name] for name in INPUTS if name in names}
 
 
 def preferences_of(
     pairs: Any, tokenizer: Any, length: int, reference: Any, end_token: int | None
 ) -> dict[str, np.ndarray]:
-    """The columns of `Dataset.from_preferences`, each of shape (pairs, 2, ...): chosen and rejected.
-
-    Raises
-    ------
-    ModelError, FeedError, TypeError
-        An argument is not what it must be.
-    """
+    """The columns of `Dataset.from_preferences`, each of shape (pairs, 2, ...): chosen and rejected."""
     if isinstance(pairs, (str, bytes, Mapping)) or not isinstance(pairs, Iterable):
         raise messages.NOT_TEXTS(given=type(pairs).__name__)
     if isinstance(reference, type) or not hasattr(reference, "input_names"):
@@ -213,8 +188,8 @@ def _fields(item: Any, position: int) -> dict[str, Any]:
     for form in FORMS:
         if all(name in columns for name in form):
             return {name: item[name] for name in form}
-    given = type(item).__name__ + (f" of {', '.join(map(str, columns))}" if columns else "")
-    raise messages.NOT_A_TEXT(position=position, given=given)
+    shown = type(item).__name__ + (f" of {', '.join(map(str, columns))}" if columns else "")
+    raise messages.NOT_A_TEXT(position=position, given=shown)
 
 
 def _tokens(
@@ -224,21 +199,21 @@ def _tokens(
     settings = {}
     chat = _chat_of(fields)
     if chat is not None:
-        prompt, whole = _chat(tokenizer, *chat, position)
+        prompt, text = _chat(tokenizer, *chat, position)
         # The template has the tokens around the text.
         settings["add_special_tokens"], end = False, given
     else:
-        prompt, whole = _pair(fields, position, is_masked=is_masked)
-    ids = encoded(tokenizer, whole, **settings)
-    own = encoded(tokenizer, prompt, **settings) if prompt and (is_masked or given is not None) else ids[:0]
-    # A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
-    count = min(len(own), len(ids))
-    start = int(np.argmin(np.append(own[:count] == ids[:count], False)))
+        prompt, text = _pair(fields, position, is_masked=is_masked)
+    ids = encoded(tokenizer, text, **settings)
+    prompt_ids = encoded(tokenizer, prompt, **settings) if prompt and (is_masked or given is not None) else ids[:0]
+    # A token of both is learned, so the prompt ends where its ids and the ids of the whole text differ.
+    count = min(len(prompt_ids), len(ids))
+    start = int(np.argmin(np.append(prompt_ids[:count] == ids[:count], False)))
     if end is not None and end not in (ids[start:] if chat else ids[-1:]):
         ids = np.append(ids, end)
     labels = ids.copy()
     labels[: start if is_masked else 0] = IGNORED
-    return Tokens(ids, labels, own[start:] if is_masked else own[:0])
+    return Tokens(ids, labels, prompt_ids[start:] if is_masked else prompt_ids[:0])
 
 
 def _pair(fields: Mapping[str, Any], position: int, *, is_masked: bool) -> tuple[str, str]:

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import check_settings
 from trainweb.data.dataset import Dataset
-from trainweb.federated.options import FEDERATED
 from trainweb.federated.updates import ClientUpdate, add_noise, as_vector, clip_update
 from trainweb.fit.trainer import fit
+from trainweb.settings import Count, NotNegative, Positive, Seed, checked
 from trainweb.training.arrays import parameter_bytes, to_numpy
+from trainweb.training.session_methods import SessionMethods
 
 if TYPE_CHECKING:
     from trainweb.training.history import History
-    from trainweb.training.session_methods import SessionMethods
 
 
 class FederatedClient:
@@ -27,15 +26,15 @@ class FederatedClient:
     ----------
     session : TrainingSession
         With an optimizer model; plain SGD is the usual choice, for moments stay with the client from round to round.
-    **options
-        clip_norm : float, optional
-            The largest L2 norm of an update; a longer one is scaled down to it.
-        noise_multiplier : float
-            Standard deviation of the Gaussian noise of the sum of all updates, as a multiple of `clip_norm`; 0.
-        noise_clients : int
-            Among how many clients the noise is divided; 1: this one adds all.
-        seed : int, optional
-            Of the noise, for tests; by default it is drawn from the system's source for cryptography.
+    clip_norm : float, optional
+        The largest L2 norm of an update; a longer one is scaled down to it. By default no update is scaled.
+    noise_multiplier : float
+        Standard deviation of the Gaussian noise of the sum of all updates, as a multiple of the clip norm.
+    noise_clients : int
+        Number of clients that share the noise; each adds its part. With 1, this client adds all of it.
+    seed : int, optional
+        Seed of the noise, for tests: it lets others remove the noise. By default the system's source for cryptography
+        draws it.
 
     Raises
     ------
@@ -43,21 +42,21 @@ class FederatedClient:
         An option is wrong, or there is noise without a clip norm.
     """
 
-    def __init__(self, session: SessionMethods, **options: Any) -> None:
-        check_settings("federated", options, FEDERATED)
-        for name, value in options.items():
-            if value is not None or not FEDERATED[name].is_optional:
-                FEDERATED[name].kind.check(name, value)
-        given = {name: options.get(name, field.default) for name, field in FEDERATED.items()}
-        self.session = session
-        self._clip_norm: float | None = given["clip_norm"]
-        self._seed: int | None = given["seed"]
-        self._rounds = 0
-        if given["noise_multiplier"] and self._clip_norm is None:
+    @checked
+    def __init__(
+        self,
+        session: SessionMethods,
+        *,
+        clip_norm: Positive | None = None,
+        noise_multiplier: NotNegative = 0.0,
+        noise_clients: Count = 1,
+        seed: Seed | None = None,
+    ) -> None:
+        if noise_multiplier and clip_norm is None:
             raise messages.NOISE_WITHOUT_CLIP()
+        self.session, self._clip_norm, self._seed, self._rounds = session, clip_norm, seed, 0
         # The noise of the sum has the variance of all shares together.
-        share = given["noise_multiplier"] / math.sqrt(given["noise_clients"])
-        self._deviation = share * (self._clip_norm or 0.0)
+        self._deviation = noise_multiplier / math.sqrt(noise_clients) * (clip_norm or 0.0)
 
     def round(self, parameters: Any, data: Any, **options: Any) -> ClientUpdate:
         """Train from the common parameters on this client's data.

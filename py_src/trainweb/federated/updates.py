@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.data.random import MAX_SEED, random_words
-from trainweb.settings import Choice, Number, Whole
+from trainweb.data.random import random_words
+from trainweb.settings import SEED, Choice, Number, Whole
 
 WEIGHTS = Choice(("examples", "equal"))
 NORM = Number(above=0)
 DEVIATION = Number(least=0)
-SEED = Whole(least=0, most=MAX_SEED)
 COUNT = Whole(least=1)
 WORDS = 4
 """Random words for two numbers of noise."""
@@ -49,14 +48,9 @@ class ClientUpdate:
 
 
 def as_vector(name: str, given: Any, size: int | None = None) -> np.ndarray:
-    """A float32 vector of finite numbers.
+    """A float32 vector of finite numbers, of `size` elements.
 
-    Raises
-    ------
-    ModelError
-        It is none.
-    BufferSizeError
-        It has another number of elements than `size`.
+    Raise ModelError for anything else, and BufferSizeError for another number of elements.
     """
     try:
         vector = np.asarray(given, np.float32)

@@ -12,8 +12,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError
-from trainweb.fit.places import located
-from trainweb.fit.steps import Position
+from trainweb.fit.steps import Position, located
 from trainweb.loss_counts import MeanLoss
 from trainweb.metrics import Described, Rows, Totals, Value, make_metric, part_of, request_of
 from trainweb.training.step_kind import EVAL, StepKind
@@ -29,18 +28,10 @@ Function = Callable[[np.ndarray, np.ndarray], float]
 
 
 class Evaluation:
-    """Loss and metrics of the validation data.
+    """Loss and metrics of the validation data: the first output of the eval model is the loss.
 
-    Parameters
-    ----------
-    core
-        Of the session. Its eval model's first output is the loss.
-    metrics
-        Names, settings with "type", or functions by their names.
-    predictions, targets
-        The output and the input of the eval model that metrics compare.
-    ema
-        Whether averages of the parameters stand for them.
+    Metrics are names, settings with "type", or functions by their names; they compare `predictions` with `targets`.
+    With `ema` averages replace the parameters.
     """
 
     def __init__(
@@ -54,11 +45,11 @@ class Evaluation:
     ) -> None:
         self.core, self.ema = core, ema
         self.given = [m for m in metrics if not has_functions(m)]
-        own = [item for m in metrics if has_functions(m) for item in m.items()]
-        self.functions: dict[str, Function] = dict(own)
-        made = [make_metric(m) for m in self.given]
-        check_names([m.name for m in made] + [name for name, _ in own])
-        numbers = {m.name: m.better for m in made if m.better}
+        functions = [item for m in metrics if has_functions(m) for item in m.items()]
+        self.functions: dict[str, Function] = dict(functions)
+        built_in = [make_metric(m) for m in self.given]
+        check_names([m.name for m in built_in] + [name for name, _ in functions])
+        numbers = {m.name: m.better for m in built_in if m.better}
         self.better: dict[str, str | None] = {"loss": "min"} | numbers | dict.fromkeys(self.functions)
         outputs = core.outputs["eval"]
         if not outputs:
@@ -66,10 +57,10 @@ class Evaluation:
         self.loss = outputs[0]
         self.kind, self.described = EVAL, list[Described]()
         if self.functions:
-            made.append(Rows())
-        if any(m.reads_outputs for m in made):
+            built_in.append(Rows())
+        if any(m.reads_outputs for m in built_in):
             predictions, targets = core.models.own.pair(predictions, targets)
-            self.kind = StepKind("eval", request_of(made, predictions, targets))
+            self.kind = StepKind("eval", request_of(built_in, predictions, targets))
             self.described = core.models.described(self.kind)
             self.names = predictions, targets
         self.count = core.models.counts["eval"]
@@ -114,9 +105,9 @@ class EvaluationRun:
     def _check_rows(self, rows: int) -> None:
         """Raise if what is collected for functions cannot be joined by rows."""
         if self._of.functions and self._step:
-            for name, found in zip(self._of.names, self._totals.rows()[-1], strict=True):
-                if found.shape[:1] != (rows,):
-                    raise messages.NO_ROWS_IN_OUTPUT(name=name, shape=list(found.shape), rows=rows)
+            for name, output in zip(self._of.names, self._totals.rows()[-1], strict=True):
+                if output.shape[:1] != (rows,):
+                    raise messages.NO_ROWS_IN_OUTPUT(name=name, shape=list(output.shape), rows=rows)
 
     def values(self) -> dict[str, Value]:
         """The loss and the metrics of all batches."""
@@ -139,13 +130,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def own_value(name: str, function: Function, predictions: np.ndarray, targets: np.ndarray) -> float:
-    """The value of a metric that is a function.
-
-    Raises
-    ------
-    TrainwebError
-        The function fails, or returns something else than a number.
-    """
+    """The value of a metric that is a function. Raise TrainwebError if it fails, or returns no number."""
     try:
         value: Any = function(predictions, targets)
     except Exception as error:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 from trainweb import messages
 from trainweb.data.dataset import Batch, Dataset
 from trainweb.data.for_model import ModelInputs
-from trainweb.fit.options import FIT
 from trainweb.fit.trainer import fit
-from trainweb.settings import Field, Number, Whole
-from trainweb.training.reports import LearningRates
-
-if TYPE_CHECKING:
-    from trainweb.training.core import SessionCore
+from trainweb.settings import Count, Positive, Seed, Whole, YesNo, checks_values
+from trainweb.training.core import SessionCore
+from trainweb.training.history import LearningRates
 
 BETA = 0.98
 """Weight of the smoothed loss before in the next one."""
@@ -31,36 +28,28 @@ BUFFER = 1024
 MOST_STEPS = 100_000
 """More steps find no better rate."""
 
-OPTIONS = {
-    "steps": Field(Whole(least=10, most=MOST_STEPS), 100, is_optional=False),
-    "least": Field(Number(above=0), 1e-7, is_optional=False),
-    "most": Field(Number(above=0), 10.0, is_optional=False),
-    "batch_size": FIT["batch_size"],
-    "batched": FIT["batched"],
-    "seed": FIT["seed"],
-}
 
-
-DOCS = {
-    "steps": "Batches to train on; they repeat if the data has fewer.",
-    "least": "The first rate.",
-    "most": "The last rate.",
-}
-
-
-def find_learning_rate(core: SessionCore, data: Any, given: dict[str, Any]) -> LearningRates:
+@checks_values
+def find_learning_rate(
+    core: SessionCore,
+    data: Any,
+    steps: Annotated[int, Whole(least=10, most=MOST_STEPS)] = 100,
+    least: Positive = 1e-7,
+    most: Positive = 10.0,
+    batch_size: Count | None = None,
+    batched: YesNo | None = None,
+    seed: Seed = 0,
+) -> LearningRates:
     """See `TrainingSession.find_learning_rate`."""
-    for name, value in given.items():
-        OPTIONS[name].check(name, value)
-    steps, least, most = given["steps"], float(given["least"]), float(given["most"])
+    least, most = float(least), float(most)
     if most <= least:
         raise messages.BAD_SETTING(name="most", value=most, expected=f"greater than 'least', which is {least}")
     core.get_learning_rate()  # there must be an optimizer
     inputs = ModelInputs(core.inputs["train"])
     dataset = inputs.dataset(data)
     if dataset.columns is not None:
-        dataset = dataset.shuffle(BUFFER, given["seed"])
-    batches = inputs.batches(dataset, given["batch_size"], "keep", given["batched"], drops=True)
+        dataset = dataset.shuffle(BUFFER, seed)
+    batches = inputs.batches(dataset, batch_size, "keep", batched, drops=True)
     rates = [least * (most / least) ** (k / (steps - 1)) for k in range(steps)]
     core.keep_state()
     try:
@@ -88,16 +77,16 @@ def repeated(batches: Dataset, count: int) -> Iterator[Batch]:
 
 def smoothed(losses: list[float]) -> list[float]:
     """Moving averages without their bias to 0, until one is many times the least or the loss is not a number."""
-    found: list[float] = []
+    averages: list[float] = []
     average = 0.0
     for k, loss in enumerate(losses):
         if not math.isfinite(loss):
             break
         average = BETA * average + (1 - BETA) * loss
-        found.append(average / (1 - BETA ** (k + 1)))
-        if found[-1] > DIVERGED * min(found):
+        averages.append(average / (1 - BETA ** (k + 1)))
+        if averages[-1] > DIVERGED * min(averages):
             break
-    return found
+    return averages
 
 
 def suggested(rates: list[float], losses: list[float], steps: int) -> float | None:

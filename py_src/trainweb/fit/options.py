@@ -7,12 +7,8 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from trainweb import messages
 from trainweb.arguments import check_settings
-from trainweb.data.for_model import DEFAULT_BATCH
 from trainweb.formulas import Course, Rule
-from trainweb.settings import Choice, Field, Flag, NotNegative, Number, Whole, YesNo, checked, fields_of
-
-MAX_SEED = 2**53 - 1
-"""What a number in JavaScript counts to."""
+from trainweb.settings import SEED, Choice, Field, Flag, NotNegative, Number, Whole, YesNo, checked, fields_of
 
 FIT = {
     "epochs": Field(Whole(least=1), 1, is_optional=False),
@@ -20,7 +16,7 @@ FIT = {
     "batched": Field(Flag(), None, is_optional=True),
     "remainder": Field(Choice(("keep", "drop", "pad")), "keep", is_optional=False),
     "shuffle": Field(Flag(), None, is_optional=True),
-    "seed": Field(Whole(least=0, most=MAX_SEED), 0, is_optional=False),
+    "seed": Field(SEED, 0, is_optional=False),
     "validation_split": Field(Number(above=0, below=1), None, is_optional=True),
     "stratify": Field(Flag(), False, is_optional=False),
     "train_metrics": Field(Flag(), False, is_optional=False),
@@ -70,35 +66,6 @@ OTHERS = tuple(name for name in FitOptions.__annotations__ if name not in FIT)
 
 CHECKPOINT = {"every": Field(Whole(least=1), None, is_optional=True)}
 """What may be given of a checkpoint besides its store and name."""
-
-DOCS = {
-    "every": "Optimizer steps between two checkpoints within an epoch; one is written after each epoch anyway.",
-    "epochs": "Number of passes over all rows.",
-    "batch_size": f"Rows of a batch; {DEFAULT_BATCH} unless the data comes in batches.",
-    "batched": "Whether the items of a stream are whole batches; by default the shape of the first item decides.",
-    "remainder": "What to do with the last, smaller batch: keep it, which compiles a second plan; drop it; or pad it "
-    "with the first rows of the epoch.",
-    "shuffle": "Train on the rows in a new order in each epoch: the default for arrays. Shuffle streams themselves.",
-    "seed": "Seed of the order of rows.",
-    "validation_split": "Share of the rows, taken from the end, to evaluate after each epoch instead of training on "
-    "them.",
-    "stratify": "Take the share of the split from each class; the last input of the model holds the classes.",
-    "train_metrics": "Also evaluate the training data after each epoch, with the same metrics. It needs arrays.",
-    "on_nan": "Reaction to NaN or infinity in loss, gradients, parameters or moments. 'stop' undoes the batch and ends "
-    "the fit. 'skip' undoes the batch and continues with the next one. 'restore' returns to the start of the epoch, or "
-    "to the last checkpoint in it, and continues with the next batch, up to 3 times. By default the fit fails if the "
-    "loss is NaN or infinite.",
-    "learning_rate": "Learning rate of each optimizer step of this fit, which the session keeps; by default it stays "
-    "as it is. With a schedule it is the schedule's setting of that name.",
-    "accumulate": "Batches whose gradients are added up for one optimizer step.",
-    "clip_grad_norm": "Largest joint L2 norm of the gradients in an optimizer step of this fit.",
-    "clip_grad_value": "Largest magnitude of each element of the gradients in an optimizer step of this fit; it is "
-    "applied before the norm.",
-    "ema": "Evaluate the validation data with the averages of the parameters that the session keeps; early stopping "
-    "then restores the averages of the best epoch.",
-    "proximal": "mu of FedProx: mu times the distance from the parameters at the start of the fit is added to the "
-    "gradients before each optimizer step.",
-}
 
 
 class EarlyStopping:
@@ -157,26 +124,14 @@ EARLY_STOPPING = fields_of(EarlyStopping)
 
 
 def checked_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all plain options: the given values, and defaults for the rest.
-
-    Raises
-    ------
-    ModelError
-        A value is not allowed for its option.
-    """
+    """Return all plain options: the given values, and defaults. Raise ModelError for a value that is not allowed."""
     for name, value in given.items():
         FIT[name].check(name, value)
     return {name: given.get(name, field.default) for name, field in FIT.items()}
 
 
 def make_early_stopping(given: Any, better: Mapping[str, str | None]) -> EarlyStopping:
-    """Early stopping of its settings.
-
-    Parameters
-    ----------
-    better : mapping
-        Metrics that are numbers, and which of their values are better; None: the settings must say so.
-    """
+    """Make early stopping of its settings; `better` says of metrics which values are better, None if settings must."""
     if not isinstance(given, Mapping):
         raise messages.BAD_SETTING(name="early_stopping", value=given, expected="a mapping with 'patience'")
     settings = dict(given)

@@ -1,7 +1,11 @@
-"""A fit after the checks of its options: what it trains on, and what each epoch evaluates."""
+"""A fit after the checks of its options: its data, its learning rates, and what each epoch evaluates.
+
+In a page `web/src/page/split.ts` and `web/src/page/fit/rates.ts`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
@@ -14,17 +18,16 @@ from trainweb.arguments import check_settings, flag, warn
 from trainweb.data.dataset import Batch, Dataset, epoch_batches
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
+from trainweb.data.waiting import NumberedBatch
 from trainweb.fit.evaluation import Evaluation, metrics_of
-from trainweb.fit.fetch import NumberedBatch
 from trainweb.fit.options import FIT, OTHERS, EarlyStopping, checked_options, make_early_stopping
-from trainweb.fit.rates import schedule_of
 from trainweb.fit.resume import FitCheckpoint
-from trainweb.fit.split import split_data
+from trainweb.schedules import SCHEDULES, Constant, Schedule, make_schedule
+from trainweb.settings import fields_of
 from trainweb.training.history import Event, Run
 
 if TYPE_CHECKING:
     from trainweb.loss_counts import LossCount
-    from trainweb.schedules import Schedule
     from trainweb.training.core import SessionCore
 
 Callback = Callable[[Event, Run], object]
@@ -93,13 +96,7 @@ class Batches:
 
 
 def rows_of(batch: Any, number: int) -> int:
-    """Rows of the batch of this number: what the first axes count.
-
-    Raises
-    ------
-    FeedError
-        It is no batch.
-    """
+    """Rows of the batch of this number, by the first axis. Raise FeedError for what is no batch."""
     if not isinstance(batch, Mapping) or not batch:
         raise messages.NOT_A_BATCH(position=number, given=type(batch).__name__)
     first = np.asarray(next(iter(batch.values())))
@@ -110,20 +107,9 @@ def rows_of(batch: Any, number: int) -> int:
 class FitPlan:
     """A fit after the checks of its options.
 
-    Attributes
-    ----------
-    core
-        Of the session.
-    batches : Batches
-        What it trains on.
-    steps : int, optional
-        Batches of an epoch; None for a stream.
-    loss, count
-        The output of the training model that is the loss, and what it is divided by.
-    limits
-        Of the magnitude of each gradient, and of their joint norm.
-    evaluation, validation, trained
-        What each epoch evaluates, the validation data, and the training data where it is evaluated.
+    `steps` counts the batches of an epoch (None for a stream). The output `loss` is divided by `count`. `limits` are
+    those of single gradients and of their joint norm. Each epoch makes the `evaluation` of `validation` and `trained`
+    data.
     """
 
     core: SessionCore
@@ -148,13 +134,7 @@ class FitPlan:
 
 
 def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitPlan:
-    """Check the options of a fit.
-
-    Raises
-    ------
-    ModelError, FeedError, SessionError
-        As `TrainingSession.fit`.
-    """
+    """Check the options of a fit, with the errors of `TrainingSession.fit`."""
     core.get_learning_rate()  # which needs an optimizer model
     check_settings("fit", [name for name in given if name not in OTHERS], [*FIT, *OTHERS])
     options = checked_options({name: value for name, value in given.items() if name not in OTHERS})
@@ -180,8 +160,8 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
     if options["proximal"] and checkpoint is not None:
         raise messages.PROXIMAL_CHECKPOINT()
     if checkpoint is not None:
-        kept = kept_options(inputs, options, train, validation, shuffle=shuffle)
-        checkpoint = FitCheckpoint(core, checkpoint, kept)
+        fixed = kept_options(inputs, options, train, validation, shuffle=shuffle)
+        checkpoint = FitCheckpoint(core, checkpoint, fixed)
     return FitPlan(
         core=core,
         batches=batches,
@@ -213,7 +193,7 @@ def _evaluations(
     options: Mapping[str, Any],
     given: Mapping[str, Any],
 ) -> tuple[Evaluation | None, Batches | None, Batches | None]:
-    """Return what each epoch evaluates, the batches of the validation data, and those of the training data."""
+    """Return the evaluation of each epoch, and the batches of validation and training data that it evaluates."""
     metrics, evaluates_training = metrics_of(given.get("metrics") or []), options["train_metrics"]
     if validation is None and not evaluates_training:
         if metrics:
@@ -226,8 +206,8 @@ def _evaluations(
     def whole(data: Dataset) -> Batches:
         if data.is_padded:
             raise messages.PADDED_VALIDATION()
-        kept = {**options, "remainder": "keep", "batched": None}
-        return Batches(inputs, data, kept, shuffle=False, ignores_size=True)
+        settings = {**options, "remainder": "keep", "batched": None}
+        return Batches(inputs, data, settings, shuffle=False, ignores_size=True)
 
     evaluated = None if validation is None else whole(validation)
     return evaluation, evaluated, whole(train) if evaluates_training else None
@@ -258,9 +238,90 @@ def as_callbacks(given: Any) -> Sequence[Callback]:
     """Functions."""
     if given is None:
         return []
-    found = list(given) if isinstance(given, Iterable) and not callable(given) else [given]
-    for callback in found:
+    callbacks = list(given) if isinstance(given, Iterable) and not callable(given) else [given]
+    for callback in callbacks:
         if not callable(callback) or iscoroutinefunction(callback):
             expected = "a function of an event and the run that is not async, or a list of them"
             raise messages.BAD_SETTING(name="callbacks", value=callback, expected=expected)
-    return found
+    return callbacks
+
+
+def schedule_of(given: Any, learning_rate: float | None, steps: int | None) -> Schedule | None:
+    """The schedule of a fit by its options `schedule` and `learning_rate`; None keeps the rate.
+
+    `steps` are the optimizer steps of the fit, None if unknown. Raise ModelError for a wrong setting, or two rates.
+    """
+    if given is None:
+        return None if learning_rate is None else Constant(learning_rate)
+    if isinstance(given, Schedule) or callable(given):
+        if learning_rate is not None:
+            raise messages.RATE_AND_SCHEDULE()
+        return given if isinstance(given, Schedule) else make_schedule(given)
+    settings = {"type": given} if isinstance(given, str) else given
+    if isinstance(settings, Mapping):
+        settings = dict(settings)
+        rate = settings.get("learning_rate")
+        if learning_rate is not None and rate is not None and rate != learning_rate:
+            raise messages.TWO_RATES(first=learning_rate, where="schedule", second=rate)
+        if learning_rate is not None:
+            settings["learning_rate"] = learning_rate
+        kind = SCHEDULES.get(settings.get("type", ""))
+        if steps is not None and kind is not None and "total" in fields_of(kind):
+            settings.setdefault("total", steps)
+    return make_schedule(settings)
+
+
+NAMED_CLASSES = 10
+"""Largest number of classes that a warning names."""
+
+
+def split_data(
+    inputs: ModelInputs, data: Any, validation: Any, share: float | None, *, stratify: bool
+) -> tuple[Dataset, Dataset | None]:
+    """Return the training data and the validation data."""
+    train = inputs.dataset(data)
+    if share is None:
+        if stratify:
+            raise messages.STRATIFIED_NOTHING()
+        return train, None if validation is None else inputs.dataset(validation)
+    if validation is not None:
+        raise messages.TWO_VALIDATIONS()
+    name, labels = list(inputs.values)[-1], None
+    if train.columns is not None:
+        labels = labels_of(train.columns.get(name))
+    if stratify:
+        if labels is None:
+            raise messages.NO_CLASSES(name=name)
+        return stratified(train, labels, share)
+    parts = train.split(share)
+    if labels is not None:
+        warn_of_missing(name, labels, len(parts[0]))
+    return parts
+
+
+def labels_of(column: np.ndarray | None) -> np.ndarray | None:
+    """The classes of rows, if there is one integer a row."""
+    is_class = column is not None and column.dtype.kind in "iu" and column.size == len(column)
+    return column.reshape(-1) if column is not None and is_class else None
+
+
+def stratified(data: Dataset, labels: np.ndarray, share: float) -> tuple[Dataset, Dataset]:
+    """Split so that the second has this share of the rows of each class, the last ones."""
+    is_second = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        is_second[rows[len(rows) - math.floor(len(rows) * share + 0.5) :]] = True
+    if is_second.all() or not is_second.any():
+        raise messages.EMPTY_SPLIT(rows=len(labels), share=share)
+    return data.rows(np.flatnonzero(~is_second)), data.rows(np.flatnonzero(is_second))
+
+
+def warn_of_missing(name: str, labels: np.ndarray, first: int) -> None:
+    """Warn of classes that only one of two parts has, if there are few classes."""
+    classes = set(labels.tolist())
+    for part, labels_of_part in (("training", labels[:first]), ("validation", labels[first:])):
+        missing = sorted(classes.difference(labels_of_part.tolist()))
+        # Of many classes some are rare.
+        if missing and len(classes) <= NAMED_CLASSES:
+            text = messages.MISSING_CLASSES(part=part, name=name, classes=", ".join(map(str, missing)))
+            warn(str(text))

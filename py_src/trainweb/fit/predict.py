@@ -13,9 +13,8 @@ from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError
 from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined, metrics_of
 from trainweb.fit.options import FIT
-from trainweb.fit.places import located
 from trainweb.fit.plan import Batches, rows_of
-from trainweb.fit.steps import Position
+from trainweb.fit.steps import Position, located
 from trainweb.settings import Flag
 from trainweb.training.step_kind import PREDICT, StepKind
 from trainweb.training.steps import run_step
@@ -45,20 +44,20 @@ def predict(
     kind = StepKind(PREDICT, texts("outputs", names))
     unused = models.inputs["eval"].keys() - models.inputs_of(kind).keys()
     parts: list[dict[str, np.ndarray]] = []
-    done = whole = 0
+    done = size = 0
     for number, batch in enumerate(_batches(inputs, dataset, options)):
         count = rows_of(batch, number)
-        whole = whole or inputs.rows or count
+        size = size or inputs.rows or count
         feeds = {name: value for name, value in batch.items() if name not in unused}
         try:
             # The last rows go with the plan of the others.
-            results = run_step(core, kind, _filled(feeds, count, whole), None, {"ema": ema})
+            results = run_step(core, kind, _filled(feeds, count, size), None, {"ema": ema})
         except FeedError as error:
             raise located(error, feeds, range(done, done + count), Position(step=number)) from None
-        parts.append({name: found[:count] if count < whole else found for name, found in results.items()})
-        for name, found in parts[-1].items():
-            if number and found.shape[:1] != (count,):
-                raise messages.NO_ROWS_IN_OUTPUT(name=name, shape=list(found.shape), rows=count)
+        parts.append({name: array[:count] if count < size else array for name, array in results.items()})
+        for name, array in parts[-1].items():
+            if number and array.shape[:1] != (count,):
+                raise messages.NO_ROWS_IN_OUTPUT(name=name, shape=list(array.shape), rows=count)
         done += count
     if not parts:
         raise messages.ENDED_DATASET(source="data", epoch=1)

@@ -14,14 +14,13 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import check_settings
 from trainweb.checkpoint import fields
-from trainweb.checkpoint.safetensors import TensorFile
 from trainweb.fit.options import CHECKPOINT
 from trainweb.fit.steps import Position
 from trainweb.model.graph import Tensor
+from trainweb.model.safetensors import TensorFile
 from trainweb.spelling import camel_case
 from trainweb.training.history import Epoch
-from trainweb.training.snapshot import LONGEST_NAME, go_on, open_snapshot, read_snapshot, take_snapshot
-from trainweb.training.store import CheckpointStore
+from trainweb.training.store import LONGEST_NAME, CheckpointStore, go_on, open_snapshot, read_snapshot, take_snapshot
 
 if TYPE_CHECKING:
     from trainweb.metrics import Value
@@ -35,16 +34,9 @@ NAMES = {math.inf: "inf", -math.inf: "-inf"}
 
 
 class FitCheckpoint:
-    """The checkpoint of a fit.
+    """The checkpoint of a fit: `given` has "store" (a CheckpointStore, or its folder), "name", and "every".
 
-    Parameters
-    ----------
-    core
-        Of the session that is fitted.
-    given : mapping
-        "store" (a CheckpointStore, or its folder), "name", and "every".
-    options : mapping
-        What must be as it was for the fit to go on: batches and their order follow from it.
+    A fit goes on only with the same `options`, which determine batches and their order.
     """
 
     def __init__(self, core: SessionCore, given: Any, options: Mapping[str, Any]) -> None:
@@ -65,7 +57,7 @@ class FitCheckpoint:
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep others from it."""
-        return self.store.files.locked(self.name)
+        return self.store._locked(self.name)
 
     def save(self, position: Position, history: History, best: np.ndarray | None) -> None:
         """Write it. The next train step must be one that overwrites the gradients."""
@@ -76,31 +68,16 @@ class FitCheckpoint:
         arrays = {"losses": np.array(history.losses, "<f4")} | ({} if best is None else {"best": best})
         for name, array in arrays.items():
             snapshot.tensors[name] = Tensor(name, "float32", array.shape, array.tobytes())
-        self.store.files.write(self.name, snapshot.to_bytes())
+        self.store._write(self.name, snapshot.to_bytes())
 
     def resume(self, history: History, watched: str) -> tuple[Position, np.ndarray | None] | None:
-        """Have the session and the history as they were when it was written, if it was.
+        """Bring session and history to the state of the checkpoint, if there is one.
 
-        Parameters
-        ----------
-        history
-            Of this fit.
-        watched
-            The metric that early stopping goes by.
-
-        Returns
-        -------
-        tuple or None
-            How far the fit is, and the parameters of the best epoch so far.
-
-        Raises
-        ------
-        CheckpointError
-            It is damaged, was changed, is of another session, or was not written by a fit; nothing was changed here.
-        ModelError
-            It is of a fit with other options or metrics; nothing was changed here.
+        Return how far the fit is, and the parameters of the best epoch by the metric `watched`. Raise CheckpointError
+        for a checkpoint that is damaged, changed or of another session, and ModelError for other options or metrics.
+        After an error nothing has changed.
         """
-        contents = self.store.files.read(self.name)
+        contents = self.store._find(self.name)
         if contents is None:
             return None
         snapshot, core = open_snapshot(contents), self.core
@@ -122,12 +99,12 @@ class FitCheckpoint:
             raise messages.NO_FIT(name=self.name)
         record = fields.mapping(fields.parse(snapshot.metadata, "history"), "history")
         options = fields.mapping(record.get("options", fields.MISSING), "history.options")
-        for option, given in self.options.items():
+        for option, value in self.options.items():
             stored = options.get(option)
             if isinstance(stored, (dict, list)) or len(str(stored)) > LONGEST_NAME:
                 fields.refuse(stored, f"history.options.{option}", "an option of fit")
-            if stored != given or isinstance(stored, bool) != isinstance(given, bool):
-                raise messages.OTHER_FIT(name=self.name, option=option, stored=stored, given=given)
+            if stored != value or isinstance(stored, bool) != isinstance(value, bool):
+                raise messages.OTHER_FIT(name=self.name, option=option, stored=stored, given=value)
 
     def _check_watched(self, epoch: Epoch, watched: str) -> None:
         """Raise for an epoch that says nothing to early stopping or the schedule, which look at each again."""
@@ -139,17 +116,7 @@ class FitCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class FitRecord:
-    """The position and results of a fit from a checkpoint, after all checks.
-
-    Attributes
-    ----------
-    position : Position
-    epochs : list of Epoch
-        The epochs that are done.
-    losses : array of float32, shape (batches,)
-    best : array of float32, shape (parameters,), or None
-        Parameters of the best epoch so far.
-    """
+    """The position and results of a fit from a checkpoint, after all checks, with the losses of all batches."""
 
     position: Position
     epochs: list[Epoch]

@@ -1,12 +1,20 @@
-"""The steps of a fit, which `wasm_kernels/session/fit.c` counts; in a page `web/src/worker/fit/steps.ts`."""
+"""The steps of a fit, which `wasm_kernels/session/fit.c` counts, and the places of wrong rows in the data.
+
+In a page `web/src/worker/fit/steps.ts` and `web/src/worker/places.ts`.
+"""
 
 from __future__ import annotations
 
 import math
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from trainweb import messages
+from trainweb.backend.base import StagedBatches
+from trainweb.errors import FeedError, NumericsError
 from trainweb.ir.layout import (
     FIT_TYPES,
     GRADIENTS,
@@ -22,8 +30,46 @@ from trainweb.ir.layout import (
 )
 
 if TYPE_CHECKING:
-    from trainweb.backend.base import Host, StagedBatches
-    from trainweb.errors import NumericsError
+    from trainweb.backend.base import Host
+
+
+def located(
+    error: FeedError | NumericsError, feeds: Mapping[str, Any], rows: Sequence[int], at: Position, data: str = "data"
+) -> Exception:
+    """The error of the batch after `at`, with epoch, batch and, for a value out of range, input and row.
+
+    `rows` are the numbers of its rows in `data`.
+    """
+    error.epoch, error.batch = at.epoch + 1, at.step + 1
+    place = None
+    if isinstance(error, FeedError) and error.value is not None:
+        place = find_value(feeds, error.value, error.position, len(rows))
+    if place is None:
+        return error
+    name, k = place
+    row = int(rows[k])
+    said = messages.IN_ROW(reason=error, name=name, row=row, data=data, batch=error.batch, epoch=error.epoch)
+    known = {key: value for key, value in vars(error).items() if key in FeedError.__annotations__}
+    vars(said).update({**known, "input": name, "row": row})
+    return said
+
+
+def find_value(feeds: Mapping[str, Any], value: int, position: int | None, rows: int) -> tuple[str, int] | None:
+    """The input and the row of a batch that have an integer: at this position of its values, or at one place only."""
+    arrays = {name: np.asarray(feed) for name, feed in feeds.items()}
+    flat = {name: a.reshape(-1) for name, a in arrays.items() if a.dtype.kind in "iu" and a.shape[:1] == (rows,)}
+    at = {
+        name: [position]
+        for name, a in flat.items()
+        if position is not None and position < a.size and a[position] == value
+    }
+    places = at or {name: positions for name, a in flat.items() if (positions := np.flatnonzero(a == value).tolist())}
+    if len(places) != 1:
+        return None
+    ((name, positions),) = places.items()
+    found_rows = {k * rows // flat[name].size for k in positions}
+    return (name, found_rows.pop()) if len(found_rows) == 1 else None
+
 
 ACTIONS = (None, "stop", "skip", "restore")
 """The option `on_nan` in the order of the kernels' enumeration."""
@@ -59,17 +105,7 @@ class Position(NamedTuple):
 
 
 class FitSteps:
-    """The batches and updates of a fit, which the session's kernels count, check and undo.
-
-    Parameters
-    ----------
-    host
-        Of the session that is fitted.
-    on_nan : {"stop", "skip", "restore"}, optional
-        Reaction to NaN or infinity.
-    is_sum
-        Whether the loss is a sum.
-    """
+    """The batches and updates of a fit, which the session's kernels count, check and undo."""
 
     def __init__(self, host: Host, accumulate: int, on_nan: str | None, proximal: float, *, is_sum: bool) -> None:
         self._host, self.on_nan = host, on_nan
@@ -78,11 +114,7 @@ class FitSteps:
     def call(self, name: FitCall, *args: float) -> bool:
         """Call a function of `fit.c`; True if the optimizer step is due.
 
-        Raises
-        ------
-        NumericsError
-            The loss, a gradient, a parameter or a moment is NaN or infinite. Parameters and moments may have as many
-            such elements as at first.
+        Raise NumericsError if loss, gradients, parameters or moments have more NaN and infinities than at first.
         """
         self.at = Position(*WORDS.unpack(self._host.fit(name, *args)))
         if fault := self._fault(*args):
@@ -110,12 +142,9 @@ class FitSteps:
         return {"step": self.at.step + self.at.is_batch, "epoch": self.at.epoch + 1}
 
     def undo(self, error: NumericsError) -> bool:
-        """Have the session as before the batch, or as it was when it was good last; True if the fit ends.
+        """Return the session to the start of the batch, or to its last good state; True if the fit ends.
 
-        Raises
-        ------
-        NumericsError
-            It went back too often, or no `on_nan` says what to do.
+        Raise NumericsError if it went back too often, or without `on_nan`.
         """
         if self.on_nan is None:
             raise error

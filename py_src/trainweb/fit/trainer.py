@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import struct
+import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from importlib.util import find_spec
 from inspect import GEN_RUNNING, getgeneratorstate
+from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakSet
@@ -14,24 +18,27 @@ from weakref import WeakSet
 import numpy as np
 
 from trainweb import messages
+from trainweb.backend.base import StagedBatches
 from trainweb.data.dataset import Batch, Dataset
+from trainweb.data.waiting import BatchThread, Fetch, NumberedBatch
 from trainweb.errors import FeedError, NumericsError, TrainwebError
-from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import EvaluationRun
-from trainweb.fit.fetch import BatchThread, Fetch, NumberedBatch
 from trainweb.fit.options import FitOptions
-from trainweb.fit.places import located
 from trainweb.fit.plan import Batches, FitPlan, checked_plan
 from trainweb.fit.resume import FitCheckpoint
-from trainweb.fit.rows import RowBatches
-from trainweb.fit.steps import FitSteps
-from trainweb.training.arrays import parameter_bytes, to_numpy
+from trainweb.fit.steps import FitSteps, located
+from trainweb.ir.shapes import TensorType
+from trainweb.schedules import Function
+from trainweb.training.arrays import from_numpy, parameter_bytes, to_numpy
+from trainweb.training.core import checked_rate
 from trainweb.training.history import Epoch, Event, History, Progress, Run
+from trainweb.training.ort.options import VERBOSE
 from trainweb.training.step_kind import TRAIN
 from trainweb.training.steps import run_step
 
 if TYPE_CHECKING:
     from trainweb.backend.engine import Engine
+    from trainweb.backend.plan import LoadedPlan
     from trainweb.metrics import Value
     from trainweb.training.core import SessionCore
     from trainweb.training.session_methods import SessionMethods
@@ -39,9 +46,111 @@ if TYPE_CHECKING:
 FRAME_S = 1 / 60
 """How long `fit_async` computes before it lets others run, and the least time between two events of progress."""
 
-
 RUNNING: WeakSet[SessionCore] = WeakSet()
 """Sessions that are being fitted."""
+
+SLICE_S = 4e-3
+"""The kernels run for about so many seconds at a time."""
+
+MOST_BYTES, MOST_BATCHES = 1 << 20, 256
+"""Limits of a run of several batches: bytes of their inputs, and their number."""
+
+
+class RowBatches:
+    """Batches of arrays, several of which the kernels run at once; in a page `web/src/worker/fit/batches.ts`.
+
+    Parameters
+    ----------
+    plan, steps
+        Of the fit.
+    columns
+        Arrays whose first axis counts rows.
+    left
+        The numbers of the rows of each batch.
+    """
+
+    def __init__(
+        self, plan: FitPlan, steps: FitSteps, columns: Mapping[str, np.ndarray], left: list[np.ndarray]
+    ) -> None:
+        self._core, self._steps, self._columns, self.left = plan.core, steps, columns, left
+        self._clips = plan.limits != (None, None)
+        self._limits = struct.pack("<2f", *(math.inf if limit is None else limit for limit in plan.limits))
+        self._loss, self._count, self._schedule = plan.loss, plan.count.output, plan.schedule
+        self._most = 1
+
+    @staticmethod
+    def serves(core: SessionCore) -> bool:
+        """Return True if sizes of feeds decide on the plans of a session, and nothing watches its steps."""
+        is_watched = core.numerics is not None or core.host.observer is not None or core.log.severity <= VERBOSE
+        return not is_watched and not core.models.deciding["train"]
+
+    def run(self, accumulate: int, every: int | None) -> tuple[list[float], Exception | None] | None:
+        """Run the next batches, as many as take a few milliseconds.
+
+        Parameters
+        ----------
+        accumulate
+            Batches for an optimizer step.
+        every
+            Optimizer steps after which the fit stores a checkpoint.
+
+        Returns
+        -------
+        tuple or None
+            The losses up to a batch that fails, and its error. None: the plans are not here together, or the loss is
+            not one float32; nothing has happened.
+        """
+        if not self.left:
+            return [], None
+        core, at, size = self._core, self._steps.at, len(self.left[0])
+        # The user's function is called before each optimizer step.
+        updates = 1 if isinstance(self._schedule, Function) else every and every - at.optimizer_steps % every
+        most = self._most if updates is None else min(self._most, updates * accumulate - at.waiting)
+        taken = list(takewhile(lambda rows: len(rows) == size, self.left[:most]))
+        core.check_step("train")
+        types = {name: TensorType(str(a.dtype), (size, *a.shape[1:])) for name, a in self._columns.items()}
+        plans = self._plans(types, adds=accumulate > 1)
+        if plans is None:
+            return None
+        rows = np.concatenate(taken)
+        feeds = {name: from_numpy(name, array[rows]) for name, array in self._columns.items()}
+        rates = self._rates(-(-(at.waiting + len(taken)) // accumulate))
+        train, adding, update, clip = plans
+        if len(taken) == 1:
+            train = adding = adding if at.waiting else train
+        start = perf_counter()
+        batches = StagedBatches(train, adding, update, clip, self._limits, self._loss, self._count, size, feeds, rates)
+        losses, error = self._steps.run(batches, len(taken))
+        self._adapt(len(taken), perf_counter() - start, sum(feed.nbytes for feed in feeds.values()))
+        del self.left[: len(losses)]
+        return losses, error
+
+    def _plans(
+        self, types: Mapping[str, TensorType], *, adds: bool
+    ) -> tuple[LoadedPlan, LoadedPlan, LoadedPlan, LoadedPlan | None] | None:
+        core = self._core
+        update = core.optimizer_plan()
+        clip = core.clip_plan() if self._clips else None
+        adding = core.train_plan(types, overwrite=False) if adds else None
+        train = core.train_plan(types, overwrite=True)
+        adding = adding or train
+        results = [train.plan.outputs[name] for name in (self._loss, self._count) if name is not None]
+        is_number = all(slot.dtype == "float32" and slot.nbytes == 4 for slot in results)
+        # A session may keep one plan of a step only.
+        return (train, adding, update, clip) if is_number and adding in core.host.loaded else None
+
+    def _rates(self, count: int) -> list[float]:
+        """The rates of so many optimizer steps; 0 for the first, if it has begun."""
+        if self._schedule is None:
+            return []
+        begun, first = bool(self._steps.at.waiting), self._steps.at.optimizer_steps
+        rates = [checked_rate("learning_rate", self._schedule.rate(first + k)) for k in range(begun, count)]
+        return [0.0] * begun + rates
+
+    def _adapt(self, batches: int, seconds: float, nbytes: int) -> None:
+        """Choose the number of the next batches."""
+        if batches == self._most and seconds < SLICE_S / 2:
+            self._most = min(2 * self._most, MOST_BATCHES, max(1, MOST_BYTES * batches // max(nbytes, 1)))
 
 
 class Trainer:
@@ -133,11 +242,7 @@ def events(plan: FitPlan, run: Run) -> Generator[Fetch | None, None, None]:
         if plan.checkpoint is not None:
             stack.enter_context(plan.checkpoint.locked())
             fit.resume(plan.checkpoint)
-        bar = (
-            make_bar((plan.epochs - fit.kernel.at.epoch) * plan.steps if plan.steps else None)
-            if plan.progress
-            else None
-        )
+        bar = progress_bar(plan, fit.kernel.at.epoch) if plan.progress else None
         if bar is not None:
             stack.callback(bar.close)
         for number in range(fit.kernel.at.epoch, plan.epochs):
@@ -150,6 +255,21 @@ def events(plan: FitPlan, run: Run) -> Generator[Fetch | None, None, None]:
         if plan.early and plan.early.is_over:
             run.history.ended = "early"
         fit.restore()
+
+
+def progress_bar(plan: FitPlan, epoch: int) -> Any:
+    """Return a bar of tqdm over the steps from an epoch on, in its form for notebooks there; None without tqdm."""
+    try:
+        # Without widgets tqdm.auto draws the bar of text as well, and warns in a notebook.
+        if find_spec("ipywidgets") is not None:
+            from tqdm.auto import tqdm
+        else:
+            from tqdm import tqdm
+    except ImportError:
+        return None
+    if sys.platform == "emscripten":
+        tqdm.monitor_interval = 0  # no threads, of which it would warn
+    return tqdm(total=(plan.epochs - epoch) * plan.steps if plan.steps else None, unit="step", leave=True)
 
 
 class _Fit:
@@ -176,12 +296,12 @@ class _Fit:
     def resume(self, checkpoint: FitCheckpoint) -> None:
         """Go on from a checkpoint, if there is one."""
         history = self.run.history
-        found = checkpoint.resume(history, "loss" if self.plan.early is None else self.plan.early.metric)
-        if found is None:
+        saved = checkpoint.resume(history, "loss" if self.plan.early is None else self.plan.early.metric)
+        if saved is None:
             return
-        at, self.best = found
-        kept = at.step - sum(map(math.isnan, history.losses[len(history.losses) - at.step :]))
-        self.kernel.call("resume", at.epoch, at.step, kept, at.optimizer_steps, at.loss_sum, at.rows)
+        at, self.best = saved
+        steps = at.step - sum(map(math.isnan, history.losses[len(history.losses) - at.step :]))
+        self.kernel.call("resume", at.epoch, at.step, steps, at.optimizer_steps, at.loss_sum, at.rows)
         for epoch in history.epochs:
             self._learn_of(epoch)
         self.plan.batches.data.skip_rounds(at.epoch)
@@ -203,14 +323,14 @@ class _Fit:
         self.core.host.check()  # it may have been released meanwhile
         return batch
 
-    def epoch(self, number: int, bar: Bar | None) -> Generator[Fetch | None, None, None]:
+    def epoch(self, number: int, bar: Any) -> Generator[Fetch | None, None, None]:
         """Train on all rows once, and evaluate."""
         start = perf_counter()
         kernel = self.kernel
         kernel.call("epoch", number)
         yield from self._train_epoch(bar)
-        kept = kernel.at.kept
-        if not kept:
+        steps = kernel.at.kept
+        if not steps:
             # The fit ended with the first batch, or none was any good.
             if not self.run.is_stopping:
                 raise messages.ALL_SKIPPED(epoch=number + 1)
@@ -218,7 +338,7 @@ class _Fit:
         values = yield from self._evaluate(number, self.plan.validation, "validation data")
         training = yield from self._evaluate(number, self.plan.trained, "the data")
         rate = self.core.get_learning_rate()
-        epoch = Epoch(number + 1, kept, kernel.at.loss, rate, perf_counter() - start, values, training)
+        epoch = Epoch(number + 1, steps, kernel.at.loss, rate, perf_counter() - start, values, training)
         self.run.history.epochs.append(epoch)
         if not self.run.is_stopping:
             self._observe(epoch)
@@ -239,7 +359,7 @@ class _Fit:
             yield None
         return None if self.run.is_stopping else totals.values()
 
-    def _train_epoch(self, bar: Bar | None) -> Generator[Fetch | None, None, None]:
+    def _train_epoch(self, bar: Any) -> Generator[Fetch | None, None, None]:
         history, kernel = self.run.history, self.kernel
         every = self.plan.checkpoint.every if self.plan.checkpoint is not None else None
         shown = perf_counter()
@@ -255,7 +375,8 @@ class _Fit:
                 self._save()
             now = perf_counter()
             if bar is not None and at.rows:
-                bar.update(loss=at.loss)
+                bar.set_postfix(loss=f"{at.loss:.4g}", refresh=False)
+                bar.update(1)
             if now - shown > FRAME_S and at.rows:
                 shown = now
                 self._tell(Progress(at.epoch + 1, at.step, self.plan.steps, at.loss))
@@ -281,11 +402,11 @@ class _Fit:
         """Train on the next batches; their losses, None for one that was undone. Without batches: None."""
         if self.rows is not None:
             try:
-                found = self.rows.run(self.plan.accumulate, every)
+                result = self.rows.run(self.plan.accumulate, every)
             except FeedError as refused:
-                found = [], refused
-            if found is not None:
-                losses, error = found
+                result = [], refused
+            if result is not None:
+                losses, error = result
                 if error is not None:
                     rows = self.rows.left.pop(0)
                     self._fail(error, self.plan.batches.at(rows), rows.tolist())
@@ -296,13 +417,7 @@ class _Fit:
         return None if batch is None else [self._step(*batch)]
 
     def _step(self, feeds: Batch, rows: Sequence[int]) -> float | None:
-        """Train on a batch, and update the parameters if it is time.
-
-        Returns
-        -------
-        float or None
-            The loss; None: the step made NaN or infinity, and `on_nan` has undone it.
-        """
+        """Train on a batch, and update the parameters if due; the loss, or None if `on_nan` has undone the step."""
         kernel = self.kernel
         kernel.call("batch")
         try:

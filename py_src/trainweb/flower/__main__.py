@@ -18,12 +18,12 @@ NEEDED = ("flwr", "websockets")
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
+    result = argparse.ArgumentParser(
         prog="python -m trainweb.flower", description="Lets web pages train as clients of a Flower SuperLink."
     )
-    add = made.add_argument
+    add = result.add_argument
     add("--superlink", required=True, metavar="HOST:PORT", help="the SuperLink")
-    trust = made.add_mutually_exclusive_group()
+    trust = result.add_mutually_exclusive_group()
     trust.add_argument("--insecure", action="store_true", help="speak HTTP to the SuperLink; by default it is HTTPS")
     trust.add_argument("--root-certificates", metavar="FILE", help="certificates to trust; by default the system's")
     add("--host", default="127.0.0.1", help="address for pages; default %(default)s, only this machine")
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max-message-mb", type=int, default=DEFAULTS.message_bytes >> 20, help="default %(default)s MiB")
     add("--answer-seconds", type=float, default=DEFAULTS.answer_seconds, help="time for a task; default %(default)s")
     add("--poll-seconds", type=float, default=DEFAULTS.poll_seconds, help="time between two polls; default %(default)s")
-    return made
+    return result
 
 
 def main() -> int:

@@ -65,15 +65,7 @@ class Limits:
 
 
 class Bridge:
-    """Gives tasks of a fleet to pages.
-
-    Parameters
-    ----------
-    connect : function
-        A connection to the fleet, as one more node that is there while the context is open.
-    limits : Limits
-        Limits of pages.
-    """
+    """Gives tasks of a fleet to pages. In `connect()` it has one more node, within the limits."""
 
     def __init__(self, connect: Callable[[], AbstractContextManager[Node]], limits: Limits) -> None:
         self.connect, self.limits = connect, limits
@@ -81,14 +73,9 @@ class Bridge:
         self._pages: set[ServerConnection] = set()
 
     def serve(self, host: str, port: int, origins: Sequence[str] | None = None) -> Server:
-        """A server that listens; `serve_forever` and `shutdown` are its methods.
+        """A server that listens; `serve_forever` and `shutdown` are its methods. Port 0 is any free one.
 
-        Parameters
-        ----------
-        host, port
-            Where it listens; port 0 is one that is free.
-        origins
-            Sites whose pages may connect; None: all.
+        Only pages of the sites `origins` may connect, if there are some.
         """
         from websockets.sync.server import serve
         from websockets.typing import Origin
@@ -208,13 +195,7 @@ class Bridge:
         return arrays, checked_answer(task, header, arrays, shapes)
 
     def _ask(self, page: ServerConnection, asked: bytes) -> bytes | str:
-        """The answer to a message.
-
-        Raises
-        ------
-        TimeoutError
-            The page did not read the message or did not answer in time.
-        """
+        """The answer to a message. Raise TimeoutError if the page does not read it, or does not answer in time."""
         from websockets.exceptions import ConnectionClosed
 
         end = time.monotonic() + self.limits.answer_seconds
@@ -229,13 +210,7 @@ class Bridge:
 
 
 def checked_answer(task: Task, header: Mapping[str, Any], arrays: Arrays, shapes: Shapes) -> dict[str, float | int]:
-    """The metrics of an answer that is right.
-
-    Raises
-    ------
-    BadMessageError
-        It is not.
-    """
+    """The metrics of a correct answer. Raise BadMessageError for any other."""
     if header.get("type") != "result" or header.get("id") != task.id:
         raise BadMessageError(f"expected the result of task {task.id:.16}, got {header.get('type')!r:.40}")
     wanted: Shapes = shapes if task.kind == "train" else {}

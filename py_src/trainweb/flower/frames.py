@@ -31,18 +31,10 @@ KINDS = ("train", "evaluate")
 
 @dataclass(frozen=True)
 class Task:
-    """A node's task.
+    """A node's task, which its answer names by `id`.
 
-    Attributes
-    ----------
-    id : str
-        Its name; the answer bears it.
-    kind : str
-        "train" or "evaluate"; a fleet may ask for more, which is refused.
-    config : mapping
-        Numbers, strings and truth values, and lists of them.
-    arrays : mapping of str to ndarray
-        The common parameters.
+    `kind` is "train" or "evaluate"; others are refused. `config` has numbers, strings, truth values and lists of them.
+    `arrays` are the common parameters.
     """
 
     id: str
@@ -56,27 +48,15 @@ class BadMessageError(Exception):
 
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
-    """A message.
-
-    Raises
-    ------
-    ValueError
-        A number in the header is not finite.
-    """
-    given = arrays or {}
-    described = [{"name": name, "shape": list(array.shape)} for name, array in given.items()]
+    """Pack a message. Raise ValueError for a number in the header that is not finite."""
+    payload = arrays or {}
+    described = [{"name": name, "shape": list(array.shape)} for name, array in payload.items()]
     text = json.dumps({**header, "arrays": described}, allow_nan=False).encode()
-    return b"".join([struct.pack("<I", len(text)), text, *(a.astype("<f4").tobytes() for a in given.values())])
+    return b"".join([struct.pack("<I", len(text)), text, *(a.astype("<f4").tobytes() for a in payload.values())])
 
 
 def unpack(message: bytes | str) -> tuple[dict[str, Any], Arrays]:
-    """Header and arrays of a message.
-
-    Raises
-    ------
-    BadMessageError
-        It is none.
-    """
+    """Header and arrays of a message. Raise BadMessageError for what is no message."""
     if isinstance(message, str):
         raise BadMessageError("a text message; messages are binary")
     if len(message) < 4:
@@ -99,13 +79,7 @@ def _refuse(constant: str) -> float:
 
 
 def read_shapes(given: object) -> Shapes:
-    """Shapes by name, of what a header has.
-
-    Raises
-    ------
-    BadMessageError
-        These are none.
-    """
+    """Shapes by name, from a header. Raise BadMessageError for what are no shapes."""
     if not isinstance(given, list):
         raise BadMessageError("arrays that are no list")
     shapes: Shapes = {}

@@ -24,13 +24,7 @@ SAFE = 2**53
 
 
 class Node:
-    """A node of a SuperLink; made by `connect`.
-
-    Parameters
-    ----------
-    client, retry, node
-        flwr's client of the fleet's calls, what tries them again, and the node as its messages name it.
-    """
+    """A node of a SuperLink, made by `connect`; `retry` repeats the calls of flwr's client."""
 
     def __init__(self, client: Any, retry: Any, node: Any) -> None:
         self._client, self._retry, self._node = client, retry, node
@@ -137,13 +131,7 @@ def _array(array: np.ndarray) -> Any:
 
 
 def as_task(message: Any) -> Task:
-    """Return the task of a message.
-
-    Raises
-    ------
-    ValueError
-        It has what pages do not take; the text says what.
-    """
+    """Return the task of a message. Raise ValueError, which says why, for a message that pages do not take."""
     # "train.NAME" asks for one of a ClientApp's functions; a page has one each.
     kind = str(message.metadata.message_type)
     content = message.content
@@ -184,16 +172,9 @@ Connection = AbstractContextManager[Node]
 
 @contextmanager
 def connect(address: str, *, insecure: bool, root_certificates: str | None = None) -> Iterator[Node]:
-    """A node that is registered and alive while the context is open.
+    """A node at the SuperLink `address` that is registered and alive while the context is open.
 
-    Parameters
-    ----------
-    address : str
-        Host and port of the SuperLink.
-    insecure : bool
-        Speak HTTP, not HTTPS.
-    root_certificates : str, optional
-        File of certificates to trust; the system's certificates by default.
+    It speaks HTTPS with the certificates of the system or of the file `root_certificates`, or HTTP if `insecure`.
     """
     import httpx
     from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL

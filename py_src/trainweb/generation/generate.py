@@ -1,4 +1,7 @@
-"""The loop over tokens behind `generate`; in a page `web/src/page/generate.ts`."""
+"""The loop over tokens behind `generate`, the choice of a token, and the text of tokens.
+
+In a page `web/src/page/generate.ts`, `web/src/worker/sampling.ts` and `web/src/page/text.ts`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,97 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainweb import messages
+from trainweb.data.random import WORD, random_words
 from trainweb.data.text import encoded
 from trainweb.errors import SessionError
 from trainweb.generation.options import GENERATE
-from trainweb.generation.sampling import Sampling
-from trainweb.generation.text import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Settings of the choice, in the order in which they apply, as in transformers.
+
+    Attributes
+    ----------
+    temperature : float
+        Divisor of the logits; 0 takes the most likely token, the first of equal ones.
+    top_k : int, optional
+        Take one of so many tokens with the highest logits; equal ones of the last count, too.
+    top_p : float, optional
+        Take one of the most likely tokens whose probabilities together are at least this.
+    seed : int
+        The random number of a place of the text depends only on the seed and the place.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+    def choose(self, logits: np.ndarray, place: int, position: int) -> int:
+        """Choose the next token from float32 logits, one a token of the vocabulary.
+
+        So many tokens (`place`) were chosen before. Raise SessionError, which names `position`, if a logit is NaN or
+        plus infinity, or all are minus infinity.
+        """
+        if np.isnan(logits).any() or not np.isfinite(logits.max()):
+            raise messages.LOGITS_NOT_FINITE(position=position)
+        if self.temperature == 0:
+            return int(logits.argmax())
+        with np.errstate(over="ignore"):  # the largest stays 0 at the smallest temperature
+            scores = (logits.astype(np.float64) - logits.max()) / self.temperature
+        tokens = np.arange(len(scores))
+        if self.top_k is not None and self.top_k < len(scores):
+            tokens = tokens[scores >= np.partition(scores, -self.top_k)[-self.top_k]]
+        weights = np.exp(scores[tokens])
+        if self.top_p is not None:
+            order = np.argsort(-weights, kind="stable")
+            tokens, weights = tokens[order], weights[order]
+            sums = np.cumsum(weights)
+            count = 1 + int(np.count_nonzero(sums[:-1] < self.top_p * sums[-1]))
+            tokens, weights = tokens[:count], weights[:count]
+        sums = np.cumsum(weights)
+        point = random_words(self.seed, place, 1)[0] / WORD * sums[-1]
+        return int(tokens[np.searchsorted(sums, point, side="right")])
+
+
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+"""Tokenizers decode the first bytes of a character to this."""
+
+
+class Text:
+    """The text of a growing list of tokens, in pieces that never change; `stops` are texts that end it."""
+
+    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
+        self._tokenizer, self._stops = tokenizer, stops
+        self._tokens: list[int] = []
+        self._given = 0
+
+    def add(self, token: int, *, is_stop: bool, is_last: bool) -> tuple[str, bool]:
+        """The text that a token completes, and True if a stop text ends it there.
+
+        The text of a stop token (`is_stop`) is left out. With `is_last` nothing is held back.
+        """
+        if not is_stop:
+            self._tokens.append(token)
+        text: str = self._tokenizer.decode(self._tokens) if self._tokens else ""
+        ends = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        if ends:
+            return self._piece(text[: min(ends)]), True
+        return self._piece(text if is_last or is_stop else text[: len(text) - self._held(text)]), False
+
+    def _piece(self, text: str) -> str:
+        piece = text[self._given :]
+        self._given += len(piece)
+        return piece
+
+    def _held(self, text: str) -> int:
+        """Characters at the end that later tokens may change, or that may begin a stop text."""
+        if text.endswith(INCOMPLETE):
+            return len(text) - len(text.rstrip(INCOMPLETE))
+        lengths = (n for stop in self._stops for n in range(1, len(stop)) if text.endswith(stop[:n]))
+        return max(lengths, default=0)
+
 
 LOGITS = "logits"
 
@@ -48,25 +137,13 @@ class Request:
 
 
 def request_of(prompt: Any, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Request:
-    """Check the arguments of `generate`.
+    """Check the arguments of `generate`; missing ones come from `defaults`, then from `GENERATE`.
 
-    Parameters
-    ----------
-    prompt
-        Text or token ids.
-    given
-        The other arguments by name; None: not given.
-    defaults
-        The session's own defaults, which go before those of `GENERATE`.
-
-    Raises
-    ------
-    ModelError, FeedError, TypeError
-        An argument is not what it must be.
+    Errors are ModelError, FeedError and TypeError.
     """
     settings = {name: field.default for name, field in GENERATE.items()} | {"stop": (), "tokenizer": None}
-    for found in (defaults, given):
-        settings |= {name: value for name, value in found.items() if value is not None}
+    for source in (defaults, given):
+        settings |= {name: value for name, value in source.items() if value is not None}
     for name, field in GENERATE.items():
         if settings[name] is not None:
             field.kind.check(name, settings[name])
@@ -127,17 +204,7 @@ def logits_of(names: Sequence[str]) -> str:
 
 
 def generate(host: Any, output: str, request: Request) -> Iterator[GeneratedToken]:
-    """Yield tokens.
-
-    Parameters
-    ----------
-    host
-        A `SessionCore` or `InferenceCore`.
-    output
-        The logits.
-    request
-        The arguments.
-    """
+    """Yield tokens of a `SessionCore` or `InferenceCore`, whose `output` are the logits."""
     tokens, adapter = list(request.prompt), request.adapter
     most = len(tokens) + request.max_tokens - 1  # no token follows the last one
     for place in range(request.max_tokens):

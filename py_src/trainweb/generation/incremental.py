@@ -48,16 +48,10 @@ CACHE = "trainweb.cache/"
 
 @dataclass(slots=True)
 class Decoding:
-    """A decoding graph.
+    """A decoding graph, whose inputs are parameters, `feeds` and `caches`.
 
-    Attributes
-    ----------
-    graph : Graph
-        Its inputs are parameters, `feeds` and `caches`.
-    feeds : dict of str to Value
-        The ids (1, n), then the positions.
-    caches : dict of str to TensorType
-        State that lasts from run to run. It depends on the model and T, not on n.
+    Feeds are the ids (1, n), then the positions. Caches are state that lasts from run to run. They depend on the model
+    and T, not on n.
     """
 
     graph: Graph
@@ -75,23 +69,11 @@ class _Inferred:
 
 
 def decoding_graph(graph: Graph, length: int, rows: int) -> Decoding:
-    """The decoding graph of a model with one output.
+    """The decoding graph of a model with one output, for `rows` new tokens of a run.
 
-    Parameters
-    ----------
-    graph
-        Its inputs are the ids (1, T), other inputs that `_companion` knows, and parameters of static shapes.
-    length
-        T: tokens that the cache holds, at least SHORTEST.
-    rows
-        New tokens of a run.
-
-    Raises
-    ------
-    UnsupportedError
-        The model mixes tokens in another way than by products with all of them.
-    ModelError
-        The model does not fit sequences of this length.
+    Its inputs are the ids (1, T), other inputs that `_companion` knows, and parameters of static shapes. The cache
+    holds T = `length` tokens, at least SHORTEST. Raise UnsupportedError for a model that mixes tokens otherwise than by
+    products with all of them, and ModelError for a model that does not take so many.
     """
     ids = ids_of(graph)
     try:
@@ -111,13 +93,7 @@ def decoding_graph(graph: Graph, length: int, rows: int) -> Decoding:
 
 
 def without_adapter(graph: Graph) -> Graph:
-    """The model with adapters that add nothing.
-
-    Raises
-    ------
-    UnsupportedError
-        Adapters of DoRA, whose magnitudes are in the place of the norms of the weights.
-    """
+    """The model with adapters that add nothing. Raise UnsupportedError for DoRA: magnitudes replace norms."""
     result = graph.copy()
     switched = [v for v in graph.inputs if isinstance(v, Value) and ADAPTER_B.search(v.name)]
     magnitude = next((v.name for v in graph.inputs if v.name.endswith(MAGNITUDE)), None)
@@ -136,30 +112,30 @@ def without_adapter(graph: Graph) -> Graph:
 def ids_of(graph: Graph) -> str:
     """The input with the token ids: input_ids, or the only integers besides companions of the ids."""
     integers = [v.name for v in graph.inputs if isinstance(v, Value) and v.dtype in ("int64", "int32")]
-    found = [name for name in integers if not any(kind in name.lower() for kind in COMPANIONS)]
-    if "input_ids" in found:
+    candidates = [name for name in integers if not any(kind in name.lower() for kind in COMPANIONS)]
+    if "input_ids" in candidates:
         return "input_ids"
-    if len(found) != 1:
-        raise messages.NO_IDS(names=", ".join(v.name for v in graph.inputs if v.name in found) or "no such input")
-    return found[0]
+    if len(candidates) != 1:
+        raise messages.NO_IDS(names=", ".join(v.name for v in graph.inputs if v.name in candidates) or "no such input")
+    return candidates[0]
 
 
 def _infer(graph: Graph, ids: str, length: int) -> _Inferred:
     graph = graph.copy()
-    given: dict[str, TensorType] = {}
+    inputs: dict[str, TensorType] = {}
     for value in list(graph.inputs):
         assert isinstance(value, Value)
         shape = None if value.shape is None else tuple(d for d in value.shape if isinstance(d, int))
         if value.name == ids:
-            given[ids] = TensorType(value.dtype, (1, length))
+            inputs[ids] = TensorType(value.dtype, (1, length))
         elif value.dtype not in COMPANION_TYPES and shape is not None and shape == tuple(value.shape or ()):
-            given[value.name] = TensorType(value.dtype, shape)
+            inputs[value.name] = TensorType(value.dtype, shape)
         else:
             graph.inputs.remove(value)
             graph.initializers[value.name] = _companion(value, length)
     if has_control_flow(graph):
-        graph = expand_control_flow(graph, given)
-    types = given | {name: initializer_type(t) for name, t in graph.initializers.items()}
+        graph = expand_control_flow(graph, inputs)
+    types = inputs | {name: initializer_type(t) for name, t in graph.initializers.items()}
     if has_composites(graph):
         graph = expand_composites(graph, StaticTypes(types, graph.opsets))
         types |= {name: initializer_type(t) for name, t in graph.initializers.items()}
@@ -265,13 +241,13 @@ class _Incremental:
         names = [self._last(name) if is_late and name in self.axis else name for name in node.inputs]
         axes = self._axes(k, op)
         followed = [*axes.inputs, *[None] * (len(names) - len(axes.inputs))]
-        own: set[Hashable] = set()
+        row_labels: set[Hashable] = set()
         for name, original, labels in zip(names, node.inputs, followed, strict=True):
             if name in self.axis:
                 if labels is None:
                     raise self._refused(op, f"its input {original!r} depends on the tokens")
-                own.add(labels[self.axis[name]])
-        chosen = next((label for label in axes.output if label in own and label not in axes.mixed), None)
+                row_labels.add(labels[self.axis[name]])
+        chosen = next((label for label in axes.output if label in row_labels and label not in axes.mixed), None)
         if chosen is None:
             raise self._refused(op, "it mixes tokens")
         inputs = [

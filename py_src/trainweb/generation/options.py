@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainweb.data.random import MAX_SEED
-from trainweb.settings import Field, Flag, Number, Whole
+from trainweb.settings import SEED, Field, Flag, Number, Whole
 
 GENERATE = {
     "max_tokens": Field(Whole(least=1, most=2**31 - 1), 100, is_optional=False),
     "temperature": Field(Number(least=0), 0.0, is_optional=False),
     "top_k": Field(Whole(least=1), None, is_optional=True),
     "top_p": Field(Number(above=0, most=1), None, is_optional=True),
-    "seed": Field(Whole(least=0, most=MAX_SEED), None, is_optional=True),
+    "seed": Field(SEED, None, is_optional=True),
     "adapter": Field(Flag(), True, is_optional=False),
 }
 """The plain ones; stop, tokenizer and, in a page, signal come besides."""
@@ -44,12 +43,3 @@ NEUTRAL: Mapping[str, Any] = {
     "watermarking_config": None,
 }
 """Settings of transformers that `generate` does not have, with the values at which they change nothing."""
-
-GENERATE_DOCS = {
-    "max_tokens": "Maximum number of tokens to write.",
-    "temperature": "Divisor of the logits; 0 takes the most likely token.",
-    "top_k": "Sample from this many of the most likely tokens.",
-    "top_p": "Sample from the most likely tokens whose probabilities add up to at least this.",
-    "seed": "Seed of the random numbers, 0 by default. The same seed gives the same tokens in Python and in a page.",
-    "adapter": "False ignores adapters.",
-}

@@ -39,11 +39,7 @@ def refuse_integers(graph: Graph) -> None:
 def without_past(graph: Graph) -> Graph:
     """The model of texts that start with the first token, without inputs and outputs for earlier ones.
 
-    Parameters
-    ----------
-    graph
-        As optimum and ONNX Runtime GenAI export it, with `past_key_values.0.key` and `present.0.key`. Any other model
-        is returned as it is.
+    optimum and ONNX Runtime GenAI export `past_key_values.0.key` and `present.0.key`; other models stay as they are.
     """
     inputs = {v.name: v for v in graph.inputs if isinstance(v, Value)}
     outputs = [v for v in graph.outputs if not PRESENT.match(v.name)] or graph.outputs
@@ -64,7 +60,7 @@ def without_past(graph: Graph) -> Graph:
 
 
 def _inlined(graph: Graph) -> Iterator[Node]:
-    """The nodes, with those of the branch for texts without earlier tokens."""
+    """The nodes, with the nodes of the branch for texts without earlier tokens."""
     for node in graph.nodes:
         if node.op_type != "If" or node.domain or node.inputs != [BRANCH]:
             yield node
@@ -130,9 +126,9 @@ def _made(graph: Graph, value: Value, shape: list[int | tuple[str, int]]) -> Ite
         if isinstance(size, int):
             sizes.append(constant(size))
             continue
-        whole, part = named("shape"), named("size")
-        yield Node("Shape", [size[0]], [whole], {}, "", whole)
-        yield Node("Gather", [whole, constant(size[1])], [part], {"axis": 0}, "", part)
+        shape_name, part = named("shape"), named("size")
+        yield Node("Shape", [size[0]], [shape_name], {}, "", shape_name)
+        yield Node("Gather", [shape_name, constant(size[1])], [part], {"axis": 0}, "", part)
         sizes.append(part)
     joined = named("shape")
     yield Node("Concat", sizes, [joined], {"axis": 0}, "", joined)

@@ -24,41 +24,25 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class Pretrained:
-    """The files of a folder.
-
-    Parameters
-    ----------
-    folder : path
-        With ``model.onnx`` or ``onnx/model.onnx``.
-    file : str, optional
-        The path of another graph in it.
-
-    Raises
-    ------
-    ModelError
-        The folder has no graph.
-    """
+    """The files of a folder whose graph is the first of `GRAPHS`, or `file`. Raise ModelError without one."""
 
     def __init__(self, folder: str | PathLike[str], file: str | None = None) -> None:
         self.folder = path_of("folder", folder)
         names = GRAPHS if file is None else (str(path_of("file", file)),)
-        found = [self.folder / name for name in names if (self.folder / name).is_file()]
-        if not found:
+        paths = [self.folder / name for name in names if (self.folder / name).is_file()]
+        if not paths:
             raise messages.NO_GRAPH_FILE(folder=str(folder), names=" or ".join(names))
-        self.graph_path = found[0]
+        self.graph_path = paths[0]
 
     def model(self, limits: Limits | Mapping[str, int] | None = None) -> Graph:
-        """The graph. Initializers without data get it from safetensors files beside it, or else of the folder.
+        """The graph. Weights that it lacks come from safetensors files beside it, or else in the folder.
 
-        Raises
-        ------
-        ModelError
-            A file cannot be read.
+        Raise ModelError for a file that cannot be read.
         """
         folders = self.graph_path.parent, self.folder
-        found = next((f for f in folders if (f / WEIGHTS).is_file() or (f / INDEX).is_file()), folders[0])
-        names = [WEIGHTS] if (found / WEIGHTS).is_file() else shards(found / INDEX)
-        spare = {f"{SPARE}{k}": str(found / name) for k, name in enumerate(names)}
+        folder = next((f for f in folders if (f / WEIGHTS).is_file() or (f / INDEX).is_file()), folders[0])
+        names = [WEIGHTS] if (folder / WEIGHTS).is_file() else shards(folder / INDEX)
+        spare = {f"{SPARE}{k}": str(folder / name) for k, name in enumerate(names)}
         return read_model(self.graph_path, external_data=spare, limits=limits)
 
     def generation(self) -> dict[str, Any]:
@@ -77,15 +61,15 @@ class Pretrained:
             warn("tokenizer.json is not read: tokenizers is not installed. Install that package, or give 'tokenizer'.")
             return None
         with _faults_of(path.name):
-            made = Tokenizer.from_file(str(path))
-        # The file may hold those of the last text that it was used for.
-        made.no_truncation()
-        made.no_padding()
+            tokenizer = Tokenizer.from_file(str(path))
+        # The file may hold the lengths of the last text that the tokenizer encoded.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         end = read_object(self.folder / "tokenizer_config.json").get("eos_token")
         text = end.get("content") if isinstance(end, dict) else end
         if not isinstance(text, str | None):
             raise messages.BAD_SETTING(name="eos_token of tokenizer_config.json", value=text, expected="text")
-        return RepositoryTokenizer(made, None if text is None else made.token_to_id(text))
+        return RepositoryTokenizer(tokenizer, None if text is None else tokenizer.token_to_id(text))
 
 
 @contextmanager
@@ -102,31 +86,26 @@ def _faults_of(name: str) -> Iterator[None]:
 def generation_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The defaults of `generate` that a configuration of transformers means; warns of settings that are not obeyed."""
     end = config.get("eos_token_id")
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if end is not None:
-        found["stop"] = list(end) if isinstance(end, list) else [end]
+        options["stop"] = list(end) if isinstance(end, list) else [end]
     if config.get("max_new_tokens") is not None:
-        found["max_tokens"] = config["max_new_tokens"]
+        options["max_tokens"] = config["max_new_tokens"]
     if config.get("do_sample"):
-        given = {name: config.get(name) for name in ("temperature", "top_k", "top_p")}
-        found["temperature"] = SAMPLED["temperature"] if given["temperature"] is None else given["temperature"]
-        found["top_k"] = (SAMPLED["top_k"] if given["top_k"] is None else given["top_k"]) or None
-        found["top_p"] = given["top_p"]
+        sampling = {name: config.get(name) for name in ("temperature", "top_k", "top_p")}
+        options["temperature"] = SAMPLED["temperature"] if sampling["temperature"] is None else sampling["temperature"]
+        options["top_k"] = (SAMPLED["top_k"] if sampling["top_k"] is None else sampling["top_k"]) or None
+        options["top_p"] = sampling["top_p"]
     ignored = [name for name, value in NEUTRAL.items() if config.get(name) not in (None, value, [], {})]
     if ignored:
         warn(f"generation_config.json has {', '.join(ignored)}, which generate of trainweb does not have.")
-    return found
+    return options
 
 
 class RepositoryTokenizer:
     """A tokenizer of the package tokenizers, as `generate` and `Dataset.from_text` take it.
 
-    Parameters
-    ----------
-    tokenizer : tokenizers.Tokenizer
-        The tokenizer.
-    eos_token_id
-        The id of the token that ends a text, or None.
+    `eos_token_id` is the id of the token that ends a text, or None.
     """
 
     def __init__(self, tokenizer: Any, eos_token_id: int | None) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
@@ -16,10 +16,6 @@ from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCa
 from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, STATE, STATE_WORDS
 from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
 from trainweb.model.lazy import LazyTensor, stays_outside
-
-if TYPE_CHECKING:
-    from trainweb.ir.shapes import TensorType
-    from trainweb.model.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,56 +62,11 @@ class Ending:
     may_fail: bool = False
 
 
-class LoopGradient(Protocol):
-    """The description of a loop's gradient, with the fields of `RepeatGradient` (`ops/repeat.py`)."""
-
-    body: Graph
-    carried: int
-    scanned: tuple[int, ...]
-    stacked: tuple[int, ...]
-    inputs: int
-    wanted: tuple[int, ...]
-    seeds: tuple[int, ...]
-    is_open: bool
-
-    @property
-    def trips(self) -> int: ...
-
-    @property
-    def opsets(self) -> dict[str, int]: ...
-
-
-class Loops(Protocol):
-    """The compiler of loops (`compiler/loops.py`)."""
-
-    def loop(
-        self,
-        b: Builder,
-        body: Graph,
-        iterations: Iterations,
-        ins: Sequence[Buf],
-        outs: Sequence[Buf | None],
-        kept: Sequence[Buf | None],
-        ending: Ending | None = None,
-    ) -> None:
-        """Run a graph again and again; `kept` are what the iterations started from, one below the other."""
-
-    def loop_gradient(
-        self,
-        b: Builder,
-        op: LoopGradient,
-        types: Mapping[str, TensorType],
-        ins: Sequence[Buf],
-        outs: Sequence[Buf | None],
-    ) -> None:
-        """Run the gradient of a loop, whose body has tensors of these types, from the last iteration to the first."""
-
-
 class Builder:
     """The target of `Op.lower`, which emits instructions through it."""
 
-    loops: Loops
-    """Given by the compiler."""
+    loops: Any
+    """The compiler's `LoopCompiler` (`compiler/loops.py`), which stands above operators."""
 
     def __init__(self, *, overwrite: bool = True) -> None:
         self.overwrite = overwrite

@@ -20,8 +20,7 @@ from trainweb.lora.adapter import Adapter
 from trainweb.lora.config import LoraConfig, chosen, listed, shown
 from trainweb.lora.kinds import LINEAR, Layer, add_adapter, start_values
 from trainweb.lora.layers import find_layers, is_stored_by_columns
-from trainweb.lora.merge import column_norms, merged_weights
-from trainweb.lora.tied import lies_in, tied_layers
+from trainweb.lora.merge import column_norms, lies_in, merged_weights, tied_layers
 from trainweb.model.floats import OTHER_FLOATS, converted, declared_type, stored_type
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.writer import write_model
@@ -149,13 +148,7 @@ class LoraModel:
             holder.set(tensor)
 
     def _checked(self, adapter: Adapter) -> dict[str, Tensor]:
-        """The tensors of an adapter as this model stores them.
-
-        Raises
-        ------
-        CheckpointError
-            It is not one of this model.
-        """
+        """The tensors of an adapter as this model stores them. Raise CheckpointError for one of another model."""
         names = instance_of(Adapter, "adapter", adapter).tensors
         beside = {n: base for n in names if (base := self._base_of(n)) is not None}
         tensors = {n: t for n, t in adapter.tensors.items() if n not in beside}
@@ -230,11 +223,11 @@ class LoraModel:
     def _check_config(self, config: LoraConfig) -> None:
         """Raise CheckpointError where an adapter of the same shapes would compute something else."""
         for module in (layer.module for layer in self.layers):
-            given, own = config.of(module), self.config.of(module)
-            if given.scaling != own.scaling or given.use_dora != own.use_dora:
+            other, mine = config.of(module), self.config.of(module)
+            if other.scaling != mine.scaling or other.use_dora != mine.use_dora:
                 raise CheckpointError(
-                    f"The adapter of {module!r} was made with alpha {given.alpha:g} and rank {given.rank}, scaling "
-                    f"{given.scaling:g}; this model has {own.scaling:g}. Inject its own config."
+                    f"The adapter of {module!r} was made with alpha {other.alpha:g} and rank {other.rank}, scaling "
+                    f"{other.scaling:g}; this model has {mine.scaling:g}. Inject its own config."
                 )
 
     def _turned(self, tensor: Tensor) -> Tensor:
@@ -250,9 +243,9 @@ class LoraModel:
 
     def _base_of(self, name: str) -> str | None:
         """The tensor of the base that a key of PEFT's file repeats; None for what the adapter learned."""
-        own = name.replace(BASE_LAYER, ".")
-        own = self._weights.get(own, own)
-        return own if own in self.base.initializers and name not in self.parameter_names else None
+        base_name = name.replace(BASE_LAYER, ".")
+        base_name = self._weights.get(base_name, base_name)
+        return base_name if base_name in self.base.initializers and name not in self.parameter_names else None
 
     def _check_base(self, name: str, own: str, tensors: Mapping[str, Tensor]) -> None:
         """Raise CheckpointError where a tensor of a file is not the one that it repeats."""

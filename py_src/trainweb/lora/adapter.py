@@ -10,12 +10,12 @@ from typing import Any
 
 from trainweb.arguments import instance_of, path_of
 from trainweb.checkpoint import write_file_atomically
-from trainweb.checkpoint.safetensors import read_safetensors, write_safetensors
 from trainweb.errors import CheckpointError
 from trainweb.lora.config import PREFIX, LoraConfig
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Tensor
 from trainweb.model.reader import load_bytes
+from trainweb.model.safetensors import read_safetensors, write_safetensors
 
 WEIGHTS_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 

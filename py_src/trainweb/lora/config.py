@@ -245,7 +245,7 @@ def chosen(patterns: Sequence[str] | str, modules: Sequence[str], argument: str,
 
     if not isinstance(patterns, Iterable):
         raise TypeError(f"'{argument}' must be names of modules, got {shown(patterns)}.")
-    found: set[str] = set()
+    matched: set[str] = set()
     missing: list[str] = []
     is_expression, joint = of_peft and isinstance(patterns, str), "" if argument == "modules_to_save" else "."
     for pattern in [patterns] if isinstance(patterns, str) else list(patterns):
@@ -255,10 +255,10 @@ def chosen(patterns: Sequence[str] | str, modules: Sequence[str], argument: str,
         matches = matching(pattern, modules) if is_expression or not ends else ends
         if not matches:
             missing.append(pattern)
-        found.update(matches)
-    if missing and not (of_peft and found):
+        matched.update(matches)
+    if missing and not (of_peft and matched):
         raise ModelError(_no_module(missing[0], modules, argument))
-    return [m for m in modules if m in found]
+    return [m for m in modules if m in matched]
 
 
 def _no_module(pattern: str, modules: Sequence[str], argument: str) -> str:

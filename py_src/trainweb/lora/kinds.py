@@ -64,14 +64,8 @@ class Layer:
 class LoraKind:
     """An adapter's part of one kind of node; the base class is for products.
 
-    Attributes
-    ----------
-    name : str
-        In messages, and in names of modules that have a tied weight.
-    weight_at, input_at : int
-        The node's inputs that are its weight, and the input that the adapter reads, too.
-    has_magnitudes, drops_out : bool
-        True if the kind supports DoRA, and dropout of the adapter's input.
+    `weight_at` and `input_at` are inputs of the node: its weight, and what the adapter reads, too. `has_magnitudes` and
+    `drops_out` say whether DoRA and dropout of the adapter's input are supported.
     """
 
     name = "linear"
@@ -254,13 +248,7 @@ def start_values(layer: Layer, config: LoraConfig, init: str, rng: random.Random
 
 
 def add_adapter(graph: Graph, layer: Layer, config: LoraConfig) -> list[str]:
-    """Put a layer's adapter beside each of its sites in `graph`, which changes.
-
-    Returns
-    -------
-    list of str
-        Tensors that are constants for gradients.
-    """
+    """Put a layer's adapter beside each of its sites in `graph`; return tensors that are constant for gradients."""
     emitter = Emitter(graph, layer, config)
     for index, site in enumerate(layer.sites):
         emitter.site(site, index)

@@ -41,7 +41,7 @@ _QUANTIZED_NAME = re.compile(r"(\.MatMul)?(\.weight)?(_DQ)?_(Q\d\w*|quantized)$"
 def find_layers(graph: Graph) -> list[Layer]:
     """All layers of the main graph, in its order."""
     generated = generated_names(graph)
-    found: dict[tuple[str, str, LoraKind, bool], Layer] = {}
+    layers: dict[tuple[str, str, LoraKind, bool], Layer] = {}
     taken: dict[str, tuple[str, str, LoraKind, bool]] = {}
     for use in weight_uses(graph):
         layer = layer_of(use)
@@ -51,9 +51,9 @@ def find_layers(graph: Graph) -> list[Layer]:
             key = (module, layer.weight, layer.kind, layer.rows_first)
             if module and taken.setdefault(module, key) == key:
                 layer.module = module
-                found.setdefault(key, layer).sites.append(use.node)
+                layers.setdefault(key, layer).sites.append(use.node)
                 break
-    return list(found.values())
+    return list(layers.values())
 
 
 def _modules(graph: Graph, layer: Layer, node: Node, generated: re.Pattern[str]) -> list[str]:
@@ -72,13 +72,7 @@ def _modules(graph: Graph, layer: Layer, node: Node, generated: re.Pattern[str])
 def default_targets(
     graph: Graph, layers: Sequence[Layer], families: Mapping[tuple[str, ...], str] = DEFAULT_TARGETS
 ) -> list[str]:
-    """Choose the modules to adapt: those of PEFT, else every product but the last.
-
-    Raises
-    ------
-    ModelError
-        There is no product, or only one.
-    """
+    """Choose the modules to adapt: as PEFT does, else all products but the last. Raise ModelError without two."""
     order = {id(node): k for k, node in enumerate(graph.nodes)}
     places = {layer.module: order[id(layer.sites[0])] for layer in layers if layer.kind is LINEAR}
     modules = sorted(places, key=lambda module: places[module])

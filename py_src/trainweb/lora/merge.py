@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from trainweb.lora.config import LoraConfig
 from trainweb.lora.kinds import LINEAR, Layer, names_of
+from trainweb.lora.layers import find_layers
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.uses import weight_uses
 from trainweb.onnxblock.transforms import prune, prune_constants
@@ -35,28 +37,28 @@ def merged_weights(base: Graph, layers: Sequence[Layer], config: LoraConfig, hel
 
 def give_weight(graph: Graph, layer: Layer, sites: Sequence[Node], tensor: Tensor, attribute: str) -> None:
     """Let the sites of a layer, nodes of `graph`, read a tensor of their own."""
-    own = tensor.renamed(f"{layer.module}.{attribute}")
-    graph.initializers[own.name] = own
-    turned = f"{own.name}.turned"
+    weight = tensor.renamed(f"{layer.module}.{attribute}")
+    graph.initializers[weight.name] = weight
+    turned = f"{weight.name}.turned"
     for node in sites:
         is_turned = layer.kind is LINEAR and layer.rows_first != bool(node.attrs.get("transB", 0))
-        node.inputs[layer.kind.weight_at] = turned if is_turned else own.name
+        node.inputs[layer.kind.weight_at] = turned if is_turned else weight.name
     if any(turned in node.inputs for node in sites):
-        graph.nodes.insert(0, Node("Transpose", [own.name], [turned], {"perm": [1, 0]}, "", turned))
+        graph.nodes.insert(0, Node("Transpose", [weight.name], [turned], {"perm": [1, 0]}, "", turned))
 
 
 def column_norms(base: Graph, layers: Sequence[Layer], config: LoraConfig) -> dict[str, Tensor]:
     """The magnitudes that training starts from: the norms of the weights' columns."""
-    found = {}
+    norms = {}
     for layer in layers:
         name = names_of(layer, config.of(layer.module))
         magnitude = list(name)[2]
         axis = 1 if layer.rows_first else 0
         node = Node("ReduceL2", ["W"], ["norm"], {"axes": [axis], "keepdims": 0})
-        found[magnitude] = _run([node], {"W": base.initializers[layer.weight]}, "norm", name[magnitude]).renamed(
+        norms[magnitude] = _run([node], {"W": base.initializers[layer.weight]}, "norm", name[magnitude]).renamed(
             magnitude
         )
-    return found
+    return norms
 
 
 def _merged(weight: Tensor, layer: Layer, config: LoraConfig, held: Mapping[str, Tensor]) -> Tensor:
@@ -84,8 +86,8 @@ def _merged(weight: Tensor, layer: Layer, config: LoraConfig, held: Mapping[str,
         nodes.append(Node("Unsqueeze", ["factor", "place"], ["columns"]))
         nodes.append(Node("Mul", ["merged", "columns"], ["adapted"]))
         result = "adapted"
-    made = _run(nodes, tensors, result, tensors["W"].shape)
-    return Tensor(weight.name, weight.dtype, weight.shape, made.data)
+    result_tensor = _run(nodes, tensors, result, tensors["W"].shape)
+    return Tensor(weight.name, weight.dtype, weight.shape, result_tensor.data)
 
 
 def _run(nodes: list[Node], tensors: Mapping[str, Tensor], output: str, shape: tuple[int, ...]) -> Tensor:
@@ -96,3 +98,29 @@ def _run(nodes: list[Node], tensors: Mapping[str, Tensor], output: str, shape: t
         return core.run({})[output]
     finally:
         core.host.release()
+
+
+def lies_in(module: str, others: Collection[str]) -> bool:
+    """True for one of some modules, and for a part of one."""
+    return any(f"{module}.".startswith(f"{other}.") for other in others)
+
+
+def tied_layers(layers: Sequence[Layer], weight: str) -> list[Layer]:
+    """The layers that share a weight."""
+    return [layer for layer in layers if layer.weight == weight]
+
+
+def untied(graph: Graph, modules: Collection[str]) -> Graph:
+    """A graph in which layers of `modules` share no weight with others: each has a copy by its own name."""
+    if not modules:
+        return graph
+    result = graph.copy()
+    layers = find_layers(result)
+    for weight in {layer.weight for layer in layers if lies_in(layer.module, modules)}:
+        for layer in tied_layers(layers, weight):
+            name = f"{layer.module}.weight"
+            if len(tied_layers(layers, weight)) > 1 and name != weight and name not in graph.initializers:
+                give_weight(result, layer, layer.sites, result.initializers[weight], "weight")
+                if weight in result.value_info:
+                    result.value_info[name] = replace(result.value_info[weight], name=name)
+    return result

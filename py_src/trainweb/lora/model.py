@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from inspect import signature
+from typing import Annotated, Any
 
-from trainweb.arguments import checks_keywords, instance_of
+from trainweb import messages
+from trainweb.arguments import check_settings, checks_keywords, instance_of
 from trainweb.artifacts.recover import recover_parameters
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.generation.past import refuse_integers, without_past
 from trainweb.lora.adapted import LoraModel, owners
+from trainweb.lora.adapter import Adapter
 from trainweb.lora.config import ALL_LINEAR, INITS, MERGE, LoraConfig, chosen, shown
 from trainweb.lora.kinds import LINEAR, Layer, check_layer
 from trainweb.lora.layers import default_targets, find_layers, is_stored_by_columns
-from trainweb.lora.tied import lies_in, tied_layers, untied
+from trainweb.lora.merge import lies_in, tied_layers, untied
 from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.transforms import constants_to_initializers
+from trainweb.settings import Choice, Count, Fraction, Names, Positive, Seed, YesNo
 
 
 @checks_keywords
 def inject(
     model: Any,
-    targets: Sequence[str] | str | None = None,
-    rank: int = 8,
-    alpha: float | None = None,
-    dropout: float = 0.0,
-    init: str = "default",
+    targets: Annotated[Sequence[str] | str, Names()] | None = None,
+    rank: Count = 8,
+    alpha: Positive | None = None,
+    dropout: Fraction = 0.0,
+    init: Annotated[str, Choice(("default", "gaussian"))] = "default",
     *,
-    use_rslora: bool = False,
-    use_dora: bool = False,
-    modules_to_save: Sequence[str] | str = (),
-    seed: int = 0,
+    use_rslora: YesNo = False,
+    use_dora: YesNo = False,
+    modules_to_save: Annotated[Sequence[str] | str, Names()] | None = None,
+    seed: Seed = 0,
     config: LoraConfig | None = None,
 ) -> LoraModel:
     """Put low-rank adapters beside weights of a forward model.
@@ -55,10 +59,14 @@ def inject(
         Probability with which an element of an adapter's input is zero in training steps.
     init : {"default", "gaussian"}
         How A is drawn: uniform within 1 / sqrt(inputs), or normal with deviation 1 / rank. B starts as zero.
-    use_rslora, use_dora, modules_to_save
-        See `LoraConfig`.
+    use_rslora : bool
+        Multiply the product by alpha / sqrt(rank) instead (https://arxiv.org/abs/2312.03732).
+    use_dora : bool
+        Also learn magnitudes of the columns of weights (DoRA, https://arxiv.org/abs/2402.09353).
+    modules_to_save : names, optional
+        Modules to train whole and to save with the adapters, such as a new head.
     seed : int
-        Of the numbers that are drawn.
+        Seed of the random numbers.
     config : LoraConfig, optional
         All of it at once, as `Adapter.load(...).config` has it; then `targets` to `modules_to_save` are not given.
 
@@ -88,16 +96,16 @@ def inject(
         raise TypeError("'config' says what the targets and modules_to_save are: give it or them.")
     else:
         targets, modules_to_save = instance_of(LoraConfig, "config", config).targets or None, config.modules_to_save
-    whole = chosen(modules_to_save, owners(base), "modules_to_save", of_peft=of_peft) if modules_to_save else []
-    base = base if config.ensure_weight_tying else untied(base, whole)
+    saved = chosen(modules_to_save, owners(base), "modules_to_save", of_peft=of_peft) if modules_to_save else []
+    base = base if config.ensure_weight_tying else untied(base, saved)
     layers = find_layers(base)
-    used = [layer for layer in _targeted(base, layers, targets, of_peft) if not lies_in(layer.module, whole)]
+    used = [layer for layer in _targeted(base, layers, targets, of_peft) if not lies_in(layer.module, saved)]
     if not used:
         raise ModelError("targets: modules_to_save has all of these modules, too. Such modules have no adapter.")
     config = replace(
         config,
         targets=config.targets or tuple(layer.module for layer in used),
-        modules_to_save=config.modules_to_save or tuple(whole),
+        modules_to_save=config.modules_to_save or tuple(saved),
         fan_in_fan_out=config.fan_in_fan_out or any(is_stored_by_columns(base, layer) for layer in used),
     )
     for layer in used:
@@ -119,3 +127,22 @@ def _targeted(base: Graph, layers: Sequence[Layer], targets: Sequence[str] | str
     else:
         wanted = chosen(targets, [layer.module for layer in layers], "targets", of_peft=of_peft)
     return [layer for layer in layers if layer.module in wanted]
+
+
+def adapted_by(lora: Mapping[str, Any], model: Callable[[], Any]) -> LoraModel:
+    """The model with the adapters that these settings ask for.
+
+    Raises
+    ------
+    TypeError
+        A setting has an unknown name.
+    ModelError
+        A setting has a wrong value.
+    """
+    if not isinstance(lora, Mapping):
+        raise messages.BAD_SETTING(name="lora", value=lora, expected="a mapping of settings of adapters")
+    settings = dict(lora)
+    peft = settings.pop("adapter_config", None)
+    config = None if peft is None else Adapter.parse_config(peft)
+    check_settings("lora", settings, [*signature(inject).parameters, "adapter_config"])
+    return inject(model(), config=config, **settings)

@@ -71,13 +71,13 @@ def quantize(
             by_weight.setdefault(layer.weight, []).append(layer)
     if only_frozen:
         _without_head(graph, by_weight)
-    found = [pair for pair in by_weight.items() if _fits(graph, bits, pair[1])]
-    if not found:
+    pairs = [pair for pair in by_weight.items() if _fits(graph, bits, pair[1])]
+    if not pairs:
         raise ModelError(
             f"The model has no weight of a product or a table to quantize: one in float32 of {LEAST_ELEMENTS} elements "
             "and more that nothing else reads in another way."
         )
-    for weight, layers in found:
+    for weight, layers in pairs:
         _quantize(graph, weight, layers, bits)
     graph.opsets.setdefault(MS, 1)
     return write_model(prune_constants(prune(graph)))
@@ -95,9 +95,9 @@ def _without_head(graph: Graph, by_weight: dict[str, list[Layer]]) -> None:
 def _fits(graph: Graph, bits: int, layers: Sequence[Layer]) -> bool:
     """Return whether all layers of a weight can read it as rows in blocks."""
     out, inner = layers[0].shape
-    whole = inner % _block_size(inner, bits) == 0
+    is_even = inner % _block_size(inner, bits) == 0
     alike = all(layer.rows_first == layers[0].rows_first and layer.shape == (out, inner) for layer in layers)
-    return alike and (whole or all(layer.kind is LINEAR for layer in layers))
+    return alike and (is_even or all(layer.kind is LINEAR for layer in layers))
 
 
 def _block_size(width: int, bits: int) -> int:
@@ -112,8 +112,8 @@ def _quantize(graph: Graph, weight: str, layers: Sequence[Layer], bits: int) -> 
     size = _block_size(inner, bits)
     packed, scales = packed_rows(tensor, layers[0].rows_first, bits, size)
     names = [take_name(f"{weight}_{what}", used) for what in (f"Q{bits}", "scales")]
-    for name, made in zip(names, (packed, scales), strict=True):
-        graph.initializers[name] = made.renamed(name)
+    for name, tensor_of_bits in zip(names, (packed, scales), strict=True):
+        graph.initializers[name] = tensor_of_bits.renamed(name)
     for layer in layers:
         for site in layer.sites:
             if layer.kind is EMBEDDING:
@@ -209,7 +209,7 @@ def packed_rows(tensor: Tensor, rows_first: bool, bits: int, size: int) -> tuple
     initializers = {name: t.renamed(name) for name, t in tensors.items() if name in read}
     core = InferenceCore(Graph("quantize", nodes, [], list(outputs), initializers, opsets={"": OPSET}))
     try:
-        made = core.run({})
-        return made["packed"], made["found"]
+        results = core.run({})
+        return results["packed"], results["found"]
     finally:
         core.host.release()

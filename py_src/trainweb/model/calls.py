@@ -22,8 +22,8 @@ def listed_parameters(notes: Mapping[str, str]) -> list[str]:
 
 def padding_word(node: Node) -> int | None:
     """The row of an embedding that gets no gradient (`padding_idx`), None where there is none or the file is silent."""
-    found = _argument(_EMBEDDING, node, 2, "padding_idx")
-    return int(found) if found is not None and found.isdecimal() else None
+    text = _argument(_EMBEDDING, node, 2, "padding_idx")
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def is_scaled_by_frequency(node: Node) -> bool:
@@ -33,12 +33,12 @@ def is_scaled_by_frequency(node: Node) -> bool:
 
 def label_smoothing(node: Node) -> float:
     """The share of a cross entropy's target that goes to all classes alike, which ONNX's operator does not have."""
-    found = _argument(_CROSS_ENTROPY, node, 5, "label_smoothing")
+    text = _argument(_CROSS_ENTROPY, node, 5, "label_smoothing")
     try:
-        return float(found or 0)
+        return float(text or 0)
     except ValueError:
         raise UnsupportedError(
-            f"The label_smoothing of the cross entropy {node} is {found!r}, which is not a number. Export it with one."
+            f"The label_smoothing of the cross entropy {node} is {text!r}, which is not a number. Export it with one."
         ) from None
 
 
@@ -68,11 +68,11 @@ def is_bounded_by_numbers(node: Node) -> bool:
 
 def _argument(call: re.Pattern[str], node: Node, position: int, name: str) -> str | None:
     """The text of an argument of the call, which stands at `position` or under its name."""
-    found = call.search(node.notes.get(FX_NODE, ""))
-    if found is None:
+    match = call.search(node.notes.get(FX_NODE, ""))
+    if match is None:
         return None
-    given = found.group(1).split(", ")
-    if len(given) > position:
-        return given[position]
-    named = re.search(rf"\b{name}: ([^,]+)", found.group(2))
+    arguments = match.group(1).split(", ")
+    if len(arguments) > position:
+        return arguments[position]
+    named = re.search(rf"\b{name}: ([^,]+)", match.group(2))
     return named and named.group(1)

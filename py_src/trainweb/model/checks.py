@@ -151,8 +151,8 @@ def check_size(dtype: str, shape: tuple[int, ...], nbytes: int, what: str, error
     """Check that so many bytes are the elements of the shape."""
     needed = data_bytes(dtype, prod(shape))
     if nbytes != needed:
-        given = ". If another file has them, give 'weights'. A folder has them in model.safetensors."
-        elsewhere = "" if nbytes or error is not ModelError else given
+        hint = ". If another file has them, give 'weights'. A folder has them in model.safetensors."
+        elsewhere = "" if nbytes or error is not ModelError else hint
         raise error(f"{what} has {nbytes} bytes of data; {dtype} {list(shape)} needs {needed}{elsewhere}")
 
 
@@ -279,18 +279,8 @@ def captured(node: Node, free: Mapping[int, Mapping[str, Reader]]) -> Iterator[t
 def check_edges(graph: Graph, free: Mapping[int, Mapping[str, Reader]]) -> dict[str, Reader]:
     """Check that every edge has one definition, and put the nodes in an order that can be executed.
 
-    Parameters
-    ----------
-    graph : Graph
-        Its nodes are reordered only where they are not in order.
-    free : dict
-        Names that the subgraphs inside read from here, by `id` of the subgraph.
-
-    Returns
-    -------
-    dict[str, Node | str]
-        Names that nothing in this graph defines, with what reads each: edges of an outer graph, or
-        errors.
+    `free` has names that subgraphs read from here, by `id` of the subgraph. Return names that nothing in this graph
+    defines, with what reads each: edges of an outer graph, or errors.
     """
     maker = _makers(graph)
     outer: dict[str, Reader] = {}

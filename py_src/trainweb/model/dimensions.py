@@ -13,12 +13,7 @@ from trainweb.model.graph import Dim, Graph, Value
 def fix_dimensions(graphs: Iterable[Graph | None], sizes: Mapping[str, int]) -> None:
     """Give symbolic dimensions of the inputs their sizes, wherever these graphs name them.
 
-    A dimension without a name is called after its input and its axis, such as "x[0]", as in errors.
-
-    Raises
-    ------
-    ModelError
-        No input has a dimension of that name.
+    A dimension without a name is called by its input and axis, such as "x[0]". Raise ModelError for another name.
     """
     there = [graph for graph in graphs if graph is not None]
     names = {name for g in there for v in g.inputs if isinstance(v, Value) for name in _names(v) if name}

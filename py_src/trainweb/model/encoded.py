@@ -32,13 +32,7 @@ SHORT = 0x80
 
 
 def parse(message: Any, data: bytes, where: str = "") -> Any:
-    """Decode bytes into a message.
-
-    Raises
-    ------
-    ModelError
-        They are no such message; `where` says what more is known of them.
-    """
+    """Decode bytes into a message. Raise ModelError for other bytes; `where` says what more is known of them."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -85,10 +79,10 @@ def notes(entries: Sequence[bytes]) -> dict[str, str]:
     if not entries:
         return {}
     # Python's protobuf goes through a copy faster than through its own list.
-    found = properties(data for data in entries[:] if _may_be_kept(data))
+    entries_read = properties(data for data in entries[:] if _may_be_kept(data))
     return {
         key: value
-        for key, value in found
+        for key, value in entries_read
         if key in EXPORTER_NOTES and (key != FX_NODE or TELLS.search(value) or _NAMES.search(value))
     }
 
@@ -124,10 +118,10 @@ def plain_declaration(data: bytes) -> Declaration | None:
         if data[at] != TYPE or data[at + 1] >= SHORT:
             return None
         end = kind + data[at + 1]
-        found = _plain_type(data[kind:end])
-        if found is None:
+        type_and_shape = _plain_type(data[kind:end])
+        if type_and_shape is None:
             return None
-        declaration = Declaration(data[2:at].decode(), *found, [])
+        declaration = Declaration(data[2:at].decode(), *type_and_shape, [])
         while end < len(data):
             if data[end] != PROPERTY or data[end + 1] >= SHORT:
                 return None

@@ -40,20 +40,20 @@ class Location:
 
 def parse_location(entries: Iterable[Any], what: str) -> Location:
     """The `external_data` entries of a TensorProto; keys are only compared, never used as names."""
-    found: dict[str, str] = {}
+    entries_by_key: dict[str, str] = {}
     for entry in entries:
         key = check_name(entry.key, f"a key of the external data of {what}")
         if key not in KEYS:
             raise ModelError(f"{what} has external data with key {key[:40]!r}; ONNX defines {', '.join(KEYS)}")
-        if key in found:
+        if key in entries_by_key:
             raise ModelError(f"{what} has external data with two entries {key!r}")
-        found[key] = check_name(entry.value, f"{key} of the external data of {what}")
-    if not found.get("location"):
+        entries_by_key[key] = check_name(entry.value, f"{key} of the external data of {what}")
+    if not entries_by_key.get("location"):
         raise ModelError(f"{what} has external data without a location")
-    length = found.get("length")
+    length = entries_by_key.get("length")
     return Location(
-        found["location"],
-        _number(found.get("offset") or "0", f"offset of {what}"),
+        entries_by_key["location"],
+        _number(entries_by_key.get("offset") or "0", f"offset of {what}"),
         _number(length, f"length of {what}") if length else None,
     )
 
@@ -65,22 +65,10 @@ def _number(text: str, what: str) -> int:
 
 
 class ExternalData:
-    """Reads tensor data by location.
+    """Reads tensor data by location, and notes the locations in `names`, in the order of their first use.
 
-    Parameters
-    ----------
-    directory : Path or None
-        The model's directory; None for a model that did not come from a file.
-    given : mapping of str to bytes-like or RangedFile, or None
-        Data by location, looked up as written; goes before files.
-
-    given_weights : Weights or None
-        Safetensors files that the caller gave for the weights of the model.
-
-    Attributes
-    ----------
-    names : dict of str to None
-        The locations that were read, in the order of their first use.
+    `given` data goes before files in `directory`, which is None for a model without a file. `given_weights` are
+    safetensors files for the weights of the model.
     """
 
     def __init__(
@@ -195,13 +183,7 @@ def read_at(descriptor: int, offset: int, nbytes: int, what: str) -> bytes:
 
 
 def open_beneath(directory: Path, name: str, what: str) -> tuple[int, int]:
-    """Open a file below a directory for reading.
-
-    Returns
-    -------
-    (int, int)
-        A file descriptor, to be closed by the caller, and the size of the file in bytes.
-    """
+    """Open a file below a directory for reading; return its descriptor, which the caller closes, and its bytes."""
     shown = name[:200]
     parts = name.split("/")
     if "\0" in name or "\\" in name or ":" in name or name.startswith("/") or ".." in parts:

@@ -25,21 +25,9 @@ SHARING = 4
 
 
 class Buffer:
-    """A file being read.
+    """A file being read: bytes or a RangedFile, which errors of the class `error` call `kind`.
 
-    Parameters
-    ----------
-    data : bytes, memoryview or RangedFile
-        The whole file.
-    kind : str
-        Name of the file in errors.
-    error : type of TrainwebError
-        The class of errors on the file.
-
-    Attributes
-    ----------
-    identifier : bytes
-        The four bytes that tell the kind of file.
+    `identifier` has the four bytes that tell the kind of file.
     """
 
     def __init__(self, data: bytes | memoryview | RangedFile, kind: str, error: type[TrainwebError]) -> None:

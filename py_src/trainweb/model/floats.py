@@ -154,12 +154,8 @@ def as_float32(tensor: Tensor) -> Tensor:
 class Declared:
     """The declarations of a model before it was made one of float32.
 
-    Attributes
-    ----------
-    inputs, outputs : dict of str to str
-        dtype of each tensor that had another type of float.
-    tensors, casts : dict of str to int
-        Number of constants of each type, and of casts to it.
+    `inputs` and `outputs` are types of tensors that had another type of float. `tensors` and `casts` count constants of
+    each type, and casts to it.
     """
 
     inputs: dict[str, str] = field(default_factory=dict)
@@ -306,16 +302,16 @@ def _without_casts(graph: Graph) -> Graph:
     """A copy without casts of float32 constants to float32, which would hide the readers of trained constants."""
     outputs = {v.name for v in graph.outputs}
     names: dict[str, str] = {}
-    kept = []
+    nodes = []
     for node in graph.nodes:
         source = graph.initializers.get(names.get(node.inputs[0], node.inputs[0])) if node.inputs else None
         same = source is not None and source.dtype == "float32" and node.attrs.get("to") == DTYPE_CODES["float32"]
         if node.op_type == "Cast" and same and node.outputs[0] not in outputs:
             names[node.outputs[0]] = names.get(node.inputs[0], node.inputs[0])
         else:
-            kept.append(node)
+            nodes.append(node)
     result = graph.copy()
-    result.nodes = kept
+    result.nodes = nodes
     rename_reads(result.nodes, names)
     return result
 
@@ -389,12 +385,12 @@ def cast_outputs(graph: Graph, dtypes: Mapping[str, str]) -> Graph:
 
 def note_outputs(graph: Graph, outputs: Iterable[Value | Sequence], dtypes: Mapping[str, str]) -> Graph:
     """A copy that remembers of a model's outputs, which need not be its own, as what type they were declared."""
-    found = {v.name: v for v in outputs if isinstance(v, Value) and v.name in dtypes}
-    if not found:
+    values = {v.name: v for v in outputs if isinstance(v, Value) and v.name in dtypes}
+    if not values:
         return graph
-    result, own = graph.copy(), {v.name for v in graph.outputs}
-    for name, value in found.items():
-        if name not in own:
+    result, names = graph.copy(), {v.name for v in graph.outputs}
+    for name, value in values.items():
+        if name not in names:
             value = graph.value_info.get(name, value)
             result.value_info[name] = replace(value, notes={**value.notes, DECLARED_TYPE: dtypes[name]})
     return result

@@ -74,16 +74,9 @@ class Function:
 
 
 class Frame:
-    """One call of a function: what its names and attributes stand for.
+    """One call of a function: the meaning of its names and attributes.
 
-    Parameters
-    ----------
-    function : Function
-        What is called.
-    prefix : str
-        Goes before the names of edges inside.
-    caller : Frame or None
-        The call around this one; None for a call from the graph.
+    `prefix` goes before the names of edges inside. `caller` is the call around this one, or None.
     """
 
     def __init__(self, function: Function, prefix: str, caller: Frame | None) -> None:
@@ -103,14 +96,7 @@ class Frame:
         return self.names[name]
 
     def bind(self, inputs: list[str], outputs: list[str], what: str) -> list[tuple[str, str]]:
-        """Bind edges to the function's inputs and outputs.
-
-        Returns
-        -------
-        list of (str, str)
-            Outputs that are inputs handed through: (from, to), for which the caller makes Identity
-            nodes.
-        """
+        """Bind edges to the function's inputs and outputs; return pairs of both that need an Identity node."""
         function = self.function
         if len(inputs) > len(function.inputs) or len(outputs) > len(function.outputs):
             raise ModelError(

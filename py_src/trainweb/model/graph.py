@@ -156,13 +156,13 @@ class Node:
 
     def bodies(self) -> list[Graph]:
         """Bodies and branches: the graphs among the attributes."""
-        found: list[Graph] = []
+        graphs: list[Graph] = []
         for value in self.attrs.values():
             if isinstance(value, Graph):
-                found.append(value)
+                graphs.append(value)
             elif isinstance(value, list) and value and isinstance(value[0], Graph):
-                found += value
-        return found
+                graphs += value
+        return graphs
 
 
 @dataclass(slots=True)

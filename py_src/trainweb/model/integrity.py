@@ -18,13 +18,7 @@ EXPRESSION = re.compile(r"(sha256|sha384|sha512)-([A-Za-z0-9+/_-]+={0,2})(?:\?.*
 
 
 def parse_integrity(text: Any, name: str = "integrity") -> list[tuple[str, bytes]]:
-    """Algorithms and digests of the hashes in a text.
-
-    Raises
-    ------
-    TypeError
-        It has none, or something that is not a hash: it would protect nothing.
-    """
+    """Algorithms and digests of the hashes in a text. Raise TypeError for other texts, which protect nothing."""
     if not isinstance(text, str) or not text.split():
         raise TypeError(f"'{name}' must be a hash such as 'sha256-...' in Base64, got {text!r:.80}.")
     return [_hash(part, name) for part in text.split()]
@@ -58,13 +52,7 @@ def check_integrity(
 
 
 def check_names(integrity: Any, names: tuple[str, ...]) -> dict[str, str]:
-    """Hashes by the names of files, if all of them are.
-
-    Raises
-    ------
-    TypeError
-        No mapping, a file that is not among `names`, or no hash.
-    """
+    """Check hashes by names of files. Raise TypeError for what is no mapping, another file, or no hash."""
     if integrity is None:
         return {}
     if not isinstance(integrity, Mapping):

@@ -18,20 +18,10 @@ LARGE = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place of bytes outside Python.
+    """A place of bytes outside Python: a "segment" of a session in kernel memory, or a "file" that the page holds.
 
-    Attributes
-    ----------
-    kind : str
-        "segment" for a segment of a session in kernel memory, "file" for a file that the page holds.
-    index : int
-        Which of them.
-    offset, nbytes : int
-        The range in it.
-    conversion : (str, str) or ()
-        Which type of float lies there, and as which it is wanted; empty where it is wanted as it is.
-    rows : int
-        Rows of the matrix that lies there, if its transpose is wanted; else 0.
+    `conversion` names the type of float there and the wanted one; () if they are equal. `rows` are those of the matrix
+    there, if its transpose is wanted; else 0.
     """
 
     kind: str
@@ -45,14 +35,7 @@ class Place:
 class LazyTensor(Tensor):
     """A tensor whose data lies elsewhere. Every use of `data` reads it anew; it is not kept.
 
-    Parameters
-    ----------
-    read_into : callable
-        Fills a writable buffer of as many bytes as the tensor has.
-    place : Place or None
-        Place of the data, if others can read it there, too.
-    notes : dict, optional
-        As of every tensor.
+    `read_into` fills a writable buffer of as many bytes. Others can read the data at `place`, if it is not None.
     """
 
     __slots__ = ("_digest", "place", "read_into")

@@ -71,11 +71,11 @@ class _Written:
         if is_classifier and rows == 1 and not is_halved:
             raise self._unsupported("a classifier with one class")
         prefix = node.name or node.outputs[0]
-        given = [self._op("Cast", [node.inputs[0]], to=_FLOAT)]
-        given.append(self._tensor(f"{prefix}.coefficients", (rows, len(numbers) // rows), numbers))
+        inputs = [self._op("Cast", [node.inputs[0]], to=_FLOAT)]
+        inputs.append(self._tensor(f"{prefix}.coefficients", (rows, len(numbers) // rows), numbers))
         if intercepts:
-            given.append(self._tensor(f"{prefix}.intercepts", (rows,), intercepts))
-        raw = self._op("Gemm", given, transB=1)
+            inputs.append(self._tensor(f"{prefix}.intercepts", (rows,), intercepts))
+        raw = self._op("Gemm", inputs, transB=1)
         return self._op("Concat", [self._op("Neg", [raw]), raw], axis=1) if is_halved else raw
 
     def _labels(self) -> list[Any]:

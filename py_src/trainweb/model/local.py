@@ -47,15 +47,7 @@ class HeldFile(_LocalFile):
 
 
 class OpenFile(_LocalFile):
-    """A file that stays open while a tensor lies in it.
-
-    Parameters
-    ----------
-    descriptor : int
-        Closed by this object.
-    name : str
-        The name of the file in errors.
-    """
+    """A file that stays open while a tensor lies in it; it closes the descriptor. Errors call it `name`."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         weakref.finalize(self, os.close, descriptor)

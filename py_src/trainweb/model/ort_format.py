@@ -39,28 +39,10 @@ def is_ort_format(data: Encoded) -> bool:
 
 
 def onnx_of_ort(data: bytes | memoryview | RangedFile, limits: Limits) -> bytes:
-    """The ONNX model that an ORT format model holds.
+    """The ONNX model that an ORT format model holds, as bytes of a ModelProto.
 
-    Parameters
-    ----------
-    data : bytes, memoryview or RangedFile
-        The whole file.
-    limits : Limits
-        `nodes` counts here.
-
-    Returns
-    -------
-    bytes
-        A ModelProto. Its large tensors are external data at `remote.LOCATION`, which is the file itself.
-
-    Raises
-    ------
-    ModelError
-        The file is corrupt or truncated.
-    UnsupportedError
-        It has tensors in another file.
-    LimitError
-        It has too many nodes, or is nested too deeply.
+    Its large tensors are external data at `remote.LOCATION`, which is the file itself. Raise ModelError for a corrupt
+    file, UnsupportedError for tensors in another file, LimitError for too many nodes or levels.
     """
     model = Buffer(data, "ORT format model", ModelError).root().table(1, "the model")
     if model is None:

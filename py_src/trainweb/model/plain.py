@@ -151,7 +151,7 @@ def _node(data: bytes) -> PlainNode:
 def _attribute(data: bytes) -> PlainAttribute:
     attribute = PlainAttribute("", 0, None)
     values: list[Any] = []
-    found = 0
+    kind = 0
     at, end = 0, len(data)
     while at < end:
         tag = data[at]
@@ -161,11 +161,11 @@ def _attribute(data: bytes) -> PlainAttribute:
             attribute.type, at = data[at + 2], at + 3
             continue
         used, given, at = _attribute_field(data, tag, at + 1, attribute)
-        if found and used and used != found:
+        if kind and used and used != kind:
             raise _OtherError
-        found = found or used
+        kind = kind or used
         values += given
-    if at != end or attribute.type not in KINDS or found not in (0, KINDS[attribute.type]):
+    if at != end or attribute.type not in KINDS or kind not in (0, KINDS[attribute.type]):
         raise _OtherError
     if attribute.type in LISTS:
         attribute.value = values

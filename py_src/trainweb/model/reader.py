@@ -169,13 +169,7 @@ def _open_model(
 
 
 def read_metadata(source: Any) -> dict[str, Any]:
-    """Return a model's metadata: names and texts as onnxruntime's ModelMetadata calls them.
-
-    Parameters
-    ----------
-    source : bytes-like, str, Path or onnx.ModelProto
-        The model.
-    """
+    """Return a model's metadata: names and texts as onnxruntime's ModelMetadata calls them."""
     limits = Limits()
     return _about(_split(load_bytes(source, limits)[0], limits).proto)
 

@@ -59,13 +59,7 @@ class FileHost(Protocol):
 
 
 class RangedFile(ABC):
-    """A file that is read by ranges.
-
-    Parameters
-    ----------
-    nbytes : int
-        Its size.
-    """
+    """A file of so many bytes that is read by ranges."""
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
@@ -114,17 +108,7 @@ class RangedFile(ABC):
 
 
 class RemoteFile(RangedFile):
-    """A file that somebody else holds.
-
-    Parameters
-    ----------
-    index : int
-        The host's name for it.
-    nbytes : int
-        Its size.
-    host : FileHost
-        Who holds it.
-    """
+    """A file of so many bytes that `host` holds under the number `index`."""
 
     def __init__(self, index: int, nbytes: int, host: FileHost) -> None:
         super().__init__(nbytes)
@@ -188,11 +172,11 @@ class RemoteTensor(LazyTensor):
         item = ITEM_SIZE[self.dtype]
         first, start, step = self.read(0, item), 0, WINDOW
         while start < self.nbytes:
-            found = self.read(start, min(step, self.nbytes - start))
-            if found != first * (len(found) // item):
+            strip = self.read(start, min(step, self.nbytes - start))
+            if strip != first * (len(strip) // item):
                 return False
             # In most tensors the first elements differ already.
-            start, step = start + len(found), LONG_READ
+            start, step = start + len(strip), LONG_READ
         return True
 
     def is_transpose(self, other: RemoteTensor) -> bool:
@@ -212,15 +196,15 @@ def detach(file: RangedFile, start: int, stop: int, form: Form) -> bytes:
     if stop - start < LARGE:
         return file[start:stop]
     try:
-        found = _detached_tensor(file, start, stop) if form is TENSOR else _detached(file, start, stop, form, 0)
+        detached = _detached_tensor(file, start, stop) if form is TENSOR else _detached(file, start, stop, form, 0)
     except TruncatedError:
-        found = None
-    return file[start:stop] if found is None else found
+        detached = None
+    return file[start:stop] if detached is None else detached
 
 
 def _detached(file: RangedFile, start: int, stop: int, form: Form, depth: int) -> bytes:
     """A message without the data of the large tensors in it."""
-    found, kept = bytearray(), start
+    result, copied = bytearray(), start
     for field, kind, begin, at, end in message_fields(file, start, stop):
         inner = form.get(field)
         if inner is None or kind != LENGTH_DELIMITED or end - at < LARGE or depth == MAX_DEPTH:
@@ -230,10 +214,10 @@ def _detached(file: RangedFile, start: int, stop: int, form: Form, depth: int) -
         except TruncatedError:
             continue
         if changed is not None:
-            found += file[kept:begin]
-            found += varint(field << 3 | kind) + varint(len(changed)) + changed
-            kept = end
-    return bytes(found + file[kept:stop])
+            result += file[copied:begin]
+            result += varint(field << 3 | kind) + varint(len(changed)) + changed
+            copied = end
+    return bytes(result + file[copied:stop])
 
 
 def _detached_tensor(file: RangedFile, start: int, stop: int) -> bytes | None:

@@ -37,8 +37,10 @@ def part_statistics(nodes: Iterable[Node], initializers: dict[str, Tensor]) -> N
     """
     for node in nodes:
         if node.op_type == "BatchNormalization" and node.domain == "":
-            made = node.outputs[STATISTICS]
-            node.outputs[STATISTICS] = [f"{n}_updated" if n in initializers and n in node.inputs else n for n in made]
+            statistics = node.outputs[STATISTICS]
+            node.outputs[STATISTICS] = [
+                f"{n}_updated" if n in initializers and n in node.inputs else n for n in statistics
+            ]
 
 
 def drop_zero_biases(nodes: Iterable[Node]) -> None:
@@ -48,11 +50,11 @@ def drop_zero_biases(nodes: Iterable[Node]) -> None:
     Its optimizer may take them away: https://github.com/microsoft/onnxscript, `aten_conv3d`.
     """
     nodes = list(nodes)
-    made = {name: node for node in nodes for name in node.outputs}
+    producers = {name: node for node in nodes for name in node.outputs}
     for node in nodes:
-        bias = made.get(node.inputs[2]) if node.op_type == "Conv" and len(node.inputs) == 3 else None
-        if bias is not None and bias.op_type == "Expand" and _is_zero(made.get(bias.inputs[0]), made):
-            shape = made.get(bias.inputs[1])
+        bias = producers.get(node.inputs[2]) if node.op_type == "Conv" and len(node.inputs) == 3 else None
+        if bias is not None and bias.op_type == "Expand" and _is_zero(producers.get(bias.inputs[0]), producers):
+            shape = producers.get(bias.inputs[1])
             if shape is not None and shape.op_type == "Concat" and len(shape.inputs) > 1:
                 node.inputs.pop()
 
@@ -74,7 +76,7 @@ def add_where_indices_meet(nodes: Iterable[Node], initializers: Mapping[str, Ten
     `index_add`.
     """
     nodes = list(nodes)
-    made = {name: node for node in nodes for name in node.outputs}
+    producers = {name: node for node in nodes for name in node.outputs}
     readers: dict[str, list[Node]] = {}
     for node in nodes:
         for name in node.inputs:
@@ -83,10 +85,10 @@ def add_where_indices_meet(nodes: Iterable[Node], initializers: Mapping[str, Ten
         if node.op_type not in _SCATTERS or node.domain or node.attrs.get("reduction", "none") != "none":
             continue
         reading = readers.get(node.outputs[0], [])
-        if len(reading) != 1 or reading[0].op_type != "Add" or not _is_zeros(node.inputs[0], made, initializers):
+        if len(reading) != 1 or reading[0].op_type != "Add" or not _is_zeros(node.inputs[0], producers, initializers):
             continue
         others = [name for name in reading[0].inputs if name != node.outputs[0]]
-        if _is_of_index_add(node, others, made) or not _is_constant(node.inputs[2], made, initializers):
+        if _is_of_index_add(node, others, producers) or not _is_constant(node.inputs[2], producers, initializers):
             node.attrs["reduction"] = "add"
 
 
@@ -136,10 +138,10 @@ def unknown_fields(message: Any, path: str = "the model") -> Iterator[str]:
 
 def check_newer(parts: Iterable[Any], version: int, newest: int) -> None:
     """Raise where a part of a model of a newer version of the format says what only that version knows."""
-    found = next((found for message in parts for found in unknown_fields(message)), None)
-    if found is not None:
+    place = next((place for message in parts for place in unknown_fields(message)), None)
+    if place is not None:
         raise UnsupportedError(
-            f"the model has IR version {version} and uses {found}, which is newer than version {newest}, that this "
+            f"the model has IR version {version} and uses {place}, which is newer than version {newest}, that this "
             "trainweb reads; export it with an older version"
         )
 
@@ -157,9 +159,9 @@ def part_dims(graph: Graph) -> None:
 
     The TorchScript exporter makes names up, and calls batch and length by the same one (`Convy_dim_0`).
     """
-    given = {dim for value in graph.inputs if isinstance(value, Value) for dim in value.shape or ()}
+    dims_of_inputs = {dim for value in graph.inputs if isinstance(value, Value) for dim in value.shape or ()}
     for k, value in enumerate(graph.outputs):
         shape = value.shape or () if isinstance(value, Value) else ()
-        twice = {dim for dim in shape if isinstance(dim, str) and shape.count(dim) > 1} - given
+        twice = {dim for dim in shape if isinstance(dim, str) and shape.count(dim) > 1} - dims_of_inputs
         if isinstance(value, Value) and twice:
             graph.outputs[k] = replace(value, shape=tuple(None if dim in twice else dim for dim in shape))

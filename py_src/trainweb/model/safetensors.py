@@ -1,4 +1,4 @@
-"""The header of the safetensors format: 8 bytes of length, JSON, then the tensors without gaps.
+"""The safetensors format: 8 bytes of length, a header of JSON, then the tensors without gaps.
 
 https://huggingface.co/docs/safetensors. Written here because the library of that name is native code, of which there is
 no WebAssembly.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeGuard
+from typing import Any, Self, TypeGuard
 
-from ..errors import CheckpointError
-from .checks import MAX_RANK, Encoded
-from .graph import ITEM_SIZE
+from trainweb.errors import CheckpointError
+from trainweb.model.checks import MAX_RANK, Encoded
+from trainweb.model.graph import ITEM_SIZE, Tensor
 
 DTYPES = {
     "F64": "float64",
@@ -31,6 +32,7 @@ DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
 }
+CODES = {dtype: code for code, dtype in DTYPES.items()}
 HEADER_LIMIT = 100_000_000
 """Bytes that a header may have, as in the library."""
 ALIGNMENT = 8
@@ -49,10 +51,7 @@ class Entry:
 def entries_of(data: Encoded) -> dict[str, Entry]:
     """The tensors of a file, by name; only the header is read.
 
-    Raises
-    ------
-    CheckpointError
-        It is no such file, is cut off, or says what does not fit: every byte belongs to one tensor.
+    Raise CheckpointError unless every byte belongs to one tensor.
     """
     header, length = header_of(data)
     header.pop("__metadata__", None)
@@ -107,3 +106,46 @@ def _place(name: str, entry: Any) -> tuple[int, int, str, tuple[int, ...]]:
 
 def _naturals(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
+
+
+def write_safetensors(tensors: Iterable[Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """A file of these tensors, widest elements first and then by name, as the library orders them."""
+    ordered = sorted(tensors, key=lambda t: (-ITEM_SIZE[t.dtype], t.name))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for tensor in ordered:
+        place = [at, at + tensor.nbytes]
+        header[tensor.name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
+        at += tensor.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return b"".join([struct.pack("<Q", len(text)), text, *(bytes(t.data) for t in ordered)])
+
+
+def read_safetensors(data: bytes) -> dict[str, Tensor]:
+    """The tensors of a file, by name. Raise CheckpointError as `entries_of`."""
+    view = memoryview(data)
+    return {
+        name: Tensor(name, entry.dtype, entry.shape, bytes(view[entry.start : entry.stop]))
+        for name, entry in entries_of(data).items()
+    }
+
+
+@dataclass(slots=True)
+class TensorFile:
+    """Tensors and texts of a file, by name."""
+
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        return write_safetensors(self.tensors.values(), self.metadata)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read a file. Raise CheckpointError for another format."""
+        metadata = header_of(data)[0].get("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+            raise CheckpointError("The metadata of the safetensors file are no texts.")
+        return cls(read_safetensors(data), metadata)

@@ -32,18 +32,9 @@ MESSAGES = (
 
 @cache
 def messages() -> Any:
-    """The generated classes as attributes: `messages().ModelProto` and so on.
+    """The generated classes as attributes: `messages().ModelProto` and so on, and `IR_VERSION` of the schema.
 
-    Returns
-    -------
-    SimpleNamespace
-        One attribute per name in `MESSAGES`, and `IR_VERSION`, the newest version of the format
-        that the schema describes.
-
-    Raises
-    ------
-    EngineError
-        The schema was never built (a source checkout).
+    Raise EngineError in a source checkout whose schema was never built.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 

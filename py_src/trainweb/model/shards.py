@@ -14,8 +14,8 @@ SHARD = re.compile(r"(?!\.*$)[^/\\:\0]+")
 
 def shards(index: Path) -> list[str]:
     """Names of the files that an index of weights lists; they lie beside it."""
-    found = read_object(index).get("weight_map", {})
-    names: list[Any] = [*found.values()] if isinstance(found, dict) else [None]
+    weight_map = read_object(index).get("weight_map", {})
+    names: list[Any] = [*weight_map.values()] if isinstance(weight_map, dict) else [None]
     if not all(isinstance(name, str) and SHARD.fullmatch(name) for name in names):
         raise messages.BAD_SHARDS(name=index.name)
     files = sorted({*names})
@@ -30,9 +30,9 @@ def read_object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise messages.NOT_JSON(name=path.name, fault=str(error)) from error
-    if not isinstance(found, dict):
-        raise messages.NOT_JSON(name=path.name, fault=f"it has {type(found).__name__}, not an object")
-    return found
+    if not isinstance(content, dict):
+        raise messages.NOT_JSON(name=path.name, fault=f"it has {type(content).__name__}, not an object")
+    return content

@@ -34,27 +34,11 @@ Range = tuple[int, int]
 
 
 class SplitModel:
-    """A model in its encoded form, of which `proto` has all but most of the main graph.
+    """A model in its encoded form: `proto` is without nodes, initializers and value infos of the main graph.
 
-    Parameters
-    ----------
-    data : bytes or RangedFile
-        The file. Large tensors of a RangedFile stay there, references are in their places.
-    limits : Limits
-        `nodes` counts here: a graph of 2-byte empty nodes would grow a thousandfold once decoded, so the entries are
-        counted before.
-
-    Attributes
-    ----------
-    proto : ModelProto
-        Without the nodes, initializers and value infos of the main graph.
-
-    Raises
-    ------
-    ModelError
-        The outermost levels are damaged; the message says where a file is cut off.
-    LimitError
-        There are too many nodes.
+    Large tensors of a RangedFile stay there. Nodes are counted before they are decoded: a graph of 2-byte empty nodes
+    would grow a thousandfold. Raise ModelError, which says where a file is cut off, for damage at the outermost levels,
+    and LimitError for too many nodes.
     """
 
     def __init__(self, data: bytes | RangedFile, limits: Limits) -> None:
@@ -116,7 +100,7 @@ class SplitModel:
 
     def _split(self) -> bytes:
         """Find the parts; returns the rest."""
-        data, rest, kept = self._data, bytearray(), 0
+        data, rest, copied = self._data, bytearray(), 0
         for field, kind, begin, start, stop in self._fields(0, len(data), ENTRIES_PER_NODE):
             if kind != LENGTH_DELIMITED or field not in (MODEL_GRAPH, MODEL_FUNCTION):
                 continue
@@ -126,18 +110,18 @@ class SplitModel:
                 inner = self._fields(start, stop)
                 self._nodes += sum(n == FUNCTION_NODE and kind == LENGTH_DELIMITED for n, kind, *_ in inner)
                 changed = self._cut(start, stop, FUNCTION)
-            rest += data[kept:begin]
+            rest += data[copied:begin]
             rest += varint(field << 3 | LENGTH_DELIMITED) + varint(len(changed)) + changed
-            kept = stop
-        return bytes(rest + data[kept : len(data)])
+            copied = stop
+        return bytes(rest + data[copied : len(data)])
 
     def _split_graph(self, start: int, stop: int) -> bytes:
-        data, rest, kept = self._data, bytearray(), start
+        data, rest, copied = self._data, bytearray(), start
         for field, kind, begin, at, end in self._fields(start, stop):
             if kind == LENGTH_DELIMITED and field in self._parts:
                 self._nodes += field == GRAPH_NODE
                 self._parts[field].append((at, end))
-                if kept < begin:
-                    rest += data[kept:begin]
-                kept = end
-        return bytes(rest + data[kept:stop])
+                if copied < begin:
+                    rest += data[copied:begin]
+                copied = end
+        return bytes(rest + data[copied:stop])

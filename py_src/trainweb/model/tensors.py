@@ -49,13 +49,7 @@ TYPED_FIELDS = (
 
 
 class TensorReader:
-    """Converts tensors; keeps account of their bytes.
-
-    Attributes
-    ----------
-    absent : function
-        Returns the parameters that the exporter noted and the main graph has no initializers of.
-    """
+    """Converts tensors and counts their bytes; `absent` returns noted parameters that have no initializers."""
 
     def __init__(self, limits: Limits, external: ExternalData) -> None:
         self._limits = limits
@@ -91,9 +85,9 @@ class TensorReader:
             location = parse_location(proto.external_data, what)
             is_whole = location.length is None and not location.offset
             return self._external.weights(location.name, what) if is_whole else None
-        given = self._external.given_weights
-        is_empty = given is not None and prod(shape) > 0 and not proto.raw_data and not _typed_fields(proto)
-        return given if is_empty else None
+        weights = self._external.given_weights
+        is_empty = weights is not None and prod(shape) > 0 and not proto.raw_data and not _typed_fields(proto)
+        return weights if is_empty else None
 
     def account(self, dtype: str, shape: tuple[int, ...], what: str) -> None:
         """Add a tensor to the bytes of the model, before they are allocated."""

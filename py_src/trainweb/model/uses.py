@@ -85,18 +85,10 @@ def positions(op_type: str, role: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class WeightUse:
-    """A node's read of a weight.
+    """A node's read of a weight: its input `position`, the tensor `edge`, which may be what nodes made of the weight.
 
-    Attributes
-    ----------
-    tensor : Tensor
-        The weight.
-    node, position, edge
-        The reader, its input, and the tensor that it reads there: the weight, or what nodes between made of it.
-    is_turned : bool, optional
-        True if the reader gets the transpose of the matrix. None if it gets something else than the whole matrix.
-    stored : str
-        Bits of the weight, and the operator that makes floats of them; "" for a weight in float32.
+    `is_turned` is True if the reader gets the transpose of the matrix, None if it gets another part. `stored` has the
+    bits of the weight and the operator that makes floats of them; "" for a weight in float32.
     """
 
     tensor: Tensor
@@ -127,26 +119,19 @@ class WeightUse:
 def weight_uses(
     graph: Graph, tensors: Mapping[str, Tensor] | None = None, through: Collection[str] = PATHS
 ) -> Iterator[WeightUse]:
-    """Yield the reads of weights in the order of the nodes, looking through operators that only move them.
+    """Yield the reads of weights in the order of the nodes.
 
-    Parameters
-    ----------
-    graph : Graph
-        Its nodes are looked at.
-    tensors : dict of str to Tensor, optional
-        The weights; by default its initializers.
-    through : collection of str
-        The operators between.
+    Weights are the graph's initializers, or `tensors`. Operators in `through` only move them.
     """
     weights = graph.initializers if tensors is None else tensors
     ways: dict[str, dict[str, tuple[Tensor, bool | None, str]]]
     ways = {name: {name: (tensor, False, "")} for name, tensor in weights.items()}
     for node in graph.nodes:
-        own = f"{node.attrs.get('bits', 4)} bits, {node.op_type}" if node.op_type in NBITS else ""
+        stored_as = f"{node.attrs.get('bits', 4)} bits, {node.op_type}" if node.op_type in NBITS else ""
         for position, edge in enumerate(node.inputs):
             is_between = node.op_type in through and (position == 0 or node.op_type == "Concat")
             for name, (tensor, is_turned, stored) in ways.get(edge, {}).items():
-                use = WeightUse(tensor, node, position, edge, is_turned, stored or own)
+                use = WeightUse(tensor, node, position, edge, is_turned, stored or stored_as)
                 if not is_between:
                     yield use
                 for output in node.outputs if is_between else ():

@@ -24,13 +24,7 @@ Absent = Callable[[], list[str]]
 
 
 class Weights:
-    """Tensors of files; no data is read before it is needed.
-
-    Parameters
-    ----------
-    files : iterable of (str, bytes or RangedFile)
-        With the name of each in errors. A tensor is in one of them. They are looked into when one is needed.
-    """
+    """Tensors of files, which have names for errors; no file is read before a tensor of it is needed."""
 
     def __init__(self, files: Iterable[tuple[str, bytes | memoryview | RangedFile]]) -> None:
         self._files = list(files)
@@ -40,36 +34,24 @@ class Weights:
     @cached_property
     def _found(self) -> dict[str, tuple[Entry, bytes | memoryview | RangedFile]]:
         """Tensors by name, and the file of each."""
-        found: dict[str, tuple[Entry, bytes | memoryview | RangedFile]] = {}
+        tensors: dict[str, tuple[Entry, bytes | memoryview | RangedFile]] = {}
         for name, data in self._files:
             try:
                 entries = entries_of(data)
             except CheckpointError as error:
                 raise ModelError(f"The weights {name!r:.200} cannot be used: {error}") from error
             for tensor, entry in entries.items():
-                if tensor in found:
+                if tensor in tensors:
                     raise ModelError(f"Two files of weights have a tensor {tensor!r:.200}: give each tensor once.")
-                found[tensor] = entry, data
-        return found
+                tensors[tensor] = entry, data
+        return tensors
 
     def tensor(self, name: str, dtype: str, shape: tuple[int, ...], absent: Absent = list) -> Tensor:
         """The tensor of an initializer, in the type that the graph declares.
 
-        Parameters
-        ----------
-        name : str
-            The name of the initializer.
-        dtype, shape
-            What the graph declares.
-        absent : function, optional
-            Returns the parameters that the graph was made of and has no initializers of. An initializer that the files
-            do not have is tied to the one of its shape.
-
-        Raises
-        ------
-        ModelError
-            There is no such tensor, or it has another shape or kind of type. One of the files is not a safetensors
-            file, or two have the same tensor.
+        `absent` returns parameters that the graph was made of and has no initializers of: what the files lack is tied
+        to the one of its shape. Raise ModelError for a name or shape that the files lack, a file of another format, or
+        two files with the same tensor.
         """
         files, source = ", ".join(self.names), name
         if name not in self._found:
@@ -94,5 +76,5 @@ class Weights:
             )
         self.is_read = True
         start, stop = entry.start, entry.stop
-        found = data.range(start, stop) if isinstance(data, RangedFile) else memoryview(data)[start:stop]
-        return converted(tensor_of(name, entry.dtype, shape, found), dtype)
+        source_bytes = data.range(start, stop) if isinstance(data, RangedFile) else memoryview(data)[start:stop]
+        return converted(tensor_of(name, entry.dtype, shape, source_bytes), dtype)

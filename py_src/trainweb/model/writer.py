@@ -25,28 +25,12 @@ def write_model(graph: Graph, functions: Iterable[LocalFunction] = ()) -> bytes:
 
 
 def model_parts(graph: Graph, functions: Iterable[LocalFunction] = ()) -> list[Part]:
-    """Write a graph as an ONNX model.
+    """Write a main graph as an ONNX model: bytes, and initializers whose data lies elsewhere, from start to end.
 
-    Parameters
-    ----------
-    graph : Graph
-        A main graph; its opsets, IR version, producer and metadata come from the model. A graph without a name, which
-        ONNX does not allow, becomes "graph".
-    functions : iterable of LocalFunction
-        Of operators of ours in the graph, for other runtimes.
-
-    Returns
-    -------
-    list of Part
-        The model, from its start to its end: bytes, and initializers whose data lies elsewhere. Tensors are stored
-        raw; an empty list attribute is stored as ints.
-
-    Raises
-    ------
-    ModelError
-        A tensor's data does not fit its shape, or an attribute has a value that ONNX cannot hold.
-    LimitError
-        The model exceeds 2 GiB, which protobuf cannot hold.
+    Opsets, IR version, producer and metadata come from the graph. A graph without a name, which ONNX does not allow,
+    becomes "graph". `functions` define operators of ours for other runtimes. Tensors are stored raw; an empty list
+    attribute is stored as ints. Raise ModelError for data or an attribute that ONNX cannot hold, and LimitError beyond
+    2 GiB, which protobuf cannot hold.
     """
     check_size(graph)
     before, after = messages().ModelProto(), messages().ModelProto()

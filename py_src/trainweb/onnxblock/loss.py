@@ -21,7 +21,7 @@ IGNORED = -100
 LOG_PROBABILITIES = "log_probabilities"
 """Tensor of the eval model of DPOLoss."""
 LEAST_REST = 1e-7
-"""Of 1 - p: less than what 1 - p is in float32, if it is not 0."""
+"""Lower bound of 1 - p, below each value but 0 that it has in float32."""
 
 
 def _reduction(reduction: str) -> Block:
@@ -90,8 +90,23 @@ def loss(cls: T) -> T:
     return cls
 
 
+class _Elementwise(Loss):
+    """A loss of each element of a prediction; a subclass computes it by `_each`."""
+
+    @checked
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        self._reduction = reduction
+
+    def build(self, pred: str, target_name: str = "target") -> str:
+        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
+        return str(_reduction(self._reduction)(self._each(pred, _target_like(pred, target_name))))
+
+    def _each(self, pred: str, target: str) -> str:
+        raise NotImplementedError
+
+
 @loss
-class MSELoss(Loss):
+class MSELoss(_Elementwise):
     """Squared error: the mean, the sum or each ("none").
 
     Parameters
@@ -100,16 +115,8 @@ class MSELoss(Loss):
         How the elements are combined.
     """
 
-    @checked
-    def __init__(self, reduction: Reduction = "mean") -> None:
-        self._reduce = _reduction(reduction)
-        self._sub, self._square = blocks.Sub(), blocks.Pow(2.0)
-
-    def build(self, pred: str, target_name: str = "target") -> str:
-        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
-        target = _target_like(pred, target_name)
-        loss: str = self._reduce(self._square(self._sub(pred, target)))
-        return loss
+    def _each(self, pred: str, target: str) -> str:
+        return str(blocks.Pow(2.0)(blocks.Sub()(pred, target)))
 
 
 @loss
@@ -289,7 +296,7 @@ class BCEWithLogitsLoss(Loss):
 
 
 @loss
-class L1Loss(Loss):
+class L1Loss(_Elementwise):
     """Absolute error: the mean, the sum or each ("none").
 
     Parameters
@@ -298,20 +305,12 @@ class L1Loss(Loss):
         How the elements are combined.
     """
 
-    @checked
-    def __init__(self, reduction: Reduction = "mean") -> None:
-        self._reduce = _reduction(reduction)
-        self._sub, self._abs = blocks.Sub(), blocks.Abs()
-
-    def build(self, pred: str, target_name: str = "target") -> str:
-        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
-        target = _target_like(pred, target_name)
-        loss: str = self._reduce(self._abs(self._sub(pred, target)))
-        return loss
+    def _each(self, pred: str, target: str) -> str:
+        return str(blocks.Abs()(blocks.Sub()(pred, target)))
 
 
 @loss
-class HuberLoss(Loss):
+class HuberLoss(_Elementwise):
     """d^2 / 2 where |d| is at most delta, else delta (|d| - delta / 2), d being the error.
 
     Parameters
@@ -324,16 +323,14 @@ class HuberLoss(Loss):
 
     @checked
     def __init__(self, reduction: Reduction = "mean", delta: Positive = 1.0) -> None:
-        self._reduce, self._delta, self._scale = _reduction(reduction), float(delta), 1.0
+        self._reduction, self._delta, self._scale = reduction, float(delta), 1.0
 
-    def build(self, pred: str, target_name: str = "target") -> str:
-        """Name of the loss of `pred` against input `target_name`, which is added if missing."""
-        target, delta = _target_like(pred, target_name), blocks.Constant(self._delta)
+    def _each(self, pred: str, target: str) -> str:
         error = blocks.Abs()(blocks.Sub()(pred, target))
-        beyond = self.add_node("Relu", [blocks.Sub()(error, delta())])
+        beyond = self.add_node("Relu", [blocks.Sub()(error, blocks.Constant(self._delta)())])
         square = blocks.Mul()(blocks.Pow(2.0)(blocks.Sub()(error, beyond)), blocks.Constant(0.5 * self._scale)())
         linear = blocks.Mul()(beyond, blocks.Constant(self._delta * self._scale)())
-        return str(self._reduce(blocks.Add()(square, linear)))
+        return str(blocks.Add()(square, linear))
 
 
 @loss
@@ -355,7 +352,7 @@ class SmoothL1Loss(HuberLoss):
 
 
 @loss
-class KLDivLoss(Loss):
+class KLDivLoss(_Elementwise):
     """Kullback-Leibler divergence t (log t - x) of log-probabilities x from target probabilities t.
 
     Parameters
@@ -376,21 +373,24 @@ class KLDivLoss(Loss):
 
     def build(self, pred: str, target_name: str = "target") -> str:
         """Name of the loss of `pred` against input `target_name`, which is added if missing."""
-        target = log = _target_like(pred, target_name)
+        if self._reduction != "batchmean":
+            return super().build(pred, target_name)
+        each = self._each(pred, _target_like(pred, target_name))
+        first = blocks.add_initializer_of("int64", "first_axis", [0])
+        batch = self.add_node("Gather", [self.add_node("Shape", [pred]), first])
+        total = blocks.ReduceSum(keepdims=False)(each)
+        mean = blocks.Div()(total, self.add_node("Cast", [batch], to=FLOAT))
+        return str(blocks.ReduceSum(keepdims=False)(mean))
+
+    def _each(self, pred: str, target: str) -> str:
+        log = target
         if self._log_target:
             target = self.add_node("Exp", [log])
         else:
             # 0 log 0 is 0.
             zero = self.add_node("Cast", [self.add_node("Equal", [target, blocks.Constant(0.0)()])], to=FLOAT)
             log = self.add_node("Log", [blocks.Add()(target, zero)])
-        each = blocks.Mul()(target, blocks.Sub()(log, pred))
-        if self._reduction != "batchmean":
-            return str(_reduction(self._reduction)(each))
-        first = blocks.add_initializer_of("int64", "first_axis", [0])
-        batch = self.add_node("Gather", [self.add_node("Shape", [pred]), first])
-        total = blocks.ReduceSum(keepdims=False)(each)
-        mean = blocks.Div()(total, self.add_node("Cast", [batch], to=FLOAT))
-        return str(blocks.ReduceSum(keepdims=False)(mean))
+        return str(blocks.Mul()(target, blocks.Sub()(log, pred)))
 
 
 @loss

@@ -19,17 +19,15 @@ from trainweb.onnxblock.blocks import Block, add_initializer_of
 from trainweb.onnxblock.context import add_node, generate_name
 from trainweb.onnxblock.training import ForwardBlock
 from trainweb.ops.frame.op import Attr
-from trainweb.ops.optim import matrices, operators, rules
+from trainweb.ops.optim import operators, rules
 from trainweb.settings import (
     Betas,
     Choice,
     Field,
     Fraction,
     NotNegative,
-    Number,
     Patterns,
     Positive,
-    Whole,
     YesNo,
     checked,
     fields_of,
@@ -439,137 +437,6 @@ class SGD(Optimizer):
             attributes = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
             attributes["weight_decay"] = weight_decay
         super().__init__(clip_grad, **attributes)
-
-
-@optimizer
-class Lamb(Optimizer):
-    """LAMB: Adam's step, scaled to the length of each parameter, https://arxiv.org/abs/1904.00962.
-
-    As optax.lamb. ONNX Runtime has an operator of that name of another form.
-
-    Parameters
-    ----------
-    betas : pair of float
-        Decay of the first and the second moment, each in [0, 1).
-    eps : float
-        Added to the root of the corrected second moment.
-    weight_decay : float
-        Weight decay: this times the parameter is added to the step before it is scaled.
-    clip_grad : Block, optional
-        For example `ClipGradNorm(1.0)`.
-    """
-
-    _operator = operators.LambOptimizer
-
-    @checked
-    def __init__(
-        self,
-        betas: Betas = (0.9, 0.999),
-        eps: NotNegative = 1e-6,
-        weight_decay: NotNegative = 0.0,
-        clip_grad: Block | None = None,
-    ) -> None:
-        super().__init__(
-            clip_grad,
-            alpha=betas[0],
-            beta=betas[1],
-            epsilon=eps,
-            weight_decay=weight_decay,
-        )
-
-
-@optimizer
-class Adafactor(Optimizer):
-    """Adafactor as torch.optim.Adafactor: for a matrix it keeps one row and one column. ONNX Runtime does not have it.
-
-    Parameters
-    ----------
-    beta2_decay : float
-        At step t, the averages of squared gradients take the share t ** beta2_decay from the new gradient.
-    eps : float
-        Minimum of the root of the estimated squares. Its square must be a float32.
-    scale_eps : float
-        Minimum root mean square of a parameter; steps are proportional to it.
-    clip_threshold : float
-        Maximum root mean square of an update.
-    weight_decay : float
-        Weight decay, decoupled from the gradient.
-    clip_grad : Block, optional
-        For example `ClipGradNorm(1.0)`.
-    """
-
-    _operator = matrices.AdafactorOptimizer
-
-    @checked
-    def __init__(
-        self,
-        beta2_decay: Annotated[float, Number(below=0)] = -0.8,
-        eps: Annotated[float, Number(least=1e-18)] = 2.0**-23,
-        scale_eps: NotNegative = 1e-3,
-        clip_threshold: Positive = 1.0,
-        weight_decay: NotNegative = 0.0,
-        clip_grad: Block | None = None,
-    ) -> None:
-        super().__init__(
-            clip_grad,
-            beta2_decay=beta2_decay,
-            epsilon=eps,
-            scale_epsilon=scale_eps,
-            clip_threshold=clip_threshold,
-            weight_decay=weight_decay,
-        )
-
-
-@optimizer
-class Muon(Optimizer):
-    """Muon as torch.optim.Muon, in float32, and AdamW for parameters that are not matrices.
-
-    Parameters
-    ----------
-    momentum : float
-        Share of the velocity that is kept from step to step, in [0, 1).
-    nesterov : bool
-        Nesterov's momentum.
-    weight_decay : float
-        Weight decay, decoupled from the gradient.
-    steps : int
-        Iterations that bring the velocity close to an orthogonal matrix.
-    match_rms : bool
-        True scales steps of matrices to the length of AdamW's, so that one learning rate fits both. False keeps the
-        length of the original Muon, for a learning rate of about 0.02.
-    betas : pair of float
-        Of AdamW: decay of the first and the second moment, each in [0, 1).
-    eps : float
-        Of AdamW: added to the root of the corrected second moment.
-    clip_grad : Block, optional
-        For example `ClipGradNorm(1.0)`.
-    """
-
-    _operator = matrices.MuonOptimizer
-
-    @checked
-    def __init__(
-        self,
-        momentum: Fraction = 0.95,
-        nesterov: YesNo = True,
-        weight_decay: NotNegative = 0.1,
-        steps: Annotated[int, Whole(least=0, most=100)] = 5,
-        match_rms: YesNo = True,
-        betas: Betas = (0.9, 0.999),
-        eps: NotNegative = 1e-8,
-        clip_grad: Block | None = None,
-    ) -> None:
-        super().__init__(
-            clip_grad,
-            momentum=momentum,
-            nesterov=nesterov,
-            weight_decay=weight_decay,
-            steps=steps,
-            match_rms=match_rms,
-            alpha=betas[0],
-            beta=betas[1],
-            epsilon=eps,
-        )
 
 
 CLIP_GRAD = """clip_grad : Block, optional

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.elementwise import erf64
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Names, Str, register
 from trainweb.ops.frame.pointwise import GradientOp, Pointwise, Unary, reduced
 from trainweb.ops.frame.symbolic import Var
@@ -25,11 +23,6 @@ if TYPE_CHECKING:
 SQRT_2_OVER_PI = sqrt(2 / pi)
 CUBIC = 0.044715
 """Factor of x^3 in the tanh approximation of Gelu (Hendrycks and Gimpel 2016)."""
-
-
-def sigmoid64(x: Any) -> Any:
-    """Sigmoid in float64."""
-    return 1 / (1 + np.exp(-x))
 
 
 @register
@@ -64,9 +57,6 @@ class ReluGrad(GradientOp):
     def compute(self, e: Emitter, dy: Expr, x: Expr) -> Expr:
         return e.select(e.compare("gt", x, e.like(x, 0)), dy, e.like(x, 0))
 
-    def reference(self, dy: Any, x: Any) -> Any:
-        return np.where(x > 0, dy, 0)
-
 
 @register
 class LeakyRelu(Unary):
@@ -93,9 +83,6 @@ class LeakyReluGrad(GradientOp):
     def compute(self, e: Emitter, dy: Expr, y: Expr) -> Expr:
         return e.select(e.compare("gt", y, e.like(y, 0)), dy, e.mul(dy, e.like(y, self.alpha)))
 
-    def reference(self, dy: Any, y: Any) -> Any:
-        return np.where(y > 0, dy, self.alpha * dy)
-
 
 @register
 class Sigmoid(Unary):
@@ -115,9 +102,6 @@ class SigmoidGrad(GradientOp):
     def compute(self, e: Emitter, dy: Expr, y: Expr) -> Expr:
         return e.mul(dy, e.mul(y, e.sub(e.like(y, 1), y)))
 
-    def reference(self, dy: Any, y: Any) -> Any:
-        return dy * y * (1 - y)
-
 
 @register
 class Tanh(Unary):
@@ -136,9 +120,6 @@ class TanhGrad(GradientOp):
 
     def compute(self, e: Emitter, dy: Expr, y: Expr) -> Expr:
         return e.mul(dy, e.sub(e.like(y, 1), e.mul(y, y)))
-
-    def reference(self, dy: Any, y: Any) -> Any:
-        return dy * (1 - y * y)
 
 
 # ---- Gelu and its approximations
@@ -165,27 +146,6 @@ def fast_gelu_slope(e: Emitter, x: Expr) -> Expr:
     return e.add(s, e.mul(e.mul(x, inner), e.mul(s, e.sub(e.like(x, 1), s))))
 
 
-def gelu64(x: Any) -> Any:
-    """Gelu in float64."""
-    return 0.5 * x * (1 + erf64(x / sqrt(2)))
-
-
-def gelu_slope64(x: Any) -> Any:
-    """Derivative of Gelu in float64."""
-    return 0.5 * (1 + erf64(x / sqrt(2))) + x * np.exp(-x * x / 2) / sqrt(2 * pi)
-
-
-def fast_gelu64(x: Any) -> Any:
-    """The tanh approximation of Gelu in float64."""
-    return 0.5 * x * (1 + np.tanh(SQRT_2_OVER_PI * (x + CUBIC * x**3)))
-
-
-def fast_gelu_slope64(x: Any) -> Any:
-    """Its derivative in float64."""
-    t = np.tanh(SQRT_2_OVER_PI * (x + CUBIC * x**3))
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x)
-
-
 @register
 class Gelu(Unary):
     """x cdf(x), or its tanh approximation. https://onnx.ai/onnx/operators/onnx__Gelu.html"""
@@ -203,9 +163,6 @@ class Gelu(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy.op("GeluGrad" if self.approximate == "none" else "FastGeluGrad", x, domain=MS)
-
-    def reference(self, x: Any) -> Any:
-        return gelu64(x) if self.approximate == "none" else fast_gelu64(x)
 
 
 @register
@@ -225,9 +182,6 @@ class GeluGrad(GradientOp):
 
     def compute(self, e: Emitter, dy: Expr, x: Expr) -> Expr:
         return e.mul(dy, gelu_slope(e, x))
-
-    def reference(self, dy: Any, x: Any) -> Any:
-        return dy * gelu_slope64(x)
 
 
 class BiasActivation(Pointwise):
@@ -264,9 +218,6 @@ class BiasGelu(BiasActivation):
     def compute(self, e: Emitter, x: Expr, *bias: Expr) -> Expr:
         return e.gelu(e.add(x, bias[0]))
 
-    def reference(self, x: Any, bias: Any) -> Any:
-        return gelu64(x + bias)
-
 
 @register
 class FastGelu(BiasActivation):
@@ -278,9 +229,6 @@ class FastGelu(BiasActivation):
         x = e.add(x, bias[0]) if bias else x
         return e.mul(x, fast_gelu_sigmoid(e, x))
 
-    def reference(self, x: Any, bias: Any = 0) -> Any:
-        return fast_gelu64(x + bias)
-
 
 @register
 class FastGeluGrad(GradientOp):
@@ -288,9 +236,6 @@ class FastGeluGrad(GradientOp):
 
     def compute(self, e: Emitter, dy: Expr, x: Expr) -> Expr:
         return e.mul(dy, fast_gelu_slope(e, x))
-
-    def reference(self, dy: Any, x: Any) -> Any:
-        return dy * fast_gelu_slope64(x)
 
 
 class BiasGradientOp(GradientOp):
@@ -306,9 +251,6 @@ class BiasGeluGrad_dX(BiasGradientOp):
     def compute(self, e: Emitter, dy: Expr, x: Expr, b: Expr) -> Expr:
         return e.mul(dy, gelu_slope(e, e.add(x, b)))
 
-    def reference(self, dy: Any, x: Any, b: Any) -> Any:
-        return dy * gelu_slope64(x + b)
-
 
 @register
 class BiasFastGeluGrad_dX(BiasGradientOp):
@@ -316,9 +258,6 @@ class BiasFastGeluGrad_dX(BiasGradientOp):
 
     def compute(self, e: Emitter, dy: Expr, x: Expr, b: Expr) -> Expr:
         return e.mul(dy, fast_gelu_slope(e, e.add(x, b)))
-
-    def reference(self, dy: Any, x: Any, b: Any) -> Any:
-        return dy * fast_gelu_slope64(x + b)
 
 
 @register
@@ -334,9 +273,6 @@ class QuickGelu(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy.op("QuickGeluGrad", x, domain=MS, alpha=self.alpha)
 
-    def reference(self, x: Any) -> Any:
-        return x * sigmoid64(self.alpha * x)
-
 
 @register
 class QuickGeluGrad(GradientOp):
@@ -348,10 +284,6 @@ class QuickGeluGrad(GradientOp):
         scaled = e.mul(x, e.like(x, self.alpha))
         s = e.sigmoid(scaled)
         return e.mul(dy, e.add(s, e.mul(scaled, e.mul(s, e.sub(e.like(x, 1), s)))))
-
-    def reference(self, dy: Any, x: Any) -> Any:
-        s = sigmoid64(self.alpha * x)
-        return dy * (s + self.alpha * x * s * (1 - s))
 
 
 # ---- activations without an operator for their gradient: it is composed of ai.onnx operators

@@ -9,20 +9,13 @@ from trainweb.errors import ModelError
 from trainweb.ir.dims import UndecidedError, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph, Node
-from trainweb.ops.frame.composite import Composite
-from trainweb.ops.frame.infer import infer_outputs, initializer_type
-from trainweb.ops.frame.op import MANY, Attr, Int, Str, bind, register
+from trainweb.ops.frame.composite import Composite, StaticTypes
+from trainweb.ops.frame.op import MANY, Attr, Int, Str, register
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
     from trainweb.ir.symbols import SymbolTable
     from trainweb.ops.frame.emission import Emission
-
-
-class _BodyTypes(dict[str, TensorType]):
-    """Types of the tensors in a branch, with the symbols of the graph around it."""
-
-    table: SymbolTable | None = None
 
 
 @register
@@ -81,12 +74,10 @@ class Branch(Composite):
             raise ModelError(self.refused)
         if len(body.inputs) != len(given):
             raise self.error(f"a branch has {len(body.inputs)} inputs, not {len(given)}.")
-        types = _BodyTypes((name, initializer_type(tensor)) for name, tensor in body.initializers.items())
+        inputs = {value.name: t for value, t in zip(body.inputs, given, strict=True) if t is not None}
+        types = StaticTypes(inputs, {"": self.body_opset, TRAINWEB: 1, MS: 1})
         types.table = getattr(self.types, "table", None)
-        types.update((value.name, t) for value, t in zip(body.inputs, given, strict=True) if t is not None)
-        for node in body.nodes:
-            found, _ = infer_outputs(bind(node, {"": self.body_opset, TRAINWEB: 1, MS: 1}), types)
-            types.update((name, t) for name, t in zip(node.outputs, found, strict=False) if name)
+        types.add_all(body)
         return [types[value.name] for value in body.outputs]
 
     def _either(self, index: int, a: TensorType, b: TensorType, table: SymbolTable) -> TensorType:
@@ -102,7 +93,7 @@ class Branch(Composite):
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         condition, *given = ins
-        body = self._chosen(g.type(condition.name)) if condition is not None else None
+        body = self._chosen(condition.type) if condition is not None else None
         if body is None:
             raise UndecidedError("its condition")
         names = {value.name: v.name for value, v in zip(body.inputs, given, strict=True) if v is not None}

@@ -11,14 +11,12 @@ from trainweb.ir.dims import UndecidedError, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import Node
-from trainweb.ops.attention.onnx import part, places, reshape, unsqueeze
 from trainweb.ops.elementwise import NUMBERS
 from trainweb.ops.frame.arguments import checked, integers, is_fed, scalar
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Ints, Str, bind, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, constant
 from trainweb.ops.pool import AveragePool
 
 
@@ -37,8 +35,7 @@ class GlobalLpPool(Composite):
         return TensorType(x.dtype, (*x.shape[:2], *[1] * (x.rank - 2)))
 
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
-        total = g.reduce_sum((x.op("Abs") ** float(self.p)).name, range(2, g.rank(x.name)), keepdims=True)
-        return [Var(g, total, x.dtype) ** (1 / self.p)]
+        return [(x.op("Abs") ** float(self.p)).sum(range(2, x.rank), keepdims=True) ** (1 / self.p)]
 
 
 @register
@@ -62,14 +59,14 @@ class Hardmax(Composite):
 
     def expand(self, g: Emission, given: Var) -> Sequence[Var | None]:
         x = given
-        axis = self._axis(g.rank(x.name))
+        axis = self._axis(x.rank)
         if self.opset < 13:
             x, axis = x.op("Flatten", axis=axis), 1
-        rank = g.rank(x.name)
+        rank = x.rank
         where = x.op("ArgMax", dtype="int64", axis=axis, keepdims=1)
-        at = places(x, axis)
-        y = where.equal(unsqueeze(at, *range(1, rank - axis)) if axis < rank - 1 else at).cast(x.dtype)
-        return [Var(g, g.reshape_like(y.name, given.name), x.dtype) if self.opset < 13 else y]
+        at = x.places(axis)
+        y = where.equal(at.unsqueeze(*range(1, rank - axis)) if axis < rank - 1 else at).cast(x.dtype)
+        return [y.reshape_like(given) if self.opset < 13 else y]
 
 
 @register
@@ -91,13 +88,13 @@ class ReverseSequence(Composite):
         return TensorType(x.dtype, x.shape)
 
     def expand(self, g: Emission, x: Var, lengths: Var) -> Sequence[Var | None]:
-        at = unsqueeze(places(x, self.time_axis), self.batch_axis)
-        own = unsqueeze(lengths, self.time_axis)
+        at = x.places(self.time_axis).unsqueeze(self.batch_axis)
+        own = lengths.unsqueeze(self.time_axis)
         source = (at < own).where(own - at - 1, at)
         # An index for each element: GatherElements moves along time.
-        rank = g.rank(x.name)
-        source = unsqueeze(source, *range(2, rank)) if rank > 2 else source
-        full = source.op("Expand", Var(g, g.shape_of(x.name), "int64"))
+        rank = x.rank
+        source = source.unsqueeze(*range(2, rank)) if rank > 2 else source
+        full = source.op("Expand", x.sizes())
         return [x.op("GatherElements", full, axis=self.time_axis)]
 
 
@@ -150,7 +147,7 @@ class LpPool(Composite):
         return {**attrs, "auto_pad": "NOTSET", "ceil_mode": 0, "pads": [*w.pad, *ends]}
 
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
-        mean = (x.op("Abs") ** float(self.p)).op("AveragePool", **self._window(g.shape(x.name)))
+        mean = (x.op("Abs") ** float(self.p)).op("AveragePool", **self._window(x.shape))
         return [(mean * float(prod(self.kernel_shape))) ** (1 / self.p)]
 
 
@@ -173,10 +170,10 @@ class CumProd(Composite):
         return x
 
     def expand(self, g: Emission, x: Var, at: Var) -> Sequence[Var | None]:
-        if is_fed(g.type(at.name)):
+        if is_fed(at.type):
             raise UndecidedError("the axis")
-        (axis,) = g.type(at.name).value or ()
-        shape = g.shape(x.name)
+        (axis,) = at.type.value or ()
+        shape = x.shape
         axis %= len(shape)
         size = shape[axis]
         if not isinstance(size, int):
@@ -184,8 +181,8 @@ class CumProd(Composite):
 
         def moved(v: Var, by: int) -> Var:
             """Elements `by` places before (reverse: after), 1 where there are none."""
-            kept = part(v, axis, by, size) if self.reverse else part(v, axis, 0, size - by)
-            ends = part(v, axis, size - by, size) if self.reverse else part(v, axis, 0, by)
+            kept = v.part(axis, by, size) if self.reverse else v.part(axis, 0, size - by)
+            ends = v.part(axis, size - by, size) if self.reverse else v.part(axis, 0, by)
             ones = ends.op("Equal", ends, dtype="bool").cast(v.dtype)
             return kept.op("Concat", ones, axis=axis) if self.reverse else ones.op("Concat", kept, axis=axis)
 
@@ -211,10 +208,10 @@ class _Window(Composite):
         return checked(self, "float32", (scalar(self, size, "size"),))
 
     def expand(self, g: Emission, size: Var) -> Sequence[Var | None]:
-        (n,) = g.type(size.name).value or ()
+        (n,) = size.type.value or ()
         turn = 2 * pi / max(n if self.periodic else n - 1, 1)
         values = [sum(w * cos(turn * i * k) for i, w in enumerate(self.weights)) for k in range(n)]
-        return [Var(g, g.constant("float32", (n,), values), "float32")]
+        return [constant(g, "float32", (n,), values)]
 
 
 @register
@@ -260,19 +257,19 @@ class CenterCropPad(Composite):
         return checked(self, x.dtype, tuple(sizes.get(k, d) for k, d in enumerate(x.shape)))
 
     def expand(self, g: Emission, x: Var, shape: Var) -> Sequence[Var | None]:
-        before, after = [0] * g.rank(x.name), [0] * g.rank(x.name)
-        for axis, wanted in self._sizes(g.type(x.name), g.type(shape.name)).items():
-            given = g.shape(x.name)[axis]
+        before, after = [0] * x.rank, [0] * x.rank
+        for axis, wanted in self._sizes(x.type, shape.type).items():
+            given = x.shape[axis]
             if not isinstance(given, int) or not isinstance(wanted, int):
                 raise UndecidedError("a size")
             if wanted < given:
                 start = (given - wanted) // 2
-                x = part(x, axis, start, start + wanted)
+                x = x.part(axis, start, start + wanted)
             else:
                 before[axis] = (wanted - given) // 2
                 after[axis] = wanted - given - before[axis]
         if any(before + after):
-            pads = Var(g, g.constant("int64", (2 * len(before),), before + after), "int64")
+            pads = constant(g, "int64", (2 * len(before),), before + after)
             x = x.op("Pad", pads)
         return [x]
 
@@ -303,18 +300,11 @@ class AffineGrid(Composite):
         return [(2 * k + 1) / n - 1 for k in range(n)]
 
     def expand(self, g: Emission, theta: Var, size: Var) -> Sequence[Var | None]:
-        image = (g.type(size.name).value or ())[2:]
+        image = (size.type.value or ())[2:]
         if not all(isinstance(n, int) for n in image):
             raise UndecidedError("a size")
         # Homogeneous coordinates of each pixel: x, y, (z,) 1.
         points = [(*reversed(at), 1.0) for at in product(*map(self._coordinates, image))]
-        flat = g.constant("float32", (len(points), len(image) + 1), [v for point in points for v in point])
-        grid = Var(g, flat, "float32").op("MatMul", theta.op("Transpose", perm=[0, 2, 1]))
-        return [reshape(grid, 0, *image, len(image))]
-
-    def reference(self, theta: Any, size: Any) -> Any:
-        image = [int(n) for n in size[2:]]
-        ends = [1.0 if self.align_corners else 1 - 1 / n for n in image]
-        axes = np.meshgrid(*(np.linspace(-e, e, n) for e, n in zip(ends, image, strict=True)), indexing="ij")
-        points = np.stack([*axes[::-1], np.ones(image)], -1)
-        return np.einsum("nij,...j->n...i", theta, points)
+        flat = constant(g, "float32", (len(points), len(image) + 1), [v for point in points for v in point])
+        grid = flat.op("MatMul", theta.op("Transpose", perm=[0, 2, 1]))
+        return [grid.reshape(0, *image, len(image))]

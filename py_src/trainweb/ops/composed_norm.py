@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import MS
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Ints, register
 from trainweb.ops.frame.symbolic import Var
 
@@ -36,11 +34,11 @@ class RMSNormalization(Composite):
         return x
 
     def expand(self, g: Emission, x: Var, scale: Var) -> Sequence[Var | None]:
-        axis, rank = self.axis_of(self.axis, g.rank(x.name)), g.rank(x.name)
-        if equal_shapes(g.shape(scale.name), g.shape(x.name)[axis:]):
+        axis, rank = self.axis_of(self.axis, x.rank), x.rank
+        if equal_shapes(scale.shape, x.shape[axis:]):
             return [x.op("SimplifiedLayerNormalization", scale, axis=self.axis, epsilon=self.epsilon)]
         # torch's exporter gives a norm without weights ones of the shape of x.
-        square = Var(g, g.reduce_mean((x * x).name, range(axis, rank), keepdims=True), x.dtype)
+        square = (x * x).mean(range(axis, rank), keepdims=True)
         return [x / (square + self.epsilon).op("Sqrt") * scale]
 
 
@@ -72,10 +70,6 @@ class _SkipNorm(Composite):
         y = total.op(self.norm, *(v for v in given if v is not None), axis=-1, epsilon=self.epsilon)
         return [y, None, None, total]
 
-    def _reference(self, total: Any, mean: Any, gamma: Any, beta: Any) -> tuple[Any, ...]:
-        inverse = 1 / np.sqrt(((total - mean) ** 2).mean(-1, keepdims=True) + self.epsilon)
-        return (total - mean) * inverse * gamma + beta, mean, inverse, total
-
 
 @register
 class SkipLayerNormalization(_SkipNorm):
@@ -85,10 +79,6 @@ class SkipLayerNormalization(_SkipNorm):
     differentiable = (0, 1, 2, 3, 4)
     norm = "LayerNormalization"
 
-    def reference(self, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None) -> tuple[Any, ...]:
-        total = x + skip + (0 if bias is None else bias)
-        return self._reference(total, total.mean(-1, keepdims=True), gamma, 0 if beta is None else beta)
-
 
 @register
 class SkipSimplifiedLayerNormalization(_SkipNorm):
@@ -97,10 +87,6 @@ class SkipSimplifiedLayerNormalization(_SkipNorm):
     min_inputs, max_inputs = 3, 4
     differentiable = (0, 1, 2, 3)
     norm = "SimplifiedLayerNormalization"
-
-    def reference(self, x: Any, skip: Any, gamma: Any, bias: Any = None) -> tuple[Any, ...]:
-        total = x + skip + (0 if bias is None else bias)
-        return self._reference(total, np.zeros((*total.shape[:-1], 1)), gamma, 0)
 
 
 @register
@@ -119,8 +105,8 @@ class LpNormalization(Composite):
         return x
 
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
-        size = (x.op("Abs") if self.p == 1 else x * x).name
-        norm = Var(g, g.reduce_sum(size, [self.axis_of(self.axis, g.rank(x.name))], keepdims=True), x.dtype)
+        size = x.op("Abs") if self.p == 1 else x * x
+        norm = size.sum([self.axis_of(self.axis, x.rank)], keepdims=True)
         zero = norm.equal(0.0)
         # Before the root, whose slope at 0 is infinite.
         norm = zero.where(norm.lift(1.0), norm)
@@ -142,13 +128,10 @@ class MeanVarianceNormalization(Composite):
         return x
 
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
-        axes = sorted(self.axis_of(axis, g.rank(x.name)) for axis in self.axes)
-        centred = x - Var(g, g.reduce_mean(x.name, axes, keepdims=True), x.dtype)
-        variance = Var(g, g.reduce_mean((centred * centred).name, axes, keepdims=True), x.dtype)
+        axes = sorted(self.axis_of(axis, x.rank) for axis in self.axes)
+        centred = x - x.mean(axes, keepdims=True)
+        variance = (centred * centred).mean(axes, keepdims=True)
         return [centred / (variance.op("Sqrt") + 1e-9)]
-
-    def reference(self, x: Any) -> Any:
-        return (x - x.mean(tuple(self.axes), keepdims=True)) / (x.std(tuple(self.axes), keepdims=True) + 1e-9)
 
 
 @register
@@ -168,7 +151,7 @@ class LRN(Composite):
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         # The mean over a window of channels, zeros beyond, as pooling of rank 2: (batch, 1, channels, pixels).
         before, after = (self.size - 1) // 2, self.size // 2
-        flat = g.op("Reshape", [(x * x).name, g.constant("int64", (4,), [0, 1, g.shape(x.name)[1], -1])])
+        flat = g.op("Reshape", [(x * x).name, g.constant("int64", (4,), [0, 1, x.shape[1], -1])])
         pooled = g.op(
             "AveragePool",
             [flat],

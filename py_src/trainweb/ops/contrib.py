@@ -11,12 +11,9 @@ from typing import Any
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, Node
-from trainweb.ops.activation import sigmoid64
-from trainweb.ops.attention.onnx import places, unsqueeze
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Floats, Int, Str, register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.matmul import Gemm
@@ -38,21 +35,6 @@ GEMM_ACTIVATIONS = (
 """Activations of FusedGemm, whose attributes it has with "activation_" before their names."""
 CLIP_INPUTS_SINCE = 11
 """The opset from which on Clip has its limits as inputs."""
-
-
-def activated(y: Any, activation: str, first: float = 0.0, second: float = 0.0) -> Any:
-    """An activation in numpy, with its parameters."""
-    functions = {
-        "": lambda: y,
-        "Relu": lambda: np.maximum(y, 0),
-        "Sigmoid": lambda: sigmoid64(y),
-        "Softplus": lambda: np.logaddexp(y, 0),
-        "Tanh": lambda: np.tanh(y),
-        "LeakyRelu": lambda: np.where(y < 0, first * y, y),
-        "HardSigmoid": lambda: np.clip(first * y + second, 0, 1),
-        "Clip": lambda: np.clip(y, first, second),
-    }
-    return functions[activation]()
 
 
 @register
@@ -89,10 +71,6 @@ class FusedConv(Composite):
             return [y.op("Clip", *params.values())]
         return [y.op(self.activation, **params)]
 
-    def reference(self, x: Any, w: Any, b: Any = None, z: Any = None) -> Any:
-        y = convolution_of(self).reference(x, w, b) + (0 if z is None else z)
-        return activated(y, self.activation, *(self.activation_params or ()))
-
 
 @register
 class FusedGemm(Composite):
@@ -127,12 +105,6 @@ class FusedGemm(Composite):
     def expand(self, g: Emission, a: Var, b: Var, c: Var | None) -> Sequence[Var | None]:
         y = a.op("Gemm", *(v for v in (b, c) if v is not None), **self._product().node.attrs)
         return [y.op(self.activation, **self._parameters()) if self.activation else y]
-
-    def reference(self, a: Any, b: Any, c: Any = None) -> Any:
-        product = self._product()
-        left, right = a.T if product.transA else a, b.T if product.transB else b
-        y = product.alpha * left @ right + (0 if c is None else product.beta * c)
-        return activated(y, self.activation, *self._parameters().values())
 
 
 @register
@@ -169,7 +141,7 @@ class EmbedLayerNormalization(Composite):
         ids, segments, words, positions, kinds, gamma, beta, mask, place = ins
         assert ids is not None and words is not None and positions is not None
         assert gamma is not None and beta is not None
-        place = unsqueeze(places(ids, 1), 0) if place is None else place
+        place = ids.places(1).unsqueeze(0) if place is None else place
         rows = words.op("Gather", ids, axis=0) + positions.op("Gather", place, axis=0)
         if kinds is not None and segments is not None:
             rows = rows + kinds.op("Gather", segments, axis=0)
@@ -177,15 +149,5 @@ class EmbedLayerNormalization(Composite):
         counts = None
         if self.wants_output(1):
             counted = ids - ids if mask is None else mask
-            counts = Var(g, g.reduce_sum(counted.name, [1], keepdims=False), "int32")
+            counts = counted.sum([1], keepdims=False)
         return [y, counts, rows]
-
-    def reference(self, ids: Any, *others: Any) -> tuple[Any, ...]:
-        given: list[Any] = [*others, *[None] * (8 - len(others))]
-        segments, words, positions, kinds, gamma, beta, mask, place = given
-        rows = words[ids] + (positions[: ids.shape[1]] if place is None else positions[place])
-        rows = rows if kinds is None else rows + kinds[segments]
-        centred = rows - rows.mean(-1, keepdims=True)
-        y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon) * gamma + beta
-        counts = np.zeros(len(ids), np.int32) if mask is None else mask.sum(1, dtype=np.int32)
-        return y, counts, rows

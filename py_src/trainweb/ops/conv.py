@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ir.windows import Axes, Ends
 from trainweb.model.graph import MS, Node
 from trainweb.ops.frame.arguments import unknown
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Ints, Names, Op, Str, register
 from trainweb.ops.matmul import multiply
 from trainweb.ops.padding import WindowSizes
@@ -111,40 +109,6 @@ def window(
     return Window(size, tuple(kernel), tuple(out), stride, dilation, tuple(begin), tuple(end))
 
 
-def patches(x: Any, w: Window) -> Any:
-    """Reference: (N, C, *out, *kernel) of a padded input."""
-    pad = [(0, 0), (0, 0)]
-    for k in range(len(w.size)):
-        span = (w.out[k] - 1) * w.stride[k] + (w.kernel[k] - 1) * w.dilation[k] + 1
-        pad.append((w.pad[k], max(0, span - w.size[k] - w.pad[k])))
-    padded: Any = np.pad(x, pad)
-    y: Any = np.empty((*x.shape[:2], *w.out, *w.kernel), dtype=x.dtype)
-    for index in product(*(range(k) for k in w.kernel)):
-        part = tuple(
-            slice(i * d, i * d + (o - 1) * s + 1, s)
-            for i, d, o, s in zip(index, w.dilation, w.out, w.stride, strict=True)
-        )
-        y[(..., *index)] = padded[(slice(None), slice(None), *part)]
-    return y
-
-
-def unpatch(p: Any, w: Window) -> Any:
-    """Reference: the transpose of `patches`."""
-    ends = [
-        max((o - 1) * s + (k - 1) * d + 1, n + b)
-        for o, s, k, d, n, b in zip(w.out, w.stride, w.kernel, w.dilation, w.size, w.pad, strict=True)
-    ]
-    x = np.zeros((*p.shape[:2], *ends), dtype=p.dtype)
-    for index in product(*(range(k) for k in w.kernel)):
-        part = tuple(
-            slice(i * d, i * d + (o - 1) * s + 1, s)
-            for i, d, o, s in zip(index, w.dilation, w.out, w.stride, strict=True)
-        )
-        x[(slice(None), slice(None), *part)] += p[(slice(None), slice(None), *[slice(None)] * len(w.out), *index)]
-    crop = tuple(slice(b, b + n) for b, n in zip(w.pad, w.size, strict=True))
-    return x[(slice(None), slice(None), *crop)]
-
-
 class _Convolution(Op):
     unit_axis = 1
     attrs = {
@@ -202,15 +166,6 @@ class _Convolution(Op):
             b, w, x, y, (m, n, k), (transposed, 0), bias=bias, bias_strides=(1, 0), batch=batch, steps=steps, beta=1
         )
 
-    def product(self, columns: Any, w: Any) -> Any:
-        """Reference: patches (N, C, *out, *kernel) by weights -> (N, M, *out)."""
-        n, g = len(columns), self.group
-        rank = w.ndim - 2
-        out = columns.shape[2 : 2 + rank]
-        a = columns.reshape(n, g, w.shape[1], prod(out), -1).transpose(0, 1, 3, 2, 4).reshape(n, g, prod(out), -1)
-        b = w.reshape(g, w.shape[0] // g, -1)
-        return np.einsum("ngpk,gmk->ngmp", a, b).reshape(n, w.shape[0], *out)
-
 
 @register
 class Conv(_Convolution):
@@ -261,10 +216,6 @@ class Conv(_Convolution):
             return attrs, ""
         return attrs, WindowSizes(g, self, x, w).same_pads(auto)
 
-    def reference(self, x: Any, w: Any, b: Any = None) -> Any:
-        y = self.product(patches(x, self.window_of(x.shape, w.shape)), w)
-        return y if b is None else y + b.reshape(1, -1, *[1] * (x.ndim - 2))
-
 
 def convolution_of(op: Op) -> Conv:
     """The convolution with the attributes of another operator, of two inputs."""
@@ -301,13 +252,3 @@ class ConvGrad(_Convolution):
                 x=x, dy=dy, dw=dw, db=db, groups=self.group, accumulate=0, **ends, **win.arguments()
             )
         )
-
-    def reference(self, dy: Any, x: Any, w: Any) -> tuple[Any, Any, Any]:
-        win = self.window_of(x.shape, w.shape)
-        rank, g, n = x.ndim - 2, self.group, len(x)
-        columns = patches(x, win).reshape(n, g, w.shape[1], prod(win.out), prod(win.kernel))
-        d = dy.reshape(n, g, w.shape[0] // g, -1)
-        dw = np.einsum("ngcpk,ngmp->gmck", columns, d).reshape(w.shape)
-        weights = w.reshape(g, w.shape[0] // g, w.shape[1], prod(win.kernel))
-        spread = np.einsum("gmck,ngmp->ngcpk", weights, d).reshape(n, x.shape[1], *win.out, *win.kernel)
-        return unpatch(spread, win), dw, dy.sum(axis=(0, *range(2, 2 + rank)))

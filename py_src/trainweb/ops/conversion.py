@@ -21,7 +21,6 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.floats import HALVES
 from trainweb.ops.frame.evaluate import evaluate
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import FLOATS, Elementwise, Int, Names, Str, register
 from trainweb.ops.frame.pointwise import Pointwise
 from trainweb.ops.frame.symbolic import Var, names
@@ -117,10 +116,6 @@ class Cast(Pointwise):
             return [None]
         (dy,) = Var.of(g, douts[0])
         return names(dy.cast(g.dtype(ins[0])))
-
-    def reference(self, x: Any) -> Any:
-        target = np.dtype(ONNX_DTYPES[self.to])
-        return x if target.kind == x.dtype.kind == "f" else x.astype(target)
 
 
 @register

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import LimitError
 from trainweb.ir import calls
-from trainweb.ir.calls import ctc_states
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.layout import CTC_LABELS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Names, Op, register
 
 if TYPE_CHECKING:
@@ -76,12 +73,6 @@ class _Ctc(Op):
         }
 
 
-def log_sum(*terms: float) -> float:
-    """The logarithm of a sum, of the logarithms of its terms."""
-    top = max(terms)
-    return top if top == -inf else float(top + np.log(sum(np.exp(t - top) for t in terms)))
-
-
 @register
 class CTCLoss(_Ctc):
     """-log of the probability that log_probs (steps, items, classes) give to the labels of each item, in any alignment.
@@ -115,36 +106,6 @@ class CTCLoss(_Ctc):
         given = [douts[0] or "", *ins, g.extra_output(1, "_alpha")]
         dx = g.op("CTCLossGrad", given, domain=self.domain, blank=self.blank, zero_infinity=self.zero_infinity)
         return [dx, None, None, None]
-
-    def reference(self, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> tuple[Any, Any]:
-        steps, batch, _ = log_probs.shape
-        loss, alpha = np.zeros(batch), np.zeros((batch, steps, ctc_states(targets.shape[1])))
-        for k in range(batch):
-            states = self.states(targets[k][: target_lengths[k]])
-            before = [0.0, *[-inf] * len(states)]
-            for t in range(input_lengths[k]):
-                row = [
-                    log_probs[t, k, label] + log_sum(*(before[q] for q in self.sources(states, s, first=t == 0)))
-                    for s, label in enumerate(states)
-                ]
-                alpha[k, t, : len(row)] = row
-                before = row
-            last = before[-2:] if input_lengths[k] else [0.0 if len(states) == 1 else -inf]
-            loss[k] = -log_sum(*last)
-            if self.zero_infinity and loss[k] == inf:
-                loss[k] = 0
-        return loss, alpha
-
-    def states(self, labels: Any) -> list[int]:
-        """The labels with blanks before, between and behind them."""
-        return [self.blank, *(s for label in labels for s in (int(label), self.blank))]
-
-    def sources(self, states: list[int], s: int, *, first: bool) -> list[int]:
-        """Return the places of a path before it is in state `s`; at the first step place 0 is before all."""
-        if first:
-            return [0] if s < 2 else [len(states)]
-        skips = s > 1 and states[s] != self.blank and states[s] != states[s - 2]
-        return [s, *([s - 1] if s else []), *([s - 2] if skips else [])]
 
 
 @register

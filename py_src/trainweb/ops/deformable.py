@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 from math import prod
-from typing import Any
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.attention.onnx import extent, integers, part, places, reshape, unsqueeze
 from trainweb.ops.conv import window
 from trainweb.ops.frame.arguments import checked
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Ints, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 
 
 @register
@@ -75,41 +72,41 @@ class DeformConv(Composite):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, w, offset, bias, mask = ins
         assert x is not None and w is not None and offset is not None
-        out_channels, width, *kernel = g.shape(w.name)
+        out_channels, width, *kernel = w.shape
         if not static(out_channels, width, *kernel):
             raise UndecidedError("the shape of W")
         groups, taps = self.offset_group, prod(kernel)
         channels = width * self.group // groups
-        moved = reshape(offset, 0, groups, taps, 2, -1)
-        corners = [self._corners(self._places(moved, offset, kernel, axis), extent(x, 2 + axis)) for axis in (0, 1)]
-        pixels = reshape(reshape(x, 0, groups, channels, -1).op("Transpose", perm=[0, 1, 3, 2]), -1, channels)
-        item = reshape(places(x, 0), -1, 1, 1, 1) * groups + reshape(integers(g, range(groups)), 1, -1, 1, 1)
-        first = item * (extent(x, 2) * extent(x, 3))
+        moved = offset.reshape(0, groups, taps, 2, -1)
+        corners = [self._corners(self._places(moved, offset, kernel, axis), x.extent(2 + axis)) for axis in (0, 1)]
+        pixels = x.reshape(0, groups, channels, -1).op("Transpose", perm=[0, 1, 3, 2]).reshape(-1, channels)
+        item = x.places(0).reshape(-1, 1, 1, 1) * groups + integers(g, range(groups)).reshape(1, -1, 1, 1)
+        first = item * (x.extent(2) * x.extent(3))
         total: Var | None = None
         for (row, by_row), (column, by_column) in product(*corners):
             weight = by_row * by_column
             if mask is not None:
-                weight = weight * reshape(mask, 0, groups, taps, -1)
-            read = pixels.op("Gather", first + row * extent(x, 3) + column, axis=0) * unsqueeze(weight, 4)
+                weight = weight * mask.reshape(0, groups, taps, -1)
+            read = pixels.op("Gather", first + row * x.extent(3) + column, axis=0) * weight.unsqueeze(4)
             total = read if total is None else total + read
         assert total is not None
         # (N, groups, taps, places, channels of a group) as (N, group, channels and their taps, places).
-        patches = reshape(total.op("Transpose", perm=[0, 1, 4, 2, 3]), 0, self.group, width * taps, -1)
-        weights = reshape(w, self.group, out_channels // self.group, width * taps)
-        size = part(Var(g, g.shape_of(offset.name), "int64"), 0, 2, 4)
+        patches = total.op("Transpose", perm=[0, 1, 4, 2, 3]).reshape(0, self.group, width * taps, -1)
+        weights = w.reshape(self.group, out_channels // self.group, width * taps)
+        size = offset.sizes().part(0, 2, 4)
         y = weights.op("MatMul", patches).op("Reshape", integers(g, [0, out_channels]).op("Concat", size, axis=0))
-        return [y if bias is None else y + reshape(bias, 1, -1, 1, 1)]
+        return [y if bias is None else y + bias.reshape(1, -1, 1, 1)]
 
     def _places(self, moved: Var, offset: Var, kernel: Sequence[int], axis: int) -> Var:
         """Row (axis 0) or column in X that each tap reads: (N, groups, taps, places)."""
-        rows, columns = (places(offset, 2 + k) for k in (0, 1))
-        at = reshape(rows, -1, 1) + columns * 0 if axis == 0 else reshape(rows, -1, 1) * 0 + columns
+        rows, columns = (offset.places(2 + k) for k in (0, 1))
+        at = rows.reshape(-1, 1) + columns * 0 if axis == 0 else rows.reshape(-1, 1) * 0 + columns
         step, spread, pad = (
             values[axis] for values in (self.strides or (1, 1), self.dilations or (1, 1), self.pads or (0, 0))
         )
         taps = [place[axis] * spread - pad for place in product(*map(range, kernel))]
-        at = reshape(at, 1, -1) * step + reshape(integers(moved.g, taps), -1, 1)
-        by = Var(moved.g, moved.g.squeeze(part(moved, 3, axis, axis + 1).name, [3]), "float32")
+        at = at.reshape(1, -1) * step + integers(moved.g, taps).reshape(-1, 1)
+        by = moved.part(3, axis, axis + 1).squeeze(3)
         return at.cast("float32") + by
 
     @staticmethod
@@ -121,30 +118,4 @@ class DeformConv(Composite):
         for pixel, weight in ((low, 1.0 - share), (low + 1.0, share)):
             held = pixel.op("Max", 0.0).op("Min", size.cast("float32") - 1.0)
             found.append((held.cast("int64"), held.equal(pixel).where(weight, 0.0)))
-        return found
-
-    def reference(self, x: Any, w: Any, offset: Any, bias: Any = None, mask: Any = None) -> Any:
-        kernel, taps = w.shape[2:], prod(w.shape[2:])
-        y = np.zeros((len(x), len(w), *offset.shape[2:]))
-        strides, dilations, pads = self.strides or (1, 1), self.dilations or (1, 1), self.pads or (0, 0)
-        for item, out, row, column in np.ndindex(*y.shape):
-            for k, (i, j) in enumerate(np.ndindex(*kernel)):
-                for c in range(w.shape[1]):
-                    channel = out // (len(w) // self.group) * w.shape[1] + c
-                    tap = channel // (x.shape[1] // self.offset_group) * taps + k
-                    down, right = offset[item, 2 * tap : 2 * tap + 2, row, column]
-                    place = (
-                        row * strides[0] + i * dilations[0] - pads[0] + down,
-                        column * strides[1] + j * dilations[1] - pads[1] + right,
-                    )
-                    share = 1.0 if mask is None else mask[item, tap, row, column]
-                    y[item, out, row, column] += share * w[out, c, i, j] * self._pixel(x[item, channel], *place)
-        return y if bias is None else y + bias.reshape(1, -1, 1, 1)
-
-    @staticmethod
-    def _pixel(image: Any, row: float, column: float) -> float:
-        found = 0.0
-        for i, j in product(*([int(np.floor(v)), int(np.floor(v)) + 1] for v in (row, column))):
-            if 0 <= i < image.shape[0] and 0 <= j < image.shape[1]:
-                found += (1 - abs(row - i)) * (1 - abs(column - j)) * image[i, j]
         return found

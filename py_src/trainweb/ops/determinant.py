@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from trainweb.ir.dims import UndecidedError, equal
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.attention.onnx import integers, part, reshape, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 
 MAX_SIZE = 32
 """Each row and column takes some twenty nodes."""
@@ -37,23 +36,23 @@ class Det(Composite):
         return TensorType("float32", x.shape[:-2])
 
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
-        shape = g.shape(x.name)
+        shape = x.shape
         n = shape[-1]
         if not isinstance(n, int):
             raise UndecidedError("the size of the matrices")
-        left, found = reshape(x, -1, n, n), None
+        left, found = x.reshape(-1, n, n), None
         for size in range(n, 1, -1):
             factor, left = self._eliminated(left, size)
             found = factor if found is None else found * factor
-        last = reshape(left, -1, 1)
+        last = left.reshape(-1, 1)
         found = last if found is None else found * last
-        batch = part(Var(g, g.shape_of(x.name), "int64"), 0, 0, len(shape) - 2)
+        batch = x.sizes().part(0, 0, len(shape) - 2)
         return [found.op("Reshape", batch)]
 
     def _eliminated(self, m: Var, n: int) -> tuple[Var, Var]:
         """Return each matrix's largest element with the sign of its cofactor, (batch, 1), and the matrix without it."""
         g = m.g
-        flat = reshape(m, -1, n * n)
+        flat = m.reshape(-1, n * n)
         at = Var(g, g.op("ArgMax", [flat.op("Abs").name], axis=1, keepdims=1), "int64")
         row = at / n
         column = at - row * n
@@ -62,18 +61,18 @@ class Det(Composite):
         sign = 1.0 - ((odd - odd / 2 * 2) * 2).cast("float32")
         rows, columns = (self._others(at, n) for at in (row, column))
         wide = integers(g, [0] * n)
-        below = m.op("GatherElements", unsqueeze(rows, 2) + wide, axis=1)
-        beside = m.op("GatherElements", unsqueeze(row, 2) + wide, axis=1)
+        below = m.op("GatherElements", rows.unsqueeze(2) + wide, axis=1)
+        beside = m.op("GatherElements", row.unsqueeze(2) + wide, axis=1)
         narrow = integers(g, [0] * (n - 1))
-        tall = reshape(narrow, 1, -1, 1)
-        rest = below.op("GatherElements", unsqueeze(columns, 1) + tall, axis=2)
-        down = below.op("GatherElements", unsqueeze(column, 2) + tall, axis=2)
-        right = beside.op("GatherElements", unsqueeze(columns, 1), axis=2)
+        tall = narrow.reshape(1, -1, 1)
+        rest = below.op("GatherElements", columns.unsqueeze(1) + tall, axis=2)
+        down = below.op("GatherElements", column.unsqueeze(2) + tall, axis=2)
+        right = beside.op("GatherElements", columns.unsqueeze(1), axis=2)
         divisor = pivot.equal(0.0).where(pivot.lift(1.0), pivot)
-        return sign * pivot, rest - down * right / unsqueeze(divisor, 2)
+        return sign * pivot, rest - down * right / divisor.unsqueeze(2)
 
     @staticmethod
     def _others(index: Var, n: int) -> Var:
         """All indices below n but one: (batch, n - 1)."""
-        each = reshape(integers(index.g, range(n - 1)), 1, -1)
+        each = integers(index.g, range(n - 1)).reshape(1, -1)
         return each + (each < index).not_().cast("int64")

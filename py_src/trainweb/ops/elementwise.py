@@ -12,7 +12,6 @@ from trainweb.ir.expr import Emitter
 from trainweb.ir.shapes import TensorType
 from trainweb.model.calls import is_bounded_by_numbers
 from trainweb.model.graph import MS
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import FLOATS, INTS, MANY, Float, Int, Names, register
 from trainweb.ops.frame.pointwise import Pointwise, Unary, reduced
 from trainweb.ops.frame.symbolic import Var, names, when
@@ -133,16 +132,6 @@ class DivGrad(Pointwise):
         for out, source in zip((da, db), full, strict=True):
             if out is not None and source is not None and source is not out:
                 sum_to(b, out, source)
-
-    def reference(self, dy: Any, a: Any, b: Any) -> Any:
-        return unbroadcast(dy / b, a.shape), unbroadcast(-dy * a / (b * b), b.shape)
-
-
-def unbroadcast(x: Any, shape: tuple[int, ...]) -> Any:
-    """`x` summed (numpy) over the axes along which `shape` was broadcast."""
-    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
-    axes = tuple(k for k, dim in enumerate(shape) if dim == 1 and x.shape[k] != 1)
-    return x.sum(axis=axes, keepdims=True)
 
 
 @register
@@ -361,16 +350,6 @@ class Erf(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy * (-(x * x)).op("Exp") * (2 / sqrt(pi))
 
-    def reference(self, x: Any) -> Any:
-        return erf64(x)
-
-
-def erf64(x: Any) -> Any:
-    """The error function in float64, as numpy has none."""
-    from math import erf
-
-    return np.vectorize(erf, otypes=["float64"])(x)
-
 
 # ---- variadic
 
@@ -568,6 +547,3 @@ class Scale(Pointwise):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [g.op("Scale", [douts[0], ins[1]], domain=MS, scale_down=self.scale_down), None]
-
-    def reference(self, x: Any, scale: Any) -> Any:
-        return x / scale if self.scale_down else x * scale

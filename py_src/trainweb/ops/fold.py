@@ -9,12 +9,11 @@ from typing import Any
 
 from trainweb.ir.dims import UndecidedError, equal, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.attention.onnx import reshape
 from trainweb.ops.frame.arguments import checked, integers
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Ints, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, constant
 
 
 @register
@@ -61,20 +60,20 @@ class Col2Im(Composite):
         return checked(self, "float32", (x.shape[0], x.shape[1] // size, *image))
 
     def expand(self, g: Emission, x: Var, image_shape: Var, block_shape: Var) -> Sequence[Var | None]:
-        image, block = (g.type(v.name).value or () for v in (image_shape, block_shape))
-        channels = g.shape(x.name)[1]
+        image, block = (v.type.value or () for v in (image_shape, block_shape))
+        channels = x.shape[1]
         if not static(channels, *image, *block):
             raise UndecidedError("the sizes of images, blocks or channels")
         counts, rest = self._blocks(image, block)
         size, n = prod(block), len(image)
         # Each element of a block goes to one place: a transposed convolution with unit matrices.
         units = [float(i == j) for i, j in product(range(size), repeat=2)]
-        kernel = Var(g, g.constant("float32", (size, 1, *block), units), "float32")
+        kernel = constant(g, "float32", (size, 1, *block), units)
         attrs: dict[str, Any] = {
             name: list(getattr(self, name)) for name in self.attrs if getattr(self, name) is not None
         }
-        blocks = reshape(x, -1, size, *counts)
+        blocks = x.reshape(-1, size, *counts)
         if any(rest):
             attrs["output_padding"] = rest
         images = blocks.op("ConvTranspose", kernel, kernel_shape=list(block), **attrs)
-        return [reshape(images, -1, channels // size, *image[:n])]
+        return [images.reshape(-1, channels // size, *image[:n])]

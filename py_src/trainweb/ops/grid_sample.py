@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.attention.onnx import extent, integers, part, reshape, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Str, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 
 MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
 """Opset 16 has the names of two dimensions."""
@@ -54,23 +51,23 @@ class GridSample(Composite):
         return TensorType("float32", (*x.shape[:2], *grid.shape[1:-1]))
 
     def expand(self, g: Emission, x: Var, grid: Var) -> Sequence[Var | None]:
-        n = g.rank(x.name) - 2
-        sizes = [extent(x, 2 + k).cast("float32") for k in range(n)]
-        places = reshape(grid, 0, -1, n)
+        n = x.rank - 2
+        sizes = [x.extent(2 + k).cast("float32") for k in range(n)]
+        places = grid.reshape(0, -1, n)
         corners = []
         for k, size in enumerate(sizes):
             # Coordinates come in the reverse order of the axes.
-            at = Var(g, g.squeeze(part(places, 2, n - 1 - k, n - k).name, [2]), "float32")
+            at = places.part(2, n - 1 - k, n - k).squeeze(2)
             corners.append(self._corners(self._pixels(at, size), size))
-        pixels = reshape(x, 0, 0, -1)
+        pixels = x.reshape(0, 0, -1)
         total: Var | None = None
         for chosen in product(*corners):
             term = self._term(pixels, chosen, sizes)
             total = term if total is None else total + term
         assert total is not None
-        shape = Var(g, g.shape_of(x.name), "int64")
-        result = Var(g, g.shape_of(grid.name), "int64")
-        target = part(shape, 0, 0, 2).op("Concat", part(result, 0, 1, n + 1), axis=0)
+        shape = x.sizes()
+        result = grid.sizes()
+        target = shape.part(0, 0, 2).op("Concat", result.part(0, 1, n + 1), axis=0)
         return [total.op("Reshape", target)]
 
     def _pixels(self, at: Var, size: Var) -> Var:
@@ -134,58 +131,11 @@ class GridSample(Composite):
                 weight = own if weight is None else weight * own
         assert index is not None
         # (N, 1, places) for every channel.
-        shape = integers(g, [1]).op("Concat", part(Var(g, g.shape_of(pixels.name), "int64"), 0, 1, 2), axis=0)
-        index = unsqueeze(index, 1).op("Expand", shape.op("Concat", integers(g, [1]), axis=0))
+        shape = integers(g, [1]).op("Concat", pixels.sizes().part(0, 1, 2), axis=0)
+        index = index.unsqueeze(1).op("Expand", shape.op("Concat", integers(g, [1]), axis=0))
         rows = pixels.op("GatherElements", index, axis=2)
         if weight is not None:
-            rows = rows * unsqueeze(weight, 1)
-        return rows if inside is None else unsqueeze(inside, 1).where(rows, 0.0)
+            rows = rows * weight.unsqueeze(1)
+        return rows if inside is None else inside.unsqueeze(1).where(rows, 0.0)
 
     # The same in numpy, place by place.
-
-    def reference(self, x: Any, grid: Any) -> Any:
-        sizes, n = x.shape[2:], x.ndim - 2
-        y = np.zeros((*x.shape[:2], *grid.shape[1:-1]))
-        for item in range(len(x)):
-            for place in np.ndindex(*grid.shape[1:-1]):
-                taps = [self._taps(float(grid[(item, *place, n - 1 - k)]), sizes[k]) for k in range(n)]
-                for chosen in product(*taps):
-                    weight = np.prod([w for _, w in chosen])
-                    y[(item, slice(None), *place)] += weight * self._pixel(x[item], [k for k, _ in chosen], sizes)
-        return y
-
-    def _bounced(self, v: float, size: int) -> float:
-        low, high = (0.0, size - 1.0) if self.align_corners else (-0.5, size - 0.5)
-        if high == low:
-            return 0.0
-        while not low <= v <= high:
-            v = 2 * low - v if v < low else 2 * high - v
-        return v
-
-    def _taps(self, v: float, size: int) -> list[tuple[int, float]]:
-        v = (v + 1) / 2 * (size - 1) if self.align_corners else ((v + 1) * size - 1) / 2
-        if self._moves_places():
-            v = self._bounced(v, size) if self.padding_mode == "reflection" else v
-            v = min(max(v, 0.0), size - 1.0)
-        mode = MODES[self.mode]
-        if mode == "nearest":
-            return [(round(v), 1.0)]
-        first = int(np.floor(v))
-        if mode == "linear":
-            return [(first + k, 1 - abs(v - first - k)) for k in range(2)]
-
-        def kernel(d: float) -> float:
-            if d <= 1:
-                return (CUBIC + 2) * d**3 - (CUBIC + 3) * d**2 + 1
-            return CUBIC * (d**3 - 5 * d**2 + 8 * d - 4)
-
-        return [(first + k, kernel(abs(v - first - k))) for k in range(-1, 3)]
-
-    def _pixel(self, image: Any, at: list[int], sizes: Sequence[int]) -> Any:
-        inside = all(0 <= k < size for k, size in zip(at, sizes, strict=True))
-        if self.padding_mode == "zeros":
-            return image[(slice(None), *at)] if inside else 0.0
-        if self.padding_mode == "reflection":
-            at = [int(self._bounced(k, size)) for k, size in zip(at, sizes, strict=True)]
-        held = [min(max(k, 0), size - 1) for k, size in zip(at, sizes, strict=True)]
-        return image[(slice(None), *held)]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Names, Op, register
 from trainweb.ops.reduce import sum_to
 
@@ -71,16 +70,6 @@ class _GroupNorm(Op):
         b.elementwise([spread], [v.view((v.size, 1))], lambda e, x: x)
         return spread.view((channels,))
 
-    def normal(self, x: Any) -> tuple[Any, Any]:
-        """Reference: the normalised input and the inverse deviations, both (batch, groups, -1)."""
-        rows = x.reshape(x.shape[0], self.groups_of(x.shape), -1)
-        inv = 1 / np.sqrt(rows.var(axis=2, keepdims=True) + self.epsilon)
-        return (rows - rows.mean(axis=2, keepdims=True)) * inv, inv
-
-    def column(self, v: Any, x: Any) -> Any:
-        """Reference: a scale or bias that broadcasts to `x`."""
-        return np.repeat(v, x.shape[1] // len(v)).reshape(1, -1, *[1] * (x.ndim - 2))
-
 
 class _Forward(_GroupNorm):
     min_inputs = max_inputs = 3
@@ -99,9 +88,6 @@ class _Forward(_GroupNorm):
         attrs: dict[str, Any] = {"epsilon": float(self.epsilon), "num_groups": self.num_groups}
         given = [douts[0], ins[0], ins[1]]
         return [*g.op("GroupNormalizationGrad", given, domain="ai.trainweb", n_outputs=3, **attrs)]
-
-    def reference(self, x: Any, scale: Any, bias: Any) -> Any:
-        return self.normal(x)[0].reshape(x.shape) * self.column(scale, x) + self.column(bias, x)
 
 
 @register
@@ -170,11 +156,3 @@ class GroupNormalizationGrad(_GroupNorm):
         for out, result in zip(sums, results, strict=True):
             if out is not None and result is not None and out is not result:
                 sum_to(b, out.view((out.size, 1)), result.view((out.size, channels // out.size)))
-
-    def reference(self, dy: Any, x: Any, scale: Any) -> tuple[Any, Any, Any]:
-        xh, inv = self.normal(x)
-        g = (dy * self.column(scale, x)).reshape(xh.shape)
-        dx = inv * (g - g.mean(axis=2, keepdims=True) - xh * (g * xh).mean(axis=2, keepdims=True))
-        axes = (0, *range(2, x.ndim))
-        sums = [v.sum(axis=axes).reshape(len(scale), -1).sum(axis=1) for v in (dy * xh.reshape(x.shape), dy)]
-        return dx.reshape(x.shape), sums[0], sums[1]

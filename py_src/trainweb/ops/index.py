@@ -25,7 +25,6 @@ from trainweb.ops.copies import gather_axis, padded
 from trainweb.ops.extrema import as_int64, from_int64
 from trainweb.ops.frame.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.frame.evaluate import INT_BITS
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Names, Op, Str, register
 from trainweb.ops.frame.symbolic import Var, names
 
@@ -154,14 +153,6 @@ class GatherGrad(Op):
             )
         )
 
-    def reference(self, shape: Any, indices: Any, dy: Any) -> Any:
-        dx = np.zeros([int(d) for d in shape])
-        axis = self.axis % dx.ndim
-        rows = np.moveaxis(dx, axis, 0)
-        taken = np.moveaxis(dy, range(axis, axis + indices.ndim), range(indices.ndim))
-        np.add.at(rows, indices, taken)
-        return dx
-
 
 # ---- one index per element
 
@@ -259,16 +250,6 @@ class ScatterOp(Op):
         return [*names(data_grad), None, *names(left.equal(0.0).where(others, 0.0))]
 
 
-def put(y: Any, index: tuple[Any, ...], updates: Any, reduction: str) -> Any:
-    """numpy's way to scatter into `y`."""
-    if reduction == "none":
-        y[index] = updates
-    else:
-        ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction]
-        ufunc.at(y, index, updates)
-    return y
-
-
 class _Elements(TypedDict):
     indices: Buf
     dims: tuple[int, ...]
@@ -345,13 +326,6 @@ class GatherElements(ElementsOp):
         return [g.op("GatherElementsGrad", [douts[0], shape, ins[1]], domain=MS, axis=self.axis), None]
 
 
-def put_along_axis(data: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
-    """numpy's way to scatter elements."""
-    index = list(np.indices(indices.shape))
-    index[axis] = indices
-    return put(data.copy(), tuple(index), updates, reduction)
-
-
 @register
 class GatherElementsGrad(ElementsOp):
     """Zeros with dY added where GatherElements took: inputs dY, shape, indices."""
@@ -372,10 +346,6 @@ class GatherElementsGrad(ElementsOp):
     def lower(self, b: Builder, outs: list[Buf], dy: Buf, _: Buf, indices: Buf) -> None:
         b.fill(outs[0], 0)
         self.scatter(b, outs[0], indices, dy, "add")
-
-    def reference(self, dy: Any, shape: Any, indices: Any) -> Any:
-        zeros = np.zeros([int(d) for d in shape])
-        return put_along_axis(zeros, indices, dy, self.axis % zeros.ndim, "add")
 
 
 @register
@@ -483,15 +453,6 @@ class TuplesOp(Op):
         )
 
 
-def numpy_tuples(indices: Any, batch: int) -> tuple[Any, ...]:
-    """An index for numpy that picks the slices."""
-    grids = [
-        np.arange(indices.shape[d]).reshape([-1 if k == d else 1 for k in range(indices.ndim - 1)])
-        for d in range(batch)
-    ]
-    return (*grids, *(indices[..., k] for k in range(indices.shape[-1])))
-
-
 @register
 class GatherND(TuplesOp):
     """Slices of data at index tuples. https://onnx.ai/onnx/operators/onnx__GatherND.html"""
@@ -533,11 +494,6 @@ class GatherNDGrad(TuplesOp):
     def lower(self, b: Builder, outs: list[Buf], _: Buf, indices: Buf, dy: Buf) -> None:
         b.fill(outs[0], 0)
         self.scatter(b, outs[0], indices, dy, "add")
-
-    def reference(self, shape: Any, indices: Any, dy: Any) -> Any:
-        dx = np.zeros([int(d) for d in shape])
-        np.add.at(dx, numpy_tuples(indices, self.batch_dims), dy)
-        return dx
 
 
 @register

@@ -9,8 +9,7 @@ from trainweb.ir.dims import at_most, equal, maximum, minimum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.copies import copy_axis
-from trainweb.ops.frame.arguments import checked, integers
-from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.arguments import checked, integers, type_of
 from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, register
 
 if TYPE_CHECKING:
@@ -103,9 +102,6 @@ class ConcatTraining(Concat):
         lengths = g.extra_output(1, "_lengths")
         return [*g.op("SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=self.axis)]
 
-    def reference(self, *xs: Any) -> Any:
-        return np.concatenate(xs, self.axis), np.array([x.shape[self.axis] for x in xs], np.int64)
-
 
 class Splitting(Op):
     """Parts of x along an axis."""
@@ -129,8 +125,8 @@ class Splitting(Op):
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, split: Buf | None) -> None:
         axis, start = self.axis % len(x.shape), 0
-        given = None if split is None else TensorType(split.dtype, split.shape, split.value)
-        for out, size in zip(outs, self.lengths(TensorType(x.dtype, x.shape), given), strict=True):
+        sizes = self.lengths(TensorType(x.dtype, x.shape), type_of(split))
+        for out, size in zip(outs, sizes, strict=True):
             if out is not None:
                 copy_axis(b, out, x, axis, size, source_start=start)
             start += size
@@ -173,6 +169,3 @@ class SplitTraining(Splitting):
     domain = MS
     attrs = {"axis": Int(0)}
     min_inputs = 2
-
-    def reference(self, x: Any, split: Any) -> Any:
-        return tuple(np.split(x, np.cumsum(split)[:-1], self.axis))

@@ -14,13 +14,11 @@ from trainweb.ir.layout import CONSTANTS, PACKED_4, PACKED_8, PACKED_16, PACKED_
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.checks import DTYPE_CODES, ONNX_DTYPES
 from trainweb.model.graph import NIBBLES, TRAINWEB, Tensor, data_bytes
-from trainweb.ops.attention.onnx import integers, reshape
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Attr, Int, Names, Op, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -132,28 +130,21 @@ class _Linear(Op):
 
     def spread(self, x: Var, v: Var) -> Var:
         """Scale or zero point, as it broadcasts to X."""
-        shape = x.g.shape(x.name)
+        shape = x.shape
         if self.block_size:
             axis = self.axis % len(shape)
             if not isinstance(shape[axis], int):
                 raise UndecidedError("the size of the axis of blocks")
             return v.op("Gather", integers(x.g, [k // self.block_size for k in range(shape[axis])]), axis=axis)
-        if x.g.size(v.name) == 1:
-            return reshape(v, 1) if shape else reshape(v)
+        if v.size == 1:
+            return v.reshape(1) if shape else v.reshape()
         axis = self.axis % len(shape)
-        return reshape(v, *(-1 if k == axis else 1 for k in range(len(shape))))
+        return v.reshape(*(-1 if k == axis else 1 for k in range(len(shape))))
 
     def places(self, x: Var, scale: Var, zero: Var | None) -> Var:
         """x on the grid, before it is clipped."""
         places = rounded(x / self.spread(x, scale))
         return places if zero is None else places + self.spread(x, zero.cast("float32"))
-
-    def numpy_spread(self, x: Any, v: Any) -> Any:
-        """The same in numpy."""
-        if self.block_size:
-            axis = self.axis % x.ndim
-            return v.repeat(self.block_size, axis).take(range(x.shape[axis]), axis)
-        return v.reshape([-1 if k == self.axis % x.ndim else 1 for k in range(x.ndim)]) if v.size > 1 else v.reshape(())
 
 
 @register
@@ -287,10 +278,6 @@ class Unclipped(_Linear, Composite):
     def expand(self, g: Emission, x: Var, scale: Var, quantized: Var, zero: Var | None) -> Sequence[Var | None]:
         return [self.places(x, scale, zero).equal(quantized.cast("float32"))]
 
-    def reference(self, x: Any, scale: Any, quantized: Any, zero: Any = None) -> Any:
-        places = np.rint(x.astype(np.float32) / self.numpy_spread(x, scale).astype(np.float32))
-        return places + (0 if zero is None else self.numpy_spread(x, zero).astype(float)) == quantized
-
 
 @register
 class DynamicQuantizeLinear(Composite):
@@ -349,7 +336,7 @@ class MatMulInteger(_IntegerProduct):
         left, right = a.cast("int32"), b.cast("int32")
         if za is not None:
             rows = za.cast("int32")
-            left = left - (reshape(rows, -1, 1) if g.size(za.name) != 1 else rows)
+            left = left - (rows.reshape(-1, 1) if za.size != 1 else rows)
         if zb is not None:
             right = right - zb.cast("int32")
         return [exactly("MatMul", left, right)]
@@ -374,7 +361,7 @@ class QLinearMatMul(_IntegerProduct):
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         a, sa, za, b, sb, zb, sy, zy = (
-            reshape(x) if k not in (0, 3) else x for k, x in enumerate(ins) if x is not None
+            x.reshape() if k not in (0, 3) else x for k, x in enumerate(ins) if x is not None
         )
         product = exactly("MatMul", a.cast("int32") - za.cast("int32"), b.cast("int32") - zb.cast("int32"))
         places = rounded(product.cast("float32") * (sa * sb / sy)) + zy.cast("float32")
@@ -404,7 +391,7 @@ class _IntegerConvolution(Composite):
 def _zeroed(x: Var, zero: Var | None, *shape: int) -> Var:
     """Integers less their zero point."""
     wide = x.cast("int32")
-    return wide if zero is None else wide - reshape(zero, *shape).cast("int32")
+    return wide if zero is None else wide - zero.reshape(*shape).cast("int32")
 
 
 @register
@@ -420,7 +407,7 @@ class ConvInteger(_IntegerConvolution):
         return TensorType("int32", self.convolved(x, w))
 
     def expand(self, g: Emission, x: Var, w: Var, zx: Var | None, zw: Var | None) -> Sequence[Var | None]:
-        channels = (-1, *[1] * (g.rank(w.name) - 1))
+        channels = (-1, *[1] * (w.rank - 1))
         attrs = convolution_of(self).given_attrs()
         return [exactly("Conv", _zeroed(x, zx, 1), _zeroed(w, zw, *channels), **attrs)]
 
@@ -450,10 +437,10 @@ class QLinearConv(_IntegerConvolution):
         x, sx, zx, w, sw, zw, sy, zy, bias = ins
         assert x is not None and w is not None and sx is not None and sw is not None
         assert sy is not None and zy is not None
-        spread = [1] * (g.rank(w.name) - 2)
+        spread = [1] * (w.rank - 2)
         attrs = convolution_of(self).given_attrs()
         total = exactly("Conv", _zeroed(x, zx, 1), _zeroed(w, zw, -1, 1, *spread), **attrs)
-        total = total if bias is None else total + reshape(bias, 1, -1, *spread)
-        scale = reshape(sx, 1) * reshape(sw, 1, -1, *spread) / reshape(sy, 1)
-        places = rounded(total.cast("float32") * scale) + reshape(zy, 1).cast("float32")
+        total = total if bias is None else total + bias.reshape(1, -1, *spread)
+        scale = sx.reshape(1) * sw.reshape(1, -1, *spread) / sy.reshape(1)
+        places = rounded(total.cast("float32") * scale) + zy.reshape(1).cast("float32")
         return [_clipped(places, zy.dtype)]

@@ -11,7 +11,6 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import ITEM_SIZE, MS
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Names, Op, register
 
 if TYPE_CHECKING:
@@ -359,8 +358,3 @@ class FusedMatMul(Op):
             db = g.op("FusedMatMul", pair, domain=MS, alpha=alpha, transA=trans[0], transB=trans[1])
             db = g.reduce_to(db, b, of=db)
         return [da, db]
-
-    def reference(self, a: Any, b: Any) -> Any:
-        left = np.swapaxes(a, -1, -2) if self.transA and a.ndim > 1 else a
-        right = np.swapaxes(b, -1, -2) if self.transB and b.ndim > 1 else b
-        return self.alpha * np.matmul(left, right)

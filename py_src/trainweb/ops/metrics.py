@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainweb import messages
 from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes, maximum, static
 from trainweb.ir.layout import COUNT_MATRIX, COUNT_PARTS, COUNT_RIGHT, ERROR_SUMS
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Op, Str, register
 
 if TYPE_CHECKING:
@@ -101,20 +100,6 @@ class _Counts(_Metric):
         classes = is_above(b, target, 0.5) if form.is_binary else as_dtype(b, target, "int64")
         return form, as_dtype(b, predicted, "float32"), classes
 
-    def places(self, predicted: Any, target: Any) -> tuple[Any, Any, Any]:
-        """Of numpy arrays: scores [places, classes] and targets [places] that count, and the faults."""
-        outer, classes, inner, is_binary = self.scores(predicted.shape, target.shape)
-        if is_binary:
-            scores = np.stack([np.zeros(outer), predicted.reshape(-1)], 1)
-            labels = (~(target.reshape(-1) <= 0.5)).astype(np.int64)
-        else:
-            scores = np.moveaxis(predicted.reshape(outer, classes, inner), 1, 2).reshape(-1, classes)
-            labels = target.reshape(-1).astype(np.int64)
-        counts = labels != self.ignored if self.ignores else np.ones(len(labels), bool)
-        wrong = counts & ((labels < 0) | (labels >= classes))
-        faults = np.array([wrong.sum(), labels[wrong][0] if wrong.any() else 0, classes], np.float64)
-        return scores[counts & ~wrong], labels[counts & ~wrong], faults
-
 
 @register
 class ClassCounts(_Counts):
@@ -153,19 +138,6 @@ class ClassCounts(_Counts):
     def sums_shape(self, n: int) -> tuple[int, int]:
         """Shape of the sums for so many classes."""
         return {"right": (2, 1), "parts": (3, n), "matrix": (n, n)}[self.count]
-
-    def reference(self, predicted: Any, target: Any) -> tuple[Any, Any]:
-        scores, labels, faults = self.places(predicted, target)
-        n, guesses = scores.shape[1], scores.argmax(1)
-        matrix = np.zeros((n, n))
-        np.add.at(matrix, (labels, guesses), 1)
-        right = np.diag(matrix)
-        sums = {
-            "right": np.array([[right.sum()], [matrix.sum()]]),
-            "parts": np.stack([right, matrix.sum(1), matrix.sum(0)]),
-            "matrix": matrix,
-        }
-        return sums[self.count], faults
 
 
 @register
@@ -207,12 +179,6 @@ class TopCounts(_Counts):
             )
         )
 
-    def reference(self, predicted: Any, target: Any) -> tuple[Any, Any]:
-        scores, labels, faults = self.places(predicted, target)
-        own = np.take_along_axis(scores, labels[:, None], 1)
-        higher = np.where(np.isnan(own[:, 0]), 0, (~(scores <= own)).sum(1))
-        return np.array([[(higher < self.k).sum()], [len(labels)]], np.float64), faults
-
 
 @register
 class ErrorSums(_Metric):
@@ -236,10 +202,3 @@ class ErrorSums(_Metric):
         rows, columns = self.shape(ins[1].shape)
         predicted, target = (as_dtype(b, x, "float32") for x in ins)
         b.emit(calls.ErrorSums(predicted=predicted, target=target, sums=outs[0], rows=rows, columns=columns))
-
-    def reference(self, predicted: Any, target: Any) -> Any:
-        rows, columns = self.shape(target.shape)
-        p, t = (np.asarray(x, np.float64).reshape(rows, columns) for x in (predicted, target))
-        squares, errors = ((t - t.mean(0)) ** 2).sum(0), ((p - t) ** 2).sum(0)
-        mean = t.mean(0) - t[0]
-        return np.stack([np.full(columns, float(rows)), t[0], mean, squares, errors, np.abs(p - t).sum(0)])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from trainweb.ir.dims import equal
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ML
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Floats, Str, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, constant
 
 
 @register
@@ -32,13 +30,10 @@ class Scaler(Composite):
 
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         offset, scale = (
-            Var(g, g.constant("float32", (len(numbers),) if len(numbers) > 1 else (), numbers), "float32")
+            constant(g, "float32", (len(numbers),) if len(numbers) > 1 else (), numbers)
             for numbers in (self.offset, self.scale)
         )
         return [(x.cast("float32") - offset) * scale]
-
-    def reference(self, x: Any) -> Any:
-        return (x.astype(float) - np.array(self.offset)) * np.array(self.scale)
 
 
 _NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
@@ -67,10 +62,3 @@ class Normalizer(Composite):
         x = x.cast("float32")
         norm = Var(g, g.reduce(_NORMS[self.norm], x.name, [-1]), "float32")
         return [x / norm.equal(0.0).where(norm.lift(1.0), norm)]
-
-    def reference(self, x: Any) -> Any:
-        x = x.astype(float)
-        norms = {"MAX": x, "L1": np.abs(x), "L2": x * x}[self.norm]
-        norm = norms.max(-1, keepdims=True) if self.norm == "MAX" else norms.sum(-1, keepdims=True)
-        norm = np.sqrt(norm) if self.norm == "L2" else norm
-        return x / np.where(norm == 0, 1, norm)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from trainweb.arguments import warn
 from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Names, Op, register
 from trainweb.ops.frame.symbolic import Var
 
@@ -65,24 +64,40 @@ class _LayerNorm(Op):
             if t is not None and not equal(t.size, prod(normalised)):
                 raise self.error(f"scale and bias must have shape {list(normalised)}, got {list(t.shape)}.")
 
-    def statistics(self, shape: tuple[int, ...]) -> TensorType:
-        """Type of the mean and the inverse deviation."""
-        lead, normalised = self.split(shape)
-        return TensorType("float32", lead + (1,) * len(normalised))
-
     def sizes(self, shape: tuple[int, ...]) -> _Rows:
         """Kernel arguments."""
         lead, normalised = self.split(shape)
         return {"rows": prod(lead), "n": prod(normalised)}
 
-    def rows_of(self, x: Any) -> Any:
-        """The array as (rows, n)."""
-        sizes = self.sizes(x.shape)
-        return x.reshape(sizes["rows"], sizes["n"])
+
+class _ForwardNorm(_LayerNorm):
+    """The outputs after the normalised tensor are the mean, which RMS norm does not have, and the inverse deviation."""
+
+    def infer(self, x: TensorType, scale: TensorType, bias: TensorType | None = None) -> tuple[TensorType, ...]:
+        self.check_parameters(x, scale, bias)
+        lead, normalised = self.split(x.shape)
+        statistics = TensorType("float32", lead + (1,) * len(normalised))
+        return TensorType("float32", x.shape), *[statistics] * (self.n_outputs - 1)
+
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf | None = None) -> None:
+        y, *mean, inv = outs[: self.n_outputs]
+        b.emit(
+            calls.LayerNorm(
+                x=x,
+                scale=scale,
+                bias=bias,
+                y=y or b.temp("float32", x.shape),
+                mean=mean[0] if mean else None,
+                inv_std=inv,
+                epsilon=self.epsilon,
+                rms=int(not mean),
+                **self.sizes(x.shape),
+            )
+        )
 
 
 @register
-class LayerNormalization(_LayerNorm):
+class LayerNormalization(_ForwardNorm):
     """(x - mean) / sqrt(var + epsilon) * scale + bias. https://onnx.ai/onnx/operators/onnx__LayerNormalization.html
 
     Ba et al., Layer Normalization, https://arxiv.org/abs/1607.06450.
@@ -91,25 +106,6 @@ class LayerNormalization(_LayerNorm):
     versions = (1, 17)
     min_inputs, max_inputs, n_outputs = 2, 3, 3
     differentiable = (0, 1, 2)
-
-    def infer(self, x: TensorType, scale: TensorType, bias: TensorType | None) -> tuple[TensorType, ...]:
-        self.check_parameters(x, scale, bias)
-        return TensorType("float32", x.shape), self.statistics(x.shape), self.statistics(x.shape)
-
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf | None) -> None:
-        b.emit(
-            calls.LayerNorm(
-                x=x,
-                scale=scale,
-                bias=bias,
-                y=outs[0] or b.temp("float32", x.shape),
-                mean=outs[1],
-                inv_std=outs[2],
-                epsilon=self.epsilon,
-                rms=0,
-                **self.sizes(x.shape),
-            )
-        )
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         mean, inv = g.extra_output(1, "_mean"), g.extra_output(2, "_inv_std")
@@ -172,16 +168,6 @@ class _LayerNormGrad(_LayerNorm):
             )
         )
 
-    def reference(self, dy: Any, x: Any, scale: Any, *statistics: Any) -> tuple[Any, ...]:
-        *mean, inv = (t.reshape(-1, 1) for t in statistics)
-        d, v = self.rows_of(dy), self.rows_of(x)
-        xh = (v - (mean[0] if mean else 0)) * inv
-        g = d * scale.reshape(-1)
-        shift = g.mean(axis=1, keepdims=True) if mean else 0
-        dx = inv * (g - shift - xh * (g * xh).mean(axis=1, keepdims=True))
-        sums = [rows.sum(axis=0).reshape(scale.shape) for rows in (d * xh, d)]
-        return (dx.reshape(x.shape), *sums)[: self.n_outputs]
-
 
 @register
 class LayerNormalizationGrad(_LayerNormGrad):
@@ -192,29 +178,12 @@ class LayerNormalizationGrad(_LayerNormGrad):
 
 
 @register
-class SimplifiedLayerNormalization(_LayerNorm):
+class SimplifiedLayerNormalization(_ForwardNorm):
     """x / sqrt(mean(x^2) + epsilon) * scale (RMS norm), https://arxiv.org/abs/1910.07467."""
 
     min_inputs = max_inputs = 2
     n_outputs = 2
     differentiable = (0, 1)
-
-    def infer(self, x: TensorType, scale: TensorType) -> tuple[TensorType, ...]:
-        self.check_parameters(x, scale)
-        return TensorType("float32", x.shape), self.statistics(x.shape)
-
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf) -> None:
-        b.emit(
-            calls.LayerNorm(
-                x=x,
-                scale=scale,
-                y=outs[0] or b.temp("float32", x.shape),
-                inv_std=outs[1],
-                epsilon=self.epsilon,
-                rms=1,
-                **self.sizes(x.shape),
-            )
-        )
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         inv = g.extra_output(1, "_inv_std")
@@ -247,11 +216,6 @@ class _BatchNorm(Op):
     def sizes(shape: tuple[int, ...]) -> _Channels:
         """Kernel arguments."""
         return {"batch": shape[0], "channels": shape[1], "size": prod(shape[2:])}
-
-    @staticmethod
-    def column(v: Any, x: Any) -> Any:
-        """A vector of channels that broadcasts to `x`."""
-        return v.reshape(1, -1, *[1] * (x.ndim - 2))
 
     def through_batch(self, g: GradientBuilder, dy: str | None, ins: list[str], mean: str, inv: str) -> Names:
         """Gradients of all inputs, where statistics of the batch normalized."""
@@ -387,13 +351,6 @@ class BatchNormInternal(_BatchNorm):
         mean, inv = g.extra_output(3, "_saved_mean"), g.extra_output(4, "_saved_inv_std")
         return self.through_batch(g, douts[0], ins, mean, inv)
 
-    def reference(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> tuple[Any, ...]:
-        axes, keep = (0, *range(2, x.ndim)), self.momentum
-        m, v = x.mean(axis=axes), x.var(axis=axes)
-        inv = 1 / np.sqrt(v + self.epsilon)
-        y = (x - self.column(m, x)) * self.column(scale * inv, x) + self.column(bias, x)
-        return y, keep * mean + (1 - keep) * m, keep * var + (1 - keep) * v, m, inv
-
 
 @register
 class BatchNormalizationGrad(_BatchNorm):
@@ -426,9 +383,3 @@ class BatchNormalizationGrad(_BatchNorm):
                 **self.sizes(x.shape),
             )
         )
-
-    def reference(self, dy: Any, x: Any, scale: Any, mean: Any, inv: Any) -> tuple[Any, Any, Any]:
-        axes = (0, *range(2, x.ndim))
-        xh = (x - self.column(mean, x)) * self.column(inv, x)
-        centred = dy - dy.mean(axis=axes, keepdims=True) - xh * (dy * xh).mean(axis=axes, keepdims=True)
-        return self.column(scale * inv, x) * centred, (dy * xh).sum(axis=axes), dy.sum(axis=axes)

@@ -6,19 +6,17 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, MS, NIBBLES, TRAINWEB
-from trainweb.ops.attention.onnx import integers, reshape
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Op, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.index import check_range
 from trainweb.ops.linear_quantization import Blocks, dequantize
 
@@ -27,13 +25,6 @@ if TYPE_CHECKING:
 
 BITS = (4, 8)
 """Bits of a number."""
-
-
-def unpacked(x: Any, bits: int) -> Any:
-    """Numbers of the last axis of a numpy array of bytes, in float64."""
-    if bits == 8:
-        return x.astype(float)
-    return np.stack([x & 15, x >> 4], -1).reshape(*x.shape[:-1], -1).astype(float)
 
 
 class _Rows(Op):
@@ -74,17 +65,6 @@ class _Rows(Op):
         if zeros is not None and not equal(zeros.size, count):
             raise self.error(f"there are {zeros.size} numbers of zero points, not {count}.")
 
-    def matrix(self, packed: Any, scales: Any, zeros: Any) -> Any:
-        """The matrix in numpy."""
-        if zeros is None:
-            points = np.full((self.N, self.blocks), 2.0 ** (self.bits - 1))
-        elif zeros.dtype == np.uint8:
-            points = unpacked(zeros.reshape(self.N, -1), self.bits)[:, : self.blocks]
-        else:
-            points = zeros.reshape(self.N, self.blocks)
-        rows = (unpacked(packed, self.bits) - points[..., None]) * scales.reshape(self.N, self.blocks, 1)
-        return rows.reshape(self.N, -1)[:, : self.K]
-
 
 @register
 class DequantizeBlocks(_Rows):
@@ -109,9 +89,6 @@ class DequantizeBlocks(_Rows):
         m = Blocks(self.N, self.K, pitch, 1, self.block_size, self.blocks, 1, row, 1 << self.bits - 1)
         nibbles = "uint4" if self.bits == 4 else "uint8"
         b.emit(dequantize(m, outs[0], _as(packed, nibbles), scales, zeros and _as(zeros, nibbles)))
-
-    def reference(self, packed: Any, scales: Any, zeros: Any = None) -> Any:
-        return self.matrix(packed, scales, zeros)
 
 
 def _as(x: Buf, dtype: str) -> Buf:
@@ -153,15 +130,10 @@ class MatMulNBits(_Rows, Composite):
         sizes = {name: getattr(self, name) for name in _Rows.attrs}
         matrix = Var(g, g.op("DequantizeBlocks", given, domain=TRAINWEB, **sizes), "float32")
         if zeros is not None and zeros.dtype == "float32":
-            shift = reshape((zeros - float(1 << self.bits - 1)) * reshape(scales, *g.shape(zeros.name)), self.N, -1)
+            shift = ((zeros - float(1 << self.bits - 1)) * scales.reshape(*zeros.shape)).reshape(self.N, -1)
             matrix = matrix - shift.op("Gather", integers(g, [k // self.block_size for k in range(self.K)]), axis=1)
         y = a.op("MatMul", matrix.op("Transpose", perm=[1, 0]))
         return [y if bias is None else y + bias]
-
-    def reference(
-        self, a: Any, packed: Any, scales: Any, zeros: Any = None, order: Any = None, bias: Any = None
-    ) -> Any:
-        return a @ self.matrix(packed, scales, zeros).T + (0 if bias is None else bias)
 
 
 @register
@@ -210,12 +182,6 @@ class GatherBlockQuantized(Op):
         center = 1 << self.bits - 1 if data.dtype == "uint8" else 0
         m = Blocks(rows, columns, columns, 1, self.block_size, blocks, 1, row, center)
         b.emit(gathered(dequantize(m, out, _as(data, dtype), scales, zeros and _as(zeros, dtype)), indices, out))
-
-    def reference(self, data: Any, indices: Any, scales: Any, zeros: Any = None) -> Any:
-        table = unpacked(data, self.bits)
-        points = np.full(scales.shape, 2.0 ** (self.bits - 1)) if zeros is None else unpacked(zeros, self.bits)
-        spread = [x.repeat(self.block_size, 1)[:, : table.shape[1]] for x in (points, scales)]
-        return ((table - spread[0]) * spread[1])[indices]
 
 
 def gathered(call: calls.Dequantize, indices: Buf, y: Buf) -> calls.GatherDequantized:

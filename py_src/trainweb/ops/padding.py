@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 
 if TYPE_CHECKING:
     from trainweb.ops.frame.gradients import GradientBuilder
@@ -34,14 +34,10 @@ class WindowSizes:
             raise op.unsupported("the gradient with auto_pad or output_shape, sizes that are not fixed and this opset")
         self._g = g
         axes = range(2, g.rank(x))
-        spatial = self.constant(axes).name
+        spatial = integers(g, axes).name
         self.size, kernel = (Var(g, g.op("Gather", [g.shape_of(t), spatial]), "int64") for t in (x, w))
-        self.stride = self.constant(op.strides or [1 for _ in axes])
-        self.span = (kernel - 1) * self.constant(op.dilations or [1 for _ in axes]) + 1
-
-    def constant(self, sizes: Sequence[int]) -> Var:
-        """Sizes that are known."""
-        return Var(self._g, self._g.constant("int64", (len(sizes),), sizes), "int64")
+        self.stride = integers(g, op.strides or [1 for _ in axes])
+        self.span = (kernel - 1) * integers(g, op.dilations or [1 for _ in axes]) + 1
 
     def same_pads(self, auto_pad: str) -> str:
         """The pads of `auto_pad` SAME_UPPER or SAME_LOWER, for Pad."""
@@ -53,13 +49,13 @@ class WindowSizes:
     def transposed_pads(self, auto_pad: str, output_shape: Sequence[int] | None, extra: Sequence[int] | None) -> str:
         """Return the pads that make the output of a transposed convolution as large as all its windows together."""
         full = (self.size - 1) * self.stride + self.span
-        out = self.constant(output_shape) if output_shape else self.size * self.stride
-        begin = half(positive((full + self.constant(extra) if extra else full) - out), auto_pad)
+        out = integers(self._g, output_shape) if output_shape else self.size * self.stride
+        begin = half(positive((full + integers(self._g, extra) if extra else full) - out), auto_pad)
         return self.pads(begin, full - begin - out)
 
     def pads(self, begin: Var, end: Var) -> str:
         """Pads of all dims."""
-        others = self.constant([0, 0]).name
+        others = integers(self._g, [0, 0]).name
         return self._g.op("Concat", [others, begin.name, others, end.name], axis=0)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Names, Op, register
 
 if TYPE_CHECKING:
@@ -50,11 +49,6 @@ class FakeQuant(Op):
         mask = g.extra_output(1, "_mask")
         return [g.op("FakeQuantGrad", [douts[0], mask], domain=MS), None, None]
 
-    def reference(self, x: Any, scale: Any, zero_point: Any) -> Any:
-        steps = np.rint(x / scale + zero_point)
-        kept = np.clip(steps, self.quant_min, self.quant_max)
-        return (kept - zero_point) * scale, steps == kept
-
 
 @register
 class FakeQuantGrad(Op):
@@ -70,6 +64,3 @@ class FakeQuantGrad(Op):
 
     def lower(self, b: Builder, outs: list[Buf], dy: Buf, mask: Buf) -> None:
         b.elementwise(outs[:1], [dy, mask], lambda e, d, m: e.select(m, d, e.like(d, 0)))
-
-    def reference(self, dy: Any, mask: Any) -> Any:
-        return np.where(mask, dy, 0)

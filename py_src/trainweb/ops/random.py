@@ -14,9 +14,8 @@ from trainweb.model.graph import MS
 from trainweb.ops.frame.arguments import checked, is_known_later, scalar
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Attr, Float, Int, Ints, Names, Op, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, constant
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -148,11 +147,6 @@ class DropoutGrad(Op):
             return e.select(m, e.select(on[0], grown, d) if on else grown, e.like(d, 0))
 
         b.elementwise(outs[:1], [dy, mask, *([training.view(())] if training else [])], compute)
-
-    def reference(self, dy: Any, mask: Any, ratio: Any = None, training: Any = None) -> Any:
-        share = DEFAULT_RATIO if ratio is None else float(ratio.item())
-        scale = 1 if training is not None and not training.item() else 1 / (1 - share)
-        return np.where(mask, dy * scale, 0)
 
 
 class Noise(RandomOp):
@@ -291,8 +285,8 @@ class Multinomial(Composite):
         return checked(self, dtype, (x.shape[0], self.sample_size))
 
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
-        repeats = Var(g, g.constant("int64", (3,), [1, self.sample_size, 1]), "int64")
-        logits = Var(g, g.unsqueeze(x.name, [1]), x.dtype).op("Tile", repeats)
+        repeats = constant(g, "int64", (3,), [1, self.sample_size, 1])
+        logits = x.unsqueeze(1).op("Tile", repeats)
         seed: dict[str, Any] = {} if self.seed is None else {"seed": float(self.seed)}
         noise = -(-logits.op("RandomUniformLike", **seed).op("Log")).op("Log")
         drawn = Var(g, g.op("ArgMax", [(logits + noise).name], axis=2, keepdims=0), "int64")

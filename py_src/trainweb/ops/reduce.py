@@ -27,10 +27,9 @@ from trainweb.model.calls import takes_the_first
 from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.copies import strided_copy
 from trainweb.ops.extrema import as_int64, extreme, from_int64
-from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, scalar, unknown
-from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, scalar, type_of, unknown
 from trainweb.ops.frame.op import FLOATS, INTS, MANY, Int, Ints, Names, Op, find, register
-from trainweb.ops.frame.symbolic import Var, names
+from trainweb.ops.frame.symbolic import Var, constant, names
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -145,8 +144,7 @@ class Reduction(Op):
         return TensorType(x.dtype, tuple(d for k, d in enumerate(x.shape) if k not in gone))
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, axes: Buf | None) -> None:
-        given = None if axes is None else TensorType(axes.dtype, axes.shape, axes.value)
-        reduce(b, outs[0], x, self.reduced_axes(given, len(x.shape)), self.kernel)
+        reduce(b, outs[0], x, self.reduced_axes(type_of(axes), len(x.shape)), self.kernel)
 
     # Gradients.
 
@@ -163,7 +161,7 @@ class Reduction(Op):
                 return v
             if axes is None:
                 return v.op("Unsqueeze", Var(g, given, "int64"))
-            return Var(g, g.unsqueeze(v.name, axes), v.dtype)
+            return v.unsqueeze(*axes)
 
         def over(op_type: str, v: Var) -> Var:
             if axes == []:
@@ -172,7 +170,7 @@ class Reduction(Op):
             if axes is None:
                 return v.op(op_type, Var(g, given, "int64"), keepdims=1)
             if g.opset >= since:
-                return v.op(op_type, Var(g, g.constant("int64", (len(axes),), axes), "int64"), keepdims=1)
+                return v.op(op_type, constant(g, "int64", (len(axes),), axes), keepdims=1)
             return v.op(op_type, axes=axes, keepdims=1)
 
         return names(self.backward(g, x, kept(y), kept(dy), over), *[None] * (len(ins) - 1))
@@ -246,10 +244,6 @@ class ReduceSumTraining(ReduceSum):
     attrs = {"keepdims": Int(1), "noop_with_empty_axes": Int(0)}
     axes = None
     min_inputs = 2
-
-    def reference(self, x: Any, axes: Any) -> Any:
-        given = TensorType("int64", axes.shape, tuple(map(int, axes)))
-        return np.sum(x, tuple(self.reduced_axes(given, x.ndim)), keepdims=bool(self.keepdims))
 
 
 @register
@@ -390,9 +384,6 @@ class ReduceAllL2(Op):
                 reduce(b, norms.view((), k), x, range(len(x.shape)), REDUCE_NORM)
         reduce(b, outs[0], norms, (0,), REDUCE_NORM)
 
-    def reference(self, *xs: Any) -> Any:
-        return np.sqrt(sum(np.sum(x * x) for x in xs))
-
 
 @register
 class CumSum(Op):
@@ -509,6 +500,3 @@ class BroadcastGradientArgs(Op):
         for out, axes in zip(outs, self._axes(a, c), strict=True):
             if out is not None:
                 b.copy(out, b.constant("int64", (len(axes),), axes))
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return tuple(np.array(axes, np.int64) for axes in self._axes(a.tolist(), b.tolist()))

@@ -8,13 +8,12 @@ from math import prod
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.attention.onnx import extent, integers, part, places, reshape, unsqueeze
 from trainweb.ops.frame.arguments import checked
 from trainweb.ops.frame.arguments import integers as known_integers
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Float, Int, Ints, Str, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, constant, integers
 
 
 @register
@@ -46,13 +45,13 @@ class MaxUnpool(Composite):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, indices, shape = (*ins, None)[:3]
         assert x is not None and indices is not None
-        given = None if shape is None else g.type(shape.name)
-        result = self.infer(g.type(x.name), g.type(indices.name), given).shape
-        pooled = self.infer(g.type(x.name), g.type(indices.name)).shape
+        given = None if shape is None else shape.type
+        result = self.infer(x.type, indices.type, given).shape
+        pooled = self.infer(x.type, indices.type).shape
         if not static(*result, *pooled):
             raise UndecidedError("the size of an image")
         zeros = Var(g, g.op("ConstantOfShape", [integers(g, [prod(pooled)]).name]), x.dtype)
-        put = reshape(zeros.op("ScatterElements", reshape(indices, -1), reshape(x, -1), axis=0), *pooled)
+        put = zeros.op("ScatterElements", indices.reshape(-1), x.reshape(-1), axis=0).reshape(*pooled)
         if result == pooled:
             return [put]
         # Indices are offsets in an output of the default size, which lies in the first corner of the larger one.
@@ -133,23 +132,23 @@ class RoiAlign(Composite):
                     images = self._largest(images, self._extremes(x, rois, axis), axis)
                 return [images]
             # A mean over samples is one over rows of that over columns: two products.
-            rows, columns = (unsqueeze(self._mean(x, rois, axis), 1) for axis in (0, 1))
+            rows, columns = (self._mean(x, rois, axis).unsqueeze(1) for axis in (0, 1))
             return [rows.op("MatMul", images).op("MatMul", columns.op("Transpose", perm=[0, 1, 3, 2]))]
         height, width = (self._axis(x, rois, axis) for axis in (0, 1))
         pixels = x.op("Transpose", perm=[0, 2, 3, 1])
-        channels = extent(x, 1)
-        pixels = pixels.op("Reshape", integers(g, [-1]).op("Concat", unsqueeze(channels, 0), axis=0))
-        first = unsqueeze(batch.cast("int64"), 1) * extent(x, 2)
+        channels = x.extent(1)
+        pixels = pixels.op("Reshape", integers(g, [-1]).op("Concat", channels.unsqueeze(0), axis=0))
+        first = batch.cast("int64").unsqueeze(1) * x.extent(2)
         terms = []
         for row, by_row in height:
             for column, by_column in width:
-                index = unsqueeze((first + row) * extent(x, 3), 2) + unsqueeze(column, 1)
-                weight = unsqueeze(by_row, 2) * unsqueeze(by_column, 1)
-                terms.append(pixels.op("Gather", index, axis=0) * unsqueeze(weight, 3))
+                index = ((first + row) * x.extent(3)).unsqueeze(2) + column.unsqueeze(1)
+                weight = by_row.unsqueeze(2) * by_column.unsqueeze(1)
+                terms.append(pixels.op("Gather", index, axis=0) * weight.unsqueeze(3))
         how = "Sum" if self.mode == "avg" else "Max"
         found = terms[0].op(how, *terms[1:])
         n = self.sampling_ratio
-        bins = reshape(found, 0, self.output_height, n, self.output_width, n, -1)
+        bins = found.reshape(0, self.output_height, n, self.output_width, n, -1)
         for axis in (4, 2):
             bins = self._reduced(bins, axis, "ReduceMean" if self.mode == "avg" else "ReduceMax")
         return [bins.op("Transpose", perm=[0, 3, 1, 2])]
@@ -162,13 +161,13 @@ class RoiAlign(Composite):
     def _span(self, rois: Var, axis: int) -> tuple[Var, Var]:
         """Return the starts and the lengths of regions along an axis: [regions, 1]."""
         shift = 0.5 if self.is_half_pixel else 0.0
-        start, end = (part(rois, 1, k, k + 1) * self.spatial_scale - shift for k in (1 - axis, 3 - axis))
+        start, end = (rois.part(1, k, k + 1) * self.spatial_scale - shift for k in (1 - axis, 3 - axis))
         return start, end - start if self.is_half_pixel else (end - start).op("Max", 1.0)
 
     def _samples(self, x: Var, rois: Var, axis: int) -> _Samples:
         """Samples along an axis that are at most a pixel apart: as many as a region is long."""
         g, bins = x.g, (self.output_height, self.output_width)[axis]
-        pixels = g.shape(x.name)[2 + axis]
+        pixels = x.shape[2 + axis]
         if not static(pixels):
             raise UndecidedError("the size of an image")
         most = -(-LARGEST_REGION * pixels // bins)
@@ -177,26 +176,24 @@ class RoiAlign(Composite):
         # A count that is too large is an index error of the step, which names it.
         share = [0.0, *(1 / k for k in range(1, most + 1))]
         counted = count.op("Max", 0.0).cast("int64")
-        weight = unsqueeze(
-            Var(g, g.constant("float32", (most + 1,), share), "float32").op("Gather", counted, axis=0), 2
-        )
-        each = Var(g, g.constant("float32", (1, 1, most), [k + 0.5 for k in range(most)]), "float32")
-        first = Var(g, g.constant("float32", (1, bins, 1), range(bins)), "float32")
-        at = unsqueeze(start, 2) + unsqueeze(span, 2) / float(bins) * (first + each * weight)
+        weight = constant(g, "float32", (most + 1,), share).op("Gather", counted, axis=0).unsqueeze(2)
+        each = constant(g, "float32", (1, 1, most), [k + 0.5 for k in range(most)])
+        first = constant(g, "float32", (1, bins, 1), range(bins))
+        at = start.unsqueeze(2) + span.unsqueeze(2) / float(bins) * (first + each * weight)
         return _Samples(
-            (each < unsqueeze(count, 2)),
+            (each < count.unsqueeze(2)),
             (at < -1.0).or_(at > float(pixels)).not_(),
             at.op("Max", 0.0).op("Min", pixels - 1.0),
             weight,
-            Var(g, g.constant("float32", (pixels,), range(pixels)), "float32"),
+            constant(g, "float32", (pixels,), range(pixels)),
         )
 
     def _mean(self, x: Var, rois: Var, axis: int) -> Var:
         """Weights of the pixels along an axis in each bin: [regions, bins, pixels]."""
         found = self._samples(x, rois, axis)
-        near = (1.0 - (unsqueeze(found.at, 3) - found.pixels).op("Abs")).op("Max", 0.0)
-        taken = near * unsqueeze(found.used.and_(found.inside).cast("float32") * found.share, 3)
-        return Var(x.g, x.g.reduce_sum(taken.name, [2], False), "float32")
+        near = (1.0 - (found.at.unsqueeze(3) - found.pixels).op("Abs")).op("Max", 0.0)
+        taken = near * (found.used.and_(found.inside).cast("float32") * found.share).unsqueeze(3)
+        return taken.sum([2], keepdims=False)
 
     def _extremes(self, x: Var, rois: Var, axis: int) -> tuple[Var, Var]:
         """The largest and the smallest weight that samples give a pixel of theirs: [regions, bins, pixels].
@@ -206,11 +203,11 @@ class RoiAlign(Composite):
         found = self._samples(x, rois, axis)
         low, inside = found.at.op("Floor"), found.inside.cast("float32")
         share = found.at - low
-        last = float(x.g.shape(x.name)[2 + axis] - 1)
+        last = float(x.shape[2 + axis] - 1)
         largest, smallest = [], []
         for pixel, weight in ((low, 1.0 - share), ((low + 1.0).op("Min", last), share)):
-            read = unsqueeze(pixel, 3).equal(found.pixels).and_(unsqueeze(found.used, 3))
-            given = unsqueeze(weight * inside, 3)
+            read = pixel.unsqueeze(3).equal(found.pixels).and_(found.used.unsqueeze(3))
+            given = (weight * inside).unsqueeze(3)
             largest.append(read.where(given, -1.0))
             smallest.append(read.where(given, 2.0))
         return (
@@ -226,7 +223,7 @@ class RoiAlign(Composite):
         found = []
         others = [1, 3 - axis]
         for k in range((self.output_height, self.output_width)[axis]):
-            most, least = (unsqueeze(reshape(part(w, 1, k, k + 1), 0, -1), *others) for w in extremes)
+            most, least = (w.part(1, k, k + 1).reshape(0, -1).unsqueeze(*others) for w in extremes)
             held = (most < 0.0).where(x.lift(EMPTY), x * (x > 0.0).where(most, least))
             best = self._reduced(held, 2 + axis, "ReduceMax", keepdims=1)
             found.append((best < EMPTY / 2).where(best.lift(0.0), best))
@@ -237,8 +234,8 @@ class RoiAlign(Composite):
         g, bins, n = x.g, (self.output_height, self.output_width)[axis], self.sampling_ratio
         start, span = self._span(rois, axis)
         steps = [bin_of + (k + 0.5) / n for bin_of in range(bins) for k in range(n)]
-        at = start + span / float(bins) * Var(g, g.constant("float32", (len(steps),), steps), "float32")
-        size = extent(x, 2 + axis).cast("float32")
+        at = start + span / float(bins) * constant(g, "float32", (len(steps),), steps)
+        size = x.extent(2 + axis).cast("float32")
         inside = (at < -1.0).or_(at > size).not_().cast("float32")
         held = at.op("Max", 0.0).op("Min", size - 1.0)
         low = held.op("Floor")
@@ -270,7 +267,7 @@ class MaxRoiPool(Composite):
         return checked(self, "float32", (rois.shape[0], x.shape[1], *self.pooled_shape))
 
     def expand(self, g: Emission, x: Var, rois: Var) -> Sequence[Var | None]:
-        image = Var(g, g.squeeze(part(rois, 1, 0, 1).cast("int64").name, [1]), "int64")
+        image = rois.part(1, 0, 1).cast("int64").squeeze(1)
         found = x.op("Gather", image, axis=0)
         for axis in (1, 0):
             found = self._pooled(found, self._bins(x, rois, axis), 2 + axis)
@@ -280,9 +277,9 @@ class MaxRoiPool(Composite):
         """Which pixels along an axis belong to each bin: [regions, pixels]."""
         count = self.pooled_shape[axis]
         # Half away from zero, as C rounds.
-        start, end = (_rounded(part(rois, 1, k, k + 1) * self.spatial_scale) for k in (2 - axis, 4 - axis))
+        start, end = (_rounded(rois.part(1, k, k + 1) * self.spatial_scale) for k in (2 - axis, 4 - axis))
         size = (end - start + 1.0).op("Max", 1.0) / float(count)
-        pixel = unsqueeze(places(x, 2 + axis).cast("float32"), 0)
+        pixel = x.places(2 + axis).cast("float32").unsqueeze(0)
         return [
             (pixel < start + (size * float(k)).op("Floor"))
             .or_((pixel < start + (size * float(k + 1)).op("Ceil")).not_())
@@ -294,7 +291,7 @@ class MaxRoiPool(Composite):
         """The maxima of (regions, C, height, width) over the pixels of each bin."""
         found = []
         for inside in bins:
-            held = unsqueeze(inside, *(k for k in (1, 2, 3) if k != axis)).where(x, EMPTY)
+            held = inside.unsqueeze(*(k for k in (1, 2, 3) if k != axis)).where(x, EMPTY)
             first = held.op("ArgMax", dtype="int64", axis=axis, keepdims=1)
             found.append(held.op("GatherElements", first, axis=axis))
         return found[0].op("Concat", *found[1:], axis=axis)

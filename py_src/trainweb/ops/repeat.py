@@ -12,8 +12,8 @@ from trainweb.ir.layout import LOOP_TRIPS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph
 from trainweb.ops.frame.arguments import integers
-from trainweb.ops.frame.infer import infer_outputs, initializer_type
-from trainweb.ops.frame.op import MANY, Attr, Int, Ints, Names, Op, bind, register
+from trainweb.ops.frame.composite import StaticTypes
+from trainweb.ops.frame.op import MANY, Attr, Int, Ints, Names, Op, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -66,7 +66,7 @@ class _Repeat(Op):
         if len(self.body.inputs) != 1 + len(inputs):
             raise self.error(f"its body has {len(self.body.inputs)} inputs, not {1 + len(inputs)}.")
         trips = self.trips
-        types = {name: initializer_type(tensor) for name, tensor in self.body.initializers.items()}
+        types = StaticTypes({}, self.opsets)
         names = [value.name for value in self.body.inputs]
         types[names[0]] = TensorType("int64", ())
         for k, (name, t) in enumerate(zip(names[1:], inputs, strict=True)):
@@ -79,9 +79,7 @@ class _Repeat(Op):
                     raise self.error(f"input {k} has shape {list(shape)}; its first size must be {trips}.")
                 shape = shape[1:]
             types[name] = TensorType(t.dtype, shape)
-        for node in self.body.nodes:
-            results, _ = infer_outputs(bind(node, self.opsets), types)
-            types.update((name, t) for name, t in zip(node.outputs, results, strict=False) if name)
+        types.add_all(self.body)
         return types
 
 
@@ -163,7 +161,7 @@ class Repeat(_Counted, _Forward):
         return self.going_back(g, ins[1:], douts[:n], "RepeatGradient", [*ins, *kept])
 
 
-class _Backward(_Repeat):
+class LoopGradient(_Repeat):
     """After the first `counted` inputs, the first `inputs` ones are the body's."""
 
     attrs = {
@@ -205,7 +203,7 @@ class _Backward(_Repeat):
 
 
 @register
-class RepeatGradient(_Counted, _Backward):
+class RepeatGradient(_Counted, LoopGradient):
     """Gradients of Repeat (ai.trainweb): the loop from the last iteration to the first.
 
     Inputs are the inputs of the Repeat, the initial states of each of its iterations, and the gradients of its outputs
@@ -267,14 +265,14 @@ class RepeatWhile(_Forward):
 
 
 @register
-class RepeatWhileGradient(_Backward):
+class RepeatWhileGradient(LoopGradient):
     """Gradients of RepeatWhile (ai.trainweb): as many iterations as it had, the last one first.
 
     Inputs are the inputs of the RepeatWhile without the number of iterations, and the number of iterations that ran.
     The initial states of each iteration and the gradients of its outputs `seeds` follow.
     """
 
-    attrs = {**OPEN_ATTRIBUTES, **{name: _Backward.attrs[name] for name in ("inputs", "wanted", "seeds")}}
+    attrs = {**OPEN_ATTRIBUTES, **{name: LoopGradient.attrs[name] for name in ("inputs", "wanted", "seeds")}}
     is_open = True
 
     def looked_at(self) -> tuple[list[str], list[str]]:

@@ -8,14 +8,13 @@ from fractions import Fraction
 from itertools import product
 from math import ceil, floor, inf, prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from trainweb.ir.dims import at_most, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Node
 from trainweb.ops.copies import gather_axis
-from trainweb.ops.frame.arguments import checked, integers, numbers, unknown
-from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.arguments import checked, integers, numbers, type_of, unknown
 from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str, register
 from trainweb.ops.matmul import lower_matmul
 
@@ -68,16 +67,6 @@ def _simplest(low: Fraction, high: Fraction) -> Fraction:
     if whole == low or whole < floor(high):
         return Fraction(ceil(low))
     return whole + 1 / _simplest(1 / (high - whole), 1 / (low - whole))
-
-
-def _type(given: Buf | None) -> TensorType | None:
-    return None if given is None else TensorType(given.dtype, given.shape, given.value)
-
-
-def _known(scales: Any, sizes: Any, roi: Any) -> list[TensorType | None]:
-    """Types with the values of arrays."""
-    given = ("float32", scales), ("int64", sizes), ("float32", roi)
-    return [None if v is None else TensorType(dtype, v.shape, tuple(v.tolist())) for dtype, v in given]
 
 
 @register
@@ -278,9 +267,9 @@ class Resize(Op):
         return result
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, roi: Buf | None, *given: Buf | None) -> None:
-        crops = self.crops(len(x.shape), _type(roi))
+        crops = self.crops(len(x.shape), type_of(roi))
         given = (roi,) if self.is_old else given
-        self.resize(b, outs[0], x, *map(_type, given), crops=crops)
+        self.resize(b, outs[0], x, *map(type_of, given), crops=crops)
 
     def resize(
         self,
@@ -388,16 +377,6 @@ class Resize(Op):
     def _shape(g: GradientBuilder, shape: Sequence[int]) -> str:
         return g.constant("int64", (len(shape),), shape)
 
-    def reference(self, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
-        known = _known(roi if self.is_old else scales, sizes, roi)
-        crops = self.crops(x.ndim, known[2])
-        scaled = self.scaled(x.shape, known[0], known[1], crops)
-        beyond = self._beyond(x.shape, scaled, crops)
-        for axis, (n, scale) in scaled.items():
-            weights = np.array(self.weights(x.shape[axis], n, scale, crops.get(axis, WHOLE)))
-            x = np.moveaxis(np.tensordot(weights, x, (1, axis)), 0, axis)
-        return x if beyond is None else x + np.array(beyond[1]).reshape(beyond[0])
-
 
 @register
 class ResizeGrad(Resize):
@@ -431,7 +410,7 @@ class ResizeGrad(Resize):
         dx = outs[0]
         if not dx.size:
             return
-        scales, sizes, roi = map(_type, given)
+        scales, sizes, roi = map(type_of, given)
         crops = self.crops(len(dx.shape), roi)
         scaled = self.scaled(dx.shape, scales, sizes, crops)
         if not scaled:
@@ -447,14 +426,6 @@ class ResizeGrad(Resize):
                 by_input = b.constant("float32", (n_in, n), [row[j] for j in range(n_in) for row in weights])
                 lower_matmul(b, out.view((lead, n_in, rest)), by_input, dy.view((lead, n, rest)))
             dy = out
-
-    def reference(self, dy: Any, shape: Any, scales: Any = None, sizes: Any = None, roi: Any = None) -> Any:
-        known = _known(scales, sizes, roi)
-        crops = self.crops(dy.ndim, known[2])
-        for axis, (n, scale) in self.scaled(tuple(map(int, shape)), known[0], known[1], crops).items():
-            weights = np.array(self.weights(int(shape[axis]), n, scale, crops.get(axis, WHOLE)))
-            dy = np.moveaxis(np.tensordot(weights, dy, (0, axis)), 0, axis)
-        return dy
 
 
 @register
@@ -487,12 +458,9 @@ class Upsample(Resize):
         return super().infer(x, self._factors(scales), None, None)
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, given: Buf | None = None, *_: Buf | None) -> None:
-        factors = self._factors(_type(given))
+        factors = self._factors(type_of(given))
         self.resize(b, outs[0], x, factors)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         given = ins if len(ins) > 1 else [*ins, g.constant("float32", (len(self.scales or ()),), self.scales or ())]
         return super().gradient(g, given, outs, douts)[: len(ins)]
-
-    def reference(self, x: Any, scales: Any = None, *_: Any) -> Any:
-        return super().reference(x, np.array(self.scales) if scales is None else scales)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.ir.dims import UndecidedError, at_most, equal, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.attention.onnx import integers, reshape
 from trainweb.ops.frame.arguments import checked, is_fed, is_known_later, scalar, unknown
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Int, Names, Op, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 
 if TYPE_CHECKING:
     from trainweb.ops.frame.gradients import GradientBuilder
@@ -96,12 +95,12 @@ class Compress(Composite):
         return TensorType(x.dtype, (count,) if axis is None else (*x.shape[:axis], count, *x.shape[axis + 1 :]))
 
     def expand(self, g: Emission, x: Var, condition: Var) -> Sequence[Var | None]:
-        value = g.type(condition.name).value
+        value = condition.type.value
         if value is None or not static(*value):
             raise UndecidedError("the condition")
         picked = integers(g, [k for k, holds in enumerate(value) if holds])
         if self.axis is None:
-            return [reshape(x, -1).op("Gather", picked, axis=0)]
+            return [x.reshape(-1).op("Gather", picked, axis=0)]
         return [x.op("Gather", picked, axis=self.axis)]
 
 

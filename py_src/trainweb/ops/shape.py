@@ -10,7 +10,6 @@ from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import MS
 from trainweb.ops.copies import transpose
 from trainweb.ops.frame.arguments import checked, integers
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Ints, Names, Op, Str, register
 from trainweb.ops.frame.pointwise import spread
 
@@ -154,10 +153,6 @@ class TriangleBase(Op):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [g.op("Trilu", [douts[0], *ins[1:]], domain=MS, upper=self.upper), *[None] * (len(ins) - 1)]
-
-    def reference(self, x: Any, k: Any = None) -> Any:
-        diagonal = 0 if k is None else int(k.item())
-        return np.triu(x, diagonal) if self.upper else np.tril(x, diagonal)
 
 
 @register

@@ -9,11 +9,18 @@ from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, maxim
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import MS
 from trainweb.ops.copies import gather_axis, strided_copy
-from trainweb.ops.frame.arguments import by_unknown_axes, checked, integers, is_decided_later, is_known_later, unknown
+from trainweb.ops.frame.arguments import (
+    by_unknown_axes,
+    checked,
+    integers,
+    is_decided_later,
+    is_known_later,
+    type_of,
+    unknown,
+)
 from trainweb.ops.frame.composite import gradient_for_sizes
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Ints, Names, Op, Str, register
-from trainweb.ops.frame.symbolic import Var, when
+from trainweb.ops.frame.symbolic import Var, constant, when
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -112,8 +119,7 @@ class Slice(Op):
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, *ins: Buf | None) -> None:
         out = outs[0]
-        given = [None if t is None else TensorType(t.dtype, t.shape, t.value) for t in ins]
-        parts = self.bounds(TensorType(x.dtype, x.shape), *given)
+        parts = self.bounds(TensorType(x.dtype, x.shape), *map(type_of, ins))
         strides = contiguous_strides(x.shape)
         strided_copy(
             b,
@@ -196,8 +202,7 @@ class SliceGrad(Slice):
 
     def lower(self, b: Builder, outs: list[Buf], dy: Buf, shape: Buf, *ins: Buf | None) -> None:
         out = outs[0]
-        types = [None if t is None else TensorType(t.dtype, t.shape, t.value) for t in ins]
-        parts = self.bounds(TensorType(out.dtype, out.shape), *types)
+        parts = self.bounds(TensorType(out.dtype, out.shape), *map(type_of, ins))
         strides = contiguous_strides(out.shape)
         b.fill(out, 0)
         strided_copy(
@@ -209,14 +214,6 @@ class SliceGrad(Slice):
             contiguous_strides(dy.shape),
             out_start=sum(start * s for (start, _, _), s in zip(parts, strides, strict=True)),
         )
-
-    def reference(self, dy: Any, shape: Any, *given: Any) -> Any:
-        types = [None if t is None else TensorType("int64", t.shape, tuple(map(int, t))) for t in given]
-        result = np.zeros([int(d) for d in shape], dy.dtype)
-        parts = self.bounds(TensorType("float32", result.shape), *types)
-        index = np.ix_(*(start + step * np.arange(count) for start, count, step in parts))
-        result[index] = dy
-        return result
 
 
 # ---- padding
@@ -273,8 +270,7 @@ class Pad(Op):
         return checked(self, x.dtype, dims)
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, pads: Buf | None, value: Buf | None, axes: Buf | None) -> None:
-        types = [None if t is None else TensorType(t.dtype, t.shape, t.value) for t in (pads, axes)]
-        margins = self.margins(len(x.shape), *types)
+        margins = self.margins(len(x.shape), type_of(pads), type_of(axes))
         if self.mode == "constant":
             self._constant(b, outs[0], x, value, margins)
             return
@@ -373,7 +369,7 @@ class Pad(Op):
 
     def _rows(self, g: GradientBuilder, size: str, before: int | Var, after: int | Var) -> str:
         """Return the result of `_index` as a tensor for a dimension of `size` elements."""
-        zero, one = (Var(g, g.constant("int64", (), [k]), "int64") for k in (0, 1))
+        zero, one = (constant(g, "int64", (), [k]) for k in (0, 1))
         dim = Var(g, g.squeeze(size, [0]), "int64")
         k = Var(g, g.op("Range", [(zero - before).name, (dim + after).name, one.name]), "int64")
         if self.mode == "wrap":
@@ -385,15 +381,3 @@ class Pad(Op):
         below = (k < zero).cast("int64")
         above = (k > last).cast("int64")
         return (k * (1 - below) * (1 - above) + last * above).name
-
-    def reference(self, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
-        types = [None if t is None else TensorType("int64", t.shape, tuple(map(int, t))) for t in (pads, axes)]
-        margins = self.margins(x.ndim, *types)
-        for axis, (before, after) in enumerate(margins):
-            if self.mode != "constant":
-                x = np.take(x, self._index(x.shape[axis], before, after), axis)
-        if self.mode != "constant":
-            return x
-        fill = self.value if value is None else value.item()
-        x = np.pad(x, [(max(p, 0), max(q, 0)) for p, q in margins], constant_values=fill)
-        return x[tuple(slice(max(-p, 0), x.shape[k] - max(-q, 0)) for k, (p, q) in enumerate(margins))]

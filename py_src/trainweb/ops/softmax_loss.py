@@ -11,7 +11,6 @@ from trainweb.ir.dims import equal_shapes
 from trainweb.ir.layout import LOSS_EACH, LOSS_MEAN, LOSS_SUM
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Int, Names, Op, Str, register
 
 if TYPE_CHECKING:
@@ -66,10 +65,6 @@ class _AlongAxis(Op):
         outer, n, inner = view_3d(shape, self.axis_for(len(shape)), self.flattens)
         return {"outer": outer, "n": n, "inner": inner}
 
-    def as_3d(self, x: Any) -> Any:
-        """The array as (outer, n, inner)."""
-        return x.reshape(view_3d(x.shape, self.axis_for(x.ndim), self.flattens))
-
 
 class _Forward(_AlongAxis):
     """A function of one input along an axis, whose gradient is an operator of (dY, Y)."""
@@ -110,44 +105,32 @@ class _Backward(_AlongAxis):
         b.emit(calls.SoftmaxGrad(dy=dy, y=y, dx=outs[0], log=self.log, **self.sizes(y.shape)))
 
 
-class _SoftmaxGrad(_Backward):
-    def reference(self, dy: Any, y: Any) -> Any:
-        d, v = self.as_3d(dy), self.as_3d(y)
-        return (v * (d - (v * d).sum(axis=1, keepdims=True))).reshape(y.shape)
-
-
-class _LogSoftmaxGrad(_Backward):
-    log = 1
-
-    def reference(self, dy: Any, y: Any) -> Any:
-        d, v = self.as_3d(dy), self.as_3d(y)
-        return (d - np.exp(v) * d.sum(axis=1, keepdims=True)).reshape(y.shape)
-
-
 @register
-class SoftmaxGrad_13(_SoftmaxGrad):
+class SoftmaxGrad_13(_Backward):
     """Y * (dY - sum(Y * dY)) along an axis (com.microsoft)."""
 
 
 @register
-class LogSoftmaxGrad_13(_LogSoftmaxGrad):
+class LogSoftmaxGrad_13(_Backward):
     """dY - exp(Y) * sum(dY) along an axis (com.microsoft)."""
+
+    log = 1
 
 
 @register
-class SoftmaxGrad(_SoftmaxGrad):
+class SoftmaxGrad(_Backward):
     """As SoftmaxGrad_13 for opset < 13, with the dims from `axis` on taken as one (com.microsoft)."""
 
 
 @register
-class LogSoftmaxGrad(_LogSoftmaxGrad):
+class LogSoftmaxGrad(LogSoftmaxGrad_13):
     """As LogSoftmaxGrad_13 for opset < 13, with the dims from `axis` on taken as one (com.microsoft)."""
 
 
 REDUCTIONS = {"none": LOSS_EACH, "mean": LOSS_MEAN, "sum": LOSS_SUM}
 
 
-class _Loss(TypedDict):
+class _Sizes(TypedDict):
     n: int
     c: int
     inner: int
@@ -183,7 +166,7 @@ class _CrossEntropy(Op):
         if weights is not None and (weights.dtype != "float32" or not equal_shapes(weights.shape, scores.shape[1:2])):
             raise self.error(f"weights must be float32 of shape {[scores.shape[1]]}, got {list(weights.shape)}.")
 
-    def sizes(self, scores: tuple[int, ...], labels: Buf) -> _Loss:
+    def sizes(self, scores: tuple[int, ...], labels: Buf) -> _Sizes:
         """Kernel arguments."""
         return {
             "n": scores[0],
@@ -201,52 +184,46 @@ class _CrossEntropy(Op):
         ignored = {} if self.ignore_index is None else {"ignore_index": self.ignore_index}
         return {"reduction": self.reduction, **ignored}
 
-    def slope(self, dy: Any, shape: tuple[int, ...], labels: Any, weights: Any) -> tuple[Any, Any]:
-        """Reference: one at each label, and the weight of each position times dY."""
-        clipped, w = self.weights_of(labels, shape[1], weights)
-        onehot = np.zeros(shape)
-        np.put_along_axis(onehot, np.expand_dims(clipped, 1), 1.0, axis=1)
-        scale = w * dy / (w.sum() if self.reduction == "mean" and w.sum() else 1.0)
-        return onehot, np.expand_dims(scale, 1)
 
-    def weights_of(self, labels: Any, classes: int, weights: Any) -> tuple[Any, Any]:
-        """(clipped labels, weight of each position) for the reference."""
-        kept = np.ones(labels.shape) if self.ignore_index is None else (labels != self.ignore_index) * 1.0
-        clipped = np.where(kept > 0, labels, 0).astype(np.int64)
-        return clipped, kept if weights is None else kept * weights[clipped]
+class _Loss(_CrossEntropy):
+    """The loss of each position, or their sum or mean, and the logarithms of probabilities where there is an output."""
 
-
-@register
-class SoftmaxCrossEntropyLoss(_CrossEntropy):
-    """Cross entropy of scores (N, C, ...) and labels. https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
-
-    If every label is ignored the mean is 0, as in ONNX Runtime.
-    """
-
-    versions = (12, 13)
-    min_inputs, max_inputs, n_outputs = 2, 3, 2
+    min_inputs, max_inputs = 2, 3
     differentiable = (0,)
 
-    def infer(
-        self, scores: TensorType, labels: TensorType, weights: TensorType | None
-    ) -> tuple[TensorType, TensorType]:
+    def loss(self, scores: TensorType, labels: TensorType, weights: TensorType | None) -> TensorType:
+        """Type of the loss."""
         self.check(scores, labels, weights)
-        loss = labels.shape if self.reduction == "none" else ()
-        return TensorType("float32", loss), TensorType("float32", scores.shape)
+        return TensorType("float32", labels.shape if self.reduction == "none" else ())
 
     def lower(self, b: Builder, outs: list[Buf | None], scores: Buf, labels: Buf, weights: Buf | None) -> None:
-        loss = outs[0] or b.temp("float32", labels.shape if self.reduction == "none" else ())
         b.check_labels(labels, scores.shape[1], self.ignore_index)
         b.emit(
             calls.CrossEntropy(
                 scores=scores,
                 labels=labels,
                 weights=weights,
-                loss=loss,
-                log_prob=outs[1],
+                loss=outs[0] or b.temp("float32", labels.shape if self.reduction == "none" else ()),
+                log_prob=outs[1] if len(outs) > 1 else None,
                 **self.sizes(scores.shape, labels),
             )
         )
+
+
+@register
+class SoftmaxCrossEntropyLoss(_Loss):
+    """Cross entropy of scores (N, C, ...) and labels. https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
+
+    If every label is ignored the mean is 0, as in ONNX Runtime.
+    """
+
+    versions = (12, 13)
+    n_outputs = 2
+
+    def infer(
+        self, scores: TensorType, labels: TensorType, weights: TensorType | None
+    ) -> tuple[TensorType, TensorType]:
+        return self.loss(scores, labels, weights), TensorType("float32", scores.shape)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         log_prob = g.extra_output(1, "_log_prob")
@@ -286,10 +263,6 @@ class _CrossEntropyGrad(_CrossEntropy):
             )
         )
 
-    def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None) -> Any:
-        onehot, scale = self.slope(dy, log_prob.shape, labels, weights)
-        return ((0 if self.from_log else np.exp(log_prob)) - onehot) * scale
-
 
 @register
 class SoftmaxCrossEntropyLossGrad(_CrossEntropyGrad):
@@ -300,32 +273,17 @@ class SoftmaxCrossEntropyLossGrad(_CrossEntropyGrad):
 
 
 @register
-class NegativeLogLikelihoodLoss(_CrossEntropy):
+class NegativeLogLikelihoodLoss(_Loss):
     """-log_prob[label] of (N, C, ...). https://onnx.ai/onnx/operators/onnx__NegativeLogLikelihoodLoss.html
 
     If every label is ignored the mean is 0, as for SoftmaxCrossEntropyLoss.
     """
 
     versions = (12, 13, 22)
-    min_inputs, max_inputs = 2, 3
-    differentiable = (0,)
     from_log = 1
 
     def infer(self, log_prob: TensorType, labels: TensorType, weights: TensorType | None) -> TensorType:
-        self.check(log_prob, labels, weights)
-        return TensorType("float32", labels.shape if self.reduction == "none" else ())
-
-    def lower(self, b: Builder, outs: list[Buf], log_prob: Buf, labels: Buf, weights: Buf | None) -> None:
-        b.check_labels(labels, log_prob.shape[1], self.ignore_index)
-        b.emit(
-            calls.CrossEntropy(
-                scores=log_prob,
-                labels=labels,
-                weights=weights,
-                loss=outs[0],
-                **self.sizes(log_prob.shape, labels),
-            )
-        )
+        return self.loss(log_prob, labels, weights)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         given = [douts[0], *ins]

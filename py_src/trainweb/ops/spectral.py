@@ -9,12 +9,11 @@ from typing import Any
 from trainweb.ir.dims import UndecidedError, at_most, equal_shapes, minimum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
-from trainweb.ops.attention.onnx import integers, part, reshape, unsqueeze
 from trainweb.ops.frame.arguments import by_unknown_axes, checked, is_fed, scalar, unknown
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Int, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, constant, integers
 
 MAX_MATRIX = 1 << 22
 """Elements of a transform's matrix: 16 MiB, as of 1,024 complex numbers. Longer transforms are two, one by one."""
@@ -66,26 +65,26 @@ def in_two_steps(x: Var, n: int, parts: int, *, inverse: bool) -> Var:
     Cooley and Tukey, https://doi.org/10.1090/S0025-5718-1965-0178586-1.
     """
     a, b = factors(n) or (1, n)
-    g, lead = x.g, x.g.rank(x.name) - 2
+    g, lead = x.g, x.rank - 2
     keep, axes, sign = [0] * lead, range(lead), 1.0 if inverse else -1.0
 
-    def constant(values: list[float], *shape: int) -> Var:
-        return Var(g, g.constant("float32", shape, values), "float32")
+    def floats(values: list[float], *shape: int) -> Var:
+        return constant(g, "float32", shape, values)
 
     def exchanged(v: Var) -> Var:
         return v.op("Transpose", perm=[*axes, lead + 1, lead, lead + 2])
 
     def product(v: Var, rows: int, size: int, of: int) -> Var:
-        matrix = constant(fourier_matrix(size, of, size, size, inverse=inverse), size * of, 2 * size)
-        return reshape(reshape(v, *keep, rows, size * of).op("MatMul", matrix), *keep, rows, size, 2)
+        matrix = floats(fourier_matrix(size, of, size, size, inverse=inverse), size * of, 2 * size)
+        return v.reshape(*keep, rows, size * of).op("MatMul", matrix).reshape(*keep, rows, size, 2)
 
     turns = [2 * pi * (j * k % n) / n for j in range(b) for k in range(a)]
-    by_itself = constant([cos(t) for t in turns for _ in range(2)], b, a, 2)
-    by_other = constant([s * sign * sin(t) for t in turns for s in (-1.0, 1.0)], b, a, 2)
-    z = product(exchanged(reshape(x, *keep, a, b, parts)), b, a, parts)
-    other = z.op("Gather", Var(g, g.constant("int64", (2,), [1, 0]), "int64"), axis=lead + 2)
+    by_itself = floats([cos(t) for t in turns for _ in range(2)], b, a, 2)
+    by_other = floats([s * sign * sin(t) for t in turns for s in (-1.0, 1.0)], b, a, 2)
+    z = product(exchanged(x.reshape(*keep, a, b, parts)), b, a, parts)
+    other = z.op("Gather", constant(g, "int64", (2,), [1, 0]), axis=lead + 2)
     z = product(exchanged(z * by_itself + other * by_other), a, b, 2)
-    return reshape(exchanged(z), *keep, n, 2)
+    return exchanged(z).reshape(*keep, n, 2)
 
 
 def _is_number(parts: int) -> bool:
@@ -152,7 +151,7 @@ class DFT(Composite):
 
     def _of_long(self, signal: Var, n: int, rows: int, parts: int) -> Var:
         """The transform of [..., rows, parts] in two steps."""
-        g, at = signal.g, signal.g.rank(signal.name) - 2
+        g, at = signal.g, signal.rank - 2
         there = n // 2 + 1 if self.onesided and self.inverse else n
         if rows < there:
             margin = [0] * (2 * at + 4)
@@ -160,27 +159,25 @@ class DFT(Composite):
             signal = signal.op("Pad", integers(g, margin))
         if there < n:
             # The other half is that of conjugates.
-            mirrored = Var(g, g.constant("int64", (n,), [min(k, n - k) for k in range(n)]), "int64")
+            mirrored = constant(g, "int64", (n,), [min(k, n - k) for k in range(n)])
             signs = [1.0 if part_of == 0 or k < there else -1.0 for k in range(n) for part_of in range(parts)]
-            signal = signal.op("Gather", mirrored, axis=at) * Var(
-                g, g.constant("float32", (n, parts), signs), "float32"
-            )
+            signal = signal.op("Gather", mirrored, axis=at) * constant(g, "float32", (n, parts), signs)
         found = in_two_steps(signal, n, parts, inverse=bool(self.inverse))
         if not self.onesided:
             return found
-        return part(found, at + 1, 0, 1) if self.inverse else part(found, at, 0, n // 2 + 1)
+        return found.part(at + 1, 0, 1) if self.inverse else found.part(at, 0, n // 2 + 1)
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, *given = (*ins, None, None)[:3]
         assert x is not None
-        rank = g.rank(x.name)
-        types = [None if v is None else g.type(v.name) for v in given]
-        axis, n, rows, out = self._plan(g.type(x.name), *types)
-        if not static(n, rows, g.shape(x.name)[-1]):
+        rank = x.rank
+        types = [None if v is None else v.type for v in given]
+        axis, n, rows, out = self._plan(x.type, *types)
+        if not static(n, rows, x.shape[-1]):
             raise UndecidedError("the length of a signal")
-        signal = part(x, axis, 0, rows)
+        signal = x.part(axis, 0, rows)
         order = [*[k for k in range(rank) if k not in (axis, rank - 1)], axis, rank - 1]
-        parts = g.shape(x.name)[-1]
+        parts = x.shape[-1]
         back = sorted(range(rank), key=lambda k: order[k])
         if self._is_long(rows, parts, out):
             return [self._of_long(signal.op("Transpose", perm=order), n, rows, parts).op("Transpose", perm=back)]
@@ -189,10 +186,10 @@ class DFT(Composite):
             real_inverse_matrix(rows, n) if real else fourier_matrix(rows, parts, n, out, inverse=bool(self.inverse))
         )
         columns = out if real else 2 * out
-        matrix = Var(g, g.constant("float32", (rows * parts, columns), values), "float32")
+        matrix = constant(g, "float32", (rows * parts, columns), values)
         keep = [0] * (rank - 2)
-        flat = reshape(signal.op("Transpose", perm=order), *keep, rows * parts)
-        y = reshape(flat.op("MatMul", matrix), *keep, out, 1 if real else 2)
+        flat = signal.op("Transpose", perm=order).reshape(*keep, rows * parts)
+        y = flat.op("MatMul", matrix).reshape(*keep, out, 1 if real else 2)
         return [y.op("Transpose", perm=back)]
 
 
@@ -235,21 +232,21 @@ class STFT(Composite):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, step, window, length = (*ins, None, None)[:4]
         assert x is not None and step is not None
-        types = [None if v is None else g.type(v.name) for v in (window, length)]
-        every, n, frames, out = self._plan(g.type(x.name), g.type(step.name), *types)
-        if not static(every, n, frames, *g.shape(x.name)[2:]):
+        types = [None if v is None else v.type for v in (window, length)]
+        every, n, frames, out = self._plan(x.type, step.type, *types)
+        if not static(every, n, frames, *x.shape[2:]):
             raise UndecidedError("the length of a signal")
-        x = x if g.rank(x.name) == 3 else unsqueeze(x, 2)
-        parts = g.shape(x.name)[2]
+        x = x if x.rank == 3 else x.unsqueeze(2)
+        parts = x.shape[2]
         places = [every * f + k for f in range(frames) for k in range(n)]
-        framed = x.op("Gather", Var(g, g.constant("int64", (frames, n), places), "int64"), axis=1)
+        framed = x.op("Gather", constant(g, "int64", (frames, n), places), axis=1)
         if window is not None:
-            framed = framed * unsqueeze(window, 1)
+            framed = framed * window.unsqueeze(1)
         if 4 * n * out > MAX_MATRIX:
-            return [part(in_two_steps(framed, n, parts, inverse=False), 2, 0, out)]
+            return [in_two_steps(framed, n, parts, inverse=False).part(2, 0, out)]
         values = fourier_matrix(n, parts, n, out, inverse=False)
-        matrix = Var(g, g.constant("float32", (n * parts, 2 * out), values), "float32")
-        return [reshape(reshape(framed, 0, 0, n * parts).op("MatMul", matrix), 0, 0, out, 2)]
+        matrix = constant(g, "float32", (n * parts, 2 * out), values)
+        return [framed.reshape(0, 0, n * parts).op("MatMul", matrix).reshape(0, 0, out, 2)]
 
 
 @register
@@ -283,7 +280,7 @@ class MelWeightMatrix(Composite):
         return [floor((length + 1) * h / rate) for h in hertz]
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
-        bins, length, *rest = self._numbers([g.type(v.name) if v is not None else None for v in ins])
+        bins, length, *rest = self._numbers([v.type if v is not None else None for v in ins])
         edges = self._edges(bins, length, *rest)
         rows, values = length // 2 + 1, [0.0] * ((length // 2 + 1) * bins)
         for i in range(bins):
@@ -291,4 +288,4 @@ class MelWeightMatrix(Composite):
             for j in range(start, min(end + 1, rows)):
                 rising = (j - start) / (peak - start) if peak > start else 1.0
                 values[j * bins + i] = rising if j <= peak else (end - j) / (end - peak)
-        return [Var(g, g.constant("float32", (rows, bins), values), "float32")]
+        return [constant(g, "float32", (rows, bins), values)]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainweb.ir import calls
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.layout import SCATTER_F32, SCATTER_SET
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, TRAINWEB
-from trainweb.ops.attention.onnx import extent, integers, places, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Op, Str, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.index import check_range
 
 if TYPE_CHECKING:
@@ -74,23 +72,15 @@ class CausalConvWithState(Composite):
         return x, TensorType("float32", state)
 
     def expand(self, g: Emission, x: Var, w: Var, bias: Var | None, past: Var | None) -> Sequence[Var | None]:
-        channels, _, k = g.shape(w.name)
+        channels, _, k = w.shape
         if not static(channels, k):
             raise UndecidedError("the channels or the width of the kernel")
         before = x.op("Pad", integers(g, [0, 0, k - 1, 0, 0, 0])) if past is None else past.op("Concat", x, axis=2)
         y = before.op("Conv", w, *([] if bias is None else [bias]), group=channels)
         y = y if self.activation == "none" else y * y.op("Sigmoid")
-        length = extent(before, 2)
+        length = before.extent(2)
         ends = (integers(g, [0]) + (length - (k - 1)), integers(g, [0]) + length)
         return [y, before.op("Slice", *ends, integers(g, [2]))]
-
-    def reference(self, x: Any, w: Any, bias: Any = None, past: Any = None) -> tuple[Any, Any]:
-        k = w.shape[2]
-        past = np.zeros((*x.shape[:2], k - 1)) if past is None else past
-        rows = np.concatenate([past, x], 2)
-        y = np.stack([(rows[:, :, t : t + k] * w[:, 0]).sum(-1) for t in range(x.shape[2])], -1)
-        y = y if bias is None else y + bias[:, None]
-        return (y if self.activation == "none" else y / (1 + np.exp(-y))), rows[:, :, rows.shape[2] - k + 1 :]
 
 
 @register
@@ -123,12 +113,12 @@ class TensorScatter(Composite):
         return past
 
     def expand(self, g: Emission, past: Var, update: Var, at: Var | None) -> Sequence[Var | None]:
-        rank = g.rank(past.name)
+        rank = past.rank
         axis = self.axis % rank
-        size, count = extent(past, axis), extent(update, axis)
-        place = unsqueeze(places(past, axis), 0)
+        size, count = past.extent(axis), update.extent(axis)
+        place = past.places(axis).unsqueeze(0)
         if at is not None:
-            start = unsqueeze(at, 1)
+            start = at.unsqueeze(1)
             place = place - start
             if self.mode == "circular":
                 place = place.op("Mod", size)
@@ -138,9 +128,9 @@ class TensorScatter(Composite):
         written = (place < 0).not_().and_((place < count).or_(place > BEYOND - 1))
         source = written.where(place, 0)
         between = [k for k in range(1, rank) if k != axis]
-        shape = Var(g, g.shape_of(past.name), "int64")
-        rows = update.op("GatherElements", unsqueeze(source, *between).op("Expand", shape), axis=axis)
-        return [unsqueeze(written, *between).where(rows, past)]
+        shape = past.sizes()
+        rows = update.op("GatherElements", source.unsqueeze(*between).op("Expand", shape), axis=axis)
+        return [written.unsqueeze(*between).where(rows, past)]
 
 
 @register
@@ -187,8 +177,3 @@ class CacheRows(Op):
             )
         if outs[0] is not None:
             b.copy(outs[0], cache)
-
-    def reference(self, cache: Any, rows: Any, positions: Any) -> Any:
-        found = np.moveaxis(cache.copy(), self.axis, 0)
-        found[positions] = np.moveaxis(rows, self.axis, 0)
-        return np.moveaxis(found, 0, self.axis)

@@ -7,11 +7,10 @@ from itertools import pairwise
 
 from trainweb.ir.dims import UndecidedError, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.attention.onnx import unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Floats, Int, Ints, Str, Strs, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, constant
 
 MODES = ("TF", "IDF", "TFIDF")
 
@@ -72,10 +71,10 @@ class TfIdfVectorizer(Composite):
         return grams
 
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
-        length = g.shape(x.name)[-1]
+        length = x.shape[-1]
         if not static(length):
             raise UndecidedError("the length of the rows")
-        rows = x.cast("int64") if g.rank(x.name) == 2 else unsqueeze(x.cast("int64"), 0)
+        rows = x.cast("int64") if x.rank == 2 else x.cast("int64").unsqueeze(0)
         grams = self._grams()
         parts, columns = [], []
         for n in range(self.min_gram_length, self.max_gram_length + 1):
@@ -86,12 +85,12 @@ class TfIdfVectorizer(Composite):
                 columns += [self.ngram_indexes[k] for k in chosen]
         size = max(self.ngram_indexes, default=-1) + 1
         # A column that nothing was found for takes the zeros that come first.
-        zeros = rows.op("ReduceSum", Var(g, g.constant("int64", (1,), [1]), "int64"), keepdims=1).cast("float32") * 0.0
+        zeros = rows.op("ReduceSum", constant(g, "int64", (1,), [1]), keepdims=1).cast("float32") * 0.0
         order = [columns.index(k) + 1 if k in columns else 0 for k in range(size)]
         found = Var(g, g.op("Concat", [zeros.name, *(part.name for part in parts)], axis=1), "float32")
-        y = found.op("Gather", Var(g, g.constant("int64", (size,), order), "int64"), axis=1)
+        y = found.op("Gather", constant(g, "int64", (size,), order), axis=1)
         y = self._weighted(g, y, size)
-        return [y if g.rank(x.name) == 2 else Var(g, g.squeeze(y.name, [0]), "float32")]
+        return [y if x.rank == 2 else y.squeeze(0)]
 
     def _counts(self, g: Emission, rows: Var, grams: list[tuple[int, ...]], n: int, length: int) -> Var | None:
         """How often each of the n-grams occurs in each row: (batch, n-grams); None where rows are too short."""
@@ -103,11 +102,11 @@ class TfIdfVectorizer(Composite):
             equal: Var | None = None
             for k in range(n):
                 words = Var(g, g.slice(rows.name, 1, k * step, k * step + width), "int64")
-                wanted = Var(g, g.constant("int64", (1, len(grams), 1), [gram[k] for gram in grams]), "int64")
-                same = unsqueeze(words, 1).equal(wanted)
+                wanted = constant(g, "int64", (1, len(grams), 1), [gram[k] for gram in grams])
+                same = words.unsqueeze(1).equal(wanted)
                 equal = same if equal is None else equal.and_(same)
             assert equal is not None
-            found = Var(g, g.reduce_sum(equal.cast("float32").name, [2], keepdims=False), "float32")
+            found = equal.cast("float32").sum([2], keepdims=False)
             total = found if total is None else total + found
         return total
 
@@ -116,4 +115,4 @@ class TfIdfVectorizer(Composite):
             return y
         factors = self.weights or [1.0] * size
         counts = (y > 0.0).cast("float32") if self.mode == "IDF" else y
-        return counts * Var(g, g.constant("float32", (1, size), factors), "float32")
+        return counts * constant(g, "float32", (1, size), factors)

@@ -38,10 +38,17 @@ from trainweb.model.writer import model_parts
 from trainweb.page.bundle import Blobs, declarations, inference_header, plan_json, session_header, signature_of
 from trainweb.spelling import ARGUMENT, camel_case, page_name
 from trainweb.training import weights
-from trainweb.training.contents import for_file, for_session, leave, properties_json, read_properties, start_segments
+from trainweb.training.contents import (
+    ContentsInMemory,
+    for_file,
+    for_session,
+    leave,
+    properties_json,
+    read_properties,
+    start_segments,
+)
 from trainweb.training.export import export_model
 from trainweb.training.inference import InferenceModel
-from trainweb.training.memory import ContentsInMemory
 from trainweb.training.models import SessionModels, read_models
 from trainweb.training.parameters import MOMENT_OF, ParameterSlot
 from trainweb.training.state import CheckpointState
@@ -297,10 +304,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
 def _rebind(opened: Opened, places: Mapping[Place, tuple[int, str]], memory: Segments) -> None:
     """Read frozen weights from the session, which does not change them, so that their files can go.
 
-    Parameters
-    ----------
-    places
-        Offsets and types in the session's parameters, by where the weights were before.
+    `places` are offsets and types in the session's parameters, by the places of the weights before.
     """
     for tensor in _held(opened):
         place = tensor.place if isinstance(tensor, LazyTensor) else None
@@ -409,7 +413,7 @@ def _build(
         files = {}
     if lora is None:
         return build_artifacts(model, **arguments, **files), nominal, None
-    from trainweb.lora.adapt import adapted_by
+    from trainweb.lora.model import adapted_by
 
     adapted = adapted_by(lora, lambda: read_model(model, **files) if files else model)
     return adapted.build_artifacts(**arguments), nominal, adapted

@@ -87,10 +87,10 @@ class _CutModel(HeldFile):
         read_model(self)
 
     def range(self, start: int, stop: int) -> bytes | RemoteRange:
-        found = super().range(start, stop)
-        if isinstance(found, RemoteRange):
+        content = super().range(start, stop)
+        if isinstance(content, RemoteRange):
             self._ends |= {start, stop}
-        return found
+        return content
 
     def cut(self) -> list[bytes]:
         """All bytes of the model, each large tensor apart."""
@@ -254,27 +254,12 @@ def make_bundle(
     files: Mapping[str, bytes] | None = None,
     metrics: Sequence[str | Mapping[str, Any]] = (),
 ) -> bytes:
-    """Bytes of a bundle.
+    """Bytes of a bundle of the session's models and its start.
 
-    Parameters
-    ----------
-    models, start
-        The session's models, and what it starts from.
-    signatures
-        Feeds of the steps to compile: train steps (overwriting and accumulating) and, where the names fit and
-        there is an eval model, eval steps.
-    files
-        Artifacts to carry along ("train_model", "eval_model", "optimizer_model"). With them the page can start
-        Python later for other shapes, checkpoints and export, which the plans cannot do.
-    metrics
-        What `fit` may compute of validation data without Python, each as `fit` takes it: eval steps sum it up.
-
-    Raises
-    ------
-    FeedError
-        Some of the feeds do not fit any step.
-    ModelError
-        There is no such metric, or what it should compare is not known.
+    `signatures` are feeds of the steps to compile: train steps (overwriting and accumulating) and, where the names fit
+    and there is an eval model, eval steps. With the artifacts in `files` the page can start Python later for other
+    shapes, checkpoints and export, which plans cannot do. Eval steps sum up `metrics` for a fit without Python. Raise
+    FeedError for feeds that fit no step, and ModelError for a metric that is unknown, or whose targets are.
     """
     blobs = Blobs()
     header = session_header(models, start, blobs, with_weights=True)
@@ -320,12 +305,12 @@ def _check_names(feeds: Feeds, models: SessionModels) -> None:
 
 def metrics_kind(models: SessionModels, metrics: Sequence[str | Mapping[str, Any]]) -> StepKind | None:
     """The kind of an eval step that sums up metrics; None where none of them needs a sum."""
-    made = [make_metric(given) for given in metrics]
-    if not any(one.reads_outputs for one in made):
+    kinds = [make_metric(given) for given in metrics]
+    if not any(one.reads_outputs for one in kinds):
         return None
     if models.graphs["eval"] is None:
         raise messages.NO_EVAL_MODEL()
-    return StepKind("eval", request_of(made, *models.own.pair(None, None)))
+    return StepKind("eval", request_of(kinds, *models.own.pair(None, None)))
 
 
 def pack(header: Header, blobs: Blobs) -> bytes:
@@ -347,9 +332,9 @@ def _digest(data: memoryview) -> bytes:
 
 def signature_of(items: Iterable[Mapping[str, Any]]) -> dict[str, TensorType]:
     """Types of feeds out of JSON."""
-    found = {}
+    types = {}
     for feed in items:
         name, dtype, shape, value = feed["name"], feed["dtype"], tuple(feed["dims"]), feed.get("value")
         data = None if value is None else Tensor(name, dtype, shape, bytes.fromhex(value))
-        found[name] = TensorType(dtype, shape, None if data is None else data.values())
-    return found
+        types[name] = TensorType(dtype, shape, None if data is None else data.values())
+    return types

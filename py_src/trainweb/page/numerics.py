@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 
 class WorkerNumbers:
-    """The numbers of a session that the worker runs.
-
-    Parameters
-    ----------
-    bases, copies
-        Addresses of its segments, and of their copies of before the step. 0: there is none.
-    """
+    """Numbers of a session that the worker runs, by the addresses of its segments and of their copies (or 0)."""
 
     def __init__(self, models: SessionModels, bases: list[int], copies: list[int]) -> None:
         self._engine, self._bases, self._copies = models.engine, bases, copies

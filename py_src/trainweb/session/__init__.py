@@ -1,1 +1,1 @@
-"""What users call: sessions on arrays, and `check`. It stands on fit, lora, generation and federated learning."""
+"""Sessions on arrays and `check`, which users call. They stand on fit, lora, generation and federated learning."""

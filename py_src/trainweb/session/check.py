@@ -30,8 +30,8 @@ from trainweb.generation.past import without_past
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.program import ATTENTION, HEAD, Program
 from trainweb.ir.shapes import TensorType
-from trainweb.lora.adapt import adapted_by
 from trainweb.lora.adapted import arguments_of
+from trainweb.lora.model import adapted_by
 from trainweb.model.checks import Limits
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.floats import in_float32
@@ -341,11 +341,11 @@ def _describe(graph: Graph, report: Report) -> None:
 
 def _find_unsupported(graph: Graph, report: Report) -> None:
     """Every operator that is not there, not only the first."""
-    found: dict[tuple[str, str], Problem] = {}
+    problems: dict[tuple[str, str], Problem] = {}
     for node, e in unsupported_nodes(graph):
-        problem = found.setdefault((node.domain, node.op_type), Problem(node.op_type, node.domain, [], str(e)))
+        problem = problems.setdefault((node.domain, node.op_type), Problem(node.op_type, node.domain, [], str(e)))
         problem.nodes.append(node.name or node.outputs[0])
-    report.unsupported = list(found.values())
+    report.unsupported = list(problems.values())
 
 
 def _survey(graph: Graph, report: Report) -> None:
@@ -444,18 +444,18 @@ def _signature(
         if name not in inputs:
             raise messages.UNKNOWN_FEED(name=name, names=", ".join(inputs))
         tensors[name] = as_feed(name, array, inputs[name].dtype)
-    given = models.signature(TRAIN, tensors)
-    for name, t in given.items():
+    known = models.signature(TRAIN, tensors)
+    for name, t in known.items():
         check_feed(inputs[name], t, {})
         declared = _shape_of(inference, name) if name in inference else t.shape
         inference.table.node = f"feed {name!r}"
         if not all(inference.table.unify(dim, size) for dim, size in zip(declared, t.shape, strict=True)):
             raise ModelError(f"Feed {name!r} of shape {list(t.shape)} does not fit: {inference.table.conflict}.")
-    for name in models.deciding["train"] - given.keys():
+    for name in models.deciding["train"] - known.keys():
         raise ModelError(f"Input {name!r} decides about shapes by its value: say which, feeds={{{name!r}: ...}}.")
     # An input that no node reads may have an unknown rank.
     shapes = {n: tuple(inference.table.evaluated(d, {}) for d in _shape_of(inference, n)) for n in inputs}
-    return {n: given.get(n) or TensorType(v.dtype, shapes[n]) for n, v in inputs.items()}
+    return {n: known.get(n) or TensorType(v.dtype, shapes[n]) for n, v in inputs.items()}
 
 
 @contextmanager

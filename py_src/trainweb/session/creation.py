@@ -10,7 +10,7 @@ from trainweb import messages
 from trainweb.arguments import unknown
 from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.heads import ALL_BUT_HEAD, take_head
-from trainweb.lora.adapt import adapted_by
+from trainweb.lora.model import adapted_by
 from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.training.state import CheckpointState

@@ -73,29 +73,23 @@ class Feed:
 def example_code(
     arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str], external_files: Sequence[str]
 ) -> dict[str, str]:
-    """Code by language, which trains the file "model.onnx" on zeros; none where an argument is no plain value.
+    """Code by language, which trains the file "model.onnx" on zeros, or nothing if an argument is no plain value.
 
-    Parameters
-    ----------
-    arguments
-        Of `from_model`.
-    outputs
-        What to export.
-    external_files
-        Files beside the model that hold weights: a page must name them, Python finds them.
+    `arguments` go to `from_model`. A page must name `external_files`, which Python finds. The code exports
+    `outputs`.
     """
-    given = {name: _name_of(value) for name, value in arguments.items()}
-    given = {name: value for name, value in given.items() if value not in (None, [], ()) and name in IN_PAGE}
-    given.setdefault("loss", None)
-    given.setdefault("optimizer", "AdamW")
-    if not all(_is_plain(value) for value in given.values()):
+    settings = {name: _name_of(value) for name, value in arguments.items()}
+    settings = {name: value for name, value in settings.items() if value not in (None, [], ()) and name in IN_PAGE}
+    settings.setdefault("loss", None)
+    settings.setdefault("optimizer", "AdamW")
+    if not all(_is_plain(value) for value in settings.values()):
         return {}
     weights = _paths(arguments.get("weights"))
     if weights is None:
         return {}
-    javascript = _javascript(given, feeds, outputs, {"externalData": external_files, "weights": weights})
+    javascript = _javascript(settings, feeds, outputs, {"externalData": external_files, "weights": weights})
     beside = {"weights": weights} if weights else {}
-    return {"javascript": javascript, "python": _python({**given, **beside}, feeds, outputs)}
+    return {"javascript": javascript, "python": _python({**settings, **beside}, feeds, outputs)}
 
 
 def _paths(weights: Any) -> list[str] | None:
@@ -136,7 +130,7 @@ def _javascript(
 
 
 def _has_rows(feeds: Sequence[Feed]) -> bool:
-    """Whether all feeds have the same first axis, so that `fit` can take them as rows."""
+    """True if all feeds have the same first axis, so that `fit` can take them as rows."""
     is_exact = all(feed.dtype != "bfloat16" for feed in feeds)
     return is_exact and all(feed.shape[:1] == feeds[0].shape[:1] and feed.shape for feed in feeds)
 

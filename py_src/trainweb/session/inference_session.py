@@ -81,8 +81,8 @@ class InferenceSession(SessionBase):
             observe(self._core.host, self._trace)
 
     def __repr__(self) -> str:
-        given, made = (", ".join(map(str, group)) for group in (self.get_inputs(), self.get_outputs()))
-        return f"<InferenceSession: {given} to {made}>"
+        inputs, outputs = (", ".join(map(str, group)) for group in (self.get_inputs(), self.get_outputs()))
+        return f"<InferenceSession: {inputs} to {outputs}>"
 
     def get_inputs(self) -> list[NodeArg]:
         return [NodeArg.of(v) for v in self._core.inputs.values()]
@@ -143,8 +143,8 @@ class InferenceSession(SessionBase):
         prompt, max_tokens, temperature, top_k, top_p, seed, stop, tokenizer
             As of `TrainingSession.generate`.
         """
-        given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-        request = request_of(prompt, {**given, "stop": stop, "tokenizer": tokenizer}, {})
+        settings = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        request = request_of(prompt, {**settings, "stop": stop, "tokenizer": tokenizer}, {})
         self._core.host.check()
         return generate(self._core, logits_of(self._core.outputs), request)
 

@@ -22,9 +22,8 @@ from trainweb.lora.quantize import quantize
 from trainweb.metrics import Value
 from trainweb.model.graph import Graph
 from trainweb.session.creation import session_of_model
-from trainweb.training.history import History
+from trainweb.training.history import History, LearningRates
 from trainweb.training.ort.options import SessionOptions
-from trainweb.training.reports import LearningRates
 from trainweb.training.session_methods import SessionMethods
 
 
@@ -126,10 +125,10 @@ class SessionTasks(SessionMethods):
         ModelError
             The folder has no graph, or a file of it cannot be read; as `from_model`.
         """
-        found = Pretrained(folder, file)
-        generation = found.generation()
-        words = found.tokenizer() if tokenizer is None else tokenizer
-        model: Graph | bytes = found.model(options.get("limits"))
+        files = Pretrained(folder, file)
+        generation = files.generation()
+        words = files.tokenizer() if tokenizer is None else tokenizer
+        model: Graph | bytes = files.model(options.get("limits"))
         if bits is not None:
             model = quantize(model, bits)
         session = cls.from_model(model, loss=loss, **options)
@@ -144,54 +143,55 @@ class SessionTasks(SessionMethods):
         data : Dataset, mapping of names to arrays, tuple of arrays, rows or batches, or function that returns them
             As `trainweb.data.Dataset` takes it; names are those of the training model's inputs, and tuples have their
             order. Values are converted to the types of the inputs.
-        epochs : int
-            Number of passes over all rows; 1.
-        batch_size : int
-            Rows of a batch; 32, unless the data comes in batches.
+        epochs : int, default 1
+            Number of passes over all rows.
+        batch_size : int, optional
+            Rows of a batch; 32 unless the data comes in batches.
         batched : bool, optional
             Whether the items of a stream are whole batches; by default the shape of the first item decides.
         remainder : {"keep", "drop", "pad"}
-            Treatment of the last rows if they do not fill a batch: keep them as a smaller batch, for which a plan is
-            compiled; drop them; or pad the batch with the first rows of the epoch.
+            What to do with the last, smaller batch: keep it, which compiles a second plan; drop it; or pad it with the
+            first rows of the epoch.
         shuffle : bool
             Train on the rows in a new order in each epoch: the default for arrays. Shuffle streams themselves.
-        seed : int
-            Seed of the order of rows, from 0 to 2^53 - 1; 0.
+        seed : int, default 0
+            Seed of the order of rows, from 0 to 2^53 - 1.
         validation_data : like data, optional
             Evaluated after each epoch.
         validation_split : float, optional
             Share of the rows, taken from the end, to evaluate after each epoch instead of training on them.
-        stratify : bool
-            Whether `validation_split` takes its share of the rows of each class, by the last input of the model; False.
+        stratify : bool, default False
+            Take the share of the split from each class; the last input of the model holds the classes.
         learning_rate : float, optional
-            Learning rate of each optimizer step of this fit, which the session keeps. By default it stays as it is:
+            Learning rate of each optimizer step of this fit, which the session keeps. By default it stays as it is,
             0.001 for a fresh session. With a schedule it is the schedule's setting of that name.
         schedule : str, dict, function of the optimizer step, or Schedule, optional
             Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is. Its ``total``
             is by default the number of optimizer steps of the fit, the warm-up among them.
-        accumulate : int
-            Batches whose gradients are added up for one optimizer step; 1.
-        clip_grad_norm, clip_grad_value : float, optional
-            Largest joint L2 norm of the gradients in an optimizer step of this fit, and largest magnitude of each
-            element; values are clipped first. Limits of the optimizer model apply afterwards.
-        ema : bool
-            Evaluate the validation data with the averages of the parameters that the session keeps (``ema`` of
-            `build_artifacts`); False. Early stopping then restores the averages of the best epoch.
-        proximal : float
-            mu of FedProx (https://arxiv.org/abs/1812.06127): ``mu * (w - w0)``, the gradient of
-            ``mu / 2 * ||w - w0||^2``, is added to the gradients before each optimizer step, once for however many
-            batches it takes, and is clipped with them; w0 are the trained parameters that the fit starts with. 0.
+        accumulate : int, default 1
+            Batches whose gradients are added up for one optimizer step.
+        clip_grad_norm : float, optional
+            Largest joint L2 norm of the gradients in an optimizer step of this fit. The optimizer model's own limit
+            applies afterwards.
+        clip_grad_value : float, optional
+            Largest magnitude of each element of the gradients in an optimizer step of this fit; it is applied before
+            the norm.
+        ema : bool, default False
+            Evaluate the validation data with the averages of the parameters that the session keeps; early stopping
+            then restores the averages of the best epoch.
+        proximal : float, default 0
+            mu of FedProx (https://arxiv.org/abs/1812.06127): mu times the distance from the parameters at the start of
+            the fit is added to the gradients before each optimizer step, and is clipped with them.
         on_nan : {"stop", "skip", "restore"}, optional
-            Reaction to NaN or infinity in loss, gradients, parameters or moments. "stop" undoes the batch and ends the
-            fit (``history.ended`` is "nan"). "skip" undoes the batch and goes on with the next one (its loss in the
-            history is NaN). "restore" returns to the start of the epoch, or to the last checkpoint in it, and
-            continues with the next batch, up to 3 times. By default the fit fails if the loss is NaN or infinite.
+            Reaction to NaN or infinity in loss, gradients, parameters or moments. 'stop' undoes the batch and ends the
+            fit. 'skip' undoes the batch and continues with the next one. 'restore' returns to the start of the epoch,
+            or to the last checkpoint in it, and continues with the next batch, up to 3 times. By default the fit fails
+            if the loss is NaN or infinite.
         metrics : str, dict, or list of them
             Metrics of the validation data: names, settings with "type", or ``{"name": function}``. A function gets the
             predictions and targets of all rows as arrays, and returns a number.
-        train_metrics : bool
-            Whether the training data, which must be arrays, is evaluated after each epoch, too: the loss and the same
-            metrics, by the eval model; False.
+        train_metrics : bool, default False
+            Also evaluate the training data after each epoch, with the same metrics. It needs arrays.
         predictions, targets : str, optional
             The output and input of the eval model that metrics compare: by default the model's output and the input
             that the loss compares with it. One of them is enough where the loss compares several pairs.
@@ -347,16 +347,16 @@ class SessionTasks(SessionMethods):
         ----------
         prompt : str or array_like of int
             Text, which needs a tokenizer, or token ids.
-        max_tokens : int, optional
-            Most tokens to write; 100 by default.
-        temperature : float, optional
-            Divisor of the logits; 0, the default, takes the most likely token.
+        max_tokens : int, default 100
+            Maximum number of tokens to write.
+        temperature : float, default 0
+            Divisor of the logits; 0 takes the most likely token.
         top_k : int, optional
             Sample from this many of the most likely tokens.
         top_p : float, optional
             Sample from the most likely tokens whose probabilities add up to at least this.
         seed : int, optional
-            Of the random numbers, 0 by default: the same seed gives the same tokens, also in a page.
+            Seed of the random numbers, 0 by default. The same seed gives the same tokens in Python and in a page.
         stop : int, str or sequence of them
             Token ids and texts that end it. A stop token is given as the last one, without its text.
         tokenizer : optional
@@ -380,9 +380,9 @@ class SessionTasks(SessionMethods):
         FeedError
             The prompt is empty.
         """
-        given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-        given |= {"stop": stop, "tokenizer": tokenizer, "adapter": adapter}
-        request = request_of(prompt, given, {"tokenizer": self.tokenizer, **self.generation_config})
+        settings = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        settings |= {"stop": stop, "tokenizer": tokenizer, "adapter": adapter}
+        request = request_of(prompt, settings, {"tokenizer": self.tokenizer, **self.generation_config})
         self._core.check_step("eval")
         return generate(self._core, logits_of(self._core.models.own_outputs()), request)
 
@@ -406,13 +406,15 @@ class SessionTasks(SessionMethods):
         data : Dataset, or what one is made of
             As of `fit`.
         steps : int
-            Batches to train on, at least 10; they come again where the data has fewer.
-        least, most : float
-            The first and the last rate.
+            Batches to train on, at least 10; they repeat if the data has fewer.
+        least : float
+            The first rate.
+        most : float
+            The last rate.
         batch_size, batched
             As of `fit`.
         seed : int
-            Of the order of arrays.
+            Seed of the order of arrays.
 
         Raises
         ------
@@ -421,8 +423,7 @@ class SessionTasks(SessionMethods):
         FeedError
             The data does not fit the model, or has no rows.
         """
-        given = {"steps": steps, "least": least, "most": most, "seed": seed}
-        return find_learning_rate(self._core, data, given | {"batch_size": batch_size, "batched": batched})
+        return find_learning_rate(self._core, data, steps, least, most, batch_size, batched, seed)
 
     def save(self, path: str | Path | None = None, *, include_optimizer_state: bool = True) -> bytes | None:
         """Save a checkpoint: `CheckpointState.save_checkpoint` with the state of the optimizer.

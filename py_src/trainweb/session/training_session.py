@@ -45,22 +45,7 @@ class TrainingSession(SessionTasks):
     training_model : optional
         Another name of `train_model`.
     options : dict or SessionOptions, optional
-        ``reproducible`` (bool, False): results that are the same bytes on every machine.
-        ``limits`` (dict): arena_bytes, nodes, loop_iterations, file_bytes.
-        ``memory_budget`` (int): bytes that the workspace of a step may take: feeds, activations, their gradients,
-        outputs and scratch of kernels; not parameters, accumulated gradients, moments and constants, whose size
-        is fixed. Beyond it activations are computed again in the backward pass instead of kept (gradient
-        checkpointing), with the same results to the last bit; `memory` says at what cost. A step that cannot do with
-        it raises LimitError, which names the smallest budget that it can do with.
-        ``max_plans`` (int, 16): how many compiled steps are kept, one for each shape of the feeds, with and without
-        accumulation, and for training and evaluation. The least recently used go first.
-        ``integrity`` (dict): hashes that files must have, by ``train_model``, ``eval_model``, ``optimizer_model``, as
-        in HTML (``"sha256-"`` and Base64). `CheckpointState.load_checkpoint` takes the hash of a checkpoint.
-        ``debug`` (dict): ``check_numerics`` (bool) makes a step that produces NaN or infinity fail with the name of
-        the node.
-        ``threads`` (int): accepted for symmetry with the page; native sessions run on one thread.
-        ``free_dimension_overrides`` (dict), ``log_severity_level``, ``logid`` and the others of onnxruntime: see
-        `SessionOptions`.
+        See `SessionOptions`, such as ``{"memory_budget": 2**28}``.
 
     Raises
     ------
@@ -148,8 +133,7 @@ class TrainingSession(SessionTasks):
             Outputs to return; all by default. Results are written into the arrays of a dict.
         options : dict or RunOptions, optional
             ``tag``, ``log_severity_level``, ``terminate``; for eval steps also ``ema``: use averages of the
-            parameters, which
-            the session must keep.
+            parameters, which the session must keep.
 
         Returns
         -------
@@ -252,8 +236,8 @@ class TrainingSession(SessionTasks):
             or out.shape != (size,)
             or not out.flags.writeable
         ):
-            given = f"{out.dtype}{list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
-            raise BufferSizeError(f"'out' must be a writable array float32[{size}], got {given}.")
+            actual = f"{out.dtype}{list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+            raise BufferSizeError(f"'out' must be a writable array float32[{size}], got {actual}.")
         out[...] = np.frombuffer(self._core.get_contiguous_parameters(trainable_only, ema).data, "<f4")
         return out
 

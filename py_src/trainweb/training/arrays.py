@@ -13,21 +13,15 @@ SUPPORTED = tuple(ITEM_SIZE)
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """The numpy dtype of that name.
-
-    Raises
-    ------
-    UnsupportedError
-        It is bfloat16, and the package ml_dtypes, which has it for numpy, is not installed.
-    """
+    """The numpy dtype of that name. Raise UnsupportedError for bfloat16 without the package ml_dtypes."""
     if dtype != "bfloat16":
         return np.dtype(dtype)
     try:
         from ml_dtypes import bfloat16
     except ImportError as e:
         raise UnsupportedError("numpy has no bfloat16 by itself: install the package ml_dtypes.") from e
-    found: np.dtype[Any] = np.dtype(bfloat16)
-    return found
+    result: np.dtype[Any] = np.dtype(bfloat16)
+    return result
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
@@ -81,13 +75,7 @@ def read_only(tensor: Tensor) -> ReadOnlyCopy:
 
 
 def array_of(name: str, value: Any) -> np.ndarray:
-    """`value` as an array.
-
-    Raises
-    ------
-    FeedError
-        It is none: lists of different lengths.
-    """
+    """Convert `value` to an array. Raise FeedError for lists of different lengths."""
     try:
         return np.asarray(value)
     except ValueError as e:

@@ -10,11 +10,13 @@ import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.checkpoint import SessionContents, fields
-from trainweb.checkpoint.contents import Property, check_same_type
+from trainweb.checkpoint.contents import ParameterHolder, Property, check_same_type
 from trainweb.errors import CheckpointError
 from trainweb.ir.layout import (
     GRADIENTS,
@@ -34,16 +36,17 @@ from trainweb.ir.layout import (
     STATE_TYPES,
     STATE_WARMUP,
 )
-from trainweb.model.floats import HALVES, OTHER_FLOATS, converted, stored_type
-from trainweb.model.graph import Tensor
-from trainweb.model.lazy import pieces_of
+from trainweb.model.floats import HALVES, OTHER_FLOATS, ConvertedTensor, converted, stored_type
+from trainweb.model.graph import ITEM_SIZE, Tensor
+from trainweb.model.lazy import LazyTensor, Place, pieces_of
 from trainweb.ops.optim.operators import AVERAGES
-from trainweb.training import seed
-from trainweb.training.parameters import MOMENT_OF, Layout, Shape
+from trainweb.training.parameters import MOMENT_OF, Layout, ParameterSlot, Shape, copied
 
 if TYPE_CHECKING:
     from trainweb.backend.base import Segments
 
+NEW_SEED = [0]
+"""The seed of new sessions: 0 however Python started, so that a training can be repeated."""
 SEGMENTS = {"parameters": PARAMETERS, "gradients": GRADIENTS, "momentum0": MOMENTUM0, "momentum1": MOMENTUM1}
 STATE_KEPT = 4 * STATE_LOADS
 """Bytes of the state that a session goes on from; behind them are counts of its own memory."""
@@ -63,27 +66,24 @@ ReadTensor = Callable[[str, int, int, Shape, str], Tensor]
 
 
 def for_session(contents: SessionContents) -> SessionContents:
-    """The contents of a file as sessions take them: other types of float become float32.
+    """Convert the contents of a file for sessions: other types of float become float32.
 
-    Raises
-    ------
-    CheckpointError
-        No session can use them.
+    Raise CheckpointError for contents that no session can use.
     """
     parameters, properties = dict(contents.parameters), dict(contents.properties)
-    found = replace(contents, parameters=parameters, properties=properties, declared={}, halves={})
+    result = replace(contents, parameters=parameters, properties=properties, declared={}, halves={})
     for name, tensor in contents.parameters.items():
         exact = contents.exact.get(name)
         if exact is None and stored_type(tensor) in HALVES:
-            found.halves[name] = stored_type(tensor)
+            result.halves[name] = stored_type(tensor)
         if tensor.dtype in OTHER_FLOATS:
-            found.declared[name] = tensor.dtype
-            found.parameters[name] = _float32(tensor, exact, is_nominal=contents.is_nominal)
+            result.declared[name] = tensor.dtype
+            result.parameters[name] = _float32(tensor, exact, is_nominal=contents.is_nominal)
     for name, gradient in contents.gradients.items():
         if not contents.trainable.get(name, False):
             raise CheckpointError(f"The checkpoint has a gradient of {name!r}, which is not trained.")
-        check_same_type(gradient, *found.type_of(name))
-    return found
+        check_same_type(gradient, *result.type_of(name))
+    return result
 
 
 def _float32(tensor: Tensor, exact: Tensor | None, *, is_nominal: bool) -> Tensor:
@@ -115,13 +115,7 @@ def leave(contents: SessionContents, layout: Layout) -> None:
 
 
 def write_contents(host: Segments, layout: Layout, contents: SessionContents) -> None:
-    """Write what a session starts from into its memory.
-
-    Raises
-    ------
-    CheckpointError
-        It does not fit the model, or no session has such a state; nothing was written.
-    """
+    """Write the start of a session into its memory. Raise CheckpointError, before any write, if it does not fit."""
     segments, state = start_segments(layout, contents), start_state(contents)
     write_segments(host, segments)
     host.write_segment(STATE, 0, state)
@@ -138,71 +132,56 @@ def write_segments(host: Segments, segments: Mapping[int, Pieces]) -> None:
 def read_contents(
     origin: SessionContents, layout: Layout, read: ReadTensor, state: bytes, *, has_optimizer: bool
 ) -> SessionContents:
-    """The contents of a session's memory, or of a copy of it.
+    """The contents of a session's memory, or of a copy of it, by `read` and the first `STATE_KEPT` bytes of the state.
 
-    Parameters
-    ----------
-    origin
-        It has the parameters that the session has no slots for, and without an optimizer model the optimizer's state.
-    read
-        Reads the memory.
-    state
-        The first `STATE_KEPT` bytes of the state.
-    has_optimizer
-        Whether the session has an optimizer model.
+    `origin` has parameters without slots, and without an optimizer model the optimizer's state.
     """
-    found = replace(origin, is_exact=True, parameters=dict(origin.parameters), gradients={})
+    result = replace(origin, is_exact=True, parameters=dict(origin.parameters), gradients={})
     if not origin.is_nominal:
         for slot in layout.slots.values():
             stored = read(slot.name, PARAMETERS, 4 * slot.offset, slot.shape, slot.dtype)
-            found.parameters[slot.name] = converted(stored, "float32")
+            result.parameters[slot.name] = converted(stored, "float32")
     words = read_words(state)
-    found.reset, found.random = bool(words[STATE_LAZY_RESET]), (words[STATE_SEED], words[STATE_RANDOM_OFFSET])
-    for slot in () if found.reset else layout.trained():
-        found.gradients[slot.name] = read(slot.name, GRADIENTS, 4 * slot.trainable_offset, slot.shape, "float32")
+    result.reset, result.random = bool(words[STATE_LAZY_RESET]), (words[STATE_SEED], words[STATE_RANDOM_OFFSET])
+    for slot in () if result.reset else layout.trained():
+        result.gradients[slot.name] = read(slot.name, GRADIENTS, 4 * slot.trainable_offset, slot.shape, "float32")
     if has_optimizer:
-        found.moments = {
+        result.moments = {
             slot.name: {n: read(n, MOMENT_OF[n].segment, *layout.moment(n, slot), "float32") for n in layout.moments}
             for slot in (layout.trained() if layout.moments else ())
         }
-        found.has_optimizer, found.optimizer = True, layout.optimizer
-        found.step, found.initial_lr = words[STATE_STEP], words[STATE_INITIAL_LR]
-        found.learning_rate = words[STATE_LEARNING_RATE]
-        found.schedule = (words[STATE_WARMUP], words[STATE_TOTAL]) if words[STATE_SCHEDULER] else None
-    return found
+        result.has_optimizer, result.optimizer = True, layout.optimizer
+        result.step, result.initial_lr = words[STATE_STEP], words[STATE_INITIAL_LR]
+        result.learning_rate = words[STATE_LEARNING_RATE]
+        result.schedule = (words[STATE_WARMUP], words[STATE_TOTAL]) if words[STATE_SCHEDULER] else None
+    return result
 
 
 def read_words(state: bytes | bytearray) -> dict[int, Any]:
     """The numbers of a state, by their words."""
-    kept = {word: kind for word, kind in STATE_TYPES.items() if 4 * word < STATE_KEPT}
-    return {word: struct.unpack_from("<" + kind, state, 4 * word)[0] for word, kind in kept.items()}
+    types = {word: kind for word, kind in STATE_TYPES.items() if 4 * word < STATE_KEPT}
+    return {word: struct.unpack_from("<" + kind, state, 4 * word)[0] for word, kind in types.items()}
 
 
 def start_segments(layout: Layout, contents: SessionContents) -> dict[int, Pieces]:
-    """Return the initial contents of the segments: by segment, offsets and tensors, or nothing.
-
-    Raises
-    ------
-    CheckpointError
-        A parameter or moment does not fit the model.
-    """
-    found: dict[int, Pieces] = {}
+    """Return the initial contents of the segments. Raise CheckpointError for a tensor that does not fit the model."""
+    segments: dict[int, Pieces] = {}
     if not contents.is_nominal:
         for slot in layout.slots.values():
             tensor = contents.parameters[slot.name]
             check_same_type(tensor, "float32", slot.shape)
-            found.setdefault(PARAMETERS, []).append((4 * slot.offset, converted(tensor, slot.dtype)))
+            segments.setdefault(PARAMETERS, []).append((4 * slot.offset, converted(tensor, slot.dtype)))
     gradients, moments = contents.gradients, contents.moments
     for slot in layout.trained() if gradients else ():
         if slot.name not in gradients:
             raise CheckpointError(f"The checkpoint has gradients, but none of {slot.name!r}, which the model trains.")
         check_same_type(gradients[slot.name], "float32", slot.shape)
-        found.setdefault(GRADIENTS, []).append((4 * slot.trainable_offset, gradients[slot.name]))
+        segments.setdefault(GRADIENTS, []).append((4 * slot.trainable_offset, gradients[slot.name]))
     if moments and contents.optimizer and layout.optimizer and contents.optimizer != layout.optimizer:
         raise messages.OTHER_OPTIMIZER(stored=contents.optimizer, own=layout.optimizer)
     for name in layout.moments:
         if name == AVERAGES.saved:
-            _start_averages(layout, contents, found)
+            _start_averages(layout, contents, segments)
             continue
         for slot in layout.trained() if moments else ():
             saved = moments.get(slot.name, {})
@@ -212,8 +191,8 @@ def start_segments(layout: Layout, contents: SessionContents) -> dict[int, Piece
                 )
             segment, (offset, shape) = MOMENT_OF[name].segment, layout.moment(name, slot)
             check_same_type(saved[name], "float32", shape)
-            found.setdefault(segment, []).append((offset, saved[name]))
-    return found
+            segments.setdefault(segment, []).append((offset, saved[name]))
+    return segments
 
 
 def _start_averages(layout: Layout, contents: SessionContents, found: dict[int, Pieces]) -> None:
@@ -231,13 +210,10 @@ def _start_averages(layout: Layout, contents: SessionContents, found: dict[int, 
 def start_state(contents: SessionContents) -> bytes:
     """Return the state words at the start; without an exact resumption the first step overwrites gradients.
 
-    Raises
-    ------
-    CheckpointError
-        No session has such a state.
+    Raise CheckpointError for words that no session has.
     """
     state = bytearray(STATE_KEPT)
-    start, position = contents.random or (seed.current(), 0)
+    start, position = contents.random or (NEW_SEED[0], 0)
     words = {
         STATE_LAZY_RESET: int(contents.reset),
         STATE_SEED: start,
@@ -285,18 +261,18 @@ def properties_json(properties: Mapping[str, Property]) -> list[list[str]]:
 
 def read_properties(values: Any) -> dict[str, Property]:
     """The reverse of `properties_json`; checks name, type and text of each."""
-    found: dict[str, Property] = {}
+    properties: dict[str, Property] = {}
     for k, entry in enumerate(fields.array(values, "properties")):
         field = f"properties[{k}]"
         parts: list[str] = [part for part in entry if is_text(part)] if isinstance(entry, list) else []
         name, kind, text = parts if len(parts) == PARTS == len(entry) else ("", "", "")
-        if kind not in TYPES or name in found:
+        if kind not in TYPES or name in properties:
             fields.refuse(entry, field, "a new name, a type and a value, as texts")
         pattern, make = TYPES[kind]
         if pattern.fullmatch(text) is None or (kind == "int" and not INT64[0] <= int(text) <= INT64[1]):
             fields.refuse(text, field, f"the digits of {kind}")
-        found[name] = make(text)
-    return found
+        properties[name] = make(text)
+    return properties
 
 
 def is_text(value: Any) -> bool:
@@ -305,3 +281,108 @@ def is_text(value: Any) -> bool:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
         return False
+
+
+class ContentsInMemory(ParameterHolder):
+    """The contents of a session in its segments.
+
+    `origin`, which the session started from, keeps parameters without slots, and without an optimizer model the
+    optimizer's state.
+    """
+
+    def __init__(self, layout: Layout, host: Segments, origin: SessionContents, *, has_optimizer: bool) -> None:
+        self.layout, self.host, self.origin, self.has_optimizer = layout, host, origin, has_optimizer
+        self.trainable, self.properties = origin.trainable, origin.properties
+        self.is_nominal = origin.is_nominal
+
+    def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
+        if name in self.layout.slots:
+            return "float32", self.layout.slots[name].shape
+        return self.origin.type_of(name)
+
+    def read(self, name: str) -> Tensor:
+        if name not in self.layout.slots and name in self.trainable:
+            return self.origin.read(name)
+        slot = self.layout.find(name)
+        return copied(self._parameter(slot))
+
+    def _parameter(self, slot: ParameterSlot) -> LazyTensor:
+        """The value of a parameter, in float32, read when its data is."""
+        stored = self._lazy(slot.name, PARAMETERS, 4 * slot.offset, slot.shape, slot.dtype)
+        return stored if slot.dtype == "float32" else ConvertedTensor(stored, "float32")
+
+    def write(self, tensor: Tensor) -> None:
+        if tensor.name not in self.layout.slots:
+            self.origin.write(tensor)
+            return
+        slot = self.layout.slots[tensor.name]
+        self.host.write_segment(PARAMETERS, 4 * slot.offset, memoryview(converted(tensor, slot.dtype).data))
+
+    def gradient(self, name: str) -> Tensor | None:
+        slot = self.layout.slots.get(name)
+        if slot is None or slot.trainable_offset < 0:
+            return None
+        data = self.host.read_segment(GRADIENTS, 4 * slot.trainable_offset, 4 * slot.size)
+        return Tensor(name, "float32", slot.shape, data)
+
+    def contents(self) -> SessionContents:
+        origin = replace(self.origin, is_nominal=self.is_nominal)
+        state = self.host.read_segment(STATE, 0, STATE_KEPT)
+        return read_contents(origin, self.layout, self._lazy, state, has_optimizer=self.has_optimizer)
+
+    def _lazy(self, name: str, segment: int, offset: int, shape: Shape, dtype: str) -> LazyTensor:
+        read_into = partial(self.host.read_segment_into, segment, offset)
+        place = Place("segment", segment, offset, ITEM_SIZE[dtype] * prod(shape))
+        return LazyTensor(name, dtype, shape, read_into, place)
+
+    def take(self, origin: SessionContents) -> None:
+        """Go on with these parameters, moments and schedule; gradients and random numbers are the session's own."""
+        segments = start_segments(self.layout, replace(origin, gradients={}))
+        self.origin, self.trainable, self.is_nominal = origin, origin.trainable, origin.is_nominal
+        write_segments(self.host, segments)
+        for word, value in optimizer_words(origin).items():
+            self.host.write_state(word, value)
+
+    def give_back(self) -> SessionContents:
+        """Return what the session started from with the current values; its gradients and random numbers are lost."""
+        contents = self.contents()
+        return replace(
+            contents,
+            parameters={name: copied(tensor) for name, tensor in contents.parameters.items()},
+            moments={p: {n: copied(t) for n, t in named.items()} for p, named in contents.moments.items()},
+            is_exact=contents.has_optimizer,
+            reset=True,
+            random=None,
+            gradients={},
+        )
+
+    # All parameters at once.
+
+    def get_contiguous(self, trainable_only: bool) -> Tensor:
+        """All (trainable) parameters, one after the other. Raise CheckpointError if the contents are nominal."""
+        self.host.check()
+        if self.is_nominal:
+            raise messages.NOMINAL_GET_ALL()
+        data, start = bytearray(4 * self.layout.count(trainable_only)), 0
+        for slot in self.layout.listed(trainable_only):
+            self._parameter(slot).read_into(memoryview(data)[start : start + 4 * slot.size])
+            start += 4 * slot.size
+        return Tensor("parameters", "float32", (self.layout.count(trainable_only),), data)
+
+    def load_contiguous(self, data: bytes | bytearray | memoryview, trainable_only: bool) -> None:
+        """Overwrite all (trainable) parameters with little-endian float32 bytes.
+
+        Raise BufferSizeError for another number of bytes, and CheckpointError if nominal contents lack the frozen ones.
+        """
+        self.host.check()
+        if self.is_nominal and trainable_only:
+            raise messages.NOMINAL_LOAD()
+        expected = 4 * self.layout.count(trainable_only)
+        if len(data) != expected:
+            raise messages.BUFFER_SIZE(expected=expected, actual=len(data))
+        view, start = memoryview(data), 0
+        for slot in self.layout.listed(trainable_only):
+            end = start + 4 * slot.size
+            self.write(Tensor(slot.name, "float32", slot.shape, view[start:end]))
+            start = end
+        self.is_nominal = False

@@ -42,12 +42,10 @@ from trainweb.model.graph import Graph, Tensor, Value, as_float32
 from trainweb.model.lazy import join_parts
 from trainweb.ops.frame.infer import may_decide
 from trainweb.ops.optim.operators import LIMITS, MOMENTS
-from trainweb.training import seed
-from trainweb.training.contents import leave, write_contents
+from trainweb.training.contents import NEW_SEED, ContentsInMemory, leave, write_contents
 from trainweb.training.decoder import Decoder
 from trainweb.training.export import export_model
 from trainweb.training.forward import Forward
-from trainweb.training.memory import ContentsInMemory
 from trainweb.training.models import InUse, SessionModels
 from trainweb.training.ort.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
 from trainweb.training.parameters import copied
@@ -192,8 +190,8 @@ class SessionCore:
         def compiled(in_use: InUse) -> Plan:
             start = perf_counter()
             plan = self.models.compile_step(kind, feeds, overwrite, in_use)
-            given = ", ".join(f"{n} {t.dtype}{list(t.shape)}" for n, t in feeds.items())
-            self.log(INFO, options, f"compiled a {kind.base} step of {given}: {perf_counter() - start:.3f} s")
+            shown = ", ".join(f"{n} {t.dtype}{list(t.shape)}" for n, t in feeds.items())
+            self.log(INFO, options, f"compiled a {kind.base} step of {shown}: {perf_counter() - start:.3f} s")
             return plan
 
         return self.plans.step((*key, overwrite), compiled)
@@ -341,8 +339,8 @@ class SessionCore:
         for name, target in targets.items():
             slot = loaded.plan.outputs[name]
             if (target.dtype, target.shape) != (slot.dtype, slot.shape):
-                given = f"{target.dtype}{list(target.shape)}"
-                raise messages.FETCH_TYPE(name=name, dtype=slot.dtype, shape=list(slot.shape), given=given)
+                actual = f"{target.dtype}{list(target.shape)}"
+                raise messages.FETCH_TYPE(name=name, dtype=slot.dtype, shape=list(slot.shape), given=actual)
 
     def profile(self, kind: StepKind, feeds: Mapping[str, Tensor], runs: int) -> tuple[Plan, list[float]]:
         """Step once, then `runs` times: the plan of these, and milliseconds of its instructions, the mean over them.
@@ -647,7 +645,7 @@ def set_seed(value: int) -> None:
         value = operator.index(value)
     except TypeError as error:
         raise TypeError(f"'value' must be an integer, got {type(value).__name__}.") from error
-    seed.set_current(value)
+    NEW_SEED[0] = value % 2**64
     for core in list(_live):
         if not core.host.released:
             core.set_seed(value)

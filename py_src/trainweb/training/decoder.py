@@ -61,10 +61,7 @@ class Decoder:
     def length_for(self, session: TokenHost, output: str, count: int, most: int, *, adapter: bool) -> int:
         """Room for the `count` tokens of a text that gets `most`: a multiple of LENGTHS, or all that the model takes.
 
-        Raises
-        ------
-        ModelError
-            The model does not take so many, or does not make tokens at all.
+        Raise ModelError if the model does not take so many, or makes no tokens.
         """
 
         def fault_of(length: int) -> TrainwebError | None:
@@ -90,10 +87,7 @@ class Decoder:
     def logits(self, session: TokenHost, tokens: Sequence[int], output: str, length: int, *, adapter: bool) -> bytes:
         """float32 logits after these tokens; only rows that are not in the caches are computed.
 
-        Raises
-        ------
-        ModelError
-            The model is not causal.
+        Raise ModelError if the model is not causal.
         """
         single, several = (_Steps(session, output, length, rows, adapter) for rows in (1, ROWS))
         taken = several.places() if len(tokens) - len(self._tokens) > FEW and length >= ROWS else None

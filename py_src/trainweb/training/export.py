@@ -24,15 +24,7 @@ SHOWN_TENSORS = 8
 def export_model(
     graph: Graph | None, names: Iterable[str], holder: ParameterHolder, output_names: Sequence[str] | None
 ) -> list[Part]:
-    """The file of the inference model; see `TrainingSession.export_model_for_inferencing`.
-
-    Parameters
-    ----------
-    graph
-        The eval model.
-    names
-        Of its parameters, which `holder` has.
-    """
+    """The file of the inference model, cut from the eval model; see `TrainingSession.export_model_for_inferencing`."""
     if graph is None:
         raise messages.NO_EVAL_MODEL_TO_EXPORT()
     if holder.is_nominal:
@@ -68,13 +60,14 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
         if not name:
             raise ModelError("Name of graph output cannot be empty.")
         if name not in known:
-            given = [v.name for v in graph.outputs]
+            own_outputs = [v.name for v in graph.outputs]
             raise ModelError(
                 f"Expected graph output for inference graph {name} could not be found. The eval model gives "
-                f"{', '.join(given)}; other tensors of it are {_some_of(n for n in producers if n not in given)}."
+                f"{', '.join(own_outputs)}; other tensors of it are "
+                f"{_some_of(n for n in producers if n not in own_outputs)}."
             )
     needed: set[str] = set()
-    kept: set[int] = set()
+    live: set[int] = set()
     stack = list(outputs)
     while stack:
         name = stack.pop()
@@ -83,9 +76,9 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
         needed.add(name)
         node = producers.get(name)
         if node is not None:
-            kept.add(id(node))
+            live.add(id(node))
             stack.extend(node.inputs)
-    nodes = [n for n in graph.nodes if id(n) in kept]
+    nodes = [n for n in graph.nodes if id(n) in live]
     declared = {v.name: v for v in graph.outputs} | graph.value_info
     declared = {name: v for name, v in declared.items() if not isinstance(v, Value) or v.shape is not None}
     result = graph.copy()
@@ -94,9 +87,9 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
     result.inputs = [v for v in graph.inputs if v.name in needed and v.name not in parameters]
     result.initializers = {n: t for n, t in graph.initializers.items() if n in needed}
     result.initializers.update({n: t for n, t in parameters.items() if n in needed})
-    made = {o for n in nodes for o in n.outputs}
+    results = {o for n in nodes for o in n.outputs}
     # Of parameters it has the exporter's notes, by which a later build knows them.
-    described = made | result.initializers.keys()
+    described = results | result.initializers.keys()
     result.value_info = {n: v for n, v in graph.value_info.items() if n in described and n not in outputs}
     # Without the loss: types that the model does not declare are inferred on the remaining nodes.
     types = declared if all(n in declared for n in outputs) else {**infer_shapes(result), **declared}

@@ -18,20 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """A step that predicts, or one of new tokens.
+    """A step that predicts, or one of new tokens: a part of the eval model, whose parameters are inputs.
 
-    Attributes
-    ----------
-    graph : Graph
-        The part of the eval model; parameters are inputs.
-    inputs : dict of str to Value
-        Those that are fed.
-    outputs : list of str
-        Tensors that it gives.
-    deciding : frozenset of str
-        Inputs whose values decide about shapes.
-    caches : dict of str to TensorType
-        Inputs that last from run to run, which the step updates.
+    Values of `deciding` inputs determine shapes. `caches` are inputs that last from run to run, which the step updates.
     """
 
     graph: Graph
@@ -42,19 +31,9 @@ class Forward:
 
 
 def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: StepKind) -> Forward:
-    """The step of a kind that predicts or makes tokens.
+    """The step of a kind that predicts or makes tokens, from an eval model and its fed inputs.
 
-    Parameters
-    ----------
-    graph
-        The eval model.
-    inputs
-        What is fed to it.
-
-    Raises
-    ------
-    ModelError
-        An output is not a tensor of the eval model.
+    Raise ModelError if an output is not a tensor of the eval model.
     """
     from trainweb.training.export import inference_graph  # which knows the models
 

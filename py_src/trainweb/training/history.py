@@ -1,4 +1,4 @@
-"""The record of a fit: events while it runs, and the `History` that it returns."""
+"""The record of a fit: events while it runs, and the `History` that it returns; the result of a search for a rate."""
 
 from __future__ import annotations
 
@@ -9,8 +9,26 @@ from typing import Any
 
 import numpy as np
 
+from trainweb.errors import UnsupportedError
 from trainweb.metrics import Value
-from trainweb.training.reports import new_axes
+
+
+def new_axes(of: str) -> Any:
+    """Return axes of matplotlib for the method `plot` of a class.
+
+    Raises
+    ------
+    UnsupportedError
+        matplotlib is not installed.
+    """
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{of}.plot needs matplotlib: pip install matplotlib, in a notebook %pip install matplotlib."
+        ) from error
+    return pyplot.subplots()[1]
+
 
 WIDTH, HEIGHT, MARGIN = 420, 180, 34
 COLOURS = ("#1f77b4", "#ff7f0e")
@@ -109,8 +127,8 @@ class History:
 
         These are of the validation and of the training data. An epoch that was stopped before has none of them.
         """
-        found = [epoch.values(name) for epoch in self.epochs]
-        return [values[metric] for metric, values in found if values is not None]
+        pairs = [epoch.values(name) for epoch in self.epochs]
+        return [values[metric] for metric, values in pairs if values is not None]
 
     def names(self) -> list[str]:
         """Return the names of the curves: `history[name]` takes them."""
@@ -206,3 +224,43 @@ class Run:
     def stop(self) -> None:
         """End after the steps that run now, without waiting for async rows; the history is that of what was done."""
         self.is_stopping = True
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """What `find_learning_rate` found.
+
+    Attributes
+    ----------
+    rates, losses : list of float
+        The learning rate of each step, and the smoothed loss with it, until that diverged.
+    suggestion : float or None
+        A rate at which the loss falls; None: it falls nowhere.
+    """
+
+    rates: list[float]
+    losses: list[float]
+    suggestion: float | None
+
+    def plot(self, axes: Any = None) -> Any:
+        """The losses by rate, drawn with matplotlib, with a line at the suggestion.
+
+        Parameters
+        ----------
+        axes : matplotlib Axes, optional
+            Where to draw; new ones by default, which are returned.
+
+        Raises
+        ------
+        UnsupportedError
+            matplotlib is not installed.
+        """
+        if axes is None:
+            axes = new_axes("LearningRates")
+        axes.plot(self.rates, self.losses)
+        axes.set_xscale("log")
+        axes.set_xlabel("learning rate")
+        axes.set_ylabel("loss")
+        if self.suggestion is not None:
+            axes.axvline(self.suggestion, linestyle="--")
+        return axes

@@ -97,13 +97,13 @@ def check_value(name: str, value: object) -> None:
 
 def without_effect(options: Any, entries: Mapping[str, str]) -> list[str]:
     """The options among these that change nothing, each with the reason."""
-    found = [
+    texts = [
         (name, value, option.why)
         for name, option in INERT.items()
         if (value := getattr(options, name)) not in option.as_is
     ]
-    found += [(key, value, OTHER_BACKENDS) for key, value in entries.items() if (key, value) not in ENTRIES_AS_IS]
-    return [f"{name}={value!r} ({why})" for name, value, why in found]
+    texts += [(key, value, OTHER_BACKENDS) for key, value in entries.items() if (key, value) not in ENTRIES_AS_IS]
+    return [f"{name}={value!r} ({why})" for name, value, why in texts]
 
 
 def warn_without_effect(found: Iterable[str]) -> None:

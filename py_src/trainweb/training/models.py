@@ -70,24 +70,11 @@ InUse = Mapping[str, tuple[int, int]]
 
 
 class SessionModels:
-    """The models of a training session.
+    """The models of a training session; `trainable` names the parameters of the checkpoint.
 
-    Parameters
-    ----------
-    trainable
-        Names of the parameters, and whether each is trained, as the checkpoint says.
-    train, evaluation, optimizer
-        The graphs; the last two are optional.
-    halves
-        Types of parameters whose values have 16 bits. Frozen matrices among them stay so in kernel memory. Plans make
-        float32 of those that kernels cannot read as they are.
-
-    Raises
-    ------
-    ModelError, UnsupportedError, CheckpointError
-        The models and the names do not fit each other.
-    LimitError
-        Kernel memory can never hold the weights.
+    `halves` are types of parameters whose values have 16 bits. Frozen matrices among them stay so in kernel memory;
+    plans make float32 for kernels that need it. Raise ModelError, UnsupportedError or CheckpointError if models and
+    names do not fit each other, and LimitError if kernel memory can never hold the weights.
     """
 
     def __init__(
@@ -204,10 +191,7 @@ class SessionModels:
     def own_outputs(self) -> list[str]:
         """Return the outputs of a step that predicts.
 
-        Raises
-        ------
-        ModelError
-            The eval model does not note them, and its loss compares several tensors, or none with the last input.
+        Raise ModelError if the eval model does not note them, and its loss compares no or several tensors.
         """
         if not self.own.own:
             raise messages.NO_OWN_OUTPUTS(names=", ".join(self.outputs["eval"]))
@@ -223,10 +207,7 @@ class SessionModels:
     def key(self, kind: StepKind, feeds: Feeds, target: str = WASM) -> tuple[object, ...]:
         """Check the feeds; return the key under which a target's plans of a step for them are found.
 
-        Raises
-        ------
-        FeedError
-            A feed is missing, unknown, or of the wrong dtype, rank or shape.
+        Raise FeedError for a feed that is missing, unknown, or of another dtype, rank or shape.
         """
         return (target, kind.key, *check_feeds(self.inputs_of(kind), feeds, allow_empty=kind.base != "train"))
 
@@ -241,20 +222,11 @@ class SessionModels:
         keep_all: bool = False,
         target: str = WASM,
     ) -> Plan:
-        """Compile a "train", "eval", "predict" or "generate" step.
+        """Compile a "train", "eval", "predict" or "generate" step beside plans that keep `in_use`.
 
-        Parameters
-        ----------
-        overwrite
-            Gradients overwrite instead of adding.
-        in_use
-            What the session's other plans keep.
-        observe
-            Sees the instructions after every pass.
-        keep_all
-            Every float tensor stays until the end: nothing is cached then, and the memory budget does not hold.
-        target
-            The back end that the plan is for, by its name.
+        With `overwrite` gradients overwrite instead of adding. `observe` sees the instructions after every pass. With
+        `keep_all` every float tensor stays until the end; then nothing is cached, and the memory budget does not hold.
+        `target` names the back end that the plan is for.
         """
         graph = self._graph_of(kind)
         names = {v.name for v in graph.inputs}
@@ -376,9 +348,9 @@ def _moving_parameters(graph: Graph, frozen: Collection[str]) -> list[str]:
 def stored_halves(
     types: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], graphs: Mapping[str, Graph | None]
 ) -> dict[str, str]:
-    """Return those of `types` whose weights stay in 16 bits in kernel memory: matrices that are worth unpacking.
+    """Return the `types` of weights that stay in 16 bits in kernel memory: matrices that are worth unpacking.
 
-    Products and lookups read them so. The plan makes float32 of those that others read, and caches it.
+    Products and lookups read them so. The plan makes and caches float32 for other readers.
     """
     results = {v.name for graph in graphs.values() if graph is not None for v in graph.outputs}
     matrices = {name for name, shape in shapes.items() if len(shape) == 2 and prod(shape) >= LEAST_ELEMENTS}
@@ -444,9 +416,9 @@ def _moments(graph: Graph | None) -> dict[str, Callable[[Shape], Shape]]:
     if len(shapes) > 1:
         raise UnsupportedError("The optimizer model has optimizers that keep moments of different shapes.")
     kind = next(iter(shapes.values()), Optimizer)
-    kept = MOMENTS[: len(names) - len(OPTIMIZER_INPUTS)]
+    moments = MOMENTS[: len(names) - len(OPTIMIZER_INPUTS)]
     shapes_of: dict[str, Callable[[Shape], Shape]] = {
-        m.saved: partial(kind.moment_shape, k) for k, m in enumerate(kept)
+        m.saved: partial(kind.moment_shape, k) for k, m in enumerate(moments)
     }
     return shapes_of | ({AVERAGES.saved: lambda shape: shape} if averaged else {})
 

@@ -18,20 +18,11 @@ MOVING = "Transpose"
 
 @dataclass(frozen=True)
 class ModelOutputs:
-    """Tensors that predictions, exports and metrics read.
+    """Tensors of an eval model that predictions, exports and metrics read.
 
-    Attributes
-    ----------
-    own : list of str
-        The outputs of the base model, which predictions and exports have by default.
-    compared : str or None
-        The tensor that the loss compares with the last input, where the eval model notes nothing.
-    pairs : list of (str, str)
-        Predictions and targets that the loss compares, where the eval model notes its base model's outputs.
-    default : (str or None, str or None)
-        Predictions and targets where `pairs` does not decide; None: unknown.
-    outputs, inputs : list of str
-        Those of the eval model.
+    `own` are the outputs of the base model, which predictions and exports have by default. If the eval model notes
+    them, `pairs` are predictions and targets that its loss compares. Else `compared` is what its loss compares with the
+    last input. `default` has predictions and targets where `pairs` does not decide, None if unknown.
     """
 
     own: list[str]
@@ -44,10 +35,7 @@ class ModelOutputs:
     def pair(self, predictions: str | None, targets: str | None) -> tuple[str, str]:
         """Return what metrics compare; `predictions` and `targets` are the user's, or None.
 
-        Raises
-        ------
-        ModelError
-            One of them is no such tensor, or must be given.
+        Raise ModelError for another tensor, or if one must be given.
         """
         compared = [] if self.compared is None else [self.compared]
         names = [*dict.fromkeys([*self.outputs, *self.own, *compared, *(p for p, _ in self.pairs)])]
@@ -65,15 +53,15 @@ class ModelOutputs:
 
 def outputs_of(graph: Graph | None, inputs: Iterable[str], outputs: Iterable[str]) -> ModelOutputs:
     """The outputs of an eval model, by its note; artifacts of ONNX Runtime have none."""
-    fed, made = list(inputs), list(outputs)
+    fed, results = list(inputs), list(outputs)
     if graph is None or not fed:
-        return ModelOutputs(made[1:], None, [], (None, None), made, fed)
+        return ModelOutputs(results[1:], None, [], (None, None), results, fed)
     noted = _noted(graph)
     if noted:
-        return ModelOutputs(noted, None, _pairs(graph, fed, noted), _default(graph, fed, noted), made, fed)
-    others, compared = made[1:], compared_with(graph, fed)
-    own = others or ([] if compared is None else [_before_loss(graph, compared)])
-    return ModelOutputs(own, compared, [], (others[0] if len(others) == 1 else compared, fed[-1]), made, fed)
+        return ModelOutputs(noted, None, _pairs(graph, fed, noted), _default(graph, fed, noted), results, fed)
+    others, compared = results[1:], compared_with(graph, fed)
+    own_outputs = others or ([] if compared is None else [_before_loss(graph, compared)])
+    return ModelOutputs(own_outputs, compared, [], (others[0] if len(others) == 1 else compared, fed[-1]), results, fed)
 
 
 def _noted(graph: Graph) -> list[str]:

@@ -48,15 +48,8 @@ class ParameterSlot:
 class Layout:
     """The places of parameters, gradients and moments in their segments: one after the other, without gaps.
 
-    Parameters
-    ----------
-    slots
-        In the order of the training model's inputs.
-    moments
-        The moments that the optimizer keeps, by their names in checkpoints: functions from a parameter's shape to the
-        shape of its moment.
-    optimizer
-        Its name, "" where there is none.
+    `slots` have the order of the training model's inputs. `moments` are functions from a parameter's shape to the shape
+    of its moment, by names in checkpoints. `optimizer` is a name, "" without one.
     """
 
     def __init__(
@@ -109,27 +102,21 @@ class Layout:
         def items(segment: int, places: Iterable[tuple[int, Shape]]) -> BufSequence:
             return BufSequence([Buf(storages[segment], "float32", shape, shift=place) for place, shape in places])
 
-        found = {
+        result = {
             PARAMS: items(PARAMETERS, ((4 * s.offset, s.shape) for s in self.trained())),
             GRADS: items(GRADIENTS, ((4 * s.trainable_offset, s.shape) for s in self.trained())),
         }
         for name in self.moments:
             moment = MOMENT_OF[name]
-            found[moment.input] = items(moment.segment, (self.moment(name, s) for s in self.trained()))
-        return found
+            result[moment.input] = items(moment.segment, (self.moment(name, s) for s in self.trained()))
+        return result
 
     def trained_runs(self) -> list[tuple[int, int]]:
         """Offset and bytes of the runs of trainable parameters."""
         return [(run.shift, run.nbytes) for (run,) in flat_runs(self.sequences()[PARAMS])]
 
     def find(self, name: str) -> ParameterSlot:
-        """The slot of a parameter.
-
-        Raises
-        ------
-        CheckpointError
-            There is no parameter of that name.
-        """
+        """The slot of a parameter. Raise CheckpointError for another name."""
         if not isinstance(name, str) or name not in self.slots:
             raise messages.UNKNOWN_PARAMETER(name=name, names=", ".join(self.slots))
         return self.slots[name]

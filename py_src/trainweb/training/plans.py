@@ -40,13 +40,7 @@ def check_segments(segment_bytes: Iterable[int]) -> None:
 
 
 class PlanCache:
-    """The plans of a session by their key; the least recently used plans of steps go first.
-
-    Parameters
-    ----------
-    max_plans
-        How many plans of steps are kept.
-    """
+    """At most `max_plans` plans of steps by their keys; the least recently used one goes first."""
 
     def __init__(self, host: Host, max_plans: int = DEFAULT_MAX_PLANS) -> None:
         self._host, self._max = host, max_plans

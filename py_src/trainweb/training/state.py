@@ -16,8 +16,7 @@ from trainweb.model.checks import Limits
 from trainweb.model.graph import as_float32
 from trainweb.model.integrity import check_integrity
 from trainweb.model.reader import load_bytes
-from trainweb.training.contents import for_file, for_session
-from trainweb.training.memory import ContentsInMemory
+from trainweb.training.contents import ContentsInMemory, for_file, for_session
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,13 +49,7 @@ class CheckpointState:
         return self._holder
 
     def _gradient(self, name: str) -> Tensor | None:
-        """The gradient that the latest session accumulated; None where there is no session, or no gradient.
-
-        Parameters
-        ----------
-        name : str
-            A parameter.
-        """
+        """The gradient of a parameter that the latest session accumulated; None without a session or gradient."""
         latest = self._latest
         return None if latest is None or latest.host.released else latest.gradient(name)
 
@@ -116,13 +109,7 @@ class CheckpointState:
         return None
 
     def _to_checkpoint(self, include_optimizer_state: bool) -> SessionContents:
-        """The contents as they are now.
-
-        Parameters
-        ----------
-        include_optimizer_state : bool
-            Keep all that exact resumption takes; see `save_checkpoint`.
-        """
+        """The contents now, with all that exact resumption takes if wanted; see `save_checkpoint`."""
         if self.is_nominal:
             raise messages.NOMINAL_SAVE()
         return for_file(self._holder.contents(), include_optimizer_state=include_optimizer_state)

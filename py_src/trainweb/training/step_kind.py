@@ -12,17 +12,11 @@ GENERATE = "generate"
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """A kind of step.
+    """A kind of step: "train", "eval", "optimizer", "scheduler", "clip", "inference", PREDICT or GENERATE.
 
-    Attributes
-    ----------
-    base : str
-        "train", "eval", "optimizer", "scheduler", "clip", "inference", PREDICT or GENERATE.
-    request : JSON value
-        For "eval" the metrics to sum up (`trainweb.metrics.request_of`), for PREDICT the names of the outputs, for
-        GENERATE the arguments of `tokens_kind`. None asks for what the model gives.
-    key : str
-        The text by which bundles and caches name the kind.
+    `request` is a JSON value: for "eval" the metrics to sum up (`trainweb.metrics.request_of`), for PREDICT the names
+    of the outputs, for GENERATE the arguments of `tokens_kind`. None asks for what the model gives. `key` is the text
+    by which bundles and caches name the kind.
     """
 
     base: str
@@ -49,15 +43,8 @@ TRAIN, EVAL, INFERENCE = StepKind("train"), StepKind("eval"), StepKind("inferenc
 
 
 def tokens_kind(output: str, length: int, rows: int, *, adapter: bool) -> StepKind:
-    """The kind of the step that gives `output` of the last of `rows` new tokens.
+    """The kind of the step that gives the logits `output` of the last of `rows` new tokens.
 
-    Parameters
-    ----------
-    output
-        The logits.
-    length
-        Tokens that the cache has room for.
-    adapter
-        False ignores adapters.
+    The cache has room for `length` tokens; `adapter=False` ignores adapters.
     """
     return StepKind(GENERATE, [output, length, rows, adapter])

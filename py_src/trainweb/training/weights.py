@@ -13,9 +13,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from trainweb import messages
-from trainweb.checkpoint.safetensors import read_safetensors, write_safetensors
 from trainweb.errors import CheckpointError
 from trainweb.model.graph import Tensor
+from trainweb.model.safetensors import read_safetensors, write_safetensors
 
 if TYPE_CHECKING:
     from trainweb.checkpoint.contents import ParameterHolder
@@ -41,13 +41,7 @@ NPZ_FAULTS = (
 
 
 def export_weights(holder: ParameterHolder, names: Iterable[str], form: str) -> bytes:
-    """All parameters as a file.
-
-    Raises
-    ------
-    ModelError
-        There is no such format.
-    """
+    """All parameters as a file. Raise ModelError for another format."""
     if form not in FORMATS:
         raise messages.BAD_SETTING(name="format", value=form, expected=" or ".join(FORMATS))
     tensors = [holder.get(name) for name in names]
@@ -57,25 +51,22 @@ def export_weights(holder: ParameterHolder, names: Iterable[str], form: str) -> 
 def load_weights(holder: ParameterHolder, names: Iterable[str], data: bytes, *, strict: bool) -> None:
     """Overwrite parameters with the contents of a file.
 
-    Raises
-    ------
-    CheckpointError
-        It is neither format, lacks a parameter or has others though `strict`, or one of another type; nothing changed.
+    Raise CheckpointError, and change nothing, for another format, another type, or with `strict` other names.
     """
-    found = _npz(data) if data[:4] == ZIP_MAGIC else _safetensors(data)
+    arrays = _npz(data) if data[:4] == ZIP_MAGIC else _safetensors(data)
     wanted = list(names)
-    if strict and set(found) != set(wanted):
-        missing, more = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+    if strict and set(arrays) != set(wanted):
+        missing, more = sorted(set(wanted) - set(arrays)), sorted(set(arrays) - set(wanted))
         said = [f"{what} {some[0]!r:.80}" for what, some in (("lacks", missing), ("has", more)) if some]
         raise messages.OTHER_WEIGHTS(said=" and ".join(said))
-    used = [name for name in wanted if name in found]
+    used = [name for name in wanted if name in arrays]
     for name in used:
         dtype, shape = holder.type_of(name)
-        if found[name].dtype != dtype:
-            raise messages.PARAMETER_DTYPE(name=name, expected=dtype, actual=found[name].dtype)
-        if found[name].shape != shape:
-            raise messages.PARAMETER_SHAPE(name=name, expected=list(shape), actual=list(found[name].shape))
-    tensors = [Tensor(name, found[name].dtype, found[name].shape, found[name].read()) for name in used]
+        if arrays[name].dtype != dtype:
+            raise messages.PARAMETER_DTYPE(name=name, expected=dtype, actual=arrays[name].dtype)
+        if arrays[name].shape != shape:
+            raise messages.PARAMETER_SHAPE(name=name, expected=list(shape), actual=list(arrays[name].shape))
+    tensors = [Tensor(name, arrays[name].dtype, arrays[name].shape, arrays[name].read()) for name in used]
     for tensor in tensors:
         holder.set(tensor)
 
@@ -109,13 +100,7 @@ def _safetensors(data: bytes) -> dict[str, _Array]:
 
 
 def _npz(data: bytes) -> dict[str, _Array]:
-    """The arrays of a file that `numpy.savez` or `numpy.savez_compressed` wrote.
-
-    Raises
-    ------
-    CheckpointError
-        It is none, or has arrays that this does not read.
-    """
+    """The arrays of a file of `numpy.savez` or `numpy.savez_compressed`. Raise CheckpointError for any other."""
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
         return {info.filename.removesuffix(".npy"): _npy(archive, info) for info in archive.infolist()}
@@ -146,12 +131,12 @@ def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Array:
         try:
             with archive.open(info) as file:
                 file.read(start)
-                found = file.read(size)
+                content = file.read(size)
         except NPZ_FAULTS as error:
             raise _unreadable(error) from error
-        if len(found) != size:
-            raise CheckpointError(f"{name!r:.80} of the npz file has {len(found)} of its {size} bytes.")
-        return found
+        if len(content) != size:
+            raise CheckpointError(f"{name!r:.80} of the npz file has {len(content)} of its {size} bytes.")
+        return content
 
     return _Array(NPY_TYPES[descr], shape, read)
 

@@ -1,8 +1,11 @@
-"""Cases of operators: samples to run each on, and inputs that it must refuse. A module for each of trainweb.ops."""
+"""Cases of operators: samples to run each on, inputs that it must refuse, and a reference in numpy.
+
+There is a module for each of trainweb.ops.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -59,15 +62,45 @@ class Cases:
 CASES: dict[type[Op], Cases] = {Op: Cases(samples=(), bad=(), tested_through="")}
 
 
+Reference = Callable[..., Any]
+"""Computes results of a bound operator, its first argument, from numpy arrays in float64; a tuple where it has several.
+
+Operators on sequences and on state compute the final values of their `state_inputs`.
+"""
+
+REFERENCES: dict[type[Op], Reference] = {}
+
+
+def reference(cls: type[Op]) -> Callable[[Reference], Reference]:
+    """Decorator: the reference of an operator class and of the classes derived from it that have none."""
+
+    def enter(function: Reference) -> Reference:
+        REFERENCES[cls] = function
+        return function
+
+    return enter
+
+
+def reference_of(cls: type[Op]) -> Reference | None:
+    """The reference of an operator class; None for one that only ONNX's reference evaluator computes."""
+    _load(cls)
+    return next((REFERENCES[base] for base in cls.__mro__ if base in REFERENCES), None)
+
+
 def cases_of(cls: type[Op]) -> Cases:
     """The cases of an operator class. It inherits members that it does not give from the next base class."""
-    for base in cls.__mro__:
-        module = base.__module__.replace("trainweb.ops", __name__)
-        if module.startswith(__name__) and find_spec(module):
-            import_module(module)
+    _load(cls)
     entries = [CASES[base] for base in cls.__mro__ if base in CASES]
 
     def member(name: str) -> Any:
         return next(value for entry in entries if (value := getattr(entry, name)) is not INHERITED)
 
     return Cases(member("samples"), member("bad"), member("tested_through"))
+
+
+def _load(cls: type[Op]) -> None:
+    """Import the modules that have cases of the class and of its bases."""
+    for base in cls.__mro__:
+        module = base.__module__.replace("trainweb.ops", __name__)
+        if module.startswith(__name__) and find_spec(module):
+            import_module(module)

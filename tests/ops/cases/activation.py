@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample, cases_of
+from math import pi, sqrt
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, cases_of, reference
+from tests.ops.cases.elementwise import erf64
 from tests.ops.literals import f32, i64, literal
 
 from trainweb.errors import UnsupportedError
@@ -99,3 +104,95 @@ CASES[activation.PRelu] = Cases(
     ),
     bad=(Bad([(3, 4), (3,)]), Bad([(4,), (3, 4)]), Bad([i64([1]), i64([1])], error=UnsupportedError)),
 )
+
+
+def sigmoid64(x: Any) -> Any:
+    """Sigmoid in float64."""
+    return 1 / (1 + np.exp(-x))
+
+
+def gelu64(x: Any) -> Any:
+    """Gelu in float64."""
+    return 0.5 * x * (1 + erf64(x / sqrt(2)))
+
+
+def gelu_slope64(x: Any) -> Any:
+    """Derivative of Gelu in float64."""
+    return 0.5 * (1 + erf64(x / sqrt(2))) + x * np.exp(-x * x / 2) / sqrt(2 * pi)
+
+
+def fast_gelu64(x: Any) -> Any:
+    """The tanh approximation of Gelu in float64."""
+    return 0.5 * x * (1 + np.tanh(activation.SQRT_2_OVER_PI * (x + activation.CUBIC * x**3)))
+
+
+def fast_gelu_slope64(x: Any) -> Any:
+    """Its derivative in float64."""
+    t = np.tanh(activation.SQRT_2_OVER_PI * (x + activation.CUBIC * x**3))
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * activation.SQRT_2_OVER_PI * (1 + 3 * activation.CUBIC * x * x)
+
+
+@reference(activation.ReluGrad)
+def relu_grad(op: activation.ReluGrad, dy: Any, x: Any) -> Any:
+    return np.where(x > 0, dy, 0)
+
+
+@reference(activation.LeakyReluGrad)
+def leaky_relu_grad(op: activation.LeakyReluGrad, dy: Any, y: Any) -> Any:
+    return np.where(y > 0, dy, op.alpha * dy)
+
+
+@reference(activation.SigmoidGrad)
+def sigmoid_grad(op: activation.SigmoidGrad, dy: Any, y: Any) -> Any:
+    return dy * y * (1 - y)
+
+
+@reference(activation.TanhGrad)
+def tanh_grad(op: activation.TanhGrad, dy: Any, y: Any) -> Any:
+    return dy * (1 - y * y)
+
+
+@reference(activation.Gelu)
+def gelu(op: activation.Gelu, x: Any) -> Any:
+    return gelu64(x) if op.approximate == "none" else fast_gelu64(x)
+
+
+@reference(activation.GeluGrad)
+def gelu_grad(op: activation.GeluGrad, dy: Any, x: Any) -> Any:
+    return dy * gelu_slope64(x)
+
+
+@reference(activation.BiasGelu)
+def bias_gelu(op: activation.BiasGelu, x: Any, bias: Any) -> Any:
+    return gelu64(x + bias)
+
+
+@reference(activation.FastGelu)
+def fast_gelu(op: activation.FastGelu, x: Any, bias: Any = 0) -> Any:
+    return fast_gelu64(x + bias)
+
+
+@reference(activation.FastGeluGrad)
+def fast_gelu_grad(op: activation.FastGeluGrad, dy: Any, x: Any) -> Any:
+    return dy * fast_gelu_slope64(x)
+
+
+@reference(activation.BiasGeluGrad_dX)
+def bias_gelu_grad_d_x(op: activation.BiasGeluGrad_dX, dy: Any, x: Any, b: Any) -> Any:
+    return dy * gelu_slope64(x + b)
+
+
+@reference(activation.BiasFastGeluGrad_dX)
+def bias_fast_gelu_grad_d_x(op: activation.BiasFastGeluGrad_dX, dy: Any, x: Any, b: Any) -> Any:
+    return dy * fast_gelu_slope64(x + b)
+
+
+@reference(activation.QuickGelu)
+def quick_gelu(op: activation.QuickGelu, x: Any) -> Any:
+    return x * sigmoid64(op.alpha * x)
+
+
+@reference(activation.QuickGeluGrad)
+def quick_gelu_grad(op: activation.QuickGeluGrad, dy: Any, x: Any) -> Any:
+    s = sigmoid64(op.alpha * x)
+    return dy * (s + op.alpha * x * s * (1 - s))

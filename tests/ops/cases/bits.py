@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import bools, f32, i32, i64, literal
 
 from trainweb.errors import UnsupportedError
+from trainweb.model.checks import ONNX_DTYPES
 from trainweb.ops import bits
 
 PAIRS = (
@@ -53,3 +57,10 @@ CASES[bits.BitCast] = Cases(
     ),
     bad=(Bad([(2,)], {"to": 7}), Bad([(2,)], {"to": 99}), Bad([(2,)]), Bad([(2,)], {"to": 8}, UnsupportedError)),
 )
+
+
+@reference(bits.BitCast)
+def bit_cast(op: bits.BitCast, x: Any) -> Any:
+    # The tests give floats in double precision.
+    narrow = x.astype(np.float32) if x.dtype.kind == "f" else x
+    return narrow.view(ONNX_DTYPES[op.to])

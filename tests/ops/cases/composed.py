@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import f32, i32, i64
 
 from trainweb.errors import UnsupportedError
@@ -85,3 +88,12 @@ CASES[composed.AffineGrid] = Cases(
     ),
     bad=(Bad([(2, 2, 3), i64([2, 1, 3])], opset=20), Bad([(2, 2, 2), i64([2, 1, 3, 4])], opset=20)),
 )
+
+
+@reference(composed.AffineGrid)
+def affine_grid(op: composed.AffineGrid, theta: Any, size: Any) -> Any:
+    image = [int(n) for n in size[2:]]
+    ends = [1.0 if op.align_corners else 1 - 1 / n for n in image]
+    axes = np.meshgrid(*(np.linspace(-e, e, n) for e, n in zip(ends, image, strict=True)), indexing="ij")
+    points = np.stack([*axes[::-1], np.ones(image)], -1)
+    return np.einsum("nij,...j->n...i", theta, points)

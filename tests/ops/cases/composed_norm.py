@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 
 from trainweb.ops import composed_norm
 
@@ -51,3 +54,29 @@ CASES[composed_norm.LRN] = Cases(
     ),
     bad=(Bad([(2, 5, 3, 4)]), Bad([(2, 5, 3, 4)], {"size": 0})),
 )
+
+
+def normalized(op: composed_norm._SkipNorm, total: Any, mean: Any, gamma: Any, beta: Any) -> tuple[Any, ...]:
+    inverse = 1 / np.sqrt(((total - mean) ** 2).mean(-1, keepdims=True) + op.epsilon)
+    return (total - mean) * inverse * gamma + beta, mean, inverse, total
+
+
+@reference(composed_norm.SkipLayerNormalization)
+def skip_layer_normalization(
+    op: composed_norm.SkipLayerNormalization, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None
+) -> tuple[Any, ...]:
+    total = x + skip + (0 if bias is None else bias)
+    return normalized(op, total, total.mean(-1, keepdims=True), gamma, 0 if beta is None else beta)
+
+
+@reference(composed_norm.SkipSimplifiedLayerNormalization)
+def skip_simplified_layer_normalization(
+    op: composed_norm.SkipSimplifiedLayerNormalization, x: Any, skip: Any, gamma: Any, bias: Any = None
+) -> tuple[Any, ...]:
+    total = x + skip + (0 if bias is None else bias)
+    return normalized(op, total, np.zeros((*total.shape[:-1], 1)), gamma, 0)
+
+
+@reference(composed_norm.MeanVarianceNormalization)
+def mean_variance_normalization(op: composed_norm.MeanVarianceNormalization, x: Any) -> Any:
+    return (x - x.mean(tuple(op.axes), keepdims=True)) / (x.std(tuple(op.axes), keepdims=True) + 1e-9)

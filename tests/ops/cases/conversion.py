@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import bools, f16, f32, i32, i64
 
 from trainweb.errors import UnsupportedError
+from trainweb.model.checks import ONNX_DTYPES
 from trainweb.ops import conversion
 
 CASES[conversion.Cast] = Cases(
@@ -35,3 +39,9 @@ CASES[conversion.CastLike] = Cases(
         Sample([(3, 4), i64([1, 2, 3])], grad=()),
     ),
 )
+
+
+@reference(conversion.Cast)
+def cast(op: conversion.Cast, x: Any) -> Any:
+    target = np.dtype(ONNX_DTYPES[op.to])
+    return x if target.kind == x.dtype.kind == "f" else x.astype(target)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 
 from trainweb.errors import UnsupportedError
 from trainweb.ops import deformable
@@ -28,3 +33,31 @@ CASES[deformable.DeformConv] = Cases(
         Bad([(2, 2, 5, 4, 3), (3, 2, 2, 2, 2), (2, 24, 4, 3, 2)], error=UnsupportedError, opset=19),
     ),
 )
+
+
+def pixel(image: Any, row: float, column: float) -> float:
+    found = 0.0
+    for i, j in product(*([int(np.floor(v)), int(np.floor(v)) + 1] for v in (row, column))):
+        if 0 <= i < image.shape[0] and 0 <= j < image.shape[1]:
+            found += (1 - abs(row - i)) * (1 - abs(column - j)) * image[i, j]
+    return found
+
+
+@reference(deformable.DeformConv)
+def deform_conv(op: deformable.DeformConv, x: Any, w: Any, offset: Any, bias: Any = None, mask: Any = None) -> Any:
+    kernel, taps = w.shape[2:], prod(w.shape[2:])
+    y = np.zeros((len(x), len(w), *offset.shape[2:]))
+    strides, dilations, pads = op.strides or (1, 1), op.dilations or (1, 1), op.pads or (0, 0)
+    for item, out, row, column in np.ndindex(*y.shape):
+        for k, (i, j) in enumerate(np.ndindex(*kernel)):
+            for c in range(w.shape[1]):
+                channel = out // (len(w) // op.group) * w.shape[1] + c
+                tap = channel // (x.shape[1] // op.offset_group) * taps + k
+                down, right = offset[item, 2 * tap : 2 * tap + 2, row, column]
+                place = (
+                    row * strides[0] + i * dilations[0] - pads[0] + down,
+                    column * strides[1] + j * dilations[1] - pads[1] + right,
+                )
+                share = 1.0 if mask is None else mask[item, tap, row, column]
+                y[item, out, row, column] += share * w[out, c, i, j] * pixel(x[item, channel], *place)
+    return y if bias is None else y + bias.reshape(1, -1, 1, 1)

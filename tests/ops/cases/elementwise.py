@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
-from tests.ops.cases import CASES, Bad, Cases, Sample, cases_of
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, cases_of, reference
 from tests.ops.literals import bools, f32, i32, i64
 
 from trainweb.errors import UnsupportedError
@@ -122,3 +124,32 @@ CASES[elementwise.Scale] = Cases(
     ),
     bad=(Bad([(3, 4), (4,)]), Bad([i64([1]), f32(2.0)], error=UnsupportedError)),
 )
+
+
+def erf64(x: Any) -> Any:
+    """The error function in float64, as numpy has none."""
+    from math import erf
+
+    return np.vectorize(erf, otypes=["float64"])(x)
+
+
+def unbroadcast(x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` summed (numpy) over the axes along which `shape` was broadcast."""
+    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
+    axes = tuple(k for k, dim in enumerate(shape) if dim == 1 and x.shape[k] != 1)
+    return x.sum(axis=axes, keepdims=True)
+
+
+@reference(elementwise.DivGrad)
+def div_grad(op: elementwise.DivGrad, dy: Any, a: Any, b: Any) -> Any:
+    return unbroadcast(dy / b, a.shape), unbroadcast(-dy * a / (b * b), b.shape)
+
+
+@reference(elementwise.Erf)
+def erf(op: elementwise.Erf, x: Any) -> Any:
+    return erf64(x)
+
+
+@reference(elementwise.Scale)
+def scale(op: elementwise.Scale, x: Any, scale: Any) -> Any:
+    return x / scale if op.scale_down else x * scale

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 
 from trainweb.ops import group_norm
 
@@ -41,3 +44,32 @@ CASES[group_norm.GroupNormalizationGrad] = Cases(
         Bad([(2, 6, 3, 5), (2, 6, 3, 5), (4,)], {"num_groups": 3}),
     ),
 )
+
+
+def normal(op: group_norm._GroupNorm, x: Any) -> tuple[Any, Any]:
+    """The normalised input and the inverse deviations, both (batch, groups, -1)."""
+    rows = x.reshape(x.shape[0], op.groups_of(x.shape), -1)
+    inv = 1 / np.sqrt(rows.var(axis=2, keepdims=True) + op.epsilon)
+    return (rows - rows.mean(axis=2, keepdims=True)) * inv, inv
+
+
+def column(op: group_norm._GroupNorm, v: Any, x: Any) -> Any:
+    """A scale or bias that broadcasts to `x`."""
+    return np.repeat(v, x.shape[1] // len(v)).reshape(1, -1, *[1] * (x.ndim - 2))
+
+
+@reference(group_norm._Forward)
+def forward(op: group_norm._Forward, x: Any, scale: Any, bias: Any) -> Any:
+    return normal(op, x)[0].reshape(x.shape) * column(op, scale, x) + column(op, bias, x)
+
+
+@reference(group_norm.GroupNormalizationGrad)
+def group_normalization_grad(
+    op: group_norm.GroupNormalizationGrad, dy: Any, x: Any, scale: Any
+) -> tuple[Any, Any, Any]:
+    xh, inv = normal(op, x)
+    g = (dy * column(op, scale, x)).reshape(xh.shape)
+    dx = inv * (g - g.mean(axis=2, keepdims=True) - xh * (g * xh).mean(axis=2, keepdims=True))
+    axes = (0, *range(2, x.ndim))
+    sums = [v.sum(axis=axes).reshape(len(scale), -1).sum(axis=1) for v in (dy * xh.reshape(x.shape), dy)]
+    return dx.reshape(x.shape), sums[0], sums[1]

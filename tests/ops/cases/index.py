@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import bools, f32, i32, i64, literal
 
 from trainweb.errors import UnsupportedError
@@ -189,3 +192,37 @@ CASES[index.OneHot] = Cases(
         Bad([i64([0]), i64([3, 4]), (2,)]),
     ),
 )
+
+
+def numpy_tuples(indices: Any, batch: int) -> tuple[Any, ...]:
+    """An index for numpy that picks the slices."""
+    grids = [
+        np.arange(indices.shape[d]).reshape([-1 if k == d else 1 for k in range(indices.ndim - 1)])
+        for d in range(batch)
+    ]
+    return (*grids, *(indices[..., k] for k in range(indices.shape[-1])))
+
+
+@reference(index.GatherGrad)
+def gather_grad(op: index.GatherGrad, shape: Any, indices: Any, dy: Any) -> Any:
+    dx = np.zeros([int(d) for d in shape])
+    axis = op.axis % dx.ndim
+    rows = np.moveaxis(dx, axis, 0)
+    taken = np.moveaxis(dy, range(axis, axis + indices.ndim), range(indices.ndim))
+    np.add.at(rows, indices, taken)
+    return dx
+
+
+@reference(index.GatherElementsGrad)
+def gather_elements_grad(op: index.GatherElementsGrad, dy: Any, shape: Any, indices: Any) -> Any:
+    dx, places = np.zeros([int(d) for d in shape]), list(np.indices(indices.shape))
+    places[op.axis] = indices
+    np.add.at(dx, tuple(places), dy)
+    return dx
+
+
+@reference(index.GatherNDGrad)
+def gather_nd_grad(op: index.GatherNDGrad, shape: Any, indices: Any, dy: Any) -> Any:
+    dx = np.zeros([int(d) for d in shape])
+    np.add.at(dx, numpy_tuples(indices, op.batch_dims), dy)
+    return dx

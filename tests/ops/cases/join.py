@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import bools, i64
 
 from trainweb.ops import join
@@ -55,3 +58,13 @@ CASES[join.SplitTraining] = Cases(
     ),
     bad=(Bad([(2, 6), i64([2, 3])], {"axis": 1}), Bad([(2, 6), i64([2, 4])], {"axis": 1})),
 )
+
+
+@reference(join.ConcatTraining)
+def concat_training(op: join.ConcatTraining, *xs: Any) -> Any:
+    return np.concatenate(xs, op.axis), np.array([x.shape[op.axis] for x in xs], np.int64)
+
+
+@reference(join.SplitTraining)
+def split_training(op: join.SplitTraining, x: Any, split: Any) -> Any:
+    return tuple(np.split(x, np.cumsum(split)[:-1], op.axis))

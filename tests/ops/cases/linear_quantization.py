@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import f32, i32, literal
 
 from trainweb.errors import UnsupportedError
@@ -147,3 +150,17 @@ CASES[linear_quantization.QLinearConv] = Cases(
     ),
     bad=(Bad([literal("uint8", [[[1, 2, 3]]]), f32(1.0), literal("uint8", 0)]),),
 )
+
+
+def numpy_spread(op: linear_quantization._Linear, x: Any, v: Any) -> Any:
+    """The same in numpy."""
+    if op.block_size:
+        axis = op.axis % x.ndim
+        return v.repeat(op.block_size, axis).take(range(x.shape[axis]), axis)
+    return v.reshape([-1 if k == op.axis % x.ndim else 1 for k in range(x.ndim)]) if v.size > 1 else v.reshape(())
+
+
+@reference(linear_quantization.Unclipped)
+def unclipped(op: linear_quantization.Unclipped, x: Any, scale: Any, quantized: Any, zero: Any = None) -> Any:
+    places = np.rint(x.astype(np.float32) / numpy_spread(op, x, scale).astype(np.float32))
+    return places + (0 if zero is None else numpy_spread(op, x, zero).astype(float)) == quantized

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import i32, i64, literal
 
 from trainweb.errors import UnsupportedError
@@ -59,3 +62,10 @@ CASES[matmul.FusedMatMul] = Cases(
     ),
     bad=(Bad([(3, 5), (4, 5)]),),
 )
+
+
+@reference(matmul.FusedMatMul)
+def fused_mat_mul(op: matmul.FusedMatMul, a: Any, b: Any) -> Any:
+    left = np.swapaxes(a, -1, -2) if op.transA and a.ndim > 1 else a
+    right = np.swapaxes(b, -1, -2) if op.transB and b.ndim > 1 else b
+    return op.alpha * np.matmul(left, right)

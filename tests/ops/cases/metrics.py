@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import f32, i64
 
 from trainweb.errors import FeedError
@@ -47,3 +50,50 @@ CASES[metrics.ErrorSums] = Cases(
     ),
     bad=(Bad([(4, 3), (4, 2)], error=FeedError), Bad([(3,), (2,)], {"columns": 1}, FeedError)),
 )
+
+
+def places(op: metrics._Counts, predicted: Any, target: Any) -> tuple[Any, Any, Any]:
+    """Of numpy arrays: scores [places, classes] and targets [places] that count, and the faults."""
+    outer, classes, inner, is_binary = op.scores(predicted.shape, target.shape)
+    if is_binary:
+        scores = np.stack([np.zeros(outer), predicted.reshape(-1)], 1)
+        labels = (~(target.reshape(-1) <= 0.5)).astype(np.int64)
+    else:
+        scores = np.moveaxis(predicted.reshape(outer, classes, inner), 1, 2).reshape(-1, classes)
+        labels = target.reshape(-1).astype(np.int64)
+    counts = labels != op.ignored if op.ignores else np.ones(len(labels), bool)
+    wrong = counts & ((labels < 0) | (labels >= classes))
+    faults = np.array([wrong.sum(), labels[wrong][0] if wrong.any() else 0, classes], np.float64)
+    return scores[counts & ~wrong], labels[counts & ~wrong], faults
+
+
+@reference(metrics.ClassCounts)
+def class_counts(op: metrics.ClassCounts, predicted: Any, target: Any) -> tuple[Any, Any]:
+    scores, labels, faults = places(op, predicted, target)
+    n, guesses = scores.shape[1], scores.argmax(1)
+    matrix = np.zeros((n, n))
+    np.add.at(matrix, (labels, guesses), 1)
+    right = np.diag(matrix)
+    sums = {
+        "right": np.array([[right.sum()], [matrix.sum()]]),
+        "parts": np.stack([right, matrix.sum(1), matrix.sum(0)]),
+        "matrix": matrix,
+    }
+    return sums[op.count], faults
+
+
+@reference(metrics.TopCounts)
+def top_counts(op: metrics.TopCounts, predicted: Any, target: Any) -> tuple[Any, Any]:
+    scores, labels, faults = places(op, predicted, target)
+    own = np.take_along_axis(scores, labels[:, None], 1)
+    higher = np.where(np.isnan(own[:, 0]), 0, (~(scores <= own)).sum(1))
+    return np.array([[(higher < op.k).sum()], [len(labels)]], np.float64), faults
+
+
+@reference(metrics.ErrorSums)
+def error_sums(op: metrics.ErrorSums, predicted: Any, target: Any) -> Any:
+    rows, columns = op.shape(target.shape)
+    p, t = (np.asarray(x, np.float64).reshape(rows, columns) for x in (predicted, target))
+    squares, errors = ((t - t.mean(0)) ** 2).sum(0), ((p - t) ** 2).sum(0)
+    mean = t.mean(0) - t[0]
+    return np.stack([np.full(columns, float(rows)), t[0], mean, squares, errors, np.abs(p - t).sum(0)])

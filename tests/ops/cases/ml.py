@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import f32, i32
 
 from trainweb.ops import ml
@@ -27,3 +30,17 @@ CASES[ml.Normalizer] = Cases(
     ),
     bad=(Bad([(3, 4)], {"norm": "L3"}), Bad([(2, 3, 4)])),
 )
+
+
+@reference(ml.Scaler)
+def scaler(op: ml.Scaler, x: Any) -> Any:
+    return (x.astype(float) - np.array(op.offset)) * np.array(op.scale)
+
+
+@reference(ml.Normalizer)
+def normalizer(op: ml.Normalizer, x: Any) -> Any:
+    x = x.astype(float)
+    norms = {"MAX": x, "L1": np.abs(x), "L2": x * x}[op.norm]
+    norm = norms.max(-1, keepdims=True) if op.norm == "MAX" else norms.sum(-1, keepdims=True)
+    norm = np.sqrt(norm) if op.norm == "L2" else norm
+    return x / np.where(norm == 0, 1, norm)

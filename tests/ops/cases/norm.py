@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 
 from trainweb.ops import norm
 
@@ -56,3 +59,47 @@ CASES[norm.BatchNormalizationGrad] = Cases(
     samples=(Sample([(4, 3, 5, 5), (4, 3, 5, 5), (3,), (3,), (3,)], positive=True),),
     bad=(Bad([(4, 3, 5, 5), (4, 3, 5, 4), (3,), (3,), (3,)]),),
 )
+
+
+def rows_of(op: norm._LayerNorm, x: Any) -> Any:
+    """The array as (rows, n)."""
+    sizes = op.sizes(x.shape)
+    return x.reshape(sizes["rows"], sizes["n"])
+
+
+def column(v: Any, x: Any) -> Any:
+    """A vector of channels that broadcasts to `x`."""
+    return v.reshape(1, -1, *[1] * (x.ndim - 2))
+
+
+@reference(norm._LayerNormGrad)
+def layer_norm_grad(op: norm._LayerNormGrad, dy: Any, x: Any, scale: Any, *statistics: Any) -> tuple[Any, ...]:
+    *mean, inv = (t.reshape(-1, 1) for t in statistics)
+    d, v = rows_of(op, dy), rows_of(op, x)
+    xh = (v - (mean[0] if mean else 0)) * inv
+    g = d * scale.reshape(-1)
+    shift = g.mean(axis=1, keepdims=True) if mean else 0
+    dx = inv * (g - shift - xh * (g * xh).mean(axis=1, keepdims=True))
+    sums = [rows.sum(axis=0).reshape(scale.shape) for rows in (d * xh, d)]
+    return (dx.reshape(x.shape), *sums)[: op.n_outputs]
+
+
+@reference(norm.BatchNormInternal)
+def batch_norm_internal(
+    op: norm.BatchNormInternal, x: Any, scale: Any, bias: Any, mean: Any, var: Any
+) -> tuple[Any, ...]:
+    axes, keep = (0, *range(2, x.ndim)), op.momentum
+    m, v = x.mean(axis=axes), x.var(axis=axes)
+    inv = 1 / np.sqrt(v + op.epsilon)
+    y = (x - column(m, x)) * column(scale * inv, x) + column(bias, x)
+    return y, keep * mean + (1 - keep) * m, keep * var + (1 - keep) * v, m, inv
+
+
+@reference(norm.BatchNormalizationGrad)
+def batch_normalization_grad(
+    op: norm.BatchNormalizationGrad, dy: Any, x: Any, scale: Any, mean: Any, inv: Any
+) -> tuple[Any, Any, Any]:
+    axes = (0, *range(2, x.ndim))
+    xh = (x - column(mean, x)) * column(inv, x)
+    centred = dy - dy.mean(axis=axes, keepdims=True) - xh * (dy * xh).mean(axis=axes, keepdims=True)
+    return column(scale * inv, x) * centred, (dy * xh).sum(axis=axes), dy.sum(axis=axes)

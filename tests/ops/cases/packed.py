@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import i64, literal
 
 from trainweb.errors import UnsupportedError
@@ -78,3 +79,44 @@ CASES[packed.GatherBlockQuantized] = Cases(
         ),
     ),
 )
+
+
+def matrix(op: packed._Rows, packed: Any, scales: Any, zeros: Any) -> Any:
+    """The matrix in numpy."""
+    if zeros is None:
+        points = np.full((op.N, op.blocks), 2.0 ** (op.bits - 1))
+    elif zeros.dtype == np.uint8:
+        points = unpacked(zeros.reshape(op.N, -1), op.bits)[:, : op.blocks]
+    else:
+        points = zeros.reshape(op.N, op.blocks)
+    rows = (unpacked(packed, op.bits) - points[..., None]) * scales.reshape(op.N, op.blocks, 1)
+    return rows.reshape(op.N, -1)[:, : op.K]
+
+
+def unpacked(x: Any, bits: int) -> Any:
+    """Numbers of the last axis of a numpy array of bytes, in float64."""
+    if bits == 8:
+        return x.astype(float)
+    return np.stack([x & 15, x >> 4], -1).reshape(*x.shape[:-1], -1).astype(float)
+
+
+@reference(packed.DequantizeBlocks)
+def dequantize_blocks(op: packed.DequantizeBlocks, packed: Any, scales: Any, zeros: Any = None) -> Any:
+    return matrix(op, packed, scales, zeros)
+
+
+@reference(packed.MatMulNBits)
+def mat_mul_n_bits(
+    op: packed.MatMulNBits, a: Any, packed: Any, scales: Any, zeros: Any = None, order: Any = None, bias: Any = None
+) -> Any:
+    return a @ matrix(op, packed, scales, zeros).T + (0 if bias is None else bias)
+
+
+@reference(packed.GatherBlockQuantized)
+def gather_block_quantized(
+    op: packed.GatherBlockQuantized, data: Any, indices: Any, scales: Any, zeros: Any = None
+) -> Any:
+    table = unpacked(data, op.bits)
+    points = np.full(scales.shape, 2.0 ** (op.bits - 1)) if zeros is None else unpacked(zeros, op.bits)
+    spread = [x.repeat(op.block_size, 1)[:, : table.shape[1]] for x in (points, scales)]
+    return ((table - spread[0]) * spread[1])[indices]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import bools, f32, i64
 
 from trainweb.errors import UnsupportedError
@@ -26,3 +29,15 @@ CASES[quantize.FakeQuantGrad] = Cases(
     samples=(Sample([(4,), bools([True, False, True, True])]),),
     bad=(Bad([(4,), (4,)]), Bad([(4,), bools([True])])),
 )
+
+
+@reference(quantize.FakeQuant)
+def fake_quant(op: quantize.FakeQuant, x: Any, scale: Any, zero_point: Any) -> Any:
+    steps = np.rint(x / scale + zero_point)
+    kept = np.clip(steps, op.quant_min, op.quant_max)
+    return (kept - zero_point) * scale, steps == kept
+
+
+@reference(quantize.FakeQuantGrad)
+def fake_quant_grad(op: quantize.FakeQuantGrad, dy: Any, mask: Any) -> Any:
+    return np.where(mask, dy, 0)

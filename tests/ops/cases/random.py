@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import bools, f32, i64
 
 from trainweb.errors import LimitError, UnsupportedError
@@ -81,3 +84,10 @@ CASES[random.Multinomial] = Cases(
         Bad([i64([[1]])], error=UnsupportedError),
     ),
 )
+
+
+@reference(random.DropoutGrad)
+def dropout_grad(op: random.DropoutGrad, dy: Any, mask: Any, ratio: Any = None, training: Any = None) -> Any:
+    share = random.DEFAULT_RATIO if ratio is None else float(ratio.item())
+    scale = 1 if training is not None and not training.item() else 1 / (1 - share)
+    return np.where(mask, dy * scale, 0)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample, cases_of
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, cases_of, reference
 from tests.ops.literals import bools, f32, i32, i64, literal
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir.shapes import TensorType
 from trainweb.ops import reduce
 
 CASES[reduce.Reduction] = Cases(
@@ -104,3 +108,19 @@ CASES[reduce.BroadcastGradientArgs] = Cases(
     ),
     bad=(Bad([i64([2, 3]), i64([4])]), Bad([f32([2.0]), i64([2])])),
 )
+
+
+@reference(reduce.ReduceSumTraining)
+def reduce_sum_training(op: reduce.ReduceSumTraining, x: Any, axes: Any) -> Any:
+    given = TensorType("int64", axes.shape, tuple(map(int, axes)))
+    return np.sum(x, tuple(op.reduced_axes(given, x.ndim)), keepdims=bool(op.keepdims))
+
+
+@reference(reduce.ReduceAllL2)
+def reduce_all_l2(op: reduce.ReduceAllL2, *xs: Any) -> Any:
+    return np.sqrt(sum(np.sum(x * x) for x in xs))
+
+
+@reference(reduce.BroadcastGradientArgs)
+def broadcast_gradient_args(op: reduce.BroadcastGradientArgs, a: Any, b: Any) -> Any:
+    return tuple(np.array(axes, np.int64) for axes in op._axes(a.tolist(), b.tolist()))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import f32, i64
 
+from trainweb.ir.shapes import TensorType
 from trainweb.ops import resize
 
 CASES[resize.Resize] = Cases(
@@ -76,3 +80,38 @@ CASES[resize.Upsample] = Cases(
         Bad([(1, 2, 3, 3)], opset=9),
     ),
 )
+
+
+def known_types(scales: Any, sizes: Any, roi: Any) -> list[TensorType | None]:
+    """Types with the values of arrays."""
+    given = ("float32", scales), ("int64", sizes), ("float32", roi)
+    return [None if v is None else TensorType(dtype, v.shape, tuple(v.tolist())) for dtype, v in given]
+
+
+@reference(resize.Resize)
+def resized(op: resize.Resize, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
+    known = known_types(roi if op.is_old else scales, sizes, roi)
+    crops = op.crops(x.ndim, known[2])
+    scaled = op.scaled(x.shape, known[0], known[1], crops)
+    beyond = op._beyond(x.shape, scaled, crops)
+    for axis, (n, scale) in scaled.items():
+        weights = np.array(op.weights(x.shape[axis], n, scale, crops.get(axis, resize.WHOLE)))
+        x = np.moveaxis(np.tensordot(weights, x, (1, axis)), 0, axis)
+    return x if beyond is None else x + np.array(beyond[1]).reshape(beyond[0])
+
+
+@reference(resize.ResizeGrad)
+def resize_grad(
+    op: resize.ResizeGrad, dy: Any, shape: Any, scales: Any = None, sizes: Any = None, roi: Any = None
+) -> Any:
+    known = known_types(scales, sizes, roi)
+    crops = op.crops(dy.ndim, known[2])
+    for axis, (n, scale) in op.scaled(tuple(map(int, shape)), known[0], known[1], crops).items():
+        weights = np.array(op.weights(int(shape[axis]), n, scale, crops.get(axis, resize.WHOLE)))
+        dy = np.moveaxis(np.tensordot(weights, dy, (0, axis)), 0, axis)
+    return dy
+
+
+@reference(resize.Upsample)
+def upsample(op: resize.Upsample, x: Any, scales: Any = None, *_: Any) -> Any:
+    return resized(op, x, np.array(op.scales) if scales is None else scales)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import bools, f32, i64
 
 from trainweb.errors import LimitError
@@ -83,3 +86,9 @@ CASES[shape.SpaceToDepth] = Cases(
         Bad([(1, 2, 4, 4)], {"blocksize": 2, "mode": "RCD"}),
     ),
 )
+
+
+@reference(shape.TriangleBase)
+def triangle_base(op: shape.TriangleBase, x: Any, k: Any = None) -> Any:
+    diagonal = 0 if k is None else int(k.item())
+    return np.triu(x, diagonal) if op.upper else np.tril(x, diagonal)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import f32, i64
 
 from trainweb.errors import LimitError
+from trainweb.ir.shapes import TensorType
 from trainweb.ops import slicing
 
 CASES[slicing.Slice] = Cases(
@@ -67,3 +71,27 @@ CASES[slicing.Pad] = Cases(
         Bad([(2, 3), i64([1, 1]), None, i64([2])], opset=18),
     ),
 )
+
+
+@reference(slicing.SliceGrad)
+def slice_grad(op: slicing.SliceGrad, dy: Any, shape: Any, *given: Any) -> Any:
+    types = [None if t is None else TensorType("int64", t.shape, tuple(map(int, t))) for t in given]
+    result = np.zeros([int(d) for d in shape], dy.dtype)
+    parts = op.bounds(TensorType("float32", result.shape), *types)
+    index = np.ix_(*(start + step * np.arange(count) for start, count, step in parts))
+    result[index] = dy
+    return result
+
+
+@reference(slicing.Pad)
+def pad(op: slicing.Pad, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
+    types = [None if t is None else TensorType("int64", t.shape, tuple(map(int, t))) for t in (pads, axes)]
+    margins = op.margins(x.ndim, *types)
+    for axis, (before, after) in enumerate(margins):
+        if op.mode != "constant":
+            x = np.take(x, op._index(x.shape[axis], before, after), axis)
+    if op.mode != "constant":
+        return x
+    fill = op.value if value is None else value.item()
+    x = np.pad(x, [(max(p, 0), max(q, 0)) for p, q in margins], constant_values=fill)
+    return x[tuple(slice(max(-p, 0), x.shape[k] - max(-q, 0)) for k, (p, q) in enumerate(margins))]

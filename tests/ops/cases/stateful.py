@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.literals import i64
 
 from trainweb.ops import stateful
@@ -51,3 +54,22 @@ CASES[stateful.CacheRows] = Cases(
         Bad([(5, 3), i64([[1, 2, 3]]), i64([0])], {"axis": 0}),
     ),
 )
+
+
+@reference(stateful.CausalConvWithState)
+def causal_conv_with_state(
+    op: stateful.CausalConvWithState, x: Any, w: Any, bias: Any = None, past: Any = None
+) -> tuple[Any, Any]:
+    k = w.shape[2]
+    past = np.zeros((*x.shape[:2], k - 1)) if past is None else past
+    rows = np.concatenate([past, x], 2)
+    y = np.stack([(rows[:, :, t : t + k] * w[:, 0]).sum(-1) for t in range(x.shape[2])], -1)
+    y = y if bias is None else y + bias[:, None]
+    return (y if op.activation == "none" else y / (1 + np.exp(-y))), rows[:, :, rows.shape[2] - k + 1 :]
+
+
+@reference(stateful.CacheRows)
+def cache_rows(op: stateful.CacheRows, cache: Any, rows: Any, positions: Any) -> Any:
+    found = np.moveaxis(cache.copy(), op.axis, 0)
+    found[positions] = np.moveaxis(rows, op.axis, 0)
+    return np.moveaxis(found, 0, op.axis)

@@ -1,4 +1,4 @@
-/** Training and validation data of a fit; `trainweb/fit/split.py` is the same in Python. */
+/** Training and validation data of a fit; `trainweb/fit/plan.py` is the same in Python. */
 
 import type { Tensor } from "onnxruntime-common";
 

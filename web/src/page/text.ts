@@ -1,4 +1,4 @@
-/** Text of tokens that come one after the other; `trainweb/generation/text.py` does the same. */
+/** Text of tokens that come one after the other; `trainweb/generation/generate.py` does the same. */
 
 import type { TextTokenizer } from "../data/text.js";
 

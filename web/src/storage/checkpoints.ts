@@ -6,7 +6,7 @@ import { sessionError } from "../wire/messages.js";
 import { databaseFault, deleteEntry, listEntries, readEntry, writeEntry } from "./database.js";
 import { hasSlot, listSlots, openFolder, readNewest, removeSlots, writeSlot, type SlotEntry } from "./slots.js";
 
-/** Bytes of a file name, which has suffixes besides; `NamedFiles` of Python has the same. */
+/** Bytes of a file name, which has suffixes besides; `CheckpointStore` of Python has the same. */
 const MAX_NAME = 180;
 const FOLDERS = ["trainweb", "checkpoints"];
 /** Limit of the wait for a checkpoint that another tab has: a closed tab takes a moment to go. */

@@ -198,7 +198,7 @@ export interface Workspace {
   readonly feeds: readonly PlacedBytes[];
 }
 
-/** Settings of the choice of a token, as `Sampling` of trainweb/generation/sampling.py. */
+/** Settings of the choice of a token, as `Sampling` of trainweb/generation/generate.py. */
 export interface SamplingSettings {
   readonly temperature: number;
   readonly topK: number | null;

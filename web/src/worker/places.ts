@@ -1,4 +1,4 @@
-/** Find the wrong label or row in the data. In Python trainweb/fit/places.py. */
+/** Find the wrong label or row in the data. In Python trainweb/fit/steps.py. */
 
 import { FeedError, NumericsError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";

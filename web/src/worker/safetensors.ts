@@ -1,4 +1,4 @@
-/** The safetensors format: 8 bytes of length, a JSON header, then the tensors without gaps. `checkpoint/safetensors.py` is the same. */
+/** The safetensors format: 8 bytes of length, a JSON header, then the tensors without gaps. `model/safetensors.py` is the same. */
 
 import { CheckpointError } from "../wire/errors.js";
 import type { NamedTensor, WireDtype } from "../wire/values.js";

@@ -1,4 +1,4 @@
-/** The choice of the next token from logits, the same as in `trainweb/generation/sampling.py`. */
+/** The choice of the next token from logits, the same as in `trainweb/generation/generate.py`. */
 
 import { RandomStream } from "../data/random.js";
 import { sessionError } from "../wire/messages.js";

@@ -1,4 +1,4 @@
-/** The contents of a session as one file. `training/snapshot.py` describes it. */
+/** The contents of a session as one file. `training/store.py` describes it. */
 
 import { GRADIENTS, STATE, STATE_LAZY_RESET, STATE_LEARNING_RATE, STATE_SEED } from "../engine/layout.js";
 import { sessionError } from "../wire/messages.js";

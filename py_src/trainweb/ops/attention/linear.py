@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Any, cast
+from typing import cast
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.attention.onnx import integers, reshape, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Str, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.recurrent.layers import MAX_STEPS
 
 RULES = {"linear": (False, False), "gated": (True, False), "delta": (False, True), "gated_delta": (True, True)}
@@ -76,8 +74,8 @@ class LinearAttention(Composite):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, _, v, state, *_ = ins
         assert q is not None and v is not None
-        (_, length, width), groups = g.shape(q.name), self.kv_num_heads
-        if not static(length, width, g.shape(v.name)[2]):
+        (_, length, width), groups = q.shape, self.kv_num_heads
+        if not static(length, width, v.shape[2]):
             raise UndecidedError("the length of the sequence")
         if length > MAX_STEPS:
             raise self.unsupported(f"a sequence of {length} steps (at most {MAX_STEPS})")
@@ -85,11 +83,11 @@ class LinearAttention(Composite):
         read: list[Var] = []
         for queries, key, value, decay, beta in self._steps(g, ins, length):
             state = self._updated(state, key, value, decay, beta)
-            read.append(unsqueeze(queries.op("MatMul", state), 1))
+            read.append(queries.op("MatMul", state).unsqueeze(1))
         if state is None:
             raise self.unsupported("a sequence of no steps")
         y = read[0].op("Concat", *read[1:], axis=1) if len(read) > 1 else read[0]
-        return [reshape(y, 0, 0, groups * (self.q_num_heads // groups) * (g.shape(v.name)[2] // groups)) * scale, state]
+        return [y.reshape(0, 0, groups * (self.q_num_heads // groups) * (v.shape[2] // groups)) * scale, state]
 
     def _steps(self, g: Emission, ins: Sequence[Var | None], length: int) -> list[Step]:
         """Return the reads and writes of each step."""
@@ -98,10 +96,10 @@ class LinearAttention(Composite):
         groups = self.kv_num_heads
         shared = self.q_num_heads // groups
         if beta is not None:
-            beta = reshape(beta, 0, 0, -1, 1, 1)
+            beta = beta.reshape(0, 0, -1, 1, 1)
         if decay is not None:
-            decay = reshape(decay.op("Exp"), 0, 0, groups, -1, 1)
-        parts = (reshape(q, 0, 0, groups, shared, -1), reshape(k, 0, 0, groups, -1, 1), reshape(v, 0, 0, groups, 1, -1))
+            decay = decay.op("Exp").reshape(0, 0, groups, -1, 1)
+        parts = (q.reshape(0, 0, groups, shared, -1), k.reshape(0, 0, groups, -1, 1), v.reshape(0, 0, groups, 1, -1))
         rows = [self._split(x, length) for x in (*parts, decay, beta)]
         return cast(list[Step], list(zip(*rows, strict=True)))
 
@@ -112,7 +110,7 @@ class LinearAttention(Composite):
             return [None] * length
         g = x.g
         if length == 1:
-            return [Var(g, g.squeeze(x.name, [1]), x.dtype)]
+            return [x.squeeze(1)]
         parts = g.op("Split", [x.name, integers(g, [1] * length).name], n_outputs=length, axis=1)
         return [Var(g, g.squeeze(name, [1]), x.dtype) for name in parts]
 
@@ -127,23 +125,3 @@ class LinearAttention(Composite):
             value = value * beta
         added = key * value
         return added if state is None else state + added
-
-    def reference(
-        self, q: Any, k: Any, v: Any, past: Any = None, decay: Any = None, beta: Any = None
-    ) -> tuple[Any, Any]:
-        heads, groups, (batch, length, _) = self.q_num_heads, self.kv_num_heads, q.shape
-        d_k, d_v = q.shape[2] // heads, v.shape[2] // groups
-        state = np.zeros((batch, groups, d_k, d_v)) if past is None else past.copy()
-        y = np.zeros((batch, length, heads, d_v))
-        for b, t, h in np.ndindex(batch, length, groups):
-            s = state[b, h]
-            key, value = k[b, t, h * d_k : (h + 1) * d_k], v[b, t, h * d_v : (h + 1) * d_v]
-            if decay is not None:
-                s = np.exp(decay[b, t].reshape(groups, -1)[h])[:, None] * s
-            if beta is not None:
-                value = beta[b, t, h if beta.shape[2] > 1 else 0] * (value - s.T @ key)
-            state[b, h] = s + np.outer(key, value)
-            for own in range(heads // groups):
-                at = h * (heads // groups) + own
-                y[b, t, at] = q[b, t, at * d_k : (at + 1) * d_k] @ state[b, h]
-        return y.reshape(batch, length, -1) * (self.scale or 1 / sqrt(d_k)), state

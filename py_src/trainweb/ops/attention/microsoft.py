@@ -8,25 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, sqrt
-from typing import Any
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, same, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.attention.onnx import (
-    extent,
-    join_heads,
-    part,
-    places,
-    reshape,
-    rotate,
-    share_heads,
-    split_heads,
-    unsqueeze,
-)
+from trainweb.ops.attention.onnx import join_heads, rotate, share_heads, split_heads
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Ints, register
 from trainweb.ops.frame.symbolic import Var
 
@@ -54,20 +42,7 @@ def total(terms: Sequence[Var | None]) -> Var | None:
 def vector_parts(x: Var, widths: Sequence[int], axis: int = 0) -> list[Var]:
     """Parts of the given widths along an axis."""
     ends = [sum(widths[: k + 1]) for k in range(len(widths))]
-    return [part(x, axis, end - width, end) for width, end in zip(widths, ends, strict=True)]
-
-
-def numpy_attend(q: Any, k: Any, v: Any, scale: float, bias: Any) -> Any:
-    """The same in numpy, with the heads joined."""
-    scores = np.einsum("bhid,bhjd->bhij", q, k) * scale + bias
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    y = weights / weights.sum(-1, keepdims=True) @ v
-    return y.swapaxes(1, 2).reshape(y.shape[0], y.shape[2], -1)
-
-
-def numpy_heads(x: Any, heads: int) -> Any:
-    """Heads apart, in numpy."""
-    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+    return [x.part(axis, end - width, end) for width, end in zip(widths, ends, strict=True)]
 
 
 def check_added(op: Composite, added: TensorType | None, shape: Shape) -> None:
@@ -101,19 +76,19 @@ class _Masked(Composite):
         """Return the tensor that is added to the scores of keys that are padding."""
         if mask is None:
             return None
-        g, rank = q.g, q.g.rank(mask.name)
+        g, rank = q.g, mask.rank
         if rank > 1:
-            keeps = unsqueeze(mask > 0, *((1, 2) if rank == 2 else (1,)))
+            keeps = (mask > 0).unsqueeze(*((1, 2) if rank == 2 else (1,)))
         else:
-            ends, column = mask.cast("int64"), places(k, 2)
+            ends, column = mask.cast("int64"), k.places(2)
             starts = None
-            times = 1 if lengths == 1 else self._numbers(g.size(mask.name), g.shape(q.name)[0])
+            times = 1 if lengths == 1 else self._numbers(mask.size, q.shape[0])
             if times == 2:
                 # The mask has the ends of all items, then their starts.
                 ends, starts = Var.of(g, *g.op("Split", [ends.name], axis=0, n_outputs=2))
-            keeps = column < unsqueeze(ends, 1, 2, 3)
+            keeps = column < ends.unsqueeze(1, 2, 3)
             if starts is not None:
-                keeps = keeps.and_((column < unsqueeze(starts, 1, 2, 3)).not_())
+                keeps = keeps.and_((column < starts.unsqueeze(1, 2, 3)).not_())
         return keeps.where(q.lift(0.0), self.mask_filter_value)
 
     def _numbers(self, size: int, batch: int) -> int:
@@ -129,24 +104,8 @@ class _Masked(Composite):
         """Return the tensor that is added to the scores of keys behind a query; the queries are the last keys."""
         if not self.unidirectional:
             return None
-        row = unsqueeze(places(q, 2), 1) + (extent(k, 2) - extent(q, 2))
-        return (places(k, 2) - row > 0).not_().where(q.lift(0.0), -inf)
-
-    def numpy_mask(self, mask: Any, batch: int, m: int, n: int) -> Any:
-        """The sum of both in numpy."""
-        bias = np.zeros((batch, 1, m, n))
-        column = np.arange(n)
-        if mask is not None and mask.ndim == 1:
-            keeps = column < mask[:batch, None]
-            if len(mask) == 2 * batch:
-                keeps &= column >= mask[batch:, None]
-            bias += np.where(keeps, 0.0, self.mask_filter_value)[:, None, None]
-        elif mask is not None:
-            shape = (batch, 1, 1, n) if mask.ndim == 2 else (batch, 1, m, n)
-            bias += np.where(mask.reshape(shape) > 0, 0.0, self.mask_filter_value)
-        if self.unidirectional:
-            bias += np.where(column > np.arange(m)[:, None] + n - m, -inf, 0.0)
-        return bias
+        row = q.places(2).unsqueeze(1) + (k.extent(2) - q.extent(2))
+        return (k.places(2) - row > 0).not_().where(q.lift(0.0), -inf)
 
 
 @register
@@ -209,7 +168,7 @@ class MultiHeadAttention(_Masked):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, k, v, bias, mask, added, past_k, past_v = ins
         assert q is not None
-        shapes = self._shapes(g.type(q.name), *(None if x is None else g.type(x.name) for x in (k, v)))
+        shapes = self._shapes(q.type, *(None if x is None else x.type for x in (k, v)))
         width = shapes[0][3]
         if bias is not None and k is not None and v is not None:
             q, k, v = self._biased(bias, shapes, q, k, v)
@@ -222,15 +181,15 @@ class MultiHeadAttention(_Masked):
     def _biased(self, bias: Var, shapes: list[Shape], *projections: Var) -> list[Var]:
         """Query, keys and values with their parts of the bias added."""
         parts = vector_parts(bias, [self.num_heads * shape[3] for shape in shapes])
-        apart = [x.g.rank(x.name) == 4 for x in projections]
+        apart = [x.rank == 4 for x in projections]
         return [
-            x + (reshape(b, 1, self.num_heads, 1, -1) if split else b)
+            x + (b.reshape(1, self.num_heads, 1, -1) if split else b)
             for x, b, split in zip(projections, parts, apart, strict=True)
         ]
 
     def _heads(self, q: Var, k: Var | None, v: Var | None) -> tuple[Var, Var, Var]:
         def unpacked(x: Var, parts: int) -> list[Var]:
-            rows = [Var(x.g, x.g.squeeze(part(x, 3, i, i + 1).name, [3]), x.dtype) for i in range(parts)]
+            rows = [x.part(3, i, i + 1).squeeze(3) for i in range(parts)]
             return [row.op("Transpose", perm=[0, 2, 1, 3]) for row in rows]
 
         if k is None:
@@ -240,28 +199,8 @@ class MultiHeadAttention(_Masked):
         if v is None:
             keys, values = unpacked(k, 2)
             return query, keys, values
-        keys, values = (x if x.g.rank(x.name) == 4 else split_heads(x, self.num_heads) for x in (k, v))
+        keys, values = (x if x.rank == 4 else split_heads(x, self.num_heads) for x in (k, v))
         return query, keys, values
-
-    def reference(self, q: Any, *others: Any) -> tuple[Any, ...]:
-        given: list[Any] = [*others, *[None] * (7 - len(others))]
-        k, v, bias, mask, added, past_k, past_v = given
-        if k is None:
-            q, k, v = (q[:, :, :, i].swapaxes(1, 2) for i in range(3))
-        else:
-            q = numpy_heads(q, self.num_heads)
-            if v is None:
-                k, v = (k[:, :, :, i].swapaxes(1, 2) for i in range(2))
-            elif k.ndim == 3:
-                k, v = numpy_heads(k, self.num_heads), numpy_heads(v, self.num_heads)
-        if bias is not None:
-            d = self.num_heads * q.shape[3]
-            parts = (bias[:d], bias[d : 2 * d], bias[2 * d :])
-            q, k, v = (x + b.reshape(self.num_heads, -1)[None, :, None] for x, b in zip((q, k, v), parts, strict=True))
-        if past_k is not None:
-            k, v = np.concatenate([past_k, k], 2), np.concatenate([past_v, v], 2)
-        masked = self.numpy_mask(mask, q.shape[0], q.shape[2], k.shape[2]) + (0 if added is None else added)
-        return numpy_attend(q, k, v, self.scale or q.shape[3] ** -0.5, masked), k, v
 
 
 @register
@@ -313,46 +252,20 @@ class MicrosoftAttention(_Masked):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, w, bias, mask, past, added, _ = ins
         assert x is not None and w is not None
-        widths = self._widths(g.type(w.name))
+        widths = self._widths(w.type)
         projected = x.op("MatMul", w)
         projected = projected if bias is None else projected + bias
         q, k, v = (split_heads(p, self.num_heads) for p in vector_parts(projected, widths, axis=2))
         if past is not None:
             # `past` has the keys, then the values.
-            k, v = (
-                Var(g, g.squeeze(part(past, 0, i, i + 1).name, [0]), "float32").op("Concat", x, axis=2)
-                for i, x in enumerate((k, v))
-            )
+            k, v = (past.part(0, i, i + 1).squeeze(0).op("Concat", x, axis=2) for i, x in enumerate((k, v)))
         masked = total([added, self.padding(mask, q, k, 2), self.causal(q, k)])
         y = join_heads(attend(q, k, v, self.scale or 1 / sqrt(widths[0] // self.num_heads), masked))
         if not self.wants_output(1):
             return [y, None]
         if not same(widths[0], widths[2]):
             raise self.unsupported("the present of values that are not as wide as keys")
-        return [y, unsqueeze(k, 0).op("Concat", unsqueeze(v, 0), axis=0)]
-
-    def reference(self, x: Any, w: Any, *others: Any) -> tuple[Any, ...]:
-        given: list[Any] = [*others, *[None] * (4 - len(others))]
-        bias, mask, past, added = given
-        projected = x @ w + (0 if bias is None else bias)
-        sizes = self.qkv_hidden_sizes or (w.shape[1] // 3,) * 3
-        q, k, v = (numpy_heads(p, self.num_heads) for p in np.split(projected, np.cumsum(sizes)[:2], -1))
-        if past is not None:
-            k, v = np.concatenate([past[0], k], 2), np.concatenate([past[1], v], 2)
-        masked = self.numpy_mask(mask, q.shape[0], q.shape[2], k.shape[2]) + (0 if added is None else added)
-        present = np.stack([k, v]) if k.shape == v.shape else None
-        return numpy_attend(q, k, v, self.scale or q.shape[3] ** -0.5, masked), present
-
-
-def numpy_turned(x: Any, cos: Any, sin: Any, interleaved: int) -> Any:
-    """Pairs of features turned by their angles; the features behind them as they are."""
-    half = cos.shape[-1]
-    first = slice(0, 2 * half, 2) if interleaved else slice(0, half)
-    second = slice(1, 2 * half, 2) if interleaved else slice(half, 2 * half)
-    turned = (x[..., first] + 1j * x[..., second]) * (cos + 1j * sin)
-    y = x.copy()
-    y[..., first], y[..., second] = turned.real, turned.imag
-    return y
+        return [y, k.unsqueeze(0).op("Concat", v.unsqueeze(0), axis=0)]
 
 
 @register
@@ -427,19 +340,19 @@ class GroupQueryAttention(Composite):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, k, v, past_k, past_v, lengths, _, cos, sin, position, added, _ = ins
         assert q is not None and lengths is not None
-        width = self._width(g.type(q.name), None if k is None else g.type(k.name))
+        width = self._width(q.type, None if k is None else k.type)
         groups = self.kv_num_heads
         if k is None or v is None:
             q, k, v = vector_parts(q, [self.num_heads * width, groups * width, groups * width], axis=2)
         q, k, v = split_heads(q, self.num_heads), split_heads(k, groups), split_heads(v, groups)
-        if past_k is not None and equal(g.shape(past_k.name)[2], 0):
+        if past_k is not None and equal(past_k.shape[2], 0):
             past_k = past_v = None
         start = None if past_k is None else self._start(lengths, past_k, q)
         if self.do_rotary and cos is not None and sin is not None:
-            place = unsqueeze(places(q, 2), 0) if start is None else unsqueeze(start, 1) + places(q, 2)
+            place = q.places(2).unsqueeze(0) if start is None else start.unsqueeze(1) + q.places(2)
             place = place if position is None else position
-            rows = [unsqueeze(t.op("Gather", place, axis=0), 1) for t in (cos, sin)]
-            turned_width = 2 * g.shape(cos.name)[1]
+            rows = [t.op("Gather", place, axis=0).unsqueeze(1) for t in (cos, sin)]
+            turned_width = 2 * cos.shape[1]
             q, k = (
                 rotate(x, *rows, interleaved=bool(self.rotary_interleaved), turned_width=turned_width) for x in (q, k)
             )
@@ -455,21 +368,21 @@ class GroupQueryAttention(Composite):
 
     def _start(self, lengths: Var, past: Var, q: Var) -> Var:
         """Return the number of tokens of each item that the past holds."""
-        held = reshape(lengths.cast("int64"), -1) + 1 - extent(q, 2)
-        return held.op("Max", held.lift(0)).op("Min", extent(past, 2))
+        held = lengths.cast("int64").reshape(-1) + 1 - q.extent(2)
+        return held.op("Max", held.lift(0)).op("Min", past.extent(2))
 
     def _bias(self, q: Var, k: Var, start: Var | None, past: Var | None) -> Var:
         """-infinity for keys behind the query, before its window, or in the past behind its end."""
-        column, row = places(k, 2), places(q, 2)
+        column, row = k.places(2), q.places(2)
         if start is None or past is None:
-            ahead = column - unsqueeze(row, 1)
+            ahead = column - row.unsqueeze(1)
             seen = (ahead > 0).not_()
         else:
-            held, first = extent(past, 2), unsqueeze(start, 1)
+            held, first = past.extent(2), start.unsqueeze(1)
             is_new = (column < held).not_()
             place = is_new.where(column - held + first, column + first - first)
-            ahead = unsqueeze(place, 1, 2) - unsqueeze(unsqueeze(row, 0) + first, 1, 3)
-            seen = (ahead > 0).not_().and_(unsqueeze(is_new.or_(column < first), 1, 2))
+            ahead = place.unsqueeze(1, 2) - (row.unsqueeze(0) + first).unsqueeze(1, 3)
+            seen = (ahead > 0).not_().and_(is_new.or_(column < first).unsqueeze(1, 2))
         if self.local_window_size > 0:
             # The query's own key is one of these; ONNX Runtime 1.19 had one key more.
             seen = seen.and_(ahead > -self.local_window_size)
@@ -477,43 +390,12 @@ class GroupQueryAttention(Composite):
 
     def _packed(self, x: Var, start: Var, past: Var) -> Var:
         """Past and new tokens without the gap between them, and zeros behind their end."""
-        g, column, first = x.g, places(x, 2), unsqueeze(start, 1)
-        moved = column + extent(past, 2) - first
-        source = (column < first).where(column + first - first, moved.op("Min", extent(x, 2) - 1))
-        index = g.op("Expand", [unsqueeze(source, 1, 3).name, g.shape_of(x.name)])
-        rows = Var(g, g.op("GatherElements", [x.name, index], axis=2), x.dtype)
+        column, first = x.places(2), start.unsqueeze(1)
+        moved = column + past.extent(2) - first
+        source = (column < first).where(column + first - first, moved.op("Min", x.extent(2) - 1))
+        rows = x.op("GatherElements", source.unsqueeze(1, 3).op("Expand", x.sizes()), axis=2)
         # Nothing fills the last `extent(past) - start` places.
-        return unsqueeze(column < first + extent(x, 2) - extent(past, 2), 1, 3).where(rows, 0.0)
-
-    def reference(self, q: Any, *others: Any) -> tuple[Any, ...]:
-        given: list[Any] = [*others, *[None] * (11 - len(others))]
-        k, v, past_k, past_v, lengths, _, cos, sin, position, added, _ = given
-        groups, m = self.kv_num_heads, q.shape[1]
-        if k is None:
-            width = q.shape[2] // (self.num_heads + 2 * groups)
-            q, k, v = np.split(q, [self.num_heads * width, (self.num_heads + groups) * width], -1)
-        q, k, v = numpy_heads(q, self.num_heads), numpy_heads(k, groups), numpy_heads(v, groups)
-        n = m + (0 if past_k is None else past_k.shape[2])
-        y = np.zeros((len(q), m, q.shape[1] * q.shape[3]))
-        present_k, present_v = (np.zeros((len(q), groups, n, q.shape[3])) for _ in range(2))
-        for b in range(len(q)):
-            start = 0 if past_k is None else int(lengths.ravel()[b]) + 1 - m
-            turned = [x[b] for x in (q, k)]
-            if self.do_rotary:
-                here = slice(start, start + m) if position is None else position[b]
-                turned = [numpy_turned(x, cos[here], sin[here], self.rotary_interleaved) for x in turned]
-            keys, values = turned[1], v[b]
-            if past_k is not None:
-                keys = np.concatenate([past_k[b, :, :start], keys], 1)
-                values = np.concatenate([past_v[b, :, :start], values], 1)
-            present_k[b, :, : start + m], present_v[b, :, : start + m] = keys, values
-            ahead = np.arange(start + m) - np.arange(start, start + m)[:, None]
-            hidden = (ahead > 0) | ((self.local_window_size > 0) & (ahead <= -self.local_window_size))
-            shared = [x.repeat(self.num_heads // groups, 0)[None] for x in (keys, values)]
-            scale = self.scale or q.shape[3] ** -0.5
-            bias = np.where(hidden, -inf, 0.0) + (0 if added is None else added[b % len(added)])
-            y[b] = numpy_attend(turned[0][None], shared[0], shared[1], scale, bias)[0]
-        return y, present_k, present_v
+        return (column < first + x.extent(2) - past.extent(2)).unsqueeze(1, 3).where(rows, 0.0)
 
 
 @register
@@ -557,18 +439,12 @@ class MicrosoftRotaryEmbedding(Composite):
         return x
 
     def expand(self, g: Emission, x: Var, ids: Var, cos: Var, sin: Var) -> Sequence[Var | None]:
-        apart, turned_width = g.rank(x.name) == 4, 2 * g.shape(cos.name)[1]
+        apart, turned_width = x.rank == 4, 2 * cos.shape[1]
         heads = x
         if not apart:
             shape = (self.num_heads, -1) if self.num_heads else (-1, turned_width)
-            heads = reshape(x, 0, 0, *shape).op("Transpose", perm=[0, 2, 1, 3])
-        place = ids if g.rank(ids.name) == 2 else unsqueeze(ids + places(heads, 2), 0)
-        rows = [unsqueeze(t.op("Gather", place, axis=0), 1) for t in (cos, sin)]
+            heads = x.reshape(0, 0, *shape).op("Transpose", perm=[0, 2, 1, 3])
+        place = ids if ids.rank == 2 else (ids + heads.places(2)).unsqueeze(0)
+        rows = [t.op("Gather", place, axis=0).unsqueeze(1) for t in (cos, sin)]
         turned = rotate(heads, *rows, interleaved=bool(self.interleaved), turned_width=turned_width)
         return [turned if apart else join_heads(turned)]
-
-    def reference(self, x: Any, ids: Any, cos: Any, sin: Any) -> Any:
-        rows = x if x.ndim == 4 else numpy_heads(x, self.num_heads or x.shape[2] // (2 * cos.shape[1]))
-        place = ids if ids.ndim == 2 else np.broadcast_to(ids + np.arange(rows.shape[2]), (len(x), rows.shape[2]))
-        y = numpy_turned(rows, cos[place][:, None], sin[place][:, None], self.interleaved)
-        return y if x.ndim == 4 else y.swapaxes(1, 2).reshape(x.shape)

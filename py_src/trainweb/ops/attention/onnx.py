@@ -11,7 +11,7 @@ from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.evaluate import INT_BITS
 from trainweb.ops.frame.op import Float, Int, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, constant, integers
 
 LOWEST = -1e38
 """A masked score, to which others may be added: a row that is masked whole has a softmax, and its result is dropped."""
@@ -19,79 +19,40 @@ SCORES, CAPPED, BIASED, PROBABILITIES = range(4)
 """Values of `qk_matmul_output_mode`."""
 
 
-def integers(g: Emission, values: Sequence[int]) -> Var:
-    """A 1-D int64 constant."""
-    return Var(g, g.constant("int64", (len(values),), values), "int64")
-
-
-def extent(x: Var, axis: int) -> Var:
-    """Size of a dim as an int64 scalar."""
-    found = x.g.shape(x.name)[axis]
-    if isinstance(found, int):
-        return Var(x.g, x.g.constant("int64", (), [found]), "int64")
-    sizes = x.g.shape_of(x.name)
-    return Var(x.g, x.g.squeeze(x.g.slice(sizes, 0, axis, axis + 1), [0]), "int64")
-
-
-def places(x: Var, axis: int) -> Var:
-    """0 to the size of a dim less 1."""
-    found = x.g.shape(x.name)[axis]
-    if isinstance(found, int):
-        return integers(x.g, range(found))
-    n = extent(x, axis)
-    return n.lift(0).op("Range", n, n.lift(1))
-
-
-def part(x: Var, axis: int, start: int, end: int) -> Var:
-    """Elements `start` to `end` along an axis."""
-    return Var(x.g, x.g.slice(x.name, axis, start, end), x.dtype)
-
-
-def unsqueeze(x: Var, *axes: int) -> Var:
-    """`x` with dims of size 1 put in."""
-    return Var(x.g, x.g.unsqueeze(x.name, axes), x.dtype)
-
-
-def reshape(x: Var, *shape: int) -> Var:
-    """`x` in another shape; 0 keeps a dim, -1 is the rest."""
-    return x.op("Reshape", integers(x.g, shape))
-
-
 def split_heads(x: Var, heads: int) -> Var:
     """(batch, length, heads * width) as (batch, heads, length, width)."""
-    return reshape(x, 0, 0, heads, -1).op("Transpose", perm=[0, 2, 1, 3])
+    return x.reshape(0, 0, heads, -1).op("Transpose", perm=[0, 2, 1, 3])
 
 
 def join_heads(x: Var) -> Var:
     """(batch, heads, length, width) as (batch, length, heads * width)."""
-    return reshape(x.op("Transpose", perm=[0, 2, 1, 3]), 0, 0, -1)
+    return x.op("Transpose", perm=[0, 2, 1, 3]).reshape(0, 0, -1)
 
 
 def share_heads(x: Var, times: int) -> Var:
     """Each head of keys or values for several heads of queries."""
-    _, groups, _, width = x.g.shape(x.name)
-    spread = unsqueeze(x, 2).op("Expand", integers(x.g, [1, 1, times, 1, 1]))
-    return reshape(spread, 0, groups * times, -1, width)
+    _, groups, _, width = x.shape
+    spread = x.unsqueeze(2).op("Expand", integers(x.g, [1, 1, times, 1, 1]))
+    return spread.reshape(0, groups * times, -1, width)
 
 
 def rotate(x: Var, cos: Var, sin: Var, *, interleaved: bool, turned_width: int) -> Var:
     """The first `turned_width` features of a tensor of rank 4 turned; `cos` and `sin` of each pair broadcast to it."""
-    g = x.g
-    width = g.shape(x.name)[3]
-    head = x if turned_width == width else part(x, 3, 0, turned_width)
+    width = x.shape[3]
+    head = x if turned_width == width else x.part(3, 0, turned_width)
     if interleaved:
-        pairs = reshape(head, 0, 0, 0, -1, 2)
-        a, b = (Var(g, g.squeeze(part(pairs, 4, k, k + 1).name, [4]), x.dtype) for k in (0, 1))
+        pairs = head.reshape(0, 0, 0, -1, 2)
+        a, b = (pairs.part(4, k, k + 1).squeeze(4) for k in (0, 1))
     else:
         half = turned_width // 2
-        a, b = part(head, 3, 0, half), part(head, 3, half, turned_width)
+        a, b = head.part(3, 0, half), head.part(3, half, turned_width)
     real, imaginary = cos * a - sin * b, sin * a + cos * b
     if interleaved:
-        joined = unsqueeze(real, 4).op("Concat", unsqueeze(imaginary, 4), axis=4)
-        turned = reshape(joined, 0, 0, 0, turned_width)
+        joined = real.unsqueeze(4).op("Concat", imaginary.unsqueeze(4), axis=4)
+        turned = joined.reshape(0, 0, 0, turned_width)
     else:
         turned = real.op("Concat", imaginary, axis=3)
-    return turned if turned_width == width else turned.op("Concat", part(x, 3, turned_width, width), axis=3)
+    return turned if turned_width == width else turned.op("Concat", x.part(3, turned_width, width), axis=3)
 
 
 @register
@@ -162,8 +123,8 @@ class Attention(Composite):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, k, v, mask, past_k, past_v, lengths = ins
         assert q is not None and k is not None and v is not None
-        (_, heads, _, d), (_, groups, *_), _ = self._split(*(g.type(x.name) for x in (q, k, v)))
-        rank = g.rank(q.name)
+        (_, heads, _, d), (_, groups, *_), _ = self._split(*(x.type for x in (q, k, v)))
+        rank = q.rank
         if rank == 3:
             q, k, v = split_heads(q, heads), split_heads(k, groups), split_heads(v, groups)
         if past_k is not None and past_v is not None:
@@ -207,11 +168,11 @@ class Attention(Composite):
         allowed = []
         if self.is_causal or self._window:
             # The queries have the last valid positions of the keys.
-            row, column = unsqueeze(places(q, 2), 1), places(k, 2)
+            row, column = q.places(2).unsqueeze(1), k.places(2)
             if past is not None:
-                row = row + extent(past, 2)
+                row = row + past.extent(2)
             elif lengths is not None:
-                row = row + unsqueeze(reshape(lengths, -1) - extent(q, 2), 1, 2, 3)
+                row = row + (lengths.reshape(-1) - q.extent(2)).unsqueeze(1, 2, 3)
             ahead = column - row
             if self.is_causal:
                 allowed.append((ahead > 0).not_())
@@ -220,7 +181,7 @@ class Attention(Composite):
             if self.right_window_size >= 0:
                 allowed.append((ahead > self.right_window_size).not_())
         if lengths is not None:
-            allowed.append(places(k, 2) < unsqueeze(reshape(lengths, -1), 1, 2, 3))
+            allowed.append(k.places(2) < lengths.reshape(-1).unsqueeze(1, 2, 3))
         terms += [seen.where(zero, -inf) for seen in allowed]
         total = None
         for term in terms:
@@ -231,15 +192,15 @@ class Attention(Composite):
         """The mask as numbers to add, for all keys: those beyond its end are masked."""
         g = mask.g
         if mask.dtype == "bool":
-            zero = Var(g, g.constant("float32", (), [0.0]), "float32")
+            zero = constant(g, "float32", (), [0.0])
             mask = mask.where(zero, -inf)
         mask = mask.cast("float32")
-        given, keys = g.shape(mask.name)[-1], g.shape(k.name)[2]
+        given, keys = mask.shape[-1], k.shape[2]
         # A mask that is shorter than the keys is padded: with symbols it must be known whether it is.
         if given == keys or (given < 2 and given != 0):
             return mask
-        rank = g.rank(mask.name)
-        missing = reshape(extent(k, 2) - extent(mask, rank - 1), 1)
+        rank = mask.rank
+        missing = (k.extent(2) - mask.extent(rank - 1)).reshape(1)
         pads = integers(g, [0] * (2 * rank - 1)).op("Concat", missing, axis=0)
         return mask.op("Pad", pads, mask.lift(-inf))
 
@@ -272,14 +233,14 @@ class RotaryEmbedding(Composite):
 
     def expand(self, g: Emission, x: Var, cos: Var, sin: Var, ids: Var | None) -> Sequence[Var | None]:
         given = x
-        rank = g.rank(x.name)
+        rank = x.rank
         if rank == 3:
-            x = reshape(x, 0, 0, self.num_heads, -1)
+            x = x.reshape(0, 0, self.num_heads, -1)
         heads = 2 if rank == 3 else 1
-        width = g.shape(x.name)[3]
+        width = x.shape[3]
         turned_width = self.rotary_embedding_dim or width
         if ids is not None:
             cos, sin = (t.op("Gather", ids, axis=0) for t in (cos, sin))
-        cos, sin = unsqueeze(cos, heads), unsqueeze(sin, heads)
+        cos, sin = cos.unsqueeze(heads), sin.unsqueeze(heads)
         turned = rotate(x, cos, sin, interleaved=bool(self.interleaved), turned_width=turned_width)
-        return [turned if rank == 4 else Var(g, g.reshape_like(turned.name, given.name), x.dtype)]
+        return [turned if rank == 4 else turned.reshape_like(given)]

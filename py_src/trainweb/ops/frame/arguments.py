@@ -13,10 +13,16 @@ from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.frame.op import Op
 
 if TYPE_CHECKING:
+    from trainweb.ir.instructions import Buf
     from trainweb.ir.symbols import SymbolTable
 
 MAX_TENSOR_BYTES = 2**31 - 1
 """Kernels count bytes in 32-bit signed integers."""
+
+
+def type_of(b: Buf | None) -> TensorType | None:
+    """Type of an input of `lower`, with the elements where they are known."""
+    return None if b is None else TensorType(b.dtype, b.shape, b.value)
 
 
 def numbers(op: Op, t: TensorType, what: str) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, Str, bind, find, r
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
+    from trainweb.ir.symbols import SymbolTable
     from trainweb.ops.frame.gradients import GradientBuilder
 
 FORWARD = "forward_"
@@ -110,7 +111,9 @@ Differentiate = Callable[[CompositeGradient, Types, dict[str, int]], Graph]
 
 
 class StaticTypes(dict[str, TensorType]):
-    """A copy of given types."""
+    """Types of the tensors of a graph or a body, node by node; `table` has the symbols of the graph around a body."""
+
+    table: SymbolTable | None = None
 
     def __init__(self, types: Mapping[str, TensorType], opsets: dict[str, int]) -> None:
         super().__init__(types)
@@ -124,6 +127,13 @@ class StaticTypes(dict[str, TensorType]):
     def constant(self, tensor: Tensor) -> None:
         """Add an initializer."""
         self[tensor.name] = initializer_type(tensor)
+
+    def add_all(self, body: Graph) -> None:
+        """Infer all nodes of a body, whose inputs are known."""
+        for tensor in body.initializers.values():
+            self.constant(tensor)
+        for node in body.nodes:
+            self.add(node)
 
 
 def has_composites(graph: Graph) -> bool:

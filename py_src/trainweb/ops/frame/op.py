@@ -1,7 +1,7 @@
 """The base class of operators and their registry.
 
-An operator lives in one class: versions, attributes, shape inference, gradient, lowering and reference
-implementation. Tests try it on the samples in tests/ops/cases. An instance is the operator bound to one node.
+An operator lives in one class: versions, attributes, shape inference, gradient and lowering. Its samples and its
+reference in numpy are in tests/ops/cases. An instance is the operator bound to one node.
 """
 
 from __future__ import annotations

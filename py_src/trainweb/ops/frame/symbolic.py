@@ -1,8 +1,8 @@
-"""Gradient formulas in Python's own notation: `dy * (y + alpha)` emits an Add and a Mul."""
+"""Formulas of tensors in Python's own notation: `dy * (y + alpha)` emits an Add and a Mul."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from trainweb.model.checks import DTYPE_CODES
 from trainweb.ops.frame.emission import Emission
 
 if TYPE_CHECKING:
+    from trainweb.ir.shapes import TensorType
     from trainweb.ops.frame.gradients import GradientBuilder
 
 WHERE_SINCE = 9
@@ -18,7 +19,7 @@ WHERE_SINCE = 9
 
 @dataclass(frozen=True, slots=True)
 class Var:
-    """A tensor of the gradient graph; arithmetic on it emits ai.onnx nodes. Numbers become constants."""
+    """A tensor of a graph; arithmetic on it emits ai.onnx nodes. Numbers become constants."""
 
     g: Emission
     name: str
@@ -29,6 +30,26 @@ class Var:
         """Return variables of one dtype, the dtype of the first."""
         dtype = g.dtype(names[0] or "")
         return [Var(g, name or "", dtype) for name in names]
+
+    @property
+    def type(self) -> TensorType:
+        """Dtype and shape, with the elements where they are known."""
+        return self.g.type(self.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dims; one that is not known is a `SymbolicDim`."""
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        """Number of dims."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.type.size
 
     def op(self, op_type: str, *others: Var | float, dtype: str | None = None, **attrs: Any) -> Var:
         """`op_type` applied to this variable and others."""
@@ -96,6 +117,65 @@ class Var:
             return Var(self.g, picked, a.dtype)
         mask = self.cast(a.dtype)
         return a * mask + a.lift(b) * (1 - mask)
+
+    # Shapes.
+
+    def reshape(self, *shape: int) -> Var:
+        """The elements in another shape; 0 keeps a dim, -1 is the rest."""
+        return self.op("Reshape", integers(self.g, shape))
+
+    def reshape_like(self, other: Var) -> Var:
+        """The elements in the shape of `other`."""
+        return Var(self.g, self.g.reshape_like(self.name, other.name), self.dtype)
+
+    def unsqueeze(self, *axes: int) -> Var:
+        """The tensor with dims of size 1 put in."""
+        return Var(self.g, self.g.unsqueeze(self.name, axes), self.dtype)
+
+    def squeeze(self, *axes: int) -> Var:
+        """The tensor without its dims of size 1 at `axes`."""
+        return Var(self.g, self.g.squeeze(self.name, axes), self.dtype)
+
+    def part(self, axis: int, start: int, end: int) -> Var:
+        """Elements `start` to `end` along an axis."""
+        return Var(self.g, self.g.slice(self.name, axis, start, end), self.dtype)
+
+    def sum(self, axes: Sequence[int], *, keepdims: bool) -> Var:
+        """The sum over `axes`."""
+        return Var(self.g, self.g.reduce_sum(self.name, axes, keepdims), self.dtype)
+
+    def mean(self, axes: Sequence[int], *, keepdims: bool) -> Var:
+        """The mean over `axes`."""
+        return Var(self.g, self.g.reduce_mean(self.name, axes, keepdims), self.dtype)
+
+    def sizes(self) -> Var:
+        """The dims as an int64 tensor."""
+        return Var(self.g, self.g.shape_of(self.name), "int64")
+
+    def extent(self, axis: int) -> Var:
+        """Size of a dim as an int64 scalar."""
+        size = self.shape[axis]
+        if isinstance(size, int):
+            return constant(self.g, "int64", (), [size])
+        return self.sizes().part(0, axis, axis + 1).squeeze(0)
+
+    def places(self, axis: int) -> Var:
+        """0 to the size of a dim less 1."""
+        size = self.shape[axis]
+        if isinstance(size, int):
+            return integers(self.g, range(size))
+        n = self.extent(axis)
+        return n.lift(0).op("Range", n, n.lift(1))
+
+
+def constant(g: Emission, dtype: str, shape: Sequence[int], values: Iterable[Any]) -> Var:
+    """A constant as a variable."""
+    return Var(g, g.constant(dtype, shape, values), dtype)
+
+
+def integers(g: Emission, values: Sequence[int]) -> Var:
+    """A 1-D int64 constant."""
+    return constant(g, "int64", (len(values),), values)
 
 
 def names(*variables: Var | None) -> list[str | None]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
 from trainweb.ops.frame.op import Float, register
 from trainweb.ops.optim.operators import TRAINWEB, SequenceOp
-from trainweb.ops.optim.update import Formula, exp, is_more, log, smaller, where
+from trainweb.ops.optim.update import Formula
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -37,14 +37,6 @@ class ExponentialMovingAverage(SequenceOp):
     def _average(self, w: Any, average: Any, step: Any) -> Any:
         decay: Any = self.decay
         if self.warmup_power:
-            grown = 1 - exp(log(1 + (step - 1) / self.warmup_gamma) * -self.warmup_power)
-            decay = smaller(grown, self.decay)
-        return where(is_more(step, 1), average + (1 - decay) * (w - average), w)
-
-    def reference(self, step: Any, w: Any, average: Any) -> Any:
-        """The average after step number `step` (1 at the first)."""
-        t = step - 1
-        decay = self.decay
-        if self.warmup_power:
-            decay = min(decay, 1 - (1 + t / self.warmup_gamma) ** -self.warmup_power)
-        return w if t == 0 else decay * average + (1 - decay) * w
+            grown = 1 - ((1 + (step - 1) / self.warmup_gamma).log() * -self.warmup_power).exp()
+            decay = grown.smaller(self.decay)
+        return step.is_more(1).where(average + (1 - decay) * (w - average), w)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.ir import calls
@@ -14,9 +13,8 @@ from trainweb.ir.layout import MOMENTUM0, MOMENTUM1
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, Graph, Node, Value
 from trainweb.model.graph import Sequence as SequenceValue
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Float, Int, Ints, Op, Str, register
-from trainweb.ops.optim.update import Formula, Moments, is_more, larger, mean_square, smaller, sqrt, where
+from trainweb.ops.optim.update import Formula, Moments
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -61,10 +59,7 @@ OPTIMIZER_INPUTS = (*SCALARS, PARAMS, GRADS)
 
 
 class SequenceOp(Op):
-    """An operator on sequences of tensors, which lie in flat runs; it updates them in place.
-
-    In samples each sequence is one tensor. `reference` gives what `state_inputs` are afterwards, in their order.
-    """
+    """An operator on sequences of tensors, which lie in flat runs; it updates them in place."""
 
     domain = MS
 
@@ -73,10 +68,10 @@ class SequenceOp(Op):
 
 
 class Optimizer(SequenceOp):
-    """An operator that updates parameters: what an optimizer model consists of, but for clipping and groups.
+    """An operator that updates parameters. Optimizer models consist of such operators, of clipping and of groups.
 
-    A subclass gives `inputs`, `update`, `reference`, and `check` where not all values of its attributes are legal. In
-    the node one more input may follow, a signal not to update, and outputs, what was updated: both are refused.
+    A subclass declares `inputs`, `update`, and `check` where some values of its attributes are illegal. A node may have
+    one more input, a signal not to update, and more outputs, the updated tensors: both are refused.
     """
 
     inputs: ClassVar[tuple[str, ...]] = OPTIMIZER_INPUTS
@@ -143,13 +138,6 @@ class Optimizer(SequenceOp):
             for x in moments:
                 b.emit(calls.FlushMoments(x=x, state=b.state, n=x.size))
 
-    def reference(self, lr: Any, *inputs: Any) -> tuple[Any, ...]:
-        """(w, moments) after step number `step` (1 at the first), in NumPy."""
-        *step, w, g = inputs[: len(self.inputs) - 1 - self.most_moments()]
-        s = Moments(dict(zip(self.kept(), inputs[len(step) + 2 :], strict=True)))
-        w = self.update(w, g, s, lr.astype(float) if hasattr(lr, "astype") else lr, *step or [None])
-        return (w, *vars(s).values())
-
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
         if any(o is not None for o in outs[1:]):
             raise self.unsupported("an optimizer with outputs besides its flag")
@@ -198,10 +186,10 @@ class AdamWOptimizer(Optimizer):
         s.m = self.alpha * s.m + (1 - self.alpha) * g
         s.v = self.beta * s.v + (1 - self.beta) * g * g
         first = 1 - self.alpha**step if self.correct_bias else 1
-        second = sqrt(1 - self.beta**step) if self.correct_bias else 1
+        second = (1 - self.beta**step).sqrt() if self.correct_bias else 1
         if self.adam_mode == 0:
-            return w * (1 - lr * self.weight_decay) - lr / first * s.m / (sqrt(s.v) * (1 / second) + self.epsilon)
-        return (w - lr * second / first * s.m / (sqrt(s.v) + self.epsilon)) * (1 - lr * self.weight_decay)
+            return w * (1 - lr * self.weight_decay) - lr / first * s.m / (s.v.sqrt() * (1 / second) + self.epsilon)
+        return (w - lr * second / first * s.m / (s.v.sqrt() + self.epsilon)) * (1 - lr * self.weight_decay)
 
 
 @register
@@ -230,42 +218,6 @@ class SGDOptimizerV2(Optimizer):
 
 
 @register
-class LambOptimizer(Optimizer):
-    """LAMB over sequences: Adam's step plus weight_decay * w, made as long as the parameter is, for each by itself.
-
-    w -= lr * min(max(|w| / |r|, ratio_min), ratio_max) * r, or lr * r where |w| or |r| is 0. You et al., Large Batch
-    Optimization for Deep Learning, https://arxiv.org/abs/1904.00962.
-    """
-
-    domain = TRAINWEB
-    per_parameter = True
-    attrs = {
-        "alpha": Float(0.9),
-        "beta": Float(0.999),
-        "epsilon": Float(1e-6),
-        "weight_decay": Float(0.0),
-        "ratio_min": Float(-inf),
-        "ratio_max": Float(inf),
-        "correct_bias": Int(1),
-    }
-    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
-
-    def check(self) -> None:
-        if not self.ratio_min <= self.ratio_max:
-            raise self.error(f"ratio_min is {self.ratio_min:g}, which is more than ratio_max, {self.ratio_max:g}.")
-
-    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
-        s.m = self.alpha * s.m + (1 - self.alpha) * g
-        s.v = self.beta * s.v + (1 - self.beta) * g * g
-        first, second = (1 - self.alpha**step, 1 - self.beta**step) if self.correct_bias else (1, 1)
-        r = s.m / (sqrt(s.v) * (first / sqrt(second)) + first * self.epsilon) + self.weight_decay * w
-        of_r, of_w = mean_square(r), mean_square(w)
-        are_long = is_more(of_w, 0) * is_more(of_r, 0)
-        ratio = smaller(larger(sqrt(of_w / where(are_long, of_r, 1.0)), self.ratio_min), self.ratio_max)
-        return w - lr * where(are_long, ratio, 1.0) * r
-
-
-@register
 class Subsequence(SequenceOp):
     """The items of a sequence at these places: a group of parameters, their gradients or moments, for an optimizer."""
 
@@ -281,9 +233,6 @@ class Subsequence(SequenceOp):
 
     def lower(self, b: Builder, outs: list[Buf], given: BufSequence) -> None:
         """Nothing is computed."""
-
-    def reference(self, given: Any) -> tuple[Any, ...]:
-        return ()
 
 
 def _one_run(op: Op, sequence: BufSequence) -> Buf | None:
@@ -311,9 +260,6 @@ class InplaceClipGradValue(SequenceOp):
             low, high = -self.max_value, self.max_value
             b.elementwise([whole], [whole], lambda e, g: e.min(e.max(g, e.const(low, g.dtype)), e.const(high, g.dtype)))
 
-    def reference(self, g: Any) -> Any:
-        return np.clip(g, -self.max_value, self.max_value)
-
 
 @register
 class InplaceClipGradNorm(SequenceOp):
@@ -331,9 +277,6 @@ class InplaceClipGradNorm(SequenceOp):
     def derive_sequence(self, grads: BufSequence) -> BufSequence:
         """The same, in place."""
         return grads
-
-    def reference(self, g: Any) -> Any:
-        return g * min(1.0, self.max_norm / (np.sqrt((g * g).sum()) + 1e-6))
 
 
 @register
@@ -389,9 +332,6 @@ class InPlaceAccumulatorV2(Op):
         if outs[1] is not None:
             b.copy(outs[1], buffer)
 
-    def reference(self, buffer: Any, value: Any, flag: Any = None) -> tuple[Any, Any]:
-        return np.ones(1, bool), value if flag is not None and flag.all() else buffer + value
-
 
 @register
 class Assign(Op):
@@ -412,9 +352,6 @@ class Assign(Op):
         if outs[0] is not None:
             b.copy(outs[0], value)
 
-    def reference(self, buffer: Any, value: Any) -> Any:
-        return value
-
 
 @register
 class LinearLearningRate(Op):
@@ -428,12 +365,6 @@ class LinearLearningRate(Op):
 
     def lower(self, b: Builder, outs: list[Buf | None], lr: Buf) -> None:
         b.emit(calls.LinearLr(state=b.state))
-
-    def reference(self, step: Any, warmup: Any, total: Any, initial: Any) -> Any:
-        """The rate after `step` optimizer steps; the session keeps what it depends on, not the graph."""
-        if step < warmup:
-            return initial * step / max(1, warmup)
-        return initial * max(0.0, (total - step) / max(1, total - warmup))
 
 
 def scheduler_graph() -> Graph:

@@ -7,8 +7,10 @@ is the documentation of both languages.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf, prod, sqrt
 from typing import Annotated, Any, ClassVar
 
+from trainweb.errors import ModelError
 from trainweb.ops.frame.op import Attr, Float, Floats, Int, register
 from trainweb.ops.optim.operators import (
     AVERAGES,
@@ -19,7 +21,7 @@ from trainweb.ops.optim.operators import (
     TRAINWEB,
     Optimizer,
 )
-from trainweb.ops.optim.update import Moments, absolute, exp, floor, is_more, larger, sign, sqrt, where
+from trainweb.ops.optim.update import Moments
 from trainweb.settings import (
     Betas,
     Field,
@@ -44,8 +46,8 @@ def _attribute(field: Field) -> Attr:
 class Rule(Optimizer):
     """An optimizer whose fields are its settings, and the attributes of its operator `ai.trainweb.<class>Optimizer`.
 
-    A subclass gives settings with defaults and annotations that say what they may be (`trainweb/settings.py`), `names`
-    and `update`.
+    A subclass declares settings with defaults and annotations that say what they may be (`trainweb/settings.py`),
+    `names` and `update`. Its `attrs` are further attributes, which users do not set.
     """
 
     domain = TRAINWEB
@@ -55,7 +57,8 @@ class Rule(Optimizer):
 
     def __init_subclass__(cls) -> None:
         cls.settings = fields_of_class(cls)
-        cls.attrs = {name: _attribute(field) for name, field in cls.settings.items()}
+        further = cls.__dict__.get("attrs", {})
+        cls.attrs = {**{name: _attribute(field) for name, field in cls.settings.items()}, **further}
         kept = (*MOMENTS[: len(cls.names)], *[AVERAGES] * cls.averages)
         cls.inputs = (*SCALARS, PARAMS, GRADS, *(m.input for m in kept))
         cls.optional_moments = len(cls.names) - len(cls.kept_with({}))
@@ -78,7 +81,11 @@ class Rule(Optimizer):
     def check(self) -> None:
         for name, field in self.settings.items():
             value = getattr(self, name)
-            field.check(name, value if not isinstance(field.default, bool) else {0: False, 1: True}.get(value, value))
+            is_flag = isinstance(field.default, bool)
+            try:
+                field.check(name, {0: False, 1: True}.get(value, value) if is_flag else value)
+            except ModelError as error:
+                raise self.error(str(error)) from None
 
 
 RULES: dict[str, type[Rule]] = {}
@@ -112,7 +119,7 @@ class Lion(Rule):
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         first, second = self.betas
-        direction = sign(first * s.m + (1 - first) * g)
+        direction = (first * s.m + (1 - first) * g).sign()
         s.m = second * s.m + (1 - second) * g
         return w * (1 - lr * self.weight_decay) - lr * direction
 
@@ -141,7 +148,7 @@ class Adam(Rule):
         g = g + self.weight_decay * w
         s.m = first * s.m + (1 - first) * g
         s.v = second * s.v + (1 - second) * g * g
-        return w - lr / (1 - first**step) * s.m / (sqrt(s.v) * (1 / sqrt(1 - second**step)) + self.eps)
+        return w - lr / (1 - first**step) * s.m / (s.v.sqrt() * (1 / (1 - second**step).sqrt()) + self.eps)
 
 
 @register
@@ -160,7 +167,7 @@ class Momentum(Rule):
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         g = g + self.weight_decay * w
-        is_later = is_more(step, 1)
+        is_later = step.is_more(1)
         s.m = self.momentum * is_later * s.m + (1 - self.dampening * is_later) * g
         return w - lr * (g + self.momentum * s.m if self.nesterov else s.m)
 
@@ -200,7 +207,7 @@ class RMSProp(Rule):
         if self.centered:
             s.mean = self.alpha * s.mean + (1 - self.alpha) * g
             variance = s.s - s.mean * s.mean
-        direction = g / (sqrt(variance) + self.eps)
+        direction = g / (variance.sqrt() + self.eps)
         if self.momentum:
             direction = s.velocity = self.momentum * s.velocity + direction
         return w - lr * direction
@@ -230,8 +237,8 @@ class Adagrad(Rule):
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         g = g + self.weight_decay * w
-        s.s = s.s + self.initial_accumulator_value * (1 - is_more(step, 1)) + g * g
-        return w - lr / (1 + (step - 1) * self.lr_decay) * g / (sqrt(s.s) + self.eps)
+        s.s = s.s + self.initial_accumulator_value * (1 - step.is_more(1)) + g * g
+        return w - lr / (1 + (step - 1) * self.lr_decay) * g / (s.s.sqrt() + self.eps)
 
 
 @rule
@@ -258,7 +265,7 @@ class Adadelta(Rule):
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         g = g + self.weight_decay * w
         s.s = self.rho * s.s + (1 - self.rho) * g * g
-        change = sqrt(s.d + self.eps) / sqrt(s.s + self.eps) * g
+        change = (s.d + self.eps).sqrt() / (s.s + self.eps).sqrt() * g
         s.d = self.rho * s.d + (1 - self.rho) * change * change
         return w - lr * change
 
@@ -286,7 +293,7 @@ class Adamax(Rule):
         first, second = self.betas
         g = g + self.weight_decay * w
         s.m = first * s.m + (1 - first) * g
-        s.u = larger(second * s.u, absolute(g) + self.eps)
+        s.u = (second * s.u).larger(g.abs() + self.eps)
         return w - lr / (1 - first**step) * s.m / s.u
 
 
@@ -321,7 +328,7 @@ class NAdam(Rule):
         power = base**step
         now, later = first * (1 - 0.5 * power), first * (1 - 0.5 * base * power)
         product = first**step * self._half_product(base, power)
-        root = sqrt(s.v) * (1 / sqrt(1 - second**step)) + self.eps
+        root = s.v.sqrt() * (1 / (1 - second**step).sqrt()) + self.eps
         return w - (lr * (1 - now) / (1 - product) * g + lr * later / (1 - product * later) * s.m) / root
 
     @staticmethod
@@ -331,11 +338,12 @@ class NAdam(Rule):
         The sum of the logarithms is minus the sum of geometric series, term by term of their series. Term k is base **
         k * (1 - power ** k) / (1 - base ** k), divided by k * 2 ** k.
         """
-        total, powers = 0.0, 1.0
+        total: Any = 0.0
+        powers: Any = 1.0
         for k in range(1, 50):
             powers = powers * power
             total = total + base**k / ((1 - base**k) * k * 2**k) * (1 - powers)
-        return exp(-total)
+        return (-total).exp()
 
 
 @rule
@@ -365,9 +373,9 @@ class RAdam(Rule):
         most = 2 / (1 - second) - 1
         length = most - 2 * step * second**step / (1 - second**step)
         rectified = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
-        is_long = is_more(length, 5)
-        factor = is_long * sqrt(larger(rectified, 0.0) * (1 - second**step))
-        return w - lr / (1 - first**step) * s.m * (factor / (sqrt(s.v) + self.eps) + (1 - is_long))
+        is_long = length.is_more(5)
+        factor = is_long * (rectified.larger(0.0) * (1 - second**step)).sqrt()
+        return w - lr / (1 - first**step) * s.m * (factor / (s.v.sqrt() + self.eps) + (1 - is_long))
 
 
 @rule
@@ -395,7 +403,7 @@ class AdaBelief(Rule):
         first, second = self.betas
         s.m = first * s.m + (1 - first) * g
         s.v = second * s.v + (1 - second) * (g - s.m) * (g - s.m) + self.eps
-        root = sqrt(s.v) * (1 / sqrt(1 - second**step)) + self.eps
+        root = s.v.sqrt() * (1 / (1 - second**step).sqrt()) + self.eps
         return w * (1 - lr * self.weight_decay) - lr / (1 - first**step) * s.m / root
 
 
@@ -420,14 +428,14 @@ class Adan(Rule):
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         first, second, third = self.betas
-        change = is_more(step, 1) * (g - s.before)
+        change = step.is_more(1) * (g - s.before)
         ahead = g + (1 - second) * change
         s.m = first * s.m + (1 - first) * g
         s.d = second * s.d + (1 - second) * change
         s.n = third * s.n + (1 - third) * ahead * ahead
         s.before = g
         direction = s.m * (1 / (1 - first**step)) + s.d * ((1 - second) / (1 - second**step))
-        root = sqrt(s.n * (1 / (1 - third**step)) + self.eps) + self.eps
+        root = (s.n * (1 / (1 - third**step)) + self.eps).sqrt() + self.eps
         return w - lr * (direction / root + self.weight_decay * w)
 
 
@@ -456,12 +464,12 @@ class Lookahead(Rule):
     names = ("velocity", "slow")
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
-        slow = where(is_more(step, 1), s.slow, w)
+        slow = step.is_more(1).where(s.slow, w)
         s.velocity = self.momentum * s.velocity + g + self.weight_decay * w
         fast = w - lr * s.velocity
-        is_between = is_more(step - self.sync_period * floor(step / self.sync_period), 0)
-        s.slow = where(is_between, slow, slow + self.slow_step_size * (fast - slow))
-        return where(is_between, fast, s.slow)
+        is_between = (step - self.sync_period * (step / self.sync_period).floor()).is_more(0)
+        s.slow = is_between.where(slow, slow + self.slow_step_size * (fast - slow))
+        return is_between.where(fast, s.slow)
 
 
 @rule
@@ -490,7 +498,163 @@ class ScheduleFreeAdamW(Rule):
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         first, second = self.betas
         s.v = second * s.v + (1 - second) * g * g
-        direction = g / (sqrt(s.v) * (1 / sqrt(1 - second**step)) + self.eps) + self.weight_decay * w
-        s.z = where(is_more(step, 1), s.z, w) - lr * direction
+        direction = g / (s.v.sqrt() * (1 / (1 - second**step).sqrt()) + self.eps) + self.weight_decay * w
+        s.z = step.is_more(1).where(s.z, w) - lr * direction
         s.average = s.average + 1 / step * (s.z - s.average)
         return first * s.average + (1 - first) * s.z
+
+
+@rule
+class Lamb(Rule):
+    """LAMB: Adam's step, scaled to the length of each parameter, https://arxiv.org/abs/1904.00962.
+
+    As optax.lamb. ONNX Runtime has an operator of that name of another form.
+
+    Parameters
+    ----------
+    betas : pair of float
+        Decay of the first and the second moment, each in [0, 1).
+    eps : float
+        Added to the root of the corrected second moment.
+    weight_decay : float
+        Weight decay: this times the parameter is added to the step before it is scaled.
+    """
+
+    betas: Betas = (0.9, 0.999)
+    eps: NotNegative = 1e-6
+    weight_decay: NotNegative = 0.0
+    per_parameter = True
+    attrs = {"ratio_min": Float(-inf), "ratio_max": Float(inf), "correct_bias": Int(1)}
+
+    def check(self) -> None:
+        super().check()
+        if not self.ratio_min <= self.ratio_max:
+            raise self.error(f"ratio_min is {self.ratio_min:g}, which is more than ratio_max, {self.ratio_max:g}.")
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        alpha, beta = self.betas
+        s.m = alpha * s.m + (1 - alpha) * g
+        s.v = beta * s.v + (1 - beta) * g * g
+        first, second = (1 - alpha**step, (1 - beta**step).sqrt()) if self.correct_bias else (1, 1)
+        r = s.m / (s.v.sqrt() * (first / second) + first * self.eps) + self.weight_decay * w
+        of_r, of_w = r.mean_square(), w.mean_square()
+        are_long = of_w.is_more(0) * of_r.is_more(0)
+        ratio = (of_w / are_long.where(of_r, 1.0)).sqrt().larger(self.ratio_min).smaller(self.ratio_max)
+        return w - lr * are_long.where(ratio, 1.0) * r
+
+
+@rule
+class Adafactor(Rule):
+    """Adafactor as torch.optim.Adafactor: for a matrix it keeps one row and one column. ONNX Runtime does not have it.
+
+    Parameters
+    ----------
+    beta2_decay : float
+        At step t, the averages of squared gradients take the share t ** beta2_decay from the new gradient.
+    eps : float
+        Minimum of the root of the estimated squares. Its square must be a float32.
+    scale_eps : float
+        Minimum root mean square of a parameter; steps are proportional to it.
+    clip_threshold : float
+        Maximum root mean square of an update.
+    weight_decay : float
+        Weight decay, decoupled from the gradient.
+    """
+
+    beta2_decay: Annotated[float, Number(below=0)] = -0.8
+    eps: Annotated[float, Number(least=1e-18)] = 2.0**-23
+    scale_eps: NotNegative = 1e-3
+    clip_threshold: Positive = 1.0
+    weight_decay: NotNegative = 0.0
+    per_parameter = True
+    names = ("rows", "columns")
+
+    @classmethod
+    def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if len(shape) < 2:
+            return (0,) if moment else shape
+        return (*shape[:-2], 1, shape[-1]) if moment else (*shape[:-1], 1)
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        mix = step**self.beta2_decay
+        if w.ndim < 2:
+            s.rows = (1 - mix) * s.rows + mix * g * g
+            u = -g / s.rows.larger(self.eps**2).sqrt()
+        else:
+            s.rows = (1 - mix) * s.rows + mix * g.mean_square(-1)
+            s.columns = (1 - mix) * s.columns + mix * g.mean_square(-2)
+            row = (s.rows.mean(-2).larger(self.eps) / s.rows).sqrt()
+            u = g * (row * (-1 / s.columns.sqrt())).larger(-1 / self.eps)  # of both limits the faster one
+        length = (u.mean_square().sqrt() * (1 / self.clip_threshold)).larger(1.0)
+        scale = w.mean_square().sqrt().larger(self.scale_eps) * lr.smaller(1 / step.sqrt()) / length
+        return w * (1 - lr * self.weight_decay) + scale * u
+
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the iteration, from https://kellerjordan.github.io/posts/muon/."""
+
+
+def newton_schulz(x: Any) -> Any:
+    """One iteration: a X + (b G + c G G) X, where G is X X^T; for a tall X the transpose of that of X^T."""
+    first, second, third = NEWTON_SCHULZ
+    is_tall = x.shape[0] > x.shape[1]
+    gram = x.product(x, (is_tall, not is_tall))
+    series = second * gram + third * gram.product(gram)
+    return first * x + (x.product(series) if is_tall else series.product(x))
+
+
+@rule
+class Muon(Rule):
+    """Muon as torch.optim.Muon, in float32, and AdamW for parameters that are not matrices.
+
+    Parameters
+    ----------
+    momentum : float
+        Share of the velocity that is kept from step to step, in [0, 1).
+    nesterov : bool
+        Nesterov's momentum.
+    weight_decay : float
+        Weight decay, decoupled from the gradient.
+    steps : int
+        Iterations that bring the velocity close to an orthogonal matrix.
+    match_rms : bool
+        True scales steps of matrices to the length of AdamW's, so that one learning rate fits both. False keeps the
+        length of the original Muon, for a learning rate of about 0.02.
+    betas : pair of float
+        Of AdamW: decay of the first and the second moment, each in [0, 1).
+    eps : float
+        Of AdamW: added to the root of the corrected second moment.
+    """
+
+    momentum: Fraction = 0.95
+    nesterov: YesNo = True
+    weight_decay: NotNegative = 0.1
+    steps: Annotated[int, Whole(least=0, most=100)] = 5
+    match_rms: YesNo = True
+    betas: Betas = (0.9, 0.999)
+    eps: NotNegative = 1e-8
+    per_parameter = True
+
+    @classmethod
+    def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (0,) if moment and len(shape) > 1 else shape
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        if w.ndim < 2:
+            return self._update_vector(w, g, s, lr, step)
+        s.m = self.momentum * s.m + (1 - self.momentum) * g
+        u = self.momentum * s.m + (1 - self.momentum) * g if self.nesterov else s.m
+        rows, columns = w.shape[0], prod(w.shape[1:])
+        x = (u / (u.mean_square() * (rows * columns)).sqrt().larger(1e-7)).reshape((rows, columns))
+        for _ in range(self.steps):
+            x = newton_schulz(x)
+        ratio = 0.2 * sqrt(max(rows, columns)) if self.match_rms else sqrt(max(1, rows / columns))
+        return w * (1 - lr * self.weight_decay) - lr * ratio * x.reshape(w.shape)
+
+    def _update_vector(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        """AdamW's update."""
+        alpha, beta = self.betas
+        s.m = alpha * s.m + (1 - alpha) * g
+        s.v = beta * s.v + (1 - beta) * g * g
+        unbiased = s.v.sqrt() * (1 / (1 - beta**step).sqrt())
+        return w * (1 - lr * self.weight_decay) - lr / (1 - alpha**step) * s.m / (unbiased + self.eps)

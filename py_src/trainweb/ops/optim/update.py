@@ -20,7 +20,6 @@ from trainweb.ir.expr import Emitter, Expr, walk
 from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import REDUCE_SUM, REDUCE_SUM_SQUARES
 from trainweb.ir.shapes import broadcast_shapes
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.matmul import multiply
 
 if TYPE_CHECKING:
@@ -95,6 +94,26 @@ class Term:
         """A function of the kernels, which is one of float32; of a scalar, too."""
         return self.map(lambda e, x: e.cast(e.math(name, e.cast(x, "float32"), *map(e.const, others)), x.dtype))
 
+    def sqrt(self) -> Term:
+        """The square root."""
+        return self.map(lambda e, x: e.sqrt(x))
+
+    def exp(self) -> Term:
+        """e to the power of this."""
+        return self.function("exp")
+
+    def log(self) -> Term:
+        """The natural logarithm."""
+        return self.function("log")
+
+    def floor(self) -> Term:
+        """The largest integer that is not larger."""
+        return self.map(lambda e, x: e.floor(x))
+
+    def abs(self) -> Term:
+        """The absolute value."""
+        return self.map(lambda e, x: e.abs(x))
+
     def sign(self) -> Term:
         """1, -1 or 0; NaN stays NaN."""
 
@@ -115,7 +134,7 @@ class Term:
         """The smaller of two; NaN if either is."""
         return self._with(self._formula.emitter.min, other)
 
-    def is_more_than(self, other: Term | float) -> Term:
+    def is_more(self, other: Term | float) -> Term:
         """1 where it is larger, else 0."""
         e = self._formula.emitter
         return self._with(lambda a, b: e.select(e.compare("gt", a, b), e.like(a, 1), e.like(a, 0)), other)
@@ -135,78 +154,13 @@ class Term:
         """The mean of the squares, as `mean`."""
         return self._formula.mean(self, axis, REDUCE_SUM_SQUARES)
 
-    def product(self, other: Term, turned: tuple[bool, bool]) -> Term:
+    def product(self, other: Term, turned: tuple[bool, bool] = (False, False)) -> Term:
         """The product of two matrices, transposed where `turned`."""
         return self._formula.product(self, other, turned)
 
     def reshape(self, shape: tuple[int, ...]) -> Term:
         """The same elements in another shape."""
         return self if shape == self.shape else self._formula.read(self._formula.tensor(self).view(shape))
-
-
-def sqrt(x: Any) -> Any:
-    """The square root. These functions take arrays, too: `Optimizer.reference` computes updates in NumPy."""
-    return x.map(lambda e, x: e.sqrt(x)) if isinstance(x, Term) else np.sqrt(x)
-
-
-def exp(x: Any) -> Any:
-    """e to the power of `x`."""
-    return x.function("exp") if isinstance(x, Term) else np.exp(x)
-
-
-def log(x: Any) -> Any:
-    """The natural logarithm."""
-    return x.function("log") if isinstance(x, Term) else np.log(x)
-
-
-def floor(x: Any) -> Any:
-    """The largest integer that is not larger."""
-    return x.map(lambda e, x: e.floor(x)) if isinstance(x, Term) else np.floor(x)
-
-
-def absolute(x: Any) -> Any:
-    """The absolute value."""
-    return x.map(lambda e, x: e.abs(x)) if isinstance(x, Term) else np.abs(x)
-
-
-def sign(x: Any) -> Any:
-    """1, -1 or 0; NaN stays NaN."""
-    return x.sign() if isinstance(x, Term) else np.sign(x)
-
-
-def larger(x: Any, y: Any) -> Any:
-    """The larger of two, the first of which is no plain number."""
-    return x.larger(y) if isinstance(x, Term) else np.maximum(x, y)
-
-
-def smaller(x: Any, y: Any) -> Any:
-    """The smaller of two, the first of which is no plain number."""
-    return x.smaller(y) if isinstance(x, Term) else np.minimum(x, y)
-
-
-def is_more(x: Any, y: Any) -> Any:
-    """1 where `x` is larger than `y`, else 0; `x` is no plain number."""
-    return x.is_more_than(y) if isinstance(x, Term) else np.where(x > y, 1.0, 0.0)
-
-
-def where(condition: Any, x: Any, y: Any) -> Any:
-    """`x` where the condition is not 0, else `y`."""
-    return condition.where(x, y) if isinstance(condition, Term) else np.where(condition != 0, x, y)
-
-
-def mean(x: Any, axis: int | None = None) -> Any:
-    """The mean along axis -1 or -2, which stays with size 1; without an axis that of all elements."""
-    return x.mean(axis) if isinstance(x, Term) else x.mean(axis, keepdims=axis is not None)
-
-
-def mean_square(x: Any, axis: int | None = None) -> Any:
-    """The mean of the squares, as `mean`."""
-    return x.mean_square(axis) if isinstance(x, Term) else mean(x * x, axis)
-
-
-def product(x: Any, y: Any, turned: tuple[bool, bool] = (False, False)) -> Any:
-    """The product of two matrices, transposed where `turned`."""
-    return x.product(y, turned) if isinstance(x, Term) else (x.T if turned[0] else x) @ (y.T if turned[1] else y)
 
 
 class Moments:

@@ -9,11 +9,8 @@ from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.layout import CELL_GRU, CELL_GRU_LINEAR, CELL_LSTM, CELL_RNN_RELU, CELL_RNN_TANH
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
-from trainweb.ops.activation import sigmoid64
-from trainweb.ops.attention.onnx import extent, integers, unsqueeze
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Body, Int, Names, Op, Str, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.matmul import matrix_of_rows, matrix_product
 from trainweb.ops.recurrent.in_onnx import FIRST_OPSET, RecurrenceFunction
 
@@ -52,7 +49,7 @@ def gate_columns(g: Emission, rows: str, start: int, end: int, r: str) -> str:
     hidden = g.shape(r)[1]
     if static(hidden):
         return g.slice(rows, 1, start * hidden, end * hidden)
-    size = unsqueeze(extent(Var(g, r, "float32"), 1), 0)
+    size = Var(g, r, "float32").extent(1).unsqueeze(0)
     bounds = [(size * n).name for n in (start, end)]
     return g.op("Slice", [rows, *bounds, integers(g, [1]).name])
 
@@ -180,39 +177,6 @@ class Recurrence(_Recurrence):
         dr = weight_gradient(g, self.kind, flow, gates, before, r) if g.wants(r) else None
         dbias = g.reduce_sum(flow, [0, 1], False) if bias and g.wants(bias) else None
         return [dx, dr, dbias, None, dh0 or None, dc0 or None][: len(ins)]
-
-    def reference(
-        self, x: Any, r: Any, bias: Any = None, lengths: Any = None, h0: Any = None, c0: Any = None
-    ) -> tuple[Any, ...]:
-        steps, batch, _ = x.shape
-        hidden = r.shape[1]
-        h, c = (np.zeros((batch, hidden)) if s is None else np.array(s) for s in (h0, c0))
-        y, kept, before, cells = (np.zeros((steps, batch, n * hidden)) for n in (1, calls.cell_kept(self.kind), 1, 1))
-        for t in reversed(range(steps)) if self.reverse else range(steps):
-            before[t], cells[t] = h, c
-            new, new_c, kept[t] = self._numpy_step(x[t], r, 0.0 if bias is None else bias, h, c)
-            runs = np.ones((batch, 1), bool) if lengths is None else (t < lengths)[:, None]
-            h, c = np.where(runs, new, h), np.where(runs, new_c, c)
-            y[t] = np.where(runs, new, 0)
-        return y, h, c, kept, before, cells
-
-    def _numpy_step(self, x: Any, r: Any, bias: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
-        hidden = r.shape[1]
-        product = h @ r.T + bias
-        if self.kind in (CELL_RNN_TANH, CELL_RNN_RELU):
-            y = np.tanh(x + product) if self.kind == CELL_RNN_TANH else np.maximum(x + product, 0)
-            return y, c, y
-        if self.kind == CELL_LSTM:
-            i, o, f = (sigmoid64(v) for v in np.split((x + product)[:, : 3 * hidden], 3, axis=1))
-            g = np.tanh((x + product)[:, 3 * hidden :])
-            c = f * c + i * g
-            return o * np.tanh(c), c, np.concatenate([i, o, f, g], axis=1)
-        z, reset = (sigmoid64(v) for v in np.split((x + product)[:, : 2 * hidden], 2, axis=1))
-        own = bias[2 * hidden :] if np.ndim(bias) else bias
-        memory = product[:, 2 * hidden :] if self.kind == CELL_GRU_LINEAR else (reset * h) @ r[2 * hidden :].T + own
-        n = np.tanh(x[:, 2 * hidden :] + (reset * memory if self.kind == CELL_GRU_LINEAR else memory))
-        last = memory if self.kind == CELL_GRU_LINEAR else reset * h
-        return (1 - z) * n + z * h, c, np.concatenate([z, reset, n, last], axis=1)
 
 
 @register

@@ -11,11 +11,10 @@ from typing import ClassVar
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
-from trainweb.ops.attention.onnx import extent, integers, part, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Attr, Float, Floats, Int, Str, Strs, register
-from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.frame.symbolic import Var, constant, integers
 
 MAX_STEPS = 1024
 """Longer sequences are refused where steps are written out: each is a few nodes of the compiled graph."""
@@ -164,8 +163,8 @@ class RecurrentLayer(Composite):
             else:
                 order = range(self._steps(x))[:: -1 if reverse else 1]
                 rows, last = self._run(g, x, own, activations, lengths, order)
-            sequences.append(unsqueeze(rows, 1))
-            finals.append([unsqueeze(t, 0) for t in last])
+            sequences.append(rows.unsqueeze(1))
+            finals.append([t.unsqueeze(0) for t in last])
         y = _joined(sequences, 1)
         ends = [_joined([final[k] for final in finals], 0) for k in range(self.n_states)]
         if self.layout:
@@ -174,7 +173,7 @@ class RecurrentLayer(Composite):
 
     def _steps(self, x: Var) -> int:
         """Return the number of steps that are written out."""
-        steps = x.g.shape(x.name)[0]
+        steps = x.shape[0]
         if not isinstance(steps, int):
             raise UndecidedError("the length of the sequence")
         if steps > MAX_STEPS:
@@ -209,7 +208,7 @@ class RecurrentLayer(Composite):
         """Those outputs of one direction's `Recurrence` that are wanted; `own`: its W, R, B, P and first states."""
         w, r, bias, _, *given = own
         assert w is not None and r is not None
-        hidden = g.shape(r.name)[1]
+        hidden = r.shape[1]
         inputs = x.op("MatMul", w.op("Transpose", perm=[1, 0]))
         shared = self._input_bias(bias, hidden)
         inputs = inputs if shared is None else inputs + shared
@@ -227,8 +226,8 @@ class RecurrentLayer(Composite):
         return [Var(g, name, x.dtype) for name in results if name]
 
     def direction_of(self, x: Var, k: int) -> Var:
-        one = part(x, 0, k, k + 1) if len(self._directions) > 1 else x
-        return Var(x.g, x.g.squeeze(one.name, [0]), x.dtype)
+        one = x.part(0, k, k + 1) if len(self._directions) > 1 else x
+        return one.squeeze(0)
 
     def _run(
         self,
@@ -242,7 +241,7 @@ class RecurrentLayer(Composite):
         """The states of all steps in the order of time, and those after the last step."""
         w, r, bias, peepholes, *given = own
         assert w is not None and r is not None
-        hidden = g.shape(r.name)[1]
+        hidden = r.shape[1]
         inputs = x.op("MatMul", w.op("Transpose", perm=[1, 0]))
         cell = self._cell(r, bias, peepholes, hidden, activations)
         shared = self._input_bias(bias, hidden)
@@ -250,15 +249,15 @@ class RecurrentLayer(Composite):
         states = [t if t is not None else zero_state(x, hidden) for t in given]
         rows: dict[int, Var] = {}
         for t in order:
-            row = Var(g, g.squeeze(part(inputs, 0, t, t + 1).name, [0]), x.dtype)
+            row = inputs.part(0, t, t + 1).squeeze(0)
             new = cell(row, states)
             rows[t] = new[0]
             if lengths is not None:
-                runs = unsqueeze(lengths > t, 1)
+                runs = (lengths > t).unsqueeze(1)
                 rows[t] = runs.where(new[0], 0.0)
                 new = [runs.where(n, s) for n, s in zip(new, states, strict=True)]
             states = new
-        return _joined([unsqueeze(rows[t], 0) for t in sorted(rows)], 0), states
+        return _joined([rows[t].unsqueeze(0) for t in sorted(rows)], 0), states
 
     def _clipped(self, x: Var) -> Var:
         if self.clip is None:
@@ -268,14 +267,14 @@ class RecurrentLayer(Composite):
         return x.op("Clip", -self.clip, self.clip)
 
     def _gate(self, gates: Var, k: int, hidden: int) -> Var:
-        return gates if self.gates == 1 else part(gates, 1, k * hidden, (k + 1) * hidden)
+        return gates if self.gates == 1 else gates.part(1, k * hidden, (k + 1) * hidden)
 
     def _input_bias(self, bias: Var | None, hidden: int) -> Var | None:
         """Return the bias of the inputs of all steps: the sum of both biases."""
         if bias is None:
             return None
         rows = self.gates * hidden
-        return part(bias, 0, 0, rows) + part(bias, 0, rows, 2 * rows)
+        return bias.part(0, 0, rows) + bias.part(0, rows, 2 * rows)
 
     def _product_bias(self, bias: Var | None, hidden: int) -> Var | None:
         """Return the bias of the products of all steps with the recurrent weights."""
@@ -294,11 +293,11 @@ def _joined(parts: list[Var], axis: int) -> Var:
 
 def zero_state(x: Var, hidden: int) -> Var:
     """An initial state for the batch of X."""
-    g, batch = x.g, x.g.shape(x.name)[1]
+    batch = x.shape[1]
     if isinstance(batch, int):
-        return Var(g, g.constant("float32", (batch, hidden), [0.0] * (batch * hidden)), x.dtype)
-    shape = unsqueeze(extent(x, 1), 0).op("Concat", integers(g, [hidden]), axis=0)
-    return Var(g, g.op("Expand", [g.constant("float32", (1, hidden), [0.0] * hidden), shape.name]), x.dtype)
+        return constant(x.g, "float32", (batch, hidden), [0.0] * (batch * hidden))
+    shape = x.extent(1).unsqueeze(0).op("Concat", integers(x.g, [hidden]), axis=0)
+    return constant(x.g, "float32", (1, hidden), [0.0] * hidden).op("Expand", shape)
 
 
 def _turned(r: Var) -> Var:
@@ -337,10 +336,10 @@ class GRU(RecurrentLayer):
         if bias is None or not self.linear_before_reset:
             return super()._input_bias(bias, hidden)
         # The bias of the recurrent product is multiplied by the reset gate, so it is added there.
-        return part(bias, 0, 0, 3 * hidden)
+        return bias.part(0, 0, 3 * hidden)
 
     def _product_bias(self, bias: Var | None, hidden: int) -> Var | None:
-        return part(bias, 0, 3 * hidden, 6 * hidden) if bias is not None and self.linear_before_reset else None
+        return bias.part(0, 3 * hidden, 6 * hidden) if bias is not None and self.linear_before_reset else None
 
     def usual_cell(self, activations: list[Activation]) -> str | None:
         usual = [name for name, _, _ in activations] == ["sigmoid", "tanh"]
@@ -351,8 +350,8 @@ class GRU(RecurrentLayer):
     ) -> Callable[[Var, list[Var]], list[Var]]:
         f, g = activations
         linear = bool(self.linear_before_reset)
-        weights = _turned(r) if linear else _turned(part(r, 0, 0, 2 * hidden))
-        candidate = None if linear else _turned(part(r, 0, 2 * hidden, 3 * hidden))
+        weights = _turned(r) if linear else _turned(r.part(0, 0, 2 * hidden))
+        candidate = None if linear else _turned(r.part(0, 2 * hidden, 3 * hidden))
         recurrent_bias = self._product_bias(bias, hidden)
 
         def step(row: Var, states: list[Var]) -> list[Var]:
@@ -361,11 +360,11 @@ class GRU(RecurrentLayer):
             if recurrent_bias is not None:
                 product = product + recurrent_bias
             z, reset = (
-                activate(self._clipped(self._gate(row, k, hidden) + part(product, 1, k * hidden, (k + 1) * hidden)), f)
+                activate(self._clipped(self._gate(row, k, hidden) + product.part(1, k * hidden, (k + 1) * hidden)), f)
                 for k in (0, 1)
             )
             if candidate is None:
-                memory = reset * part(product, 1, 2 * hidden, 3 * hidden)
+                memory = reset * product.part(1, 2 * hidden, 3 * hidden)
             else:
                 memory = (reset * h).op("MatMul", candidate)
             new = activate(self._clipped(self._gate(row, 2, hidden) + memory), g)
@@ -395,7 +394,7 @@ class LSTM(RecurrentLayer):
     ) -> Callable[[Var, list[Var]], list[Var]]:
         f, g, h = activations
         weights = _turned(r)
-        peeps = None if peepholes is None else [part(peepholes, 0, k * hidden, (k + 1) * hidden) for k in range(3)]
+        peeps = None if peepholes is None else [peepholes.part(0, k * hidden, (k + 1) * hidden) for k in range(3)]
 
         def step(row: Var, states: list[Var]) -> list[Var]:
             hidden_state, c = states

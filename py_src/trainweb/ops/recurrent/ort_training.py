@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB
-from trainweb.ops.activation import sigmoid64
-from trainweb.ops.attention.onnx import part, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.matmul import matrix_of_rows, matrix_product
@@ -30,12 +27,12 @@ ALL = 2**31 - 1
 
 def squeeze(x: Var | None, axis: int) -> Var | None:
     """`x` without the axis of directions."""
-    return None if x is None else Var(x.g, x.g.squeeze(x.name, [axis]), x.dtype)
+    return None if x is None else x.squeeze(axis)
 
 
 def shifted(every: Var, first: Var) -> Var:
     """Return the state before each step, from the states after every step and the first one: (steps, batch, H)."""
-    return unsqueeze(first, 0).op("Concat", part(every, 0, 0, -1), axis=0)
+    return first.unsqueeze(0).op("Concat", every.part(0, 0, -1), axis=0)
 
 
 class _Training(RecurrentLayer):
@@ -70,22 +67,8 @@ class LSTMTraining(_Training, LSTM):
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         y, h, c, gates, before = self.layer(g, ins)
-        after = part(before, 0, 1, ALL).op("Concat", unsqueeze(c, 0), axis=0)
-        return [unsqueeze(y, 1), unsqueeze(h, 0), unsqueeze(c, 0), unsqueeze(after, 1), unsqueeze(gates, 1)]
-
-    def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
-        bias, _, h, c = [*others, *[None] * 4][:4]
-        state, cell = (np.zeros((x.shape[1], r.shape[2])) if first is None else first[0] for first in (h, c))
-        shared = 0.0 if bias is None else bias[0].reshape(2, -1).sum(0)
-        steps = []
-        for row in x:
-            raw = np.split(row @ w[0].T + state @ r[0].T + shared, 4, axis=1)
-            i, o, f, new = (*(sigmoid64(v) for v in raw[:3]), np.tanh(raw[3]))
-            cell = f * cell + i * new
-            state = o * np.tanh(cell)
-            steps.append((state, cell, np.concatenate([i, o, f, new], axis=1)))
-        y, cells, gates = (np.stack(rows)[:, None] for rows in zip(*steps, strict=True))
-        return y, y[-1], cells[-1], cells, gates
+        after = before.part(0, 1, ALL).op("Concat", c.unsqueeze(0), axis=0)
+        return [y.unsqueeze(1), h.unsqueeze(0), c.unsqueeze(0), after.unsqueeze(1), gates.unsqueeze(1)]
 
 
 @register
@@ -102,22 +85,8 @@ class GRUTraining(_Training, GRU):
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         y, h, gates = self.layer(g, ins)
-        hidden = g.shape(y.name)[2]
-        return [unsqueeze(y, 1), unsqueeze(h, 0), unsqueeze(part(gates, 2, 0, 3 * hidden), 1)]
-
-    def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
-        bias, _, h = [*others, *[None] * 3][:3]
-        state, steps = np.zeros((x.shape[1], r.shape[2])) if h is None else h[0], []
-        bz, br, bh, cz, cr, ch = np.zeros((6, r.shape[2])) if bias is None else bias[0].reshape(6, -1)
-        for row in x:
-            (xz, xr, xn), (rz, rr, rn) = np.split(row @ w[0].T, 3, axis=1), np.split(r[0], 3)
-            z, reset = sigmoid64(xz + state @ rz.T + bz + cz), sigmoid64(xr + state @ rr.T + br + cr)
-            memory = reset * (state @ rn.T + ch) if self.linear_before_reset else (reset * state) @ rn.T + ch
-            new = np.tanh(xn + bh + memory)
-            state = (1 - z) * new + z * state
-            steps.append((state, np.concatenate([z, reset, new], axis=1)))
-        y, gates = (np.stack(rows)[:, None] for rows in zip(*steps, strict=True))
-        return y, y[-1], gates
+        hidden = y.shape[2]
+        return [y.unsqueeze(1), h.unsqueeze(0), gates.part(2, 0, 3 * hidden).unsqueeze(1)]
 
 
 class _Grad(Composite):
@@ -180,10 +149,10 @@ class _Grad(Composite):
         rows = [matrix_of_rows(g, t.name) for t in (dx, x)]
         dw = Var(g, matrix_product(g, rows, (1, 0)), x.dtype)
         dr = Var(g, weight_gradient(g, CELLS[cell], flow.name, gates.name, before.name, r.name), x.dtype)
-        biases = [Var(g, g.reduce_sum(t.name, [0, 1], False), x.dtype) for t in (dx, flow)]
+        biases = [t.sum([0, 1], keepdims=False) for t in (dx, flow)]
         db = biases[0].op("Concat", biases[1], axis=0)
-        found = [dx.op("MatMul", w), *(unsqueeze(t, 0) for t in (dw, dr, db))]
-        return [*found, *(None if t is None else unsqueeze(t, 0) for t in states[:n_states])]
+        found = [dx.op("MatMul", w), *(t.unsqueeze(0) for t in (dw, dr, db))]
+        return [*found, *(None if t is None else t.unsqueeze(0) for t in states[:n_states])]
 
 
 @register
@@ -208,35 +177,9 @@ class LSTMGrad(_Grad):
         assert y is not None and cells is not None and gates is not None
         if self.wants_output(6):
             raise self.unsupported("a gradient of peepholes")
-        hidden = g.shape(r.name)[1]
+        hidden = r.shape[1]
         before, cells_before = (shifted(t, first or zero_state(x, hidden)) for t, first in ((y, h), (cells, c)))
         return self.gradients(g, x, w, r, gates, before, [cells_before, lengths, dy, dh, dc])
-
-    def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
-        _, h, c, y, cells, gates, dy, dh, dc = [*others, *[None] * 9][:9]
-        state, cell = (np.zeros((1, *y.shape[2:])) if first is None else first for first in (h, c))
-        before, cells_before = np.concatenate([state, y[:-1, 0]]), np.concatenate([cell, cells[:-1, 0]])
-        dstate, dcell = (np.zeros(y.shape[2:]) if t is None else t[0] for t in (dh, dc))
-        dx = np.zeros(gates[:, 0].shape)
-        for t in reversed(range(len(x))):
-            i, o, f, new = np.split(gates[t, 0], 4, axis=1)
-            squashed = np.tanh(f * cells_before[t] + i * new)
-            dnow = dstate + (0.0 if dy is None else dy[t, 0])
-            dcell = dcell + dnow * o * (1 - squashed**2)
-            parts = [dcell * new * i * (1 - i), dnow * squashed * o * (1 - o)]
-            parts += [dcell * cells_before[t] * f * (1 - f), dcell * i * (1 - new**2)]
-            dx[t] = np.concatenate(parts, axis=1)
-            dstate, dcell = dx[t] @ r[0], dcell * f
-        dw, dr = (np.einsum("tbg,tbk->gk", dx, t)[None] for t in (x, before))
-        return (
-            dx @ w[0],
-            dw,
-            dr,
-            np.tile(dx.sum((0, 1)), 2)[None],
-            dstate[None],
-            dcell[None],
-            np.zeros((1, 3 * r.shape[2])),
-        )
 
 
 @register
@@ -258,7 +201,7 @@ class GRUGrad(_Grad):
         w, r, bias, h, dh = (squeeze(t, 0) for t in (w, r, bias, h, dh))
         y, gates, dy = (squeeze(t, 1) for t in (y, gates, dy))
         assert x is not None and w is not None and r is not None and y is not None and gates is not None
-        hidden = g.shape(r.name)[1]
+        hidden = r.shape[1]
         before = shifted(y, h or zero_state(x, hidden))
         kept = gates.op("Concat", self._last(before, gates, r, bias, hidden), axis=2)
         return self.gradients(g, x, w, r, kept, before, [None, lengths, dy, dh])
@@ -266,33 +209,6 @@ class GRUGrad(_Grad):
     def _last(self, before: Var, gates: Var, r: Var, bias: Var | None, hidden: int) -> Var:
         """Return the value that the kernel keeps of the candidate: its product, or the states behind the reset gate."""
         if not self.linear_before_reset:
-            return part(gates, 2, hidden, 2 * hidden) * before
-        product = before.op("MatMul", part(r, 0, 2 * hidden, 3 * hidden).op("Transpose", perm=[1, 0]))
-        return product if bias is None else product + part(bias, 0, 5 * hidden, 6 * hidden)
-
-    def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
-        bias, _, h, y, gates, dy, dh = [*others, *[None] * 7][:7]
-        before = np.concatenate([np.zeros((1, *y.shape[2:])) if h is None else h, y[:-1, 0]])
-        dstate = np.zeros(y.shape[2:]) if dh is None else dh[0]
-        rz, rr, rn = np.split(r[0], 3)
-        dx, dproduct = np.zeros(gates[:, 0].shape), np.zeros(gates[:, 0].shape)
-        dr = np.zeros(r[0].shape)
-        for t in reversed(range(len(x))):
-            (z, reset, new), state = np.split(gates[t, 0], 3, axis=1), before[t]
-            dnow = dstate + (0.0 if dy is None else dy[t, 0])
-            dn, dz = dnow * (1 - z) * (1 - new**2), dnow * (state - new) * z * (1 - z)
-            if self.linear_before_reset:
-                memory = state @ rn.T + (0.0 if bias is None else bias[0].reshape(6, -1)[5])
-                dreset, candidate = dn * memory * reset * (1 - reset), dn * reset
-                dstate, source = dnow * z + candidate @ rn, state
-            else:
-                through = dn @ rn
-                dreset, candidate = through * state * reset * (1 - reset), dn
-                dstate, source = dnow * z + through * reset, reset * state
-            dstate = dstate + dz @ rz + dreset @ rr
-            dx[t] = np.concatenate([dz, dreset, dn], axis=1)
-            dproduct[t] = np.concatenate([dz, dreset, candidate], axis=1)
-            dr += np.concatenate([dz.T @ state, dreset.T @ state, candidate.T @ source])
-        dw = np.einsum("tbg,tbk->gk", dx, x)[None]
-        db = np.concatenate([dx.sum((0, 1)), dproduct.sum((0, 1))])[None]
-        return dx @ w[0], dw, dr[None], db, dstate[None]
+            return gates.part(2, hidden, 2 * hidden) * before
+        product = before.op("MatMul", r.part(0, 2 * hidden, 3 * hidden).op("Transpose", perm=[1, 0]))
+        return product if bias is None else product + bias.part(0, 5 * hidden, 6 * hidden)

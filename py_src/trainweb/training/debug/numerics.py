@@ -47,19 +47,7 @@ DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class TensorRange:
-    """The range of a tensor's values.
-
-    Attributes
-    ----------
-    name : str
-        The tensor's.
-    shape : tuple of int
-        Its sizes.
-    min, max : float or None
-        Of its finite values; None where there are none.
-    nan, infinite : int
-        How many values are NaN, and how many are an infinity.
-    """
+    """The range of a tensor's values: least and largest finite one (None without any), counts of NaN and infinities."""
 
     name: str
     shape: tuple[int, ...]
@@ -100,18 +88,11 @@ def _rounded(value: float) -> float:
 def first_fault(
     nodes: Sequence[InspectedNode], counts: Mapping[str, tuple[int, int]], results: Iterable[str]
 ) -> tuple[int, str] | None:
-    """Return the node that is at fault, by its number, and its tensor.
+    """Return the node that is at fault, by its number, and its tensor; `counts` are NaN and infinities of each tensor.
 
-    The first node counts that makes a NaN from inputs without NaN, or an infinity from finite inputs. It does not
-    count if a `Where` leaves all of these values out. Without such a node the data or parameters may have a NaN or
-    infinity that reaches a result. Then the first node counts that it goes through.
-
-    Parameters
-    ----------
-    counts
-        How many NaN and infinities each tensor has.
-    results
-        What the step is run for: its outputs.
+    The first node counts that makes a NaN from inputs without NaN, or an infinity from finite inputs. It does not count
+    if a `Where` leaves all of these values out. Without such a node the data or parameters may have a NaN or infinity
+    that reaches one of the `results`. Then the first node counts that it goes through.
     """
     readers: dict[str, list[InspectedNode]] = {}
     for node in nodes:
@@ -175,21 +156,21 @@ class NumericsRules:
     def check_results(self, kind: str, loaded: LoadedPlan, before: Mapping[str, int]) -> None:
         """Raise NumericsError for a result with more NaN and infinities than in the step which kept all tensors."""
         after = self._results(kind, loaded)
-        worse = next((name for name, found in after.items() if _bad(found) > before.get(name, 0)), None)
+        worse = next((name for name, numbers in after.items() if _bad(numbers) > before.get(name, 0)), None)
         if worse is not None:
             raise self._error(kind, f"The compiled {kind} step", "", after[worse], [])
 
     def bad_results(self, kind: str, loaded: LoadedPlan) -> dict[str, int]:
         """The counts of NaN and infinities in what `check_results` compares."""
-        return {name: _bad(found) for name, found in self._results(kind, loaded).items()}
+        return {name: _bad(numbers) for name, numbers in self._results(kind, loaded).items()}
 
     def check_optimizer(self) -> None:
         """Raise NumericsError for a parameter or moment that got NaN or infinities."""
         for places in self._optimized():
             for what, place in places.items():
-                found = self._range(what, *place)
-                if _bad(found) > _bad(self._range_before(what, *place)):
-                    raise self._optimizer_error(found, places)
+                numbers = self._range(what, *place)
+                if _bad(numbers) > _bad(self._range_before(what, *place)):
+                    raise self._optimizer_error(numbers, places)
 
     def _range(self, name: str, segment: int, offset: int, shape: tuple[int, ...]) -> TensorRange:
         return TensorRange.of(name, shape, self._numbers.segment_range(segment, offset, prod(shape)))
@@ -206,14 +187,14 @@ class NumericsRules:
             for name, slot in plan.outputs.items()
             if slot.dtype == "float32" and slot.nbytes
         }
-        counts = {name: (found.nan, found.infinite) for name, found in ranges.items() if not found.is_finite}
+        counts = {name: (numbers.nan, numbers.infinite) for name, numbers in ranges.items() if not numbers.is_finite}
         # A step reads the old contents of the tensors that it updates.
-        made = {name for node in plan.inspected_nodes for name in node.outputs}
+        results = {name for node in plan.inspected_nodes for name in node.outputs}
         for name, slot in plan.outputs.items():
             is_lasting = host.has_copy(COPY_CHECK, slot.segment)
-            if is_lasting and name not in made and name in ranges:
-                ranges[name] = found = self._range_before(name, slot.segment, slot.offset, slot.shape)
-                counts[name] = (found.nan, found.infinite)
+            if is_lasting and name not in results and name in ranges:
+                ranges[name] = numbers = self._range_before(name, slot.segment, slot.offset, slot.shape)
+                counts[name] = (numbers.nan, numbers.infinite)
                 if slot.segment == GRADIENTS and overwrite:
                     # The step overwrites them without reading them.
                     del ranges[name], counts[name]
@@ -227,16 +208,16 @@ class NumericsRules:
     def _results(self, kind: str, loaded: LoadedPlan) -> dict[str, TensorRange]:
         """The outputs of a step, and all parameters and gradients but weights of 16 bits, which no step changes."""
         host = self._numbers
-        found = {}
+        ranges = {}
         for name in self._models.outputs[kind]:
             place = loaded.plan.outputs[name]
             if place.dtype == "float32":
-                found[name] = TensorRange.of(name, place.shape, host.output_range(loaded, place))
+                ranges[name] = TensorRange.of(name, place.shape, host.output_range(loaded, place))
         for slot in (s for s in self._layout.slots.values() if s.dtype == "float32"):
             for suffix, segment, at in (("", PARAMETERS, slot.offset), ("_grad", GRADIENTS, slot.trainable_offset)):
                 if at >= 0:
-                    found[slot.name + suffix] = self._range(slot.name + suffix, segment, 4 * at, slot.shape)
-        return found
+                    ranges[slot.name + suffix] = self._range(slot.name + suffix, segment, 4 * at, slot.shape)
+        return ranges
 
     def _optimized(self) -> Iterator[Places]:
         """Yield the places of each trained parameter and of its moments."""

@@ -77,8 +77,8 @@ def dead_units(
         host.write_feeds(loaded, feeds)
         host.run(loaded)
         for one in rectified_units(loaded.plan):
-            made = host.read_outputs(loaded, [one.tensor])[one.tensor]
-            values = np.moveaxis(np.frombuffer(made.data, "<f4").reshape(made.shape), one.axis, 0)
+            output = host.read_outputs(loaded, [one.tensor])[one.tensor]
+            values = np.moveaxis(np.frombuffer(output.data, "<f4").reshape(output.shape), one.axis, 0)
             fires = (values.reshape(one.units, -1) > 0).any(axis=1)
             names.setdefault(one.tensor, one)
             fired[one.tensor] = np.logical_or(fires, fired.get(one.tensor, False))

@@ -99,16 +99,16 @@ def check_providers(providers: Any, provider_options: Any = None) -> None:
     listed = _listed("providers", providers)
     if provider_options is not None and any(not isinstance(p, str) for p in listed):
         raise InvalidValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
-    given = [_provider(p) for p in listed]
-    options = [o for _, o in given] + _listed("provider_options", provider_options)
-    if provider_options is not None and len(provider_options) != len(given):
+    pairs = [_provider(p) for p in listed]
+    options = [o for _, o in pairs] + _listed("provider_options", provider_options)
+    if provider_options is not None and len(provider_options) != len(pairs):
         raise InvalidValueError("'providers' and 'provider_options' should be the same length if both are given.")
     for option in options:
         mapping("provider_options", option)
-    for name, _ in given:
+    for name, _ in pairs:
         if name not in PROVIDERS:
             raise InvalidValueError(unknown("Execution provider", name, PROVIDERS))
-    for name, _ in given:
+    for name, _ in pairs:
         if name != CPU:
             text = f"Specified provider {name!r} is not in available provider names. Available providers: {CPU!r}"
             warn(text)

@@ -77,19 +77,9 @@ class Attributes:
 
     @classmethod
     def _of(cls, given: Any) -> Self:
-        """Options from None, a dict, or an object with onnxruntime's attributes; checked.
+        """Check options: None, a dict, or an object with onnxruntime's attributes.
 
-        Parameters
-        ----------
-        given : None, dict or object
-            As users give them.
-
-        Raises
-        ------
-        TypeError
-            An unknown name, or a value of the wrong type.
-        UnsupportedError
-            What has no meaning here.
+        Raise TypeError for an unknown name or a wrong type, and UnsupportedError for what has no meaning here.
         """
         if given is None:
             return cls()
@@ -251,13 +241,18 @@ class SessionOptions(Attributes):
     reproducible : bool
         Results that are the same bytes on every machine.
     memory_budget : int, optional
-        Bytes that the workspace of a step may take; see `TrainingSession`.
+        Bytes that the workspace of a step may take: feeds, activations, their gradients, outputs and scratch of
+        kernels, but not parameters, accumulated gradients, moments and constants. Beyond it the backward pass
+        recomputes activations (gradient checkpointing), with the same results to the last bit; `memory` says at what
+        cost. A step that needs more raises LimitError, which names the smallest possible budget.
     limits : dict
         arena_bytes, nodes, loop_iterations, file_bytes.
     max_plans : int
-        How many compiled steps are kept.
+        How many compiled steps are kept, one for each shape of the feeds, with and without accumulation, and for
+        training and evaluation; 16. The least recently used go first.
     integrity : dict, optional
-        Hashes that files must have, by ``train_model``, ``eval_model``, ``optimizer_model``; see `TrainingSession`.
+        Hashes that files must have, by ``train_model``, ``eval_model``, ``optimizer_model``, as in HTML (``"sha256-"``
+        and Base64). `CheckpointState.load_checkpoint` takes the hash of a checkpoint.
     debug : dict, optional
         ``check_numerics`` (bool): a step of a `TrainingSession` that makes a NaN or an infinity raises NumericsError.
         The error names the node, and the session stays as it was. Steps take several times as long, and need memory

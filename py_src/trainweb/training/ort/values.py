@@ -107,11 +107,11 @@ class OrtValue:
         FeedError
             Another shape or dtype.
         """
-        given = array_of("np_arr", np_arr)
-        if given.shape != self._array.shape or given.dtype != self._array.dtype:
+        array = array_of("np_arr", np_arr)
+        if array.shape != self._array.shape or array.dtype != self._array.dtype:
             mine = f"{self._array.dtype}{list(self._array.shape)}"
-            raise FeedError(f"An OrtValue of {mine} cannot hold {given.dtype}{list(given.shape)}.")
-        self._array[...] = given
+            raise FeedError(f"An OrtValue of {mine} cannot hold {array.dtype}{list(array.shape)}.")
+        self._array[...] = array
 
     def data_ptr(self) -> int:
         """Address of the first element."""

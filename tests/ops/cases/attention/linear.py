@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 
 from trainweb.ops.attention import linear
 
@@ -38,3 +42,25 @@ CASES[linear.LinearAttention] = Cases(
         ),
     ),
 )
+
+
+@reference(linear.LinearAttention)
+def linear_attention(
+    op: linear.LinearAttention, q: Any, k: Any, v: Any, past: Any = None, decay: Any = None, beta: Any = None
+) -> tuple[Any, Any]:
+    heads, groups, (batch, length, _) = op.q_num_heads, op.kv_num_heads, q.shape
+    d_k, d_v = q.shape[2] // heads, v.shape[2] // groups
+    state = np.zeros((batch, groups, d_k, d_v)) if past is None else past.copy()
+    y = np.zeros((batch, length, heads, d_v))
+    for b, t, h in np.ndindex(batch, length, groups):
+        s = state[b, h]
+        key, value = k[b, t, h * d_k : (h + 1) * d_k], v[b, t, h * d_v : (h + 1) * d_v]
+        if decay is not None:
+            s = np.exp(decay[b, t].reshape(groups, -1)[h])[:, None] * s
+        if beta is not None:
+            value = beta[b, t, h if beta.shape[2] > 1 else 0] * (value - s.T @ key)
+        state[b, h] = s + np.outer(key, value)
+        for own in range(heads // groups):
+            at = h * (heads // groups) + own
+            y[b, t, at] = q[b, t, at * d_k : (at + 1) * d_k] @ state[b, h]
+    return y.reshape(batch, length, -1) * (op.scale or 1 / sqrt(d_k)), state

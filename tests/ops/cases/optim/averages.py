@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import CASES, Bad, Cases, Sample
+from typing import Any
+
+from tests.ops.cases import CASES, Bad, Cases, Sample, reference
 from tests.ops.cases.optim.operators import FIRST_MOMENTS, PARAMETERS
 from tests.ops.literals import f32, i64
 
@@ -21,3 +23,13 @@ CASES[averages.ExponentialMovingAverage] = Cases(
         Bad([i64([1]), PARAMETERS, f32([1.0] * 7)], {"warmup_gamma": 0.0}),
     ),
 )
+
+
+@reference(averages.ExponentialMovingAverage)
+def exponential_moving_average(op: averages.ExponentialMovingAverage, step: Any, w: Any, average: Any) -> Any:
+    """The average after step number `step` (1 at the first)."""
+    t = step - 1
+    decay = op.decay
+    if op.warmup_power:
+        decay = min(decay, 1 - (1 + t / op.warmup_gamma) ** -op.warmup_power)
+    return w if t == 0 else decay * average + (1 - decay) * w

@@ -5,11 +5,13 @@ from __future__ import annotations
 from math import inf, nan
 from typing import Any
 
-from tests.ops.cases import CASES, Bad, Cases, Sample, cases_of
+import numpy as np
+from tests.ops.cases import CASES, Bad, Cases, Sample, cases_of, reference
 from tests.ops.literals import bools, f32, i64
 
 from trainweb.errors import UnsupportedError
 from trainweb.ops.optim import operators
+from trainweb.ops.optim.update import Moments
 
 PARAMETERS = f32([1.0, -0.5, 3.0, 0.0, -2.0, 0.25, 1e-3])
 GRADIENTS = f32([0.5, -2.0, 0.0, 0.125, 1.5, -1e-3, -0.75])
@@ -49,21 +51,6 @@ CASES[operators.SGDOptimizerV2] = Cases(
     bad=(Bad([f32([0.1]), PARAMETERS, GRADIENTS, bools([True])], error=UnsupportedError),),
 )
 
-CASES[operators.LambOptimizer] = Cases(
-    samples=(
-        update_at(1),
-        update_at(7, 0.01, alpha=0.8, beta=0.95, epsilon=1e-3, weight_decay=0.2),
-        Sample([f32([0.1]), i64([1]), *[f32([0.0, 0.0]), f32([0.5, -1.0])], *[f32([0.0, 0.0])] * 2]),
-        update_at(7, ratio_max=0.125, correct_bias=0),
-        update_at(7, ratio_min=8.0),
-        update_at(7, ratio_min=0.25, ratio_max=0.25, weight_decay=0.1),
-    ),
-    bad=(
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"ratio_min": 2.0, "ratio_max": 1.0}),
-    ),
-)
-
 CASES[operators.Subsequence] = Cases(
     samples=(Sample([(37,)], {"indices": [1]}),),
     bad=(Bad([(37,)]),),
@@ -101,3 +88,81 @@ CASES[operators.LinearLearningRate] = Cases(
         for step, warmup, total in ((0, 2, 6), (1, 2, 6), (3, 2, 6), (6, 2, 6), (7, 2, 6), (2, 0, 5), (4, 10, 4))
     ),
 )
+
+
+class Elements(np.ndarray):
+    """Numbers in float64 with the functions of `Term`."""
+
+    def larger(self, other: Any) -> Any:
+        return np.maximum(self, other)
+
+    def smaller(self, other: Any) -> Any:
+        return np.minimum(self, other)
+
+    def is_more(self, other: Any) -> Any:
+        return elements(np.where(self > other, 1.0, 0.0))
+
+    def where(self, chosen: Any, other: Any) -> Any:
+        return elements(np.where(self != 0, chosen, other))
+
+    def mean(self, axis: int | None = None) -> Any:
+        return elements(np.asarray(self).mean(axis, keepdims=axis is not None))
+
+    def mean_square(self, axis: int | None = None) -> Any:
+        return (self * self).mean(axis)
+
+    def product(self, other: Any, turned: tuple[bool, bool] = (False, False)) -> Any:
+        return (self.T if turned[0] else self) @ (other.T if turned[1] else other)
+
+
+for function in (np.sqrt, np.exp, np.log, np.floor, np.sign):
+    setattr(Elements, function.__name__, lambda x, function=function: function(x))
+Elements.abs = lambda x: np.abs(x)
+
+
+def elements(x: Any) -> Any:
+    return np.asarray(x, np.float64).view(Elements)
+
+
+@reference(operators.Optimizer)
+def optimizer(op: operators.Optimizer, *inputs: Any) -> tuple[Any, ...]:
+    """(w, moments) after step number `step` (1 at the first)."""
+    rate, *step, w, g = map(elements, inputs[: len(op.inputs) - op.most_moments()])
+    moments = Moments(dict(zip(op.kept(), map(elements, inputs[len(step) + 3 :]), strict=True)))
+    w = op.update(w, g, moments, rate, *step or [None])
+    return tuple(map(np.asarray, (w, *vars(moments).values())))
+
+
+@reference(operators.Subsequence)
+def subsequence(op: operators.Subsequence, given: Any) -> tuple[Any, ...]:
+    return ()
+
+
+@reference(operators.InplaceClipGradValue)
+def inplace_clip_grad_value(op: operators.InplaceClipGradValue, g: Any) -> Any:
+    return np.clip(g, -op.max_value, op.max_value)
+
+
+@reference(operators.InplaceClipGradNorm)
+def inplace_clip_grad_norm(op: operators.InplaceClipGradNorm, g: Any) -> Any:
+    return g * min(1.0, op.max_norm / (np.sqrt((g * g).sum()) + 1e-6))
+
+
+@reference(operators.InPlaceAccumulatorV2)
+def in_place_accumulator_v2(
+    op: operators.InPlaceAccumulatorV2, buffer: Any, value: Any, flag: Any = None
+) -> tuple[Any, Any]:
+    return np.ones(1, bool), value if flag is not None and flag.all() else buffer + value
+
+
+@reference(operators.Assign)
+def assign(op: operators.Assign, buffer: Any, value: Any) -> Any:
+    return value
+
+
+@reference(operators.LinearLearningRate)
+def linear_learning_rate(op: operators.LinearLearningRate, step: Any, warmup: Any, total: Any, initial: Any) -> Any:
+    """The rate after `step` optimizer steps; the session keeps what it depends on, not the graph."""
+    if step < warmup:
+        return initial * step / max(1, warmup)
+    return initial * max(0.0, (total - step) / max(1, total - warmup))

@@ -14,6 +14,7 @@ from tests.ops.cases.optim.operators import (
     SECOND_MOMENTS,
     THIRD_MOMENTS,
     UPDATES,
+    update_at,
 )
 from tests.ops.literals import bools, f32, i64
 
@@ -94,4 +95,40 @@ CASES[rules.Lookahead] = cases_with(
 
 CASES[rules.ScheduleFreeAdamW] = cases_with(
     rules.ScheduleFreeAdamW, {"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.2}
+)
+
+CASES[rules.Lamb] = Cases(
+    samples=(
+        update_at(1),
+        update_at(7, 0.01, betas=[0.8, 0.95], eps=1e-3, weight_decay=0.2),
+        Sample([f32([0.1]), i64([1]), *[f32([0.0, 0.0]), f32([0.5, -1.0])], *[f32([0.0, 0.0])] * 2]),
+        update_at(7, ratio_max=0.125, correct_bias=0),
+        update_at(7, ratio_min=8.0),
+        update_at(7, ratio_min=0.25, ratio_max=0.25, weight_decay=0.1),
+    ),
+    bad=(
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"ratio_min": 2.0, "ratio_max": 1.0}),
+    ),
+)
+
+CASES[rules.Adafactor] = Cases(
+    samples=(
+        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, f32([])]),
+        Sample(
+            [f32([0.2]), i64([7]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, f32([])],
+            {"beta2_decay": -0.5, "eps": 0.01, "scale_eps": 10.0, "clip_threshold": 0.7, "weight_decay": 0.1},
+        ),
+    ),
+    bad=(Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 3, f32([]), bools([True])], error=UnsupportedError),),
+)
+
+CASES[rules.Muon] = Cases(
+    samples=(update_at(1), update_at(9, weight_decay=0.0)),
+    bad=(
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"nesterov": 2}),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"match_rms": 2}),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"steps": -1}),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
+    ),
 )

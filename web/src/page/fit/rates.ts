@@ -1,4 +1,4 @@
-/** The learning rates of a fit; `trainweb/fit/rates.py` is the same in Python. */
+/** The learning rates of a fit; `trainweb/fit/plan.py` is the same in Python. */
 
 import { sessionError, refuseIf } from "../../wire/messages.js";
 import { schedule, type Schedule } from "./schedule.js";

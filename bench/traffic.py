@@ -44,7 +44,7 @@ TRAFFIC = {
     "Adadelta": Traffic(7, 7),
     # w, g, m, v for the direction, which writes m, v and itself; then both lengths; w and the direction; w again.
     "Lamb": Traffic(7, 12),
-    # g by row, by column and for the direction, which is written; then both lengths; w and the direction; w again.
-    "Adafactor": Traffic(3, 9),
+    # g by row, by column and for the length of the direction; w for its length; then both for the step, and w again.
+    "Adafactor": Traffic(3, 7),
 }
 """Muon's time is that of its products; what it moves beside them is next to nothing."""

@@ -6,7 +6,7 @@
 
 A guard is an `if` that ends in `return None`, `return False` or `continue`, or a call of `_need`. Its mutant goes on as
 if the condition held. A guard that no test notices is not needed, lacks a test, or only saves work: judge it. The tests
-are those that tests/mutants.toml has for the file. It needs a built tree (./build.sh).
+are those that tests/mutants.toml has for the file, then those of all passes. It needs a built tree (./build.sh).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from mutants import Trial, copy_tree, read_list
 from steps import ROOT, BuildError, say
 
 PASSES = Path("py_src/trainweb/compiler/passes")
+OF_ALL = [f"tests/python/test_{name}.py" for name in ("pass_guards", "compiler_hazards", "compiler_passes")]
+"""Tests of all passes."""
 NEED = "_need"
 """The function of attention.py that raises where its condition does not hold."""
 
@@ -72,8 +74,9 @@ def _guard(file: Path, test: ast.expr, new: str) -> Guard:
 
 
 def tests_of(file: Path) -> str:
-    """The files of tests that notice the file's mutants."""
-    return " ".join(dict.fromkeys(m.tests.partition(" -k")[0] for m in read_list() if m.file == str(file)))
+    """The files of tests that notice the file's mutants, and those of all passes."""
+    own = [test for m in read_list() if m.file == str(file) for test in m.tests.partition(" -k")[0].split()]
+    return " ".join(dict.fromkeys([*own, *OF_ALL]))
 
 
 def try_guards(trial: Trial, guards: list[Guard], tests: str) -> int:

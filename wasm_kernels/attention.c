@@ -45,12 +45,6 @@ TW_INLINE void zero_row(float *x, int32_t n) {
     for (; i < n; i++) x[i] = 0;
 }
 
-TW_INLINE void scale_row(float *y, const float *x, int32_t n, float factor) {
-    int32_t i = 0;
-    for (; i + 4 <= n; i += 4) store4(y + i, mul4(load4(x + i), splat(factor)));
-    for (; i < n; i++) y[i] = x[i] * factor;
-}
-
 /* ---- packing ---- */
 
 /* out[panel of 8 rows][width][8]: the transposed; rows past the end repeat the last. */
@@ -293,7 +287,7 @@ static float largest_of(matrix a, int32_t rows, int32_t width) {
             other = wasm_i32x4_max(other, wasm_f32x4_abs(load4(x + j + 4)));
         }
         for (; j < width; j += 4)
-            top = wasm_i32x4_max(top, wasm_f32x4_abs(j + 4 <= width ? load4(x + j) : load_part(x + j, width - j)));
+            top = wasm_i32x4_max(top, wasm_f32x4_abs(load_some(x + j, width - j)));
     }
     return hmax(wasm_i32x4_max(top, other));
 }
@@ -324,7 +318,7 @@ static void add_mask(const head *h, float *scores, int32_t row, int32_t rows, in
         for (int32_t j = first; j < end; j += 4) {
             int32_t left = h->n - first_key - j;
             if (left <= 0) break;
-            store4(p + j, masked(load4(p + j), left >= 4 ? load4(mask + j) : load_part(mask + j, left), h->fill));
+            store4(p + j, masked(load4(p + j), load_some(mask + j, left), h->fill));
         }
     }
 }

@@ -2,26 +2,9 @@
    type is exact. */
 #include "parallel.h"
 #include "simd.h"
+#include "unpack.h"
 
 enum { CONVERT_CHUNK = 1 << 15 };
-
-/* A float32 from the bits of a float16: a product moves the exponent, which makes subnormals normal. */
-static float half_to_float(uint32_t half) {
-    uint32_t sign = (half & 0x8000) << 16, rest = half & 0x7FFF;
-    if (rest >= 0x7C00) {
-        union { uint32_t u; float f; } special = {sign | 0x7F800000 | (rest & 0x3FF) << 13};
-        return special.f;
-    }
-    union { uint32_t u; float f; } moved = {rest << 13};
-    moved.f *= 0x1p112f;
-    moved.u |= sign;
-    return moved.f;
-}
-
-static float bfloat_to_float(uint32_t half) {
-    union { uint32_t u; float f; } wide = {half << 16};
-    return wide.f;
-}
 
 /* Below 2^-14 a float16 is a multiple of 2^-24: added to 0.5, whose last bit that is, the sum rounds it. */
 static uint32_t float_to_half(float x) {
@@ -43,17 +26,17 @@ static uint32_t float_to_bfloat(float x) {
     return (bits.u + 0x7FFF + (bits.u >> 16 & 1)) >> 16;
 }
 
-#define CONVERT(convert, to, from) \
-    for (int32_t i = lo; i < hi; i++) ((to *)a->y)[i] = (to)convert(((const from *)a->x)[i])
+#define CONVERT(convert) \
+    for (int32_t i = lo; i < hi; i++) ((uint16_t *)a->y)[i] = (uint16_t)convert(((const float *)a->x)[i])
 
 static void convert_chunk(const void *args, int32_t chunk) {
     const convert_half_args *a = args;
     int32_t lo = chunk * CONVERT_CHUNK, hi = min_i32(lo + CONVERT_CHUNK, a->n);
+    const packed_matrix narrow = {.x = a->x, .packing = a->conversion == HALF_TO_FLOAT ? PACKED_HALF : PACKED_BFLOAT};
     switch (a->conversion) {
-    case HALF_TO_FLOAT: CONVERT(half_to_float, float, uint16_t); break;
-    case BFLOAT_TO_FLOAT: CONVERT(bfloat_to_float, float, uint16_t); break;
-    case FLOAT_TO_HALF: CONVERT(float_to_half, uint16_t, float); break;
-    default: CONVERT(float_to_bfloat, uint16_t, float); break;
+    case FLOAT_TO_HALF: CONVERT(float_to_half); break;
+    case FLOAT_TO_BFLOAT: CONVERT(float_to_bfloat); break;
+    default: unpack_row(&narrow, 0, lo, hi - lo, (float *)a->y + lo); break;
     }
 }
 

@@ -149,7 +149,7 @@ static void add_shares(const item *it, const float *alpha, const float *beta, fl
     float blanks = 0;
     for (int32_t s = 0; s < it->states; s += 4) {
         int32_t lanes = min_i32(4, it->states - s);
-        f32x4 known = lanes == 4 ? load4(alpha + s) : load_part(alpha + s, lanes);
+        f32x4 known = load_some(alpha + s, lanes);
         float share[4];
         store4(share, exp4(sub4(add4(known, load4(beta + s)), splat(log_total))));
         for (int32_t lane = 0; lane < lanes; lane++) {

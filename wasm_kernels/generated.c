@@ -191,7 +191,8 @@ static double reduced_extent(const call *c, uint32_t grain) {
     const uint32_t *r = c->words + f->n_outer * (1 + f->n_in);
     uint64_t row = (uint64_t)c->row, chunk = grain * row, total = (uint64_t)c->n * row;
     uint64_t n = r[REDUCTION_N], inner = r[REDUCTION_INNER], plane = n ? n * inner : inner;
-    if (r[REDUCTION_GRAIN] != grain || r[REDUCTION_UNIT] != row || r[REDUCTION_OP] > REDUCE_MEAN || !plane) return -1;
+    int32_t sums = r[REDUCTION_OP] <= REDUCE_MEAN || r[REDUCTION_OP] == REDUCE_SUM_SQUARES;
+    if (r[REDUCTION_GRAIN] != grain || r[REDUCTION_UNIT] != row || !sums || !plane) return -1;
     if (chunk > INT32_MAX || chunk % plane || total % plane) return -1;
     if (!f->stored && f->scratch + 4 * chunk > THREAD_SCRATCH_BYTES) return -1;
     if (r[REDUCTION_RESULTS] != (n ? chunk / n : inner)) return -1;

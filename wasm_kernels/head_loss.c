@@ -59,12 +59,6 @@ static void score_block(const head *h, int32_t first, int32_t m, int32_t class, 
 TW_INLINE float *scores_of_thread(void) { return thread_scratch() + GEMM_WORKSPACE_FLOATS; }
 TW_INLINE int32_t count_blocks(int32_t n, int32_t size) { return (n + size - 1) / size; }
 
-TW_INLINE void scale_row(float *y, int32_t n, float factor) {
-    int32_t i = 0;
-    for (; i + 4 <= n; i += 4) store4(y + i, mul4(load4(y + i), splat(factor)));
-    for (; i < n; i++) y[i] *= factor;
-}
-
 TW_INLINE void add_row(float *y, const float *x, int32_t n, float factor) {
     int32_t i = 0;
     for (; i + 4 <= n; i += 4) store4(y + i, madd(splat(factor), load4(x + i), load4(y + i)));
@@ -98,7 +92,8 @@ static void exp_block(const loss_task *task, float *scores, int32_t first, int32
         const float factor = old == -INFINITE ? 0 : exp1(old - shift);
         sum[i] = sum[i] * factor + exp_row(p, task->graded ? p : NULL, n, shift);
         top[i] = largest;
-        if (task->graded && class && factor != 1.0f) scale_row(sums_of_w + (int64_t)i * a->d, a->d, factor);
+        float *sum = sums_of_w + (int64_t)i * a->d;
+        if (task->graded && class && factor != 1.0f) scale_row(sum, sum, a->d, factor);
     }
 }
 
@@ -175,7 +170,7 @@ static void finish_row(const loss_task *task, int32_t i) {
         add_row(y, a->partial + at * a->d, a->d, exp1(a->top[at] - top) / sum);
     }
     subtract_class(h, (int32_t)label, y);
-    scale_row(y, a->d, scale);
+    scale_row(y, y, a->d, scale);
 }
 
 static void finish_chunk(const void *args, int32_t chunk) {
@@ -253,7 +248,7 @@ static void grade_block(const weight_task *task, float *scores, int32_t first, i
         if (a->reduction == LOSS_EACH) scale *= a->dy[row];
         exp_row(p, p, n, a->log_sum[row]);
         if (label >= class && label < class + n) p[label - class] -= 1.0f;
-        scale_row(p, n, scale);
+        scale_row(p, p, n, scale);
     }
 }
 

@@ -277,13 +277,6 @@ static void channel_apply(const float *x, float *y, int32_t batch, int64_t step,
     }
 }
 
-/* Four channels of x [batch, channels] side by side, `lanes` of them at the end of a row. */
-TW_INLINE f32x4 load_some(const float *p, int32_t lanes) { return lanes == 4 ? load4(p) : load_part(p, lanes); }
-TW_INLINE void store_some(float *p, f32x4 x, int32_t lanes) {
-    if (lanes == 4) store4(p, x);
-    else store_part(p, x, lanes);
-}
-
 /* Four sums in double of blocks in float. */
 typedef struct {
     v128_t low, high;

@@ -18,13 +18,6 @@ static int32_t rows_per_chunk(int32_t batch) {
 
 static int32_t gates_of(int32_t cell) { return cell == CELL_LSTM ? 4 : cell >= CELL_GRU ? 3 : 1; }
 
-/* Up to four floats of a row of which `n` are left. */
-TW_INLINE f32x4 get(const float *p, int32_t n) { return n >= 4 ? load4(p) : load_part(p, n); }
-TW_INLINE void put(float *p, f32x4 x, int32_t n) {
-    if (n >= 4) store4(p, x);
-    else store_part(p, x, n);
-}
-
 /* x (1 - x) and 1 - x^2: slopes of the sigmoid and of tanh by their values. */
 TW_INLINE f32x4 sigmoid_slope(f32x4 y) { return mul4(y, sub4(splat(1), y)); }
 TW_INLINE f32x4 tanh_slope(f32x4 y) { return sub4(splat(1), mul4(y, y)); }
@@ -127,33 +120,33 @@ typedef struct {
 
 TW_INLINE f32x4 biased(const columns *c, int32_t gate, int32_t v) {
     f32x4 sum = load4(c->sums + gate * TILE_COLS + v);
-    return c->bias ? add4(sum, get(c->bias + gate * c->hidden + v, c->n - v)) : sum;
+    return c->bias ? add4(sum, load_some(c->bias + gate * c->hidden + v, c->n - v)) : sum;
 }
 
 TW_INLINE f32x4 gate_input(const columns *c, int32_t gate, int32_t v) {
-    return add4(get(c->x + gate * c->hidden + v, c->n - v), biased(c, gate, v));
+    return add4(load_some(c->x + gate * c->hidden + v, c->n - v), biased(c, gate, v));
 }
 
 TW_INLINE void keep(const columns *c, int32_t gate, int32_t v, f32x4 value) {
-    if (c->gates) put(c->gates + gate * c->hidden + v, value, c->n - v);
+    if (c->gates) store_some(c->gates + gate * c->hidden + v, value, c->n - v);
 }
 
 TW_INLINE void rnn_columns(const columns *c, int32_t v, bool relu) {
     f32x4 x = gate_input(c, 0, v), y = relu ? wasm_f32x4_max(x, splat(0)) : tanh4(x);
     keep(c, 0, v, y);
-    put(c->new + v, y, c->n - v);
+    store_some(c->new + v, y, c->n - v);
 }
 
 TW_INLINE void lstm_columns(const columns *c, int32_t v) {
     f32x4 i = sigmoid4(gate_input(c, 0, v)), o = sigmoid4(gate_input(c, 1, v));
     f32x4 f = sigmoid4(gate_input(c, 2, v)), g = tanh4(gate_input(c, 3, v));
-    f32x4 cell = add4(mul4(f, get(c->cell + v, c->n - v)), mul4(i, g));
+    f32x4 cell = add4(mul4(f, load_some(c->cell + v, c->n - v)), mul4(i, g));
     keep(c, 0, v, i);
     keep(c, 1, v, o);
     keep(c, 2, v, f);
     keep(c, 3, v, g);
-    put(c->cell + v, cell, c->n - v);
-    put(c->new + v, mul4(o, tanh4(cell)), c->n - v);
+    store_some(c->cell + v, cell, c->n - v);
+    store_some(c->new + v, mul4(o, tanh4(cell)), c->n - v);
 }
 
 /* z new-state gate, r reset gate. The candidate is made of the product times r, or of that of r times the state. */
@@ -163,31 +156,31 @@ TW_INLINE f32x4 gru_update(f32x4 z, f32x4 candidate, f32x4 old) {
 
 TW_INLINE void gru_linear_columns(const columns *c, int32_t v) {
     f32x4 z = sigmoid4(gate_input(c, 0, v)), r = sigmoid4(gate_input(c, 1, v)), memory = biased(c, 2, v);
-    f32x4 candidate = tanh4(add4(get(c->x + 2 * c->hidden + v, c->n - v), mul4(r, memory)));
+    f32x4 candidate = tanh4(add4(load_some(c->x + 2 * c->hidden + v, c->n - v), mul4(r, memory)));
     keep(c, 0, v, z);
     keep(c, 1, v, r);
     keep(c, 2, v, candidate);
     keep(c, 3, v, memory);
-    put(c->new + v, gru_update(z, candidate, get(c->old + v, c->n - v)), c->n - v);
+    store_some(c->new + v, gru_update(z, candidate, load_some(c->old + v, c->n - v)), c->n - v);
 }
 
 /* The gates alone; z waits in `new` for the candidate. */
 TW_INLINE void gru_gates_columns(const columns *c, int32_t v) {
     f32x4 z = sigmoid4(gate_input(c, 0, v)), r = sigmoid4(gate_input(c, 1, v));
-    f32x4 reset = mul4(r, get(c->old + v, c->n - v));
+    f32x4 reset = mul4(r, load_some(c->old + v, c->n - v));
     keep(c, 0, v, z);
     keep(c, 1, v, r);
     keep(c, 3, v, reset);
-    put(c->reset + v, reset, c->n - v);
-    put(c->new + v, z, c->n - v);
+    store_some(c->reset + v, reset, c->n - v);
+    store_some(c->new + v, z, c->n - v);
 }
 
 TW_INLINE void gru_candidate_columns(const columns *c, int32_t v) {
     f32x4 memory = load4(c->sums + v);
-    if (c->bias) memory = add4(memory, get(c->bias + 2 * c->hidden + v, c->n - v));
-    f32x4 candidate = tanh4(add4(get(c->x + 2 * c->hidden + v, c->n - v), memory));
+    if (c->bias) memory = add4(memory, load_some(c->bias + 2 * c->hidden + v, c->n - v));
+    f32x4 candidate = tanh4(add4(load_some(c->x + 2 * c->hidden + v, c->n - v), memory));
     keep(c, 2, v, candidate);
-    put(c->new + v, gru_update(get(c->new + v, c->n - v), candidate, get(c->old + v, c->n - v)), c->n - v);
+    store_some(c->new + v, gru_update(load_some(c->new + v, c->n - v), candidate, load_some(c->old + v, c->n - v)), c->n - v);
 }
 
 typedef void (*columns_fn)(const columns *c);
@@ -307,17 +300,17 @@ typedef struct {
 
 /* The gradient of four states, which `dy` is added to. */
 TW_INLINE f32x4 state_gradient(const row_gradient *r, int32_t k, int32_t n) {
-    f32x4 dh = get(r->state + k, n);
-    return r->dy ? add4(dh, get(r->dy + k, n)) : dh;
+    f32x4 dh = load_some(r->state + k, n);
+    return r->dy ? add4(dh, load_some(r->dy + k, n)) : dh;
 }
 
 static void rnn_row(const row_gradient *r, bool relu) {
     for (int32_t k = 0; k < r->hidden; k += 4) {
         const int32_t n = r->hidden - k;
-        f32x4 dh = state_gradient(r, k, n), y = get(r->gates + k, n);
+        f32x4 dh = state_gradient(r, k, n), y = load_some(r->gates + k, n);
         f32x4 dx = relu ? wasm_v128_and(dh, wasm_f32x4_gt(y, splat(0))) : mul4(dh, tanh_slope(y));
-        put(r->dx + k, dx, n);
-        put(r->direct + k, splat(0), n);
+        store_some(r->dx + k, dx, n);
+        store_some(r->direct + k, splat(0), n);
     }
 }
 
@@ -325,17 +318,17 @@ static void lstm_row(const row_gradient *r) {
     const int32_t hidden = r->hidden;
     for (int32_t k = 0; k < hidden; k += 4) {
         const int32_t n = hidden - k;
-        f32x4 dh = state_gradient(r, k, n), before = get(r->cells + k, n);
-        f32x4 i = get(r->gates + k, n), o = get(r->gates + hidden + k, n);
-        f32x4 f = get(r->gates + 2 * hidden + k, n), g = get(r->gates + 3 * hidden + k, n);
+        f32x4 dh = state_gradient(r, k, n), before = load_some(r->cells + k, n);
+        f32x4 i = load_some(r->gates + k, n), o = load_some(r->gates + hidden + k, n);
+        f32x4 f = load_some(r->gates + 2 * hidden + k, n), g = load_some(r->gates + 3 * hidden + k, n);
         f32x4 y = tanh4(add4(mul4(f, before), mul4(i, g)));
-        f32x4 dc = add4(get(r->cell + k, n), mul4(mul4(dh, o), tanh_slope(y)));
-        put(r->dx + k, mul4(mul4(dc, g), sigmoid_slope(i)), n);
-        put(r->dx + hidden + k, mul4(mul4(dh, y), sigmoid_slope(o)), n);
-        put(r->dx + 2 * hidden + k, mul4(mul4(dc, before), sigmoid_slope(f)), n);
-        put(r->dx + 3 * hidden + k, mul4(mul4(dc, i), tanh_slope(g)), n);
-        put(r->cell + k, mul4(dc, f), n);
-        put(r->direct + k, splat(0), n);
+        f32x4 dc = add4(load_some(r->cell + k, n), mul4(mul4(dh, o), tanh_slope(y)));
+        store_some(r->dx + k, mul4(mul4(dc, g), sigmoid_slope(i)), n);
+        store_some(r->dx + hidden + k, mul4(mul4(dh, y), sigmoid_slope(o)), n);
+        store_some(r->dx + 2 * hidden + k, mul4(mul4(dc, before), sigmoid_slope(f)), n);
+        store_some(r->dx + 3 * hidden + k, mul4(mul4(dc, i), tanh_slope(g)), n);
+        store_some(r->cell + k, mul4(dc, f), n);
+        store_some(r->direct + k, splat(0), n);
     }
 }
 
@@ -344,19 +337,19 @@ TW_INLINE void gru_row(const row_gradient *r, const bool linear) {
     const int32_t hidden = r->hidden;
     for (int32_t k = 0; k < hidden; k += 4) {
         const int32_t n = hidden - k;
-        f32x4 dh = state_gradient(r, k, n), z = get(r->gates + k, n), candidate = get(r->gates + 2 * hidden + k, n);
-        f32x4 dz = mul4(mul4(dh, sub4(get(r->before + k, n), candidate)), sigmoid_slope(z));
+        f32x4 dh = state_gradient(r, k, n), z = load_some(r->gates + k, n), candidate = load_some(r->gates + 2 * hidden + k, n);
+        f32x4 dz = mul4(mul4(dh, sub4(load_some(r->before + k, n), candidate)), sigmoid_slope(z));
         f32x4 dn = mul4(mul4(dh, sub4(splat(1), z)), tanh_slope(candidate));
-        put(r->dx + k, dz, n);
-        put(r->dx + 2 * hidden + k, dn, n);
-        put(r->direct + k, mul4(dh, z), n);
+        store_some(r->dx + k, dz, n);
+        store_some(r->dx + 2 * hidden + k, dn, n);
+        store_some(r->direct + k, mul4(dh, z), n);
         if (!linear) continue;
-        f32x4 reset = get(r->gates + hidden + k, n), memory = get(r->gates + 3 * hidden + k, n);
+        f32x4 reset = load_some(r->gates + hidden + k, n), memory = load_some(r->gates + 3 * hidden + k, n);
         f32x4 dr = mul4(mul4(dn, memory), sigmoid_slope(reset));
-        put(r->dx + hidden + k, dr, n);
-        put(r->dproduct + k, dz, n);
-        put(r->dproduct + hidden + k, dr, n);
-        put(r->dproduct + 2 * hidden + k, mul4(dn, reset), n);
+        store_some(r->dx + hidden + k, dr, n);
+        store_some(r->dproduct + k, dz, n);
+        store_some(r->dproduct + hidden + k, dr, n);
+        store_some(r->dproduct + 2 * hidden + k, mul4(dn, reset), n);
     }
 }
 
@@ -365,9 +358,9 @@ static void gru_reset_row(const row_gradient *r) {
     const int32_t hidden = r->hidden;
     for (int32_t k = 0; k < hidden; k += 4) {
         const int32_t n = hidden - k;
-        f32x4 d = get(r->state + k, n), reset = get(r->gates + hidden + k, n);
-        put(r->dx + hidden + k, mul4(mul4(d, get(r->before + k, n)), sigmoid_slope(reset)), n);
-        put(r->direct + k, add4(get(r->direct + k, n), mul4(d, reset)), n);
+        f32x4 d = load_some(r->state + k, n), reset = load_some(r->gates + hidden + k, n);
+        store_some(r->dx + hidden + k, mul4(mul4(d, load_some(r->before + k, n)), sigmoid_slope(reset)), n);
+        store_some(r->direct + k, add4(load_some(r->direct + k, n), mul4(d, reset)), n);
     }
 }
 
@@ -419,7 +412,7 @@ static void state_product(const backward_step *s, const float *from, int32_t k, 
             for (int32_t v = 0; v < TILE_COLS && col + v < hidden; v += 4) {
                 const int32_t own = i * hidden + col + v, n = hidden - col - v;
                 f32x4 sum = load4(sums + i * TILE_COLS + v);
-                put(s->state + own, direct ? add4(get(direct + own, n), sum) : sum, n);
+                store_some(s->state + own, direct ? add4(load_some(direct + own, n), sum) : sum, n);
             }
         }
     }

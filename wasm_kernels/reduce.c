@@ -105,16 +105,18 @@ static float row_value(const float *x, int32_t n, int32_t op) {
 
 /* ---- columns: tiles of WIDTH vectors, rows in blocks ---- */
 
+enum { TILES = 4 };
+
 typedef struct {
     f32x4 v[4];
 } tile;
 
-TW_INLINE tile combine_tiles(tile a, tile b, int32_t width, int32_t op) {
-    for (int32_t k = 0; k < width; k++) a.v[k] = combine(a.v[k], b.v[k], op);
-    return a;
+/* Combines the tiles of the two last levels. */
+TW_INLINE void combine_top(tile stack[][TILES], int32_t *top, int32_t count, int32_t width, int32_t op) {
+    tile *last = stack[--*top], *below = stack[*top - 1];
+    for (int32_t t = 0; t < count; t++)
+        for (int32_t k = 0; k < width; k++) below[t].v[k] = combine(below[t].v[k], last[t].v[k], op);
 }
-
-TW_INLINE f32x4 load_some(const float *p, int32_t lanes) { return lanes == 4 ? load4(p) : load_part(p, lanes); }
 
 /* `lanes` < 4 only for a tile one vector wide. */
 TW_INLINE tile column_block(const float *x, int32_t rows, int64_t stride, int32_t width, int32_t lanes, f32x4 shift,
@@ -126,32 +128,38 @@ TW_INLINE tile column_block(const float *x, int32_t rows, int64_t stride, int32_
     return s;
 }
 
-TW_INLINE tile column_tile(const float *x, int32_t rows, int64_t stride, int32_t width, int32_t lanes, f32x4 shift,
-                           int32_t op) {
-    tile stack[MAX_LEVELS];
-    int32_t top = 0;
-    for (int32_t r = 0, block = 0; r < rows; r += COLUMN_BLOCK, block++) {
-        tile s = column_block(x + r * stride, min_i32(COLUMN_BLOCK, rows - r), stride, width, lanes, shift, op);
-        for (int32_t bits = block; bits & 1; bits >>= 1) s = combine_tiles(stack[--top], s, width, op);
-        stack[top++] = s;
-    }
-    if (!top) return column_block(x, 0, stride, width, lanes, shift, op);
-    tile s = stack[--top];
-    while (top) s = combine_tiles(stack[--top], s, width, op);
-    return s;
+/* Reduces `count` tiles side by side, block by block: a block of rows is read from left to right, as it lies in memory. */
+TW_INLINE void column_tiles(tile *results, const float *x, int32_t rows, int64_t stride, int32_t count, int32_t width,
+                            int32_t lanes, f32x4 shift, int32_t op) {
+    tile stack[MAX_LEVELS][TILES];
+    int32_t top = 0, block = 0;
+    do {
+        int32_t r = block * COLUMN_BLOCK;
+        for (int32_t t = 0; t < count; t++)
+            stack[top][t] = column_block(x + r * stride + 4 * width * t, min_i32(COLUMN_BLOCK, rows - r), stride, width, lanes,
+                                         shift, op);
+        top++;
+        for (int32_t bits = block++; bits & 1; bits >>= 1) combine_top(stack, &top, count, width, op);
+    } while (block < (rows + COLUMN_BLOCK - 1) / COLUMN_BLOCK);
+    while (top > 1) combine_top(stack, &top, count, width, op);
+    for (int32_t t = 0; t < count; t++) results[t] = stack[0][t];
 }
 
-TW_INLINE void store_some(float *p, f32x4 x, int32_t lanes) {
-    if (lanes == 4) store4(p, x);
-    else store_part(p, x, lanes);
+TW_INLINE tile column_tile(const float *x, int32_t rows, int64_t stride, int32_t width, int32_t lanes, f32x4 shift,
+                           int32_t op) {
+    tile result;
+    column_tiles(&result, x, rows, stride, 1, width, lanes, shift, op);
+    return result;
 }
 
 /* Sums are worth code for four vectors at a time; the rest make do with one. */
 TW_INLINE void columns(const float *x, float *y, int32_t rows, int32_t n_cols, int64_t stride, int32_t op, int32_t end) {
     int32_t c = 0;
-    for (; (op == REDUCE_SUM || op == REDUCE_SUM_SQUARES) && c + 16 <= n_cols; c += 16) {
-        tile s = column_tile(x + c, rows, stride, 4, 4, splat(0), op);
-        for (int32_t k = 0; k < 4; k++) store4(y + c + 4 * k, finish(s.v[k], rows, end));
+    while ((op == REDUCE_SUM || op == REDUCE_SUM_SQUARES) && c + 16 <= n_cols) {
+        tile s[TILES];
+        int32_t count = min_i32(TILES, (n_cols - c) / 16);
+        column_tiles(s, x + c, rows, stride, count, 4, 4, splat(0), op);
+        for (int32_t k = 0; k < 4 * count; k++, c += 4) store4(y + c, finish(s[k / 4].v[k % 4], rows, end));
     }
     for (; c < n_cols; c += 4) {
         int32_t lanes = min_i32(4, n_cols - c);
@@ -191,7 +199,7 @@ typedef struct {
     int32_t n_strips; /* strips of STRIP columns in a plane */
 } reduce_task;
 
-enum { STRIP = 64 };
+enum { STRIP = 16 * TILES };
 
 static void reduce_rows_chunk(const void *args, int32_t chunk) {
     const reduce_task *task = args;

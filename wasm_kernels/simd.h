@@ -61,11 +61,6 @@ TW_INLINE v128_t swizzle(v128_t x, v128_t at) {
 #endif
 }
 
-/* x clamped to [low, high]; NaN stays. One instruction each, unlike f32x4.min and max, which order zeros and NaN. */
-TW_INLINE f32x4 clamp4(f32x4 x, float low, float high) {
-    return wasm_f32x4_pmin(wasm_f32x4_pmax(x, splat(low)), splat(high));
-}
-
 /* All ones in the first n (0..3) lanes. */
 TW_INLINE v128_t first_lanes(int32_t n) { return wasm_i32x4_gt(wasm_i32x4_splat(n), wasm_i32x4_const(0, 1, 2, 3)); }
 
@@ -87,6 +82,20 @@ TW_INLINE void store_part(float *p, f32x4 x, int32_t n) {
     if (n > 2) wasm_v128_store32_lane(p + 2, x, 2);
 }
 
+/* The same for the `n` > 0 floats that are left of a row: four at most. */
+TW_INLINE f32x4 load_some(const float *p, int32_t n) { return n >= 4 ? load4(p) : load_part(p, n); }
+TW_INLINE void store_some(float *p, f32x4 x, int32_t n) {
+    if (n >= 4) store4(p, x);
+    else store_part(p, x, n);
+}
+
+/* y = x * factor; y may be x. */
+TW_INLINE void scale_row(float *y, const float *x, int32_t n, float factor) {
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4) store4(y + i, mul4(load4(x + i), splat(factor)));
+    for (; i < n; i++) y[i] = x[i] * factor;
+}
+
 /* Horizontal operations: (x0 + x2) + (x1 + x3), and alike. */
 TW_INLINE float hsum(f32x4 x) {
     f32x4 s = add4(x, wasm_i32x4_shuffle(x, x, 2, 3, 0, 1));
@@ -95,10 +104,6 @@ TW_INLINE float hsum(f32x4 x) {
 TW_INLINE float hmax(f32x4 x) {
     f32x4 m = wasm_f32x4_max(x, wasm_i32x4_shuffle(x, x, 2, 3, 0, 1));
     return wasm_f32x4_extract_lane(wasm_f32x4_max(m, wasm_i32x4_shuffle(m, m, 1, 0, 3, 2)), 0);
-}
-TW_INLINE float hmin(f32x4 x) {
-    f32x4 m = wasm_f32x4_min(x, wasm_i32x4_shuffle(x, x, 2, 3, 0, 1));
-    return wasm_f32x4_extract_lane(wasm_f32x4_min(m, wasm_i32x4_shuffle(m, m, 1, 0, 3, 2)), 0);
 }
 
 /* Rows a b c d become columns. */

@@ -39,18 +39,12 @@ static void shift_row(const float *x, float *y, int32_t n, float top, float rest
     for (; i < n; i++) y[i] = x[i] - top - rest;
 }
 
-static void scale_row(float *y, int32_t n, float factor) {
-    int32_t i = 0;
-    for (; i + 4 <= n; i += 4) store4(y + i, mul4(load4(y + i), splat(factor)));
-    for (; i < n; i++) y[i] *= factor;
-}
-
 static void softmax_row(const float *x, float *y, int32_t n, int32_t log) {
     float top = max_row(x, n);
     if (log) {
         shift_row(x, y, n, top, log1(exp_row(x, NULL, n, top)));
     } else {
-        scale_row(y, n, 1.0f / exp_row(x, y, n, top));
+        scale_row(y, y, n, 1.0f / exp_row(x, y, n, top));
     }
 }
 
@@ -81,12 +75,6 @@ static void softmax_grad_row(const float *dy, const float *y, float *dx, int32_t
 }
 
 /* ---- columns: four inner positions at a time (`lanes` of them at the end of a row) ---- */
-
-TW_INLINE f32x4 load_some(const float *p, int32_t lanes) { return lanes == 4 ? load4(p) : load_part(p, lanes); }
-TW_INLINE void store_some(float *p, f32x4 x, int32_t lanes) {
-    if (lanes == 4) store4(p, x);
-    else store_part(p, x, lanes);
-}
 
 /* Maximum and sum of e^(x - maximum), the latter in blocks. */
 static f32x4 exp_columns(const float *x, int32_t n, int64_t stride, int32_t lanes, f32x4 *top) {

@@ -39,27 +39,25 @@ void fill_other_rows(const gemm_problem *p, const row_run *runs, int32_t count, 
 
 /* ---- the tokens that a loss depends on ---- */
 
-/* A mask that lowers a score by this much makes its probability zero beside any that it lowers less. */
-#define RULED_OUT -1e30f
-
 /* Want the keys that a token attends to, all where its mask rules all out; returns whether one is new. */
-static bool want_keys(const float *mask, int32_t *wanted, int32_t m) {
+static bool want_keys(const float *mask, float ruled_out, int32_t *wanted, int32_t m) {
     bool some = false, any_new = false;
-    for (int32_t j = 0; j < m && mask; j++) some |= !(mask[j] <= RULED_OUT);
+    for (int32_t j = 0; j < m && mask; j++) some |= !(mask[j] <= ruled_out);
     for (int32_t j = 0; j < m; j++) {
-        if (wanted[j] || (some && mask[j] <= RULED_OUT)) continue;
+        if (wanted[j] || (some && mask[j] <= ruled_out)) continue;
         wanted[j] = any_new = true;
     }
     return any_new;
 }
 
 /* The same for all wanted tokens of an item. */
-static bool want_item(const float *mask, int32_t mask_row, int32_t *wanted, int32_t m) {
+static bool want_item(const wanted_tokens_args *a, const float *mask, int32_t *wanted) {
+    const int32_t m = a->m;
     int32_t count = 0;
     bool any_new = false;
     for (int32_t i = 0; i < m; i++) count += wanted[i];
     for (int32_t i = m - 1; i >= 0 && count < m; i--) {
-        if (wanted[i]) any_new |= want_keys(mask ? mask + i * mask_row : 0, wanted, m);
+        if (wanted[i]) any_new |= want_keys(mask ? mask + i * a->mask_strides[2] : 0, a->ruled_out, wanted, m);
     }
     return any_new;
 }
@@ -78,7 +76,7 @@ int32_t kernel_wanted_tokens(const wanted_tokens_args *a) {
         for (int32_t item = 0; item < items[0] * items[1]; item++) {
             const int32_t i = item / items[1], j = item % items[1];
             const float *mask = a->mask ? a->mask + i * a->mask_strides[0] + j * a->mask_strides[1] : 0;
-            any_new |= want_item(mask, a->mask_strides[2], a->wanted + i * a->token_strides[0] + j * a->token_strides[1], a->m);
+            any_new |= want_item(a, mask, a->wanted + i * a->token_strides[0] + j * a->token_strides[1]);
         }
     }
     return TW_OK;

@@ -1,5 +1,5 @@
-/* Rows that products leave out: tokens without influence on the loss, such as padding. Nothing reads them in the forward pass, and
-   their gradients are zero. */
+/* Rows that products leave out: tokens without influence on the loss, such as padding. Nothing reads them in the forward pass,
+   and their gradients are zero. */
 #ifndef ZERO_ROWS_H
 #define ZERO_ROWS_H
 
@@ -22,7 +22,7 @@ TW_INLINE gemm_problem rows_of(const gemm_problem *whole, row_run run) {
 /* Runs of a product at most. */
 enum { ROW_RUNS = 64 };
 
-/* List the runs of rows to compute: those that `wanted` has. */
+/* List the runs of rows in `wanted`, which the product computes. */
 int32_t list_rows(const gemm_problem *p, const int32_t *wanted, row_run runs[ROW_RUNS]);
 
 /* Clear the other rows of c, or repeat a wanted row there, whose numbers are as good as theirs. An added product leaves them. */

@@ -241,7 +241,7 @@ def _weights(args: argparse.Namespace) -> list[Path] | None:
 
 def _files_of(weights: Path) -> list[Path]:
     """The shards of an index; any other file itself."""
-    from trainweb.model.shards import shards
+    from trainweb.model.weights import shards
 
     is_index = weights.suffix == ".json" and weights.is_file()
     return [weights.parent / name for name in shards(weights)] if is_index else [weights]
@@ -311,8 +311,8 @@ def _artifacts(args: argparse.Namespace) -> None:
     from trainweb.artifacts import LossType, OptimType
     from trainweb.artifacts.builder import describe_missing_loss
     from trainweb.model import read_model
+    from trainweb.model.graph import TRAINWEB
     from trainweb.onnxblock.optim import OPTIMIZERS
-    from trainweb.ops.optim.operators import TRAINWEB
     from trainweb.session.creation import artifacts_of
 
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)

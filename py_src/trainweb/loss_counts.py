@@ -30,14 +30,9 @@ CROSS_ENTROPIES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 
 @dataclass(frozen=True, slots=True)
 class LossCount:
-    """By what the loss of a batch was divided.
+    """The divisor of the loss of a batch: a float32 `output` of its plan, or the batch's rows.
 
-    Attributes
-    ----------
-    output : str or None
-        The output of a plan that has it, a float32; None: the batch's rows.
-    is_sum : bool
-        True if the loss is a sum, which was not divided. The loss of several batches is then the loss of a row.
+    If the loss `is_sum`, it was not divided. The loss of several batches is then the loss of a row.
     """
 
     output: str | None = None

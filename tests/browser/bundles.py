@@ -115,8 +115,7 @@ def open_page(browser: Browser, site: Site, expected: tuple[str, ...] = ()) -> I
 
 SESSION = """
     const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-    const text = (data) => btoa(String.fromCharCode(
-      ...new Uint8Array(data.buffer, data.byteOffset, data.byteLength)));
+    const text = base64;
     const x = new Tensor("float32", Float32Array.from({ length: 80 }, (_, i) => Math.sin(i)), [8, 10]);
     const labels = new Tensor("int64", BigInt64Array.from({ length: 8 }, (_, i) => BigInt(i % 3)), [8]);
     const feeds = { x, labels };

@@ -43,10 +43,6 @@ FIT = """
       earlyStopping: { patience: 3, restoreBest: true }, checkpoint,
       callbacks: (event) => { window.seen = event; },
     });
-    const hash = async (data) => {
-      const digest = await crypto.subtle.digest("SHA-256", data);
-      return [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-    };
     const moments = await s.getMoments("fc1.weight");
     const found = {
       parameters: await hash((await s.getContiguousParameters(false)).data),

@@ -19,6 +19,8 @@ from .test_js_large import CLASSES, large_model
 LIMIT = 2**20
 """`limits.fileBytes` and `limits.arenaBytes` of these tests."""
 POLLS = 200
+STALL_S = {"stalls": 2}
+"""`env.timeouts.stall` by fault, where it is not the default of 8 s."""
 LARGE_ROWS = 10 * 2**10 + 3
 """40 MiB of weights with `CLASSES`: the page keeps the file as a Blob."""
 
@@ -72,7 +74,8 @@ def expected(name: str, fault: str, url: str) -> str:
     if fault == "refused":
         return f"{error}: {called}: {url} answered with HTTP status 404 Not Found."
     received = 100 if fault == "stalls" else 0
-    return f"{error}: {called}: {url} stalls: nothing came for 8 s after {received} bytes (env.timeouts.stall)."
+    seconds = STALL_S.get(fault, 8)
+    return f"{error}: {called}: {url} stalls: nothing came for {seconds} s after {received} bytes (env.timeouts.stall)."
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -84,9 +87,12 @@ def test_a_download_that_does_not_end_well(js: JsPage, make_site: Callable[..., 
     found = js.run(
         f"""{CALLS}
         const options = {{ limits: {{ fileBytes: {LIMIT}, arenaBytes: {LIMIT} }} }};
+        const {{ stall }} = env.timeouts;
+        env.timeouts.stall = limit ?? stall;
         const found = Object.entries(urls).map(async ([name, url]) => [name, await outcome(calls[name](url, options))]);
-        return Object.fromEntries(await Promise.all(found));""",
+        return Object.fromEntries(await Promise.all(found).finally(() => {{ env.timeouts.stall = stall; }}));""",
         urls=urls,
+        limit=1000 * STALL_S[fault] if fault in STALL_S else None,
     )
     assert found == {name: expected(name, fault, url) for name, url in urls.items()}
     if fault != "silent":  # a server that waits before its answer does not see who goes
@@ -130,8 +136,7 @@ def test_a_large_file_is_read_whole(js: JsPage, make_site: Callable[..., Site], 
           const s = await TrainingSession.createFromModel(url, { loss: "CrossEntropyLoss" });
           const { data } = await s.getContiguousParameters();
           await s.release();
-          const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
-          return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+          return hash(data);
         } finally {
           ReadableStream.prototype.getReader = own;
         }""",
@@ -147,10 +152,12 @@ def test_a_file_that_comes_slowly_is_read(js: JsPage, make_site: Callable[..., S
         """
         const model = new Uint8Array(await (await fetch("/golden/mlp/base.onnx")).arrayBuffer());
         const own = globalThis.fetch;
+        const { stall } = env.timeouts;
+        env.timeouts.stall = 3000;
         globalThis.fetch = async () => {
           let k = 0;
           const pull = async (controller) => {
-            await new Promise((resolve) => setTimeout(resolve, 2500));
+            await new Promise((resolve) => setTimeout(resolve, 900));
             controller.enqueue(model.slice(k, k += Math.ceil(model.length / 4)));
             if (k >= model.length) controller.close();
           };
@@ -164,6 +171,7 @@ def test_a_file_that_comes_slowly_is_read(js: JsPage, make_site: Callable[..., S
           return String(error);
         } finally {
           globalThis.fetch = own;
+          env.timeouts.stall = stall;
         }"""
     )
     assert found == "opened"

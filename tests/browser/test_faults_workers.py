@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 from .js_session import JsPage, open_js_page
 from .processes import PROC, processes, resident_bytes
 from .server import ROOT, Site
-from .test_faults_files import FAULTS, WORDS
+from .test_faults_files import FAULTS, STALL_MS, WORDS
 from .test_js_session import OPEN, SPY
 
 POLLS = 600
@@ -118,8 +118,8 @@ def test_signs_of_life_are_no_condition(http_page: JsPage, fault: str) -> None:
     http_page.site.add_dynamic("/dist/pool-worker.js", lambda: FAULTS[fault]("pool-worker.js"))
     lines: list[str] = []
     http_page.page.on("console", lambda line: lines.append(line.text))
-    answers = "" if fault in ("silent", "stalled") else "env.timeouts.stall = 200000;"
-    assert http_page.run(f"{answers} {OPEN} return loss(await open({{ threads: 1 }}));") > 0
+    limit = STALL_MS if fault in ("silent", "stalled") else 200_000
+    assert http_page.run(f"env.timeouts.stall = {limit}; {OPEN} return loss(await open({{ threads: 1 }}));") > 0
     (warning,) = (line for line in lines if "Should the worker end in the middle of a call" in line)
     assert "/dist/pool-worker.js" in warning
     for word in WORDS.get(fault, lambda _: ("does not run",))("JavaScript"):
@@ -256,11 +256,11 @@ def test_a_page_that_is_blocked_while_its_worker_starts_keeps_it(browser: Browse
     with open_js_page(browser, plain_site) as js:
         value = js.run(
             f"""{OPEN}
-            env.timeouts.start = 2000;
+            env.timeouts.start = 1000;
             const opening = open();
             opening.catch(() => {{}});
             await new Promise((resolve) => setTimeout(resolve, 20));
-            for (const end = performance.now() + 5000; performance.now() < end;);
+            for (const end = performance.now() + 2500; performance.now() < end;);
             const s = await opening;
             const value = await loss(s);
             await s.release();

@@ -3,14 +3,17 @@ have."""
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import hashlib
 import json
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from html import escape
 from itertools import cycle
 from pathlib import Path
@@ -67,9 +70,18 @@ def block(language: str, phrase: str) -> str:
     return str(found)
 
 
+@cache
+def copied_package() -> Path:
+    """What `npx trainweb copy` writes."""
+    folder = Path(tempfile.mkdtemp(prefix="trainweb-copy-"))
+    atexit.register(shutil.rmtree, folder)
+    assert npx("copy", str(folder / "trainweb")).returncode == 0
+    return folder / "trainweb"
+
+
 def put_up(folder: Path, *, package: str = "./trainweb/index.js", settings: str = "", head: str = "") -> None:
     """Lay down a page with the model and the package beside it."""
-    assert npx("copy", str(folder / "trainweb")).returncode == 0
+    shutil.copytree(copied_package(), folder / "trainweb")
     (folder / "first.onnx").write_bytes((ROOT / "docs" / "first.onnx").read_bytes())
     (folder / "main.js").write_text(MAIN.replace("PACKAGE", package).replace("SETTINGS", settings))
     (folder / "index.html").write_text(PAGE.replace("HEAD", head))

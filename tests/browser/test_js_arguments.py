@@ -114,7 +114,7 @@ CREATE_RULES = [
     ("files, {extra: {f() {}}}", "Error", "Can't handle extra config type: function"),
     ("files, {threads: 1.5}", "SessionError", "'threads' must be an integer >= 0, got 1.5."),
     ("files, {threads: -1}", "SessionError", "'threads' must be an integer >= 0, got -1."),
-    ("files, {reproducible: 1}", "TypeError", "'reproducible' must be a boolean, got 1."),
+    ("files, {reproducible: 1}", "TypeError", "'reproducible' must be a boolean, got a number."),
     ("files, {memoryBudget: 0}", "SessionError", "'memoryBudget' must be an integer >= 1, got 0."),
     ("files, {limits: {nodes: 'many'}}", "SessionError", "'limits.nodes' must be an integer >= 1"),
 ]
@@ -140,18 +140,11 @@ METHOD_RULES = [
     ("s.loadParametersBuffer(new Uint8Array(5))", "BufferSizeError", "Actual: 5 bytes"),
     ("s.loadParametersBuffer(new Uint8Array(8))", "BufferSizeError", "Expected: 1728 bytes, Actual: 8"),
     ("s.setLearningRate('fast')", "TypeError", "'learningRate' must be a number, got a string."),
-    ("s.registerLinearLRScheduler(-1, 5, 0.1)", "SessionError", "'warmupStepCount' must be an integer"),
     ("s.registerLinearLRScheduler(1, 5.5, 0.1)", "SessionError", "'totalStepCount' must be an integer"),
-    ("s.registerLinearLRScheduler(1, 5, NaN)", "SessionError", "'initialLr' must be a float32"),
-    ("s.schedulerStep()", "SessionError", "No learning rate scheduler was registered."),
-    ("s.getParameter('zz')", "CheckpointError", "'zz'"),
-    ("s.updateParameter('zz', x)", "CheckpointError", "'zz'"),
     ("s.updateParameter('fc1.bias', 7)", "TypeError", "'tensor' must be a Tensor, got a number."),
     ("s.addProperty('p', null)", "TypeError", "'value' must be a number, bigint or string, got null."),
     ("s.addProperty('p', true)", "TypeError", "got a boolean."),
-    ("s.getProperty('nowhere')", "CheckpointError", "nowhere"),
     ("s.exportModelForInferencing('y')", "TypeError", "'outputNames' must be an array of strings"),
-    ("s.exportModelForInferencing(['nowhere'])", "ModelError", "nowhere"),
     ("s.artifacts()", "SessionError", "createFromModel"),
     ("s.runOptimizerStep(5)", "TypeError", "'options' must be an object."),
     ("s.runTrainStep(feeds, {signal: 5})", "TypeError", "'options.signal' must be an AbortSignal."),
@@ -164,23 +157,14 @@ METHOD_RULES = [
 
 FEED_RULES = [
     # changes to the feeds, texts in the FeedError
-    ("{x: new Tensor('float64', new Float64Array(80), [8, 10])}", ["'x'", "float64", "float32"]),
     (
         "{labels: new Tensor('int32', new Int32Array(8), [8])}",
         ["'labels'", "int32", "int64", "new Tensor('int64', BigInt64Array.from(values, BigInt), dims)"],
     ),
-    ("{x: new Tensor('float32', new Float32Array(88), [8, 11])}", ["x", "Got: 11 Expected: 10"]),
-    ("{x: new Tensor('float32', new Float32Array(80), [80])}", ["Invalid rank for input: x"]),
-    ("{labels: new Tensor('int64', new BigInt64Array(7), [7])}", ["batch", "8", "7"]),
     ("{x: new Tensor('string', ['a'], [1])}", ["'x'", "string"]),
     ("{x: new Tensor('float16', new Uint16Array(80), [8, 10])}", ["'x'", "float16"]),
     ("{x: disposed}", ["'x'", "disposed"]),
     ("{x: detached}", ["'x'", "transferred"]),
-    (
-        "{x: new Tensor('float32', new Float32Array(0), [0, 10]), "
-        "labels: new Tensor('int64', new BigInt64Array(0), [0])}",
-        ["empty batch"],
-    ),
 ]
 
 OPEN = """
@@ -295,39 +279,18 @@ def test_names(js: JsPage) -> None:
     assert names == [["x", "labels"], [OUT], ["x", "labels"], [OUT]]
 
 
-def test_without_eval_and_optimizer_models(js: JsPage) -> None:
-    outcome = js.run(
+def test_without_an_eval_model(js: JsPage) -> None:
+    """What calls say then is in the table of behaviours; here, that it is said before the feeds are looked at."""
+    names, error = js.run(
         f"""{OPEN}
-        const bare = await TrainingSession.create({{
-          trainModel: files.trainModel, checkpointState: files.checkpointState, evalModel: null,
-          optimizerModel: undefined,
-        }});
-        const calls = {{
-          eval: () => bare.runEvalStep(feeds),
-          evalWithoutFeeds: () => bare.runEvalStep(),
-          optimizer: () => bare.runOptimizerStep(),
-          getRate: () => bare.getLearningRate(),
-          setRate: () => bare.setLearningRate(0.1),
-          scheduler: () => bare.registerLinearLRScheduler(1, 2, 0.1),
-          schedulerStep: () => bare.schedulerStep(),
-          export: () => bare.exportModelForInferencing(["y"]),
-        }};
-        const errors = {{}};
-        for (const [name, call] of Object.entries(calls)) errors[name] = await failure(call);
+        const {{ trainModel, checkpointState }} = files;
+        const bare = await TrainingSession.create({{ trainModel, checkpointState, evalModel: null }});
+        const error = await failure(() => bare.runEvalStep());
         const names = [bare.evalInputNames, bare.evalOutputNames];
         await bare.release();
-        return {{ names, errors }};"""
+        return [names, error.message];"""
     )
-    assert outcome["names"] == [[], []]
-    errors = outcome["errors"]
-    assert errors["eval"]["message"] == "This TrainingSession has no EvalModel loaded."
-    assert errors["evalWithoutFeeds"]["message"] == "This TrainingSession has no EvalModel loaded."
-    export = errors.pop("export")
-    assert "Eval model was not provided" in export["message"]
-    for name, error in errors.items():
-        assert (error["name"], error["base"]) == ("SessionError", "TrainwebError"), name
-        if not name.startswith("eval"):
-            assert error["message"] == "This TrainingSession has no OptimizerModel loaded."
+    assert (names, error) == ([[], []], "This TrainingSession has no EvalModel loaded.")
 
 
 def test_aborted_calls_are_refused(js: JsPage) -> None:

@@ -5,92 +5,40 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
+from tests.conformance.datasets import DATASETS, outcome
+from tests.each import run_each
 
-from trainweb.data import Dataset, from_csv, list_folder
-from trainweb.errors import FeedError, TrainwebError
+from trainweb.data import from_csv, list_folder
+from trainweb.errors import FeedError
 
-from .js_session import JsPage, from_json, open_js_page
-from .server import Site
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
-        yield page
+from .js_session import JsPage
 
 
-TEXT = '\ufeffa,b,kind,"n\nm"\n1,2.5,cat,1\n\n-3,4e1,dog,0\r\n5,".5", cat ,true\n'
-GAPS = "n,m,k\n1,2,NA\n,3,b\n4, nan ,b\n5,6,\n7,?,NA\n"
-GAPS_COLUMNS = {"x": ["n", "m"], "y": "k"}
-GAPS_OPTIONS: dict[str, Any] = {"dtypes": {"x": "float64"}, "classes": {"y": ["NA", "b"]}}
-GAPS_MISSING: tuple[Any, ...] = (
-    "error",
-    "drop",
-    {"n": -1, "m": 0.5, "k": "b"},
-    {"n": -1, "m": 0.5},
-    {"n": -1, "m": 0.5, "k": "c"},
-    {"z": 1},
-)
-CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    (TEXT, {"x": ["b", "a"], "y": "kind"}, {"classes": {"y": ["dog", "cat"]}}),
-    (TEXT, {"x": "n\nm", "y": "a"}, {"dtypes": {"x": "bool", "y": "int64"}}),
-    ("a;b\n1;2\n", {"x": "a", "y": ["b"]}, {"delimiter": ";", "dtypes": {"x": "uint8", "y": "float64"}}),
-    ("a\n1\nx\n", {"x": "a"}, {}),
-    ("a\n1\n\n\n", {"x": "b"}, {}),
-    ("a,b\n1,2\n3\n", {"x": "a"}, {}),
-    ('a,b\n"1\n",2\n3,\n', {"x": "b"}, {}),
-    ("a\n1.5\n", {"x": "a"}, {"dtypes": {"x": "int64"}}),
-    ("a\n300\n", {"x": "a"}, {"dtypes": {"x": "uint8"}}),
-    ("a\n2\n", {"x": "a"}, {"dtypes": {"x": "bool"}}),
-    ("a\ncow\n", {"x": "a"}, {"classes": {"x": ["cat"]}}),
-    ("a\n", {"x": "a"}, {}),
-    ("", {"x": "a"}, {}),
-    ("a\n1\n", {"x": "a"}, {"dtypes": {"y": "int64"}}),
-    ("a\n1\n", {"x": "a"}, {"dtypes": {"x": "float16"}}),
-    ("a\n1\n", {"x": "a"}, {"classes": {"y": ["cat"]}}),
-    ("a\n1\nnan\n", {"x": "a"}, {}),
-    ("a\n1_0\n", {"x": "a"}, {"dtypes": {"x": "int64"}}),
-    ("a\n-1e39\n", {"x": "a"}, {}),
-    ("a\n1e309\n", {"x": "a"}, {"dtypes": {"x": "float64"}}),
-    ("a\n3.4028235e38\n", {"x": "a"}, {}),
-    ('a,b\n"1\n",2\n3,"x\n4,y\n', {"x": "a"}, {}),
-    ('a,b\r\n"1","2"\r\n1,"2"3\n', {"x": "a"}, {}),
-    ('a,b\n1,2\n"3\n4","5\n', {"x": "a"}, {}),
-    ('a,b\n1,"say ""3"", 4"\n2,5"6\n', {"x": "a"}, {}),
-    ('a\n""\n\n1\n', {"x": "a"}, {"classes": {"x": ["", "1"]}}),
-    ('a\n"1\r\n', {"x": "a"}, {}),
-    ('a\n"1', {"x": "a"}, {}),
-    ('a\n"1"""\n2', {"x": "a"}, {}),
-    ("a,b,a\n1,2,3\n", {"x": "a"}, {}),
-    (f"a\n{'0' * 4299}7\n", {"x": "a"}, {"dtypes": {"x": "int64"}}),
-    (f"a\n-{'0' * 4300}7\n", {"x": "a"}, {"dtypes": {"x": "int64"}}),
-    *((GAPS, GAPS_COLUMNS, GAPS_OPTIONS | {"missing": missing}) for missing in GAPS_MISSING),
-    (GAPS, GAPS_COLUMNS, {"classes": {"y": ["", "NA", "b"]}, "missing": "drop"}),
-]
+def test_data_sets_are_those_of_python(js: JsPage) -> None:
+    """Rows, bytes, fitted numbers, and the words of errors."""
+    body = """const { outcomes } = await import("/tests/datasets.mjs"); return outcomes(chains);"""
+    found = js.run(body, chains=[chain for _, chain, _ in DATASETS])
+
+    def check(number: int) -> None:
+        np.testing.assert_equal(found[number], outcome(DATASETS[number][1]))
+
+    run_each(range(len(DATASETS)), check, lambda number: DATASETS[number][0])
 
 
-@pytest.mark.parametrize(("text", "columns", "options"), CASES, ids=[str(k) for k in range(len(CASES))])
-def test_a_csv_file_is_what_python_reads(js: JsPage, text: str, columns: Any, options: Any) -> None:
-    given = f"new Blob([{json.dumps(text)}]), {json.dumps(columns)}, {json.dumps(options)}"
-    try:
-        expected = from_csv(io.StringIO(text.removeprefix("\ufeff"), newline=""), columns, **options).columns
-    except FeedError as error:
-        found = js.failure(f"await trainweb.readCsv({given});")
-        assert (found["name"], found["message"], found["class"]) == ("FeedError", str(error), "FeedError")
-        return
-    assert expected is not None
-    found = js.run(f"return mapValues(Object.fromEntries((await trainweb.readCsv({given})).columns), fromTensor);")
-    assert list(found) == list(expected)
-    for name, tensor in found.items():
-        assert tensor["type"] == str(expected[name].dtype)
-        np.testing.assert_array_equal(from_json(tensor), expected[name])
+def test_what_a_page_is_told_of_buckets(js: JsPage) -> None:
+    errors = [
+        js.failure(f"new trainweb.Dataset([]).bucket(() => 1, [5], 3, {{ {options} }});")
+        for options in ("padded: 'ids'", "pad: []")
+    ]
+    assert [(error["name"], error["message"][:44]) for error in errors] == [
+        ("ModelError", "padded is 'ids'; it must be an array of names."[:44]),
+        ("TypeError", "The option of bucket 'pad' is not known; did"),
+    ]
 
 
 DELIMITERS = ",;|\t \\]^-d.*$"
@@ -165,161 +113,15 @@ def test_a_name_is_not_taken_for_a_text(js: JsPage) -> None:
     assert "If it is a path or URL, give its contents" in error["message"]
 
 
-TABLE = """
-height,weight,colour,size,kind
-1.5,10,red,3,😀
-2.25,0,blue,1,ﬁ
-0.1,3.3,re,3,b
-7,-4,green,2,ﬁ
-"""
-TABLE_COLUMNS = {"numbers": ["height", "weight"], "colour": "colour", "size": "size", "labels": "kind"}
-TABLE_DTYPES = {"colour": "string", "size": "int64", "labels": "string"}
-
-
-def test_a_table_is_preprocessed_as_in_python(js: JsPage) -> None:
-    """Fitted numbers agree to the bit, and go through JSON in both directions."""
-    source = io.StringIO(TABLE.lstrip(), newline="")
-    rows = Dataset.from_csv(source, TABLE_COLUMNS, dtypes=TABLE_DTYPES)
-    fitted = rows.standardize("numbers").one_hot("colour", "size").categories("labels")
-    fitted = fitted.concat("x", ["numbers", "colour", "size"])
-    found = js.run(
-        """
-        const rows = await trainweb.Dataset.fromCsv(text, columns, { dtypes });
-        const parts = ["numbers", "colour", "size"];
-        const fitted = rows.standardize("numbers").oneHot("colour", "size").categories("labels").concat("x", parts);
-        const told = ({ columns }) => mapValues(Object.fromEntries(columns), fromTensor);
-        const [first, second] = rows.split(0.5, { seed: 3 });
-        return {
-          steps: JSON.parse(JSON.stringify(fitted.preprocessing)), columns: told(fitted),
-          again: told(second.preprocess(steps)),
-          twice: told(fitted.preprocess(steps)),
-          kept: fitted.take(2).map((row) => row).preprocessing.length, text: first.columns.get("colour").data,
-        };""",
-        text=TABLE.lstrip(),
-        columns=TABLE_COLUMNS,
-        dtypes=TABLE_DTYPES,
-        steps=json.loads(json.dumps(fitted.preprocessing)),
-    )
-    first, second = rows.split(0.5, seed=3)
-    again = second.preprocess(found["steps"]).columns
-    assert found["steps"] == fitted.preprocessing and found["kept"] == 5
-    assert first.columns is not None and found["text"] == first.columns["colour"].tolist()
-    for key, expected in (("columns", fitted.columns), ("again", again), ("twice", fitted.columns)):
-        made = found[key]
-        assert expected is not None and list(made) == list(expected)
-        for name, tensor in made.items():
-            assert tensor["type"] == str(expected[name].dtype)
-            assert from_json(tensor).tobytes() == expected[name].tobytes()
-            assert from_json(tensor).shape == expected[name].shape
-
-
-def test_gaps_are_filled_as_in_python(js: JsPage) -> None:
-    text = "a,b,c\n1,0.1,7\n,0.7,3\n4,NA,\n2.5,0.4,?\n"
-    columns = {"x": ["a", "b"], "y": "c"}
-    rows = Dataset.from_csv(io.StringIO(text, newline=""), columns, dtypes={"y": "float64"}, missing="keep")
-    filled = rows.fill_mean("x").fill_median("y")
-    found = js.run(
-        """
-        const rows = await trainweb.readCsv(text, columns, { dtypes: { y: "float64" }, missing: "keep" });
-        const filled = rows.fillMean("x").fillMedian("y");
-        const told = ({ columns }) => mapValues(Object.fromEntries(columns), fromTensor);
-        const steps = JSON.parse(JSON.stringify(filled.preprocessing));
-        return { steps, columns: told(filled), again: told(rows.preprocess(steps)) };""",
-        text=text,
-        columns=columns,
-    )
-    assert found["steps"] == filled.preprocessing and filled.columns is not None
-    for made in (found["columns"], found["again"]):
-        assert {name: from_json(tensor).tobytes() for name, tensor in made.items()} == {
-            name: array.tobytes() for name, array in filled.columns.items()
-        }
-
-
-def test_rows_that_are_asked_later_take_the_types_of_the_fitted_rows(js: JsPage) -> None:
-    rows = Dataset.from_csv(io.StringIO(TABLE.lstrip(), newline=""), TABLE_COLUMNS, dtypes=TABLE_DTYPES)
-    made = rows.fill_mean("numbers").standardize("numbers").one_hot("size", "colour")
-    made = made.concat("x", ["numbers", "size", "colour"])
-    asked = {"numbers": np.array([[2, 3]], np.float32), "size": np.array([1]), "colour": np.array(["blue"])}
-    expected = Dataset(asked).preprocess(made.preprocessing).columns
-    assert expected is not None
-    found = js.run(
-        """
-        const colour = new Tensor("string", ["blue"], [1]);
-        const asked = [
-          { numbers: [[2, 3]], size: [1], colour },
-          { numbers: new Tensor("float64", Float64Array.of(2, 3), [1, 2]), size: Int32Array.of(1), colour },
-          { numbers: new Tensor("int64", [2n, 3n], [1, 2]), size: [1n], colour },
-        ];
-        const old = steps.map(({ dtype, ...step }) => step);
-        return [
-          ...asked.map((rows) => fromTensor(new Dataset(rows).preprocess(steps).columns.get("x"))),
-          fromTensor(new Dataset({ ...asked[0], size: [1n] }).preprocess(old).columns.get("x")),
-        ];""",
-        steps=json.loads(json.dumps(made.preprocessing)),
-    )
-    assert len(found) == 4
-    step = js.failure("new Dataset({ x: [1] }).preprocess([{ type: 'concat', input: 'x', parts: ['x'], dtype: 3 }]);")
-    assert step["name"] == "ModelError"
-    for tensor in found:
-        assert tensor["type"] == "float32" and from_json(tensor).tobytes() == expected["x"].tobytes()
-
-
-PREPROCESSING_FAULTS = (
-    ('rows.fillMean("size")', lambda rows: rows.fill_mean("size")),
-    (
-        'new trainweb.Dataset({ numbers: [[NaN], [NaN]] }).fillMedian("numbers")',
-        lambda rows: Dataset({"numbers": np.full((2, 1), np.nan)}).fill_median("numbers"),
-    ),
-    ('rows.standardize("colour")', lambda rows: rows.standardize("colour")),
-    ('rows.oneHot("numbers")', lambda rows: rows.one_hot("numbers")),
-    ('rows.categories("size")', lambda rows: rows.categories("size")),
-    ('rows.standardize("width")', lambda rows: rows.standardize("width")),
-    ('rows.concat("x", ["numbers", "size"])', lambda rows: rows.concat("x", ["numbers", "size"])),
-    ('rows.concat("size", ["numbers"])', lambda rows: rows.concat("size", ["numbers"])),
-    ("rows.map((row) => row).preprocess([])", lambda rows: rows.map(lambda row: row).preprocess([])),
-    (
-        'rows.preprocess(rows.take(1).oneHot("colour").preprocessing)',
-        lambda rows: rows.preprocess(rows.take(1).one_hot("colour").preprocessing),
-    ),
-    (
-        'rows.preprocess([{ type: "standardize", input: "numbers", mean: [1], std: [1] }])',
-        lambda rows: rows.preprocess([{"type": "standardize", "input": "numbers", "mean": [1], "std": [1]}]),
-    ),
-)
-
-
-def test_streams_are_filtered_and_cut_as_in_python(js: JsPage) -> None:
-    """Whether the function is async or not; what was cut off is not made."""
-    found = js.run(
+def test_what_is_cut_off_is_not_made(js: JsPage) -> None:
+    made = js.run(
         """
         let made = 0;
         const rows = new Dataset(function* () { for (let k = 0; k < 50; k++) { made++; yield { k }; } });
-        const found = [];
-        const few = rows.filter(({ k }) => k % 3 === 0).filter(async ({ k }) => k > 4).take(4);
-        for await (const { k } of few) found.push(k);
-        return [found, made];"""
+        for await (const row of rows.filter(({ k }) => k % 3 === 0).filter(async ({ k }) => k > 4).take(4)) void row;
+        return made;"""
     )
-    made = []
-
-    def rows() -> Iterator[dict[str, int]]:
-        for k in range(50):
-            made.append(k)
-            yield {"k": k}
-
-    data = Dataset(rows).filter(lambda row: row["k"] % 3 == 0).filter(lambda row: row["k"] > 4).take(4)
-    assert found == [[row["k"] for row in data], len(made)]
-    assert found == [[6, 9, 12, 15], 16]
-
-
-def test_faults_of_preprocessing_are_named_as_in_python(js: JsPage) -> None:
-    rows = Dataset.from_csv(io.StringIO(TABLE.lstrip(), newline=""), TABLE_COLUMNS, dtypes=TABLE_DTYPES)
-    options = json.dumps({"dtypes": TABLE_DTYPES})
-    made = f"{json.dumps(TABLE.lstrip())}, {json.dumps(TABLE_COLUMNS)}, {options}"
-    for page, native in PREPROCESSING_FAULTS:
-        with pytest.raises(TrainwebError) as caught:
-            native(rows)
-        found = js.failure(f"const rows = await trainweb.readCsv({made}); {page};")
-        assert (found["name"], found["message"]) == (type(caught.value).__name__, str(caught.value)), page
+    assert made == 16
 
 
 def test_what_is_no_csv_file_or_setting(js: JsPage) -> None:
@@ -466,28 +268,3 @@ def test_rows_of_indexed_db(js: JsPage) -> None:
         error = js.failure(f"for await (const row of trainweb.readObjectStore({source})) row;")
         assert error["class"] == "FeedError" and said in error["message"]
     assert js.run("return (await indexedDB.databases()).map(({ name }) => name).includes('none');") is False
-
-
-def test_buckets_pad_what_they_are_told_to(js: JsPage) -> None:
-    found = js.run(
-        """const side = Float32Array.of(1, 2, 3);
-        const rows = [2, 3, 4].map((n) => ({ ids: new BigInt64Array(n).fill(1n), side }));
-        const data = new trainweb.Dataset(rows);
-        const bucket = (options) => data.bucket(({ ids }) => ids.length, [5], 3, options);
-        const made = [];
-        for await (const batch of bucket({ padded: ["ids"] })) made.push(mapValues(batch, fromTensor));
-        const errors = [];
-        for (const options of [{ padded: ["side"] }, { padded: ["ids", "id"] }, { padded: "ids" }, { pad: [] }]) {
-          errors.push(await failure(async () => { for await (const batch of bucket(options)) void batch; }));
-        }
-        return [made, errors.map(({ name, message }) => [name, message.slice(0, 46)])];"""
-    )
-    ((made,), errors) = found
-    assert from_json(made["ids"]).tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]
-    assert from_json(made["side"]).tolist() == [[1, 2, 3]] * 3
-    assert errors == [
-        ["FeedError", "'side' of a row of length 2 is float32[3]: the"],
-        ["FeedError", "'id' of a row of length 2 is missing: the firs"],
-        ["ModelError", "padded is 'ids'; it must be an array of names."],
-        ["TypeError", "The option of bucket 'pad' is not known; did y"],
-    ]

@@ -1,4 +1,4 @@
-"""Gradient norms, dead units, one batch by heart, and `onNaN` in a page: the numbers and bytes of Python."""
+"""`onNaN` in a page: the numbers and bytes of Python."""
 
 from __future__ import annotations
 
@@ -60,30 +60,6 @@ def rows(batches: int, bad: tuple[int, ...] = (), value: float = np.nan) -> dict
     for k in bad:
         x[4 * k] = value
     return {"x": x, "target": target}
-
-
-def test_norms_and_units_are_those_of_python(js: JsPage) -> None:
-    batch = rows(1)
-    norms, units, empty = js.run(
-        OPEN
-        + """
-        const s = await open();
-        await s.runTrainStep(feeds);
-        const norms = await s.gradientNorms();
-        const units = await s.deadUnits([feeds, feeds]);
-        const empty = await s.deadUnits([]).then(() => null, ({ name, message }) => [name, message]);
-        return [norms, units, empty];
-        """,
-        batch={name: to_json(array) for name, array in batch.items()},
-    )
-    assert empty == ["FeedError", "There are no batches: give at least one."]
-    with opened() as s:
-        s.train_step(batch)
-        assert norms == pytest.approx(s.gradient_norms(), rel=1e-6)
-        (found,) = s.dead_units([batch])
-        assert units == [
-            {"tensor": "r", "node": found.node, "axis": 1, "units": 4, "dead": [1, 3]},
-        ]
 
 
 CASES: dict[str, tuple[dict[str, np.ndarray], dict[str, Any], dict[str, Any]]] = {

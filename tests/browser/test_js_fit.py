@@ -10,7 +10,6 @@ from onnx import TensorProto, helper
 from tests.conformance.fits import data, opened
 from tests.conformance.models import make_model, normal
 
-from trainweb.data import Dataset
 from trainweb.fit import History, Trainer
 
 from .js_session import JsPage
@@ -84,31 +83,6 @@ def test_what_is_wrong_in_pages_is_named(js: JsPage) -> None:
     )
     for (source, options, name, said), error in zip(WRONG_IN_PAGES, errors, strict=True):
         assert error is not None and error["name"] == name and said in error["message"], (source, options, error)
-
-
-def test_shuffled_streams_come_as_in_python(js: JsPage) -> None:
-    found = js.run(
-        """const numbers = () => Array.from({ length: 60 }, (_, x) => ({ x }));
-        const data = new Dataset(numbers).shuffle({ buffer: 8, seed: 3 });
-        const rounds = [];
-        for (let k = 0; k < 2; k++) {
-          const round = [];
-          for await (const { x } of data) round.push(x);
-          rounds.push(round);
-        }
-        const halves = new Dataset({ x: Float32Array.from({ length: 11 }, (_, k) => k) }).split(0.3, { seed: 2 });
-        const batches = [];
-        for await (const { x } of new Dataset(numbers().slice(0, 5)).batch(3, { remainder: "pad" })) {
-          batches.push(fromTensor(x));
-        }
-        return [rounds, halves.map((half) => [...half.columns.get("x").data]), batches];"""
-    )
-    numbers = Dataset([{"x": np.float32(k)} for k in range(60)])
-    data = numbers.shuffle(8, seed=3)
-    assert found[0] == [[float(row["x"]) for row in data] for _ in range(2)]
-    halves = Dataset({"x": np.arange(11)}).split(0.3, seed=2)
-    assert found[1] == [[int(row["x"]) for row in half] for half in halves]
-    assert [b["data"] for b in found[2]] == [[0, 1, 2], [3, 4, 0]] and found[2][0]["type"] == "float32"
 
 
 def test_a_fit_is_events_callbacks_and_a_promise(js: JsPage) -> None:

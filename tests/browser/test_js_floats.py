@@ -41,12 +41,6 @@ STEPS = """
       if (dtype === "bfloat16") return new Tensor("uint16", new Uint16Array(bits), dims);
       return new Tensor("float16", useFloat16Array ? new Float16Array(bits) : new Uint16Array(bits), dims);
     };
-    const encode = (array) => {
-      const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
-      let text = "";
-      for (let k = 0; k < bytes.length; k += 8192) text += String.fromCharCode(...bytes.subarray(k, k + 8192));
-      return btoa(text);
-    };
     const feeds = { x: tensor(x, [batch, rows]), target: tensor(target, [batch, 2]) };
     const step = async (s) => {
       const results = await s.runTrainStep(feeds);
@@ -77,10 +71,10 @@ STEPS = """
     const inferred = await inference.run({ x: feeds.x });
     const report = await inspectModel(url, { loss: "MSELoss", optimizer: "AdamW" });
     const out = {
-      y: encode(y.data), type: y.type, array: y.data.constructor.name, saved: encode(saved),
-      blob: encode(new Uint8Array(await blob.arrayBuffer())), exported: encode(exported),
+      y: base64(y.data), type: y.type, array: y.data.constructor.name, saved: base64(saved),
+      blob: base64(new Uint8Array(await blob.arrayBuffer())), exported: base64(exported),
       resumes: after.data.every((value, k) => Object.is(value, again.data[k])),
-      inferred: encode(inferred.y.data), precision: report.precision,
+      inferred: base64(inferred.y.data), precision: report.precision,
     };
     for (const s of [session, resumed, inference]) await s.release();
     return out;
@@ -180,12 +174,6 @@ HALF_STEPS = """
 HALVES = """
     const lora = { rank: 4, targets: ["m.fc"], seed: 3 };
     const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", learningRate: 0.01, lora };
-    const encode = (array) => {
-      const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
-      let text = "";
-      for (let k = 0; k < bytes.length; k += 8192) text += String.fromCharCode(...bytes.subarray(k, k + 8192));
-      return btoa(text);
-    };
     const session = await TrainingSession.createFromModel("/floats/halves.onnx", config, options);
     const losses = await steps(session, 3);
     const saved = await session.saveCheckpoint({ includeOptimizerState: true });
@@ -193,12 +181,12 @@ HALVES = """
     const found = {
       losses,
       parameters: (await session.memory()).parameters,
-      layer: encode((await session.getParameter("m.fc.weight")).data),
-      all: encode((await session.getContiguousParameters(false)).data),
-      saved: encode(saved),
-      started: encode(files.checkpoint),
-      trainModel: encode(files.trainModel),
-      exported: encode(await session.exportModelForInferencing(["logits"])),
+      layer: base64((await session.getParameter("m.fc.weight")).data),
+      all: base64((await session.getContiguousParameters(false)).data),
+      saved: base64(saved),
+      started: base64(files.checkpoint),
+      trainModel: base64(files.trainModel),
+      exported: base64(await session.exportModelForInferencing(["logits"])),
     };
     const after = await steps(session, 2);
     const { trainModel, evalModel, optimizerModel } = files;
@@ -207,7 +195,7 @@ HALVES = """
     found.resumes = String(await steps(resumed, 2)) === String(after);
     const values = Float32Array.from({ length: 65 * 65 }, (_, k) => Math.sin(k));
     await resumed.updateParameter("m.fc.weight", new Tensor("float32", values, [65, 65]));
-    found.rounded = encode((await resumed.getParameter("m.fc.weight")).data);
+    found.rounded = base64((await resumed.getParameter("m.fc.weight")).data);
     const { data: everything } = await resumed.getContiguousParameters(false);
     await session.loadParametersBuffer(everything, false);
     found.loads = String(await steps(session, 1)) === String(await steps(resumed, 1));

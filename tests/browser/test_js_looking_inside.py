@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
-from tests.golden.calls.scenarios import X, Y
-
 import trainweb
 
-from .js_session import JsPage, from_json
+from .js_session import JsPage
 from .server import ROOT
 
 MLP = ROOT / "tests" / "golden" / "mlp"
@@ -19,36 +16,6 @@ const s = await TrainingSession.create(golden("mlp"));
 const x = new Tensor("float32", Float32Array.from({ length: 80 }, (_, i) => Math.sin(i)), [8, 10]);
 const labels = new Tensor("int64", BigInt64Array.from({ length: 8 }, (_, i) => BigInt(i % 3)), [8]);
 """
-
-
-def test_names_gradients_steps_and_inputs(js: JsPage) -> None:
-    found = js.run(
-        CALLS
-        + """
-        await s.runTrainStep({ x, labels });
-        await s.runOptimizerStep();
-        const answer = {
-            names: await s.parameterNames(), trained: await s.parameterNames({ trainableOnly: true }),
-            gradient: fromTensor(await s.getGradient("fc2.weight")), steps: await s.stepCount(),
-            inputs: await s.inputMetadata(), evalInputs: await s.inputMetadata({ training: false }),
-            unknown: await failure(() => s.getGradient("fc9.weight")),
-        };
-        await s.release();
-        return answer;"""
-    )
-    state = trainweb.CheckpointState.load_checkpoint(MLP / "checkpoint")
-    files = [MLP / f"{name}_model.onnx" for name in ("training", "eval", "optimizer")]
-    with trainweb.TrainingSession(state, *files) as s:
-        s.train_step({"x": X, "labels": Y})
-        s.optimizer_step()
-        assert found["names"] == s.parameter_names() and found["trained"] == s.parameter_names(True)
-        np.testing.assert_allclose(from_json(found["gradient"]), s.get_gradient("fc2.weight"), rtol=1e-4, atol=1e-6)
-        assert found["steps"] == s.step_count() == 1
-        for training, key in ((True, "inputs"), (False, "evalInputs")):
-            mine = [{"name": v.name, "shape": v.shape} for v in s.input_metadata(training)]
-            assert [{"name": v["name"], "shape": v["shape"]} for v in found[key]] == mine
-        assert [v["type"] for v in found["inputs"]] == ["float32", "int64"]
-    assert found["unknown"]["name"] == "CheckpointError"
 
 
 def test_properties_are_listed_deleted_and_keep_their_kind(js: JsPage) -> None:
@@ -101,38 +68,6 @@ def test_what_migrated_pages_set_does_not_break_them(js: JsPage) -> None:
     assert "env.wasm.wasmPaths" in found["warnings"][0] and "Delete" in found["warnings"][0]
     package = json.loads((ROOT / "node_modules" / "onnxruntime-common" / "package.json").read_text())
     assert found["common"] == package["version"] and found["names"]
-
-
-def test_moments_and_outputs(js: JsPage) -> None:
-    found = js.run(
-        CALLS
-        + """
-        const before = await s.getMoments("fc2.bias");
-        await s.runTrainStep({ x, labels });
-        await s.runOptimizerStep();
-        const after = await s.getMoments("fc2.bias");
-        const answer = {
-            before: mapValues(before, fromTensor), after: mapValues(after, fromTensor),
-            outputs: await s.outputMetadata(), evalOutputs: await s.outputMetadata({ training: false }),
-            unknown: await failure(() => s.getMoments("fc9.bias")),
-        };
-        await s.release();
-        return answer;"""
-    )
-    state = trainweb.CheckpointState.load_checkpoint(MLP / "checkpoint")
-    files = [MLP / f"{name}_model.onnx" for name in ("training", "eval", "optimizer")]
-    with trainweb.TrainingSession(state, *files) as s:
-        s.train_step({"x": X, "labels": Y})
-        s.optimizer_step()
-        expected = s.get_moments("fc2.bias")
-        assert list(found["after"]) == list(expected) == ["momentum0", "momentum1"]
-        for name, array in expected.items():
-            assert not from_json(found["before"][name]).any() and array.any()
-            np.testing.assert_allclose(from_json(found["after"][name]), array, rtol=1e-4, atol=1e-7)
-        for training, key in ((True, "outputs"), (False, "evalOutputs")):
-            mine = [{"name": v.name, "shape": v.shape} for v in s.output_metadata(training)]
-            assert [{"name": v["name"], "shape": v["shape"]} for v in found[key]] == mine
-    assert found["unknown"]["name"] == "CheckpointError"
 
 
 def test_a_run_logs_from_the_severity_that_it_asks_for(js: JsPage) -> None:

@@ -27,24 +27,6 @@ PATIENT = "env.timeouts.stall = 1e9;"
 """For a clock that leaps, which would call the files of the session stalled."""
 
 
-def test_training_lowers_the_loss_of_one_batch(js: JsPage) -> None:
-    losses = js.run(
-        f"""{OPEN}
-        const s = await open();
-        await s.setLearningRate(0.01);
-        const losses = [];
-        for (let k = 0; k < 30; k++) {{
-          losses.push(await loss(s));
-          await s.runOptimizerStep();
-          await s.lazyResetGrad();
-        }}
-        await s.release();
-        return losses;"""
-    )
-    assert losses[0] == pytest.approx(1.1, abs=0.5)
-    assert losses[-1] < 0.5 * losses[0]
-
-
 def test_a_scalar_loss_has_no_dims_and_one_element(js: JsPage) -> None:
     assert js.run(
         f"""{OPEN}
@@ -107,26 +89,6 @@ def test_a_preallocated_fetch_that_does_not_fit_leaves_the_session_alone(js: JsP
     assert outcome["error"]["name"] == "FeedError"
     assert "result is float32 of dims []" in outcome["error"]["message"]
     assert outcome["same"]  # no gradient was accumulated
-
-
-def test_label_out_of_range_names_value_and_position(js: JsPage) -> None:
-    outcome = js.run(
-        f"""{OPEN}
-        const s = await open();
-        const good = await loss(s);
-        await s.lazyResetGrad();
-        const before = await parameters(s);
-        const bad = new Tensor("int64", BigInt64Array.from([0, 1, 2, 0, 77, 2, 0, 1], BigInt), [8]);
-        const error = await failure(() => s.runTrainStep({{ x, labels: bad }}));
-        const again = await loss(s);
-        const after = await parameters(s);
-        await s.release();
-        return {{ error, recovered: good === again, same: before.join() === after.join() }};"""
-    )
-    assert outcome["error"]["name"] == "FeedError"
-    assert "77" in outcome["error"]["message"]
-    assert "position 4" in outcome["error"]["message"]
-    assert outcome["recovered"] and outcome["same"]
 
 
 def test_calls_run_in_the_order_they_were_made(js: JsPage) -> None:
@@ -290,30 +252,16 @@ def test_parameters_and_checkpoints_round_trip(js: JsPage) -> None:
     }
 
 
-def test_released_sessions_refuse_every_call(js: JsPage) -> None:
+def test_a_call_that_was_made_before_the_release_is_answered(js: JsPage) -> None:
+    """The table of behaviours has what later calls say."""
     outcome = js.run(
         f"""{OPEN}
         const s = await open();
         const pending = loss(s);
         await s.release();
-        await s.release();
-        const calls = [
-          () => s.runTrainStep(feeds), () => s.runEvalStep(feeds), () => s.runOptimizerStep(),
-          () => s.lazyResetGrad(), () => s.getParametersSize(), () => s.getContiguousParameters(),
-          () => s.loadParametersBuffer(new Uint8Array(4)), () => s.getLearningRate(),
-          () => s.setLearningRate(1), () => s.registerLinearLRScheduler(1, 2, 0.1),
-          () => s.schedulerStep(), () => s.saveCheckpoint(), () => s.exportModelForInferencing(["y"]),
-          () => s.getParameter("fc1.bias"), () => s.updateParameter("fc1.bias", x),
-          () => s.getParameterTypeAndShape("fc1.bias"), () => s.addProperty("a", 1),
-          () => s.getProperty("a"), () => s.artifacts(), () => s.profile(feeds),
-        ];
-        const errors = [];
-        for (const call of calls) errors.push((await failure(call))?.name ?? String(call));
-        return {{ loss: await pending, errors, names: s.trainingInputNames }};"""
+        return [await pending > 0, s.trainingInputNames, (await failure(() => s.artifacts())).name];"""
     )
-    assert outcome["loss"] > 0  # a call made before the release was answered
-    assert set(outcome["errors"]) == {"ReleasedError"}
-    assert outcome["names"] == ["x", "labels"]
+    assert outcome == [True, ["x", "labels"], "ReleasedError"]
 
 
 def test_async_disposal(js: JsPage) -> None:

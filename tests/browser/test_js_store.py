@@ -28,11 +28,6 @@ STORE = f"""{OPEN}
       return folder;
     }};
     const store = new CheckpointStore("test", {{ backend: typeof backend === "undefined" ? "opfs" : backend }});
-    const base64 = async (blob) => {{
-      let text = "";
-      for (const byte of new Uint8Array(await blob.arrayBuffer())) text += String.fromCharCode(byte);
-      return btoa(text);
-    }};
 """
 
 
@@ -56,7 +51,7 @@ def test_what_a_page_keeps_goes_on_in_python(js: JsPage, tmp_path: Path, backend
         const checkpoint = {{ store, name: "run", every: 2 }};
         const history = await s.fit(data(), {{ ...options, epochs: 2, checkpoint }});
         await s.release();
-        return [await base64(await store.read("run")), history.losses.length];""",
+        return [base64(await (await store.read("run")).arrayBuffer()), history.losses.length];""",
         backend=backend,
     )
     options = {"batch_size": 8, "accumulate": 2, "validation_split": 0.2, "seed": 3}
@@ -95,6 +90,7 @@ def test_what_python_keeps_goes_on_in_a_page(js: JsPage, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_store(js: JsPage, backend: str) -> None:
+    """What only pages have: backends, stores by name, room. `tests/conformance/fits.py` has what calls give."""
     found = js.run(
         f"""{STORE}
         for (const {{ name }} of await store.list()) await store.delete(name);
@@ -102,28 +98,22 @@ def test_the_store(js: JsPage, backend: str) -> None:
         const before = await bytes(s);
         await store.save(s, "Größe/1 %");
         await s.fit(data());
-        const [after, count] = [await bytes(s), await s.stepCount()];
+        const after = await bytes(s);
         await store.save(s, "trained");
-        await store.load(s, "Größe/1 %");
-        const back = [(await bytes(s)).join() === before.join(), await s.stepCount()];
         await store.rename("trained", "..");
-        await store.load(s, "..");
-        back.push((await bytes(s)).join() === after.join(), await s.stepCount() === count);
         const listed = (await store.list()).map((one) => [one.name, one.nbytes > 400, one.written instanceof Date]);
+        const back = [];
         const copy = new CheckpointStore("other", {{ backend }});
         await copy.write("copy", await store.read(".."));
         await store.delete("..");
-        await store.delete("..");
         const names = [(await store.list()).map(({{ name }}) => name), (await copy.list()).map(({{ name }}) => name)];
-        await copy.load(s, "copy");
+        for (const [from, name, wanted] of [[store, "Größe/1 %", before], [copy, "copy", after]]) {{
+          await from.load(s, name);
+          back.push((await bytes(s)).join() === wanted.join());
+        }}
         await copy.delete("copy");
         const errors = [];
-        for (const action of [
-          () => store.load(s, ".."), () => store.read("x"), () => store.rename("x", "y"), () => store.save(s, ""),
-          () => store.save(s, "x".repeat(200)), () => store.write("x", 3),
-          () => s.fit(data(), {{ checkpoint: {{ store, name: "Größe/1 %" }} }}),
-          () => store.rename("Größe/1 %", "Größe/1 %"), () => store.save(3, "x"), () => store.load(null, "x"),
-        ]) {{
+        for (const action of [() => store.write("x", 3), () => store.save(3, "x"), () => store.load(null, "x")]) {{
           const {{ name, message }} = await failure(action);
           errors.push([name, message.slice(0, 32)]);
         }}
@@ -132,17 +122,11 @@ def test_the_store(js: JsPage, backend: str) -> None:
         return {{ back, listed, names, errors, quota, persists: typeof await store.persist() }};""",
         backend=backend,
     )
-    assert found["back"] == [True, 0, True, True]
+    assert found["back"] == [True, True]
     assert found["listed"] == [["..", True, True], ["Größe/1 %", True, True]]
     assert found["names"] == [["Größe/1 %"], ["copy"]]
-    assert [e[0] for e in found["errors"]] == [
-        *("StorageError", "StorageError", "StorageError", "StorageError", "StorageError", "ModelError"),
-        *("CheckpointError", "StorageError", "TypeError", "TypeError"),
-    ]
-    assert [e[1] for e in found["errors"][-3:]] == [
-        "There is a checkpoint 'Größe/1 %",
-        *["'session' must be a TrainingSess"] * 2,
-    ]
+    assert [e[0] for e in found["errors"]] == ["ModelError", "TypeError", "TypeError"]
+    assert [e[1] for e in found["errors"][1:]] == ["'session' must be a TrainingSess"] * 2
     assert found["quota"]["quota"] > found["quota"]["usage"] >= 0 and found["persists"] == "boolean"
 
 

@@ -55,9 +55,17 @@ return loss;
 FAIL = "return failure(() => InferenceSession.create(model, options));"
 
 
-@pytest.fixture
-def js(browser: Browser, site: Site) -> Iterator[JsPage]:
+@pytest.fixture(scope="module", params=["plain", "isolated"])
+def js(browser: Browser, request: pytest.FixtureRequest) -> Iterator[JsPage]:
+    """A page on either kind of site, for all tests that neither watch nor measure it."""
+    site = request.getfixturevalue(f"{request.param}_site")
     with open_js_page(browser, site, expected=(r"status of 404",)) as page:
+        yield page
+
+
+@pytest.fixture
+def fresh(browser: Browser, site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, site) as page:
         yield page
 
 
@@ -99,13 +107,14 @@ def test_a_tied_table_is_found_by_its_other_name(js: JsPage) -> None:
     np.testing.assert_allclose(found, data["losses"][0], rtol=1e-5)
 
 
-def test_weights_may_be_larger_than_the_room_for_blobs(js: JsPage) -> None:
-    """Chromium starts with room for 500 MB of Blobs."""
+def test_weights_may_be_larger_than_the_room_for_blobs(browser: Browser, plain_site: Site) -> None:
+    """Chromium starts with room for 500 MB of Blobs, in an isolated page as in another."""
     huge = np.zeros(135 << 20, np.float32)
-    model = js.site.add("/w/model.onnx", graph_of())
-    files = [served(js.site, "huge", {"a": huge, NAME: WEIGHT})]
-    found = js.run(RUN, model=model, files=files, kind="url")
-    js.site.remove("/w/huge.safetensors")
+    model = plain_site.add("/w/model.onnx", graph_of())
+    files = [served(plain_site, "huge", {"a": huge, NAME: WEIGHT})]
+    with open_js_page(browser, plain_site) as page:
+        found = page.run(RUN, model=model, files=files, kind="url")
+    plain_site.remove("/w/huge.safetensors")
     np.testing.assert_allclose(found, WEIGHT.astype(np.float64).sum(1), atol=1e-4)
 
 
@@ -160,32 +169,32 @@ return [loss, ...new Float32Array((await state.getParameter("model.norm.weight")
 """
 
 
-def test_a_page_holds_frozen_weights_once(js: JsPage, tmp_path: Path) -> None:
+def test_a_page_holds_frozen_weights_once(fresh: JsPage, tmp_path: Path) -> None:
     """Also of a file in which the exporter's default puts constants between them."""
-    js.run(TRAIN, model=js.site.add("/w/model.onnx", graph_of()), weights=served(js.site, "a", {NAME: WEIGHT}))
+    fresh.run(TRAIN, model=fresh.site.add("/w/model.onnx", graph_of()), weights=served(fresh.site, "a", {NAME: WEIGHT}))
     size = smol.Size(layers=1)
     shapes = smol.shapes(size)
     weights = {name: smol.values_of(name, shape) for name, shape in shapes.items()}
     nbytes = sum(weight.nbytes for weight in weights.values())
     plain = {
-        "model": js.site.add("/w/smol.onnx", smol.graph_of(size).SerializeToString()),
-        "weights": served(js.site, "smol", weights),
+        "model": fresh.site.add("/w/smol.onnx", smol.graph_of(size).SerializeToString()),
+        "weights": served(fresh.site, "smol", weights),
         "data": None,
     }
     files = smol.write_optimized(tmp_path, size).items()
-    default = {name: js.site.add(f"/w/{path.name}", path.read_bytes()) for name, path in files}
+    default = {name: fresh.site.add(f"/w/{path.name}", path.read_bytes()) for name, path in files}
     losses = []
-    js.worker.evaluate(WATCH_COPIES)
+    fresh.worker.evaluate(WATCH_COPIES)
     for given in (plain, {"weights": None} | default):
-        js.run(WATCH_PAGE)
+        fresh.run(WATCH_PAGE)
         before = resident_bytes(processes())
-        js.run(KEEP, **given)
+        fresh.run(KEEP, **given)
         assert resident_bytes(processes()) - before < 1.6 * nbytes
         # Pieces wait as messages, and are free once they were copied: one of each file is left.
-        assert js.run("return most;") <= 2 * 2**24
-        assert js.worker.evaluate("most") <= 2 * 2**24
-        assert js.worker.evaluate(LIVE) == 0
-        loss, *found = js.run(ARTIFACTS)
+        assert fresh.run("return most;") <= 2 * 2**24
+        assert fresh.worker.evaluate("most") <= 2 * 2**24
+        assert fresh.worker.evaluate(LIVE) == 0
+        loss, *found = fresh.run(ARTIFACTS)
         assert found == [1.0] * 4 + weights["model.embed_tokens.weight"].ravel()[-4:].tolist()
         losses.append(loss)
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
@@ -248,19 +257,19 @@ return plans;
 """
 
 
-def test_memory_that_files_passed_through_is_free(js: JsPage, tmp_path: Path) -> None:
+def test_memory_that_files_passed_through_is_free(fresh: JsPage, tmp_path: Path) -> None:
     """After the first step: the page's buffers, and those in which the worker read constants of plans."""
-    js.run(TRAIN, model=js.site.add("/w/model.onnx", graph_of()), weights=served(js.site, "a", {NAME: WEIGHT}))
-    js.run(WATCH_PAGE)
-    js.worker.evaluate(WATCH_WORKER)
+    fresh.run(TRAIN, model=fresh.site.add("/w/model.onnx", graph_of()), weights=served(fresh.site, "a", {NAME: WEIGHT}))
+    fresh.run(WATCH_PAGE)
+    fresh.worker.evaluate(WATCH_WORKER)
     model = smol.write(tmp_path, smol.Size(layers=3), weights="safetensors")
     quantized = quantize(read_model(model, weights=tmp_path / smol.SAFETENSORS), 8)
     assert len(quantized) > 2**25, "it is a large file"
-    plans = js.run(QUANTIZED, model=js.site.add("/w/quantized.onnx", quantized))
-    js.site.remove("/w/quantized.onnx")
-    assert plans > 2**25 and js.worker.evaluate("() => globalThis.nbytes") > 2**25
-    assert js.run(f"return {LIVE};") == 0
-    assert js.worker.evaluate(f"() => {LIVE}") < 2**20
+    plans = fresh.run(QUANTIZED, model=fresh.site.add("/w/quantized.onnx", quantized))
+    fresh.site.remove("/w/quantized.onnx")
+    assert plans > 2**25 and fresh.worker.evaluate("() => globalThis.nbytes") > 2**25
+    assert fresh.run(f"return {LIVE};") == 0
+    assert fresh.worker.evaluate(f"() => {LIVE}") < 2**20
 
 
 def test_other_weights_are_refused(js: JsPage) -> None:

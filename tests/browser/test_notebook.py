@@ -55,6 +55,9 @@ get_engine().bytes_in_use() + get_engine(reproducible=True).bytes_in_use()
 @pytest.fixture(scope="module", params=["worker", "main thread", "isolated worker"])
 def kernel(request: pytest.FixtureRequest, browser: Browser, plain_site: Site, isolated_site: Site) -> Iterator[Kernel]:
     """Pyodide in a worker, on the page itself, and in a cross-origin isolated page."""
+    if request.param == "worker":
+        yield request.getfixturevalue("pyodide_page")
+        return
     site = isolated_site if request.param == "isolated worker" else plain_site
     with open_kernel(browser, site, main_thread=request.param == "main thread") as opened:
         opened.install()

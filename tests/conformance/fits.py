@@ -299,6 +299,39 @@ HELD: list[dict[str, Any]] = [
     for steps in ((), STREAM)
 ]
 SPLIT = {"validation_split": 0.3}
+KEPT_FIT = {"batch_size": 4, "checkpoint": {"name": "fit"}}
+STORE_CALLS: list[tuple[list[Any], Any]] = [
+    (["save", "start"], None),
+    (["load", "start"], None),
+    (["save", "Größe/1 %"], None),
+    (["rename", "Größe/1 %", ".."], None),
+    (["save", ".hidden"], None),
+    (["names"], ["..", ".hidden", "start"]),
+    (["copy", "..", "a.b"], None),
+    (["delete", ".."], None),
+    (["delete", ".."], None),
+    (["names"], [".hidden", "a.b", "start"]),
+    (["load", "a.b"], None),
+    *(
+        ([*call], ("StorageError", f"There is no checkpoint '{call[1]}' in"))
+        for call in (("load", ".."), ("read", "x"), ("rename", "x", "y"))
+    ),
+    (["rename", "start", "a.b"], ("StorageError", "There is a checkpoint 'a.b' in .* already")),
+    (["rename", "start", "start"], ("StorageError", "There is a checkpoint 'start' in .* already")),
+    *((["save", name], ("StorageError", "The name of a checkpoint must be a text")) for name in ("", "x" * 200, 3)),
+]
+"""Calls of a store, and what they give: a value, or the class and text of an error."""
+OTHER_FITS: list[tuple[dict[str, Any], str, str]] = [
+    (KEPT_FIT | {"checkpoint": {"name": "start"}}, "CheckpointError", "'start' was not written by fit"),
+    (KEPT_FIT | {"batch_size": 5}, "ModelError", "batchSize 4, and this one has 5"),
+    (KEPT_FIT | {"seed": 1}, "ModelError", "seed 0, and this one has 1"),
+    (KEPT_FIT | {"shuffle": False}, "ModelError", "seed 0, and this one has (None|null)"),
+    (KEPT_FIT | {"accumulate": 2}, "ModelError", "accumulate 1, and this one has 2"),
+    (KEPT_FIT | {"validation_split": 0.5}, "ModelError", "rows 12, and this one has 6"),
+    ({"checkpoint": {"name": "x", "every": 0}}, "ModelError", "checkpoint.every is 0; it must be an integer >= 1"),
+    ({"checkpoint": {"name": "x", "often": 1}}, "TypeError", "checkpoint has no setting 'often'"),
+]
+"""Fits that cannot go on from the checkpoint of another, and their errors."""
 FITS: dict[str, list[Fit]] = {
     **ALIKE,
     "all_options": [
@@ -372,6 +405,17 @@ FITS: dict[str, list[Fit]] = {
     "remainder": [("mlp", [["rate", 0.0], *(["fit", data(24), more] for more in HELD)], {})],
     "every_so_many": [
         ("mlp", [call for count in range(1, 8) for call in every(count, stream=stream)], {}) for stream in (False, True)
+    ],
+    "stores": [
+        ("mlp", [["train", data(4)], ["optimizer"], *(["store", *call] for call, _ in STORE_CALLS), ["state"]], {}),
+        (
+            "mlp",
+            [
+                ["store", "save", "start"],
+                *(["fit", data(12), more] for more in (KEPT_FIT, *(f for f, *_ in OTHER_FITS))),
+            ],
+            {},
+        ),
     ],
     "infinite_on_purpose": [
         fit(changed(12, labels=np.arange(12) % 2), "masked", batch_size=4, on_nan=on_nan, epochs=2)
@@ -515,7 +559,8 @@ class Runner:
             return plain(getattr(self, name.replace(" ", "_"))(*arguments))
         except Exception as error:
             places = {n: plain(getattr(error, n)) for n in PLACES if getattr(error, n, None) is not None}
-            return {"error": type(error).__name__, "message": str(error), **places}
+            message = str(error).replace(str(self.folder), "fits")
+            return {"error": type(error).__name__, "message": message, **places}
 
     def fit(self, source: Data, options: dict[str, Any]) -> Any:
         options = {n: v.made() if isinstance(v, Data) else v for n, v in options.items()}
@@ -549,6 +594,15 @@ class Runner:
 
     def forget(self) -> None:
         trainweb.CheckpointStore(self.folder).delete("fit")
+
+    def store(self, name: str, *given: Any) -> Any:
+        """A call of the store; "copy" writes under another name what it reads."""
+        store = trainweb.CheckpointStore(self.folder)
+        if name == "names":
+            return [entry.name for entry in store.list()]
+        if name == "copy":
+            return store.write(given[1], store.read(given[0]))
+        return getattr(store, name)(*([self.session] if name in ("save", "load") else []), *given)
 
     def averages(self) -> Any:
         return self.session.get_contiguous_parameters(ema=True).tolist()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import re
 import subprocess
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,9 +24,8 @@ from trainweb.errors import FeedError, ReleasedError, SessionError, TrainwebErro
 from trainweb.fit import Epoch, History, Progress, Run, Trainer
 from trainweb.fit import trainer as trainer_module
 from trainweb.ir.layout import STATE_STEP
-from trainweb.training.store import open_snapshot
 
-from .sessions import artifacts, batch, session
+from .sessions import artifacts, session
 
 Result = TypeVar("Result")
 ROOT = Path(__file__).parents[2]
@@ -380,6 +378,20 @@ WRONG_IN_PYTHON: list[tuple[Any, dict[str, Any], str, str]] = [
 ]
 
 
+LATER_IN_PYTHON: list[tuple[Any, dict[str, Any], str, str]] = [
+    (
+        [*fits.data(11, *fits.STREAM).made(), {"x": [[1.0], [1.0, 2.0]], "labels": 0}],
+        {"batch_size": 4},
+        "FeedError",
+        "Row 11 of the data has no array as 'x'",
+    ),
+    *(
+        (fits.data(60, labels={0: label}), {"shuffle": False}, "FeedError", f"give the loss ignore_index={label}\\.")
+        for label in (-1, 255)
+    ),
+]
+
+
 def test_what_is_wrong_with_a_bad_label_or_used_up_rows_is_named(tmp_path: Path) -> None:
     runner = fits.Runner("mlp", {}, tmp_path)
     before = runner.parameters()
@@ -398,7 +410,7 @@ def test_what_is_wrong_with_a_bad_label_or_used_up_rows_is_named(tmp_path: Path)
 
     run_each([*fits.WRONG, *WRONG_IN_PYTHON], check, lambda case: case[3])
     assert runner.parameters() == before
-    run_each(fits.WRONG_LATER, check, lambda case: case[3])
+    run_each([*fits.WRONG_LATER, *LATER_IN_PYTHON], check, lambda case: case[3])
     runner.session.release()
 
 
@@ -407,6 +419,24 @@ def test_fits_that_end_alike(name: str) -> None:
     first, *others = fits.run_python(fits.ALIKE[name])
     for fit, outcomes in zip(fits.ALIKE[name][1:], others, strict=True):
         assert outcomes[-1] == first[-1], fit[1]
+
+
+def test_a_loss_that_stays_is_not_better() -> None:
+    _, stays = fits.run_python(fits.FITS["best"])
+    ended, _, _, best_epoch, epochs, _ = stays[-1]
+    assert (ended, best_epoch, len(epochs)) == ("early", 1, 3) and len({loss for _, _, loss, *_ in epochs}) == 1
+
+
+def test_all_rows_of_validation_data_are_evaluated_whatever_becomes_of_the_remainder() -> None:
+    ((_, *outcomes),) = fits.run_python(fits.FITS["remainder"])
+    (first, *others) = [validation for *_, [[*_, validation]], _ in outcomes]
+    for other in others:
+        assert other == {"loss": pytest.approx(first["loss"], rel=1e-6), "accuracy": first["accuracy"]}
+
+
+def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps() -> None:
+    for outcomes in fits.run_python(fits.FITS["every_so_many"]):
+        assert outcomes[1::3] == [0, 2, 2, 4, 4, 6, 6]
 
 
 def test_averages_are_scored_and_exported() -> None:
@@ -471,63 +501,6 @@ def test_a_history_that_ended_before_its_validation_is_shown() -> None:
     # The second epoch of one curve is as far to the right as the other curve's would be.
     ends = re.findall(r'points="([0-9.]+),', shown)
     assert ends == ["34.0", "34.0"] and shown.count("386.0,") == 1
-
-
-def test_labels_of_padding_name_the_setting() -> None:
-    for label in (-100, -1, 255):
-        with session() as s, pytest.raises(FeedError, match=f"such labels, give the loss ignore_index={label}\\."):
-            s.train_step(batch() | {"labels": np.full(6, label)})
-
-
-def test_a_bad_row_of_a_stream_is_named_by_its_number() -> None:
-    for place, size in ((37, 8), (3, 50)):
-        data = list(Dataset(rows(60)))
-        data[place] = {"x": data[place]["x"][:2], "labels": data[place]["labels"]}
-        with pytest.raises(FeedError, match=rf"Row {place} of the data has float32\[2\] as 'x'"):
-            fitted(data, batch_size=size)
-    with pytest.raises(FeedError, match="Row 11 of the data has no array as 'x'"):
-        fitted([*Dataset(rows(11)), {"x": [[1.0], [1.0, 2.0]], "labels": 0}], batch_size=4)
-    given = iter([rows(4), 3])
-    with pytest.raises(FeedError, match="Batch 1 of the data is int"):
-        fitted(Dataset(rows(8)).batch(4).map(lambda _: next(given)))
-
-
-def test_a_loss_that_stays_is_not_better() -> None:
-    with session() as s:
-        s.set_learning_rate(0.0)
-        history = Trainer(s).fit(rows(8), epochs=9, shuffle=False, early_stopping={"patience": 2}, progress=False)
-    assert (history.ended, history.best_epoch, len(history.epochs)) == ("early", 1, 3)
-    assert len(set(history["loss"])) == 1
-
-
-def test_all_rows_of_validation_data_are_evaluated_whatever_becomes_of_the_remainder() -> None:
-    held = rows(12, seed=5)
-    found = []
-    for size, remainder in ((8, "drop"), (8, "pad"), (12, "keep")):
-        with session() as s:
-            s.set_learning_rate(0.0)
-            options = {"batch_size": size, "remainder": remainder, "validation_data": held, "metrics": ["accuracy"]}
-            found.append(Trainer(s).fit(rows(24), progress=False, **options).epochs[0].validation)
-    first, *others = found
-    assert first is not None
-    for other in others:
-        assert other == {"loss": pytest.approx(first["loss"], rel=1e-6), "accuracy": first["accuracy"]}
-
-
-@pytest.mark.parametrize("batches", [1, 2, 3, 4, 5])
-def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps(tmp_path: Path, batches: int) -> None:
-    def source() -> Iterator[dict[str, np.ndarray]]:
-        yield from Dataset(rows(2 * batches))
-        raise ZeroDivisionError("of mine")
-
-    with session() as s, pytest.raises(ZeroDivisionError):
-        kept = {"store": tmp_path, "name": "fit", "every": 2}
-        Trainer(s).fit(source, batch_size=2, checkpoint=kept, progress=False)
-    contents = trainweb.CheckpointStore(tmp_path)._find("fit")
-    steps = 0
-    if contents is not None:
-        steps = json.loads(open_snapshot(contents).metadata["position"])["optimizerSteps"]
-    assert steps == {1: 0, 2: 2, 3: 2, 4: 4, 5: 4}[batches]
 
 
 CTRL_C = """

@@ -22,7 +22,7 @@ from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.layout import GENERATED_GRAIN, GENERATED_N, GENERATED_WORDS, POINTER_WORDS, REDUCTION_WORDS
 
 GUARD = 0xA5
-SUM, MEAN = 0, 1
+SUM, MEAN, SUM_SQUARES = 0, 1, 5
 REDUCTIONS = ("grain", "unit", "results", "n", "inner", "op")
 
 
@@ -142,7 +142,8 @@ def check(engine: Engine, call: Call) -> None:
         if r := call.reduction:
             unit = call.dims[-1] if len(call.dims) > 1 else 1
             chunks = [result] if r["n"] else np.split(result, range(call.grain * unit, result.size, call.grain * unit))
-            reduced = [c.reshape(-1, r["n"] or c.size // r["inner"], r["inner"]).sum(1).reshape(-1) for c in chunks]
+            terms = [np.square(c) if r["op"] == SUM_SQUARES else c for c in chunks]
+            reduced = [c.reshape(-1, r["n"] or c.size // r["inner"], r["inner"]).sum(1).reshape(-1) for c in terms]
             expected = np.concatenate(reduced) / (r["n"] if r["op"] == MEAN else 1)
             np.testing.assert_allclose(found[-1], expected, rtol=1e-5)
         for k, array in enumerate(runner.arrays):
@@ -171,10 +172,10 @@ def test_calls_get_what_they_touch_and_no_byte_less(engine: Engine, seed: int) -
     )
 
 
-def reducing(rows: int, row: int, n: int, inner: int, grain: int, **more: Any) -> Call:
+def reducing(rows: int, row: int, n: int, inner: int, grain: int, op: int = SUM, **more: Any) -> Call:
     unit = row if rows else 1
     results = grain * unit // n if n else inner
-    numbers = {"grain": grain, "unit": unit, "results": results, "n": n, "inner": inner, "op": SUM}
+    numbers = {"grain": grain, "unit": unit, "results": results, "n": n, "inner": inner, "op": op}
     dims = [rows, row] if rows else [row]
     return Call("float32", dims, [1, 1], [[row], [0]] if rows else [[], []], grain, numbers, **more)
 
@@ -186,6 +187,7 @@ REDUCING: list[Callable[[bool], Call]] = [
     lambda stored: reducing(6, 8, 8, 1, 4, stored=stored),
     lambda stored: reducing(6, 8, 4, 4, 2, stored=stored),
     lambda stored: reducing(7, 8, 0, 8, 3, stored=stored),
+    lambda stored: reducing(6, 8, 4, 4, 2, SUM_SQUARES, stored=stored),
 ]
 
 

@@ -13,7 +13,7 @@ from tests.python.plan_builder import run_kernel
 
 from trainweb.backend.wasm.engine import Engine
 from trainweb.ir.builder import Builder
-from trainweb.ops.optim.operators import TRAINWEB
+from trainweb.model.graph import TRAINWEB
 from trainweb.ops.optim.rules import Adafactor
 from trainweb.ops.optim.update import Formula
 

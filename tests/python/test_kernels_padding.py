@@ -180,6 +180,7 @@ def wanted_tokens(
         "m": m,
         "mask_strides": strides,
         "token_strides": token_strides,
+        "ruled_out": -1e30,
     }
     wanted: np.ndarray = runner("kernels").run("wanted_tokens", args)["wanted"]
     return np.asarray(wanted.reshape(texts, m) == 1)

@@ -29,7 +29,8 @@ def nibbles(rows: np.ndarray) -> np.ndarray:
 
 
 def spread(of_blocks: np.ndarray, shape: tuple[int, int], blocks: tuple[int, int]) -> np.ndarray:
-    return of_blocks.repeat(blocks[0], 0).repeat(blocks[1], 1)[: shape[0], : shape[1]]
+    rows, cols = (min(block, size) for block, size in zip(blocks, shape, strict=True))
+    return of_blocks.repeat(rows, 0).repeat(cols, 1)[: shape[0], : shape[1]]
 
 
 def packed(

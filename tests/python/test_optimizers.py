@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.models import mlp
+from tests.conformance.models import deep_mlp, mlp
 from tests.ops.cases import reference_of
 from tests.python.sessions import batch, error_of, session, warm
 
@@ -22,11 +22,11 @@ from trainweb.cli import main
 from trainweb.errors import CheckpointError, ModelError
 from trainweb.ir.instructions import Buf, BufSequence, Storage
 from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
-from trainweb.model.graph import Node
+from trainweb.model.graph import TRAINWEB, Node
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.ops.frame.op import bind, find
-from trainweb.ops.optim.operators import AVERAGES, MOMENTS, TRAINWEB, Subsequence
+from trainweb.ops.optim.operators import AVERAGES, MOMENTS, Subsequence
 
 ROOT = Path(__file__).parents[2]
 NAMES = list(OPTIMIZERS)
@@ -328,6 +328,15 @@ def test_parameters_are_updated_one_by_one_whatever_their_shape(name: str) -> No
         for n in slots:
             error = TOLERANCES.get(name, 2e-5)
             np.testing.assert_allclose(s.get_parameter(n), state[n][0], rtol=1e-5, atol=0.1 * error, err_msg=n)
+
+
+def test_adafactor_stores_no_direction_of_a_matrix() -> None:
+    """Its workspace is small beside the parameter."""
+    model = deep_mlp(64, 256, 3)
+    with trainweb.TrainingSession.from_model(model, loss="CrossEntropyLoss", optimizer="Adafactor") as s:
+        plan = s._core.optimizer_plan().plan
+    assert plan.arena_bytes < 64 * 256
+    assert sum("sum of squares" in line for line in plan.text) == 2
 
 
 @pytest.mark.parametrize("index", [-1, 2])

@@ -230,6 +230,48 @@ def test_a_table_and_the_head_that_is_tied_to_it_read_one_tensor(dtype: int, op:
     assert len(plan.constants) + len(plan.large) < N * K  # the numbers of 4 bits and their scales, once
 
 
+BESIDE: dict[str, tuple[tuple[int, int], tuple[int, ...], list[Any], Any]] = {
+    "the weight is the left operand": (
+        (16, 16),
+        (16, 16),
+        [helper.make_node("MatMul", ["weight", "x"], ["y"])],
+        lambda x, w: w @ x,
+    ),
+    "the weight has other rows": (
+        (16, 8),
+        (5, 8),
+        [helper.make_node("Reshape", ["weight", "shape"], ["v"]), helper.make_node("MatMul", ["x", "v"], ["y"])],
+        lambda x, w: x @ w.reshape(8, 16),
+    ),
+}
+"""Shapes of the weight and of x, nodes, and the formula of a product that does not read a packed weight in place."""
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_products_that_cannot_read_the_packed_weight_are_right(name: str) -> None:
+    shape, x_shape, nodes, formula = BESIDE[name]
+    rng = np.random.default_rng(8)
+    numbers = rng.integers(-128, 128, shape).astype(np.int8)
+    stored = [numpy_helper.from_array(numbers, "w"), numpy_helper.from_array(np.float32(0.01), "scale")]
+    stored.append(numpy_helper.from_array(np.array([8, 16]), "shape"))
+    graph = helper.make_graph(
+        [helper.make_node("DequantizeLinear", ["w", "scale"], ["weight"]), *nodes],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x_shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        stored,
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+    x = rng.standard_normal(x_shape).astype(np.float32)
+    core = InferenceCore(read_model(data))
+    try:
+        found = to_numpy(core.run({"x": from_numpy("x", x)})["y"])
+    finally:
+        core.host.release()
+    weight = (numbers * np.float32(0.01)).astype(np.float64)
+    np.testing.assert_allclose(found, formula(x.astype(np.float64), weight), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("op", ["Cast", "Identity", "Transpose", "Flatten"])
 def test_numbers_of_4_bits_are_only_dequantized(op: str) -> None:
     tensor = helper.make_tensor("w", TensorProto.INT4, (4, 5), [1] * 20)

@@ -12,16 +12,19 @@ from tests.python import pipelines
 from tests.python.products import product
 from tests.python.test_program import check_index
 
+from trainweb.compiler.passes import head as head_pass
 from trainweb.compiler.passes.accumulate import accumulate_in_place
 from trainweb.compiler.passes.attention import fuse_attention
 from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.passes.fuse import fuse_elementwise
+from trainweb.compiler.passes.head import fuse_head_loss
 from trainweb.compiler.passes.pooling import mask_maxima
 from trainweb.compiler.passes.rotary import fuse_rotary
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
+from trainweb.ir.expr import Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall, KernelCall
-from trainweb.ir.layout import ARENA, GRADIENTS
+from trainweb.ir.layout import ARENA, GRADIENTS, LOSS_MEAN
 from trainweb.ir.program import Program
 from trainweb.ops.copies import copy_axis
 
@@ -66,10 +69,13 @@ FORWARD = ("scores", "weights", "y")
 BACKWARD = ("dv", "dweights", "dscores", "dq", "dk")
 
 
-def attention(*order: str, shared: dict[str, str] | None = None) -> list[str]:
+def attention(
+    *order: str, shared: dict[str, str] | None = None, changes: dict[str, dict[str, object]] | None = None
+) -> list[str]:
     """Kernels that are left of y = softmax(q k') v and its gradients.
 
-    `order` has steps by their results, and others as "read NAME" and "fill NAME"; `shared`: tensors that are another.
+    `order` has steps by their results, and others as "read NAME" and "fill NAME"; `shared`: tensors that are another;
+    `changes`: arguments of a step, in which a tensor is a name.
     """
     w = Written()
     for name in ("scores", "mask", "masked", "weights", "dweights", "dscores"):
@@ -100,6 +106,8 @@ def attention(*order: str, shared: dict[str, str] | None = None) -> list[str]:
             (w.read if what == "read" else w.fill)(name)
         else:
             steps[what]()
+            for argument, value in (changes or {}).get(what, {}).items():
+                setattr(w.builder.instructions[-1], argument, b[value] if isinstance(value, str) else value)
     program = w.program()
     fuse_attention(program, pipelines.context())
     check_index(program)
@@ -126,12 +134,48 @@ def test_attention_is_found() -> None:
         (*FORWARD, "dv", "fill dq", *BACKWARD[1:]),
         (*FORWARD, "dv", "dweights", "fill dk", "dscores", "dq", "dk"),
         ("scores", "weights", "dv", "y", *BACKWARD[1:]),
+        ("scores", "read scores", "weights", "y"),
+        ("scores", "weights", "read weights", "y"),
+        (*FORWARD, "read weights", *BACKWARD),
+        (*FORWARD, "dv", "dweights", "read dweights", *BACKWARD[2:]),
+        (*FORWARD, *BACKWARD[:3], "read dscores", *BACKWARD[3:]),
     ],
     ids=" ".join,
 )
 def test_attention_stays_where_an_operand_changes_or_a_result_is_not_free_yet(order: tuple[str, ...]) -> None:
     kernels = attention(*order)
     assert "softmax_f32" in kernels and not any("attention" in kernel for kernel in kernels)
+
+
+@pytest.mark.parametrize(
+    ("step", "change"),
+    [
+        ("scores", {"activation": 1}),
+        ("scores", {"accumulate": 1}),
+        ("weights", {"log": 1}),
+        ("weights", {"outer": 1, "inner": N}),
+        ("y", {"alpha": 0.5}),
+        ("y", {"activation": 1}),
+        ("dv", {"alpha": 0.5}),
+        ("dv", {"a": "dweights"}),
+        ("dv", {"b": "q"}),
+        ("dweights", {"alpha": 0.5}),
+        ("dweights", {"a": "q"}),
+        ("dweights", {"b": "k"}),
+        ("dscores", {"log": 1}),
+        ("dscores", {"outer": 1, "inner": N}),
+        ("dq", {"alpha": 0.5}),
+        ("dq", {"b": "v"}),
+        ("dq", {"activation": 1}),
+        ("dk", {"alpha": 0.5}),
+        ("dk", {"b": "v"}),
+        ("dk", {"a_row": N, "a_col": 1}),
+    ],
+    ids=str,
+)
+def test_attention_stays_where_a_step_computes_something_else(step: str, change: dict[str, object]) -> None:
+    order = FORWARD if step in FORWARD else (*FORWARD, *BACKWARD)
+    assert not any("attention" in kernel for kernel in attention(*order, changes={step: change}))
 
 
 MASKED = ("scores", "fill mask", "masked", "weights-of-masked", "y")
@@ -159,6 +203,114 @@ def test_gradients_of_attention_are_not_stored_in_what_they_are_made_of(shared: 
     order = (*FORWARD, "dv", "dweights", "dscores", "dk", "dq")
     assert attention(*order, shared=shared).count("gemm_f32") == 6
     assert attention(*order).count("gemm_f32") == 0
+
+
+# The head of a language model.
+
+CLASSES = 5
+
+
+def head(changes: dict[str, dict[str, object]] | None = None, *between: str, is_trained: bool = True) -> list[str]:
+    """Kernels that are left of the cross entropy of x w' and, if it is trained, its gradients by x and w.
+
+    `changes`: arguments of a step, in which a tensor is a name; `between`: "read NAME" before the gradients.
+    """
+    w = Written()
+    for name in ("x", "dx", "other x"):
+        w.new(name, N, WIDTH)
+    for name in ("w", "dw", "other w"):
+        w.new(name, CLASSES, WIDTH)
+    for name in ("scores", "log_prob", "dscores"):
+        w.new(name, N, CLASSES)
+    for name in ("loss", "dloss"):
+        w.new(name)
+    w.new("bias", CLASSES)
+    w.bufs |= {name: w.builder.temp("int32", (N,)) for name in ("labels", "other labels")}
+    b = w.bufs
+    numbers = {"n": N, "c": CLASSES, "inner": 1, "label_size": 4, "has_ignore": 0, "ignore_index": 0}
+    numbers |= {"reduction": LOSS_MEAN, "from_log": 0}
+    targets = {"labels": b["labels"], "log_prob": b["log_prob"] if is_trained else None}
+    steps: dict[str, Callable[[], None]] = {
+        "scores": lambda: w.product("scores", "x", "w", b_turned=True),
+        "loss": lambda: w.builder.emit(calls.CrossEntropy(scores=b["scores"], loss=b["loss"], **targets, **numbers)),
+        "dscores": lambda: w.builder.emit(calls.CrossEntropyGrad(dy=b["dloss"], dx=b["dscores"], **targets, **numbers)),
+        "dx": lambda: w.product("dx", "dscores", "w"),
+        "dw": lambda: w.product("dw", "dscores", "x", a_turned=True),
+    }
+    for step, emit in [*steps.items()][: None if is_trained else 2]:
+        emit()
+        for argument, value in (changes or {}).get(step, {}).items():
+            setattr(w.builder.instructions[-1], argument, b[value] if isinstance(value, str) else value)
+        if step == "loss":
+            for each in between:
+                w.read(each.removeprefix("read "))
+    w.outputs = ["loss", "dx", "dw"] if is_trained else ["loss"]
+    program = w.program()
+    fuse_head_loss(program, pipelines.context())
+    check_index(program)
+    return [i.KERNEL for i in program if isinstance(i, KernelCall)]
+
+
+@pytest.fixture
+def small_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads of any size are worth it."""
+    monkeypatch.setattr(head_pass, "SCORES_BYTES", 0)
+    monkeypatch.setattr(head_pass, "TRAINED_SCORES_BYTES", 0)
+
+
+def test_a_head_is_found(small_heads: None) -> None:
+    kernels = head()
+    assert "head_loss_f32" in kernels and "cross_entropy_f32" not in kernels and "gemm_f32" not in kernels
+
+
+@pytest.mark.parametrize(
+    ("step", "change"),
+    [
+        ("scores", {"activation": 1}),
+        ("scores", {"accumulate": 1}),
+        ("scores", {"a_row": 1, "a_col": N}),
+        ("scores", {"b_row": WIDTH + 1}),
+        ("loss", {"from_log": 1}),
+        ("dscores", {"from_log": 1}),
+        ("dscores", {"labels": "other labels"}),
+        ("dscores", {"has_ignore": 1}),
+        ("dx", {"alpha": 0.5}),
+        ("dx", {"activation": 1}),
+        ("dx", {"b": "other w"}),
+        ("dw", {"alpha": 0.5}),
+        ("dw", {"activation": 1}),
+        ("dw", {"b": "other x"}),
+    ],
+    ids=str,
+)
+def test_a_head_stays_where_a_step_computes_something_else(
+    small_heads: None, step: str, change: dict[str, object]
+) -> None:
+    assert "cross_entropy_f32" in head({step: change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"b_row": WIDTH + 1},
+        {"a_row": 1, "a_col": N},
+        {"bias": "bias", "bias_col": 1, "beta": 0.5},
+        {"bias": "bias", "bias_row": 1, "bias_col": 0},
+        {"activation": 1},
+        {"accumulate": 1},
+    ],
+    ids=str,
+)
+def test_a_head_that_is_not_trained_stays_where_its_product_is_another(
+    small_heads: None, change: dict[str, object]
+) -> None:
+    assert "head_loss_f32" in head({"scores": {"bias": "bias", "bias_col": 1, "beta": 1.0}}, is_trained=False)
+    assert "cross_entropy_f32" in head({"scores": change}, is_trained=False)
+
+
+@pytest.mark.parametrize("name", ["scores", "log_prob"])
+def test_a_head_stays_where_somebody_reads_what_it_would_not_store(small_heads: None, name: str) -> None:
+    assert "cross_entropy_f32" in head(None, f"read {name}")
 
 
 # Accumulation.
@@ -341,6 +493,46 @@ def test_a_bias_that_the_sum_overwrites_is_added_after_the_product(kept: bool) -
     (gemm,) = (i for i in program if isinstance(i, calls.Gemm))
     assert (gemm.bias is not None, len(list(program))) == ((True, 1) if kept else (False, 2))
     check_index(program)
+
+
+BESIDE_EPILOGUES: dict[str, tuple[str, Callable[..., Expr | tuple[Expr, ...]]]] = {
+    "two results": ("y z = c", lambda e, c: (e.pmax(c, e.const(0)), e.neg(c))),
+    "a part of the result": ("y = first", lambda e, c: e.pmax(c, e.const(0))),
+    "a result that is repeated": ("wide = row", lambda e, c: e.pmax(c, e.const(0))),
+    "a constant less the result": ("y = c", lambda e, c: e.sub(e.const(0.5), c)),
+    "the square": ("y = c", lambda e, c: e.mul(c, c)),
+    "the inverse": ("y = c", lambda e, c: e.div(e.const(2), c)),
+    "the double sum": ("y = c", lambda e, c: e.add(c, c)),
+    "a bias along the rows": ("y = c column", lambda e, c, x: e.add(c, x)),
+    "a product with another tensor": ("y = c bias", lambda e, c, x: e.mul(c, x)),
+    "a factor of a sum with a bias": ("y = biased", lambda e, c: e.mul(c, e.const(0.5))),
+    "a second bias": ("y = biased bias", lambda e, c, x: e.add(c, x)),
+}
+"""Results and operands of a call after a product, and what it computes that no product computes itself."""
+
+
+@pytest.mark.parametrize("name", BESIDE_EPILOGUES)
+def test_products_do_not_compute_what_is_no_epilogue(name: str) -> None:
+    text, compute = BESIDE_EPILOGUES[name]
+    outs, ins = (side.split() for side in text.split(" = "))
+    w = Written()
+    for tensor in ("x", "w", "c", "biased", "y", "z"):
+        w.new(tensor, N, N)
+    for tensor, shape in (("bias", (N,)), ("column", (N, 1)), ("one", (1, N)), ("row", (1, N)), ("wide", (N, N))):
+        w.new(tensor, *shape)
+    made = ins[0] if ins[0] in ("biased", "row") else "c"
+    w.product(made, "one" if made == "row" else "x", "w")
+    if made == "biased":
+        product = w.builder.instructions[-1]
+        assert isinstance(product, calls.Gemm)
+        product.bias, product.beta, product.bias_col = w.bufs["bias"], 1.0, 1
+    w.bufs["first"] = w.bufs["c"].view((1, N))
+    if ins == ["first"]:
+        w.bufs["y"] = w.bufs["y"].view((1, N))
+    w.builder.elementwise([w.bufs[n] for n in outs], [w.bufs[n] for n in ins], compute)
+    program = w.program()
+    fuse_epilogues(program, pipelines.context())
+    assert list(program) == w.builder.instructions
 
 
 # Chains.

@@ -68,7 +68,7 @@ def test_files_are_transposed_by_strips(monkeypatch: pytest.MonkeyPatch) -> None
     """Large weights are not read at once: here five rows are, and one at least."""
     monkeypatch.setattr("trainweb.model.reader.HELD", 1)
     for nbytes in (5 * 64 * 4, 1):
-        monkeypatch.setattr("trainweb.model.transposed.LONG_READ", nbytes)
+        monkeypatch.setattr("trainweb.artifacts.recover.LONG_READ", nbytes)
         with session_of() as session, session_of(MODEL.read_bytes()) as held:
             for each in (session, held):
                 np.testing.assert_allclose(each.predict({"x": TRUTH["x"]})["y"], TRUTH["y"], **NEAR)

@@ -41,10 +41,9 @@ __attribute__((noinline)) static void store_slowly(const direct_out *o, float *y
                                                    int32_t rows, int32_t lanes) {
     for (int32_t r = 0; r < rows; r++, y += width) {
         f32x4 v = acc[r];
-        if (o->add) v = add4(v, lanes >= 4 ? load4(y) : load_part(y, lanes));
+        if (o->add) v = add4(v, load_some(y, lanes));
         if (o->relu) v = wasm_f32x4_pmax(v, splat(0));
-        if (lanes >= 4) store4(y, v);
-        else store_part(y, v, lanes);
+        store_some(y, v, lanes);
     }
 }
 

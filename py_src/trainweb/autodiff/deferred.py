@@ -1,4 +1,4 @@
-"""Gradients that waited for sizes: what a forward node is made of, and so its gradient, depends on them."""
+"""Gradients that waited for sizes, on which the expansion of the forward node depends."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from trainweb.ops.frame.composite import CompositeGradient, Types
 
 
 def differentiate(op: CompositeGradient, types: Types, opsets: dict[str, int]) -> Graph:
-    """The graph that computes the gradients of the forward node, computing again of it what they need.
+    """The graph of the gradients of the forward node; it recomputes the forward values that they need.
 
     Its inputs are `in_0`, `in_1`, ... and `out_0_grad`, ..., with gaps where the node leaves some out; the gradients
-    are `in_0_grad`, ... Compilation makes one of what the forward graph has, too.
+    are `in_0_grad`, ... Compilation merges the recomputed values with those of the forward graph.
     """
     node = op.forward()
     graph = Graph(op.of, [node], opsets=dict(opsets))
-    for name, given in zip(node.inputs, op.node.inputs, strict=False):
+    for name, source in zip(node.inputs, op.node.inputs, strict=False):
         if not name:
             continue
-        t = types[given]
+        t = types[source]
         if t.value is None:
             graph.inputs.append(Value(name, t.dtype, t.shape))
         else:

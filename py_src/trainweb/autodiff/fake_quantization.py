@@ -29,10 +29,10 @@ def with_straight_gradients(graph: Graph, stopped: Sequence[str]) -> tuple[Graph
         Tensors that no gradient goes through already. If the quantized tensor is among them, its gradient stops.
     """
     producers = graph.producers()
-    pairs = {id(node): found for node in graph.nodes if (found := _quantizer(node, producers, stopped)) is not None}
+    pairs = {id(node): pair for node in graph.nodes if (pair := _quantizer(node, producers, stopped)) is not None}
     if not pairs:
         return graph, list(stopped)
-    result, kept = graph.copy(), list(stopped)
+    result, constants = graph.copy(), list(stopped)
     result.nodes, used = [], set(graph.names())
     result.opsets.setdefault(TRAINWEB, 1)
     for node in graph.nodes:
@@ -50,18 +50,18 @@ def with_straight_gradients(graph: Graph, stopped: Sequence[str]) -> tuple[Graph
             Node("Sub", [q, h], [step], {}, "", step),
             Node("Add", [h, step], [y], {}, "", f"{y}/straight"),
         ]
-        kept += [q, step]
-    return result, kept
+        constants += [q, step]
+    return result, constants
 
 
 def _quantizer(node: Node, producers: Mapping[str, Node], stopped: Sequence[str]) -> Node | None:
     """The QuantizeLinear whose result a DequantizeLinear takes back by the same scale and zero point, if it is one."""
     if node.op_type != "DequantizeLinear" or node.domain:
         return None
-    made = producers.get(node.inputs[0])
-    while made is not None and made.op_type == "Clip" and made.outputs[0] not in stopped:
-        made = producers.get(made.inputs[0])
-    if made is None or made.op_type != "QuantizeLinear" or made.domain or made.outputs[0] in stopped:
+    maker = producers.get(node.inputs[0])
+    while maker is not None and maker.op_type == "Clip" and maker.outputs[0] not in stopped:
+        maker = producers.get(maker.inputs[0])
+    if maker is None or maker.op_type != "QuantizeLinear" or maker.domain or maker.outputs[0] in stopped:
         return None
-    same = all(made.attrs.get(name, value) == node.attrs.get(name, value) for name, value in _DEFAULTS.items())
-    return made if same and made.inputs[1:] == node.inputs[1:] else None
+    same = all(maker.attrs.get(name, value) == node.attrs.get(name, value) for name, value in _DEFAULTS.items())
+    return maker if same and maker.inputs[1:] == node.inputs[1:] else None

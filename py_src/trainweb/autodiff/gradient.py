@@ -12,6 +12,7 @@ from typing import Any
 
 from trainweb.autodiff.fake_quantization import with_straight_gradients
 from trainweb.errors import GradientError, ModelError, UnsupportedError
+from trainweb.ir.dims import static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TORCH, Graph, Node, Tensor, Value, take_name
 from trainweb.ops.elementwise import MOST_TERMS
@@ -88,7 +89,7 @@ def influenced(graph: Graph, sources: Sequence[str], stopped: Sequence[str] = ()
 
 
 def _written_out(graph: Graph, stopped: Sequence[str]) -> tuple[Graph, Sequence[str]]:
-    """The graph as it is differentiated, itself where nothing is to be written out, and what is stopped in it."""
+    """The graph with composites and fake quantization expanded, and its `stopped` tensors."""
     graph, stopped = with_straight_gradients(graph, stopped)
     if has_composites(graph):
         graph = expand_composites(graph, ShapeInference(graph), keep=True)
@@ -96,7 +97,7 @@ def _written_out(graph: Graph, stopped: Sequence[str]) -> tuple[Graph, Sequence[
 
 
 class _Paths:
-    """Which inputs of each node a gradient flows through, on the way to the tensors `roots`."""
+    """The inputs of each node through which a gradient flows, on the way to the tensors `roots`."""
 
     def __init__(self, inference: ShapeInference, roots: Sequence[str], stopped: Sequence[str]) -> None:
         self.inference, self.ops, self.roots = inference, inference.ops, list(roots)
@@ -104,20 +105,20 @@ class _Paths:
         self.flows = [[i for i in self._flows(op) if op.node.inputs[i] not in constant] for op in self.ops]
 
     def relevant(self) -> set[str]:
-        """Tensors from which the roots are reached."""
-        found = set(self.roots)
+        """Tensors from which a gradient path leads to the roots."""
+        names = set(self.roots)
         for op, flows in zip(reversed(self.ops), reversed(self.flows), strict=True):
-            if flows and not found.isdisjoint(op.node.outputs):
-                found.update(op.node.inputs[i] for i in flows)
-        return found
+            if flows and not names.isdisjoint(op.node.outputs):
+                names.update(op.node.inputs[i] for i in flows)
+        return names
 
     def downstream(self, sources: Sequence[str]) -> set[str]:
-        """Tensors that are made of the sources."""
-        found = set(sources)
+        """Tensors computed from the sources."""
+        names = set(sources)
         for op, flows in zip(self.ops, self.flows, strict=True):
-            if not found.isdisjoint(op.node.inputs[i] for i in flows):
-                found.update(name for name in op.node.outputs if name)
-        return found
+            if not names.isdisjoint(op.node.inputs[i] for i in flows):
+                names.update(name for name in op.node.outputs if name)
+        return names
 
     def _flows(self, op: Op) -> list[int]:
         """Inputs of a node through which a gradient flows."""
@@ -157,8 +158,8 @@ class _ReverseWalk(_Paths):
                 raise ModelError(f"The model has a tensor {name + GRADIENT_SUFFIX!r}, the name of a gradient.")
         self.constants: dict[tuple[Any, ...], str] = {}
         self.shapes: dict[str, str] = {}
-        self.partials: dict[str, list[tuple[GradientBuilder, str]]] = {}
-        self.emitted: list[GradientBuilder | Node] = []
+        self.partials: dict[str, list[tuple[_Builder, str]]] = {}
+        self.emitted: list[_Builder | Node] = []
         self.gradient_types: dict[str, Value] = {}
         self.needed: set[str] = set()
         self.missing: list[GradientError] = []
@@ -191,7 +192,7 @@ class _ReverseWalk(_Paths):
         flowing = [i for i in self.flows[index] if node.inputs[i] in self.needed]
         if not flowing or all(d is None for d in douts):
             return
-        g = GradientBuilder(self, node, index)
+        g = _Builder(self, node, index)
         self.emitted.append(g)
         try:
             results = op.gradient(g, list(node.inputs), list(node.outputs), douts)
@@ -246,26 +247,26 @@ class _ReverseWalk(_Paths):
 
     def _finish(self) -> Graph:
         """Return the graph with the emitted nodes, without unused ones."""
-        nodes = [n for e in self.emitted for n in (e.nodes if isinstance(e, GradientBuilder) else [e])]
+        nodes = [n for e in self.emitted for n in (e.nodes if isinstance(e, _Builder) else [e])]
         live = {name + GRADIENT_SUFFIX for name in self.wanted}
-        kept = []
+        backward = []
         for node in reversed(nodes):
             if any(name in live for name in node.outputs):
                 live.update(node.inputs)
-                kept.append(node)
-        kept.reverse()
-        self.graph.nodes += kept
+                backward.append(node)
+        backward.reverse()
+        self.graph.nodes += backward
         self.graph.inputs = [self.inference.refined(v) if isinstance(v, Value) else v for v in self.graph.inputs]
-        for node in kept:
+        for node in backward:
             if node.domain:
                 self.graph.opsets.setdefault(node.domain, 1)
         read = {name for node in self.graph.nodes for name in node.inputs}
         for name in self.constants.values():
             if name not in read:
                 del self.graph.initializers[name]
-        made = {name for node in kept for name in node.outputs}
+        results = {name for node in backward for name in node.outputs}
         # In an order that is the same in every process: files that are built twice are the same bytes.
-        self.graph.value_info.update({name: value for name, value in self.gradient_types.items() if name in made})
+        self.graph.value_info.update({name: value for name, value in self.gradient_types.items() if name in results})
         # The builders know this walk: without the cycle, the model's bytes are given back before the next collection.
         self.emitted.clear()
         self.partials.clear()
@@ -337,7 +338,7 @@ class _ReverseWalk(_Paths):
         return self.inference.dtype(name) if name in self.inference else self.type(name, pending).dtype
 
     def _known_as(self, name: str) -> str:
-        """A gradient that nothing is known of has the type of its tensor."""
+        """The name whose type is known: an uninferred gradient has the type of its tensor."""
         gradient = name not in self.inference and name.endswith(GRADIENT_SUFFIX)
         return name[: -len(GRADIENT_SUFFIX)] if gradient else name
 
@@ -346,7 +347,7 @@ class _ReverseWalk(_Paths):
             return
         makers = {o: node for node in pending for o in node.outputs}
         if name not in makers:
-            nodes = [n for e in self.emitted for n in (e.nodes if isinstance(e, GradientBuilder) else [e])]
+            nodes = [n for e in self.emitted for n in (e.nodes if isinstance(e, _Builder) else [e])]
             makers |= {o: node for node in nodes for o in node.outputs}
         if name not in makers:
             raise ModelError(f"The type of {name!r} is asked for, which no node makes.")
@@ -364,10 +365,6 @@ class _ReverseWalk(_Paths):
             self.inference.constant(self.graph.initializers[name])
             return True
         return False
-
-    def refresh(self, node: Node) -> None:
-        """A forward node got one more output."""
-        self.inference.add(node)
 
     def fresh(self, name: str) -> str:
         """`name`, or a variation of it that is not in use."""
@@ -392,6 +389,68 @@ def _constant_name(dtype: str, shape: tuple[int, ...], values: tuple[Any, ...]) 
     if dtype == "float32" and shape == (1,) and values[0] in scalars:
         return f"{scalars[values[0]]}Constant_Type1"
     return f"GradientConstant_{dtype}"
+
+
+class _Builder(GradientBuilder):
+    """Emits the gradients of one forward node of a walk."""
+
+    def __init__(self, walk: _ReverseWalk, node: Node, index: int) -> None:
+        super().__init__(f"{node.name or f'{node.op_type}_{index}'}_Grad")
+        self._walk, self._node = walk, node
+
+    @property
+    def opset(self) -> int:
+        opsets = self._walk.graph.opsets
+        return opsets.get("", opsets.get("ai.onnx", 1))
+
+    def type(self, name: str) -> TensorType:
+        return self._walk.type(name, self.nodes)
+
+    def dtype(self, name: str) -> str:
+        return self._walk.dtype(name, self.nodes)
+
+    def known(self, name: str) -> TensorType | None:
+        t = self.type(name)
+        return t if t.value is not None and static(*t.value) else None
+
+    def wants(self, name: str) -> bool:
+        return name in self._walk.needed
+
+    def producer(self, name: str) -> Node | None:
+        return self._walk.makers.get(name)
+
+    def fresh(self, base: str) -> str:
+        return self._walk.fresh(base)
+
+    def constant(self, dtype: str, shape: Sequence[int], values: Iterable[Any]) -> str:
+        return self._walk.constant(dtype, tuple(shape), tuple(values))
+
+    def shape_of(self, name: str) -> str:
+        return self._walk.shape_of(self, name)
+
+    def extra_output(self, index: int, suffix: str) -> str:
+        outputs = self._node.outputs
+        outputs += [""] * (index + 1 - len(outputs))
+        if not outputs[index]:
+            outputs[index] = self.fresh(outputs[0] + suffix)
+            self._walk.inference.add(self._node)
+        return outputs[index]
+
+    def claim(self, result: str, name: str, claimed: dict[str, str]) -> None:
+        """Give the tensor `result` the name `name`; `claimed` has what earlier results became."""
+        owned = any(result in node.outputs for node in self.nodes)
+        if owned:  # after a rename no node has `result`
+            self.rename(result, name)
+            claimed[result] = name
+            return
+        node_name = f"{self.prefix}/Identity_{len(self.nodes)}"
+        self.nodes.append(Node("Identity", [claimed.get(result, result)], [name], {}, "", node_name))
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a tensor in the emitted nodes."""
+        for node in self.nodes:
+            node.inputs = [new if name == old else name for name in node.inputs]
+            node.outputs = [new if name == old else name for name in node.outputs]
 
 
 __all__ = ["FLOATING", "GRADIENT_SUFFIX", "build_gradients", "influences"]

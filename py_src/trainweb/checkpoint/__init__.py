@@ -1,7 +1,7 @@
 """The checkpoint file of ONNX Runtime training."""
 
 from .contents import SessionContents
-from .files import write_file_atomically
+from .files import write_file_atomically, written
 from .reader import read_checkpoint
 from .writer import checkpoint_parts, write_checkpoint, write_checkpoint_file
 
@@ -12,4 +12,5 @@ __all__ = [
     "write_checkpoint",
     "write_checkpoint_file",
     "write_file_atomically",
+    "written",
 ]

@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from ..arguments import path_of
 from ..model.lazy import LazyTensor, Part
@@ -51,6 +52,14 @@ def write_file_atomically(path: str | os.PathLike[str], data: bytes | bytearray 
         if lock is not None:
             os.close(lock)
     _sync_directory(target.parent)
+
+
+def written(name: str, path: Any, data: bytes) -> bytes | None:
+    """Write data to the argument `name`, a path; without a path return the data."""
+    if path is None:
+        return data
+    write_file_atomically(path_of(name, path), data)
+    return None
 
 
 def _open_temporary(directory: Path, prefix: str) -> tuple[int, str]:

@@ -29,27 +29,12 @@ T = TypeVar("T")
 
 
 def read_checkpoint(source: Any, *, limits: Limits | Mapping[str, int] | None = None) -> SessionContents:
-    """Read a checkpoint.
+    """Read a checkpoint from bytes, a path or a RangedFile.
 
-    Parameters
-    ----------
-    source : bytes-like, str, Path or RangedFile
-        A str is a path. Only a checkpoint from a path may have tensors in a file beside it,
-        `<path>.data`.
-    limits : Limits or dict, optional
-        `file_bytes` and, for tensors in a file beside it, `arena_bytes` count here.
-
-    Returns
-    -------
-    SessionContents
-        Its tensors are views of the bytes of the file; large ones of a RangedFile stay there.
-
-    Raises
-    ------
-    CheckpointError
-        The file is not a checkpoint, is corrupt or truncated, or has a version that is not supported.
-    LimitError
-        It exceeds `limits`.
+    Only a checkpoint from a path may have tensors in a file beside it, `<path>.data`. Tensors are views of the bytes of
+    the file; large ones of a RangedFile stay there. Of `limits`, `file_bytes` and, for tensors in a file beside it,
+    `arena_bytes` count. Raise CheckpointError for another format or version and for a corrupt file, and LimitError
+    beyond the limits.
     """
     limits = Limits.of(limits)
     data, directory = load_bytes(source, limits, "checkpoint", CheckpointError)

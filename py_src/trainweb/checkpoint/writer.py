@@ -57,29 +57,12 @@ def checkpoint_parts(
 ) -> list[Part]:
     """Write a checkpoint; the same content gives the same bytes. No copy of the data is made.
 
-    Parameters
-    ----------
-    contents : SessionContents
-        A nominal one is written without shapes and data, whatever its tensors have.
-    generated : bool
-        The form that artifact generation writes: parameters keep their order, and there is no list
-        of optimizer groups unless there are some. The default is the form of a saved training
-        state: everything sorted by name, the list of groups always there.
-    beside : list, optional
-        Takes the data of tensors of 64 bytes and more, for the file `<path>.data`.
-
-    Returns
-    -------
-    list of Part
-        The file, from its start to its end: bytes, and the tensors whose data lies elsewhere.
-
-    Raises
-    ------
-    CheckpointError
-        Two parameters have one name, data does not fit a shape, or a property has a value that the
-        file cannot hold.
-    LimitError
-        The file would exceed 2 GiB.
+    Return the file from start to end: bytes, and tensors whose data lies elsewhere. Nominal contents are written
+    without shapes and data. `generated` is the form that artifact generation writes: parameters keep their order, and
+    there is no list of optimizer groups unless there are some. Otherwise everything is sorted by name, and the list is
+    always there. `beside` takes the data of tensors of 64 bytes and more, for the file `<path>.data`. Raise
+    CheckpointError for two parameters of one name, data that does not fit a shape, or a property that the file cannot
+    hold, and LimitError beyond 2 GiB.
     """
     size = _size(contents)
     if beside is None and size > INT32_MAX:

@@ -31,6 +31,19 @@ class ClippedByWeight(optim.Optimizer):
     norms: Mapping[str, float] = {}
     """By parameter, the joint norm at most; empty: nothing is clipped. Parameters of a group have the same."""
 
+    epsilon = 1e-6
+    """Default of the attribute of that name."""
+
+    @classmethod
+    def settings_of(cls, attributes: Mapping[str, float]) -> dict[str, Any]:
+        """Settings of the attributes of a weight."""
+        return {
+            "bias_correction": bool(attributes.get("do_bias_correction", 1)),
+            "betas": (attributes.get("alpha", 0.9), attributes.get("beta", 0.999)),
+            "eps": attributes.get("epsilon", cls.epsilon),
+            "weight_decay": attributes.get("lambda", 0.0),
+        }
+
     def _add_parts(self, trainable: Sequence[Any], gradients: str) -> str:
         """Clip to the largest norm, update the parts with that, clip to the next, and so on.
 
@@ -55,17 +68,11 @@ class Adam(ClippedByWeight, optim.AdamW):
     """AdamOptimizer: weight_decay_mode 0 adds the decay to the step, 1 takes it from the parameter after it."""
 
     _operator = operators.OlderAdamOptimizer
+    epsilon = 1e-8
 
-    @staticmethod
-    def settings_of(attributes: Mapping[str, float]) -> dict[str, Any]:
-        """Settings of the attributes of a weight."""
-        return {
-            "bias_correction": bool(attributes.get("do_bias_correction", 1)),
-            "betas": (attributes.get("alpha", 0.9), attributes.get("beta", 0.999)),
-            "eps": attributes.get("epsilon", 1e-8),
-            "weight_decay": attributes.get("lambda", 0.0),
-            "adam_mode": attributes.get("weight_decay_mode", 0),
-        }
+    @classmethod
+    def settings_of(cls, attributes: Mapping[str, float]) -> dict[str, Any]:
+        return super().settings_of(attributes) | {"adam_mode": attributes.get("weight_decay_mode", 0)}
 
 
 class Lamb(ClippedByWeight):
@@ -106,17 +113,7 @@ class Lamb(ClippedByWeight):
             **{name: limit for name, limit in limits.items() if limit is not None},
         )
 
-    @staticmethod
-    def settings_of(attributes: Mapping[str, float]) -> dict[str, Any]:
-        """Settings of the attributes of a weight."""
-        return {
-            "bias_correction": bool(attributes.get("do_bias_correction", 1)),
-            "betas": (attributes.get("alpha", 0.9), attributes.get("beta", 0.999)),
-            "eps": attributes.get("epsilon", 1e-6),
-            "weight_decay": attributes.get("lambda", 0.0),
-            **{
-                name: attributes[name]
-                for name in ("ratio_min", "ratio_max")
-                if math.isfinite(attributes.get(name, math.inf))
-            },
-        }
+    @classmethod
+    def settings_of(cls, attributes: Mapping[str, float]) -> dict[str, Any]:
+        limits = {name: attributes.get(name, math.inf) for name in ("ratio_min", "ratio_max")}
+        return super().settings_of(attributes) | {n: limit for n, limit in limits.items() if math.isfinite(limit)}

@@ -1,4 +1,4 @@
-"""If as a node that waits for its condition, where feeds or sizes decide it and the sizes of its branches differ."""
+"""If as one node that waits for its condition: feeds or sizes decide it, and its branches differ in sizes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def what_decides(x: Expansion, name: str) -> tuple[list[str], list[str]]:
 
 
 def advice(x: Expansion, name: str) -> str:
-    """The text of what decides a condition, and how to say it."""
+    """Advice for an error: the dims and inputs that decide a condition, and how to fix them."""
     dims, inputs = what_decides(x, name)
     ways = []
     if dims:

@@ -1,4 +1,4 @@
-"""Which inputs of a graph decide, by their values, about shapes, axes, counts and branches.
+"""Inputs of a graph whose values decide shapes, axes, counts and branches.
 
 Plans are compiled for such values: they belong to the signature of a step as shapes do.
 """
@@ -64,20 +64,20 @@ def _reached(graph: Graph, *, moved_only: bool) -> set[str]:
                 makers.setdefault(name, []).append(node)
             if node.attrs:
                 _note_bodies(node, outer)
-    found: set[str] = set()
+    names: set[str] = set()
     while pending:
         name = pending.pop()
-        if name and name not in found:
-            found.add(name)
+        if name and name not in names:
+            names.add(name)
             pending += outer.get(name, ())
             for node in makers.get(name, ()):
                 pending += node.inputs
                 pending += [value.name for body in node.bodies() for value in body.outputs]
-    return found
+    return names
 
 
 def _facts(node: Node, moved_only: bool) -> tuple[Iterable[int], bool]:
-    """Of all nodes of this operator: inputs that decide, and whether what its results decide, its inputs decide."""
+    """The deciding inputs of an operator, and whether its inputs decide where its results do."""
     if is_control(node):
         return () if moved_only else CONTROL_OPERATORS[node.op_type], True
     cls = find(node.domain, node.op_type)
@@ -93,9 +93,9 @@ def _forward_inputs(node: Node) -> list[str]:
 
 
 def _note_bodies(node: Node, outer: dict[str, list[str]]) -> None:
-    """Note what inputs of bodies are outside of them."""
+    """Note the tensors outside that the inputs of bodies are."""
     for body in node.bodies():
         # The last inputs of Loop and Scan are the inputs of the body.
         formal, actual = (names[::-1] for names in ([v.name for v in body.inputs], _forward_inputs(node)))
-        for name, given in zip(formal, actual, strict=False):
-            outer.setdefault(name, []).append(given)
+        for name, edge in zip(formal, actual, strict=False):
+            outer.setdefault(name, []).append(edge)

@@ -10,7 +10,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Value
 
 DECIDING = ("bool", "int32", "int64")
-"""Dtypes of feeds that decide what is computed from them."""
+"""Dtypes of feeds whose values may decide branches and counts."""
 
 HANDLERS = {**loops.HANDLERS, **sequences.HANDLERS}
 

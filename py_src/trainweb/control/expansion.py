@@ -30,7 +30,7 @@ Handler = Callable[["Expansion", Node, "Scope"], None]
 
 
 class Scope:
-    """Names of a body or a branch, and what they are in the graph that is written.
+    """Names of a body or a branch, and the tensors of the written graph that they stand for.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ class Scope:
         if self.parent is None:
             return name
         if name not in self.names:
-            found = self.parent.resolve(name)
-            self.names[name] = self.gate(found) if self.gate is not None else found
+            target = self.parent.resolve(name)
+            self.names[name] = self.gate(target) if self.gate is not None else target
         return self.names[name]
 
 
@@ -74,7 +74,7 @@ class Mark:
 
 
 class Expansion:
-    """A graph that is written out, and what is known of it so far.
+    """The writing of a graph without control flow, and the types of its tensors so far.
 
     Attributes
     ----------
@@ -129,8 +129,8 @@ class Expansion:
         for value in self.graph.outputs:
             if value.name in self.sequences or value.name in self.rows:
                 raise UnsupportedError(f"Output {value.name!r} is a sequence; outputs must be tensors.")
-        made = {*self.graph.names()}
-        self.graph.value_info = {n: v for n, v in self.graph.value_info.items() if n in made}
+        names = {*self.graph.names()}
+        self.graph.value_info = {n: v for n, v in self.graph.value_info.items() if n in names}
         return self.graph
 
     def visit(self, node: Node, scope: Scope) -> None:
@@ -170,7 +170,7 @@ class Expansion:
     # Writing.
 
     def write(self, node: Node) -> None:
-        """Add a node; what it reads is known."""
+        """Add a node whose inputs are known."""
         self.graph.nodes.append(node)
         self.inference.add(node)
 
@@ -213,7 +213,7 @@ class Expansion:
         return unique
 
     def hand(self, source: str, target: str) -> None:
-        """Let `target`, an output of the node that is written out, be `source`."""
+        """Make `source` the output `target` of the node that is written out."""
         if not target:
             return
         if source in self.rows:
@@ -226,12 +226,12 @@ class Expansion:
             self.op("Identity", [source], target)
 
     def hand_all(self, sources: Iterable[str], targets: Iterable[str]) -> None:
-        """The same for outputs, in order, as far as both go."""
+        """Call `hand` for pairs of sources and targets, up to the shorter list."""
         for source, target in zip(sources, targets, strict=False):
             self.hand(source, target)
 
     def inline(self, body: Graph, actual: Sequence[str], scope: Scope) -> list[str]:
-        """Write a body or branch for these inputs; what its outputs are."""
+        """Write a body or branch for these inputs; the tensors of its outputs."""
         if len(body.inputs) != len(actual):
             raise ModelError(f"{self.node}: its body has {len(body.inputs)} inputs; it is given {len(actual)}.")
         for formal, name in zip(body.inputs, actual, strict=True):
@@ -250,7 +250,7 @@ class Expansion:
         return self._shared[key]
 
     def mark(self, scope: Scope) -> Mark:
-        """Return the position of the writing, for `rewind`."""
+        """The position of the writing, for `rewind`."""
         names: list[tuple[Scope, dict[str, str]]] = []
         each: Scope | None = scope
         while each is not None:
@@ -259,19 +259,19 @@ class Expansion:
         return Mark(len(self.graph.nodes), self.n_unrolled, names)
 
     def rewind(self, mark: Mark) -> None:
-        """Take away the nodes that were written since."""
+        """Remove the nodes written since `mark`."""
         del self.graph.nodes[mark.n_nodes :]
         self.n_unrolled = mark.n_unrolled
         for scope, names in mark.names:
             scope.names = names
 
     def count_unrolled(self, since: int) -> None:
-        """Hold nodes that were written since there were `since` against the limit."""
+        """Count the nodes after the first `since` as unrolled, and check the limit."""
         self.n_unrolled += 1 + len(self.graph.nodes) - since
         self.check_unrolled()
 
     def check_unrolled(self, more: int = 0) -> None:
-        """Hold the nodes that loops became, and at least so many more, against the limit."""
+        """Raise if the unrolled nodes and `more` exceed the limit."""
         if self.n_unrolled + more > UNROLLED_NODES:
             raise LimitError(
                 f"{self.node}: loops and scans are written out step by step, which makes more than {UNROLLED_NODES} "
@@ -282,17 +282,17 @@ class Expansion:
 
     def body(self, node: Node, name: str = "body") -> Graph:
         """A subgraph of a node."""
-        found = node.attrs.get(name)
-        if not isinstance(found, Graph):
+        graph = node.attrs.get(name)
+        if not isinstance(graph, Graph):
             raise ModelError(f"{node} lacks the graph {name!r}.")
-        return found
+        return graph
 
     def attribute(self, node: Node, name: str) -> int:
         """An integer that a node must have."""
-        found = node.attrs.get(name)
-        if not isinstance(found, int):
+        number = node.attrs.get(name)
+        if not isinstance(number, int):
             raise ModelError(f"{node} lacks the attribute {name!r}.")
-        return found
+        return number
 
     def type(self, name: str) -> TensorType:
         """Type of a tensor of the written graph."""
@@ -300,8 +300,8 @@ class Expansion:
 
     def value(self, name: str) -> Any:
         """The one element of a tensor where it is known, else None."""
-        found = self.type(name).value
-        return found[0] if found is not None and len(found) == 1 and static(*found) else None
+        elements = self.type(name).value
+        return elements[0] if elements is not None and len(elements) == 1 and static(*elements) else None
 
     def unsupported(self, what: str) -> UnsupportedError:
         """The error that names the node which is being written out."""

@@ -1,4 +1,4 @@
-"""Lists to which a loop adds a tensor in each iteration: what is added is stacked instead."""
+"""Lists to which a loop adds a tensor in each iteration: the tensors are stacked instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST_CARRIED = 2
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A Loop that stacks what another one collects in lists; `lists` has by name of each list the stacked tensor."""
+    """A Loop that stacks tensors in the place of lists; `lists` maps each list to its stacked tensor."""
 
     node: Node
     lists: dict[str, str]
@@ -27,18 +27,18 @@ def with_rows(x: Expansion, node: Node) -> Rows | None:
     """
     body = x.body(node)
     carried = node.inputs[FIRST_CARRIED:]
-    found = {k: _added(body, k) for k, name in enumerate(carried) if name in x.sequences}
-    if not found or None in found.values() or any(x.sequences[carried[k]] for k in found):
+    additions = {k: _added(body, k) for k, name in enumerate(carried) if name in x.sequences}
+    if not additions or None in additions.values() or any(x.sequences[carried[k]] for k in additions):
         return None
     inner = body.copy()
-    gone = {added.outputs[0] for added in found.values() if added is not None}
+    gone = {added.outputs[0] for added in additions.values() if added is not None}
     inner.nodes = [n for n in body.nodes if gone.isdisjoint(n.outputs)]
-    inner.inputs = [v for k, v in enumerate(body.inputs, -FIRST_CARRIED) if k not in found]
-    inner.outputs = [v for k, v in enumerate(body.outputs, -1) if k not in found]
-    outputs = [name for k, name in enumerate(node.outputs) if k not in found]
+    inner.inputs = [v for k, v in enumerate(body.inputs, -FIRST_CARRIED) if k not in additions]
+    inner.outputs = [v for k, v in enumerate(body.outputs, -1) if k not in additions]
+    outputs = [name for k, name in enumerate(node.outputs) if k not in additions]
     outputs += [""] * (len(inner.outputs) - 1 - len(outputs))
     lists = {}
-    for k, added in found.items():
+    for k, added in additions.items():
         assert added is not None
         row = f"{added.outputs[0]}.row"
         inner.nodes.append(Node("Identity", [added.inputs[1]], [row], {}, "", row))
@@ -47,7 +47,7 @@ def with_rows(x: Expansion, node: Node) -> Rows | None:
         outputs.append(x.fresh(f"{target}.rows") if target else "")
         if target:
             lists[target] = outputs[-1]
-    inputs = [*node.inputs[:FIRST_CARRIED], *(name for k, name in enumerate(carried) if k not in found)]
+    inputs = [*node.inputs[:FIRST_CARRIED], *(name for k, name in enumerate(carried) if k not in additions)]
     return Rows(replace(node, inputs=inputs, outputs=outputs, attrs={**node.attrs, "body": inner}), lists)
 
 
@@ -67,7 +67,7 @@ def _added(body: Graph, k: int) -> Node | None:
 
 
 def join_rows(x: Expansion, rows: str, axis: int, target: str, new_axis: bool) -> None:
-    """The rows of a tensor together, along an axis of theirs or a new one."""
+    """Join the rows of a tensor along one of their axes, or along a new one."""
     rank = x.type(rows).rank
     at = axis % (rank if new_axis else rank - 1)
     order = [*range(1, at + 1), 0, *range(at + 1, rank)]

@@ -83,9 +83,9 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
     start = x.mark(scope)
     n_stacked = len(body.outputs) - 1 - len(carried)
     if count is not None and known:
-        made = run_again_and_again(x, node, scope, Outline(count, carried, [], [False] * n_stacked, is_loop=True))
-        if made is not None:
-            x.hand_all(made, node.outputs)
+        results = run_again_and_again(x, node, scope, Outline(count, carried, [], [False] * n_stacked, is_loop=True))
+        if results is not None:
+            x.hand_all(results, node.outputs)
             return
         if holds_throughout(x, body):
             refuse_too_many(x, count)
@@ -107,15 +107,15 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
         gated = [inner.gate(name) for name in carried] if inner.gate is not None else carried
         iteration = x.constant("int64", (), [k])
         first, *rest = x.inline(body, [iteration, condition or x.constant("bool", (), [True]), *gated], inner)
-        made, parts = rest[: len(carried)], rest[len(carried) :]
+        results, parts = rest[: len(carried)], rest[len(carried) :]
         if goes_on is None and not x.is_pure(since):
             x.rewind(start)
             write_open_loop(x, node, scope)
             return
         if goes_on is None:
-            made = [x.choose(condition, new, old) for new, old in zip(made, carried, strict=True)]
+            results = [x.choose(condition, new, old) for new, old in zip(results, carried, strict=True)]
             first = x.op("And", [condition, x.scalar(first)])
-        condition, carried = first, made
+        condition, carried = first, results
         for rows, part in zip(stacked, parts, strict=True):
             rows.append(part)
         x.count_unrolled(since)
@@ -127,11 +127,11 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
 
 
 def holds_throughout(x: Expansion, body: Graph) -> bool:
-    """Return whether the condition that a body makes is the one it is given, or a constant."""
-    made = {n.outputs[0]: n for n in body.nodes if n.op_type == "Identity"}
+    """Return whether a body passes its condition on, or has a true constant as condition."""
+    makers = {n.outputs[0]: n for n in body.nodes if n.op_type == "Identity"}
     name = body.outputs[0].name
-    while name in made:
-        name = made[name].inputs[0]
+    while name in makers:
+        name = makers[name].inputs[0]
     value = next((n.attrs.get("value") for n in body.nodes if n.op_type == "Constant" and name in n.outputs), None)
     constant = value or body.initializers.get(name) or x.graph.initializers.get(name)
     return name == body.inputs[1].name or (isinstance(constant, Tensor) and all(constant.values()))
@@ -183,8 +183,8 @@ def write_open_loop(x: Expansion, node: Node, scope: Scope) -> None:
     first = x.scalar(condition) if condition else x.constant("bool", (), [True])
     first = x.only_where_chosen(first, scope)
     outline = Outline(trips, carried, [], [], is_loop=True, condition=first, count=count_name)
-    made = write_repeat(x, node, scope, outline)
-    x.hand_all(made, node.outputs)
+    results = write_repeat(x, node, scope, outline)
+    x.hand_all(results, node.outputs)
 
 
 def write_scan(x: Expansion, node: Node, scope: Scope) -> None:
@@ -237,12 +237,12 @@ def repeat_scan(
     outline = Outline(
         trips, node.inputs[:n], scanned, [bool(back) for back in out_backward], is_loop=False, count=count
     )
-    made = write_repeat(x, node, scope, outline) if count else run_again_and_again(x, node, scope, outline)
-    if made is None:
+    results = write_repeat(x, node, scope, outline) if count else run_again_and_again(x, node, scope, outline)
+    if results is None:
         x.rewind(start)
         return False
-    x.hand_all(made[:n], node.outputs)
-    for source, axis, target in zip(made[n:], out_axes, node.outputs[n:], strict=False):
+    x.hand_all(results[:n], node.outputs)
+    for source, axis, target in zip(results[n:], out_axes, node.outputs[n:], strict=False):
         if target:
             rank = x.type(source).rank
             at = axis % rank
@@ -287,17 +287,17 @@ def write_batched_scan(x: Expansion, node: Node, scope: Scope) -> None:
 def scan(
     x: Expansion, states: list[str], parts: list[list[str]], scope: Scope, node: Node
 ) -> tuple[list[str], list[list[str]]]:
-    """The last states, and of each output what all iterations made."""
+    """The last states, and the parts of each output by iteration."""
     body = x.body(node)
     if len({len(part) for part in parts}) > 1:
         raise x.unsupported(f"its inputs are scanned along {[len(part) for part in parts]} elements")
     stacked: list[list[str]] = [[] for _ in range(len(body.outputs) - len(states))]
     for k, items in enumerate(zip(*parts, strict=True)):
         since = len(x.graph.nodes)
-        made = x.inline(body, [*states, *items], Scope(scope, x.fresh(f"{node.name or 'Scan'}/{k}/")))
-        for rows, part in zip(stacked, made[len(states) :], strict=True):
+        results = x.inline(body, [*states, *items], Scope(scope, x.fresh(f"{node.name or 'Scan'}/{k}/")))
+        for rows, part in zip(stacked, results[len(states) :], strict=True):
             rows.append(part)
-        states = made[: len(states)]
+        states = results[: len(states)]
         x.count_unrolled(since)
     return states, stacked
 

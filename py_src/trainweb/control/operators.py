@@ -1,4 +1,4 @@
-"""Which operators are control flow or work on sequences, and whether a graph has some."""
+"""Operators of control flow and of sequences, and searches for them in graphs."""
 
 from __future__ import annotations
 

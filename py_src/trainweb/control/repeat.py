@@ -17,14 +17,14 @@ OPEN_TRIPS = LOOP_TRIPS - 1
 """Iterations at most of a loop whose end is only known at run time: there must be one more, which leaves it."""
 
 WRITTEN_OUT_NODES = 4096
-"""Nodes of all iterations together up to which a loop is written out: they fuse with what is around them."""
+"""Most nodes of all iterations of a loop that is written out: they fuse with the nodes around them."""
 REPEAT_NODES = 256
-"""Nodes that an inner loop which is not written out counts as: each copy of it is compiled anew."""
+"""Weight in nodes of an inner loop that is not written out: each copy of it is compiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A loop: its iterations, what it carries, and what it takes apart and puts together along axis 0.
+    """A loop: its iterations, its carried tensors, and its scanned and stacked tensors along axis 0.
 
     `scanned` are tensors, and whether they are read from the end; `backward` is whether rows of each output are written
     from the end. The body of a Loop has the number of the iteration and a condition in front. With `condition`, a
@@ -44,12 +44,12 @@ class Outline:
 
 def free_names(graph: Graph) -> list[str]:
     """Return the names that a body reads from outside, each once."""
-    own = {*graph.names()}
+    inner_names = {*graph.names()}
     read: dict[str, None] = {}
     for node in graph.nodes:
         inner = (name for g in node.bodies() for name in free_names(g))
-        read.update((name, None) for name in (*node.inputs, *inner) if name and name not in own)
-    read.update((value.name, None) for value in graph.outputs if value.name not in own)
+        read.update((name, None) for name in (*node.inputs, *inner) if name and name not in inner_names)
+    read.update((value.name, None) for value in graph.outputs if value.name not in inner_names)
     return list(read)
 
 
@@ -112,13 +112,13 @@ def write_repeat(x: Expansion, node: Node, scope: Scope, outline: Outline) -> li
         attrs["stacked"] = [int(back) for back in outline.backward]
     inputs = [count, *names, *(outer for name, outer in captured.items() if name not in inner.initializers)]
     label = node.name or node.op_type
-    made = [x.fresh(f"{label}/result") for _ in inner.outputs]
+    results = [x.fresh(f"{label}/result") for _ in inner.outputs]
     op_type = "RepeatWhile" if outline.condition else "Repeat"
-    repeat = Node(op_type, inputs, made, attrs, TRAINWEB, x.fresh(f"{label}/{op_type}"))
+    repeat = Node(op_type, inputs, results, attrs, TRAINWEB, x.fresh(f"{label}/{op_type}"))
     x.graph.opsets.setdefault(TRAINWEB, 1)
     infer_outputs(bind(repeat, x.graph.opsets), {name: x.type(name) for name in inputs if name})
     x.write(repeat)
-    return made[len(states) - len(outline.states) :]
+    return results[len(states) - len(outline.states) :]
 
 
 def captured_tensors(x: Expansion, body: Graph, scope: Scope) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Operators on sequences and optionals: what they do to lists of tensors is done here, and leaves few nodes."""
+"""Operators on sequences and optionals, carried out on lists of tensors; few nodes remain."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def write_insert(x: Expansion, node: Node, scope: Scope) -> None:
     items = _sequence(x, node.inputs[0])
     at = len(items)
     if len(node.inputs) > 2 and node.inputs[2]:
-        given = x.value(node.inputs[2])
-        at = len(items) if given == len(items) else _position(x, node.inputs[2], len(items))
+        position = x.value(node.inputs[2])
+        at = len(items) if position == len(items) else _position(x, node.inputs[2], len(items))
     x.sequences[node.outputs[0]] = [*items[:at], node.inputs[1], *items[at:]]
 
 
 def write_erase(x: Expansion, node: Node, scope: Scope) -> None:
     """A sequence without its last tensor, or without one."""
     items = _sequence(x, node.inputs[0])
-    given = len(node.inputs) > 1 and node.inputs[1]
-    at = _position(x, node.inputs[1], len(items)) if given else len(items) - 1
+    position = len(node.inputs) > 1 and node.inputs[1]
+    at = _position(x, node.inputs[1], len(items)) if position else len(items) - 1
     x.sequences[node.outputs[0]] = [*items[:at], *items[at + 1 :]]
 
 
@@ -99,14 +99,14 @@ def write_split(x: Expansion, node: Node, scope: Scope) -> None:
     if not -t.rank <= axis < t.rank:
         raise x.unsupported(f"axis {axis} is outside the {t.rank} dimensions of {name!r}")
     axis %= t.rank
-    given = rest[0] if rest and rest[0] else ""
+    sizes = rest[0] if rest and rest[0] else ""
     size = t.shape[axis]
-    lengths = x.type(given).value if given else (1,)
-    if given and static(count := x.type(given).size) and count > SPLIT_PARTS:
+    lengths = x.type(sizes).value if sizes else (1,)
+    if sizes and static(count := x.type(sizes).size) and count > SPLIT_PARTS:
         raise _too_many(x, count)
     if lengths is None or not static(*lengths):
         raise x.unsupported("the sizes of the parts are only known at run time")
-    if not given or x.type(given).rank == 0:
+    if not sizes or x.type(sizes).rank == 0:
         if not static(size):
             raise x.unsupported(f"it splits dimension {axis} of {name!r}, {size}, which is not fixed")
         step = lengths[0]
@@ -116,7 +116,7 @@ def write_split(x: Expansion, node: Node, scope: Scope) -> None:
             raise _too_many(x, -(-size // step))
         lengths = tuple(min(step, size - start) for start in range(0, size, step))
     parts = split(x, name, axis, list(lengths))
-    if not given and not node.attrs.get("keepdims", 1):
+    if not sizes and not node.attrs.get("keepdims", 1):
         parts = [drop_axis(x, part, axis) for part in parts]
     x.sequences[node.outputs[0]] = parts
 
@@ -129,15 +129,15 @@ def _too_many(x: Expansion, count: int) -> LimitError:
 
 
 def write_map(x: Expansion, node: Node, scope: Scope) -> None:
-    """A body for each tensor of a sequence; other sequences go along, tensors are the same for all."""
+    """Write a body for each tensor of a sequence; other sequences advance with it, tensors are shared."""
     body = x.body(node)
     items = _sequence(x, node.inputs[0])
     results: list[list[str]] = [[] for _ in node.outputs]
     for k in range(len(items)):
         since = len(x.graph.nodes)
         actual = [x.sequences[name][k] if name in x.sequences else name for name in node.inputs]
-        made = x.inline(body, actual, Scope(scope, x.fresh(f"{node.name or 'SequenceMap'}/{k}/")))
-        for result, part in zip(results, made, strict=False):
+        row = x.inline(body, actual, Scope(scope, x.fresh(f"{node.name or 'SequenceMap'}/{k}/")))
+        for result, part in zip(results, row, strict=False):
             result.append(part)
         x.count_unrolled(since)
     x.sequences.update(zip(node.outputs, results, strict=True))
@@ -158,7 +158,7 @@ def write_get_element(x: Expansion, node: Node, scope: Scope) -> None:
 
 
 def write_has_element(x: Expansion, node: Node, scope: Scope) -> None:
-    """Write whether an optional holds something; tensors and sequences do."""
+    """True where an optional has a value; tensors and sequences have one."""
     name = node.inputs[0] if node.inputs else ""
     held = bool(x.sequences[name]) if name in x.optionals else bool(name)
     x.hand(x.constant("bool", (), [held]), node.outputs[0])

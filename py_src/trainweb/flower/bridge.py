@@ -44,19 +44,7 @@ class TaskError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of pages.
-
-    Attributes
-    ----------
-    message_bytes : int
-        Size of a message, both ways.
-    pages : int
-        Connections at a time.
-    answer_seconds : float
-        Time for a page to read a task, to do it and to answer.
-    poll_seconds : float
-        How often the fleet is asked for a task.
-    """
+    """Limits of pages: bytes of a message, connections at a time, seconds to answer a task, and between two polls."""
 
     message_bytes: int = 256 << 20
     pages: int = 100

@@ -23,16 +23,10 @@ from trainweb.generation.options import GENERATE
 class Sampling:
     """Settings of the choice, in the order in which they apply, as in transformers.
 
-    Attributes
-    ----------
-    temperature : float
-        Divisor of the logits; 0 takes the most likely token, the first of equal ones.
-    top_k : int, optional
-        Take one of so many tokens with the highest logits; equal ones of the last count, too.
-    top_p : float, optional
-        Take one of the most likely tokens whose probabilities together are at least this.
-    seed : int
-        The random number of a place of the text depends only on the seed and the place.
+    Logits are divided by `temperature`; 0 takes the most likely token, the first of equal ones. `top_k` takes one of so
+    many tokens with the highest logits; equal ones of the last count, too. `top_p` takes one of the most likely tokens
+    whose probabilities together are at least this. The random number of a place of the text depends only on `seed` and
+    the place.
     """
 
     temperature: float = 0.0

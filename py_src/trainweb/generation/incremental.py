@@ -166,12 +166,8 @@ def _companion(value: Value, length: int) -> Tensor:
 class _Incremental:
     """The walk over the nodes.
 
-    Attributes
-    ----------
-    axis : dict of str to int
-        The axis of the rows, of each tensor that depends on the ids.
-    late : set of int
-        Nodes that no cache depends on: they compute only the last of the new rows.
+    `axis` has the axis of the rows, of each tensor that depends on the ids. Nodes in `late`, which no cache depends on,
+    compute only the last of the new rows.
     """
 
     def __init__(

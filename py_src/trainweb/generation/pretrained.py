@@ -11,8 +11,7 @@ from trainweb import messages
 from trainweb.arguments import path_of, warn
 from trainweb.generation.options import NEUTRAL, SAMPLED
 from trainweb.model.reader import read_model
-from trainweb.model.shards import read_object, shards
-from trainweb.model.weights import SPARE
+from trainweb.model.weights import SPARE, read_object, shards
 
 if TYPE_CHECKING:
     from trainweb.model.checks import Limits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 ALIGNMENT = 64
-"""Of storages: a cache line."""
+"""Alignment of storages: a cache line."""
 
 
 def align(n: int) -> int:

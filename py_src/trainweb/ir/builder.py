@@ -20,7 +20,7 @@ from trainweb.model.lazy import LazyTensor, stays_outside
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """The use that a loop makes of the inputs and outputs of its body.
+    """The roles of the inputs and outputs of a body in its loop.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Builder:
         """True if an optimizer updates parameters here; however many do, it is one step."""
 
     def fresh(self, node: str) -> Builder:
-        """A builder of instructions that stand nowhere yet, on the same state and constants."""
+        """A builder with no instructions, on the same state and constants."""
         new = copy.copy(self)
         new.node, new.instructions = node, []
         return new
@@ -114,7 +114,7 @@ class Builder:
         return None
 
     def next_draw(self) -> int:
-        """A number for a random kernel, other than that of any before in this step."""
+        """A number for a random kernel, unique in this step."""
         self._draws += 1
         return self._draws - 1
 
@@ -195,13 +195,13 @@ class Builder:
         """outs = fn(emitter, *ins) element by element; `ins` broadcast to the shape of the outputs."""
         e = self.emitter
         xs: list[Expr] = []
-        kept: list[Buf] = []
+        operands: list[Buf] = []
         for b in ins:
             if b.value is not None and b.size == 1:
                 xs.append(e.const(b.value[0], b.dtype))
             else:
-                xs.append(e.input(len(kept), b.dtype))
-                kept.append(b)
+                xs.append(e.input(len(operands), b.dtype))
+                operands.append(b)
         result = fn(e, *xs)
         roots = list(result) if isinstance(result, tuple) else [result]
         wanted = [(o, r) for o, r in zip(outs, roots, strict=True) if o is not None]
@@ -211,5 +211,5 @@ class Builder:
             if out.dtype != root.dtype:
                 raise UnsupportedError(f"{self.node}: {root.dtype} result for a {out.dtype} output.")
         self.instructions.append(
-            ElementwiseCall(wanted[0][0].shape, kept, [o for o, _ in wanted], [r for _, r in wanted], self.node)
+            ElementwiseCall(wanted[0][0].shape, operands, [o for o, _ in wanted], [r for _, r in wanted], self.node)
         )

@@ -881,9 +881,9 @@ class Gemm(KernelCall, kernel="gemm_f32", words=30, result="c", parts=("c",)):
         return 2 * self.m * self.n * self.k * prod(self.batch)
 
 
-class WantedTokens(KernelCall, kernel="wanted_tokens", words=14):
+class WantedTokens(KernelCall, kernel="wanted_tokens", words=15):
     """wanted [n] = 1 for a token with a label that is not `ignore`, or for all tokens if no label counts. A wanted
-    token's keys are wanted, too: those that `mask` does not rule out, all without one. The tokens of items lie
+    token's keys are wanted, too: those that `mask` lowers by less than `ruled_out`, or all. The tokens of items lie
     `token_strides` apart.
     """
 
@@ -897,6 +897,7 @@ class WantedTokens(KernelCall, kernel="wanted_tokens", words=14):
     m: int
     mask_strides: Ints
     token_strides: Ints
+    ruled_out: float
 
 
 class GemmInt(KernelCall, kernel="gemm_int", words=17):

@@ -147,7 +147,7 @@ class SymbolicDim(Number):
         terms: Terms = {}
         for left, c in pair[0].items():
             for right, d in pair[1].items():
-                monomial = tuple(sorted(left + right, key=_by_key)) if left and right else left or right
+                monomial = tuple(sorted(left + right, key=by_key)) if left and right else left or right
                 terms[monomial] = terms.get(monomial, 0) + c * d
         if len(terms) > MAX_TERMS or max(map(len, terms), default=0) > MAX_DEGREE:
             raise UndecidedError("a product of many sizes")
@@ -272,15 +272,15 @@ class SymbolicDim(Number):
         return all(c.denominator == 1 for c in self.terms.values())
 
     def atoms(self) -> set[Atom]:
-        """All atoms, those inside atoms too."""
-        found = {atom for monomial in self.terms for atom in monomial}
-        for atom in list(found):
+        """All atoms, also the ones inside atoms."""
+        atoms = {atom for monomial in self.terms for atom in monomial}
+        for atom in list(atoms):
             inner: tuple[int, ...] = (atom.num, atom.den) if isinstance(atom, Quotient) else ()
             inner = atom.args if isinstance(atom, Extremum) else inner
             for x in inner:
                 if isinstance(x, SymbolicDim):
-                    found |= x.atoms()
-        return found
+                    atoms |= x.atoms()
+        return atoms
 
     def __repr__(self) -> str:
         now = self.resolved()
@@ -403,19 +403,19 @@ def lowest(dim: Any, depth: int = 4) -> float:
 
 def _without_quotients(dim: SymbolicDim) -> int | None:
     """A smaller expression: p - k + 1 <= k (p // k) <= p."""
-    found: Any = None
+    relaxed: Any = None
     for monomial, c in dim.terms.items():
         for atom in monomial:
             if not isinstance(atom, Quotient):
                 continue
-            whole = monomial == (atom,) and static(atom.den)
-            if whole or (sole_atom(atom.den) == _other(monomial, atom) and lowest(atom.den) >= 1):
+            is_sole = monomial == (atom,) and static(atom.den)
+            if is_sole or (sole_atom(atom.den) == _other(monomial, atom) and lowest(atom.den) >= 1):
                 slack = atom.den - 1 if c > 0 else 0
-                share = Fraction(c, atom.den) if whole else c
+                share = Fraction(c, atom.den) if is_sole else c
                 term = build(dim.table, {monomial: c})
-                found = (dim if found is None else found) + (atom.num - slack) * share - term
+                relaxed = (dim if relaxed is None else relaxed) + (atom.num - slack) * share - term
                 break
-    return found  # type: ignore[no-any-return]
+    return relaxed  # type: ignore[no-any-return]
 
 
 def _other(monomial: Monomial, atom: Atom) -> Atom | str:
@@ -458,15 +458,16 @@ def _floor(bound: float, den: int) -> float:
 
 def build(table: Symbols, terms: Terms) -> int:
     """The dim of these terms; a plain int where it is one."""
-    kept = {m: int(c) if c.denominator == 1 else c for m, c in terms.items() if c}
-    if not kept:
+    nonzero = {m: int(c) if c.denominator == 1 else c for m, c in terms.items() if c}
+    if not nonzero:
         return 0
-    if len(kept) == 1 and () in kept:
-        return kept[()]  # type: ignore[return-value]
-    return SymbolicDim(table, kept)
+    if len(nonzero) == 1 and () in nonzero:
+        return nonzero[()]  # type: ignore[return-value]
+    return SymbolicDim(table, nonzero)
 
 
-def _by_key(atom: Atom) -> str:
+def by_key(atom: Atom) -> str:
+    """Sort key of atoms."""
     return atom.key
 
 
@@ -525,11 +526,11 @@ def _divide_by_int(num: SymbolicDim, den: int) -> int:
         exact[monomial], rest[monomial] = divmod(c, den)
         if not rest[monomial]:
             del rest[monomial]
-    whole = build(table, {m: sign * c for m, c in exact.items()})
+    quotient = build(table, {m: sign * c for m, c in exact.items()})
     remainder = build(table, rest)
     if not isinstance(remainder, SymbolicDim):
-        return whole
-    return whole + sign * _quotient(remainder, den)
+        return quotient
+    return quotient + sign * _quotient(remainder, den)
 
 
 def _quotient(num: SymbolicDim, den: int) -> int:
@@ -622,12 +623,12 @@ def _extremum(largest: bool, dims: Sequence[int]) -> int:
     for dim in map(resolve, dims):
         atom = next(iter(dim.terms))[0] if isinstance(dim, SymbolicDim) and _is_atom(dim) else None
         flat += atom.args if isinstance(atom, Extremum) and atom.largest == largest else [dim]
-    kept: list[int] = []
+    bounds: list[int] = []
     for dim in flat:
-        if any(_outdoes(other, dim, largest) for other in kept):
+        if any(_outdoes(other, dim, largest) for other in bounds):
             continue
-        kept = [other for other in kept if not _outdoes(dim, other, largest)] + [dim]
-    return kept[0] if len(kept) == 1 else table.extremum(largest, kept)
+        bounds = [other for other in bounds if not _outdoes(dim, other, largest)] + [dim]
+    return bounds[0] if len(bounds) == 1 else table.extremum(largest, bounds)
 
 
 def _is_atom(dim: SymbolicDim) -> bool:
@@ -635,7 +636,7 @@ def _is_atom(dim: SymbolicDim) -> bool:
 
 
 def sole_atom(dim: int) -> Atom | None:
-    """The atom that `dim` is nothing but."""
+    """The atom that `dim` equals, if it is one."""
     return next(iter(dim.terms))[0] if isinstance(dim, SymbolicDim) and _is_atom(dim) else None
 
 
@@ -647,7 +648,7 @@ def _outdoes(a: int, b: int, largest: bool) -> bool:
 
 
 def _text(dim: SymbolicDim) -> str:
-    """As the model would write it: n for 2 * (n // 2) where n is known to be even."""
+    """The text in the words of the model: n for 2 * (n // 2) where n is known to be even."""
     terms = dict(dim.terms)
     changed = True
     while changed:
@@ -656,11 +657,11 @@ def _text(dim: SymbolicDim) -> str:
             part = next((a for a in monomial if isinstance(a, Symbol) and a.part and c % a.part[1] == 0), None)
             if part is None or part.part is None:
                 continue
-            whole, k, r = part.part
+            symbol, k, r = part.part
             del terms[monomial]
             left = _difference(monomial, (part,)) or ()
-            for factor, x in (((whole,), c // k), ((), -(c // k) * r)):
-                product = tuple(sorted((*left, *factor), key=_by_key))
+            for factor, x in (((symbol,), c // k), ((), -(c // k) * r)):
+                product = tuple(sorted((*left, *factor), key=by_key))
                 terms[product] = terms.get(product, 0) + x
             terms = {m: x for m, x in terms.items() if x}
             changed = True
@@ -684,9 +685,9 @@ def _factors(monomial: Monomial, c: Coefficient) -> list[str]:
     factors = [str(c)] if c != 1 or not monomial else []
     first = monomial[0] if monomial else None
     if isinstance(first, Symbol) and first.part and c > 1:
-        whole, k, r = _parted(first)
+        symbol, k, r = _parted(first)
         if r == 0 and k % c == 0:  # 2 * (n // 4) is n // 2 where n is known to be a multiple of 4
-            return [f"({whole.key}//{k // c})", *map(atom_text, monomial[1:])]
+            return [f"({symbol.key}//{k // c})", *map(atom_text, monomial[1:])]
     return factors + list(map(atom_text, monomial))
 
 
@@ -702,13 +703,13 @@ def _parted(symbol: Symbol) -> tuple[Symbol, int, int]:
 def atom_text(atom: Atom) -> str:
     """An atom as the model would write it."""
     if isinstance(atom, Symbol):
-        whole, k, _ = _parted(atom)
-        return whole.key if k == 1 else f"({whole.key}//{k})"
+        symbol, k, _ = _parted(atom)
+        return symbol.key if k == 1 else f"({symbol.key}//{k})"
     if isinstance(atom, Quotient):
         inner = sole_atom(atom.num)
         if isinstance(inner, Symbol) and inner.part and static(atom.den):
-            whole, k, _ = _parted(inner)
-            return f"({whole.key}//{k * atom.den})"
+            symbol, k, _ = _parted(inner)
+            return f"({symbol.key}//{k * atom.den})"
         return f"({_operand_text(atom.num)}//{_operand_text(atom.den)})"
     assert isinstance(atom, Extremum)
     return f"{'max' if atom.largest else 'min'}({', '.join(map(str, atom.args))})"

@@ -44,10 +44,10 @@ class Emitter:
         # By their bits 0.0 and -0.0 differ, and a NaN equals itself.
         bits = struct.pack("<d", imm) if isinstance(imm, float) else imm
         key = (op, dtype, args, bits)
-        made = self._made.get(key)
-        if made is None:
-            made = self._made[key] = Expr(op, dtype, args, imm)
-        return made
+        expr = self._made.get(key)
+        if expr is None:
+            expr = self._made[key] = Expr(op, dtype, args, imm)
+        return expr
 
     def input(self, index: int, dtype: str) -> Expr:
         """The element of input `index`."""
@@ -149,7 +149,7 @@ class Emitter:
         return self.make("select", a.dtype, condition, a, b)
 
     def and_(self, a: Expr, b: Expr) -> Expr:
-        """Of bools, or of the bits of integers; so are `or_` and `xor`."""
+        """Conjunction of bools, or of the bits of integers, as for `or_` and `xor`."""
         return self.make("and", a.dtype, a, b)
 
     def or_(self, a: Expr, b: Expr) -> Expr:
@@ -188,7 +188,7 @@ class Emitter:
 
 
 def walk(roots: Sequence[Expr], known: Collection[int] = ()) -> Iterator[Expr]:
-    """Every expression in `roots` once, but for those whose id is `known` and what they alone need."""
+    """Every expression in `roots` once; expressions whose id is `known` are skipped with their arguments."""
     seen = set(known)
     stack = list(roots)
     while stack:
@@ -210,7 +210,7 @@ def size_of(roots: Sequence[Expr], known: Collection[int] = ()) -> int:
 
 
 def text_of(roots: Sequence[Expr], inputs: Sequence[str] | None = None) -> str:
-    """Expressions as text; what is used more than once gets a name. Input k is `inputs[k]`, or xk."""
+    """Expressions as text; shared ones get a name. Input k is `inputs[k]`, or xk."""
     uses: dict[Expr, int] = {}
     stack = list(roots)
     while stack:

@@ -1,4 +1,4 @@
-"""The output of operators: buffers in kernel memory, calls of kernels and of generated functions."""
+"""Buffers in kernel memory, and calls of kernels and of generated functions."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Buf:
         return Buf(self.storage, self.dtype, tuple(shape), self.value if not shift else None, start, self.name)
 
     def among(self, places: Mapping[Storage, Storage]) -> Buf:
-        """The tensor where `places` has its storage, if it has."""
+        """The tensor on the storage that `places` has for its own, or itself."""
         storage = places.get(self.storage)
         return self if storage is None else Buf(storage, self.dtype, self.shape, self.value, self.shift, self.name)
 
@@ -391,7 +391,7 @@ class ElementwiseCall:
     node: str
     reduction: Reduction | None = None
     position: int = field(default=-1, init=False, repr=False)
-    """As of a `KernelCall`."""
+    """Position in the `Program`, as of a `KernelCall`."""
 
     @property
     def reads(self) -> list[Buf]:

@@ -1,4 +1,4 @@
-"""A loop as one instruction: passes see what it reads and writes, and plans have its instructions in place of it."""
+"""A loop as one instruction: passes see its reads and writes; plans contain the instructions of its body."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LoopCall(KernelCall):
         self.may_fail = may_fail
 
     def _outer(self, bufs: Iterator[Buf]) -> list[Buf]:
-        """Return the buffers that other instructions know, too; each once."""
+        """The buffers that other instructions also use, each once."""
         return list({(b.storage, b.shift, b.nbytes): b for b in bufs if b.storage not in self.inner}.values())
 
     @property
@@ -84,39 +84,39 @@ class LoopCall(KernelCall):
         return LoopCall(self.body, self.trips, self.inner, self.workspace, self.node, may_fail=self.may_fail)
 
     def placed(self) -> list[Instruction]:
-        """Return the instructions, with nested loops written out, once the workspace has its place."""
+        """The instructions with nested loops expanded; the workspace must be placed."""
         start = (self.workspace.storage.offset or 0) + self.workspace.shift
         moved = {s: Storage(ARENA, s.nbytes, start + (s.offset or 0)) for s in self.inner if s.segment == ARENA}
         return written_out([i.moved(lambda b: b.among(moved), i.node) for i in self.body])
 
 
 def written_out(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """Return the instructions with loops written out. The workspace of each loop has its place."""
-    found: list[Instruction] = []
+    """The instructions with loops expanded; the workspace of each loop must be placed."""
+    flat: list[Instruction] = []
     for i in instructions:
-        found += i.placed() if isinstance(i, LoopCall) else [i]
-    return found
+        flat += i.placed() if isinstance(i, LoopCall) else [i]
+    return flat
 
 
 def n_instructions(body: Sequence[Instruction]) -> int:
-    """Return the number of these instructions in a plan."""
+    """The number of these instructions in a plan."""
     return sum(n_instructions(i.body) if isinstance(i, LoopCall) else 1 for i in body)
 
 
 def depth_of(body: Sequence[Instruction]) -> int:
-    """How deep loops lie within each other in these instructions."""
+    """Depth of nested loops in these instructions."""
     return max((1 + depth_of(i.body) for i in body if isinstance(i, LoopCall)), default=0)
 
 
 def nested_trips(body: Sequence[Instruction]) -> int:
-    """Iterations of loops within each other in these instructions, multiplied: the most of all."""
+    """The largest product of the iterations of nested loops in these instructions."""
     inner = [i for i in body if isinstance(i, LoopCall)]
     begins = ((begin, i) for i in inner for begin in i.body if isinstance(begin, calls.LoopBegin))
     return max((begin.trips * nested_trips(i.body) for begin, i in begins), default=1)
 
 
 def inner_storages(body: Sequence[Instruction], outer: Sequence[Buf]) -> frozenset[Storage]:
-    """Return the storages of the workspace that instructions use, without `outer`."""
+    """The storages of the workspace that instructions use, without `outer`."""
     known = {b.storage for b in outer}
     used = {b.storage for i in body for b in (*i.reads, *i.writes)}
     return frozenset(s for s in used if s.segment == ARENA and s not in known)

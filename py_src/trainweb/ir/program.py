@@ -98,7 +98,7 @@ class Program:
         return len(self._instructions)
 
     def __iter__(self) -> Iterator[Instruction]:
-        """Each instruction in turn; the loop may change what stands before it, at it and behind it."""
+        """Each instruction in turn; the loop may insert, replace and remove instructions anywhere."""
         k = 0
         while True:
             changes, bits = self._changes, self._bits
@@ -185,7 +185,7 @@ class Program:
             self._insert(at + 1, new[1:])
 
     def rebuild(self, instructions: Iterable[Instruction]) -> None:
-        """Be these instructions from now on."""
+        """Replace all instructions."""
         self._instructions: list[Instruction] = list(instructions)
         self._readers: dict[Storage, list[Instruction]] = {}
         self._writers: dict[Storage, list[Instruction]] = {}

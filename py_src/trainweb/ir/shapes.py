@@ -89,20 +89,19 @@ def collapse(shape: tuple[int, ...], operands: Sequence[tuple[int, ...]]) -> tup
     for operand in operands:
         full = (1,) * (len(shape) - len(operand)) + tuple(operand)
         rows.append([s if d != 1 else 0 for d, s in zip(full, contiguous_strides(full), strict=True)])
-    dims: list[int] = []
-    merged: list[list[int]] = [[] for _ in operands]
-    for k, dim in enumerate(shape):
+    dims, *strides = merged_dims(shape, *rows)
+    return dims or [1], [steps or [0] for steps in strides]
+
+
+def merged_dims(dims: Sequence[int], *strides: Sequence[int]) -> list[list[int]]:
+    """`dims` without ones, neighbours merged where every stride allows; then the strides alike."""
+    merged: list[list[int]] = []
+    for dim, *steps in zip(dims, *strides, strict=True):
         if dim == 1:
             continue
-        if dims and all(m[-1] == row[k] * dim for m, row in zip(merged, rows, strict=True)):
-            dims[-1] *= dim
-            for m, row in zip(merged, rows, strict=True):
-                m[-1] = row[k]
+        last = merged[-1] if merged else None
+        if last and all(last[1 + k] == step * dim for k, step in enumerate(steps)):
+            merged[-1] = [last[0] * dim, *steps]
         else:
-            dims.append(dim)
-            for m, row in zip(merged, rows, strict=True):
-                m.append(row[k])
-    if not dims:
-        dims = [1]
-        merged = [[0] for _ in operands]
-    return dims, merged
+            merged.append([dim, *steps])
+    return [[row[k] for row in merged] for k in range(1 + len(strides))]

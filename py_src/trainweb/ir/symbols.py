@@ -7,8 +7,10 @@ for no sizes is a contradiction.
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd, lcm, prod
@@ -24,6 +26,7 @@ from trainweb.ir.dims import (
     UndecidedError,
     atom_text,
     build,
+    by_key,
     divide_common,
     floor_divide,
     lowest,
@@ -38,6 +41,13 @@ MAX_KEY = 4000
 """Atoms inside atoms may double with every step: longer ones are not computed with."""
 MAX_NAME = 256
 """Longer names are taken for names, not for expressions."""
+_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+_EXTREMA = {"max": maximum, "min": minimum}
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][\w.:]*)|(//|\*|\(|\)|,)|(?<![\w.:)])([+-]))")
 
 
@@ -60,7 +70,7 @@ class Known:
 
 
 class SymbolTable:
-    """Symbols, the atoms made of them, and what is known of both.
+    """Symbols, the atoms made of them, and the knowledge of both.
 
     Attributes
     ----------
@@ -94,9 +104,9 @@ class SymbolTable:
         while unique in self.symbols:
             k += 1
             unique = f"{name}'{k}"
-        found = self.symbols[unique] = Symbol(self, unique, low, named, len(self.symbols))
-        self._where[found] = where
-        return found.dim
+        symbol = self.symbols[unique] = Symbol(self, unique, low, named, len(self.symbols))
+        self._where[symbol] = where
+        return symbol.dim
 
     def declared(self, dim: int | str | None, tensor: str, axis: int) -> int:
         """Return the dim that a file declares: a size, a name, an expression of names, or nothing (a new dim)."""
@@ -109,16 +119,16 @@ class SymbolTable:
         return self._named(dim, where) if expression is None else expression
 
     def _named(self, name: str, where: str) -> int:
-        found = self.symbols.get(name)
-        return resolve(found.dim) if found else self.symbol(name, where)
+        symbol = self.symbols.get(name)
+        return resolve(symbol.dim) if symbol else self.symbol(name, where)
 
     def quotient(self, num: int, den: int) -> int:
-        """num // den as an atom, or what that is known to be."""
+        """num // den as an atom, or its known value."""
         key = _checked(f"({_key(num)}//{_key(den)})")
         return self._known(self._atoms.get(key) or self._atoms.setdefault(key, Quotient(self, key, num, den)))
 
     def extremum(self, largest: bool, dims: Iterable[int]) -> int:
-        """The largest or smallest as an atom, or what that is known to be."""
+        """The largest or smallest as an atom, or its known value."""
         args = tuple(sorted(dims, key=_key))
         key = _checked(f"{'max' if largest else 'min'}({','.join(map(_key, args))})")
         return self._known(self._atoms.get(key) or self._atoms.setdefault(key, Extremum(self, key, largest, args)))
@@ -128,7 +138,7 @@ class SymbolTable:
         return resolve(self._values[atom]) if atom in self._values else atom.dim.up_to_date()
 
     def substituted(self, dim: SymbolicDim) -> int:
-        """`dim` with what atoms are known to be."""
+        """`dim` with the known values of its atoms."""
         parts = {atom: self._now(atom) for monomial in dim.terms for atom in monomial}
         if all(value is atom.dim for atom, value in parts.items()):
             return dim
@@ -141,20 +151,20 @@ class SymbolTable:
         return total  # type: ignore[no-any-return]
 
     def _now(self, atom: Atom) -> int:
-        found = self._current.get(atom)
-        if found is None:
+        value = self._current.get(atom)
+        if value is None:
             if atom in self._values:
-                found = resolve(self._values[atom])
+                value = resolve(self._values[atom])
             elif isinstance(atom, Quotient):
-                found = floor_divide(resolve(atom.num), resolve(atom.den))
+                value = floor_divide(resolve(atom.num), resolve(atom.den))
             elif isinstance(atom, Extremum):
-                found = (maximum if atom.largest else minimum)(*map(resolve, atom.args))
+                value = (maximum if atom.largest else minimum)(*map(resolve, atom.args))
             else:
-                found = atom.dim.up_to_date()
-            self._current[atom] = found
-        return found
+                value = atom.dim.up_to_date()
+            self._current[atom] = value
+        return value
 
-    # Finding out.
+    # Equations.
 
     def unify(self, a: int, b: int) -> bool:
         """Make two dims equal from here on; False where they cannot be."""
@@ -184,7 +194,7 @@ class SymbolTable:
         return Known(dict(self._values), dict(self._reasons), list(self._open), lows)
 
     def back_to(self, known: Known) -> None:
-        """Forget what was found out since: it need not hold."""
+        """Forget the knowledge since then."""
         self._values, self._reasons = dict(known.values), dict(known.reasons)
         self._open, self.conflict = list(known.open), None
         for symbol, low in known.lows.items():
@@ -213,15 +223,15 @@ class SymbolTable:
         return True
 
     def _solve_for_symbol(self, dim: SymbolicDim, reason: str) -> bool | None:
-        found: list[tuple[bool, int, Symbol, int]] = []
+        ways: list[tuple[bool, int, Symbol, int]] = []
         for monomial, c in dim.terms.items():
             if len(monomial) == 1 and isinstance(monomial[0], Symbol) and abs(c) == 1:
                 rest = dim - monomial[0].dim * c
                 if not isinstance(rest, SymbolicDim) or monomial[0] not in rest.atoms():
-                    found.append((not monomial[0].named, monomial[0].order, monomial[0], rest * (-1 if c > 0 else 1)))
-        if not found:
+                    ways.append((not monomial[0].named, monomial[0].order, monomial[0], rest * (-1 if c > 0 else 1)))
+        if not ways:
             return None
-        _, _, symbol, value = max(found, key=lambda item: item[:2])
+        _, _, symbol, value = max(ways, key=lambda item: item[:2])
         if symbol.low is not None and not self.require_at_most(symbol.low, value):
             return False
         return self._substitute(symbol, resolve(value), reason)
@@ -247,10 +257,10 @@ class SymbolTable:
             return None
         for one, other in (dim.terms, [*dim.terms][::-1]):
             parts = [(a, sole_atom(a.num)) for a in one if isinstance(a, Quotient) and static(a.den)]
-            wholes = [whole for _, whole in parts if whole is not None and lowest(whole.dim) >= 1]
+            wholes = [symbol for _, symbol in parts if symbol is not None and lowest(symbol.dim) >= 1]
             left = [a for a in one if all(a is not part for part, _ in parts)]
             factor = prod(part.den for part, _ in parts)
-            fits = len(wholes) == len(parts) > 1 and sorted([*left, *wholes], key=_by_key) == list(other)
+            fits = len(wholes) == len(parts) > 1 and sorted([*left, *wholes], key=by_key) == list(other)
             if fits and all(lowest(a.dim) >= 1 for a in left) and dim.terms[one] == -factor * dim.terms[other]:
                 return all(self._holds(Fact(part.num - part.dim * part.den, reason)) for part, _ in parts)
         return None
@@ -290,7 +300,7 @@ class SymbolTable:
         return None
 
     def _substitute(self, atom: Atom, value: int, reason: str) -> bool:
-        """Remember what an atom is, and see what follows."""
+        """Note the value of an atom, and solve the equations that it opens."""
         again = self._open
         # Equations of other atoms are open again where the atoms may have become something else.
         others = [a for a in self._values if isinstance(atom, Symbol) and not isinstance(a, Symbol)]
@@ -301,7 +311,7 @@ class SymbolTable:
         again += [Fact(a.dim - was, why) for a, was, why in known]
         return all(self._holds(fact) for fact in again)
 
-    # Telling.
+    # Texts.
 
     def call(self, name: str, dim: int, tensor: str, axis: int) -> None:
         """Let a symbol that nothing has read yet stand for a computed size, which the model declares to be it."""
@@ -319,7 +329,7 @@ class SymbolTable:
         self._substitute(symbol, dim, f"{tensor!r} declares {name} = {dim}")
 
     def text(self, dim: int) -> int | str | None:
-        """The dim as a file declares it; None where it is made of what has no name, or much too long."""
+        """The dim as a file declares it; None if it has unnamed symbols or is too long."""
         dim = resolve(dim)
         if not isinstance(dim, SymbolicDim):
             return dim
@@ -333,7 +343,7 @@ class SymbolTable:
 
     def explain(self, dims: Iterable[int]) -> list[str]:
         """Return the known facts about the symbols that these dims were first made of."""
-        told: dict[str, None] = {}
+        lines: dict[str, None] = {}
         waiting = [a for d in dims if isinstance(d, SymbolicDim) for a in d.atoms()]
         seen: set[Atom] = set()
         while waiting:
@@ -342,9 +352,9 @@ class SymbolTable:
                 continue
             seen.add(atom)
             value = self._values[atom]
-            told[f"{self._equation(atom)}, as {self._reasons[atom]}"] = None
+            lines[f"{self._equation(atom)}, as {self._reasons[atom]}"] = None
             waiting += sorted(value.atoms(), key=lambda a: a.key) if isinstance(value, SymbolicDim) else []
-        return list(told)
+        return list(lines)
 
     def _equation(self, atom: Atom) -> str:
         value = self._values[atom]
@@ -372,11 +382,11 @@ class SymbolTable:
             if symbol is None:
                 known = ", ".join(s for s, a in self.symbols.items() if a.named) or "none"
                 raise ModelError(f"There is no dimension {name!r}; the model's are {known}.")
-            told = "; ".join(self.explain([symbol.dim]))
+            facts = "; ".join(self.explain([symbol.dim]))
             self.node = "the caller"
             if not self.unify(symbol.dim, size) or size < (symbol.low or 0):
                 least = f"it is at least {symbol.low}" if size < (symbol.low or 0) else self.conflict
-                raise ModelError(f"The dimension {name!r} cannot be {size}: {told or least}.")
+                raise ModelError(f"The dimension {name!r} cannot be {size}: {facts or least}.")
 
     def evaluated(self, dim: int, sizes: Mapping[str, int]) -> int:
         """The dim where symbols have these sizes; symbols that are left out have their least sizes."""
@@ -397,19 +407,15 @@ class SymbolTable:
                 return sizes[atom.key]
             if not atom.part:
                 return max(1, atom.low or 0)
-            whole, k, _ = atom.part
-            root = whole
+            symbol, k, _ = atom.part
+            root = symbol
             while root.part and root.key not in sizes:
                 root = root.part[0]
-            return self._size(whole, sizes) // k if root.key in sizes else atom.low or 0
+            return self._size(symbol, sizes) // k if root.key in sizes else atom.low or 0
         if isinstance(atom, Quotient):
             return self.evaluated(atom.num, sizes) // self.evaluated(atom.den, sizes)
         assert isinstance(atom, Extremum)
         return (max if atom.largest else min)(self.evaluated(x, sizes) for x in atom.args)
-
-
-def _by_key(atom: Atom) -> str:
-    return atom.key
 
 
 def _key(dim: int) -> str:
@@ -441,7 +447,7 @@ def _primitive(dim: int) -> int | None:
 # ---- expressions in files
 
 
-def parse(text: str, symbol: Any) -> int | None:
+def parse(text: str, symbol: Callable[[str], int]) -> int | None:
     """The expression of dims that `text` writes, with `symbol(name)` for each name; None where it is none.
 
     Understood are names, integers, `*`, `//`, `+` and `-` after spaces, parentheses, `max` and `min`, as
@@ -452,61 +458,35 @@ def parse(text: str, symbol: Any) -> int | None:
         match = _TOKEN.match(text, at)
         if match is None:
             return None
-        tokens.append(match[0].strip())
+        tokens.append(match)
         at = match.end()
     if len(tokens) < 2:
         return None
-    reader = _Reader(tokens, symbol)
+    # Names with dots and colons are not identifiers of Python.
+    names = [match[2] or "" for match in tokens]
+    words = [f"name{k}" if match[2] else str(int(match[1])) if match[1] else match[0] for k, match in enumerate(tokens)]
     try:
-        result = reader.sum()
-    except (IndexError, ValueError, ArithmeticError):
-        return None
-    return result if reader.at == len(tokens) else None
-
-
-class _Reader:
-    def __init__(self, tokens: list[str], symbol: Any) -> None:
-        self.tokens, self.symbol, self.at = tokens, symbol, 0
-
-    def take(self, *wanted: str) -> str | None:
-        if self.at < len(self.tokens) and self.tokens[self.at] in wanted:
-            self.at += 1
-            return self.tokens[self.at - 1]
+        return _value(ast.parse(" ".join(words).strip(), mode="eval").body, names, symbol)
+    except (SyntaxError, ValueError, ArithmeticError):
         return None
 
-    def need(self, token: str) -> None:
-        if self.take(token) is None:
-            raise ValueError(token)
 
-    def sum(self) -> int:
-        total = self.product()
-        while sign := self.take("+", "-"):
-            total = total + self.product() if sign == "+" else total - self.product()
-        return total
+def _value(node: ast.expr, names: Sequence[str], symbol: Callable[[str], int]) -> int:
+    """The value of an expression whose names are `name` and their number among the tokens."""
 
-    def product(self) -> int:
-        total = self.factor()
-        while sign := self.take("*", "//"):
-            total = total * self.factor() if sign == "*" else total // self.factor()
-        return total
+    def name_of(node: ast.expr) -> str:
+        return names[int(node.id.removeprefix("name"))] if isinstance(node, ast.Name) else ""
 
-    def factor(self) -> int:
-        token = self.tokens[self.at]
-        self.at += 1
-        if token.isdigit():
-            return int(token)
-        if token == "-":
-            return -self.factor()
-        if token == "(":
-            total = self.sum()
-            self.need(")")
-            return total
-        if token.lower() in ("max", "min") and self.take("("):
-            args = [self.sum()]
-            while self.take(","):
-                args.append(self.sum())
-            self.need(")")
-            return (maximum if token.lower() == "max" else minimum)(*args)
-        if not (token[0].isalpha() or token[0] == "_"):
-            raise ValueError(token)
-        return self.symbol(token)  # type: ignore[no-any-return]
+    match node:
+        case ast.Constant(int(number)):
+            return number
+        case ast.Name():
+            return symbol(name_of(node))
+        case ast.UnaryOp(ast.USub(), operand):
+            return -_value(operand, names, symbol)
+        case ast.BinOp(left, operation, right) if type(operation) in _OPERATIONS:
+            a, b = (_value(side, names, symbol) for side in (left, right))
+            return _OPERATIONS[type(operation)](a, b)
+        case ast.Call(function, args) if args and name_of(function).lower() in _EXTREMA:
+            return _EXTREMA[name_of(function).lower()](*(_value(arg, names, symbol) for arg in args))
+    raise ValueError(ast.unparse(node))

@@ -25,4 +25,4 @@ class Ends(TypedDict):
 
 
 class Sizes(Ends, Axes):
-    """All of them, of a convolution without groups."""
+    """All sizes of a convolution without groups."""

@@ -29,26 +29,11 @@ _CONV_ATTRIBUTES = ("auto_pad", "kernel_shape", "pads", "strides")
 
 @dataclass(slots=True)
 class Layer:
-    """A weight and the nodes that use it in the same way.
+    """A weight and the nodes (`sites`) that use it in the same way, in a module of the source model.
 
-    Attributes
-    ----------
-    module : str
-        Dotted name of the module of the source model.
-    kind : LoraKind
-        How an adapter is put beside it.
-    weight : str
-        The initializer.
-    rows_first : bool
-        The weight is stored as torch has it, and not transposed: a product's is (out, in).
-    shape : tuple of int
-        (out, in) of a product, (out, in of a group, *kernel) of a convolution, (entries, width) of a table.
-    group : int
-        Groups of a convolution.
-    sites : list of Node
-        The nodes.
-    stored : str
-        Bits of the weight, and the operator that makes floats of them; "" for a weight in float32.
+    If `rows_first`, the weight is stored as torch has it: a product's is (out, in). `shape` is (out, in) of a product,
+    (out, in of a group, *kernel) of a convolution, (entries, width) of a table. `stored` has the bits of the weight and
+    the operator that makes floats of them; "" for a weight in float32.
     """
 
     module: str

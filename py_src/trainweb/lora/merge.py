@@ -55,7 +55,8 @@ def column_norms(base: Graph, layers: Sequence[Layer], config: LoraConfig) -> di
         magnitude = list(name)[2]
         axis = 1 if layer.rows_first else 0
         node = Node("ReduceL2", ["W"], ["norm"], {"axes": [axis], "keepdims": 0})
-        norms[magnitude] = _run([node], {"W": base.initializers[layer.weight]}, "norm", name[magnitude]).renamed(
+        output = Value("norm", "float32", name[magnitude])
+        norms[magnitude] = run_nodes([node], {"W": base.initializers[layer.weight]}, [output])["norm"].renamed(
             magnitude
         )
     return norms
@@ -86,16 +87,17 @@ def _merged(weight: Tensor, layer: Layer, config: LoraConfig, held: Mapping[str,
         nodes.append(Node("Unsqueeze", ["factor", "place"], ["columns"]))
         nodes.append(Node("Mul", ["merged", "columns"], ["adapted"]))
         result = "adapted"
-    result_tensor = _run(nodes, tensors, result, tensors["W"].shape)
-    return Tensor(weight.name, weight.dtype, weight.shape, result_tensor.data)
+    data = run_nodes(nodes, tensors, [Value(result, "float32", tensors["W"].shape)])[result].data
+    return Tensor(weight.name, weight.dtype, weight.shape, data)
 
 
-def _run(nodes: list[Node], tensors: Mapping[str, Tensor], output: str, shape: tuple[int, ...]) -> Tensor:
-    named = {n: t.renamed(n) for n, t in tensors.items()}
-    graph = Graph("merge", nodes, [], [Value(output, "float32", shape)], named, opsets={"": OPSET})
-    core = InferenceCore(graph)
+def run_nodes(nodes: list[Node], tensors: Mapping[str, Tensor], outputs: Sequence[Value]) -> dict[str, Tensor]:
+    """Run a small graph on the kernels; its constants are the tensors that nodes read, by name."""
+    names = {name for node in nodes for name in node.inputs}
+    constants = {n: t.renamed(n) for n, t in tensors.items() if n in names}
+    core = InferenceCore(Graph("weights", nodes, [], list(outputs), constants, opsets={"": OPSET}))
     try:
-        return core.run({})[output]
+        return core.run({})
     finally:
         core.host.release()
 

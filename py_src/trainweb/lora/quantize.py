@@ -11,18 +11,16 @@ from trainweb.artifacts.recover import recover_parameters
 from trainweb.errors import ModelError
 from trainweb.lora.kinds import CONV, EMBEDDING, LINEAR, Layer
 from trainweb.lora.layers import find_layers
+from trainweb.lora.merge import run_nodes
 from trainweb.model.graph import MS, Graph, Node, Tensor, Value, take_name
 from trainweb.model.reader import read_model
 from trainweb.model.uses import LEAST_ELEMENTS
 from trainweb.model.writer import write_model
 from trainweb.onnxblock.transforms import constants_to_initializers, prune, prune_constants
-from trainweb.training.inference import InferenceCore
 
 if TYPE_CHECKING:
     import onnx
 
-OPSET = 17
-"""Of the small graphs that quantize a weight on the kernels."""
 BLOCK_SIZES = {4: (32, 16), 8: (128, 64, 32, 16)}
 """Numbers with one scale, by their bits: the first that divides a row, else the last, which pads it."""
 
@@ -205,11 +203,5 @@ def packed_rows(tensor: Tensor, rows_first: bool, bits: int, size: int) -> tuple
     tensors |= {name: Tensor.of(name, "float32", (), [value]) for name, value in numbers.items()}
     tensors |= {name: Tensor.of(name, "int64", (len(value),), value) for name, value in sizes.items()}
     outputs = [Value("packed", "uint8", None), Value("found", "float32", None)]
-    read = {name for node in nodes for name in node.inputs}
-    initializers = {name: t.renamed(name) for name, t in tensors.items() if name in read}
-    core = InferenceCore(Graph("quantize", nodes, [], list(outputs), initializers, opsets={"": OPSET}))
-    try:
-        results = core.run({})
-        return results["packed"], results["found"]
-    finally:
-        core.host.release()
+    results = run_nodes(nodes, tensors, outputs)
+    return results["packed"], results["found"]

@@ -183,19 +183,8 @@ def in_float32(graph: Graph) -> tuple[Graph, Declared]:
 
     float16 and bfloat16 are replaced wherever they occur. float64 is replaced in models that have float64 inputs,
     constants of more than one element, or data that are cast to it; elsewhere, in shape arithmetic above all, it stays,
-    and so it does where bits are looked at.
-
-    Parameters
-    ----------
-    graph : Graph
-        A main graph as it was read; not changed.
-
-    Returns
-    -------
-    Graph
-        Inputs have their declared types, and are cast; what the outputs were is only told (`cast_outputs`).
-    Declared
-        What was replaced.
+    and so it does where bits are looked at. Inputs have their declared types, and are cast; `cast_outputs` brings back
+    the types of outputs.
     """
     replaced = {*HALVES, *(["float64"] if _has_float64(graph) else [])}
     if replaced.isdisjoint(_dtypes(graph)):

@@ -67,12 +67,12 @@ EMA = fields_of(ExponentialMovingAverage)
 """The settings, by name."""
 
 
-def make_average(given: Any) -> ExponentialMovingAverage:
+def make_average(settings: Any) -> ExponentialMovingAverage:
     """The block of its settings.
 
     Parameters
     ----------
-    given : dict
+    settings : dict
         The arguments of `ExponentialMovingAverage`.
 
     Raises
@@ -80,12 +80,12 @@ def make_average(given: Any) -> ExponentialMovingAverage:
     ModelError
         It has no such setting, or not with such a value.
     """
-    if not isinstance(given, Mapping):
-        raise messages.BAD_SETTING(name="ema", value=given, expected="a mapping of its settings, such as 'decay'")
-    check_settings("ema", given, EMA)
-    for name, value in given.items():
+    if not isinstance(settings, Mapping):
+        raise messages.BAD_SETTING(name="ema", value=settings, expected="a mapping of its settings, such as 'decay'")
+    check_settings("ema", settings, EMA)
+    for name, value in settings.items():
         EMA[name].check(f"ema.{name}", value)
-    return ExponentialMovingAverage(**given)
+    return ExponentialMovingAverage(**settings)
 
 
 def __dir__() -> list[str]:

@@ -61,12 +61,12 @@ def load_checkpoint_to_model(path: Any, model: Any) -> Any:
     checkpoint = read_checkpoint(path)
     if checkpoint.is_nominal:
         raise CheckpointError("A nominal checkpoint has no parameters to load into a model.")
-    found = checkpoint.parameters
+    parameters = checkpoint.parameters
     onnx = onnx_package()
     if onnx is not None and isinstance(model, onnx.ModelProto):
         for initializer in model.graph.initializer:
-            if initializer.name in found:
-                tensor = found[initializer.name]
+            if initializer.name in parameters:
+                tensor = parameters[initializer.name]
                 _check_shape(tensor, tuple(initializer.dims))
                 del initializer.dims[:], initializer.float_data[:]
                 initializer.dims.extend(tensor.shape)
@@ -74,9 +74,9 @@ def load_checkpoint_to_model(path: Any, model: Any) -> Any:
         return model
     graph = read_model(model)
     for name, tensor in graph.initializers.items():
-        if name in found:
-            _check_shape(found[name], tensor.shape)
-            graph.initializers[name] = found[name]
+        if name in parameters:
+            _check_shape(parameters[name], tensor.shape)
+            graph.initializers[name] = parameters[name]
     return write_model(graph)
 
 

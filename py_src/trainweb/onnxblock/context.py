@@ -43,7 +43,7 @@ class ModelAccessor:
         return self._view.proto
 
     def sync(self) -> None:
-        """Let `graph` and the ModelProto that was given out be the same again: before and after changes of `graph`."""
+        """Make `graph` and the ModelProto of the user equal; called before and after changes of `graph`."""
         if self._view is not None:
             self._view.sync(self.graph)
 
@@ -68,13 +68,13 @@ class ModelAccessor:
         return inference.value(name)
 
     def correct_outputs(self) -> None:
-        """Give outputs the shape that their operators make, where the file declares another rank or size."""
+        """Correct the declared shapes of outputs whose operators have another rank or size."""
         inference = self.inference()
         for k, declared in enumerate(self.graph.outputs):
             if isinstance(declared, Value) and declared.shape is not None and declared.name in inference:
-                made = inference.value(declared.name)
-                if _contradicts(declared.shape, made.shape or ()):
-                    self.graph.outputs[k] = made
+                actual = inference.value(declared.name)
+                if _contradicts(declared.shape, actual.shape or ()):
+                    self.graph.outputs[k] = actual
 
     def inference(self) -> ShapeInference:
         """The types of the tensors as the model stands now."""
@@ -85,7 +85,7 @@ class ModelAccessor:
         return known
 
     def inferred(self) -> ShapeInference | None:
-        """The same, if somebody asked for it before."""
+        """The types if they were inferred before and the model has not grown since."""
         return self._types[1] if self._types is not None and self._types[0] == self._version() else None
 
     def _version(self) -> tuple[int, int]:
@@ -99,7 +99,7 @@ class ModelAccessor:
         return value
 
     def add_input(self, value: Value | Sequence) -> str:
-        """Add a graph input, or find that it exists."""
+        """Add a graph input unless it exists."""
         if all(value.name != existing.name for existing in self.graph.inputs):
             self.graph.inputs.append(value)
         return value.name
@@ -109,11 +109,11 @@ class ModelAccessor:
         return name in set(self.graph.names())
 
 
-def _contradicts(declared: tuple[Dim, ...], made: tuple[Dim, ...]) -> bool:
+def _contradicts(declared: tuple[Dim, ...], actual: tuple[Dim, ...]) -> bool:
     """Return whether two shapes of one tensor differ in rank or in a size that both say."""
-    if len(declared) != len(made):
+    if len(declared) != len(actual):
         return True
-    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(declared, made, strict=True))
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(declared, actual, strict=True))
 
 
 class _State:
@@ -227,7 +227,7 @@ def add_node(
     domain: str = "",
     **attrs: Any,
 ) -> None:
-    """Append a node to the current model; Append a node to the current model; it gets a new name.
+    """Append a node with a new name to the current model.
 
     An operator of ai.onnx that the model's opset does not have yet is one of ai.trainweb.
     """

@@ -8,7 +8,7 @@ from trainweb import messages
 from trainweb._names import public_names
 from trainweb.errors import ModelError
 from trainweb.model.checks import DTYPE_CODES
-from trainweb.model.graph import Value
+from trainweb.model.graph import TRAINWEB, Value
 from trainweb.onnxblock import blocks, context
 from trainweb.onnxblock.blocks import Block, add_input_like, array_initializer
 from trainweb.onnxblock.context import add_node, generate_name, skip_names
@@ -35,14 +35,14 @@ def _target_like(pred: str, name: str) -> str:
 
 
 def _counted(labels: str, ignore_index: int) -> str:
-    """1.0 where a label counts, else 0.0."""
+    """1.0 for labels other than `ignore_index`, else 0.0."""
     ignored = blocks.add_initializer_of("int64", "ignore_index", [ignore_index])
     block = Block()
     return block.add_node("Cast", [block.add_node("Not", [block.add_node("Equal", [labels, ignored])])], to=FLOAT)
 
 
 def _weights_of(labels: str, weight: str, counts: str | None) -> str:
-    """The weight of each label's class; of labels that do not count any."""
+    """The weight of each label's class; ignored labels have any weight."""
     block = Block()
     if counts is not None:
         labels = block.add_node("Mul", [labels, block.add_node("Cast", [counts], to=INT64)])
@@ -50,7 +50,7 @@ def _weights_of(labels: str, weight: str, counts: str | None) -> str:
 
 
 def _batch_dim(scores: str, name: str, axis: int) -> int | str:
-    """The dim of the items; where it has no name it gets one."""
+    """The dim of the items, named if it had no name."""
     accessor = context.current()
     value = accessor.tensor_value(scores)
     dims = list(value.shape or ())
@@ -198,8 +198,8 @@ class CrossEntropyLoss(Loss):
         rows, targets = _flat_rows(scores, labels, axis, rank)
         weights = [] if self._weight is None else [array_initializer(weight, self._weight)]
         attrs: dict[str, Any] = {} if self._ignore_index is None else {"ignore_index": self._ignore_index}
-        given = [rows, targets, *weights]
-        of_label, _ = self.add_node("SoftmaxCrossEntropyLoss", given, 2, reduction="none", **attrs)
+        inputs = [rows, targets, *weights]
+        of_label, _ = self.add_node("SoftmaxCrossEntropyLoss", inputs, 2, reduction="none", **attrs)
         log_p = self.add_node("LogSoftmax", [rows], axis=1)
         if weights:
             log_p = self.add_node("Mul", [log_p, weights[0]])
@@ -606,9 +606,9 @@ class CTCLoss(Loss):
         log_probs = self.add_node("LogSoftmax", [scores], axis=2)
         if self._batch_first:
             log_probs = self.add_node("Transpose", [log_probs], perm=[1, 0, 2])
-        given = [log_probs, targets_name, input_lengths_name, target_lengths_name]
+        inputs = [log_probs, targets_name, input_lengths_name, target_lengths_name]
         attrs = {"blank": self._blank, "zero_infinity": int(self._zero_infinity)}
-        each = self.add_node("CTCLoss", given, domain="ai.trainweb", **attrs)
+        each = self.add_node("CTCLoss", inputs, domain=TRAINWEB, **attrs)
         if self._reduction == "mean":
             lengths = self.add_node("Cast", [target_lengths_name], to=FLOAT)
             each = blocks.Div()(each, self.add_node("Max", [lengths, blocks.Constant(1.0)()]))
@@ -657,8 +657,8 @@ class DPOLoss(Loss):
         if not accessor.has(labels_name):
             add_input_like(scores, labels_name, "int64", drop_axis=2)
         rows = _flat_rows(scores, labels_name, 2, rank)
-        given: dict[str, Any] = {"reduction": "none", "ignore_index": IGNORED}
-        each = self.add_node("SoftmaxCrossEntropyLoss", rows, 2, **given)[0]
+        attrs: dict[str, Any] = {"reduction": "none", "ignore_index": IGNORED}
+        each = self.add_node("SoftmaxCrossEntropyLoss", rows, 2, **attrs)[0]
         first = blocks.add_initializer_of("int64", "first_axes", [0, 1])
         shape = self.add_node("Gather", [self.add_node("Shape", [scores]), first])
         each = self.add_node("Reshape", [each, shape])

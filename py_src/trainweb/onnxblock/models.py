@@ -35,7 +35,7 @@ HELD = (
 
 @dataclass(slots=True)
 class TrainingModels:
-    """What training needs; the parameters are in the order of the models' inputs."""
+    """The models and parameters of a training; parameters are in the order of the models' inputs."""
 
     training: Graph
     evaluation: Graph
@@ -82,7 +82,7 @@ def build_training_models(
         Initializers that become inputs without gradient. Running statistics of batch normalizations
         that train are added.
     batch_norm : {"train", "as_exported"}, optional
-        Whether a BatchNormalization in inference mode with a trainable scale or bias trains. None: if all are in it.
+        Whether a BatchNormalization in inference mode trains, unless it is frozen. None: if all are in it.
     stopped : sequence of str
         Tensors that no gradient goes through.
     updates : mapping of str to str, optional
@@ -97,8 +97,8 @@ def build_training_models(
     _check_parameters(forward, trainable, frozen)
     trained = set(trainable)
     statistics = running_statistics(forward, trained, batch_norm, frozen)
-    if kept := held_norms(forward, trained, frozen):
-        warn(HELD.format(count=kept))
+    if count := held_norms(forward, trained, frozen):
+        warn(HELD.format(count=count))
     updates = updates or {}
     held = {*trainable, *frozen, *statistics, *updates}
     parameters = [t for name, t in forward.initializers.items() if name in held]
@@ -133,17 +133,17 @@ def note_own_outputs(models: TrainingModels, before: Collection[str], outputs: I
     outputs
         Those that the loss takes.
     """
-    graph, made = models.evaluation, models.evaluation.producers()
+    graph, makers = models.evaluation, models.evaluation.producers()
     graph.metadata.pop(OWN_OUTPUTS, None)
-    own = [name for name in outputs if name in before and name in made]
+    taken = [name for name in outputs if name in before and name in makers]
     loss, *others = (v.name for v in graph.outputs)
-    if not own or loss in own or any(t.name not in before for t in models.trainable):
+    if not taken or loss in taken or any(t.name not in before for t in models.trainable):
         return
     of_loss = {v.name for v in graph.inputs if v.name not in before}
     for node in graph.nodes:
         if not of_loss.isdisjoint(node.inputs):
             of_loss.update(node.outputs)
-    names = [*own, *(name for name in others if name not in of_loss)]
+    names = [*taken, *(name for name in others if name not in of_loss)]
     graph.metadata[OWN_OUTPUTS] = json.dumps(list(dict.fromkeys(names)), ensure_ascii=False)
 
 
@@ -157,7 +157,7 @@ def _assign(graph: Graph, updates: Mapping[str, str]) -> None:
 
 
 def accumulate(graph: Graph, trainable: Sequence[str]) -> Graph:
-    """Add the gradients up in buffers, which are inputs; each gives a flag as output."""
+    """Accumulate the gradients in buffers, which become inputs; each has a flag as output."""
     inputs = {v.name: v for v in graph.inputs if isinstance(v, Value)}
     for name in trainable:
         value = inputs[name]

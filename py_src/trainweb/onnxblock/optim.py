@@ -252,15 +252,15 @@ class Optimizer(ForwardBlock):
 
     def _members(self, names: Sequence[str]) -> dict[str, int]:
         """The first group that names each parameter."""
-        found: dict[str, int] = {}
+        groups: dict[str, int] = {}
         for g, group in enumerate(self._groups):
             for pattern in group.parameters:
                 members = matching(pattern, names)
                 if not members:
                     raise messages.UNKNOWN_IN_GROUP(name=pattern, names=", ".join(names))
                 for name in members:
-                    found.setdefault(name, g)
-        return found
+                    groups.setdefault(name, g)
+        return groups
 
     def _add_part(self, group: Group, indices: list[int] | None, gradients: str) -> str:
         """Add what updates these parameters; the name of its flag."""
@@ -340,16 +340,16 @@ def make_optimizer(
     settings = named_settings("optimizer", given)
     groups: Sequence[Mapping[str, Any]] = settings.pop("groups", [])
     decays = settings.pop("decay_biases_and_norms", True)
-    made = make("optimizer", OPTIMIZERS, settings, ("learning_rate", "groups", "decay_biases_and_norms"))
+    optimizer = make("optimizer", OPTIMIZERS, settings, ("learning_rate", "groups", "decay_biases_and_norms"))
     if clip_grad_value is not None:
-        made.clip(ClipGradValue(clip_grad_value))
+        optimizer.clip(ClipGradValue(clip_grad_value))
     if clip_grad_norm is not None:
-        made.clip(ClipGradNorm(clip_grad_norm))
+        optimizer.clip(ClipGradNorm(clip_grad_norm))
     if ema is not None:
-        made.average(make_average(ema))
+        optimizer.average(make_average(ema))
     for group in groups:
-        made.group(**group)
-    return made if decays else made.exempt_vectors()
+        optimizer.group(**group)
+    return optimizer if decays else optimizer.exempt_vectors()
 
 
 @optimizer
@@ -451,8 +451,8 @@ def _init_of(rule: type[rules.Rule]) -> Callable[..., None]:
         bound = shape.bind(self, *args, **kwargs)
         bound.apply_defaults()
         _, *settings, clip_grad = bound.arguments.items()
-        kept = rule.kept_with(dict(settings))
-        self._moments = (*self._moments[: len(kept)], *[operators.AVERAGES.input] * rule.averages)
+        moments = rule.kept_with(dict(settings))
+        self._moments = (*self._moments[: len(moments)], *[operators.AVERAGES.input] * rule.averages)
         Optimizer.__init__(self, clip_grad[1], **dict(settings))
 
     keyword = Parameter.POSITIONAL_OR_KEYWORD
@@ -464,9 +464,9 @@ def _init_of(rule: type[rules.Rule]) -> Callable[..., None]:
     shape = Signature([Parameter("self", keyword), *parameters, clip])
     init.__signature__ = shape  # type: ignore[attr-defined]
     init.__annotations__ = {p.name: p.annotation for p in (*parameters, clip)}
-    made = checked(init)
-    made.__annotations__ = init.__annotations__  # which `wraps` hands on only before Python 3.14
-    return made
+    constructor = checked(init)
+    constructor.__annotations__ = init.__annotations__  # which `wraps` hands on only before Python 3.14
+    return constructor
 
 
 def _optimizer_of(rule: type[rules.Rule]) -> Any:

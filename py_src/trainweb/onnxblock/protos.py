@@ -28,16 +28,16 @@ def to_model_proto(graph: Graph) -> Any:
 
 
 class ModelView:
-    """A graph as `onnx.ModelProto`, for blocks that append to `base.graph`: changes of each are made in the other."""
+    """A graph as `onnx.ModelProto`, for blocks that append to `base.graph`; changes go both ways."""
 
     def __init__(self, graph: Graph) -> None:
         self.proto = to_model_proto(graph)
         self._seen = self._bytes()
 
     def sync(self, graph: Graph) -> None:
-        """Read what was changed in the ModelProto into `graph`, or else write what is new in `graph` into it.
+        """Read changes of the ModelProto into `graph`, or else write changes of `graph` into it.
 
-        It stays the same message, and so do its lists: whoever holds one goes on with it.
+        The message and its lists stay the same objects, which users may hold.
         """
         data = self._bytes()
         if data != self._seen:

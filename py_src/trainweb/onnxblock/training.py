@@ -13,7 +13,7 @@ from trainweb.onnxblock.protos import to_model_proto, to_tensor_protos
 
 
 def _built(block: Block, *args: Any, **kwargs: Any) -> tuple[Any, Graph]:
-    """What `build` returns, and the current model with that as its outputs."""
+    """The results of `build`, and the current model with them as its outputs."""
     accessor = context.current()
     accessor.sync()
     results = block.build(*args, **kwargs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
+from trainweb.control.operators import read_names
 from trainweb.model import uses
 from trainweb.model.graph import SCOPES, Graph, Node, Tensor, take_name
 from trainweb.model.uses import positions
@@ -50,24 +51,15 @@ def _constant(node: Node) -> Tensor | None:
 def prune(graph: Graph) -> Graph:
     """The graph without the nodes that no output depends on; the others are the same."""
     live = {value.name for value in graph.outputs}
-    kept = []
+    nodes = []
     for node in reversed(graph.nodes):
         if live.intersection(node.outputs):
             live.update(node.inputs)
-            live.update(_captured(node))
-            kept.append(node)
-    result = graph.with_nodes(reversed(kept))
+            live.update(name for body in node.bodies() for name in read_names(body))
+            nodes.append(node)
+    result = graph.with_nodes(reversed(nodes))
     result.initializers = {k: t for k, t in graph.initializers.items() if k in live}
     return result
-
-
-def _captured(node: Node) -> Iterator[str]:
-    """Names that the node's subgraphs may read from outside."""
-    for graph in node.bodies():
-        for inner in graph.nodes:
-            yield from inner.inputs
-            yield from _captured(inner)
-        yield from (v.name for v in graph.outputs)
 
 
 # BatchNormalization
@@ -97,24 +89,51 @@ def _trained_batch_norms(
 ) -> list[Node]:
     """Return the batch normalizations that normalize by the statistics of the batch in training.
 
-    "as_exported" takes the ones in training mode in the file, "train" also the ones with a trainable scale or bias.
-    None is "train" for files without any in training mode, as of a module exported in evaluation mode. If some are in
-    training mode, the others were kept out of it on purpose. Nodes whose statistics are computed keep their mode, and
-    do not count. Statistics in `held` stay as they are.
+    "as_exported" takes the ones in training mode in the file, "train" also the ones with a trainable scale or bias, or
+    with neither, unless only frozen weights come before. None is "train" for files without any in training mode, as of
+    a module exported in evaluation mode. If some are in training mode, the others were kept out of it on purpose. Nodes
+    whose statistics are computed keep their mode, and do not count. Statistics in `held` stay as they are.
     """
     opset, frozen = graph.opsets.get("", 1), set(held)
     computed = {name for node in graph.nodes if node.op_type != "Constant" for name in node.outputs}
     nodes = [(node, _trains(node, opset), computed.isdisjoint(_statistics(node))) for node in _batch_norms(graph)]
     if batch_norm is None and not any(trains and counts for _, trains, counts in nodes):
         batch_norm = "train"
+    learned, weighed = _learned(graph, trainable) if nodes and batch_norm == "train" else (set(), set())
 
     def is_trained(node: Node, trains: bool, counts: bool) -> bool:
         if not counts:
             return trains
-        retrains = batch_norm == "train" and any(node.inputs[i] in trainable for i in AFFINE)
-        return (trains or retrains) and frozen.isdisjoint(_statistics(node))
+        affine, before = {node.inputs[i] for i in AFFINE}, node.inputs[0]
+        if batch_norm == "train" and not trains and affine.isdisjoint(learned):
+            is_frozen = not frozen.isdisjoint(affine) or (before in weighed and before not in learned)
+            trains = not is_frozen and _is_bare(graph, node)
+        elif batch_norm == "train":
+            trains = True
+        return trains and frozen.isdisjoint(_statistics(node))
 
     return [node for node, *mode in nodes if is_trained(node, *mode)]
+
+
+def _learned(graph: Graph, trainable: Collection[str]) -> tuple[set[str], set[str]]:
+    """Edges that depend on trainable parameters, and those that depend on any weight."""
+    learned = set(trainable)
+    weighed = learned | {name for name, tensor in graph.initializers.items() if len(tensor.shape) > 1}
+    for node in graph.nodes:
+        if node.op_type not in ("Shape", "Size"):
+            for edges in (learned, weighed):
+                if not edges.isdisjoint(node.inputs):
+                    edges.update(node.outputs)
+    return learned, weighed
+
+
+def _is_bare(graph: Graph, node: Node) -> bool:
+    """Return whether a batch normalization has constants for scale and bias: ones and zeros, or no initializers."""
+    for position, value in zip(AFFINE, (1, 0), strict=True):
+        tensor = graph.initializers.get(node.inputs[position])
+        if tensor is not None and set(tensor.values()) != {value}:
+            return False
+    return True
 
 
 def _statistics(node: Node) -> list[str]:
@@ -131,9 +150,9 @@ def retrained_norms(
 
 def held_norms(graph: Graph, trainable: Collection[str], held: Collection[str]) -> int:
     """Return the number of batch normalizations that `held` keeps from training though scale or bias are trained."""
-    found, kept = (_trained_batch_norms(graph, trainable, None, names) for names in ((), held))
-    own = {id(node) for node in kept}
-    return sum(id(node) not in own and any(node.inputs[i] in trainable for i in AFFINE) for node in found)
+    norms, others = (_trained_batch_norms(graph, trainable, None, names) for names in ((), held))
+    ids = {id(node) for node in others}
+    return sum(id(node) not in ids and any(node.inputs[i] in trainable for i in AFFINE) for node in norms)
 
 
 def running_statistics(
@@ -206,7 +225,6 @@ def _infer(node: Node, consumed: set[str]) -> None:
 
 def prune_constants(graph: Graph) -> Graph:
     """Remove initializers and Constant nodes that nothing reads any more."""
-    read = {name for node in graph.nodes for name in (*node.inputs, *_captured(node))}
-    read.update(value.name for value in graph.outputs)
+    read = {*read_names(graph)}
     graph.initializers = {k: t for k, t in graph.initializers.items() if k in read}
     return graph

@@ -238,26 +238,24 @@ class FastGeluGrad(GradientOp):
         return e.mul(dy, fast_gelu_slope(e, x))
 
 
-class BiasGradientOp(GradientOp):
-    """dY times a derivative at X + B."""
+@register
+class BiasGeluGrad_dX(GeluGrad):
+    """dY times the derivative of Gelu at X + B."""
 
     min_inputs = max_inputs = 3
 
-
-@register
-class BiasGeluGrad_dX(BiasGradientOp):
-    """dY times the derivative of Gelu at X + B."""
-
     def compute(self, e: Emitter, dy: Expr, x: Expr, b: Expr) -> Expr:
-        return e.mul(dy, gelu_slope(e, e.add(x, b)))
+        return super().compute(e, dy, e.add(x, b))
 
 
 @register
-class BiasFastGeluGrad_dX(BiasGradientOp):
+class BiasFastGeluGrad_dX(FastGeluGrad):
     """dY times the derivative of FastGelu at X + B."""
 
+    min_inputs = max_inputs = 3
+
     def compute(self, e: Emitter, dy: Expr, x: Expr, b: Expr) -> Expr:
-        return e.mul(dy, fast_gelu_slope(e, e.add(x, b)))
+        return super().compute(e, dy, e.add(x, b))
 
 
 @register

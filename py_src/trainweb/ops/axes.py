@@ -76,8 +76,8 @@ def _view(types: Types, result: TensorType) -> Axes:
 def _reduction(op: Reduction, types: Types) -> Axes:
     rank = _first(types).rank
     gone = op.reduced_axes(types[1] if len(types) > 1 else None, rank)
-    kept = [("reduced", k) if k in gone else k for k in range(rank) if op.keepdims or k not in gone]
-    return Axes([range(rank)], kept, frozenset(gone))
+    labels = [("reduced", k) if k in gone else k for k in range(rank) if op.keepdims or k not in gone]
+    return Axes([range(rank)], labels, frozenset(gone))
 
 
 def _product(a: Labels, b: Labels, rank_a: int, rank_b: int) -> Axes:
@@ -190,11 +190,11 @@ def _changed(op: Op, types: Types, result: TensorType) -> Axes:
 
 def _moved(op: Op, types: Types) -> set[int]:
     """Axes that a Slice turns round, or that a Pad shifts."""
-    given = op.complete(types)
+    inputs = op.complete(types)
     rank = _first(types).rank
     if op.op_type() == "Slice":
-        return {k for k, (start, _, step) in enumerate(op.bounds(*given)) if start != 0 or step != 1}
-    return {k for k, margins in enumerate(op.margins(rank, given[1], given[3])) if margins != (0, 0)}
+        return {k for k, (start, _, step) in enumerate(op.bounds(*inputs)) if start != 0 or step != 1}
+    return {k for k, margins in enumerate(op.margins(rank, inputs[1], inputs[3])) if margins != (0, 0)}
 
 
 def _unmixed(op: Op, types: Types, result: TensorType) -> Axes:
@@ -224,4 +224,4 @@ _RULES: Mapping[tuple[str, str], Callable[[Op, Types, TensorType], Axes | None]]
     ("", "Pad"): _changed,
     ("", "Dropout"): _unmixed,
 }
-"""By domain and name. Composite operators are expanded before."""
+"""Rules by domain and name. Composite operators are expanded before."""

@@ -43,17 +43,17 @@ class Branch(Composite):
     refused: str
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        condition, *given = inputs
+        condition, *types = inputs
         if condition is None or condition.dtype != "bool" or condition.size != 1:
             raise self.error("its condition is not one bool.")
         chosen = self._chosen(condition)
         if chosen is not None:
-            return tuple(TensorType(t.dtype, t.shape, t.value) for t in self._results(chosen, given))
+            return tuple(TensorType(t.dtype, t.shape, t.value) for t in self._results(chosen, types))
         table: SymbolTable | None = getattr(self.types, "table", None)
         if table is None:
             raise self.unsupported("a condition that is only known at run time")
         bodies = [body for body in (self.then_branch, self.else_branch) if body.outputs]
-        then, other = (self._supposed(body, given, table) for body in (bodies * 2)[:2])
+        then, other = (self._supposed(body, types, table) for body in (bodies * 2)[:2])
         return tuple(self._either(k, *pair, table) for k, pair in enumerate(zip(then, other, strict=True)))
 
     def _chosen(self, condition: TensorType) -> Graph | None:
@@ -62,19 +62,19 @@ class Branch(Composite):
             return None
         return self.then_branch if condition.value[0] else self.else_branch
 
-    def _supposed(self, body: Graph, given: Sequence[TensorType | None], table: SymbolTable) -> list[TensorType]:
-        """The results of a branch; what it demands of sizes holds where it is chosen."""
+    def _supposed(self, body: Graph, types: Sequence[TensorType | None], table: SymbolTable) -> list[TensorType]:
+        """The results of a branch; its demands on sizes hold only if it is chosen."""
         known = table.known()
-        results = self._results(body, given)
+        results = self._results(body, types)
         table.back_to(known)
         return results
 
-    def _results(self, body: Graph, given: Sequence[TensorType | None]) -> list[TensorType]:
+    def _results(self, body: Graph, outer: Sequence[TensorType | None]) -> list[TensorType]:
         if not body.outputs:
             raise ModelError(self.refused)
-        if len(body.inputs) != len(given):
-            raise self.error(f"a branch has {len(body.inputs)} inputs, not {len(given)}.")
-        inputs = {value.name: t for value, t in zip(body.inputs, given, strict=True) if t is not None}
+        if len(body.inputs) != len(outer):
+            raise self.error(f"a branch has {len(body.inputs)} inputs, not {len(outer)}.")
+        inputs = {value.name: t for value, t in zip(body.inputs, outer, strict=True) if t is not None}
         types = StaticTypes(inputs, {"": self.body_opset, TRAINWEB: 1, MS: 1})
         types.table = getattr(self.types, "table", None)
         types.add_all(body)
@@ -92,11 +92,11 @@ class Branch(Composite):
         return TensorType(a.dtype, tuple(dims))
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
-        condition, *given = ins
+        condition, *outer = ins
         body = self._chosen(condition.type) if condition is not None else None
         if body is None:
             raise UndecidedError("its condition")
-        names = {value.name: v.name for value, v in zip(body.inputs, given, strict=True) if v is not None}
+        names = {value.name: v.name for value, v in zip(body.inputs, outer, strict=True) if v is not None}
         for tensor in body.initializers.values():
             names[tensor.name] = g.constant(tensor.dtype, tensor.shape, tensor.values())
         for node in body.nodes:

@@ -1,4 +1,4 @@
-"""Operators that are made of a few others."""
+"""Composites of a few operators."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trainweb.ops.elementwise import NUMBERS
 from trainweb.ops.frame.arguments import checked, integers, is_fed, scalar
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Int, Ints, Str, bind, register
+from trainweb.ops.frame.op import Int, Ints, bind, register
 from trainweb.ops.frame.symbolic import Var, constant
-from trainweb.ops.pool import AveragePool
+from trainweb.ops.pool import AveragePool, _Pool
 
 
 @register
@@ -54,11 +54,11 @@ class Hardmax(Composite):
         return x
 
     def _axis(self, rank: int) -> int:
-        given = self.axis if self.axis is not None else -1 if self.opset >= 13 else 1
-        return self.axis_of(given, rank)
+        axis = self.axis if self.axis is not None else -1 if self.opset >= 13 else 1
+        return self.axis_of(axis, rank)
 
-    def expand(self, g: Emission, given: Var) -> Sequence[Var | None]:
-        x = given
+    def expand(self, g: Emission, source: Var) -> Sequence[Var | None]:
+        x = source
         axis = self._axis(x.rank)
         if self.opset < 13:
             x, axis = x.op("Flatten", axis=axis), 1
@@ -66,7 +66,7 @@ class Hardmax(Composite):
         where = x.op("ArgMax", dtype="int64", axis=axis, keepdims=1)
         at = x.places(axis)
         y = where.equal(at.unsqueeze(*range(1, rank - axis)) if axis < rank - 1 else at).cast(x.dtype)
-        return [y.reshape_like(given) if self.opset < 13 else y]
+        return [y.reshape_like(source) if self.opset < 13 else y]
 
 
 @register
@@ -89,8 +89,8 @@ class ReverseSequence(Composite):
 
     def expand(self, g: Emission, x: Var, lengths: Var) -> Sequence[Var | None]:
         at = x.places(self.time_axis).unsqueeze(self.batch_axis)
-        own = lengths.unsqueeze(self.time_axis)
-        source = (at < own).where(own - at - 1, at)
+        length = lengths.unsqueeze(self.time_axis)
+        source = (at < length).where(length - at - 1, at)
         # An index for each element: GatherElements moves along time.
         rank = x.rank
         source = source.unsqueeze(*range(2, rank)) if rank > 2 else source
@@ -103,24 +103,16 @@ class LpPool(Composite):
     """The p-norm of each window. https://onnx.ai/onnx/operators/onnx__LpPool.html"""
 
     versions = (2, 11, 18, 22)
-    attrs = {
-        "auto_pad": Str("NOTSET"),
-        "ceil_mode": Int(0),
-        "dilations": Ints(),
-        "kernel_shape": Ints(required=True),
-        "p": Int(2),
-        "pads": Ints(),
-        "strides": Ints(),
-    }
+    attrs = {**_Pool.attrs, "p": Int(2)}
     differentiable = (0,)
 
     def infer(self, x: TensorType) -> TensorType:
         self.need_float32(x)
         if self.p < 1:
             raise self.error(f"p is {self.p}; it must be at least 1.")
-        found = self._mean().infer(x)
-        assert isinstance(found, TensorType)
-        return found
+        result = self._mean().infer(x)
+        assert isinstance(result, TensorType)
+        return result
 
     def _mean(self) -> AveragePool:
         """The mean of each window, padding counted."""
@@ -130,7 +122,7 @@ class LpPool(Composite):
         return mean
 
     def _window(self, shape: tuple[int, ...]) -> dict[str, Any]:
-        """Attributes of a mean of as many numbers everywhere: padding counts as 0, and what is beyond it, too."""
+        """Attributes of a mean of equally many numbers everywhere: padding and elements beyond it count as 0."""
         mean = self._mean()
         attrs = dict(mean.node.attrs)
         if not self.ceil_mode or self.auto_pad.startswith("SAME"):
@@ -164,9 +156,9 @@ class CumProd(Composite):
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
         if x.dtype not in NUMBERS:
             raise self.unsupported(f"dtype {x.dtype}")
-        given = scalar(self, axis, "axis")
+        number = scalar(self, axis, "axis")
         if not is_fed(axis):
-            self.axis_of(given, x.rank)
+            self.axis_of(number, x.rank)
         return x
 
     def expand(self, g: Emission, x: Var, at: Var) -> Sequence[Var | None]:
@@ -181,10 +173,10 @@ class CumProd(Composite):
 
         def moved(v: Var, by: int) -> Var:
             """Elements `by` places before (reverse: after), 1 where there are none."""
-            kept = v.part(axis, by, size) if self.reverse else v.part(axis, 0, size - by)
+            rest = v.part(axis, by, size) if self.reverse else v.part(axis, 0, size - by)
             ends = v.part(axis, size - by, size) if self.reverse else v.part(axis, 0, by)
             ones = ends.op("Equal", ends, dtype="bool").cast(v.dtype)
-            return kept.op("Concat", ones, axis=axis) if self.reverse else ones.op("Concat", kept, axis=axis)
+            return rest.op("Concat", ones, axis=axis) if self.reverse else ones.op("Concat", rest, axis=axis)
 
         y = moved(x, 1) if self.exclusive and size else x
         by = 1
@@ -200,7 +192,7 @@ class _Window(Composite):
     attrs = {"output_datatype": Int(1), "periodic": Int(1)}
     static_inputs = (0,)
     weights: tuple[float, ...]
-    """Of the cosines of 0, 1, ... turns along the window."""
+    """Weights of the cosines of 0, 1, ... turns along the window."""
 
     def infer(self, size: TensorType) -> TensorType:
         if self.output_datatype != DTYPE_CODES["float32"]:
@@ -259,15 +251,15 @@ class CenterCropPad(Composite):
     def expand(self, g: Emission, x: Var, shape: Var) -> Sequence[Var | None]:
         before, after = [0] * x.rank, [0] * x.rank
         for axis, wanted in self._sizes(x.type, shape.type).items():
-            given = x.shape[axis]
-            if not isinstance(given, int) or not isinstance(wanted, int):
+            size = x.shape[axis]
+            if not isinstance(size, int) or not isinstance(wanted, int):
                 raise UndecidedError("a size")
-            if wanted < given:
-                start = (given - wanted) // 2
+            if wanted < size:
+                start = (size - wanted) // 2
                 x = x.part(axis, start, start + wanted)
             else:
-                before[axis] = (wanted - given) // 2
-                after[axis] = wanted - given - before[axis]
+                before[axis] = (wanted - size) // 2
+                after[axis] = wanted - size - before[axis]
         if any(before + after):
             pads = constant(g, "int64", (2 * len(before),), before + after)
             x = x.op("Pad", pads)

@@ -1,4 +1,4 @@
-"""Normalizations that are made of other operators."""
+"""Composite normalizations."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class _SkipNorm(Composite):
     def expand(self, g: Emission, x: Var, skip: Var, *vectors: Var | None) -> Sequence[Var | None]:
         if self.wants_output(1) or self.wants_output(2):
             raise self.unsupported("an output of the statistics")
-        *given, bias = vectors
+        *parameters, bias = vectors
         total = x + skip
         total = total if bias is None else total + bias
-        y = total.op(self.norm, *(v for v in given if v is not None), axis=-1, epsilon=self.epsilon)
+        y = total.op(self.norm, *(v for v in parameters if v is not None), axis=-1, epsilon=self.epsilon)
         return [y, None, None, total]
 
 

@@ -40,16 +40,16 @@ class Constant(Op):
 
     def tensor(self) -> Tensor:
         """The constant."""
-        given = [name for name in self.attrs if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise self.error(f"exactly one of its attributes must be given, not {given}.")
-        if given[0] in ("value_string", "value_strings", "sparse_value"):
-            raise self.unsupported(given[0])
-        value: Any = getattr(self, given[0])
+        names = [name for name in self.attrs if getattr(self, name) is not None]
+        if len(names) != 1:
+            raise self.error(f"exactly one of its attributes must be given, not {names}.")
+        if names[0] in ("value_string", "value_strings", "sparse_value"):
+            raise self.unsupported(names[0])
+        value: Any = getattr(self, names[0])
         if isinstance(value, Tensor):
             return value
-        dtype = "float32" if "float" in given[0] else "int64"
-        if given[0].endswith("s"):
+        dtype = "float32" if "float" in names[0] else "int64"
+        if names[0].endswith("s"):
             return Tensor.of("", dtype, (len(value),), value)
         return Tensor.of("", dtype, (), [value])
 

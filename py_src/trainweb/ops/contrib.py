@@ -34,7 +34,7 @@ GEMM_ACTIVATIONS = (
 )
 """Activations of FusedGemm, whose attributes it has with "activation_" before their names."""
 CLIP_INPUTS_SINCE = 11
-"""The opset from which on Clip has its limits as inputs."""
+"""The first opset with the limits of Clip as inputs."""
 
 
 @register

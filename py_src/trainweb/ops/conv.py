@@ -159,7 +159,7 @@ class _Convolution(Op):
             b.emit(calls.Conv(x=x, w=w, bias=bias, y=y, groups=g, accumulate=0, activation=0, **ends, **axes))
 
     def mix_channels(self, b: Builder, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, transposed: bool) -> None:
-        """For each image: y = w x + bias, or the transpose of w; planes as columns of matrices."""
+        """Compute y = w x + bias for each image, or with the transpose of w; planes are columns of matrices."""
         images, k, m, n = x.shape[0], x.shape[1], y.shape[1], prod(x.shape[2:])
         batch, steps = (1, images), ((0, 0), (0, k * n), (0, m * n))
         multiply(

@@ -45,16 +45,16 @@ class ConvTranspose(_Convolution):
         given_pads = self.pads if self.auto_pad == "NOTSET" else None
         pads = counts(self, "pads", given_pads or (0,) * 2 * rank, 2 * rank, 0)
         begin, end, size = list(pads[:rank]), list(pads[rank:]), []
-        given = self._output_shape(x[2:], stride)
+        output = self._output_shape(x[2:], stride)
         for k in range(rank):
             span = (w[2 + k] - 1) * dilation[k] + 1
             full = (x[2 + k] - 1) * stride[k] + span + extra[k]
-            if given is not None:
-                total = maximum(0, full - given[k])
+            if output is not None:
+                total = maximum(0, full - output[k])
                 upper = self.auto_pad == "SAME_UPPER"
                 begin[k] = total // 2 if upper else total - total // 2
                 end[k] = total - begin[k]
-                size.append(given[k])
+                size.append(output[k])
             else:
                 size.append(full - begin[k] - end[k])
             if not at_most(1, size[k]):
@@ -90,7 +90,7 @@ class ConvTranspose(_Convolution):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         dy, x, w = douts[0], ins[0], ins[1]
-        whole = dy
+        padded = dy
         if not static(*g.shape(x)[2:], *g.shape(w)) and (self.auto_pad.startswith("SAME") or self.output_shape):
             pads = WindowSizes(g, self, x, w).transposed_pads(self.auto_pad, self.output_shape, self.output_padding)
             attrs, dy = self.unpadded_attrs(), g.op("Pad", [dy, pads], mode="constant")
@@ -103,7 +103,7 @@ class ConvTranspose(_Convolution):
         if len(ins) < 3:
             return [dx, dw]
         axes = [0, *range(2, g.rank(ins[0]))]
-        return [dx, dw, g.reduce_sum(whole, axes, keepdims=False) if g.wants(ins[2]) else None]
+        return [dx, dw, g.reduce_sum(padded, axes, keepdims=False) if g.wants(ins[2]) else None]
 
     def unpadded_attrs(self) -> dict[str, Any]:
         """Attributes of a convolution of the output without its padding."""

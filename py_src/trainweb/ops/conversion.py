@@ -66,9 +66,9 @@ def _unpack(b: Builder, out: Buf, x: Buf) -> None:
     cols = x.size // rows
     packing = PACKED_HALF if x.dtype == "float16" else PACKED_BFLOAT
     stored = Buf(x.storage, "uint8", (x.nbytes,), None, x.shift, x.name)
-    whole = {"rows": rows, "cols": cols, "pitch": cols, "block_rows": rows, "block_cols": cols}
+    sizes = {"rows": rows, "cols": cols, "pitch": cols, "block_rows": rows, "block_cols": cols}
     unscaled = dict.fromkeys(("flip", "center", "scale_row", "scale_col", "zero_row", "zero_col"), 0)
-    b.emit(calls.Dequantize(x=stored, scale=None, zero=None, y=out, packing=packing, **whole, **unscaled))
+    b.emit(calls.Dequantize(x=stored, scale=None, zero=None, y=out, packing=packing, **sizes, **unscaled))
 
 
 _INSTEAD = {

@@ -1,4 +1,4 @@
-"""Copies between strided arrangements: what the operators that move elements lower to."""
+"""Copies between strided arrangements, to which operators that move elements are lowered."""
 
 from __future__ import annotations
 
@@ -9,28 +9,12 @@ from typing import TYPE_CHECKING
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.layout import KERNEL_RANK
-from trainweb.ir.shapes import contiguous_strides
+from trainweb.ir.shapes import contiguous_strides, merged_dims
 from trainweb.model.graph import ITEM_SIZE
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-
-"""Dimensions a kernel walks; more can stay after merging only in contrived models."""
-
-
-def collapse(dims: Sequence[int], *strides: Sequence[int]) -> list[list[int]]:
-    """`dims` without ones, neighbours merged where every stride allows; then the strides alike."""
-    merged: list[list[int]] = []
-    for dim, *steps in zip(dims, *strides, strict=True):
-        if dim == 1:
-            continue
-        last = merged[-1] if merged else None
-        if last and all(last[1 + k] == step * dim for k, step in enumerate(steps)):
-            merged[-1] = [last[0] * dim, *steps]
-        else:
-            merged.append([dim, *steps])
-    return [[row[k] for row in merged] for k in range(1 + len(strides))]
 
 
 def padded(values: Sequence[int], filler: int, b: Builder) -> tuple[int, ...]:
@@ -54,7 +38,7 @@ def strided_copy(
     """out[out_start + i . out_strides] = source[source_start + i . source_strides] for every i in `dims`."""
     if prod(dims) == 0:
         return
-    sizes, to, start = collapse(dims, out_strides, source_strides)
+    sizes, to, start = merged_dims(dims, out_strides, source_strides)
     if to in ([], [1]) and start in ([], [1]):
         count = (prod(sizes),)
         b.copy(out.view(count, out_start), source.view(count, source_start))

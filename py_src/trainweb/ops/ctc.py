@@ -9,7 +9,7 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.layout import CTC_LABELS
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import ITEM_SIZE
+from trainweb.model.graph import ITEM_SIZE, TRAINWEB
 from trainweb.ops.frame.op import Int, Names, Op, register
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class _Ctc(Op):
     """Common base of the loss and its gradient: (..., log_probs, targets, input_lengths, target_lengths)."""
 
-    domain = "ai.trainweb"
+    domain = TRAINWEB
     attrs = {"blank": Int(0), "zero_infinity": Int(0)}
 
     def check(self, log_probs: TensorType, targets: TensorType, *lengths: TensorType) -> None:
@@ -48,7 +48,7 @@ class _Ctc(Op):
             raise self.error(f"zero_infinity is {self.zero_infinity}; it must be 0 or 1.")
 
     def words(self, b: Builder, log_probs: Buf, targets: Buf, *lengths: Buf) -> dict[str, Any]:
-        """Operands and sizes of the kernels, once checks of what is fed were emitted."""
+        """Emit checks of the fed labels and lengths; the operands and sizes of the kernels."""
         steps, batch, classes = log_probs.shape
         labels = targets.shape[1]
         if labels > CTC_LABELS:
@@ -103,8 +103,8 @@ class CTCLoss(_Ctc):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         if len(douts) > 1 and douts[1]:
             raise self.unsupported("a gradient of the sums over paths")
-        given = [douts[0] or "", *ins, g.extra_output(1, "_alpha")]
-        dx = g.op("CTCLossGrad", given, domain=self.domain, blank=self.blank, zero_infinity=self.zero_infinity)
+        inputs = [douts[0] or "", *ins, g.extra_output(1, "_alpha")]
+        dx = g.op("CTCLossGrad", inputs, domain=self.domain, blank=self.blank, zero_infinity=self.zero_infinity)
         return [dx, None, None, None]
 
 
@@ -132,5 +132,5 @@ class CTCLossGrad(_Ctc):
         return TensorType("float32", log_probs.shape)
 
     def lower(self, b: Builder, outs: list[Buf], dloss: Buf, *ins: Buf) -> None:
-        *given, alpha = ins
-        b.emit(calls.CtcLossGrad(dloss=dloss, alpha=alpha, dx=outs[0], **self.words(b, *given)))
+        *operands, alpha = ins
+        b.emit(calls.CtcLossGrad(dloss=dloss, alpha=alpha, dx=outs[0], **self.words(b, *operands)))

@@ -66,8 +66,8 @@ class DeformConv(Composite):
 
     def _size(self, x: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[int, ...]:
         """Height and width of the result."""
-        given = {"strides": self.strides, "dilations": self.dilations, "pads": self.pads}
-        return window(self, x[2:], kernel, auto_pad="NOTSET", ceil_mode=False, **given).out
+        attributes = {"strides": self.strides, "dilations": self.dilations, "pads": self.pads}
+        return window(self, x[2:], kernel, auto_pad="NOTSET", ceil_mode=False, **attributes).out
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, w, offset, bias, mask = ins
@@ -114,8 +114,8 @@ class DeformConv(Composite):
         """The two pixels next to a place along an axis, and their weights, 0 outside of X."""
         low = at.op("Floor")
         share = at - low
-        found = []
+        corners = []
         for pixel, weight in ((low, 1.0 - share), (low + 1.0, share)):
             held = pixel.op("Max", 0.0).op("Min", size.cast("float32") - 1.0)
-            found.append((held.cast("int64"), held.equal(pixel).where(weight, 0.0)))
-        return found
+            corners.append((held.cast("int64"), held.equal(pixel).where(weight, 0.0)))
+        return corners

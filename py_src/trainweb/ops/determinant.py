@@ -12,7 +12,7 @@ from trainweb.ops.frame.op import register
 from trainweb.ops.frame.symbolic import Var, integers
 
 MAX_SIZE = 32
-"""Each row and column takes some twenty nodes."""
+"""Most rows: each row and column takes some twenty nodes."""
 
 
 @register
@@ -40,14 +40,14 @@ class Det(Composite):
         n = shape[-1]
         if not isinstance(n, int):
             raise UndecidedError("the size of the matrices")
-        left, found = x.reshape(-1, n, n), None
+        left, product = x.reshape(-1, n, n), None
         for size in range(n, 1, -1):
             factor, left = self._eliminated(left, size)
-            found = factor if found is None else found * factor
+            product = factor if product is None else product * factor
         last = left.reshape(-1, 1)
-        found = last if found is None else found * last
+        product = last if product is None else product * last
         batch = x.sizes().part(0, 0, len(shape) - 2)
-        return [found.op("Reshape", batch)]
+        return [product.op("Reshape", batch)]
 
     def _eliminated(self, m: Var, n: int) -> tuple[Var, Var]:
         """Return each matrix's largest element with the sign of its cofactor, (batch, 1), and the matrix without it."""

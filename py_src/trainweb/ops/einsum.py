@@ -91,14 +91,14 @@ class Einsum(Op):
         return sizes
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
-        given = [t for t in inputs if t is not None]
-        dtype = given[0].dtype
+        types = [t for t in inputs if t is not None]
+        dtype = types[0].dtype
         if dtype not in _DTYPES:
             raise self.unsupported(f"dtype {dtype}")
-        if any(t.dtype != dtype for t in given):
-            raise self.error(f"the inputs are {', '.join(t.dtype for t in given)}, not of one dtype.")
-        terms, out = self.labels([t.rank for t in given])
-        sizes = self.sizes(terms, [t.shape for t in given])
+        if any(t.dtype != dtype for t in types):
+            raise self.error(f"the inputs are {', '.join(t.dtype for t in types)}, not of one dtype.")
+        terms, out = self.labels([t.rank for t in types])
+        sizes = self.sizes(terms, [t.shape for t in types])
         return TensorType(dtype, tuple(sizes[label] for label in out))
 
     def lower(self, b: Builder, outs: list[Buf], *ins: Buf) -> None:
@@ -114,8 +114,8 @@ class Einsum(Op):
         target = _Term(out, y)
         while len(terms) > 1:
             left, right, *rest = terms
-            kept = set(out).union(*(t.labels for t in rest))
-            terms = [self._contract(b, left, right, kept, None if rest else target), *rest]
+            needed = set(out).union(*(t.labels for t in rest))
+            terms = [self._contract(b, left, right, needed, None if rest else target), *rest]
         result = self._sum_out(b, terms[0], set(out))
         if result is not target:
             self._order_into(b, target.buf, result, target.labels)
@@ -146,22 +146,22 @@ class Einsum(Op):
     def _order_into(self, b: Builder, y: Buf, term: _Term, labels: str) -> None:
         transpose(b, y, term.buf, [term.labels.index(label) for label in labels])
 
-    def _sum_out(self, b: Builder, term: _Term, kept: set[str]) -> _Term:
+    def _sum_out(self, b: Builder, term: _Term, needed: set[str]) -> _Term:
         """The sum over the labels that nobody needs any more."""
-        dropped = "".join(label for label in term.labels if label not in kept)
+        dropped = "".join(label for label in term.labels if label not in needed)
         if not dropped:
             return term
-        labels = "".join(label for label in term.labels if label in kept)
+        labels = "".join(label for label in term.labels if label in needed)
         y = b.temp(term.buf.dtype, [term.size(label) for label in labels])
         reduce(b, y, term.buf, [term.labels.index(label) for label in dropped], REDUCE_SUM)
         return _Term(labels, y)
 
-    def _contract(self, b: Builder, left: _Term, right: _Term, kept: set[str], target: _Term | None) -> _Term:
+    def _contract(self, b: Builder, left: _Term, right: _Term, needed: set[str], target: _Term | None) -> _Term:
         """Product of two operands, summed over the labels that both have and nobody else needs."""
-        left, right = (self._sum_out(b, t, kept | set(other.labels)) for t, other in ((left, right), (right, left)))
+        left, right = (self._sum_out(b, t, needed | set(other.labels)) for t, other in ((left, right), (right, left)))
         common = [label for label in left.labels if label in right.labels]
-        batch = "".join(label for label in common if label in kept)
-        inner = "".join(label for label in common if label not in kept)
+        batch = "".join(label for label in common if label in needed)
+        inner = "".join(label for label in common if label not in needed)
         rows = "".join(label for label in left.labels if label not in common)
         columns = "".join(label for label in right.labels if label not in common)
         left = self._ordered(b, left, batch + rows + inner)
@@ -193,19 +193,19 @@ class Einsum(Op):
         for label in sorted({c for term in terms for c in term}):
             dims = {shape[term.index(label)] for term, shape in zip(terms, shapes, strict=True) if label in term}
             if len(dims - {1}) > 1:
-                told = " and ".join(map(str, sorted(dims, key=str)))
-                raise self.unsupported(f"the gradient of an operand that may broadcast: sizes {told}")
+                sizes = " and ".join(map(str, sorted(dims, key=str)))
+                raise self.unsupported(f"the gradient of an operand that may broadcast: sizes {sizes}")
             for term, shape, axes in zip(terms, shapes, broadcast, strict=True):
                 if len(dims) > 1 and label in term and shape[term.index(label)] == 1:
                     axes.append(term.index(label))
         # An operand that broadcasts is one without these dims.
         terms = ["".join(c for i, c in enumerate(t) if i not in axes) for t, axes in zip(terms, broadcast, strict=True)]
-        given = [g.squeeze(x, sorted(axes)) if axes else x for x, axes in zip(ins, broadcast, strict=True)]
-        found: list[str | None] = []
+        operands = [g.squeeze(x, sorted(axes)) if axes else x for x, axes in zip(ins, broadcast, strict=True)]
+        gradients: list[str | None] = []
         for k, (x, axes) in enumerate(zip(ins, broadcast, strict=True)):
-            dx = self._operand_gradient(g, given, terms, out, k, douts[0]) if g.wants(x) else None
-            found.append(g.unsqueeze(dx, sorted(axes)) if dx and axes else dx)
-        return found
+            dx = self._operand_gradient(g, operands, terms, out, k, douts[0]) if g.wants(x) else None
+            gradients.append(g.unsqueeze(dx, sorted(axes)) if dx and axes else dx)
+        return gradients
 
     def _operand_gradient(self, g: GradientBuilder, ins: list[str], terms: list[str], out: str, k: int, dy: str) -> str:
         """The output's gradient times the other operands, summed over what operand k does not have."""

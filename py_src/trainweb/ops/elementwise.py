@@ -464,9 +464,9 @@ class Clip(Pointwise):
         return len(self.node.inputs) > index and bool(self.node.inputs[index])
 
     def compute(self, e: Emitter, x: Expr, *bounds: Expr) -> Expr:
-        given = iter(bounds)
-        low = next(given) if self._has(1) else None if self.min is None else e.like(x, self.min)
-        high = next(given) if self._has(2) else None if self.max is None else e.like(x, self.max)
+        rest = iter(bounds)
+        low = next(rest) if self._has(1) else None if self.min is None else e.like(x, self.min)
+        high = next(rest) if self._has(2) else None if self.max is None else e.like(x, self.max)
         x = x if low is None else e.max(x, low)
         return x if high is None else e.min(x, high)
 
@@ -504,14 +504,14 @@ class Clip(Pointwise):
                 at = at.and_(low < high)
             shares[k] = past.cast(x.dtype) + at.cast(x.dtype) * 0.5
         rest = x.lift(1.0)
-        found: list[str | None] = [None, None, None]
+        gradients: list[str | None] = [None, None, None]
         for k, share in enumerate(shares, 1):
             rest = rest - share if share is not None else rest
             if share is not None and when(g, ins, k):
                 total = g.reduce_sum((dy * share).name, None, keepdims=False)
-                found[k] = g.reshape_like(total, ins[k]) if g.rank(ins[k]) else total
-        found[0] = (dy * rest).name
-        return found[: len(ins)]
+                gradients[k] = g.reshape_like(total, ins[k]) if g.rank(ins[k]) else total
+        gradients[0] = (dy * rest).name
+        return gradients[: len(ins)]
 
 
 def _is_constant(g: GradientBuilder, name: str) -> bool:

@@ -119,8 +119,8 @@ class TopK(Op):
         return TensorType(x.dtype, shape), TensorType("int64", shape)
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        x, given = ins[0], outs[0] or outs[1]
-        if x is None or given is None:
+        x, result = ins[0], outs[0] or outs[1]
+        if x is None or result is None:
             return
         axis, best = self.axis % len(x.shape), outs[0]
         if x.dtype != "float32":
@@ -134,7 +134,7 @@ class TopK(Op):
                 outer=prod(x.shape[:axis]),
                 n=x.shape[axis],
                 inner=prod(x.shape[axis + 1 :]),
-                k=given.shape[axis],
+                k=result.shape[axis],
                 largest=int(bool(self.largest)),
             )
         )

@@ -93,7 +93,7 @@ class GridSample(Composite):
         return span - (around - span).op("Abs") + low
 
     def _corners(self, at: Var, size: Var) -> list[Corner]:
-        """The pixels of one axis that a place is made of."""
+        """The pixels along one axis that a place is interpolated from."""
         if MODES[self.mode] == "nearest":
             return [(at.op("Round"), None)]
         low = at.op("Floor")
@@ -108,11 +108,11 @@ class GridSample(Composite):
             return ((d - 5.0) * d + 8.0) * d * CUBIC - 4.0 * CUBIC
 
         weights = (far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t))
-        found: list[Corner] = []
+        corners: list[Corner] = []
         for k, weight in zip((-1.0, 0.0, 1.0, 2.0), weights, strict=True):
             pixel = low + k
-            found.append((self._reflected(pixel, size) if self.padding_mode == "reflection" else pixel, weight))
-        return found
+            corners.append((self._reflected(pixel, size) if self.padding_mode == "reflection" else pixel, weight))
+        return corners
 
     def _term(self, pixels: Var, chosen: Sequence[Corner], sizes: Sequence[Var]) -> Var:
         """One pixel of each place, weighted; `pixels` are (N, C, all of them)."""
@@ -125,8 +125,8 @@ class GridSample(Composite):
             if self.padding_mode == "zeros":
                 here = held.equal(pixel)
                 inside = here if inside is None else inside.and_(here)
-            whole = held.cast("int64")
-            index = whole if index is None else index * size.cast("int64") + whole
+            place = held.cast("int64")
+            index = place if index is None else index * size.cast("int64") + place
             if own is not None:
                 weight = own if weight is None else weight * own
         assert index is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.op import Float, Int, Names, Op, register
 from trainweb.ops.reduce import sum_to
 
@@ -86,8 +87,8 @@ class _Forward(_GroupNorm):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         attrs: dict[str, Any] = {"epsilon": float(self.epsilon), "num_groups": self.num_groups}
-        given = [douts[0], ins[0], ins[1]]
-        return [*g.op("GroupNormalizationGrad", given, domain="ai.trainweb", n_outputs=3, **attrs)]
+        inputs = [douts[0], ins[0], ins[1]]
+        return [*g.op("GroupNormalizationGrad", inputs, domain=TRAINWEB, n_outputs=3, **attrs)]
 
 
 @register
@@ -124,7 +125,7 @@ class InstanceNormalization(_Forward):
 class GroupNormalizationGrad(_GroupNorm):
     """Gradients of GroupNormalization and InstanceNormalization from (dY, X, scale) (ai.trainweb)."""
 
-    domain = "ai.trainweb"
+    domain = TRAINWEB
     min_inputs = max_inputs = 3
     n_outputs = 3
     attrs = {**_GroupNorm.attrs, "num_groups": Int(0)}
@@ -133,8 +134,8 @@ class GroupNormalizationGrad(_GroupNorm):
         self.need_float32(dy, x, scale)
         if not equal_shapes(dy.shape, x.shape):
             raise self.error(f"dY {list(dy.shape)} and X {list(x.shape)} differ in shape.")
-        given = (*scale.shape, x.shape[1], self.groups_of(x.shape))
-        if scale.rank != 1 or (static(*given) and scale.shape[0] not in given[1:]):
+        sizes = (*scale.shape, x.shape[1], self.groups_of(x.shape))
+        if scale.rank != 1 or (static(*sizes) and scale.shape[0] not in sizes[1:]):
             raise self.error(f"scale has shape {list(scale.shape)}; it needs one number per channel or group.")
         return TensorType("float32", x.shape), TensorType("float32", scale.shape), TensorType("float32", scale.shape)
 

@@ -40,7 +40,7 @@ REDUCTIONS = {
     "max": SCATTER_MAX,
     "min": SCATTER_MIN,
 }
-"""In the order of the kernels' numbers."""
+"""Reductions by name, in the order of the kernels' numbers."""
 
 SCATTER_TYPES = {"float32": SCATTER_F32, "int32": SCATTER_I32, "int64": SCATTER_I64}
 """Dtypes that kernels reduce."""
@@ -220,20 +220,20 @@ class ScatterOp(Op):
         return [data_grad, None, update_grad]
 
     def _put(self, x: Var, indices: str, updates: Var, reduction: str) -> Var:
-        given = [x.name, indices, updates.name]
-        return Var(x.g, x.g.op(self.op_type(), given, reduction=reduction, **self.where()), x.dtype)
+        inputs = [x.name, indices, updates.name]
+        return Var(x.g, x.g.op(self.op_type(), inputs, reduction=reduction, **self.where()), x.dtype)
 
     def _pick(self, x: Var, indices: str) -> Var:
         return Var(x.g, x.g.op(self.picks, [x.name, indices], **self.where()), x.dtype)
 
     def _extremum_gradients(self, g: GradientBuilder, ins: list[str], out: str, dy: str) -> Names:
-        """All that equal the result share its gradient, as for ReduceMax."""
+        """Elements that equal the result share its gradient, as for ReduceMax."""
         data, updates, y, gradient = Var.of(g, ins[0], ins[2], out, dy)
-        kept = data.equal(y).cast(data.dtype)
+        is_data = data.equal(y).cast(data.dtype)
         taken = updates.equal(self._pick(y, ins[1])).cast(data.dtype)
-        share = gradient / self._put(kept, ins[1], taken, "add")
+        share = gradient / self._put(is_data, ins[1], taken, "add")
         update_grad = taken * self._pick(share, ins[1]) if g.wants(ins[2]) else None
-        return [*names(kept * share), None, *names(update_grad)]
+        return [*names(is_data * share), None, *names(update_grad)]
 
     def _product_gradients(self, g: GradientBuilder, ins: list[str], dy: str) -> Names:
         """Return the gradients of products: dy times the other factors, without a division by zero factors."""
@@ -539,8 +539,8 @@ class OneHot(Op):
 
     def lower(self, b: Builder, outs: list[Buf], indices: Buf, _: Buf, values: Buf) -> None:
         if indices.dtype not in ("int64", "int32"):
-            given, indices = indices, b.temp("int64", indices.shape)
-            b.elementwise([indices], [given], lambda e, x: e.cast(x, "int64"))
+            numbers, indices = indices, b.temp("int64", indices.shape)
+            b.elementwise([indices], [numbers], lambda e, x: e.cast(x, "int64"))
         shape = outs[0].shape
         axis = self.axis % len(shape)
         b.emit(

@@ -135,8 +135,8 @@ class Splitting(Op):
         parts = []
         for k, (name, dy) in enumerate(zip(outs, douts, strict=True)):
             # The gradient of an unused output is zeros.
-            made = name or g.extra_output(k, f"_part_{k}")
-            parts.append(dy or g.op("ConstantOfShape", [g.op("Shape", [made])]))
+            part = name or g.extra_output(k, f"_part_{k}")
+            parts.append(dy or g.op("ConstantOfShape", [g.op("Shape", [part])]))
         return [g.op("Concat", parts, axis=self.axis) if len(parts) > 1 else parts[0]]
 
 

@@ -99,7 +99,7 @@ def _bytes_of(x: Buf) -> Buf:
 
 
 def rounded(x: Var) -> Var:
-    """To the nearest integer, of two to the even one."""
+    """Round to the nearest integer, halves to even."""
     if x.g.opset >= ROUND_SINCE:
         return x.op("Round")
     up = (x + 0.5).op("Floor")

@@ -25,9 +25,9 @@ DTYPES = ("float32", "int32", "int64", "uint32", "uint64")
 """Types of matrices that ONNX multiplies; integers wrap."""
 
 
-def check_dtypes(op: Op, *given: TensorType | None) -> None:
+def check_dtypes(op: Op, *types: TensorType | None) -> None:
     """Raise unless all inputs are of one dtype of which there are products."""
-    dtypes = [t.dtype for t in given if t is not None]
+    dtypes = [t.dtype for t in types if t is not None]
     if dtypes[0] not in DTYPES:
         raise op.unsupported(f"dtype {dtypes[0]}")
     if len(set(dtypes)) > 1:

@@ -10,6 +10,7 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes, maximum, static
 from trainweb.ir.layout import COUNT_MATRIX, COUNT_PARTS, COUNT_RIGHT, ERROR_SUMS
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.op import Int, Op, Str, register
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Scores(NamedTuple):
 class _Metric(Op):
     """Common base of the operators: (predicted, target)."""
 
-    domain = "ai.trainweb"
+    domain = TRAINWEB
     min_inputs = max_inputs = 2
 
     def need_numbers(self, *types: TensorType) -> None:
@@ -78,7 +79,7 @@ def as_dtype(b: Builder, x: Buf, dtype: str) -> Buf:
 
 
 def is_above(b: Builder, x: Buf, limit: float) -> Buf:
-    """Which elements are above a limit, as int64; a NaN is."""
+    """1 where an element is above a limit or NaN, else 0, as int64."""
     x, y = as_dtype(b, x, "float32"), b.temp("int64", x.shape)
 
     def above(e: Emitter, v: Expr) -> Expr:
@@ -95,7 +96,7 @@ class _Counts(_Metric):
     attrs = {"ignores": Int(0), "ignored": Int(0)}
 
     def operands(self, b: Builder, predicted: Buf, target: Buf) -> tuple[Scores, Buf, Buf]:
-        """How scores are to be read; the scores, and targets as int64."""
+        """The layout of the scores; the scores, and the targets as int64."""
         form = self.scores(predicted.shape, target.shape)
         classes = is_above(b, target, 0.5) if form.is_binary else as_dtype(b, target, "int64")
         return form, as_dtype(b, predicted, "float32"), classes

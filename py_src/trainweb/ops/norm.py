@@ -109,15 +109,15 @@ class LayerNormalization(_ForwardNorm):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         mean, inv = g.extra_output(1, "_mean"), g.extra_output(2, "_inv_std")
-        found: list[str | None] = [None] * len(ins)
+        gradients: list[str | None] = [None] * len(ins)
         if douts[0]:
-            given = [douts[0], ins[0], ins[1], mean, inv]
-            made = g.op("LayerNormalizationGrad", given, domain=MS, n_outputs=3, axis=self.axis)
-            found = [*made[: len(ins)]]
+            inputs = [douts[0], ins[0], ins[1], mean, inv]
+            results = g.op("LayerNormalizationGrad", inputs, domain=MS, n_outputs=3, axis=self.axis)
+            gradients = [*results[: len(ins)]]
         statistics = self._through_statistics(g, ins[0], mean, inv, douts) if g.wants(ins[0]) else None
         if statistics is not None:
-            found[0] = statistics if found[0] is None else g.op("Add", [found[0], statistics])
-        return found
+            gradients[0] = statistics if gradients[0] is None else g.op("Add", [gradients[0], statistics])
+        return gradients
 
     def _through_statistics(
         self, g: GradientBuilder, x: str, mean: str, inv: str, douts: list[str | None]
@@ -147,8 +147,8 @@ class _LayerNormGrad(_LayerNorm):
         rows = self.sizes(x.shape)["rows"]
         if not equal_shapes(dy.shape, x.shape) or not all(equal(t.size, rows) for t in statistics):
             raise self.error("shapes of dY, X and the statistics of its rows do not fit.")
-        found = [TensorType("float32", t.shape) for t in (x, scale, scale)]
-        return tuple(found[: self.n_outputs])
+        types = [TensorType("float32", t.shape) for t in (x, scale, scale)]
+        return tuple(types[: self.n_outputs])
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, *statistics: Buf) -> None:
         dx, dscale, dbias = [*outs, None][:3]
@@ -187,8 +187,8 @@ class SimplifiedLayerNormalization(_ForwardNorm):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         inv = g.extra_output(1, "_inv_std")
-        given = [douts[0] or "", *ins, inv]
-        return [*g.op("SimplifiedLayerNormalizationGrad", given, domain=MS, n_outputs=2, axis=self.axis)]
+        inputs = [douts[0] or "", *ins, inv]
+        return [*g.op("SimplifiedLayerNormalizationGrad", inputs, domain=MS, n_outputs=2, axis=self.axis)]
 
 
 @register
@@ -219,9 +219,9 @@ class _BatchNorm(Op):
 
     def through_batch(self, g: GradientBuilder, dy: str | None, ins: list[str], mean: str, inv: str) -> Names:
         """Gradients of all inputs, where statistics of the batch normalized."""
-        given = [dy or "", ins[0], ins[1], mean, inv]
-        made = g.op("BatchNormalizationGrad", given, domain=MS, n_outputs=3, epsilon=float(self.epsilon))
-        return [*made, None, None]
+        inputs = [dy or "", ins[0], ins[1], mean, inv]
+        gradients = g.op("BatchNormalizationGrad", inputs, domain=MS, n_outputs=3, epsilon=float(self.epsilon))
+        return [*gradients, None, None]
 
     def emit_training(
         self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Unpack[_Statistics]

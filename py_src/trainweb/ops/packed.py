@@ -124,11 +124,11 @@ class MatMulNBits(_Rows, Composite):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         a, packed, scales, zeros, _, bias = ins
         assert a is not None and packed is not None and scales is not None
-        given = [packed.name, scales.name]
+        inputs = [packed.name, scales.name]
         if zeros is not None and zeros.dtype == "uint8":
-            given.append(zeros.name)
+            inputs.append(zeros.name)
         sizes = {name: getattr(self, name) for name in _Rows.attrs}
-        matrix = Var(g, g.op("DequantizeBlocks", given, domain=TRAINWEB, **sizes), "float32")
+        matrix = Var(g, g.op("DequantizeBlocks", inputs, domain=TRAINWEB, **sizes), "float32")
         if zeros is not None and zeros.dtype == "float32":
             shift = ((zeros - float(1 << self.bits - 1)) * scales.reshape(*zeros.shape)).reshape(self.N, -1)
             matrix = matrix - shift.op("Gather", integers(g, [k // self.block_size for k in range(self.K)]), axis=1)

@@ -45,7 +45,7 @@ class _Pool(Op):
 
     def window_of(self, shape: tuple[int, ...]) -> Window:
         """The window over an input of this shape (N, C, ...)."""
-        found = window(
+        win = window(
             self,
             shape[2:],
             self.kernel_shape,
@@ -56,8 +56,8 @@ class _Pool(Op):
             ceil_mode=bool(self.ceil_mode),
         )
         if self.pads is not None and self.auto_pad == "NOTSET":
-            self.check_pads(self.pads, found)
-        return found
+            self.check_pads(self.pads, win)
+        return win
 
     def check_pads(self, pads: tuple[int, ...], w: Window) -> None:
         """A window must not lie in the padding as a whole: there is nothing to pool, and the maximum is -infinity."""
@@ -97,12 +97,12 @@ class MaxPool(_Pool):
         arguments = self.window_of(x.shape).arguments()
         if x.dtype in BYTES:
             # Numbers of 8 bits are the same as floats.
-            floats, given = b.temp("float32", x.shape), outs[0]
+            floats, result = b.temp("float32", x.shape), outs[0]
             b.elementwise([floats], [x], lambda e, v: e.cast(v, "float32"))
-            pooled = None if given is None else b.temp("float32", given.shape)
+            pooled = None if result is None else b.temp("float32", result.shape)
             self.lower(b, [pooled, *outs[1:]], floats)
-            if given is not None and pooled is not None and given.size:
-                b.elementwise([given], [pooled], lambda e, v: e.cast(v, given.dtype))
+            if result is not None and pooled is not None and result.size:
+                b.elementwise([result], [pooled], lambda e, v: e.cast(v, result.dtype))
             return
         if x.size:
             out = outs[0] or b.temp("float32", outs[1].shape if outs[1] else ())
@@ -125,12 +125,12 @@ def renumber(b: Builder, out: Buf | None, indices: Buf | None, sizes: Sequence[i
         return
 
     def compute(e: Emitter, index: Expr) -> Expr:
-        found, left = e.like(index, 0), index
+        number, left = e.like(index, 0), index
         for axis in reversed(range(len(sizes))):
             rest = e.div(left, e.like(index, sizes[axis]))
             digit = e.sub(left, e.mul(rest, e.like(index, sizes[axis])))
-            found, left = e.add(found, e.mul(digit, e.like(index, prod(sizes[:axis])))), rest
-        return e.add(found, e.mul(left, e.like(index, prod(sizes))))
+            number, left = e.add(number, e.mul(digit, e.like(index, prod(sizes[:axis])))), rest
+        return e.add(number, e.mul(left, e.like(index, prod(sizes))))
 
     b.elementwise([out], [indices], compute)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @register
 class FakeQuant(Op):
-    """x rounded to multiples of scale within [quant_min, quant_max], and a mask of what was not clipped."""
+    """x rounded to multiples of scale within [quant_min, quant_max], and a mask of the unclipped numbers."""
 
     domain = MS
     attrs = {"quant_min": Int(0), "quant_max": Int(255)}

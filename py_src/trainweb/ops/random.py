@@ -127,18 +127,18 @@ class DropoutGrad(Op):
 
     def lower(self, b: Builder, outs: list[Buf], dy: Buf, mask: Buf, ratio: Buf | None, training: Buf | None) -> None:
         share = self._ratio(ratio)
-        made = b.maker(mask)
+        maker = b.maker(mask)
         is_training = training is not None and training.value is not None and training.value[0]
         # The gradient is dropout of dY with the same numbers: drawn again, no mask need be kept.
         if (
             is_training
-            and isinstance(made, calls.Dropout)
-            and made.mask
-            and made.mask.same_place(mask)
-            and made.ratio == share
+            and isinstance(maker, calls.Dropout)
+            and maker.mask
+            and maker.mask.same_place(mask)
+            and maker.ratio == share
         ):
-            salt, draw = made.salt, made.draw
-            b.emit(calls.Dropout(x=dy, y=outs[0], state=made.state, n=made.n, ratio=share, salt=salt, draw=draw))
+            salt, draw = maker.salt, maker.draw
+            b.emit(calls.Dropout(x=dy, y=outs[0], state=maker.state, n=maker.n, ratio=share, salt=salt, draw=draw))
             return
         scale = 1 / (1 - share)
 
@@ -163,7 +163,7 @@ class Noise(RandomOp):
         raise NotImplementedError
 
     def check_dtype(self, dtype: int | None) -> str:
-        """Only float32 is drawn."""
+        """Raise unless the dtype is float32."""
         name = ONNX_DTYPES.get(1 if dtype is None else dtype)
         if name is None:
             raise self.error(f"there is no data type {dtype}.")

@@ -122,13 +122,13 @@ class Reduction(Op):
     kernel: int
 
     def reduced_axes(self, axes: TensorType | None, rank: int) -> list[int]:
-        given = self.axes if axes is None else integers(self, axes, "axes")
-        if not given:
+        numbers = self.axes if axes is None else integers(self, axes, "axes")
+        if not numbers:
             return [] if self.noop_with_empty_axes else list(range(rank))
-        found = [self.axis_of(axis, rank) for axis in given]
-        if len(set(found)) < len(found):
-            raise self.error(f"axes {list(given)} name a dimension twice.")
-        return sorted(found)
+        gone = [self.axis_of(axis, rank) for axis in numbers]
+        if len(set(gone)) < len(gone):
+            raise self.error(f"axes {list(numbers)} name a dimension twice.")
+        return sorted(gone)
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
         if x.dtype not in self.dtypes:
@@ -154,13 +154,13 @@ class Reduction(Op):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         x, y, dy = Var.of(g, ins[0], outs[0], douts[0])
-        axes, given = self._constant_axes(g, ins)
+        axes, axes_name = self._constant_axes(g, ins)
 
         def kept(v: Var) -> Var:
             if self.keepdims or axes == []:
                 return v
             if axes is None:
-                return v.op("Unsqueeze", Var(g, given, "int64"))
+                return v.op("Unsqueeze", Var(g, axes_name, "int64"))
             return v.unsqueeze(*axes)
 
         def over(op_type: str, v: Var) -> Var:
@@ -168,7 +168,7 @@ class Reduction(Op):
                 return v
             since = find("", op_type).axes_since  # type: ignore[union-attr]
             if axes is None:
-                return v.op(op_type, Var(g, given, "int64"), keepdims=1)
+                return v.op(op_type, Var(g, axes_name, "int64"), keepdims=1)
             if g.opset >= since:
                 return v.op(op_type, constant(g, "int64", (len(axes),), axes), keepdims=1)
             return v.op(op_type, axes=axes, keepdims=1)
@@ -177,11 +177,11 @@ class Reduction(Op):
 
     def _constant_axes(self, g: GradientBuilder, ins: list[str]) -> tuple[list[int] | None, str]:
         """The axes, or the name of the tensor that has them."""
-        given = ins[1] if len(ins) > 1 else ""
-        if not given:
+        name = ins[1] if len(ins) > 1 else ""
+        if not name:
             return self.reduced_axes(None, g.rank(ins[0])), ""
-        axes = g.known(given)
-        return (None if axes is None else self.reduced_axes(axes, g.rank(ins[0]))), given
+        axes = g.known(name)
+        return (None if axes is None else self.reduced_axes(axes, g.rank(ins[0]))), name
 
 
 def spread_like(g: GradientBuilder, v: Var, x: Var) -> Var:
@@ -212,9 +212,9 @@ class NumberReduction(Reduction):
         if self.kernel not in _FOLDS or x.size == 0:
             return None
         gone = self.reduced_axes(axes, x.rank)
-        kept = [1 if k in gone else d for k, d in enumerate(x.shape)]
-        steps = [0 if k in gone else s for k, s in enumerate(contiguous_strides(kept))]
-        rows: list[list[Any]] = [[] for _ in range(prod(kept))]
+        dims = [1 if k in gone else d for k, d in enumerate(x.shape)]
+        steps = [0 if k in gone else s for k, s in enumerate(contiguous_strides(dims))]
+        rows: list[list[Any]] = [[] for _ in range(prod(dims))]
         for i, value in enumerate(x.value or ()):
             position = 0
             for stride, dim, step in zip(contiguous_strides(x.shape), x.shape, steps, strict=True):
@@ -398,9 +398,9 @@ class CumSum(Op):
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
         if x.dtype not in (*FLOATS, *INTS):
             raise self.unsupported(f"dtype {x.dtype}")
-        given = scalar(self, axis, "axis")
+        number = scalar(self, axis, "axis")
         if not is_fed(axis):
-            self.axis_of(given, x.rank)
+            self.axis_of(number, x.rank)
         return TensorType(x.dtype, x.shape)
 
     def evaluate(self, x: TensorType, axis: TensorType) -> tuple[Any, ...] | None:
@@ -440,9 +440,9 @@ class CumSum(Op):
         def moved(source: Buf, by: int) -> Buf:
             target = b.temp(x.dtype, dims)
             b.fill(target, 0)
-            kept, start = (dims[0], n - by, dims[2]), by * steps[1]
+            sizes, start = (dims[0], n - by, dims[2]), by * steps[1]
             places = {"source_start": start} if self.reverse else {"out_start": start}
-            strided_copy(b, target, source, kept, steps, steps, **places)
+            strided_copy(b, target, source, sizes, steps, steps, **places)
             return target
 
         if not x.size:
@@ -490,8 +490,8 @@ class BroadcastGradientArgs(Op):
             assert table is not None
             names = [f"number of axes {name!r}" for name in self.node.outputs]
             return tuple(TensorType("int64", (table.symbol(n, n, low=0, named=False),)) for n in names)
-        found = self._axes(integers(self, a, "a_shape"), integers(self, b, "b_shape"))
-        return tuple(TensorType("int64", (len(axes),), tuple(axes)) for axes in found)
+        both = self._axes(integers(self, a, "a_shape"), integers(self, b, "b_shape"))
+        return tuple(TensorType("int64", (len(axes),), tuple(axes)) for axes in both)
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         a, c = (x.value for x in ins if x is not None)

@@ -45,8 +45,8 @@ class MaxUnpool(Composite):
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, indices, shape = (*ins, None)[:3]
         assert x is not None and indices is not None
-        given = None if shape is None else shape.type
-        result = self.infer(x.type, indices.type, given).shape
+        sizes = None if shape is None else shape.type
+        result = self.infer(x.type, indices.type, sizes).shape
         pooled = self.infer(x.type, indices.type).shape
         if not static(*result, *pooled):
             raise UndecidedError("the size of an image")
@@ -146,9 +146,9 @@ class RoiAlign(Composite):
                 weight = by_row.unsqueeze(2) * by_column.unsqueeze(1)
                 terms.append(pixels.op("Gather", index, axis=0) * weight.unsqueeze(3))
         how = "Sum" if self.mode == "avg" else "Max"
-        found = terms[0].op(how, *terms[1:])
+        samples = terms[0].op(how, *terms[1:])
         n = self.sampling_ratio
-        bins = found.reshape(0, self.output_height, n, self.output_width, n, -1)
+        bins = samples.reshape(0, self.output_height, n, self.output_width, n, -1)
         for axis in (4, 2):
             bins = self._reduced(bins, axis, "ReduceMean" if self.mode == "avg" else "ReduceMax")
         return [bins.op("Transpose", perm=[0, 3, 1, 2])]
@@ -190,9 +190,9 @@ class RoiAlign(Composite):
 
     def _mean(self, x: Var, rois: Var, axis: int) -> Var:
         """Weights of the pixels along an axis in each bin: [regions, bins, pixels]."""
-        found = self._samples(x, rois, axis)
-        near = (1.0 - (found.at.unsqueeze(3) - found.pixels).op("Abs")).op("Max", 0.0)
-        taken = near * (found.used.and_(found.inside).cast("float32") * found.share).unsqueeze(3)
+        samples = self._samples(x, rois, axis)
+        near = (1.0 - (samples.at.unsqueeze(3) - samples.pixels).op("Abs")).op("Max", 0.0)
+        taken = near * (samples.used.and_(samples.inside).cast("float32") * samples.share).unsqueeze(3)
         return taken.sum([2], keepdims=False)
 
     def _extremes(self, x: Var, rois: Var, axis: int) -> tuple[Var, Var]:
@@ -200,16 +200,16 @@ class RoiAlign(Composite):
 
         Below 0 where none of the bin reads the pixel.
         """
-        found = self._samples(x, rois, axis)
-        low, inside = found.at.op("Floor"), found.inside.cast("float32")
-        share = found.at - low
+        samples = self._samples(x, rois, axis)
+        low, inside = samples.at.op("Floor"), samples.inside.cast("float32")
+        share = samples.at - low
         last = float(x.shape[2 + axis] - 1)
         largest, smallest = [], []
         for pixel, weight in ((low, 1.0 - share), ((low + 1.0).op("Min", last), share)):
-            read = pixel.unsqueeze(3).equal(found.pixels).and_(found.used.unsqueeze(3))
-            given = (weight * inside).unsqueeze(3)
-            largest.append(read.where(given, -1.0))
-            smallest.append(read.where(given, 2.0))
+            read = pixel.unsqueeze(3).equal(samples.pixels).and_(samples.used.unsqueeze(3))
+            weights = (weight * inside).unsqueeze(3)
+            largest.append(read.where(weights, -1.0))
+            smallest.append(read.where(weights, 2.0))
         return (
             self._reduced(largest[0].op("Max", largest[1]), 2, "ReduceMax"),
             self._reduced(smallest[0].op("Min", smallest[1]), 2, "ReduceMin"),
@@ -220,14 +220,14 @@ class RoiAlign(Composite):
 
         That is the pixel with its largest weight where it is above 0, else with its smallest.
         """
-        found = []
+        bins = []
         others = [1, 3 - axis]
         for k in range((self.output_height, self.output_width)[axis]):
             most, least = (w.part(1, k, k + 1).reshape(0, -1).unsqueeze(*others) for w in extremes)
             held = (most < 0.0).where(x.lift(EMPTY), x * (x > 0.0).where(most, least))
             best = self._reduced(held, 2 + axis, "ReduceMax", keepdims=1)
-            found.append((best < EMPTY / 2).where(best.lift(0.0), best))
-        return found[0].op("Concat", *found[1:], axis=2 + axis)
+            bins.append((best < EMPTY / 2).where(best.lift(0.0), best))
+        return bins[0].op("Concat", *bins[1:], axis=2 + axis)
 
     def _axis(self, x: Var, rois: Var, axis: int) -> list[tuple[Var, Var]]:
         """The two pixels of each sample along an axis (0: rows), and their weights: [regions, samples]."""
@@ -268,13 +268,13 @@ class MaxRoiPool(Composite):
 
     def expand(self, g: Emission, x: Var, rois: Var) -> Sequence[Var | None]:
         image = rois.part(1, 0, 1).cast("int64").squeeze(1)
-        found = x.op("Gather", image, axis=0)
+        pooled = x.op("Gather", image, axis=0)
         for axis in (1, 0):
-            found = self._pooled(found, self._bins(x, rois, axis), 2 + axis)
-        return [(found < EMPTY / 2).where(found.lift(0.0), found)]
+            pooled = self._pooled(pooled, self._bins(x, rois, axis), 2 + axis)
+        return [(pooled < EMPTY / 2).where(pooled.lift(0.0), pooled)]
 
     def _bins(self, x: Var, rois: Var, axis: int) -> list[Var]:
-        """Which pixels along an axis belong to each bin: [regions, pixels]."""
+        """Masks of the pixels along an axis that belong to each bin: [regions, pixels]."""
         count = self.pooled_shape[axis]
         # Half away from zero, as C rounds.
         start, end = (_rounded(rois.part(1, k, k + 1) * self.spatial_scale) for k in (2 - axis, 4 - axis))
@@ -289,12 +289,12 @@ class MaxRoiPool(Composite):
 
     def _pooled(self, x: Var, bins: Sequence[Var], axis: int) -> Var:
         """The maxima of (regions, C, height, width) over the pixels of each bin."""
-        found = []
+        maxima = []
         for inside in bins:
             held = inside.unsqueeze(*(k for k in (1, 2, 3) if k != axis)).where(x, EMPTY)
             first = held.op("ArgMax", dtype="int64", axis=axis, keepdims=1)
-            found.append(held.op("GatherElements", first, axis=axis))
-        return found[0].op("Concat", *found[1:], axis=axis)
+            maxima.append(held.op("GatherElements", first, axis=axis))
+        return maxima[0].op("Concat", *maxima[1:], axis=axis)
 
 
 EMPTY = -3e38

@@ -51,7 +51,7 @@ class _Repeat(Op):
 
     @property
     def iterations(self) -> Iterations:
-        """The use that the loop makes of the body's inputs and outputs."""
+        """The roles of the body's inputs and outputs in the loop."""
         return Iterations(self.trips, self.carried, tuple(map(bool, self.scanned)), tuple(map(bool, self.stacked)))
 
     def typed_body(self) -> Graph:
@@ -61,7 +61,7 @@ class _Repeat(Op):
         return body
 
     def body_types(self, inputs: list[TensorType]) -> dict[str, TensorType]:
-        """Return the types of the tensors in the body; inputs that all iterations read keep their values."""
+        """Types of the tensors in the body; inputs that all iterations read keep their values."""
         n = self.carried + len(self.scanned)
         if len(self.body.inputs) != 1 + len(inputs):
             raise self.error(f"its body has {len(self.body.inputs)} inputs, not {1 + len(inputs)}.")
@@ -84,19 +84,19 @@ class _Repeat(Op):
 
 
 class _Counted(_Repeat):
-    """The first input is how often it runs."""
+    """A loop whose first input is its number of iterations."""
 
     static_inputs = (0,)
     min_inputs = 1
 
     @property
     def trips(self) -> int:
-        """How often it runs, which sizes or feeds may decide: it is known when the model is compiled."""
+        """The number of iterations; sizes or feeds may decide it, and compilation knows it."""
         count = self.types[self.node.inputs[0]]
-        found = integers(self, count, "its number of iterations")
-        if len(found) != 1:
+        counts = integers(self, count, "its number of iterations")
+        if len(counts) != 1:
             raise self.error(f"its number of iterations has shape {list(count.shape)}, not one element.")
-        trips: int = maximum(0, found[0])
+        trips: int = maximum(0, counts[0])
         if static(trips) and trips > LOOP_TRIPS:
             raise LimitError(f"{self.node}: it has {trips} iterations; a loop in a plan has at most {LOOP_TRIPS}.")
         return trips
@@ -105,27 +105,27 @@ class _Counted(_Repeat):
 class _Forward(_Repeat):
     differentiable = range(MANY)
 
-    def carried_types(self, given: list[TensorType]) -> tuple[list[TensorType], list[TensorType]]:
-        """Types of what is carried, which is what it was at first, and of what is stacked, of one iteration."""
-        types = self.body_types(given)
-        made = [types[value.name] for value in self.body.outputs]
-        first = given[: self.carried]
-        for k, (old, new) in enumerate(zip(first, made, strict=False)):
+    def carried_types(self, inputs: list[TensorType]) -> tuple[list[TensorType], list[TensorType]]:
+        """Types of the carried tensors, and of the stacked tensors of one iteration."""
+        types = self.body_types(inputs)
+        results = [types[value.name] for value in self.body.outputs]
+        first = inputs[: self.carried]
+        for k, (old, new) in enumerate(zip(first, results, strict=False)):
             if old.dtype != new.dtype or old.rank != new.rank or not equal_shapes(old.shape, new.shape):
                 raise self.error(
                     f"carried tensor {k} is {old.dtype}{list(old.shape)} at first, then {list(new.shape)}."
                 )
-        return [TensorType(t.dtype, t.shape) for t in first], made[self.carried :]
+        return [TensorType(t.dtype, t.shape) for t in first], results[self.carried :]
 
-    def going_back(self, g: GradientBuilder, given: list[str], douts: Names, op_type: str, inputs: list[str]) -> Names:
-        """Emit the node of the gradients of `given`. It reads `inputs`, and the gradients of outputs that have one."""
-        wanted = [i for i, name in enumerate(given) if g.wants(name) and g.dtype(name) == "float32"]
+    def going_back(self, g: GradientBuilder, edges: list[str], douts: Names, op_type: str, inputs: list[str]) -> Names:
+        """Emit the node of the gradients of `edges`, which reads `inputs` and the gradients of outputs."""
+        wanted = [i for i, name in enumerate(edges) if g.wants(name) and g.dtype(name) == "float32"]
         seeds = [k for k, dy in enumerate(douts) if dy]
         attrs = {name: self.node.attrs[name] for name in self.attrs}
-        attrs |= {"inputs": len(given), "wanted": wanted, "seeds": seeds}
+        attrs |= {"inputs": len(edges), "wanted": wanted, "seeds": seeds}
         names = g.emit(op_type, [*inputs, *filter(None, douts)], TRAINWEB, [True] * len(wanted), attrs)
-        found = dict(zip(wanted, names, strict=True))
-        return [None, *(found.get(i) for i in range(len(given)))]
+        gradients = dict(zip(wanted, names, strict=True))
+        return [None, *(gradients.get(i) for i in range(len(edges)))]
 
 
 @register
@@ -142,27 +142,27 @@ class Repeat(_Counted, _Forward):
         trips = self.trips
         return *carried, *(TensorType(t.dtype, (trips, *t.shape)) for t in (*rows, *carried))
 
-    def lower(self, b: Builder, outs: list[Buf | None], *given: Any) -> None:
-        ins = given[1:]
+    def lower(self, b: Builder, outs: list[Buf | None], *inputs: Any) -> None:
+        ins = inputs[1:]
         if not self.trips:
             for out, first in zip(outs, ins[: self.carried], strict=False):
                 if out is not None:
                     b.copy(out, first)
             return
         n = self.carried + len(self.stacked)
-        kept = outs[n : n + self.carried]
-        kept += [None] * (self.carried - len(kept))
-        b.loops.loop(b, self.typed_body(), self.iterations, list(ins), outs[:n], kept)
+        before = outs[n : n + self.carried]
+        before += [None] * (self.carried - len(before))
+        b.loops.loop(b, self.typed_body(), self.iterations, list(ins), outs[:n], before)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         """One node, of which compilation makes the loop that goes back."""
         n = self.carried + len(self.stacked)
-        kept = [g.extra_output(n + k, f"_before_{k}") for k in range(self.carried)]
-        return self.going_back(g, ins[1:], douts[:n], "RepeatGradient", [*ins, *kept])
+        before = [g.extra_output(n + k, f"_before_{k}") for k in range(self.carried)]
+        return self.going_back(g, ins[1:], douts[:n], "RepeatGradient", [*ins, *before])
 
 
 class LoopGradient(_Repeat):
-    """After the first `counted` inputs, the first `inputs` ones are the body's."""
+    """Gradients of a loop. After the first `counted` inputs, the next `inputs` are the body's."""
 
     attrs = {
         **_Repeat.attrs,
@@ -176,15 +176,15 @@ class LoopGradient(_Repeat):
     seeds: tuple[int, ...]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        given = [t for t in inputs if t is not None]
+        types = [t for t in inputs if t is not None]
         n = self.counted + self.inputs + self.is_open + self.carried + len(self.seeds)
-        if len(given) != n or not all(i < self.inputs for i in self.wanted):
-            raise self.error(f"{len(given)} inputs do not fit those of the loop.")
-        of_body = given[self.counted :]
+        if len(types) != n or not all(i < self.inputs for i in self.wanted):
+            raise self.error(f"{len(types)} inputs do not fit those of the loop.")
+        of_body = types[self.counted :]
         return tuple(TensorType(of_body[i].dtype, of_body[i].shape) for i in self.wanted)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *given: Any) -> None:
-        ins = list(given[self.counted :])
+    def lower(self, b: Builder, outs: list[Buf | None], *inputs: Any) -> None:
+        ins = list(inputs[self.counted :])
         if not self.trips:
             self._pass_on(b, outs, ins)
             return
@@ -193,7 +193,7 @@ class LoopGradient(_Repeat):
         b.loops.loop_gradient(b, self, types, ins, outs)
 
     def _pass_on(self, b: Builder, outs: list[Buf | None], ins: list[Buf]) -> None:
-        """Write the gradients of a loop without iterations: gradients of carried tensors stay as they are."""
+        """Write the gradients of a loop without iterations: those of carried tensors pass through."""
         seeds = dict(zip(self.seeds, ins[self.inputs + self.carried :], strict=True))
         for i, out in zip(self.wanted, outs, strict=True):
             if out is not None and i < self.carried and i in seeds:
@@ -234,34 +234,34 @@ class RepeatWhile(_Forward):
     is_open = True
 
     def looked_at(self) -> tuple[list[str], list[str]]:
-        """Without what iterations started from: there is room for some that did not run."""
+        """All but the initial states: they have room for iterations that did not run."""
         return list(self.node.inputs), self.node.outputs[: self.carried]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        count, *given = inputs
+        count, *types = inputs
         if count is not None and (count.dtype != "int64" or count.size != 1):
             raise self.error(f"its number of iterations is {count.dtype}{list(count.shape)}, not one int64.")
-        carried, _ = self.carried_types([t for t in given if t is not None])
+        carried, _ = self.carried_types([t for t in types if t is not None])
         if not carried or carried[0] != TensorType("bool", ()):
             raise self.error("its condition is not one bool.")
         return *carried, TensorType("int64", ()), *(TensorType(t.dtype, (self.trips, *t.shape)) for t in carried)
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
         n = self.carried
-        steps, kept = outs[n : n + 1], outs[n + 1 :]
+        steps, before = outs[n : n + 1], outs[n + 1 :]
         known = self.types[self.node.inputs[0]].value if self.node.inputs[0] else None
         may_fail = known is None or known[0] > self.trips
         ending = Ending(ins[0], conditional=True, steps=steps[0] if steps else None, may_fail=may_fail)
-        kept += [None] * (n - len(kept))
+        before += [None] * (n - len(before))
         results = [*outs[:n], *[None] * (n - len(outs))]
-        b.loops.loop(b, self.typed_body(), self.iterations, list(ins[1:]), results, kept, ending)
+        b.loops.loop(b, self.typed_body(), self.iterations, list(ins[1:]), results, before, ending)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         """One node, of which compilation makes the loop that goes back as often."""
-        given, n = ins[1:], self.carried
+        tensors, n = ins[1:], self.carried
         steps = g.extra_output(n, "_steps")
-        kept = [g.extra_output(n + 1 + k, f"_before_{k}") for k in range(n)]
-        return self.going_back(g, given, douts[:n], "RepeatWhileGradient", [*given, steps, *kept])
+        before = [g.extra_output(n + 1 + k, f"_before_{k}") for k in range(n)]
+        return self.going_back(g, tensors, douts[:n], "RepeatWhileGradient", [*tensors, steps, *before])
 
 
 @register
@@ -276,6 +276,6 @@ class RepeatWhileGradient(LoopGradient):
     is_open = True
 
     def looked_at(self) -> tuple[list[str], list[str]]:
-        """Without what iterations started from: there is room for some that did not run."""
+        """All but the initial states: they have room for iterations that did not run."""
         before = self.inputs + 1
         return [*self.node.inputs[:before], *self.node.inputs[before + self.carried :]], list(self.node.outputs)

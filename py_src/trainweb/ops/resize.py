@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from trainweb.ir.dims import at_most, equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Node
+from trainweb.model.graph import TRAINWEB, Node
 from trainweb.ops.copies import gather_axis
 from trainweb.ops.frame.arguments import checked, integers, numbers, type_of, unknown
 from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str, register
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 CROP = "tf_crop_and_resize"
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", CROP)
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-OWN = "ai.trainweb"
 POLICIES = ("stretch", "not_larger", "not_smaller")
 RADIUS = {"linear": 1, "cubic": 2}
 """Distance that an element reaches, in elements of the input."""
@@ -63,10 +62,10 @@ def _fraction(value: float) -> Fraction:
 
 def _simplest(low: Fraction, high: Fraction) -> Fraction:
     """The fraction of the least denominator from `low` to `high`, by continued fractions."""
-    whole = floor(low)
-    if whole == low or whole < floor(high):
+    integer = floor(low)
+    if integer == low or integer < floor(high):
         return Fraction(ceil(low))
-    return whole + 1 / _simplest(1 / (high - whole), 1 / (low - whole))
+    return integer + 1 / _simplest(1 / (high - integer), 1 / (low - integer))
 
 
 @register
@@ -119,9 +118,9 @@ class Resize(Op):
         axes = [self.axis_of(a, rank) for a in (range(rank) if self.axes is None else self.axes)]
         factors = numbers(self, scales, "scales") if scales is not None and scales.size else ()
         target = integers(self, sizes, "sizes") if sizes is not None and sizes.size else ()
-        given = factors or target
+        numbers_of = factors or target
         positive = all(0 < f < inf for f in factors) and all(at_most(1, n) for n in target)
-        if bool(factors) == bool(target) or len(given) != len(axes) or not positive:
+        if bool(factors) == bool(target) or len(numbers_of) != len(axes) or not positive:
             raise self.error(f"it needs positive scales or sizes, not both, for {len(axes)} axes.")
         return axes, factors, target
 
@@ -146,14 +145,14 @@ class Resize(Op):
         axes, factors, target = self.asked(len(x), scales, sizes)
         if factors:
             parts = (crops.get(a, WHOLE) for a in axes)
-            found = {a: (_resized(x[a], f, part), float(f)) for a, part, f in zip(axes, parts, factors, strict=True)}
+            plan = {a: (_resized(x[a], f, part), float(f)) for a, part, f in zip(axes, parts, factors, strict=True)}
         else:
             ratios = {a: n / x[a] if x[a] else 1.0 for a, n in zip(axes, target, strict=True)}
-            found = {a: (n, ratios[a]) for a, n in zip(axes, target, strict=True)}
+            plan = {a: (n, ratios[a]) for a, n in zip(axes, target, strict=True)}
             if self.keep_aspect_ratio_policy != "stretch":
                 ratio = (min if self.keep_aspect_ratio_policy == "not_larger" else max)(ratios.values())
-                found = {a: (floor(x[a] * ratio + 0.5), ratio) for a in axes}
-        return {a: (n, f) for a, (n, f) in sorted(found.items()) if n != x[a] or f != 1 or crops.get(a, WHOLE) != WHOLE}
+                plan = {a: (floor(x[a] * ratio + 0.5), ratio) for a in axes}
+        return {a: (n, f) for a, (n, f) in sorted(plan.items()) if n != x[a] or f != 1 or crops.get(a, WHOLE) != WHOLE}
 
     def source(self, i: int, n_in: int, n_out: int, scale: float, part: Part = WHOLE) -> float:
         """Return the place of the output's element `i` in the input."""
@@ -266,10 +265,10 @@ class Resize(Op):
                 result[a] = unknown(self, a, *x, *target)
         return result
 
-    def lower(self, b: Builder, outs: list[Buf], x: Buf, roi: Buf | None, *given: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, roi: Buf | None, *sizes: Buf | None) -> None:
         crops = self.crops(len(x.shape), type_of(roi))
-        given = (roi,) if self.is_old else given
-        self.resize(b, outs[0], x, *map(type_of, given), crops=crops)
+        sizes = (roi,) if self.is_old else sizes
+        self.resize(b, outs[0], x, *map(type_of, sizes), crops=crops)
 
     def resize(
         self,
@@ -284,7 +283,7 @@ class Resize(Op):
         """y = x of another size."""
         if y is None or not y.size:
             return
-        given = x.shape
+        shape = x.shape
         scaled = self.scaled(x.shape, scales, sizes, crops)
         if not scaled:
             b.copy(y, x)
@@ -302,7 +301,7 @@ class Resize(Op):
                 else:
                     lower_matmul(b, out.view((lead, n, rest)), weights, x.view((lead, n_in, rest)))
             x = out
-        beyond = self._beyond(given, scaled, crops)
+        beyond = self._beyond(shape, scaled, crops)
         if beyond is not None:
             b.elementwise([y], [y, b.constant("float32", *beyond)], lambda e, a, c: e.add(a, c))
 
@@ -321,14 +320,14 @@ class Resize(Op):
         rest: list[str | None] = [None] * (len(ins) - 1)
         if self.is_old:
             attrs = {name: getattr(self, name) for name in ("mode", "coordinate_transformation_mode", "nearest_mode")}
-            return [g.op("ResizeGrad", [dx, g.shape_of(ins[0]), ins[1]], domain=OWN, **attrs), *rest]
+            return [g.op("ResizeGrad", [dx, g.shape_of(ins[0]), ins[1]], domain=TRAINWEB, **attrs), *rest]
         if self.coordinate_transformation_mode == CROP:
-            given = [dx, g.shape_of(ins[0]), *[*ins, "", ""][2:4], ins[1]]
-            return [g.op("ResizeGrad", given, domain=OWN, **self.node.attrs), *rest]
+            inputs = [dx, g.shape_of(ins[0]), *[*ins, "", ""][2:4], ins[1]]
+            return [g.op("ResizeGrad", inputs, domain=TRAINWEB, **self.node.attrs), *rest]
         scaled = self._scaled_back(g, ins, shape, sizes)
         if scaled is None or not all(static(*shape[k:], *sizes[k:]) for k in scaled):
-            given = [dx, g.shape_of(ins[0]), *(ins[2:] if len(ins) > 2 else [])]
-            return [g.op("ResizeGrad", given, domain=OWN, **self.node.attrs), *rest]
+            inputs = [dx, g.shape_of(ins[0]), *(ins[2:] if len(ins) > 2 else [])]
+            return [g.op("ResizeGrad", inputs, domain=TRAINWEB, **self.node.attrs), *rest]
         for axis, (n, scale) in reversed(scaled.items()):
             sizes[axis] = n_in = shape[axis]
             dx = self._axis_gradient(g, dx, (n_in, n, prod(sizes[axis + 1 :])), scale)
@@ -351,14 +350,14 @@ class Resize(Op):
             return None
         axes = range(len(shape)) if self.axes is None else [a % len(shape) for a in self.axes]
         factors = dict(zip(axes, scales.value or (), strict=True)) if by_scale and scales is not None else None
-        found = {}
+        factors_of = {}
         for a, (n, n_in) in enumerate(zip(sizes, shape, strict=True)):
             if factors.get(a, 1.0) == 1.0 if factors is not None else n == n_in:
                 continue
             if not static(n, n_in):
                 return None
-            found[a] = (n, n / n_in if factors is None else factors[a])
-        return found
+            factors_of[a] = (n, n / n_in if factors is None else factors[a])
+        return factors_of
 
     def _axis_gradient(self, g: GradientBuilder, dy: str, sizes: tuple[int, int, int], scale: float) -> str:
         """Return the gradient (-1, n_in, rest) of an input from the gradient of its outputs, (-1, n, rest)."""
@@ -385,7 +384,7 @@ class ResizeGrad(Resize):
     Along each axis the transposed product with the matrix of weights.
     """
 
-    domain = OWN
+    domain = TRAINWEB
     versions = (1,)
     min_inputs, max_inputs = 2, 5
     differentiable = ()
@@ -406,11 +405,11 @@ class ResizeGrad(Resize):
             raise self.error(f"dY of shape {list(dy.shape)} is not that of X of shape {list(x.shape)}, resized.")
         return x
 
-    def lower(self, b: Builder, outs: list[Buf], dy: Buf, _shape: Buf | None, *given: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, _shape: Buf | None, *others: Buf | None) -> None:
         dx = outs[0]
         if not dx.size:
             return
-        scales, sizes, roi = map(type_of, given)
+        scales, sizes, roi = map(type_of, others)
         crops = self.crops(len(dx.shape), roi)
         scaled = self.scaled(dx.shape, scales, sizes, crops)
         if not scaled:
@@ -457,10 +456,10 @@ class Upsample(Resize):
     def infer(self, x: TensorType, scales: TensorType | None = None, *_: TensorType | None) -> TensorType:
         return super().infer(x, self._factors(scales), None, None)
 
-    def lower(self, b: Builder, outs: list[Buf], x: Buf, given: Buf | None = None, *_: Buf | None) -> None:
-        factors = self._factors(type_of(given))
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, scales: Buf | None = None, *_: Buf | None) -> None:
+        factors = self._factors(type_of(scales))
         self.resize(b, outs[0], x, factors)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        given = ins if len(ins) > 1 else [*ins, g.constant("float32", (len(self.scales or ()),), self.scales or ())]
-        return super().gradient(g, given, outs, douts)[: len(ins)]
+        inputs = ins if len(ins) > 1 else [*ins, g.constant("float32", (len(self.scales or ()),), self.scales or ())]
+        return super().gradient(g, inputs, outs, douts)[: len(ins)]

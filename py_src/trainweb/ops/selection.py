@@ -43,11 +43,11 @@ def values_of(op: Op, t: TensorType, what: str) -> tuple[Any, ...] | None:
 
 def coordinates(position: int, shape: Sequence[int]) -> list[int]:
     """Indices of an element, from its place in row-major order."""
-    found = []
+    indices = []
     for size in reversed(shape):
         position, index = divmod(position, size)
-        found.append(index)
-    return found[::-1]
+        indices.append(index)
+    return indices[::-1]
 
 
 class Selection(Op):
@@ -68,9 +68,9 @@ class NonZero(Selection):
         value = values_of(self, x, "an input")
         if value is None:
             return TensorType("int64", (x.rank, unknown(self, 1, *(x.value or x.shape))))
-        found = [coordinates(k, x.shape) for k, v in enumerate(value) if v]
+        places = [coordinates(k, x.shape) for k, v in enumerate(value) if v]
         return TensorType(
-            "int64", (x.rank, len(found)), tuple(place[axis] for axis in range(x.rank) for place in found)
+            "int64", (x.rank, len(places)), tuple(place[axis] for axis in range(x.rank) for place in places)
         )
 
 
@@ -129,13 +129,13 @@ class Unique(Selection):
         n = len(first)
         shape = self._shape(x.shape, axis, n)
         if axis is None:
-            kept = [value[k] for k in first]
+            elements = [value[k] for k in first]
         else:
             inner = prod(shape[axis + 1 :])
             blocks = range(prod(shape[:axis]))
-            kept = [slices[k][o * inner + i] for o in blocks for k in first for i in range(inner)]
-        found = (TensorType("int64", (len(v),), tuple(v)) for v in (first, inverse, counts))
-        return TensorType(x.dtype, shape, tuple(kept)), *found
+            elements = [slices[k][o * inner + i] for o in blocks for k in first for i in range(inner)]
+        types = (TensorType("int64", (len(v),), tuple(v)) for v in (first, inverse, counts))
+        return TensorType(x.dtype, shape, tuple(elements)), *types
 
     @staticmethod
     def _shape(shape: Sequence[int], axis: int | None, count: int) -> tuple[int, ...]:
@@ -173,9 +173,9 @@ class NonMaxSuppression(Selection):
         fits = boxes.rank == scores.rank == 3 and equal(boxes.shape[2], 4) and equal(boxes.shape[0], scores.shape[0])
         if not fits or not equal(boxes.shape[1], scores.shape[2]):
             raise self.error(f"boxes and scores have the shapes {list(boxes.shape)} and {list(scores.shape)}.")
-        given = [t for t in (boxes, scores, *limits) if t is not None]
-        found = [values_of(self, t, "boxes, scores and limits") for t in given]
-        if any(v is None for v in found):
+        types = [t for t in (boxes, scores, *limits) if t is not None]
+        values = [values_of(self, t, "boxes, scores and limits") for t in types]
+        if any(v is None for v in values):
             return TensorType(
                 "int64", (unknown(self, 0, *boxes.shape, *(limits[0].value or () if limits[0] else ())), 3)
             )
@@ -196,7 +196,7 @@ class NonMaxSuppression(Selection):
         n, classes = boxes.shape[1], scores.shape[1]
         corners = [self._corners(boxes.value[4 * k : 4 * k + 4]) for k in range(boxes.size // 4)] if boxes.value else []
         for image in range(boxes.shape[0]):
-            own = corners[image * n : (image + 1) * n]
+            of_image = corners[image * n : (image + 1) * n]
             for kind in range(classes):
                 start = (image * classes + kind) * n
                 score = (scores.value or ())[start : start + n]
@@ -204,7 +204,7 @@ class NonMaxSuppression(Selection):
                 for k in sorted(range(n), key=lambda k: -score[k]):
                     if len(chosen) >= most or (least is not None and not score[k] > least):
                         break
-                    if all(intersection_over_union(own[k], own[j]) <= overlap for j in chosen):
+                    if all(intersection_over_union(of_image[k], of_image[j]) <= overlap for j in chosen):
                         chosen.append(k)
                 yield from ((image, kind, k) for k in chosen)
 
@@ -229,5 +229,5 @@ def intersection_over_union(a: Sequence[float], b: Sequence[float]) -> float:
 
 def checked_indices(op: Op, rows: Sequence[tuple[int, ...]]) -> TensorType:
     """Rows of three indices as a value."""
-    found = checked(op, "int64", (len(rows), 3))
-    return TensorType(found.dtype, found.shape, tuple(k for row in rows for k in row))
+    t = checked(op, "int64", (len(rows), 3))
+    return TensorType(t.dtype, t.shape, tuple(k for row in rows for k in row))

@@ -103,7 +103,7 @@ class Tile(Op):
         return tuple(spread(x.value or (), *self._interleaved(x.shape, repeats.value or ())))
 
     def _interleaved(self, shape: Any, times: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Each dim as (repeat, dim): of the source, where repeats are 1, and of the result."""
+        """Dims as pairs (repeat, dim): of the source, whose repeats are 1, and of the result."""
         pairs = list(zip(times, shape, strict=True))
         return tuple(d for _, dim in pairs for d in (1, dim)), tuple(d for pair in pairs for d in pair)
 

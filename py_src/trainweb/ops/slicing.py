@@ -38,8 +38,8 @@ def slice_bounds(
         raise op.error("starts, ends, axes and steps differ in length.")
     result = [(0, dim, 1) for dim in shape]
     seen: set[int] = set()
-    for start, end, given, step in zip(starts, ends, axes, steps, strict=True):
-        axis = op.axis_of(given, len(shape))
+    for start, end, number, step in zip(starts, ends, axes, steps, strict=True):
+        axis = op.axis_of(number, len(shape))
         if step == 0:
             raise op.error(f"the step along axis {axis} is 0.")
         if axis in seen:
@@ -80,11 +80,11 @@ class Slice(Op):
     differentiable: ClassVar[Sequence[int]] = (0,)
     static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
 
-    def bounds(self, x: TensorType, *given: TensorType | None) -> list[tuple[int, int, int]]:
+    def bounds(self, x: TensorType, *inputs: TensorType | None) -> list[tuple[int, int, int]]:
         """(start, count, step) per dimension."""
         values = [
             None if t is None else integers(self, t, what)
-            for t, what in zip(given, ("starts", "ends", "axes", "steps"), strict=False)
+            for t, what in zip(inputs, ("starts", "ends", "axes", "steps"), strict=False)
         ]
         if not any(v is not None for v in values):
             values = [self.starts, self.ends, self.axes, None]
@@ -94,25 +94,25 @@ class Slice(Op):
         starts, ends, axes, steps = values[:4]
         return slice_bounds(self, x.shape, starts, ends, axes, steps)
 
-    def infer(self, x: TensorType, *given: TensorType | None) -> TensorType:
-        if (waits := self.waits_for(given)) is not None:
+    def infer(self, x: TensorType, *inputs: TensorType | None) -> TensorType:
+        if (waits := self.waits_for(inputs)) is not None:
             return TensorType(x.dtype, by_unknown_axes(self, x.rank, waits))
-        return TensorType(x.dtype, tuple(n for _, n, _ in self.bounds(x, *given)))
+        return TensorType(x.dtype, tuple(n for _, n, _ in self.bounds(x, *inputs)))
 
-    def waits_for(self, given: Sequence[TensorType | None]) -> TensorType | None:
+    def waits_for(self, inputs: Sequence[TensorType | None]) -> TensorType | None:
         """Return the fed tensor that decides the sliced axes: the axes themselves, or one with a symbolic length."""
-        present = [t for t in given if t is not None]
+        present = [t for t in inputs if t is not None]
         for t in present:
             if not equal(t.size, present[0].size):
                 raise self.error("starts, ends, axes and steps differ in length.")
-        axes = given[2] if len(given) > 2 else None
+        axes = inputs[2] if len(inputs) > 2 else None
         if axes is not None and is_decided_later(self, axes):
             return axes
         return next((t for t in present if is_known_later(self, t)), None)
 
-    def evaluate(self, x: TensorType, *given: TensorType | None) -> tuple[Any, ...] | None:
+    def evaluate(self, x: TensorType, *inputs: TensorType | None) -> tuple[Any, ...] | None:
         index = [0]
-        for stride, (start, count, step) in zip(contiguous_strides(x.shape), self.bounds(x, *given), strict=True):
+        for stride, (start, count, step) in zip(contiguous_strides(x.shape), self.bounds(x, *inputs), strict=True):
             offsets = [(start + k * step) * stride for k in range(count)]
             index = [i + offset for i in index for offset in offsets]
         return tuple(map(x.value.__getitem__, index)) if x.value is not None else None
@@ -135,23 +135,23 @@ class Slice(Op):
         shape = g.op("Shape", [ins[0]])
         if len(ins) == 1:
             values = [self.starts, self.ends, self.axes or range(len(self.starts))]
-            given = [g.constant("int64", (len(v),), list(v)) for v in values]
+            inputs = [g.constant("int64", (len(v),), list(v)) for v in values]
         else:
-            given = ins[1:]
-        dy, given = self._forwards(g, ins[0], douts[0], given)
-        return [g.op("SliceGrad", [dy, shape, *given], domain=MS)]
+            inputs = ins[1:]
+        dy, inputs = self._forwards(g, ins[0], douts[0], inputs)
+        return [g.op("SliceGrad", [dy, shape, *inputs], domain=MS)]
 
-    def _forwards(self, g: GradientBuilder, x: str, dy: str, given: list[str]) -> tuple[str, list[str]]:
+    def _forwards(self, g: GradientBuilder, x: str, dy: str, inputs: list[str]) -> tuple[str, list[str]]:
         """The same slice with positive steps, and dY turned round: ONNX Runtime has no backward SliceGrad."""
-        known = [g.known(name) if name else None for name in given]
+        known = [g.known(name) if name else None for name in inputs]
         values = [None if t is None else t.value for t in (*known, None, None)[:4]]
         steps = values[3] or ()
         dims = g.shape(x)
         if all(s > 0 for s in steps) or values[0] is None or values[1] is None:
-            return dy, given
+            return dy, inputs
         axes = [a % len(dims) for a in values[2] or range(len(steps))]
         if not static(*(dims[a] for a in axes)):
-            return dy, given
+            return dy, inputs
         bounds = slice_bounds(self, tuple(d if static(d) else 1 for d in dims), values[0], values[1], values[2], steps)
         parts = [bounds[a] for a in axes]
         turned = [a for a, (_, _, step) in zip(axes, parts, strict=True) if step < 0]
@@ -186,11 +186,11 @@ class SliceGrad(Slice):
     differentiable = ()
     static_inputs = (1, 2, 3, 4, 5)
 
-    def infer(self, dy: TensorType, shape: TensorType, *given: TensorType | None) -> TensorType:
+    def infer(self, dy: TensorType, shape: TensorType, *inputs: TensorType | None) -> TensorType:
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
-        if self.waits_for(given) is not None:
+        if self.waits_for(inputs) is not None:
             return result
-        counts = tuple(n for _, n, _ in self.bounds(result, *given))
+        counts = tuple(n for _, n, _ in self.bounds(result, *inputs))
         if not equal_shapes(counts, dy.shape):
             raise self.error(f"dY has shape {list(dy.shape)}; the slice has {list(counts)}.")
         return result
@@ -231,21 +231,21 @@ class Pad(Op):
 
     def margins(self, rank: int, pads: TensorType | None, axes: TensorType | None) -> list[tuple[int, int]]:
         """(before, after) per dimension."""
-        given = self.pads if pads is None else integers(self, pads, "pads")
-        if given is None:
+        numbers = self.pads if pads is None else integers(self, pads, "pads")
+        if numbers is None:
             raise self.error("pads are missing.")
         where = self._axes(rank, axes)
-        if len(given) != 2 * len(where):
-            raise self.error(f"{len(given)} pads for {len(where)} dimensions.")
+        if len(numbers) != 2 * len(where):
+            raise self.error(f"{len(numbers)} pads for {len(where)} dimensions.")
         margins = [(0, 0)] * rank
         for k, axis in enumerate(where):
-            margins[axis] = (given[k], given[k + len(where)])
+            margins[axis] = (numbers[k], numbers[k + len(where)])
         return margins
 
     def _axes(self, rank: int, axes: TensorType | None) -> list[int]:
         """The axes that pads are for."""
-        given = range(rank) if axes is None else integers(self, axes, "axes")
-        return [self.axis_of(axis, rank) for axis in given]
+        numbers = range(rank) if axes is None else integers(self, axes, "axes")
+        return [self.axis_of(axis, rank) for axis in numbers]
 
     def infer(
         self, x: TensorType, pads: TensorType | None, value: TensorType | None, axes: TensorType | None
@@ -290,15 +290,15 @@ class Pad(Op):
         else:
             b.fill(out, self.value if x.dtype.startswith("float") else int(self.value))
         # The part of x that stays, and where it goes.
-        kept = [dim + min(low, 0) + min(high, 0) for dim, (low, high) in zip(x.shape, margins, strict=True)]
-        if min(kept, default=1) <= 0:
+        rest = [dim + min(low, 0) + min(high, 0) for dim, (low, high) in zip(x.shape, margins, strict=True)]
+        if min(rest, default=1) <= 0:
             return
         source, target = contiguous_strides(x.shape), contiguous_strides(out.shape)
         strided_copy(
             b,
             out,
             x,
-            kept,
+            rest,
             target,
             source,
             out_start=sum(max(m[0], 0) * s for m, s in zip(margins, target, strict=True)),

@@ -10,7 +10,7 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.layout import LOSS_EACH, LOSS_MEAN, LOSS_SUM
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import MS
+from trainweb.model.graph import MS, TRAINWEB
 from trainweb.ops.frame.op import Int, Names, Op, Str, register
 
 if TYPE_CHECKING:
@@ -229,8 +229,8 @@ class SoftmaxCrossEntropyLoss(_Loss):
         log_prob = g.extra_output(1, "_log_prob")
         parts = []
         if douts[0]:
-            given = [douts[0], log_prob, *ins[1:]]
-            parts.append(g.op("SoftmaxCrossEntropyLossGrad", given, domain=MS, **self.loss_attrs()))
+            inputs = [douts[0], log_prob, *ins[1:]]
+            parts.append(g.op("SoftmaxCrossEntropyLossGrad", inputs, domain=MS, **self.loss_attrs()))
         if len(douts) > 1 and douts[1]:
             parts.append(g.op("LogSoftmaxGrad_13", [douts[1], log_prob], domain=MS, axis=1))
         dx = parts[0] if len(parts) == 1 else g.op("Add", parts)
@@ -286,8 +286,8 @@ class NegativeLogLikelihoodLoss(_Loss):
         return self.loss(log_prob, labels, weights)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        given = [douts[0], *ins]
-        dx = g.op("NegativeLogLikelihoodLossGrad", given, domain="ai.trainweb", **self.loss_attrs())
+        inputs = [douts[0], *ins]
+        dx = g.op("NegativeLogLikelihoodLossGrad", inputs, domain=TRAINWEB, **self.loss_attrs())
         return [dx, *[None] * (len(ins) - 1)]
 
 
@@ -295,6 +295,6 @@ class NegativeLogLikelihoodLoss(_Loss):
 class NegativeLogLikelihoodLossGrad(_CrossEntropyGrad):
     """-onehot(label) * weight * dY / D from (dY, log_prob, labels, weights) (ai.trainweb); D as in cross entropy."""
 
-    domain = "ai.trainweb"
+    domain = TRAINWEB
     max_inputs = 4
     from_log = 1

@@ -111,9 +111,9 @@ class DFT(Composite):
 
     def _plan(self, x: TensorType, length: TensorType | None, axis: TensorType | None) -> tuple[int, int, int, int]:
         """Axis, length of the transform, elements that go in, and that come out."""
-        given = scalar(self, axis, "axis") if axis is not None else self.axis
+        number = scalar(self, axis, "axis") if axis is not None else self.axis
         default = 1 if self.opset < 20 else -2
-        along = self.axis_of(default if given is None else given, x.rank)
+        along = self.axis_of(default if number is None else number, x.rank)
         if x.rank < 2 or along == x.rank - 1 or not _is_number(x.shape[-1]):
             raise self.error(f"X has shape {list(x.shape)} and axis is {along}: real or complex numbers come last.")
         size = x.shape[along]
@@ -162,16 +162,16 @@ class DFT(Composite):
             mirrored = constant(g, "int64", (n,), [min(k, n - k) for k in range(n)])
             signs = [1.0 if part_of == 0 or k < there else -1.0 for k in range(n) for part_of in range(parts)]
             signal = signal.op("Gather", mirrored, axis=at) * constant(g, "float32", (n, parts), signs)
-        found = in_two_steps(signal, n, parts, inverse=bool(self.inverse))
+        transform = in_two_steps(signal, n, parts, inverse=bool(self.inverse))
         if not self.onesided:
-            return found
-        return found.part(at + 1, 0, 1) if self.inverse else found.part(at, 0, n // 2 + 1)
+            return transform
+        return transform.part(at + 1, 0, 1) if self.inverse else transform.part(at, 0, n // 2 + 1)
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
-        x, *given = (*ins, None, None)[:3]
+        x, *inputs = (*ins, None, None)[:3]
         assert x is not None
         rank = x.rank
-        types = [None if v is None else v.type for v in given]
+        types = [None if v is None else v.type for v in inputs]
         axis, n, rows, out = self._plan(x.type, *types)
         if not static(n, rows, x.shape[-1]):
             raise UndecidedError("the length of a signal")
@@ -266,11 +266,11 @@ class MelWeightMatrix(Composite):
 
     def _numbers(self, inputs: Sequence[TensorType | None]) -> tuple[Any, ...]:
         words = ("num_mel_bins", "dft_length", "sample_rate", "lower_edge_hertz", "upper_edge_hertz")
-        found = tuple(scalar(self, t, word) for t, word in zip(inputs, words, strict=True) if t is not None)
-        bins, length, rate, low, high = found
+        values = tuple(scalar(self, t, word) for t, word in zip(inputs, words, strict=True) if t is not None)
+        bins, length, rate, low, high = values
         if min(bins, length, rate) < 1 or not 0 <= low < high <= rate / 2:
             raise self.error(f"{bins} bins of {length} frequencies from {low} to {high} Hz at {rate} Hz.")
-        return found
+        return values
 
     def _edges(self, bins: int, length: int, rate: int, low: float, high: float) -> list[int]:
         """The frequencies at which the filters begin, peak and end."""

@@ -21,11 +21,11 @@ def is_of_squares(g: GradientBuilder, name: str) -> bool:
     If it is 0 its derivative is 0, too, and the derivative of its root 0 / 0. PyTorch has 0 there for `std`, `norm` and
     `cdist`, which exporters write as such roots.
     """
-    found = [name]
+    pending = [name]
     for _ in range(_NODES):
-        if not found:
+        if not pending:
             return True
-        node = g.producer(found.pop())
+        node = g.producer(pending.pop())
         if node is None or node.domain:
             return False
         if _adds_squares(g, node):
@@ -33,7 +33,7 @@ def is_of_squares(g: GradientBuilder, name: str) -> bool:
         varying = [x for x in node.inputs if g.wants(x)]
         if node.op_type not in ("Mul", "Div", *_MOVES) or (node.op_type == "Div" and node.inputs[1] in varying):
             return False
-        found += varying
+        pending += varying
     return False
 
 

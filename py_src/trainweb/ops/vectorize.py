@@ -17,7 +17,7 @@ MODES = ("TF", "IDF", "TFIDF")
 
 @register
 class TfIdfVectorizer(Composite):
-    """How often n-grams of a pool occur. https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html
+    """Counts of the n-grams of a pool. https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html
 
     X is (length) or (batch, length), of integers; the result has a column for each n-gram. Words of an n-gram may lie
     up to max_skip_count + 1 apart, all of it equally. Weights belong to columns, as ONNX Runtime takes them.
@@ -51,7 +51,7 @@ class TfIdfVectorizer(Composite):
         return TensorType("float32", (*x.shape[:-1], max(self.ngram_indexes, default=-1) + 1))
 
     def _grams(self) -> list[tuple[int, ...]]:
-        """All n-grams of the pool, in its order."""
+        """The n-grams of the pool, in its order."""
         pool = self.pool_int64s
         if pool is None:
             raise self.unsupported("a pool of strings")
@@ -87,13 +87,13 @@ class TfIdfVectorizer(Composite):
         # A column that nothing was found for takes the zeros that come first.
         zeros = rows.op("ReduceSum", constant(g, "int64", (1,), [1]), keepdims=1).cast("float32") * 0.0
         order = [columns.index(k) + 1 if k in columns else 0 for k in range(size)]
-        found = Var(g, g.op("Concat", [zeros.name, *(part.name for part in parts)], axis=1), "float32")
-        y = found.op("Gather", constant(g, "int64", (size,), order), axis=1)
+        counts_of = Var(g, g.op("Concat", [zeros.name, *(part.name for part in parts)], axis=1), "float32")
+        y = counts_of.op("Gather", constant(g, "int64", (size,), order), axis=1)
         y = self._weighted(g, y, size)
         return [y if x.rank == 2 else y.squeeze(0)]
 
     def _counts(self, g: Emission, rows: Var, grams: list[tuple[int, ...]], n: int, length: int) -> Var | None:
-        """How often each of the n-grams occurs in each row: (batch, n-grams); None where rows are too short."""
+        """Counts of the n-grams in each row, (batch, n-grams); None where rows are too short."""
         total: Var | None = None
         for step in range(1, 2 + (self.max_skip_count if n > 1 else 0)):
             width = length - (n - 1) * step
@@ -106,8 +106,8 @@ class TfIdfVectorizer(Composite):
                 same = words.unsqueeze(1).equal(wanted)
                 equal = same if equal is None else equal.and_(same)
             assert equal is not None
-            found = equal.cast("float32").sum([2], keepdims=False)
-            total = found if total is None else total + found
+            count = equal.cast("float32").sum([2], keepdims=False)
+            total = count if total is None else total + count
         return total
 
     def _weighted(self, g: Emission, y: Var, size: int) -> Var:

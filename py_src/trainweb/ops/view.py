@@ -95,13 +95,13 @@ class AxesView(View):
     static_inputs = (1,)
 
     def _axes(self, axes: TensorType | None, rank: int) -> list[int] | None:
-        given = self.axes if axes is None else integers(self, axes, "axes")
-        if given is None:
+        numbers = self.axes if axes is None else integers(self, axes, "axes")
+        if numbers is None:
             return None
-        found = [self.axis_of(axis, rank) for axis in given]
-        if len(set(found)) < len(found):
-            raise self.error(f"axes {list(given)} name a dimension twice.")
-        return found
+        positions = [self.axis_of(axis, rank) for axis in numbers]
+        if len(set(positions)) < len(positions):
+            raise self.error(f"axes {list(numbers)} name a dimension twice.")
+        return positions
 
     def _constant_axes(self, g: GradientBuilder, ins: list[str]) -> list[int] | None:
         if len(ins) < 2 or not ins[1]:

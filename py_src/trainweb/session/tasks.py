@@ -9,9 +9,9 @@ from typing import Any, Self, Unpack, cast
 
 import numpy as np
 
-from trainweb.arguments import checks_keywords, flag, path_of
+from trainweb.arguments import checks_keywords, flag
 from trainweb.artifacts.builder import LossLike, OptimizerLike
-from trainweb.checkpoint import write_file_atomically
+from trainweb.checkpoint import written
 from trainweb.fit.find_rate import find_learning_rate
 from trainweb.fit.options import FitOptions
 from trainweb.fit.predict import evaluate, predict
@@ -436,11 +436,7 @@ class SessionTasks(SessionMethods):
             Keep what exact resumption takes.
         """
         with_state = flag("include_optimizer_state", include_optimizer_state)
-        data = self._core.save_checkpoint(with_state)
-        if path is None:
-            return data
-        write_file_atomically(path_of("path", path), data)
-        return None
+        return written("path", path, self._core.save_checkpoint(with_state))
 
     def export(
         self, path: str | Path | None = None, *, outputs: Sequence[str] | str | None = None, ema: bool = False
@@ -462,8 +458,4 @@ class SessionTasks(SessionMethods):
         names = [outputs] if isinstance(outputs, str) else outputs
         if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
             raise TypeError(f"'outputs' must be a list of at least one str, got {outputs!r:.80}.")
-        data = self._core.export_model_for_inferencing(names, flag("ema", ema))
-        if path is None:
-            return data
-        write_file_atomically(path_of("path", path), data)
-        return None
+        return written("path", path, self._core.export_model_for_inferencing(names, flag("ema", ema)))

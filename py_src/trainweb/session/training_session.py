@@ -11,7 +11,7 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.arguments import checks_keywords, flag, mapping, only_one, texts, warn
-from trainweb.checkpoint import write_file_atomically
+from trainweb.checkpoint import written
 from trainweb.errors import BufferSizeError, ModelError, ReleasedError, UnsupportedError
 from trainweb.federated.client import FederatedClient
 from trainweb.model.dimensions import fix_dimensions
@@ -313,13 +313,7 @@ class TrainingSession(SessionTasks):
         names = [graph_output_names] if isinstance(graph_output_names, str) else graph_output_names
         if names is not None:
             names = texts("graph_output_names", names)
-        data = self._core.export_model_for_inferencing(names, flag("ema", ema))
-        if path is None:
-            return data
-        if not isinstance(path, (str, Path)):
-            raise TypeError(f"'path' must be a path, got {type(path).__name__}.")
-        write_file_atomically(Path(path), data)
-        return None
+        return written("path", path, self._core.export_model_for_inferencing(names, flag("ema", ema)))
 
     def profile(self, feeds: Mapping[str, Any], runs: int = 10, training: bool = True) -> Profile:
         """Time every instruction of a step, the mean over `runs` runs.

@@ -88,10 +88,14 @@ const CALLS = {
   evaluate: ({ s }, source) => s.evaluate(source),
   parameters: async ({ s }) => {
     const { data } = await s.getContiguousParameters(false);
-    const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
-    return Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("");
+    return window.hash(data);
   },
   forget: ({ store }) => store.delete("fit"),
+  store: async ({ s, store }, name, ...given) => {
+    if (name === "names") return (await store.list()).map((entry) => entry.name);
+    if (name === "copy") return store.write(given[1], await store.read(given[0]));
+    return store[name](...(name === "save" || name === "load" ? [s] : []), ...given);
+  },
   averages: async ({ s }) => (await s.getContiguousParameters(true, { ema: true })).data,
   scores: async ({ s }, feeds, ema) => (await s.runEvalStep(feeds, ["logits"], { ema })).logits.data,
   "exports averages": async (run, feeds) => {
@@ -126,7 +130,7 @@ export async function runFits(fits) {
   const outcomes = [];
   for (const [open, calls, options] of fits) {
     const store = new CheckpointStore("fits");
-    await store.delete("fit");
+    for (const { name } of await store.list()) await store.delete(name);
     const make = () =>
       "files" in open
         ? TrainingSession.create(open.files, { reproducible: true, ...options })

@@ -24,6 +24,20 @@ function fromTensor(tensor) {
 const mapValues = (object, f) =>
   Object.fromEntries(Object.entries(object).map(([key, value]) => [key, f(value)]));
 
+/** The bytes of a view or a buffer as text: Playwright takes seconds for an array of so many numbers. */
+function base64(data) {
+  const bytes = ArrayBuffer.isView(data) ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength) : new Uint8Array(data);
+  let text = "";
+  for (let k = 0; k < bytes.length; k += 8192) text += String.fromCharCode(...bytes.subarray(k, k + 8192));
+  return btoa(text);
+}
+
+/** SHA-256 in digits. */
+async function hash(data) {
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 /** What an action throws or rejects with. */
 async function failure(action) {
   try {
@@ -46,5 +60,5 @@ function golden(name, { checkpoint = "checkpoint", ...more } = {}) {
   };
 }
 
-Object.assign(window, { ...trainweb, trainweb, toTensor, fromTensor, mapValues, failure, golden });
+Object.assign(window, { ...trainweb, trainweb, base64, hash, toTensor, fromTensor, mapValues, failure, golden });
 window.ready = true;

@@ -58,7 +58,7 @@ CASES[activation.FastGelu] = Cases(
     bad=(Bad([(3, 4), (3,)]),),
 )
 
-CASES[activation.BiasGradientOp] = Cases(
+CASES[activation.BiasGeluGrad_dX] = CASES[activation.BiasFastGeluGrad_dX] = Cases(
     samples=(Sample([(3, 4), (3, 4), (4,)]),),
     bad=(Bad([(3, 4), (3, 4), (3,)]),),
 )

@@ -10,6 +10,7 @@ const DTYPES: Readonly<Record<string, WireDtype>> = {
 };
 const CODES = new Map(Object.entries(DTYPES).map(([code, dtype]) => [dtype, code]));
 const ALIGNMENT = 8;
+const TENSOR_LIMIT = 200_000;
 
 export type Metadata = Readonly<Record<string, string>>;
 
@@ -70,6 +71,9 @@ export function readSafetensors(file: Uint8Array): TensorFile {
   }
   if (typeof header !== "object" || header === null || Array.isArray(header)) {
     throw new CheckpointError("The header of the safetensors file is not an object.");
+  }
+  if (Object.keys(header).length - ("__metadata__" in header ? 1 : 0) > TENSOR_LIMIT) {
+    throw new CheckpointError(`The safetensors file has more than ${TENSOR_LIMIT} tensors, the limit. Split the file.`);
   }
   const { __metadata__: metadata = {}, ...entries } = header as Readonly<Record<string, unknown>>;
   if (!isMetadata(metadata)) {

@@ -34,6 +34,7 @@ from trainweb.ir.layout import (
     PLAN_WRITABLE,
     REDUCE_MEAN,
     REDUCE_SUM,
+    REDUCE_SUM_SQUARES,
     SEGMENT_NAMES,
     SEGMENT_WORDS,
 )
@@ -41,7 +42,7 @@ from trainweb.ir.loop import written_out
 from trainweb.ir.shapes import collapse
 
 GENERATED = 0
-REDUCTIONS = {REDUCE_SUM: "sum", REDUCE_MEAN: "mean"}
+REDUCTIONS = {REDUCE_SUM: "sum", REDUCE_MEAN: "mean", REDUCE_SUM_SQUARES: "sum of squares"}
 
 
 def encode(

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 SLICE_MS = 10.0
 """Milliseconds between questions whether a run is to end: short for whoever waits, long beside what asking takes."""
-FAULTS = {
-    "TW_BAD_LABEL": messages.BAD_LABEL,
-    "TW_BAD_INDEX": messages.BAD_INDEX,
-    "TW_BAD_VALUE": messages.BAD_VALUE,
-    "TW_LOOP_LIMIT": messages.LOOP_LIMIT,
+FEED_FAULTS = {
+    "TW_BAD_LABEL": "BAD_LABEL",
+    "TW_BAD_INDEX": "BAD_INDEX",
+    "TW_BAD_VALUE": "BAD_VALUE",
+    "TW_LOOP_LIMIT": "LOOP_LIMIT",
 }
-"""Statuses that feeds are at fault for."""
+"""Statuses that feeds are at fault for, and their messages."""
 IMAGE_PADDING = 255
 """The label of pixels that do not count, where labels are images of uint8."""
 
@@ -366,9 +366,9 @@ class PlanHost(SegmentMemory):
             "value": value,
             "position": position,
         }
-        if name in FAULTS:
+        if name in FEED_FAULTS:
             is_padding = name == "TW_BAD_LABEL" and (value < 0 or value == IMAGE_PADDING)
-            error = (messages.PADDED_LABEL if is_padding else FAULTS[name])(**fault)
+            error = getattr(messages, "PADDED_LABEL" if is_padding else FEED_FAULTS[name])(**fault)
             if isinstance(error, FeedError):
                 error.value, error.position = value, position
             return error

@@ -1,4 +1,4 @@
-"""Saved activations that are cheap to make again from what is saved anyway: they are made where they are read.
+"""Recompute cheap activations next to their readers, from values that are kept anyway.
 
 Layer normalization reads the same tensors as its gradient. GELU's parts are functions of its input, which its gradient
 reads, too. Such results need no memory between the forward and the backward pass. Keys and values that are repeated for
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 WORK_PER_SAVED_BYTE = 96
 """Most work (`work_of`) for a byte that is not kept: an error function and some passes over memory."""
-PATIENCE = 8
-"""Number of instructions that a product may wait for a chain that makes its operand along with other results."""
+MAX_LOOKAHEAD = 8
+"""Instructions that a product may wait for an elementwise call that becomes one call with the maker of its operand."""
 
 
 def recompute_cheap(program: Program, context: Context) -> None:
@@ -43,7 +43,7 @@ class _Recomputation:
         self.again: dict[Storage, Instruction] = {}
         """Instructions that make the values that are not kept."""
         self.sources: set[Storage] = set()
-        """Values that are kept for larger ones that are made of them."""
+        """Operands that are kept because larger values are recomputed from them."""
         self.places: dict[Storage, Storage] = {}
         """Storages in which the backward pass has the recomputed values."""
 
@@ -53,7 +53,7 @@ class _Recomputation:
         return self.last.position
 
     def run(self) -> None:
-        """Find what need not be kept, and make it where it is read."""
+        """Find the values that need not be kept, and make them where they are read."""
         for i in self.program:
             if i.position <= self.end:
                 self._consider(i)
@@ -146,18 +146,20 @@ class _Recomputation:
         return {self._place(b).storage for b in (*maker.reads, *maker.writes)} if _is_elementwise(maker) else set()
 
     def _wait(self, product: TakesBias, chain: set[Storage]) -> None:
-        """Move a product behind the next elementwise calls if they read what its operand is made of.
+        """Move a product behind the next elementwise calls if they read an operand of its operand's maker.
 
-        They become one call with what makes the operand, which runs where they stand.
+        The calls and the maker become one call, which runs at their place.
         """
         some = self.program.instructions
         at = bisect_right(some, product.position, key=POSITION)
-        for patience in range(PATIENCE):
-            if at + patience >= len(some) or _depend(product, some[at + patience]):
+        for _ in range(MAX_LOOKAHEAD):
+            if at >= len(some) or _depend(product, some[at]):
                 return
-            if _is_elementwise(some[at + patience]):
-                at += patience
+            if _is_elementwise(some[at]):
                 break
+            at += 1
+        else:
+            return
         related = False
         while at < len(some) and _is_elementwise(some[at]) and not _depend(product, some[at]):
             related |= any(b.storage in chain for b in some[at].reads)

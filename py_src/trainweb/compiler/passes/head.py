@@ -155,7 +155,7 @@ def _is_by_x(head: _Head, dx: Buf, g: _Product) -> bool:
 
 
 def _reads_transpose(g: _Product, other: _Product) -> bool:
-    """Return whether the right operand of a product is that of the other, transposed."""
+    """Return whether both products have the same right operand, transposed in one."""
     if isinstance(g, Gemm) and isinstance(other, Gemm):
         return g.b.same_place(other.b) and (g.b_row, g.b_col) == (other.b_col, other.b_row)
     if isinstance(g, GemmQuantized) and isinstance(other, GemmQuantized):
@@ -252,7 +252,7 @@ def _replace(program: Program, head: _Head, gradient: _Gradient | None) -> None:
 
 
 def _scale(program: Program, call: CrossEntropyGrad, by_x: _Product, slope: Buf) -> None:
-    """The gradient by x is that of a loss whose gradient is 1, times the gradient of the loss."""
+    """dx for upstream gradient 1, scaled by dloss."""
     builder = program.build(by_x.node)
     dy = call.dy.view((call.n, 1) if call.reduction == LOSS_EACH else ())
     dx = by_x.c.view(slope.shape)

@@ -49,7 +49,7 @@ def _is_whole(b: Buf, call: Dequantize) -> bool:
 
 def _product(call: Dequantize, g: Gemm) -> GemmQuantized | None:
     others = [b.storage for b in (g.a, g.bias, g.c) if b is not None]
-    if not _is_whole(g.b, call) or call.y.storage in others or prod(g.batch) != 1:
+    if call.y.storage in others or prod(g.batch) != 1:
         return None
     in_order = (g.b_row, g.b_col) == (g.n, 1) and (g.k, g.n) == (call.rows, call.cols)
     turned = (g.b_row, g.b_col) == (1, g.k) and (g.n, g.k) == (call.rows, call.cols)

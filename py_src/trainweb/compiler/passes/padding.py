@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LEAST_WORK = 1 << 18
 """Multiply-adds of a product that are worth the choice of its rows."""
 RULED_OUT = -1e30
-"""As in wasm_kernels/zero_rows.c."""
+"""A mask that lowers a score by this much makes its probability zero beside any that it lowers less."""
 
 Loss = calls.CrossEntropy | calls.HeadLoss | calls.HeadLossQuantized
 Product = calls.Gemm | calls.GemmQuantized
@@ -201,6 +201,7 @@ def _follow(builder: Builder, loss: Loss, tokens: Buf, masked: Masked | None) ->
         m=masked.at.m if masked else 1,
         mask_strides=tuple(masked.at.mask_strides) if masked else (0, 0, 0),
         token_strides=masked.token_strides if masked else (0, 0),
+        ruled_out=RULED_OUT,
     )
     builder.emit(call)
     return wanted

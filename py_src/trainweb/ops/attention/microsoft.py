@@ -12,7 +12,7 @@ from math import inf, sqrt
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, same, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.attention.onnx import join_heads, rotate, share_heads, split_heads
+from trainweb.ops.attention.onnx import join_heads, rotate, share_heads, split_heads, total
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Float, Int, Ints, register
@@ -28,15 +28,6 @@ def attend(q: Var, k: Var, v: Var, scale: float, bias: Var | None, softcap: floa
         scores = (scores / softcap).op("Tanh") * softcap
     scores = scores if bias is None else scores + bias
     return scores.op("Softmax", axis=-1).op("MatMul", v)
-
-
-def total(terms: Sequence[Var | None]) -> Var | None:
-    """Sum of the terms that are not None."""
-    found: Var | None = None
-    for term in terms:
-        if term is not None:
-            found = term if found is None else found + term
-    return found
 
 
 def vector_parts(x: Var, widths: Sequence[int], axis: int = 0) -> list[Var]:
@@ -162,8 +153,8 @@ class MultiHeadAttention(_Masked):
                 return [query, k.shape, v.shape]
             if k.rank == 3 and v is not None and v.rank == 3 and equal(v.shape[2] % heads, 0):
                 return [query, *((t.shape[0], heads, t.shape[1], t.shape[2] // heads) for t in (k, v))]
-        found = ", ".join("none" if t is None else str(list(t.shape)) for t in (q, k, v))
-        raise self.error(f"query, key and value have the shapes {found} for {heads} heads.")
+        shapes = ", ".join("none" if t is None else str(list(t.shape)) for t in (q, k, v))
+        raise self.error(f"query, key and value have the shapes {shapes} for {heads} heads.")
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, k, v, bias, mask, added, past_k, past_v = ins
@@ -292,7 +283,7 @@ class GroupQueryAttention(Composite):
     differentiable = (0, 1, 2, 3, 4, 10)
 
     def infer(self, q: TensorType, *others: TensorType | None) -> tuple[TensorType, ...]:
-        k, v, past_k, past_v, lengths, whole, cos, sin, position, added, sink = others
+        k, v, past_k, past_v, lengths, total_length, cos, sin, position, added, sink = others
         self.need_float32(q, k, v, past_k, past_v, cos, sin, added)
         if sink is not None:
             raise self.unsupported("head_sink")
@@ -307,7 +298,7 @@ class GroupQueryAttention(Composite):
         for t in (k, v):
             if t is not None and not equal_shapes(t.shape, (batch, m, self.kv_num_heads * width)):
                 raise self.error(f"key or value has shape {list(t.shape)} beside a query of {list(q.shape)}.")
-        if lengths is None or whole is None or not equal(lengths.size, batch):
+        if lengths is None or total_length is None or not equal(lengths.size, batch):
             raise self.error("seqlens_k must have a number for each item, and total_sequence_length must be given.")
         if lengths.dtype != "int32":
             raise self.error(f"seqlens_k is {lengths.dtype}, not int32.")
@@ -318,8 +309,8 @@ class GroupQueryAttention(Composite):
             if past.rank != 4 or not equal_shapes(past.shape, (batch, self.kv_num_heads, past.shape[2], width)):
                 raise self.error(f"a past has shape {list(past.shape)}.")
             n = m + past.shape[2]
-        if whole.value is not None and static(n, *whole.value) and n > 0 and whole.value[0] != n:
-            raise self.unsupported(f"total_sequence_length {whole.value[0]} of a past and new tokens of {n}")
+        if total_length.value is not None and static(n, *total_length.value) and n > 0 and total_length.value[0] != n:
+            raise self.unsupported(f"total_sequence_length {total_length.value[0]} of a past and new tokens of {n}")
         if self.do_rotary and (cos is None or sin is None):
             raise self.error("do_rotary needs cos_cache and sin_cache.")
         if position is not None and not equal_shapes(position.shape, (batch, m)):

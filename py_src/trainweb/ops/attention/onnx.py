@@ -19,6 +19,15 @@ SCORES, CAPPED, BIASED, PROBABILITIES = range(4)
 """Values of `qk_matmul_output_mode`."""
 
 
+def total(terms: Sequence[Var | None]) -> Var | None:
+    """Sum of the terms that are not None."""
+    result: Var | None = None
+    for term in terms:
+        if term is not None:
+            result = term if result is None else result + term
+    return result
+
+
 def split_heads(x: Var, heads: int) -> Var:
     """(batch, length, heads * width) as (batch, heads, length, width)."""
     return x.reshape(0, 0, heads, -1).op("Transpose", perm=[0, 2, 1, 3])
@@ -30,7 +39,7 @@ def join_heads(x: Var) -> Var:
 
 
 def share_heads(x: Var, times: int) -> Var:
-    """Each head of keys or values for several heads of queries."""
+    """Repeat each head of keys or values for several heads of queries."""
     _, groups, _, width = x.shape
     spread = x.unsqueeze(2).op("Expand", integers(x.g, [1, 1, times, 1, 1]))
     return spread.reshape(0, groups * times, -1, width)
@@ -89,8 +98,8 @@ class Attention(Composite):
     ) -> tuple[TensorType, ...]:
         self.need_float32(q, k, v, past_k, past_v)
         if q.rank not in (3, 4) or k.rank != q.rank or v.rank != q.rank:
-            found = ", ".join(str(list(t.shape)) for t in (q, k, v))
-            raise self.error(f"Q, K, V have the shapes {found}: not all 3-D or 4-D.")
+            shapes_of = ", ".join(str(list(t.shape)) for t in (q, k, v))
+            raise self.error(f"Q, K, V have the shapes {shapes_of}: not all 3-D or 4-D.")
         if (past_k is None) != (past_v is None) or (past_k is not None and lengths is not None):
             raise self.error("past_key and past_value go together, and without nonpad_kv_seqlen.")
         if mask is not None and mask.dtype not in ("bool", "float32", *INT_BITS):
@@ -113,12 +122,12 @@ class Attention(Composite):
             return [t.shape for t in types]
         if not self.q_num_heads or not self.kv_num_heads:
             raise self.error("3-D inputs need q_num_heads and kv_num_heads.")
-        found: list[tuple[int, ...]] = []
+        shapes: list[tuple[int, ...]] = []
         for t, heads in zip(types, (self.q_num_heads, self.kv_num_heads, self.kv_num_heads), strict=True):
             if not equal(t.shape[2] % heads, 0):
                 raise self.error(f"{t.shape[2]} features do not fall into {heads} heads.")
-            found.append((t.shape[0], heads, t.shape[1], t.shape[2] // heads))
-        return found
+            shapes.append((t.shape[0], heads, t.shape[1], t.shape[2] // heads))
+        return shapes
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, k, v, mask, past_k, past_v, lengths = ins
@@ -147,13 +156,13 @@ class Attention(Composite):
             y = dropped.where(y.lift(0.0), y)
         if rank == 3:
             y = join_heads(y)
-        told: Var | None = None
+        chosen: Var | None = None
         if self.wants_output(3):
             biased = capped if bias is None else capped + bias
-            told = (scores, capped, biased, probabilities)[self.qk_matmul_output_mode]
+            chosen = (scores, capped, biased, probabilities)[self.qk_matmul_output_mode]
             if self.qk_matmul_output_mode == PROBABILITIES and dropped is not None:
-                told = dropped.where(told.lift(0.0), told)
-        return [y, *present, told]
+                chosen = dropped.where(chosen.lift(0.0), chosen)
+        return [y, *present, chosen]
 
     @property
     def _window(self) -> bool:
@@ -183,10 +192,7 @@ class Attention(Composite):
         if lengths is not None:
             allowed.append(k.places(2) < lengths.reshape(-1).unsqueeze(1, 2, 3))
         terms += [seen.where(zero, -inf) for seen in allowed]
-        total = None
-        for term in terms:
-            total = term if total is None else total + term
-        return total
+        return total(terms)
 
     def _full(self, mask: Var, k: Var) -> Var:
         """The mask as numbers to add, for all keys: those beyond its end are masked."""
@@ -195,9 +201,9 @@ class Attention(Composite):
             zero = constant(g, "float32", (), [0.0])
             mask = mask.where(zero, -inf)
         mask = mask.cast("float32")
-        given, keys = mask.shape[-1], k.shape[2]
+        columns, keys = mask.shape[-1], k.shape[2]
         # A mask that is shorter than the keys is padded: with symbols it must be known whether it is.
-        if given == keys or (given < 2 and given != 0):
+        if columns == keys or (columns < 2 and columns != 0):
             return mask
         rank = mask.rank
         missing = (k.extent(2) - mask.extent(rank - 1)).reshape(1)
@@ -232,7 +238,7 @@ class RotaryEmbedding(Composite):
         return x
 
     def expand(self, g: Emission, x: Var, cos: Var, sin: Var, ids: Var | None) -> Sequence[Var | None]:
-        given = x
+        source = x
         rank = x.rank
         if rank == 3:
             x = x.reshape(0, 0, self.num_heads, -1)
@@ -243,4 +249,4 @@ class RotaryEmbedding(Composite):
             cos, sin = (t.op("Gather", ids, axis=0) for t in (cos, sin))
         cos, sin = cos.unsqueeze(heads), sin.unsqueeze(heads)
         turned = rotate(x, cos, sin, interleaved=bool(self.interleaved), turned_width=turned_width)
-        return [turned if rank == 4 else turned.reshape_like(given)]
+        return [turned if rank == 4 else turned.reshape_like(source)]

@@ -1,1 +1,1 @@
-"""What an operator is: its base classes, its types, and what it emits. The families of operators stand on it."""
+"""Base classes of operators, their types and the nodes that they emit; all families import it."""

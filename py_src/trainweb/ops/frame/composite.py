@@ -30,7 +30,7 @@ class Composite(Op):
         raise self.unsupported("execution")
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
-        """One node, which is differentiated once the sizes are known that decide what the forward node is made of."""
+        """One node, which is differentiated once the sizes that decide the expansion are known."""
         return gradient_for_sizes(self, g, ins, douts)
 
     def wants_output(self, index: int) -> bool:
@@ -39,7 +39,7 @@ class Composite(Op):
 
 
 def gradient_for_sizes(op: Op, g: GradientBuilder, ins: Sequence[str], douts: Sequence[str | None]) -> list[str | None]:
-    """Gradients that `op` is asked for when the graph is compiled, and what feeds decide is known: one node."""
+    """Gradients as one node, which `op` differentiates when compilation knows the sizes."""
     wanted = [i for i, name in enumerate(ins) if i in op.differentiable and name and g.wants(name)]
     if not wanted:
         raise op.unsupported("differentiation before all sizes are known")
@@ -48,8 +48,8 @@ def gradient_for_sizes(op: Op, g: GradientBuilder, ins: Sequence[str], douts: Se
     attrs |= {"of": op.node.op_type, "inputs": len(ins), "wanted": wanted, "seeds": seeds}
     if op.node.domain:
         attrs["of_domain"] = op.node.domain
-    given = [*ins, *(douts[k] or "" for k in seeds)]
-    names = g.emit("CompositeGradient", given, TRAINWEB, [True] * len(wanted), attrs)
+    inputs = [*ins, *(douts[k] or "" for k in seeds)]
+    names = g.emit("CompositeGradient", inputs, TRAINWEB, [True] * len(wanted), attrs)
     gradients = dict(zip(wanted, names, strict=True))
     return [gradients.get(i) for i in range(len(ins))]
 
@@ -73,8 +73,8 @@ class CompositeGradient(Composite):
     min_inputs, max_inputs = 2, MANY
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        found = [inputs[i] if 0 <= i < self.inputs < len(inputs) else None for i in self.wanted]
-        types = tuple(TensorType(t.dtype, t.shape) for t in found if t is not None)
+        sources = [inputs[i] if 0 <= i < self.inputs < len(inputs) else None for i in self.wanted]
+        types = tuple(TensorType(t.dtype, t.shape) for t in sources if t is not None)
         if len(types) != len(self.wanted) or len(inputs) != self.inputs + len(self.seeds):
             raise self.error(
                 f"{len(inputs)} inputs are not {self.inputs} of {self.of} and {len(self.seeds)} gradients."
@@ -196,9 +196,9 @@ def _expanded(op: Composite, names: _Names, *, keep: bool) -> list[Node] | None:
 
 def _inlined(op: CompositeGradient, graph: Graph, names: _Names) -> list[Node]:
     """Nodes of the gradient of a forward node, whose inputs and results have the names of `op`."""
-    given = op.node.inputs
-    renamed = {f"in_{i}": name for i, name in enumerate(given[: op.inputs])}
-    renamed |= {f"out_{k}_grad": name for k, name in zip(op.seeds, given[op.inputs :], strict=True)}
+    inputs = op.node.inputs
+    renamed = {f"in_{i}": name for i, name in enumerate(inputs[: op.inputs])}
+    renamed |= {f"out_{k}_grad": name for k, name in zip(op.seeds, inputs[op.inputs :], strict=True)}
     renamed |= {f"in_{i}_grad": name for i, name in zip(op.wanted, op.node.outputs, strict=True)}
     for name, tensor in graph.initializers.items():
         if name not in renamed:
@@ -228,7 +228,7 @@ class _Names:
         return take_name(name, self._used)
 
     def constant(self, tensor: Tensor, prefix: str) -> str:
-        """The name of an initializer that equals `tensor`: one for all, so that what is computed twice is seen."""
+        """The name of the one initializer that equals `tensor`, so that equal subexpressions are found."""
         key = identity(tensor)
         if key not in self._constants:
             name = self.fresh(f"{prefix}/Constant_{len(self._constants)}")
@@ -240,7 +240,7 @@ class _Names:
 
 
 class _Expansion(Emission):
-    """The nodes that stand for one node."""
+    """The expansion of one node."""
 
     def __init__(self, names: _Names, op: Composite) -> None:
         self._names, self._types, self._op = names, names.types, op
@@ -250,15 +250,15 @@ class _Expansion(Emission):
     def run(self) -> list[Node]:
         """The nodes, whose results have the names of the outputs."""
         node = self._op.node
-        given = [Var(self, name, self.dtype(name)) if name else None for name in node.inputs]
-        results = self._op.expand(self, *self._op.complete(given))
-        made = {name: n for n in self.nodes for name in n.outputs}
+        inputs = [Var(self, name, self.dtype(name)) if name else None for name in node.inputs]
+        results = self._op.expand(self, *self._op.complete(inputs))
+        makers = {name: n for n in self.nodes for name in n.outputs}
         for result, name in zip(results, node.outputs, strict=False):
             if not name:
                 continue
             if result is None:
                 raise self._op.unsupported(f"output {name!r}")
-            source = made.pop(result.name, None)
+            source = makers.pop(result.name, None)
             if source is None:
                 self.nodes.append(Node("Identity", [result.name], [name], {}, "", f"{self.prefix}/Identity_{name}"))
                 continue

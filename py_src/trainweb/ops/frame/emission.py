@@ -1,4 +1,4 @@
-"""Emission of nodes: gradients, and operators that are made of others."""
+"""Emission of the nodes of gradients and composites."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Emission(ABC):
 
     @abstractmethod
     def type(self, name: str) -> TensorType:
-        """Type of a tensor; what is not known of its shape is a `SymbolicDim`."""
+        """Type of a tensor; an unknown dim is a `SymbolicDim`."""
 
     @overload
     def op(
@@ -61,10 +61,10 @@ class Emission(ABC):
         **attrs: Any,
     ) -> str | list[str]:
         """Emit a node; its output's name, or several if `n_outputs` > 1 ("" if not `wanted`)."""
-        given = list(inputs)
-        while given and not given[-1]:
-            given.pop()
-        outputs = self.emit(op_type, given, domain, wanted or [True] * n_outputs, attrs)
+        names = list(inputs)
+        while names and not names[-1]:
+            names.pop()
+        outputs = self.emit(op_type, names, domain, wanted or [True] * n_outputs, attrs)
         return outputs if n_outputs > 1 else outputs[0]
 
     def emit(
@@ -82,7 +82,7 @@ class Emission(ABC):
 
     @abstractmethod
     def fresh(self, base: str) -> str:
-        """A name for a tensor that nothing else has."""
+        """A new name for a tensor."""
 
     def add(self, node: Node) -> None:
         """Add a node behind the others."""
@@ -99,7 +99,7 @@ class Emission(ABC):
     # Questions.
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor; what is not known is a `SymbolicDim`, which is no int."""
+        """Shape of a tensor; an unknown dim is a `SymbolicDim`, which is no int."""
         return self.type(name).shape
 
     def rank(self, name: str) -> int:

@@ -52,14 +52,14 @@ def infer_outputs(op: Op, types: Mapping[str, TensorType]) -> tuple[list[TensorT
         if t is not None and t.dtype in NIBBLES and not op.takes_nibbles:
             raise op.unsupported(f"dtype {t.dtype}")
     try:
-        found = op.infer(*inputs)
+        outputs = op.infer(*inputs)
     except TrainwebError:
         raise
     except UndecidedError as e:
         raise op.unsupported(f"what depends on a size that is only known at run time ({e})") from e
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, ZeroDivisionError) as e:
         raise ModelError(f"{op.node}: its inputs do not fit ({e}).") from e
-    results = [found] if isinstance(found, TensorType) else list(found)
+    results = [outputs] if isinstance(outputs, TensorType) else list(outputs)
     most = max(len(results), op.n_outputs)
     if len(op.node.outputs) > most:
         named = [k for k, name in enumerate(op.node.outputs, 1) if name]

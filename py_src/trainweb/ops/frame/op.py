@@ -51,7 +51,7 @@ class Attr:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Nodes of ONNX that compute what an operator of ours does, and what they call its inputs and outputs."""
+    """Nodes of ONNX that compute an operator of ours, and the names of its inputs and outputs there."""
 
     inputs: list[str]
     outputs: list[str]
@@ -97,7 +97,7 @@ class Op:
     """An operator; docs/architecture.md describes the members of a subclass."""
 
     name: ClassVar[str] = ""
-    """The ONNX name of the operator, where it is not that of the class."""
+    """The ONNX name of the operator, unless it is the name of the class."""
     domain: ClassVar[str] = ""
     versions: ClassVar[tuple[int, ...]] = (1,)
     attrs: ClassVar[dict[str, Attr]] = {}
@@ -106,7 +106,7 @@ class Op:
     n_outputs: ClassVar[int] = 1
     differentiable: ClassVar[Sequence[int]] = ()
     without_gradient: ClassVar[str] = "differentiation"
-    """What errors call the missing gradient."""
+    """Name of the missing gradient in errors."""
     is_view: bool = False
     """Output 0 is input 0's bytes under another shape: nothing is computed. Of some operators, shapes decide it."""
     state_inputs: ClassVar[tuple[int, ...]] = ()
@@ -114,17 +114,17 @@ class Op:
     static_inputs: ClassVar[tuple[int, ...]] = ()
     """Inputs whose values decide shapes: they must be known at compile time."""
     accumulates: ClassVar[bool] = False
-    """Input 1 is added to input 0, a gradient buffer: what makes it may do so itself."""
+    """Input 1 is added to input 0, a gradient buffer. The producer of input 1 may add it there directly."""
     chooses: ClassVar[bool] = False
-    """It may leave out NaN and infinities on purpose, or look for them."""
+    """The operator may drop NaN and infinities on purpose, or test for them."""
     unit_axis: ClassVar[int | None] = None
-    """The axis of what it makes that counts units: channels of a convolution, columns of a product."""
+    """The axis of units in the output: channels of a convolution, columns of a product."""
     takes_nibbles: ClassVar[bool] = False
     """Inputs may be constants of 4-bit numbers."""
     unpacks: ClassVar[bool] = False
     """The result is a weight in more bits than the input has; products read the input itself."""
     draws: ClassVar[bool] = False
-    """Two nodes with the same inputs give different results: each draws different numbers."""
+    """Results are random: two nodes with the same inputs have different results."""
 
     def is_rectifier(self) -> bool:
         """Return whether results are zero wherever a unit does not fire: if it never does, it is dead."""
@@ -145,8 +145,8 @@ class Op:
         def __getattr__(self, name: str) -> Any:
             """The node's attributes, by the names in `attrs`."""
 
-    def derive_sequence(self, given: BufSequence) -> BufSequence | None:
-        """The result where input 0 is a sequence, if that is one of the same tensors."""
+    def derive_sequence(self, sequence: BufSequence) -> BufSequence | None:
+        """The result for a sequence as input 0, if it consists of the same tensors."""
         return None
 
     def accepts_inputs(self, n: int) -> bool:
@@ -221,7 +221,7 @@ class Op:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
 
     def looked_at(self) -> tuple[list[str], list[str]]:
-        """Inputs and outputs whose numbers mean something, all of them: a step may look for NaN there."""
+        """Inputs and outputs that a step may check for NaN: every number in them is meaningful."""
         return list(self.node.inputs), list(self.node.outputs)
 
     @property
@@ -229,7 +229,7 @@ class Op:
         """Return whether the results depend only on the inputs, and nothing else changes."""
         return not self.draws and not self.state_inputs
 
-    # What subclasses give.
+    # Members that subclasses define.
 
     def infer(self, *inputs: TensorType | None) -> TensorType | tuple[TensorType, ...]:
         """Output types for the input types (None for an absent optional input)."""
@@ -240,7 +240,7 @@ class Op:
         return self.node.inputs
 
     def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
-        """Elements of output 0 where every input's `value` is known; None where not worth while."""
+        """Elements of output 0 from inputs with known `value`s; None to leave it to the engine."""
         return None
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
@@ -248,7 +248,7 @@ class Op:
         raise self.unsupported(self.without_gradient)
 
     def function(self, opset: int) -> Body | None:
-        """The node in operators of ONNX of this opset, for runtimes that do not have it (`ops/frame/functions.py`)."""
+        """The node in operators of ONNX of this opset, for runtimes without it (`ops/frame/functions.py`)."""
         return None
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
@@ -277,11 +277,11 @@ class Elementwise(Op):
         return dtypes[0]
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
-        given = [t for t in inputs if t is not None]
-        for t in given:
+        types = [t for t in inputs if t is not None]
+        for t in types:
             if t.dtype not in self.dtypes:
                 raise self.unsupported(f"dtype {t.dtype}")
-        return TensorType(self.result(*(t.dtype for t in given)), self.broadcast(given))
+        return TensorType(self.result(*(t.dtype for t in types)), self.broadcast(types))
 
     def broadcast(self, types: Sequence[TensorType]) -> tuple[int, ...]:
         """The broadcast shape of `types`."""
@@ -331,8 +331,8 @@ def find(domain: str, op_type: str) -> type[Op] | None:
     models that are older than they are.
     """
     load_families()
-    found = _REGISTRY.get((_ALIASES.get(domain, domain), op_type))
-    return _REGISTRY.get(("", op_type)) if found is None and domain == TRAINWEB else found
+    cls = _REGISTRY.get((_ALIASES.get(domain, domain), op_type))
+    return _REGISTRY.get(("", op_type)) if cls is None and domain == TRAINWEB else cls
 
 
 def bind(node: Node, opsets: dict[str, int]) -> Op:

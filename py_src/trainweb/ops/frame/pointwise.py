@@ -31,14 +31,14 @@ class Pointwise(Elementwise):
     """An elementwise operator that is computed in Python where its inputs are known."""
 
     def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
-        given = [t for t in inputs if t is not None]
-        shape = self.broadcast(given)
-        if any(t.size > MAX_EVALUATED for t in given):
+        types = [t for t in inputs if t is not None]
+        shape = self.broadcast(types)
+        if any(t.size > MAX_EVALUATED for t in types):
             return None
         e = Emitter()
         try:
-            root = self.compute(e, *(e.input(k, t.dtype) for k, t in enumerate(given)))
-            columns = [spread(t.value or (), t.shape, shape) for t in given]
+            root = self.compute(e, *(e.input(k, t.dtype) for k, t in enumerate(types)))
+            columns = [spread(t.value or (), t.shape, shape) for t in types]
             return tuple(evaluate(root, row) for row in zip(*columns, strict=True))
         except (ArithmeticError, ValueError, TypeError):
             return None

@@ -77,9 +77,9 @@ class ShapeInference:
         self.ops: list[Op] = []
         # Domains may have come to the opsets, such as the domains of gradients.
         fits = former is not None and former._opsets.items() <= graph.opsets.items()
-        made = {op.node.outputs[0]: op for op in former.ops} if former and fits else {}
+        operators = {op.node.outputs[0]: op for op in former.ops} if former and fits else {}
         for node in graph.nodes:
-            op = made.get(node.outputs[0])
+            op = operators.get(node.outputs[0])
             again = self._again(op, node, former._types) if op and former else None
             self.ops.append(again or self.add(node))
             for name in node.outputs:
@@ -94,7 +94,7 @@ class ShapeInference:
         return name in self._types
 
     def __getitem__(self, name: str) -> TensorType:
-        """Type of a tensor, with what is known of its dims now."""
+        """Type of a tensor with the present knowledge of its dims."""
         return self._types[name]
 
     def dtype(self, name: str) -> str:
@@ -103,16 +103,16 @@ class ShapeInference:
 
     def value(self, name: str) -> Value:
         """Dtype and shape of a tensor, as a file declares them."""
-        found = self._types[name]
-        shape = found.shape if static(*found.shape) else tuple(map(self.table.text, found.shape))
-        return Value(name, found.dtype, shape)
+        t = self._types[name]
+        shape = t.shape if static(*t.shape) else tuple(map(self.table.text, t.shape))
+        return Value(name, t.dtype, shape)
 
     def refined(self, value: Value) -> Value:
         """The declaration of an input, with what operators demand of its dims."""
         if value.name not in self or value.shape is None:
             return value
-        found = zip(value.shape, self._types.first(value.name).shape, strict=True)
-        dims = [dim if resolve(first) is first else self.table.text(first) or dim for dim, first in found]
+        pairs = zip(value.shape, self._types.first(value.name).shape, strict=True)
+        dims = [dim if resolve(first) is first else self.table.text(first) or dim for dim, first in pairs]
         return Value(value.name, value.dtype, tuple(dims))
 
     def add(self, node: Node) -> Op:
@@ -140,7 +140,7 @@ class ShapeInference:
         return op
 
     def _again(self, op: Op, node: Node, types: _Types) -> Op | None:
-        """The operator of a node whose results are among `types`, where it is that of `op`, of the same types."""
+        """The operator of a node that equals the node of `op`, if all types in `types` are the same and static."""
         if op.node != node or node.domain not in self._opsets or self._rankless:
             return None
         mine = self._types
@@ -159,14 +159,14 @@ class ShapeInference:
         return result
 
     def given(self, name: str, t: TensorType) -> None:
-        """Note more knowledge of an input than its declaration has."""
+        """Set the type of an input that is known better than its declaration."""
         self._types.put(name, t)
         self._rankless.discard(name)
 
     def same(self, name: str, as_tensor: str) -> None:
         """Tensor `name` has the type of `as_tensor`."""
-        found = self._types[as_tensor]
-        self._types.put(name, TensorType(found.dtype, found.shape))
+        t = self._types[as_tensor]
+        self._types.put(name, TensorType(t.dtype, t.shape))
 
     def constant(self, tensor: Tensor) -> None:
         """Add an initializer."""
@@ -208,22 +208,22 @@ class ShapeInference:
                 first = self._types.first(name)
                 dims += [d for d in first.shape if isinstance(d, SymbolicDim)]
                 maker = self._makers.get(name, "made for a gradient")
-                made = f"made by {maker}" if isinstance(maker, Node) else maker
-                parts.append(f"{name!r} {list(first.shape)} is {made}")
-        told = self.table.explain(dims)
-        if self.table.conflict and not any(self.table.conflict in t for t in told):
-            told.append(self.table.conflict)
-        return f" ({'; '.join([*parts, *told])}.)" if parts and (dims or told) else ""
+                origin = f"made by {maker}" if isinstance(maker, Node) else maker
+                parts.append(f"{name!r} {list(first.shape)} is {origin}")
+        facts = self.table.explain(dims)
+        if self.table.conflict and not any(self.table.conflict in t for t in facts):
+            facts.append(self.table.conflict)
+        return f" ({'; '.join([*parts, *facts])}.)" if parts and (dims or facts) else ""
 
 
 class _Types(Mapping[str, TensorType]):
-    """Types by tensor name, which follow what the table finds out."""
+    """Types by tensor name; they follow the knowledge of the table."""
 
     def __init__(self, table: SymbolTable) -> None:
         self.table = table
         self._types: dict[str, TensorType] = {}
         self._now: dict[str, tuple[int, TensorType]] = {}
-        """Those with symbols, as they are known at a version of the table."""
+        """Types with symbols, as known at a version of the table."""
 
     def constant(self, tensor: Tensor) -> None:
         """Set the type of a constant."""
@@ -241,14 +241,14 @@ class _Types(Mapping[str, TensorType]):
         return name in self._types and name not in self._now
 
     def first(self, name: str) -> TensorType:
-        """The type as it was found."""
+        """The type as it was first inferred."""
         return self._types[name]
 
     def __getitem__(self, name: str) -> TensorType:
-        found = self._now.get(name)
-        if found is None:
+        entry = self._now.get(name)
+        if entry is None:
             return self._types[name]
-        version, now = found
+        version, now = entry
         if version != self.table.version:
             t = self._types[name]
             value = None if t.value is None else tuple(map(resolve, t.value))

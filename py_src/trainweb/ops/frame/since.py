@@ -7,7 +7,7 @@ from functools import cache
 from trainweb.model.graph import TRAINWEB
 
 SINCE: dict[str, int] = {}
-"""By name; filled as operators are registered (`ops/frame/op.py`)."""
+"""First opsets by name; filled as operators are registered (`ops/frame/op.py`)."""
 
 
 def domain_of(op_type: str, opset: int) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
+from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.op import Float, register
-from trainweb.ops.optim.operators import TRAINWEB, SequenceOp
+from trainweb.ops.optim.operators import SequenceOp
 from trainweb.ops.optim.update import Formula
 
 if TYPE_CHECKING:

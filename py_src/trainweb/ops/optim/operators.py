@@ -11,7 +11,7 @@ from trainweb.ir.dims import equal_shapes
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
 from trainweb.ir.layout import MOMENTUM0, MOMENTUM1
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import MS, Graph, Node, Value
+from trainweb.model.graph import MS, TRAINWEB, Graph, Node, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.ops.frame.op import Float, Int, Ints, Op, Str, register
 from trainweb.ops.optim.update import Formula, Moments
@@ -50,8 +50,6 @@ MOMENTS = (
 AVERAGES = Moment("averaged_params", "ema", MOMENTUM1)
 """The last input of an optimizer model that keeps averages, behind all moments at the end of their segment."""
 
-TRAINWEB = "ai.trainweb"
-
 SCALARS = ("learning_rate", "step")
 PARAMS, GRADS = "params", "gradients"
 OPTIMIZER_INPUTS = (*SCALARS, PARAMS, GRADS)
@@ -75,15 +73,15 @@ class Optimizer(SequenceOp):
     """
 
     inputs: ClassVar[tuple[str, ...]] = OPTIMIZER_INPUTS
-    """Which inputs of the optimizer model the node takes: some of OPTIMIZER_INPUTS and of MOMENTS."""
+    """The inputs of the optimizer model that the node takes, some of OPTIMIZER_INPUTS and of MOMENTS."""
     optional_moments: ClassVar[int] = 0
     """Number of the last inputs that a node may leave out; `moments` says how many it must have."""
     per_parameter: ClassVar[bool] = False
     """True if the update of an element depends on the whole parameter, so that parameters are updated one by one."""
 
     def __init_subclass__(cls) -> None:
-        kept = (PARAMS, *(m.input for m in (*MOMENTS, AVERAGES)))
-        cls.state_inputs = tuple(k for k, name in enumerate(cls.inputs) if name in kept)
+        states = (PARAMS, *(m.input for m in (*MOMENTS, AVERAGES)))
+        cls.state_inputs = tuple(k for k, name in enumerate(cls.inputs) if name in states)
         cls.min_inputs, cls.max_inputs = len(cls.inputs) - cls.optional_moments, len(cls.inputs) + 1
         cls.n_outputs = 1 + len(cls.state_inputs)
 
@@ -103,7 +101,7 @@ class Optimizer(SequenceOp):
         return shape
 
     def check(self) -> None:
-        """Raise unless the kernel computes what the attributes say."""
+        """Raise unless the kernel supports the attributes."""
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         """The new `w` of an element by its gradient `g`; assign to `s` to change moments. See `ops/optim/update.py`.
@@ -116,12 +114,12 @@ class Optimizer(SequenceOp):
     """Names of the moments in `update`."""
 
     def kept(self) -> tuple[str, ...]:
-        """Names of the moments that it keeps, as its attributes are."""
+        """Names of the moments that it keeps with its attributes."""
         return self.names[: self.moments]
 
-    def emit(self, b: Builder, given: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
-        """Emit the update of runs, each of which is w, g and moments; `given` are the other inputs by name."""
-        formula = Formula(b, given.get("learning_rate"), given.get("step"))
+    def emit(self, b: Builder, inputs: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
+        """Emit the update of runs, each of which is w, g and moments; `inputs` are the other inputs by name."""
+        formula = Formula(b, inputs.get("learning_rate"), inputs.get("step"))
         for alike in [[run] for run in runs] if self.per_parameter else [runs] if runs else []:
             w, g, *before = formula.elements(alike[0])
             s = Moments(dict(zip(self.kept(), before, strict=True)), formula.assign if self.per_parameter else None)
@@ -133,7 +131,7 @@ class Optimizer(SequenceOp):
                 self.flush(b, [run[k] for k in changed])
 
     def flush(self, b: Builder, moments: Sequence[Buf]) -> None:
-        """Make 0 of moments of almost nothing; not where epsilon is 0, as a second moment of 0 would divide by 0."""
+        """Set tiny moments to 0, unless epsilon is 0: then a second moment of 0 would divide by 0."""
         if getattr(self, "epsilon", getattr(self, "eps", 1)) > 0:
             for x in moments:
                 b.emit(calls.FlushMoments(x=x, state=b.state, n=x.size))
@@ -141,17 +139,17 @@ class Optimizer(SequenceOp):
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
         if any(o is not None for o in outs[1:]):
             raise self.unsupported("an optimizer with outputs besides its flag")
-        *given, signal = ins
+        *inputs, signal = ins
         if signal is not None:
             raise self.unsupported("an update signal")
         self.check()
-        named = list(zip(self.inputs, given, strict=True))
+        named = list(zip(self.inputs, inputs, strict=True))
         sequences = [s for name, s in named if name not in SCALARS and s is not None]
         if len(sequences) != 2 + self.moments:
             raise self.error(f"{len(sequences) - 2} moments are given; with these attributes there are {self.moments}.")
         # Scalars of a formula have one axis, and elements no fewer.
-        whole = zip(*([b.view(b.shape or (1,)) for b in s.items] for s in sequences), strict=True)
-        runs = whole if self.per_parameter else flat_runs(*sequences)
+        parameters = zip(*([b.view(b.shape or (1,)) for b in s.items] for s in sequences), strict=True)
+        runs = parameters if self.per_parameter else flat_runs(*sequences)
         self.emit(b, dict(named), [run for run in runs if run[0].size])
         b.takes_step = True
 
@@ -219,24 +217,24 @@ class SGDOptimizerV2(Optimizer):
 
 @register
 class Subsequence(SequenceOp):
-    """The items of a sequence at these places: a group of parameters, their gradients or moments, for an optimizer."""
+    """The items of a sequence at `indices`: parameters of a group, their gradients or their moments."""
 
     domain = TRAINWEB
     attrs = {"indices": Ints(required=True)}
 
-    def derive_sequence(self, given: BufSequence) -> BufSequence:
+    def derive_sequence(self, sequence: BufSequence) -> BufSequence:
         """The items themselves, not copies."""
         for k in self.indices:
-            if not 0 <= k < len(given.items):
-                raise self.error(f"indices has {k}; the sequence has {len(given.items)} items.")
-        return BufSequence([given.items[k] for k in self.indices], given.dtype)
+            if not 0 <= k < len(sequence.items):
+                raise self.error(f"indices has {k}; the sequence has {len(sequence.items)} items.")
+        return BufSequence([sequence.items[k] for k in self.indices], sequence.dtype)
 
-    def lower(self, b: Builder, outs: list[Buf], given: BufSequence) -> None:
+    def lower(self, b: Builder, outs: list[Buf], sequence: BufSequence) -> None:
         """Nothing is computed."""
 
 
 def _one_run(op: Op, sequence: BufSequence) -> Buf | None:
-    """All of a sequence that lies one after the other; None where it has no elements."""
+    """The elements of a sequence without gaps as one buffer; None where there are none."""
     runs = flat_runs(sequence)
     if len(runs) > 1:
         raise op.unsupported("a sequence with gaps")
@@ -256,9 +254,9 @@ class InplaceClipGradValue(SequenceOp):
         return grads
 
     def lower(self, b: Builder, outs: list[Buf | None], grads: BufSequence) -> None:
-        if whole := _one_run(self, grads):
+        if run := _one_run(self, grads):
             low, high = -self.max_value, self.max_value
-            b.elementwise([whole], [whole], lambda e, g: e.min(e.max(g, e.const(low, g.dtype)), e.const(high, g.dtype)))
+            b.elementwise([run], [run], lambda e, g: e.min(e.max(g, e.const(low, g.dtype)), e.const(high, g.dtype)))
 
 
 @register
@@ -271,8 +269,8 @@ class InplaceClipGradNorm(SequenceOp):
     def lower(self, b: Builder, outs: list[Buf | None], grads: BufSequence) -> None:
         if self.norm_type != "fro":
             raise self.unsupported(f"norm_type {self.norm_type!r}")
-        if whole := _one_run(self, grads):
-            b.emit(calls.ClipGradNorm(g=whole, n=whole.size, max_norm=self.max_norm))
+        if run := _one_run(self, grads):
+            b.emit(calls.ClipGradNorm(g=run, n=run.size, max_norm=self.max_norm))
 
     def derive_sequence(self, grads: BufSequence) -> BufSequence:
         """The same, in place."""
@@ -291,8 +289,8 @@ class ClipGradients(SequenceOp):
     state_inputs = (1,)
 
     def lower(self, b: Builder, outs: list[Buf | None], limits: Buf, grads: BufSequence) -> None:
-        if whole := _one_run(self, grads):
-            b.emit(calls.ClipGrads(g=whole, limits=limits, n=whole.size))
+        if run := _one_run(self, grads):
+            b.emit(calls.ClipGrads(g=run, limits=limits, n=run.size))
 
 
 LIMITS = "limits"
@@ -369,5 +367,5 @@ class LinearLearningRate(Op):
 
 def scheduler_graph() -> Graph:
     """The graph of a scheduler step."""
-    node = Node("LinearLearningRate", ["learning_rate"], ["done"], domain="ai.trainweb", name="scheduler")
-    return Graph("scheduler", [node], [Value("learning_rate", "float32", (1,))], opsets={"": 17, "ai.trainweb": 1})
+    node = Node("LinearLearningRate", ["learning_rate"], ["done"], domain=TRAINWEB, name="scheduler")
+    return Graph("scheduler", [node], [Value("learning_rate", "float32", (1,))], opsets={"": 17, TRAINWEB: 1})

@@ -11,6 +11,7 @@ from math import inf, prod, sqrt
 from typing import Annotated, Any, ClassVar
 
 from trainweb.errors import ModelError
+from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.op import Attr, Float, Floats, Int, register
 from trainweb.ops.optim.operators import (
     AVERAGES,
@@ -18,7 +19,6 @@ from trainweb.ops.optim.operators import (
     MOMENTS,
     PARAMS,
     SCALARS,
-    TRAINWEB,
     Optimizer,
 )
 from trainweb.ops.optim.update import Moments
@@ -59,8 +59,8 @@ class Rule(Optimizer):
         cls.settings = fields_of_class(cls)
         further = cls.__dict__.get("attrs", {})
         cls.attrs = {**{name: _attribute(field) for name, field in cls.settings.items()}, **further}
-        kept = (*MOMENTS[: len(cls.names)], *[AVERAGES] * cls.averages)
-        cls.inputs = (*SCALARS, PARAMS, GRADS, *(m.input for m in kept))
+        moments = (*MOMENTS[: len(cls.names)], *[AVERAGES] * cls.averages)
+        cls.inputs = (*SCALARS, PARAMS, GRADS, *(m.input for m in moments))
         cls.optional_moments = len(cls.names) - len(cls.kept_with({}))
         cls.name = f"{cls.__name__}Optimizer"
         super().__init_subclass__()
@@ -71,14 +71,17 @@ class Rule(Optimizer):
         return cls.names
 
     def kept(self) -> tuple[str, ...]:
-        kept = self.kept_with({name: getattr(self, name) for name in self.settings})
-        return (*kept, *["average"] * self.averages)
+        names = self.kept_with({name: getattr(self, name) for name in self.settings})
+        return (*names, *["average"] * self.averages)
 
     @property
     def moments(self) -> int:
         return len(self.kept())
 
     def check(self) -> None:
+        if unknown := self.node.attrs.keys() - self.attrs.keys():
+            # Earlier builds had other attributes for some optimizers: their defaults would be taken silently.
+            raise self.error(f"it has an unknown attribute {min(unknown)!r}; build the artifacts again.")
         for name, field in self.settings.items():
             value = getattr(self, name)
             is_flag = isinstance(field.default, bool)
@@ -585,7 +588,8 @@ class Adafactor(Rule):
             s.columns = (1 - mix) * s.columns + mix * g.mean_square(-2)
             row = (s.rows.mean(-2).larger(self.eps) / s.rows).sqrt()
             u = g * (row * (-1 / s.columns.sqrt())).larger(-1 / self.eps)  # of both limits the faster one
-        length = (u.mean_square().sqrt() * (1 / self.clip_threshold)).larger(1.0)
+        # Of -u, which is not stored: u is computed again below, in less memory.
+        length = ((-u).mean_square().sqrt() * (1 / self.clip_threshold)).larger(1.0)
         scale = w.mean_square().sqrt().larger(self.scale_eps) * lr.smaller(1 / step.sqrt()) / length
         return w * (1 - lr * self.weight_decay) + scale * u
 

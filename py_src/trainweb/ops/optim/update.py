@@ -201,9 +201,9 @@ class Formula:
         self._overwritten = set[int]()
         """Operands that have changed since they were read."""
         self._scalars: dict[Expr, Expr] = {}
-        """The scalars that elements are computed with, and what reads them."""
+        """The scalars that elements are computed with, and their inputs."""
         self._pending: dict[Expr, Buf] = {}
-        """Those that are not computed yet."""
+        """Scalars that are not computed yet."""
         self._first = 0
         """Number of the first operand of a run."""
         e = self.emitter
@@ -230,7 +230,7 @@ class Formula:
         return [self.read(b) for b in run]
 
     def alike(self, a: Term | float, b: Term | float) -> tuple[Expr, Expr, tuple[int, ...]]:
-        """Both as scalars, or both as elements, and the shape of what is computed from them."""
+        """Both operands as scalars, or both as elements, and the shape of the result."""
         terms = [x for x in (a, b) if isinstance(x, Term)]
         shape = broadcast_shapes(*(x.shape for x in terms))
         dtype = "float64" if all(x.is_scalar for x in terms) else "float32"

@@ -1,4 +1,4 @@
-"""All steps of a recurrent layer as one node, and its gradient: what RNN, GRU and LSTM with the usual gates become."""
+"""All steps of an RNN, GRU or LSTM with the usual gates as one node, and its gradient."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class _Recurrence(Op):
     def function(self, opset: int) -> Body | None:
         if opset < FIRST_OPSET:
             return None
-        given = {name for name, edge in zip(self.function_inputs, self.node.inputs, strict=False) if edge}
-        body = RecurrenceFunction(self.cell, bool(self.reverse), given)
+        names = {name for name, edge in zip(self.function_inputs, self.node.inputs, strict=False) if edge}
+        body = RecurrenceFunction(self.cell, bool(self.reverse), names)
         return Body([*self.function_inputs], [*self.function_outputs], self.body_nodes(body))
 
     def body_nodes(self, body: RecurrenceFunction) -> list[Node]:
@@ -135,17 +135,17 @@ class Recurrence(_Recurrence):
         wanted = [(x, (steps, batch, self.gates * hidden)), (r, (rows, hidden)), (bias, (rows,)), (lengths, (batch,))]
         self.check_shapes([*wanted, *((t, (batch, hidden)) for t in states)])
         every, last = TensorType("float32", (steps, batch, hidden)), TensorType("float32", (batch, hidden))
-        kept = TensorType("float32", (steps, batch, calls.cell_kept(self.kind) * hidden))
-        return every, last, last, kept, every, every
+        gates = TensorType("float32", (steps, batch, calls.cell_kept(self.kind) * hidden))
+        return every, last, last, gates, every, every
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        given = self.named(ins, outs)
-        x = given["x"]
-        y = given["y"] or b.temp("float32", (*x.shape[:2], given["r"].shape[1]))
+        bufs = self.named(ins, outs)
+        x = bufs["x"]
+        y = bufs["y"] or b.temp("float32", (*x.shape[:2], bufs["r"].shape[1]))
         if not x.size:
-            self._lower_empty(b, [(given["h"], given["h0"]), (given["c"], given["c0"])])
+            self._lower_empty(b, [(bufs["h"], bufs["h0"]), (bufs["c"], bufs["c0"])])
             return
-        b.emit(calls.Recurrence(**given | {"y": y}, **self.sizes(y)))
+        b.emit(calls.Recurrence(**bufs | {"y": y}, **self.sizes(y)))
 
     @staticmethod
     def _lower_empty(b: Builder, lasts: Iterable[tuple[Buf | None, Buf | None]]) -> None:
@@ -196,8 +196,8 @@ class RecurrenceGrad(_Recurrence):
     def infer(
         self, r: TensorType, gates: TensorType, before: TensorType, *others: TensorType | None
     ) -> tuple[TensorType, ...]:
-        given: list[TensorType | None] = [*others, *[None] * (5 - len(others))]
-        cells, lengths, dy, dh, dc = given
+        rest: list[TensorType | None] = [*others, *[None] * (5 - len(others))]
+        cells, lengths, dy, dh, dc = rest
         self.need_float32(r, gates, before, cells, dy, dh, dc)
         if before.rank != 3:
             raise self.error(f"the states have shape {list(before.shape)}: not 3-D.")
@@ -219,12 +219,12 @@ class RecurrenceGrad(_Recurrence):
         return dx, dx, state, state
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        given = self.named(ins, outs)
-        before = given["before"]
+        bufs = self.named(ins, outs)
+        before = bufs["before"]
         if not before.size:
-            Recurrence._lower_empty(b, [(given["dh0"], given["dh"]), (given["dc0"], given["dc"])])
+            Recurrence._lower_empty(b, [(bufs["dh0"], bufs["dh"]), (bufs["dc0"], bufs["dc"])])
             return
         shape = (*before.shape[:2], self.gates * before.shape[2])
-        dx = given["dx"] or b.temp("float32", shape)
-        dproduct = (given["dproduct"] or b.temp("float32", shape)) if self.kind == CELL_GRU_LINEAR else None
-        b.emit(calls.RecurrenceGradient(**given | {"dx": dx, "dproduct": dproduct}, **self.sizes(before)))
+        dx = bufs["dx"] or b.temp("float32", shape)
+        dproduct = (bufs["dproduct"] or b.temp("float32", shape)) if self.kind == CELL_GRU_LINEAR else None
+        b.emit(calls.RecurrenceGradient(**bufs | {"dx": dx, "dproduct": dproduct}, **self.sizes(before)))

@@ -106,7 +106,7 @@ class RecurrenceFunction:
         return o.op("Reshape", chosen, o.op("Concat", o.integers(-1), hidden, axis=0))
 
     def _runs(self) -> str:
-        """Of a step: which items of the batch it is within (batch, 1); "" where it is within all."""
+        """Mask (batch, 1) of the items that a step belongs to; "" for all."""
         if not self._given("lengths"):
             return ""
         s = self.step
@@ -180,7 +180,7 @@ class RecurrenceFunction:
         return self.step.op("MatMul", state, weights)
 
     def _cell(self) -> tuple[str, str, str]:
-        """Of a step: the states after it, and the gates that the gradient is given."""
+        """The states after a step, and the gates for its gradient."""
         s, bias = self.step, self._given("bias")
         if self.gates == 1:
             total = s.sum("x_row", self._product("state", 0, 1), bias)
@@ -251,7 +251,7 @@ class RecurrenceFunction:
         return s.mul(gradient, s.op("Sub", s.constant("float32", (), [1.0]), s.mul(value, value)))
 
     def _cell_gradient(self, dh: str) -> tuple[str, str, str, str]:
-        """Of a step: gradients of the gates' inputs, of the products, and of the states before it."""
+        """Gradients of a step: of the gates' inputs, of the products, and of the states before it."""
         s = self.step
         if self.gates == 1:
             dx = self._before_tanh("gates_row", dh) if self.cell == "rnn_tanh" else self._before_relu(dh)

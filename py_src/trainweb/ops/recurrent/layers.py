@@ -122,28 +122,28 @@ class RecurrentLayer(Composite):
 
     @property
     def _directions(self) -> tuple[bool, ...]:
-        """For each direction, whether it is reverse."""
-        found = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(self.direction)
-        if found is None:
+        """True for each direction that is reverse."""
+        directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(self.direction)
+        if directions is None:
             raise self.error(f"direction is {self.direction!r}, not forward, reverse or bidirectional.")
-        return found
+        return directions
 
     def _activations(self) -> list[list[Activation]]:
         """Return the activations of each direction."""
         directions, each = len(self._directions), len(self.default_activations)
-        given = [n if isinstance(n, str) else n.decode() for n in self.activations or ()]
-        given = given or [*self.default_activations * directions]
-        if len(given) != each * directions:
-            raise self.error(f"there are {len(given)} activations; {each} for each direction are needed.")
+        names = [n if isinstance(n, str) else n.decode() for n in self.activations or ()]
+        names = names or [*self.default_activations * directions]
+        if len(names) != each * directions:
+            raise self.error(f"there are {len(names)} activations; {each} for each direction are needed.")
         alphas, betas = iter(self.activation_alpha or ()), iter(self.activation_beta or ())
-        found: list[Activation] = []
-        for name in given:
+        activations: list[Activation] = []
+        for name in names:
             if name.lower() not in _DEFAULTS:
                 raise self.unsupported(f"the activation {name!r}")
             alpha, beta = _DEFAULTS[name.lower()]
             alpha = alpha if alpha is None else next(alphas, alpha)
-            found.append((name.lower(), alpha, beta if beta is None else next(betas, beta)))
-        return [found[k * each : (k + 1) * each] for k in range(directions)]
+            activations.append((name.lower(), alpha, beta if beta is None else next(betas, beta)))
+        return [activations[k * each : (k + 1) * each] for k in range(directions)]
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, w, r, bias, lengths, *states = ins
@@ -154,15 +154,15 @@ class RecurrentLayer(Composite):
             assert x is not None
         sequences, finals = [], []
         for k, (reverse, activations) in enumerate(zip(self._directions, self._activations(), strict=True)):
-            own = [None if t is None else self.direction_of(t, k) for t in (w, r, bias, peepholes, *states)]
+            parameters = [None if t is None else self.direction_of(t, k) for t in (w, r, bias, peepholes, *states)]
             is_usual = peepholes is None and self.clip is None
             cell = self.usual_cell(activations) if is_usual else None
             if cell is not None:
                 wanted = [True] * (1 + self.n_states)
-                rows, *last = self.at_once(g, x, own, cell, lengths, wanted, reverse=reverse)
+                rows, *last = self.at_once(g, x, parameters, cell, lengths, wanted, reverse=reverse)
             else:
                 order = range(self._steps(x))[:: -1 if reverse else 1]
-                rows, last = self._run(g, x, own, activations, lengths, order)
+                rows, last = self._run(g, x, parameters, activations, lengths, order)
             sequences.append(rows.unsqueeze(1))
             finals.append([t.unsqueeze(0) for t in last])
         y = _joined(sequences, 1)
@@ -198,22 +198,22 @@ class RecurrentLayer(Composite):
         self,
         g: Emission,
         x: Var,
-        own: list[Var | None],
+        parameters: list[Var | None],
         cell: str,
         lengths: Var | None,
         wanted: list[bool],
         *,
         reverse: bool,
     ) -> list[Var]:
-        """Those outputs of one direction's `Recurrence` that are wanted; `own`: its W, R, B, P and first states."""
-        w, r, bias, _, *given = own
+        """The `wanted` outputs of one direction's `Recurrence`; `parameters` are W, R, B, P and the first states."""
+        w, r, bias, _, *states = parameters
         assert w is not None and r is not None
         hidden = r.shape[1]
         inputs = x.op("MatMul", w.op("Transpose", perm=[1, 0]))
         shared = self._input_bias(bias, hidden)
         inputs = inputs if shared is None else inputs + shared
         of_product = self._product_bias(bias, hidden)
-        names = ["" if t is None else t.name for t in (inputs, r, of_product, lengths, *given)]
+        names = ["" if t is None else t.name for t in (inputs, r, of_product, lengths, *states)]
         results = g.op(
             "Recurrence",
             names,
@@ -233,20 +233,20 @@ class RecurrentLayer(Composite):
         self,
         g: Emission,
         x: Var,
-        own: list[Var | None],
+        parameters: list[Var | None],
         activations: list[Activation],
         lengths: Var | None,
         order: Sequence[int],
     ) -> tuple[Var, list[Var]]:
         """The states of all steps in the order of time, and those after the last step."""
-        w, r, bias, peepholes, *given = own
+        w, r, bias, peepholes, *first_states = parameters
         assert w is not None and r is not None
         hidden = r.shape[1]
         inputs = x.op("MatMul", w.op("Transpose", perm=[1, 0]))
         cell = self._cell(r, bias, peepholes, hidden, activations)
         shared = self._input_bias(bias, hidden)
         inputs = inputs if shared is None else inputs + shared
-        states = [t if t is not None else zero_state(x, hidden) for t in given]
+        states = [t if t is not None else zero_state(x, hidden) for t in first_states]
         rows: dict[int, Var] = {}
         for t in order:
             row = inputs.part(0, t, t + 1).squeeze(0)

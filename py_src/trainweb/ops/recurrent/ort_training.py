@@ -22,7 +22,7 @@ from trainweb.ops.recurrent.cell import CELLS, weight_gradient
 from trainweb.ops.recurrent.layers import GRU, LSTM, RecurrentLayer, zero_state
 
 ALL = 2**31 - 1
-"""To the end of an axis."""
+"""End of a part that reaches to the end of its axis."""
 
 
 def squeeze(x: Var | None, axis: int) -> Var | None:
@@ -47,10 +47,10 @@ class _Training(RecurrentLayer):
         assert x is not None
         if len(states) > self.n_states and states.pop() is not None:
             raise self.unsupported("peepholes")
-        own = [*(squeeze(t, 0) for t in (w, r, bias)), None, *(squeeze(t, 0) for t in states)]
+        parameters = [*(squeeze(t, 0) for t in (w, r, bias)), None, *(squeeze(t, 0) for t in states)]
         has_cells = self.n_states > 1
         wanted = [True, True, has_cells, True, False, has_cells]
-        return self.at_once(g, x, own, self.forward_cell(), lengths, wanted, reverse=False)
+        return self.at_once(g, x, parameters, self.forward_cell(), lengths, wanted, reverse=False)
 
 
 @register
@@ -126,7 +126,7 @@ class _Grad(Composite):
         `others` are the cells before each step, lengths, dY, dH and dC. Nothing given has an axis of directions.
         """
         cell = self.forward_cell()
-        given = [r, gates, before, *others]
+        inputs = [r, gates, before, *others]
         n_states = self.forward.n_states
         wanted = [
             True,
@@ -136,7 +136,7 @@ class _Grad(Composite):
         ]
         names = g.op(
             "RecurrenceGrad",
-            ["" if t is None else t.name for t in given],
+            ["" if t is None else t.name for t in inputs],
             domain=TRAINWEB,
             n_outputs=4,
             wanted=wanted,
@@ -151,8 +151,8 @@ class _Grad(Composite):
         dr = Var(g, weight_gradient(g, CELLS[cell], flow.name, gates.name, before.name, r.name), x.dtype)
         biases = [t.sum([0, 1], keepdims=False) for t in (dx, flow)]
         db = biases[0].op("Concat", biases[1], axis=0)
-        found = [dx.op("MatMul", w), *(t.unsqueeze(0) for t in (dw, dr, db))]
-        return [*found, *(None if t is None else t.unsqueeze(0) for t in states[:n_states])]
+        results = [dx.op("MatMul", w), *(t.unsqueeze(0) for t in (dw, dr, db))]
+        return [*results, *(None if t is None else t.unsqueeze(0) for t in states[:n_states])]
 
 
 @register
@@ -166,8 +166,8 @@ class LSTMGrad(_Grad):
         y, cells, gates = others[3:6]
         if y is None or cells is None or gates is None:
             raise self.error("the states, the cells or the gates of the forward node are left out.")
-        found = self.gradient_types(x, w, r, gates, 4)
-        return *found, found[-1], TensorType("float32", (1, 3 * r.shape[2]))
+        types = self.gradient_types(x, w, r, gates, 4)
+        return *types, types[-1], TensorType("float32", (1, 3 * r.shape[2]))
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, w, r, lengths, h, c, y, cells, gates, dy, dh, dc = ins
@@ -203,8 +203,8 @@ class GRUGrad(_Grad):
         assert x is not None and w is not None and r is not None and y is not None and gates is not None
         hidden = r.shape[1]
         before = shifted(y, h or zero_state(x, hidden))
-        kept = gates.op("Concat", self._last(before, gates, r, bias, hidden), axis=2)
-        return self.gradients(g, x, w, r, kept, before, [None, lengths, dy, dh])
+        saved = gates.op("Concat", self._last(before, gates, r, bias, hidden), axis=2)
+        return self.gradients(g, x, w, r, saved, before, [None, lengths, dy, dh])
 
     def _last(self, before: Var, gates: Var, r: Var, bias: Var | None, hidden: int) -> Var:
         """Return the value that the kernel keeps of the candidate: its product, or the states behind the reset gate."""

@@ -129,6 +129,7 @@ CASES[rules.Muon] = Cases(
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"nesterov": 2}),
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"match_rms": 2}),
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"steps": -1}),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"alpha": 0.8}),
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
     ),
 )

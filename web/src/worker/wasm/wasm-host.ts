@@ -25,21 +25,13 @@ import { EngineError, FeedError } from "../../wire/errors.js";
 import { sessionError } from "../../wire/messages.js";
 import type { Feed, MaybePromise, PlacedTensor, Workspace } from "../../wire/protocol.js";
 import type { TensorPlace } from "../bundle/bundle.js";
-import { IMAGE_PADDING } from "../constants.js";
+import { FEED_FAULTS, IMAGE_PADDING } from "../constants.js";
 import type {
   FitCall, HostOptions, HostStart, InstructionTimes, Listing, RanBatches, StagedBatches, StepHost,
 } from "../host.js";
 import type { Addresses } from "../python-models.js";
 import { disassemble, type KernelDescription } from "./disassembly.js";
 import { PlanMemory, type PlacedPlan } from "./plan-memory.js";
-
-/** Statuses that feeds are at fault for. */
-const FAULTS = {
-  TW_BAD_LABEL: "BAD_LABEL",
-  TW_BAD_INDEX: "BAD_INDEX",
-  TW_BAD_VALUE: "BAD_VALUE",
-  TW_LOOP_LIMIT: "LOOP_LIMIT",
-} as const;
 
 /** Segments that are read before they are first written to. */
 const MOMENTS = [MOMENTUM0, MOMENTUM1] as const;
@@ -338,10 +330,10 @@ export class WasmHost extends PlanMemory implements StepHost {
       position: header.getBigInt64(4 * HEADER_POSITION, true),
     };
     const [status = `status ${code}`] = Object.entries(this.#kernels.status).find(([, one]) => one === code) ?? [];
-    if (status in FAULTS) {
+    if (status in FEED_FAULTS) {
       const [value, position] = [Number(fault.value), Number(fault.position)];
       const isPadding = status === "TW_BAD_LABEL" && (value < 0 || value === IMAGE_PADDING);
-      const error = sessionError(isPadding ? "PADDED_LABEL" : FAULTS[status as keyof typeof FAULTS], fault);
+      const error = sessionError(isPadding ? "PADDED_LABEL" : FEED_FAULTS[status as keyof typeof FEED_FAULTS], fault);
       return error instanceof FeedError ? Object.assign(error, { value, position }) : error;
     }
     const line = plan.text?.[instruction] ?? "";

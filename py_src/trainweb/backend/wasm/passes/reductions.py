@@ -7,7 +7,7 @@ from math import lcm, prod
 from trainweb.backend.wasm.chunks import GRAIN_ELEMENTS, chunk_elements
 from trainweb.ir.calls import Reduce
 from trainweb.ir.instructions import ElementwiseCall, Reduction
-from trainweb.ir.layout import REDUCE_MEAN, REDUCE_SUM
+from trainweb.ir.layout import REDUCE_MEAN, REDUCE_SUM, REDUCE_SUM_SQUARES
 from trainweb.ir.program import Program
 from trainweb.ir.shapes import collapse
 
@@ -33,7 +33,7 @@ def _reduce_inside(program: Program, source: ElementwiseCall, call: Reduce, stor
     """Let `source`, which makes the operand of `call`, reduce it, if it can. `call` adds up the rest."""
     x, y, n, inner, op = call.x, call.y, call.n, call.inner, call.op
     number = next((k for k, out in enumerate(source.outs) if out.same_place(x)), None)
-    if number is None or source.reduction or op not in (REDUCE_SUM, REDUCE_MEAN):
+    if number is None or source.reduction or op not in (REDUCE_SUM, REDUCE_MEAN, REDUCE_SUM_SQUARES):
         return
     if n < 2 or prod(source.shape) != x.size:
         return
@@ -41,9 +41,10 @@ def _reduce_inside(program: Program, source: ElementwiseCall, call: Reduce, stor
     unit = dims[-1] if len(dims) > 1 else 1
     is_big, builder = x.nbytes >= CACHED_BYTES, program.build(call.node)
     whole, partial = Reduction(op, n, inner), Reduction(REDUCE_SUM, 0, inner)
+    pays = lcm(unit, inner) <= GRAIN_ELEMENTS // MIN_ROWS[is_big] and (is_big or not stored)
     if chunk_elements(unit, whole):
         reduction, target = whole, y
-    elif call.outer == 1 and lcm(unit, inner) <= GRAIN_ELEMENTS // MIN_ROWS[is_big] and (is_big or not stored):
+    elif pays and call.outer == 1 and op != REDUCE_SUM_SQUARES:
         reduction = partial
         n_chunks = -(-x.size // chunk_elements(unit, partial))
         target = builder.temp("float32", (n_chunks, inner))

@@ -242,7 +242,7 @@ export interface SessionCalls {{
 /** The calls of a checkpoint state apart from sessions. */
 export type StateCallNames = {" | ".join(json.dumps(camel_case(name)) for name in OF_STATES)};
 
-interface Held {{
+export interface Held {{
   readonly reads: readonly number[];
   readonly writes: readonly number[];
 }}

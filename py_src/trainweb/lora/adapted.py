@@ -276,7 +276,11 @@ class LoraModel:
 
     def _read(self, name: str, source: Source | None) -> Tensor:
         holder = None if source is None else holder_of("source", source)
-        return holder.get(name) if holder and (name in self.parameter_names or name in holder.trainable) else self._start(name)
+        return (
+            holder.get(name)
+            if holder and (name in self.parameter_names or name in holder.trainable)
+            else self._start(name)
+        )
 
 
 def arguments_of(adapted: LoraModel, given: Mapping[str, Any]) -> dict[str, Any]:

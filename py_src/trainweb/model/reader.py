@@ -527,7 +527,9 @@ class _Reader:
         """The nodes of a function's body, for one call."""
         count = self._nodes + self._size(function)
         if count > self._limits.nodes:  # before any is made
-            raise LimitError(f"function {function.name!r} makes {count} nodes, once inlined; the limit is {self._limits.nodes}")
+            raise LimitError(
+                f"function {function.name!r} makes {count} nodes, once inlined; the limit is {self._limits.nodes}"
+            )
         self._enter()
         frame = Frame(function, f"{function.name}_{self._calls}/", caller)
         self._calls += 1

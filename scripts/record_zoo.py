@@ -233,7 +233,11 @@ def add_older(name: str) -> None:
     other = [e for e in forms if forms[e] != newest.get(e)]
     parts = {n: data for n, data in parts.items() if n.removesuffix(".onnx") not in OLDER.values()}
     pack(FOLDER / f"{name}.tar.xz", {**parts, **{f"{OLDER[e]}.onnx": files[e] for e in other}})
-    print(f"{name}: another form of {other}" if other else f"{name}: the same forms", about["not exported"] or "", flush=True)
+    print(
+        f"{name}: another form of {other}" if other else f"{name}: the same forms",
+        about["not exported"] or "",
+        flush=True,
+    )
 
 
 def main() -> int:

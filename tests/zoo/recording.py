@@ -19,7 +19,7 @@ import onnx
 FOLDER = Path(__file__).parent / "recorded"
 STEPS = 5
 OLDER = {"dynamo": "dynamo 2.13", "default": "default 2.13"}
-"""Files of an older torch by the exporter. They are kept where their form is another than that of the newest torch's file."""
+"""Files of an older torch by the exporter. Kept where their form is another than the newest torch's."""
 RATES = {"SGD": 0.02, "AdamW": 0.002}
 ADAMW = {"eps": 1e-6, "weight_decay": 0.01}
 """With epsilon 1e-6 a gradient that is zero but for rounding moves little; with torch's 1e-8 it moves by the rate."""

@@ -47,7 +47,9 @@ def test_open_entries_and_the_page_are_of_recorded_models() -> None:
 
 def test_the_zoo_is_wide_and_small() -> None:
     assert len(NAMES) >= 60
-    assert all({"dynamo", "plain", "script", "default"} <= set(tried(load(name))) for name in NAMES if name not in MOVED_APART)
+    assert all(
+        {"dynamo", "plain", "script", "default"} <= set(tried(load(name))) for name in NAMES if name not in MOVED_APART
+    )
     assert sum(path.stat().st_size for path in (Path(__file__).parent / "recorded").iterdir()) < LARGEST_IN_ALL
 
 

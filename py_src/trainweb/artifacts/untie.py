@@ -1,4 +1,4 @@
-"""Parameters and buffers that torch's dynamo exporter merged or dropped because of their values, as those of new modules.
+"""Parameters and buffers that torch's dynamo exporter merged or dropped for their values, as those of new modules.
 
 Its notes tell them apart. A node has the call of torch that it was made of, and the signature has the parameter or
 buffer behind each argument of the calls. Copies are several arguments. What the module ties is one.

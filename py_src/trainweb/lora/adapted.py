@@ -152,8 +152,8 @@ class LoraModel:
         for name in self._saved:
             if name not in holder.trainable and name in tensors and tensors[name].data != self._start(name).data:
                 raise CheckpointError(
-                    f"The adapter has other running statistics {shown(name)} than the model, which holds its own. Build "
-                    f"it with {ARGUMENT.batch_norm}='train', or merge the adapter."
+                    f"The adapter has other running statistics {shown(name)} than the model, which holds its own. "
+                    f"Build it with {ARGUMENT.batch_norm}='train', or merge the adapter."
                 )
         for name, tensor in tensors.items():
             if name not in self._saved or name in holder.trainable:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+from record_zoo import as_onnx
 from recording import export
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -166,6 +167,18 @@ class Classifier(nn.Module):
         return self.classifier(self.pre_classifier(self.v_lin(self.q_lin(x).relu()).tanh()).relu())
 
 
+class Normed(nn.Module):
+    """A head with a batch norm, whose running statistics PEFT saves with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 8)
+        self.head = nn.Sequential(OrderedDict(norm=nn.BatchNorm1d(8), out=nn.Linear(8, 4)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.fc(x).tanh())
+
+
 QV = {"target_modules": ["q_proj", "v_proj"], "r": 2}
 PATTERNS = {"rank_pattern": {"fc1": 2, ".*c2": 5, "fc2": 7}, "alpha_pattern": {r"fc\d": 12, "head": 1}}
 SEQ_CLS = {"target_modules": ["c_attn"], "r": 2, "modules_to_save": ["classifier", "score"], "fan_in_fan_out": True}
@@ -196,6 +209,7 @@ def cases() -> Iterator[tuple[str, nn.Module, torch.Tensor, torch.Tensor, dict[s
         ("llama", Llama, ids, {"target_modules": ["q_proj", "v_proj"], "r": 4, "lora_alpha": 8}),
         ("grouped", Convolutions, images, {"target_modules": ["conv2"], "r": 4}),
         ("ends", Classifier, rows, {"target_modules": ["q_lin"], "r": 2, "modules_to_save": ["classifier", "score"]}),
+        ("normed", Normed, rows, {"target_modules": ["fc"], "r": 2, "modules_to_save": ["head"]}),
         ("tied", Tied, ids, QV | {"modules_to_save": ["embed_tokens"]}),
         ("tied-head", Tied, ids, QV | {"modules_to_save": ["lm_head"]}),
         ("tied-both", Tied, ids, QV | {"modules_to_save": ["embed_tokens", "lm_head"]}),
@@ -235,11 +249,12 @@ def round_file(model: Any, path: Path) -> None:
 def record(name: str, module: nn.Module, x: torch.Tensor, labels: torch.Tensor, settings: dict[str, Any]) -> None:
     """Write all files of a case."""
     module.train()
-    # TorchScript has no symbolic function for an operator of Llama's mask, and does not say which word is padding.
-    exporters = ("dynamo",) if name in ("llama", "padded", "tied") else ("dynamo", "script")
+    # TorchScript has no symbolic function for an operator of Llama's mask, does not say which word is padding, and
+    # leaves batch norms in training mode, also in merged models.
+    exporters = ("dynamo",) if name in ("llama", "normed", "padded", "tied") else ("dynamo", "script")
     for exporter in exporters if "-" not in name else ():
         export(module, {"x": x}, ["y"], TARGET / f"{name}.{exporter}.onnx", exporter)
-    model: Any = get_peft_model(module, LoraConfig(**settings))
+    model: Any = get_peft_model(as_onnx(module), LoraConfig(**settings))
     save(model, TARGET / f"{name}.start")
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE)
     losses = []

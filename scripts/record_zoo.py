@@ -1,7 +1,7 @@
 """Record the models of tests/zoo: each as torch's exporters write it, and how PyTorch trains it.
 
     ./build.sh record-zoo [NAME ...]
-    python scripts/record_zoo.py --older [NAME ...]   # with torch 2.13: adds its files where they differ
+    python scripts/record_zoo.py --older [NAME ...]   # with torch 2.13: adds its files of another form
 
 Runs in a separate environment (`environments.py`); the tests replay the recordings without it. A recording
 is `NAME.tar.xz` with `EXPORTER.onnx`, for each exporter that manages, `about.json` and `truth.npz`:
@@ -38,7 +38,7 @@ from torch import nn
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from tests.zoo.recording import ADAMW, FOLDER, OLDER, RATES, STEPS, load  # noqa: E402
+from tests.zoo.recording import ADAMW, FOLDER, OLDER, RATES, STEPS, form, load  # noqa: E402
 from tests.zoo.sources import LOSSES, SOURCES, Case  # noqa: E402
 
 SEED = 11
@@ -211,22 +211,8 @@ def record(name: str) -> None:
     print(f"    {size / 1024:.0f} KiB of {sum(map(len, files.values())) / 1024:.0f}, {time.monotonic() - start:.0f} s")
 
 
-def form(file: bytes) -> list[Any]:
-    """Nodes of a file with the calls that they note, without names of results, which depend on the version of torch."""
-    graph = onnx.load_from_string(file).graph
-    numbers: dict[str, int] = {}
-    parts: list[Any] = []
-    for node in graph.node:
-        calls = [entry.value for entry in node.metadata_props if "fx_node" in entry.key]
-        notes = [re.findall(r"aten\.\w+|%[pbc]_\w+|None", call) for call in calls]
-        edges = [numbers.setdefault(name, len(numbers)) for name in (*node.input, *node.output)]
-        attributes = sorted(onnx.helper.printable_attribute(attribute) for attribute in node.attribute)
-        parts.append((node.op_type, edges, attributes, notes))
-    return [*parts, sorted((numbers[t.name], list(t.dims)) for t in graph.initializer if t.name in numbers)]
-
-
 def add_older(name: str) -> None:
-    """Add this torch's default file of a recorded model, where it has another form than the recorded one."""
+    """Note the forms of the files that this torch writes for a recorded model, and add the files of another form."""
     recording = load(name)
     torch.manual_seed(SEED)
     case = SOURCES[name].make()
@@ -235,13 +221,19 @@ def add_older(name: str) -> None:
     if not all(np.array_equal(feeds[n], t.numpy()) for n, t in case.feeds.items()):
         raise ValueError("this torch draws other numbers")
     about: dict[str, Any] = {"not exported": {}}
-    files = exported(case, about, ["dynamo"])
-    same = "dynamo" in files and form(files["dynamo"]) == form(recording.files["dynamo"])
-    print(f"{name}: {'the same' if same else about['not exported'] or 'another form'}", flush=True)
-    if files and not same:
-        with tarfile.open(FOLDER / f"{name}.tar.xz", "r:xz") as archive:
-            parts = {entry.name: archive.extractfile(entry).read() for entry in archive.getmembers()}  # type: ignore[union-attr]
-        pack(FOLDER / f"{name}.tar.xz", {**parts, f"{OLDER}.onnx": files["dynamo"]})
+    files = exported(case, about, [*OLDER])
+    forms = {exporter: form(file) for exporter, file in files.items()}
+    newest = {exporter: form(recording.files[exporter]) for exporter in OLDER if exporter in recording.files}
+    with tarfile.open(FOLDER / f"{name}.tar.xz", "r:xz") as archive:
+        parts = {entry.name: archive.extractfile(entry).read() for entry in archive.getmembers()}  # type: ignore[union-attr]
+    noted = {**recording.about, "older": forms}
+    noted["not exported"] = {e: cause for e, cause in noted["not exported"].items() if e not in OLDER.values()}
+    noted["not exported"] |= {OLDER[e]: cause for e, cause in about["not exported"].items() if e in newest}
+    parts["about.json"] = json.dumps(noted, indent=1).encode()
+    other = [e for e in forms if forms[e] != newest.get(e)]
+    parts = {n: data for n, data in parts.items() if n.removesuffix(".onnx") not in OLDER.values()}
+    pack(FOLDER / f"{name}.tar.xz", {**parts, **{f"{OLDER[e]}.onnx": files[e] for e in other}})
+    print(f"{name}: another form of {other}" if other else f"{name}: the same forms", about["not exported"] or "", flush=True)
 
 
 def main() -> int:

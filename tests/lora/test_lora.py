@@ -72,7 +72,8 @@ def trained(session: trainweb.TrainingSession, data: dict[str, np.ndarray]) -> l
 
 
 def arrays(adapter: Adapter) -> dict[str, np.ndarray]:
-    return {n: np.frombuffer(t.data, np.float32).reshape(t.shape) for n, t in adapter.tensors.items()}
+    floats = {n: t for n, t in adapter.tensors.items() if not n.endswith("num_batches_tracked")}
+    return {n: np.frombuffer(t.data, np.float32).reshape(t.shape) for n, t in floats.items()}
 
 
 def run(model: bytes | None, x: np.ndarray, name: str = "x") -> np.ndarray:

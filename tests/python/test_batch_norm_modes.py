@@ -225,3 +225,68 @@ def test_a_federated_client_warns_of_statistics_that_rounds_do_not_average() -> 
     ):
         warnings.simplefilter("error")
         s.federated()
+
+
+def bare_net(kind: str) -> Any:
+    """loss = mean((norm(x v) w)^2), whose norm has constants for scale and bias, or makes them of a parameter."""
+    ones, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)
+    make = helper.make_node
+    tensors: dict[str, np.ndarray] = {"v": V, "w": W, "mean": ones * 0.5, "variance": ones * 2}
+    nodes = [make("MatMul", ["x", "v"], ["h"])]
+    if kind == "initializers":
+        tensors |= {"scale": ones, "bias": zeros}
+    elif kind == "constants":
+        nodes += [make("Constant", [], [n], value_floats=a) for n, a in (("scale", ones), ("bias", zeros))]
+    elif kind == "computed":  # as the dynamo exporter does with optimize=False
+        for name, value in (("scale", 1.0), ("bias", 0.0)):
+            nodes += [make("Constant", [], [f"{name}_0"], value_float=value), make("Shape", ["mean"], [f"{name}_s"])]
+            nodes.append(make("Expand", [f"{name}_0", f"{name}_s"], [name]))
+    else:
+        tensors |= {"gain": ones * 0.5, "bias": zeros}
+        nodes.append(make("Exp", ["gain"], ["scale"]))
+    nodes += [
+        make("BatchNormalization", ["h", "scale", "bias", "mean", "variance"], ["n"]),
+        make("MatMul", ["n", "w"], ["p"]),
+        make("Mul", ["p", "p"], ["s"]),
+        make("ReduceMean", ["s"], ["loss"], keepdims=0),
+    ]
+    return make_model(nodes, {"x": ["n", 3]}, {"loss": []}, tensors)
+
+
+V = normal(3, 3, seed=9)
+
+
+def bare_loss(*, by_batch: bool, scale: float) -> float:
+    h = X.astype(np.float64) @ V.astype(np.float64)
+    mean, variance = (h.mean(0), h.var(0)) if by_batch else (0.5, 2.0)
+    return float(np.square(scale * (h - mean) / np.sqrt(variance + 1e-5) @ W.astype(np.float64)).mean())
+
+
+@pytest.mark.parametrize("batch_norm", ["train", "as_exported", None])
+@pytest.mark.parametrize("kind", ["initializers", "constants", "computed", "of a parameter"])
+def test_the_option_decides_for_norms_without_scale_and_bias(kind: str, batch_norm: str | None) -> None:
+    settings = {} if kind == "of a parameter" else {"requires_grad": ["v", "w"]}
+    files = build_quietly(bare_net(kind), batch_norm=batch_norm, **settings)
+    with opened(files) as s:
+        found = float(next(iter(s.train_step({"x": X.astype(np.float32)}).values())))
+        moved = "mean" in s.parameter_names() and bool((s.get_parameter("mean") != 0.5).any())
+    by_batch = batch_norm != "as_exported"
+    scale = np.exp(0.5) if kind == "of a parameter" else 1.0
+    assert found == pytest.approx(bare_loss(by_batch=by_batch, scale=scale), rel=1e-5)
+    assert moved == by_batch
+
+
+@pytest.mark.parametrize(
+    "settings", [{"requires_grad": ["w"]}, {"frozen_params": ["mean"]}, {"frozen_params": ["scale", "bias"]}]
+)
+def test_norms_without_scale_and_bias_in_frozen_parts_keep_their_statistics(settings: dict[str, list[str]]) -> None:
+    files = build_quietly(bare_net("initializers"), batch_norm="train", **settings)
+    with opened(files) as s:
+        found = float(next(iter(s.train_step({"x": X.astype(np.float32)}).values())))
+    assert found == pytest.approx(bare_loss(by_batch=False, scale=1.0), rel=1e-5)
+
+
+def build_quietly(model: Any, **settings: Any) -> Artifacts:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return build_artifacts(model, optimizer="SGD", **settings)

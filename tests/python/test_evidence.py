@@ -12,6 +12,8 @@ from tests.zoo.recording import load
 
 import trainweb
 from trainweb.artifacts import build_artifacts
+from trainweb.artifacts.evidence import lost_parameters
+from trainweb.model.reader import read_model
 
 
 def convolution(weight: str, bias: str, matrix: str, *, producer: str = "pytorch") -> bytes:
@@ -349,3 +351,15 @@ def test_a_tensor_that_meets_the_input_itself_is_left_out() -> None:
     nodes.append(helper.make_node("Sub", ["most", "mean"], ["centered"], "/Sub"))
     with pytest.warns(UserWarning, match="'mean' is left out.*applied to an input"):
         build_artifacts(scripted("mean", (1, 3), nodes, "centered"))
+
+
+@pytest.mark.parametrize("model", ["bart", "bert_masked_words", "gpt2", "opt"])
+def test_names_of_tied_parameters_are_no_doubt_without_the_optimizer(model: str) -> None:
+    """Other names of a shared table and of a head's bias lack a tensor of their own."""
+    file = load(model).files["plain"]
+    assert not trainweb.check(file).doubtful
+    graph = read_model(file)
+    graph.nodes = [node for node in graph.nodes if node.op_type != "Constant"]  # as after the optimizer
+    lost = [decision.name for decision in lost_parameters(graph)]
+    tied = {"bart": ["inner.model.shared.weight"], "bert_masked_words": ["inner.cls.predictions.bias"]}
+    assert lost == tied.get(model, [])

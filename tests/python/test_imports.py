@@ -160,6 +160,19 @@ def test_only_the_back_end_calls_the_kernels_session() -> None:
             assert name not in {"bases", "code_base", "plan_status", "run_slice"}, (path, name)
 
 
+def test_only_the_host_of_a_page_knows_kernel_memory() -> None:
+    """Sessions of a page ask `StepHost` (worker/host.ts). `worker.ts` starts the engine and opens the kernels' host."""
+    imports = {name: targets for name, targets in typescript_imports().items() if name.startswith("worker/")}
+    assert len(imports) > 30
+    above = {name: targets for name, targets in imports.items() if not name.startswith("worker/wasm/")}
+    memory = {t for targets in imports.values() for t in targets if t.startswith(("worker/wasm/", "engine/engine"))}
+    kernels = {name: targets & memory for name, targets in above.items() if targets & memory}
+    assert kernels == {"worker/worker": {"engine/engine", "worker/wasm/wasm-host"}}
+    for name in above:
+        text = (ROOT / "web" / "src" / f"{name}.ts").read_text()
+        assert not re.search(r'"tw_session_|\baddressOf\(', text), name
+
+
 def test_no_file_is_longer_than_a_reader_bears() -> None:
     """CONTRIBUTING says how long a file may be; the table of calls is one, which a generator writes."""
     folders = ("py_src", "web/src", "web/demo", "wasm_kernels", "scripts", "tests", "bench")

@@ -551,3 +551,19 @@ def test_what_an_exporter_noted_about_parameters_survives_and_its_stack_traces_d
         assert read.initializers["w"].notes == {folded: "noted"}
         assert read.nodes[0].notes == {scopes: "noted"}
         assert read.notes == {signature: "noted"}
+
+
+@pytest.mark.parametrize(("levels", "width", "count"), [(10, 10, 21_111_111_111), (40, 2, 3 * 2**40 - 1), (49, 2, 3 * 2**49 - 1)])
+def test_functions_that_call_functions_are_counted_before_they_are_inlined(levels: int, width: int, count: int) -> None:
+    functions = []
+    for level in range(levels + 1):
+        called, domain = (f"f{level - 1}", "local") if level else ("Neg", "")
+        edges = ["x", *(f"y{k}" for k in range(width if level else 1))]
+        nodes = [helper.make_node(called, [a], [b], domain=domain) for a, b in pairwise(edges)]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+        functions.append(helper.make_function("local", f"f{level}", ["x"], edges[-1:], nodes, opsets))
+    call = helper.make_node(f"f{levels}", ["x"], ["y"], domain="local")
+    start = time.process_time()
+    with pytest.raises(LimitError, match=rf"function 'f{levels}' makes {count} nodes, once inlined; the limit is 250000"):
+        read_model(model([call], functions=functions).SerializeToString())
+    assert time.process_time() - start < 1

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from trainweb.errors import CheckpointError, ModelError
-from trainweb.model.safetensors import read_safetensors
+from trainweb.model.safetensors import TENSOR_LIMIT, read_safetensors
 
 from .sessions import session
 from .test_store import by_format
@@ -186,3 +186,24 @@ def test_headers_that_are_wrong(entry: dict[str, Any]) -> None:
         with pytest.raises(CheckpointError) as caught:
             read_safetensors(safetensors(**{name: good | entry}))
         assert len(str(caught.value)) < 400
+
+
+def test_a_header_of_too_many_tensors_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = '{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+    text = ("{" + ",".join(f'"t{k}":{empty}' for k in range(TENSOR_LIMIT + 1)) + "}").encode()
+    monkeypatch.setattr(json, "loads", None)  # it takes seconds for a million
+    with pytest.raises(CheckpointError, match="more than 200000 tensors, the limit"):
+        read_safetensors(struct.pack("<Q", len(text)) + text)
+
+
+@pytest.mark.parametrize("how", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_arrays_in_a_form_that_is_unpacked_whole_are_refused(how: int) -> None:
+    """Of 64 MiB of zeros, 10 to 50 KiB in the file: `zipfile` would unpack them to read the header."""
+    with session() as s:
+        data = stored("(16777216,)", bytes(1 << 26), "w", how)
+        assert len(data) < 1 << 16
+        tracemalloc.start()
+        with pytest.raises(CheckpointError, match=rf"'w' of the npz file is compressed by method {how}"):
+            s.load_weights(data, strict=False)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        tracemalloc.stop()

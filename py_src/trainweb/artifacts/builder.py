@@ -248,9 +248,9 @@ def build_artifacts(
     loss_input_names : list of str, optional
         Arguments of the loss instead of all model outputs.
     batch_norm : {"train", "as_exported"}, optional
-        Mode of the batch normalizations with a trainable scale or bias that are in inference mode in the file: train
-        them, or keep that mode. The ones in training mode stay in it, unless `frozen_params` holds their statistics.
-        None: "train" with a warning if all are in inference mode, else each keeps its mode.
+        Mode of the batch normalizations that are in inference mode in the file: train those with a trainable scale or
+        bias, or with neither, or keep that mode. The ones in training mode stay in it, unless `frozen_params` holds
+        their statistics. None: "train" with a warning if all are in inference mode, else each keeps its mode.
     stop_gradient : list of str, optional
         Tensors of the model that count as constants for gradients, like torch's `detach`. Parameters only before them
         are not trained.

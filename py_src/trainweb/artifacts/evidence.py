@@ -559,7 +559,13 @@ def note(graph: Graph, tensor: Tensor, notes: dict[str, str]) -> None:
 
 
 def lost_parameters(graph: Graph) -> list[Decision]:
-    """Parameters of the source module that the exporter's optimizer left no tensor of."""
+    """Parameters of the source module that the exporter's optimizer left no tensor of.
+
+    Without the optimizer, which leaves no Constant node of the exporter, what lacks a tensor is another name of a tied
+    parameter, or nothing reads it.
+    """
+    if any(node.op_type == "Constant" and SCOPES in node.notes for node in graph.nodes):
+        return []
     held, called = set(graph.initializers), named_by_calls(graph)
     for tensor in graph.initializers.values():
         sources = folded_from(notes_of(graph, tensor))

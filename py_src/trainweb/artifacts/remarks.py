@@ -84,7 +84,7 @@ def remark_on_norms(
     if batch_norm is not None:
         in_vain = (
             f"{ARGUMENT.batch_norm}={batch_norm!r} changes no node: the file has no BatchNormalization in inference "
-            "mode whose scale or bias is trained. Nodes in training mode stay in it, unless "
+            "mode that is trained. Nodes in training mode stay in it, unless "
             f"{ARGUMENT.frozen_params} names their running mean and variance."
         )
         return [] if norms else [in_vain]

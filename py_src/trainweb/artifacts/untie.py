@@ -1,4 +1,4 @@
-"""Parameters and buffers that torch's dynamo exporter merged because they were equal, as those of a new module are.
+"""Parameters and buffers that torch's dynamo exporter merged or dropped because of their values, as those of new modules.
 
 Its notes tell them apart. A node has the call of torch that it was made of, and the signature has the parameter or
 buffer behind each argument of the calls. Copies are several arguments. What the module ties is one.
@@ -21,6 +21,8 @@ _ALIGNED = {"Gemm": re.compile("linear"), "Conv": re.compile(r"conv\w*"), "ConvT
 """Calls whose arguments are the inputs of the operator in the same order, as those of norms are."""
 _ARGUMENTS = {"linear": {"MatMul": 1, "Add": 2}, "group_norm": {"Mul": 1, "Add": 2}, "prelu": {"PRelu": 1}}
 """Arguments that the operators read which a call becomes; the InstanceNormalization of `group_norm` reads constants."""
+_BIASED = {"Gemm": re.compile("linear|addmm"), "Conv": re.compile(r"conv\w*"), "ConvTranspose": re.compile(r"conv\w*")}
+"""Calls with a bias, by the operators that the exporter takes a bias of zeros from."""
 
 
 def untie(graph: Graph, keep: Collection[str]) -> None:
@@ -40,7 +42,7 @@ def untie(graph: Graph, keep: Collection[str]) -> None:
     for name in replaced.difference(graph.consumers(), prune(graph).initializers):
         del graph.initializers[name]
         graph.value_info.pop(name, None)
-    if replaced:
+    if merged.restore_biases() or replaced:
         order = {name: k for k, name in enumerate(merged.kinds)}  # the module's
         place = {name: order[source] for name, source in merged.sources.items()}
         every = sorted(graph.initializers.items(), key=lambda item: place.get(item[0], len(order)))
@@ -138,6 +140,32 @@ class _Merged:
                 tile.notes = {}
                 tile.inputs[0] = self.tensor(node, source, self.target(node, position, source))
 
+    def restore_biases(self) -> bool:
+        """Give products and convolutions the biases back that were dropped as zeros; returns whether any was.
+
+        What is called `bias` has a number for each channel, as in torch's modules. Other names are of an unknown shape.
+        """
+        found = False
+        for node in self.graph.nodes:
+            call, arguments = call_of(node)
+            calls = _BIASED.get(node.op_type)
+            if calls is None or not calls.fullmatch(call) or len(node.inputs) != 2:
+                continue
+            argument = dict(enumerate(arguments)).get(0 if call == "addmm" else 2, "")
+            name, weight = self.arguments.get(argument, ""), self.graph.initializers.get(node.inputs[1])
+            if self.kinds.get(name) != "PARAMETER" or weight is None:
+                continue
+            if name not in self.graph.initializers:
+                if name.rpartition(".")[2] != "bias":
+                    continue
+                bias = Tensor.of(name, weight.dtype, (_channels(node, weight),), (0,) * _channels(node, weight))
+                self.graph.initializers[name] = bias
+                note(self.graph, bias, {KIND: "PARAMETER"})
+                self.sources[name] = name
+            node.inputs.append(name)
+            found = True
+        return found
+
     def _reshape(self, node: Node, name: str, shape: tuple[int, ...]) -> str:
         """The name of `name` in another shape, by a node before all others."""
         sizes = Tensor.of(take_name(f"{name}_sizes", self.used), "int64", (len(shape),), shape)
@@ -145,3 +173,10 @@ class _Merged:
         output = take_name(f"{name}_reshaped", self.used)
         self.graph.nodes.insert(0, Node("Reshape", [name, sizes.name], [output], {}, "", output, node.notes))
         return output
+
+
+def _channels(node: Node, weight: Tensor) -> int:
+    """The number of channels of the results of a product or a convolution."""
+    if node.op_type == "ConvTranspose":
+        return weight.shape[1] * int(node.attrs.get("group", 1))
+    return weight.shape[1 if node.op_type == "Gemm" and not node.attrs.get("transB", 0) else 0]

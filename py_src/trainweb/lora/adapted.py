@@ -24,6 +24,7 @@ from trainweb.lora.merge import column_norms, lies_in, merged_weights, tied_laye
 from trainweb.model.floats import OTHER_FLOATS, converted, declared_type, stored_type
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.writer import write_model
+from trainweb.onnxblock.transforms import all_statistics
 from trainweb.spelling import ARGUMENT
 from trainweb.training.state import CheckpointState
 
@@ -75,7 +76,10 @@ class LoraModel:
         saved, every = config.modules_to_save, find_layers(base)
         whole = chosen(saved, owners(base), "modules_to_save", of_peft=True) if saved else []
         shared = {x.weight for x in every if lies_in(x.module, whole) and len(tied_layers(every, x.weight)) > 1}
-        buffers = {name for kind, name in signature(base).values() if kind == "BUFFER"}
+        self._statistics = all_statistics(base) & base.initializers.keys()
+        """Running statistics. PEFT saves those of `modules_to_save`, and merges into a model that has all."""
+        self._saved = [name for name in base.initializers if name in self._statistics and lies_in(name, whole)]
+        buffers = {name for kind, name in signature(base).values() if kind == "BUFFER"} | self._statistics
         self._whole = [
             name
             for name, tensor in base.initializers.items()
@@ -125,7 +129,7 @@ class LoraModel:
         source : TrainingSession or CheckpointState, optional
             Who learned.
         """
-        held = {n: self._turned(self._read(n, source)) for n in self.parameter_names}
+        held = {n: self._turned(self._read(n, source)) for n in [*self.parameter_names, *self._saved]}
         return Adapter(held | {n: held[own].renamed(n) for n, own in self._copies.items()}, self.config)
 
     def load_adapter(self, target: Source, adapter: Adapter) -> None:
@@ -144,17 +148,27 @@ class LoraModel:
             It has other modules, another rank or another scaling, or NaN or infinity; nothing changed.
         """
         holder = holder_of("target", target)
-        for tensor in self._checked(adapter).values():
-            holder.set(tensor)
+        tensors = self._checked(adapter)
+        for name in self._saved:
+            if name not in holder.trainable and name in tensors and tensors[name].data != self._start(name).data:
+                raise CheckpointError(
+                    f"The adapter has other running statistics {shown(name)} than the model, which holds its own. Build "
+                    f"it with {ARGUMENT.batch_norm}='train', or merge the adapter."
+                )
+        for name, tensor in tensors.items():
+            if name not in self._saved or name in holder.trainable:
+                holder.set(tensor)
 
     def _checked(self, adapter: Adapter) -> dict[str, Tensor]:
         """The tensors of an adapter as this model stores them. Raise CheckpointError for one of another model."""
         names = instance_of(Adapter, "adapter", adapter).tensors
         beside = {n: base for n in names if (base := self._base_of(n)) is not None}
-        tensors = {n: t for n, t in adapter.tensors.items() if n not in beside}
-        expected = {n: self._turned(self._start(n)).shape for n in self.parameter_names}
-        if set(tensors) != set(expected):
-            missing, more = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
+        counts = {f"{name.rpartition('.')[0]}.num_batches_tracked" for name in self._saved}
+        tensors = {n: t for n, t in adapter.tensors.items() if n not in beside and n not in counts}
+        expected = {n: self._turned(self._start(n)).shape for n in [*self.parameter_names, *self._saved]}
+        missing = sorted(set(expected).difference(tensors, self._saved))  # earlier builds saved no statistics
+        more = sorted(set(tensors) - set(expected))
+        if missing or more:
             said = [f"{what} {shown(names[0])}" for what, names in (("lacks", missing), ("has", more)) if names]
             raise CheckpointError(f"The adapter is of another model: it {' and '.join(said)}.")
         self._check_config(adapter.config)
@@ -215,7 +229,7 @@ class LoraModel:
         """Learned parameters, by name."""
         if isinstance(source, Adapter):
             return self._checked(source)
-        held = {n: self._read(n, source) for n in self.parameter_names}
+        held = {n: self._read(n, source) for n in [*self.parameter_names, *self._statistics]}
         for tensor in held.values():
             _check_finite(tensor, "of the session")
         return held
@@ -245,7 +259,8 @@ class LoraModel:
         """The tensor of the base that a key of PEFT's file repeats; None for what the adapter learned."""
         base_name = name.replace(BASE_LAYER, ".")
         base_name = self._weights.get(base_name, base_name)
-        return base_name if base_name in self.base.initializers and name not in self.parameter_names else None
+        is_own = name in self.parameter_names or name in self._saved
+        return base_name if base_name in self.base.initializers and not is_own else None
 
     def _check_base(self, name: str, own: str, tensors: Mapping[str, Tensor]) -> None:
         """Raise CheckpointError where a tensor of a file is not the one that it repeats."""
@@ -260,7 +275,12 @@ class LoraModel:
         return self.start[name] if name in self.start else self.base.initializers[name]
 
     def _read(self, name: str, source: Source | None) -> Tensor:
-        return self._start(name) if source is None else holder_of("source", source).get(name)
+        holder = None if source is None else holder_of("source", source)
+        return (
+            holder.get(name)
+            if holder and (name in self.parameter_names or name in holder.trainable)
+            else self._start(name)
+        )
 
 
 def arguments_of(adapted: LoraModel, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from .calls import listed_parameters
 from .checks import ONNX_DTYPES, Limits, check_dims, check_dtype, check_edges, check_name, check_opsets, check_shape
 from .encoded import notes, parse, plain_declaration, properties
 from .external_data import ExternalData, byte_view
-from .functions import Frame, Function, Key, function_key
+from .functions import MAX_DEPTH, Frame, Function, Key, function_key
 from .graph import ITEM_SIZE, TORCH, TRAINWEB, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
 from .linear import write_out_linear
@@ -247,6 +247,7 @@ class _Reader:
         self._limits = limits
         self._tensors = TensorReader(limits, external)
         self._functions: dict[Key, Function] = {}
+        self._sizes: dict[Key, int] = {}
         self._opsets: dict[str, int] = {}
         self._producer = ""
         self._free: dict[int, Mapping[str, Node | str]] = {}
@@ -524,6 +525,11 @@ class _Reader:
         caller: Frame | None,
     ) -> list[Node]:
         """The nodes of a function's body, for one call."""
+        count = self._nodes + self._size(function)
+        if count > self._limits.nodes:  # before any is made
+            raise LimitError(
+                f"function {function.name!r} makes {count} nodes, once inlined; the limit is {self._limits.nodes}"
+            )
         self._enter()
         frame = Frame(function, f"{function.name}_{self._calls}/", caller)
         self._calls += 1
@@ -537,6 +543,14 @@ class _Reader:
             nodes.append(Node("Identity", [source], [target]))
         self._depth -= 1
         return nodes
+
+    def _size(self, function: Function, depth: int = 0) -> int:
+        """Nodes of a call at least: those in bodies of loops and branches are counted as they are made."""
+        if function.key not in self._sizes and depth <= MAX_DEPTH:
+            self._sizes[function.key] = 0  # of a function that calls itself, which is refused later
+            called = (self._functions.get(function_key(node, node.op_type)) for node in function.nodes)
+            self._sizes[function.key] = sum(1 + (self._size(f, depth + 1) if f else 0) for f in called)
+        return self._sizes.get(function.key, 0)
 
 
 def _attribute_of(encoded: Any) -> Any:

@@ -35,6 +35,8 @@ DTYPES = {
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 HEADER_LIMIT = 100_000_000
 """Bytes that a header may have, as in the library."""
+TENSOR_LIMIT = 200_000
+"""Tensors of a file: the largest mixtures of experts have half as many, in over a hundred files."""
 ALIGNMENT = 8
 
 
@@ -77,8 +79,11 @@ def header_of(data: Encoded) -> tuple[dict[str, Any], int]:
     (length,) = struct.unpack("<Q", data[:ALIGNMENT])
     if length > HEADER_LIMIT or ALIGNMENT + length > len(data):
         raise CheckpointError(f"The safetensors file has {len(data)} bytes, and its header would have {length}.")
+    text = bytes(data[ALIGNMENT : ALIGNMENT + length])
+    if text.count(b"data_offsets") > TENSOR_LIMIT:  # before it is parsed, which takes seconds for a million
+        raise CheckpointError(f"The safetensors file has more than {TENSOR_LIMIT} tensors, the limit. Split the file.")
     try:
-        header = json.loads(bytes(data[ALIGNMENT : ALIGNMENT + length]))
+        header = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"The header of the safetensors file is not JSON: {error!s:.200}") from error
     if not isinstance(header, dict):

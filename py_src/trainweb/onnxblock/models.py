@@ -82,7 +82,7 @@ def build_training_models(
         Initializers that become inputs without gradient. Running statistics of batch normalizations
         that train are added.
     batch_norm : {"train", "as_exported"}, optional
-        Whether a BatchNormalization in inference mode with a trainable scale or bias trains. None: if all are in it.
+        Whether a BatchNormalization in inference mode trains, unless it is frozen. None: if all are in it.
     stopped : sequence of str
         Tensors that no gradient goes through.
     updates : mapping of str to str, optional

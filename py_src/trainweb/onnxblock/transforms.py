@@ -89,24 +89,51 @@ def _trained_batch_norms(
 ) -> list[Node]:
     """Return the batch normalizations that normalize by the statistics of the batch in training.
 
-    "as_exported" takes the ones in training mode in the file, "train" also the ones with a trainable scale or bias.
-    None is "train" for files without any in training mode, as of a module exported in evaluation mode. If some are in
-    training mode, the others were kept out of it on purpose. Nodes whose statistics are computed keep their mode, and
-    do not count. Statistics in `held` stay as they are.
+    "as_exported" takes the ones in training mode in the file, "train" also the ones with a trainable scale or bias, or
+    with neither, unless only frozen weights come before. None is "train" for files without any in training mode, as of
+    a module exported in evaluation mode. If some are in training mode, the others were kept out of it on purpose. Nodes
+    whose statistics are computed keep their mode, and do not count. Statistics in `held` stay as they are.
     """
     opset, frozen = graph.opsets.get("", 1), set(held)
     computed = {name for node in graph.nodes if node.op_type != "Constant" for name in node.outputs}
     nodes = [(node, _trains(node, opset), computed.isdisjoint(_statistics(node))) for node in _batch_norms(graph)]
     if batch_norm is None and not any(trains and counts for _, trains, counts in nodes):
         batch_norm = "train"
+    learned, weighed = _learned(graph, trainable) if nodes and batch_norm == "train" else (set(), set())
 
     def is_trained(node: Node, trains: bool, counts: bool) -> bool:
         if not counts:
             return trains
-        retrains = batch_norm == "train" and any(node.inputs[i] in trainable for i in AFFINE)
-        return (trains or retrains) and frozen.isdisjoint(_statistics(node))
+        affine, before = {node.inputs[i] for i in AFFINE}, node.inputs[0]
+        if batch_norm == "train" and not trains and affine.isdisjoint(learned):
+            is_frozen = not frozen.isdisjoint(affine) or (before in weighed and before not in learned)
+            trains = not is_frozen and _is_bare(graph, node)
+        elif batch_norm == "train":
+            trains = True
+        return trains and frozen.isdisjoint(_statistics(node))
 
     return [node for node, *mode in nodes if is_trained(node, *mode)]
+
+
+def _learned(graph: Graph, trainable: Collection[str]) -> tuple[set[str], set[str]]:
+    """Edges that depend on trainable parameters, and those that depend on any weight."""
+    learned = set(trainable)
+    weighed = learned | {name for name, tensor in graph.initializers.items() if len(tensor.shape) > 1}
+    for node in graph.nodes:
+        if node.op_type not in ("Shape", "Size"):
+            for edges in (learned, weighed):
+                if not edges.isdisjoint(node.inputs):
+                    edges.update(node.outputs)
+    return learned, weighed
+
+
+def _is_bare(graph: Graph, node: Node) -> bool:
+    """Return whether a batch normalization has constants for scale and bias: ones and zeros, or no initializers."""
+    for position, value in zip(AFFINE, (1, 0), strict=True):
+        tensor = graph.initializers.get(node.inputs[position])
+        if tensor is not None and set(tensor.values()) != {value}:
+            return False
+    return True
 
 
 def _statistics(node: Node) -> list[str]:

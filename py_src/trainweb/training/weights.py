@@ -115,6 +115,11 @@ def _unreadable(error: Exception) -> CheckpointError:
 def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Array:
     """The type of an entry, of which only the header is unpacked, and a call that unpacks the rest."""
     name = info.filename.removesuffix(".npy")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        # `zipfile` unpacks a block of the others whole, however much it holds.
+        raise CheckpointError(
+            f"{name!r:.80} of the npz file is compressed by method {info.compress_type}; numpy stores or deflates."
+        )
     with archive.open(info) as file:
         header, start = _npy_header(name, file.read(12 + MAX_HEADER))
     descr, shape = header.get("descr"), header.get("shape")

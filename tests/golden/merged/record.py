@@ -58,6 +58,29 @@ class Vectors(nn.Module):
         return y * self.mask * self.gamma_2 + self.zero_2
 
 
+class Biases(nn.Module):
+    """Biases of zero that a product, a sum and a tied layer read; the exporter drops them from products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.b.bias = self.a.bias
+        for part in (self.a, self.c):
+            nn.init.zeros_(part.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.b(torch.tanh(self.a(x[:, 0])))) + torch.tanh(self.a(x)).sum(1)
+        return self.c(y)
+
+
+def unbiased(module: nn.Module) -> nn.Module:
+    """The module with zeros for all biases, as many start."""
+    for name, parameter in module.named_parameters():
+        if "bias" in name:
+            nn.init.zeros_(parameter)
+    return module
+
+
 def zeroed(module: nn.Module) -> nn.Module:
     """The module with zeros for scales of norms, as residual networks start."""
     for part in module.modules():
@@ -98,6 +121,21 @@ def cases() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
     long = {f"{how}, three axes": (Pair(how), (3, 4)) for how in ("copied", "tied")}
     return {**norms(), **pairs, **long, "copied, two and three axes": (Pair("copied", turned=True), (3, 4))} | {
         "vectors": (Vectors(), (4,)),
+        "biases, tied": (Biases(), (3, 4)),
+        "biases, linear": (unbiased(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))), (4,)),
+        "biases, convolutions": (
+            unbiased(
+                nn.Sequential(
+                    nn.Conv2d(2, 4, 3, padding=1, groups=2),
+                    nn.Tanh(),
+                    nn.ConvTranspose2d(4, 6, 2, groups=2),
+                    nn.Tanh(),
+                    nn.Conv2d(6, 3, 1, bias=False),
+                    nn.ConvTranspose2d(3, 2, 2),
+                )
+            ),
+            (2, 3, 3),
+        ),
         "statistics of instances": (
             nn.Sequential(*(nn.InstanceNorm1d(3, affine=True, track_running_stats=True) for _ in range(2))),
             (3, 5),

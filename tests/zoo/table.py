@@ -49,8 +49,8 @@ the tests repeat. The options of the exporters follow [export.md](export.md): tr
 row *TorchScript, its default* compares losses only: the file is in evaluation mode, and its weights have no names.
 
 The exporters are those of torch 2.15. Torch 2.13 wrote two thirds of the models again, by the defaults of both
-exporters. Where its file has the same nodes, attributes, numbers and notes on parameters, one file is kept, and there is
-no row of its own.
+exporters. Where its file has the same nodes, attributes, numbers and notes on parameters, one file is kept, and there
+is no row of its own.
 
 Another 136 models (transformers, plain modules) and 121 functions of torch between two layers were tested once, with
 torch 2.15. With the dynamo exporter and `optimize=False`, 210 of 219 files train to PyTorch's trajectory; with the

@@ -53,7 +53,9 @@ MADE_OF_DECLARATIONS = (
     PACKAGE / "onnxblock" / "rule_optimizers.pyi",
     WEB / "page" / "session-methods.ts",
     WEB / "page" / "settings",
+    WEB / "wire" / "error-classes.ts",
     WEB / "wire" / "message-texts.ts",
+    WEB / "wire" / "records.ts",
     WEB / "wire" / "session-calls.ts",
     WEB / "worker" / "constants.ts",
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainweb.spelling import ARGUMENT, camel_case
-from trainweb.training.calls import CALLS, NOTHING, REQUIRED, Argument, Call, Public
+from trainweb.training.calls import CALLS, FORM, NOTHING, OF_STATES, REQUIRED, Argument, Call, Public
 from trainweb.training.core import SessionCore
 
 WIDTH = 120
@@ -40,10 +40,17 @@ PAGE_MODULES = {
     "type SessionMemory": "../wire/protocol.js",
     "type ValueMetadata": "../wire/protocol.js",
     "type AdapterFiles": "../wire/protocol.js",
+    "type FileForm": "../wire/protocol.js",
+    "type FileOf": "../wire/protocol.js",
+    "type SessionCalls": "../wire/session-calls.js",
+    "type StateCallNames": "../wire/session-calls.js",
+    "checkForm": "./call-arguments.js",
+    "checkKind": "./call-arguments.js",
     "checkAdapter": "./call-values.js",
     "checkBuffer": "./call-values.js",
     "checkBytes": "./call-values.js",
     "checkFlag": "./call-values.js",
+    "checkNames": "./call-values.js",
     "checkNumber": "./call-values.js",
     "checkOptions": "../data/nearest.js",
     "strictOf": "./call-values.js",
@@ -232,7 +239,10 @@ export interface SessionCalls {{
 {types}
 }}
 
-interface Held {{
+/** The calls of a checkpoint state apart from sessions. */
+export type StateCallNames = {" | ".join(json.dumps(camel_case(name)) for name in OF_STATES)};
+
+export interface Held {{
   readonly reads: readonly number[];
   readonly writes: readonly number[];
 }}
@@ -306,19 +316,20 @@ def taken_options(call: Call) -> list[str]:
 
 def page_method(call: Call) -> str:
     """A public method that passes a call on."""
-    lines = ["    this.#channel.checkOptimizer();"] if call.needs_optimizer else []
+    lines = ["    this.#calls.checkOptimizer();"] if call.needs_optimizer else []
     lines += taken_options(call)
     checks = [(a.kind.check, page_name(a)) for a in call.arguments if a.kind.check]
     lines += [f"    {check.replace('$name', name).replace('$', name)};" for check, name in checks]
     given = [a.kind.to_wire.replace("$", page_name(a)) for a in call.arguments]
-    sent = f"this.#channel.call({', '.join([json.dumps(camel_case(call.name)), *given])})"
+    sent = f"this.#calls.call({', '.join([json.dumps(camel_case(call.name)), *given])})"
     if call.result is NOTHING:
         lines.append(f"    await {sent};")
     elif call.result.from_wire == "$":
         lines.append(f"    return {sent};")
     else:
         lines.append(f"    return {call.result.from_wire.replace('$', f'await {sent}')};")
-    head = f"  async {page_name(call)}({page_parameters(call)}): Promise<{call.result.page}> {{"
+    generic = '<Form extends FileForm = "bytes">' if any(a.kind is FORM for a in call.arguments) else ""
+    head = f"  async {page_name(call)}{generic}({page_parameters(call)}): Promise<{call.result.page}> {{"
     return "\n".join([page_docs(call), head, *lines, "  }"])
 
 
@@ -338,21 +349,51 @@ def page_imports(text: str) -> str:
     return "\n".join([lines[0], "", *lines[1:], *ours])
 
 
+STATE_CALLER = """/** Runs the calls of a checkpoint state. */
+export interface StateCaller {
+  call<Name extends StateCallNames>(
+    name: Name,
+    ...args: SessionCalls[Name]["args"]
+  ): Promise<SessionCalls[Name]["result"]>;
+}"""
+
+
+def is_of_states(call: Call) -> bool:
+    """Return whether a checkpoint state forwards the call, too: its `save` is `saveCheckpoint`."""
+    return call.name in OF_STATES and call.name != "save_checkpoint"
+
+
 def page_methods() -> str:
     """The file `web/src/page/session-methods.ts`."""
-    methods = "\n\n".join(page_method(call) for call in CALLS if call.page is Public.FORWARD)
+    forwarded = [call for call in CALLS if call.page is Public.FORWARD]
+    of_states = "\n\n".join(page_method(call) for call in forwarded if is_of_states(call))
+    methods = "\n\n".join(page_method(call) for call in forwarded if not is_of_states(call))
     by_hand = " | ".join(json.dumps(camel_case(call.name)) for call in CALLS if call.page is Public.BY_HAND)
     return f"""/** Made by scripts/session_description.py of training/calls.py: edit that. */
 
-{page_imports(methods)}
+{page_imports(of_states + methods + STATE_CALLER)}
 
-/** The calls that `TrainingSession` passes on to its worker. */
-export class SessionMethods extends Opaque {{
-  readonly #channel: Channel;
+{STATE_CALLER}
 
-  constructor(channel: Channel) {{
+/** The calls that `TrainingSession` and `CheckpointState` pass on. */
+export class StateMethods extends Opaque {{
+  readonly #calls: StateCaller;
+
+  constructor(calls: StateCaller) {{
     super();
-    this.#channel = channel;
+    this.#calls = calls;
+  }}
+
+{of_states}
+}}
+
+/** The further calls that `TrainingSession` passes on to its worker. */
+export class SessionMethods extends StateMethods {{
+  readonly #calls: Channel;
+
+  constructor(calls: Channel) {{
+    super(calls);
+    this.#calls = calls;
   }}
 
 {methods}

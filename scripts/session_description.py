@@ -23,6 +23,7 @@ import call_description  # noqa: E402
 METHODS = ROOT / "py_src" / "trainweb" / "training" / "session_methods.py"
 METHODS.write_text(call_description.python_methods())  # what is imported next needs it
 
+import record_description  # noqa: E402
 import settings_description  # noqa: E402
 
 from trainweb import errors, messages  # noqa: E402
@@ -48,7 +49,7 @@ export const DOCUMENTATION = {json.dumps(errors.DOCUMENTATION)};
 def texts() -> str:
     """Errors that the page finds itself, in the words of both languages."""
     page = "\n".join(p.read_text() for p in (ROOT / "web" / "src").rglob("*.ts") if p not in TARGETS)
-    names = set(re.findall(r"\b[A-Z_]{3,}\b", page))
+    names = set(re.findall(r"\b[A-Z_]{3,}\b", page + constants()))  # constants name errors, too
     entries = call_description.message_table({n: m for n, m in messages.table().items() if n in names})
     return f"""{MADE}
 
@@ -98,6 +99,8 @@ TARGETS = {
     ROOT / "web" / "src" / "worker" / "constants.ts": constants,
     ROOT / "web" / "src" / "wire" / "session-calls.ts": calls,
     ROOT / "web" / "src" / "wire" / "message-texts.ts": texts,
+    ROOT / "web" / "src" / "wire" / "records.ts": record_description.records,
+    ROOT / "web" / "src" / "wire" / "error-classes.ts": record_description.error_classes,
     **{SETTINGS / f"{name}.ts": text for name, text in settings_description.FILES.items()},
 }
 

@@ -10,9 +10,11 @@ from typing import Any
 
 from trainweb.artifacts.builder import build_artifacts
 from trainweb.data.for_model import DEFAULT_BATCH
+from trainweb.data.images import AUGMENTATION, IMAGE
+from trainweb.data.images import DOCS as IMAGE_DOCS
 from trainweb.federated.client import FederatedClient
 from trainweb.fit.find_rate import find_learning_rate
-from trainweb.fit.options import CHECKPOINT, EARLY_STOPPING, FIT, EarlyStopping
+from trainweb.fit.options import BATCHES, CHECKPOINT, EARLY_STOPPING, FIT, EarlyStopping
 from trainweb.generation.options import GENERATE, NEUTRAL, SAMPLED
 from trainweb.heads import HEAD
 from trainweb.lora.model import inject
@@ -192,7 +194,7 @@ def choices(kinds: Mapping[str, type], wrapped: str = "{}Fields") -> str:
 
 def file(body: str) -> str:
     """A file with the imports that it needs."""
-    kinds = ", ".join(name for name in ("Of", "Settings") if re.search(rf"\b{name}\b", body))
+    kinds = ", ".join(name for name in ("Of", "Setting", "Settings") if re.search(rf"\b{name}\b", body))
     tensor = 'import type { Tensor } from "onnxruntime-common";\n\n' if re.search(r"\bTensor\b", body) else ""
     formulas = ", ".join(name for name in ("Formula", "Rule") if re.search(rf"\b{name}\b", body))
     formula = f'import type {{ {formulas} }} from "../../wire/formulas.js";\n' if formulas else ""
@@ -323,6 +325,11 @@ export interface FindRateFields {{
 {members(FIND_RATE, FIT_DOCS | parameter_docs(SessionTasks.find_learning_rate))}
 }}
 
+/** Options of `predict` and `evaluate`. */
+export interface BatchFields {{
+{members(BATCHES, FIT_DOCS | {"ema": "Use averages of the parameters, which the session must keep."})}
+}}
+
 /** Settings of a checkpoint besides its store and name. */
 export interface CheckpointFields {{
 {members(CHECKPOINT, CHECKPOINT_DOCS)}
@@ -344,6 +351,8 @@ export type MetricSettings ={settings};
 export const EARLY_STOPPING_RULE: Rule = {json.dumps(EarlyStopping.rule.as_data())};
 
 {INTERNAL}{table("export const FIND_RATE: Settings = ", FIND_RATE)};
+
+{INTERNAL}{table("export const BATCHES: Settings = ", BATCHES)};
 
 {INTERNAL}{table("export const CHECKPOINT: Settings = ", CHECKPOINT)};
 
@@ -385,6 +394,24 @@ export interface FederatedFields {{
 """)
 
 
+def images() -> str:
+    """The file of images."""
+    return file(f"""/** The plain options of the conversion of an image to a tensor. */
+export interface ImageFields {{
+{members(IMAGE, IMAGE_DOCS)}
+}}
+
+/** Random changes, each up to so much either way. */
+export interface Augmentation {{
+{members(AUGMENTATION, IMAGE_DOCS)}
+}}
+
+{INTERNAL}{table("export const IMAGE_OPTIONS: Readonly<Record<keyof ImageFields, Setting>> = ", IMAGE)};
+
+{INTERNAL}{table("export const AUGMENTATION: Settings = ", AUGMENTATION)};
+""")
+
+
 def inert() -> str:
     """The file inert.ts: options of onnxruntime-web that change nothing, and entries of its configuration."""
     options = {o.page: {"asIs": list(o.page_as_is), "why": o.why} for o in INERT.values() if o.page}
@@ -423,5 +450,6 @@ FILES = {
     "fit": fit,
     "federated": federated,
     "generate": generation,
+    "images": images,
 }
 """In web/src/page/settings."""

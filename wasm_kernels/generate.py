@@ -264,14 +264,16 @@ def generate(definition_file: Path, out_dir: Path) -> None:
 def generated_sources(definition_file: Path) -> dict[Path, str]:
     """Return the sources in Python and TypeScript, by path in the project."""
     from generate_calls import emit_calls
-    from generate_layout import emit_python, emit_typescript, session_calls
+    from generate_layout import emit_python, emit_typescript, other_functions, session_calls
 
     definition = parse(definition_file.read_text())
-    calls = session_calls(path.read_text() for path in sorted((definition_file.parent / "session").glob("*.c")))
+    folder = definition_file.parent
+    calls = session_calls(path.read_text() for path in sorted((folder / "session").glob("*.c")))
+    sources = [path.read_text() for path in sorted((*folder.glob("*.c"), *folder.glob("session/*.c")))]
     return {
         CALLS: emit_calls(definition),
         PYTHON_LAYOUT: emit_python(definition, calls),
-        TYPESCRIPT_LAYOUT: emit_typescript(definition, calls),
+        TYPESCRIPT_LAYOUT: emit_typescript(definition, calls, other_functions(sources)),
     }
 
 

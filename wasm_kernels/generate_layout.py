@@ -30,6 +30,8 @@ def groups(definition: Definition) -> Iterator[tuple[str, str, dict[str, int]]]:
 
 EXPORT = re.compile(r"TW_EXPORT\((tw_\w+)\)\s+\w+ \1\(uint32_t session([^)]*)\)")
 
+OTHER = re.compile(r"TW_EXPORT\((tw_\w+)\)\s+(void )?[\w *]*?\1\((?!uint32_t session)([^)]*)\)")
+
 Calls = Mapping[str, Sequence[str]]
 """Names of functions on a session, and of their arguments after it."""
 
@@ -38,6 +40,16 @@ def session_calls(sources: Iterable[str]) -> Calls:
     """The functions on a session that C sources export."""
     found = [match for source in sources for match in EXPORT.finditer(source)]
     return {match[1]: re.findall(r"(\w+)(?:,|$)", match[2]) for match in found}
+
+
+def other_functions(sources: Iterable[str]) -> list[str]:
+    """The other functions that C sources export, as methods in TypeScript."""
+    found = [match for source in sources for match in OTHER.finditer(source)]
+    arguments = [[name for name in re.findall(r"(\w+)(?:,|$)", m[3]) if name != "void"] for m in found]
+    return [
+        f"{m[1]}({', '.join(f'{name}: number' for name in names)}): {'void' if m[2] else 'number'}"
+        for m, names in zip(found, arguments, strict=True)
+    ]
 
 
 def emit_python(definition: Definition, calls: Calls) -> str:
@@ -67,7 +79,7 @@ def emit_python(definition: Definition, calls: Calls) -> str:
     return "\n".join([*lines, ""])
 
 
-def emit_typescript(definition: Definition, calls: Calls) -> str:
+def emit_typescript(definition: Definition, calls: Calls, others: Sequence[str] = ()) -> str:
     """The TypeScript module."""
     lines = ["/**", " * Words of plans, segments and state.", f" * {NOTICE}", " */"]
     for name, doc, numbers in groups(definition):
@@ -83,6 +95,12 @@ def emit_typescript(definition: Definition, calls: Calls) -> str:
     for name, given in calls.items():
         arguments = [re.sub(r"_(\w)", lambda match: match[1].upper(), argument) for argument in given]
         lines.append(f"  readonly {name}: [{', '.join(f'{argument}: number' for argument in arguments)}];")
+    lines += [
+        "}",
+        "",
+        "/** The other functions of the kernels; those of parallel.c are in builds with threads only. */",
+    ]
+    lines += ["export interface KernelFunctions {", *(f"  {function};" for function in others)]
     lines += ["}", "", f"export const SEGMENT_NAMES: readonly string[] = [{', '.join(segment_names(definition))}];"]
     return "\n".join([*lines, ""])
 

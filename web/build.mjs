@@ -180,19 +180,25 @@ function importsOf(text) {
   );
 }
 
-/** Declare the calls of the generated class `SessionMethods` in `TrainingSession`: the former is no public name. */
-async function joinSessionMethods() {
-  const file = join(OUT, "page", "session.d.ts");
-  const [own, generated] = await Promise.all([file, join(OUT, "page", "session-methods.d.ts")].map((one) => readFile(one, "utf8")));
-  const [, body] = /^export declare class SessionMethods extends Opaque \{\n {4}#private;\n {4}constructor\(channel: Channel\);\n([^]*?)^\}/m.exec(generated);
+/** The members of a class in declarations, and those that it inherits from other classes there. */
+function membersOf(name, text) {
+  const [, base, body] = new RegExp(`^export declare class ${name} extends (\\w+) \\{\\n {4}#private;\\n {4}constructor\\([^)]*\\);\\n([^]*?)^\\}`, "m").exec(text);
+  return base === "Opaque" ? body : membersOf(base, text) + body;
+}
+
+/** Declare the calls of a generated class in the one that extends it: the former is no public name. */
+async function joinMethods(name, generated) {
+  const file = join(OUT, "page", name);
+  const [own, all] = await Promise.all([file, join(OUT, "page", "session-methods.d.ts")].map((one) => readFile(one, "utf8")));
+  const body = membersOf(generated, all);
   const known = new Set(importsOf(own).map(({ name }) => name));
-  const missing = importsOf(generated).filter(({ name }) => !known.has(name) && !["type Channel", "type Opaque"].includes(name));
+  const missing = importsOf(all).filter(({ name }) => !known.has(name) && new RegExp(`\\b${name.slice("type ".length)}\\b`).test(body));
   const imports = missing.map(({ name, from }) => `import { ${name} } from "${from}";\n`).join("");
   const joined = own
-    .replace('import { SessionMethods } from "./session-methods.js";\n', imports)
-    .replace(" extends SessionMethods {\n    #private;\n", (found) => `${found.replace(" extends SessionMethods", "")}${body}`);
-  if (joined.includes("SessionMethods")) {
-    throw new Error("session.d.ts still names SessionMethods");
+    .replace(/^import \{.*\} from "\.\/session-methods\.js";\n/m, imports)
+    .replace(` extends ${generated} {\n    #private;\n`, ` {\n    #private;\n${body}`);
+  if (/\b(Session|State)Methods\b/.test(joined)) {
+    throw new Error(`${name} still names ${generated}`);
   }
   await writeFile(file, joined);
 }
@@ -316,7 +322,8 @@ async function buildAll() {
   await copyPyodide();
   await buildEntries();
   buildDeclarations();
-  await joinSessionMethods();
+  await joinMethods("session.d.ts", "SessionMethods");
+  await joinMethods("checkpoint-state.d.ts", "StateMethods");
   await dropInnerDeclarations();
   await buildCommand();
 }

@@ -42,8 +42,14 @@ class UnsupportedError(TrainwebError):
 
     Attributes
     ----------
-    op, domain, opset, node : str | int | None
-        The operator, its domain and opset version, and the name of the node that uses it.
+    op : str or None
+        Operator type, e.g. "Einsum".
+    domain : str or None
+        Operator domain; "" is ai.onnx.
+    opset : int or None
+        Version of the operator set that the model asks for.
+    node : str or None
+        Name of the node that uses it.
     """
 
     def __init__(
@@ -64,9 +70,11 @@ class GradientError(TrainwebError):
 
     Attributes
     ----------
-    op, node : str | None
-        The operator and the node that has no gradient.
-    path : list[str]
+    op : str or None
+        Operator type, e.g. "Einsum".
+    node : str or None
+        Name of the node.
+    path : list of str
         Node names from the loss back to that node.
     others : tuple of GradientError
         What else lacks a gradient.
@@ -90,18 +98,22 @@ class CheckpointError(TrainwebError):
 
 
 class FeedError(TrainwebError):
-    """A feed is missing, unknown, or has the wrong dtype, shape or values (label or index out of range).
+    """A feed is missing, unknown, or has the wrong type, dims or values.
 
     Attributes
     ----------
-    value, position : int or None
-        A label or index that is out of range, and its position in the batch, from 0.
-    input : str or None
+    value : int, optional
+        A label or index that is out of range.
+    position : int, optional
+        Its position among the values of the batch, from 0.
+    input : str, optional
         The input that it was fed as, where `fit` finds it.
-    row : int or None
+    row : int, optional
         Its row in the data, or in the order in which a stream came, from 0.
-    epoch, batch : int or None
-        Where `fit` was, both from 1.
+    epoch : int, optional
+        The epoch of `fit`, from 1.
+    batch : int, optional
+        The batch of that epoch, from 1.
     """
 
     value: int | None = None
@@ -133,8 +145,12 @@ class StorageError(TrainwebError):
 
     Attributes
     ----------
-    needed, usage, quota : int | None
-        Bytes of the checkpoint, and, where the storage says so, what is used and what may be.
+    needed : int or None
+        Bytes of the checkpoint.
+    usage : int or None
+        Bytes that are in use, if the storage reports them.
+    quota : int or None
+        Bytes that may be in use, if the storage reports them.
     """
 
     def __init__(
@@ -145,16 +161,18 @@ class StorageError(TrainwebError):
 
 
 class EngineError(TrainwebError):
-    """The kernel engine failed: out of memory, a trap, or a plan that does not verify."""
+    """The kernel engine failed: out of memory, a trap, a file that is missing, or a plan that does not verify."""
 
 
 class NumericsError(TrainwebError):
-    """A step made a NaN or an infinity, in a session with ``debug={"check_numerics": True}``, which is as before it.
+    """A step made a NaN or an infinity, in a session that checks numerics, which is as before it.
 
     Attributes
     ----------
-    node, op : str
-        The node that made the first, as other errors name it, and its operator.
+    node : str
+        The node that made the first, as other errors name it.
+    op : str
+        Its operator, e.g. "Log".
     tensor : str
         The result of it that has the NaN or infinity.
     step : int
@@ -164,8 +182,10 @@ class NumericsError(TrainwebError):
         ``nan`` and ``infinite``.
     inputs : list of dict
         The same of the node's inputs that are float tensors.
-    epoch, batch : int or None
-        Where `fit` was, both from 1.
+    epoch : int or None
+        The epoch of `fit`, from 1.
+    batch : int or None
+        The batch of that epoch, from 1.
     """
 
     def __init__(self, message: str) -> None:

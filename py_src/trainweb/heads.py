@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from trainweb import messages
-from trainweb.arguments import check_settings, warn
+from trainweb.arguments import warn
 from trainweb.artifacts.evidence import lost_parameters, note, notes_of
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.control.repeat import with_bodies
@@ -22,7 +22,7 @@ from trainweb.lora.layers import find_layers
 from trainweb.model.graph import Graph, Node, Tensor, Value, as_float32, take_name
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.shapes import ShapeInference
-from trainweb.settings import SEED, Field, Text, Whole
+from trainweb.settings import SEED, Field, Text, Whole, checked_values
 
 HEAD = {
     "classes": Field(Whole(least=1), Parameter.empty, is_optional=False),
@@ -30,12 +30,6 @@ HEAD = {
     "seed": Field(SEED, 0, is_optional=False),
 }
 """Settings of a new last layer, the option "head"."""
-
-HEAD_DOCS = {
-    "classes": "Number of classes.",
-    "layer": "Module that makes the scores; needed where several may do so.",
-    "seed": "Seed of the weights, which are those that PyTorch draws after the same seed.",
-}
 ALL_BUT_HEAD = "all but head"
 """A value of `frozen_params`."""
 ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Relu", "Clip", "Tanh", "Exp", "Log")
@@ -87,12 +81,7 @@ def replace_head(graph: Graph, settings: Mapping[str, Any], keep: Collection[str
     """
     if not isinstance(settings, Mapping):
         raise messages.BAD_SETTING(name="head", value=settings, expected="a mapping with 'classes'")
-    check_settings("head", settings, HEAD)
-    values = {name: settings.get(name, field.default) for name, field in HEAD.items()}
-    for name, field in HEAD.items():
-        if values[name] is Parameter.empty:
-            raise messages.MISSING_SETTING(what="head", name=name, expected=field.kind.expected)
-        field.check(f"head.{name}", values[name])
+    values = checked_values("head", settings, HEAD, "head.")
     result = recover_parameters(graph, keep)
     head = _chosen(result, values["layer"])
     classes, layer = values["classes"], head.layer

@@ -246,6 +246,11 @@ NOT_IN_BUNDLE = Message(
     "`trainweb compile`, which includes the models, or create the session from its artifacts.",
 )
 OTHER_PARAMETERS = Message(ModelError, "The parameters of the models differ from the parameters of the compiled plans.")
+NO_GPU_KERNEL = Message(
+    UnsupportedError,
+    "This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. device='wasm' runs it.",
+    'This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. device: "wasm" runs it.',
+)
 ARENA_LIMIT = Message(
     LimitError,
     "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",

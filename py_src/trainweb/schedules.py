@@ -20,9 +20,8 @@ from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 from trainweb import messages
 from trainweb._names import public_names
 from trainweb.formulas import Course, Formula, Rule
-from trainweb.settings import Choice, Kind, NotNegative, Number, Positive, Whole, checked, fields_of, make
+from trainweb.settings import Choice, Count, Kind, NotNegative, Number, Positive, Whole, checked, fields_of, make
 
-Steps = Annotated[int, Whole(least=1)]
 Warmup = Annotated[int, Whole(least=0)]
 Share = Annotated[float, Number(least=0, most=1)]
 
@@ -193,7 +192,7 @@ class Linear(ByFormula):
         The last rate, as a share of `learning_rate`.
     """
 
-    total: Steps
+    total: Count
     start: NotNegative = 1.0
     end: NotNegative = 0.0
 
@@ -214,7 +213,7 @@ class Cosine(ByFormula):
         The last rate, as a share of `learning_rate`.
     """
 
-    total: Steps
+    total: Count
     end: NotNegative = 0.0
 
     _factor = half_wave(1, "end", WAY)
@@ -234,7 +233,7 @@ class Step(ByFormula):
         Factor of the rate.
     """
 
-    every: Steps
+    every: Count
     gamma: Positive = 0.1
 
     _factor = ["pow", "gamma", ["floor", ["/", AFTER, "every"]]]
@@ -273,7 +272,7 @@ class Polynomial(ByFormula):
         The last rate, as a share of `learning_rate`.
     """
 
-    total: Steps
+    total: Count
     power: Positive = 1.0
     end: NotNegative = 0.0
 
@@ -298,7 +297,7 @@ class OneCycle(ByFormula):
         The last rate, as a share of `learning_rate`.
     """
 
-    total: Steps
+    total: Count
     rise: Annotated[float, Number(above=0, below=1)] = 0.3
     start: Share = 0.04
     end: Share = 4e-6

@@ -359,6 +359,25 @@ def checked(init: Callable[P, None]) -> Callable[P, None]:
     return checking
 
 
+def checked_values(what: str, given: Mapping[str, Any], fields: Mapping[str, Field], path: str = "") -> dict[str, Any]:
+    """All settings, with the defaults of those that are not given.
+
+    Raises
+    ------
+    TypeError
+        A name is not known; the text says the nearest.
+    ModelError
+        A value is not allowed, or a setting without a default is missing.
+    """
+    check_settings(what, given, fields)
+    values = {name: given.get(name, field.default) for name, field in fields.items()}
+    for name, field in fields.items():
+        if values[name] is Parameter.empty:
+            raise messages.MISSING_SETTING(what=what, name=name, expected=field.kind.expected)
+        field.check(path + name, values[name])
+    return values
+
+
 def named_settings(what: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
     """A name, or a mapping of it as "type" and of settings, as the latter."""
     if not isinstance(given, (str, Mapping)):

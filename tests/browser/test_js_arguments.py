@@ -114,7 +114,7 @@ CREATE_RULES = [
     ("files, {extra: {f() {}}}", "Error", "Can't handle extra config type: function"),
     ("files, {threads: 1.5}", "SessionError", "'threads' must be an integer >= 0, got 1.5."),
     ("files, {threads: -1}", "SessionError", "'threads' must be an integer >= 0, got -1."),
-    ("files, {reproducible: 1}", "TypeError", "'reproducible' must be a boolean, got 1."),
+    ("files, {reproducible: 1}", "TypeError", "'reproducible' must be a boolean, got a number."),
     ("files, {memoryBudget: 0}", "SessionError", "'memoryBudget' must be an integer >= 1, got 0."),
     ("files, {limits: {nodes: 'many'}}", "SessionError", "'limits.nodes' must be an integer >= 1"),
 ]

@@ -220,7 +220,7 @@ def test_quantized_files_are_those_of_python(js: JsPage) -> None:
     assert bytes(found["beside"]) == trainweb.quantize(graph_of(), 4, only_frozen=False, weights=beside)
     assert [(error["name"], error["message"]) for error in found["errors"][:2]] == [
         ("ModelError", "bits is 5; it must be 4 or 8."),
-        ("TypeError", "'onlyFrozen' must be true or false, got a number."),
+        ("TypeError", "'onlyFrozen' must be a boolean, got a number."),
     ]
     assert found["errors"][2]["name"] == "TypeError" and "all" in found["errors"][2]["message"]
 

@@ -214,7 +214,7 @@ WRONG = (
     ("new ImageData(1, 1), { width: 0, height: 1 }", "ModelError", "width is 0; it must be an integer >= 1"),
     ("new ImageData(1, 1), { ...size, mean: [1] }", "ModelError", "it must be a number, or one for each channel"),
     ("new ImageData(1, 1), { ...size, std: 0 }", "ModelError", "std is 0; it must be a number other than 0"),
-    ("new ImageData(1, 1), { ...size, augment: {} }", "ModelError", "seed is None"),
+    ("new ImageData(1, 1), { ...size, augment: {} }", "ModelError", "augment needs the setting 'seed'"),
     ("new ImageData(1, 1), { ...size, agument: {} }", "TypeError", "did you mean 'augment'?"),
 )
 

@@ -124,7 +124,7 @@ def test_what_goes_wrong_in_the_optimizer_and_in_a_fit(js: JsPage) -> None:
     [
         ("true", "'debug' must be an object with 'checkNumerics'."),
         ("{ checkNumeric: true }", "checkNumerics"),
-        ("{ checkNumerics: 1 }", "'debug.checkNumerics' must be a boolean, got 1."),
+        ("{ checkNumerics: 1 }", "'debug.checkNumerics' must be a boolean, got a number."),
     ],
     ids=["boolean", "name", "value"],
 )

@@ -50,7 +50,7 @@ FITTED = [["standardize", "numbers"], ["one_hot", "colour", "size"], ["categorie
 TYPED = [["fill_mean", "numbers"], ["standardize", "numbers"], ["one_hot", "size", "colour"], ["concat", "x", PARTS]]
 ASKED: list[dict[str, Any]] = [
     {"numbers": [dtype, [1, 2], [2, 3]], "size": [size, [1], [1]], "colour": ["string", [1], ["blue"]]}
-    for dtype, size in (("float32", "int64"), ("float64", "int32"), ("int64", "int64"))
+    for dtype, size in (("float32", "int64"), ("float64", "int32"), ("int64", "int64"), ("float32", "float32"))
 ]
 HALF = csv(text("a,b,c", "1,0.1,7", ",0.7,3", "4,NA,", "2.5,0.4,?"), {"x": ["a", "b"], "y": "c"}, missing="keep")
 RAGGED = ["lengths", [3, 8, 2, 5, 4]]
@@ -235,6 +235,11 @@ DATASETS: list[tuple[str, Chain, Any]] = [
     *(
         (f"rows that are asked later {k}", [["columns", asked], ["steps of", [TABLE, *TYPED]]], None)
         for k, asked in enumerate(ASKED)
+    ),
+    (
+        "a row asked of no category",
+        [["columns", ASKED[0] | {"size": ["float64", [1], [1.5]]}], ["steps of", [TABLE, *TYPED]]],
+        error("Row 0 has 1.5 as 'size', and the fitted rows have only 1, 2, 3"),
     ),
     ("rows asked of an older file", [["columns", ASKED[0]], ["untyped steps of", [TABLE, *TYPED]]], None),
     *(

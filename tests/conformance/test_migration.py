@@ -112,8 +112,8 @@ def older() -> dict[str, Any]:
     }
 
 
-PAGE_ERRORS = set(re.findall(r"class (\w+Error)", (ROOT / "web" / "src" / "wire" / "errors.ts").read_text())) | {
-    *("Error", "TypeError", "RangeError")
+PAGE_ERRORS = set(re.findall(r"class (\w+Error)", (ROOT / "web" / "src" / "wire" / "error-classes.ts").read_text())) | {
+    *("Error", "TrainwebError", "TypeError", "RangeError")
 }
 
 SETUPS = {"files": files, "session": session, "older": older}

@@ -40,7 +40,7 @@ def module_of(f: Function) -> bytes:
 def text_of(params: str, results: str, body: str) -> str:
     """The same module in the text format."""
     declared = "".join(f" (param {NAMES[t]})" for t in params) + "".join(f" (result {NAMES[t]})" for t in results)
-    return f'(module (import "env" "memory" (memory 0)) (func (export "f"){declared} {body}))'
+    return f'(module (import "env" "memory" (memory 0 65536)) (func (export "f"){declared} {body}))'
 
 
 def single(name: str, immediates: str, emit: Callable[[Function], None], operands: str, results: str) -> None:
@@ -128,7 +128,7 @@ def test_a_module_by_hand() -> None:
     assert module.encode() == bytes.fromhex(
         "00 61 73 6d  01 00 00 00"  # magic, version 1
         "01 06  01  60 01 7f 01 7f"  # a type: (i32) -> i32
-        "02 17  02  03 65 6e 76 06 6d 65 6d 6f 72 79 02 00 00"  # env.memory, at least 0 pages
+        "02 1a  02  03 65 6e 76 06 6d 65 6d 6f 72 79 02 01 00 80 80 04"  # env.memory, 0 to 65,536 pages
         "           03 65 6e 76 01 67 00 00"  # env.g, a function of type 0
         "03 02  01  00"  # a function of type 0
         "07 05  01  01 66 00 01"  # export "f": function 1
@@ -168,7 +168,7 @@ def factorial() -> Function:
 
 def test_structured_control_runs() -> None:
     store = wasmtime.Store()
-    memory = wasmtime.Memory(store, wasmtime.MemoryType(wasmtime.Limits(0, None)))
+    memory = wasmtime.Memory(store, wasmtime.MemoryType(wasmtime.Limits(0, 65536)))
     instance = wasmtime.Instance(store, wasmtime.Module(store.engine, module_of(factorial())), [memory])
     f = instance.exports(store)["f"]
     assert [f(store, n) for n in (0, 1, 2, 5, 20)] == [1, 1, 2, 120, 2432902008176640000]

@@ -140,7 +140,8 @@ def test_only_the_choice_of_the_back_end_knows_the_kernels() -> None:
     others = {path: names for path, names in imports.items() if Path("backend/wasm") not in path.parents}
     assert len(others) > 200
     kernels = {path for path, names in others.items() if any(n.startswith("trainweb.backend.wasm") for n in names)}
-    assert kernels == {Path("backend/chosen.py")}
+    # The head of a plan for the GPU is a plan of the kernels.
+    assert kernels == {Path("backend/chosen.py"), Path("backend/webgpu/compile.py")}
     words = {path for path, names in others.items() if any(n.startswith(formats) for n in names)}
     assert words == {Path("backend/engine.py"), Path("backend/description.py")}
 
@@ -157,6 +158,19 @@ def test_only_the_back_end_calls_the_kernels_session() -> None:
             name = node.attr if isinstance(node, ast.Attribute) else ""
             assert not re.match(r"tw_(session|fit)_", text), (path, text)
             assert name not in {"bases", "code_base", "plan_status", "run_slice"}, (path, name)
+
+
+def test_only_the_host_of_a_page_knows_kernel_memory() -> None:
+    """Sessions of a page ask `StepHost` (worker/host.ts). `worker.ts` starts the engine and opens the kernels' host."""
+    imports = {name: targets for name, targets in typescript_imports().items() if name.startswith("worker/")}
+    assert len(imports) > 30
+    above = {name: targets for name, targets in imports.items() if not name.startswith("worker/wasm/")}
+    memory = {t for targets in imports.values() for t in targets if t.startswith(("worker/wasm/", "engine/engine"))}
+    kernels = {name: targets & memory for name, targets in above.items() if targets & memory}
+    assert kernels == {"worker/worker": {"engine/engine", "worker/wasm/wasm-host"}}
+    for name in above:
+        text = (ROOT / "web" / "src" / f"{name}.ts").read_text()
+        assert not re.search(r'"tw_session_|\baddressOf\(', text), name
 
 
 def test_no_file_is_longer_than_a_reader_bears() -> None:

@@ -12,17 +12,19 @@ from tests.python import pipelines
 from tests.python.products import product
 from tests.python.test_program import check_index
 
+from trainweb.compiler.passes import head as head_pass
 from trainweb.compiler.passes.accumulate import accumulate_in_place
 from trainweb.compiler.passes.attention import fuse_attention
 from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.passes.fuse import fuse_elementwise
+from trainweb.compiler.passes.head import fuse_head_loss
 from trainweb.compiler.passes.pooling import mask_maxima
 from trainweb.compiler.passes.rotary import fuse_rotary
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall, KernelCall
-from trainweb.ir.layout import ARENA, GRADIENTS
+from trainweb.ir.layout import ARENA, GRADIENTS, LOSS_MEAN
 from trainweb.ir.program import Program
 from trainweb.ops.copies import copy_axis
 
@@ -201,6 +203,114 @@ def test_gradients_of_attention_are_not_stored_in_what_they_are_made_of(shared: 
     order = (*FORWARD, "dv", "dweights", "dscores", "dk", "dq")
     assert attention(*order, shared=shared).count("gemm_f32") == 6
     assert attention(*order).count("gemm_f32") == 0
+
+
+# The head of a language model.
+
+CLASSES = 5
+
+
+def head(changes: dict[str, dict[str, object]] | None = None, *between: str, is_trained: bool = True) -> list[str]:
+    """Kernels that are left of the cross entropy of x w' and, if it is trained, its gradients by x and w.
+
+    `changes`: arguments of a step, in which a tensor is a name; `between`: "read NAME" before the gradients.
+    """
+    w = Written()
+    for name in ("x", "dx", "other x"):
+        w.new(name, N, WIDTH)
+    for name in ("w", "dw", "other w"):
+        w.new(name, CLASSES, WIDTH)
+    for name in ("scores", "log_prob", "dscores"):
+        w.new(name, N, CLASSES)
+    for name in ("loss", "dloss"):
+        w.new(name)
+    w.new("bias", CLASSES)
+    w.bufs |= {name: w.builder.temp("int32", (N,)) for name in ("labels", "other labels")}
+    b = w.bufs
+    numbers = {"n": N, "c": CLASSES, "inner": 1, "label_size": 4, "has_ignore": 0, "ignore_index": 0}
+    numbers |= {"reduction": LOSS_MEAN, "from_log": 0}
+    targets = {"labels": b["labels"], "log_prob": b["log_prob"] if is_trained else None}
+    steps: dict[str, Callable[[], None]] = {
+        "scores": lambda: w.product("scores", "x", "w", b_turned=True),
+        "loss": lambda: w.builder.emit(calls.CrossEntropy(scores=b["scores"], loss=b["loss"], **targets, **numbers)),
+        "dscores": lambda: w.builder.emit(calls.CrossEntropyGrad(dy=b["dloss"], dx=b["dscores"], **targets, **numbers)),
+        "dx": lambda: w.product("dx", "dscores", "w"),
+        "dw": lambda: w.product("dw", "dscores", "x", a_turned=True),
+    }
+    for step, emit in [*steps.items()][: None if is_trained else 2]:
+        emit()
+        for argument, value in (changes or {}).get(step, {}).items():
+            setattr(w.builder.instructions[-1], argument, b[value] if isinstance(value, str) else value)
+        if step == "loss":
+            for each in between:
+                w.read(each.removeprefix("read "))
+    w.outputs = ["loss", "dx", "dw"] if is_trained else ["loss"]
+    program = w.program()
+    fuse_head_loss(program, pipelines.context())
+    check_index(program)
+    return [i.KERNEL for i in program if isinstance(i, KernelCall)]
+
+
+@pytest.fixture
+def small_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads of any size are worth it."""
+    monkeypatch.setattr(head_pass, "SCORES_BYTES", 0)
+    monkeypatch.setattr(head_pass, "TRAINED_SCORES_BYTES", 0)
+
+
+def test_a_head_is_found(small_heads: None) -> None:
+    kernels = head()
+    assert "head_loss_f32" in kernels and "cross_entropy_f32" not in kernels and "gemm_f32" not in kernels
+
+
+@pytest.mark.parametrize(
+    ("step", "change"),
+    [
+        ("scores", {"activation": 1}),
+        ("scores", {"accumulate": 1}),
+        ("scores", {"a_row": 1, "a_col": N}),
+        ("scores", {"b_row": WIDTH + 1}),
+        ("loss", {"from_log": 1}),
+        ("dscores", {"from_log": 1}),
+        ("dscores", {"labels": "other labels"}),
+        ("dscores", {"has_ignore": 1}),
+        ("dx", {"alpha": 0.5}),
+        ("dx", {"activation": 1}),
+        ("dx", {"b": "other w"}),
+        ("dw", {"alpha": 0.5}),
+        ("dw", {"activation": 1}),
+        ("dw", {"b": "other x"}),
+    ],
+    ids=str,
+)
+def test_a_head_stays_where_a_step_computes_something_else(
+    small_heads: None, step: str, change: dict[str, object]
+) -> None:
+    assert "cross_entropy_f32" in head({step: change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"b_row": WIDTH + 1},
+        {"a_row": 1, "a_col": N},
+        {"bias": "bias", "bias_col": 1, "beta": 0.5},
+        {"bias": "bias", "bias_row": 1, "bias_col": 0},
+        {"activation": 1},
+        {"accumulate": 1},
+    ],
+    ids=str,
+)
+def test_a_head_that_is_not_trained_stays_where_its_product_is_another(
+    small_heads: None, change: dict[str, object]
+) -> None:
+    assert "head_loss_f32" in head({"scores": {"bias": "bias", "bias_col": 1, "beta": 1.0}}, is_trained=False)
+    assert "cross_entropy_f32" in head({"scores": change}, is_trained=False)
+
+
+@pytest.mark.parametrize("name", ["scores", "log_prob"])
+def test_a_head_stays_where_somebody_reads_what_it_would_not_store(small_heads: None, name: str) -> None:
+    assert "cross_entropy_f32" in head(None, f"read {name}")
 
 
 # Accumulation.

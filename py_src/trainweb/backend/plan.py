@@ -91,6 +91,43 @@ class InspectedNode:
 
 
 @dataclass(slots=True)
+class GpuBody:
+    """The part of a plan that runs on a GPU; docs/architecture-webgpu.md describes the format.
+
+    Attributes
+    ----------
+    texts : list of str
+        The WGSL of each pipeline.
+    uniforms : bytes
+        Blocks of 256 bytes: the numbers of dispatches, equal ones once.
+    dispatches : bytes
+        Five uint32 of each: pipeline, grid x, y and z, block of numbers.
+    arena_bytes : int
+        Size of the GPU's arena.
+    constants, large
+        Contents of the segments of constants on the GPU.
+    inputs, outputs : dict
+        Places of feeds and results on the GPU.
+    uploads : list of tuple
+        What the head makes for the body: offset in the head's arena, offset in the GPU's arena, bytes.
+    nodes, text : list of str
+        By dispatch, the node it came from, and a line of `explain`.
+    """
+
+    texts: list[str]
+    uniforms: bytes
+    dispatches: bytes
+    arena_bytes: int
+    constants: bytes
+    large: LargeConstants
+    inputs: dict[str, TensorPlace]
+    outputs: dict[str, TensorPlace]
+    uploads: list[tuple[int, int, int]]
+    nodes: list[str]
+    text: list[str]
+
+
+@dataclass(slots=True)
 class Plan:
     """A compiled graph for one input signature: relocatable and free of Python objects.
 
@@ -120,6 +157,8 @@ class Plan:
     """Of a plan that keeps all: what it computes, in order."""
     target: str = "wasm"
     """The back end that runs it."""
+    body: GpuBody | None = None
+    """Of a plan for the GPU: what runs there, after the words, which are its head."""
 
     def disassemble(self) -> str:
         """One line per instruction: number, kernel, operands as segment+offset, node."""

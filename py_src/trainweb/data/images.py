@@ -9,6 +9,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from trainweb.arguments import check_settings, checks_keywords, mapping, path_of
 from trainweb.data.dataset import Dataset, Row, checked_columns
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError
-from trainweb.settings import SEED, Kind, Number, Whole
+from trainweb.settings import SEED, Choice, Field, Flag, Number, Whole, checked_values
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,16 +28,38 @@ if TYPE_CHECKING:
 GREY = np.array([0.299, 0.587, 0.114])
 SIDE = Whole(least=1, most=16384)
 """Size of a canvas that every browser supports."""
-AT_LEAST_0 = Number(least=0)
-NAMES = ("width", "height", "channels", "mean", "std", "layout", "resize", "augment")
-CHANGES: Mapping[str, Kind | None] = {
-    "seed": SEED,
-    "flip": None,
+AT_LEAST_0 = Field(Number(least=0), 0, is_optional=False)
+IMAGE = {
+    "width": Field(SIDE, Parameter.empty, is_optional=False),
+    "height": Field(SIDE, Parameter.empty, is_optional=False),
+    "channels": Field(Choice((1, 3)), 3, is_optional=False),
+    "layout": Field(Choice(("CHW", "HWC")), "CHW", is_optional=False),
+    "resize": Field(Choice(("stretch", "cover")), "stretch", is_optional=False),
+}
+"""Options of an image besides `OTHERS`, which depend on its channels, or have settings of their own."""
+OTHERS = ("mean", "std", "augment")
+AUGMENTATION = {
+    "seed": Field(SEED, Parameter.empty, is_optional=False),
+    "flip": Field(Flag(), default=False, is_optional=False),
     "rotate": AT_LEAST_0,
-    "crop": Number(least=0, below=1),
+    "crop": Field(Number(least=0, below=1), 0, is_optional=False),
     "brightness": AT_LEAST_0,
     "contrast": AT_LEAST_0,
     "saturation": AT_LEAST_0,
+}
+DOCS = {
+    "width": "Width of the tensor in pixels; at most 16,384.",
+    "height": "Height of the tensor in pixels; at most 16,384.",
+    "channels": "3: red, green, blue; 1: grey (Rec. 601).",
+    "layout": "Order of the axes.",
+    "resize": '"stretch", or "cover": keep the proportions and cut off the rest.',
+    "seed": "Seed of the changes; give each image and epoch another.",
+    "flip": "Mirror every other image.",
+    "rotate": "Degrees, at most so many either way.",
+    "crop": "Share of the sides that is cut off, at any place.",
+    "brightness": "Share of the full brightness that is added, at most so much either way.",
+    "contrast": "Share by which distances from the mean grey grow or shrink, at most so much.",
+    "saturation": "Share by which distances of colours from their grey grow or shrink, at most so much.",
 }
 
 
@@ -241,31 +264,18 @@ def checked_options(given: Mapping[str, Any]) -> Options:
     ModelError
         One of them cannot be, or is not known.
     """
-    check_settings("read_image", given, NAMES)
-    for name in ("width", "height"):
-        if name not in given:
-            raise messages.MISSING_SETTING(what="read_image", name=name, expected=SIDE.expected)
-        SIDE.check(name, given[name])
-    channels, layout, resize = given.get("channels", 3), given.get("layout", "CHW"), given.get("resize", "stretch")
-    for name, value, expected in (
-        ("channels", channels, (1, 3)),
-        ("layout", layout, ("CHW", "HWC")),
-        ("resize", resize, ("stretch", "cover")),
-    ):
-        if isinstance(value, bool) or value not in expected:
-            raise messages.BAD_SETTING(name=name, value=value, expected=" or ".join(str(one) for one in expected))
-    mean, std = (
-        _for_channels("mean", given.get("mean", 0), channels),
-        _for_channels("std", given.get("std", 1), channels),
-    )
+    check_settings("read_image", given, (*IMAGE, *OTHERS))
+    plain = checked_values("read_image", {n: v for n, v in given.items() if n in IMAGE}, IMAGE)
+    mean, std = (_for_channels(n, given.get(n, default), plain["channels"]) for n, default in (("mean", 0), ("std", 1)))
     if not std.all():
         raise messages.BAD_SETTING(
             name="std", value=given["std"], expected="a number other than 0, or one for each channel"
         )
     augment = given.get("augment")
-    if augment is not None:
-        check_augmentation(augment)
-    return Options(given["width"], given["height"], channels, mean, std, layout, resize, augment)
+    if augment is not None and not isinstance(augment, Mapping):
+        raise messages.BAD_SETTING(name="augment", value=augment, expected="a dict with a seed")
+    changes = None if augment is None else checked_values("augment", augment, AUGMENTATION)
+    return Options(**plain, mean=mean, std=std, augment=changes)
 
 
 def _for_channels(name: str, value: Any, channels: int) -> np.ndarray:
@@ -276,21 +286,6 @@ def _for_channels(name: str, value: Any, channels: int) -> np.ndarray:
     if array.shape not in ((), (channels,)) or not np.isfinite(array).all():
         raise messages.BAD_SETTING(name=name, value=value, expected="a number, or one for each channel")
     return np.broadcast_to(array, (channels,))
-
-
-def check_augmentation(augment: Any) -> None:
-    """Raise ModelError for what are no settings of random changes."""
-    if not isinstance(augment, Mapping):
-        raise messages.BAD_SETTING(name="augment", value=augment, expected="a dict with a seed")
-    check_settings("augment", augment, CHANGES)
-    if "seed" not in augment:
-        raise messages.MISSING_SETTING(what="augment", name="seed", expected=SEED.expected)
-    for name, value in augment.items():
-        kind = CHANGES[name]
-        if kind is not None:
-            kind.check(name, value)
-        elif not isinstance(value, bool):
-            raise messages.BAD_SETTING(name=name, value=value, expected="true or false")
 
 
 @dataclass(frozen=True)
@@ -312,7 +307,7 @@ def changes_of(augment: Mapping[str, Any]) -> Changes:
     """Draw the changes of a seed: always the same numbers, even if only some are wanted."""
     uniform = random_words(augment["seed"], 0, 8) / 2**32
     signed = 2 * uniform - 1
-    amount = {name: float(augment.get(name, 0)) for name in CHANGES if name != "seed"}
+    amount = {name: float(augment[name]) for name in AUGMENTATION if name != "seed"}
     return Changes(
         is_flipped=bool(uniform[0] < 0.5 and amount["flip"]),
         degrees=float(signed[1] * amount["rotate"]),

@@ -31,6 +31,10 @@ FIT = {
 """The plain ones; data, schedule, metrics, early stopping and callbacks come besides."""
 
 
+BATCHES = {name: FIT[name] for name in ("batch_size", "batched", "ema")}
+"""Options of `predict` and `evaluate`: their batches and parameters."""
+
+
 class FitOptions(TypedDict, total=False):
     """The options of `TrainingSession.fit`, which explains them, for type checkers and editors."""
 

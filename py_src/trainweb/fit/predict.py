@@ -15,7 +15,6 @@ from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined, metrics_o
 from trainweb.fit.options import FIT
 from trainweb.fit.plan import Batches, rows_of
 from trainweb.fit.steps import Position, located
-from trainweb.settings import Flag
 from trainweb.training.step_kind import PREDICT, StepKind
 from trainweb.training.steps import run_step
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from trainweb.data.dataset import Batch, Dataset
     from trainweb.metrics import Value
     from trainweb.training.core import SessionCore
-
-EMA = Flag()
 
 
 def predict(
@@ -84,7 +81,7 @@ def evaluate(
 
 
 def _checked(core: SessionCore, data: Any, options: Mapping[str, Any], *, ema: bool) -> tuple[ModelInputs, Dataset]:
-    EMA.check("ema", ema)
+    FIT["ema"].check("ema", ema)
     for name, value in options.items():
         FIT[name].check(name, value)
     core.check_step("eval")

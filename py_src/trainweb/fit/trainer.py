@@ -57,7 +57,7 @@ MOST_BYTES, MOST_BATCHES = 1 << 20, 256
 
 
 class RowBatches:
-    """Batches of arrays, several of which the kernels run at once; in a page `web/src/worker/fit/rows.ts`.
+    """Batches of arrays, several of which the kernels run at once; in a page `web/src/worker/fit/batches.ts`.
 
     Parameters
     ----------

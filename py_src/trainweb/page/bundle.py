@@ -27,8 +27,7 @@ from itertools import pairwise
 from typing import Any
 
 from trainweb import messages
-from trainweb.backend.chosen import WASM
-from trainweb.backend.plan import Plan, TensorPlace
+from trainweb.backend.plan import GpuBody, LargeConstants, Plan, TensorPlace
 from trainweb.checkpoint import SessionContents, write_checkpoint
 from trainweb.ir.layout import PARAMETERS, STATE, STATE_WORDS
 from trainweb.ir.shapes import TensorType
@@ -185,25 +184,11 @@ def plan_json(
 
     A plan that names no target is for the kernels, as all plans of older bundles.
     """
-
-    def slots(named: dict[str, TensorPlace]) -> list[Header]:
-        return [
-            {
-                "name": s.name,
-                "segment": s.segment,
-                "offset": s.offset,
-                "nbytes": s.nbytes,
-                "dtype": s.dtype,
-                "dims": list(s.shape),
-            }
-            for s in named.values()
-        ]
-
-    large = [[offset, *_large_json(part, blobs)] for offset, part in plan.large.parts]
+    large = _constants_json(plan.large, blobs)
     return {
         "kind": kind.key,
         "overwrite": overwrite,
-        **({} if plan.target == WASM else {"target": plan.target}),
+        **({} if plan.body is None else {"target": plan.target, "body": _body_json(plan.body, blobs)}),
         "signature": [_feed_json(n, t) for n, t in feeds.items()],
         "words": blobs.add(plan.words),
         "constants": blobs.add(plan.constants),
@@ -212,12 +197,46 @@ def plan_json(
         "arenaBytes": plan.arena_bytes,
         "preparedBytes": plan.prepared_bytes,
         "kept": [[name, *place] for name, place in plan.kept.items()],
-        "inputs": slots(plan.inputs),
-        "outputs": slots(plan.outputs),
+        "inputs": _places_json(plan.inputs),
+        "outputs": _places_json(plan.outputs),
         "nodes": plan.nodes,
         "metrics": [described.as_data() for described in metrics],
         "recomputation": {camel_case(name): value for name, value in asdict(plan.recomputation).items()},
     }
+
+
+def _body_json(body: GpuBody, blobs: Blobs) -> Header:
+    """The part of a plan that runs on a GPU; each text is a blob, which plans share."""
+    return {
+        "texts": [blobs.add(text.encode()) for text in body.texts],
+        "uniforms": blobs.add(body.uniforms),
+        "dispatches": blobs.add(body.dispatches),
+        "arenaBytes": body.arena_bytes,
+        "constants": blobs.add(body.constants),
+        "large": _constants_json(body.large, blobs),
+        "inputs": _places_json(body.inputs),
+        "outputs": _places_json(body.outputs),
+        "uploads": [list(upload) for upload in body.uploads],
+        "nodes": body.nodes,
+    }
+
+
+def _places_json(named: Mapping[str, TensorPlace]) -> list[Header]:
+    return [
+        {
+            "name": s.name,
+            "segment": s.segment,
+            "offset": s.offset,
+            "nbytes": s.nbytes,
+            "dtype": s.dtype,
+            "dims": list(s.shape),
+        }
+        for s in named.values()
+    ]
+
+
+def _constants_json(large: LargeConstants, blobs: Blobs) -> list[list[int]]:
+    return [[offset, *_large_json(part, blobs)] for offset, part in large.parts]
 
 
 def _large_json(part: bytes | memoryview | LazyTensor, blobs: Blobs) -> list[int]:

@@ -58,7 +58,19 @@ Sizes = tuple[Mapping[str, int], Mapping[str, Any]]
 
 @dataclass(slots=True)
 class Problem:
-    """Why a model cannot be trained, and where."""
+    """An operator that prevents training, and its nodes.
+
+    Attributes
+    ----------
+    op : str
+        Operator type.
+    domain : str
+        Operator domain; "" is ai.onnx.
+    nodes : list of str
+        Names of the nodes that have it.
+    message : str
+        A description of the problem.
+    """
 
     op: str
     domain: str
@@ -68,7 +80,17 @@ class Problem:
 
 @dataclass(slots=True)
 class Described:
-    """An input or output of the model; dims as it declares them, None where it does not."""
+    """An input or output of the model.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the model.
+    dtype : str
+        Type of the elements.
+    dims : list of (int, str or None) or None
+        A size or name for each dim; None: the model declares none.
+    """
 
     name: str
     dtype: str
@@ -81,8 +103,10 @@ class Report:
 
     Attributes
     ----------
-    trainable, frozen : dict of str to tuple of int
-        Parameters that a training session would have, with their shapes.
+    trainable : dict of str to tuple of int
+        Parameters of a session that are trained, with their shapes.
+    frozen : dict of str to tuple of int
+        Parameters of a session that keep their values, with their shapes.
     decisions : list of Decision
         What is trained and what is left out, each with the reason; `trained`, `left_out` and `doubtful` are its parts.
     unsupported : list of Problem
@@ -90,38 +114,40 @@ class Report:
     missing_gradients : list of Problem
         Operators on the way from the loss to a parameter that cannot be differentiated.
     refined : list of str
-        What operators demand of dimensions that the model declares as symbols, with the node: ``n = 4, as ...``.
+        Sizes that operators demand of dims that the model declares as symbols, with the node: ``n = 4, as ...``.
     remarks : list of str
-        What `build_artifacts` warns of besides the doubtful tensors: the model trains, but maybe not as its maker
-        means. Then what costs memory and time that a change of the model would save.
+        Warnings from building the model, besides the doubtful tensors: it trains, but maybe not as its maker means.
+        Then costs of memory and time that a change of the model would save.
     precision : str or None
-        What of the model is computed in float32 though it was declared as another type of float.
+        The part of the model that is computed in float32 though it was declared as another type of float.
     untold : str or None
-        What files of the model's exporter never tell, though training depends on it.
+        Facts that training depends on and that files of the model's exporter never contain.
     missing_loss : str or None
-        Which loss to name, where none was and the first output is none, or that outputs must be chosen for it.
+        A loss to name, or outputs to choose for it, if no loss was named and the first output is not a loss.
     error : str or None
-        What else is wrong with the model or the arguments.
+        Any other error of the model or the arguments.
     peak_bytes : int
         Kernel memory of a session for these shapes: workspace, parameters, gradients, moments and constants.
     flops : int
         Floating-point operations of products and convolutions in one train step.
-    inputs, outputs : list of Described
-        Of the forward model.
+    inputs : list of Described
+        Inputs of the forward model.
+    outputs : list of Described
+        Outputs of the forward model.
     operators : dict of str to int
-        How many nodes of the model are of which operator, those of other domains as domain.operator.
+        Number of nodes per operator. An operator of another domain is named ``domain.operator``.
     suggested_loss : str, dict or None
         A loss that fits the first output where that is not a loss, for classes or for numbers: its name, or its "type"
         with the settings that it needs, as `build_artifacts` takes them.
     feeds : list of Feed
-        What a train step takes.
+        Inputs of a train step, in the shape that the report is about.
     dims : dict of str to int
         Sizes that `build_artifacts` must be given, where the model cannot be trained without those of `check`.
     code : dict of str to str
-        Lines that train the model, "javascript" and "python"; none where an argument is no plain value.
+        Lines that train the model, for "javascript" and "python"; empty if an argument is no plain value.
     model_metadata : dict
-        What the file says of itself: producer_name, graph_name, domain, description, graph_description, version and
-        custom_metadata_map. Empty for a file that is not a model.
+        The file's description of itself: producer_name, graph_name, domain, description, graph_description, version
+        and custom_metadata_map. Empty for a file that is not a model.
     """
 
     trainable: dict[str, tuple[int, ...]] = field(default_factory=dict)

@@ -63,7 +63,17 @@ IN_PAGE = {
 
 @dataclass(slots=True)
 class Feed:
-    """An input of a train step, and the shape that the report is about."""
+    """An input of a train step.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the train step.
+    dtype : str
+        Type of the elements.
+    shape : list of int
+        A size for each dim.
+    """
 
     name: str
     dtype: str

@@ -108,11 +108,11 @@ TYPE_AND_SHAPE = ValueKind(
 )
 METADATA = ValueKind("list[NodeArg]", "readonly ValueMetadata[]", "list[Value]", from_core="[NodeArg.of(v) for v in $]")
 PROPERTY = ValueKind("PropertyValue", "PropertyValue")
-PROPERTY_KIND = ValueKind("", "PropertyKind | null")
+PROPERTY_KIND = ValueKind("", "PropertyKind | null", check="checkKind(value, $)")
 MEMORY = ValueKind("SessionMemory", "SessionMemory")
-FORM = ValueKind("", "FileForm")
-FILE = ValueKind("bytes", "FileBytes")
-OUTPUT_NAMES = ValueKind("Sequence[str] | None", "readonly string[]")
+FORM = ValueKind("", "Form", wire="FileForm", to_wire="checkForm($)")
+FILE = ValueKind("bytes", "FileOf<Form>", wire="FileBytes", from_wire="($).data as FileOf<Form>")
+OUTPUT_NAMES = ValueKind("Sequence[str] | None", "readonly string[]", check='checkNames("$name", $)')
 ARTIFACT_NAME = ValueKind("", "ArtifactName")
 WEIGHTS_FORMAT = ValueKind("str", '"safetensors" | "npz"')
 WEIGHTS = ValueKind("bytes", "Uint8Array", to_wire="copyBytes($)", check="checkBytes($)")
@@ -204,7 +204,15 @@ PARAMETER = Argument("name", NAME, "The parameter's name.")
 PROPERTY_NAME = Argument("name", NAME, "The property's name.")
 TRAINING = Argument("training", FLAG, "False: of an eval step.", default=True, in_options=True)
 OF_PARAMETER = {"CheckpointError": "There is no such parameter."}
-FORM_ARGUMENT = Argument("form", FORM, page_only=True)
+FORM_ARGUMENT = Argument(
+    "form",
+    FORM,
+    '"blob": a Blob, which the browser keeps elsewhere; "bytes": a Uint8Array in the page\'s memory.',
+    default="bytes",
+    page_name="as",
+    in_options=True,
+    page_only=True,
+)
 EMA = Argument(
     "ema", FLAG, "Use the averages of the parameters that the session keeps.", default=False, in_options=True
 )
@@ -375,14 +383,19 @@ CALLS = (
     ),
     Call(
         "add_property",
-        "Keep a value in the checkpoint.",
+        "Keep a value in the checkpoint: an int64 (an integer number or bigint), a float32, or a string.",
         (
-            Argument("name", NAME),
-            Argument("value", PROPERTY),
-            Argument("kind", PROPERTY_KIND, page_only=True),
+            PROPERTY_NAME,
+            Argument("value", PROPERTY, "The value."),
+            Argument(
+                "kind",
+                PROPERTY_KIND,
+                'The type to store, if the value leaves it open: 1 as "float" stays a float.',
+                default=None,
+                page_only=True,
+            ),
         ),
         python=Public.NO,
-        page=Public.BY_HAND,
         held=NOT_HELD,
     ),
     Call(
@@ -479,20 +492,30 @@ CALLS = (
     ),
     Call(
         "save_checkpoint",
-        "A checkpoint file.",
-        (Argument("include_optimizer_state", FLAG), FORM_ARGUMENT),
+        "The checkpoint, for onnxruntime's training APIs too. It has at most 2 GiB.",
+        (
+            Argument(
+                "include_optimizer_state",
+                FLAG,
+                "Also save what an exact resume needs: moments, step count, learning rate and schedule, accumulated "
+                "gradients, and the seed and position of random numbers.",
+                default=False,
+                in_options=True,
+            ),
+            FORM_ARGUMENT,
+        ),
         FILE,
+        raises={"LimitError": "It would be larger, or the browser has no room for it."},
         python=Public.NO,
-        page=Public.BY_HAND,
         held=Held(reads=(PARAMETERS, GRADIENTS, STATE, *MOMENTS)),
     ),
     Call(
         "export_model_for_inferencing",
-        "The eval model with the current parameters.",
-        (Argument("output_names", OUTPUT_NAMES), FORM_ARGUMENT, EMA),
+        "The eval model as an inference model, with the current parameters.",
+        (Argument("output_names", OUTPUT_NAMES, "Tensors of the eval model to become outputs."), FORM_ARGUMENT, EMA),
         FILE,
+        raises={**NO_EMA, "LimitError": "The file would be larger than 2 GiB, or the browser has no room for it."},
         python=Public.BY_HAND,
-        page=Public.BY_HAND,
         held=Held(reads=(PARAMETERS, STATE, *MOMENTS)),
     ),
     Call(
@@ -540,8 +563,8 @@ CALLS = (
         "The forward model with the adapters merged into its weights.",
         (FORM_ARGUMENT,),
         FILE,
+        raises={"SessionError": "The session has no adapters.", "LimitError": "It would be larger than 2 GiB."},
         python=Public.NO_CORE,
-        page=Public.BY_HAND,
         held=Held(reads=(PARAMETERS,)),
     ),
     Call(
@@ -554,3 +577,9 @@ CALLS = (
         held=Held(reads=(PARAMETERS,)),
     ),
 )
+
+OF_STATES = (
+    *("parameter_names", "get_parameter_type_and_shape", "get_parameter", "update_parameter"),
+    *("add_property", "get_property", "get_property_kind", "property_names", "delete_property", "save_checkpoint"),
+)
+"""The calls that the checkpoint state of a page has, too, apart from sessions."""

@@ -68,19 +68,25 @@ class SessionMemory:
 
     Attributes
     ----------
-    parameters, gradients, moments : int
-        Parameters, accumulated gradients and the optimizer's moments.
+    parameters : int
+        The parameters.
+    gradients : int
+        Accumulated gradients.
+    moments : int
+        The optimizer's moments.
     arena : int
         Workspace that the plans share: feeds, activations, their gradients, outputs and scratch of kernels. The
         largest plan so far sets its size, and `memory_budget` limits it.
     prepared : int
         Values that depend only on parameters, which are kept from run to run; 0 with a `memory_budget`.
     plans : int
-        Plans themselves and their constants.
+        Compiled steps and their constants.
     arena_without_budget : int
-        What the arena would be if nothing was computed again.
-    recomputed_instructions, recomputed_flops : int
-        Instructions that run again in a step, and the operations of products and convolutions in them.
+        Size of the workspace if no instruction ran again.
+    recomputed_instructions : int
+        Instructions that run again in a step.
+    recomputed_flops : int
+        Operations of products and convolutions in them.
     recomputed_share : float
         Estimated time of them, in parts of the time of the step without a budget.
     """

@@ -42,8 +42,10 @@ class Progress:
     ----------
     epoch : int
         From 1.
-    step, steps : int
-        Batches of the epoch that are done, and how many it has; None for a stream.
+    step : int
+        Finished batches of the epoch.
+    steps : int or None
+        Number of batches in the epoch; None for a stream.
     loss : float
         Mean over the rows of the epoch so far.
     """
@@ -67,9 +69,9 @@ class Epoch:
     loss : float
         Mean over the rows, while they were trained on.
     learning_rate : float
-        That of its last optimizer step.
+        Learning rate of its last optimizer step.
     seconds : float
-        How long it took, evaluation included.
+        Duration, evaluation included.
     validation : dict or None
         "loss" and the metrics of the validation data, by name.
     training : dict or None

@@ -26,7 +26,7 @@ export interface CsvOptions {
   /** Names of the classes of an input; a value becomes the index of its name. */
   readonly classes?: Readonly<Record<string, readonly string[]>>;
   /**
-   * What to do with missing values: raise an error (default), drop their rows, use NaN, or use a value for each
+   * Treatment of missing values: raise an error (default), drop their rows, use NaN, or use a value for each
    * column. A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep"
    * needs
    * inputs of floats, which `fillMean` and `fillMedian` of `Dataset` fill.
@@ -74,11 +74,11 @@ export async function readColumns(
       placesOf(checkTexts(`classes['${name}']`, names)),
     ]),
   );
-  const inputs = Object.entries(checkObject("columns", columns)).map(([name, given]): Input => {
+  const inputs = Object.entries(checkObject("columns", columns)).map(([name, columnNames]): Input => {
     const dtype = dtypes[name] ?? (name in classes ? "int64" : "float32");
-    const wanted = typeof given === "string" ? [given] : checkTexts(`columns['${name}']`, given);
-    refuseSettingIf(wanted.length === 0, `columns['${name}']`, given, "a column, or several");
-    return { name, dtype, classes: labels.get(name) ?? null, wanted, isVector: typeof given !== "string" };
+    const wanted = typeof columnNames === "string" ? [columnNames] : checkTexts(`columns['${name}']`, columnNames);
+    refuseSettingIf(wanted.length === 0, `columns['${name}']`, columnNames, "a column, or several");
+    return { name, dtype, classes: labels.get(name) ?? null, wanted, isVector: typeof columnNames !== "string" };
   });
   for (const name of [...Object.keys(checkObject("dtypes", dtypes)), ...Object.keys(classes)]) {
     if (!(name in columns)) {
@@ -92,10 +92,10 @@ export async function readColumns(
   }
   const fills = fillsOf(missing);
   const keeps = missing === "keep";
-  const taken = inputs.flatMap(({ wanted }) => wanted);
+  const inputColumns = inputs.flatMap(({ wanted }) => wanted);
   for (const column of fills?.keys() ?? []) {
-    if (!taken.includes(column)) {
-      throw sessionError("CSV_FILL", { column, names: taken.join(", ") });
+    if (!inputColumns.includes(column)) {
+      throw sessionError("CSV_FILL", { column, names: inputColumns.join(", ") });
     }
   }
   return parseRows(await textOf(source), delimiter, inputs, fills, keeps);
@@ -217,11 +217,11 @@ function isMissing(value: string, { dtype, classes }: Input): boolean {
 
 /** The places of the columns of each input. */
 function findPlaces(header: readonly string[], inputs: readonly Input[]): readonly (readonly number[])[] {
-  const found = new Map(header.map((column, k) => [column, k]));
-  const twice = new Set(header.filter((column, k) => found.get(column) !== k));
+  const placeOf = new Map(header.map((column, k) => [column, k]));
+  const twice = new Set(header.filter((column, k) => placeOf.get(column) !== k));
   return inputs.map(({ wanted }) =>
     wanted.map((column) => {
-      const place = found.get(column);
+      const place = placeOf.get(column);
       if (place === undefined) {
         throw sessionError("CSV_COLUMN", { column, names: header.join(", ") });
       }

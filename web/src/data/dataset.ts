@@ -80,12 +80,12 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    */
   static fromText(texts: Iterable<TextItem>, tokenizer: TextTokenizer, options: TextOptions): Dataset {
     const { lengths, batchSize, seed, columns } = textSettings(options);
-    const made = new Dataset(textColumns(texts, tokenizer, columns));
+    const rowsOfTexts = new Dataset(textColumns(texts, tokenizer, columns));
     if (batchSize === null) {
-      return made;
+      return rowsOfTexts;
     }
-    const buffer = made.columns?.get("labels")?.dims[0] as number;
-    const rows = made.shuffle({ buffer, seed }).map(cutter(lengths));
+    const buffer = rowsOfTexts.columns?.get("labels")?.dims[0] as number;
+    const rows = rowsOfTexts.shuffle({ buffer, seed }).map(cutter(lengths));
     return rows.bucket((row) => (row["labels"] as Tensor).dims[0] as number, lengths, batchSize);
   }
 
@@ -293,10 +293,10 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
       return this.#slice(0, Math.min(count, this.size));
     }
     return this.#piped(async function* (rows) {
-      let taken = 0;
+      let number = 0;
       for await (const row of rows) {
         yield row;
-        if (++taken === count) {
+        if (++number === count) {
           return;
         }
       }
@@ -374,17 +374,17 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    *   ModelError when `steps` are no such steps
    */
   preprocess(steps: readonly PreprocessingStep[]): Dataset {
-    const given = checkSteps(steps);
+    const checkedSteps = checkSteps(steps);
     const done = this.#preprocessing;
-    return this.#applied(areSteps(given.slice(0, done.length), done) ? given.slice(done.length) : given);
+    return this.#applied(areSteps(checkedSteps.slice(0, done.length), done) ? checkedSteps.slice(done.length) : checkedSteps);
   }
 
   #applied(steps: readonly PreprocessingStep[]): Dataset {
     if (this.#columns === null) {
       throw sessionError("TABLE_STREAM", {});
     }
-    const given = checkSteps(steps);
-    return this.#after(given, applySteps(given, this.#columns));
+    const checkedSteps = checkSteps(steps);
+    return this.#after(checkedSteps, applySteps(checkedSteps, this.#columns));
   }
 
   #fitted(type: Fitted, names: readonly string[]): Dataset {
@@ -400,25 +400,25 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
 
   /** A dataset of tensors that has had more steps. */
   #after(steps: readonly PreprocessingStep[], columns: Columns): Dataset {
-    const made = new Dataset(columns);
-    made.#preprocessing = [...this.#preprocessing, ...steps];
-    return made;
+    const dataset = new Dataset(columns);
+    dataset.#preprocessing = [...this.#preprocessing, ...steps];
+    return dataset;
   }
 
   /** Keep the rows or batches in memory once the first iteration has reached its end. */
   cache(): Dataset {
-    let kept: (Row | Batch)[] | null = null;
+    let memory: (Row | Batch)[] | null = null;
     const make = async function* (rows: AsyncIterable<Row | Batch>): AsyncGenerator<Row | Batch> {
-      if (kept !== null) {
-        yield* kept;
+      if (memory !== null) {
+        yield* memory;
         return;
       }
-      const found: (Row | Batch)[] = [];
+      const items: (Row | Batch)[] = [];
       for await (const row of rows) {
-        found.push(row);
+        items.push(row);
         yield row;
       }
-      kept = found;
+      memory = items;
     };
     // Earlier steps are iterated over once, in any number of rounds.
     return this.#piped(make, this.#stream.isBatched, () => {});
@@ -606,11 +606,11 @@ function piped(rows: Dataset, make: (rows: AsyncIterable<Row | Batch>) => AsyncI
     [Symbol.asyncIterator]() {
       let source: AsyncIterator<Row | Batch> | null = null;
       const tapped = { [Symbol.asyncIterator]: () => (source = rows[Symbol.asyncIterator]()) };
-      const made = make(tapped)[Symbol.asyncIterator]();
+      const output = make(tapped)[Symbol.asyncIterator]();
       return {
-        next: () => made.next(),
+        next: () => output.next(),
         // A waiting generator notices its end only when it continues.
-        return: () => Promise.all([made.return?.(), source?.return?.()]).then(() => LEFT),
+        return: () => Promise.all([output.return?.(), source?.return?.()]).then(() => LEFT),
       };
     },
   };

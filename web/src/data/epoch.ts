@@ -21,14 +21,14 @@ export function fixedRows(inputs: readonly InputDeclaration[]): number | null {
  * so that the mean stays the same.
  */
 export function* partsOf(rows: number, fixed: number | null): Generator<{ readonly order: number[]; readonly times: number }> {
-  const whole = fixed ?? rows;
+  const size = fixed ?? rows;
   for (let start = 0; start < rows; ) {
-    let count = Math.min(whole, rows - start);
-    while (whole % count !== 0) {
+    let count = Math.min(size, rows - start);
+    while (size % count !== 0) {
       count--;
     }
     const from = start;
-    yield { order: Array.from({ length: whole }, (_, k) => from + (k % count)), times: whole / count };
+    yield { order: Array.from({ length: size }, (_, k) => from + (k % count)), times: size / count };
     start += count;
   }
 }

@@ -79,16 +79,16 @@ function isHandle(source: object): source is FileSystemDirectoryHandle {
 }
 
 async function listed(folder: FileSystemDirectoryHandle, above: readonly string[]): Promise<Listed[]> {
-  const found: Listed[] = [];
+  const files: Listed[] = [];
   for await (const handle of folder.values()) {
     const path = [...above, handle.name];
     if (handle.kind === "directory") {
-      found.push(...(await listed(handle as FileSystemDirectoryHandle, path)));
+      files.push(...(await listed(handle as FileSystemDirectoryHandle, path)));
     } else {
-      found.push({ path, file: await (handle as FileSystemFileHandle).getFile() });
+      files.push({ path, file: await (handle as FileSystemFileHandle).getFile() });
     }
   }
-  return found;
+  return files;
 }
 
 /** The path of an input's file, without the chosen folder. */

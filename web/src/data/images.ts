@@ -5,13 +5,11 @@
 
 import { FeedError, UnsupportedError } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
-import type { Augmentation, GivenImage, ImageOptions, ResolvedImageOptions } from "../wire/images.js";
-import { refuseSettingIf } from "./given.js";
-import { checkKnown } from "./nearest.js";
+import type { Changes, GivenImage, ResolvedImageOptions } from "../wire/images.js";
 import { RandomStream } from "./random.js";
 
-/** The random changes of an augmentation. */
-interface Changes {
+/** Changes that were drawn. */
+interface DrawnChanges {
   readonly isFlipped: boolean;
   readonly degrees: number;
   /** Share of the sides that is cut off, and the shares of that on the left and at the top. */
@@ -23,20 +21,18 @@ interface Changes {
   readonly saturation: number;
 }
 
-const UNCHANGED: Changes = {
+const UNCHANGED: DrawnChanges = {
   isFlipped: false, degrees: 0, cut: 0, left: 0, top: 0, added: 0, contrast: 1, saturation: 1,
 };
 const GREY = [0.299, 0.587, 0.114] as const;
 const LEVELS = 256;
 const HALF = 0.5;
-/** Most pixels of a side: every browser has a canvas for them. */
-const MOST_PIXELS = 16384;
 
 /** Numbers of an image, in the order of the layout. */
-export async function imageValues(given: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
+export async function imageValues(image: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
   const { augment } = options;
   const changes = augment === null ? UNCHANGED : changesOf(augment);
-  const bitmap = await open(given);
+  const bitmap = await open(image);
   try {
     return convert(draw(bitmap, options, changes), options, changes);
   } finally {
@@ -44,12 +40,12 @@ export async function imageValues(given: GivenImage, options: ResolvedImageOptio
   }
 }
 
-async function open(given: GivenImage): Promise<ImageBitmap> {
-  if (given instanceof ImageBitmap) {
-    return given;
+async function open(image: GivenImage): Promise<ImageBitmap> {
+  if (image instanceof ImageBitmap) {
+    return image;
   }
-  return createImageBitmap(given).catch((error: unknown) => {
-    const type = given instanceof Blob ? given.type || "a file without a type" : "pixels";
+  return createImageBitmap(image).catch((error: unknown) => {
+    const type = image instanceof Blob ? image.type || "a file without a type" : "pixels";
     throw new FeedError(`the image (${type}) cannot be decoded: ${messageOf(error)}`);
   });
 }
@@ -73,7 +69,7 @@ function newContext(width: number, height: number): Context {
   return context;
 }
 
-function draw(image: ImageBitmap, options: ResolvedImageOptions, changes: Changes): Uint8ClampedArray {
+function draw(image: ImageBitmap, options: ResolvedImageOptions, changes: DrawnChanges): Uint8ClampedArray {
   const { width, height, resize } = options;
   const context = newContext(width, height);
   context.imageSmoothingQuality = "high";
@@ -91,8 +87,7 @@ function draw(image: ImageBitmap, options: ResolvedImageOptions, changes: Change
 }
 
 /** Draw the changes for a seed: the same numbers for any settings of the augmentation. */
-function changesOf(augment: Augmentation): Changes {
-  const { seed, flip = false, rotate = 0, crop = 0, brightness = 0, contrast = 0, saturation = 0 } = augment;
+function changesOf({ seed, flip, rotate, crop, brightness, contrast, saturation }: Changes): DrawnChanges {
   const random = new RandomStream(seed, 0);
   const uniform = (): number => random.below(2 ** 32) / 2 ** 32;
   const signed = (): number => 2 * uniform() - 1;
@@ -108,7 +103,7 @@ function changesOf(augment: Augmentation): Changes {
   };
 }
 
-function convert(pixels: Uint8ClampedArray, options: ResolvedImageOptions, changes: Changes): Float32Array<ArrayBuffer> {
+function convert(pixels: Uint8ClampedArray, options: ResolvedImageOptions, changes: DrawnChanges): Float32Array<ArrayBuffer> {
   const { width, height, channels, mean, std, layout } = options;
   const count = width * height;
   const data = new Float32Array(count * channels);
@@ -130,7 +125,7 @@ function convert(pixels: Uint8ClampedArray, options: ResolvedImageOptions, chang
 }
 
 /** The value of each level of a pixel after the changes of brightness and contrast. */
-function levelsOf({ added, contrast }: Changes): Float64Array {
+function levelsOf({ added, contrast }: DrawnChanges): Float64Array {
   return Float64Array.from({ length: LEVELS }, (_, byte) => {
     const plain = byte / (LEVELS - 1);
     return added === 0 && contrast === 1 ? plain : clamped(HALF + (plain - HALF) * contrast + added);
@@ -139,54 +134,4 @@ function levelsOf({ added, contrast }: Changes): Float64Array {
 
 function clamped(value: number): number {
   return Math.min(1, Math.max(0, value));
-}
-
-/** Names of `ImageOptions`. */
-export const IMAGE_OPTIONS: Readonly<Record<keyof ImageOptions, true>> = {
-  width: true,
-  height: true,
-  channels: true,
-  mean: true,
-  std: true,
-  layout: true,
-  resize: true,
-  augment: true,
-};
-const CHANGES = ["seed", "flip", "rotate", "crop", "brightness", "contrast", "saturation"] as const;
-
-/** @throws ModelError for an impossible option; TypeError for an unknown one */
-export function resolveImageOptions(given: ImageOptions): ResolvedImageOptions {
-  refuseSettingIf(typeof given !== "object" || given === null, "options", given, "an object with width and height");
-  checkKnown("The option of images", given, Object.keys(IMAGE_OPTIONS));
-  const { width, height, channels = 3, mean = 0, std = 1, layout = "CHW", resize = "stretch", augment } = given;
-  const isSide = (x: unknown): boolean => Number.isSafeInteger(x) && (x as number) > 0 && (x as number) <= MOST_PIXELS;
-  const isNumber = (x: unknown): boolean => typeof x === "number" && Number.isFinite(x);
-  const fits = (x: unknown): boolean => isNumber(x) || (Array.isArray(x) && x.length === channels && x.every(isNumber));
-  const divides = (x: number | readonly number[]): boolean => fits(x) && ![x].flat().includes(0);
-  refuseSettingIf(!isSide(width), "width", width, `an integer >= 1 and <= ${MOST_PIXELS}`);
-  refuseSettingIf(!isSide(height), "height", height, `an integer >= 1 and <= ${MOST_PIXELS}`);
-  refuseSettingIf(channels !== 1 && channels !== 3, "channels", channels, "1 or 3");
-  refuseSettingIf(!fits(mean), "mean", mean, "a number, or one for each channel");
-  refuseSettingIf(!divides(std), "std", std, "a number other than 0, or one for each channel");
-  refuseSettingIf(!["CHW", "HWC"].includes(layout), "layout", layout, "CHW or HWC");
-  refuseSettingIf(!["stretch", "cover"].includes(resize), "resize", resize, "stretch or cover");
-  const each = (x: number | readonly number[]): number[] => (typeof x === "number" ? new Array<number>(channels).fill(x) : [...x]);
-  const changes = augment === undefined ? null : checkAugmentation(augment);
-  return { width, height, channels, mean: each(mean), std: each(std), layout, resize, augment: changes };
-}
-
-/** @throws as `resolveImageOptions` */
-function checkAugmentation(augment: Augmentation): Augmentation {
-  refuseSettingIf(typeof augment !== "object" || augment === null, "augment", augment, "an object with a seed");
-  checkKnown("The option of augmentations", augment, CHANGES);
-  const { seed, flip = false, crop = 0 } = augment;
-  const isShare = (x: unknown): boolean => typeof x === "number" && x >= 0 && x < Infinity;
-  const isSeed = Number.isSafeInteger(seed) && seed >= 0;
-  refuseSettingIf(!isSeed, "seed", seed, "an integer >= 0 and <= 9007199254740991");
-  refuseSettingIf(typeof flip !== "boolean", "flip", flip, "true or false");
-  refuseSettingIf(!isShare(crop) || crop >= 1, "crop", crop, "a number >= 0 and less than 1");
-  for (const name of ["rotate", "brightness", "contrast", "saturation"] as const) {
-    refuseSettingIf(!isShare(augment[name] ?? 0), name, augment[name], "a number >= 0");
-  }
-  return { ...augment };
 }

@@ -37,8 +37,8 @@ export function nearest(name: string, known: readonly string[]): string {
  * @param what - kind of the names, for the error
  * @throws TypeError with the nearest known name
  */
-export function checkKnown(what: string, given: object, known: readonly string[]): void {
-  for (const name of Object.keys(given)) {
+export function checkKnown(what: string, options: object, known: readonly string[]): void {
+  for (const name of Object.keys(options)) {
     if (!known.includes(name)) {
       throw new TypeError(`${what} '${brief(name)}' is not known; did you mean '${nearest(name, known)}'?`);
     }
@@ -59,13 +59,13 @@ export function checkIsObject(call: string, options: unknown): asserts options i
  * Check the names of a call's options: every call that takes options has this check.
  *
  * @param call - name of the call, for the error
- * @param known - all names that the call takes
+ * @param known - an object with all names that the call takes
  * @throws TypeError when they are not an object, or have an unknown name. It suggests the nearest
  */
 export function checkOptions<T extends object>(
   call: string,
   options: T,
-  known: Readonly<Record<keyof NoInfer<T>, true>>,
+  known: Readonly<Record<keyof NoInfer<T>, unknown>>,
 ): T {
   checkIsObject(call, options);
   checkKnown(`The option of ${call}`, options, Object.keys(known));

@@ -49,9 +49,9 @@ export function permutation(count: number, seed: number, stream: number): Uint32
   const random = new RandomStream(seed, stream);
   for (let k = count - 1; k > 0; k--) {
     const other = Math.floor((random.at(k) * (k + 1)) / WORD);
-    const held = order[k] as number;
+    const swapped = order[k] as number;
     order[k] = order[other] as number;
-    order[other] = held;
+    order[other] = swapped;
   }
   return order;
 }

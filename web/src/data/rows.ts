@@ -39,10 +39,10 @@ function stack(rows: readonly Numbered[]): Batch {
   const names = Object.keys(first);
   const positions = rows.map(([position]) => position);
   tensors.forEach((row, k) => {
-    const given = Object.keys(row);
+    const rowNames = Object.keys(row);
     const position = positions[k];
-    if (given.length !== names.length || !names.every((name) => Object.hasOwn(row, name))) {
-      throw sessionError("ROW_NAMES", { position, names: given.join(", "), expected: names.join(", ") });
+    if (rowNames.length !== names.length || !names.every((name) => Object.hasOwn(row, name))) {
+      throw sessionError("ROW_NAMES", { position, names: rowNames.join(", "), expected: names.join(", ") });
     }
   });
   return Object.fromEntries(names.map((name) => [name, stackValues(name, tensors.map((row) => row[name] as Tensor), positions)]));
@@ -154,24 +154,24 @@ export async function* batched(rows: AsyncIterable<Row>, size: number, remainder
 /** Rows drawn from a buffer that is filled up in order. */
 export async function* drawn<T>(rows: AsyncIterable<T>, buffer: number, seed: number, stream: number): AsyncGenerator<T> {
   const random = new RandomStream(seed, stream);
-  const held: T[] = [];
+  const bufferedRows: T[] = [];
   for await (const row of rows) {
-    if (held.length < buffer) {
-      held.push(row);
+    if (bufferedRows.length < buffer) {
+      bufferedRows.push(row);
       continue;
     }
     const k = random.below(buffer);
-    yield held[k] as T;
-    held[k] = row;
+    yield bufferedRows[k] as T;
+    bufferedRows[k] = row;
   }
-  while (held.length > 0) {
-    const k = random.below(held.length);
-    const last = held.pop() as T;
-    if (k === held.length) {
+  while (bufferedRows.length > 0) {
+    const k = random.below(bufferedRows.length);
+    const last = bufferedRows.pop() as T;
+    if (k === bufferedRows.length) {
       yield last;
     } else {
-      yield held[k] as T;
-      held[k] = last;
+      yield bufferedRows[k] as T;
+      bufferedRows[k] = last;
     }
   }
 }
@@ -199,8 +199,8 @@ export async function* bucketed(
       if (tensor?.dims[0] === n) {
         values.set(name, padded(tensor, bound));
       } else if (names !== null) {
-        const given = tensor === undefined ? "missing" : typeOf(tensor);
-        throw sessionError("NOT_PADDED", { name, length: n, given });
+        const shape = tensor === undefined ? "missing" : typeOf(tensor);
+        throw sessionError("NOT_PADDED", { name, length: n, given: shape });
       }
     }
     pending.push([number++, Object.fromEntries(values)]);

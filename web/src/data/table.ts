@@ -73,11 +73,11 @@ const TAKES: Readonly<Record<Applied["type"], readonly string[]>> = {
   one_hot: ["string", ...INTEGERS],
   categories: ["string"],
 };
-const isListOf = (type: string) => (given: unknown) =>
-  Array.isArray(given) && given.length > 0 && given.every((one) => (type === "array" ? Array.isArray(one) : typeof one === type));
+const isListOf = (type: string) => (value: unknown) =>
+  Array.isArray(value) && value.length > 0 && value.every((one) => (type === "array" ? Array.isArray(one) : typeof one === type));
 
 /** Fields of each type of step besides `type`, `input` and `dtype`, and what they hold. */
-const FIELDS: Readonly<Record<string, Readonly<Record<string, (given: unknown) => boolean>>>> = {
+const FIELDS: Readonly<Record<string, Readonly<Record<string, (value: unknown) => boolean>>>> = {
   fill: { values: isListOf("number") },
   standardize: { mean: isListOf("number"), std: isListOf("number") },
   one_hot: { categories: isListOf("array") },
@@ -101,8 +101,8 @@ export function fittedStep(type: Fitted, input: string, columns: Tensors): Prepr
   if (type !== "standardize") {
     const values = valuesOf(tensor);
     const categories = Array.from({ length: width }, (_, k) => {
-      const found = new Set(Array.from({ length: rows }, (_, row) => values[row * width + k] as string | number));
-      return [...found].sort(ascending);
+      const distinct = new Set(Array.from({ length: rows }, (_, row) => values[row * width + k] as string | number));
+      return [...distinct].sort(ascending);
     });
     return { type, input, dtype, categories };
   }
@@ -135,11 +135,11 @@ function fillsOf(type: "fill_mean" | "fill_median", name: string, tensor: Tensor
     if (present.length === 0) {
       throw sessionError("TABLE_EMPTY", { name, column });
     }
-    const found = type === "fill_mean" ? present.reduce((sum, value) => sum + value, 0) / present.length : medianOf(present);
-    if (!Number.isFinite(found)) {
+    const centre = type === "fill_mean" ? present.reduce((sum, value) => sum + value, 0) / present.length : medianOf(present);
+    if (!Number.isFinite(centre)) {
       throw sessionError("TABLE_CENTRE", { name, column });
     }
-    return found;
+    return centre;
   });
 }
 
@@ -174,26 +174,26 @@ function moments(values: Float64Array, rows: number, width: number): [Float64Arr
 
 /** Columns after steps. A step whose input is not there changes nothing: rows to predict on have no labels. */
 export function applySteps(steps: readonly PreprocessingStep[], columns: Tensors): Record<string, Tensor> {
-  const made = new Map(columns);
+  const results = new Map(columns);
   for (const step of steps) {
     for (const name of step.type === "concat" ? step.parts : [step.input]) {
-      const given = made.get(name);
-      if (given !== undefined) {
-        made.set(name, asFitted(step.dtype, given));
+      const column = results.get(name);
+      if (column !== undefined) {
+        results.set(name, asFitted(step.dtype, column));
       }
     }
-    const tensor = made.get(step.input);
+    const tensor = results.get(step.input);
     if (step.type === "concat") {
-      refuseSettingIf(made.has(step.input) && !step.parts.includes(step.input), "name", step.input, "a name that no other input has");
-      const joined = concat(step.parts, made);
-      step.parts.forEach((name) => made.delete(name));
-      made.set(step.input, joined);
+      refuseSettingIf(results.has(step.input) && !step.parts.includes(step.input), "name", step.input, "a name that no other input has");
+      const joined = concat(step.parts, results);
+      step.parts.forEach((name) => results.delete(name));
+      results.set(step.input, joined);
     } else if (tensor !== undefined) {
       checkType(step.type, step.input, tensor, step.dtype);
-      made.set(step.input, changed(step, tensor));
+      results.set(step.input, changed(step, tensor));
     }
   }
-  return Object.fromEntries(made);
+  return Object.fromEntries(results);
 }
 
 /** Numbers in the type of the fitted rows; integers and text stay, as a step takes them by their values. */
@@ -219,8 +219,8 @@ function changed(step: Applied, tensor: Tensor): Tensor {
  * @throws ModelError when they are no steps
  */
 export function checkSteps(steps: unknown): readonly PreprocessingStep[] {
-  const given: readonly unknown[] = Array.isArray(steps) ? steps : [steps];
-  for (const step of given) {
+  const list: readonly unknown[] = Array.isArray(steps) ? steps : [steps];
+  for (const step of list) {
     const of = Object(step) as Readonly<Record<string, unknown>>;
     const fields = typeof of["type"] === "string" && Object.hasOwn(FIELDS, of["type"]) ? FIELDS[of["type"]] : undefined;
     if (
@@ -232,22 +232,22 @@ export function checkSteps(steps: unknown): readonly PreprocessingStep[] {
       throw badSetting("steps", step, "the 'preprocessing' of a dataset");
     }
   }
-  return given as readonly PreprocessingStep[];
+  return list as readonly PreprocessingStep[];
 }
 
 /** True if steps are the same, in any order of their fields. */
-export function areSteps(given: readonly PreprocessingStep[], expected: readonly PreprocessingStep[]): boolean {
+export function areSteps(actual: readonly PreprocessingStep[], expected: readonly PreprocessingStep[]): boolean {
   const text = (steps: readonly PreprocessingStep[]): string =>
     JSON.stringify(steps.map((step) => Object.entries(step).sort(([a], [b]) => (a < b ? -1 : 1))));
-  return text(given) === text(expected);
+  return text(actual) === text(expected);
 }
 
 function inputOf(name: string, columns: Tensors): Tensor {
-  const found = columns.get(name);
-  if (found === undefined) {
+  const column = columns.get(name);
+  if (column === undefined) {
     throw sessionError("TABLE_INPUT", { name, names: [...columns.keys()].join(", ") });
   }
-  return liveTensor(name, found, 0);
+  return liveTensor(name, column, 0);
 }
 
 function checkType(step: Applied["type"], name: string, { type }: Tensor, fittedOn = ""): void {
@@ -269,9 +269,9 @@ function valuesOf({ data }: Tensor): readonly (string | number)[] {
   return Array.from(data as ArrayLike<string | number | bigint>, (value) => (typeof value === "bigint" ? Number(value) : value));
 }
 
-function checkWidth(name: string, given: number, expected: number): void {
-  if (given !== expected) {
-    throw sessionError("TABLE_WIDTH", { name, given, expected });
+function checkWidth(name: string, width: number, expected: number): void {
+  if (width !== expected) {
+    throw sessionError("TABLE_WIDTH", { name, given: width, expected });
   }
 }
 
@@ -322,9 +322,9 @@ function categorize({ type, input, categories }: CategoryStep, tensor: Tensor): 
 function concat(names: readonly string[], columns: Tensors): Tensor {
   const parts = names.map((name) => inputOf(name, columns));
   const { type: expected, data: sample } = parts[0] as Tensor;
-  parts.forEach(({ type: given }, k) => {
-    if (given !== expected) {
-      throw sessionError("TABLE_CONCAT", { name: names[k], given, first: names[0], expected });
+  parts.forEach(({ type: type }, k) => {
+    if (type !== expected) {
+      throw sessionError("TABLE_CONCAT", { name: names[k], given: type, first: names[0], expected });
     }
   });
   const [rows] = flatDims(parts[0] as Tensor);

@@ -24,7 +24,7 @@ export interface EncodeOptions {
 
 /** Options of a tokenizer's `apply_chat_template`. */
 export interface TemplateOptions {
-  /** Whether ids are wanted. */
+  /** False: return text instead of ids. */
   readonly tokenize: false;
   /** Begin an answer at the end. */
   readonly add_generation_prompt?: boolean;
@@ -68,9 +68,9 @@ export interface ChatMessage {
 
 /** A prompt, and the text that follows it; both may be turns of a chat. */
 export interface PromptedText {
-  /** What is given. */
+  /** The text before the completion. */
   readonly prompt: string | readonly ChatMessage[];
-  /** What is to be learned. */
+  /** The text to learn. */
   readonly completion: string | readonly ChatMessage[];
 }
 
@@ -159,17 +159,17 @@ function idsOf(
 ): readonly number[] {
   const isTokenizer = typeof (tokenizer as Partial<TextTokenizer> | null | undefined)?.encode === "function";
   refuseIf(!isTokenizer, "NOT_A_TOKENIZER", { given: describe(tokenizer) });
-  const found: unknown = tokenizer.encode(text, options);
-  const given: unknown = typeof found === "object" && found !== null && "ids" in found ? found.ids : found;
-  if (Array.isArray(given) || ArrayBuffer.isView(given)) {
-    const ids = Array.from(given as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
+  const encoded: unknown = tokenizer.encode(text, options);
+  const tokens: unknown = typeof encoded === "object" && encoded !== null && "ids" in encoded ? encoded.ids : encoded;
+  if (Array.isArray(tokens) || ArrayBuffer.isView(tokens)) {
+    const ids = Array.from(tokens as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
     if (ids.every((one): one is number => Number.isSafeInteger(one))) {
       // A Gather would count these from the end.
       refuseIf(ids.some((id) => id < 0), "NOT_TOKEN_IDS", { given: "a negative id" });
       return ids;
     }
   }
-  throw sessionError("NOT_TOKEN_IDS", { given: describe(found) });
+  throw sessionError("NOT_TOKEN_IDS", { given: describe(encoded) });
 }
 
 interface TextSettings {
@@ -218,7 +218,7 @@ export function cutter(lengths: readonly number[]): (row: Readonly<Record<string
  * @throws ModelError, FeedError or TypeError when an argument is not what it must be
  */
 export function textColumns(
-  given: Iterable<TextItem>,
+  source: Iterable<TextItem>,
   tokenizer: TextTokenizer,
   options: ColumnOptions,
 ): Record<string, Tensor> {
@@ -228,13 +228,13 @@ export function textColumns(
   for (const [name, value] of Object.entries({ pack, maskPrompt })) {
     refuseSettingIf(typeof value !== "boolean", name, value, "true or false");
   }
-  refuseIf(typeof given !== "object" || given === null || !(Symbol.iterator in given), "NOT_TEXTS", { given: describe(given) });
+  refuseIf(typeof source !== "object" || source === null || !(Symbol.iterator in source), "NOT_TEXTS", { given: describe(source) });
   const needed = (name: string): boolean => inputs.includes(name);
   const isList = Array.isArray(inputs) && inputs.every((name) => Object.hasOwn(VALUES, name));
   if (!isList || !needed("input_ids") || !needed("labels")) {
     throw badSetting("inputs", inputs, "input_ids and labels, and if needed attention_mask and position_ids");
   }
-  const items = Array.from(given, fieldsOf);
+  const items = Array.from(source, fieldsOf);
   refuseIf(items.length === 0, "NOT_TEXTS", { given: "empty" });
   const further = [...new Set(items.flatMap((item) => item.further))].sort();
   if (further.length > 0) {
@@ -253,8 +253,8 @@ export function textColumns(
   return Object.fromEntries(Object.keys(VALUES).filter(needed).map((name) => [name, columnOf(name, rows, length)]));
 }
 
-function endOf(tokenizer: TextTokenizer, given: number | null, texts: number): number | null {
-  const end = given ?? (tokenizer as Partial<TextTokenizer> | null | undefined)?.eos_token_id ?? null;
+function endOf(tokenizer: TextTokenizer, endToken: number | null, texts: number): number | null {
+  const end = endToken ?? (tokenizer as Partial<TextTokenizer> | null | undefined)?.eos_token_id ?? null;
   if (end === null) {
     refuseIf(texts > 1, "NO_END_TOKEN");
   } else if (!Number.isSafeInteger(end) || end < 0 || end > LONGEST) {
@@ -270,8 +270,8 @@ function fieldsOf(item: TextItem, position: number): { fields: Fields; further: 
   }
   const columns = typeof item === "object" && item !== null ? Object.keys(item) : [];
   const form = FORMS.find((names) => names.every((name) => columns.includes(name))) ?? [];
-  const given = columns.length > 0 ? `${describe(item)} of ${columns.join(", ")}` : describe(item);
-  refuseIf(form.length === 0, "NOT_A_TEXT", { position, given });
+  const description = columns.length > 0 ? `${describe(item)} of ${columns.join(", ")}` : describe(item);
+  refuseIf(form.length === 0, "NOT_A_TEXT", { position, given: description });
   const fields = Object.fromEntries(Object.entries(item).filter(([name]) => form.includes(name)));
   return { fields, further: columns.filter((name) => !form.includes(name)) };
 }
@@ -282,25 +282,25 @@ function tokensOf(
   fields: Fields,
   position: number,
   end: number | null,
-  given: number | null,
+  endToken: number | null,
   isMasked: boolean,
 ): Tokens {
   const chat = chatOf(fields);
   const isChat = chat !== null;
-  const { prompt, whole } = isChat ? chatText(tokenizer, ...chat, position) : pairText(fields, position, isMasked);
+  const { prompt, whole: text } = isChat ? chatText(tokenizer, ...chat, position) : pairText(fields, position, isMasked);
   // The template has the tokens around the text.
   const options = isChat ? { add_special_tokens: false } : undefined;
-  const last = isChat ? given : end;
-  const ids = [...encodedText(tokenizer, whole, options)];
-  const own = prompt !== "" && (isMasked || given !== null) ? encodedText(tokenizer, prompt, options) : [];
+  const last = isChat ? endToken : end;
+  const ids = [...encodedText(tokenizer, text, options)];
+  const promptIds = prompt !== "" && (isMasked || endToken !== null) ? encodedText(tokenizer, prompt, options) : [];
   // A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
-  const differs = own.findIndex((id, k) => id !== ids[k]);
-  const start = differs < 0 ? own.length : differs;
+  const differs = promptIds.findIndex((id, k) => id !== ids[k]);
+  const start = differs < 0 ? promptIds.length : differs;
   if (last !== null && !ids.slice(isChat ? start : -1).includes(last)) {
     ids.push(last);
   }
   const labels = ids.map((id, k) => (isMasked && k < start ? IGNORED : id));
-  return { ids, labels, ...(isMasked && start < own.length ? { lost: own.slice(start) } : {}) };
+  return { ids, labels, ...(isMasked && start < promptIds.length ? { lost: promptIds.slice(start) } : {}) };
 }
 
 type Turns = readonly ChatMessage[];
@@ -377,7 +377,7 @@ function columnOf(name: string, rows: readonly Row[], length: number): Tensor {
 
 /** A prompt with a better and a worse answer; all may be turns of a chat. */
 export interface Preference {
-  /** What is given. */
+  /** The text before both answers. */
   readonly prompt: PromptedText["prompt"];
   /** The better answer. */
   readonly chosen: PromptedText["completion"];
@@ -433,10 +433,10 @@ export async function preferenceColumns(
     return [chosen, rejected].map((completion) => ({ ...others, completion }));
   });
   const inputs = reference.trainingInputNames.filter((name) => name !== REFERENCE);
-  const made = textColumns(texts, tokenizer, { length, endToken, pack: false, maskPrompt: true, inputs });
-  const columns = { ...made, [REFERENCE]: new Tensor("float32", new Float32Array(texts.length), [texts.length]) };
-  const found = await reference.predict(columns, { outputs: [LOG_PROBABILITIES] });
-  const all = { ...columns, [REFERENCE]: found[LOG_PROBABILITIES] as Tensor };
+  const tokens = textColumns(texts, tokenizer, { length, endToken, pack: false, maskPrompt: true, inputs });
+  const columns = { ...tokens, [REFERENCE]: new Tensor("float32", new Float32Array(texts.length), [texts.length]) };
+  const outputs = await reference.predict(columns, { outputs: [LOG_PROBABILITIES] });
+  const all = { ...columns, [REFERENCE]: outputs[LOG_PROBABILITIES] as Tensor };
   return reshaped(all, ([rows = 0, ...rest]) => [rows / 2, 2, ...rest]);
 }
 

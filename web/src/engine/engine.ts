@@ -18,11 +18,10 @@ import {
   instantiateCode,
   instantiateKernels,
   type KernelExports,
-  type ThreadExports,
 } from "./kernels.js";
 import { RANGE_INFINITE, RANGE_LEAST, RANGE_MOST, RANGE_NAN, RANGE_SQUARES, RANGE_WORDS, TW_NO_MEMORY, TW_TRAPPED, type SessionCalls } from "./layout.js";
 import { Pool } from "./pool.js";
-import { importedMemory, MAX_PAGES, withSharedMemory } from "./wasm-module.js";
+import { MAX_PAGES, withSharedMemory } from "./wasm-module.js";
 
 /** True if the built script is this module's own. Other scripts pass the address of the workers. */
 declare const TRAINWEB_NAMES_ASSETS: boolean;
@@ -142,11 +141,11 @@ export class Engine extends Opaque {
     const threads = canShare ? (options.threads ?? 1) : 1;
     const { bytes, build, source } = await fetchKernels(options, canShare);
     const module = await compile(bytes, source);
-    const engine = instantiate(module, bytes, source, (memory) => new Engine(module, memory, build));
+    const engine = instantiate(module, build, source, (memory) => new Engine(module, memory, build));
     const memory = engine.#memory;
     if (threads > 1 && isShared(memory)) {
       const script = new URL(options.poolWorker ?? ownPoolWorker(), globalThis.location?.href).href;
-      engine.#pool = await Pool.start(module, memory, engine.#threads, threads, script);
+      engine.#pool = await Pool.start(module, memory, engine.#kernels, threads, script);
     }
     return engine;
   }
@@ -154,7 +153,7 @@ export class Engine extends Opaque {
   /** Make an engine of one thread at once, from the bytes of a build without threads. */
   static createSync(wasm: ArrayBuffer | Uint8Array | ForeignBuffer, build = ""): Engine {
     const bytes = copyOf(wasm);
-    return new Engine(new WebAssembly.Module(bytes), createMemory(bytes), build);
+    return new Engine(new WebAssembly.Module(bytes), createMemory(false), build);
   }
 
   /** Name of the fastest build without threads that runs here, for `createSync`. */
@@ -184,7 +183,7 @@ export class Engine extends Opaque {
 
   /** Address of the word whose notification wakes the threads; 0 without any. */
   get wakeWord(): number {
-    return this.#pool === null ? 0 : this.#threads.tw_wake_word() >>> 0;
+    return this.#pool === null ? 0 : this.#kernels.tw_wake_word() >>> 0;
   }
 
   /** The reason why the engine cannot be used any more (a trap), or null. */
@@ -273,13 +272,13 @@ export class Engine extends Opaque {
     if (at === 0) {
       throw new EngineError(`${count} numbers from ${ptr} on do not lie in an allocated block.`);
     }
-    const found = new DataView(this.#memory.buffer, at, 4 * RANGE_WORDS);
+    const words = new DataView(this.#memory.buffer, at, 4 * RANGE_WORDS);
     return {
-      least: found.getFloat32(4 * RANGE_LEAST, true),
-      most: found.getFloat32(4 * RANGE_MOST, true),
-      nan: found.getUint32(4 * RANGE_NAN, true),
-      infinite: found.getUint32(4 * RANGE_INFINITE, true),
-      squares: found.getFloat64(4 * RANGE_SQUARES, true),
+      least: words.getFloat32(4 * RANGE_LEAST, true),
+      most: words.getFloat32(4 * RANGE_MOST, true),
+      nan: words.getUint32(4 * RANGE_NAN, true),
+      infinite: words.getUint32(4 * RANGE_INFINITE, true),
+      squares: words.getFloat64(4 * RANGE_SQUARES, true),
     };
   }
 
@@ -311,7 +310,7 @@ export class Engine extends Opaque {
 
   /**
    * Load a module of generated functions f0, f1, ... into the function table; the same module again is
-   * found, not loaded, until it was unloaded as often.
+   * found, not loaded, until it was unloaded as often. It imports `env.memory` with a maximum.
    *
    * @returns the table slot of f0
    */
@@ -427,10 +426,6 @@ export class Engine extends Opaque {
     this.#lost ??= "it was closed";
   }
 
-  get #threads(): ThreadExports {
-    return this.#kernels as ThreadExports;
-  }
-
   #install(bytes: Uint8Array<ArrayBuffer>): TableSlots {
     const functions = instantiateCode(bytes, this.#memory, this.#kernels);
     const slot = this.#takeSlots(functions.length);
@@ -529,16 +524,13 @@ function isShared(memory: WebAssembly.Memory): boolean {
   return !(memory.buffer instanceof ArrayBuffer);
 }
 
-/** A memory as the build imports it. */
-function createMemory(wasm: Uint8Array): WebAssembly.Memory {
-  const limits = importedMemory(wasm);
-  const initial = Math.max(limits.minimum, INITIAL_PAGES);
-  const { shared } = limits;
+/** A memory for a build of the kernels. */
+function createMemory(shared: boolean): WebAssembly.Memory {
   let failure: unknown;
   // Own memory that can grow to 256 MiB is better than none.
   for (const maximum of shared ? MOST_PAGES : [...MOST_PAGES, MAX_PAGES / 16]) {
     try {
-      return new WebAssembly.Memory({ initial, maximum: Math.min(maximum, limits.maximum ?? MAX_PAGES), shared });
+      return new WebAssembly.Memory({ initial: INITIAL_PAGES, maximum, shared });
     } catch (error) {
       failure = error;
     }
@@ -638,17 +630,23 @@ export function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
 /** @throws EngineError where WebAssembly is not that of kernels */
 function instantiate(
   module: WebAssembly.Module,
-  bytes: Uint8Array,
+  build: string,
   source: string,
   make: (memory: WebAssembly.Memory) => Engine,
 ): Engine {
-  try {
-    return make(createMemory(bytes));
-  } catch (error) {
-    if (error instanceof EngineError) {
-      throw error;
+  const exports = WebAssembly.Module.exports(module);
+  const isThreaded = build.endsWith(".threads");
+  let reason: unknown = "tw_run is not among them";
+  // Bytes from the caller have no name: the kind of memory that they import shows when they are linked.
+  for (const shared of exports.some(({ name }) => name === "tw_run") ? [isThreaded, !isThreaded] : []) {
+    try {
+      return make(createMemory(shared));
+    } catch (error) {
+      if (error instanceof EngineError) {
+        throw error;
+      }
+      reason = error;
     }
-    const names = WebAssembly.Module.exports(module).length;
-    throw new EngineError(`${source} holds no kernels of trainweb, but ${names} other exports: ${messageOf(error)}`);
   }
+  throw new EngineError(`${source} holds no kernels of trainweb, but ${exports.length} other exports: ${messageOf(reason)}`);
 }

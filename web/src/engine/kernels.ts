@@ -1,45 +1,16 @@
 /** One instance of the kernels: the common part of the coordinator and the pool's workers. */
 
-import type { SessionCalls } from "./layout.js";
+import type { KernelFunctions, SessionCalls } from "./layout.js";
 
 type SessionExports = Readonly<Record<keyof SessionCalls, (session: number, ...args: number[]) => number>>;
 
-/** What kernels*.wasm export. Addresses are unsigned 32-bit numbers that arrive signed. */
-export interface KernelExports extends SessionExports {
+/** Exports of kernels*.wasm. Addresses are unsigned 32-bit numbers that arrive signed. */
+export interface KernelExports extends SessionExports, KernelFunctions {
   readonly __indirect_function_table: WebAssembly.Table;
   readonly __stack_pointer: WebAssembly.Global;
-  tw_session_open(): number;
-  tw_missing(): number;
-  tw_range(ptr: number, n: number): number;
-  tw_alloc(nbytes: number): number;
-  tw_alloc_zeroed(nbytes: number): number;
-  tw_free(ptr: number): number;
-  tw_bytes_in_use(): number;
-  tw_profile(plan: number, times: number): number;
-  tw_run(plan: number): number;
-  tw_run_slice(plan: number, anew: number, milliseconds: number): number;
-  tw_written(plan: number): number;
-  tw_register_code(ptr: number, nbytes: number, slot: number, n: number): number;
-  tw_unregister_code(slot: number): number;
-  tw_description(): number;
-  tw_description_size(): number;
 }
 
-/** Exports of the builds with threads; wasm_kernels/parallel.h documents the protocol. */
-export interface ThreadExports extends KernelExports {
-  tw_set_threads(n: number): number;
-  tw_thread_stack(index: number): number;
-  tw_threads_ready(): number;
-  tw_worker_loop(index: number): number;
-  tw_worker_failed(index: number): void;
-  tw_load_ptr(): number;
-  tw_load_size(): number;
-  tw_load_slot(): number;
-  tw_stop_threads(): void;
-  tw_wake_word(): number;
-}
-
-/** What `tw_worker_loop` returns to a worker that is to load code; any other code ends the worker. */
+/** Status of `tw_worker_loop`: load code, then call it again. Any other status ends the worker. */
 export const WORKER_LOAD = 1;
 
 const now = (): number => performance.now();

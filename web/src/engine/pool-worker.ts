@@ -6,13 +6,13 @@ import {
   instantiateCode,
   instantiateKernels,
   WORKER_LOAD,
-  type ThreadExports,
+  type KernelExports,
 } from "./kernels.js";
 import type { PoolTask, PulseTask } from "./pool.js";
 
 const PULSE_MS = 200;
 
-function loadCode(kernels: ThreadExports, memory: WebAssembly.Memory): void {
+function loadCode(kernels: KernelExports, memory: WebAssembly.Memory): void {
   const ptr = kernels.tw_load_ptr() >>> 0;
   // Compiling refuses shared bytes, and they are freed once every thread has them.
   const bytes = new Uint8Array(memory.buffer, ptr, kernels.tw_load_size() >>> 0).slice();
@@ -21,7 +21,7 @@ function loadCode(kernels: ThreadExports, memory: WebAssembly.Memory): void {
 }
 
 function serve({ module, memory, index }: PoolTask): void {
-  const kernels = instantiateKernels(module, memory) as ThreadExports;
+  const kernels = instantiateKernels(module, memory);
   try {
     kernels.__stack_pointer.value = kernels.tw_thread_stack(index);
     while (kernels.tw_worker_loop(index) === WORKER_LOAD) {

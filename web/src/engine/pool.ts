@@ -5,7 +5,7 @@
 
 import { checkScript, messageOf } from "../wire/fetch-file.js";
 import { startWorker } from "../wire/start-worker.js";
-import type { ThreadExports } from "./kernels.js";
+import type { KernelExports } from "./kernels.js";
 
 /** Limit of a worker's start, in milliseconds; the others compute without it. */
 const START_TIMEOUT_MS = 10_000;
@@ -30,9 +30,9 @@ export interface PulseTask {
 
 export class Pool {
   readonly #workers: Worker[];
-  readonly #kernels: ThreadExports;
+  readonly #kernels: KernelExports;
 
-  private constructor(workers: Worker[], kernels: ThreadExports) {
+  private constructor(workers: Worker[], kernels: KernelExports) {
     this.#workers = workers;
     this.#kernels = kernels;
   }
@@ -46,7 +46,7 @@ export class Pool {
   static async start(
     module: WebAssembly.Module,
     memory: WebAssembly.Memory,
-    kernels: ThreadExports,
+    kernels: KernelExports,
     threads: number,
     script: string,
   ): Promise<Pool> {

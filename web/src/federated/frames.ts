@@ -75,6 +75,6 @@ export function unpackFrame(frame: unknown): [BridgeMessage, ReadonlyMap<string,
   return start === frame.byteLength ? [header, arrays] : `${frame.byteLength - start} bytes too many`;
 }
 
-function areShapes(given: unknown): given is readonly ArrayShape[] {
-  return Array.isArray(given) && given.every(({ name, shape }) => typeof name === "string" && Array.isArray(shape));
+function areShapes(value: unknown): value is readonly ArrayShape[] {
+  return Array.isArray(value) && value.every(({ name, shape }) => typeof name === "string" && Array.isArray(shape));
 }

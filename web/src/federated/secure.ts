@@ -167,8 +167,8 @@ export class SecureMember extends Opaque {
 }
 
 /** @throws ModelError unless `given` is a name that sorts alike everywhere */
-function checkName(what: string, given: unknown): void {
-  refuseSettingIf(typeof given !== "string" || !NAME.test(given), what, given, "1 to 64 printable ASCII characters without spaces");
+function checkName(what: string, name: unknown): void {
+  refuseSettingIf(typeof name !== "string" || !NAME.test(name), what, name, "1 to 64 printable ASCII characters without spaces");
 }
 
 /** Steps of the fixed point in 1: the most, as a power of two, with which a sum cannot overflow. */

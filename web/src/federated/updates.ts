@@ -45,17 +45,17 @@ const MOST_WORDS = 65536 / 4;
 const WORDS = 4;
 
 /** @throws ModelError unless `given` is a vector of finite numbers; BufferSizeError for another length than `size` */
-export function checkVector(name: string, given: unknown, size?: number): Float32Array {
-  if (!(given instanceof Float32Array) || given.length === 0) {
-    throw badSetting(name, describe(given), "a Float32Array that is not empty");
+export function checkVector(name: string, vector: unknown, size?: number): Float32Array {
+  if (!(vector instanceof Float32Array) || vector.length === 0) {
+    throw badSetting(name, describe(vector), "a Float32Array that is not empty");
   }
-  if (size !== undefined && given.length !== size) {
-    throw sessionError("UPDATE_SIZE", { name, actual: given.length, expected: size });
+  if (size !== undefined && vector.length !== size) {
+    throw sessionError("UPDATE_SIZE", { name, actual: vector.length, expected: size });
   }
-  if (!given.every(Number.isFinite)) {
+  if (!vector.every(Number.isFinite)) {
     throw sessionError("UPDATE_NOT_FINITE", { name });
   }
-  return given;
+  return vector;
 }
 
 /** @throws ModelError unless `value` is a number above 0, at most `most` */

@@ -8,6 +8,8 @@
  * once. The file must lie in the folder of the page or above, for a service worker only controls pages below itself.
  */
 
+import type { WithTrustedTypes } from "../wire/trusted-types.js";
+
 /** Members that only service workers have, and that TypeScript declares apart from the rest of a page's interface. */
 interface ServiceWorkerScope extends EventTarget {
   readonly clients: { claim(): Promise<void> };
@@ -95,17 +97,9 @@ async function isolate(script: string): Promise<void> {
   location.reload();
 }
 
-/** The part of Trusted Types that is used here; TypeScript does not declare them. */
-interface TrustedTypes {
-  createPolicy(
-    name: string,
-    rules: { createScriptURL(url: string): string },
-  ): { createScriptURL(url: string): string };
-}
-
 function trusted(url: string): string {
-  const { trustedTypes } = globalThis as { readonly trustedTypes?: TrustedTypes };
-  const policy = trustedTypes?.createPolicy(MARK, { createScriptURL: (own) => own });
+  const { trustedTypes } = globalThis as WithTrustedTypes;
+  const policy = trustedTypes?.createPolicy(MARK, { createScriptURL: (address) => address });
   return policy === undefined ? url : policy.createScriptURL(url);
 }
 

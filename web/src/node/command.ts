@@ -58,8 +58,8 @@ export async function runCommand(words: readonly string[]): Promise<number> {
   }
   const isWindows = process.platform === "win32";
   const cli = pyodide.pyimport("trainweb.cli");
-  const given = pyodide.toPy(isWindows ? words.map((word) => posixPath(word, existsSync)) : words);
-  return (cli["main_in_node"] as Main)(given, isWindows ? posixPath(process.cwd(), existsSync) : process.cwd(), engine);
+  const argv = pyodide.toPy(isWindows ? words.map((word) => posixPath(word, existsSync)) : words);
+  return (cli["main_in_node"] as Main)(argv, isWindows ? posixPath(process.cwd(), existsSync) : process.cwd(), engine);
 }
 
 /** Pyodide with the package, in its own way for Node: it reads its WebAssembly from a folder, unpacked. */
@@ -93,13 +93,13 @@ async function mounts(): Promise<[where: string, folder: string][]> {
     const drives = [..."ABCDEFGHIJKLMNOPQRSTUVWXYZ"].map((letter) => `${letter}:`);
     return drives.filter((drive) => existsSync(`${drive}\\`)).map((drive) => [`/${drive}`, `${drive}\\`]);
   }
-  const found: [string, string][] = [];
+  const folders: [string, string][] = [];
   for (const name of await readdir("/")) {
     // A link, such as /tmp of macOS, by its folder.
     const folder = await realpath(`/${name}`).catch(() => null);
     if (folder !== null && !OWN_FOLDERS.includes(name) && (await stat(folder)).isDirectory()) {
-      found.push([`/${name}`, folder]);
+      folders.push([`/${name}`, folder]);
     }
   }
-  return found;
+  return folders;
 }

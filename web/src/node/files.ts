@@ -15,14 +15,14 @@ export function currentFolder(): string {
 }
 
 /** `fetch` of a runtime, with files; a string without a scheme is a path. */
-export function withFiles(own: typeof fetch): (source: string | URL | Request, init?: RequestInit) => Promise<Response> {
+export function withFiles(fetchUrl: typeof fetch): (source: string | URL | Request, init?: RequestInit) => Promise<Response> {
   return async (source, init) => {
     if (source instanceof Request) {
-      return own(source, init);
+      return fetchUrl(source, init);
     }
     const url = typeof source === "string" && !SCHEME.test(source) ? pathToFileURL(source) : new URL(source);
     if (url.protocol !== "file:") {
-      return own(url, init);
+      return fetchUrl(url, init);
     }
     if (init?.method === "HEAD") {
       const { size } = await stat(url);

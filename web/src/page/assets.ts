@@ -130,8 +130,8 @@ function besideBundle(bundle: string): string {
 
 /** The address of the script that this has become a part of, which the stack has in every engine. */
 function scriptOnStack(): string {
-  const [found] = /https?:\/\/[^\s)]+/.exec(new Error("where").stack ?? "") ?? [];
-  return found ?? absolute("");
+  const [address] = /https?:\/\/[^\s)]+/.exec(new Error("where").stack ?? "") ?? [];
+  return address ?? absolute("");
 }
 
 /** The settings of `env` that say where files lie. */
@@ -154,7 +154,7 @@ export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): Packag
   const pyodide = absolutePrefix(indexURL, "env.pyodide.indexURL");
   const kernels = absolutePrefix(wasmPaths, "env.wasm.wasmPaths");
   const assets = base === null ? ownAssets() : assetsIn(base);
-  const own = (asset: Asset): string => absolute(assets[asset]);
+  const urlOf = (asset: Asset): string => absolute(assets[asset]);
   const builds = (url: (build: KernelBuild) => string): PackageFiles["kernels"] => ({
     kernels: url("kernels"),
     "kernels.relaxed": url("kernels.relaxed"),
@@ -162,22 +162,22 @@ export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): Packag
     "kernels.relaxed.threads": url("kernels.relaxed.threads"),
   });
   return {
-    worker: own("worker"),
-    poolWorker: own("poolWorker"),
-    kernels: kernels === null ? builds(own) : builds((build) => `${kernels}${build}.wasm`),
-    ownKernels: kernels === null ? null : builds(own),
+    worker: urlOf("worker"),
+    poolWorker: urlOf("poolWorker"),
+    kernels: kernels === null ? builds(urlOf) : builds((build) => `${kernels}${build}.wasm`),
+    ownKernels: kernels === null ? null : builds(urlOf),
     pyodide:
       pyodide === null
-        ? { loader: own("loader"), script: own("script"), wasm: own("wasm"), isOurs: true }
+        ? { loader: urlOf("loader"), script: urlOf("script"), wasm: urlOf("wasm"), isOurs: true }
         : {
             loader: `${pyodide}pyodide.mjs`,
             script: `${pyodide}pyodide.asm.mjs`,
             wasm: `${pyodide}pyodide.asm.wasm`,
             isOurs: false,
           },
-    library: own("library"),
-    packages: own("packages"),
-    snapshot: own("snapshot"),
+    library: urlOf("library"),
+    packages: urlOf("packages"),
+    snapshot: urlOf("snapshot"),
   };
 }
 

@@ -1,8 +1,9 @@
 /** Files that are built in the page without a session: training artifacts, and models with gradients. */
 
 import { sessionError } from "../wire/messages.js";
-import type { BuiltArtifacts } from "../wire/protocol.js";
+import type { FileForm, FileOf } from "../wire/protocol.js";
 import { checkForm, type FileOptions } from "./call-arguments.js";
+import { checkFlag } from "./call-values.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { askOfModel } from "./load-model.js";
 import { checkSource, type Source } from "./sources.js";
@@ -33,27 +34,17 @@ export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> {
  * @param options - options of a session that matter here (limits, integrity, externalData), and `as`
  * @throws ModelError, UnsupportedError or GradientError as `TrainingSession.createFromModel`
  */
-export function buildArtifacts(
+export async function buildArtifacts<Form extends FileForm = "bytes">(
   model: Source,
   config: TrainingConfig,
-  options: SessionOptions & { readonly as: "blob" },
-): Promise<ArtifactSet<Blob>>;
-export function buildArtifacts(
-  model: Source,
-  config: TrainingConfig,
-  options?: SessionOptions & FileOptions<"bytes">,
-): Promise<ArtifactSet>;
-export async function buildArtifacts(
-  model: Source,
-  config: TrainingConfig,
-  given: SessionOptions & FileOptions = {},
-): Promise<BuiltArtifacts> {
+  options: SessionOptions & FileOptions<Form> = {},
+): Promise<ArtifactSet<FileOf<Form>>> {
   checkSource("model", model);
   const configJson = resolveConfig(config);
   requireLoss(config);
-  const options = resolveOptions(given, ["as"]);
-  const form = checkForm(given.as);
-  return (await askOfModel(model, options, "build_files", [configJson, options.json], form)).value as BuiltArtifacts;
+  const resolved = resolveOptions(options, ["as"]);
+  const { value } = await askOfModel(model, resolved, "build_files", [configJson, resolved.json], checkForm(options.as));
+  return value as ArtifactSet<FileOf<Form>>;
 }
 
 /** Options of `quantize`. */
@@ -74,33 +65,20 @@ export interface QuantizeOptions {
  * @param options - `onlyFrozen`, options of a session that matter here (limits, integrity, externalData, weights), and `as`
  * @throws ModelError if `bits` is neither 4 nor 8, or no weight in float32 is large enough
  */
-export function quantize(
-  model: Source,
-  bits: 4 | 8 | undefined,
-  options: QuantizeOptions & SessionOptions & { readonly as: "blob" },
-): Promise<Blob>;
-export function quantize(
-  model: Source,
-  bits?: 4 | 8,
-  options?: QuantizeOptions & SessionOptions & FileOptions<"bytes">,
-): Promise<Uint8Array>;
-export async function quantize(
+export async function quantize<Form extends FileForm = "bytes">(
   model: Source,
   bits: 4 | 8 = 4,
-  given: QuantizeOptions & SessionOptions & FileOptions = {},
-): Promise<Uint8Array | Blob> {
+  options: QuantizeOptions & SessionOptions & FileOptions<Form> = {},
+): Promise<FileOf<Form>> {
   checkSource("model", model);
   if (![4, 8].includes(bits)) {
     throw new ModelError(`bits is ${brief(bits)}; it must be 4 or 8.`);
   }
-  const options = resolveOptions(given, ["as", "onlyFrozen"]);
-  const form = checkForm(given.as);
-  const { onlyFrozen = true } = given;
-  if (typeof onlyFrozen !== "boolean") {
-    throw new TypeError(`'onlyFrozen' must be true or false, got ${describe(onlyFrozen)}.`);
-  }
-  const args = [String(bits), Number(onlyFrozen), options.json];
-  return (await askOfModel(model, options, "quantize", args, form)).data as Uint8Array | Blob;
+  const resolved = resolveOptions(options, ["as", "onlyFrozen"]);
+  const { onlyFrozen = true } = options;
+  checkFlag("onlyFrozen", onlyFrozen);
+  const args = [String(bits), Number(onlyFrozen), resolved.json];
+  return (await askOfModel(model, resolved, "quantize", args, checkForm(options.as))).data as FileOf<Form>;
 }
 
 /** Adds gradients to a model, as onnxruntime-training's class of that name. */

@@ -3,7 +3,7 @@
 import type { FileForm, PropertyKind, PropertyValue } from "../wire/protocol.js";
 import { sessionError } from "../wire/messages.js";
 import { describe } from "../data/given.js";
-import { brief, checkOptions } from "../data/nearest.js";
+import { brief } from "../data/nearest.js";
 
 /**
  * The form of a returned file. "bytes" is a Uint8Array in the page's memory (the default). "blob" is a Blob, which the
@@ -22,20 +22,15 @@ export function checkForm(as: unknown = "bytes"): FileForm {
   return as;
 }
 
-/** @throws TypeError for options that a call without others does not have, or another form than there are */
-export function formOf(call: string, options: FileOptions): FileForm {
-  return checkForm(checkOptions(call, options, { as: true }).as);
-}
-
 /** @throws TypeError when a value is not a property, or cannot be stored as this kind */
-export function checkKind(value: PropertyValue, kind: PropertyKind | undefined): void {
+export function checkKind(value: PropertyValue, kind: PropertyKind | null): void {
   if (!["number", "bigint", "string"].includes(typeof value)) {
     throw new TypeError(`'value' must be a number, bigint or string, got ${describe(value)}.`);
   }
   if (typeof value === "bigint" && kind !== "float" && BigInt.asIntN(64, value) !== value) {
     throw sessionError("PROPERTY_RANGE", { bits: bitsOf(value) });
   }
-  if (kind === undefined) {
+  if (kind === null) {
     return;
   }
   if (!["int", "float", "string"].includes(kind)) {

@@ -29,6 +29,13 @@ export function checkFlag(name: string, value: unknown): void {
   }
 }
 
+/** @throws TypeError when an argument is not a list of names */
+export function checkNames(name: string, value: unknown): void {
+  if (!Array.isArray(value)) {
+    throw new TypeError(`'${name}' must be an array of strings, got ${describe(value)}.`);
+  }
+}
+
 /** Of which parameters a call is. */
 export interface TrainableOnly {
   /** Leave out the frozen ones. Default true. */
@@ -42,19 +49,19 @@ export interface Strict {
 }
 
 /** The flag, which is given as itself or by its name. */
-export function trainableOnlyOf(given: unknown): boolean {
-  return flagOf("trainableOnly", given);
+export function trainableOnlyOf(value: unknown): boolean {
+  return flagOf("trainableOnly", value);
 }
 
 /** The flag, which is given as itself or by its name. */
-export function strictOf(given: unknown): boolean {
-  return flagOf("strict", given);
+export function strictOf(value: unknown): boolean {
+  return flagOf("strict", value);
 }
 
-function flagOf<Name extends string>(name: Name, given: unknown): boolean {
-  const isNamed = typeof given === "object" && given !== null;
-  const options = checkOptions("the call", (isNamed ? given : {}) as Partial<Record<Name, unknown>>, { [name]: true } as Record<Name, true>);
-  const value = isNamed ? (options[name] ?? true) : given;
+function flagOf<Name extends string>(name: Name, argument: unknown): boolean {
+  const isNamed = typeof argument === "object" && argument !== null;
+  const options = checkOptions("the call", (isNamed ? argument : {}) as Partial<Record<Name, unknown>>, { [name]: true } as Record<Name, true>);
+  const value = isNamed ? (options[name] ?? true) : argument;
   checkFlag(name, value);
   return value as boolean;
 }

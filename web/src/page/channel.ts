@@ -54,13 +54,9 @@ export class Channel {
     refuseIf(!this.#hasOptimizer, "NO_OPTIMIZER_MODEL");
   }
 
-  /** A call of the session's core before it is sent. */
-  callOf<Name extends keyof SessionCalls>(
-    name: Name,
-    args: SessionCalls[Name]["args"],
-    buffers: readonly ArrayBuffer[] = [],
-  ): Call<"call"> {
-    return callOf("call", [this.#handle, { name, args: args.map(plain) } as SessionCall], buffers);
+  /** A call of the session's core before it is sent; bytes and the data of tensors are lost to the page. */
+  callOf<Name extends keyof SessionCalls>(name: Name, args: SessionCalls[Name]["args"]): Call<"call"> {
+    return callOf("call", [this.#handle, { name, args: args.map(plain) } as SessionCall], [...new Set(buffersIn(args))]);
   }
 
   /** Send a call of the core that does not use the workspace or move it. */
@@ -69,8 +65,7 @@ export class Channel {
     ...args: SessionCalls[Name]["args"]
   ): Promise<SessionCalls[Name]["result"]> {
     this.check();
-    const buffers = args.flatMap((arg: unknown) => (arg instanceof Uint8Array ? [arg.buffer as ArrayBuffer] : []));
-    return (await this.post(null, () => this.callOf(name, args, buffers))) as SessionCalls[Name]["result"];
+    return (await this.post(null, () => this.callOf(name, args))) as SessionCalls[Name]["result"];
   }
 
   /**
@@ -162,9 +157,9 @@ export class Channel {
   }
 
   #send<M extends Method>(call: Call<M>): Promise<Answer<M>> {
-    const held = this.#held;
+    const before = this.#held;
     this.#held = [];
-    const answer = this.#client.request(call, held);
+    const answer = this.#client.request(call, before);
     this.#latest = answer;
     return answer;
   }
@@ -183,6 +178,15 @@ export class Channel {
     this.#queue = done.catch(() => {});
     return done;
   }
+}
+
+/** Buffers of bytes, and of tensors' data. */
+function buffersIn(value: unknown): ArrayBuffer[] {
+  if (Array.isArray(value)) {
+    return value.flatMap(buffersIn);
+  }
+  const { data = value } = Object(value) as { readonly data?: unknown };
+  return data instanceof Uint8Array ? [data.buffer as ArrayBuffer] : [];
 }
 
 /** True for the error of a worker that stopped a step as ordered. */

@@ -15,11 +15,11 @@ export type Fields = Readonly<Record<string, unknown>>;
  */
 export function resolveKind(
   what: string,
-  given: unknown,
+  choice: unknown,
   kinds: Readonly<Record<string, Settings>>,
   others: readonly string[] = [],
 ): Record<string, unknown> {
-  const { type, ...settings } = asFields(what, given);
+  const { type, ...settings } = asFields(what, choice);
   const known = Object.keys(kinds);
   const names = known.join(", ");
   if (typeof type !== "string") {
@@ -31,12 +31,12 @@ export function resolveKind(
   return { type, ...checkFields(type, `${what}.`, settings, kinds[type] as Settings, others) };
 }
 
-export function asFields(what: string, given: unknown): Fields {
-  if (typeof given === "string") {
-    return { type: given };
+export function asFields(what: string, choice: unknown): Fields {
+  if (typeof choice === "string") {
+    return { type: choice };
   }
-  refuseSettingIf(typeof given !== "object" || given === null, what, given, `the name of one, or an object with a 'type'`);
-  return given as Fields;
+  refuseSettingIf(typeof choice !== "object" || choice === null, what, choice, `the name of one, or an object with a 'type'`);
+  return choice as Fields;
 }
 
 /** A name in the spelling of Python. */
@@ -52,12 +52,12 @@ export function pythonName(name: string, { python }: Setting): string {
 export function checkFields(
   what: string,
   path: string,
-  given: Fields,
+  fields: Fields,
   settings: Settings,
   others: readonly string[] = [],
 ): Record<string, unknown> {
   const resolved: Record<string, unknown> = {};
-  for (const [name, value] of Object.entries(given)) {
+  for (const [name, value] of Object.entries(fields)) {
     const documented = Object.keys(settings).find((one) => one === name || settings[one]?.otherName === name);
     const setting = documented === undefined ? undefined : settings[documented];
     if (setting === undefined) {
@@ -86,6 +86,11 @@ export function withDefaults(checked: Fields, settings: Settings): Fields {
   return Object.fromEntries(
     Object.entries(settings).map(([name, setting]) => [name, checked[pythonName(name, setting)] ?? setting.default]),
   );
+}
+
+/** Checked settings with their defaults, by the page's names. */
+export function settingsOf<T>(what: string, fields: object, settings: Settings, others: readonly string[] = []): T {
+  return withDefaults(checkFields(what, "", fields as Fields, settings, others), settings) as T;
 }
 
 /** The value as JSON can have it. */

@@ -126,7 +126,7 @@ export function callOf<M extends Method>(
 interface Waiting {
   resolve(result: Result<unknown>): void;
   reject(error: Error): void;
-  /** What it runs in the lane the next time. */
+  /** The step that asks for it in the lane the next time. */
   readonly step: LaneStep | null;
 }
 

@@ -80,11 +80,11 @@ export async function download(what: string, source: string | URL, options: Down
     check(length);
     progress.model(url, 0, length);
     // The storage may work for long, which is no silence of the server.
-    const kept = cache ? await Promise.race([findKept(url, response, cache !== "unchecked"), left]) : null;
-    if (kept !== null) {
-      check(kept.size);
-      progress.model(url, kept.size, kept.size);
-      return kept;
+    const cached = cache ? await Promise.race([findKept(url, response, cache !== "unchecked"), left]) : null;
+    if (cached !== null) {
+      check(cached.size);
+      progress.model(url, cached.size, cached.size);
+      return cached;
     }
     const file = new Received();
     for await (const nbytes of response.body === null ? [] : file.from(response.body, step)) {
@@ -93,9 +93,9 @@ export async function download(what: string, source: string | URL, options: Down
       progress.model(url, received, Math.max(length, received));
     }
     progress.model(url, received, received);
-    const whole = await file.file();
-    await (cache && isPieces(whole) ? Promise.race([keepFile(url, response, whole), left]) : null);
-    return whole;
+    const contents = await file.file();
+    await (cache && isPieces(contents) ? Promise.race([keepFile(url, response, contents), left]) : null);
+    return contents;
   } finally {
     // Of an answer that is not wanted, nothing more shall come.
     end.abort();

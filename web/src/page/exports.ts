@@ -5,38 +5,23 @@ export { registerBackend, Tensor, type TypedTensor } from "onnxruntime-common";
 export type { FeedsType, FetchesType, ReturnType } from "./arguments.js";
 export type { RunOptions } from "./run-options.js";
 export type { ParameterTypeAndShape, Strict, TrainableOnly } from "./call-values.js";
-export { buildArtifacts, GradientGraphBuilder, quantize, type QuantizeOptions } from "./build.js";
-export type { ArtifactSet } from "./build.js";
+export * from "./build.js";
 export type { FileOptions } from "./call-arguments.js";
 export { CheckpointState } from "./checkpoint-state.js";
 export { CheckpointStore, type StorageQuota, type StoredCheckpoint, type StoredSession } from "./fit/checkpoint-store.js";
 export { env } from "./env.js";
 export type { LogLevel } from "../wire/log.js";
 export type { Env, InertFlags, PyodideFlags, Timeouts, WasmFlags } from "./env.js";
-export {
-  BufferSizeError,
-  CheckpointError,
-  EngineError,
-  FeedError,
-  GradientError,
-  LimitError,
-  ModelError,
-  NumericsError,
-  ReleasedError,
-  SessionError,
-  StorageError,
-  TrainwebError,
-  UnsupportedError,
-  type TensorRange,
-} from "../wire/errors.js";
+export * from "../wire/error-classes.js";
+export { TrainwebError, type TensorRange } from "../wire/base-error.js";
 export type { CsvColumns, CsvDtype, CsvOptions, CsvSource } from "../data/csv.js";
 export { Dataset, readCsv } from "../data/dataset.js";
 export type { CategoryStep, ConcatStep, FillStep, PreprocessingStep, StandardizeStep } from "../data/table.js";
 export { example } from "../data/example.js";
 export { listFolder, type FolderSource, type ListedFolder } from "../data/folder.js";
 export { readObjectStore, type ObjectStoreSource } from "../data/indexed-db.js";
-export type { Augmentation, ImageOptions } from "../wire/images.js";
-export { readImage, readImages, type ImageSource, type ImagesOptions } from "./images.js";
+export type * from "./settings/images.js";
+export { readImage, readImages, type ImageOptions, type ImageSource, type ImagesOptions } from "./images.js";
 export type { Columns, DataSource, Rows } from "../data/dataset.js";
 export type { Batch, Numbers, Row, RowValue } from "../data/rows.js";
 export { FederatedClient, type FederatedSession, type RoundUpdate } from "./federated.js";
@@ -78,40 +63,26 @@ export type {
 export type { Tokenizer } from "./text.js";
 export type { MetricFunction, MetricFunctions, Metrics } from "./own-metrics.js";
 export type * from "./settings/fit.js";
-export type { EvalValues, MetricValue, Remainder } from "../wire/fit.js";
+export type { Remainder } from "../wire/fit.js";
 export { InferenceSession } from "./inference.js";
-export type { InferenceSessionFactory, NonTensorType, OnnxValue, TrainingSessionFactory } from "./common.js";
+export type * from "./common.js";
 export { clearCache } from "./file-cache.js";
 export type { FileName } from "./integrity.js";
-export { inspectModel } from "./inspect.js";
-export type { InspectConfig } from "./inspect.js";
-export type { DescribedValue, ModelProblem, ModelReport, ParameterDecision, ReportFeed, SuggestedLoss } from "../wire/report.js";
+export * from "./inspect.js";
+export type * from "../wire/records.js";
 export type { DebugOptions, ExternalData, SessionOptions } from "./options.js";
 export type * from "./settings/losses.js";
 export type * from "./settings/optimizers.js";
 export type * from "./settings/schedules.js";
-export { Profile } from "../wire/profile.js";
-export type { ProfileEntry, ProfileOptions } from "../wire/profile.js";
-export type { SessionLimits, SnapshotChoice } from "../wire/protocol.js";
+export { Profile, type ProfileEntry, type ProfileOptions } from "../wire/profile.js";
+export type { SnapshotChoice } from "../wire/protocol.js";
 export type { LoadProgress, LoadStage, ProgressListener } from "./progress.js";
 export { type Schedule, schedule } from "./fit/schedule.js";
 export { TrainingSession } from "./session.js";
-export type {
-  Artifacts,
-  CheckpointSource,
-  ContiguousOptions,
-  ExportOptions,
-  NamedExportOptions,
-  SaveCheckpointOptions,
-  TrainingSessionBundle,
-  TrainingSessionCreateOptions,
-  TrainingSessionModels,
-  WithCheckpoint,
-  WithCheckpointState,
-} from "./session-types.js";
+export type * from "./session-types.js";
 export type { EmaFields, HeadFields, LoraFields } from "./settings/config.js";
-export type { AdapterFiles, DeadUnits, PropertyKind, PropertyValue, SessionMemory, ModelMetadata, ValueMetadata } from "../wire/protocol.js";
+export type { AdapterFiles, PropertyKind, PropertyValue, ValueMetadata } from "../wire/protocol.js";
 export type { Source } from "./sources.js";
 export type { NumericArray } from "./tensors.js";
-export type { FileForm, WireDtype } from "../wire/values.js";
+export type { FileForm, FileOf, WireDtype } from "../wire/values.js";
 export type { PeftAdapterConfig, TrainingConfig } from "./training-config.js";

@@ -6,7 +6,7 @@ import { Dataset, type DataSource } from "../data/dataset.js";
 import { addNoise, checkVector, clipUpdate, type ClientUpdate } from "../federated/updates.js";
 import { refuseSettingIf } from "../data/given.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
-import { checkFields, type Fields } from "./check-settings.js";
+import { settingsOf } from "./check-settings.js";
 import type { History } from "./fit/events.js";
 import type { FitOptions } from "./fit/options.js";
 import { FEDERATED, type FederatedFields } from "./settings/federated.js";
@@ -42,15 +42,13 @@ export class FederatedClient extends Opaque {
   constructor(session: FederatedSession, options: FederatedFields) {
     super();
     refuseSettingIf(typeof options !== "object" || options === null, "options", options, "an object");
-    const given = checkFields("federated", "", options as Fields, FEDERATED);
+    const { clipNorm, noiseMultiplier, noiseClients, seed } = settingsOf<Required<FederatedFields>>("federated", options, FEDERATED);
+    refuseIf(noiseMultiplier > 0 && clipNorm === null, "NOISE_WITHOUT_CLIP");
     this.#session = session;
-    this.#clipNorm = (given["clip_norm"] as number | null | undefined) ?? null;
-    this.#seed = (given["seed"] as number | null | undefined) ?? null;
-    const multiplier = (given["noise_multiplier"] as number | undefined) ?? 0;
-    refuseIf(multiplier > 0 && this.#clipNorm === null, "NOISE_WITHOUT_CLIP");
+    this.#clipNorm = clipNorm;
+    this.#seed = seed;
     // The noise of the sum has the variance of all shares together.
-    const share = multiplier / Math.sqrt((given["noise_clients"] as number | undefined) ?? 1);
-    this.#deviation = share * (this.#clipNorm ?? 0);
+    this.#deviation = (noiseMultiplier / Math.sqrt(noiseClients)) * (clipNorm ?? 0);
   }
 
   /**

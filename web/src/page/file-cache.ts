@@ -55,12 +55,12 @@ export async function findKept(url: string, response: Response, areChecked: bool
     log("info", `${url} is not in the cache: ${String(error)}`);
     return null;
   }
-  const kept = await readKept(file, validatorsOf(response), areChecked);
-  if (kept === "damaged") {
+  const contents = await readKept(file, validatorsOf(response), areChecked);
+  if (contents === "damaged") {
     log("warning", `${url} is damaged in the cache, and is fetched again.`);
     return null;
   }
-  return kept;
+  return contents;
 }
 
 async function readKept(

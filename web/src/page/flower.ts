@@ -140,12 +140,12 @@ class FlowerNode {
   }
 
   async #hear(data: unknown): Promise<void> {
-    const found = unpackFrame(data);
-    if (typeof found === "string") {
-      this.#end(found);
+    const frame = unpackFrame(data);
+    if (typeof frame === "string") {
+      this.#end(frame);
       return;
     }
-    const [message, arrays] = found;
+    const [message, arrays] = frame;
     if (message.type === "joined") {
       this.#node = message.node;
       this.#options.onJoin?.(message.node);
@@ -169,10 +169,10 @@ class FlowerNode {
 
   async #do(task: Extract<BridgeMessage, { readonly type: "task" }>, parameters: Float32Array<ArrayBuffer>): Promise<void> {
     const { id, kind, config } = task;
-    const told = { config, node: this.#node };
+    const details = { config, node: this.#node };
     try {
       if (kind === "train") {
-        const { delta, examples, metrics } = await this.#options.train(parameters.slice(), told);
+        const { delta, examples, metrics } = await this.#options.train(parameters.slice(), details);
         checkVector("delta", delta, parameters.length);
         const learned = parameters.map((x, i) => x + (delta[i] as number));
         this.#send({ type: "result", id, metrics: { ...metrics, [COUNT]: examples } }, this.#shapes, learned);
@@ -182,7 +182,7 @@ class FlowerNode {
         throw new Error("this page does not evaluate");
       }
       await this.#session.loadParametersBuffer(parameters.slice(), true);
-      const { examples, metrics } = await this.#options.evaluate(parameters.slice(), told);
+      const { examples, metrics } = await this.#options.evaluate(parameters.slice(), details);
       this.#send({ type: "result", id, metrics: { ...metrics, [COUNT]: examples } });
     } catch (error) {
       this.#send({ type: "failure", id, reason: String(error).slice(0, MAX_REASON) });

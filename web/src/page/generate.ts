@@ -4,7 +4,7 @@ import { badSetting, refuseSettingIf } from "../data/given.js";
 import { encodedText } from "../data/text.js";
 import { refuseIf } from "../wire/messages.js";
 import type { SamplingSettings, TokenTask } from "../wire/protocol.js";
-import { checkFields, withDefaults } from "./check-settings.js";
+import { settingsOf } from "./check-settings.js";
 import { GENERATE, type GenerateFields } from "./settings/generate.js";
 import { GrowingText, type Tokenizer } from "./text.js";
 
@@ -95,12 +95,12 @@ async function* tokensOf(
   }
 }
 
-function requestOf(given: Prompt, options: GenerateOptions, defaults: GenerateOptions): Request {
+function requestOf(input: Prompt, options: GenerateOptions, defaults: GenerateOptions): Request {
   const isGiven = (name: string): boolean => (options[name as keyof GenerateOptions] ?? null) !== null;
-  const kept = Object.fromEntries(Object.entries(defaults).filter(([name]) => !isGiven(name)));
-  const { stop = [], tokenizer, signal, ...plain }: GenerateOptions = { ...options, ...kept };
+  const unset = Object.fromEntries(Object.entries(defaults).filter(([name]) => !isGiven(name)));
+  const { stop = [], tokenizer, signal, ...plain }: GenerateOptions = { ...options, ...unset };
   const others = ["stop", "tokenizer", "signal"];
-  const checked = withDefaults(checkFields("generate", "", plain, GENERATE, others), GENERATE) as unknown as Plain;
+  const checked = settingsOf<Plain>("generate", plain, GENERATE, others);
   const { maxTokens, temperature, topK, topP, seed, adapter } = checked;
   const useless = ["topK", "topP", "seed"].find(isGiven);
   refuseIf(temperature === 0 && useless !== undefined, "GREEDY_SETTING", { name: useless });
@@ -111,7 +111,7 @@ function requestOf(given: Prompt, options: GenerateOptions, defaults: GenerateOp
   const texts = stops.filter((one) => typeof one === "string");
   refuseIf(texts.length > 0 && tokenizer === undefined, "TEXT_WITHOUT_TOKENIZER", { name: "stop" });
   return {
-    prompt: promptTokens(given, tokenizer),
+    prompt: promptTokens(input, tokenizer),
     maxTokens,
     sampling: { temperature, topK, topP, seed: seed ?? 0 },
     adapter,
@@ -123,9 +123,9 @@ function requestOf(given: Prompt, options: GenerateOptions, defaults: GenerateOp
 
 function promptTokens(prompt: Prompt, tokenizer: Tokenizer | undefined): readonly number[] {
   refuseIf(typeof prompt === "string" && tokenizer === undefined, "TEXT_WITHOUT_TOKENIZER", { name: "prompt" });
-  const given = typeof prompt === "string" && tokenizer !== undefined ? encodedText(tokenizer, prompt) : rowOf(prompt);
-  refuseSettingIf(!Array.isArray(given) && !ArrayBuffer.isView(given), "prompt", prompt, PROMPT);
-  const tokens = Array.from(given as unknown as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
+  const ids = typeof prompt === "string" && tokenizer !== undefined ? encodedText(tokenizer, prompt) : rowOf(prompt);
+  refuseSettingIf(!Array.isArray(ids) && !ArrayBuffer.isView(ids), "prompt", prompt, PROMPT);
+  const tokens = Array.from(ids as unknown as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
   refuseIf(tokens.length === 0, "EMPTY_PROMPT");
   // A Gather would count negative ones from the end.
   if (!tokens.every((one): one is number => Number.isSafeInteger(one) && (one as number) >= 0)) {

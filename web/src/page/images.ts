@@ -3,22 +3,52 @@
 import { Tensor } from "onnxruntime-common";
 
 import { checkSeed, Dataset, datasetOfRounds, rowAt, type Columns } from "../data/dataset.js";
-import { badSetting, describe, isAddress } from "../data/given.js";
-import { IMAGE_OPTIONS, imageValues, resolveImageOptions } from "../data/images.js";
+import { badSetting, describe, isAddress, refuseSettingIf } from "../data/given.js";
+import { imageValues } from "../data/images.js";
 import { checkOptions } from "../data/nearest.js";
 import { permutation, RandomStream } from "../data/random.js";
 import { FeedError } from "../wire/errors.js";
-import type { GivenImage, ImageOptions, ResolvedImageOptions } from "../wire/images.js";
+import type { Changes, GivenImage, ResolvedImageOptions } from "../wire/images.js";
 import { absolute } from "./assets.js";
+import { settingsOf } from "./check-settings.js";
 import { callOf, withWorker } from "./client.js";
 import { download, whole, IMAGE } from "./download.js";
 import { resolveOptions } from "./options.js";
+import { AUGMENTATION, IMAGE_OPTIONS, type Augmentation, type ImageFields } from "./settings/images.js";
 
 /**
  * A file, a URL, or anything that a canvas can draw: an image, a video (its frame), a canvas, a bitmap; pixels; or the
  * stream of a camera (its frame). The source stays as it is.
  */
 export type ImageSource = Blob | string | URL | CanvasImageSource | ImageData | MediaStream;
+
+/** Options of the conversion of an image to a tensor. */
+export interface ImageOptions extends ImageFields {
+  /** Of each channel, subtracted from values of 0 to 1; a number for all. Default 0. */
+  readonly mean?: number | readonly number[];
+  /** Divisor after `mean` is subtracted. Default 1. */
+  readonly std?: number | readonly number[];
+  /** Random changes, for training; none by default. */
+  readonly augment?: Augmentation;
+}
+
+const OTHERS = { mean: true, std: true, augment: true } as const;
+
+/** @throws ModelError for an impossible option; TypeError for an unknown one */
+function resolveImageOptions(options: ImageOptions): ResolvedImageOptions {
+  refuseSettingIf(typeof options !== "object" || options === null, "options", options, "an object with width and height");
+  const { mean = 0, std = 1, augment, ...fields } = options;
+  type Plain = Omit<ResolvedImageOptions, keyof typeof OTHERS>;
+  const plain = settingsOf<Plain>("image", fields, IMAGE_OPTIONS, Object.keys(OTHERS));
+  const isNumber = (x: unknown): boolean => typeof x === "number" && Number.isFinite(x);
+  const fits = (x: unknown): boolean => isNumber(x) || (Array.isArray(x) && x.length === plain.channels && x.every(isNumber));
+  refuseSettingIf(!fits(mean), "mean", mean, "a number, or one for each channel");
+  refuseSettingIf(!fits(std) || [std].flat().includes(0), "std", std, "a number other than 0, or one for each channel");
+  refuseSettingIf(augment !== undefined && (typeof augment !== "object" || augment === null), "augment", augment, "an object with a seed");
+  const each = (x: number | readonly number[]): number[] => (typeof x === "number" ? new Array<number>(plain.channels).fill(x) : [...x]);
+  const changes = augment === undefined ? null : settingsOf<Changes>("augment", augment, AUGMENTATION);
+  return { ...plain, mean: each(mean), std: each(std), augment: changes };
+}
 
 /**
  * An image as a float32 tensor without the axis of the batch: a value of a row. It is decoded, resized and changed in a
@@ -38,7 +68,7 @@ export interface ImagesOptions extends ImageOptions {
   readonly input: string;
   /** Its other inputs: tensors whose first axis counts the images, or typed arrays with a value for each. */
   readonly columns?: Columns;
-  /** Whether images come in a new order in each epoch. Default true. */
+  /** Draw a new order of the images in each epoch. Default true. */
   readonly shuffle?: boolean;
   /** Seed of the order, 0 to 2^53 - 1. Default 0. */
   readonly seed?: number;
@@ -56,9 +86,9 @@ const AHEAD = 4;
  *   image that cannot be read, which it names. ModelError when an option is wrong
  */
 export function readImages(images: Iterable<ImageSource>, options: ImagesOptions): Dataset {
-  const known = { ...IMAGE_OPTIONS, input: true, columns: true, shuffle: true, seed: true } as const;
-  const { input, columns = {}, shuffle = true, seed = 0, ...given } = checkOptions("readImages", options, known);
-  const image = resolveImageOptions(given);
+  const known = { ...IMAGE_OPTIONS, ...OTHERS, input: true, columns: true, shuffle: true, seed: true };
+  const { input, columns = {}, shuffle = true, seed = 0, ...others } = checkOptions("readImages", options, known);
+  const image = resolveImageOptions(others);
   checkSeed(seed);
   if (typeof input !== "string" || typeof shuffle !== "boolean") {
     throw typeof input !== "string" ? badSetting("input", input, "a name") : badSetting("shuffle", shuffle, "true or false");
@@ -103,8 +133,8 @@ async function readPlace(sources: readonly ImageSource[], place: number, image: 
 
 async function readResolved(source: ImageSource, options: ResolvedImageOptions): Promise<Tensor> {
   const { width, height, channels, layout } = options;
-  const given = await portable(source);
-  const data = typeof OffscreenCanvas === "undefined" ? await imageValues(given, options) : await readInWorker(given, options);
+  const image = await portable(source);
+  const data = typeof OffscreenCanvas === "undefined" ? await imageValues(image, options) : await readInWorker(image, options);
   return new Tensor("float32", data, layout === "CHW" ? [channels, height, width] : [height, width, channels]);
 }
 
@@ -112,12 +142,12 @@ async function readResolved(source: ImageSource, options: ResolvedImageOptions):
  * Read an image in a separate worker, because a session's worker is busy with steps. It ends after a while without
  * images, as other workers do without sessions.
  */
-async function readInWorker(given: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
+async function readInWorker(image: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
   const { settings, progress } = resolveOptions({ threads: 1 });
   return withWorker({ settings: { ...settings, hasKernels: false }, progress }, async (client) => {
     await client.ready;
     // A bitmap is the page's copy, or none at all: it goes over.
-    const { data } = await client.request(callOf("readImage", [given, options], given instanceof ImageBitmap ? [given] : []));
+    const { data } = await client.request(callOf("readImage", [image, options], image instanceof ImageBitmap ? [image] : []));
     return data;
   });
 }

@@ -19,21 +19,21 @@ const warned = new Set<string>();
  */
 export function warnWithoutEffect(options: object, providers: readonly string[], entries: ReadonlyMap<string, string>): void {
   const elsewhere = providers.find((name) => name !== "wasm" && name !== "cpu");
-  const found = elsewhere === undefined ? [] : [shown("executionProviders", elsewhere, ON_THE_CPU)];
+  const texts = elsewhere === undefined ? [] : [shown("executionProviders", elsewhere, ON_THE_CPU)];
   for (const [name, { asIs, why }] of Object.entries(INERT)) {
     const value = (options as Readonly<Record<string, unknown>>)[name];
     if (value !== undefined && !(asIs as readonly unknown[]).includes(value)) {
-      found.push(shown(name, value, why));
+      texts.push(shown(name, value, why));
     }
   }
   for (const [key, value] of entries) {
     checkEntry(key, value);
     if (!ENTRIES_AS_IS.some(([name, asIs]) => name === key && asIs === value)) {
-      found.push(shown(key, value, OTHER_BACKENDS));
+      texts.push(shown(key, value, OTHER_BACKENDS));
     }
   }
-  if (found.length > 0) {
-    log("warning", textOf(found));
+  if (texts.length > 0) {
+    log("warning", textOf(texts));
   }
 }
 
@@ -52,9 +52,9 @@ export function warnOfRunEntries(entries: ReadonlyMap<string, string>): void {
  * @throws Error as onnxruntime-web does: an object that contains itself, or a value that cannot be an entry
  */
 export function entriesOf(extra: unknown, prefix = "", seen = new Set<object>()): Map<string, string> {
-  const found = new Map<string, string>();
+  const entries = new Map<string, string>();
   if (typeof extra !== "object" || extra === null) {
-    return found;
+    return entries;
   }
   if (seen.has(extra)) {
     throw new Error("Circular reference in options");
@@ -62,15 +62,15 @@ export function entriesOf(extra: unknown, prefix = "", seen = new Set<object>())
   seen.add(extra);
   for (const [name, value] of Object.entries(extra) as [string, unknown][]) {
     if (typeof value === "object" && value !== null) {
-      entriesOf(value, `${prefix}${name}.`, seen).forEach((text, key) => found.set(key, text));
+      entriesOf(value, `${prefix}${name}.`, seen).forEach((text, key) => entries.set(key, text));
     } else if (value === null || typeof value === "string" || typeof value === "number" || typeof value === "boolean") {
-      found.set(prefix + name, typeof value === "boolean" ? String(Number(value)) : String(value));
+      entries.set(prefix + name, typeof value === "boolean" ? String(Number(value)) : String(value));
     } else {
       throw new Error(`Can't handle extra config type: ${typeof value}`);
     }
   }
   seen.delete(extra);
-  return found;
+  return entries;
 }
 
 function checkEntry(key: string, value: string): void {
@@ -87,6 +87,6 @@ function shown(name: string, value: unknown, why: string): string {
   return `${brief(name)}=${typeof value === "string" ? `'${brief(value)}'` : String(value)} (${why})`;
 }
 
-function textOf(found: readonly string[]): string {
-  return sessionError("NO_EFFECT", { options: found.join(", ") }).message;
+function textOf(options: readonly string[]): string {
+  return sessionError("NO_EFFECT", { options: options.join(", ") }).message;
 }

@@ -5,7 +5,6 @@ import { isBuffer } from "../data/given.js";
 import { log } from "../wire/log.js";
 import type { InferenceInfo, ModelMetadata, TokenTask, ValueMetadata } from "../wire/protocol.js";
 import { modelMetadata } from "./call-values.js";
-import { frozen } from "./exposed.js";
 import {
   parseRunArguments,
   withoutAverages,
@@ -44,7 +43,7 @@ export class InferenceSession extends Opaque {
     if (key !== KEY) {
       throw new TypeError("use InferenceSession.create().");
     }
-    this.#info = frozen(info);
+    this.#info = info;
     this.#severity = severity;
     this.#client = client;
     this.#channel = new Channel(client, info.handle);
@@ -89,30 +88,30 @@ export class InferenceSession extends Opaque {
 
   /** The inputs and outputs, with their types, as text. */
   override toString(): string {
-    const [given, made] = [this.inputMetadata, this.outputMetadata].map((values) =>
+    const [inputs, outputs] = [this.inputMetadata, this.outputMetadata].map((values) =>
       values.map(({ name, type, shape }) => `${name} ${type}[${shape.join(", ")}]`).join(", "),
     );
-    return `<InferenceSession: ${given} to ${made}>`;
+    return `<InferenceSession: ${inputs} to ${outputs}>`;
   }
 
   /** Names of the inputs, in the model's order. */
   get inputNames(): readonly string[] {
-    return this.#info.inputNames;
+    return Object.freeze([...this.#info.inputNames]);
   }
 
   /** Names of the outputs, in the model's order. */
   get outputNames(): readonly string[] {
-    return this.#info.outputNames;
+    return Object.freeze([...this.#info.outputNames]);
   }
 
   /** Name, type and dims, with symbols, of the inputs. */
   get inputMetadata(): readonly ValueMetadata[] {
-    return this.#info.about.inputs;
+    return Object.freeze(structuredClone(this.#info.about.inputs));
   }
 
   /** Name, type and dims, with symbols, of the outputs. */
   get outputMetadata(): readonly ValueMetadata[] {
-    return this.#info.about.outputs;
+    return Object.freeze(structuredClone(this.#info.about.outputs));
   }
 
   /** Metadata of the model: its author, its version, texts by name. */
@@ -156,7 +155,7 @@ export class InferenceSession extends Opaque {
       this.#client.wakeThreads();
       return this.#steps.follow(this.#channel.post(null, () => callOf("nextToken", [this.#info.handle, task])));
     };
-    return generate(this.outputNames, next, prompt, options);
+    return generate(this.#info.outputNames, next, prompt, options);
   }
 
   /**
@@ -181,7 +180,7 @@ export class InferenceSession extends Opaque {
 
   async #measured(args: RunArguments): Promise<ReturnType> {
     const start = performance.now();
-    const results = await this.#steps.run("inference", this.inputNames, args);
+    const results = await this.#steps.run("inference", this.#info.inputNames, args);
     if (this.#runs !== null) {
       this.#runs.push(performance.now() - start);
       performance.measure("trainweb run", { start });

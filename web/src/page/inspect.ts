@@ -1,6 +1,6 @@
 /** Report whether a model trains, and at what cost, before any data is fetched: Python's `trainweb.check` as data. */
 
-import type { ModelReport, WireModelReport } from "../wire/report.js";
+import type { ModelReport, WireModelReport } from "../wire/values.js";
 import { modelMetadata } from "./call-values.js";
 import { askOfModel } from "./load-model.js";
 import { resolveOptions, type SessionOptions } from "./options.js";

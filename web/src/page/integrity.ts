@@ -96,8 +96,8 @@ function parse(name: string, text: unknown): Hash[] {
 }
 
 function parseHash(name: string, part: string): Hash {
-  const [, algorithm, given] = /^(sha256|sha384|sha512)-([A-Za-z0-9+/_-]+={0,2})(?:\?.*)?$/.exec(part) ?? [];
-  const digest = given?.replaceAll("-", "+").replaceAll("_", "/");
+  const [, algorithm, text] = /^(sha256|sha384|sha512)-([A-Za-z0-9+/_-]+={0,2})(?:\?.*)?$/.exec(part) ?? [];
+  const digest = text?.replaceAll("-", "+").replaceAll("_", "/");
   if (algorithm === undefined || digest === undefined || byteLength(digest) !== BYTES[algorithm as Algorithm]) {
     throw new TypeError(`'${name}' has "${brief(part)}", which is not a hash such as "sha256-..." in Base64.`);
   }
@@ -124,10 +124,10 @@ export async function findFault(bytes: Uint8Array<ArrayBuffer>, hashes: readonly
   if (digest === null) {
     return `its ${algorithm} cannot be checked, since browsers hash with it in secure contexts alone; give its sha256`;
   }
-  const found = btoa(String.fromCharCode(...digest));
-  return wanted.some((hash) => atob(hash.digest) === atob(found))
+  const actual = btoa(String.fromCharCode(...digest));
+  return wanted.some((hash) => atob(hash.digest) === atob(actual))
     ? null
-    : `its hash is ${algorithm}-${found}, and integrity wants ${wanted.map((hash) => `${algorithm}-${hash.digest}`).join(" or ")}`;
+    : `its hash is ${algorithm}-${actual}, and integrity wants ${wanted.map((hash) => `${algorithm}-${hash.digest}`).join(" or ")}`;
 }
 
 async function digestOf(algorithm: Algorithm, bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array | null> {

@@ -52,11 +52,11 @@ export class ModelInputs {
    *
    * @throws ModelError when the file fixes another number
    */
-  size(given: number | null): number {
-    if (this.rows !== null && given !== null && given !== this.rows) {
-      throw badSetting("batchSize", given, `${this.rows}, which the first axis of the input '${this.#declared[0]?.name}' fixes in the file`);
+  size(batchSize: number | null): number {
+    if (this.rows !== null && batchSize !== null && batchSize !== this.rows) {
+      throw badSetting("batchSize", batchSize, `${this.rows}, which the first axis of the input '${this.#declared[0]?.name}' fixes in the file`);
     }
-    return given ?? this.rows ?? DEFAULT_BATCH;
+    return batchSize ?? this.rows ?? DEFAULT_BATCH;
   }
 
   /**
@@ -65,10 +65,10 @@ export class ModelInputs {
    *
    * @throws FeedError when it is no data, or a tensor has dims or values that its input does not take
    */
-  dataset(given: unknown): Dataset {
+  dataset(input: unknown): Dataset {
     const isValue = (one: unknown): boolean => isTensor(one) || ArrayBuffer.isView(one);
-    const isArray = Array.isArray(given) && isNumeric(given) && rankOf(given) === this.#declared[0]?.dims?.length;
-    const source = isValue(given) || isArray ? [given] : given;
+    const isArray = Array.isArray(input) && isNumeric(input) && rankOf(input) === this.#declared[0]?.dims?.length;
+    const source = isValue(input) || isArray ? [input] : input;
     const isTuple = isArray || (Array.isArray(source) && source.length > 0 && source.every(isValue));
     const named = isTuple ? this.#named(source, "The data") : source;
     const data = Dataset.of((isColumns(named) ? this.#fitAll(named, "the data", true) : named) as DataSource);
@@ -108,8 +108,8 @@ export class ModelInputs {
       }
     };
     let number = 0;
-    for await (const given of isWhole ? rows() : batched(rows() as AsyncIterable<Row>, size, remainder)) {
-      const batch = this.batch(given, number++);
+    for await (const entry of isWhole ? rows() : batched(rows() as AsyncIterable<Row>, size, remainder)) {
+      const batch = this.batch(entry, number++);
       const count = Math.min(...Object.values(batch).flatMap(({ dims }) => dims.slice(0, 1)));
       if (!drops || this.rows === null || count >= this.rows) {
         yield batch;
@@ -125,10 +125,10 @@ export class ModelInputs {
    *
    * @throws FeedError when it is none, or not one that the model takes
    */
-  batch(given: unknown, number = 0): Batch {
-    const named = this.#named(given, `Batch ${number} of the data`);
+  batch(item: unknown, number = 0): Batch {
+    const named = this.#named(item, `Batch ${number} of the data`);
     if (typeof named !== "object" || named === null || isTensor(named) || ArrayBuffer.isView(named)) {
-      throw sessionError("NOT_A_BATCH", { position: number, given: describe(given) });
+      throw sessionError("NOT_A_BATCH", { position: number, given: describe(item) });
     }
     return this.#fitAll(named as Named, `batch ${number} of the data`, true) as Batch;
   }
@@ -203,10 +203,10 @@ function fitted({ name, dtype, dims }: InputDeclaration, tensor: Tensor, where: 
   if (tensor.type === dtype || !CONVERTED.includes(dtype) || !CONVERTED.includes(tensor.type) || !isOnCpu(tensor)) {
     return tensor;
   }
-  const given = tensor.data as NumericArray;
-  const data = arrayOf(dtype, given.length);
-  for (let k = 0; k < given.length; k++) {
-    const value = given[k] as number | bigint;
+  const source = tensor.data as NumericArray;
+  const data = arrayOf(dtype, source.length);
+  for (let k = 0; k < source.length; k++) {
+    const value = source[k] as number | bigint;
     if (typeof data[k] === "bigint") {
       data[k] = typeof value === "bigint" || Number.isInteger(value) ? BigInt(value) : 0n;
     } else {

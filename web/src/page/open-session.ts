@@ -6,6 +6,7 @@ import { callOf, type WorkerClient } from "./client.js";
 import { whole, type Keeping } from "./download.js";
 import { knownHashes } from "./file-cache.js";
 import { withModel, type Beside } from "./load-model.js";
+import type { SharedContents } from "./shared-contents.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import type { SessionFiles } from "./session-files.js";
 import { buffersOf, checkSource, loadSource, type Source } from "./sources.js";
@@ -16,7 +17,7 @@ type Open<Session> = (client: WorkerClient, info: SessionInfo, options: Resolved
 
 /** A session that takes over the state of a checkpoint. */
 interface Stateful {
-  workOn(state: CheckpointState): Promise<void>;
+  workOn(state: SharedContents): Promise<void>;
 }
 
 export async function openArtifacts<Session extends Stateful>(
@@ -33,7 +34,7 @@ export async function openArtifacts<Session extends Stateful>(
     const how = { ...options, cache: keeping };
     const [train, checkpoint, evaluate, optimizer] = await Promise.all([
       loadSource("trainModel", trainModel, how),
-      loadSource("checkpointState", isState ? await checkpointState.lend() : checkpointState, how),
+      loadSource("checkpointState", isState ? await checkpointState.contents.lend() : checkpointState, how),
       evalModel ? loadSource("evalModel", evalModel, how) : null,
       optimizerModel ? loadSource("optimizerModel", optimizerModel, how) : null,
     ]);
@@ -51,7 +52,7 @@ export async function openArtifacts<Session extends Stateful>(
   const info = (await openWith(cache && "unchecked")) ?? ((await openWith(true)) as SessionInfo);
   const session = await open(client, info, options);
   if (isState) {
-    await session.workOn(checkpointState);
+    await session.workOn(checkpointState.contents);
   }
   return session;
 }

@@ -5,8 +5,10 @@ import { brief, checkKnown, checkOptions } from "../data/nearest.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
+import { LIMITS } from "../wire/records.js";
 import { MAX_THREADS } from "../engine/layout.js";
 import { locateFiles } from "./assets.js";
+import { checkFlag } from "./call-values.js";
 import { snakeCase } from "./check-settings.js";
 import { env, kernelsPrefix, resolveThreads } from "./env.js";
 import { entriesOf, warnWithoutEffect } from "./inert.js";
@@ -146,9 +148,6 @@ const PROVIDERS = ["wasm", "cpu", "webgpu", "webnn", "webgl"];
 const OPTIMIZATION_LEVELS = ["disabled", "basic", "extended", "layout", "all"];
 const EXECUTION_MODES = ["sequential", "parallel"];
 const MAX_SEVERITY = 4;
-/** As of Python (`Limits` of model/checks.py). */
-const FILE_BYTES = 2 ** 31 - 1;
-const ARENA_BYTES = 2 ** 32;
 /** Prefix of the locations of weights: `GIVEN` of model/weights.py. */
 const WEIGHTS = "trainweb:weights";
 
@@ -182,11 +181,11 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
   if (options !== undefined && (typeof options !== "object" || options === null)) {
     throw new TypeError("'options' must be an object.");
   }
-  const given: SessionOptions = options ?? {};
-  checkKnown("The session option", given, [...Object.keys(NAMES), ...more]);
-  checkPeerOptions(given);
-  checkOwnOptions(given);
-  const reproducible = given.reproducible ?? false;
+  const settings: SessionOptions = options ?? {};
+  checkKnown("The session option", settings, [...Object.keys(NAMES), ...more]);
+  checkPeerOptions(settings);
+  checkOwnOptions(settings);
+  const reproducible = settings.reproducible ?? false;
   return {
     settings: {
       files: locateFiles({
@@ -195,28 +194,31 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
         wasmPaths: kernelsPrefix(),
       }),
       snapshot: env.pyodide.snapshot,
-      threads: resolveThreads(given.threads ?? threadsOf(given.intraOpNumThreads)),
+      threads: resolveThreads(settings.threads ?? threadsOf(settings.intraOpNumThreads)),
       reproducible,
       hasKernels: true,
       stallMs: env.timeouts.stall,
     },
-    progress: new LoadTracker([env.onProgress, given.onProgress]),
-    cache: given.cache ?? false,
-    integrity: checkIntegrity(given.integrity),
-    limits: { fileBytes: given.limits?.fileBytes ?? FILE_BYTES, arenaBytes: given.limits?.arenaBytes ?? ARENA_BYTES },
-    signal: given.signal,
-    hasBudget: given.memoryBudget !== undefined,
-    severity: given.logSeverityLevel,
-    checksNumerics: given.debug?.checkNumerics ?? false,
-    hasDims: Object.keys(given.freeDimensionOverrides ?? {}).length > 0,
-    externalData: [...resolveExternalData(given.externalData), ...resolveWeights(given.weights)],
+    progress: new LoadTracker([env.onProgress, settings.onProgress]),
+    cache: settings.cache ?? false,
+    integrity: checkIntegrity(settings.integrity),
+    limits: {
+      fileBytes: settings.limits?.fileBytes ?? LIMITS.fileBytes,
+      arenaBytes: settings.limits?.arenaBytes ?? LIMITS.arenaBytes,
+    },
+    signal: settings.signal,
+    hasBudget: settings.memoryBudget !== undefined,
+    severity: settings.logSeverityLevel,
+    checksNumerics: settings.debug?.checkNumerics ?? false,
+    hasDims: Object.keys(settings.freeDimensionOverrides ?? {}).length > 0,
+    externalData: [...resolveExternalData(settings.externalData), ...resolveWeights(settings.weights)],
     json: JSON.stringify({
       reproducible,
-      memory_budget: given.memoryBudget,
-      max_plans: given.maxPlans,
-      debug: given.debug === undefined ? undefined : toSnakeCase(given.debug),
-      free_dimension_overrides: given.freeDimensionOverrides,
-      limits: given.limits === undefined ? undefined : toSnakeCase(given.limits),
+      memory_budget: settings.memoryBudget,
+      max_plans: settings.maxPlans,
+      debug: settings.debug === undefined ? undefined : toSnakeCase(settings.debug),
+      free_dimension_overrides: settings.freeDimensionOverrides,
+      limits: settings.limits === undefined ? undefined : toSnakeCase(settings.limits),
     }),
   };
 }
@@ -232,9 +234,7 @@ function checkOwnOptions(options: SessionOptions): void {
   checkCount("memoryBudget", memoryBudget, 1);
   checkCount("maxPlans", maxPlans, 1);
   for (const [name, value] of Object.entries({ reproducible, cache })) {
-    if (value !== undefined && typeof value !== "boolean") {
-      throw new TypeError(`'${name}' must be a boolean, got ${brief(value)}.`);
-    }
+    checkFlag(name, value ?? false);
   }
   for (const [name, value] of Object.entries({ onProgress, "env.onProgress": env.onProgress ?? undefined })) {
     if (value !== undefined && typeof value !== "function") {
@@ -245,8 +245,7 @@ function checkOwnOptions(options: SessionOptions): void {
     throw new TypeError("'signal' must be an AbortSignal.");
   }
   checkDebug(options.debug);
-  const known = { arenaBytes: true, nodes: true, loopIterations: true, fileBytes: true } as const;
-  for (const [name, value] of Object.entries(checkOptions("limits", limits ?? {}, known))) {
+  for (const [name, value] of Object.entries(checkOptions("limits", limits ?? {}, LIMITS))) {
     checkCount(`limits.${name}`, value, 1);
   }
 }
@@ -260,16 +259,14 @@ function checkDebug(debug: unknown): void {
   }
   checkKnown("The option of debug", debug, ["checkNumerics"]);
   const { checkNumerics } = debug as DebugOptions;
-  if (checkNumerics !== undefined && typeof checkNumerics !== "boolean") {
-    throw new TypeError(`'debug.checkNumerics' must be a boolean, got ${brief(checkNumerics)}.`);
-  }
+  checkFlag("debug.checkNumerics", checkNumerics ?? false);
 }
 
-function resolveExternalData(given: readonly ExternalData[] = []): ResolvedOptions["externalData"] {
-  if (!Array.isArray(given)) {
+function resolveExternalData(sources: readonly ExternalData[] = []): ResolvedOptions["externalData"] {
+  if (!Array.isArray(sources)) {
     throw new TypeError("'externalData' must be an array of { path, data } or URLs.");
   }
-  const files = (given as readonly ExternalData[]).map((file) =>
+  const files = (sources as readonly ExternalData[]).map((file) =>
     typeof file === "string" ? { path: file, data: file } : file,
   );
   for (const file of files) {
@@ -284,8 +281,8 @@ function resolveExternalData(given: readonly ExternalData[] = []): ResolvedOptio
   return files.map(({ path, data }) => ({ what: `externalData of '${path}'`, path, data }));
 }
 
-function resolveWeights(given: unknown): ResolvedOptions["externalData"] {
-  const files: readonly unknown[] = given === undefined ? [] : Array.isArray(given) ? given : [given];
+function resolveWeights(sources: unknown): ResolvedOptions["externalData"] {
+  const files: readonly unknown[] = sources === undefined ? [] : Array.isArray(sources) ? sources : [sources];
   return files.map((data, k) => {
     if (!isSource(data)) {
       throw new TypeError(
@@ -305,11 +302,11 @@ function checkCount(name: string, value: unknown, minimum: number): void {
   }
 }
 
-function providersOf(given: unknown): string[] {
-  if (!Array.isArray(given)) {
-    throw new TypeError(`'executionProviders' must be an array, got ${describe(given)}.`);
+function providersOf(providers: unknown): string[] {
+  if (!Array.isArray(providers)) {
+    throw new TypeError(`'executionProviders' must be an array, got ${describe(providers)}.`);
   }
-  return (given as readonly unknown[]).map((one) => {
+  return (providers as readonly unknown[]).map((one) => {
     const name = typeof one === "object" && one !== null ? (one as { readonly name?: unknown }).name : one;
     if (typeof name !== "string") {
       throw new TypeError(`'executionProviders' has ${describe(one)}, which is neither a name nor an object with one.`);
@@ -338,9 +335,7 @@ function checkPeerOptions(options: SessionOptions): void {
   }
   checkSeverity(logSeverityLevel, logVerbosityLevel);
   for (const name of ["enableCpuMemArena", "enableMemPattern"] as const) {
-    if (options[name] !== undefined && typeof options[name] !== "boolean") {
-      throw new TypeError(`'${name}' must be a boolean, got ${brief(options[name])}.`);
-    }
+    checkFlag(name, options[name] ?? false);
   }
   checkCount("intraOpNumThreads", options.intraOpNumThreads, 0);
   checkCount("interOpNumThreads", options.interOpNumThreads, 0);

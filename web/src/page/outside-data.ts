@@ -1,6 +1,6 @@
 /** The data that an ONNX file has elsewhere. Only what leads to tensors is decoded: a page fetches no other file. */
 
-import { concatenate, partsOf, sizeOf, type GivenData } from "../wire/pieces.js";
+import { bytesOf, sizeOf, type GivenData } from "../wire/pieces.js";
 
 /** Data outside of a graph. */
 export interface OutsideData {
@@ -36,11 +36,11 @@ interface Field {
 
 /** Find the data that a graph has elsewhere. A damaged file is read up to the damage, which the worker reports. */
 export async function outsideData(file: GivenData): Promise<OutsideData> {
-  const found = { locations: new Set<string>(), missing: new Set<string>() };
+  const outside = { locations: new Set<string>(), missing: new Set<string>() };
   const reader = new Reader(file);
   const walk = async (kind: string, start: number, end: number): Promise<void> => {
     if (kind === "tensor") {
-      await readTensor(reader, start, end, found);
+      await readTensor(reader, start, end, outside);
       return;
     }
     for await (const field of reader.fields(start, end)) {
@@ -51,7 +51,7 @@ export async function outsideData(file: GivenData): Promise<OutsideData> {
     }
   };
   await walk("model", 0, sizeOf(file));
-  return found;
+  return outside;
 }
 
 async function readTensor(
@@ -99,12 +99,8 @@ class Reader {
   async bytes(start: number, end: number): Promise<Uint8Array> {
     if (start < this.#start || end > this.#start + this.#window.length) {
       const nbytes = Math.min(Math.max(WINDOW, end - start), sizeOf(this.#file) - start);
-      const parts: Uint8Array[] = [];
-      for (const part of partsOf(this.#file, start, nbytes)) {
-        parts.push(part instanceof Blob ? new Uint8Array(await part.arrayBuffer()) : part);
-      }
+      this.#window = await bytesOf(this.#file, start, nbytes);
       this.#start = start;
-      this.#window = parts.length === 1 ? (parts[0] as Uint8Array) : concatenate(parts);
     }
     return this.#window.subarray(start - this.#start, end - this.#start);
   }
@@ -113,7 +109,7 @@ class Reader {
     return new TextDecoder().decode((await this.bytes(start, end)).slice());
   }
 
-  /** The fields of a message, up to the first that is none. */
+  /** The fields of a message, up to the first malformed one. */
   async *fields(start: number, end: number): AsyncGenerator<Field> {
     for (let at = start; at < end; ) {
       const head = await this.bytes(at, Math.min(end, at + 20));

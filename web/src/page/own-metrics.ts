@@ -38,8 +38,8 @@ export function withFunctions(
   }
   const predicted = unpackTensor(joined(predictions as string, rows.map(([part]) => part)));
   const target = unpackTensor(joined(targets as string, rows.map(([, part]) => part)));
-  const own = [...functions].map(([name, call]): [string, number] => [name, ownValue(name, call, predicted, target)]);
-  return { ...values, ...Object.fromEntries(own) };
+  const computed = [...functions].map(([name, call]): [string, number] => [name, ownValue(name, call, predicted, target)]);
+  return { ...values, ...Object.fromEntries(computed) };
 }
 
 /** @throws ModelError when the function fails, or returns something else than a number */
@@ -48,8 +48,8 @@ function ownValue(name: string, call: MetricFunction, predictions: Tensor, targe
   try {
     value = call(predictions, targets);
   } catch (error) {
-    const told = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
-    throw Object.assign(sessionError("METRIC_FAILED", { name, error: told }), { cause: error });
+    const text = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+    throw Object.assign(sessionError("METRIC_FAILED", { name, error: text }), { cause: error });
   }
   if (typeof value !== "number") {
     throw sessionError("METRIC_VALUE", { name, found: `a value of type ${describe(value).replace(/^an? /, "")}` });

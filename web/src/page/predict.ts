@@ -9,42 +9,30 @@ import { checkOptions } from "../data/nearest.js";
 import type { Evaluated, EvalValues, WireBatch } from "../wire/fit.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import type { NamedTensor, SessionInfo } from "../wire/protocol.js";
-import { checkFlag } from "./call-values.js";
+import { settingsOf } from "./check-settings.js";
 import { callOf } from "./client.js";
 import { buffersOf, packBatch, type FitHost } from "./fit/run.js";
 import { ModelInputs } from "./model-inputs.js";
 import { checkAverages, resolveEvaluation, resolveMetrics } from "./fit/options.js";
 import { withFunctions, type Metrics } from "./own-metrics.js";
+import { BATCHES, type BatchFields } from "./settings/fit.js";
 import { joined, unpackNamed } from "./tensors.js";
+
+const KNOWN = { batchSize: true, batched: true, ema: true } as const;
 
 /** Number of evaluations that the page has begun, which numbers them. */
 let evaluations = 0;
 
-/** Options of `predict`. */
-export interface PredictOptions {
+/** Options of `predict`. The last batch is padded, and the results of the padding are left out. */
+export interface PredictOptions extends BatchFields {
   /** Tensors of the eval model; by default the outputs of the model. */
   readonly outputs?: readonly string[];
-  /** Use the averages of the parameters that the session keeps. Default false. */
-  readonly ema?: boolean;
-  /**
-   * Rows of a batch; default 32, unless the data comes in batches. The last batch is padded, and the results of the
-   * padding are left out.
-   */
-  readonly batchSize?: number;
-  /** Whether the items of a stream are whole batches; by default the shape of the first item decides. */
-  readonly batched?: boolean;
 }
 
 /** Options of `evaluate`. */
-export interface EvaluateOptions {
+export interface EvaluateOptions extends BatchFields {
   /** Values to compute besides the loss. */
   readonly metrics?: Metrics;
-  /** Rows of a batch; default 32, unless the data comes in batches. */
-  readonly batchSize?: number;
-  /** Whether the items of a stream are whole batches; by default the shape of the first item decides. */
-  readonly batched?: boolean;
-  /** Use the averages of the parameters that the session keeps. Default false. */
-  readonly ema?: boolean;
   /** Output of the eval model for metrics; by default the output of the model that the loss compares with the targets. */
   readonly predictions?: string;
   /** Input of the eval model that metrics compare it with; by default the one that the loss compares. */
@@ -53,8 +41,7 @@ export interface EvaluateOptions {
 
 /** See `TrainingSession.predict`. */
 export async function predict(host: FitHost, data: unknown, options: PredictOptions): Promise<Record<string, Tensor>> {
-  const known = { outputs: true, ema: true, batchSize: true, batched: true } as const;
-  const { outputs, ...others } = checkOptions("predict", options, known);
+  const { outputs, ...others } = checkOptions("predict", options, { ...KNOWN, outputs: true });
   const { batches, ema, whole: fixed } = resolve(host, data, others);
   const names = outputs ?? ownOutputs(host.info);
   if (!Array.isArray(names) || names.length === 0 || names.some((name) => typeof name !== "string")) {
@@ -62,11 +49,11 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
   }
   const { handle, evalInputNames } = host.info;
   const parts: NamedTensor[][] = [];
-  let [whole, first] = [fixed ?? 0, 0];
+  let [size, first] = [fixed ?? 0, 0];
   for await (const rows of batches) {
     const batch = await packBatch(rows, evalInputNames, parts.length, first);
-    whole ||= batch.rows;
-    const results = await host.send(() => callOf("predict", [handle, [...names], batch, whole, ema], buffersOf(batch)));
+    size ||= batch.rows;
+    const results = await host.send(() => callOf("predict", [handle, [...names], batch, size, ema], buffersOf(batch)));
     if (parts.length > 0) {
       results.forEach((result) => checkRows(result, batch.rows));
     }
@@ -81,7 +68,7 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
 
 /** See `TrainingSession.evaluate`. */
 export async function evaluate(host: FitHost, data: unknown, options: EvaluateOptions): Promise<EvalValues> {
-  const known = { metrics: true, batchSize: true, batched: true, ema: true, predictions: true, targets: true } as const;
+  const known = { ...KNOWN, metrics: true, predictions: true, targets: true } as const;
   const { metrics = [], predictions, targets, ...others } = checkOptions("evaluate", options, known);
   const { batches, ema } = resolve(host, data, others);
   const names = { ...(predictions === undefined ? {} : { predictions }), ...(targets === undefined ? {} : { targets }) };
@@ -114,31 +101,24 @@ export async function evaluate(host: FitHost, data: unknown, options: EvaluateOp
 function resolve(
   { info }: FitHost,
   data: unknown,
-  { batchSize, batched, ema = false }: Pick<PredictOptions, "batchSize" | "batched" | "ema">,
+  options: BatchFields,
 ): { readonly batches: Dataset; readonly ema: boolean; readonly whole: number | null } {
-  checkFlag("ema", ema);
-  if (batched !== undefined) {
-    checkFlag("batched", batched);
-  }
-  if (batchSize !== undefined && (!Number.isSafeInteger(batchSize) || batchSize < 1)) {
-    throw badSetting("batchSize", batchSize, "an integer >= 1");
-  }
+  const { batchSize, batched, ema } = settingsOf<Required<BatchFields>>("options", options, BATCHES);
   refuseIf(!info.hasEval, "NO_EVAL_MODEL");
   if (ema) {
     checkAverages(info);
   }
   const inputs = new ModelInputs(info.inputs.eval);
   const dataset = inputs.dataset(data);
-  if (dataset.isBatched && batchSize !== undefined) {
+  if (dataset.isBatched && batchSize !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
   }
   refuseIf(dataset.isPadded, "PADDED_VALIDATION");
   refuseIf(dataset.columns !== null && batched === true, "BATCHED_ARRAYS");
-  if (dataset.columns !== null) {
-    return { batches: dataset.batch(inputs.size(batchSize ?? null)), ema, whole: inputs.rows };
-  }
-  const options = { batchSize: batchSize ?? null, batched: batched ?? null, remainder: "keep" } as const;
-  return { batches: inputs.batches(dataset, options), ema, whole: inputs.rows };
+  const batches = dataset.columns === null
+    ? inputs.batches(dataset, { batchSize, batched, remainder: "keep" })
+    : dataset.batch(inputs.size(batchSize));
+  return { batches, ema, whole: inputs.rows };
 }
 
 /** @throws SessionError where the eval model gives nothing but the loss */

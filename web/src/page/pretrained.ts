@@ -89,19 +89,19 @@ async function filesBeside(files: Folder, folder: string, graph: GivenData): Pro
 
 /** Safetensors files with tensors of these names: of the graph's folder, or else of the whole one. */
 async function weightsOf(files: Folder, folder: string, names: ReadonlySet<string>): Promise<{ readonly data: Source | null }[]> {
-  const found = await weightsIn(files, folder, names);
-  return found.length > 0 || folder === "" ? found : weightsIn(files, "", names);
+  const beside = await weightsIn(files, folder, names);
+  return beside.length > 0 || folder === "" ? beside : weightsIn(files, "", names);
 }
 
 async function weightsIn(files: Folder, folder: string, names: ReadonlySet<string>): Promise<{ readonly data: Source | null }[]> {
-  const whole = await files.find(folder + WEIGHTS);
+  const single = await files.find(folder + WEIGHTS);
   const named = (data: Source | null, k: number): ExternalSource | { readonly data: null } =>
     data === null ? { data } : { what: `weights ${k}`, path: `${SPARE}${k}`, data };
-  if (whole !== null) {
-    return [named(whole, 0)];
+  if (single !== null) {
+    return [named(single, 0)];
   }
-  const found: unknown = (await json(files, folder + INDEX))["weight_map"] ?? {};
-  const shards = found instanceof Object && !Array.isArray(found) ? Object.entries(found) : [["", null]];
+  const weightMap: unknown = (await json(files, folder + INDEX))["weight_map"] ?? {};
+  const shards = weightMap instanceof Object && !Array.isArray(weightMap) ? Object.entries(weightMap) : [["", null]];
   refuseIf(!shards.every(([, name]) => typeof name === "string" && !/[/\\]|^\.*$/u.test(name)), "BAD_SHARDS", { name: INDEX });
   const needed = shards.filter(([tensor]) => names.has(tensor as string));
   const paths = new Set((needed.length > 0 ? needed : shards).map(([, name]) => name as string));
@@ -113,8 +113,8 @@ async function weightsIn(files: Folder, folder: string, names: ReadonlySet<strin
  */
 export function generationOf(config: Json): GenerateOptions {
   const { eos_token_id: end = null, max_new_tokens: most = null, do_sample: samples, temperature, top_k: k, top_p: p } = config;
-  const changes = (given: unknown, value: unknown): boolean =>
-    typeof given === "object" && given !== null ? Object.keys(given).length > 0 : ![undefined, null, value].includes(given as never);
+  const changes = (setting: unknown, value: unknown): boolean =>
+    typeof setting === "object" && setting !== null ? Object.keys(setting).length > 0 : ![undefined, null, value].includes(setting as never);
   const ignored = Object.entries(NEUTRAL).filter(([name, value]) => changes(config[name], value));
   if (ignored.length > 0) {
     const names = ignored.map(([name]) => name).join(", ");
@@ -139,14 +139,14 @@ async function json(files: Folder, path: string): Promise<Json> {
   if (text === undefined) {
     return {};
   }
-  let found: unknown;
+  let content: unknown;
   try {
-    found = JSON.parse(text);
+    content = JSON.parse(text);
   } catch (error) {
     throw sessionError("NOT_JSON", { name: path, fault: messageOf(error) });
   }
-  refuseIf(typeof found !== "object" || found === null || Array.isArray(found), "NOT_JSON", { name: path, fault: "it has no object" });
-  return found as Json;
+  refuseIf(typeof content !== "object" || content === null || Array.isArray(content), "NOT_JSON", { name: path, fault: "it has no object" });
+  return content as Json;
 }
 
 async function openFolder(folder: Repository): Promise<Folder> {

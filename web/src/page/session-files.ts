@@ -22,14 +22,14 @@ export function checkTrainingOptions(options: unknown): SessionFiles | { readonl
     checkBundleOptions(options);
     return options as { readonly bundle: Source };
   }
-  const { checkpointState, ...given } = options as Readonly<Record<string, unknown>>;
-  if (checkpointState && given["checkpoint"]) {
+  const { checkpointState, ...sources } = options as Readonly<Record<string, unknown>>;
+  if (checkpointState && sources["checkpoint"]) {
     throw new TypeError("'trainingOptions' takes 'checkpoint' and 'checkpointState' for the same file: give one of them.");
   }
-  const files: Readonly<Record<string, unknown>> = { ...given, checkpoint: checkpointState || given["checkpoint"] };
+  const files: Readonly<Record<string, unknown>> = { ...sources, checkpoint: checkpointState || sources["checkpoint"] };
   const names = ["trainModel", "checkpoint", "evalModel", "optimizerModel"] as const;
   // The result of `buildArtifacts` may be passed as it is: it has the nominal checkpoint besides.
-  checkKnown("The file", given, [...names, "nominalCheckpoint"]);
+  checkKnown("The file", sources, [...names, "nominalCheckpoint"]);
   for (const name of names) {
     const source = files[name];
     const required = name === "trainModel" || name === "checkpoint";

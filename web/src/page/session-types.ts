@@ -39,7 +39,7 @@ export interface TrainingSessionBundle {
   readonly bundle: Source;
 }
 
-/** What is saved, and as what. */
+/** Contents and form of a saved checkpoint. */
 export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
   /**
    * Also save what an exact resume needs: moments, step count, learning rate and schedule, accumulated gradients, and
@@ -54,11 +54,11 @@ export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends
 export interface ContiguousOptions {
   /** Return averages in place of the trainable parameters; the session must keep them. Default false. */
   readonly ema?: boolean;
-  /** What they are copied into. */
+  /** The array to copy them into. */
   readonly out?: Float32Array;
 }
 
-/** What is exported, and as what. */
+/** Parameters and form of an exported file. */
 export interface ExportOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
   /** Export averages in place of the trainable parameters; the session must keep them. Default false. */
   readonly ema?: boolean;

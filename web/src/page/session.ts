@@ -8,14 +8,15 @@ import { sessionError, refuseIf } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
 import type {
   DeadUnits,
-  PropertyKind,
-  PropertyValue,
-  SessionCall,
+  FileForm,
+  FileOf,
+  SessionMemory,
   SessionInfo,
   SharedState,
   StepName,
   TokenTask,
 } from "../wire/protocol.js";
+import type { SessionCalls, StateCallNames } from "../wire/session-calls.js";
 import type { CheckpointFolder, EvalValues } from "../wire/fit.js";
 import type { DataSource } from "../data/dataset.js";
 import {
@@ -30,12 +31,11 @@ import {
 } from "./arguments.js";
 import type { RunOptions } from "./run-options.js";
 import { checkFlag, checkNumber, trainableOnlyOf, type TrainableOnly } from "./call-values.js";
-import { checkForm, checkKind, type FileOptions, formOf } from "./call-arguments.js";
-import { CheckpointState } from "./checkpoint-state.js";
+import { checkForm, type FileOptions } from "./call-arguments.js";
+import type { SharedContents } from "./shared-contents.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
-import { frozen } from "./exposed.js";
 import { FederatedClient } from "./federated.js";
 import type { FederatedFields } from "./settings/federated.js";
 import { FitRun, runTrainSteps, type FitHost } from "./fit/run.js";
@@ -45,13 +45,11 @@ import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOption
 import type { FileName } from "./integrity.js";
 import { readPretrained, type PretrainedConfig, type Repository } from "./pretrained.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
-import { logCost } from "./memory-cost.js";
 import { findLearningRate, type FindRateOptions, type LearningRates, type StateKeeper } from "./fit/find-rate.js";
 import { checkTrainingOptions } from "./session-files.js";
 import type {
   Artifacts,
   ContiguousOptions,
-  ExportOptions,
   NamedExportOptions,
   SaveCheckpointOptions,
   TrainingSessionBundle,
@@ -81,15 +79,15 @@ export class TrainingSession extends SessionMethods {
   readonly #apart = new Set<StepName>();
   /** The optimizer step before; null until the first has succeeded. */
   #update: Promise<void> | null = null;
-  /** Of steps that say nothing else. */
+  /** Severity of steps without their own. */
   #severity: RunOptions["logSeverityLevel"];
-  /** Whether optimizer steps may fail whenever they run. */
+  /** True: any optimizer step may fail. */
   #checksNumerics = false;
-  /** Whether the cost of a memory budget is yet to be logged. */
+  /** True until the cost of a memory budget is logged. */
   #hasCost = false;
   #seed = 0n;
-  /** What it works on, if that is more than a file. */
-  #state: CheckpointState | null = null;
+  /** The contents that other sessions and a `CheckpointState` share. */
+  #state: SharedContents | null = null;
   /** The fit under way. */
   #fit: FitRun | null = null;
   /** Options of `generate` where none are given; `createFromPretrained` sets those of the folder. */
@@ -102,7 +100,7 @@ export class TrainingSession extends SessionMethods {
     const channel = new Channel(client, info.handle, info.hasOptimizer);
     super(channel);
     channel.endWith(this);
-    this.#info = frozen(info);
+    this.#info = info;
     this.#client = client;
     this.#channel = channel;
     this.#steps = new StepSender(client, channel, info);
@@ -197,22 +195,22 @@ export class TrainingSession extends SessionMethods {
 
   /** Inputs of the training model that you feed, without parameters, gradients and reset flag. */
   get trainingInputNames(): readonly string[] {
-    return this.#info.trainingInputNames;
+    return Object.freeze([...this.#info.trainingInputNames]);
   }
 
   /** Outputs of the training model, without gradients. The loss is the first. */
   get trainingOutputNames(): readonly string[] {
-    return this.#info.trainingOutputNames;
+    return Object.freeze([...this.#info.trainingOutputNames]);
   }
 
   /** Inputs of the eval model; empty without one. */
   get evalInputNames(): readonly string[] {
-    return this.#info.evalInputNames;
+    return Object.freeze([...this.#info.evalInputNames]);
   }
 
   /** Outputs of the eval model; empty without one. */
   get evalOutputNames(): readonly string[] {
-    return this.#info.evalOutputNames;
+    return Object.freeze([...this.#info.evalOutputNames]);
   }
 
   /**
@@ -410,54 +408,6 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * The checkpoint, for onnxruntime's training APIs too. It has at most 2 GiB.
-   *
-   * @throws LimitError when it would be larger, or the browser has no room for it
-   */
-  saveCheckpoint(options: SaveCheckpointOptions<"blob"> & { readonly as: "blob" }): Promise<Blob>;
-  saveCheckpoint(options?: SaveCheckpointOptions<"bytes">): Promise<Uint8Array>;
-  async saveCheckpoint(options: SaveCheckpointOptions = {}): Promise<Uint8Array | Blob> {
-    const known = { includeOptimizerState: true, as: true } as const;
-    const { includeOptimizerState = false, as } = checkOptions("saveCheckpoint", options, known);
-    checkFlag("includeOptimizerState", includeOptimizerState);
-    return (await this.#channel.call("saveCheckpoint", includeOptimizerState, checkForm(as))).data;
-  }
-
-  /**
-   * The eval model as an inference model, with the current parameters.
-   *
-   * @param outputNames - tensors of the eval model to become outputs
-   * @throws SessionError when `ema` is true, but the session keeps no averages; LimitError when the file would be
-   *   larger than 2 GiB, or the browser has no room for it
-   */
-  exportModelForInferencing(
-    outputNames: readonly string[],
-    options: ExportOptions & { readonly as: "blob" },
-  ): Promise<Blob>;
-  exportModelForInferencing(outputNames: readonly string[], options?: ExportOptions<"bytes">): Promise<Uint8Array>;
-  async exportModelForInferencing(
-    outputNames: readonly string[],
-    options: ExportOptions = {},
-  ): Promise<Uint8Array | Blob> {
-    if (!Array.isArray(outputNames)) {
-      throw new TypeError(`'outputNames' must be an array of strings, got ${describe(outputNames)}.`);
-    }
-    const { ema = false, as } = checkOptions("exportModelForInferencing", options, { ema: true, as: true });
-    return (await this.#channel.call("exportModelForInferencing", outputNames, checkForm(as), ema)).data;
-  }
-
-  /**
-   * The forward model with the adapters of a session merged into its weights.
-   *
-   * @throws SessionError when the session has no adapters; LimitError when it would be larger than 2 GiB
-   */
-  mergeAdapter(options: FileOptions & { readonly as: "blob" }): Promise<Blob>;
-  mergeAdapter(options?: FileOptions<"bytes">): Promise<Uint8Array>;
-  async mergeAdapter(options: FileOptions = {}): Promise<Uint8Array | Blob> {
-    return (await this.#channel.call("mergeAdapter", formOf("mergeAdapter", options))).data;
-  }
-
-  /**
    * All (trainable) parameters as one vector, in the order of the training model's inputs.
    *
    * @param trainableOnly - leave out the frozen ones; default true. It may be one of the settings
@@ -474,16 +424,16 @@ export class TrainingSession extends SessionMethods {
     options: ContiguousOptions = {},
   ): Promise<Tensor> {
     const isNamed = typeof trainableOnly === "object" && trainableOnly !== null;
-    const { trainableOnly: flag, ...own } = isNamed ? trainableOnly : { trainableOnly };
-    const given = isNamed ? own : options;
-    const { ema = false, out } = checkOptions("getContiguousParameters", given, { ema: true, out: true });
+    const { trainableOnly: flag, ...rest } = isNamed ? trainableOnly : { trainableOnly };
+    const settings = isNamed ? rest : options;
+    const { ema = false, out } = checkOptions("getContiguousParameters", settings, { ema: true, out: true });
     const isShort = trainableOnlyOf(flag ?? true);
     checkFlag("ema", ema);
     if (out !== undefined && !(out instanceof Float32Array)) {
       throw new TypeError(`'out' must be a Float32Array, got ${describe(out)}.`);
     }
-    const found = unpackTensor(await this.#channel.call("getContiguousParameters", isShort, ema));
-    return out === undefined ? found : copiedInto(out, found);
+    const parameters = unpackTensor(await this.#channel.call("getContiguousParameters", isShort, ema));
+    return out === undefined ? parameters : copiedInto(out, parameters);
   }
 
   /** Overwrite one parameter by a tensor of its type and dims. Gradients and moments stay as they are. */
@@ -493,17 +443,7 @@ export class TrainingSession extends SessionMethods {
       throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
     }
     const packed = packTensor(name, tensor, copyBytes);
-    await this.#channel.post(packed, (given) => this.#channel.callOf("updateParameter", [given], [given.data.buffer]));
-  }
-
-  /**
-   * Keep a value in the checkpoint: an int64 (an integer number or bigint), a float32, or a string.
-   *
-   * @param kind - the type to store, if the value leaves it open: 1 as "float" stays a float
-   */
-  async addProperty(name: string, value: PropertyValue, kind?: PropertyKind): Promise<void> {
-    checkKind(value, kind);
-    await this.#channel.call("addProperty", name, value, kind ?? null);
+    await this.#channel.post(packed, (parameter) => this.#channel.callOf("updateParameter", [parameter]));
   }
 
   /**
@@ -511,20 +451,13 @@ export class TrainingSession extends SessionMethods {
    *
    * @throws SessionError for a session that was created from artifacts
    */
-  artifacts(options: FileOptions & { readonly as: "blob" }): Promise<Artifacts<Blob>>;
-  artifacts(options?: FileOptions<"bytes">): Promise<Artifacts>;
-  async artifacts(options: FileOptions = {}): Promise<Artifacts<Uint8Array | Blob>> {
-    const form = formOf("artifacts", options);
+  async artifacts<Form extends FileForm = "bytes">(options: FileOptions<Form> = {}): Promise<Artifacts<FileOf<Form>>> {
+    const form = checkForm(checkOptions("artifacts", options, { as: true }).as);
     const names = ["training_model", "checkpoint", "eval_model", "optimizer_model"] as const;
-    const [trainModel, checkpoint, evalModel, optimizerModel] = await Promise.all(
+    const [trainModel, checkpoint, evalModel = null, optimizerModel = null] = await Promise.all(
       names.map(async (name) => (await this.#channel.call("artifact", name, form))?.data),
     );
-    return {
-      trainModel: trainModel ?? new Uint8Array(),
-      checkpoint: checkpoint ?? new Uint8Array(),
-      evalModel: evalModel ?? null,
-      optimizerModel: optimizerModel ?? null,
-    };
+    return { trainModel, checkpoint, evalModel, optimizerModel } as Artifacts<FileOf<Form>>;
   }
 
   /**
@@ -588,9 +521,7 @@ export class TrainingSession extends SessionMethods {
     const kind = training ? "train" : "eval";
     const [inputNames, args] = this.#parse(kind, feeds);
     const packed = packFeeds(inputNames, args.feeds, copyBytes);
-    return this.#channel.post(packed, ({ feeds, buffers }) => {
-      return this.#channel.callOf("explain", [kind, feeds], buffers);
-    }) as Promise<string>;
+    return this.#channel.post(packed, ({ feeds }) => this.#channel.callOf("explain", [kind, feeds])) as Promise<string>;
   }
 
   /**
@@ -612,8 +543,7 @@ export class TrainingSession extends SessionMethods {
       return packFeeds(inputNames, args.feeds, copyBytes);
     });
     const answer = this.#channel.post(Promise.all(packed), (all) => {
-      const buffers = all.flatMap(({ buffers }) => buffers);
-      return this.#channel.callOf("deadUnits", [all.map(({ feeds }) => feeds)], buffers);
+      return this.#channel.callOf("deadUnits", [all.map(({ feeds }) => feeds)]);
     });
     return (await this.#steps.follow(answer)) as readonly DeadUnits[];
   }
@@ -632,20 +562,15 @@ export class TrainingSession extends SessionMethods {
   }
 
   /** `saveCheckpoint` with the state of the optimizer, unless `includeOptimizerState` is false. */
-  save(options: SaveCheckpointOptions<"blob"> & { readonly as: "blob" }): Promise<Blob>;
-  save(options?: SaveCheckpointOptions<"bytes">): Promise<Uint8Array>;
-  async save(options: SaveCheckpointOptions = {}): Promise<Uint8Array | Blob> {
-    const { includeOptimizerState = true, as } = checkOptions("save", options, { includeOptimizerState: true, as: true });
-    return (await this.#channel.call("saveCheckpoint", includeOptimizerState, checkForm(as))).data;
+  async save<Form extends FileForm = "bytes">(options: SaveCheckpointOptions<Form> = {}): Promise<FileOf<Form>> {
+    const known = { includeOptimizerState: true, as: true } as const;
+    return this.saveCheckpoint({ includeOptimizerState: true, ...checkOptions("save", options, known) });
   }
 
   /** `exportModelForInferencing` of the outputs of the model, or of those that are named. */
-  export(options: NamedExportOptions & { readonly as: "blob" }): Promise<Blob>;
-  export(options?: NamedExportOptions<"bytes">): Promise<Uint8Array>;
-  async export(options: NamedExportOptions = {}): Promise<Uint8Array | Blob> {
-    const { outputs, ema = false, as } = checkOptions("export", options, { outputs: true, ema: true, as: true });
-    const names = outputs ?? ownOutputs(this.#info);
-    return (await this.#channel.call("exportModelForInferencing", names, checkForm(as), ema)).data;
+  async export<Form extends FileForm = "bytes">(options: NamedExportOptions<Form> = {}): Promise<FileOf<Form>> {
+    const { outputs, ...form } = checkOptions("export", options, { outputs: true, ema: true, as: true });
+    return this.exportModelForInferencing(outputs ?? ownOutputs(this.#info), form);
   }
 
   #stateKeeper(): StateKeeper {
@@ -663,8 +588,8 @@ export class TrainingSession extends SessionMethods {
     return this.#channel.release();
   }
 
-  /** @internal Let a state show what becomes of it here. */
-  async workOn(state: CheckpointState): Promise<void> {
+  /** @internal Share the contents of a `CheckpointState`. */
+  async workOn(state: SharedContents): Promise<void> {
     await state.use(this);
     this.#state = state;
     this.#channel.precede(() => this.#state?.moveTo(this) ?? null);
@@ -677,13 +602,13 @@ export class TrainingSession extends SessionMethods {
 
   /** @internal Go on with that, when it comes. */
   async takeState(shared: Promise<SharedState>): Promise<void> {
-    await this.#channel.send(shared, (given) => callOf("takeState", [this.#info.handle, given]));
+    await this.#channel.send(shared, (state) => callOf("takeState", [this.#info.handle, state]));
   }
 
   /** @internal */
-  callForState(call: SessionCall, buffers: readonly ArrayBuffer[]): Promise<unknown> {
+  callForState<Name extends StateCallNames>(name: Name, args: SessionCalls[Name]["args"]): Promise<unknown> {
     this.#channel.check();
-    return this.#channel.send(null, () => callOf("call", [this.#info.handle, call], buffers));
+    return this.#channel.send(null, () => this.#channel.callOf(name, args));
   }
 
   /** `release`, at the end of a block with `await using`. */
@@ -723,6 +648,12 @@ export class TrainingSession extends SessionMethods {
       this.#apart.add(kind);
     }
   }
+}
+
+/** Log the cost of a memory budget. */
+function logCost({ arena, arenaWithoutBudget: full, recomputedInstructions: count, recomputedShare: share }: SessionMemory): void {
+  const cost = `${count} instructions run again, for some ${Math.round(100 * share)} % more time`;
+  log("info", `the workspace of a step takes ${arena} bytes instead of ${full}: ${cost}`);
 }
 
 /** The compiler finds a call that the class lacks. @internal */

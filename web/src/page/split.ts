@@ -78,8 +78,8 @@ function stratified(data: Dataset, labels: readonly number[], share: number): [D
 /** Warn of classes that only one of two parts has, if there are few classes. */
 function warnOfMissing(name: string, labels: readonly number[], first: number): void {
   const classes = [...new Set(labels)].sort((a, b) => a - b);
-  for (const [part, found] of [["training", labels.slice(0, first)], ["validation", labels.slice(first)]] as const) {
-    const missing = classes.filter((label) => !found.includes(label));
+  for (const [part, present] of [["training", labels.slice(0, first)], ["validation", labels.slice(first)]] as const) {
+    const missing = classes.filter((label) => !present.includes(label));
     // Of many classes some are rare.
     if (missing.length > 0 && classes.length <= NAMED_CLASSES) {
       log("warning", sessionError("MISSING_CLASSES", { part, name, classes: missing.join(", ") }).message);

@@ -42,10 +42,10 @@ export class StepSender {
     // Feeds of a step that waits may not lie where the one before it runs.
     const writer = signal === undefined && !options.transfer ? shared?.writer(signature) : undefined;
     const packed = packFeeds(inputNames, feeds, writer ?? (options.transfer ? ownBytes : this.spare.copy));
-    const answer = this.#channel.step(signal, packed, (given, mayStop) => {
-      const places = given.feeds.map(({ data }) => (data as PlacedBytes).ptr);
+    const answer = this.#channel.step(signal, packed, (inputs, mayStop) => {
+      const places = inputs.feeds.map(({ data }) => (data as PlacedBytes).ptr);
       const key = writer ? `${this.#handle} ${signature} ${ema} ${places} ${JSON.stringify(wanted)}` : undefined;
-      return callOf("step", [this.#handle, kind, given.feeds, wanted, mayStop, ema], given.buffers, key);
+      return callOf("step", [this.#handle, kind, inputs.feeds, wanted, mayStop, ema], inputs.buffers, key);
     });
     const { results, buffers } = await (shared?.follow(answer, signature) ?? answer);
     this.spare.keep(buffers);

@@ -36,9 +36,9 @@ export class GrowingText {
       this.#tokens.push(token);
     }
     const text = this.#tokens.length > 0 ? this.#tokenizer.decode([...this.#tokens]) : "";
-    const found = this.#stops.map((stop) => text.indexOf(stop)).filter((at) => at >= 0);
-    if (found.length > 0) {
-      return { text: this.#piece(text.slice(0, Math.min(...found))), stopped: true };
+    const ends = this.#stops.map((stop) => text.indexOf(stop)).filter((at) => at >= 0);
+    if (ends.length > 0) {
+      return { text: this.#piece(text.slice(0, Math.min(...ends))), stopped: true };
     }
     const end = isLast || isStop ? text.length : text.length - this.#held(text);
     return { text: this.#piece(text.slice(0, end)), stopped: false };

@@ -3,6 +3,7 @@
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
+import type { Settings } from "./setting-kinds.js";
 import { CONFIG, EMA, HEAD, LORA, type EmaFields, type HeadFields, type LoraFields } from "./settings/config.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
@@ -77,16 +78,15 @@ export interface TrainingConfig {
  * @throws TypeError when it is not an object; ModelError when a name is unknown or a value is not allowed
  */
 export function resolveConfig(config: unknown, more: readonly string[] = []): string {
-  const [given, rate] = takeRate(config);
-  const own = Object.entries(given).filter(([name]) => !more.includes(name));
-  const { loss, optimizer, lora, ema, head, frozenParams, ...rest } = Object.fromEntries(own) as Fields;
+  const [settings, rate] = takeRate(config);
+  const entries = Object.entries(settings).filter(([name]) => !more.includes(name));
+  const { loss, optimizer, lora, ema, head, frozenParams, ...rest } = Object.fromEntries(entries) as Fields;
   const isHeadLeft = frozenParams === ALL_BUT_HEAD && head !== undefined && head !== null;
   const others: Fields = frozenParams === undefined || isHeadLeft ? rest : { ...rest, frozenParams };
   const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
   if (head !== undefined && head !== null) {
-    refuseSettingIf(typeof head !== "object" || Array.isArray(head), "head", head, "an object with 'classes'");
-    resolved["head"] = checkFields("head", "head.", head as Fields, HEAD);
+    resolved["head"] = resolveObject("head", head, "an object with 'classes'", HEAD);
     resolved["frozen_params"] ??= isHeadLeft ? ALL_BUT_HEAD : undefined;
   }
   if (lora !== undefined && lora !== null) {
@@ -96,7 +96,7 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
     resolved["loss"] = resolveKind("loss", loss, LOSSES);
   }
   if (ema !== undefined && ema !== null) {
-    resolved["ema"] = resolveEma(ema);
+    resolved["ema"] = resolveObject("ema", ema, "an object of its settings, such as 'decay'", EMA);
     refuseIf(optimizer === undefined || optimizer === null, "EMA_WITHOUT_OPTIMIZER");
   }
   if (optimizer !== undefined && optimizer !== null) {
@@ -118,21 +118,19 @@ export function requireLoss(config: unknown): void {
   }
 }
 
-function resolveEma(given: unknown): Fields {
-  if (typeof given !== "object" || given === null || Array.isArray(given)) {
-    throw badSetting("ema", given, "an object of its settings, such as 'decay'");
-  }
-  return checkFields("ema", "ema.", given as Fields, EMA);
+function resolveObject(name: string, value: unknown, expected: string, settings: Settings): Fields {
+  refuseSettingIf(typeof value !== "object" || value === null || Array.isArray(value), name, value, expected);
+  return checkFields(name, `${name}.`, value as Fields, settings);
 }
 
-function resolveLora(given: unknown, others: Fields): Fields {
-  refuseSettingIf(typeof given !== "object" || given === null || Array.isArray(given), "lora", given, "an object");
+function resolveLora(lora: unknown, others: Fields): Fields {
+  refuseSettingIf(typeof lora !== "object" || lora === null || Array.isArray(lora), "lora", lora, "an object");
   for (const name of ["requiresGrad", "frozenParams"]) {
     if (others[name] !== undefined && others[name] !== null) {
       throw badSetting(name, others[name], `left out with 'lora': the adapters are trained, and the model is frozen`);
     }
   }
-  const { adapterConfig, ...settings } = given as Fields;
+  const { adapterConfig, ...settings } = lora as Fields;
   if (adapterConfig === undefined) {
     return checkFields("lora", "lora.", settings, LORA, ["adapterConfig"]);
   }
@@ -144,8 +142,8 @@ function resolveLora(given: unknown, others: Fields): Fields {
   return { adapter_config: adapterConfig };
 }
 
-function resolveOptimizer(given: unknown): Record<string, unknown> {
-  const { groups, decayBiasesAndNorms, ...settings } = asFields("optimizer", given);
+function resolveOptimizer(value: unknown): Record<string, unknown> {
+  const { groups, decayBiasesAndNorms, ...settings } = asFields("optimizer", value);
   const resolved = resolveKind("optimizer", settings, OPTIMIZERS, ["learningRate", "groups", "decayBiasesAndNorms"]);
   const name = resolved["type"] as OptimizerType;
   if (decayBiasesAndNorms !== undefined) {
@@ -175,17 +173,17 @@ export function takeRate(config: unknown): readonly [config: TrainingConfig, rat
   if (typeof config !== "object" || config === null || Array.isArray(config)) {
     throw new TypeError("'config' must be an object that names at least a 'loss'.");
   }
-  const { learningRate = null, ...given } = config as TrainingConfig;
-  const others: { -readonly [Name in keyof TrainingConfig]: TrainingConfig[Name] } = given;
+  const { learningRate = null, ...rest } = config as TrainingConfig;
+  const others: { -readonly [Name in keyof TrainingConfig]: TrainingConfig[Name] } = rest;
   const { optimizer } = others;
   let rate = learningRate;
   if (typeof optimizer === "object" && optimizer !== null && "learningRate" in optimizer) {
-    const { learningRate: own, ...settings } = optimizer;
-    checkRate("optimizer.learningRate", own);
-    if (rate !== null && rate !== own) {
-      throw sessionError("TWO_RATES", { first: rate, where: "optimizer", second: own });
+    const { learningRate: optimizerRate, ...settings } = optimizer;
+    checkRate("optimizer.learningRate", optimizerRate);
+    if (rate !== null && rate !== optimizerRate) {
+      throw sessionError("TWO_RATES", { first: rate, where: "optimizer", second: optimizerRate });
     }
-    rate = own as number;
+    rate = optimizerRate as number;
     others.optimizer = settings as OptimizerSettings;
   }
   if (rate === null) {

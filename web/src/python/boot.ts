@@ -354,17 +354,17 @@ interface FetchedWasm {
 
 async function fetchWasm(url: string, stallMs: number): Promise<FetchedWasm> {
   const { stream, reply } = await openFile(url, WEBASSEMBLY, stallMs, {}, true);
-  const { whole, packed } = await look(stream);
+  const { body, packed } = await look(stream);
   if (reply !== null && !packed) {
     // The browser's cache has the machine code compiled from it at the next visit.
-    const arrived = whole.pipeTo(new WritableStream());
+    const arrived = body.pipeTo(new WritableStream());
     arrived.catch(() => {});
     return { response: reply, arrived };
   }
   reply?.body?.cancel().catch(() => {});
   // Bytes are unpacked as they arrive, though Pyodide reads them late.
   const { readable, writable } = new TransformStream<Uint8Array, Uint8Array>({}, {}, { highWaterMark: Infinity });
-  const arrived = (packed ? unpack(whole) : whole).pipeTo(writable).catch((error: unknown) => {
+  const arrived = (packed ? unpack(body) : body).pipeTo(writable).catch((error: unknown) => {
     throw error instanceof FileError ? error : new FileError(url, `${url} cannot be unpacked: ${messageOf(error)}`);
   });
   arrived.catch(() => {});
@@ -374,8 +374,8 @@ async function fetchWasm(url: string, stallMs: number): Promise<FetchedWasm> {
 
 async function fetchSnapshot(url: string, stallMs: number): Promise<Uint8Array<ArrayBuffer>> {
   try {
-    const { whole, packed } = await look((await openFile(url, SNAPSHOT, stallMs)).stream);
-    return await readAll(packed ? unpack(whole) : whole);
+    const { body, packed } = await look((await openFile(url, SNAPSHOT, stallMs)).stream);
+    return await readAll(packed ? unpack(body) : body);
   } catch (error) {
     throw error instanceof FileError ? error : new FileError(url, `${url} cannot be unpacked: ${messageOf(error)}`);
   }
@@ -392,12 +392,12 @@ function unpackPackages(pyodide: Pyodide, { packages }: PackageFiles, bytes: Uin
 /** Look at the first bytes of a stream. Returns the whole stream, and `packed`: true if it must be unpacked. */
 async function look(
   stream: ReadableStream<Uint8Array<ArrayBuffer>>,
-): Promise<{ readonly whole: ReadableStream<Uint8Array<ArrayBuffer>>; readonly packed: boolean }> {
-  const [head, whole] = stream.tee();
+): Promise<{ readonly body: ReadableStream<Uint8Array<ArrayBuffer>>; readonly packed: boolean }> {
+  const [head, body] = stream.tee();
   const reader = head.getReader();
   const { value } = await reader.read();
   reader.cancel().catch(() => {});
-  return { whole, packed: isPacked(value ?? new Uint8Array()) };
+  return { body, packed: isPacked(value ?? new Uint8Array()) };
 }
 
 interface NetworkInformation {

@@ -107,8 +107,8 @@ function parseAnswer(name: string, text: string): AnswerJson {
 
 /** @param nbytes - size of the weights or the file of the call; null if it is unknown */
 function tooLarge(name: string, args: readonly Argument[], nbytes: unknown): LimitError {
-  const given = args.map((arg) => (arg instanceof Object && "nbytes" in arg ? arg.nbytes : 0));
-  const size = typeof nbytes === "number" && nbytes > 0 ? nbytes : Math.max(0, ...given);
+  const sizes = args.map((arg) => (arg instanceof Object && "nbytes" in arg ? arg.nbytes : 0));
+  const size = typeof nbytes === "number" && nbytes > 0 ? nbytes : Math.max(0, ...sizes);
   const what = size > 0 ? ` (${megabytes(size)} of weights or data)` : "";
   return new LimitError(
     `${publicName(name)}${what} does not fit into Python's memory, which has ${megabytes(HEAP_LIMIT)} at most ` +

@@ -87,9 +87,9 @@ export class GivenFiles {
     if (places.reduce((sum, [, , size]) => sum + size, 0) > nbytes / 2) {
       return false;
     }
-    const kept = places.map(([, offset, size]): Range => ({ offset, nbytes: size, data: new Uint8Array(size) }));
-    kept.forEach(({ offset, data }) => this.copy(index, offset, data as Uint8Array));
-    ranges.unshift(...kept);
+    const copies = places.map(([, offset, size]): Range => ({ offset, nbytes: size, data: new Uint8Array(size) }));
+    copies.forEach(({ offset, data }) => this.copy(index, offset, data as Uint8Array));
+    ranges.unshift(...copies);
     return true;
   }
 
@@ -139,7 +139,7 @@ export class GivenFiles {
   #parts(index: number, offset: number, nbytes: number): FileData[] {
     const { nbytes: size, ranges } = this.#find(index);
     const end = offset + nbytes;
-    const range = ranges.find((held) => nbytes >= 0 && offset >= held.offset && end <= held.offset + held.nbytes);
+    const range = ranges.find((one) => nbytes >= 0 && offset >= one.offset && end <= one.offset + one.nbytes);
     if (range === undefined) {
       throw new RangeError(`bytes [${offset}, ${end}) lie outside file ${index} of ${size} bytes`);
     }

@@ -90,9 +90,9 @@ function faultOf(data: unknown, { format, nbytes, crc32, parts }: Announced): st
   if (data.length !== nbytes) {
     return `${data.length} bytes came out of Python instead of ${nbytes}`;
   }
-  const held = parts.reduce((sum: number, part) => sum + (typeof part === "number" ? part : 0), 0);
-  if (held !== nbytes) {
-    return `its parts take ${held} of the ${nbytes} bytes that came out of Python`;
+  const received = parts.reduce((sum: number, part) => sum + (typeof part === "number" ? part : 0), 0);
+  if (received !== nbytes) {
+    return `its parts take ${received} of the ${nbytes} bytes that came out of Python`;
   }
   const { at, text } = CHECKPOINT;
   if (format === "checkpoint" && String.fromCharCode(...data.subarray(at, at + text.length)) !== text) {
@@ -131,14 +131,14 @@ function crc32(data: Uint8Array, start: number): number {
  * file.
  */
 function isMessage(data: Uint8Array, parts: readonly Part[]): boolean {
-  let [end, taken] = [0, 0];
-  const held = parts.flatMap((part) => {
+  let [end, read] = [0, 0];
+  const pieces = parts.flatMap((part) => {
     const start = end;
     end += sizeOf(part);
-    return typeof part === "number" ? [{ start, bytes: data.subarray(taken, (taken += part)) }] : [];
+    return typeof part === "number" ? [{ start, bytes: data.subarray(read, (read += part)) }] : [];
   });
   const byteAt = (at: number): number | undefined =>
-    held.map(({ start, bytes }) => bytes[at - start]).find((byte) => byte !== undefined);
+    pieces.map(({ start, bytes }) => bytes[at - start]).find((byte) => byte !== undefined);
   let at = 0;
   const varint = (): number => {
     let value = 0;

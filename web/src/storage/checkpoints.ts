@@ -47,18 +47,18 @@ export async function findBackend(chosen: CheckpointFolder["backend"] | null): P
  * @throws CheckpointError when it is damaged
  */
 export async function readCheckpoint(where: CheckpointFolder, name: string): Promise<Uint8Array<ArrayBuffer> | null> {
-  const found = where.backend === "indexedDB" ? await readEntry(where.folder, checked(name)) : await readFromSlots(where, name);
-  if (found === false) {
+  const contents = where.backend === "indexedDB" ? await readEntry(where.folder, checked(name)) : await readFromSlots(where, name);
+  if (contents === false) {
     throw sessionError("CHECKPOINT_DAMAGED", { name, folder: where.folder });
   }
-  return found;
+  return contents;
 }
 
 async function readFromSlots(where: CheckpointFolder, name: string): Promise<Uint8Array<ArrayBuffer> | null | false> {
   const folder = await openSlots(where);
-  const found = await readNewest(folder, coded(name));
+  const contents = await readNewest(folder, coded(name));
   // An interrupted write leaves no header.
-  return found === null && (await hasSlot(folder, coded(name))) ? false : found;
+  return contents === null && (await hasSlot(folder, coded(name))) ? false : contents;
 }
 
 /**
@@ -89,10 +89,10 @@ export async function removeCheckpoint(where: CheckpointFolder, name: string): P
 /** List the checkpoints, by name. */
 export async function listCheckpoints(where: CheckpointFolder): Promise<SlotEntry[]> {
   const isDatabase = where.backend === "indexedDB";
-  const found = isDatabase ? await listEntries(where.folder) : await listSlots(await openSlots(where));
+  const entries = isDatabase ? await listEntries(where.folder) : await listSlots(await openSlots(where));
   // A name that `coded` does not produce belongs to a file from elsewhere.
-  const own = isDatabase ? found : found.filter(({ name }) => isCoded(name));
-  const named = isDatabase ? own : own.map((entry) => ({ ...entry, name: decodeURIComponent(entry.name) }));
+  const ours = isDatabase ? entries : entries.filter(({ name }) => isCoded(name));
+  const named = isDatabase ? ours : ours.map((entry) => ({ ...entry, name: decodeURIComponent(entry.name) }));
   return named.sort((a, b) => (a.name < b.name ? -1 : 1));
 }
 
@@ -109,11 +109,11 @@ export async function withCheckpoint<T>(where: CheckpointFolder, name: string, a
   }
   let isHeld = false;
   const signal = AbortSignal.timeout(PATIENCE_MS);
-  const held = locks.request(lock, { signal }, () => {
+  const result = locks.request(lock, { signal }, () => {
     isHeld = true;
     return action();
   });
-  return held.catch((error: unknown) => {
+  return result.catch((error: unknown) => {
     throw isHeld || !signal.aborted ? error : sessionError("CHECKPOINT_IN_USE", { name });
   }) as Promise<T>;
 }
@@ -121,8 +121,8 @@ export async function withCheckpoint<T>(where: CheckpointFolder, name: string, a
 /** Keep a checkpoint from others until the function that this gives is called. */
 export function holdCheckpoint(where: CheckpointFolder, name: string): Promise<() => void> {
   return new Promise((resolve, reject) => {
-    const held = withCheckpoint(where, name, () => new Promise<void>((release) => resolve(release)));
-    held.catch(reject);
+    const lock = withCheckpoint(where, name, () => new Promise<void>((release) => resolve(release)));
+    lock.catch(reject);
   });
 }
 

@@ -39,14 +39,14 @@ export async function deleteEntry(folder: string, name: string): Promise<void> {
 export async function listEntries(folder: string): Promise<SlotEntry[]> {
   const range = IDBKeyRange.bound([folder], [folder, []]);
   const keys = await transact("readonly", (store) => store.getAllKeys(range));
-  const found: SlotEntry[] = [];
+  const entries: SlotEntry[] = [];
   for (const key of keys as unknown as readonly Key[]) {
     const entry = await transact("readonly", (store) => store.get(key as unknown as IDBValidKey) as IDBRequest<Entry | undefined>);
     if (entry !== undefined) {
-      found.push({ name: key[1], nbytes: entry.bytes.length, written: entry.written });
+      entries.push({ name: key[1], nbytes: entry.bytes.length, written: entry.written });
     }
   }
-  return found;
+  return entries;
 }
 
 /** Run a request in its own transaction; settles when the transaction is on the disk. */

@@ -108,13 +108,13 @@ export async function listSlots(folder: FileSystemDirectoryHandle): Promise<Slot
   for await (const name of folder.keys()) {
     names.add(name.replace(/\.[01]$/, ""));
   }
-  const found = await Promise.all(
+  const entries = await Promise.all(
     [...names].map(async (name) => {
       const [head] = await headsOf(folder, name);
       return head && { name, nbytes: Math.max(head.file.size - HEADER_BYTES, 0), written: head.file.lastModified };
     }),
   );
-  return found.filter((entry) => entry !== undefined);
+  return entries.filter((entry) => entry !== undefined);
 }
 
 /** Slots that were written to their ends: the newest first, then those with damaged headers. */

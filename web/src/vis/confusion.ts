@@ -54,8 +54,8 @@ export class TrainwebConfusion extends FitPanel {
       this.figure.replaceChildren(make("p", { className: "empty", textContent: "The matrix appears here after the first epoch." }));
       return;
     }
-    const given = this.getAttribute("labels")?.split(",").map((label) => label.trim());
-    const labels = this.#values.map((_, k) => given?.[k] ?? String(k));
+    const names = this.getAttribute("labels")?.split(",").map((label) => label.trim());
+    const labels = this.#values.map((_, k) => names?.[k] ?? String(k));
     const corner = make("td", { textContent: "true \\ predicted" });
     const head = make("tr", {}, corner, ...labels.map((label) => make("th", { scope: "col", textContent: label })));
     const rows = this.#values.map((counts, k) => rowOf(counts, k, labels));

@@ -163,11 +163,11 @@ export class TrainwebCurves extends FitPanel {
 
   #metricNames(): string[] {
     const last = this.#epochs.at(-1);
-    const found = Object.entries({ ...last?.training, ...last?.validation })
+    const available = Object.entries({ ...last?.training, ...last?.validation })
       .filter(([name, value]) => name !== LOSS && typeof value === "number")
       .map(([name]) => name);
     const wanted = this.getAttribute("metrics")?.split(/[\s,]+/).filter(Boolean);
-    return wanted === undefined ? found : wanted.filter((name) => found.includes(name));
+    return wanted === undefined ? available : wanted.filter((name) => available.includes(name));
   }
 
   #options(curves: readonly Curve[], box: HTMLElement, isLogarithmic: boolean): uPlot.Options {

@@ -133,14 +133,14 @@ export class TrainwebHistogram extends FitPanel {
   /** @internal */
   protected override render(): void {
     const label = this.getAttribute("label") ?? "values";
-    const found = histogramOf(this.#values, Number(this.getAttribute("bins") ?? BINS));
+    const histogram = histogramOf(this.#values, Number(this.getAttribute("bins") ?? BINS));
     const text =
-      `${label}: ${this.#values.length} values, mean ${written(found.mean)}, ` +
-      `standard deviation ${written(found.standardDeviation)}` +
-      (found.notFinite > 0 ? `, ${found.notFinite} NaN or infinite` : "");
-    const ends = make("div", { className: "ends" }, make("span", { textContent: written(found.lowest) }));
-    ends.append(make("span", { textContent: written(found.highest) }));
-    this.figure.replaceChildren(drawing(found.counts, text), ends, make("figcaption", { textContent: text }));
+      `${label}: ${this.#values.length} values, mean ${written(histogram.mean)}, ` +
+      `standard deviation ${written(histogram.standardDeviation)}` +
+      (histogram.notFinite > 0 ? `, ${histogram.notFinite} NaN or infinite` : "");
+    const ends = make("div", { className: "ends" }, make("span", { textContent: written(histogram.lowest) }));
+    ends.append(make("span", { textContent: written(histogram.highest) }));
+    this.figure.replaceChildren(drawing(histogram.counts, text), ends, make("figcaption", { textContent: text }));
   }
 }
 

@@ -23,15 +23,15 @@ export class TrainwebRates extends Panel {
   /**
    * Show the result of `session.findLearningRate`.
    *
-   * @param found - `rates`, their `losses`, and the `suggestion`
+   * @param result - `rates`, their `losses`, and the `suggestion`
    * @throws TypeError for anything else
    */
-  show(found: Pick<LearningRates, "rates" | "losses" | "suggestion">): void {
-    const { rates, losses } = (found ?? {}) as Partial<LearningRates>;
+  show(result: Pick<LearningRates, "rates" | "losses" | "suggestion">): void {
+    const { rates, losses } = (result ?? {}) as Partial<LearningRates>;
     if (!Array.isArray(rates) || !Array.isArray(losses) || rates.length !== losses.length) {
       throw new TypeError("'found' must be what session.findLearningRate gave: { rates, losses, suggestion }.");
     }
-    this.#found = found;
+    this.#found = result;
     this.update();
   }
 

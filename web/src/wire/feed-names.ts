@@ -3,9 +3,9 @@
 import { sessionError } from "./messages.js";
 
 /** @throws FeedError for the first missing input, with the first unknown name; or for an unknown name */
-export function checkFeedNames(inputNames: readonly string[], given: readonly string[]): void {
-  const name = inputNames.find((input) => !given.includes(input));
-  const other = given.find((feed) => !inputNames.includes(feed));
+export function checkFeedNames(inputNames: readonly string[], feedNames: readonly string[]): void {
+  const name = inputNames.find((input) => !feedNames.includes(input));
+  const other = feedNames.find((feed) => !inputNames.includes(feed));
   const names = inputNames.join(", ");
   if (name !== undefined) {
     throw other === undefined

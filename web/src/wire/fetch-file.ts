@@ -73,7 +73,7 @@ export async function openFile(
 ): Promise<OpenFile> {
   const abort = new AbortController();
   let received = 0;
-  let told = 0;
+  let reported = 0;
   let isAnswered = false;
   const step = async <T>(promise: Promise<T>): Promise<T> => {
     try {
@@ -100,8 +100,8 @@ export async function openFile(
   const next = async (): Promise<Uint8Array<ArrayBuffer> | null> => {
     const result = reader === undefined ? { done: true, value: undefined } : await step(reader.read());
     received += result.value?.length ?? 0;
-    if (result.done || received - told >= TOLD_BYTES) {
-      told = received;
+    if (result.done || received - reported >= TOLD_BYTES) {
+      reported = received;
       tellProgress(url, received, result.done);
     }
     return result.value ?? null;
@@ -118,8 +118,8 @@ export async function openFile(
   const description = `HTTP status ${response.status}, type ${response.headers.get("content-type") ?? "none"}`;
   if (!isKind(kind, start, response)) {
     abort.abort();
-    const found = start.length === 0 ? "it is empty" : `it starts with ${shown(start)}`;
-    throw new FileError(url, `${url} is not what it should be: expected ${kind.what}, but ${found} (${description}).`);
+    const fault = start.length === 0 ? "it is empty" : `it starts with ${shown(start)}`;
+    throw new FileError(url, `${url} is not what it should be: expected ${kind.what}, but ${fault} (${description}).`);
   }
   const stream = new ReadableStream<Uint8Array<ArrayBuffer>>({
     start: (controller) => controller.enqueue(start),
@@ -173,8 +173,8 @@ export async function checkScript(url: string, stallMs: number, end?: ScriptEnd)
   // Past the cache: a script that is stuck there would hold this up, too.
   const bytes = await fetchFile(url, SCRIPT, stallMs, { cache: "no-store" });
   if (end !== undefined && !new TextDecoder().decode(bytes).includes(end.text)) {
-    const found = `${bytes.length} bytes without its end: another script, or a part of it`;
-    throw new FileError(url, `${url} is not what it should be: expected ${end.what} of ${end.nbytes} bytes, but found ${found}.`);
+    const fault = `${bytes.length} bytes without its end: another script, or a part of it`;
+    throw new FileError(url, `${url} is not what it should be: expected ${end.what} of ${end.nbytes} bytes, but found ${fault}.`);
   }
 }
 

@@ -1,7 +1,10 @@
 /** Messages between the page and its worker for a fit: data once, a call per epoch, and short messages on a port. */
 
 import type { Formula, Rule } from "./formulas.js";
+import type { EpochRecord, EvalValues } from "./records.js";
 import type { Feed, NamedTensor } from "./values.js";
+
+export type { EpochRecord, EvalValues, MetricValue } from "./records.js";
 
 /** Treatment of the rows that do not fill a batch: a smaller batch, none, or a batch filled up from the start. */
 export type Remainder = "keep" | "drop" | "pad";
@@ -59,24 +62,6 @@ export interface FitPosition {
   /** Divisor of the mean loss. */
   readonly rows: number;
   readonly optimizerSteps: number;
-}
-
-/** An epoch that is done. */
-export interface EpochRecord {
-  /** From 1. */
-  readonly epoch: number;
-  /** Batches that were trained on. */
-  readonly steps: number;
-  /** Mean over the rows, while they were trained on. */
-  readonly loss: number;
-  /** Learning rate of its last optimizer step. */
-  readonly learningRate: number;
-  /** Duration, evaluation included. */
-  readonly seconds: number;
-  /** "loss" and the metrics of the validation data. */
-  readonly validation: EvalValues | null;
-  /** The same of the training data, after the epoch, where `trainMetrics` asks for them. */
-  readonly training: EvalValues | null;
 }
 
 /** The state that a fit begins with: the state of its checkpoint, if it has one. */
@@ -151,17 +136,6 @@ export interface StepsTask {
 export interface StepsAnswer {
   readonly losses: Float32Array;
   readonly buffers: readonly ArrayBuffer[];
-}
-
-/** A number, a number for each class, or rows of numbers: a confusion matrix has a row for each true class. */
-export type MetricValue = number | readonly number[] | readonly (readonly number[])[];
-
-/** The loss and metrics, by name. */
-export interface EvalValues {
-  /** The mean loss of the rows. */
-  readonly loss: number;
-  /** A metric by its name. */
-  readonly [name: string]: MetricValue;
 }
 
 /** A finished evaluation. */

@@ -60,8 +60,8 @@ export class Course {
   }
 
   /** The value of the rule. */
-  value(given: Readonly<Record<string, number>> = {}): number {
-    return numberOf(this.#rule.value, { ...this.#names, ...given });
+  value(names: Readonly<Record<string, number>> = {}): number {
+    return numberOf(this.#rule.value, { ...this.#names, ...names });
   }
 
   /** A setting, or a part of the state. */
@@ -72,8 +72,8 @@ export class Course {
 
 /** The value of a formula that is one number. */
 export function numberOf(formula: Formula, names: Names): number {
-  const found = evaluated(formula, names);
-  return typeof found === "number" ? found : (found[0] as number);
+  const result = evaluated(formula, names);
+  return typeof result === "number" ? result : (result[0] as number);
 }
 
 /** The value of a formula, a number or a row. */
@@ -96,18 +96,18 @@ export function evaluated(formula: Formula, names: Names): Row {
       return evaluated(operands[condition === 0 ? 2 : 1] as Formula, names);
     }
   }
-  const given = operands.map((operand) => evaluated(operand, names));
+  const values = operands.map((operand) => evaluated(operand, names));
   if (operation === "sum" || operation === "size") {
-    const row = given[0] as readonly number[];
+    const row = values[0] as readonly number[];
     return operation === "sum" ? row.reduce((total, x) => total + x, 0) : row.length;
   }
   const compute = Object.hasOwn(OPERATIONS, operation) ? OPERATIONS[operation] : undefined;
   if (compute === undefined) {
     throw new EngineError(`formulas have no operation '${operation}'.`);
   }
-  const rows = given.filter((row) => typeof row !== "number");
+  const rows = values.filter((row) => typeof row !== "number");
   const element = (row: Row | undefined, k: number): number =>
     (typeof row === "object" ? (row.length === 1 ? row[0] : row[k]) : row) ?? NaN;
-  const at = (k: number): number => compute(element(given[0], k), element(given[1], k), element(given[2], k));
+  const at = (k: number): number => compute(element(values[0], k), element(values[1], k), element(values[2], k));
   return rows.length === 0 ? at(0) : Array.from({ length: Math.max(...rows.map((row) => row.length)) }, (_, k) => at(k));
 }

@@ -22,9 +22,9 @@ export function sessionError<Name extends MessageName>(name: Name, values: Messa
   const classes: [string, Readonly<Record<string, string>>][] = Object.entries(MESSAGES);
   const [error, texts] = classes.find(([, texts]) => name in texts) as (typeof classes)[0];
   const text = texts[name] as string;
-  const given: Readonly<Record<string, unknown>> = values;
+  const fields: Readonly<Record<string, unknown>> = values;
   const message = text.replace(/\{(\w+)(!r)?\}/g, (_, field: string, isShown?: string) =>
-    shortened(isShown === undefined ? String(given[field]) : show(given[field]), VALUE),
+    shortened(isShown === undefined ? String(fields[field]) : show(fields[field]), VALUE),
   );
   return fromWire({ name: error, message });
 }

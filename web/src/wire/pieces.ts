@@ -91,6 +91,15 @@ export function* partsOf(file: GivenData, offset: number, nbytes: number): Gener
   }
 }
 
+/** Read bytes of a file, perhaps in place. */
+export async function bytesOf(file: GivenData, offset: number, nbytes: number): Promise<Uint8Array> {
+  const parts: Uint8Array[] = [];
+  for (const part of partsOf(file, offset, nbytes)) {
+    parts.push(part instanceof Blob ? new Uint8Array(await part.arrayBuffer()) : part);
+  }
+  return parts.length === 1 ? (parts[0] as Uint8Array) : concatenate(parts);
+}
+
 /** The part of a joined file with these bytes; null where they are no part. */
 export function partAt(file: GivenData | undefined, offset: number, nbytes: number): HeldBytes | null {
   let start = 0;

@@ -11,14 +11,15 @@ import type { LogLevel } from "./log.js";
 import type { FileHashes, GivenData } from "./pieces.js";
 import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
-import type { SessionCalls } from "./session-calls.js";
+import type { SessionCalls, StateCallNames } from "./session-calls.js";
 import type {
   Feed, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, ValueMetadata, WireDtype, WireModelMetadata,
 } from "./values.js";
 
 export type {
-  AdapterFiles, DeadUnits, Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, PropertyKind, PropertyValue,
-  ModelMetadata, SessionMemory, TensorType, ValueMetadata, WireDtype, WireModelMetadata, WireTensor,
+  AdapterFiles, DeadUnits, Feed, FileBytes, FileData, FileForm, FileOf, InputDeclaration, NamedTensor, PlacedBytes, PropertyKind,
+  PropertyValue,
+  ModelMetadata, SessionLimits, SessionMemory, TensorType, ValueMetadata, WireDtype, WireModelMetadata, WireTensor,
 } from "./values.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
@@ -67,18 +68,6 @@ export interface WorkerInfo {
 export interface PythonInfo {
   /** Version of Pyodide. */
   readonly python: string;
-}
-
-/** Limits that a page may set for the Python session; sent to Python as JSON. */
-export interface SessionLimits {
-  /** Bytes of all tensors together; default 4 GiB, the size of a WebAssembly memory. */
-  readonly arenaBytes?: number;
-  /** Nodes after functions and loops are written out; default 250 000. */
-  readonly nodes?: number;
-  /** Iterations of a Loop whose end is only known as it runs, of a model that is built; default 1024, at most 65 535. */
-  readonly loopIterations?: number;
-  /** Bytes of one model or checkpoint; default 2 GiB - 1, the most that protobuf and flatbuffers hold. */
-  readonly fileBytes?: number;
 }
 
 /** A training session as the page knows it. */
@@ -169,19 +158,6 @@ export interface BuiltArtifacts {
   readonly evalModel: FileData;
   readonly optimizerModel: FileData | null;
 }
-
-/** The calls of a checkpoint state apart from sessions: some of a session's. */
-export type StateCallNames =
-  | "parameterNames"
-  | "getParameterTypeAndShape"
-  | "getParameter"
-  | "updateParameter"
-  | "addProperty"
-  | "getProperty"
-  | "getPropertyKind"
-  | "propertyNames"
-  | "deleteProperty"
-  | "saveCheckpoint";
 
 /** As a session's worker has them. */
 export type StateCalls = {
@@ -294,9 +270,9 @@ export interface WorkerApi {
   /**
    * The outputs of the eval model for a batch.
    *
-   * @param whole - rows that the batch is filled up to
+   * @param size - rows that the batch is filled up to
    */
-  predict(handle: number, outputs: readonly string[], batch: WireBatch, whole: number, averaged: boolean):
+  predict(handle: number, outputs: readonly string[], batch: WireBatch, size: number, averaged: boolean):
     MaybePromise<readonly NamedTensor[]>;
   /** The next token of a text. */
   nextToken(handle: number, task: TokenTask): MaybePromise<number>;
@@ -321,7 +297,7 @@ export interface WorkerApi {
   /** Read a checkpoint; the handle is for `call` and `release`. */
   openState(file: GivenData): Promise<number>;
   /** The numbers of an image; a bitmap is closed. */
-  readImage(given: GivenImage, options: ResolvedImageOptions): Promise<{ readonly data: Float32Array<ArrayBuffer> }>;
+  readImage(image: GivenImage, options: ResolvedImageOptions): Promise<{ readonly data: Float32Array<ArrayBuffer> }>;
   /** Bytes allocated in the kernels' memory, and its size. */
   memory(): { readonly inUse: number; readonly total: number };
 }

@@ -1,43 +1,21 @@
 /**
- * SHA-256: the browser's, or our own where a page is not secure and the browser keeps its to itself.
- *
- * Only insecure pages run the code below. For them alone, @noble/hashes would be a dependency of every page.
+ * SHA-256: the browser's, or our own in pages that are not secure, where browsers offer none. @noble/hashes would add
+ * 5 KB to the page's script and to the worker's, for these pages only.
  */
 
-import { concatenate, free, partsOf, PIECE_BYTES, sizeOf, type GivenData } from "./pieces.js";
+import { bytesOf, concatenate, free, PIECE_BYTES, sizeOf, type GivenData } from "./pieces.js";
 
 const BLOCK_BYTES = 64;
 
-const ROUNDS = roots(3, 64);
-const START = roots(2, 8);
-
-/** The first 32 bits of the fractions of roots of the first primes. */
-function roots(degree: number, count: number): Uint32Array {
-  const found: number[] = [];
-  for (let n = 2; found.length < count; n++) {
-    let isPrime = true;
-    for (let d = 2; d * d <= n; d++) {
-      isPrime &&= n % d !== 0;
-    }
-    if (isPrime) {
-      found.push(n);
-    }
+const PRIMES: number[] = [];
+for (let n = 2; PRIMES.length < 64; n++) {
+  if (PRIMES.every((prime) => n % prime !== 0)) {
+    PRIMES.push(n);
   }
-  return Uint32Array.from(found, (prime) => fraction(prime, degree));
 }
-
-/** Exact: 53 bits of a floating-point root are not always enough. */
-function fraction(prime: number, degree: number): number {
-  const scaled = BigInt(prime) << BigInt(32 * degree);
-  let root = BigInt(Math.floor(prime ** (1 / degree) * 2 ** 32));
-  while (root ** BigInt(degree) > scaled) {
-    root--;
-  }
-  while ((root + 1n) ** BigInt(degree) <= scaled) {
-    root++;
-  }
-  return Number(BigInt.asUintN(32, root));
-}
+/** The first 32 bits of the fractions of roots. All are at least 100 rounding errors from another number. */
+const ROUNDS = Uint32Array.from(PRIMES, (prime) => (prime ** (1 / 3) % 1) * 2 ** 32);
+const START = Uint32Array.from(PRIMES.slice(0, 8), (prime) => (prime ** (1 / 2) % 1) * 2 ** 32);
 
 /** Bytes as hexadecimal digits. */
 export function hexOf(bytes: Iterable<number>): string {
@@ -66,7 +44,7 @@ export async function sha256(bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>
 export async function sha256OfFile(file: GivenData, from = 0): Promise<Uint8Array<ArrayBuffer>> {
   const nbytes = sizeOf(file);
   if (nbytes - from <= PIECE_BYTES) {
-    return sha256(await bytesOf(file, from, nbytes));
+    return sha256(await bytesOf(file, from, nbytes - from));
   }
   const hashes: Uint8Array[] = [];
   for await (const [, bytes] of piecesOf(file, from)) {
@@ -79,7 +57,7 @@ export async function sha256OfFile(file: GivenData, from = 0): Promise<Uint8Arra
 async function* piecesOf(file: GivenData, from = 0): AsyncGenerator<readonly [start: number, bytes: Uint8Array]> {
   const nbytes = sizeOf(file);
   for (let start = from; start < nbytes; start += PIECE_BYTES) {
-    const bytes = await bytesOf(file, start, Math.min(nbytes, start + PIECE_BYTES));
+    const bytes = await bytesOf(file, start, Math.min(nbytes - start, PIECE_BYTES));
     yield [start, bytes];
     if (file instanceof Blob) {
       free(bytes as Uint8Array<ArrayBuffer>);
@@ -105,7 +83,7 @@ export async function hasHashes(
     if (!(await isRight)) {
       return false;
     }
-    isRight = hash.then((found) => String(found) === String(hashes[start / PIECE_BYTES]));
+    isRight = hash.then((actual) => String(actual) === String(hashes[start / PIECE_BYTES]));
   }
   return isRight;
 }
@@ -120,25 +98,17 @@ export function sha256OfPieces(hashes: readonly Uint8Array[], nbytes: number): P
   return sha256(concatenate(hashes.slice(0, Math.ceil(nbytes / PIECE_BYTES))));
 }
 
-async function bytesOf(file: GivenData, start: number, end: number): Promise<Uint8Array> {
-  const parts: Uint8Array[] = [];
-  for (const part of partsOf(file, start, end - start)) {
-    parts.push(part instanceof Blob ? new Uint8Array(await part.arrayBuffer()) : part);
-  }
-  return parts.length === 1 ? (parts[0] as Uint8Array) : concatenate(parts);
-}
-
 /** FIPS 180-4, section 6.2. */
 export function sha256InScript(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
   const state = START.slice();
-  const whole = bytes.length - (bytes.length % BLOCK_BYTES);
+  const blockBytes = bytes.length - (bytes.length % BLOCK_BYTES);
   const schedule = new Uint32Array(64);
-  for (let at = 0; at < whole; at += BLOCK_BYTES) {
+  for (let at = 0; at < blockBytes; at += BLOCK_BYTES) {
     addBlock(state, schedule, new DataView(bytes.buffer, bytes.byteOffset + at, BLOCK_BYTES));
   }
-  const left = bytes.length - whole;
+  const left = bytes.length - blockBytes;
   const tail = new Uint8Array(left < BLOCK_BYTES - 8 ? BLOCK_BYTES : 2 * BLOCK_BYTES);
-  tail.set(bytes.subarray(whole));
+  tail.set(bytes.subarray(blockBytes));
   tail[left] = 0x80;
   new DataView(tail.buffer).setBigUint64(tail.length - 8, BigInt(bytes.length) * 8n);
   for (let at = 0; at < tail.length; at += BLOCK_BYTES) {

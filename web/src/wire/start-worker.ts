@@ -3,6 +3,7 @@
 import { EngineError } from "./errors.js";
 import { messageOf } from "./fetch-file.js";
 import { otherPlatform } from "./platform.js";
+import type { TrustedTypePolicy, TrustedTypes, WithTrustedTypes } from "./trusted-types.js";
 
 /**
  * Start one of the package's module workers. A page may not start a worker of another origin. Then a small worker of
@@ -39,20 +40,11 @@ function startFromBlob(url: string): Worker {
   }
 }
 
-/** The part of Trusted Types that is used here; TypeScript does not declare them. */
-interface TrustedTypes {
-  createPolicy(name: string, rules: { createScriptURL(url: string): string }): Policy;
-}
-
-interface Policy {
-  createScriptURL(url: string): string;
-}
-
-let policy: Policy | null = null;
+let policy: TrustedTypePolicy | null = null;
 
 /** Make a trusted URL of ours, for pages that require a named policy (Trusted Types): `trusted-types trainweb`. */
 function trusted(url: string): string {
-  const { trustedTypes } = globalThis as { readonly trustedTypes?: TrustedTypes };
+  const { trustedTypes } = globalThis as WithTrustedTypes;
   if (trustedTypes === undefined) {
     return url;
   }
@@ -60,9 +52,9 @@ function trusted(url: string): string {
   return policy.createScriptURL(url);
 }
 
-function createPolicy(trustedTypes: TrustedTypes): Policy {
+function createPolicy(trustedTypes: TrustedTypes): TrustedTypePolicy {
   try {
-    return trustedTypes.createPolicy("trainweb", { createScriptURL: (own) => own });
+    return trustedTypes.createPolicy("trainweb", { createScriptURL: (address) => address });
   } catch (error) {
     const help = "The content security policy of the page must allow trusted-types trainweb.";
     throw new EngineError(`No worker can be started: ${messageOf(error)} ${help}`, { cause: error });

@@ -1,5 +1,9 @@
 /** The values that calls take and give. */
 
+import type { ModelMetadata, ModelReport } from "./records.js";
+
+export type { DeadUnits, ModelMetadata, ModelReport, SessionLimits, SessionMemory, SuggestedLoss } from "./records.js";
+
 /** Element types as onnxruntime-common names them. */
 export type WireDtype =
   | "float32"
@@ -42,22 +46,11 @@ export interface Feed extends TensorType {
   readonly data: Uint8Array | PlacedBytes;
 }
 
-/** Units of an activation that were zero for all that a model was fed. */
-export interface DeadUnits {
-  /** The activation. */
-  readonly tensor: string;
-  /** The node that makes it, as errors name it. */
-  readonly node: string;
-  /** The axis that counts units: channels of convolutions, else columns of products, else the second one. */
-  readonly axis: number;
-  /** Number of units. */
-  readonly units: number;
-  /** Numbers of the units that never fired. */
-  readonly dead: readonly number[];
-}
-
 /** The form of a returned file: bytes in the page's memory, or a Blob, which the browser keeps elsewhere. */
 export type FileForm = "bytes" | "blob";
+
+/** A file in this form. */
+export type FileOf<Form extends FileForm> = Form extends "blob" ? Blob : Uint8Array;
 
 /** A file, in memory or where the browser keeps it. */
 export type FileData = Uint8Array | Blob;
@@ -89,26 +82,11 @@ export interface ValueMetadata {
   readonly shape: readonly (number | string)[];
 }
 
-/** A model's description of itself. */
-export interface ModelMetadata {
-  /** What wrote it. */
-  readonly producerName: string;
-  /** Of its graph; empty in ORT format. */
-  readonly graphName: string;
-  /** The domain of its owner, such as "org.example". */
-  readonly domain: string;
-  /** A text about it. */
-  readonly description: string;
-  /** A text about its graph. */
-  readonly graphDescription: string;
-  /** 2^63 - 1 where it has none. */
-  readonly version: bigint;
-  /** Texts by name. */
-  readonly customMetadataMap: Readonly<Record<string, string>>;
-}
-
 /** The same between page and worker. */
 export type WireModelMetadata = Omit<ModelMetadata, "version"> & { readonly version: string };
+
+/** The same between page and worker. */
+export type WireModelReport = Omit<ModelReport, "modelMetadata"> & { readonly modelMetadata: WireModelMetadata | null };
 
 /** The value of a checkpoint's property: an int64, a float32 or a text. */
 export type PropertyValue = number | bigint | string;
@@ -124,28 +102,4 @@ export interface AdapterFiles {
 /** A result with its name. */
 export interface NamedTensor extends WireTensor {
   readonly name: string;
-}
-
-/** Bytes that a session takes of the kernels' memory, and the cost of `memoryBudget`. */
-export interface SessionMemory {
-  /** The parameters. */
-  readonly parameters: number;
-  /** Accumulated gradients. */
-  readonly gradients: number;
-  /** The optimizer's. */
-  readonly moments: number;
-  /** Workspace of the largest step so far, which `memoryBudget` limits. */
-  readonly arena: number;
-  /** Values that depend only on parameters, and are kept from step to step; none with a `memoryBudget`. */
-  readonly prepared: number;
-  /** Compiled steps and their constants. */
-  readonly plans: number;
-  /** Size of the workspace if no instruction ran again. */
-  readonly arenaWithoutBudget: number;
-  /** Instructions that run again in a step. */
-  readonly recomputedInstructions: number;
-  /** Operations of products and convolutions in them. */
-  readonly recomputedFlops: number;
-  /** Estimated time of them, in parts of the time of the step without a budget. */
-  readonly recomputedShare: number;
 }

@@ -25,16 +25,16 @@ export type Files = readonly (readonly [file: GivenData, hashes: FileHashes | nu
 
 /** @param cached - for each argument that may be a file */
 export function filesOf({ args }: Origin, cached: KnownHashes): Files {
-  const given = args.filter((arg) => typeof arg !== "string");
-  return given.flatMap((file, k) => (file === null ? [] : [[file, cached[k] ?? null] as const]));
+  const slots = args.filter((arg) => typeof arg !== "string");
+  return slots.flatMap((file, k) => (file === null ? [] : [[file, cached[k] ?? null] as const]));
 }
 
-/** The name of the bundle for a session that a call makes of these; null where nothing can be kept. */
+/** The name of the bundle of a session that a call makes of these arguments; null if bundles cannot be kept. */
 export function cacheName(fingerprint: number, { call, args }: Origin, files: Files): Promise<string | null> {
   return hashOf([`trainweb ${VERSION}`, String(fingerprint), call, ...args], new Map(files));
 }
 
-/** The bytes of a kept file are not those that were kept. */
+/** A kept file has other bytes than when it was kept. */
 export class DamagedFile extends Error {}
 
 /**
@@ -57,13 +57,13 @@ export async function checkFiles(
 /** Bytes of a segment. */
 type Run = readonly [segment: number, at: number, nbytes: number];
 
-/** The record of a stored bundle: what its session starts from. */
+/** The record of the start of a stored session. */
 interface StoredStart {
   /** From the files of the session. */
   readonly copies: readonly Copy[];
   /** Bytes that no file holds, one run after the other. */
   readonly rest: readonly Run[];
-  /** Of a separate file that has them; null: they are the first ones of the blobs. */
+  /** The chunks of a separate file with these bytes; null: they are the first bytes of the blobs. */
   readonly chunks: Chunks | null;
 }
 
@@ -87,7 +87,7 @@ function sizeOfRuns(runs: readonly Run[]): number {
   return runs.reduce((sum, [, , nbytes]) => sum + nbytes, 0);
 }
 
-/** Go through runs as if they lay one after the other: the parts in place of `length` bytes from `offset` on. */
+/** Visit `length` bytes of consecutive runs, from `offset` on, part by part and in place. */
 function eachPart(
   runs: readonly Run[],
   segments: FilledSegments,
@@ -126,7 +126,7 @@ export class BundleCache {
   }
 
   /**
-   * Store the initial state of the session: where its files have it, and what they do not hold.
+   * Store the initial state of the session: places in its files, and the bytes that no file holds.
    *
    * @param copies - from its files
    */
@@ -154,7 +154,7 @@ export class BundleCache {
   /**
    * Fill the segments of a session that was made of the stored bundle, which hold zeros.
    *
-   * @throws DamagedFile when a file is, and Error when something else cannot be had
+   * @throws DamagedFile for a damaged file, and Error for a missing one
    */
   async fill({ header, blobs }: RawBundle, segments: FilledSegments, files: Files): Promise<void> {
     const { copies, rest, chunks } = (header as { readonly start: StoredStart }).start;
@@ -192,7 +192,7 @@ export class BundleCache {
     this.#timer ??= setTimeout(() => this.#tick(), QUIET_MS);
   }
 
-  /** The verifier refused a plan: nothing of this session is kept, and the next session compiles again. */
+  /** Keep nothing of this session, because the verifier refused a plan. The next session compiles again. */
   discard(): void {
     this.#isRefused = true;
     this.#writing = this.#writing.then(() => removeFile(this.#name));

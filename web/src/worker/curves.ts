@@ -14,7 +14,7 @@ export class Curves {
     this.#name = name;
   }
 
-  /** @throws FeedError when predictions and targets are not those of rows, or a target is no class */
+  /** @throws FeedError unless predictions and targets have one value per row, and targets are classes */
   add(scores: NamedTensor, targets: NamedTensor): void {
     const [rows = 0, classes = 1] = scores.dims;
     const values = valuesOf(scores);
@@ -33,7 +33,7 @@ export class Curves {
     }
   }
 
-  /** Of each class against the rest, or of the second of two; NaN for one that has no rows. */
+  /** Areas of each class against the rest, or of the second of two classes; NaN for a class without rows. */
   areas(): number[] {
     const classes = this.#rows[0]?.length ?? 0;
     if (classes <= 2) {
@@ -49,7 +49,7 @@ export class Curves {
   }
 }
 
-/** The mean of those that are numbers; NaN without any. */
+/** The mean of the areas that are not NaN; NaN if all are. */
 export function meanOf(areas: readonly number[]): number {
   const known = areas.filter((area) => !Number.isNaN(area));
   return known.reduce((sum, area) => sum + area, 0) / known.length;
@@ -65,11 +65,11 @@ function valuesOf({ dtype, data }: NamedTensor): readonly number[] {
 function softmax(row: readonly number[]): number[] {
   const most = Math.max(...row);
   const powers = row.map((score) => Math.exp(score - most));
-  const whole = powers.reduce((sum, power) => sum + power, 0);
-  return powers.map((power) => power / whole);
+  const sum = powers.reduce((total, power) => total + power, 0);
+  return powers.map((power) => power / sum);
 }
 
-/** The share of pairs of a right row and another in which the right one scores higher; equal scores count half. */
+/** The share of pairs (right row, other row) in which the right row scores higher. Equal scores count half. */
 function areaUnderCurve(scores: readonly number[], isRight: readonly boolean[]): number {
   if (scores.some((score) => Number.isNaN(score))) {
     return NaN;

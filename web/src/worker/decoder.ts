@@ -1,51 +1,43 @@
-/** Logits of the next token: the valid rows of the caches, and steps that compute others; as `training/decoder.py`. */
+/** Logits of the next token, from valid rows of caches and steps for the others. In Python `training/decoder.py`. */
 
-import type { Engine } from "../engine/engine.js";
-import { PREPARED, STATE, STATE_LOADS, STATE_UPDATES } from "../engine/layout.js";
+import { PREPARED, STATE_LOADS, STATE_UPDATES } from "../engine/layout.js";
 import { LimitError, ModelError } from "../wire/errors.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import type { MaybePromise, NamedTensor, TokenTask } from "../wire/protocol.js";
 import type { Declaration } from "./bundle/bundle.js";
 import { CACHE, FEW, FIRST, LENGTHS, ROWS, SHORTEST } from "./constants.js";
 import { signatureOf } from "./feeds.js";
-import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
+import type { LoadedPlan, StepHost } from "./host.js";
 import type { PlanRunner } from "./runner.js";
 import { chooseToken } from "./sampling.js";
 import { tokensKind, type StepKind } from "./step-kind.js";
 
-
 /** A session as the decoder sees it. */
 export interface TokenHost {
-  readonly host: { readonly engine: Engine; readonly memory: PlanMemory; readonly runner: PlanRunner };
+  readonly host: StepHost;
+  readonly runner: PlanRunner;
   /** The inputs of a step of new tokens. */
   openForward(kind: StepKind): MaybePromise<readonly Declaration[]>;
-}
-
-/** All else that the rows of a text depend on. */
-interface Circumstances {
-  readonly plan: LoadedPlan;
-  readonly adapter: boolean;
-  readonly generation: number;
-  readonly parameters: string;
 }
 
 /** The caches of a session, which one text fills at a time. */
 export class Decoder {
   #tokens: number[] = [];
-  #of: Circumstances | null = null;
+  /** The other values that the rows depend on. */
+  #origin: readonly unknown[] = [];
   readonly #checked = new Set<string>();
-  /** Lengths of caches, by the arguments of `#lengthFor` but the first two. */
+  /** Lengths of caches, by output, most tokens and adapter. */
   readonly #rooms = new Map<string, number>();
 
   /** The next token of a text. */
   async next(session: TokenHost, task: TokenTask): Promise<number> {
-    const { tokens, place, maxTokens, output, sampling, adapter } = task;
+    const { tokens, place, maxTokens, sampling } = task;
     if (place === 0) {
       this.#start();
     }
     const most = tokens.length - place + maxTokens - 1; // no token follows the last one
-    const length = await this.#lengthFor(session, tokens.length, output, most, adapter);
-    const logits = await this.#logits(session, tokens, output, length, adapter);
+    const length = await this.#lengthFor(session, task, most);
+    const logits = await this.#logits(session, task, length);
     try {
       return chooseToken(logits, sampling, place, tokens.length - 1);
     } catch (error) {
@@ -54,14 +46,14 @@ export class Decoder {
     }
   }
 
-  /** Forget and clear the rows, so that a text does not depend on the ones before. */
+  /** Forget the rows, so that a text does not depend on the texts before. */
   #start(): void {
     this.#tokens = [];
-    this.#of = null;
+    this.#origin = [];
   }
 
-  /** Room for the `count` tokens of a text that gets `most`: a multiple of LENGTHS, or all that the model takes. */
-  async #lengthFor(session: TokenHost, count: number, output: string, most: number, adapter: boolean): Promise<number> {
+  /** Length of the caches for a text of at most `most` tokens: a multiple of LENGTHS, or the limit of the model. */
+  async #lengthFor(session: TokenHost, { tokens, output, adapter }: TokenTask, most: number): Promise<number> {
     const faultOf = async (length: number): Promise<Error | null> => {
       try {
         await session.openForward(tokensKind(output, length, 1, adapter));
@@ -74,7 +66,7 @@ export class Decoder {
       }
     };
     const key = JSON.stringify([output, most, adapter]);
-    const needed = Math.max(count, SHORTEST);
+    const needed = Math.max(tokens.length, SHORTEST);
     let room = this.#rooms.get(key) ?? 0;
     if (needed > room) {
       const doubled = FIRST * 2 ** Math.ceil(Math.log2(Math.ceil(needed / FIRST)));
@@ -82,7 +74,7 @@ export class Decoder {
       if ((await faultOf(room)) !== null) {
         const fault = await faultOf(needed);
         if (fault !== null) {
-          // The length is not at fault if the least fails, too.
+          // If the shortest length fails, too, the length is not the cause.
           throw (await faultOf(SHORTEST)) ?? sessionError("SEQUENCE_TOO_LONG", { length: needed, fault: fault.message });
         }
         let least = needed;
@@ -97,17 +89,13 @@ export class Decoder {
     return room;
   }
 
-  async #logits(
-    session: TokenHost,
-    tokens: readonly number[],
-    output: string,
-    length: number,
-    adapter: boolean,
-  ): Promise<Float32Array> {
-    const single = new Steps(session, output, length, 1, adapter);
-    const several = new Steps(session, output, length, ROWS, adapter);
-    const taken = tokens.length - this.#tokens.length > FEW && ROWS <= length ? await several.places() : null;
-    if (!isSame(this.#of, await single.circumstances())) {
+  async #logits(session: TokenHost, task: TokenTask, length: number): Promise<Float32Array> {
+    const { tokens, output, adapter } = task;
+    const single = new Steps(session, task, length, 1);
+    const several = new Steps(session, task, length, ROWS);
+    const places = tokens.length - this.#tokens.length > FEW && ROWS <= length ? await several.places() : null;
+    const origin = await single.origin();
+    if (!origin.every((value, k) => value === this.#origin[k])) {
       this.#tokens = [];
       await single.clear();
     }
@@ -123,33 +111,23 @@ export class Decoder {
     while (this.#tokens.length < tokens.length) {
       const start = this.#tokens.length;
       const fits = tokens.length - start > FEW && start + ROWS <= length;
-      const isShared = fits && JSON.stringify(taken) === JSON.stringify(await single.places());
+      const isShared = fits && JSON.stringify(places) === JSON.stringify(await single.places());
       const part = tokens.slice(start, start + (isShared ? ROWS : 1));
       logits = await (isShared ? several : single).run(part, start);
       this.#tokens.push(...part);
     }
-    this.#of = await single.circumstances();
+    this.#origin = await single.origin();
     return logits;
   }
 }
 
-/** @throws ModelError unless logits of a token stay the same bytes with another token behind it */
+/** @throws ModelError if a later token changes the logits of a token */
 async function checkCausal(single: Steps, token: number, output: string): Promise<void> {
   const first = await single.run([token], 0);
   await single.run([token], 1);
   const again = await single.run([token], 0);
   await single.clear();
   refuseIf(first.some((logit, k) => !Object.is(logit, again[k])), "NOT_CAUSAL", { name: output });
-}
-
-function isSame(a: Circumstances | null, b: Circumstances): boolean {
-  return (
-    a !== null &&
-    a.plan === b.plan &&
-    a.adapter === b.adapter &&
-    a.generation === b.generation &&
-    a.parameters === b.parameters
-  );
 }
 
 /** Steps of so many new tokens. */
@@ -160,7 +138,7 @@ class Steps {
   readonly #rows: number;
   readonly #adapter: boolean;
 
-  constructor(session: TokenHost, output: string, length: number, rows: number, adapter: boolean) {
+  constructor(session: TokenHost, { output, adapter }: TokenTask, length: number, rows: number) {
     this.#session = session;
     this.#output = output;
     this.#rows = rows;
@@ -168,7 +146,7 @@ class Steps {
     this.#kind = tokensKind(output, length, rows, adapter);
   }
 
-  /** Missing tokens are zeros: no token sees them, and their rows are overwritten before a later one does. */
+  /** Missing tokens are zeros. No token sees them, and their rows are overwritten before a later token does. */
   async #feeds(tokens: readonly number[], start: number): Promise<NamedTensor[]> {
     const inputs = await this.#session.openForward(this.#kind);
     const values: Readonly<Record<string, readonly number[]>> = {
@@ -189,7 +167,7 @@ class Steps {
     const feeds = await this.#feeds([0], 0);
     const inputs = await this.#session.openForward(this.#kind);
     const signature = signatureOf(inputs, feeds, ({ data }) => data as Uint8Array);
-    return (await this.#session.host.runner.prepare(this.#kind, true, signature)).loaded;
+    return this.#session.runner.prepare(this.#kind, true, signature);
   }
 
   /** Names, offsets and bytes of the caches; steps of the same places share them. */
@@ -197,19 +175,18 @@ class Steps {
     return (await this.#plan()).plan.kept.filter(([name]) => name.startsWith(CACHE));
   }
 
-  async circumstances(): Promise<Circumstances> {
-    const { memory } = this.#session.host;
+  /** The plan and its place, the adapter, and counts of the parameters' changes. */
+  async origin(): Promise<readonly unknown[]> {
+    const { host } = this.#session;
     const plan = await this.#plan();
-    const bytes = memory.view(STATE);
-    const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-    const parameters = [STATE_LOADS, STATE_UPDATES].map((word) => words.getUint32(4 * word, true)).join(" ");
-    return { plan, adapter: this.#adapter, generation: memory.generation, parameters };
+    const changes = [STATE_LOADS, STATE_UPDATES].map((word) => host.state.getUint32(4 * word, true));
+    return [plan, this.#adapter, host.generation, ...changes];
   }
 
   /** Write the rows of these tokens, from position `start` on; logits of the last. */
   async run(tokens: readonly number[], start: number): Promise<Float32Array> {
     const feeds = await this.#feeds(tokens, start);
-    const { results } = await this.#session.host.runner.run(this.#kind, true, feeds, [{ name: this.#output }]);
+    const { results } = await this.#session.runner.run(this.#kind, true, feeds, [{ name: this.#output }]);
     const { data } = results[0] as NamedTensor;
     return new Float32Array(data.slice().buffer);
   }
@@ -217,7 +194,7 @@ class Steps {
   /** Fill the caches with zeros: a NaN in a row would spread even to tokens that do not see it. */
   async clear(): Promise<void> {
     for (const [, offset, nbytes] of await this.places()) {
-      this.#session.host.memory.range(PREPARED, offset, nbytes).fill(0);
+      await this.#session.host.clear(PREPARED, offset, nbytes);
     }
   }
 }

@@ -1,86 +1,80 @@
-/** Data under evaluation with the eval model; `trainweb/fit/evaluation.py` is the same in Python. */
+/** Evaluation of data with the eval model; `trainweb/fit/evaluation.py` is the same in Python. */
 
 import type { Evaluated, WireBatch, WireEvaluation } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
-import type { Feed, Fetch, MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
-import type { PlanMetric } from "./bundle/metrics.js";
+import type { Feed, Fetch, NamedTensor, WireTensor } from "../wire/protocol.js";
 import type { LossCount } from "./bundle/bundle.js";
 import { fixedRows, partsOf } from "../data/epoch.js";
-import { taken } from "./feeds.js";
-import { fetchesOf, metricsKind, Totals } from "./fit/metrics.js";
+import { takeRows } from "./feeds.js";
+import { metricsKind, Totals } from "./fit/metrics.js";
 import { located, type FailedBatch } from "./places.js";
-import { withValue } from "./python-models.js";
 import type { SessionCore } from "./session-core.js";
 import { EVAL, type StepKind } from "./step-kind.js";
 
-/** A part of a batch in which each row comes so many times. */
-interface Part extends FailedBatch {
-  readonly times: number;
-}
-
-/** Validation data under evaluation. */
+/** The evaluation of some data. */
 export class Evaluation {
   readonly #core: SessionCore;
   readonly #spec: WireEvaluation;
   readonly #inputNames: readonly string[];
-  /** Sums up what the metrics need besides the loss. */
+  /** The step that sums up the metrics besides the loss. */
   readonly #kind: StepKind;
-  #metrics: readonly PlanMetric[] = [];
   #totals: Totals | null = null;
   readonly #mean: MeanLoss;
   #batches = 0;
   /** Rows of a batch, where the file fixes them. */
   readonly #fixed: number | null;
-  #part: Part | null = null;
+  readonly #epoch: number;
+  readonly #data: string;
 
-  constructor(core: SessionCore, spec: WireEvaluation) {
+  /**
+   * @param epoch - of the fit, from 1, in errors
+   * @param data - its name in errors
+   */
+  constructor(core: SessionCore, spec: WireEvaluation, epoch = 1, data = "validation data") {
     this.#core = core;
     this.#spec = spec;
+    this.#epoch = epoch;
+    this.#data = data;
     this.#inputNames = core.info.evalInputNames;
     this.#fixed = fixedRows(core.inputsOf(EVAL));
-    this.#mean = new MeanLoss(core.host.lossCounts.eval);
+    this.#mean = new MeanLoss(core.lossCounts.eval);
     const { predictions, targets } = spec;
     this.#kind =
       predictions === null || targets === null ? EVAL : core.metricsKind(metricsKind(predictions, targets, spec));
   }
 
-  add({ feeds, rows, first }: WireBatch): MaybePromise<void> {
+  async add({ feeds, rows, first }: WireBatch): Promise<void> {
     const known = this.#inputNames.flatMap((name) => feeds.filter((feed) => feed.name === name));
-    const parts = [...partsOf(rows, this.#fixed)].map(({ order, times }) => {
-      const part = order.length === rows && times === 1 ? known : known.map((feed) => taken(feed, rows, order));
-      return { feeds: part, rows: order.length, numberOf: (k: number) => first + (order[k] as number), times };
-    });
-    const [only] = parts;
-    const added = parts.length === 1 && only !== undefined ? this.#add(only) : this.#addAll(parts);
-    return withValue(added, () => {
-      this.#batches++;
-    });
-  }
-
-  async #addAll(parts: readonly Part[]): Promise<void> {
-    for (const part of parts) {
-      await this.#add(part);
+    for (const { order, times } of partsOf(rows, this.#fixed)) {
+      const part = order.length === rows && times === 1 ? known : known.map((feed) => takeRows(feed, rows, order));
+      const batch = { feeds: part, rows: order.length, numberOf: (k: number) => first + (order[k] as number) };
+      try {
+        await this.#add(batch, times);
+      } catch (error) {
+        throw located(error, batch, { epoch: this.#epoch, batch: this.#batches + 1 }, this.#data);
+      }
     }
+    this.#batches++;
   }
 
-  #add(part: Part): MaybePromise<void> {
-    const { feeds, rows, times } = part;
-    this.#part = part;
-    return withValue(this.#totalsOf(feeds), (totals) => {
-      const { output, isSum } = this.#core.host.lossCounts.eval;
-      const sums = fetchesOf(this.#metrics).map((name) => ({ name }));
-      const fetches = [...fetchesOfLoss(this.#spec.loss, output), ...sums];
-      return withValue(this.#core.step(this.#kind, feeds, fetches), ({ results }) => {
-        totals.add(results, times);
-        this.#checkRows(totals, rows / times);
-        const [loss, count] = results;
-        const scale = isSum ? times : 1;
-        this.#mean.add(scalarOf(loss, this.#spec.loss) / scale, (output === null ? rows : scalarOf(count, output)) / times);
-      });
-    });
+  /** @param times - how often each row is in the batch */
+  async #add({ feeds, rows }: FailedBatch, times: number): Promise<void> {
+    const totals = (this.#totals ??= await this.#newTotals(feeds));
+    const { output, isSum } = this.#core.lossCounts.eval;
+    const sums = totals.fetches.map((name) => ({ name }));
+    const { results } = await this.#core.step(this.#kind, feeds, [...fetchesOfLoss(this.#spec.loss, output), ...sums]);
+    totals.add(results, times);
+    this.#checkRows(totals, rows / times);
+    const [loss, count] = results;
+    const scale = isSum ? times : 1;
+    this.#mean.add(scalarOf(loss, this.#spec.loss) / scale, (output === null ? rows : scalarOf(count, output)) / times);
   }
 
-  /** @throws SessionError if what is collected for functions cannot be joined by rows */
+  async #newTotals(feeds: readonly Feed[]): Promise<Totals> {
+    return new Totals(this.#kind.request === null ? [] : await this.#core.planMetrics(this.#kind, feeds));
+  }
+
+  /** @throws SessionError if collected predictions or targets have no axis of rows */
   #checkRows(totals: Totals, rows: number): void {
     const { predictions, targets } = this.#spec;
     for (const [k, { dims }] of (this.#batches > 0 ? (totals.rows.at(-1) ?? []) : []).entries()) {
@@ -88,23 +82,6 @@ export class Evaluation {
         throw sessionError("NO_ROWS_IN_OUTPUT", { name: [predictions, targets][k] as string, shape: dims, rows });
       }
     }
-  }
-
-  #totalsOf(feeds: readonly Feed[]): MaybePromise<Totals> {
-    if (this.#totals !== null) {
-      return this.#totals;
-    }
-    const metrics = this.#kind.request === null ? [] : this.#core.planMetrics(this.#kind, feeds);
-    return withValue(metrics, (found) => {
-      this.#metrics = found;
-      this.#totals = new Totals(found);
-      return this.#totals;
-    });
-  }
-
-  /** What was evaluated last, of which an error speaks. */
-  get failed(): FailedBatch {
-    return this.#part as Part;
   }
 
   /** Number of finished batches. */
@@ -119,7 +96,7 @@ export class Evaluation {
   }
 }
 
-/** The results of a step for its loss, and for the number that divided it. */
+/** The fetches for a loss and its divisor. */
 export function fetchesOfLoss(name: string, count: string | null): Fetch[] {
   return count === null ? [{ name }] : [{ name }, { name: count }];
 }
@@ -129,7 +106,7 @@ export function failedBatch({ feeds, rows, first }: WireBatch): FailedBatch {
   return { feeds, rows, numberOf: (k) => first + k };
 }
 
-/** @throws SessionError for what is no single float32 */
+/** @throws SessionError unless the tensor is a single float32 */
 export function scalarOf(tensor: WireTensor | NamedTensor | undefined, name: string): number {
   if (tensor?.dtype !== "float32" || tensor.data.length !== 4) {
     throw sessionError("SCALAR_LOSS", { name, shape: tensor?.dims ?? [] });
@@ -137,11 +114,11 @@ export function scalarOf(tensor: WireTensor | NamedTensor | undefined, name: str
   return new DataView(tensor.data.buffer, tensor.data.byteOffset).getFloat32(0, true);
 }
 
-/** Evaluations of a session apart from fits, by their numbers. */
+/** The evaluations of a session outside of fits, by number. */
 export class Evaluations {
   readonly #all = new Map<number, Evaluation>();
 
-  /** Evaluate a batch; null: the values, for all batches were there. */
+  /** Evaluate a batch; after the last one, null gives the values. */
   async run(core: SessionCore, number: number, spec: WireEvaluation, batch: WireBatch | null): Promise<Evaluated | null> {
     const evaluation = this.#all.get(number) ?? new Evaluation(core, spec);
     this.#all.set(number, evaluation);
@@ -149,12 +126,8 @@ export class Evaluations {
       this.#all.delete(number);
       return evaluation.result();
     }
-    try {
-      await evaluation.add(batch);
-      return null;
-    } catch (error) {
-      throw located(error, evaluation.failed, { epoch: 1, batch: evaluation.batches + 1 }, "validation data");
-    }
+    await evaluation.add(batch);
+    return null;
   }
 }
 
@@ -171,7 +144,7 @@ class MeanLoss {
   /** @param weight - the divisor of the loss; for a sum, the number of rows */
   add(loss: number, weight: number): void {
     if (weight !== 0) {
-      // Of no label there is no loss, or one of 0 / 0.
+      // Without labels the loss is 0 / 0, or absent.
       this.#total += this.#isSum ? loss : loss * weight;
       this.#weight += weight;
     }

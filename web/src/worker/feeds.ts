@@ -3,11 +3,11 @@
 import { checkFeedNames } from "../wire/feed-names.js";
 import { sessionError } from "../wire/messages.js";
 import { hexOf } from "../wire/sha256.js";
-import type { Feed, TensorType, WireDtype } from "../wire/protocol.js";
+import type { Feed, NamedTensor, TensorType, WireDtype } from "../wire/protocol.js";
 import { type Declaration, type FeedType } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 
-/** JavaScript that makes data of a type, of any array of numbers. */
+/** JavaScript that converts an array of numbers to a type. */
 const CONVERSIONS: Readonly<Record<string, string>> = {
   bfloat16: "Uint16Array.from(new Uint32Array(Float32Array.from(values).buffer), (bits) => bits >>> 16)",
   int64: "BigInt64Array.from(values, BigInt)",
@@ -27,16 +27,22 @@ export function signatureOf(inputs: readonly Declaration[], feeds: readonly Feed
   });
 }
 
-/** A feed of `rows` rows with its rows in this order. */
-export function taken(feed: Feed, rows: number, order: readonly number[]): Feed {
-  const { data, dims } = feed;
+/** Copy rows of a tensor of `rows` rows, in this order. A feed in kernel memory stays as it is. */
+export function takeRows<T extends Feed>(tensor: T, rows: number, order: Uint32Array | readonly number[]): T {
+  const { data, dims } = tensor;
   if (!(data instanceof Uint8Array)) {
-    return feed;
+    return tensor;
   }
   const size = data.length / rows;
-  const all = new Uint8Array(size * order.length);
-  order.forEach((row, k) => all.set(data.subarray(size * row, size * (row + 1)), size * k));
-  return { ...feed, dims: [order.length, ...dims.slice(1)], data: all };
+  const copy = new Uint8Array(size * order.length);
+  order.forEach((row, k) => copy.set(data.subarray(size * row, size * (row + 1)), size * k));
+  return { ...tensor, dims: [order.length, ...dims.slice(1)], data: copy };
+}
+
+/** Copy the first rows of a tensor. */
+export function firstRows(tensor: NamedTensor, count: number): NamedTensor {
+  const { dims: [rows = 1, ...dims], data } = tensor;
+  return { ...tensor, dims: [count, ...dims], data: data.slice(0, (data.length / rows) * count) };
 }
 
 /** Shapes of feeds by their names. */
@@ -71,7 +77,7 @@ export function checkValuesDecideNothing(inputs: readonly Declaration[], types: 
   }
 }
 
-/** Types of the feeds of every step, in the order of the inputs; null where only feeds tell sizes or values. */
+/** Types of the feeds of every step, in the order of the inputs; null if sizes or values depend on the feeds. */
 export function fixedTypes(inputs: readonly Declaration[]): readonly FeedType[] | null {
   const types: FeedType[] = [];
   for (const { name, dtype, dims, decides } of inputs) {
@@ -84,7 +90,7 @@ export function fixedTypes(inputs: readonly Declaration[]): readonly FeedType[] 
   return types;
 }
 
-/** Tensors have no bfloat16: where a model has it, its bits come and go as uint16. */
+/** Tensors have no bfloat16. Its bits come and go as uint16. */
 export function ofBits(dtype: WireDtype): WireDtype {
   return dtype === "uint16" ? "bfloat16" : dtype;
 }

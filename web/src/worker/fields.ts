@@ -37,11 +37,8 @@ export function parse(texts: Metadata, field: string): unknown {
 }
 
 export function mapping(value: unknown, field: string): JsonObject {
-  return isObject(value) ? value : refuse(value, field, "an object");
-}
-
-function isObject(value: unknown): value is JsonObject {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
+  const isObject = typeof value === "object" && value !== null && !Array.isArray(value);
+  return isObject ? (value as JsonObject) : refuse(value, field, "an object");
 }
 
 export function array(value: unknown, field: string): readonly unknown[] {

@@ -97,20 +97,20 @@ export class StateCore extends PropertyCalls implements StateCalls {
   /** @throws CheckpointError for any other file */
   constructor(bridge: Bridge, file: GivenData) {
     super();
-    const given = bridge.files.add(file);
+    const added = bridge.files.add(file);
     try {
-      const { handle, parameters, properties } = bridge.call("open_state", given).value as OpenedState;
+      const { handle, parameters, properties } = bridge.call("open_state", added).value as OpenedState;
       this.#handle = handle;
       this.#parameters = parameters;
       this.properties = properties;
     } catch (error) {
-      bridge.files.drop(given.index);
+      bridge.files.drop(added.index);
       throw error;
     }
     this.#bridge = bridge;
     // Large parameters are read of it when they are asked for.
-    this.#file = given.index;
-    void bridge.files.settle(given.index);
+    this.#file = added.index;
+    void bridge.files.settle(added.index);
   }
 
   parameterNames(trainableOnly: boolean): readonly string[] {

@@ -1,4 +1,4 @@
-/** Files of parts that Python lists: bytes that it sends, and ranges of files or segments, which are copied here. */
+/** Files of parts that Python lists: bytes that it sends, and ranges of files or segments. */
 
 import { LimitError } from "../wire/errors.js";
 import type { FileForm } from "../wire/protocol.js";
@@ -9,7 +9,7 @@ import type { Handout, Place } from "../python/handout.js";
 /** Copies bytes of a place, from `start` on, into as many bytes as the target has. */
 export type ReadPlace = (place: Place, start: number, target: Uint8Array) => void;
 
-/** `copy`, and floats that are wanted as another type than lies there, or transposed. */
+/** Extends `copy`: floats may be converted to another type, or transposed. */
 export function converting(copy: ReadPlace): ReadPlace {
   return (place, start, target) => {
     const [, , , nbytes, from, to, rows] = place;

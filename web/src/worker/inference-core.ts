@@ -1,45 +1,35 @@
 /** An inference session in the worker: Python compiles a plan for each kind of feeds. */
 
-import type { Engine } from "../engine/engine.js";
 import type { Feed, Fetch, InferenceInfo, MaybePromise } from "../wire/protocol.js";
 import { parsePlan, type BundlePlan, type Declaration, type FeedType, type InferenceBundle } from "./bundle/bundle.js";
 import type { TokenHost } from "./decoder.js";
 import { checkFeeds } from "./feeds.js";
-import { PlanMemory, type Kernels, type MemoryOptions, type ReadFile } from "./plan-memory.js";
-import type { FilledSegments, PythonModels } from "./python-models.js";
+import type { HostOpener, HostOptions, ReadFile, StepHost } from "./host.js";
+import type { PythonModels } from "./python-models.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import { INFERENCE, isForward, outputsOf, type StepKind } from "./step-kind.js";
 
 export class InferenceCore implements PlanSource, TokenHost {
-  readonly #kernels: Kernels;
+  readonly host: StepHost;
+  readonly runner: PlanRunner;
+  readonly #fingerprint: number;
   readonly #bundle: InferenceBundle;
-  readonly #memory: PlanMemory;
-  readonly #runner: PlanRunner;
   readonly #models: PythonModels;
-  readonly #engine: Engine;
-  /** Feeds of steps that make tokens, by their kinds. */
-  readonly #forwards = new Map<string, readonly Declaration[]>();
 
   /** @throws EngineError when the kernels' memory has no room */
   constructor(
-    engine: Engine,
-    kernels: Kernels,
+    openHost: HostOpener,
+    fingerprint: number,
     bundle: InferenceBundle,
-    options: MemoryOptions,
+    options: HostOptions,
     models: PythonModels,
   ) {
     const { segments } = bundle;
-    this.#engine = engine;
-    this.#kernels = kernels;
+    this.#fingerprint = fingerprint;
     this.#models = models;
     this.#bundle = { ...bundle, segments: segments.map(({ bytes }) => ({ bytes, data: null })) };
-    this.#memory = new PlanMemory(engine, kernels, segments, [], options);
-    this.#runner = new PlanRunner(engine, this.#memory, this);
-  }
-
-  /** The segments that its weights are written into. */
-  get segments(): FilledSegments {
-    return this.#memory;
+    this.host = openHost({ segments, reserved: [], trained: [] }, options);
+    this.runner = new PlanRunner(this.host, this);
   }
 
   get info(): Omit<InferenceInfo, "handle" | "about"> {
@@ -50,7 +40,7 @@ export class InferenceCore implements PlanSource, TokenHost {
 
   /** @param stop - ends the run between two of its instructions; null: it runs through */
   step(_kind: StepKind, feeds: readonly Feed[], fetches: readonly Fetch[], stop: AbortSignal | null): MaybePromise<Run> {
-    return this.#runner.run(INFERENCE, true, feeds, fetches, stop);
+    return this.runner.run(INFERENCE, true, feeds, fetches, stop);
   }
 
   /** It has no averages. */
@@ -58,14 +48,8 @@ export class InferenceCore implements PlanSource, TokenHost {
     return action();
   }
 
-  get host(): TokenHost["host"] {
-    return { engine: this.#engine, memory: this.#memory, runner: this.#runner };
-  }
-
-  openForward({ key }: StepKind): readonly Declaration[] {
-    const inputs = this.#forwards.get(key) ?? this.#models.ask("forward_inputs", key).value;
-    this.#forwards.set(key, inputs);
-    return inputs;
+  openForward(kind: StepKind): readonly Declaration[] {
+    return this.#models.forwardInputs(kind);
   }
 
   check(kind: StepKind, signature: readonly FeedType[]): void {
@@ -77,18 +61,17 @@ export class InferenceCore implements PlanSource, TokenHost {
   }
 
   make(kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {
-    const { inputs, outputs, segments } = this.#bundle;
-    const raw = this.#models.compile(kind, overwrite, signature, this.#memory.kept);
-    const owner = isForward(kind)
-      ? { segments, inputs: { [kind.base]: this.openForward(kind) }, outputs: { [kind.base]: outputsOf(kind) } }
-      : { segments, inputs: { inference: inputs }, outputs: { inference: outputs } };
-    return parsePlan(raw, owner, this.#kernels.fingerprint);
+    const { outputs, segments } = this.#bundle;
+    const raw = this.#models.compile(kind, overwrite, signature, this.host.plans.flatMap((plan) => plan.kept));
+    const names = isForward(kind) ? outputsOf(kind) : outputs;
+    const owner = { segments, inputs: { [kind.base]: this.inputsOf(kind) }, outputs: { [kind.base]: names } };
+    return parsePlan(raw, owner, this.#fingerprint);
   }
 
   readonly readFile: ReadFile = (file, start, target) => this.#models.readGiven(file, start, target);
 
   release(): void {
-    this.#memory.release();
+    this.host.release();
     this.#models.release();
   }
 }

@@ -1,11 +1,10 @@
 /** Plans that keep every float tensor of a step until its end, for inspection. */
 
-import type { Engine } from "../engine/engine.js";
 import { COPY_CHECK, STATE } from "../engine/layout.js";
 import type { DeadUnits } from "../wire/values.js";
-import { planKey, type BundlePlan, type FeedType, type ParameterSlot, type RawPlan } from "./bundle/bundle.js";
+import { planKey, type BundlePlan, type FeedType, type RawPlan } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
-import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
+import type { LoadedPlan, ReadFile, StepHost } from "./host.js";
 import type { InspectedPlan, LazyModels, PythonModels } from "./python-models.js";
 import type { PlanRunner } from "./runner.js";
 import type { StepKind } from "./step-kind.js";
@@ -13,18 +12,15 @@ import type { NamedTensor } from "../wire/values.js";
 
 /** Parts of a session that such plans need. */
 export interface InspectedHost {
-  readonly engine: Engine;
-  readonly memory: PlanMemory;
+  readonly host: StepHost;
   readonly runner: PlanRunner;
   readonly models: LazyModels;
-  readonly parameters: readonly ParameterSlot[];
-  readonly outputs: Readonly<Record<"train" | "eval", readonly string[]>>;
   readonly readFile: ReadFile;
   /** Reads a plan with these outputs that Python compiled for the session. */
   parse(raw: RawPlan, outputs: readonly string[]): BundlePlan;
 }
 
-/** A step that is looked into. */
+/** A step to inspect. */
 export interface InspectedStep {
   readonly kind: StepKind;
   readonly overwrite: boolean;
@@ -40,18 +36,18 @@ export class InspectedPlans {
     this.#host = host;
   }
 
-  load(models: PythonModels, { kind, overwrite, signature }: InspectedStep): LoadedPlan {
-    const { memory, parse, readFile } = this.#host;
+  async load(models: PythonModels, { kind, overwrite, signature }: InspectedStep): Promise<LoadedPlan> {
+    const { host, parse, readFile } = this.#host;
     const key = `inspected ${planKey(kind, overwrite, signature)}`;
-    const known = memory.find(key);
+    const known = host.find(key);
     if (known !== undefined) {
       return known;
     }
-    memory.evict();
+    host.evict();
     const inspected = models.compileInspected(kind, overwrite, signature);
     const plan = parse(inspected.raw, inspected.outputs);
     this.#found.set(plan, inspected);
-    return memory.load(key, plan, readFile);
+    return host.load(key, plan, readFile);
   }
 
   /** The nodes that a plan computes, in order, for Python. */
@@ -59,29 +55,29 @@ export class InspectedPlans {
     return this.#inspected(plan).nodes;
   }
 
-  /** Run eval steps, and see which units never fire. Nothing changes. training/debug/units.py is the same in Python. */
+  /** Run eval steps, and find the units that never fire. Nothing changes. In Python training/debug/units.py. */
   async deadUnits(steps: readonly InspectedStep[]): Promise<readonly DeadUnits[]> {
-    const { engine, memory, runner } = this.#host;
+    const { host, runner } = this.#host;
     const models = await this.#host.models.get("deadUnits");
-    memory.save(COPY_CHECK, 1 << STATE);
+    await host.save(COPY_CHECK, 1 << STATE);
     const found = new Map<string, { readonly units: DeadUnits; readonly fires: Uint8Array }>();
     try {
       for (const step of steps) {
-        const loaded = this.load(models, step);
-        runner.execute(loaded, step.feeds);
+        const loaded = await this.load(models, step);
+        await runner.execute(loaded, step.feeds);
         for (const units of this.#inspected(loaded.plan).units) {
           const entry = found.get(units.tensor) ?? { units, fires: new Uint8Array(units.units) };
           found.set(units.tensor, entry);
           const place = loaded.plan.outputs.find(({ name }) => name === units.tensor);
           if (place !== undefined) {
-            const bytes = engine.view(memory.addressOf(loaded, place), place.nbytes);
-            noteFiring(new Float32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4), place.dims, units.axis, entry.fires);
+            const [values] = await host.read(loaded, [place]);
+            noteFiring(new Float32Array((values as NamedTensor).data.buffer), place.dims, units.axis, entry.fires);
           }
         }
       }
     } finally {
-      memory.putBack(COPY_CHECK);
-      memory.forget(COPY_CHECK);
+      await host.putBack(COPY_CHECK);
+      await host.forget(COPY_CHECK);
     }
     return [...found.values()].map(({ units, fires }) => ({ ...units, dead: units.dead.filter((unit) => fires[unit] === 0) }));
   }

@@ -1,15 +1,12 @@
 /**
- * `debug: { checkNumerics: true }`: which node of a step makes the first NaN or infinity. The worker runs the steps. Where
- * a number is not finite, Python finds out if that is a fault (training/debug/numerics.py says how it is done).
+ * `debug: { checkNumerics: true }`: find the node of a step that makes the first NaN or infinity. The worker runs the
+ * steps. If a number is not finite, Python decides whether that is a fault (training/debug/numerics.py has the rules).
  */
 
-import {
-  CONSTANTS, COPY_CHECK, GRADIENTS, LARGE_CONSTANTS, MOMENTUM0, MOMENTUM1, PARAMETERS, SEGMENT_NAMES,
-} from "../engine/layout.js";
+import { COPY_CHECK, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS } from "../engine/layout.js";
 import type { MaybePromise } from "../wire/protocol.js";
 import type { InspectedHost, InspectedPlans, InspectedStep } from "./inspected-plans.js";
-import type { LoadedPlan } from "./plan-memory.js";
-import type { Addresses, PythonModels } from "./python-models.js";
+import type { PythonModels } from "./python-models.js";
 import type { Run } from "./runner.js";
 
 export class NumericsCheck {
@@ -24,20 +21,20 @@ export class NumericsCheck {
   /** Run a train or eval step by `run`, unless a tensor of it is at fault. */
   step(step: InspectedStep, run: () => MaybePromise<Run>): Promise<Run> {
     const { kind, overwrite, signature, feeds } = step;
-    const { memory, runner } = this.#host;
+    const { host, runner } = this.#host;
     return this.#undone(async (models) => {
-      const inspected = this.#plans.load(models, step);
-      runner.execute(inspected, feeds);
+      const inspected = await this.#plans.load(models, step);
+      await runner.execute(inspected, feeds);
       let before = {};
-      if (this.#isAnyBad([PARAMETERS, GRADIENTS], inspected)) {
-        const seen = [this.#addresses(inspected), inspected.plan.outputs, this.#plans.nodesOf(inspected)] as const;
+      if (await host.isAnyBad([PARAMETERS, GRADIENTS], COPY_CHECK, inspected)) {
+        const seen = [host.addresses(COPY_CHECK, inspected), inspected.plan.outputs, this.#plans.nodesOf(inspected)] as const;
         before = models.ask("check_numerics", "inspected", kind.key, overwrite, ...seen).value;
       }
-      memory.putBack(COPY_CHECK);
-      const { loaded } = await runner.prepare(kind, overwrite, signature);
+      await host.putBack(COPY_CHECK);
+      const loaded = await runner.prepare(kind, overwrite, signature);
       const result = await run();
-      if (this.#isAnyBad([PARAMETERS, GRADIENTS], loaded)) {
-        models.ask("check_numerics", "results", kind.key, this.#addresses(loaded), loaded.plan.outputs, before);
+      if (await host.isAnyBad([PARAMETERS, GRADIENTS], COPY_CHECK, loaded)) {
+        models.ask("check_numerics", "results", kind.key, host.addresses(COPY_CHECK, loaded), loaded.plan.outputs, before);
       }
       return result;
     });
@@ -45,10 +42,11 @@ export class NumericsCheck {
 
   /** Run an optimizer step, unless it makes NaN or infinity in a parameter or moment. */
   optimizerStep(run: () => MaybePromise<Run>): Promise<Run> {
+    const { host } = this.#host;
     return this.#undone(async (models) => {
       const result = await run();
-      if (this.#isAnyBad([PARAMETERS, MOMENTUM0, MOMENTUM1])) {
-        models.ask("check_numerics", "optimizer", this.#addresses());
+      if (await host.isAnyBad([PARAMETERS, MOMENTUM0, MOMENTUM1], COPY_CHECK)) {
+        models.ask("check_numerics", "optimizer", host.addresses(COPY_CHECK));
       }
       return result;
     });
@@ -56,39 +54,16 @@ export class NumericsCheck {
 
   /** Do something that is undone when it fails. */
   async #undone(action: (models: PythonModels) => Promise<Run>): Promise<Run> {
-    const { memory } = this.#host;
+    const { host } = this.#host;
     const models = await this.#host.models.get("debug.checkNumerics");
-    memory.save(COPY_CHECK);
+    await host.save(COPY_CHECK);
     try {
       return await action(models);
     } catch (error) {
-      memory.putBack(COPY_CHECK);
+      await host.putBack(COPY_CHECK);
       throw error;
     } finally {
-      memory.forget(COPY_CHECK);
+      await host.forget(COPY_CHECK);
     }
-  }
-
-  /** True if a number is not finite: in segments, in their contents before the step, or in the outputs of a plan. */
-  #isAnyBad(segments: readonly number[], loaded?: LoadedPlan): boolean {
-    const { engine, memory } = this.#host;
-    const isBad = (ptr: number, nbytes: number): boolean => {
-      const { nan, infinite } = engine.range(ptr, nbytes / 4);
-      return nan + infinite > 0;
-    };
-    const held = segments.flatMap((segment) => {
-      const nbytes = memory.call("tw_session_bytes", segment);
-      return [memory.call("tw_session_base", segment), memory.call("tw_session_copy", COPY_CHECK, segment)].map((ptr) => [ptr, nbytes]);
-    });
-    const outputs = loaded?.plan.outputs.filter(({ dtype }) => dtype === "float32") ?? [];
-    const made = outputs.map((place) => [memory.addressOf(loaded as LoadedPlan, place), place.nbytes]);
-    return [...held, ...made].some(([ptr = 0, nbytes = 0]) => ptr > 0 && nbytes > 0 && isBad(ptr, nbytes));
-  }
-
-  /** Addresses of the segments with the constants of a plan, and of the contents before the step; 0: there are none. */
-  #addresses({ constants, large }: Pick<LoadedPlan, "constants" | "large"> = { constants: 0, large: 0 }): Addresses {
-    const { memory } = this.#host;
-    const bases = Object.assign([...memory.bases], { [CONSTANTS]: constants, [LARGE_CONSTANTS]: large });
-    return { bases, copies: SEGMENT_NAMES.map((_, segment) => memory.call("tw_session_copy", COPY_CHECK, segment)) };
   }
 }

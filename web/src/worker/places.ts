@@ -1,4 +1,4 @@
-/** Find the wrong label or row in the data; trainweb/fit/steps.py is the same. */
+/** Find the wrong label or row in the data. In Python trainweb/fit/steps.py. */
 
 import { FeedError, NumericsError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
@@ -14,7 +14,7 @@ export interface FailedBatch {
 }
 
 /** Epoch and batch of the fit, both from 1. */
-export interface FitPlace {
+interface FitPlace {
   readonly epoch: number;
   readonly batch: number;
 }
@@ -36,7 +36,7 @@ export function located(error: unknown, failed: FailedBatch, place: FitPlace, da
   return Object.assign(said, { value, position, input: name, row, ...place });
 }
 
-/** The input and the row of a batch that have an integer: at this position of its values, or at one place only. */
+/** The input and row of an integer in a batch: at this position of the input's values, or at its only place. */
 function findValue({ feeds, rows }: FailedBatch, value: number, position: number | null): [string, number] | null {
   const flat = feeds
     .filter(({ dims }) => dims[0] === rows)
@@ -56,7 +56,7 @@ function findValue({ feeds, rows }: FailedBatch, value: number, position: number
   return row === undefined || more.length > 0 ? null : [name, row];
 }
 
-/** The values of a feed of integers; of others none. */
+/** The values of a feed of integers; [] for other feeds. */
 function integersOf({ dtype, data }: Feed): readonly number[] {
   const isInteger = ["int64", "int32", "uint8", "int8"].includes(dtype);
   return isInteger && data instanceof Uint8Array ? numbersOf(dtype, data) : [];

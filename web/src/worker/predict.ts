@@ -1,8 +1,8 @@
-/** Steps that predict: the eval model without its loss; `trainweb/training/forward.py` says what they are in Python. */
+/** Steps that predict: the eval model without its loss. In Python `trainweb/training/forward.py`. */
 
 import type { WireBatch } from "../wire/fit.js";
 import type { Feed, NamedTensor } from "../wire/protocol.js";
-import { taken } from "./feeds.js";
+import { firstRows, takeRows } from "./feeds.js";
 import { located } from "./places.js";
 import { failedBatch } from "./evaluation.js";
 import type { SessionCore } from "./session-core.js";
@@ -25,16 +25,11 @@ export async function predictBatch(
   const { rows } = batch;
   const order = Array.from({ length: whole }, (_, k) => k % rows);
   try {
-    const given = batch.feeds.filter((feed) => !isUnused(feed)).map((feed) => (rows < whole ? taken(feed, rows, order) : feed));
-    const fetches = outputs.map((name) => ({ name }));
-    const { results } = await core.step(kind, given, fetches);
-    return rows < whole ? results.map((result) => cut(result, rows, whole)) : results;
+    const used = batch.feeds.filter((feed) => !isUnused(feed));
+    const feeds = rows < whole ? used.map((feed) => takeRows(feed, rows, order)) : used;
+    const { results } = await core.step(kind, feeds, outputs.map((name) => ({ name })));
+    return results.map((result) => (rows < whole && result.dims[0] === whole ? firstRows(result, rows) : result));
   } catch (error) {
     throw located(error, failedBatch(batch), { epoch: 1, batch: 1 });
   }
-}
-
-function cut(result: NamedTensor, rows: number, whole: number): NamedTensor {
-  const { dims, data } = result;
-  return dims[0] === whole ? { ...result, dims: [rows, ...dims.slice(1)], data: data.slice(0, (data.length / whole) * rows) } : result;
 }

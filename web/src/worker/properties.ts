@@ -1,5 +1,6 @@
 /** Calls of sessions and checkpoint states on the values that a checkpoint keeps besides its parameters. */
 
+import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { PropertyKind, PropertyValue } from "../wire/protocol.js";
 import type { Property } from "./session-contents.js";
@@ -8,6 +9,15 @@ const INT64 = { least: -(2n ** 63n), most: 2n ** 63n - 1n };
 
 export class PropertyCalls {
   #properties = new Map<string, Property>();
+
+  /** Call a method by its name. */
+  call(name: string, args: readonly unknown[]): unknown {
+    const method = (this as unknown as Readonly<Record<string, unknown>>)[name];
+    if (typeof method !== "function") {
+      throw new EngineError(`sessions have no call ${name}.`);
+    }
+    return method.apply(this, args) as unknown;
+  }
 
   protected get properties(): readonly Property[] {
     return [...this.#properties.values()];

@@ -1,4 +1,4 @@
-/** The models of a session in Python, which compiles plans and writes files; it keeps nothing of the session itself. */
+/** The models of a session in Python, which compiles plans and writes files. Python keeps no state of the session. */
 
 import type { GivenData } from "../wire/pieces.js";
 import type { Bridge } from "../python/bridge.js";
@@ -28,14 +28,9 @@ export interface Origin {
   readonly args: readonly (GivenData | string | null)[];
 }
 
-/** The files among the arguments, which plans name by their positions here. */
-export function givenOf(origin: Origin | null): readonly GivenData[] {
-  return (origin?.args ?? []).filter((arg) => arg !== null && typeof arg !== "string");
-}
-
 /**
- * A copy to a session that Python leaves to the worker: bytes of a file, from an offset, to an offset of a segment.
- * Floats of another type, and the transpose of a matrix of so many rows, are written as in a `Place`.
+ * A copy that the worker makes for Python: bytes of a file, from an offset, to an offset of a segment. Floats may be
+ * converted, and a matrix of `rows` rows transposed, as in a `Place`.
  */
 export type Copy = readonly [
   segment: number, at: number, file: number, offset: number, nbytes: number, from?: FloatType, to?: FloatType, rows?: number,
@@ -46,10 +41,10 @@ export function bytesOfCopy([, , , , nbytes, from, to]: Copy): number {
   return from === undefined || to === undefined ? nbytes : (nbytes / FLOAT_BYTES[from]) * FLOAT_BYTES[to];
 }
 
-/** What `fill` answers. */
+/** The answer of `fill`. */
 interface Filling {
   readonly copies: readonly Copy[];
-  /** What Python may still have to read. */
+  /** The parts of files that Python may still read. */
   readonly places: readonly (readonly [file: number, offset: number, nbytes: number])[];
 }
 
@@ -64,7 +59,7 @@ export interface InspectedPlan {
   readonly units: readonly DeadUnits[];
 }
 
-/** A moment of a parameter: its name in checkpoints, and where it lies. */
+/** A moment of a parameter: its name in checkpoints, and its place. */
 interface MomentPlace {
   readonly moment: string;
   readonly segment: number;
@@ -115,7 +110,7 @@ interface Questions {
 /** Addresses of a session's segments. */
 type Bases = readonly number[];
 
-/** Addresses of segments and of their copies of before a step, by which Python finds the numbers of a session. */
+/** Addresses at which Python reads the numbers of a session: segments, and their copies from before a step. */
 export interface Addresses {
   readonly bases: Bases;
   readonly copies: Bases;
@@ -126,10 +121,12 @@ type Places = readonly TensorPlace[];
 export class PythonModels {
   readonly #bridge: Bridge;
   readonly #handle: number;
-  /** Files that the models were read from, in the order of `givenOf`. */
+  /** Files that the models were read from, in the order of `LazyModels.given`. */
   readonly #given: readonly number[];
   /** The files that are still needed. */
   #files: readonly number[];
+  /** Feeds of steps that predict or make tokens, by their kinds. */
+  readonly #forwards = new Map<string, readonly Declaration[]>();
 
   private constructor(bridge: Bridge, handle: number, files: readonly number[]) {
     this.#bridge = bridge;
@@ -157,7 +154,7 @@ export class PythonModels {
   }
 
   /**
-   * Write the weights that the session starts from into its segments, which hold zeros; once.
+   * Write the initial weights into the segments, which hold zeros. Called once.
    *
    * @returns the copies from files, which are named as plans name them
    */
@@ -172,7 +169,7 @@ export class PythonModels {
     });
     narrow.forEach((index) => files.leave(index, Infinity));
     this.#keepFiles([...new Set(places.map(([file]) => file))]);
-    // Before the first plan copies constants of them: else it would be there beside pieces and Blob.
+    // The first plan copies constants of these files: its copy must not lie beside pieces and Blob.
     await Promise.all(this.#files.map((index) => files.settle(index)));
     return copies.map(([segment, at, file, ...more]): Copy => [segment, at, this.#given.indexOf(file), ...more]);
   }
@@ -207,7 +204,14 @@ export class PythonModels {
     return this.#planOf(value, file);
   }
 
-  /** A plan of Python's, which names files as a plan of a bundle does: the same in each visit. */
+  /** The inputs of a step that predicts or makes tokens. */
+  forwardInputs({ key }: StepKind): readonly Declaration[] {
+    const inputs = this.#forwards.get(key) ?? this.ask("forward_inputs", key).value;
+    this.#forwards.set(key, inputs);
+    return inputs;
+  }
+
+  /** A plan of Python, in which files have the names of bundles: the same in each visit. */
   #planOf(header: RawPlan["header"], file: Handout | null): RawPlan {
     const large = header.large.map(([offset, index, ...place]) => [offset, this.#given.indexOf(index), ...place] as const);
     return { header: { ...header, large }, blobs: file?.data ?? new Uint8Array() };
@@ -249,7 +253,7 @@ export class PythonModels {
 /**
  * Make copies to the segments of a session.
  *
- * @param leave - hears of a file and the offset before which nobody reads it again
+ * @param leave - called with (file, offset): bytes before it are no longer needed
  */
 export async function copyToSegments(
   files: GivenFiles,
@@ -279,7 +283,7 @@ export async function copyToSegments(
   }
 }
 
-/** The arguments of a call of the bridge, with files where they are bytes or Blobs, and the numbers of these. */
+/** The arguments of a call of the bridge, in which bytes and Blobs have become files; and the indexes of the files. */
 export function addFiles<Plain extends string | number | boolean | null>(
   bridge: Bridge,
   args: readonly (GivenData | Plain)[],
@@ -317,9 +321,9 @@ export class LazyModels {
     return this.#origin?.call === "create_from_model";
   }
 
-  /** The files that plans name. */
+  /** The files among the arguments of the call that opens them. Plans name these by their positions. */
   get given(): readonly GivenData[] {
-    return givenOf(this.#origin);
+    return (this.#origin?.args ?? []).filter((arg) => arg !== null && typeof arg !== "string");
   }
 
   /** Null while they are not open. */
@@ -371,9 +375,4 @@ export function originOf({ models, parameters }: Bundle, optionsJson: string): O
   const { trainModel, checkpoint, evalModel, optimizerModel } = models;
   const args = [trainModel, checkpoint, evalModel, optimizerModel, JSON.stringify(parameters), optionsJson];
   return { call: "open_models", args };
-}
-
-/** Do something with a value that may be on its way. */
-export function withValue<T, R>(value: MaybePromise<T>, action: (value: T) => MaybePromise<R>): MaybePromise<R> {
-  return value instanceof Promise ? value.then(action) : action(value);
 }

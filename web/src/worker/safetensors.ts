@@ -2,23 +2,13 @@
 
 import { CheckpointError } from "../wire/errors.js";
 import type { NamedTensor, WireDtype } from "../wire/values.js";
+import { ITEM_SIZE, sizeOf } from "./bundle/reader.js";
 
-const DTYPES: Readonly<Record<string, readonly [dtype: WireDtype, size: number]>> = {
-  F64: ["float64", 8],
-  F32: ["float32", 4],
-  F16: ["float16", 2],
-  BF16: ["bfloat16", 2],
-  I64: ["int64", 8],
-  I32: ["int32", 4],
-  I16: ["int16", 2],
-  I8: ["int8", 1],
-  U64: ["uint64", 8],
-  U32: ["uint32", 4],
-  U16: ["uint16", 2],
-  U8: ["uint8", 1],
-  BOOL: ["bool", 1],
+const DTYPES: Readonly<Record<string, WireDtype>> = {
+  F64: "float64", F32: "float32", F16: "float16", BF16: "bfloat16", I64: "int64", I32: "int32", I16: "int16", I8: "int8",
+  U64: "uint64", U32: "uint32", U16: "uint16", U8: "uint8", BOOL: "bool",
 };
-const CODES = new Map(Object.entries(DTYPES).map(([code, [dtype, size]]) => [dtype, { code, size }]));
+const CODES = new Map(Object.entries(DTYPES).map(([code, dtype]) => [dtype, code]));
 const ALIGNMENT = 8;
 const TENSOR_LIMIT = 200_000;
 
@@ -31,14 +21,13 @@ export interface TensorFile {
 
 /** A file of these tensors, widest elements first and then by name, as the library orders them. */
 export function writeSafetensors({ tensors, metadata }: TensorFile): Uint8Array<ArrayBuffer> {
-  const entryOf = (dtype: WireDtype): { code: string; size: number } => CODES.get(dtype) as { code: string; size: number };
   const ordered = [...tensors.values()].sort(
-    (a, b) => entryOf(b.dtype).size - entryOf(a.dtype).size || (a.name < b.name ? -1 : 1),
+    (a, b) => ITEM_SIZE[b.dtype] - ITEM_SIZE[a.dtype] || (a.name < b.name ? -1 : 1),
   );
   const header: [string, unknown][] = Object.keys(metadata).length > 0 ? [["__metadata__", metadata]] : [];
   let nbytes = 0;
   for (const { name, dtype, dims, data } of ordered) {
-    header.push([name, { dtype: entryOf(dtype).code, shape: dims, data_offsets: [nbytes, nbytes + data.length] }]);
+    header.push([name, { dtype: CODES.get(dtype), shape: dims, data_offsets: [nbytes, nbytes + data.length] }]);
     nbytes += data.length;
   }
   // Written out, for an object would put names that are numbers first.
@@ -110,12 +99,12 @@ export function readSafetensors(file: Uint8Array): TensorFile {
 
 function placeOf(name: string, entry: unknown): TensorEntry {
   const { dtype: code, shape, data_offsets: offsets } = (entry ?? {}) as Readonly<Record<string, unknown>>;
-  const [dtype, size] = (typeof code === "string" && Object.hasOwn(DTYPES, code) ? DTYPES[code] : null) ?? [null, 0];
-  if (dtype === null || !areNaturals(shape) || !areNaturals(offsets) || offsets.length !== 2) {
+  const dtype = typeof code === "string" && Object.hasOwn(DTYPES, code) ? DTYPES[code] : undefined;
+  if (dtype === undefined || !areNaturals(shape) || !areNaturals(offsets) || offsets.length !== 2) {
     throw new CheckpointError(`The safetensors header of '${name}' is not what it should be.`);
   }
   const [start = 0, end = 0] = offsets;
-  const needed = shape.reduce((product, dim) => product * dim, size);
+  const needed = sizeOf(shape) * ITEM_SIZE[dtype];
   if (end - start !== needed) {
     throw new CheckpointError(`Tensor '${name}' of the safetensors file needs ${needed} bytes, and has ${end - start}.`);
   }

@@ -1,4 +1,4 @@
-/** The choice of the next token from logits; `trainweb/generation/generate.py` makes the same one. */
+/** The choice of the next token from logits, the same as in `trainweb/generation/generate.py`. */
 
 import { RandomStream } from "../data/random.js";
 import { sessionError } from "../wire/messages.js";
@@ -11,7 +11,7 @@ const WORD = 2 ** 32;
  *
  * @param place - number of tokens that were chosen before
  * @param position - position of the token that the logits belong to, for errors
- * @throws SessionError if a logit is NaN or plus infinity, or none is finite
+ * @throws SessionError if a logit is NaN or plus infinity, or no logit is finite
  */
 export function chooseToken(
   logits: Float32Array,
@@ -36,13 +36,13 @@ export function chooseToken(
   const weights = new Float64Array(logits).map((logit) => Math.exp((logit - top) / temperature));
   const least = topK === null || topK >= logits.length ? -Infinity : (logits.slice().sort()[logits.length - topK] as number);
   const tokens = new Uint32Array(logits.length).map((_, token) => token).filter((token) => (logits[token] as number) >= least);
-  const kept = topP === null ? tokens : mostLikely(tokens, weights, topP);
-  const sums = sumsOf(pick(weights, kept));
+  const candidates = topP === null ? tokens : mostLikely(tokens, weights, topP);
+  const sums = sumsOf(pick(weights, candidates));
   const point = (new RandomStream(seed, place).at(0) / WORD) * (sums[sums.length - 1] as number);
-  return kept[sums.findIndex((sum) => sum > point)] as number;
+  return candidates[sums.findIndex((sum) => sum > point)] as number;
 }
 
-/** The most likely tokens whose weights together are at least this part of all. Few tokens are sorted, which is slow. */
+/** The most likely tokens whose weights add up to this part of the sum. Only these are sorted: sorting is slow. */
 function mostLikely(tokens: Uint32Array, weights: Float64Array, part: number): Uint32Array {
   const sorted = pick(weights, tokens).sort().reverse();
   const sums = sumsOf(sorted);

@@ -1,4 +1,4 @@
-/** The contents of a session, whatever file they come from: their checks, and their way into kernel memory; `training/contents.py`. */
+/** The contents of a session: their checks, and their way into its segments. In Python `training/contents.py`. */
 
 import {
   GRADIENTS,
@@ -21,7 +21,7 @@ import * as fields from "./fields.js";
 export type Property = readonly [name: string, type: "int" | "float" | "str", text: string];
 
 export const SEGMENTS = { parameters: PARAMETERS, gradients: GRADIENTS, momentum0: MOMENTUM0, momentum1: MOMENTUM1 };
-/** Bytes of the state that a session goes on from; behind them are counts of the session's memory. */
+/** Bytes of the state that files keep. Counts of the session's memory follow them. */
 export const STATE_KEPT = 4 * STATE_LOADS;
 /** Texts of properties by their type. */
 const TYPES = {
@@ -29,19 +29,19 @@ const TYPES = {
   float: /^(-?([0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|Infinity)|NaN)$/,
   str: /^/,
 };
-/** Of a property: name, type and text. */
+/** Elements of a property. */
 const PARTS = 3;
 
-/** All that a session goes on from, after all checks. */
+/** The checked contents of a session. */
 export interface SessionContents {
   /** The whole of each segment that the session has. */
   readonly segments: ReadonlyMap<number, Uint8Array>;
-  /** The words of the state that a session goes on from. */
+  /** The words of the state that files keep. */
   readonly state: Uint8Array;
   readonly properties: readonly Property[];
 }
 
-/** Raise CheckpointError for words of the state that no session has; any seed and offset will do. */
+/** Raise CheckpointError for words of the state that no session writes. Seed and offset may have any value. */
 export function checkState(words: Uint8Array): void {
   const state = new DataView(words.buffer, words.byteOffset, words.byteLength);
   fields.rate(state.getFloat32(4 * STATE_LEARNING_RATE, true), "state.learningRate");

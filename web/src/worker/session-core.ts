@@ -1,6 +1,5 @@
-/** A training session in the worker, the same with Python and without; training/core.py is the same in Python. */
+/** A training session in the worker, with Python or without. In Python training/core.py. */
 
-import type { Engine } from "../engine/engine.js";
 import {
   COPY_TRIAL,
   GRADIENTS,
@@ -36,55 +35,74 @@ import type {
   ValueMetadata,
   WireTensor,
 } from "../wire/protocol.js";
-import type { ArtifactName } from "../wire/session-calls.js";
+import { HELD, type ArtifactName, type Held, type SessionCalls } from "../wire/session-calls.js";
 import {
   CLIP_INPUTS, parsePlan, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type ParameterSlot,
-  type SegmentSize,
+  type RawPlan, type SegmentSize,
 } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import type { PlanMetric } from "./bundle/metrics.js";
-import { checkFeeds, checkValuesDecideNothing, fixedTypes, signatureOf, typesOf, type Shapes } from "./feeds.js";
+import { checkFeeds, checkValuesDecideNothing, fixedTypes, typesOf, type Shapes } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
 import { InspectedPlans, type InspectedHost, type InspectedStep } from "./inspected-plans.js";
 import { coveringKind } from "./fit/metrics.js";
 import { NumericsCheck } from "./numerics.js";
-import { PlanMemory, type Kernels, type ReadFile } from "./plan-memory.js";
-import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
+import { withValue, type HostOpener, type HostOptions, type LoadedPlan, type ReadFile, type Side, type StepHost } from "./host.js";
+import type { LazyModels, PythonModels } from "./python-models.js";
 import { PropertyCalls } from "./properties.js";
-import { PlanRunner, type PlanSource, type Run, type StepHost } from "./runner.js";
+import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
-import { whileExchanged } from "./averages.js";
-import type { CallTable, CoreOptions, PlanListener } from "./core-types.js";
 import { bytesOf, checkCount, checkRate, memoryOf, readParameter, typeOf, writeParameter } from "./session-values.js";
 import { writeContents, type SessionContents } from "./session-contents.js";
-import { readSnapshot, snapshotHost, takeSnapshot } from "./snapshot.js";
+import { readSnapshot, takeSnapshot } from "./snapshot.js";
 import { EVAL, isForward, OPTIMIZER, outputsOf, stepKind, TRAIN, type StepKind } from "./step-kind.js";
+
+/** Options of a session. */
+export interface CoreOptions extends HostOptions {
+  /** Plans that use more are compiled again, by Python, within this budget. */
+  readonly memoryBudget: number;
+  /** True if steps are checked for NaN and infinities. */
+  readonly checkNumerics: boolean;
+}
+
+/** Called with each plan that Python compiled for the session. */
+type PlanListener = (raw: RawPlan) => void;
+
+/** The calls of a session in the worker: one that is missing does not compile. */
+type CallTable = {
+  readonly [Name in keyof SessionCalls]: (
+    ...args: SessionCalls[Name]["args"]
+  ) => MaybePromise<SessionCalls[Name]["result"]>;
+};
+
+/** All contents of a session. */
+const WRITES_ALL: Held = { reads: [], writes: HELD.saveCheckpoint.reads };
 
 /** Errors of a session without values of parameters. */
 type NominalError = "NOMINAL_GET_ALL" | "NOMINAL_GET" | "NOMINAL_SET" | "NOMINAL_SAVE" | "NOMINAL_EXPORT";
 
 export class SessionCore extends PropertyCalls implements CallTable, PlanSource {
-  readonly #kernels: Kernels;
+  /** The loaded plans and the memory. */
+  readonly host: StepHost;
+  readonly runner: PlanRunner;
+  /** The divisors of losses. */
+  readonly lossCounts: Bundle["lossCounts"];
+  readonly #fingerprint: number;
   readonly #bundle: Omit<Bundle, "models" | "segments" | "plans" | "properties">;
   readonly #owner: Pick<Bundle, "segments" | "inputs" | "outputs" | "lossCounts">;
   readonly #plans: ReadonlyMap<string, BundlePlan>;
   /** Plans that were compiled before their steps were called. */
   readonly #ahead = new Map<string, BundlePlan>();
-  readonly #memory: PlanMemory;
-  readonly #runner: PlanRunner;
   readonly #models: LazyModels;
   readonly #onPlan: PlanListener;
-  readonly #engine: Engine;
   readonly #inspected: InspectedPlans;
   readonly #numerics: NumericsCheck | null;
-  /** Feeds of steps that predict or make tokens, by their kinds. */
-  readonly #forwards = new Map<string, readonly Declaration[]>();
   #nominal: boolean;
 
   /** @throws EngineError when the kernels' memory has no room */
   constructor(
-    engine: Engine,
-    kernels: Kernels,
+    openHost: HostOpener,
+    fingerprint: number,
     bundle: Bundle,
     options: CoreOptions,
     models: LazyModels,
@@ -92,9 +110,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   ) {
     super();
     const { models: _, segments, plans, properties, ...rest } = bundle;
-    this.#engine = engine;
-    this.#kernels = kernels;
+    this.#fingerprint = fingerprint;
     this.#bundle = rest;
+    this.lossCounts = rest.lossCounts;
     this.#owner = {
       inputs: rest.inputs,
       outputs: rest.outputs,
@@ -107,8 +125,8 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     this.properties = properties;
     const usable = plans.filter((plan) => plan.arenaBytes + plan.preparedBytes <= options.memoryBudget);
     this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature, plan.target), plan]));
-    this.#memory = new PlanMemory(engine, kernels, segments, usable, options, this.#slots(true).map(bytesOf));
-    this.#runner = new PlanRunner(engine, this.#memory, this);
+    this.host = openHost({ segments, reserved: usable, trained: this.#slots(true).map(bytesOf) }, options);
+    this.runner = new PlanRunner(this.host, this);
     this.#inspected = new InspectedPlans(this.#inspectedHost);
     this.#numerics = options.checkNumerics ? new NumericsCheck(this.#inspectedHost, this.#inspected) : null;
   }
@@ -116,7 +134,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   /** The page's view of the session. */
   get info(): Omit<SessionInfo, "handle"> {
     const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs, pairs, moving } = this.#bundle;
-    // Older bundles do not say it.
+    // Older bundles lack it.
     const { defaultPair = [outputs.eval.length === 2 ? (outputs.eval[1] as string) : compared, inputs.eval.at(-1)?.name ?? null] } = this.#bundle;
     return {
       trainingInputNames: inputs.train.map(({ name }) => name),
@@ -139,35 +157,25 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     };
   }
 
-  /** The segments for its weights. */
-  get segments(): FilledSegments {
-    return this.#memory;
-  }
-
-  /** The segments that a session in this state starts from, with their sizes; the others are zeros. */
+  /** The segments that are not all zeros, with their sizes. */
   get contents(): SegmentSize[] {
-    return this.#memory.sizes
+    return this.host.sizes
       .map((nbytes, segment) => ({ segment, nbytes }))
       .filter(({ nbytes, segment }) => {
-        const { buffer, byteOffset, length } = this.#memory.view(segment);
+        const { buffer, byteOffset, length } = this.host.view(segment);
         const isState = PARAMETERS <= segment && segment <= STATE;
         return isState && nbytes > 0 && !isZero(new Uint32Array(buffer, byteOffset, length / 4));
       });
   }
 
   release(): void {
-    this.#memory.release();
+    this.host.release();
     this.#models.release();
-  }
-
-  /** The engine, memory and runner for steps on rows in the worker. */
-  get host(): StepHost {
-    return { engine: this.#engine, memory: this.#memory, runner: this.#runner, lossCounts: this.#bundle.lossCounts };
   }
 
   /** Set whether the next train step overwrites the gradients. */
   #setLazyReset(overwrites: boolean): void {
-    this.#state.setUint32(4 * STATE_LAZY_RESET, Number(overwrites), true);
+    this.host.state.setUint32(4 * STATE_LAZY_RESET, Number(overwrites), true);
   }
 
   // Steps.
@@ -179,38 +187,22 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     fetches: readonly Fetch[],
     stop: AbortSignal | null = null,
   ): MaybePromise<Run> {
-    if (this.#numerics !== null && kind.base !== "scheduler" && !isForward(kind)) {
-      return this.#checkedStep(this.#numerics, kind, feeds, fetches, stop);
-    }
-    if (kind.base !== "train") {
-      return this.#runner.run(kind, true, feeds, fetches, stop);
-    }
-    return withValue(this.#runner.run(kind, this.overwrites, feeds, fetches, stop), (run) => {
-      this.#setLazyReset(false);
-      return run;
-    });
-  }
-
-  #checkedStep(
-    numerics: NumericsCheck,
-    kind: StepKind,
-    feeds: readonly Feed[],
-    fetches: readonly Fetch[],
-    stop: AbortSignal | null,
-  ): Promise<Run> {
-    if (kind.base === "optimizer") {
-      this.check(kind, []);
-      return numerics.optimizerStep(() => this.#runner.run(kind, true, feeds, fetches, stop));
-    }
-    const step = this.#inspectedStep(stepKind(kind.base), feeds);
-    return numerics.step(step, () =>
-      withValue(this.#runner.run(kind, step.overwrite, step.feeds, fetches, stop), (run) => {
+    const run = (overwrite: boolean, copies = feeds): MaybePromise<Run> =>
+      withValue(this.runner.run(kind, overwrite, copies, fetches, stop), (result) => {
         if (kind.base === "train") {
           this.#setLazyReset(false);
         }
-        return run;
-      }),
-    );
+        return result;
+      });
+    if (this.#numerics === null || kind.base === "scheduler" || isForward(kind)) {
+      return run(kind.base !== "train" || this.overwrites);
+    }
+    if (kind.base === "optimizer") {
+      this.check(kind, []);
+      return this.#numerics.optimizerStep(() => run(true));
+    }
+    const step = this.#inspectedStep(stepKind(kind.base), feeds);
+    return this.#numerics.step(step, () => run(step.overwrite, step.feeds));
   }
 
   /** The kind of an eval step that sums up metrics: of a bundle, one that sums up these and maybe others. */
@@ -218,15 +210,14 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return coveringKind([...this.#plans.values()].map(({ kind }) => kind), wanted);
   }
 
-  /** What such a step sums up. */
+  /** The metrics that such a step sums up. */
   planMetrics(kind: StepKind, feeds: readonly Feed[]): MaybePromise<readonly PlanMetric[]> {
-    const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
-    return withValue(this.#runner.prepare(kind, true, signature), ({ loaded }) => loaded.plan.metrics);
+    return withValue(this.runner.prepare(kind, true, this.runner.signatureOf(kind, feeds)), ({ plan }) => plan.metrics);
   }
 
   #inspectedStep(kind: StepKind, feeds: readonly Feed[]): InspectedStep {
     const copies = this.#copied(feeds);
-    const signature = signatureOf(this.inputsOf(kind), copies, (feed) => this.#bytesOf(feed));
+    const signature = this.runner.signatureOf(kind, copies);
     this.check(kind, signature);
     return { kind, overwrite: kind.base === "eval" || this.overwrites, signature, feeds: copies };
   }
@@ -236,48 +227,48 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return this.#inspected.deadUnits(batches.map((feeds) => this.#inspectedStep(EVAL, feeds)));
   }
 
-  /** Whether steps are checked one by one. */
+  /** True if each step is checked for NaN and infinities. */
   get checksNumerics(): boolean {
     return this.#numerics !== null;
   }
 
   get #inspectedHost(): InspectedHost {
     return {
-      engine: this.#engine,
-      memory: this.#memory,
-      runner: this.#runner,
+      host: this.host,
+      runner: this.runner,
       models: this.#models,
-      parameters: this.#bundle.parameters,
-      outputs: this.#bundle.outputs,
       readFile: this.readFile,
       parse: (raw, outputs) => {
         const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs }, lossCounts: {} };
-        return parsePlan(raw, owner, this.#kernels.fingerprint, this.#models.given);
+        return parsePlan(raw, owner, this.#fingerprint, this.#models.given);
       },
     };
   }
 
-  /** Step once, then time `runs` steps more. All that may fail for want of memory comes before the first step. */
+  /** Step once, then time `runs` more steps. Memory is allocated before the first step. */
   async profile(base: "train" | "eval", feeds: readonly Feed[], runs: number): Promise<WireProfile> {
     checkCount("runs", runs, 1);
     const copies = this.#copied(feeds);
     const [kind, overwrite] = [stepKind(base), base === "eval"];
-    const count = await this.#runner.countInstructions(kind, overwrite, copies);
-    const times = this.#engine.alloc(Float64Array.BYTES_PER_ELEMENT * Math.max(count, 1));
+    const signature = this.runner.signatureOf(kind, copies);
+    const prepare = (): MaybePromise<LoadedPlan> => this.runner.prepare(kind, overwrite, signature);
+    const times = this.host.times((await prepare()).plan.nodes.length);
     try {
       await this.step(kind, copies, []);
-      return await this.#runner.profile(kind, overwrite, copies, runs, times);
+      const loaded = await prepare();
+      const sums = await times.measure(loaded, async () => {
+        for (let run = 0; run < runs; run++) {
+          await this.runner.execute(loaded, copies);
+        }
+      });
+      return { ...this.host.listing(loaded), milliseconds: Array.from(sums, (sum) => sum / runs) };
     } finally {
-      this.#engine.free(times);
+      times.release();
     }
   }
 
   #copied(feeds: readonly Feed[]): NamedTensor[] {
-    return feeds.map((feed) => ({ ...feed, data: this.#bytesOf(feed) }));
-  }
-
-  #bytesOf({ data }: Feed): Uint8Array {
-    return data instanceof Uint8Array ? data : this.#engine.read(data.ptr, data.nbytes);
+    return feeds.map((feed) => ({ ...feed, data: this.host.bytesOf(feed) }));
   }
 
   check(kind: StepKind, signature: readonly FeedType[]): void {
@@ -289,26 +280,18 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     }
     this.#checkOptimizer();
     refuseIf(base === "optimizer" && this.#nominal, "NOMINAL_OPTIMIZER");
-    refuseIf(base === "scheduler" && this.#state.getUint32(4 * STATE_SCHEDULER, true) === 0, "NO_SCHEDULER");
+    refuseIf(base === "scheduler" && this.host.state.getUint32(4 * STATE_SCHEDULER, true) === 0, "NO_SCHEDULER");
   }
 
   /** The inputs of a step that predicts or makes tokens; Python knows them. */
-  openForward({ base, key }: StepKind): MaybePromise<readonly Declaration[]> {
+  openForward(kind: StepKind): MaybePromise<readonly Declaration[]> {
     this.#checkStep("eval");
-    const known = this.#forwards.get(key);
-    if (known !== undefined) {
-      return known;
-    }
-    return withValue(this.#models.get(base), (models) => {
-      const inputs = models.ask("forward_inputs", key).value;
-      this.#forwards.set(key, inputs);
-      return inputs;
-    });
+    return withValue(this.#models.get(kind.base), (models) => models.forwardInputs(kind));
   }
 
   inputsOf(kind: StepKind): readonly Declaration[] {
     if (isForward(kind)) {
-      return this.#forwards.get(kind.key) ?? [];
+      return this.#models.opened?.forwardInputs(kind) ?? [];
     }
     const { base } = kind;
     return base === "train" || base === "eval" ? this.#bundle.inputs[base] : base === "clip" ? CLIP_INPUTS : [];
@@ -330,14 +313,14 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   #compile(models: PythonModels, kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {
     // Plans of the bundle, and those made ahead, keep their places even while they are not in kernel memory.
-    const others = [...this.#plans.values(), ...this.#ahead.values(), ...this.#memory.plans];
+    const others = [...this.#plans.values(), ...this.#ahead.values(), ...this.host.plans];
     const kept = others.flatMap((plan) => plan.kept);
     const raw = models.compile(kind, overwrite, signature, kept);
     const { inputs, outputs } = this.#owner;
     const owner = isForward(kind)
       ? { ...this.#owner, inputs: { ...inputs, [kind.base]: this.inputsOf(kind) }, outputs: { ...outputs, [kind.base]: outputsOf(kind) } }
       : this.#owner;
-    const plan = parsePlan(raw, owner, this.#kernels.fingerprint, this.#models.given);
+    const plan = parsePlan(raw, owner, this.#fingerprint, this.#models.given);
     if (!isForward(kind)) {
       this.#onPlan(raw);
     }
@@ -366,13 +349,13 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   getLearningRate(): number {
     this.#checkOptimizer();
-    return this.#state.getFloat32(4 * STATE_LEARNING_RATE, true);
+    return this.host.state.getFloat32(4 * STATE_LEARNING_RATE, true);
   }
 
   setLearningRate(rate: number): null {
     this.#checkOptimizer();
     checkRate("learningRate", rate);
-    this.#state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
+    this.host.state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
     return null;
   }
 
@@ -384,7 +367,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       throw sessionError("WARMUP_BEYOND_TOTAL", { name: "warmupStepCount", total, value: warmup });
     }
     checkRate("initialLr", rate);
-    const state = this.#state;
+    const state = this.host.state;
     state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
     state.setFloat32(4 * STATE_INITIAL_LR, rate, true);
     state.setUint32(4 * STATE_SCHEDULER, 1, true);
@@ -394,12 +377,12 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   getSeed(): bigint {
-    return this.#state.getBigUint64(4 * STATE_SEED, true);
+    return this.host.state.getBigUint64(4 * STATE_SEED, true);
   }
 
   setSeed(value: bigint): null {
-    this.#state.setBigUint64(4 * STATE_SEED, BigInt.asUintN(64, value), true);
-    this.#state.setBigUint64(4 * STATE_RANDOM_OFFSET, 0n, true);
+    this.host.state.setBigUint64(4 * STATE_SEED, BigInt.asUintN(64, value), true);
+    this.host.state.setBigUint64(4 * STATE_RANDOM_OFFSET, 0n, true);
     return null;
   }
 
@@ -413,27 +396,29 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
    * Do something while the averages stand for the trainable parameters.
    *
    * @param on - false: with the parameters as they are
+   * @param side - where the action uses them
    * @throws SessionError where no averages are kept
    */
-  withAverages<T>(on: boolean, action: () => MaybePromise<T>): MaybePromise<T> {
+  withAverages<T>(on: boolean, action: () => MaybePromise<T>, side: Side = "device"): MaybePromise<T> {
     if (!on) {
       return action();
     }
     refuseIf(!this.#bundle.hasAverages, "NO_AVERAGES");
     if (this.stepCount() === 0) {
-      return action(); // the parameters are all that there is to average
+      return action(); // without steps the averages are the parameters
     }
-    return whileExchanged(() => this.#memory.demand("tw_session_exchange"), action);
+    const exchange = (): MaybePromise<void> => this.host.exchangeAverages(side);
+    return withValue(exchange(), () => finallyDo(action, exchange));
   }
 
   getContiguousParameters(trainableOnly: boolean, ema: boolean): MaybePromise<WireTensor> {
-    return this.withAverages(ema, () => this.#contiguousParameters(trainableOnly));
+    return this.withAverages(ema, () => this.#contiguousParameters(trainableOnly), "host");
   }
 
   #contiguousParameters(trainableOnly: boolean): WireTensor {
     this.#checkNotNominal();
     const size = this.getParametersSize(trainableOnly);
-    const all = this.#memory.view(PARAMETERS);
+    const all = this.host.view(PARAMETERS);
     const data = new Uint8Array(4 * size);
     let at = 0;
     for (const slot of this.#slots(trainableOnly)) {
@@ -449,7 +434,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     if (data.length !== expected) {
       throw sessionError("BUFFER_SIZE", { expected, actual: data.length });
     }
-    const all = this.#memory.view(PARAMETERS);
+    const all = this.host.view(PARAMETERS);
     let at = 0;
     for (const slot of this.#slots(trainableOnly)) {
       writeParameter(all, slot, data.subarray(at, (at += 4 * sizeOf(slot.dims))));
@@ -462,7 +447,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   getParameter(name: string): WireTensor {
     const slot = this.#slot(name);
     this.#checkNotNominal("NOMINAL_GET");
-    return { ...typeOf(slot), data: readParameter(this.#memory.view(PARAMETERS), slot) };
+    return { ...typeOf(slot), data: readParameter(this.host.view(PARAMETERS), slot) };
   }
 
   updateParameter({ name, dtype, dims, data }: NamedTensor): null {
@@ -474,7 +459,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     if (String(dims) !== String(slot.dims) || data.length !== 4 * sizeOf(slot.dims)) {
       throw sessionError("PARAMETER_SHAPE", { name, expected: slot.dims, actual: dims });
     }
-    writeParameter(this.#memory.view(PARAMETERS), slot, data);
+    writeParameter(this.host.view(PARAMETERS), slot, data);
     this.#countLoad();
     return null;
   }
@@ -493,33 +478,29 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       throw sessionError("FROZEN_GRADIENT", { name });
     }
     const { start, end } = bytesOf({ ...slot, offset: slot.trainableOffset });
-    return { ...typeOf(slot), data: new Uint8Array(this.#memory.view(GRADIENTS).subarray(start, end)) };
+    return { ...typeOf(slot), data: new Uint8Array(this.host.view(GRADIENTS).subarray(start, end)) };
   }
 
   gradientNorms(): Readonly<Record<string, number>> {
     this.#checkNotNominal();
-    const start = this.#memory.range(GRADIENTS, 0, 0).byteOffset;
     const trained = this.#bundle.parameters.filter(({ trainableOffset }) => trainableOffset >= 0);
     const squares = ({ trainableOffset, dims }: ParameterSlot): number =>
-      this.#engine.range(start + 4 * trainableOffset, sizeOf(dims)).squares;
+      this.host.squares(GRADIENTS, 4 * trainableOffset, sizeOf(dims));
     return Object.fromEntries(trained.map((slot) => [slot.name, Math.sqrt(squares(slot))]));
   }
 
-  keepState(): null {
+  keepState(): MaybePromise<null> {
     this.#checkNotNominal("NOMINAL_SAVE");
-    this.#memory.save(COPY_TRIAL);
-    return null;
+    return withValue(this.host.save(COPY_TRIAL), () => null);
   }
 
-  goBack(): null {
-    this.#memory.demand("tw_session_go_back", COPY_TRIAL);
-    this.#memory.forget(COPY_TRIAL);
-    return null;
+  goBack(): MaybePromise<null> {
+    return withValue(this.host.goBack(COPY_TRIAL), () => withValue(this.host.forget(COPY_TRIAL), () => null));
   }
 
   stepCount(): number {
     this.#checkOptimizer();
-    return Number(this.#state.getBigInt64(4 * STATE_STEP, true));
+    return Number(this.host.state.getBigInt64(4 * STATE_STEP, true));
   }
 
   inputMetadata(training: boolean): readonly ValueMetadata[] {
@@ -543,28 +524,30 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     this.#slot(name);
     return withValue(this.#models.get("getMoments"), (models) =>
       models.ask("moment_places", name).value.map(({ moment, segment, offset, dims }) => {
-        const data = new Uint8Array(this.#memory.range(segment, offset, 4 * sizeOf(dims)));
+        const data = new Uint8Array(this.host.range(segment, offset, 4 * sizeOf(dims)));
         return { name: moment, dtype: "float32", dims, data };
       }),
     );
   }
 
-  /** All that the session goes on from. */
-  snapshot(): TensorFile {
+  /** The contents of the session as a file. */
+  snapshot(): MaybePromise<TensorFile> {
     this.#checkNotNominal("NOMINAL_SAVE");
-    return takeSnapshot(snapshotHost(this.#bundle, this.#memory), this.properties);
+    return withValue(this.host.claim(HELD.saveCheckpoint, "host"), () => takeSnapshot(this.host, this.#bundle, this.properties));
   }
 
   /** @throws CheckpointError when it is of another session or was changed */
   read(snapshot: TensorFile): SessionContents {
-    return readSnapshot(snapshotHost(this.#bundle, this.#memory), snapshot);
+    return readSnapshot(this.host, this.#bundle, snapshot);
   }
 
-  restore(contents: SessionContents): void {
-    writeContents(this.#memory, contents);
-    this.properties = contents.properties;
-    this.#countLoad(); // plans prepared values of the old parameters
-    this.#nominal = false;
+  restore(contents: SessionContents): MaybePromise<void> {
+    return withValue(this.host.claim(WRITES_ALL, "host"), () => {
+      writeContents(this.host, contents);
+      this.properties = contents.properties;
+      this.#countLoad(); // plans prepared values of the old parameters
+      this.#nominal = false;
+    });
   }
 
   // Files.
@@ -572,7 +555,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   saveCheckpoint(includeOptimizerState: boolean, form: FileForm): MaybePromise<FileBytes> {
     this.#checkNotNominal("NOMINAL_SAVE");
     return withValue(this.#models.get("saveCheckpoint"), (models) => {
-      const { file } = models.ask("checkpoint", includeOptimizerState, this.properties, this.#memory.bases);
+      const { file } = models.ask("checkpoint", includeOptimizerState, this.properties, this.host.bases);
       return this.#assembled(models, "saveCheckpoint", file, form);
     });
   }
@@ -581,23 +564,27 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     refuseIf(!this.#bundle.hasEval, "NO_EVAL_MODEL_TO_EXPORT");
     this.#checkNotNominal("NOMINAL_EXPORT");
     return withValue(this.#models.get("exportModelForInferencing"), (models) =>
-      this.withAverages(ema, () => {
-        const { file } = models.ask("export", outputNames, this.#memory.bases);
-        return this.#assembled(models, "exportModelForInferencing", file, form);
-      }),
+      this.withAverages(
+        ema,
+        () => {
+          const { file } = models.ask("export", outputNames, this.host.bases);
+          return this.#assembled(models, "exportModelForInferencing", file, form);
+        },
+        "host",
+      ),
     );
   }
 
   exportWeights(format: "safetensors" | "npz", ema: boolean): MaybePromise<Uint8Array> {
     this.#checkNotNominal();
     return withValue(this.#models.get("exportWeights"), (models) =>
-      this.withAverages(ema, () => ownBytes(models.ask("export_weights", format, this.#memory.bases))),
+      this.withAverages(ema, () => ownBytes(models.ask("export_weights", format, this.host.bases)), "host"),
     );
   }
 
   loadWeights(weights: Uint8Array, strict: boolean): MaybePromise<null> {
     this.#checkNotNominal();
-    return withValue(this.#models.get("loadWeights"), (models) => models.ask("load_weights", weights, strict, this.#memory.bases).value);
+    return withValue(this.#models.get("loadWeights"), (models) => models.ask("load_weights", weights, strict, this.host.bases).value);
   }
 
   #checkNotNominal(error: NominalError = "NOMINAL_GET_ALL"): void {
@@ -608,18 +595,18 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   adapter(): MaybePromise<AdapterFiles> {
     return withValue(this.#adapted("adapter"), (models) => {
-      const answer = models.ask("adapter", this.#memory.bases);
+      const answer = models.ask("adapter", this.host.bases);
       return { weights: ownBytes(answer), config: answer.value };
     });
   }
 
   loadAdapter({ weights, config }: AdapterFiles): MaybePromise<null> {
-    return withValue(this.#adapted("loadAdapter"), (models) => models.ask("load_adapter", weights, config, this.#memory.bases).value);
+    return withValue(this.#adapted("loadAdapter"), (models) => models.ask("load_adapter", weights, config, this.host.bases).value);
   }
 
   mergeAdapter(form: FileForm): MaybePromise<FileBytes> {
     return withValue(this.#adapted("mergeAdapter"), (models) =>
-      this.#assembled(models, "mergeAdapter", models.ask("merge_adapter", this.#memory.bases).file, form),
+      this.#assembled(models, "mergeAdapter", models.ask("merge_adapter", this.host.bases).file, form),
     );
   }
 
@@ -643,23 +630,22 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       if (store === "file") {
         models.readFile(index, offset + start, target);
       } else {
-        target.set(this.#memory.range(index, offset + start, target.length));
+        target.set(this.host.range(index, offset + start, target.length));
       }
     };
     return { data: assemble(call, file as Handout, converting(copy), form) };
   }
 
-  prepare(shapes: Shapes): MaybePromise<null> {
+  async prepare(shapes: Shapes): Promise<null> {
     const { hasEval, hasOptimizer } = this.#bundle;
     const ofTrain = { kind: TRAIN, signature: this.#typesOf("train", shapes) };
     const ofEval = hasEval ? [{ kind: EVAL, signature: this.#typesOf("eval", shapes) }] : [];
     const ofOptimizer = hasOptimizer ? [{ kind: OPTIMIZER, signature: [] }] : [];
     // The train step's comes after the eval step's, so that it is there even where only one is kept.
-    const made = [...ofEval, ofTrain, ...ofOptimizer].reduce<MaybePromise<unknown>>(
-      (before, { kind, signature }) => withValue(before, () => this.#runner.prepare(kind, true, signature)),
-      null,
-    );
-    return withValue(made, () => null);
+    for (const { kind, signature } of [...ofEval, ofTrain, ...ofOptimizer]) {
+      await this.runner.prepare(kind, true, signature);
+    }
+    return null;
   }
 
   #typesOf(base: "train" | "eval", shapes: Shapes): readonly FeedType[] {
@@ -688,7 +674,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     ];
     for (const { kind, signature } of steps) {
       const key = planKey(kind, true, signature);
-      if (!this.#plans.has(key) && !this.#ahead.has(key) && !this.#memory.has(key)) {
+      if (!this.#plans.has(key) && !this.#ahead.has(key) && this.host.find(key) === undefined) {
         this.#ahead.set(key, this.#compile(models, kind, true, signature));
         return true;
       }
@@ -698,19 +684,19 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   explain(base: "train" | "eval", feeds: readonly Feed[]): MaybePromise<string> {
     const kind = stepKind(base);
-    const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
+    const signature = this.runner.signatureOf(kind, feeds);
     this.check(kind, signature);
     const overwrite = base === "eval" || this.overwrites;
     return withValue(this.#models.get("explain"), (models) => models.ask("explain", base, overwrite, signature).value);
   }
 
   memory(): SessionMemory {
-    return memoryOf(this.#memory);
+    return memoryOf(this.host);
   }
 
-  /** What plans prepared of the parameters is void. */
+  /** Note that values which plans prepared from the parameters are void. */
   #countLoad(): void {
-    this.#state.setUint32(4 * STATE_LOADS, this.#state.getUint32(4 * STATE_LOADS, true) + 1, true);
+    this.host.state.setUint32(4 * STATE_LOADS, this.host.state.getUint32(4 * STATE_LOADS, true) + 1, true);
   }
 
   #slot(name: string): ParameterSlot {
@@ -730,16 +716,32 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** True if the next train step overwrites the gradients. */
   get overwrites(): boolean {
-    return this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
+    return this.host.state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
   }
 
-  get #state(): DataView {
-    const base = this.#memory.bases[STATE] as number;
-    return new DataView(this.#engine.u8.buffer, base, this.#memory.sizes[STATE] as number);
+  /** Call a method once the segments are here that it reads or writes. */
+  override call(name: string, args: readonly unknown[]): unknown {
+    return withValue(this.host.claim(HELD[name as keyof SessionCalls], "host"), () => super.call(name, args));
   }
 }
 
 /** The bytes of a file, which Python has whole. */
 function ownBytes({ file }: { readonly file: Handout | null }): Uint8Array {
   return (file as Handout).data.slice();
+}
+
+/** Do something, and something else afterwards, however the former ends. */
+function finallyDo<T>(action: () => MaybePromise<T>, end: () => MaybePromise<void>): MaybePromise<T> {
+  const finish = (value: T): MaybePromise<T> => withValue(end(), () => value);
+  const fail = (error: unknown): MaybePromise<never> =>
+    withValue(end(), () => {
+      throw error;
+    });
+  let result: MaybePromise<T>;
+  try {
+    result = action();
+  } catch (error) {
+    return fail(error);
+  }
+  return result instanceof Promise ? result.then(finish, fail) : finish(result);
 }

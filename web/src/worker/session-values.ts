@@ -6,7 +6,7 @@ import type { SessionMemory, TensorType } from "../wire/protocol.js";
 import { type ParameterSlot } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import { convertFloats, FLOAT_BYTES } from "./floats.js";
-import type { PlanMemory } from "./plan-memory.js";
+import type { StepHost } from "./host.js";
 
 /** Place of a parameter among all, in bytes. */
 export function bytesOf({ offset, dims, dtype }: ParameterSlot): { readonly start: number; readonly end: number } {
@@ -55,10 +55,9 @@ export function checkRate(name: string, value: number): void {
 }
 
 /** Bytes that a session takes of the kernels' memory. */
-export function memoryOf(memory: PlanMemory): SessionMemory {
-  const sizes = memory.sizes;
+export function memoryOf({ sizes, plans, planBytes }: StepHost): SessionMemory {
   const size = (segment: number): number => sizes[segment] as number;
-  const costs = memory.plans.map(({ recomputation }) => recomputation);
+  const costs = plans.map(({ recomputation }) => recomputation);
   const most = costs.sort((a, b) => b.fullBytes - a.fullBytes)[0];
   return {
     parameters: size(PARAMETERS),
@@ -66,7 +65,7 @@ export function memoryOf(memory: PlanMemory): SessionMemory {
     moments: size(MOMENTUM0) + size(MOMENTUM1),
     arena: size(ARENA),
     prepared: size(PREPARED),
-    plans: memory.planBytes,
+    plans: planBytes,
     arenaWithoutBudget: most?.fullBytes ?? 0,
     recomputedInstructions: most?.instructions ?? 0,
     recomputedFlops: most?.flops ?? 0,

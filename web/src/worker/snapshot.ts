@@ -1,10 +1,11 @@
-/** All that a session goes on from, as one file, the same in Python (`training/store.py`, which describes it). */
+/** The contents of a session as one file. `training/store.py` describes it. */
 
 import { GRADIENTS, STATE, STATE_LAZY_RESET, STATE_LEARNING_RATE, STATE_SEED } from "../engine/layout.js";
 import { sessionError } from "../wire/messages.js";
 import type { NamedTensor } from "../wire/values.js";
-import type { ParameterSlot } from "./bundle/bundle.js";
+import type { Bundle } from "./bundle/bundle.js";
 import * as fields from "./fields.js";
+import type { StepHost } from "./host.js";
 import { readSafetensors, type TensorFile } from "./safetensors.js";
 import { checkState, readProperties, SEGMENTS, STATE_KEPT, type Property, type SessionContents } from "./session-contents.js";
 
@@ -15,26 +16,11 @@ export const LONGEST_NAME = 40;
 /** The part of it that sessions on one checkpoint state share: rate, step and schedule. */
 const STATE_SHARED: readonly [number, number] = [4 * STATE_LEARNING_RATE, 4 * STATE_SEED];
 
-/** Parts of a session that a snapshot keeps. */
-export interface SnapshotHost {
-  readonly sizes: readonly number[];
-  readonly parameters: readonly ParameterSlot[];
-  /** What updates them. */
-  readonly optimizer: string;
-  /** The bytes of a segment. */
-  view(segment: number): Uint8Array;
-}
-
-/** Return the host of a session's bundle and memory. */
-export function snapshotHost(
-  { parameters, optimizer }: Pick<SnapshotHost, "parameters" | "optimizer">,
-  memory: Pick<SnapshotHost, "sizes" | "view">,
-): SnapshotHost {
-  return { sizes: memory.sizes, parameters, optimizer, view: (segment) => memory.view(segment) };
-}
+/** The parameters of a session, and the optimizer that updates them. */
+type Owner = Pick<Bundle, "parameters" | "optimizer">;
 
 /** Take a snapshot of a session. Gradients are kept unless the next train step overwrites them. */
-export function takeSnapshot(host: SnapshotHost, properties: readonly Property[]): TensorFile {
+export function takeSnapshot(host: StepHost, owner: Owner, properties: readonly Property[]): TensorFile {
   const state = host.view(STATE).slice(0, STATE_KEPT);
   const resets = new DataView(state.buffer).getUint32(4 * STATE_LAZY_RESET, true) !== 0;
   const tensors: NamedTensor[] = [{ name: "state", dtype: "uint8", dims: [state.length], data: state }];
@@ -46,9 +32,9 @@ export function takeSnapshot(host: SnapshotHost, properties: readonly Property[]
   }
   const metadata = {
     format: FORMAT,
-    parameters: placesOf(host),
+    parameters: placesOf(owner),
     properties: JSON.stringify(properties),
-    optimizer: host.optimizer,
+    optimizer: owner.optimizer,
   };
   return { metadata, tensors: new Map(tensors.map((tensor) => [tensor.name, tensor])) };
 }
@@ -63,12 +49,12 @@ export function sharedPart({ metadata, tensors }: TensorFile): TensorFile {
 
 /** @throws CheckpointError for a file that is not a snapshot */
 export function openSnapshot(file: Uint8Array): TensorFile {
-  const found = readSafetensors(file);
-  const given = found.metadata["format"] ?? "none";
-  if (given !== FORMAT || found.metadata["shared"] !== undefined) {
-    throw sessionError("NO_SNAPSHOT", { given: given.slice(0, LONGEST_NAME), expected: FORMAT });
+  const snapshot = readSafetensors(file);
+  const format = snapshot.metadata["format"] ?? "none";
+  if (format !== FORMAT || snapshot.metadata["shared"] !== undefined) {
+    throw sessionError("NO_SNAPSHOT", { given: format.slice(0, LONGEST_NAME), expected: FORMAT });
   }
-  return found;
+  return snapshot;
 }
 
 /**
@@ -77,13 +63,13 @@ export function openSnapshot(file: Uint8Array): TensorFile {
  *
  * @throws CheckpointError when it is of a session with other parameters or another optimizer, or was changed
  */
-export function readSnapshot(host: SnapshotHost, { metadata, tensors }: TensorFile): SessionContents {
-  if (!isSame(fields.parse(metadata, "parameters"), JSON.parse(placesOf(host)))) {
+export function readSnapshot(host: StepHost, owner: Owner, { metadata, tensors }: TensorFile): SessionContents {
+  if (!isSame(fields.parse(metadata, "parameters"), JSON.parse(placesOf(owner)))) {
     throw sessionError("OTHER_SNAPSHOT", { what: "parameters" });
   }
   const stored = metadata["optimizer"] ?? "";
-  if (stored !== "" && host.optimizer !== "" && stored !== host.optimizer) {
-    throw sessionError("OTHER_OPTIMIZER", { stored: stored.slice(0, LONGEST_NAME), own: host.optimizer });
+  if (stored !== "" && owner.optimizer !== "" && stored !== owner.optimizer) {
+    throw sessionError("OTHER_OPTIMIZER", { stored: stored.slice(0, LONGEST_NAME), own: owner.optimizer });
   }
   if (metadata["shared"] !== undefined) {
     return readShared(host, { metadata, tensors });
@@ -116,7 +102,7 @@ function isSame(a: unknown, b: unknown): boolean {
 }
 
 /** Read the shared state, as far as this session has its parts: a session without an optimizer has no moments. */
-function readShared(host: SnapshotHost, { metadata, tensors }: TensorFile): SessionContents {
+function readShared(host: StepHost, { metadata, tensors }: TensorFile): SessionContents {
   const segments = new Map<number, Uint8Array>();
   for (const [name, segment] of Object.entries(SEGMENTS)) {
     const data = tensors.get(name)?.data;
@@ -133,7 +119,7 @@ function readShared(host: SnapshotHost, { metadata, tensors }: TensorFile): Sess
 }
 
 /** Names, shapes, places and types of the parameters: a session only takes back the same ones. */
-function placesOf({ parameters }: SnapshotHost): string {
+function placesOf({ parameters }: Owner): string {
   return JSON.stringify(
     parameters.map(({ name, dims, offset, trainableOffset, dtype }) => [name, dims, offset, trainableOffset, dtype]),
   );

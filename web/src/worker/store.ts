@@ -26,7 +26,7 @@ const CHUNK_BYTES = PIECE_BYTES;
 /** Most files that are kept; the oldest ones are removed. */
 const MAX_FILES = 16;
 
-/** Age from which on a large file without an owner is taken for abandoned. */
+/** Age at which a large file without an owner counts as abandoned. */
 const ORPHAN_MS = 3_600_000;
 
 /** Suffix of the large file that belongs to a file. */
@@ -83,7 +83,7 @@ export async function removeFile(name: string): Promise<void> {
 export type Chunks = readonly string[];
 
 /**
- * Write the large file that belongs to a file, without having it in memory. It counts for who has its hashes.
+ * Write the large file that belongs to a file, chunk by chunk. It is valid for a reader with the right hashes.
  *
  * @param read - fills the target with bytes from an offset on
  * @returns hashes of its chunks; null: it is not stored
@@ -142,7 +142,7 @@ export async function readChunks(
 }
 
 /**
- * SHA-256 as hexadecimal digits, of parts that cannot be mistaken for each other; null where the browser has none.
+ * SHA-256 of the hashes of parts, as hexadecimal digits; null if the browser has no SHA-256.
  *
  * @param known - of parts
  */
@@ -179,7 +179,7 @@ async function removeOldest(folder: FileSystemDirectoryHandle): Promise<void> {
       return !kept.has(name);
     }
     const owner = name.slice(0, -LARGE.length);
-    // Its owner is written after it.
+    // The owner is written after its large file.
     return !SLOTS.some((slot) => kept.has(slotName(owner, slot))) && written < Date.now() - ORPHAN_MS;
   });
   await Promise.all(abandoned.map(({ name }) => removeEntry(folder, name)));

@@ -1,10 +1,11 @@
-/** The worker: the kernels, all sessions of a page, and Python once somebody needs it. */
+/** The worker: the kernels, all sessions of a page, and Python once a call needs it. */
 
 import { imageValues } from "../data/images.js";
 import { Engine } from "../engine/engine.js";
 import { STATE } from "../engine/layout.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
+import { streamBlob } from "../python/given-files.js";
 import type { PulseTask } from "../engine/pool.js";
 import { EngineError, toWire } from "../wire/errors.js";
 import { readCheckpoint, withCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";
@@ -32,7 +33,7 @@ import type {
   WorkerApi,
   WorkerSettings,
 } from "../wire/protocol.js";
-import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle } from "./bundle/bundle.js";
+import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle, type SegmentStart } from "./bundle/bundle.js";
 import { BundleCache, cacheName, checkFiles, DamagedFile, filesOf, type Files } from "./cache.js";
 import { ofModel, StateCore } from "./file-calls.js";
 import { Evaluations } from "./evaluation.js";
@@ -42,16 +43,16 @@ import { runTrainSteps } from "./fit/batches.js";
 import { WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
 import { WorkerLane } from "./lane.js";
-import { fillFromFile, type Kernels } from "./plan-memory.js";
-import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";
+import { withValue, type HostOpener } from "./host.js";
+import { LazyModels, originOf, PythonModels, type FilledSegments, type Origin } from "./python-models.js";
 import type { Run } from "./runner.js";
-import type { CoreOptions } from "./core-types.js";
-import { SessionCore } from "./session-core.js";
+import { SessionCore, type CoreOptions } from "./session-core.js";
 import { stepKind } from "./step-kind.js";
 import { writeSafetensors } from "./safetensors.js";
 import { checkState, STATE_KEPT } from "./session-contents.js";
 import { openSnapshot, sharedPart } from "./snapshot.js";
 import { readFile } from "./store.js";
+import { WasmHost, type Kernels } from "./wasm/wasm-host.js";
 
 /** A session or checkpoint state, and the calls that wait for their turn. */
 interface Turns<Core = SessionCore> {
@@ -69,9 +70,9 @@ interface Turns<Core = SessionCore> {
 
 type AnyCore = SessionCore | InferenceCore | StateCore;
 
-/** Plans are compiled ahead when nothing was asked for this long: a page that steps at once is not kept waiting, */
+/** The worker compiles ahead after this silence, so that a page that steps at once does not wait, */
 const AHEAD_QUIET_MS = 20;
-/** and not later than this: a page that has not been quiet until then will ask for what it needs. */
+/** and no later than this: a page that was never quiet asks for the plans that it needs. */
 const AHEAD_PATIENCE_MS = 5_000;
 
 class SessionWorker {
@@ -84,7 +85,7 @@ class SessionWorker {
   #lastUse = 0;
   readonly #written = new Set<Promise<void>>();
   readonly #sessions = new Map<number, Turns<AnyCore>>();
-  /** Of the last steps that may be stopped. */
+  /** Controllers of the last steps that may be stopped, by session. */
   readonly #stops = new Map<number, AbortController>();
 
   readonly calls: WorkerApi = {
@@ -102,7 +103,7 @@ class SessionWorker {
 
     pulse: (port, script) =>
       new Promise((resolve) => {
-        // It ends with this one, however that ends, and goes on while this one computes.
+        // The thread ends with this worker, and goes on while this worker computes.
         const worker = startWorker(script);
         worker.addEventListener("message", () => resolve(true), { once: true });
         worker.addEventListener("error", () => resolve(false), { once: true });
@@ -124,7 +125,7 @@ class SessionWorker {
       let fault: string | null = null;
       const options = { poolWorker: files.poolWorker, threads, reproducible, stallMs };
       this.#engine = Engine.create({ ...options, wasm: (build) => files.kernels[build] }).catch((error: unknown) => {
-        // Pages of onnxruntime-web say of its files where ours would be.
+        // Pages of onnxruntime-web name the folder of its files, not of ours.
         const { ownKernels } = files;
         if (ownKernels === null) {
           throw error;
@@ -155,7 +156,7 @@ class SessionWorker {
     createFromBundle: async (file, optionsJson) => {
       const bundle = this.#parse(await splitBundle(file as Uint8Array<ArrayBuffer> | Blob));
       const info = this.#add(bundle, optionsJson, null, null, null);
-      await this.#filled(info, (core) => fillFromFile(bundle.segments, core.segments));
+      await this.#filled(info, ({ host }) => fillFromFile(bundle.segments, host));
       return info;
     },
 
@@ -181,7 +182,7 @@ class SessionWorker {
 
     startFit: (handle, spec, port) =>
       this.#perform(handle, async (session) => {
-        const fit = new WorkerFit(session.core, spec, port);
+        const fit = await WorkerFit.open(session.core, spec, port);
         const start = await fit.start();
         session.fit = fit;
         return start;
@@ -210,18 +211,18 @@ class SessionWorker {
     nextToken: (handle, task) => this.#perform(handle, ({ core, decoder }) => decoder.next(core, task)),
 
     saveSession: (handle, where, name) =>
-      this.#perform(handle, ({ core }) => {
-        const file = writeSafetensors(core.snapshot());
-        return withCheckpoint(where, name, () => writeCheckpoint(where, name, file)).then(() => null);
-      }),
+      this.#perform(handle, ({ core }) =>
+        withValue(core.snapshot(), async (snapshot) => {
+          const file = writeSafetensors(snapshot);
+          await withCheckpoint(where, name, () => writeCheckpoint(where, name, file));
+          return null;
+        }),
+      ),
 
-    lendState: (handle) => this.#perform(handle, ({ core }) => sharedPart(core.snapshot())),
+    lendState: (handle) => this.#perform(handle, ({ core }) => withValue(core.snapshot(), sharedPart)),
 
     takeState: (handle, shared) =>
-      this.#perform(handle, ({ core }) => {
-        core.restore(core.read(shared));
-        return null;
-      }),
+      this.#perform(handle, ({ core }) => withValue(core.restore(core.read(shared)), () => null)),
 
     loadSession: (handle, where, name) =>
       this.#perform(handle, async ({ core }) => {
@@ -229,20 +230,14 @@ class SessionWorker {
         if (file === null) {
           throw sessionError("NO_CHECKPOINT", { name, folder: where.folder });
         }
-        core.restore(core.read(openSnapshot(file)));
+        await core.restore(core.read(openSnapshot(file)));
         return null;
       }),
 
     profile: (handle, kind, feeds, runs) => this.#perform(handle, ({ core }) => core.profile(kind, feeds, runs)),
 
     call: (handle, { name, args }) =>
-      this.#perform(handle, ({ core }) => {
-        const call = (core as unknown as Readonly<Record<string, unknown>>)[name];
-        if (typeof call !== "function") {
-          throw new EngineError(`sessions have no call ${name}.`);
-        }
-        return call.apply(core, args) as unknown;
-      }),
+      this.#perform(handle, ({ core }) => core.call(name, args)),
 
     release: (handle) => {
       if (!this.#sessions.has(handle)) {
@@ -250,13 +245,13 @@ class SessionWorker {
       }
       return this.#perform(handle, ({ core, cache, fit }) => {
         this.#sessions.delete(handle);
-        // Nobody is left to hear that its checkpoint was not written.
-        fit?.end(false).catch(() => {});
         this.#stops.delete(handle);
         cache?.finish();
         this.#keepWriting(cache);
-        core.release();
-        return null;
+        return withValue(fit?.drop(), () => {
+          core.release();
+          return null;
+        });
       });
     },
 
@@ -269,9 +264,9 @@ class SessionWorker {
       const { models, raw } = PythonModels.open(bridge, "create_inference", args);
       const kernels = this.#describeKernels();
       const bundle = parseInference(raw, kernels.fingerprint);
-      const core = new InferenceCore(this.#running, kernels, bundle, coreOptions(optionsJson), models);
+      const core = new InferenceCore(this.#openHost, kernels.fingerprint, bundle, coreOptions(optionsJson), models);
       try {
-        await models.fill(core.segments);
+        await models.fill(core.host);
       } catch (error) {
         core.release();
         throw error;
@@ -286,7 +281,7 @@ class SessionWorker {
     memory: () => ({ inUse: this.#running.bytesInUse, total: this.#running.memoryBytes }),
   };
 
-  /** What `stop` aborts from now on: the page has one step of a session under way that it may stop. */
+  /** The signal that `stop` aborts from now on. At most one step of a session that may be stopped is under way. */
   #stopFor(handle: number, mayStop: boolean): AbortSignal | null {
     if (!mayStop) {
       return null;
@@ -296,7 +291,7 @@ class SessionWorker {
     return controller.signal;
   }
 
-  /** Remember what a session that is gone still writes. */
+  /** Remember the writes of a released session. */
   #keepWriting(cache: BundleCache | null): void {
     if (cache !== null) {
       const { written } = cache;
@@ -312,6 +307,8 @@ class SessionWorker {
     return this.#kernels;
   }
 
+  readonly #openHost: HostOpener = (start, options) => new WasmHost(this.#running, this.#describeKernels(), start, options);
+
   #describeKernels(): Kernels {
     this.#description ??= JSON.parse(this.#running.description()) as Kernels;
     return this.#description;
@@ -326,7 +323,7 @@ class SessionWorker {
     this.#python ??= (async () => {
       try {
         const python = bootPython(settings.files, settings.snapshot, settings.stallMs);
-        // Taken up below; a failure of the engine's must not leave it unhandled.
+        // Awaited below. A failure of the engine must not leave it unhandled.
         python.catch(() => {});
         const kernels = await engine;
         return new Bridge(await python, kernels);
@@ -334,7 +331,7 @@ class SessionWorker {
         this.#python = null;
         // The page must learn first that kernels do not start.
         await engine.catch(() => {});
-        // A module that failed to load stays so for the life of a worker: another one may try again.
+        // A module that failed to load cannot be loaded again in this worker.
         const isIdle = this.#sessions.size === 0;
         throw Object.assign(error as Error, { fatal: isIdle });
       }
@@ -362,14 +359,14 @@ class SessionWorker {
     const cache = name === null ? null : new BundleCache(name, () => this.#lastUse);
     const info = this.#add(this.#parse(raw), optionsJson, { ...origin, args: [] }, models, cache);
     await this.#filled(info, async (core) => {
-      const copies = await models.fill(core.segments);
-      await cache?.setStart(raw, core.contents, core.segments, copies);
+      const copies = await models.fill(core.host);
+      await cache?.setStart(raw, core.contents, core.host, copies);
     });
     void this.#compileAhead(info.handle);
     return info;
   }
 
-  /** Make a session of its stored bundle; null: there is none that can be used. */
+  /** Make a session of its stored bundle; null: no usable bundle is stored. */
   async #fromCache(name: string, origin: Origin, optionsJson: string, files: Files): Promise<SessionInfo | null> {
     const stored = await readFile(name);
     if (stored === null) {
@@ -379,13 +376,13 @@ class SessionWorker {
       const cache = new BundleCache(name, () => this.#lastUse);
       const bundle = await splitBundle(stored);
       const info = this.#add(this.#parse(bundle, files.length), optionsJson, origin, null, cache);
-      await this.#filled(info, (core) => cache.fill(bundle, core.segments, files));
+      await this.#filled(info, (core) => cache.fill(bundle, core.host, files));
       return info;
     } catch (error) {
       if (error instanceof DamagedFile) {
         throw error;
       }
-      // Of another version of the format, say. It will be written anew.
+      // For example, the format has another version. The bundle is written again.
       return null;
     }
   }
@@ -413,12 +410,12 @@ class SessionWorker {
     }
   }
 
-  /** Write into a new session what it starts from; there is none where that fails. */
+  /** Fill a new session with its start. After a failure the session is released. */
   async #filled({ handle }: SessionInfo, fill: (core: SessionCore) => Promise<void>): Promise<void> {
     const { core } = this.#find(handle);
     try {
       await fill(core);
-      checkState(core.segments.range(STATE, 0, STATE_KEPT));
+      checkState(core.host.range(STATE, 0, STATE_KEPT));
     } catch (error) {
       this.#sessions.delete(handle);
       core.release();
@@ -439,15 +436,14 @@ class SessionWorker {
     models: PythonModels | null,
     cache: BundleCache | null,
   ): SessionInfo {
-    const kernels = this.#describeKernels();
     const lazy = new LazyModels(() => this.#bootPython(), origin ?? originOf(bundle, optionsJson), models);
     const onPlan = cache === null ? () => {} : cache.add.bind(cache);
     const options = { ...coreOptions(optionsJson), onRefused: () => cache?.discard() };
-    const core = new SessionCore(this.#running, kernels, bundle, options, lazy, onPlan);
+    const core = new SessionCore(this.#openHost, this.#describeKernels().fingerprint, bundle, options, lazy, onPlan);
     return { ...core.info, handle: this.#keep(core, cache) };
   }
 
-  /** Keep a core for later calls; the handle that finds it. */
+  /** Keep a core for later calls; returns its handle. */
   #keep(core: AnyCore, cache: BundleCache | null = null): number {
     const handle = this.#nextHandle++;
     const parts = { evaluations: new Evaluations(), decoder: new Decoder(), fit: null };
@@ -455,7 +451,7 @@ class SessionWorker {
     return handle;
   }
 
-  /** The page calls of each session what its kind has. */
+  /** The page only makes calls that the kind of session has. */
   #find(handle: number): Turns {
     const session = this.#sessions.get(handle);
     refuseIf(session === undefined, "RELEASED");
@@ -481,7 +477,20 @@ class SessionWorker {
   }
 }
 
-/** External data as Python takes it: the paths, and a file for each. */
+/** Fill the segments that start from a file. Until then they hold anything. */
+async function fillFromFile(
+  starts: readonly SegmentStart[],
+  segments: Pick<FilledSegments, "range">,
+): Promise<void> {
+  for (const [segment, { bytes, data }] of starts.entries()) {
+    if (data !== null && "blob" in data) {
+      const part = data.blob.slice(data.start, data.start + bytes);
+      await streamBlob(part, bytes, (start, part) => segments.range(segment, start, part.length).set(part));
+    }
+  }
+}
+
+/** The arguments for external data: the paths, and a file for each. */
 function externalArgs({ external }: GivenModel): (string | GivenData)[] {
   return [JSON.stringify(external.map(({ path }) => path)), ...external.map(({ data }) => data)];
 }
@@ -512,7 +521,7 @@ function runAnswer(run: Run, feeds: readonly Feed[]): RunAnswer {
   return { ...run, buffers: [...new Set(buffers)] };
 }
 
-/** What is handed over with an answer instead of being copied. */
+/** Buffers that are transferred with an answer instead of being copied. */
 function buffersOf(answer: Partial<RunAnswer & { readonly data: FileData | Float32Array }>): ArrayBuffer[] {
   const { results = [], buffers = [], data } = answer;
   const tensors = data instanceof Uint8Array || data instanceof Float32Array ? [...results, { data }] : results;
@@ -530,8 +539,8 @@ function reply(id: number, result: Result<unknown>): void {
 /**
  * Answer a request: at once, unless its call takes time.
  *
- * @param keep - takes an answer that is there at once; true: no message is sent
- * @returns such an answer
+ * @param keep - gets an immediate answer; true: send no message
+ * @returns an immediate answer
  */
 function answer({ id, method, args }: Request, keep: (ok: unknown) => boolean = () => false): unknown {
   const fail = (error: unknown): void => reply(id, { error: toWire(error) });
@@ -560,5 +569,5 @@ followFiles((progress) => postMessage({ progress } satisfies Note));
 const hear = (requests: readonly Request[]): void => (lane === null ? requests.forEach((one) => answer(one)) : lane.hear(requests));
 addEventListener("message", ({ data }: MessageEvent<readonly Request[]>) => hear(data));
 
-// Last: a script that is cut off before this line is found out.
+// Last, so that the page notices a script that was cut off.
 postMessage({ listens: "the worker of trainweb" } satisfies Listening);

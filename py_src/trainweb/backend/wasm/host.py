@@ -368,7 +368,7 @@ class PlanHost(SegmentMemory):
         }
         if name in FEED_FAULTS:
             is_padding = name == "TW_BAD_LABEL" and (value < 0 or value == IMAGE_PADDING)
-            error = getattr(messages, "PADDED_LABEL" if is_padding else FEED_FAULTS[name])(**fault)
+            error: Exception = getattr(messages, "PADDED_LABEL" if is_padding else FEED_FAULTS[name])(**fault)
             if isinstance(error, FeedError):
                 error.value, error.position = value, position
             return error

@@ -27,9 +27,9 @@ class DeadUnits:
     axis : int
         The axis that counts units: channels of convolutions, else columns of products, else the second one.
     units : int
-        How many there are.
+        Number of units.
     dead : list of int
-        Which never fired.
+        Numbers of the units that never fired.
     """
 
     tensor: str

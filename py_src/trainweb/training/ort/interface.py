@@ -69,12 +69,20 @@ class ModelMetadata:
 
     Attributes
     ----------
-    producer_name, domain, description, version
-        Fields of the ModelProto.
-    graph_name, graph_description
-        Fields of its graph.
+    producer_name : str
+        The program that wrote it.
+    graph_name : str
+        Name of its graph; empty in ORT format.
+    domain : str
+        The domain of its owner, such as "org.example".
+    description : str
+        A text about it.
+    graph_description : str
+        A text about its graph.
+    version : int
+        Version of the model; of a file without one 2^63 - 1 in a page.
     custom_metadata_map : dict of str to str
-        Its metadata_props.
+        Texts by name.
     """
 
     producer_name: str = ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -173,16 +173,6 @@ def as_array(value: Any) -> Any:
     return value.numpy() if not isinstance(value, np.ndarray) and hasattr(value, "numpy") else value
 
 
-class Bindable(Protocol):
-    """The members of a session that an `IOBinding` uses."""
-
-    @property
-    def input_names(self) -> list[str]: ...
-
-    @property
-    def output_names(self) -> list[str]: ...
-
-
 @dataclass(slots=True)
 class _Output:
     target: np.ndarray | None
@@ -192,7 +182,7 @@ class _Output:
 class IOBinding:
     """Inputs and outputs of a run: `session.io_binding()`, then `session.run_with_iobinding(binding)`."""
 
-    def __init__(self, session: Bindable) -> None:
+    def __init__(self, session: Any) -> None:
         self._session = session
         self.feeds: dict[str, np.ndarray] = {}
         self.outputs: dict[str, _Output] = {}

@@ -94,8 +94,8 @@ export class CheckpointStore extends Opaque {
 
   /** List the checkpoints, by name. */
   async list(): Promise<StoredCheckpoint[]> {
-    const found = await listCheckpoints(await this.where());
-    return found.map(({ name, nbytes, written }) => ({ name, nbytes, written: new Date(written) }));
+    const entries = await listCheckpoints(await this.where());
+    return entries.map(({ name, nbytes, written }) => ({ name, nbytes, written: new Date(written) }));
   }
 
   /**
@@ -163,11 +163,11 @@ export class CheckpointStore extends Opaque {
 
   async #contents(name: string): Promise<Uint8Array<ArrayBuffer>> {
     const where = await this.where();
-    const found = await readCheckpoint(where, name);
-    if (found === null) {
+    const contents = await readCheckpoint(where, name);
+    if (contents === null) {
       throw sessionError("NO_CHECKPOINT", { name, folder: where.folder });
     }
-    return found;
+    return contents;
   }
 }
 

@@ -1,19 +1,11 @@
 /** Events of a fit, and how they come to who listens. */
 
-import type { EpochRecord } from "../../wire/fit.js";
+import type { EpochRecord, ProgressRecord } from "../../wire/records.js";
 
 /** An event within an epoch, after a step; at most one a frame. */
-export interface ProgressEvent {
+export interface ProgressEvent extends ProgressRecord {
   /** Tells this event from the others. */
   readonly type: "progress";
-  /** From 1. */
-  readonly epoch: number;
-  /** Finished batches of the epoch. */
-  readonly step: number;
-  /** Number of steps in the epoch; null for a stream. */
-  readonly steps: number | null;
-  /** Mean over the rows of the epoch so far. */
-  readonly loss: number;
 }
 
 /** An epoch that is done. */
@@ -79,10 +71,10 @@ export class FrameGate<T> {
 
   /** Deliver the held value. */
   flush(): void {
-    const held = this.#held;
+    const latest = this.#held;
     this.#held = null;
-    if (held !== null && !this.#isClosed) {
-      this.#deliver(held.value);
+    if (latest !== null && !this.#isClosed) {
+      this.#deliver(latest.value);
     }
   }
 

@@ -6,7 +6,7 @@ import { refuseSettingIf } from "../../data/given.js";
 import { checkOptions } from "../../data/nearest.js";
 import type { Batch } from "../../data/rows.js";
 import type { SessionInfo } from "../../wire/protocol.js";
-import { checkFields, withDefaults } from "../check-settings.js";
+import { settingsOf } from "../check-settings.js";
 import type { History } from "./events.js";
 import type { FitOptions } from "./options.js";
 import { ModelInputs } from "../model-inputs.js";
@@ -54,13 +54,13 @@ export async function findLearningRate(
   data: DataSource,
   options: FindRateOptions,
 ): Promise<LearningRates> {
-  const known = { steps: true, least: true, most: true, batchSize: true, batched: true, seed: true } as const;
-  const given = checkFields("findLearningRate", "", { ...checkOptions("findLearningRate", options, known) }, FIND_RATE);
-  const { steps, least, most, batchSize, batched, seed } = withDefaults(given, FIND_RATE) as unknown as Required<FindRateFields>;
+  const fields = checkOptions("findLearningRate", options, FIND_RATE);
+  const settings = settingsOf<Required<FindRateFields>>("findLearningRate", fields, FIND_RATE);
+  const { steps, least, most, batchSize, batched, seed } = settings;
   refuseSettingIf(most <= least, "most", most, `greater than 'least', which is ${least}`);
   const inputs = new ModelInputs(info.inputs.train);
-  const whole = inputs.dataset(data);
-  const rows = whole.columns === null ? whole : whole.shuffle({ buffer: BUFFER, seed });
+  const dataset = inputs.dataset(data);
+  const rows = dataset.columns === null ? dataset : dataset.shuffle({ buffer: BUFFER, seed });
   const batches = inputs.batches(rows, { batchSize, remainder: "keep", batched, drops: true });
   const rates = Array.from({ length: steps }, (_, k) => least * (most / least) ** (k / (steps - 1)));
   await state.keepState();
@@ -72,10 +72,10 @@ export async function findLearningRate(
   } finally {
     await state.goBack();
   }
-  const found = smoothed(losses);
-  const tried = rates.slice(0, found.length);
-  const suggestion = suggested(tried, found, steps);
-  return { rates: tried, losses: found, suggestion, plot: () => picture(tried, found, suggestion) };
+  const smooth = smoothed(losses);
+  const tried = rates.slice(0, smooth.length);
+  const suggestion = suggested(tried, smooth, steps);
+  return { rates: tried, losses: smooth, suggestion, plot: () => picture(tried, smooth, suggestion) };
 }
 
 /** So many batches; the data comes again and again. */
@@ -97,7 +97,7 @@ async function* repeated(batches: Dataset, count: number): AsyncGenerator<Batch>
 
 /** Moving averages without their bias to 0, until one is many times the least or the loss is not a number. */
 function smoothed(losses: readonly number[]): number[] {
-  const found: number[] = [];
+  const averages: number[] = [];
   let average = 0;
   let lowest = Infinity;
   for (const [k, loss] of losses.entries()) {
@@ -106,13 +106,13 @@ function smoothed(losses: readonly number[]): number[] {
     }
     average = BETA * average + (1 - BETA) * loss;
     const current = average / (1 - BETA ** (k + 1));
-    found.push(current);
+    averages.push(current);
     lowest = Math.min(lowest, current);
     if (current > DIVERGED * lowest) {
       break;
     }
   }
-  return found;
+  return averages;
 }
 
 /** The rate at two thirds of the longest valley: the longest sequence of steps that each have a lower loss. */

@@ -9,7 +9,7 @@ import { sessionError, refuseIf } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { badSetting, refuseSettingIf } from "../../data/given.js";
 import { checkIsObject } from "../../data/nearest.js";
-import { checkFields, resolveKind, withDefaults, type Fields } from "../check-settings.js";
+import { checkFields, resolveKind, settingsOf, withDefaults, type Fields } from "../check-settings.js";
 import {
   BETTER,
   CHECKPOINT,
@@ -74,7 +74,7 @@ export interface FitOptions extends FitFields {
   readonly targets?: string;
   /** End the fit when a metric stops improving; by default it runs all epochs. */
   readonly earlyStopping?: EarlyStoppingSettings | null;
-  /** Where the fit saves its progress. If the checkpoint exists, the fit continues from it, with the same bytes as without a break. */
+  /** Place of the fit's progress. If the checkpoint exists, the fit continues from it, with the same bytes as without a break. */
   readonly checkpoint?: FitCheckpointSettings | null;
   /** Called with every event. */
   readonly callbacks?: FitCallback | readonly FitCallback[];
@@ -87,7 +87,7 @@ const OTHERS = [
   "checkpoint",
 ];
 
-/** How batches of validation data are made. */
+/** Options of the batches of validation data. */
 const VALIDATION = { remainder: "keep", batched: null, ignoresSize: true } as const;
 
 type OwnedByPage = "loss" | "hasSchedule" | "train" | "validation" | "hasValidation" | "checkpoint" | "order" | "tells";
@@ -115,27 +115,27 @@ export interface ResolvedCheckpoint {
 export function resolveFit(info: SessionInfo, data: unknown, options: unknown): ResolvedFit {
   checkIsObject("fit", options);
   refuseIf(!info.hasOptimizer, "NO_OPTIMIZER_MODEL");
-  const given = options as FitOptions;
+  const settings = options as FitOptions;
   const plain = checkPlain(options);
   const inputs = new ModelInputs(info.inputs.train);
-  const [train, validation] = splitData(inputs, info.trainingInputNames.at(-1) as string, data, given.validationData ?? null, plain);
+  const [train, validation] = splitData(inputs, info.trainingInputNames.at(-1) as string, data, settings.validationData ?? null, plain);
   const isStream = train.columns === null;
-  if (train.isBatched && (given.batchSize ?? null) !== null) {
+  if (train.isBatched && (settings.batchSize ?? null) !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
   }
   refuseIf(!isStream && plain.batched === true, "BATCHED_ARRAYS");
   refuseIf(isStream && plain.shuffle === true, "SHUFFLED_STREAM");
-  const metrics = resolveMetrics(given.metrics ?? []);
+  const metrics = resolveMetrics(settings.metrics ?? []);
   refuseIf(validation === null && !plain.trainMetrics && metrics.metrics.length + metrics.functions.size > 0, "METRICS_WITHOUT_DATA");
   refuseIf(isStream && plain.trainMetrics, "TRAIN_METRICS_STREAM");
   refuseIf(validation?.isPadded === true, "PADDED_VALIDATION");
   if (plain.ema) {
     checkAverages(info);
   }
-  const early = given.earlyStopping ?? null;
-  const signal = given.signal ?? null;
+  const early = settings.earlyStopping ?? null;
+  const signal = settings.signal ?? null;
   refuseSettingIf(signal !== null && !(signal instanceof AbortSignal), "signal", signal, "an AbortSignal");
-  refuseIf(plain.proximal > 0 && (given.checkpoint ?? null) !== null, "PROXIMAL_CHECKPOINT");
+  refuseIf(plain.proximal > 0 && (settings.checkpoint ?? null) !== null, "PROXIMAL_CHECKPOINT");
   const batchSize = inputs.size(plain.batchSize);
   const drops = inputs.rows !== null && plain.remainder === "keep";
   const remainder = drops && !isStream ? "drop" : plain.remainder;
@@ -148,7 +148,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const seed = isStream || plain.shuffle === false ? null : plain.seed;
   // The items of a stream may be batches of any size.
   const hasSize = !train.isBatched && !(isStream && plain.batchSize === null && plain.batched !== false);
-  const kept = {
+  const fingerprint = {
     batchSize: hasSize ? batchSize : null,
     remainder: hasSize ? plain.remainder : null,
     seed,
@@ -172,24 +172,24 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     ema: plain.ema,
     proximal: plain.proximal,
     onNaN: plain.onNaN,
-    schedule: scheduleOf(given.schedule, plain.learningRate, steps),
-    evaluation: validation === null && !plain.trainMetrics ? null : resolveEvaluation(info, given, metrics),
+    schedule: scheduleOf(settings.schedule, plain.learningRate, steps),
+    evaluation: validation === null && !plain.trainMetrics ? null : resolveEvaluation(info, settings, metrics),
     evaluatesTraining: plain.trainMetrics,
     functions: metrics.functions,
     early: early === null ? null : resolveEarlyStopping(early, validation === null ? NO_METRICS : metrics),
-    callbacks: asCallbacks(given.callbacks ?? []),
+    callbacks: asCallbacks(settings.callbacks ?? []),
     signal,
-    checkpoint: resolveCheckpoint(given.checkpoint ?? null, kept),
+    checkpoint: resolveCheckpoint(settings.checkpoint ?? null, fingerprint),
   };
 }
 
-function resolveCheckpoint(given: unknown, options: ResolvedCheckpoint["options"]): ResolvedCheckpoint | null {
-  if (given === null) {
+function resolveCheckpoint(checkpoint: unknown, options: ResolvedCheckpoint["options"]): ResolvedCheckpoint | null {
+  if (checkpoint === null) {
     return null;
   }
   const expected = "an object with 'store' and 'name'";
-  refuseSettingIf(typeof given !== "object", "checkpoint", given, expected);
-  const { store, name, ...settings } = given as Fields;
+  refuseSettingIf(typeof checkpoint !== "object", "checkpoint", checkpoint, expected);
+  const { store, name, ...settings } = checkpoint as Fields;
   for (const [key, value] of Object.entries({ store, name })) {
     if (value === undefined || value === null) {
       throw sessionError("MISSING_SETTING", { what: "checkpoint", name: key, expected });
@@ -226,7 +226,7 @@ function checkPlain(options: object): Plain {
       plain[name] = value;
     }
   }
-  return withDefaults(checkFields("fit", "", plain, FIT, OTHERS), FIT) as unknown as Plain;
+  return settingsOf<Plain>("fit", plain, FIT, OTHERS);
 }
 
 export interface ResolvedMetrics {
@@ -236,11 +236,11 @@ export interface ResolvedMetrics {
 
 const NO_METRICS: ResolvedMetrics = { metrics: [], functions: new Map() };
 
-export function resolveMetrics(given: unknown): ResolvedMetrics {
-  const isOne = typeof given === "string" || (typeof given === "object" && given !== null && !Array.isArray(given));
-  const listed: unknown = isOne ? [given] : given;
+export function resolveMetrics(choices: unknown): ResolvedMetrics {
+  const isOne = typeof choices === "string" || (typeof choices === "object" && choices !== null && !Array.isArray(choices));
+  const listed: unknown = isOne ? [choices] : choices;
   if (!Array.isArray(listed)) {
-    throw badSetting("metrics", given, "a list of metrics");
+    throw badSetting("metrics", choices, "a list of metrics");
   }
   const functions = listed.filter(hasFunctions).flatMap((metric) => Object.entries(metric));
   const metrics = listed.filter((metric: unknown) => !hasFunctions(metric)).map((metric: unknown): WireMetric => {
@@ -289,17 +289,17 @@ export function resolveEvaluation(
   return { loss, metrics, predictions: predicted, targets: target, collects };
 }
 
-function asCallbacks(given: FitCallback | readonly FitCallback[]): readonly FitCallback[] {
-  const callbacks: readonly unknown[] = Array.isArray(given) ? given : [given];
+function asCallbacks(functions: FitCallback | readonly FitCallback[]): readonly FitCallback[] {
+  const callbacks: readonly unknown[] = Array.isArray(functions) ? functions : [functions];
   for (const callback of callbacks) {
     refuseSettingIf(typeof callback !== "function", "callbacks", callback, "a function of an event and the fit, or a list of them");
   }
   return callbacks as readonly FitCallback[];
 }
 
-function resolveEarlyStopping(given: EarlyStoppingSettings, { metrics, functions }: ResolvedMetrics): WireEarlyStopping {
-  refuseSettingIf(typeof given !== "object", "earlyStopping", given, "an object with 'patience'");
-  const { metric = "loss", ...settings } = given;
+function resolveEarlyStopping(stopping: EarlyStoppingSettings, { metrics, functions }: ResolvedMetrics): WireEarlyStopping {
+  refuseSettingIf(typeof stopping !== "object", "earlyStopping", stopping, "an object with 'patience'");
+  const { metric = "loss", ...settings } = stopping;
   const numbers = metrics.filter((one) => !one.settings.includes("none"));
   const better = new Map<string, "min" | "max" | null>([["loss", "min"]]);
   numbers.filter(({ type }) => BETTER[type as MetricType] !== null).forEach(({ type }) => better.set(type, BETTER[type as MetricType]));

@@ -12,24 +12,24 @@ import { SCHEDULES, type ScheduleSettings } from "../settings/schedules.js";
  * @throws ModelError: a setting is wrong or missing, or there are two rates
  */
 export function scheduleOf(
-  given: string | object | ((step: number) => number) | null | undefined,
+  source: string | object | ((step: number) => number) | null | undefined,
   learningRate: number | null,
   steps: number | null,
 ): Schedule | null {
-  if (given === null || given === undefined) {
+  if (source === null || source === undefined) {
     return learningRate === null ? null : schedule({ type: "Constant", learningRate });
   }
-  if (typeof given === "function" || (typeof given === "object" && "rate" in given)) {
+  if (typeof source === "function" || (typeof source === "object" && "rate" in source)) {
     refuseIf(learningRate !== null, "RATE_AND_SCHEDULE");
-    return typeof given === "function" ? schedule(given as (step: number) => number) : (given as Schedule);
+    return typeof source === "function" ? schedule(source as (step: number) => number) : (source as Schedule);
   }
-  if (typeof given !== "string" && typeof given !== "object") {
-    return schedule(given);
+  if (typeof source !== "string" && typeof source !== "object") {
+    return schedule(source);
   }
-  const settings: Record<string, unknown> = typeof given === "string" ? { type: given } : { ...given };
-  const own = settings["learningRate"] ?? null;
-  if (learningRate !== null && own !== null && own !== learningRate) {
-    throw sessionError("TWO_RATES", { first: learningRate, where: "schedule", second: own });
+  const settings: Record<string, unknown> = typeof source === "string" ? { type: source } : { ...source };
+  const scheduleRate = settings["learningRate"] ?? null;
+  if (learningRate !== null && scheduleRate !== null && scheduleRate !== learningRate) {
+    throw sessionError("TWO_RATES", { first: learningRate, where: "schedule", second: scheduleRate });
   }
   if (learningRate !== null) {
     settings["learningRate"] = learningRate;

@@ -141,11 +141,11 @@ export class FitRun extends Opaque implements FitControl, PromiseLike<History>, 
   }
 
   /** The result of the user's code, or `ENDED` if the fit ends before. */
-  #orEnded<T>(given: T | PromiseLike<T>): Promise<T | typeof ENDED> {
+  #orEnded<T>(result: T | PromiseLike<T>): Promise<T | typeof ENDED> {
     return new Promise((resolve, reject) => {
       const end = (): void => resolve(ENDED);
       this.#waits.add(end);
-      Promise.resolve(given)
+      Promise.resolve(result)
         .then(resolve, reject)
         .finally(() => this.#waits.delete(end));
       if (this.#isStopping || this.#aborted !== null) {
@@ -174,7 +174,7 @@ export class FitRun extends Opaque implements FitControl, PromiseLike<History>, 
         }
       }
     } finally {
-      // Nobody waits for it: it may itself be waiting for what never comes.
+      // Not awaited: it may never settle.
       iterator.return?.().catch(() => {});
     }
   }
@@ -379,8 +379,8 @@ export async function packBatch(batch: unknown, inputNames: readonly string[], n
     throw sessionError("NOT_A_BATCH", { position: number, given: describe(batch) });
   }
   const tensors = batch as Readonly<Record<string, Tensor>>;
-  const given = Object.keys(tensors);
-  const names = [...inputNames.filter((name) => given.includes(name)), ...given.filter((name) => !inputNames.includes(name))];
+  const batchNames = Object.keys(tensors);
+  const names = [...inputNames.filter((name) => batchNames.includes(name)), ...batchNames.filter((name) => !inputNames.includes(name))];
   const feeds = await Promise.all(names.map((name) => packTensor(name, tensors[name] as Tensor, copyBytes)));
   return { feeds, rows: feeds[0]?.dims[0] ?? 1, first };
 }

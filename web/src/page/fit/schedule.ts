@@ -25,11 +25,11 @@ export interface Schedule {
  *
  * @throws ModelError when the name is unknown, or a setting is wrong or missing
  */
-export function schedule(given: ScheduleSettings | ((step: number) => number)): Schedule {
-  if (typeof given === "function") {
-    return { rate: (step) => checkRate(given(checkStep(step))), observe: () => undefined };
+export function schedule(source: ScheduleSettings | ((step: number) => number)): Schedule {
+  if (typeof source === "function") {
+    return { rate: (step) => checkRate(source(checkStep(step))), observe: () => undefined };
   }
-  const checked = resolveKind("schedule", given, SCHEDULES);
+  const checked = resolveKind("schedule", source, SCHEDULES);
   const type = checked["type"] as ScheduleType;
   const course = new Course(RULES[type], numbersOf(SCHEDULES[type], checked));
   const [total, warmup] = [checked["total"] as number | undefined, course.get("warmup")];

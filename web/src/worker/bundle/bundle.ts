@@ -26,7 +26,7 @@ import { readKind, type BaseKind, type StepKind } from "../step-kind.js";
 import { METRIC } from "./metrics.js";
 import {
   ALIGNMENT, blob, checkUnlike, dims, dtype, file, flag, integer, integerFrom, ITEM_SIZE, kept, list, malformed, names, nullable,
-  optional, partOf, positive, Reader, record, sizeOf, text, tuple, wrong, type ByteRange, type Form, type Of,
+  optional, partOf, positive, Reader, record, sizeOf, text, tuple, wrong, when, type ByteRange, type Form, type Of,
 } from "./reader.js";
 import { readProperties } from "../session-contents.js";
 import { partAt, type BlobRange, type GivenData, type HeldBytes } from "../../wire/pieces.js";
@@ -45,13 +45,13 @@ const MOST_MOMENTS = 4;
 /** The file of a large constant that is in the bundle itself. */
 const IN_BLOBS = -1;
 
-/** The names of a model that gives something: without outputs there is nothing to train by. */
+/** The outputs of a model. Without outputs there is nothing to train on. */
 const someNames: Form<readonly string[]> = (value, where, reader) => {
-  const found = names(value, where, reader);
-  if (found.length === 0) {
+  const outputs = names(value, where, reader);
+  if (outputs.length === 0) {
     throw wrong(where, "a list of names", value);
   }
-  return found;
+  return outputs;
 };
 
 const DECLARATION = record({
@@ -59,7 +59,7 @@ const DECLARATION = record({
   dtype,
   dims: nullable(list(nullable((value, where, reader) => (typeof value === "string" ? value : integer(value, where, reader))))),
   /**
-   * Most elements up to which its value belongs to the signature, because it determines shapes; 0: it determines none.
+   * Most elements up to which its value belongs to the signature, because it determines shapes; 0: never.
    */
   decides: integer,
 });
@@ -67,18 +67,16 @@ const DECLARATION = record({
 export type Declaration = Of<typeof DECLARATION>;
 
 const DECLARATIONS: Form<readonly Declaration[]> = (value, where, reader) => {
-  const found = list(DECLARATION)(value, where, reader);
-  checkUnlike(found.map(({ name }) => name), where);
-  return found;
+  const declarations = list(DECLARATION)(value, where, reader);
+  checkUnlike(declarations.map(({ name }) => name), where);
+  return declarations;
 };
 
 /** Frozen matrices may have 16 bits. */
-const slotType: Form<"float32" | "float16" | "bfloat16"> = (value, where) => {
-  if (value !== "float32" && value !== "float16" && value !== "bfloat16") {
-    throw wrong(where, "float32, float16 or bfloat16", value);
-  }
-  return value;
-};
+const STORED: readonly unknown[] = ["float32", "float16", "bfloat16"];
+const slotType = when<"float32" | "float16" | "bfloat16">("float32, float16 or bfloat16", (value) =>
+  STORED.includes(value),
+);
 
 const SLOT = record({ name: text, dims, offset: integer, trainableOffset: integerFrom(-1), dtype: slotType });
 /** A parameter, with its offset among all and among the trainable ones, in words of 4 bytes; -1: frozen. */
@@ -97,6 +95,7 @@ const FEED = record({
 });
 export type FeedType = Of<typeof FEED>;
 
+/** The cost of a memory budget for a plan: its workspace without one, and the instructions that run again. */
 const RECOMPUTATION = record({
   fullBytes: positive,
   instructions: positive,
@@ -104,17 +103,15 @@ const RECOMPUTATION = record({
   /** Rough time of it, in parts of the time without a budget. */
   share: positive,
 });
-/** The cost of a memory budget for a plan: its workspace without one, and the instructions that run again. */
-export type Recomputation = Of<typeof RECOMPUTATION>;
 
 export interface LargeConstant {
   /** Its offset in their segment. */
   readonly offset: number;
   readonly nbytes: number;
-  /** The file that the session was made of in which it lies, from `start` on; -1: a blob. */
+  /** The file of the session that holds it, from `start` on; -1: a blob. */
   readonly file: number;
   readonly start: number;
-  /** Its bytes; null: they are read of the file. Plans with the same `data` share them. */
+  /** Its bytes; null: they lie in the file. Plans with the same `data` share them. */
   readonly data: HeldBytes | null;
 }
 
@@ -179,15 +176,16 @@ export interface SegmentStart {
 }
 
 const SEGMENT: Form<SegmentStart> = (value, where, reader) => {
-  const found = record({ bytes: integer, data: nullable(blob) })(value, where, reader);
-  const { bytes, data } = found;
-  const given = data === null ? bytes : "nbytes" in data ? data.nbytes : data.length;
-  if (given !== bytes) {
-    throw malformed(`${where} has ${bytes} bytes, but ${given} bytes of data`);
+  const start = record({ bytes: integer, data: nullable(blob) })(value, where, reader);
+  const { bytes, data } = start;
+  const held = data === null ? bytes : "nbytes" in data ? data.nbytes : data.length;
+  if (held !== bytes) {
+    throw malformed(`${where} has ${bytes} bytes, but ${held} bytes of data`);
   }
-  return found;
+  return start;
 };
 
+/** Files that Python needs to take the session over. */
 const MODELS = record({
   trainModel: file,
   evalModel: optional(file, null),
@@ -195,9 +193,6 @@ const MODELS = record({
   /** Contents of the checkpoint besides the parameters and moments of the session. */
   checkpoint: file,
 });
-/** Files that Python needs to take the session over. */
-export type BundleModels = Of<typeof MODELS>;
-
 const LOSS_COUNT = record({
   /** The output of a plan that has it, a float32; null: the batch's rows. */
   output: nullable(text),
@@ -218,7 +213,7 @@ const START = record({
   hasAverages: flag,
   /** The tensor that the loss compares with the last input, where the eval model does not note its own outputs. */
   compared: nullable(text),
-  /** What `predict` gives: the outputs of the base model. */
+  /** The outputs of the base model, which `predict` returns. */
   ownOutputs: names,
   /** Predictions and targets that the loss compares, where the eval model notes the outputs of its base model. */
   pairs: optional(list(tuple(text, text)), []),
@@ -264,7 +259,7 @@ export interface RawBundle<Blobs extends Uint8Array | Blob = Uint8Array> {
 /**
  * Read a bundle.
  *
- * @param raw - of the result only the contents of segments are views of its bytes, or parts of its file
+ * @param raw - contents of segments in the result are views of its bytes, or parts of its file
  * @param fingerprint - of the kernels that are to run it
  * @param files - number of files with constants that the session has besides
  * @throws ModelError when it is for other kernels, or damaged
@@ -289,8 +284,8 @@ export function parseBundle(raw: RawBundle<Uint8Array | Blob>, fingerprint: numb
 /**
  * Read a plan that Python compiled.
  *
- * @param session - whose it is
- * @param files - that the session is made of
+ * @param session - the owner of the plan
+ * @param files - the files of the session
  */
 export function parsePlan(
   { header, blobs }: RawBundle,
@@ -309,10 +304,10 @@ export function parseInference({ header, blobs }: RawBundle, fingerprint: number
 }
 
 function checkKernels(header: unknown, reader: Reader, fingerprint: number): void {
-  const { fingerprint: found } = record({ fingerprint: integer })(header, "", reader);
-  if (found !== fingerprint) {
+  const { fingerprint: compiled } = record({ fingerprint: integer })(header, "", reader);
+  if (compiled !== fingerprint) {
     throw malformed(
-      `it was compiled for other kernels (${hex(found)}, these are ${hex(fingerprint)}); ` +
+      `it was compiled for other kernels (${hex(compiled)}, these are ${hex(fingerprint)}); ` +
         "compile it again with this version of trainweb",
     );
   }
@@ -408,17 +403,18 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
     starts.push(size);
     size = aligned(size + plan.blobs.length);
   }
-  const joined = new Uint8Array(size);
-  joined.set(blobs);
-  const added = plans.map(({ header: { words, constants, code, large: parts, ...rest }, blobs: own }, index) => {
+  const bytes = new Uint8Array(size);
+  bytes.set(blobs);
+  const headers = plans.map((plan, index) => {
+    const { words, constants, code, large: parts, ...rest } = plan.header;
     const start = starts[index] as number;
-    joined.set(own, start);
+    bytes.set(plan.blobs, start);
     const moved = ([offset, length]: ByteRange): ByteRange => [start + offset, length];
     const large = parts.map(([offset, file, at, nbytes]): RawLarge => [offset, file, file === IN_BLOBS ? start + at : at, nbytes]);
     return { ...rest, large, text: undefined, words: moved(words), constants: moved(constants), code: moved(code) };
   });
   const root = header as { readonly plans: readonly unknown[] };
-  return { header: { ...root, plans: [...root.plans, ...added] }, blobs: joined };
+  return { header: { ...root, plans: [...root.plans, ...headers] }, blobs: bytes };
 }
 
 function aligned(nbytes: number): number {
@@ -473,7 +469,7 @@ function segmentsFit(
 export const CLIP_INPUTS: readonly Declaration[] = [{ name: "limits", dtype: "float32", dims: [2], decides: 0 }];
 
 /** The session that a plan must fit: sizes of the segments, and by kind of step the names of inputs and outputs. */
-export interface PlanOwner {
+interface PlanOwner {
   readonly segments: readonly SegmentStart[];
   readonly inputs: Readonly<Partial<Record<BaseKind, readonly Declaration[]>>>;
   readonly outputs: Readonly<Partial<Record<BaseKind, readonly string[]>>>;
@@ -519,7 +515,7 @@ function checkWords(words: Uint8Array, where: string, fingerprint: number, segme
   return header[HEADER_N_INSTRUCTIONS] as number;
 }
 
-/** The plan takes the feeds it says, in the arena, and gives outputs that the model has. */
+/** Check that the plan takes its declared feeds, in the arena, and has the outputs of the model. */
 function checkInterface(plan: Of<typeof PLAN>, where: string, session: PlanOwner): void {
   const { signature, inputs, outputs, metrics } = plan;
   const kind = plan.kind.base;
@@ -537,9 +533,9 @@ function checkInterface(plan: Of<typeof PLAN>, where: string, session: PlanOwner
   const sums = metrics.flatMap(({ sums: one, faults }) => (faults === "" ? [one] : [one, faults]));
   const count = session.lossCounts?.[kind]?.output ?? null;
   const names = [...(session.outputs[kind] ?? []), ...sums, ...(count === null ? [] : [count])];
-  const given = outputs.map((slot) => slot.name);
-  if (JSON.stringify(given.sort()) !== JSON.stringify(names.sort())) {
-    throw malformed(`${where} gives the outputs ${given.join(", ")}, not ${names.join(", ")}`);
+  const outputNames = outputs.map((slot) => slot.name);
+  if (JSON.stringify(outputNames.sort()) !== JSON.stringify(names.sort())) {
+    throw malformed(`${where} gives the outputs ${outputNames.join(", ")}, not ${names.join(", ")}`);
   }
 }
 

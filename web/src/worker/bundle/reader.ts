@@ -23,7 +23,8 @@ export type Form<T> = (value: unknown, where: string, reader: Reader) => T;
 /** The values of a form. */
 export type Of<F> = F extends Form<infer T> ? T : never;
 
-function when<T>(wanted: string, isRight: (value: unknown) => boolean): Form<T> {
+/** Values that pass a check. */
+export function when<T>(wanted: string, isRight: (value: unknown) => boolean): Form<T> {
   return (value, where) => {
     if (!isRight(value)) {
       throw wrong(where, wanted, value);
@@ -64,9 +65,9 @@ export function record<Forms extends Readonly<Record<string, Form<unknown>>>>(
   forms: Forms,
 ): Form<{ readonly [Name in keyof Forms]: Of<Forms[Name]> }> {
   return (value, where, reader) => {
-    const given = object(value, where || "the header", reader);
+    const values = object(value, where || "the header", reader);
     const prefix = where && `${where}.`;
-    const fields = Object.entries(forms).map(([name, form]) => [name, form(given[name], prefix + name, reader)]);
+    const fields = Object.entries(forms).map(([name, form]) => [name, form(values[name], prefix + name, reader)]);
     return Object.fromEntries(fields) as { readonly [Name in keyof Forms]: Of<Forms[Name]> };
   };
 }
@@ -83,9 +84,9 @@ export function optional<T, Other>(form: Form<T>, absent: Other): Form<T | Other
 
 /** Texts without repetition. */
 export const names: Form<readonly string[]> = (value, where, reader) => {
-  const found = list(text)(value, where, reader);
-  checkUnlike(found, where);
-  return found;
+  const texts = list(text)(value, where, reader);
+  checkUnlike(texts, where);
+  return texts;
 };
 
 /** @throws ModelError for a text that is there twice */
@@ -111,12 +112,12 @@ export const kept: Form<Uint8Array> = (value, where, reader) => reader.keep(valu
 export const file: Form<JoinedFile> = (value, where, reader) => {
   const hold: Form<HeldBytes> = (part, at) => reader.hold(part, at);
   const isOne = Array.isArray(value) && typeof value[0] === "number";
-  const made = { parts: isOne ? [hold(value, where, reader)] : list(hold)(value, where, reader) };
-  const nbytes = sizeOfFile(made);
+  const joined = { parts: isOne ? [hold(value, where, reader)] : list(hold)(value, where, reader) };
+  const nbytes = sizeOfFile(joined);
   if (nbytes > MAX_BYTES) {
     throw malformed(`${where} has ${nbytes} bytes`);
   }
-  return made;
+  return joined;
 };
 
 /** The blobs that a header refers to. */
@@ -168,20 +169,20 @@ export class Reader {
     if (this.#copied > this.#nbytes) {
       throw malformed(`its parts overlap, found at ${where}`);
     }
-    const kept = new Uint8Array(nbytes);
-    copyInto(kept, this.blob(value, where));
-    this.#kept.set(key, kept);
-    return kept;
+    const copy = new Uint8Array(nbytes);
+    copyInto(copy, this.blob(value, where));
+    this.#kept.set(key, copy);
+    return copy;
   }
 
   /** The same of a large blob, which stays in the file where that is a Blob. */
   hold(value: unknown, where: string): HeldBytes {
-    const found = this.blob(value, where);
-    if (found instanceof Uint8Array) {
+    const bytes = this.blob(value, where);
+    if (bytes instanceof Uint8Array) {
       return this.keep(value, where);
     }
     const key = String(value);
-    const range = this.#ranges.get(key) ?? found;
+    const range = this.#ranges.get(key) ?? bytes;
     this.#ranges.set(key, range);
     return range;
   }

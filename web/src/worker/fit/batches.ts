@@ -1,17 +1,40 @@
-/** Training on batches: of rows, several at once where that can be, and one by one. */
+/** Training on batches. Batches of rows run several at once where plans allow it, others one by one. */
 
 import { batchRows, inOrder } from "../../data/epoch.js";
-import type { Remainder, StepsTask, WireBatch } from "../../wire/fit.js";
-import type { NamedTensor } from "../../wire/protocol.js";
+import type { Remainder, StepsTask, WireBatch, WireClip } from "../../wire/fit.js";
+import type { Feed, NamedTensor } from "../../wire/protocol.js";
+import { CLIP_INPUTS } from "../bundle/bundle.js";
+import { MOST_BATCHES, MOST_BYTES, SLICE_S } from "../constants.js";
 import { fetchesOfLoss, scalarOf } from "../evaluation.js";
+import { signatureOf } from "../feeds.js";
+import type { RanBatches, StepPlans } from "../host.js";
 import type { FailedBatch } from "../places.js";
-import type { RanBatches } from "../plan-memory.js";
 import type { SessionCore } from "../session-core.js";
+import { checkRate } from "../session-values.js";
 import { CLIP, OPTIMIZER, TRAIN } from "../step-kind.js";
-import { Columns, limitsOf, RowBatches, type BatchOptions, type Rates } from "./rows.js";
+import { Columns } from "./rows.js";
 import { FitSteps } from "./steps.js";
 
-/** Rows of an epoch in their order, cut into batches. */
+/** Target time of a call into the kernels. */
+const SLICE_MS = 1000 * SLICE_S;
+const NO_BYTES = new Uint8Array(0);
+
+/** Learning rates of the optimizer steps from a number on. */
+export interface Rates {
+  readonly from: number;
+  readonly values: Float64Array;
+}
+
+/** How a session trains on batches. */
+export interface BatchOptions {
+  /** An output of the training model. */
+  readonly loss: string;
+  readonly clip: WireClip | null;
+  /** Batches for an optimizer step. */
+  readonly accumulate: number;
+}
+
+/** The rows of an epoch in their order, and how they are cut into batches. */
 export interface EpochRows {
   readonly order: Uint32Array;
   readonly size: number;
@@ -24,8 +47,10 @@ export class Batches {
   readonly #steps: FitSteps;
   readonly #columns: Columns | null;
   readonly #options: BatchOptions;
-  /** Null: rows are trained on one batch at a time. */
-  #rows: RowBatches | null = null;
+  /** False: rows are trained on one batch at a time. */
+  #runsSeveral: boolean;
+  /** Batches to run at once. */
+  #most = 1;
 
   /** @param columns - data that lies in the worker */
   constructor(core: SessionCore, steps: FitSteps, columns: Columns | null, options: BatchOptions) {
@@ -33,10 +58,7 @@ export class Batches {
     this.#steps = steps;
     this.#columns = columns;
     this.#options = options;
-    const { valuesDecide, trainingInputNames } = core.info;
-    if (columns !== null && !valuesDecide && !core.checksNumerics) {
-      this.#rows = new RowBatches(core.host, steps, columns, trainingInputNames, options);
-    }
+    this.#runsSeveral = columns !== null && !core.info.valuesDecide && !core.checksNumerics;
   }
 
   /**
@@ -49,19 +71,75 @@ export class Batches {
     const { step } = this.#steps.at;
     const whole = Math.floor(order.length / size) - step;
     const rows = whole > 0 ? order.subarray(step * size, (step + whole) * size) : batchRows(order, step, size, remainder);
+    const batchSize = Math.min(size, rows.length);
     try {
-      const ran = await this.#rows?.run(rows, Math.min(size, rows.length), rates, most);
-      if (ran) {
-        return ran;
+      const plans = this.#runsSeveral ? await this.#plans(batchSize) : null;
+      if (plans !== null) {
+        return await this.#runSeveral(plans, rows, batchSize, rates, most);
       }
     } catch (error) {
       return { losses: new Float32Array(0), error };
     }
-    this.#rows = null;
-    return this.on({ feeds: this.#feeds(rows.subarray(0, size)), rows: Math.min(size, rows.length) }, rates);
+    this.#runsSeveral = false;
+    return this.on({ feeds: this.#feeds(rows.subarray(0, size)), rows: batchSize }, rates);
   }
 
-  /** A batch of an epoch, where its step failed. */
+  /** The plans of a batch, loaded in turn; null: they do not stay loaded together, or the loss is not one float32. */
+  async #plans(size: number): Promise<StepPlans | null> {
+    const { host, runner, lossCounts, info } = this.#core;
+    const { clip: limits, accumulate, loss } = this.#options;
+    const types = (this.#columns as Columns).types(size, info.trainingInputNames);
+    const update = await runner.prepare(OPTIMIZER, true, []);
+    const clipTypes = limits && signatureOf(CLIP_INPUTS, [limitsOf(limits)], () => NO_BYTES);
+    const clip = clipTypes && (await runner.prepare(CLIP, true, clipTypes));
+    const other = accumulate === 1 ? null : await runner.prepare(TRAIN, false, types);
+    const train = await runner.prepare(TRAIN, true, types);
+    const adding = other ?? train;
+    // A session may keep one plan of a step only.
+    const areHere = [adding, update, clip].every((one) => one === null || host.plans.includes(one.plan));
+    const results = train.plan.outputs.filter(({ name }) => [loss, lossCounts.train.output].includes(name));
+    const areNumbers = results.every(({ dtype, nbytes }) => dtype === "float32" && nbytes === 4);
+    return areHere && areNumbers ? { train, adding, update, clip } : null;
+  }
+
+  /** Run the first of some batches, as many as take a few milliseconds. */
+  async #runSeveral(
+    plans: StepPlans,
+    rows: Uint32Array,
+    size: number,
+    rates: Rates | null,
+    most: number,
+  ): Promise<RanBatches> {
+    const columns = this.#columns as Columns;
+    const { loss, clip, accumulate } = this.#options;
+    const { waiting, optimizerSteps } = this.#steps.at;
+    const n = Math.min(this.#most, most, rows.length / size);
+    const next = optimizerSteps - (rates?.from ?? 0);
+    const values = rates?.values.subarray(next, next + Math.ceil((waiting + n) / accumulate)) ?? null;
+    values?.forEach((rate) => checkRate("learningRate", rate));
+    const taken = rows.subarray(0, n * size);
+    const now = waiting === 0 ? plans.train : plans.adding;
+    const start = performance.now();
+    const ran = await this.#steps.run(
+      {
+        ...(n === 1 ? { ...plans, train: now, adding: now } : plans),
+        limits: clip && limitsOf(clip).data,
+        loss,
+        count: this.#core.lossCounts.train.output,
+        rows: size,
+        rates: values && Float32Array.from(values),
+        write: (input, target) => columns.write(input, target, taken),
+      },
+      n,
+    );
+    if (n === this.#most && performance.now() - start < SLICE_MS / 2) {
+      const bytes = Math.max(size * columns.rowBytes, 1);
+      this.#most = Math.min(2 * n, MOST_BATCHES, Math.max(1, Math.floor(MOST_BYTES / bytes)));
+    }
+    return ran;
+  }
+
+  /** The batch of an epoch whose step failed. */
   failed({ order, size, remainder }: EpochRows): FailedBatch {
     const rows = batchRows(order, this.#steps.at.step, size, remainder);
     return { feeds: this.#feeds(rows), rows: rows.length, numberOf: (k) => rows[k] as number };
@@ -74,7 +152,7 @@ export class Batches {
   /** Train on a batch; its loss, or its error. */
   async on(batch: Pick<WireBatch, "feeds" | "rows">, rates: Rates | null): Promise<RanBatches> {
     try {
-      this.#steps.call("tw_fit_batch");
+      await this.#steps.call("tw_fit_batch");
       const { waiting, optimizerSteps } = this.#steps.at;
       if (waiting === 0 && rates !== null) {
         this.#core.setLearningRate(rates.values[optimizerSteps - rates.from] as number);
@@ -88,32 +166,38 @@ export class Batches {
 
   async #train({ feeds, rows }: Pick<WireBatch, "feeds" | "rows">): Promise<number> {
     const { loss: name } = this.#options;
-    const { output } = this.#core.host.lossCounts.train;
+    const { output } = this.#core.lossCounts.train;
     const { results } = await this.#core.step(TRAIN, feeds, fetchesOfLoss(name, output));
     const [loss, count] = results;
     let value: number;
     try {
       value = scalarOf(loss, name);
     } catch (error) {
-      // The fit has begun nevertheless: the gradients are others now.
-      this.#core.host.memory.demand("tw_fit_trained", NaN, 0);
+      // The fit has begun: gradients have changed.
+      await this.#core.host.tellFit("tw_fit_trained", NaN, 0);
       throw error;
     }
-    if (this.#steps.call("tw_fit_trained", value, output === null ? rows : scalarOf(count, output))) {
+    if (await this.#steps.call("tw_fit_trained", value, output === null ? rows : scalarOf(count, output))) {
       await this.update();
     }
     return value;
   }
 
-  /** Use the gradients that wait. */
+  /** Make the optimizer step that is due. */
   async update(): Promise<void> {
     const { clip } = this.#options;
     if (clip !== null) {
-      await this.#core.host.runner.run(CLIP, true, [limitsOf(clip)], []);
+      await this.#core.runner.run(CLIP, true, [limitsOf(clip)], []);
     }
     await this.#core.step(OPTIMIZER, [], []);
-    this.#steps.call("tw_fit_updated");
+    await this.#steps.call("tw_fit_updated");
   }
+}
+
+/** The feed of a plan that clips. */
+export function limitsOf({ value, norm }: WireClip): Feed & NamedTensor {
+  const limits = Float32Array.of(value ?? Infinity, norm ?? Infinity);
+  return { name: "limits", dtype: "float32", dims: [2], data: new Uint8Array(limits.buffer) };
 }
 
 /**
@@ -122,7 +206,7 @@ export class Batches {
  * @returns the losses
  */
 export async function runTrainSteps(core: SessionCore, { batches, stacked }: StepsTask, loss: string): Promise<Float32Array> {
-  const steps = new FitSteps(core.host, { accumulate: 1, onNaN: "ignore", proximal: 0 });
+  const steps = await FitSteps.start(core, { accumulate: 1, onNaN: "ignore", proximal: 0 });
   const columns = stacked && new Columns(stacked, true);
   const trained = new Batches(core, steps, columns, { loss, clip: null, accumulate: 1 });
   const losses = new Float32Array(columns?.rows ?? batches.length);
@@ -137,6 +221,6 @@ export async function runTrainSteps(core: SessionCore, { batches, stacked }: Ste
     }
     return losses;
   } finally {
-    steps.end();
+    await steps.end();
   }
 }

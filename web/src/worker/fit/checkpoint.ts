@@ -1,4 +1,4 @@
-/** The checkpoint of a fit in the worker: written beside the steps, read when the fit begins. `trainweb/fit/resume.py` is the same. */
+/** The checkpoint of a fit, read at its start and written during its steps. `trainweb/fit/resume.py` is the same. */
 
 import { holdCheckpoint, readCheckpoint, writeCheckpoint } from "../../storage/checkpoints.js";
 import type { FitCheckpoint } from "../../wire/fit.js";
@@ -30,9 +30,9 @@ export class CheckpointWriter {
   /**
    * Restore the session from the checkpoint, if there is one.
    *
-   * @param watched - the metric that early stopping goes by
-   * @throws CheckpointError when it is damaged, was changed, or is of another session or not of a fit. ModelError when
-   *   it is of a fit with other options or metrics. Nothing was changed
+   * @param watched - the metric of early stopping
+   * @throws CheckpointError for a damaged or changed file, and for the file of another session or of no fit
+   * @throws ModelError for a fit with other options or metrics. The session is as before
    */
   async resume(watched: string): Promise<FitRecord | null> {
     const { where, name, options } = this.#spec;
@@ -43,15 +43,15 @@ export class CheckpointWriter {
     const snapshot = openSnapshot(file);
     checkOptions(snapshot, name, JSON.parse(options) as FitOptions);
     const session = this.#core.read(snapshot);
-    const byRows = this.#core.host.lossCounts.train.output === null;
+    const byRows = this.#core.lossCounts.train.output === null;
     const size = this.#core.getParametersSize(false);
     const record = readFit(snapshot, JSON.parse(options) as FitOptions, size, byRows);
     checkWatched(record.epochs, name, watched);
-    this.#core.restore(session);
+    await this.#core.restore(session);
     return record;
   }
 
-  /** Optimizer steps from a number of them until a checkpoint is due. */
+  /** Optimizer steps until the next checkpoint is due. */
   untilDue(optimizerSteps: number): number {
     const { every } = this.#spec;
     return every === null ? Infinity : every - (optimizerSteps % every);
@@ -68,9 +68,9 @@ export class CheckpointWriter {
    *
    * @throws the error of the previous write
    */
-  save(record: FitRecord): void {
+  async save(record: FitRecord): Promise<void> {
     this.#check();
-    this.#waiting = writeFit(this.#core.snapshot(), this.#spec.options, record);
+    this.#waiting = writeFit(await this.#core.snapshot(), this.#spec.options, record);
     this.#writing ??= this.#write();
   }
 

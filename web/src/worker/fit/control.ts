@@ -3,9 +3,9 @@
 import { FIT_ORDERS, FIT_TELL } from "../../wire/fit.js";
 import type { FitAnswer, FitAsk, FitAsks, FitLosses, FitOrder, FitProgress, FitSpec } from "../../wire/fit.js";
 
-/** Steps follow each other for this long before the worker listens, if they are shorter: to listen takes time, too. */
+/** Time between two looks at messages: each look takes time, too. */
 const SLICE_MS = 4;
-/** The least time between two words on the progress: a frame. */
+/** The least time between two reports of the progress: a frame. */
 const FRAME_MS = 16;
 
 /** Messages of the page, and reports to it. */
@@ -13,7 +13,7 @@ export class Control {
   readonly #port: MessagePort;
   readonly #self = new MessageChannel();
   readonly #shared: FitSpec["order"];
-  /** Whether anybody wants to know of the progress: what nobody hears takes time of the page. */
+  /** True if the page wants reports of the progress. Unread reports would take its time. */
   #tells: boolean;
   #heard: FitOrder = "resume";
   #hasEnded = false;
@@ -75,12 +75,12 @@ export class Control {
     return this.#order === "abort";
   }
 
-  /** Whether it is time to listen: for a while nobody did, or something is there to hear. */
+  /** True if it is time to listen: after `SLICE_MS`, or for an order that is there. */
   get isDue(): boolean {
     return this.#order !== "resume" || performance.now() - this.#listened > SLICE_MS;
   }
 
-  /** Tell the progress, if it is time, and hear what there is to hear; false: end here. */
+  /** Report the progress, if it is time, and receive messages; false: the fit is to end. */
   async listen(progress: FitProgress | null): Promise<boolean> {
     if (this.#tells && progress !== null && performance.now() - this.#told > FRAME_MS) {
       this.#told = performance.now();
@@ -101,7 +101,7 @@ export class Control {
     }
   }
 
-  /** Close the port. Waits and questions are over, and the fit ends. */
+  /** Close the port. This ends pauses, questions and the fit. */
   end(): void {
     this.#hasEnded = true;
     this.#resumed?.();

@@ -1,4 +1,4 @@
-/** The epochs of a fit that are done, early stopping, and the parameters of the best epoch. */
+/** The finished epochs of a fit, early stopping, and the parameters of the best epoch. */
 
 import type { EpochRecord, WireEarlyStopping } from "../../wire/fit.js";
 import { Course } from "../../wire/formulas.js";
@@ -24,17 +24,17 @@ export class FitEpochs {
     return this.#bestEpoch;
   }
 
-  /** True: by early stopping the fit is to end. */
+  /** True if early stopping ends the fit. */
   get areOver(): boolean {
     return this.#course !== null && this.#course.value() !== 0;
   }
 
-  /** Take note of an epoch that a stop ended. */
+  /** Add an epoch that a stop ended. */
   add(epoch: EpochRecord): void {
     this.#done.push(epoch);
   }
 
-  /** Take note of a whole epoch; true if its parameters are the best so far, and are to be kept. */
+  /** Add a whole epoch; true if its parameters are the best so far and must be kept. */
   observe(epoch: EpochRecord): boolean {
     this.add(epoch);
     if (this.#early === null || this.#course === null) {

@@ -17,16 +17,16 @@ import type {
   WireEvaluation,
 } from "../../wire/fit.js";
 import { sessionError } from "../../wire/messages.js";
-import type { MaybePromise } from "../../wire/protocol.js";
+import type { MaybePromise, WireTensor } from "../../wire/protocol.js";
 import { Evaluation, failedBatch } from "../evaluation.js";
-import { Batches, type EpochRows } from "./batches.js";
+import { Batches, type EpochRows, type Rates } from "./batches.js";
 import { CheckpointWriter } from "./checkpoint.js";
 import { Control } from "./control.js";
 import { FitEpochs } from "./epochs.js";
-import { Columns, type Rates } from "./rows.js";
+import { Columns } from "./rows.js";
 import { FitSteps } from "./steps.js";
 import { located, type FailedBatch } from "../places.js";
-import type { RanBatches } from "../plan-memory.js";
+import type { RanBatches } from "../host.js";
 import type { SessionCore } from "../session-core.js";
 
 /** Runs a part of a fit while no other call of its session runs. */
@@ -53,15 +53,19 @@ export class WorkerFit {
   #isNaN = false;
   #hasEnded = false;
 
-  constructor(core: SessionCore, spec: FitSpec, port: MessagePort) {
+  private constructor(core: SessionCore, spec: FitSpec, port: MessagePort, steps: FitSteps) {
     this.#core = core;
     this.#spec = spec;
     this.#control = new Control(port, spec);
     this.#epochs = new FitEpochs(spec.early);
-    this.#steps = new FitSteps(core.host, spec);
+    this.#steps = steps;
     this.#train = spec.train === null ? null : new Columns(spec.train);
     this.#validation = spec.validation === null ? null : new Columns(spec.validation);
-    this.#batches = new Batches(core, this.#steps, this.#train, spec);
+    this.#batches = new Batches(core, steps, this.#train, spec);
+  }
+
+  static async open(core: SessionCore, spec: FitSpec, port: MessagePort): Promise<WorkerFit> {
+    return new WorkerFit(core, spec, port, await FitSteps.start(core, spec));
   }
 
   /** Go on from the checkpoint, if there is one. */
@@ -90,7 +94,7 @@ export class WorkerFit {
     losses.forEach((loss) => this.#losses.push(loss));
     this.#told = losses.length;
     const kept = losses.subarray(losses.length - step).filter((loss) => !Number.isNaN(loss)).length;
-    this.#steps.call("tw_fit_resume", epoch, step, kept, optimizerSteps, lossSum, rows);
+    await this.#steps.call("tw_fit_resume", epoch, step, kept, optimizerSteps, lossSum, rows);
     record.epochs.forEach((epoch) => this.#epochs.observe(epoch));
     this.#epochs.best = record.best;
   }
@@ -192,12 +196,12 @@ export class WorkerFit {
     };
     let count = 0;
     for (let next = ask(count); ; ) {
-      const found = await next;
+      const item = await next;
       await control.unpaused();
-      if (found === null || this.#isOver) {
+      if (item === null || this.#isOver) {
         break;
       }
-      const { batch, rates, from } = found;
+      const { batch, rates, from } = item;
       next = ask(++count);
       await turn(async () => {
         const { optimizerSteps } = this.#steps.at;
@@ -233,21 +237,21 @@ export class WorkerFit {
       return record;
     }
     if (this.#epochs.observe(record)) {
-      const { data } = await core.getContiguousParameters(false, this.#spec.ema);
+      const { data } = (await core.call("getContiguousParameters", [false, this.#spec.ema])) as WireTensor;
       this.#epochs.best = data;
     }
-    this.#steps.call("tw_fit_epoch", epoch + 1);
-    this.#keep();
+    await this.#steps.call("tw_fit_epoch", epoch + 1);
+    await this.#keep();
     return record;
   }
 
-  #keep(): void {
+  async #keep(): Promise<void> {
     if (this.#checkpoint !== null) {
-      this.#steps.call("tw_fit_keep");
+      await this.#steps.call("tw_fit_keep");
       const { epoch, step, lossSum, rows, optimizerSteps } = this.#steps.at;
       const position = { epoch, step, lossSum, rows, optimizerSteps };
       const { done: epochs, best } = this.#epochs;
-      this.#checkpoint.save({ position, epochs, losses: Float32Array.from(this.#losses), best });
+      await this.#checkpoint.save({ position, epochs, losses: Float32Array.from(this.#losses), best });
     }
   }
 
@@ -263,7 +267,7 @@ export class WorkerFit {
     if (error !== null) {
       const { epoch, step } = this.#steps.at;
       try {
-        this.#isNaN = this.#steps.undo(error);
+        this.#isNaN = await this.#steps.undo(error);
       } catch (left) {
         throw located(left, failed(), { epoch: epoch + 1, batch: step + 1 });
       }
@@ -273,7 +277,7 @@ export class WorkerFit {
     }
     const { optimizerSteps: now } = this.#steps.at;
     if (now > optimizerSteps && this.#checkpoint?.isDue(now) === true) {
-      this.#keep();
+      await this.#keep();
     }
     return !this.#isNaN && (!this.#control.isDue || (await this.#control.listen(this.#progress())));
   }
@@ -287,7 +291,7 @@ export class WorkerFit {
     if (this.#steps.at.waiting > 0) {
       await this.#lastUpdate();
     } else if (isStopping) {
-      this.#keep();
+      await this.#keep();
     }
     if (this.#spec.onNaN !== null && this.#steps.at.kept === 0 && !this.#isOver) {
       throw sessionError("ALL_SKIPPED", { epoch: number + 1 });
@@ -297,11 +301,11 @@ export class WorkerFit {
   /** Use the gradients that are left over at the end of an epoch. */
   async #lastUpdate(): Promise<void> {
     try {
-      if (this.#steps.call("tw_fit_rest")) {
+      if (await this.#steps.call("tw_fit_rest")) {
         await this.#batches.update();
       }
     } catch (error) {
-      this.#isNaN = this.#steps.undo(error);
+      this.#isNaN = await this.#steps.undo(error);
     }
   }
 
@@ -310,9 +314,10 @@ export class WorkerFit {
     if (this.#isOver) {
       return null;
     }
-    const evaluation = new Evaluation(this.#core, this.#spec.evaluation as WireEvaluation);
+    const name = of === "training" ? "the data" : "validation data";
+    const evaluation = new Evaluation(this.#core, this.#spec.evaluation as WireEvaluation, number + 1, name);
     const add = (batches: Iterable<WireBatch>): Promise<void> =>
-      turn(() => this.#core.withAverages(this.#spec.ema, () => this.#evaluate(evaluation, batches, of)));
+      turn(() => this.#core.withAverages(this.#spec.ema, () => this.#evaluate(evaluation, batches)));
     const columns = of === "training" ? this.#train : this.#validation;
     if (columns !== null) {
       await add(this.#batchesInOrder(columns));
@@ -320,12 +325,12 @@ export class WorkerFit {
       const ask = (): Promise<StreamBatch | null> =>
         this.#control.ask("batch", { of: "validation", start: 0, steps: null });
       for (let next = ask(); ; ) {
-        const found = await next;
-        if (found === null) {
+        const item = await next;
+        if (item === null) {
           break;
         }
         next = ask();
-        await add([found.batch]);
+        await add([item.batch]);
       }
       if (evaluation.batches === 0 && !this.#isOver) {
         throw emptyData(number, "validation data");
@@ -339,17 +344,9 @@ export class WorkerFit {
   }
 
   /** Evaluate batches, until an order ends it. */
-  async #evaluate(evaluation: Evaluation, batches: Iterable<WireBatch>, of: EvaluatedData): Promise<void> {
+  async #evaluate(evaluation: Evaluation, batches: Iterable<WireBatch>): Promise<void> {
     for (const batch of batches) {
-      try {
-        const done = evaluation.add(batch);
-        if (done instanceof Promise) {
-          await done;
-        }
-      } catch (error) {
-        const place = { epoch: this.#steps.at.epoch + 1, batch: evaluation.batches + 1 };
-        throw located(error, evaluation.failed, place, of === "training" ? "the data" : "validation data");
-      }
+      await evaluation.add(batch);
       if (this.#control.isDue && !(await this.#control.listen(null))) {
         return;
       }
@@ -361,13 +358,23 @@ export class WorkerFit {
     if (this.#hasEnded) {
       return;
     }
-    this.#hasEnded = true;
-    this.#control.end();
-    this.#steps.end();
+    await this.#leave();
     await this.#checkpoint?.end();
     if (isWhole && this.#epochs.best !== null) {
-      this.#core.loadParametersBuffer(this.#epochs.best, false);
+      await this.#core.call("loadParametersBuffer", [this.#epochs.best, false]);
     }
+  }
+
+  /** End for a session that is released. Nobody is left to hear that its checkpoint was not written. */
+  drop(): MaybePromise<void> {
+    void this.#checkpoint?.end().catch(() => {});
+    return this.#hasEnded ? undefined : this.#leave();
+  }
+
+  #leave(): MaybePromise<void> {
+    this.#hasEnded = true;
+    this.#control.end();
+    return this.#steps.end();
   }
 
   *#batchesInOrder(columns: Columns): Generator<WireBatch> {

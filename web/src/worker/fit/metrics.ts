@@ -7,6 +7,7 @@ import { sessionError } from "../../wire/messages.js";
 import type { NamedTensor } from "../../wire/protocol.js";
 import type { PlanMetric } from "../bundle/metrics.js";
 import { Curves, meanOf } from "../curves.js";
+import { firstRows } from "../feeds.js";
 import { stepKind, type StepKind } from "../step-kind.js";
 
 /** The name by which a plan collects predictions and targets for functions: `Rows` of trainweb/metrics.py. */
@@ -21,28 +22,23 @@ export function metricsKind(
   targets: string,
   { metrics, collects }: Pick<WireEvaluation, "metrics" | "collects">,
 ): StepKind {
-  const own = metrics.filter(({ formula }) => formula === null).map(({ type, settings }) => [type, settings]);
-  const asked = [...own, ...(collects ? [[ROWS, []]] : [])]
+  const summed = metrics.filter(({ formula }) => formula === null).map(({ type, settings }) => [type, settings]);
+  const entries = [...summed, ...(collects ? [[ROWS, []]] : [])]
     .sort(([a], [b]) => (String(a) < String(b) ? -1 : 1));
-  return stepKind("eval", [predictions, targets, asked]);
+  return stepKind("eval", [predictions, targets, entries]);
 }
 
-/** Of some kinds of plans the first that sums up all that `wanted` does; else `wanted`. */
+/** The first of some kinds that sums up all metrics of `wanted`; else `wanted`. */
 export function coveringKind(kinds: Iterable<StepKind>, wanted: StepKind): StepKind {
   const parts = ({ base, request }: StepKind): string[] => {
-    const [predictions, targets, asked] = base === "eval" && Array.isArray(request) ? (request as unknown[]) : [];
-    return Array.isArray(asked) ? asked.map((metric) => JSON.stringify([predictions, targets, metric])) : [];
+    const [predictions, targets, entries] = base === "eval" && Array.isArray(request) ? (request as unknown[]) : [];
+    return Array.isArray(entries) ? entries.map((metric) => JSON.stringify([predictions, targets, metric])) : [];
   };
   const needed = parts(wanted);
   return [...kinds].find((kind) => {
-    const given = parts(kind);
-    return needed.every((metric) => given.includes(metric));
+    const offered = parts(kind);
+    return needed.every((metric) => offered.includes(metric));
   }) ?? wanted;
-}
-
-/** Names of the outputs to fetch from a plan. */
-export function fetchesOf(metrics: readonly PlanMetric[]): string[] {
-  return metrics.flatMap(({ sums, faults }) => (faults === "" ? [sums] : [sums, faults]));
 }
 
 /** Sums of all batches. */
@@ -57,19 +53,28 @@ export class Totals {
     this.#metrics = metrics;
   }
 
+  /** Names of the outputs to fetch from a plan. */
+  get fetches(): string[] {
+    return this.#metrics.flatMap(({ sums, faults }) => (faults === "" ? [sums] : [sums, faults]));
+  }
+
   /**
    * @param times - how often each row is in the batch, the first time before all others
    * @throws SessionError for a target that is not a class
    */
   add(results: readonly NamedTensor[], times = 1): void {
+    const firstOf = (output: string): NamedTensor => {
+      const result = resultOf(results, output);
+      return times === 1 ? result : firstRows(result, (result.dims[0] ?? 1) / times);
+    };
     for (const { name, sums, faults, isPooled, isCollected } of this.#metrics) {
       if (name === ROWS) {
-        this.rows.push([firstOf(resultOf(results, sums), times), firstOf(resultOf(results, faults), times)]);
+        this.rows.push([firstOf(sums), firstOf(faults)]);
         continue;
       }
       if (isCollected) {
         const curves = this.#curves.get(name) ?? new Curves(name);
-        curves.add(firstOf(resultOf(results, sums), times), firstOf(resultOf(results, faults), times));
+        curves.add(firstOf(sums), firstOf(faults));
         this.#curves.set(name, curves);
         continue;
       }
@@ -80,7 +85,7 @@ export class Totals {
         }
       }
       const before = this.#sums.get(name);
-      // Shifts and means are no sums.
+      // Shifts and means do not grow with the rows.
       const rows = rowsOf(results, sums).map((row, k) => (isPooled && (k === 1 || k === 2) ? row : row.map((x) => x / times)));
       this.#sums.set(name, before === undefined ? rows : isPooled ? pooled(before, rows) : added(before, rows));
     }
@@ -108,27 +113,21 @@ export class Totals {
       return sums;
     }
     const names = { ...Object.fromEntries(metric.rows.map((row, k): [string, Row] => [row, sums[k] ?? []])), loss };
-    const { formula: found } = metric;
-    if (typeof found === "object" && found[0] === "each") {
-      const row = evaluated(found[1] as Formula, names);
+    const { formula: planFormula } = metric;
+    if (typeof planFormula === "object" && planFormula[0] === "each") {
+      const row = evaluated(planFormula[1] as Formula, names);
       return typeof row === "number" ? [row] : row;
     }
-    return numberOf(found, names);
+    return numberOf(planFormula, names);
   }
 }
 
 function resultOf(results: readonly NamedTensor[], name: string): NamedTensor {
-  const found = results.find((result) => result.name === name);
-  if (found === undefined) {
+  const output = results.find((result) => result.name === name);
+  if (output === undefined) {
     throw new EngineError(`the plan gives no sums '${name}'.`);
   }
-  return found;
-}
-
-/** The first rows of a batch in which each comes so many times. */
-function firstOf(result: NamedTensor, times: number): NamedTensor {
-  const { dims: [rows = 1, ...dims], data } = result;
-  return times === 1 ? result : { ...result, dims: [rows / times, ...dims], data: data.slice(0, data.length / times) };
+  return output;
 }
 
 /** The float64s of a result of one or two axes. */

@@ -41,10 +41,10 @@ export function writeFit(
     name,
     { name, dtype: "float32", dims: [data.length / 4], data },
   ];
-  const own = [flat("losses", new Uint8Array(losses.buffer)), ...(best === null ? [] : [flat("best", best)])];
+  const arrays = [flat("losses", new Uint8Array(losses.buffer)), ...(best === null ? [] : [flat("best", best)])];
   return {
     metadata: { ...metadata, history, position: JSON.stringify(position) },
-    tensors: new Map([...tensors, ...own]),
+    tensors: new Map([...tensors, ...arrays]),
   };
 }
 
@@ -52,13 +52,13 @@ export function writeFit(
  * @throws CheckpointError when no fit wrote the checkpoint
  * @throws ModelError when a fit with other options did
  */
-export function checkOptions({ metadata, tensors }: TensorFile, name: string, given: FitOptions): void {
+export function checkOptions({ metadata, tensors }: TensorFile, name: string, expected: FitOptions): void {
   if (metadata["history"] === undefined || metadata["position"] === undefined || !tensors.has("losses")) {
     throw sessionError("NO_FIT", { name });
   }
   const record = fields.mapping(fields.parse(metadata, "history"), "history");
   const options = fields.mapping(record["options"], "history.options");
-  for (const [option, value] of Object.entries(given)) {
+  for (const [option, value] of Object.entries(expected)) {
     const stored = options[option] ?? null;
     if ((typeof stored === "object" && stored !== null) || String(stored).length > LONGEST_NAME) {
       fields.refuse(stored, `history.options.${option}`, "an option of fit");
@@ -90,8 +90,8 @@ export function checkWatched(epochs: readonly EpochRecord[], name: string, watch
  * @throws CheckpointError for values that no fit leaves
  */
 export function readFit(snapshot: TensorFile, options: FitOptions, size: number, byRows: boolean): FitRecord {
-  const told = fields.mapping(fields.parse(snapshot.metadata, "history"), "history");
-  const epochs = fields.array(told["epochs"], "history.epochs").map(readEpoch);
+  const history = fields.mapping(fields.parse(snapshot.metadata, "history"), "history");
+  const epochs = fields.array(history["epochs"], "history.epochs").map(readEpoch);
   const steps = epochs.reduce((sum, epoch) => sum + epoch.steps, 0);
   const losses = new Float32Array(readFloats(snapshot, "losses", null).buffer);
   const position = readPosition(snapshot, options, epochs.length, losses.length, byRows);
@@ -111,8 +111,8 @@ function readPosition(
   byRows: boolean,
 ): FitPosition {
   const record = fields.mapping(fields.parse(metadata, "position"), "position");
-  const { rows: given, batchSize: size, remainder } = options;
-  const batches = given === null || size === null ? Infinity : countBatches(given, size, remainder ?? "keep");
+  const { rows: dataRows, batchSize: size, remainder } = options;
+  const batches = dataRows === null || size === null ? Infinity : countBatches(dataRows, size, remainder ?? "keep");
   const count = (name: keyof FitPosition, least = 0, most?: number): number =>
     fields.count(record[name], `position.${name}`, least, most);
   const step = count("step", 0, Math.min(losses, batches));
@@ -139,9 +139,9 @@ function readFloats({ tensors }: TensorFile, name: string, size: number | null):
 }
 
 /** An epoch of the file, which follows `index` others. */
-function readEpoch(given: unknown, index: number): EpochRecord {
+function readEpoch(value: unknown, index: number): EpochRecord {
   const field = `history.epochs[${index}]`;
-  const { validation, training, ...epoch } = fields.mapping(given, field);
+  const { validation, training, ...epoch } = fields.mapping(value, field);
   const values = {
     validation: readValues(validation, `${field}.validation`),
     training: readValues(training, `${field}.training`),
@@ -157,13 +157,13 @@ function readEpoch(given: unknown, index: number): EpochRecord {
 }
 
 /** The loss and metrics of some data, by name; null: it was not evaluated. */
-function readValues(given: unknown, field: string): EvalValues | null {
+function readValues(value: unknown, field: string): EvalValues | null {
   const read = ([n, v]: [string, unknown]): [string, MetricValue] =>
     [n, readMetric(v, `${field}.${n.slice(0, LONGEST_NAME)}`)];
-  if (given === null) {
+  if (value === null) {
     return null;
   }
-  const values = fields.mapping(given, field);
+  const values = fields.mapping(value, field);
   const loss = fields.anyNumber(values["loss"], `${field}.loss`);
   return { ...Object.fromEntries(Object.entries(values).map(read)), loss };
 }

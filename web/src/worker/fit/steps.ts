@@ -4,11 +4,12 @@ import * as layout from "../../engine/layout.js";
 import { NumericsError } from "../../wire/errors.js";
 import type { FitPosition, FitSpec } from "../../wire/fit.js";
 import { sessionError } from "../../wire/messages.js";
+import type { MaybePromise } from "../../wire/protocol.js";
 import { FAULTS } from "../constants.js";
-import type { RanBatches, StagedBatches } from "../plan-memory.js";
-import type { StepHost } from "../runner.js";
+import { withValue, type FitCall, type RanBatches, type StagedBatches, type StepHost } from "../host.js";
+import type { SessionCore } from "../session-core.js";
 
-/** The option `onNaN`, and "ignore" for steps that go on, in the order of the kernels' enumeration. */
+/** Values of the option `onNaN`, and "ignore" for steps without a fit, in the order of the kernels' enumeration. */
 const ACTIONS = [null, "stop", "skip", "restore", "ignore"] as const;
 
 /** `layout fit` of `kernels.def`, which says what the fields are. */
@@ -22,26 +23,27 @@ interface Position extends FitPosition {
   readonly loss: number;
 }
 
-type FitCall = Extract<keyof layout.SessionCalls, `tw_fit_${string}`>;
+/** How a fit counts and checks its steps. */
+type FitRules = Pick<FitSpec, "accumulate" | "proximal"> & { readonly onNaN: FitSpec["onNaN"] | "ignore" };
 
 /** The batches and updates of a fit, which the session's kernels count, check and undo. */
 export class FitSteps {
   readonly #host: StepHost;
-  readonly #onNaN: FitSpec["onNaN"] | "ignore";
+  readonly #onNaN: FitRules["onNaN"];
 
-  constructor(
-    host: StepHost,
-    { accumulate, onNaN, proximal }: Pick<FitSpec, "accumulate" | "proximal"> & { onNaN: FitSpec["onNaN"] | "ignore" },
-  ) {
+  private constructor(host: StepHost, onNaN: FitRules["onNaN"]) {
     this.#host = host;
     this.#onNaN = onNaN;
-    const { isSum } = host.lossCounts.train;
-    this.call("tw_fit_start", accumulate, ACTIONS.indexOf(onNaN), Number(isSum), proximal);
+  }
+
+  static start({ host, lossCounts }: SessionCore, { accumulate, onNaN, proximal }: FitRules): MaybePromise<FitSteps> {
+    const steps = new FitSteps(host, onNaN);
+    const isSum = Number(lossCounts.train.isSum);
+    return withValue(steps.call("tw_fit_start", accumulate, ACTIONS.indexOf(onNaN), isSum, proximal), () => steps);
   }
 
   get at(): Position {
-    const { engine, memory } = this.#host;
-    const view = new DataView(engine.u8.buffer, memory.call("tw_fit_at"), 4 * layout.FIT_WORDS);
+    const view = this.#host.fit;
     const lossSum = view.getFloat64(4 * layout.FIT_LOSS_SUM, true);
     const rows = view.getFloat64(4 * layout.FIT_ROWS, true);
     return {
@@ -64,21 +66,23 @@ export class FitSteps {
    *
    * @throws NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite
    */
-  call<Name extends FitCall>(name: Name, ...args: layout.SessionCalls[Name]): boolean {
-    this.#host.memory.demand(name, ...args);
-    const fault = this.#fault(args[0]);
-    if (fault !== null) {
-      throw fault;
-    }
-    return this.at.next === layout.NEXT_UPDATE;
+  call<Name extends FitCall>(name: Name, ...args: layout.SessionCalls[Name]): MaybePromise<boolean> {
+    return withValue(this.#host.tellFit(name, ...args), () => {
+      const fault = this.#fault(args[0]);
+      if (fault !== null) {
+        throw fault;
+      }
+      return this.at.next === layout.NEXT_UPDATE;
+    });
   }
 
   /** Run so many batches; the losses of those up to one that fails. */
-  run(batches: StagedBatches, n: number): RanBatches {
+  run(batches: StagedBatches, n: number): MaybePromise<RanBatches> {
     const { step } = this.at;
-    const { losses, error } = this.#host.memory.runBatches(batches, n);
-    const done = this.at.step - step;
-    return { losses: losses.subarray(0, done), error: error ?? this.#fault(losses[done]) };
+    return withValue(this.#host.runBatches(batches, n), ({ losses, error }) => {
+      const done = this.at.step - step;
+      return { losses: losses.subarray(0, done), error: error ?? this.#fault(losses[done]) };
+    });
   }
 
   /** The error for NaN or infinity. @param loss - of the batch */
@@ -94,16 +98,16 @@ export class FitSteps {
   }
 
   /**
-   * Have the session as before the batch, or as it was when it was good last; true if the fit ends.
+   * Undo the batch, or go back to the last good state; true if the fit ends.
    *
-   * @throws NumericsError after too many times; what `onNaN` does not say
+   * @throws NumericsError after too many times; the error itself, if `onNaN` does not cover it
    */
-  undo(error: unknown): boolean {
+  async undo(error: unknown): Promise<boolean> {
     if (this.#onNaN === null || !(error instanceof NumericsError)) {
       throw error;
     }
     const place = placeOf(this.at);
-    this.call("tw_fit_undo");
+    await this.call("tw_fit_undo");
     const { next } = this.at;
     if (next === layout.NEXT_FAIL) {
       throw sessionError("RESTORED_TOO_OFTEN", { most: layout.MOST_RESTORES, ...place, reason: error.message });
@@ -111,9 +115,9 @@ export class FitSteps {
     return next === layout.NEXT_END;
   }
 
-  /** The fit ends; a session that it did not change is as before. */
-  end(): void {
-    this.#host.memory.endFit();
+  /** End the fit. A session that it did not change is as before. */
+  end(): MaybePromise<void> {
+    return this.#host.endFit();
   }
 }
 

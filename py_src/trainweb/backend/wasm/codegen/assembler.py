@@ -27,8 +27,8 @@ _TYPE_NAME = {I32: "i32", I64: "i64", F32: "f32", F64: "f64", V128: "v128"}
 _BLOCK, _LOOP, _IF, _ELSE, _END, _BR, _BR_IF = b"\x02", b"\x03", b"\x04", b"\x05", b"\x0b", b"\x0c", b"\x0d"
 _CALL = b"\x10"
 _NO_RESULT = b"\x40"
-MEMORY_LIMITS = b"\x00\x00"
-"""Of an imported memory: not shared, 0 pages or more."""
+MEMORY_LIMITS = b"\x01\x00\x80\x80\x04"
+"""Of an imported memory: not shared, 0 to 65,536 pages; a shared memory must have a maximum."""
 
 
 class AssemblyError(Exception):

@@ -45,7 +45,7 @@ _ARGS, _LO, _HI = range(3)
 def emit_module(specs: Sequence[FunctionSpec]) -> bytes:
     """A module that exports `f0, f1, ...`, one per spec.
 
-    It imports `env.memory` as a private one; an engine with shared memory rewrites the import.
+    It imports `env.memory` as a private one; an engine with shared memory sets the flag for it.
     """
     module = Module()
     for kind in (_GENERATED, _UNARY, _BINARY, _STRIP_OF, _SCRATCH, _REDUCE):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 BUILDS = ("kernels", "kernels.relaxed")
 
 
+MAX_PAGES = 2**16
+"""Pages of 64 KiB that a 32-bit memory can have."""
 MOST_INSTANCES = 2**31 - 1
 """Each plan with generated functions is one; wasmtime would stop after 10,000."""
 
@@ -89,7 +91,7 @@ class WasmtimeEngine(Engine):
         _close_at_exit(self._store)
         module = _module(self._store.engine, build)
         static_pages = next(i.type.limits.min for i in module.imports if isinstance(i.type, wt.MemoryType))
-        self._memory = wt.Memory(self._store, wt.MemoryType(wt.Limits(static_pages, None)))
+        self._memory = wt.Memory(self._store, wt.MemoryType(wt.Limits(static_pages, MAX_PAGES)))
         now = wt.Func(self._store, wt.FuncType([], [wt.ValType.f64()]), lambda: time.perf_counter() * 1e3)
         self._instance = self._instantiate(module, {("env", "memory"): self._memory, ("env", "now"): now})
         self._exports = self._instance.exports(self._store)

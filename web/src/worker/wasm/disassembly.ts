@@ -12,7 +12,7 @@ import {
   PLAN_NO_BUFFER,
   SEGMENT_NAMES,
   SEGMENT_WORDS,
-} from "../engine/layout.js";
+} from "../../engine/layout.js";
 
 /** One argument of a kernel; pointers and numbers are of different kinds. */
 interface Argument {

@@ -1,0 +1,90 @@
+"""From a finished Program to a Plan for the GPU: the head as words for the kernels, and the body as dispatches."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from trainweb import messages
+from trainweb.backend.plan import GpuBody, LargeConstants, Plan, TensorPlace
+from trainweb.backend.wasm.encode import encode
+from trainweb.backend.wasm.memory import place, place_constants
+from trainweb.backend.webgpu.partition import LEFT_OUT, BodyPart, Parts, cut
+from trainweb.backend.webgpu.templates import TEMPLATES
+from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
+from trainweb.ir.program import Program
+
+name = "webgpu"
+
+
+def has(kind: type[KernelCall]) -> bool:
+    """Return True if a template takes calls of this kind (`Target`)."""
+    return kind in TEMPLATES or kind in LEFT_OUT
+
+
+def workspace_bytes(
+    instructions: Sequence[Instruction],
+    feeds: Sequence[Buf],
+    outputs: Sequence[Buf],
+    inner: frozenset[Storage] | None = None,
+) -> int:
+    """Return the bytes of workspace that these instructions take (`Target`)."""
+    return place(instructions, feeds, outputs, inner)
+
+
+def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit: int) -> Plan:
+    """Cut a program, place its storages and write its shaders (`Target`)."""
+    # Shaders name segments, and a large constant learns its own where it is placed.
+    on_gpu = place_constants(program.instructions, program.outputs)
+    parts = cut(program.instructions, program.outputs)
+    head_feeds = [b.among(parts.places) for b in program.feeds if b.storage in parts.places]
+    kept = [Buf(s, "uint8", (s.nbytes,), name=f"upload{n}") for n, s in enumerate(parts.uploads.values())]
+    head_bytes = place(parts.head, head_feeds, kept)
+    constants, large = place_constants(parts.head, kept)
+    plan = encode(parts.head, head_feeds, kept, head_bytes, constants, large, segment_bytes)
+    plan.outputs = {}
+    plan.target = name
+    plan.body = _body(parts, program, on_gpu, arena_limit)
+    plan.text = [*plan.text, *plan.body.text]
+    return plan
+
+
+def _body(parts: Parts, program: Program, constants: tuple[bytes, LargeConstants], arena_limit: int) -> GpuBody:
+    """The body, placed."""
+    calls = [part.for_memory() for part in parts.body]
+    read = {b.storage for i in calls for b in i.reads}
+    feeds = [b for b in program.feeds if b.storage in read or b.storage in {o.storage for o in program.outputs}]
+    uploads = [Buf(s, "uint8", (s.nbytes,)) for s in parts.uploads]
+    arena_bytes = place(calls, [*feeds, *uploads], program.outputs)
+    if arena_bytes > arena_limit:
+        raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
+    texts, uniforms, dispatches = _dispatches(parts.body)
+    return GpuBody(
+        texts,
+        uniforms,
+        dispatches,
+        arena_bytes,
+        *constants,
+        {b.name: _place_of(b) for b in feeds},
+        {b.name: _place_of(b) for b in program.outputs},
+        [(source.offset or 0, target.offset or 0, target.nbytes) for target, source in parts.uploads.items()],
+        [part.call.node for part in parts.body for _ in part.kernels],
+        [f"{k.name} {k.grid}  ; {part.call.node}" for part in parts.body for k in part.kernels],
+    )
+
+
+def _dispatches(body: Sequence[BodyPart]) -> tuple[list[str], bytes, bytes]:
+    """The texts, the numbers of each dispatch, and pipeline, grid and slot of each."""
+    texts: dict[str, int] = {}
+    slots: dict[bytes, int] = {}
+    words = array("I")
+    for part in body:
+        for k in part.kernels:
+            pipeline = texts.setdefault(k.text(), len(texts))
+            words.extend((pipeline, *k.grid, slots.setdefault(k.uniforms(), len(slots))))
+    return [*texts], b"".join(slots), words.tobytes()
+
+
+def _place_of(b: Buf) -> TensorPlace:
+    segment = b.storage.segment
+    return TensorPlace(b.name, segment, (b.storage.offset or 0) + b.shift, b.nbytes, b.dtype, b.shape)

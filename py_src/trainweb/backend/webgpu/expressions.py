@@ -1,0 +1,132 @@
+"""Elementwise expressions in WGSL, from the roots that backend/wasm/codegen compiles as well."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+from trainweb.backend.webgpu.shader import NoKernelError
+from trainweb.ir.expr import COMPARISONS, MATH, Expr
+
+TYPES = {
+    "float32": "f32",
+    "int64": "i32",
+    "int32": "i32",
+    "int16": "i32",
+    "int8": "i32",
+    "uint8": "u32",
+    "uint32": "u32",
+    "bool": "bool",
+}
+"""Types of values. An int64 is its low word: feeds are checked to have 32 bits."""
+SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"}
+RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+OVERFLOWING = ("mul", "div", "shl", "shr", "xor")
+"""Operations of int64 that need more than the low word."""
+NARROW = ("int16", "int8")
+
+Load = Callable[[int], str]
+"""The element of an input, as an expression."""
+
+
+def literal(value: float, dtype: str) -> str:
+    """A constant; floats by their bits where they have no literal."""
+    if dtype == "bool":
+        return "true" if value else "false"
+    if dtype != "float32":
+        kind = TYPES[dtype]
+        low = int(value) & 0xFFFFFFFF
+        if kind == "i32" and not -(2**31) <= int(value) < 2**31:
+            raise NoKernelError(f"the constant {int(value)}")
+        return f"bitcast<i32>({low}u)" if kind == "i32" else f"{low}u"
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    exponent = bits >> 23 & 0xFF
+    if exponent == 0xFF or bits == 0x80000000 or (exponent == 0 and bits):
+        return f"bitcast<f32>({bits}u)"
+    return f"{float(struct.unpack('<f', struct.pack('<f', value))[0]).hex()}f"
+
+
+def write_expressions(roots: Sequence[Expr], load: Load) -> tuple[list[str], list[str]]:
+    """Statements, and an expression for each root."""
+    names: dict[int, str] = {}
+    lines: list[str] = []
+
+    def value(x: Expr) -> str:
+        if x.op == "const":
+            return literal(x.imm or 0, x.dtype)
+        if id(x) not in names:
+            text = load(int(x.imm or 0)) if x.op == "input" else operation(x, [value(a) for a in x.args])
+            names[id(x)] = f"v{len(names)}"
+            lines.append(f"let {names[id(x)]} = {text};")
+        return names[id(x)]
+
+    return lines, [value(root) for root in roots]
+
+
+def operation(x: Expr, args: list[str]) -> str:
+    """An operation on its arguments."""
+    source = x.args[0].dtype
+    if x.dtype not in TYPES or source not in TYPES:
+        raise NoKernelError(f"{x.op} of {x.dtype if x.dtype not in TYPES else source}")
+    if (x.dtype == "int64" and x.op in OVERFLOWING) or (x.dtype in NARROW and x.op != "cast"):
+        raise NoKernelError(f"{x.op} of {x.dtype}")
+    if x.op in MATH:
+        return f"{x.op}_({', '.join(args)})"
+    if x.op in COMPARISONS:
+        return _comparison(x.op, source, args)
+    if x.op == "cast":
+        return _cast(source, x.dtype, args[0])
+    if x.op == "select":
+        return f"select({args[2]}, {args[1]}, {args[0]})"
+    if x.op == "not":
+        return f"!({args[0]})"
+    if x.dtype == "bool":
+        return f"({args[0]} {({'and': '&&', 'or': '||', 'xor': '!='})[x.op]} {args[1]})"
+    if x.op in ("shl", "shr"):
+        return f"({args[0]} {SIGNS[x.op]} u32({args[1]}))"
+    if x.op in SIGNS:
+        return f"({args[0]} {SIGNS[x.op]} {args[1]})"
+    return _function(x, args)
+
+
+def _function(x: Expr, args: list[str]) -> str:
+    is_float = x.dtype == "float32"
+    if x.op == "div":
+        return f"({args[0]} / {args[1]})" if is_float else f"select({args[0]} / {args[1]}, 0, {args[1]} == 0)"
+    if x.op == "neg":
+        return f"(-({args[0]}))"
+    if x.op in ("max", "min"):
+        name = ({"max": "larger", "min": "smaller"})[x.op] if is_float else x.op
+        return f"{name}({args[0]}, {args[1]})"
+    if x.op == "pmax":
+        return f"{'p_max' if is_float else 'max'}({args[0]}, {args[1]})"
+    if x.op in ("abs", "sqrt", "floor", "ceil", "nearest"):
+        return f"{'round' if x.op == 'nearest' else x.op}({args[0]})"
+    raise NoKernelError(f"the operation {x.op}")
+
+
+def _comparison(op: str, dtype: str, args: list[str]) -> str:
+    """A comparison; with NaN only `ne` holds."""
+    text = f"({args[0]} {RELATIONS[op]} {args[1]})"
+    if dtype != "float32":
+        return text
+    unordered = " || ".join(f"is_nan({a})" for a in dict.fromkeys(args) if not a.endswith("f"))
+    if not unordered:
+        return text
+    return f"({text} || {unordered})" if op == "ne" else f"({text} && !({unordered}))"
+
+
+def _cast(source: str, target: str, x: str) -> str:
+    if target == "bool":
+        return _comparison("ne", source, [x, "0.0f"]) if source == "float32" else f"({x} != {TYPES[source]}(0))"
+    if source == "float32" and target != "float32":
+        x = f"select({x}, 0.0f, is_nan({x}))"
+        if target in ("int64", "int32"):
+            return f"i32(clamp({x}, -2147483648.0f, 2147483520.0f))"
+        return f"u32(clamp({x}, 0.0f, {255.0 if target == 'uint8' else 4294967040.0}f))"
+    if TYPES[source] == TYPES[target]:
+        return x
+    if source == "bool":
+        kind = TYPES[target]
+        return f"select({kind}(0), {kind}(1), {x})"
+    return f"{TYPES[target]}({x})"

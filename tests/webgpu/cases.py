@@ -1,0 +1,82 @@
+"""One call on the GPU: feeds in, a result between canaries out."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.webgpu.host import GpuHost, no_segments
+
+from trainweb.backend.chosen import TARGETS, WEBGPU
+from trainweb.ir.builder import Builder
+from trainweb.ir.instructions import Buf, Storage
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import Program
+from trainweb.model.graph import Tensor
+
+CANARY = 256
+"""Bytes before and behind a result that no kernel may change."""
+
+
+class Case:
+    """Operands of calls, and what they hold before."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.builder = Builder()
+        self.builder.node = "node"
+        self._feeds: dict[str, tuple[Buf, np.ndarray]] = {}
+        self._results: dict[str, Buf] = {}
+
+    def feed(self, array: np.ndarray) -> Buf:
+        """A tensor with these values."""
+        array = np.ascontiguousarray(array)
+        name = f"feed{len(self._feeds)}"
+        b = Buf(Storage(ARENA, array.nbytes, is_feed=True), str(array.dtype), array.shape, name=name)
+        self._feeds[name] = b, array
+        return b
+
+    def normal(self, *shape: int) -> tuple[Buf, np.ndarray]:
+        """A tensor of normal numbers, and these in float64."""
+        array = self.rng.standard_normal(shape).astype(np.float32)
+        return self.feed(array), array.astype(np.float64)
+
+    def result(self, shape: tuple[int, ...], before: np.ndarray | None = None) -> Buf:
+        """A float32 tensor between canaries; `before` is what it holds."""
+        size = int(np.prod(shape))
+        whole = self.rng.integers(0, 255, 2 * CANARY + 4 * size, np.uint8)
+        if before is not None:
+            whole[CANARY : CANARY + 4 * size] = np.ascontiguousarray(before, np.float32).reshape(-1).view(np.uint8)
+        name = f"result{len(self._results)}"
+        storage = Storage(ARENA, whole.nbytes, is_feed=True)
+        self._feeds[name] = Buf(storage, "uint8", whole.shape, name=name), whole
+        self._results[name] = Buf(storage, "float32", shape, shift=CANARY, name=name)
+        return self._results[name]
+
+    def other(self, dtype: str, shape: tuple[int, ...]) -> Buf:
+        """A tensor of another type, without canaries."""
+        name = f"result{len(self._results)}"
+        b = Buf(self.builder.temp(dtype, shape).storage, dtype, shape, name=name)
+        self._results[name] = b
+        return b
+
+    def run(self) -> list[np.ndarray]:
+        """Run the calls; the results."""
+        feeds = [b for b, _ in self._feeds.values()]
+        wholes = [self._feeds[name][0] if name in self._feeds else b for name, b in self._results.items()]
+        program = Program(self.builder, feeds, wholes, self.builder.instructions)
+        plan = TARGETS[WEBGPU].compile_program(program, no_segments(), 1 << 30)
+        host = GpuHost(no_segments())
+        try:
+            loaded = host.load(plan)
+            tensors = {n: Tensor(n, str(a.dtype), a.shape, a.tobytes()) for n, (_, a) in self._feeds.items()}
+            host.run(loaded, tensors)
+            return [self._checked(name, host.output(loaded, name)) for name in self._results]
+        finally:
+            host.release()
+
+    def _checked(self, name: str, found: np.ndarray) -> np.ndarray:
+        if name not in self._feeds:
+            return found
+        b, before = self._results[name], self._feeds[name][1]
+        for part in (slice(0, CANARY), slice(-CANARY, None)):
+            assert np.array_equal(found[part], before[part]), "a kernel wrote beside its result"
+        return found[CANARY:-CANARY].view(np.float32).reshape(b.shape)

@@ -1,0 +1,92 @@
+"""The data of plans for the GPU, as docs/architecture-webgpu.md describes them; no GPU is needed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.webgpu.train import open_model, types_of
+
+from trainweb.backend.plan import Plan
+from trainweb.backend.webgpu.functions import FUNCTIONS
+from trainweb.backend.webgpu.shader import MOST_GROUPS, UNIFORM_BYTES
+from trainweb.backend.webgpu.templates import TEMPLATES
+from trainweb.ir.calls import FlushMoments, NoteChange
+from trainweb.ir.layout import ARENA, STATE
+from trainweb.page.bundle import Blobs, plan_json
+from trainweb.training.step_kind import TRAIN, StepKind
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Plan]:
+    core, batches = open_model("C", 1)
+    train = core.models.compile_step(TRAIN, types_of(batches[0]), True, target="webgpu")
+    found = {"train": train, "optimizer": core.models.compile_optimizer(target="webgpu")}
+    core.release()
+    return found
+
+
+@pytest.mark.parametrize("step", ["train", "optimizer"])
+def test_dispatches_name_what_is_there(plans: dict[str, Plan], step: str) -> None:
+    plan, body = plans[step], plans[step].body
+    assert body is not None and plan.target == "webgpu"
+    words = np.frombuffer(body.dispatches, np.uint32).reshape(-1, 5)
+    assert len(words) == len(body.nodes) and len(body.texts) == len({*body.texts})
+    assert {*words[:, 0]} == {*range(len(body.texts))}
+    assert words[:, 1:4].min() >= 1 and words[:, 1:4].max() <= MOST_GROUPS
+    assert len(body.uniforms) == UNIFORM_BYTES * (words[:, 4].max() + 1)
+    for places in (body.inputs, body.outputs):
+        assert all(p.segment != STATE for p in places.values())
+        assert all(p.offset + p.nbytes <= body.arena_bytes for p in places.values() if p.segment == ARENA)
+    for source, target, nbytes in body.uploads:
+        assert source + nbytes <= plan.arena_bytes and target + nbytes <= body.arena_bytes
+
+
+def test_the_head_checks_and_counts(plans: dict[str, Plan]) -> None:
+    assert ["check_indices" in line for line in plans["train"].text].count(True) == 1
+    heads = plans["optimizer"].disassemble()
+    assert "optimizer_advance" in heads and NoteChange.KERNEL in heads and FlushMoments.KERNEL not in heads
+    assert plans["optimizer"].body is not None and len(plans["optimizer"].body.uploads) == 2
+
+
+def test_the_data_of_a_bundle(plans: dict[str, Plan]) -> None:
+    blobs = Blobs()
+    header: dict[str, Any] = json.loads(json.dumps(plan_json(plans["train"], StepKind("train"), True, {}, blobs)))
+    body, plan = header["body"], plans["train"].body
+    assert plan is not None and header["target"] == "webgpu"
+    read = [
+        bytes(blobs.data[at : at + nbytes]) for at, nbytes in (*body["texts"], body["uniforms"], body["dispatches"])
+    ]
+    assert read == [*(text.encode() for text in plan.texts), plan.uniforms, plan.dispatches]
+    assert [i["name"] for i in body["inputs"]] == [*plan.inputs] and body["arenaBytes"] == plan.arena_bytes
+    page = (ROOT / "docs" / "architecture-webgpu.md").read_text()
+    assert all(f"`body.{name}`" in page for name in body)
+
+
+def test_shaders_keep_the_rules(plans: dict[str, Plan]) -> None:
+    for plan in plans.values():
+        assert plan.body is not None
+        for text in plan.body.texts:
+            assert "atomic" not in text
+            assert not re.search(r"\b(exp|log|tanh|sin|cos|pow)\(", text)
+
+
+def test_coefficients_are_those_of_the_kernels() -> None:
+    """Of the functions that use the kernels' polynomials: every number with more than four digits."""
+    kernels = (ROOT / "wasm_kernels" / "math.h").read_text()
+    for name, text in FUNCTIONS.items():
+        if name != "sin_shifted":  # its argument is reduced in float32
+            for number in re.findall(r"\d\.\d{4,}(?:e-?\d+)?f", text):
+                assert number in kernels, (name, number)
+
+
+def test_the_page_about_templates_lists_their_files() -> None:
+    page = (ROOT / "docs" / "architecture-webgpu.md").read_text()
+    modules = {f.__module__.rpartition(".")[2] for f in TEMPLATES.values()}
+    assert all(f"| `{name}.py` |" in page for name in modules)

@@ -1,0 +1,276 @@
+/** The memory of a session of the kernels (`wasm_kernels/session/`): its segments, and the plans that are loaded. */
+
+import { sameBytes, type Engine } from "../../engine/engine.js";
+import {
+  ARENA, CONSTANTS, LARGE_CONSTANTS, LOAD_NO_FEEDS, LOAD_STEP, PREPARED, SEGMENT_NAMES, type SessionCalls,
+} from "../../engine/layout.js";
+import { copyInto } from "../../python/given-files.js";
+import { EngineError } from "../../wire/errors.js";
+import { sessionError } from "../../wire/messages.js";
+import type { BundlePlan, LargeConstant, SegmentStart, TensorPlace } from "../bundle/bundle.js";
+import { KERNEL_MEMORY, SEEN } from "../constants.js";
+import type { HostOptions, HostStart, LoadedPlan, ParameterRun, ReadFile } from "../host.js";
+
+/** A plan in kernel memory. */
+export interface PlacedPlan extends LoadedPlan {
+  readonly ptr: number;
+  /** Addresses of its constants and large constants; 0: it has none. */
+  readonly constants: number;
+  readonly large: number;
+  /** Table slot of its generated functions; 0: it has none. */
+  readonly codeBase: number;
+}
+
+export class PlanMemory {
+  protected readonly engine: Engine;
+  protected readonly options: HostOptions;
+  /** The address of the session. */
+  protected readonly session: number;
+  /** The least this session's arena and prepared values get, so that plans that are known need not move them. */
+  readonly #reserved: readonly number[];
+  readonly #loaded = new Map<string, PlacedPlan>();
+
+  /** @throws EngineError when the kernels' memory has no room */
+  constructor(engine: Engine, { segments, reserved, trained }: HostStart, options: HostOptions) {
+    this.engine = engine;
+    this.options = options;
+    const within = reserved.filter(({ arenaBytes }) => arenaBytes <= options.arenaLimit);
+    this.#reserved = SEGMENT_NAMES.map((_, segment) => {
+      const needs = within.map((plan) => needOf(plan, segment));
+      return Math.max(0, ...needs);
+    });
+    this.session = engine.openSession();
+    try {
+      this.#fill(segments);
+      this.#setTrained(trained);
+    } catch (error) {
+      this.close();
+      throw error;
+    }
+  }
+
+  /** Call a function of the session; what it returns. */
+  protected call<Name extends keyof SessionCalls>(name: Name, ...args: SessionCalls[Name]): number {
+    return this.engine.call(name, this.session, ...args);
+  }
+
+  /** @throws EngineError when the function of the session fails */
+  protected demand<Name extends keyof SessionCalls>(name: Name, ...args: SessionCalls[Name]): void {
+    this.engine.demand(name, this.session, ...args);
+  }
+
+  get generation(): number {
+    return this.call("tw_session_generation");
+  }
+
+  /** Addresses of the segments; 0: there is none. */
+  get bases(): readonly number[] {
+    return SEGMENT_NAMES.map((_, segment) => this.call("tw_session_base", segment));
+  }
+
+  get sizes(): readonly number[] {
+    return SEGMENT_NAMES.map((_, segment) => this.call("tw_session_bytes", segment));
+  }
+
+  get plans(): readonly BundlePlan[] {
+    return this.loaded.map(({ plan }) => plan);
+  }
+
+  get planBytes(): number {
+    const blocks = new Map(
+      this.loaded.flatMap(({ plan, ptr, constants, large }) => [
+        [ptr, plan.words.length],
+        [constants, plan.constants.length],
+        [large, plan.largeBytes],
+      ]),
+    );
+    return [...blocks.values()].reduce((sum, nbytes) => sum + nbytes, 0);
+  }
+
+  protected get loaded(): readonly PlacedPlan[] {
+    return [...this.#loaded.values()];
+  }
+
+  view(segment: number): Uint8Array {
+    return this.engine.view(this.call("tw_session_base", segment), this.call("tw_session_bytes", segment));
+  }
+
+  /**
+   * Bytes of a segment in place. Valid until the next allocation.
+   *
+   * @throws EngineError when they do not lie in it
+   */
+  range(segment: number, offset: number, nbytes: number): Uint8Array {
+    const size = this.call("tw_session_bytes", segment);
+    if (!(offset >= 0 && nbytes >= 0 && offset + nbytes <= size)) {
+      throw new EngineError(`bytes [${offset}, ${offset + nbytes}) lie outside segment ${segment} of ${size} bytes.`);
+    }
+    return this.engine.view(this.call("tw_session_base", segment) + offset, nbytes);
+  }
+
+  find(key: string): PlacedPlan | undefined {
+    return this.#loaded.get(key);
+  }
+
+  evict(): void {
+    for (;;) {
+      const ptr = this.call("tw_session_excess", this.options.maxPlans);
+      const gone = [...this.#loaded].find(([, loaded]) => loaded.ptr === ptr);
+      if (gone === undefined) {
+        return;
+      }
+      this.#unload(...gone);
+    }
+  }
+
+  load(key: string, plan: BundlePlan, read: ReadFile): PlacedPlan {
+    const { arenaLimit } = this.options;
+    if (plan.arenaBytes > arenaLimit) {
+      throw sessionError("ARENA_LIMIT", { nbytes: plan.arenaBytes, limit: arenaLimit });
+    }
+    for (const segment of [ARENA, PREPARED]) {
+      const needed = needOf(plan, segment);
+      if (needed > this.call("tw_session_bytes", segment)) {
+        this.#reserve(segment, Math.max(needed, this.#reserved[segment] as number));
+      }
+    }
+    const engine = this.engine;
+    const codeBase = plan.code.length === 0 ? 0 : engine.loadCode(plan.code);
+    let [constants, large, ptr] = [0, 0, 0];
+    try {
+      constants = this.#constantsOf(plan);
+      large = this.#largeOf(plan, read);
+      ptr = engine.alloc(plan.words.length);
+      engine.write(ptr, plan.words);
+      const kind = plan.signature.length > 0 ? LOAD_STEP : LOAD_NO_FEEDS;
+      this.demand("tw_session_load", ptr, constants, large, codeBase, kind);
+    } catch (error) {
+      this.#drop({ plan, ptr, constants, large, codeBase });
+      throw error;
+    }
+    const loaded = { plan, ptr, constants, large, codeBase };
+    for (const [name, offset, nbytes] of plan.kept) {
+      // The former owner of the place may have left words there.
+      if (name.startsWith(SEEN)) {
+        this.range(PREPARED, offset, nbytes).fill(0);
+      }
+    }
+    this.#loaded.set(key, loaded);
+    return loaded;
+  }
+
+  /** Address of a feed or result of a plan. */
+  addressOf({ constants, large }: PlacedPlan, { segment, offset }: TensorPlace): number {
+    const block = { [CONSTANTS]: constants, [LARGE_CONSTANTS]: large }[segment];
+    return (block ?? this.call("tw_session_base", segment)) + offset;
+  }
+
+  protected close(): void {
+    this.#loaded.forEach((loaded, key) => this.#unload(key, loaded));
+    this.call("tw_session_close");
+  }
+
+  #fill(segments: readonly SegmentStart[]): void {
+    segments.forEach(({ bytes, data }, segment) => {
+      if (bytes > 0) {
+        this.#reserve(segment, bytes);
+      }
+      if (data instanceof Uint8Array) {
+        this.range(segment, 0, bytes).set(data);
+      }
+    });
+  }
+
+  #setTrained(runs: readonly ParameterRun[]): void {
+    const table = this.engine.alloc(2 * Uint32Array.BYTES_PER_ELEMENT * runs.length);
+    try {
+      this.engine.write(table, Uint32Array.from(runs.flatMap(({ start, end }) => [start, end - start])));
+      this.demand("tw_session_trained", table);
+    } catch (error) {
+      this.engine.free(table);
+      throw error;
+    }
+  }
+
+  #reserve(segment: number, nbytes: number): void {
+    if (nbytes >= KERNEL_MEMORY) {
+      throw this.engine.noMemory(nbytes);
+    }
+    this.demand("tw_session_reserve", segment, nbytes);
+  }
+
+  /** Address of a plan's constants; equal ones are there once. */
+  #constantsOf({ constants }: BundlePlan): number {
+    if (constants.length === 0) {
+      return 0;
+    }
+    const twin = this.loaded.find((one) => sameBytes(one.plan.constants, constants));
+    if (twin !== undefined) {
+      return twin.constants;
+    }
+    const ptr = this.engine.alloc(constants.length);
+    this.engine.write(ptr, constants);
+    return ptr;
+  }
+
+  /** Address of a plan's large constants; equal ones are there once. */
+  #largeOf({ large, largeBytes }: BundlePlan, read: ReadFile): number {
+    if (largeBytes === 0) {
+      return 0;
+    }
+    const twin = this.loaded.find((one) => sameLarge(one.plan.large, large));
+    if (twin !== undefined) {
+      return twin.large;
+    }
+    const ptr = this.engine.alloc(largeBytes);
+    try {
+      for (const { offset, nbytes, file, start, data } of large) {
+        const target = this.engine.view(ptr + offset, nbytes);
+        if (data === null) {
+          read(file, start, target);
+        } else {
+          copyInto(target, data);
+        }
+      }
+      return ptr;
+    } catch (error) {
+      this.engine.free(ptr);
+      throw error;
+    }
+  }
+
+  #unload(key: string, { ptr, codeBase }: PlacedPlan): void {
+    this.#loaded.delete(key);
+    this.call("tw_session_unload", ptr);
+    if (codeBase !== 0) {
+      this.engine.unloadCode(codeBase);
+    }
+  }
+
+  /** Free what a plan has that the session did not take over. */
+  #drop({ ptr, constants, large, codeBase }: PlacedPlan): void {
+    this.engine.free(ptr);
+    const shared = new Set(this.loaded.flatMap((one) => [one.constants, one.large]));
+    [constants, large].filter((block) => !shared.has(block)).forEach((block) => this.engine.free(block));
+    if (codeBase !== 0) {
+      this.engine.unloadCode(codeBase);
+    }
+  }
+}
+
+function needOf(plan: BundlePlan, segment: number): number {
+  return segment === ARENA ? plan.arenaBytes : segment === PREPARED ? plan.preparedBytes : 0;
+}
+
+function sameLarge(a: readonly LargeConstant[], b: readonly LargeConstant[]): boolean {
+  const places = (large: readonly LargeConstant[]): string =>
+    String(large.flatMap(({ offset, nbytes, file, start, data }) => [offset, nbytes, ...(data === null ? [file, start] : [])]));
+  return (
+    places(a) === places(b) &&
+    a.every(({ data }, k) => {
+      const other = b[k]?.data ?? null;
+      return data === other || (data instanceof Uint8Array && other instanceof Uint8Array && sameBytes(data, other));
+    })
+  );
+}
+

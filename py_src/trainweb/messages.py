@@ -12,6 +12,7 @@ from typing import Any
 from trainweb.errors import (
     BufferSizeError,
     CheckpointError,
+    DeviceError,
     EngineError,
     FeedError,
     InvalidValueError,
@@ -764,6 +765,33 @@ LOSS_INPUTS = Message(
     "{loss} takes {n} of the model's outputs, but these are given: {names}. "
     "Choose with loss_input_names, or give a Block.",
     "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",
+)
+
+
+def _device(text: str) -> Message:
+    """Return a message about a GPU. It names what works without one."""
+    return Message(DeviceError, f'{text} device: "wasm" trains everywhere.')
+
+
+NO_WEBGPU = _device("This browser has no WebGPU. Chrome and Edge have it from 113, Safari from 26, Firefox from 141.")
+INSECURE_WEBGPU = _device("Pages have WebGPU only with a secure origin: https:// or localhost.")
+NO_ADAPTER = _device(
+    "This browser offers no WebGPU adapter. On Linux, Chrome before version 147 needs --enable-unsafe-webgpu."
+)
+NO_DEVICE = _device("The WebGPU adapter gives no device: {message}")
+SOFTWARE_ADAPTER = _device("The WebGPU adapter '{adapter}' computes in software, which is slow.")
+DEVICE_LIMIT = _device("The plans need {name} of {needed}; this GPU offers {offered}.")
+DEVICE_LOST = _device("The GPU was lost ({reason}): {message} Parameters on it are gone; continue from a checkpoint.")
+DEVICE_ERROR = _device("The GPU reports an error: {message} Parameters on it may be wrong; continue from a checkpoint.")
+DEVICE_MEMORY = _device("The GPU has no memory for {nbytes} bytes of '{what}': {message}")
+SHADER_REFUSED = _device("The GPU refuses a shader of node '{node}': {message} Please report this.")
+WIDE_FEED = Message(
+    FeedError,
+    "'{name}' has {value} at position {position}; a GPU takes integers of 32 bits. device: \"wasm\" takes all.",
+)
+NOT_ON_GPU = Message(UnsupportedError, '{what} does not work with device: "webgpu" yet. device: "wasm" has it.')
+GPU_OUTSIDE_PAGE = Message(
+    UnsupportedError, 'The option device="webgpu" works in a page or Node only. Here device="wasm" trains.'
 )
 
 

@@ -8,6 +8,7 @@ import type { Feed, MaybePromise, PlacedTensor, Workspace } from "../wire/protoc
 import type { Held } from "../wire/session-calls.js";
 import type { BundlePlan, SegmentStart, TensorPlace } from "./bundle/bundle.js";
 import type { Addresses, FilledSegments } from "./python-models.js";
+import type { StepKind } from "./step-kind.js";
 
 /** A plan that a host has loaded. Hosts add what they know of it. */
 export interface LoadedPlan {
@@ -110,6 +111,8 @@ export interface StepHost extends FilledSegments {
   /** Fill a part of a segment with zeros. */
   clear(segment: number, offset: number, nbytes: number): MaybePromise<void>;
 
+  /** The back end whose plans run such steps. */
+  targetOf(kind: StepKind): string;
   /** Changes when former places are void. */
   readonly generation: number;
   readonly plans: readonly BundlePlan[];

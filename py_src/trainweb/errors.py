@@ -171,9 +171,12 @@ class DeviceError(TrainwebError):
     ----------
     reason : str or None
         The browser's word for a loss or an error of the GPU.
+    step : int or None
+        Optimizer steps of the session when a call met the lost GPU.
     """
 
     reason: str | None = None
+    step: int | None = None
 
 
 class NumericsError(TrainwebError):

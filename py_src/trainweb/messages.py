@@ -791,7 +791,7 @@ WIDE_FEED = Message(
 )
 NOT_ON_GPU = Message(UnsupportedError, '{what} does not work with device: "webgpu" yet. device: "wasm" has it.')
 GPU_OUTSIDE_PAGE = Message(
-    UnsupportedError, 'The option device="webgpu" works in a page or Node only. Here device="wasm" trains.'
+    UnsupportedError, 'The option device="webgpu" is for sessions in a page. Here device="wasm" trains.'
 )
 
 

@@ -326,7 +326,6 @@ class SessionWorker {
   async #openGpu(segments: readonly SegmentStart[]): Promise<Place> {
     const { files, stallMs } = this.#settings as WorkerSettings;
     const script = await importModule<GpuScript>(files.webgpu, "openDevice", stallMs);
-    // GPUs of Node come with a package, which the user gives.
     const gpu = await script.openDevice(globalThis.navigator?.gpu, Math.max(0, ...segments.map(({ bytes }) => bytes)));
     return {
       open: (start, options) => script.openHost(gpu, this.#openHost(start, options)),

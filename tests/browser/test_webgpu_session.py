@@ -218,7 +218,7 @@ def test_nan_leaves_the_session_as_on_the_kernels(js: JsPage) -> None:
 @pytest.mark.parametrize(
     ("call", "name", "text"),
     [
-        ("open({ device: 'gpu' })", "TypeError", "'device' must be \"wasm\" or \"webgpu\", got "),
+        ("open({ device: 'gpu' })", "TypeError", '\'device\' must be "wasm" or "webgpu", got '),
         ("open({ ...gpu, reproducible: true })", "UnsupportedError", "reproducible does not work"),
         ("open({ ...gpu, cache: true })", "UnsupportedError", "cache does not work"),
         ("open({ ...gpu, memoryBudget: 1 })", "UnsupportedError", "memoryBudget does not work"),
@@ -228,7 +228,11 @@ def test_nan_leaves_the_session_as_on_the_kernels(js: JsPage) -> None:
         ("(await open()).profile(rows(8))", "UnsupportedError", "profile of a train step does not work"),
         ("(await open()).explain(rows(8))", "UnsupportedError", "explain of a train step does not work"),
         ("(await open(gpu, { optimizer: 'Lamb' })).runTrainSteps([rows(8)])", "UnsupportedError", "no GPU kernel"),
-        ("(await open()).runTrainStep({ ...rows(1), labels: new Tensor('int64', [2n ** 40n], [1]) })", "FeedError", "label"),
+        (
+            "(await open()).runTrainStep({ ...rows(1), labels: new Tensor('int64', [2n ** 40n], [1]) })",
+            "FeedError",
+            "label",
+        ),
     ],
 )
 def test_refusals_name_what_does_not_work(js: JsPage, call: str, name: str, text: str) -> None:
@@ -241,3 +245,61 @@ def test_a_page_without_a_gpu_says_so(browser: Browser, site: Site) -> None:
         error = js.failure(f"{OPEN} await open();")
         assert error["name"] == "DeviceError" and error["message"].endswith(WITHOUT_GPU)
         assert js.run(f"{OPEN} return (await train(await open({{}}), 1)).length;") == 1
+
+
+def test_sessions_share_a_gpu_and_take_other_calls(js: JsPage) -> None:
+    found = js.run(f"""{OPEN}
+        const results = [];
+        for (const options of [gpu, {{}}]) {{
+          const sessions = [await open(options), await open(options)];
+          const [a, b] = sessions;
+          const [first, second] = await Promise.all([train(a, 4), train(b, 4, 9)]);
+          const steps = Array.from(await a.runTrainSteps([rows(4), rows(6), rows(4)]));
+          const adding = [];
+          for (let k = 0; k < 3; k++) {{
+            adding.push((await a.runTrainStep(rows(8, k)))[a.trainingOutputNames[0]].data[0]);
+          }}
+          const gradient = Array.from((await a.getGradient("fc1.weight")).data).slice(0, 5);
+          const moments = Object.keys(await a.getMoments("fc1.weight"));
+          const dead = (await a.deadUnits([rows(8)])).map(({{ units, count }}) => units ?? count);
+          const weight = await a.getParameter("fc1.weight");
+          await b.updateParameter("fc1.weight", weight);
+          const moved = String((await b.getParameter("fc1.weight")).data) === String(weight.data);
+          const checkpoint = await CheckpointState.load(await a.saveCheckpoint({{ includeOptimizerState: true }}));
+          const last = [await train(b, 2), await a.getLearningRate(), await a.stepCount()];
+          await a.release();
+          last.push(await train(b, 1));
+          results.push([[first, second, steps, adding, gradient].flat(), moments, dead, moved, last.flat(), (await b.memory()).parameters]);
+        }}
+        return results;
+    """)
+    on_gpu, on_kernels = found
+    close(on_gpu[0], on_kernels[0], 1e-3)
+    assert on_gpu[1:4] == on_kernels[1:4] and on_gpu[3]
+    close(on_gpu[4], on_kernels[4], 1e-3)
+
+
+def test_a_fit_stops_and_a_step_that_is_stopped_changes_nothing(js: JsPage) -> None:
+    ended, counts, aborted = js.run(f"""{OPEN}
+        const s = await open();
+        await train(s, 1);
+        const controller = new AbortController();
+        setTimeout(() => controller.abort(), 300);
+        const options = {{ epochs: 500, batchSize: 8, signal: controller.signal }};
+        const ended = await s.fit(rows(64), options).then(() => "ran", ({{ name }}) => name);
+        const before = await s.stepCount();
+        const end = new AbortController();
+        end.abort();
+        const aborted = await s.runTrainStep(rows(8), {{ signal: end.signal }}).then(() => "ran", ({{ name }}) => name);
+        await train(s, 1);
+        return [ended, [before, await s.stepCount()], aborted];
+    """)
+    assert ended == "AbortError" and 1 < counts[0] < 4000 and counts[1] == counts[0] + 1
+    assert aborted != "ran"
+
+
+def test_the_runtime_is_loaded_only_for_a_gpu(js: JsPage) -> None:
+    names = []
+    js.page.context.on("request", lambda request: names.append(request.url.rsplit("/", 1)[-1]))
+    js.run(f"{OPEN} await train(await open({{}}), 1);")
+    assert "worker.js" in names and "webgpu.js" not in names

@@ -10,7 +10,7 @@ import type { Feed, MaybePromise, PlacedTensor, SessionDevice, Workspace } from 
 import type { Held } from "../wire/session-calls.js";
 import type { BundlePlan, TensorPlace } from "../worker/bundle/bundle.js";
 import type {
-  FitCall, InstructionTimes, Listing, LoadedPlan, RanBatches, ReadFile, Side, StagedBatches, StepHost,
+  FitCall, GpuScript, InstructionTimes, Listing, LoadedPlan, RanBatches, ReadFile, Side, StagedBatches, StepHost,
 } from "../worker/host.js";
 import type { Addresses } from "../worker/python-models.js";
 import type { StepKind } from "../worker/step-kind.js";
@@ -24,7 +24,7 @@ const LOOKS: readonly string[] = ["eval", "predict", "generate", "inference"];
 /** Values of `onNaN` that undo a batch, in the kernels' enumeration. */
 const UNDOES: readonly number[] = [1, 2, 3];
 /** What a session says of its plans. */
-export const PLANS: SessionDevice["plans"] = [
+const PLANS: SessionDevice["plans"] = [
   ...ON_GPU.map((step) => ({ step, device: "webgpu" as const })),
   ...["scheduler", "eval", "predict", "generate"].map((step) => ({ step, device: "wasm" as const })),
 ];
@@ -50,17 +50,15 @@ class GpuPlan implements LoadedPlan {
 
 const shared = new Map<GPU | undefined, SharedDevice>();
 
-/** The device of this worker, with room for segments of so many bytes. @throws DeviceError */
-export function openDevice(gpu: GPU | undefined, nbytes: number): Promise<GpuDevice> {
+/** The GPU of this worker, with room for segments of so many bytes. @throws DeviceError */
+export const openGpu: GpuScript["openGpu"] = async (gpu, nbytes) => {
   const device = shared.get(gpu) ?? new SharedDevice(gpu);
   shared.set(gpu, device);
   const needed = { maxStorageBufferBindingSize: 2 ** 27, maxBufferSize: 2 ** 28 };
-  return device.get(Object.fromEntries(Object.entries(needed).map(([name, least]) => [name, Math.max(least, nbytes)])));
-}
-
-export function openHost(gpu: GpuDevice, kernels: StepHost): StepHost {
-  return new GpuHost(gpu, kernels);
-}
+  const limits = Object.entries(needed).map(([name, least]) => [name, Math.max(least, nbytes)]);
+  const opened = await device.get(Object.fromEntries(limits));
+  return { adapter: opened.adapter, plans: PLANS, over: (kernels) => new GpuHost(opened, kernels) };
+};
 
 class GpuHost implements StepHost {
   readonly #gpu: GpuDevice;
@@ -474,8 +472,9 @@ class GpuHost implements StepHost {
   }
 
   #fail(error: unknown): never {
-    const step = Number(this.state.getBigInt64(4 * STATE_STEP, true));
-    throw Object.hasOwn(error as object, "step") ? error : Object.assign(error as Error, { step });
+    const fault = error as Error & { step?: number };
+    fault.step ??= Number(this.state.getBigInt64(4 * STATE_STEP, true));
+    throw fault;
   }
 }
 

@@ -44,7 +44,7 @@ import { runTrainSteps } from "./fit/batches.js";
 import { WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
 import { WorkerLane } from "./lane.js";
-import { withValue, type HostOpener } from "./host.js";
+import { withValue, type GpuScript, type HostOpener } from "./host.js";
 import { LazyModels, originOf, PythonModels, type FilledSegments, type Origin } from "./python-models.js";
 import type { Run } from "./runner.js";
 import { SessionCore, type CoreOptions } from "./session-core.js";
@@ -69,9 +69,6 @@ interface Turns<Core = SessionCore> {
   /** Settles when the last of them is done. */
   turn: Promise<unknown>;
 }
-
-/** The script that runs plans on a GPU. */
-type GpuScript = typeof import("../webgpu/gpu-host.js");
 
 /** Where a session's steps run, and what opens its host. */
 interface Place {
@@ -325,11 +322,11 @@ class SessionWorker {
   /** A GPU with room for these segments, opened with the script that runs plans on it. */
   async #openGpu(segments: readonly SegmentStart[]): Promise<Place> {
     const { files, stallMs } = this.#settings as WorkerSettings;
-    const script = await importModule<GpuScript>(files.webgpu, "openDevice", stallMs);
-    const gpu = await script.openDevice(globalThis.navigator?.gpu, Math.max(0, ...segments.map(({ bytes }) => bytes)));
+    const { openGpu } = await importModule<GpuScript>(files.webgpu, "openGpu", stallMs);
+    const { adapter, plans, over } = await openGpu(globalThis.navigator?.gpu, Math.max(0, ...segments.map(({ bytes }) => bytes)));
     return {
-      open: (start, options) => script.openHost(gpu, this.#openHost(start, options)),
-      device: { kind: "webgpu", adapter: gpu.adapter, why: "the option device", plans: script.PLANS },
+      open: (start, options) => over(this.#openHost(start, options)),
+      device: { kind: "webgpu", adapter, why: "the option device", plans },
     };
   }
 

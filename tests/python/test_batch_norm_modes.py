@@ -265,7 +265,7 @@ def bare_loss(*, by_batch: bool, scale: float) -> float:
 @pytest.mark.parametrize("batch_norm", ["train", "as_exported", None])
 @pytest.mark.parametrize("kind", ["initializers", "constants", "computed", "of a parameter"])
 def test_the_option_decides_for_norms_without_scale_and_bias(kind: str, batch_norm: str | None) -> None:
-    settings = {} if kind == "of a parameter" else {"requires_grad": ["v", "w"]}
+    settings = {"requires_grad": ["v", "w", *(["gain"] if kind == "of a parameter" else [])]}
     files = build_quietly(bare_net(kind), batch_norm=batch_norm, **settings)
     with opened(files) as s:
         found = float(next(iter(s.train_step({"x": X.astype(np.float32)}).values())))

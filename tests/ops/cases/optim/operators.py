@@ -105,9 +105,6 @@ class Elements(np.ndarray):
     def where(self, chosen: Any, other: Any) -> Any:
         return elements(np.where(self != 0, chosen, other))
 
-    def mean(self, axis: int | None = None) -> Any:
-        return elements(np.asarray(self).mean(axis, keepdims=axis is not None))
-
     def mean_square(self, axis: int | None = None) -> Any:
         return (self * self).mean(axis)
 
@@ -115,9 +112,14 @@ class Elements(np.ndarray):
         return (self.T if turned[0] else self) @ (other.T if turned[1] else other)
 
 
-for function in (np.sqrt, np.exp, np.log, np.floor, np.sign):
-    setattr(Elements, function.__name__, lambda x, function=function: function(x))
-Elements.abs = lambda x: np.abs(x)
+def mean(x: Elements, axis: int | None = None) -> Any:
+    """The mean of all elements, or along an axis that stays."""
+    return elements(np.asarray(x).mean(axis, keepdims=axis is not None))
+
+
+FUNCTIONS = {"abs": np.abs, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "floor": np.floor, "sign": np.sign}
+for name, method in {**FUNCTIONS, "mean": mean}.items():
+    setattr(Elements, name, lambda x, *axis, method=method: method(x, *axis))
 
 
 def elements(x: Any) -> Any:

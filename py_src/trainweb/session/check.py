@@ -308,10 +308,11 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
             whole = graph
             model, named["lora"] = take_head(lambda: whole, named, named.get("lora"))
             graph, choices = model, tuple(named[name] for name in CHOICES)
-            arguments = {name: value for name, value in arguments.items() if name not in ("head", *FILES)}
-        arguments = {name: value for name, value in arguments.items() if name != "lora"}
+            arguments = {name: value for name, value in arguments.items() if name not in FILES}
+        arguments = {name: value for name, value in arguments.items() if name not in ("head", "lora")}
         has_adapter = named.get("lora") is not None
         if has_adapter:
+            named.pop("head", None)
             arguments = _with_adapter(graph, named)
             model = graph = arguments.pop("model")
             choices = tuple(arguments.pop(name) for name in CHOICES)

@@ -281,6 +281,11 @@ ENDED_DATASET = Message(
     "The {source} has no rows in epoch {epoch}: a generator or stream can be read only once. "
     "Give the function that creates it.",
 )
+READ_AGAIN = Message(
+    FeedError,
+    "The {source} is a {kind}, which can be read only once. Further epochs and checkpoints read it again: give the "
+    "function that creates it.",
+)
 FILE_WITHOUT_CLASS = Message(
     FeedError, "The file {file!r} lies outside of the class folders: move it into the folder of its class."
 )
@@ -418,6 +423,10 @@ SHUFFLED_STREAM = Message(
     ModelError,
     "A stream can only be shuffled in a buffer: call data.shuffle(buffer, seed), and leave out 'shuffle'.",
     "A stream can only be shuffled in a buffer: call data.shuffle(options), and leave out 'shuffle'.",
+)
+STEPS_OF_ARRAYS = Message(
+    ModelError,
+    "'{argument.steps_per_epoch}' is for streams; an epoch of arrays has all of their rows. Leave it out.",
 )
 STRATIFIED_NOTHING = Message(
     ModelError,

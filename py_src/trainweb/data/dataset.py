@@ -10,6 +10,7 @@ import io
 import itertools
 import math
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import isasyncgen, isgenerator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -61,6 +62,8 @@ class Dataset:
         """True if the items are batches."""
         self.is_padded = False
         """True if earlier rows may have filled up the last batch."""
+        self.generator = source if isgenerator(source) or isasyncgen(source) else None
+        """The generator object that the rows come from, which can be read only once."""
         self.preprocessing: list[table.Step] = []
         """Fitted steps of tables so far, such as `standardize` and `one_hot`: JSON, for `preprocess`."""
         self._skip: Callable[[int], None] = lambda rounds: None
@@ -89,6 +92,7 @@ class Dataset:
     ) -> Dataset:
         stream = Dataset(rows)
         stream.is_batched, stream.is_padded = is_batched, self.is_padded
+        stream.generator = self.generator
         stream.preprocessing = self.preprocessing
         stream._skip = self.skip_rounds if skip is None else skip
         return stream
@@ -556,7 +560,9 @@ class Dataset:
             memory = items
 
         # Steps before it run once, in any number of rounds.
-        return self._stream(rows, is_batched=self.is_batched, skip=lambda rounds: None)
+        kept = self._stream(rows, is_batched=self.is_batched, skip=lambda rounds: None)
+        kept.generator = None
+        return kept
 
     def prefetch(self, count: int = 1) -> Dataset:
         """Let a thread make so many rows (or batches) ahead; in Pyodide, which has no threads, the same without.

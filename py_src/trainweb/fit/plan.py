@@ -48,6 +48,8 @@ class Batches:
     ) -> None:
         self.data, self.options, self.shuffle = data, options, shuffle
         size, self.remainder, batched = options["batch_size"], options["remainder"], options["batched"]
+        self.per_epoch: int | None = options["steps_per_epoch"] if trains else None
+        """Batches of an epoch of a stream, which goes on in the next epoch; None: an epoch is one iteration."""
         drops = inputs.rows is not None and self.remainder == "keep" and trains
         if data.columns is None:
             self.data = inputs.batches(data, size, self.remainder, batched, ignores_size=ignores_size, drops=drops)
@@ -62,8 +64,8 @@ class Batches:
 
     @property
     def steps(self) -> int | None:
-        """The number of steps in an epoch; None for a stream."""
-        return None if self.data.columns is None else len(self._rows(np.arange(len(self.data))))
+        """The number of steps in an epoch; None for a stream that each epoch reads to its end."""
+        return self.per_epoch if self.data.columns is None else len(self._rows(np.arange(len(self.data))))
 
     def _rows(self, order: np.ndarray) -> list[np.ndarray]:
         return epoch_batches(len(order), self.size, self.remainder, order)
@@ -74,20 +76,28 @@ class Batches:
         return self._rows(permutation(size, self.options["seed"], number) if self.shuffle else np.arange(size))
 
     def epoch(self, number: int, start: int = 0, source: str = "data") -> Generator[NumberedBatch, None, None]:
-        """Batches with the numbers of their rows, without the first batches."""
-        columns = self.data.columns
-        if columns is None:
-            count = done = 0
-            for batch in self.data:
-                rows = range(done, done + rows_of(batch, count))
-                count, done = count + 1, rows.stop
-                if count > start:
-                    yield batch, rows
-            if not count:
-                raise messages.ENDED_DATASET(source=source, epoch=number + 1)
+        """Batches with the numbers of their rows, without the first batches; with `per_epoch` also of later epochs."""
+        if self.data.columns is None:
+            yield from self._streamed(number, start, source)
             return
         for indices in self.rows(number)[start:]:
             yield self.at(indices), indices.tolist()
+
+    def _streamed(self, number: int, start: int, source: str) -> Generator[NumberedBatch, None, None]:
+        left = start if self.per_epoch is None else number * self.per_epoch + start
+        total = 0
+        while True:
+            count = done = 0
+            for batch in self.data:
+                rows = range(done, done + rows_of(batch, count))
+                count, done, total = count + 1, rows.stop, total + 1
+                if total > left:
+                    yield batch, rows
+            if not count:
+                epoch = number if self.per_epoch is None else total // self.per_epoch
+                raise messages.ENDED_DATASET(source=source, epoch=epoch + 1)
+            if self.per_epoch is None:
+                return
 
     def at(self, indices: np.ndarray) -> Batch:
         """The batch of some rows."""
@@ -145,6 +155,9 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if train.columns is None and options["shuffle"]:
         raise messages.SHUFFLED_STREAM()
+    if train.columns is not None and options["steps_per_epoch"] is not None:
+        raise messages.STEPS_OF_ARRAYS()
+    check_generators(train, validation, options, is_kept=given.get("checkpoint") is not None)
     if options["ema"] and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
     shuffle = options["shuffle"] is not False and train.columns is not None
@@ -183,6 +196,20 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
         progress=progress,
         checkpoint=checkpoint,
     )
+
+
+def check_generators(train: Dataset, validation: Dataset | None, options: Mapping[str, Any], *, is_kept: bool) -> None:
+    """Raise FeedError for a generator object that has been read, or that the fit may read again."""
+    again = is_kept or options["epochs"] > 1
+    trains_again = is_kept or (again and options["steps_per_epoch"] is None)
+    for source, data, is_again in (("data", train, trains_again), ("validation data", validation, again)):
+        generator = None if data is None else data.generator
+        if generator is None:
+            continue
+        if is_again:
+            raise messages.READ_AGAIN(source=source, kind="generator object")
+        if getattr(generator, "gi_frame", None) is None and getattr(generator, "ag_frame", None) is None:
+            raise messages.ENDED_DATASET(source=source, epoch=1)
 
 
 def _evaluations(
@@ -229,6 +256,7 @@ def kept_options(
         "clipGradValue": options["clip_grad_value"],
         "ema": options["ema"] or None,
         "stratify": options["stratify"] or None,
+        "stepsPerEpoch": options["steps_per_epoch"],
         "rows": None if train.columns is None else len(train),
         "validationRows": None if validation is None or validation.columns is None else len(validation),
     }

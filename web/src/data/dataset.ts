@@ -9,7 +9,7 @@ import { Tensor } from "onnxruntime-common";
 
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from "./csv.js";
-import { badSetting, describe, isTensor, refuseSettingIf } from "./given.js";
+import { badSetting, describe, isTensor, nameOf, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { Opaque } from "../wire/opaque.js";
@@ -55,7 +55,13 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     const [columns, rows] = open(source);
     this.#columns = columns;
     this.#rows = rows;
-    this.#stream = streams.get(source as object) ?? { isBatched: false, isPadded: false, skip: () => {}, preprocessing: [] };
+    this.#stream = streams.get(source as object) ?? {
+      isBatched: false,
+      isPadded: false,
+      skip: () => {},
+      preprocessing: [],
+      generator: isReadOnce(source) ? source : null,
+    };
     this.#preprocessing = this.#stream.preprocessing;
   }
 
@@ -121,6 +127,15 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   /** True if the dataset iterates over batches. */
   get isBatched(): boolean {
     return this.#stream.isBatched;
+  }
+
+  /**
+   * The generator object or ReadableStream that the rows come from, which can be read only once.
+   *
+   * @internal
+   */
+  get generator(): object | null {
+    return this.#stream.generator;
   }
 
   /** True if earlier rows may have filled up the last batch. */
@@ -421,7 +436,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
       memory = items;
     };
     // Earlier steps are iterated over once, in any number of rounds.
-    return this.#piped(make, this.#stream.isBatched, () => {});
+    return this.#piped(make, this.#stream.isBatched, () => {}, this.#stream.isPadded, null);
   }
 
   /** Make this many rows (or batches) ahead. `fit` makes one batch ahead on its own. */
@@ -454,9 +469,10 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     isBatched = this.#stream.isBatched,
     skip: (rounds: number) => void = (rounds) => this.skipRounds(rounds),
     isPadded = this.#stream.isPadded,
+    generator = this.#stream.generator,
   ): Dataset {
     const rows = (): AsyncIterable<Row | Batch> => piped(this, make);
-    streams.set(rows, { isBatched, isPadded, skip, preprocessing: this.#preprocessing });
+    streams.set(rows, { isBatched, isPadded, skip, preprocessing: this.#preprocessing, generator });
     return new Dataset(rows);
   }
 
@@ -513,6 +529,20 @@ interface Stream {
   readonly isPadded: boolean;
   readonly skip: (rounds: number) => void;
   readonly preprocessing: readonly PreprocessingStep[];
+  readonly generator: object | null;
+}
+
+/** Generator objects and ReadableStreams that datasets have read; to leave one closes it. */
+const spent = new WeakSet<object>();
+
+/** True if a dataset has read a generator object or ReadableStream. */
+export function isSpent(source: object): boolean {
+  return spent.has(source);
+}
+
+function isReadOnce(source: unknown): source is object {
+  const isObject = typeof source === "object" && source !== null;
+  return isObject && (isReadable(source) || ["Generator", "AsyncGenerator"].includes(nameOf(source)));
 }
 
 function open(source: unknown): [ReadonlyMap<string, Tensor> | null, () => AsyncIterable<Row | Batch>] {
@@ -540,6 +570,9 @@ function iterate(source: unknown): AsyncIterable<Row | Batch> {
 
 function iteratorOf(source: unknown): AsyncIterator<Row | Batch> {
   const iterator = opened(source);
+  if (isReadOnce(source)) {
+    spent.add(source);
+  }
   let isOpen = true;
   let last: Promise<unknown> = Promise.resolve();
   const step = async (): Promise<IteratorResult<Row | Batch>> => {
@@ -668,7 +701,7 @@ export function datasetOfRounds(make: (round: number) => AsyncIterable<Row>): Da
   const skip = (count: number): void => {
     rounds += count;
   };
-  streams.set(rows, { isBatched: false, isPadded: false, skip, preprocessing: [] });
+  streams.set(rows, { isBatched: false, isPadded: false, skip, preprocessing: [], generator: null });
   return new Dataset(rows);
 }
 

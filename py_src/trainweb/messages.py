@@ -95,6 +95,9 @@ LOCAL_STATISTICS = Message(
     UnsupportedError,
     "Training moves {count} untrained tensors, such as {name!r}: rounds do not average them, see docs/federated.md.",
 )
+NOT_PICTURES = Message(
+    FeedError, "Files that are no pictures by their names are left out; there are {count}, such as {names}."
+)
 DROPPED_ROWS = Message(FeedError, "The file fixes batches of {rows} rows: each epoch leaves out {count} of its rows.")
 
 # Federated rounds.

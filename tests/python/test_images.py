@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,9 @@ def test_a_folder_has_a_folder_for_each_class(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    files, labels, classes = list_folder(tmp_path)
+    left_out = r"left out; there are 2, such as \.git/x, dog/\.hidden\.$"
+    with pytest.warns(UserWarning, match=left_out):
+        files, labels, classes = list_folder(tmp_path)
     assert [str(path.relative_to(tmp_path)) for path in files] == [
         "cat/a.png",
         "cat/far/z.png",
@@ -172,16 +175,34 @@ def test_a_folder_has_a_folder_for_each_class(tmp_path: Path) -> None:
         "dog/b.png",
     ]
     assert labels.tolist() == [0, 0, 1, 1] and labels.dtype == np.int64 and classes == ["cat", "dog"]
+    shutil.rmtree(tmp_path / ".git")
+    (tmp_path / "dog/.hidden").unlink()
     assert list_folder(str(tmp_path), ["dog", "cat"])[1].tolist() == [1, 1, 0, 0]
     with pytest.raises(FeedError, match="The folder 'dog' is not one of the classes: cat"):
         list_folder(tmp_path, ["cat"])
     with pytest.raises(FeedError, match="The class 'cow' has no files; there are folders cat, dog"):
         list_folder(tmp_path, ["cat", "dog", "cow"])
-    (tmp_path / "note.txt").touch()
-    with pytest.raises(FeedError, match=r"The file 'note.txt' lies outside of the class folders"):
+    (tmp_path / "note.png").touch()
+    with pytest.raises(FeedError, match=r"The file 'note.png' lies outside of the class folders"):
         list_folder(tmp_path)
     with pytest.raises(FeedError, match=r"There is no folder '.*none'"):
         list_folder(tmp_path / "none")
     (tmp_path / "empty").mkdir()
     with pytest.raises(FeedError, match="no rows"):
         list_folder(tmp_path / "empty")
+
+
+def test_a_folder_lists_its_pictures_alone(tmp_path: Path) -> None:
+    """Operating systems and people lay other files beside pictures."""
+    pictures = ["cat/a.PNG", "cat/b.jpeg", "cat/c", "cat/d.e.webp", "dog/a.tiff"]
+    others = [".DS_Store", "cat/.DS_Store", "cat/Thumbs.db", "cat/desktop.ini", "cat/png.txt", "dog/a.", "notes.txt"]
+    for name in pictures + others:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    with pytest.warns(UserWarning) as notices:
+        files, labels, _ = list_folder(tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in files] == pictures
+    assert labels.tolist() == [0, 0, 0, 0, 1]
+    [notice] = notices
+    assert str(notice.message).endswith("there are 7, such as .DS_Store, cat/.DS_Store, cat/Thumbs.db.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import check_settings, checks_keywords, mapping, path_of, texts
+from trainweb.arguments import check_settings, checks_keywords, mapping, path_of, texts, warn
 from trainweb.data.dataset import Dataset, Row, checked_columns
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError
@@ -25,6 +25,10 @@ from trainweb.settings import SEED, Choice, Field, Flag, Number, Whole, checked_
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+PICTURES = frozenset("apng avif bmp gif heic heif ico jfif jpe jpeg jpg pjp pjpeg png tif tiff webp".split())
+"""Endings of the names of pictures; names without an ending are theirs, too."""
+SHOWN_FILES = 3
+"""Largest number of files that a notice names."""
 GREY = np.array([0.299, 0.587, 0.114])
 SIDE = Whole(least=1, most=16384)
 """Size of a canvas that every browser supports."""
@@ -164,7 +168,7 @@ def from_images(
 def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tuple[list[Path], np.ndarray, list[str]]:
     """The files of a folder that has a folder for each class.
 
-    Names that begin with a dot are left out.
+    Files whose names are not those of pictures, and hidden ones, are left out with a notice.
 
     Parameters
     ----------
@@ -183,7 +187,7 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
     Raises
     ------
     FeedError
-        There is no file, a file is in the folder of no class, or a class has no folder.
+        There is no picture, one is in the folder of no class, or a class has no picture.
     """
     root = path_of("folder", folder)
     if not root.is_dir():
@@ -193,12 +197,18 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
     except OSError as error:
         raise FeedError(f"The folder {str(root)!r} cannot be read: {error}") from error
     # As a page sorts them: by UTF-16.
-    files = sorted(
-        (path for path in paths if not any(part.startswith(".") for part in path.parts)),
-        key=lambda path: [part.encode("utf-16-be") for part in path.parts],
-    )
+    paths.sort(key=lambda path: [part.encode("utf-16-be") for part in path.parts])
+    files = [path for path in paths if _is_picture(path)]
+    if others := [path.as_posix() for path in paths if not _is_picture(path)]:
+        warn(str(messages.NOT_PICTURES(count=len(others), names=", ".join(others[:SHOWN_FILES]))))
     labels, names = labelled([path.parts for path in files], classes)
     return [root / path for path in files], labels, names
+
+
+def _is_picture(path: Path) -> bool:
+    is_hidden = any(part.startswith(".") for part in path.parts)
+    _, dot, ending = path.name.rpartition(".")
+    return not is_hidden and (dot == "" or ending.lower() in PICTURES)
 
 
 def labelled(paths: Sequence[Sequence[str]], classes: Sequence[str] | None) -> tuple[np.ndarray, list[str]]:

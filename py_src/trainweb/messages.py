@@ -343,7 +343,9 @@ NOT_PADDED = Message(
     FeedError,
     "{name!r} of a row of length {length} is {given}: the first axis of a padded input must have the row's length.",
 )
-STREAM_SPLIT = Message(FeedError, "A stream of rows cannot be split: give arrays, or two datasets.")
+STREAM_SPLIT = Message(
+    FeedError, "A stream of rows cannot be split: give arrays, or two datasets, and split before steps such as 'map'."
+)
 EMPTY_SPLIT = Message(FeedError, "A share of {share} of {rows} rows is less than one row.")
 BATCH_BEYOND_DATA = Message(
     FeedError,
@@ -426,9 +428,7 @@ STRATIFIED_NOTHING = Message(
     ModelError,
     "'stratify' needs '{argument.validation_split}': give the share of the rows to evaluate.",
 )
-NO_CLASSES = Message(
-    FeedError, "'stratify' reads the classes from {name!r}, the last input: give one integer for each row."
-)
+NO_CLASSES = Message(FeedError, "'stratify' reads the classes from {name!r}: give one integer for each row.")
 MISSING_CLASSES = Message(
     FeedError,
     "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give the option 'stratify', "

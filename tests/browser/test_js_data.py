@@ -15,7 +15,7 @@ from tests.conformance.datasets import DATASETS, outcome
 from tests.each import run_each
 
 from trainweb.data import from_csv, list_folder
-from trainweb.data.images import PICTURES
+from trainweb.data.images import ENDINGS
 from trainweb.errors import FeedError
 
 from .js_session import JsPage
@@ -182,7 +182,7 @@ FOLDER = (
     "Thumbs.db",
     "cat/note.txt",
     "cat/b.",
-    *(f"cat/a.{ending.upper()}" for ending in sorted(PICTURES)),
+    *(f"cat/a.{ending.upper()}" for ending in ENDINGS.split("|")),
     "cat/\U0001f600",
     "cat/\uffee",
 )

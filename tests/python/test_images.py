@@ -127,6 +127,42 @@ def test_a_dataset_of_images() -> None:
     assert rows_of(again) == second
 
 
+def test_images_split() -> None:
+    """By the last ones, by a seed, and by class; held-out images keep their order and are unchanged."""
+    unchanged = dict(rows_of(images(shuffle=False)))
+    data = images(seed=2, augment={"seed": 4, "brightness": 0.4})
+    assert len(data) == 10
+    first, second = (rows_of(part) for part in data.split(0.3))
+    assert sorted(y for y, _ in first) == list(range(7)) != [y for y, _ in first]
+    assert second == [(k, unchanged[k]) for k in (7, 8, 9)]
+    assert all(values != unchanged[k] for k, values in first if k)
+    arrays = Dataset({"y": np.arange(10)})
+    for seed in (1, 2):
+        drawn_rows = arrays.split(0.3, seed)[1].columns
+        assert drawn_rows is not None
+        assert [y for y, _ in rows_of(data.split(0.3, seed)[1])] == drawn_rows["y"].tolist()
+    assert rows_of(images(shuffle=False).rows(np.array([4, 1]))) == [(k, unchanged[k]) for k in (4, 1)]
+    # Of the first part, drawn again.
+    assert [y for y, _ in rows_of(data.split(0.3)[0].split(0.2)[1])] == [6]
+    with pytest.raises(FeedError, match="A share of 0.05 of 10 rows is less than one row"):
+        data.split(0.05)
+    with pytest.raises(FeedError, match="split before steps such as 'map'"):
+        data.map(lambda row: row).split(0.3)
+
+
+def test_images_split_by_class() -> None:
+    labels = np.repeat([0, 1, 2], [5, 3, 2])
+    sources = [np.full((2, 2, 3), k, np.uint8) for k in range(10)]
+    data = from_images(sources, "x", columns={"y": labels, "k": np.arange(10)}, width=2, height=2)
+    assert [int(row["k"]) for row in data.split(0.4, stratify="y")[1]] == [3, 4, 7, 9]
+    drawn_part = data.split(0.4, 3, stratify="y")[1]
+    assert sorted(int(row["y"]) for row in drawn_part) == [0, 0, 1, 2]
+    assert [int(row["k"]) for row in drawn_part] != [3, 4, 7, 9]
+    for name in ("x", "none"):
+        with pytest.raises(FeedError, match=f"reads the classes from '{name}': give one integer for each row"):
+            data.split(0.4, stratify=name)
+
+
 def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "note.txt"
     path.write_text("no image")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
@@ -25,8 +26,9 @@ from trainweb.settings import SEED, Choice, Field, Flag, Number, Whole, checked_
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-PICTURES = frozenset("apng avif bmp gif heic heif ico jfif jpe jpeg jpg pjp pjpeg png tif tiff webp".split())
-"""Endings of the names of pictures; names without an ending are theirs, too."""
+ENDINGS = "apng|avif|bmp|gif|heic|heif|ico|jfif|jpe|jpeg|jpg|pjp|pjpeg|png|tif|tiff|webp"
+PICTURE = re.compile(rf"^[^.]*\Z|\.({ENDINGS})\Z", re.IGNORECASE)
+"""Names of pictures: an ending of theirs, or none."""
 SHOWN_FILES = 3
 """Largest number of files that a notice names."""
 GREY = np.array([0.299, 0.587, 0.114])
@@ -114,7 +116,7 @@ def from_images(
     seed: int = 0,
     **options: Any,
 ) -> Dataset:
-    """A dataset of images, each read when its turn comes.
+    """A dataset of images, each read when its turn comes; it has a length, and can be split.
 
     In each round (epoch) an image is changed by another seed. It follows from the seed of ``augment``, the round and
     its place. A resumed fit gets the same images.
@@ -152,16 +154,29 @@ def from_images(
     image = checked_options(options)
     sources = list(images)
     # They are checked beside the images, which are a column of their places until they are read.
-    rows = checked_columns({**mapping("columns", columns or {}), input: np.arange(len(sources))})
+    columns_of_all = checked_columns({**mapping("columns", columns or {}), input: np.arange(float(len(sources)))})
 
-    def read(round_: int) -> Iterator[Row]:
-        order = permutation(len(sources), seed, round_) if shuffle else rows[input]
-        seeds = None if image.augment is None else random_words(image.augment["seed"], round_, len(sources))
-        for place in order:
-            changed = image if seeds is None else image.with_seed(int(seeds[place]))
-            yield {n: a[place] for n, a in rows.items()} | {input: _read_place(sources[place], int(place), changed)}
+    def part(places: np.ndarray, image: Options, *, shuffles: bool) -> Dataset:
+        rows = checked_columns({name: array[places] for name, array in columns_of_all.items()})
 
-    return dataset_of_rounds(read)
+        def read(round_: int) -> Iterator[Row]:
+            order = permutation(len(places), seed, round_) if shuffles else np.arange(len(places))
+            seeds = None if image.augment is None else random_words(image.augment["seed"], round_, len(sources))
+            for k in order:
+                place = int(places[k])
+                changed = image if seeds is None else image.with_seed(int(seeds[place]))
+                yield {n: a[k] for n, a in rows.items()} | {input: _read_place(sources[place], place, changed)}
+
+        def pick(rows: np.ndarray, is_held_out: bool) -> Dataset:
+            if is_held_out:
+                return part(places[rows], Options(**{**vars(image), "augment": None}), shuffles=False)
+            return part(places[rows], image, shuffles=shuffles)
+
+        dataset = dataset_of_rounds(read)
+        dataset._known, dataset._pick = rows, pick
+        return dataset
+
+    return part(np.arange(len(sources)), image, shuffles=shuffle)
 
 
 @checks_keywords
@@ -207,8 +222,7 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
 
 def _is_picture(path: Path) -> bool:
     is_hidden = any(part.startswith(".") for part in path.parts)
-    _, dot, ending = path.name.rpartition(".")
-    return not is_hidden and (dot == "" or ending.lower() in PICTURES)
+    return not is_hidden and PICTURE.search(path.name) is not None
 
 
 def labelled(paths: Sequence[Sequence[str]], classes: Sequence[str] | None) -> tuple[np.ndarray, list[str]]:

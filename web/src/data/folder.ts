@@ -28,7 +28,7 @@ export interface Listed {
   readonly file: File;
 }
 
-/** Endings of the names of pictures; names without an ending are theirs, too. */
+/** Names of pictures: an ending of theirs, or none. */
 const PICTURE = /^[^.]*$|\.(apng|avif|bmp|gif|heic|heif|ico|jfif|jpe|jpeg|jpg|pjp|pjpeg|png|tif|tiff|webp)$/iu;
 /** Largest number of files that a notice names. */
 const SHOWN_FILES = 3;

@@ -139,11 +139,12 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const batchSize = inputs.size(plain.batchSize);
   const drops = inputs.rows !== null && plain.remainder === "keep";
   const remainder = drops && !isStream ? "drop" : plain.remainder;
-  const left = (train.size ?? 0) % batchSize;
-  if (drops && !isStream && left > 0) {
+  const size = isStream ? null : train.size;
+  const left = (size ?? 0) % batchSize;
+  if (drops && left > 0) {
     log("warning", sessionError("DROPPED_ROWS", { count: left, rows: batchSize }).message);
   }
-  const batches = train.size === null || train.isBatched ? null : countBatches(train.size, batchSize, remainder);
+  const batches = size === null ? null : countBatches(size, batchSize, remainder);
   const steps = batches === null ? null : plain.epochs * Math.ceil(batches / plain.accumulate);
   const seed = isStream || plain.shuffle === false ? null : plain.seed;
   // The items of a stream may be batches of any size.
@@ -157,8 +158,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     clipGradValue: plain.clipGradValue,
     ema: plain.ema || null,
     stratify: plain.stratify || null,
-    rows: train.size,
-    validationRows: validation?.size ?? null,
+    rows: size,
+    validationRows: validation?.columns === null ? null : validation?.size ?? null,
   };
   return {
     train: isStream ? inputs.batches(train, { ...plain, drops }) : train,

@@ -302,8 +302,8 @@ class Dataset:
         classes : dict, optional
             Names of the classes of an input; a value becomes the index of its name.
         missing : {"error", "drop", "keep"} or dict
-            What to do with missing values: raise an error, drop their rows, use NaN, or use a value for each column. A
-            value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep" needs
+            What to do with missing values: raise an error, drop their rows, use NaN, or use a value for each column.
+            ``{"*": "keep", "colour": "none"}`` uses NaN in all other columns. A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep" needs
             inputs of floats, which `fill_mean` and `fill_median` fill.
 
         Raises

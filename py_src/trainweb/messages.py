@@ -522,7 +522,8 @@ NO_CHAT_TEMPLATE = Message(
 )
 NOT_A_PAIR = Message(
     FeedError,
-    "Pair {position} of 'pairs' must have the columns 'prompt', 'chosen' and 'rejected': texts, or turns of a chat.",
+    "Pair {position} of 'pairs' has no column {column!r}: each has 'prompt', 'chosen' and 'rejected', which are texts, "
+    "or turns of a chat.",
 )
 NO_ANSWER = Message(
     FeedError,
@@ -533,7 +534,7 @@ NOT_A_TEXT = Message(
     "Text {position} is {given}; each of 'texts' is a text, or has the column 'text', the columns 'prompt' and "
     "'completion', or the column 'messages'.",
 )
-FURTHER_COLUMNS = Message(FeedError, "These columns of the texts are not read: {names}.")
+FURTHER_COLUMNS = Message(FeedError, "These columns of the {source} are not read: {names}.")
 """A warning, of both languages."""
 PROMPT_DIFFERS = Message(
     FeedError,

@@ -144,7 +144,7 @@ def test_images_split() -> None:
     assert rows_of(images(shuffle=False).rows(np.array([4, 1]))) == [(k, unchanged[k]) for k in (4, 1)]
     # Of the first part, drawn again.
     assert [y for y, _ in rows_of(data.split(0.3)[0].split(0.2)[1])] == [6]
-    with pytest.raises(FeedError, match="A share of 0.05 of 10 rows is less than one row"):
+    with pytest.raises(FeedError, match=r"A share of 0\.05 of 10 rows is less than one row"):
         data.split(0.05)
     with pytest.raises(FeedError, match="split before steps such as 'map'"):
         data.map(lambda row: row).split(0.3)

@@ -69,9 +69,7 @@ class Dataset:
         """Makes a dataset of some of the images."""
         self._skip: Callable[[int], None] = lambda rounds: None
         self._rows: Callable[[], Iterator[Any]]
-        names = getattr(source, "column_names", getattr(source, "columns", None))  # pyarrow's; pandas' and polars'
-        if names is not None and not isinstance(source, Mapping) and hasattr(source, "__getitem__"):
-            source = {name: source[name] for name in names}
+        source = columns_of_table(source)
         if isinstance(source, Mapping):
             columns = checked_columns(source)
             self.columns = self._known = columns
@@ -303,8 +301,9 @@ class Dataset:
             Names of the classes of an input; a value becomes the index of its name.
         missing : {"error", "drop", "keep"} or dict
             What to do with missing values: raise an error, drop their rows, use NaN, or use a value for each column.
-            ``{"*": "keep", "colour": "none"}`` uses NaN in all other columns. A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep" needs
-            inputs of floats, which `fill_mean` and `fill_median` fill.
+            ``{"*": "keep", "colour": "none"}`` uses NaN in all other columns. A value is missing if it is empty; a
+            number also if it is NA, N/A, NaN, null or ?, in any case. "keep" needs inputs of floats, which `fill_mean`
+            and `fill_median` fill.
 
         Raises
         ------
@@ -602,6 +601,14 @@ def _iterated(rows: Any) -> Iterator[Any]:
     if not isinstance(rows, Iterable):
         raise messages.NOT_A_DATASET(given=f"a function that returns {type(rows).__name__}")
     return iter(rows)
+
+
+def columns_of_table(source: Any) -> Any:
+    """The columns of a table by name; other data as it is."""
+    names = getattr(source, "column_names", getattr(source, "columns", None))  # pyarrow's; pandas' and polars'
+    if names is None or isinstance(source, Mapping) or not hasattr(source, "__getitem__"):
+        return source
+    return {name: source[name] for name in names}
 
 
 def checked_columns(source: Mapping[Any, Any]) -> Batch:

@@ -464,7 +464,7 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (Data([{"x": 1}, {"y": 1}]), {}, "FeedError", "Row 1 of the data has y; the first row of its batch has x"),
     (Data([1]), {}, "FeedError", "Row 0 of the data is "),
     (changed(8, "labels"), {}, "FeedError", "input 'labels' is missing"),
-    (changed(8, y=data(8).columns["x"]), {}, "FeedError", "invalid input 'y'"),
+    (changed(8, "labels", y=data(8).columns["x"]), {}, "FeedError", "'labels' is missing in 'feeds', which has 'y'"),
     (changed(8, labels=np.ones(8, bool)), {}, "FeedError", "Unexpected input data type of 'labels'"),
     (data(8), {"batch_size": 9, "remainder": "drop"}, "FeedError", "A batch of 9 rows is larger than the data"),
     (data(8), {"validation_split": 0.01}, "FeedError", "A share of 0.01 of 8 rows is less than one row"),

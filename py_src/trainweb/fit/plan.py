@@ -5,7 +5,6 @@ In a page `web/src/page/split.ts` and `web/src/page/fit/rates.ts`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
@@ -15,7 +14,7 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.arguments import check_settings, flag, warn
-from trainweb.data.dataset import Batch, Dataset, epoch_batches
+from trainweb.data.dataset import Batch, Dataset, epoch_batches, labels_of
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
 from trainweb.data.waiting import NumberedBatch
@@ -314,34 +313,14 @@ def split_data(
         return train, None if validation is None else inputs.dataset(validation)
     if validation is not None:
         raise messages.TWO_VALIDATIONS()
-    name, labels = list(inputs.values)[-1], None
-    if train.columns is not None:
-        labels = labels_of(train.columns.get(name))
+    name = list(inputs.values)[-1]
     if stratify:
-        if labels is None:
-            raise messages.NO_CLASSES(name=name)
-        return stratified(train, labels, share)
+        return train.split(share, stratify=name)
     parts = train.split(share)
+    labels = labels_of((train._known or {}).get(name))
     if labels is not None:
         warn_of_missing(name, labels, len(parts[0]))
     return parts
-
-
-def labels_of(column: np.ndarray | None) -> np.ndarray | None:
-    """The classes of rows, if there is one integer a row."""
-    is_class = column is not None and column.dtype.kind in "iu" and column.size == len(column)
-    return column.reshape(-1) if column is not None and is_class else None
-
-
-def stratified(data: Dataset, labels: np.ndarray, share: float) -> tuple[Dataset, Dataset]:
-    """Split so that the second has this share of the rows of each class, the last ones."""
-    is_second = np.zeros(len(labels), bool)
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        is_second[rows[len(rows) - math.floor(len(rows) * share + 0.5) :]] = True
-    if is_second.all() or not is_second.any():
-        raise messages.EMPTY_SPLIT(rows=len(labels), share=share)
-    return data.rows(np.flatnonzero(~is_second)), data.rows(np.flatnonzero(is_second))
 
 
 def warn_of_missing(name: str, labels: np.ndarray, first: int) -> None:

@@ -15,6 +15,7 @@ import type { Remainder } from "../wire/fit.js";
 import { Opaque } from "../wire/opaque.js";
 import { permutation } from "./random.js";
 import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
+import { labelsOf, lastOfEach } from "./split.js";
 import { applySteps, areSteps, checkSteps, fittedStep, type Fitted, type PreprocessingStep } from "./table.js";
 import {
   cutter,
@@ -152,9 +153,18 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     return `<Dataset: ${(this.size as number).toLocaleString("en")} rows of ${inputs.join(", ")}>`;
   }
 
+  /**
+   * The tensors, or those that are known beside images.
+   *
+   * @internal
+   */
+  get known(): ReadonlyMap<string, Tensor> | null {
+    return this.#columns ?? this.#stream.parts?.known ?? null;
+  }
+
   /** Number of rows; null for a stream. */
   get size(): number | null {
-    const first = this.#columns?.values().next().value;
+    const first = this.known?.values().next().value;
     return first === undefined ? null : (first.dims[0] as number);
   }
 
@@ -260,31 +270,47 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Split tensors into two datasets. The second has this share of the rows: the last ones, or rows drawn by `seed`.
+   * Split tensors or images. The second dataset has this share of the rows: the last ones, or rows drawn by `seed`.
+   * Images of the second dataset are in order and without the changes of `augment`.
    *
-   * @throws FeedError when a part would have no rows, or the rows are a stream
+   * @param options - `stratify`: the input that holds the classes, each of which gives its share
+   * @throws FeedError when a part would have no rows, the rows are a stream, or `stratify` has no integer for each row
    */
-  split(share: number, options: { readonly seed?: number } = {}): [Dataset, Dataset] {
-    const { seed } = checkOptions("split", options, { seed: true });
+  split(share: number, options: { readonly seed?: number; readonly stratify?: string } = {}): [Dataset, Dataset] {
+    const { seed, stratify } = checkOptions("split", options, { seed: true, stratify: true });
     refuseSettingIf(!(typeof share === "number" && share > 0 && share < 1), "share", share, "a number greater than 0 and less than 1");
+    refuseSettingIf(!["string", "undefined"].includes(typeof stratify), "stratify", stratify, "the name of an input");
     const rows = this.size;
     if (rows === null) {
       throw sessionError("STREAM_SPLIT", {});
     }
-    const second = Math.floor(rows * share);
-    if (second === 0) {
+    if (seed !== undefined) {
+      checkSeed(seed);
+    }
+    const order = seed === undefined ? Uint32Array.from({ length: rows }, (_, row) => row) : permutation(rows, seed, SPLIT_STREAM);
+    const isSecond = stratify === undefined ? null : lastOfEach(this.#classes(stratify, order), share);
+    const first = isSecond === null ? rows - Math.floor(rows * share) : isSecond.filter((is) => !is).length;
+    if (first === 0 || first === rows) {
       throw sessionError("EMPTY_SPLIT", { rows, share });
     }
-    if (seed === undefined) {
-      return [this.#slice(0, rows - second), this.#slice(rows - second, rows)];
+    if (isSecond === null && seed === undefined && this.#columns !== null) {
+      return [this.#slice(0, first), this.#slice(first, rows)];
     }
-    checkSeed(seed);
-    const order = permutation(rows, seed, SPLIT_STREAM);
-    return [this.#pick(order.subarray(0, rows - second)), this.#pick(order.subarray(rows - second))];
+    const isOfSecond = (k: number): boolean => isSecond?.[k] ?? k >= first;
+    return [this.#part(order.filter((_, k) => !isOfSecond(k)), false), this.#part(order.filter((_, k) => isOfSecond(k)), true)];
+  }
+
+  /** The class of each row, in an order. */
+  #classes(name: string, order: Uint32Array): number[] {
+    const labels = labelsOf(this.known?.get(name));
+    if (labels === null) {
+      throw sessionError("NO_CLASSES", { name });
+    }
+    return Array.from(order, (row) => labels[row] as number);
   }
 
   /**
-   * The dataset of tensors with these rows, in this order.
+   * The dataset with these rows, of tensors or images, in this order.
    *
    * @throws FeedError when the rows are a stream, or have no such number
    */
@@ -298,14 +324,18 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
         throw badSetting("indices", row, `an integer >= 0 and < ${size}`);
       }
     }
-    return this.#pick(Uint32Array.from(indices));
+    return this.#part(Uint32Array.from(indices), false);
+  }
+
+  #part(indices: Uint32Array, isHeldOut: boolean): Dataset {
+    return this.#stream.parts?.pick(indices, isHeldOut) ?? this.#pick(indices);
   }
 
   /** The first rows (or batches). */
   take(count: number): Dataset {
     checkCount("count", count);
-    if (this.size !== null) {
-      return this.#slice(0, Math.min(count, this.size));
+    if (this.#columns !== null) {
+      return this.#slice(0, Math.min(count, this.size as number));
     }
     return this.#piped(async function* (rows) {
       let number = 0;
@@ -530,6 +560,13 @@ interface Stream {
   readonly skip: (rounds: number) => void;
   readonly preprocessing: readonly PreprocessingStep[];
   readonly generator: object | null;
+  readonly parts?: Parts;
+}
+
+/** Of images: the tensors beside them, and the dataset of some; those held out keep their order and are unchanged. */
+interface Parts {
+  readonly known: ReadonlyMap<string, Tensor>;
+  readonly pick: (indices: Uint32Array, isHeldOut: boolean) => Dataset;
 }
 
 /** Generator objects and ReadableStreams that datasets have read; to leave one closes it. */
@@ -695,13 +732,13 @@ export function rowAt(columns: ReadonlyMap<string, Tensor>, row: number): Row {
 }
 
 /** A stream of rows that depend on how often it was iterated over before. */
-export function datasetOfRounds(make: (round: number) => AsyncIterable<Row>): Dataset {
+export function datasetOfRounds(make: (round: number) => AsyncIterable<Row>, parts: Parts): Dataset {
   let rounds = 0;
   const rows = (): AsyncIterable<Row> => make(rounds++);
   const skip = (count: number): void => {
     rounds += count;
   };
-  streams.set(rows, { isBatched: false, isPadded: false, skip, preprocessing: [], generator: null });
+  streams.set(rows, { isBatched: false, isPadded: false, skip, preprocessing: [], generator: null, parts });
   return new Dataset(rows);
 }
 

@@ -141,11 +141,12 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const batchSize = inputs.size(plain.batchSize);
   const drops = inputs.rows !== null && plain.remainder === "keep";
   const remainder = drops && !isStream ? "drop" : plain.remainder;
-  const left = (train.size ?? 0) % batchSize;
-  if (drops && !isStream && left > 0) {
+  const size = isStream ? null : train.size;
+  const left = (size ?? 0) % batchSize;
+  if (drops && left > 0) {
     log("warning", sessionError("DROPPED_ROWS", { count: left, rows: batchSize }).message);
   }
-  const batches = train.size === null || train.isBatched ? null : countBatches(train.size, batchSize, remainder);
+  const batches = size === null ? null : countBatches(size, batchSize, remainder);
   const stepsPerEpoch = plain.stepsPerEpoch ?? batches;
   const steps = stepsPerEpoch === null ? null : plain.epochs * Math.ceil(stepsPerEpoch / plain.accumulate);
   const seed = isStream || plain.shuffle === false ? null : plain.seed;
@@ -161,8 +162,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     ema: plain.ema || null,
     stratify: plain.stratify || null,
     stepsPerEpoch: plain.stepsPerEpoch,
-    rows: train.size,
-    validationRows: validation?.size ?? null,
+    rows: size,
+    validationRows: validation?.columns === null ? null : validation?.size ?? null,
   };
   return {
     train: isStream ? inputs.batches(train, { ...plain, drops }) : train,

@@ -39,7 +39,7 @@ RECORDS: Mapping[type, tuple[str, str]] = {
 """The classes that pages have, with their names there, and their descriptions where Python's is not the page's."""
 TYPES = {
     "Report.suggested_loss": "string | SuggestedLoss | null",
-    "Report.code": "{ readonly javascript?: string; readonly python?: string }",
+    "Report.code": 'Readonly<Partial<Record<"javascript" | "python", string>>>',
     "Report.model_metadata": "ModelMetadata | null",
     "ModelMetadata.version": "bigint",
     "Epoch.validation": "EvalValues | null",

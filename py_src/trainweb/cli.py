@@ -117,6 +117,7 @@ def _add_artifacts_command(commands: Commands) -> None:
     _add_several(p, "--output-name", "NAME", "tensor that steps return besides the loss")
     _add_dims(p)
     _add_weights(p)
+    _add_head(p)
     _add_lora(p)
     p.set_defaults(run=_artifacts)
 
@@ -133,6 +134,7 @@ def _add_check(commands: Commands) -> None:
     _add_several(p, "--freeze", "PATTERN", "freeze these parameters")
     _add_dims(p)
     _add_weights(p)
+    _add_head(p)
     _add_lora(p)
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     p.add_argument(
@@ -261,6 +263,26 @@ def _lora(args: argparse.Namespace) -> dict[str, Any] | None:
     return {"rank": args.lora}
 
 
+def _add_head(p: argparse.ArgumentParser) -> None:
+    text = 'replace the layer that makes the classes by a new one; --freeze "all but head" trains only it'
+    p.add_argument("--head", metavar="[LAYER=]CLASSES", help=text)
+
+
+def _head(args: argparse.Namespace) -> dict[str, Any] | None:
+    if args.head is None:
+        return None
+    layer, _, classes = args.head.rpartition("=")
+    if not classes.isdecimal():
+        raise ValueError("--head has the form CLASSES, or LAYER=CLASSES, such as fc=5.")
+    return {"classes": int(classes)} | ({"layer": layer} if layer else {})
+
+
+def _frozen(args: argparse.Namespace) -> list[str] | str | None:
+    from trainweb.heads import ALL_BUT_HEAD
+
+    return ALL_BUT_HEAD if args.freeze == [ALL_BUT_HEAD] else args.freeze or None
+
+
 def _add_dims(p: argparse.ArgumentParser) -> None:
     _add_several(p, "--dim", "NAME=SIZE", "size of a symbolic dimension")
 
@@ -326,7 +348,8 @@ def _artifacts(args: argparse.Namespace) -> None:
     settings = {
         "loss": loss,
         "optimizer": optimizer,
-        "frozen_params": args.freeze or None,
+        "frozen_params": _frozen(args),
+        "head": _head(args),
         "additional_output_names": args.output_name or None,
         "dims": _dims(args),
         "loss_input_names": args.loss_output or None,
@@ -347,9 +370,9 @@ def _check(args: argparse.Namespace) -> int:
 
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
-    choices = (args.train or None, args.freeze or None, loss, optimizer)
+    choices = (args.train or None, _frozen(args), loss, optimizer)
     others: dict[str, Any] = {"loss_input_names": args.loss_output or None, "batch_norm": args.batch_norm}
-    others |= {"weights": _weights(args), "lora": _lora(args)}
+    others |= {"weights": _weights(args), "lora": _lora(args), "head": _head(args)}
     report = check(args.model, *choices, dims=_dims(args), **others)
     print(json.dumps(report.as_data(), indent=2) if args.json else _as_options(str(report)))
     if report.ok and args.steps > 0:
@@ -369,6 +392,7 @@ _OPTIONS = {
     "requires_grad": "--train",
     "frozen_params": "--freeze",
     "'weights'": "--weights",
+    "Name one as the setting 'layer' of 'head'": "Name one: --head LAYER=CLASSES",
 }
 """Options of `trainweb check` by the arguments of `build_artifacts` that its report speaks of."""
 

@@ -96,6 +96,9 @@ LOCAL_STATISTICS = Message(
     UnsupportedError,
     "Training moves {count} untrained tensors, such as {name!r}: rounds do not average them, see docs/federated.md.",
 )
+NOT_PICTURES = Message(
+    FeedError, "Files that are no pictures by their names are left out; there are {count}, such as {names}."
+)
 DROPPED_ROWS = Message(FeedError, "The file fixes batches of {rows} rows: each epoch leaves out {count} of its rows.")
 
 # Federated rounds.
@@ -282,6 +285,11 @@ ENDED_DATASET = Message(
     "The {source} has no rows in epoch {epoch}: a generator or stream can be read only once. "
     "Give the function that creates it.",
 )
+READ_AGAIN = Message(
+    FeedError,
+    "The {source} is a {kind}, which can be read only once. Further epochs and checkpoints read it again: give the "
+    "function that creates it.",
+)
 FILE_WITHOUT_CLASS = Message(
     FeedError, "The file {file!r} lies outside of the class folders: move it into the folder of its class."
 )
@@ -341,7 +349,9 @@ NOT_PADDED = Message(
     FeedError,
     "{name!r} of a row of length {length} is {given}: the first axis of a padded input must have the row's length.",
 )
-STREAM_SPLIT = Message(FeedError, "A stream of rows cannot be split: give arrays, or two datasets.")
+STREAM_SPLIT = Message(
+    FeedError, "A stream of rows cannot be split: give arrays, or two datasets, and split before steps such as 'map'."
+)
 EMPTY_SPLIT = Message(FeedError, "A share of {share} of {rows} rows is less than one row.")
 BATCH_BEYOND_DATA = Message(
     FeedError,
@@ -420,13 +430,15 @@ SHUFFLED_STREAM = Message(
     "A stream can only be shuffled in a buffer: call data.shuffle(buffer, seed), and leave out 'shuffle'.",
     "A stream can only be shuffled in a buffer: call data.shuffle(options), and leave out 'shuffle'.",
 )
+STEPS_OF_ARRAYS = Message(
+    ModelError,
+    "'{argument.steps_per_epoch}' is for streams; an epoch of arrays has all of their rows. Leave it out.",
+)
 STRATIFIED_NOTHING = Message(
     ModelError,
     "'stratify' needs '{argument.validation_split}': give the share of the rows to evaluate.",
 )
-NO_CLASSES = Message(
-    FeedError, "'stratify' reads the classes from {name!r}, the last input: give one integer for each row."
-)
+NO_CLASSES = Message(FeedError, "'stratify' reads the classes from {name!r}: give one integer for each row.")
 MISSING_CLASSES = Message(
     FeedError,
     "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give the option 'stratify', "
@@ -520,7 +532,8 @@ NO_CHAT_TEMPLATE = Message(
 )
 NOT_A_PAIR = Message(
     FeedError,
-    "Pair {position} of 'pairs' must have the columns 'prompt', 'chosen' and 'rejected': texts, or turns of a chat.",
+    "Pair {position} of 'pairs' has no column {column!r}: each has 'prompt', 'chosen' and 'rejected', which are texts, "
+    "or turns of a chat.",
 )
 NO_ANSWER = Message(
     FeedError,
@@ -531,7 +544,7 @@ NOT_A_TEXT = Message(
     "Text {position} is {given}; each of 'texts' is a text, or has the column 'text', the columns 'prompt' and "
     "'completion', or the column 'messages'.",
 )
-FURTHER_COLUMNS = Message(FeedError, "These columns of the texts are not read: {names}.")
+FURTHER_COLUMNS = Message(FeedError, "These columns of the {source} are not read: {names}.")
 """A warning, of both languages."""
 PROMPT_DIFFERS = Message(
     FeedError,

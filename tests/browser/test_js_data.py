@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.conformance.datasets import DATASETS, outcome
 from tests.each import run_each
 
 from trainweb.data import from_csv, list_folder
+from trainweb.data.images import ENDINGS
 from trainweb.errors import FeedError
 
 from .js_session import JsPage
@@ -177,6 +179,10 @@ FOLDER = (
     "cat/a.png",
     "dog/.hidden",
     ".git/x",
+    "Thumbs.db",
+    "cat/note.txt",
+    "cat/b.",
+    *(f"cat/a.{ending.upper()}" for ending in ENDINGS.split("|")),
     "cat/\U0001f600",
     "cat/\uffee",
 )
@@ -188,7 +194,11 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    files, labels, classes = list_folder(tmp_path)
+    notice = "left out; there are 5, such as .git/x, Thumbs.db, cat/b.."
+    with pytest.warns(UserWarning, match=re.escape(notice)):
+        files, labels, classes = list_folder(tmp_path)
+    lines: list[str] = []
+    js.page.on("console", lambda message: lines.append(message.text))
     expected = [[path.read_text() for path in files], labels.tolist(), classes]
     tell = """const told = async ({ files, labels, classes }) =>
       [await Promise.all(files.map((file) => file.text())), [...labels].map(Number), classes];"""
@@ -208,8 +218,14 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
         names=FOLDER,
     )
     assert found == expected
+    assert [line for line in lines if "left out" in line] == [
+        f"trainweb: Files that are no pictures by their names are {notice}"
+    ]
     js.run("document.body.innerHTML = '<input type=file id=folder webkitdirectory>';")
     js.page.set_input_files("#folder", tmp_path)
+    for name in FOLDER:
+        if tmp_path / name not in files:
+            (tmp_path / name).unlink()
     given = 'document.querySelector("#folder").files'
     assert js.run(f"{tell} return told(await trainweb.listFolder({given}));") == expected
     reverse = js.run(f"{tell} return told(await trainweb.listFolder({given}, {{ classes: ['dog', 'cat'] }}));")
@@ -219,8 +235,8 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
             list_folder(tmp_path, names)
         error = js.failure(f"await trainweb.listFolder({given}, {{ classes: {json.dumps(names)} }});")
         assert (error["class"], error["message"]) == ("FeedError", str(raised.value))
-    lost = js.failure("await trainweb.listFolder([new File([], 'note.txt')]);")
-    assert "The file 'note.txt' lies outside of the class folders" in lost["message"]
+    lost = js.failure("await trainweb.listFolder([new File([], 'note.png')]);")
+    assert "The file 'note.png' lies outside of the class folders" in lost["message"]
 
 
 STORE = """

@@ -227,6 +227,35 @@ def test_a_stream_is_stopped_before_the_first_batch_of_an_epoch(js: JsPage) -> N
     assert found == [["stopped", 0, 0], ["stopped", 1, 1]]
 
 
+def test_what_can_be_read_once_is_refused_before_training(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const row = () => ({{ x: new Float32Array(10), labels: 1n }});
+        const generator = function* () {{ for (let k = 0; k < 8; k++) yield row(); }};
+        const readable = () => ReadableStream.from?.(generator()) ?? new ReadableStream({{
+          start(to) {{ for (let k = 0; k < 8; k++) to.enqueue(row()); to.close(); }},
+        }});
+        const said = ({{ message }}) => message.split(".")[0];
+        const failure = (data, options) => s.fit(data, options).then(() => null, said);
+        const found = [];
+        for (const source of [generator(), readable()]) {{
+          found.push(await failure(source, {{ epochs: 2 }}));
+          found.push(await failure(source, {{ epochs: 2, stepsPerEpoch: 2, batchSize: 2 }}));
+          const before = await bytes(s);
+          found.push(await failure(source, {{}}));
+          found.push(await failure(data(), {{ validationData: new Dataset(source).map((row) => row) }}));
+          found.push(String(before) === String(await bytes(s)));
+        }}
+        await s.release();
+        return found;"""
+    )
+    ended = "has no rows in epoch 1: a generator or stream can be read only once"
+    later = [None, f"The data {ended}", f"The validation data {ended}", True]
+    once = "which can be read only once"
+    assert found == [f"The data is a generator object, {once}", *later, f"The data is a ReadableStream, {once}", *later]
+
+
 def test_with_shared_memory_an_order_is_obeyed_after_the_step(isolated: JsPage) -> None:
     found = isolated.run(
         f"""{OPEN}

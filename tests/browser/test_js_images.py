@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
+import trainweb
 from trainweb.data import from_images, read_image
 
 from .js_session import JsPage, from_json, open_js_page
@@ -243,3 +244,79 @@ def test_an_image_of_a_dataset_that_cannot_be_read_is_named(js: JsPage) -> None:
         for await (const row of data) row;"""
     )
     assert error["class"] == "FeedError" and error["message"].startswith("image 1 (note.txt): the image")
+
+
+def test_images_split_as_in_python(js: JsPage) -> None:
+    """Rows and pixels of parts, by the last ones, by a seed and by class; and in a fit."""
+    augment = {"seed": 4, "brightness": 0.4}
+    labels = np.repeat([0, 1, 2], [5, 3, 2])
+    rows, sizes, errors = js.run(
+        """const sources = Array.from({ length: 10 }, (_, k) => {
+          const pixels = new ImageData(1, 1);
+          pixels.data.set([20 * k, 20 * k, 20 * k, 255]);
+          return pixels;
+        });
+        const columns = { y: new trainweb.Tensor("int64", BigInt64Array.from(labels, BigInt), [10]) };
+        const data =
+          trainweb.readImages(sources, { input: "x", columns, width: 1, height: 1, channels: 1, seed: 2, augment });
+        const told = async (part) => {
+          const rows = [];
+          for await (const row of part) rows.push([Number(row.y.data[0]), row.x.data[0]]);
+          return rows;
+        };
+        const splits = [data.split(0.3), data.split(0.3, { seed: 1 }), data.split(0.4, { seed: 3, stratify: "y" })];
+        const parts = [...splits.flat(), data.rows([4, 1]), splits[0][0].split(0.2)[1]];
+        const rows = [];
+        for (const part of parts) rows.push(await told(part));
+        const errors = [];
+        for (const split of [() => data.split(0.4, { stratify: "x" }), () => data.map((row) => row).split(0.3)]) {
+          errors.push((await failure(async () => split())).message);
+        }
+        return [rows, parts.map((part) => part.size), errors];""",
+        labels=labels.tolist(),
+        augment=augment,
+    )
+    sources = [np.full((1, 1, 3), 20 * k, np.uint8) for k in range(10)]
+    options = {"width": 1, "height": 1, "channels": 1, "seed": 2, "augment": augment}
+    data = from_images(sources, "x", columns={"y": labels}, **options)
+    splits = [data.split(0.3), data.split(0.3, 1), data.split(0.4, 3, stratify="y")]
+    parts = [*(part for pair in splits for part in pair), data.rows(np.array([4, 1])), splits[0][0].split(0.2)[1]]
+    assert sizes == [len(part) for part in parts] == [7, 3, 7, 3, 6, 4, 2, 1]
+    for found, part in zip(rows, parts, strict=True):
+        expected = [[int(row["y"]), float(row["x"].item())] for row in part]
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert "reads the classes from 'x'" in errors[0] and "split before steps such as 'map'" in errors[1]
+
+
+def test_a_fit_splits_images_as_in_python(js: JsPage) -> None:
+    """Each epoch validates on the same held-out share of each class."""
+    levels = (np.arange(16)[:, None] * 37 + np.arange(144) * 11) % 256
+    labels = np.arange(16) // 8
+    found = js.run(
+        """const sources = levels.map((row) => {
+          const pixels = new ImageData(12, 12);
+          row.forEach((level, k) => pixels.data.set([level, level, level, 255], 4 * k));
+          return pixels;
+        });
+        const columns = { labels: new trainweb.Tensor("int64", BigInt64Array.from(labels, BigInt), [16]) };
+        const images = trainweb.readImages(sources, { input: "image", columns, width: 12, height: 12, channels: 1 });
+        const config = { loss: "CrossEntropyLoss", optimizer: "SGD", batchNorm: "train" };
+        const s = await trainweb.TrainingSession.createFromModel("/golden/cnn/base.onnx", config);
+        const history = await s.fit(images, { epochs: 2, validationSplit: 0.25, stratify: true });
+        await s.release();
+        return [images.size, history.losses, history.epochs.map(({ validation }) => validation.loss)];""",
+        levels=levels.tolist(),
+        labels=labels.tolist(),
+    )
+    pixels = [np.stack([row.reshape(12, 12)] * 3, -1).astype(np.uint8) for row in levels]
+    images = from_images(pixels, "image", columns={"labels": labels}, width=12, height=12, channels=1)
+    model = "tests/golden/cnn/base.onnx"
+    with trainweb.TrainingSession.from_model(
+        model, loss="CrossEntropyLoss", optimizer="SGD", batch_norm="train"
+    ) as session:
+        history = session.fit(images, epochs=2, validation_split=0.25, stratify=True, progress=False)
+    assert found[0] == len(images) == 16
+    np.testing.assert_allclose(found[1], history.losses, rtol=1e-5)
+    validation = [epoch.validation["loss"] for epoch in history.epochs if epoch.validation is not None]
+    np.testing.assert_allclose(found[2], validation, rtol=1e-5)
+    assert (len(found[1]), len(found[2])) == (6, 2)

@@ -61,7 +61,8 @@ LARGE = """
     };
     const nonzero = (part) => {
       const ahead = Math.min(part.length, -part.byteOffset & 3);
-      const words = new Uint32Array(part.buffer, part.byteOffset + ahead, (part.length - ahead) >> 2);
+      const count = (part.length - ahead) >> 2;
+      const words = count > 0 ? new Uint32Array(part.buffer, part.byteOffset + ahead, count) : [];
       let found = 0;
       for (const k of [...Array(ahead).keys()]) found += part[k] === 0 ? 0 : 1;
       for (let k = 0; k < words.length; k++) found += words[k] === 0 ? 0 : 4;

@@ -519,6 +519,7 @@ def external(plain_site: Site) -> None:
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         plain_site.add(path, model.SerializeToString())
+    plain_site.add("/external/alone/model.onnx", model.SerializeToString())
     plain_site.add("/external/w.bin", bytes(64) + weights.tobytes())
 
 
@@ -534,6 +535,36 @@ def test_external_data_is_taken_from_the_page(js: JsPage, external: None) -> Non
             "return [await checkpointOf(model, more), await outputOf(model, more)];"
         )
         assert found == [wanted, output], source
+
+
+def test_external_data_beside_a_url_is_found(js: JsPage, external: None, plain_site: Site) -> None:
+    """As in a folder: of the files that the graph names, but for those of the options, at a URL with a query too."""
+    whole, *found, refused = js.run(
+        OPEN + EXTERNAL + """
+        const asked = [];
+        const ask = window.fetch;
+        window.fetch = (url, ...more) => {
+          asked.push(new URL(url, location).pathname);
+          const isLost = asked.at(-1).includes("/alone/w.bin");
+          return isLost ? Promise.resolve(new Response(null, { status: 404 })) : ask(url, ...more);
+        };
+        const both = async (url, more = options) => [await checkpointOf(url, more), await outputOf(url, more)];
+        const path = "/external/model.onnx";
+        const results = [await both("/external/whole.onnx")];
+        for (const url of [path, `..${path}`, new URL(`${path}?v=a/b#c`, location)]) results.push(await both(url));
+        const beside = asked.filter((path) => path.startsWith("/external/"));
+        asked.length = 0;
+        results.push(await both(path, data(weights)));
+        results.push([beside, asked.filter((path) => path.endsWith("w.bin"))]);
+        const { message } = await failure(() => outputOf("/external/alone/model.onnx", options));
+        window.fetch = ask;
+        return [...results, message];"""
+    )  # fmt: skip
+    assert found[:4] == [whole] * 4
+    beside, given = found[4]
+    assert sorted(set(beside)) == ["/external/model.onnx", "/external/w.bin", "/external/whole.onnx"]
+    assert beside.count("/external/w.bin") == 6 and given == []
+    assert "externalData of 'w.bin'" in refused and "404" in refused
 
 
 def test_gradient_graphs_take_external_data(js: JsPage, external: None) -> None:

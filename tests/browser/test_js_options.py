@@ -183,6 +183,7 @@ VALUES = {
     "checkpoint": "{ store: new CheckpointStore(), name: `a${Math.random()}` }",
     "classes": "{ x: ['1', '2'] }",
     "listFolder(options) classes": "['a']",
+    "Dataset.split(options) stratify": "'labels'",
     "columns": "{ labels: [1] }",
     "debug": "{ checkNumerics: true }",
     "dims": "{ batch: 4 }",

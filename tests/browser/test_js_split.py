@@ -21,3 +21,37 @@ def test_a_split_that_lacks_a_class_warns(js: JsPage) -> None:
     )
     (text,) = warned
     assert "The validation data has no row with 0, 1 as 'labels'" in text and "Give the option 'stratify'" in text
+
+
+def test_further_columns_are_not_read(js: JsPage) -> None:
+    """Of arrays, data sets and rows, with one notice a fit; where a column is missing, an error names it."""
+    losses, warned, missing = js.run(
+        f"""{OPEN}
+        const all = () => ({{
+          ...data(), id: new Tensor("int64", new BigInt64Array(rows), [rows]),
+          source: new Tensor("string", new Array(rows).fill("a"), [rows]),
+        }});
+        const warned = [];
+        const before = console.warn;
+        console.warn = (text) => warned.push(text);
+        const losses = [];
+        let missing = "";
+        try {{
+          const tagged = () => new Dataset(all()).map((row) => ({{ ...row, tags: ["a"] }}));
+          const forms = [data, all, () => new Dataset(all()), tagged];
+          for (const form of forms) {{
+            const s = await open();
+            losses.push((await s.fit(form(), {{ batchSize: 8, shuffle: false }})).losses);
+            await s.release();
+          }}
+          const s = await open();
+          const {{ labels, source, ...others }} = all();
+          missing = (await failure(() => s.fit(others))).message;
+          await s.release();
+        }} finally {{ console.warn = before; }}
+        return [losses, warned, missing];"""
+    )
+    assert losses[1:] == losses[:1] * 3
+    notice = "trainweb: These columns of the data are not read: id, source"
+    assert [text.partition(".")[0] for text in warned] == [notice, notice, f"{notice}, tags"]
+    assert "input 'labels' is missing" in missing

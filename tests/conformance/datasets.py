@@ -204,6 +204,21 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         [csv(GAPS, {"x": ["n", "m"]}, missing="keep")],
         {"x": F4([[1, 2], [np.nan, 3], [4, np.nan], [5, 6], [7, np.nan]])},
     ),
+    (
+        "gaps that are NaN, but for some columns",
+        [gaps({"*": "keep", "k": "b"})],
+        {"x": np.array([[1, 2], [np.nan, 3], [4, np.nan], [5, 6], [7, np.nan]]), "y": I8([0, 1, 1, 1, 0])},
+    ),
+    (
+        "gaps that are NaN, but for a column of numbers",
+        [gaps({"*": "keep", "k": "b", "m": 8})],
+        {"x": np.array([[1, 2], [np.nan, 3], [4, 8], [5, 6], [7, 8]]), "y": I8([0, 1, 1, 1, 0])},
+    ),
+    (
+        "rows with gaps left out, but for some columns",
+        [gaps({"*": "drop", "n": -1, "k": "b"})],
+        {"x": np.array([[1, 2], [-1, 3], [5, 6.0]]), "y": I8([0, 1, 1])},
+    ),
     *(
         (f"gaps: {missing}", [gaps(missing)], error(said, name))
         for missing, said, name in (
@@ -218,6 +233,9 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ("keep", "Line 5, column 'k': the value is missing", "FeedError"),
             ("fill", "missing is 'fill'", "ModelError"),
             (3, "missing is 3", "ModelError"),
+            ({"*": "keep", "n": 1}, "Line 5, column 'k': the value is missing", "FeedError"),
+            ({"*": "fill"}, 'missing[\'*\'] is \'fill\'; it must be "error", "drop" or "keep"', "ModelError"),
+            ({"*": 0}, "missing['*'] is 0", "ModelError"),
         )
     ),
     ("a table", [TABLE, *FITTED], None),

@@ -215,6 +215,18 @@ def in_slices(batch_size: int, kind: str = "deep", bad: tuple[int, ...] = (), **
     return [fit(whole, batch_size=batch_size, **options), fit(Data(whole.columns, batches(batch_size)), **stream)]
 
 
+TWICE = {name: np.concatenate([array, array]) for name, array in data(40).columns.items()}
+EPOCHS: dict[str, Any] = {
+    "epochs": 2,
+    "batch_size": 8,
+    "accumulate": 2,
+    "schedule": {"type": "Cosine", "learning_rate": 0.05},
+    "validation_data": data(20, *SHUFFLED),
+    "metrics": ["accuracy"],
+}
+"""Epochs of five batches and three optimizer steps, of which the schedule knows the total."""
+ENDLESS: dict[str, Any] = {"epochs": 3, "steps_per_epoch": 2, "validation_data": data(20, *SHUFFLED)}
+"""Epochs of two of the three batches that an iteration over the data has."""
 OTHERS = {"batch_size": 4, "checkpoint": KEPT, "schedule": CONSTANT}
 NINES = changed(8, labels=np.full(8, 9))
 REFUSED: dict[str, tuple[Data, dict[str, Any]]] = {
@@ -275,6 +287,19 @@ ALIKE: dict[str, list[Fit]] = {
         epochs=9,
         ends=2,
     ),
+    **{
+        f"goes_on endless {place}": resumed(data(12, *SHUFFLED, ("breaks", place)), data(12, *SHUFFLED), **ENDLESS)
+        for place in (1, 3, 4)
+    },
+    "steps_per_epoch": [
+        fit(source, **EPOCHS | more)
+        for source, more in (
+            (data(40), {"shuffle": False}),
+            (Data(TWICE, STREAM), {"steps_per_epoch": 5}),
+            (Data(TWICE, (("dataset",), ("used up",))), {"steps_per_epoch": 5}),
+            (data(40, *STREAM), {"steps_per_epoch": 5}),
+        )
+    ],
     "one_number": [
         ("odd", [["train", data(4)], call, ["train", data(8)], ["optimizer"], ["state"]], {})
         for call in (["reset"], ["fit", data(5), {}], ["fit", data(5), {"on_nan": "restore"}])
@@ -427,7 +452,8 @@ FULL: dict[str, Any] = {"validation_split": 0.5}
 ROW_50 = r"the label 9 at position \d+.* It is in 'labels' of row 50 of the data \(batch \d+ of epoch 1\)\.$"
 BATCH_7 = r"the label 9 at position 2 .* It is in 'labels' of row 50 of the data \(batch 7 of epoch 1\)\.$"
 ROW_13 = r"'labels' of row 13 of the validation data \(batch 2 of epoch 1\)"
-USED_UP = "data has no rows in epoch 2: .* Give the function that creates it"
+USED_UP = data(8, ("dataset",), ("used up",))
+READ_AGAIN = "is a generator object, which can be read only once.*: give the function that creates it"
 BAD = {"labels": {50: 9}}
 WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (Data({}), {}, "FeedError", "The data has no arrays"),
@@ -438,11 +464,16 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (Data([{"x": 1}, {"y": 1}]), {}, "FeedError", "Row 1 of the data has y; the first row of its batch has x"),
     (Data([1]), {}, "FeedError", "Row 0 of the data is "),
     (changed(8, "labels"), {}, "FeedError", "input 'labels' is missing"),
-    (changed(8, y=data(8).columns["x"]), {}, "FeedError", "invalid input 'y'"),
+    (changed(8, "labels", y=data(8).columns["x"]), {}, "FeedError", "'labels' is missing in 'feeds', which has 'y'"),
     (changed(8, labels=np.ones(8, bool)), {}, "FeedError", "Unexpected input data type of 'labels'"),
     (data(8), {"batch_size": 9, "remainder": "drop"}, "FeedError", "A batch of 9 rows is larger than the data"),
     (data(8), {"validation_split": 0.01}, "FeedError", "A share of 0.01 of 8 rows is less than one row"),
     (Data([]), {"validation_split": 0.5}, "FeedError", "cannot be split"),
+    (data(8), {"steps_per_epoch": 2}, "ModelError", "'steps_per_epoch' is for streams; an epoch of arrays has all of"),
+    (data(8, *STREAM), {"steps_per_epoch": 0}, "ModelError", "steps_per_epoch is 0; it must be an integer >= 1"),
+    (USED_UP, {"epochs": 2}, "FeedError", f"^The data {READ_AGAIN}"),
+    (USED_UP, {"steps_per_epoch": 1, "checkpoint": KEPT}, "FeedError", f"^The data {READ_AGAIN}"),
+    (data(8), {"epochs": 2, "validation_data": USED_UP}, "FeedError", f"^The validation data {READ_AGAIN}"),
     (data(8), {"epochs": 0}, "ModelError", "epochs is 0; it must be an integer >= 1"),
     (data(8), {"batch_size": 1.5}, "ModelError", "batch_size is 1.5; it must be"),
     (data(8), {"epoch": 2}, "TypeError", r"fit has no setting 'epoch'; did you mean 'epochs'\? It has "),
@@ -492,12 +523,11 @@ WRONG_LATER: list[tuple[Data, dict[str, Any], str, str]] = [
         "such labels, give the loss ignore_index=-100. It is",
     ),
     (data(8, *batches(4), ("numbers",)), {"batch_size": None}, "FeedError", "Batch 0 of the data is "),
-    (data(8, ("dataset",), ("used up",)), {"epochs": 2}, "FeedError", f"^The {USED_UP}"),
     (
-        data(8),
-        {"epochs": 2, "validation_data": data(8, ("dataset",), ("used up",))},
+        data(14, ("dataset",), ("used up",)),
+        {"epochs": 3, "batch_size": 4, "steps_per_epoch": 2},
         "FeedError",
-        f"validation {USED_UP}",
+        "^The data has no rows in epoch 3: .* Give the function that creates it",
     ),
 ]
 """The same for errors that come after some steps."""

@@ -33,7 +33,6 @@ DOUBTFUL = {
 """What the TorchScript exporter leaves open: it writes parameters and buffers alike."""
 LOST = {
     "batch_norm": {"bn1.weight", "bn1.bias", "bn2.weight", "bn2.bias"},
-    "equal_norms": {"inner.0.bias", "inner.1.bias", "inner.2.bias"},
     "temperature": {"gate", "logit_scale"},
     "tokens": {"token"},
     "weight_norm": {"fc.parametrizations.weight.original0", "fc.parametrizations.weight.original1"},

@@ -239,7 +239,7 @@ def bare_net(kind: str) -> Any:
         nodes += [make("Constant", [], [n], value_floats=a) for n, a in (("scale", ones), ("bias", zeros))]
     elif kind == "computed":  # as the dynamo exporter does with optimize=False
         for name, value in (("scale", 1.0), ("bias", 0.0)):
-            nodes += [make("Constant", [], [f"{name}_0"], value_float=value), make("Shape", ["mean"], [f"{name}_s"])]
+            nodes += [make("Constant", [], [f"{name}_0"], value_floats=[value]), make("Shape", ["mean"], [f"{name}_s"])]
             nodes.append(make("Expand", [f"{name}_0", f"{name}_s"], [name]))
     else:
         tensors |= {"gain": ones * 0.5, "bias": zeros}
@@ -265,7 +265,7 @@ def bare_loss(*, by_batch: bool, scale: float) -> float:
 @pytest.mark.parametrize("batch_norm", ["train", "as_exported", None])
 @pytest.mark.parametrize("kind", ["initializers", "constants", "computed", "of a parameter"])
 def test_the_option_decides_for_norms_without_scale_and_bias(kind: str, batch_norm: str | None) -> None:
-    settings = {} if kind == "of a parameter" else {"requires_grad": ["v", "w"]}
+    settings = {"requires_grad": ["v", "w", *(["gain"] if kind == "of a parameter" else [])]}
     files = build_quietly(bare_net(kind), batch_norm=batch_norm, **settings)
     with opened(files) as s:
         found = float(next(iter(s.train_step({"x": X.astype(np.float32)}).values())))
@@ -284,6 +284,13 @@ def test_norms_without_scale_and_bias_in_frozen_parts_keep_their_statistics(sett
     with opened(files) as s:
         found = float(next(iter(s.train_step({"x": X.astype(np.float32)}).values())))
     assert found == pytest.approx(bare_loss(by_batch=False, scale=1.0), rel=1e-5)
+
+
+def test_a_scale_that_is_made_of_a_frozen_parameter_keeps_the_statistics() -> None:
+    files = build_quietly(bare_net("of a parameter"), batch_norm="train", requires_grad=["v", "w"])
+    with opened(files) as s:
+        found = float(next(iter(s.train_step({"x": X.astype(np.float32)}).values())))
+    assert found == pytest.approx(bare_loss(by_batch=False, scale=np.exp(0.5)), rel=1e-5)
 
 
 def build_quietly(model: Any, **settings: Any) -> Artifacts:

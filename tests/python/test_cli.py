@@ -195,6 +195,24 @@ def test_artifacts_train_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert "leave out --train and --freeze" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("layer", ["", "fc3="])
+def test_the_head_is_replaced(layer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = GOLDEN / "base.onnx"
+    arguments = [str(model), "--loss", "CrossEntropyLoss", "--head", f"{layer}5", "--freeze", "all but head"]
+    with pytest.warns(UserWarning, match="The head 'fc3' is new: its 4 classes became 5"):
+        assert main(["artifacts", *arguments, "-o", str(tmp_path)]) == 0
+    made = trainweb.CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    shapes = {name: made.parameters[name].data.shape for name in made.parameters if made.parameters[name].requires_grad}
+    assert shapes == {"fc3.weight": (5, 12), "fc3.bias": (5,)}
+    capsys.readouterr()
+    assert main(["check", *arguments, "--steps", "1", "--code", "python"]) == 0
+    said = capsys.readouterr().out
+    assert "2 trainable parameters with 65 elements" in said and '"classes": 5' in said
+    for words, error in (("five", "--head has the form CLASSES"), ("fc9=5", "The layer 'fc9' cannot be the head")):
+        assert main(["artifacts", str(model), "--loss", "CrossEntropyLoss", "--head", words, "-o", str(tmp_path)]) == 1
+        assert error in capsys.readouterr().err
+
+
 def test_quantized_weights_that_cannot_be_trained_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = tmp_path / "quantized.onnx"
     whole = smol.write(tmp_path, replace(smol.SIZES["4M"], layers=1, vocabulary=64))

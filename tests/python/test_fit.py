@@ -270,8 +270,21 @@ def test_streams_and_generators() -> None:
     assert fitted(lambda: iter(Dataset(data)), batch_size=4, epochs=2)[0] == expected
     assert fitted(Dataset(data).map(dict).prefetch(2), batch_size=4, epochs=2)[0] == expected
     assert fitted(list(Dataset(data)), batch_size=4, epochs=2)[0] == expected
-    with pytest.raises(FeedError, match="The data has no rows"):
-        fitted(iter(Dataset(data)), batch_size=4, epochs=2)  # a generator lasts for one epoch
+    assert fitted(Dataset(iter(Dataset(data))).cache(), batch_size=4, epochs=2)[0] == expected
+
+
+@pytest.mark.parametrize("of", ["data", "validation data"])
+def test_a_spent_generator_is_refused_before_training(of: str) -> None:
+    session = fits.opened("mlp", {})
+    spent = iter(Dataset(fits.data(12).columns))
+    session.fit(spent, batch_size=4, progress=False)
+    before = session.get_contiguous_parameters(False)
+    train: Any = spent if of == "data" else fits.data(12).columns
+    held = None if of == "data" else Dataset(spent).map(dict)
+    with pytest.raises(FeedError, match=f"^The {of} has no rows in epoch 1: .* Give the function"):
+        session.fit(train, batch_size=4, progress=False, validation_data=held)
+    np.testing.assert_array_equal(session.get_contiguous_parameters(False), before)
+    session.release()
 
 
 def in_a_loop(main: Coroutine[Any, Any, Result]) -> Result:

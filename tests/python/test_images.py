@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,42 @@ def test_a_dataset_of_images() -> None:
     assert rows_of(again) == second
 
 
+def test_images_split() -> None:
+    """By the last ones, by a seed, and by class; held-out images keep their order and are unchanged."""
+    unchanged = dict(rows_of(images(shuffle=False)))
+    data = images(seed=2, augment={"seed": 4, "brightness": 0.4})
+    assert len(data) == 10
+    first, second = (rows_of(part) for part in data.split(0.3))
+    assert sorted(y for y, _ in first) == list(range(7)) != [y for y, _ in first]
+    assert second == [(k, unchanged[k]) for k in (7, 8, 9)]
+    assert all(values != unchanged[k] for k, values in first if k)
+    arrays = Dataset({"y": np.arange(10)})
+    for seed in (1, 2):
+        drawn_rows = arrays.split(0.3, seed)[1].columns
+        assert drawn_rows is not None
+        assert [y for y, _ in rows_of(data.split(0.3, seed)[1])] == drawn_rows["y"].tolist()
+    assert rows_of(images(shuffle=False).rows(np.array([4, 1]))) == [(k, unchanged[k]) for k in (4, 1)]
+    # Of the first part, drawn again.
+    assert [y for y, _ in rows_of(data.split(0.3)[0].split(0.2)[1])] == [6]
+    with pytest.raises(FeedError, match=r"A share of 0\.05 of 10 rows is less than one row"):
+        data.split(0.05)
+    with pytest.raises(FeedError, match="split before steps such as 'map'"):
+        data.map(lambda row: row).split(0.3)
+
+
+def test_images_split_by_class() -> None:
+    labels = np.repeat([0, 1, 2], [5, 3, 2])
+    sources = [np.full((2, 2, 3), k, np.uint8) for k in range(10)]
+    data = from_images(sources, "x", columns={"y": labels, "k": np.arange(10)}, width=2, height=2)
+    assert [int(row["k"]) for row in data.split(0.4, stratify="y")[1]] == [3, 4, 7, 9]
+    drawn_part = data.split(0.4, 3, stratify="y")[1]
+    assert sorted(int(row["y"]) for row in drawn_part) == [0, 0, 1, 2]
+    assert [int(row["k"]) for row in drawn_part] != [3, 4, 7, 9]
+    for name in ("x", "none"):
+        with pytest.raises(FeedError, match=f"reads the classes from '{name}': give one integer for each row"):
+            data.split(0.4, stratify=name)
+
+
 def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "note.txt"
     path.write_text("no image")
@@ -164,7 +201,9 @@ def test_a_folder_has_a_folder_for_each_class(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    files, labels, classes = list_folder(tmp_path)
+    left_out = r"left out; there are 2, such as \.git/x, dog/\.hidden\.$"
+    with pytest.warns(UserWarning, match=left_out):
+        files, labels, classes = list_folder(tmp_path)
     assert [str(path.relative_to(tmp_path)) for path in files] == [
         "cat/a.png",
         "cat/far/z.png",
@@ -172,16 +211,34 @@ def test_a_folder_has_a_folder_for_each_class(tmp_path: Path) -> None:
         "dog/b.png",
     ]
     assert labels.tolist() == [0, 0, 1, 1] and labels.dtype == np.int64 and classes == ["cat", "dog"]
+    shutil.rmtree(tmp_path / ".git")
+    (tmp_path / "dog/.hidden").unlink()
     assert list_folder(str(tmp_path), ["dog", "cat"])[1].tolist() == [1, 1, 0, 0]
     with pytest.raises(FeedError, match="The folder 'dog' is not one of the classes: cat"):
         list_folder(tmp_path, ["cat"])
     with pytest.raises(FeedError, match="The class 'cow' has no files; there are folders cat, dog"):
         list_folder(tmp_path, ["cat", "dog", "cow"])
-    (tmp_path / "note.txt").touch()
-    with pytest.raises(FeedError, match=r"The file 'note.txt' lies outside of the class folders"):
+    (tmp_path / "note.png").touch()
+    with pytest.raises(FeedError, match=r"The file 'note.png' lies outside of the class folders"):
         list_folder(tmp_path)
     with pytest.raises(FeedError, match=r"There is no folder '.*none'"):
         list_folder(tmp_path / "none")
     (tmp_path / "empty").mkdir()
     with pytest.raises(FeedError, match="no rows"):
         list_folder(tmp_path / "empty")
+
+
+def test_a_folder_lists_its_pictures_alone(tmp_path: Path) -> None:
+    """Operating systems and people lay other files beside pictures."""
+    pictures = ["cat/a.PNG", "cat/b.jpeg", "cat/c", "cat/d.e.webp", "dog/a.tiff"]
+    others = [".DS_Store", "cat/.DS_Store", "cat/Thumbs.db", "cat/desktop.ini", "cat/png.txt", "dog/a.", "notes.txt"]
+    for name in pictures + others:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    with pytest.warns(UserWarning) as notices:
+        files, labels, _ = list_folder(tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in files] == pictures
+    assert labels.tolist() == [0, 0, 0, 0, 1]
+    [notice] = notices
+    assert str(notice.message).endswith("there are 7, such as .DS_Store, cat/.DS_Store, cat/Thumbs.db.")

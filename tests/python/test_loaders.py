@@ -117,3 +117,27 @@ def test_batches_of_any_size_go_on_from_a_checkpoint(tmp_path: Path) -> None:
     with session() as s:
         Trainer(s).fit(lambda: iter(whole), checkpoint=place, progress=False)
         assert s.get_contiguous_parameters().tobytes() == expected
+
+
+@pytest.mark.parametrize("form", ["columns", "objects", "dataset", "rows", "batches"])
+def test_further_columns_are_not_read(form: str) -> None:
+    """With one notice a fit; where a column is missing, an error names it."""
+    count = len(DATA["labels"])
+    further = {"id": np.arange(count), "source": np.array(["a"] * count)}
+    everything = {**further, **DATA}
+    tags = [{"tag": "a"}] * count
+    by_row = [{name: array[k] for name, array in DATA.items()} for k in range(count)]
+    plain, data = {
+        "columns": (DATA, everything),
+        "objects": (DATA, {**everything, "source": tags}),
+        "dataset": (DATA, Dataset(everything)),
+        "rows": (by_row, [{"id": k, "source": tags[k], **row} for k, row in enumerate(by_row)]),
+        "batches": (BATCHES, [{"id": 1, "source": "a", **batch} for batch in BATCHES]),
+    }[form]
+    options = {"batch_size": None} if form == "batches" else {}
+    expected = trained(plain, **options)
+    with pytest.warns(UserWarning, match=r"^These columns of the data are not read: id, source\.") as notices:
+        assert trained(data, **options) == expected
+    assert len(notices) == 1
+    with session() as s, pytest.raises(FeedError, match="input 'labels' is missing in 'feeds', which has 'id'"):
+        Trainer(s).fit({"x": DATA["x"], "id": further["id"]}, progress=False)

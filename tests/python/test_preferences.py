@@ -117,8 +117,8 @@ def test_each_epoch_has_another_order_of_whole_pairs() -> None:
 def test_wrong_pairs_and_sessions_are_named() -> None:
     session = session_of()
     faults: list[tuple[Any, str]] = [
-        ([PAIRS[0], {"prompt": "a", "chosen": "b"}], "Pair 1 of 'pairs'"),
-        (["abc"], "Pair 0 of 'pairs'"),
+        ([PAIRS[0], {"prompt": "a", "chosen": "b"}], "Pair 1 of 'pairs' has no column 'rejected'"),
+        (["abc"], "Pair 0 of 'pairs' has no column 'prompt'"),
         ([{**PAIRS[0], "rejected": ""}], "Text 1 is empty"),
         ([{**PAIRS[0], "chosen": "a" * 20}], "Text 0 has 24 tokens"),
         ([], "'texts' is empty"),

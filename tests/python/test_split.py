@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import trainweb
+from trainweb.data import from_images
 from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError, ModelError
 from trainweb.fit.plan import split_data
@@ -57,6 +58,18 @@ def test_a_split_that_lacks_a_class_warns() -> None:
         split({"x": X, "labels": np.arange(len(X)) % 2}, 0.5, stratify=False)
 
 
+def test_images_are_split_by_class() -> None:
+    sources = [np.zeros((1, 5, 3), np.uint8)] * 20
+    data = from_images(sources, "x", columns={"labels": SORTED["labels"]}, width=5, height=1)
+    with session() as s:
+        inputs = ModelInputs(s._core.models.inputs["train"])
+        train, validation = split_data(inputs, data, None, 0.25, stratify=True)
+        with pytest.warns(UserWarning, match=r"validation data has no row with 0 as 'labels'"):
+            split_data(inputs, data, None, 0.25, stratify=False)
+    assert validation is not None and (len(train), len(validation)) == (14, 6)
+    assert [int(row["labels"]) for row in validation] == [0, 0, 0, 1, 1, 2]
+
+
 def test_fit_takes_it() -> None:
     with session() as s:
         found = trainweb.Trainer(s).fit(
@@ -70,7 +83,7 @@ def test_fit_takes_it() -> None:
     ("data", "options", "error", "said"),
     [
         (SORTED, {"stratify": True}, ModelError, "'stratify' needs 'validation_split'"),
-        (iter([]), {"stratify": True, "validation_split": 0.5}, FeedError, "give one integer for each row"),
+        (iter([]), {"stratify": True, "validation_split": 0.5}, FeedError, "cannot be split"),
         (
             {n: a[:2] for n, a in SORTED.items()},
             {"stratify": True, "validation_split": 0.1},

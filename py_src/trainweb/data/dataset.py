@@ -10,6 +10,7 @@ import io
 import itertools
 import math
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import isasyncgen, isgenerator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -61,16 +62,20 @@ class Dataset:
         """True if the items are batches."""
         self.is_padded = False
         """True if earlier rows may have filled up the last batch."""
+        self.generator = source if isgenerator(source) or isasyncgen(source) else None
+        """The generator object that the rows come from, which can be read only once."""
         self.preprocessing: list[table.Step] = []
         """Fitted steps of tables so far, such as `standardize` and `one_hot`: JSON, for `preprocess`."""
+        self._known: Batch | None = None
+        """The arrays, or those that are known beside images."""
+        self._pick: Callable[[np.ndarray, bool], Dataset] | None = None
+        """Makes a dataset of some of the images."""
         self._skip: Callable[[int], None] = lambda rounds: None
         self._rows: Callable[[], Iterator[Any]]
-        names = getattr(source, "column_names", getattr(source, "columns", None))  # pyarrow's; pandas' and polars'
-        if names is not None and not isinstance(source, Mapping) and hasattr(source, "__getitem__"):
-            source = {name: source[name] for name in names}
+        source = columns_of_table(source)
         if isinstance(source, Mapping):
             columns = checked_columns(source)
-            self.columns = columns
+            self.columns = self._known = columns
             self._rows = lambda: ({n: a[k] for n, a in columns.items()} for k in range(len(self)))
         elif callable(source):
             self._rows = lambda: _iterated(source())
@@ -89,6 +94,7 @@ class Dataset:
     ) -> Dataset:
         stream = Dataset(rows)
         stream.is_batched, stream.is_padded = is_batched, self.is_padded
+        stream.generator = self.generator
         stream.preprocessing = self.preprocessing
         stream._skip = self.skip_rounds if skip is None else skip
         return stream
@@ -111,9 +117,9 @@ class Dataset:
 
     def __len__(self) -> int:
         """Rows; TypeError where they are a stream."""
-        if self.columns is None:
+        if self._known is None:
             raise TypeError("A stream of rows has no length.")
-        return len(next(iter(self.columns.values())))
+        return len(next(iter(self._known.values())))
 
     def __iter__(self) -> Iterator[Any]:
         return self._rows()
@@ -210,41 +216,63 @@ class Dataset:
         names = None if padded is None else texts("padded", padded)
         return self._stream(lambda: bucketed(iter(self), length, limits, size, names), is_batched=True)
 
-    def split(self, share: float, seed: int | None = None) -> tuple[Dataset, Dataset]:
-        """Split into two datasets of arrays. The second has this share of the rows: the last ones, or drawn by `seed`.
+    def split(self, share: float, seed: int | None = None, *, stratify: str | None = None) -> tuple[Dataset, Dataset]:
+        """Split arrays or images. The second dataset has this share of the rows: the last ones, or drawn by `seed`.
+
+        Images of the second dataset are in order and without the changes of ``augment``.
+
+        Parameters
+        ----------
+        share : float
+            Share of the second dataset.
+        seed : int, optional
+            Of the rows that are drawn.
+        stratify : str, optional
+            The input that holds the classes, each of which gives its share.
 
         Raises
         ------
         FeedError
-            A part would have no rows, or the rows are a stream.
+            A part would have no rows, the rows are a stream, or `stratify` has no integer for each row.
         """
         SHARE.check("share", share)
-        if self.columns is None:
+        if self._known is None:
             raise messages.STREAM_SPLIT()
         count = len(self)
-        second = math.floor(count * share)
-        if second == 0:
-            raise messages.EMPTY_SPLIT(rows=count, share=share)
         if seed is None:
             order = np.arange(count)
         else:
             SEED.check("seed", seed)
             order = permutation(count, seed, SPLIT_STREAM)
-        first = count - second
-        return self.rows(order[:first]), self.rows(order[first:])
+        if stratify is None:
+            is_second = np.arange(count) >= count - math.floor(count * share)
+        else:
+            labels = labels_of(self._known.get(stratify))
+            if labels is None:
+                raise messages.NO_CLASSES(name=stratify)
+            is_second = last_of_each(labels[order], share)
+        if is_second.all() or not is_second.any():
+            raise messages.EMPTY_SPLIT(rows=count, share=share)
+        return self._part(order[~is_second]), self._part(order[is_second], is_held_out=True)
 
     def rows(self, indices: np.ndarray) -> Dataset:
-        """The dataset of arrays with these rows.
+        """The dataset with these rows, of arrays or images.
 
         Parameters
         ----------
         indices : ndarray of int
             The rows, in this order.
         """
-        if self.columns is None:
+        return self._part(indices)
+
+    def _part(self, indices: np.ndarray, *, is_held_out: bool = False) -> Dataset:
+        if self._known is None:
             raise messages.STREAM_SPLIT()
         try:
-            selection = Dataset({n: a[indices] for n, a in self.columns.items()})
+            if self._pick is None:
+                selection = Dataset({name: array[indices] for name, array in self._known.items()})
+            else:
+                selection = self._pick(indices, is_held_out)
         except (IndexError, ValueError, TypeError) as error:
             raise FeedError(f"'indices' are not those of rows: {error}") from error
         selection.preprocessing = self.preprocessing
@@ -276,9 +304,10 @@ class Dataset:
         classes : dict, optional
             Names of the classes of an input; a value becomes the index of its name.
         missing : {"error", "drop", "keep"} or dict
-            What to do with missing values: raise an error, drop their rows, use NaN, or use a value for each column. A
-            value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep" needs
-            inputs of floats, which `fill_mean` and `fill_median` fill.
+            What to do with missing values: raise an error, drop their rows, use NaN, or use a value for each column.
+            ``{"*": "keep", "colour": "none"}`` uses NaN in all other columns. A value is missing if it is empty; a
+            number also if it is NA, N/A, NaN, null or ?, in any case. "keep" needs inputs of floats, which `fill_mean`
+            and `fill_median` fill.
 
         Raises
         ------
@@ -556,7 +585,9 @@ class Dataset:
             memory = items
 
         # Steps before it run once, in any number of rounds.
-        return self._stream(rows, is_batched=self.is_batched, skip=lambda rounds: None)
+        kept = self._stream(rows, is_batched=self.is_batched, skip=lambda rounds: None)
+        kept.generator = None
+        return kept
 
     def prefetch(self, count: int = 1) -> Dataset:
         """Let a thread make so many rows (or batches) ahead; in Pyodide, which has no threads, the same without.
@@ -576,6 +607,14 @@ def _iterated(rows: Any) -> Iterator[Any]:
     if not isinstance(rows, Iterable):
         raise messages.NOT_A_DATASET(given=f"a function that returns {type(rows).__name__}")
     return iter(rows)
+
+
+def columns_of_table(source: Any) -> Any:
+    """The columns of a table by name; other data as it is."""
+    names = getattr(source, "column_names", getattr(source, "columns", None))  # pyarrow's; pandas' and polars'
+    if names is None or isinstance(source, Mapping) or not hasattr(source, "__getitem__"):
+        return source
+    return {name: source[name] for name in names}
 
 
 def checked_columns(source: Mapping[Any, Any]) -> Batch:
@@ -609,6 +648,21 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
     if rows == 0:
         raise messages.EMPTY_DATASET()
     return columns
+
+
+def labels_of(column: np.ndarray | None) -> np.ndarray | None:
+    """The classes of rows, if there is one integer a row."""
+    is_class = column is not None and column.dtype.kind in "iu" and column.size == len(column)
+    return column.reshape(-1) if column is not None and is_class else None
+
+
+def last_of_each(labels: np.ndarray, share: float) -> np.ndarray:
+    """True for the last rows of each class, this share of them."""
+    is_last = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        is_last[rows[len(rows) - math.floor(len(rows) * share + 0.5) :]] = True
+    return is_last
 
 
 def check_remainder(value: Any) -> None:

@@ -25,6 +25,9 @@ QUOTE_FAULTS = ("unexpected end of data", "expected after")
 TRUE, FALSE = ("1", "true"), ("0", "false")
 MISSING_NUMBERS = ("", "na", "n/a", "nan", "null", "?")
 """Marks of a missing number, in any case. Text and classes lack only an empty value: "NA" may be a name."""
+TREATMENTS = ("error", "drop", "keep")
+OTHERS = "*"
+"""The name of the columns that have no value for the missing ones."""
 
 
 def read_csv(
@@ -49,7 +52,7 @@ def read_csv(
     for name, dtype in kinds.items():
         if dtype not in DTYPES:
             raise messages.CSV_DTYPE(name=name, dtype=dtype, names=", ".join(DTYPES))
-    table = _Table(columns, kinds, names, _fills(missing), keeps=missing == "keep")
+    table = _Table(columns, kinds, names, *_treatment(missing))
     try:
         if isinstance(source, (str, os.PathLike)):
             with path_of("source", source).open(newline="", encoding="utf-8-sig") as file:
@@ -61,16 +64,20 @@ def read_csv(
         raise FeedError(f"'source', {source!r:.80}, cannot be read as CSV: {error}") from error
 
 
-def _fills(missing: str | Mapping[str, object]) -> Mapping[str, str] | None:
-    """Texts that replace missing values, by column; None drops their rows. Raise ModelError for another `missing`."""
-    if missing in ("error", "keep"):
-        return {}
-    if missing == "drop":
-        return None
+def _treatment(missing: str | Mapping[str, object]) -> tuple[str, Mapping[str, str]]:
+    """What happens to missing values of most columns, and texts that replace those of others.
+
+    Raise ModelError for another `missing`.
+    """
+    if isinstance(missing, str) and missing in TREATMENTS:
+        return missing, {}
     if not isinstance(missing, Mapping):
         expected = '"error", "drop", "keep", or a value for each column'
         raise messages.BAD_SETTING(name="missing", value=missing, expected=expected)
-    return {column: _as_text(value) for column, value in missing.items()}
+    rest = missing.get(OTHERS, "error")
+    if not isinstance(rest, str) or rest not in TREATMENTS:
+        raise messages.BAD_SETTING(name="missing['*']", value=rest, expected='"error", "drop" or "keep"')
+    return rest, {column: _as_text(value) for column, value in missing.items() if column != OTHERS}
 
 
 def _as_text(value: object) -> str:
@@ -81,7 +88,7 @@ def _as_text(value: object) -> str:
 class _Table:
     """Inputs that a file makes: their columns, types (`kinds`) and classes by name.
 
-    `fills` has texts that replace missing values, by column; None drops the rows. With `keeps` missing floats are NaN.
+    `fills` has texts that replace missing values, by column; `rest` says what happens in the other columns.
     """
 
     def __init__(
@@ -89,11 +96,10 @@ class _Table:
         columns: Mapping[str, str | Sequence[str]],
         kinds: Mapping[str, str],
         classes: Mapping[str, Sequence[str]],
-        fills: Mapping[str, str] | None,
-        *,
-        keeps: bool,
+        rest: str,
+        fills: Mapping[str, str],
     ) -> None:
-        self.kinds, self.fills, self.keeps = kinds, fills, keeps
+        self.kinds, self.rest, self.fills = kinds, rest, fills
         self.is_vector = {name: not isinstance(source, str) for name, source in columns.items()}
         self.wanted = {
             name: [source] if isinstance(source, str) else texts(f"columns[{name!r:.80}]", source)
@@ -104,7 +110,7 @@ class _Table:
                 raise messages.BAD_SETTING(name=f"columns[{name!r:.80}]", value=[], expected="a column, or several")
         self.places = {name: {label: k for k, label in reversed(list(enumerate(of)))} for name, of in classes.items()}
         taken = [column for wanted in self.wanted.values() for column in wanted]
-        for column in set(fills or {}).difference(taken):
+        for column in set(fills).difference(taken):
             raise messages.CSV_FILL(column=column, names=", ".join(taken))
 
     def read(self, file: io.TextIOBase | io.TextIOWrapper, delimiter: str) -> dict[str, np.ndarray]:
@@ -122,7 +128,8 @@ class _Table:
                 continue
             if len(row) != len(header):
                 raise messages.CSV_RAGGED(line=line, given=len(row), expected=len(header))
-            if self.fills is None and any(self._is_missing(n, row[k].strip()) for n, of in places.items() for k in of):
+            drops = self.rest == "drop"
+            if drops and any(self._is_unfilled(n, row[k].strip(), header[k]) for n, of in places.items() for k in of):
                 continue
             for name, columns in places.items():
                 parsed = [self._value(name, row[k].strip(), line, header[k]) for k in columns]
@@ -147,13 +154,16 @@ class _Table:
             return value == "" and "" not in (labels or {})
         return value.lower() in MISSING_NUMBERS
 
+    def _is_unfilled(self, name: str, value: str, column: str) -> bool:
+        return self._is_missing(name, value) and column not in self.fills
+
     def _value(self, name: str, value: str, line: int, column: str) -> object:
-        if self._is_missing(name, value):
-            if self.keeps and name not in self.places and self.kinds[name].startswith("float"):
+        if self._is_unfilled(name, value, column):
+            if self.rest == "keep" and name not in self.places and self.kinds[name].startswith("float"):
                 return float("nan")
-            if column not in (self.fills or {}):
-                raise messages.CSV_MISSING(line=line, column=column, value=value)
-            value = (self.fills or {})[column]
+            raise messages.CSV_MISSING(line=line, column=column, value=value)
+        if self._is_missing(name, value):
+            value = self.fills[column]
         if self.kinds[name] == "string" and name not in self.places:
             return value
         return parse(value, self.kinds[name], self.places.get(name), line, column)

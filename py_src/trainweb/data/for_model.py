@@ -10,7 +10,7 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.arguments import warn
-from trainweb.data.dataset import Batch, Dataset, Remainder, batched
+from trainweb.data.dataset import Batch, Dataset, Remainder, batched, columns_of_table
 from trainweb.model.graph import Value
 
 DEFAULT_BATCH = 32
@@ -33,6 +33,8 @@ class ModelInputs:
         size = first.pop() if len(first) == 1 else None
         self.rows = size if isinstance(size, int) else None
         """Rows of a batch, where the file fixes them: the first axis of every input."""
+        self._has_told = False
+        """A notice was given of columns that are not read."""
 
     def size(self, given: int | None) -> int:
         """Return the rows of a batch: `given`, or the default. Raise ModelError if the file fixes another number."""
@@ -64,10 +66,10 @@ class ModelInputs:
             source = (source,)
         if isinstance(source, tuple) and not any(isinstance(one, Mapping) for one in source):
             source = self.named(source, "The data")
-        data = Dataset.of(source)
+        data = Dataset.of(self._read(columns_of_table(source)))
         if data.columns is not None:
-            fitted = {name: self.fitted(name, array, "the data") for name, array in data.columns.items()}
-            if any(fitted[name] is not array for name, array in data.columns.items()):
+            fitted = {name: self.fitted(name, array, "the data") for name, array in self._read(data.columns).items()}
+            if any(fitted.get(name) is not array for name, array in data.columns.items()):
                 return Dataset(fitted)
         return data
 
@@ -99,7 +101,7 @@ class ModelInputs:
             has_batches = is_batched or data.is_batched or (is_batched is None and self._is_batch(first))
             if has_batches and size is not None and not ignores_size:
                 raise messages.BATCH_OF_BATCHES(name="batch_size")
-            rows = (self.named(item, f"Item {k} of the data") for k, item in enumerate(items))
+            rows = (self._read(self.named(item, f"Item {k} of the data")) for k, item in enumerate(items))
             batches_of_data = rows if has_batches else batched(rows, rows_of_batch, remainder)
             for batch in (self.batch(one, k) for k, one in enumerate(batches_of_data)):
                 count = min((len(value) for value in batch.values() if value.ndim), default=0)
@@ -127,6 +129,18 @@ class ModelInputs:
             names = ", ".join(self.values)
             raise messages.TOO_MANY_VALUES(where=where, count=len(item), inputs=len(self.values), names=names)
         return dict(zip(self.values, item, strict=False))
+
+    def _read(self, columns: Any) -> Any:
+        """Columns without further ones, of which a notice tells; where one is missing, all of them, for the error."""
+        if not isinstance(columns, Mapping) or not self.values or any(name not in columns for name in self.values):
+            return columns
+        further = [str(name) for name in columns if name not in self.values]
+        if not further:
+            return columns
+        if not self._has_told:
+            self._has_told = True
+            warn(str(messages.FURTHER_COLUMNS(source="data", names=", ".join(further))))
+        return {name: columns[name] for name in self.values}
 
     def fitted(self, name: str, value: Any, where: str) -> np.ndarray:
         """Convert rows of an input to its type. Raise FeedError for another shape, or a value that the type loses."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import check_settings, checks_keywords, mapping, path_of, texts
+from trainweb.arguments import check_settings, checks_keywords, mapping, path_of, texts, warn
 from trainweb.data.dataset import Dataset, Row, checked_columns
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError
@@ -25,6 +26,11 @@ from trainweb.settings import SEED, Choice, Field, Flag, Number, Whole, checked_
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+ENDINGS = "apng|avif|bmp|gif|heic|heif|ico|jfif|jpe|jpeg|jpg|pjp|pjpeg|png|tif|tiff|webp"
+PICTURE = re.compile(rf"^[^.]*\Z|\.({ENDINGS})\Z", re.IGNORECASE)
+"""Names of pictures: an ending of theirs, or none."""
+SHOWN_FILES = 3
+"""Largest number of files that a notice names."""
 GREY = np.array([0.299, 0.587, 0.114])
 SIDE = Whole(least=1, most=16384)
 """Size of a canvas that every browser supports."""
@@ -110,7 +116,7 @@ def from_images(
     seed: int = 0,
     **options: Any,
 ) -> Dataset:
-    """A dataset of images, each read when its turn comes.
+    """A dataset of images, each read when its turn comes; it has a length, and can be split.
 
     In each round (epoch) an image is changed by another seed. It follows from the seed of ``augment``, the round and
     its place. A resumed fit gets the same images.
@@ -148,23 +154,36 @@ def from_images(
     image = checked_options(options)
     sources = list(images)
     # They are checked beside the images, which are a column of their places until they are read.
-    rows = checked_columns({**mapping("columns", columns or {}), input: np.arange(len(sources))})
+    columns_of_all = checked_columns({**mapping("columns", columns or {}), input: np.arange(float(len(sources)))})
 
-    def read(round_: int) -> Iterator[Row]:
-        order = permutation(len(sources), seed, round_) if shuffle else rows[input]
-        seeds = None if image.augment is None else random_words(image.augment["seed"], round_, len(sources))
-        for place in order:
-            changed = image if seeds is None else image.with_seed(int(seeds[place]))
-            yield {n: a[place] for n, a in rows.items()} | {input: _read_place(sources[place], int(place), changed)}
+    def part(places: np.ndarray, image: Options, *, shuffles: bool) -> Dataset:
+        rows = checked_columns({name: array[places] for name, array in columns_of_all.items()})
 
-    return dataset_of_rounds(read)
+        def read(round_: int) -> Iterator[Row]:
+            order = permutation(len(places), seed, round_) if shuffles else np.arange(len(places))
+            seeds = None if image.augment is None else random_words(image.augment["seed"], round_, len(sources))
+            for k in order:
+                place = int(places[k])
+                changed = image if seeds is None else image.with_seed(int(seeds[place]))
+                yield {n: a[k] for n, a in rows.items()} | {input: _read_place(sources[place], place, changed)}
+
+        def pick(rows: np.ndarray, is_held_out: bool) -> Dataset:
+            if is_held_out:
+                return part(places[rows], Options(**{**vars(image), "augment": None}), shuffles=False)
+            return part(places[rows], image, shuffles=shuffles)
+
+        dataset = dataset_of_rounds(read)
+        dataset._known, dataset._pick = rows, pick
+        return dataset
+
+    return part(np.arange(len(sources)), image, shuffles=shuffle)
 
 
 @checks_keywords
 def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tuple[list[Path], np.ndarray, list[str]]:
     """The files of a folder that has a folder for each class.
 
-    Names that begin with a dot are left out.
+    Files whose names are not those of pictures, and hidden ones, are left out with a notice.
 
     Parameters
     ----------
@@ -183,7 +202,7 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
     Raises
     ------
     FeedError
-        There is no file, a file is in the folder of no class, or a class has no folder.
+        There is no picture, one is in the folder of no class, or a class has no picture.
     """
     root = path_of("folder", folder)
     if not root.is_dir():
@@ -193,12 +212,17 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
     except OSError as error:
         raise FeedError(f"The folder {str(root)!r} cannot be read: {error}") from error
     # As a page sorts them: by UTF-16.
-    files = sorted(
-        (path for path in paths if not any(part.startswith(".") for part in path.parts)),
-        key=lambda path: [part.encode("utf-16-be") for part in path.parts],
-    )
+    paths.sort(key=lambda path: [part.encode("utf-16-be") for part in path.parts])
+    files = [path for path in paths if _is_picture(path)]
+    if others := [path.as_posix() for path in paths if not _is_picture(path)]:
+        warn(str(messages.NOT_PICTURES(count=len(others), names=", ".join(others[:SHOWN_FILES]))))
     labels, names = labelled([path.parts for path in files], classes)
     return [root / path for path in files], labels, names
+
+
+def _is_picture(path: Path) -> bool:
+    is_hidden = any(part.startswith(".") for part in path.parts)
+    return not is_hidden and PICTURE.search(path.name) is not None
 
 
 def labelled(paths: Sequence[Sequence[str]], classes: Sequence[str] | None) -> tuple[np.ndarray, list[str]]:

@@ -130,7 +130,7 @@ def columns_of(
     ]
     further = sorted({str(name) for item, columns_of_text in rows for name in item.keys() - columns_of_text})
     if further:
-        warn(str(messages.FURTHER_COLUMNS(names=", ".join(further))))
+        warn(str(messages.FURTHER_COLUMNS(source="texts", names=", ".join(further))))
     end = _end_token(tokenizer, end_token, len(items))
     texts = [
         _tokens(tokenizer, columns_of_text, k, end, end_token, is_masked=mask_prompt)
@@ -155,8 +155,10 @@ def preferences_of(
         raise TypeError(f"'reference' must be a TrainingSession, got {kind}.")
     texts: list[dict[str, Any]] = []
     for k, pair in enumerate(pairs):
-        if not isinstance(pair, Mapping) or not {"prompt", *ANSWERS} <= {*pair}:
-            raise messages.NOT_A_PAIR(position=k)
+        columns_of_pair = pair if isinstance(pair, Mapping) else {}
+        for column in ("prompt", *ANSWERS):
+            if column not in columns_of_pair:
+                raise messages.NOT_A_PAIR(position=k, column=column)
         others = {name: value for name, value in pair.items() if name not in ANSWERS}
         texts += [{**others, "completion": pair[name]} for name in ANSWERS]
     names = [name for name in reference.input_names() if name != REFERENCE]

@@ -87,7 +87,7 @@ class FederatedClient:
         size = core.get_parameters_size(True)
         start = as_vector("parameters", parameters, size)
         dataset = Dataset.of(data)
-        if dataset.columns is None:
+        if dataset._known is None:
             raise messages.UNCOUNTED_ROWS()
         core.load_parameters_buffer(parameter_bytes(start), True)
         history = fit(core, dataset, options)

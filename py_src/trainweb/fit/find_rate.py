@@ -7,11 +7,9 @@ Smith, Cyclical learning rates for training neural networks (https://arxiv.org/a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 from trainweb import messages
-from trainweb.data.dataset import Batch, Dataset
 from trainweb.data.for_model import ModelInputs
 from trainweb.fit.trainer import fit
 from trainweb.settings import Count, Positive, Seed, Whole, YesNo, checks_values
@@ -53,26 +51,12 @@ def find_learning_rate(
     rates = [least * (most / least) ** (k / (steps - 1)) for k in range(steps)]
     core.keep_state()
     try:
-        options = {"batched": True, "schedule": rates.__getitem__, "on_nan": "stop", "progress": False}
-        history = fit(core, Dataset(lambda: repeated(batches, steps)), options)
+        options = {"schedule": rates.__getitem__, "on_nan": "stop", "progress": False}
+        history = fit(core, batches, options | {"batched": True, "steps_per_epoch": steps})
     finally:
         core.go_back()
     losses = smoothed(history.losses)
     return LearningRates(rates[: len(losses)], losses, suggested(rates[: len(losses)], losses, steps))
-
-
-def repeated(batches: Dataset, count: int) -> Iterator[Batch]:
-    """So many batches; the data comes again and again."""
-    left = count
-    while left:
-        before = left
-        for batch in batches:
-            yield batch
-            left -= 1
-            if not left:
-                return
-        if left == before:
-            raise messages.ENDED_DATASET(source="data", epoch=2 if left < count else 1)
 
 
 def smoothed(losses: list[float]) -> list[float]:

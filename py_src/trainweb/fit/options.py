@@ -12,6 +12,7 @@ from trainweb.settings import SEED, Choice, Field, Flag, NotNegative, Number, Wh
 
 FIT = {
     "epochs": Field(Whole(least=1), 1, is_optional=False),
+    "steps_per_epoch": Field(Whole(least=1), None, is_optional=True),
     "batch_size": Field(Whole(least=1), None, is_optional=True),
     "batched": Field(Flag(), None, is_optional=True),
     "remainder": Field(Choice(("keep", "drop", "pad")), "keep", is_optional=False),
@@ -39,6 +40,7 @@ class FitOptions(TypedDict, total=False):
     """The options of `TrainingSession.fit`, which explains them, for type checkers and editors."""
 
     epochs: int
+    steps_per_epoch: int | None
     batch_size: int | None
     batched: bool | None
     remainder: Literal["keep", "drop", "pad"]

@@ -5,7 +5,6 @@ In a page `web/src/page/split.ts` and `web/src/page/fit/rates.ts`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
@@ -15,7 +14,7 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.arguments import check_settings, flag, warn
-from trainweb.data.dataset import Batch, Dataset, epoch_batches
+from trainweb.data.dataset import Batch, Dataset, epoch_batches, labels_of
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
 from trainweb.data.waiting import NumberedBatch
@@ -48,6 +47,8 @@ class Batches:
     ) -> None:
         self.data, self.options, self.shuffle = data, options, shuffle
         size, self.remainder, batched = options["batch_size"], options["remainder"], options["batched"]
+        self.per_epoch: int | None = options["steps_per_epoch"] if trains else None
+        """Batches of an epoch of a stream, which goes on in the next epoch; None: an epoch is one iteration."""
         drops = inputs.rows is not None and self.remainder == "keep" and trains
         if data.columns is None:
             self.data = inputs.batches(data, size, self.remainder, batched, ignores_size=ignores_size, drops=drops)
@@ -62,8 +63,8 @@ class Batches:
 
     @property
     def steps(self) -> int | None:
-        """The number of steps in an epoch; None for a stream."""
-        return None if self.data.columns is None else len(self._rows(np.arange(len(self.data))))
+        """The number of steps in an epoch; None for a stream that each epoch reads to its end."""
+        return self.per_epoch if self.data.columns is None else len(self._rows(np.arange(len(self.data))))
 
     def _rows(self, order: np.ndarray) -> list[np.ndarray]:
         return epoch_batches(len(order), self.size, self.remainder, order)
@@ -74,20 +75,28 @@ class Batches:
         return self._rows(permutation(size, self.options["seed"], number) if self.shuffle else np.arange(size))
 
     def epoch(self, number: int, start: int = 0, source: str = "data") -> Generator[NumberedBatch, None, None]:
-        """Batches with the numbers of their rows, without the first batches."""
-        columns = self.data.columns
-        if columns is None:
-            count = done = 0
-            for batch in self.data:
-                rows = range(done, done + rows_of(batch, count))
-                count, done = count + 1, rows.stop
-                if count > start:
-                    yield batch, rows
-            if not count:
-                raise messages.ENDED_DATASET(source=source, epoch=number + 1)
+        """Batches with the numbers of their rows, without the first batches; with `per_epoch` also of later epochs."""
+        if self.data.columns is None:
+            yield from self._streamed(number, start, source)
             return
         for indices in self.rows(number)[start:]:
             yield self.at(indices), indices.tolist()
+
+    def _streamed(self, number: int, start: int, source: str) -> Generator[NumberedBatch, None, None]:
+        left = start if self.per_epoch is None else number * self.per_epoch + start
+        total = 0
+        while True:
+            count = done = 0
+            for batch in self.data:
+                rows = range(done, done + rows_of(batch, count))
+                count, done, total = count + 1, rows.stop, total + 1
+                if total > left:
+                    yield batch, rows
+            if not count:
+                epoch = number if self.per_epoch is None else total // self.per_epoch
+                raise messages.ENDED_DATASET(source=source, epoch=epoch + 1)
+            if self.per_epoch is None:
+                return
 
     def at(self, indices: np.ndarray) -> Batch:
         """The batch of some rows."""
@@ -145,6 +154,9 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if train.columns is None and options["shuffle"]:
         raise messages.SHUFFLED_STREAM()
+    if train.columns is not None and options["steps_per_epoch"] is not None:
+        raise messages.STEPS_OF_ARRAYS()
+    check_generators(train, validation, options, is_kept=given.get("checkpoint") is not None)
     if options["ema"] and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
     shuffle = options["shuffle"] is not False and train.columns is not None
@@ -183,6 +195,20 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
         progress=progress,
         checkpoint=checkpoint,
     )
+
+
+def check_generators(train: Dataset, validation: Dataset | None, options: Mapping[str, Any], *, is_kept: bool) -> None:
+    """Raise FeedError for a generator object that has been read, or that the fit may read again."""
+    again = is_kept or options["epochs"] > 1
+    trains_again = is_kept or (again and options["steps_per_epoch"] is None)
+    for source, data, is_again in (("data", train, trains_again), ("validation data", validation, again)):
+        generator = None if data is None else data.generator
+        if generator is None:
+            continue
+        if is_again:
+            raise messages.READ_AGAIN(source=source, kind="generator object")
+        if getattr(generator, "gi_frame", None) is None and getattr(generator, "ag_frame", None) is None:
+            raise messages.ENDED_DATASET(source=source, epoch=1)
 
 
 def _evaluations(
@@ -229,6 +255,7 @@ def kept_options(
         "clipGradValue": options["clip_grad_value"],
         "ema": options["ema"] or None,
         "stratify": options["stratify"] or None,
+        "stepsPerEpoch": options["steps_per_epoch"],
         "rows": None if train.columns is None else len(train),
         "validationRows": None if validation is None or validation.columns is None else len(validation),
     }
@@ -286,34 +313,14 @@ def split_data(
         return train, None if validation is None else inputs.dataset(validation)
     if validation is not None:
         raise messages.TWO_VALIDATIONS()
-    name, labels = list(inputs.values)[-1], None
-    if train.columns is not None:
-        labels = labels_of(train.columns.get(name))
+    name = list(inputs.values)[-1]
     if stratify:
-        if labels is None:
-            raise messages.NO_CLASSES(name=name)
-        return stratified(train, labels, share)
+        return train.split(share, stratify=name)
     parts = train.split(share)
+    labels = labels_of((train._known or {}).get(name))
     if labels is not None:
         warn_of_missing(name, labels, len(parts[0]))
     return parts
-
-
-def labels_of(column: np.ndarray | None) -> np.ndarray | None:
-    """The classes of rows, if there is one integer a row."""
-    is_class = column is not None and column.dtype.kind in "iu" and column.size == len(column)
-    return column.reshape(-1) if column is not None and is_class else None
-
-
-def stratified(data: Dataset, labels: np.ndarray, share: float) -> tuple[Dataset, Dataset]:
-    """Split so that the second has this share of the rows of each class, the last ones."""
-    is_second = np.zeros(len(labels), bool)
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        is_second[rows[len(rows) - math.floor(len(rows) * share + 0.5) :]] = True
-    if is_second.all() or not is_second.any():
-        raise messages.EMPTY_SPLIT(rows=len(labels), share=share)
-    return data.rows(np.flatnonzero(~is_second)), data.rows(np.flatnonzero(is_second))
 
 
 def warn_of_missing(name: str, labels: np.ndarray, first: int) -> None:

@@ -152,6 +152,8 @@ def read_position(
     batches = losses
     if rows is not None:
         batches = min(batches, rows // size if options["remainder"] == "drop" else -(-rows // size))
+    if options["stepsPerEpoch"] is not None:
+        batches = min(batches, options["stepsPerEpoch"])
 
     def count(name: str, least: int = 0, most: int = fields.MOST) -> int:
         return fields.count(record.get(name, fields.MISSING), f"position.{name}", least, most)

@@ -304,7 +304,8 @@ class _Fit:
         self.kernel.call("resume", at.epoch, at.step, steps, at.optimizer_steps, at.loss_sum, at.rows)
         for epoch in history.epochs:
             self._learn_of(epoch)
-        self.plan.batches.data.skip_rounds(at.epoch)
+        if self.plan.batches.per_epoch is None:
+            self.plan.batches.data.skip_rounds(at.epoch)
         if self.plan.validation is not None:
             self.plan.validation.data.skip_rounds(len(history.epochs))
 
@@ -395,7 +396,7 @@ class _Fit:
         if together and columns is not None:
             left = self.plan.batches.rows(at.epoch)[at.step :]
             self.rows = RowBatches(self.plan, self.kernel, columns, left)
-        else:
+        elif self.plan.batches.per_epoch is None or "training" not in self.opened:
             self.opened["training"] = self.plan.batches.epoch(at.epoch, at.step)
 
     def _train_next(self, every: int | None) -> Generator[Fetch, None, list[float | None] | None]:
@@ -413,6 +414,8 @@ class _Fit:
                     return [*losses, None]
                 return [*losses] or None
             self._open_training(together=False)
+        if self.kernel.at.step == self.plan.batches.per_epoch:
+            return None
         batch = yield from self._next(self.plan.batches.data, self.opened["training"])
         return None if batch is None else [self._step(*batch)]
 

@@ -99,7 +99,8 @@ def _trained_batch_norms(
     nodes = [(node, _trains(node, opset), computed.isdisjoint(_statistics(node))) for node in _batch_norms(graph)]
     if batch_norm is None and not any(trains and counts for _, trains, counts in nodes):
         batch_norm = "train"
-    learned, weighed = _learned(graph, trainable) if nodes and batch_norm == "train" else (set(), set())
+    weights = {name for name, tensor in graph.initializers.items() if len(tensor.shape) > 1}
+    learned, weighed = (_made_of(graph, names) for names in (trainable, weights.union(trainable)))
 
     def is_trained(node: Node, trains: bool, counts: bool) -> bool:
         if not counts:
@@ -115,23 +116,22 @@ def _trained_batch_norms(
     return [node for node, *mode in nodes if is_trained(node, *mode)]
 
 
-def _learned(graph: Graph, trainable: Collection[str]) -> tuple[set[str], set[str]]:
-    """Edges that depend on trainable parameters, and those that depend on any weight."""
-    learned = set(trainable)
-    weighed = learned | {name for name, tensor in graph.initializers.items() if len(tensor.shape) > 1}
+def _made_of(graph: Graph, names: Collection[str]) -> set[str]:
+    """The edges whose numbers depend on those of `names`, and these."""
+    found = set(names)
     for node in graph.nodes:
-        if node.op_type not in ("Shape", "Size"):
-            for edges in (learned, weighed):
-                if not edges.isdisjoint(node.inputs):
-                    edges.update(node.outputs)
-    return learned, weighed
+        read = node.inputs[:1] if node.op_type == "CastLike" else node.inputs
+        if node.op_type not in ("Shape", "Size") and not found.isdisjoint(read):
+            found.update(node.outputs)
+    return found
 
 
 def _is_bare(graph: Graph, node: Node) -> bool:
-    """Return whether a batch normalization has constants for scale and bias: ones and zeros, or no initializers."""
+    """Return whether a batch normalization has constants for scale and bias: ones and zeros, or made of no vector."""
+    made = _made_of(graph, {name for name, tensor in graph.initializers.items() if tensor.size > 1})
     for position, value in zip(AFFINE, (1, 0), strict=True):
         tensor = graph.initializers.get(node.inputs[position])
-        if tensor is not None and set(tensor.values()) != {value}:
+        if set(tensor.values()) != {value} if tensor else node.inputs[position] in made:
             return False
     return True
 

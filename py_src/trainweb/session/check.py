@@ -27,6 +27,7 @@ from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
 from trainweb.generation.past import without_past
+from trainweb.heads import take_head
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.program import ATTENTION, HEAD, Program
 from trainweb.ir.shapes import TensorType
@@ -260,7 +261,8 @@ def check(
     Parameters
     ----------
     model, requires_grad, frozen_params, loss, optimizer, **arguments
-        As for `trainweb.artifacts.build_artifacts`; also `lora` of `TrainingSession.from_model`.
+        As for `trainweb.artifacts.build_artifacts`; also `head` and `lora` of
+        `TrainingSession.from_model`.
     dims
         Sizes of symbolic dimensions, e.g. ``{"batch": 32}``. The default is the least size that fits the operators.
         A model that cannot be trained otherwise is built with them (`Report.dims`). A dimension without a name is
@@ -301,9 +303,16 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         graph = without_past(graph)
         outputs, files = [v.name for v in graph.outputs], graph.external_files
         named = {**dict(zip(CHOICES, choices, strict=True)), **arguments}
-        arguments = {name: value for name, value in arguments.items() if name != "lora"}
+        asked_for = dict(named)
+        if named.get("head") is not None:
+            whole = graph
+            model, named["lora"] = take_head(lambda: whole, named, named.get("lora"))
+            graph, choices = model, tuple(named[name] for name in CHOICES)
+            arguments = {name: value for name, value in arguments.items() if name not in FILES}
+        arguments = {name: value for name, value in arguments.items() if name not in ("head", "lora")}
         has_adapter = named.get("lora") is not None
         if has_adapter:
+            named.pop("head", None)
             arguments = _with_adapter(graph, named)
             model = graph = arguments.pop("model")
             choices = tuple(arguments.pop(name) for name in CHOICES)
@@ -322,7 +331,7 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         if has_adapter:
             report.decisions = [replace(d, reason="adapter") for d in report.decisions if d.trained]
         if report.feeds:
-            report.code = example_code(named, report.feeds, outputs, files)
+            report.code = example_code(asked_for, report.feeds, outputs, files)
     except GradientError as e:
         report.missing_gradients += [Problem(x.op or "", "", [x.node or ""], str(x)) for x in (e, *e.others)]
     except UnsupportedError as e:

@@ -49,8 +49,9 @@ def artifacts_of(
     model: Any, lora: Mapping[str, Any] | None, settings: Mapping[str, Any]
 ) -> tuple[Artifacts, LoraModel | None]:
     """Artifacts of a forward model, or of the `LoraModel` that settings of adapters ask for."""
-    settings, files = dict(settings), {name: settings[name] for name in FILES if name in settings}
-    if settings.get("head") is not None:
+    files = {name: settings[name] for name in FILES if name in settings}
+    settings = {name: value for name, value in settings.items() if name != "head" or value is not None}
+    if "head" in settings:
         read = model if isinstance(model, Graph) else read_model(model, **files)
         model, lora = take_head(lambda: read, settings, lora)
         settings = {name: value for name, value in settings.items() if name not in FILES}

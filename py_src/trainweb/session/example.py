@@ -56,6 +56,7 @@ IN_PAGE = {
     "dims": "dims",
     "clip_grad_norm": "clipGradNorm",
     "clip_grad_value": "clipGradValue",
+    "head": "head",
     "lora": "lora",
 }
 """Arguments of `from_model` that the lines may need, as a page spells them."""

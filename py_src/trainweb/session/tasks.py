@@ -147,6 +147,9 @@ class SessionTasks(SessionMethods):
             Number of passes over all rows.
         batch_size : int, optional
             Rows of a batch; 32 unless the data comes in batches.
+        steps_per_epoch : int, optional
+            Batches of an epoch, for streams. The next epoch goes on in the stream, which begins anew behind its end. By
+            default an epoch is the whole stream.
         batched : bool, optional
             Whether the items of a stream are whole batches; by default the shape of the first item decides.
         remainder : {"keep", "drop", "pad"}

@@ -27,7 +27,7 @@ export interface CsvOptions {
   readonly classes?: Readonly<Record<string, readonly string[]>>;
   /**
    * Treatment of missing values: raise an error (default), drop their rows, use NaN, or use a value for each
-   * column. A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep"
+   * column. `{ "*": "keep", colour: "none" }` uses NaN in all other columns. A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep"
    * needs
    * inputs of floats, which `fillMean` and `fillMedian` of `Dataset` fill.
    */
@@ -45,6 +45,9 @@ const TRUE = ["1", "true"];
 const FALSE = ["0", "false"];
 /** Marks of a missing number, in any case. Text and classes lack only an empty value: "NA" may be a name. */
 const MISSING_NUMBERS = ["", "na", "n/a", "nan", "null", "?"];
+const TREATMENTS: readonly string[] = ["error", "drop", "keep"];
+/** The name of the columns that have no value for the missing ones. */
+const OTHERS = "*";
 const RANGES: Readonly<Record<string, readonly [bigint, bigint]>> = {
   int64: [-(2n ** 63n), 2n ** 63n - 1n],
   int32: [-(2n ** 31n), 2n ** 31n - 1n],
@@ -90,15 +93,14 @@ export async function readColumns(
       throw sessionError("CSV_DTYPE", { name, dtype, names: DTYPES.join(", ") });
     }
   }
-  const fills = fillsOf(missing);
-  const keeps = missing === "keep";
+  const { rest, fills } = treatmentOf(missing);
   const inputColumns = inputs.flatMap(({ wanted }) => wanted);
-  for (const column of fills?.keys() ?? []) {
+  for (const column of fills.keys()) {
     if (!inputColumns.includes(column)) {
       throw sessionError("CSV_FILL", { column, names: inputColumns.join(", ") });
     }
   }
-  return parseRows(await textOf(source), delimiter, inputs, fills, keeps);
+  return parseRows(await textOf(source), delimiter, inputs, { rest, fills });
 }
 
 async function textOf(source: CsvSource): Promise<string> {
@@ -194,18 +196,24 @@ function count(text: string, pattern: RegExp): number {
   return text.match(pattern)?.length ?? 0;
 }
 
-/** The use of missing values: texts that stand for them by column; null to drop their rows. */
-function fillsOf(missing: NonNullable<CsvOptions["missing"]>): ReadonlyMap<string, string> | null {
-  if (missing === "error" || missing === "keep") {
-    return new Map();
-  }
-  if (missing === "drop") {
-    return null;
+/** The use of missing values: texts that stand for them by column, and what happens in the other columns. */
+interface Treatment {
+  readonly rest: string;
+  readonly fills: ReadonlyMap<string, string>;
+}
+
+function treatmentOf(missing: NonNullable<CsvOptions["missing"]>): Treatment {
+  if (typeof missing === "string" && TREATMENTS.includes(missing)) {
+    return { rest: missing, fills: new Map() };
   }
   if (typeof missing !== "object" || missing === null || Array.isArray(missing)) {
     throw badSetting("missing", missing, '"error", "drop", "keep", or a value for each column');
   }
-  return new Map(Object.entries(missing).map(([column, value]) => [column, String(value)]));
+  const { [OTHERS]: rest = "error", ...columns } = missing;
+  if (typeof rest !== "string" || !TREATMENTS.includes(rest)) {
+    throw badSetting("missing['*']", rest, '"error", "drop" or "keep"');
+  }
+  return { rest, fills: new Map(Object.entries(columns).map(([column, value]) => [column, String(value)])) };
 }
 
 function isMissing(value: string, { dtype, classes }: Input): boolean {
@@ -237,8 +245,7 @@ function parseRows(
   text: string,
   delimiter: string,
   inputs: readonly Input[],
-  fills: ReadonlyMap<string, string> | null,
-  keeps: boolean,
+  { rest, fills }: Treatment,
 ): Record<string, Tensor> {
   const values = inputs.map((): Value[] => []);
   let header: readonly string[] | null = null;
@@ -258,12 +265,14 @@ function parseRows(
       throw sessionError("CSV_RAGGED", { line, given: row.length, expected: header.length });
     }
     const texts = places.map((of) => of.map((place) => (row[place] as string).trim()));
-    if (fills === null && inputs.some((input, k) => (texts[k] as string[]).some((value) => isMissing(value, input)))) {
+    const isUnfilled = (value: string, input: Input, i: number): boolean =>
+      isMissing(value, input) && !fills.has(input.wanted[i] as string);
+    if (rest === "drop" && inputs.some((input, k) => texts[k]?.some((value, i) => isUnfilled(value, input, i)))) {
       return;
     }
     inputs.forEach((input, k) => {
       (texts[k] as string[]).forEach((value, i) => {
-        const isKept = keeps && input.classes === null && input.dtype.startsWith("float") && isMissing(value, input);
+        const isKept = rest === "keep" && input.classes === null && input.dtype.startsWith("float") && isUnfilled(value, input, i);
         (values[k] as Value[]).push(isKept ? NaN : valueOf(value, input, line, input.wanted[i] as string, fills));
       });
     });
@@ -277,10 +286,10 @@ function parseRows(
   return Object.fromEntries(columns);
 }
 
-function valueOf(text: string, input: Input, line: number, column: string, fills: ReadonlyMap<string, string> | null): Value {
+function valueOf(text: string, input: Input, line: number, column: string, fills: ReadonlyMap<string, string>): Value {
   let value = text;
   if (isMissing(value, input)) {
-    const fill = fills?.get(column);
+    const fill = fills.get(column);
     if (fill === undefined) {
       throw sessionError("CSV_MISSING", { line, column, value });
     }

@@ -9,12 +9,13 @@ import { Tensor } from "onnxruntime-common";
 
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from "./csv.js";
-import { badSetting, describe, isTensor, refuseSettingIf } from "./given.js";
+import { badSetting, describe, isTensor, nameOf, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { Opaque } from "../wire/opaque.js";
 import { permutation } from "./random.js";
 import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
+import { labelsOf, lastOfEach } from "./split.js";
 import { applySteps, areSteps, checkSteps, fittedStep, type Fitted, type PreprocessingStep } from "./table.js";
 import {
   cutter,
@@ -55,7 +56,13 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     const [columns, rows] = open(source);
     this.#columns = columns;
     this.#rows = rows;
-    this.#stream = streams.get(source as object) ?? { isBatched: false, isPadded: false, skip: () => {}, preprocessing: [] };
+    this.#stream = streams.get(source as object) ?? {
+      isBatched: false,
+      isPadded: false,
+      skip: () => {},
+      preprocessing: [],
+      generator: isReadOnce(source) ? source : null,
+    };
     this.#preprocessing = this.#stream.preprocessing;
   }
 
@@ -123,6 +130,15 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     return this.#stream.isBatched;
   }
 
+  /**
+   * The generator object or ReadableStream that the rows come from, which can be read only once.
+   *
+   * @internal
+   */
+  get generator(): object | null {
+    return this.#stream.generator;
+  }
+
   /** True if earlier rows may have filled up the last batch. */
   get isPadded(): boolean {
     return this.#stream.isPadded;
@@ -137,9 +153,18 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     return `<Dataset: ${(this.size as number).toLocaleString("en")} rows of ${inputs.join(", ")}>`;
   }
 
+  /**
+   * The tensors, or those that are known beside images.
+   *
+   * @internal
+   */
+  get known(): ReadonlyMap<string, Tensor> | null {
+    return this.#columns ?? this.#stream.parts?.known ?? null;
+  }
+
   /** Number of rows; null for a stream. */
   get size(): number | null {
-    const first = this.#columns?.values().next().value;
+    const first = this.known?.values().next().value;
     return first === undefined ? null : (first.dims[0] as number);
   }
 
@@ -245,31 +270,47 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Split tensors into two datasets. The second has this share of the rows: the last ones, or rows drawn by `seed`.
+   * Split tensors or images. The second dataset has this share of the rows: the last ones, or rows drawn by `seed`.
+   * Images of the second dataset are in order and without the changes of `augment`.
    *
-   * @throws FeedError when a part would have no rows, or the rows are a stream
+   * @param options - `stratify`: the input that holds the classes, each of which gives its share
+   * @throws FeedError when a part would have no rows, the rows are a stream, or `stratify` has no integer for each row
    */
-  split(share: number, options: { readonly seed?: number } = {}): [Dataset, Dataset] {
-    const { seed } = checkOptions("split", options, { seed: true });
+  split(share: number, options: { readonly seed?: number; readonly stratify?: string } = {}): [Dataset, Dataset] {
+    const { seed, stratify } = checkOptions("split", options, { seed: true, stratify: true });
     refuseSettingIf(!(typeof share === "number" && share > 0 && share < 1), "share", share, "a number greater than 0 and less than 1");
+    refuseSettingIf(!["string", "undefined"].includes(typeof stratify), "stratify", stratify, "the name of an input");
     const rows = this.size;
     if (rows === null) {
       throw sessionError("STREAM_SPLIT", {});
     }
-    const second = Math.floor(rows * share);
-    if (second === 0) {
+    if (seed !== undefined) {
+      checkSeed(seed);
+    }
+    const order = seed === undefined ? Uint32Array.from({ length: rows }, (_, row) => row) : permutation(rows, seed, SPLIT_STREAM);
+    const isSecond = stratify === undefined ? null : lastOfEach(this.#classes(stratify, order), share);
+    const first = isSecond === null ? rows - Math.floor(rows * share) : isSecond.filter((is) => !is).length;
+    if (first === 0 || first === rows) {
       throw sessionError("EMPTY_SPLIT", { rows, share });
     }
-    if (seed === undefined) {
-      return [this.#slice(0, rows - second), this.#slice(rows - second, rows)];
+    if (isSecond === null && seed === undefined && this.#columns !== null) {
+      return [this.#slice(0, first), this.#slice(first, rows)];
     }
-    checkSeed(seed);
-    const order = permutation(rows, seed, SPLIT_STREAM);
-    return [this.#pick(order.subarray(0, rows - second)), this.#pick(order.subarray(rows - second))];
+    const isOfSecond = (k: number): boolean => isSecond?.[k] ?? k >= first;
+    return [this.#part(order.filter((_, k) => !isOfSecond(k)), false), this.#part(order.filter((_, k) => isOfSecond(k)), true)];
+  }
+
+  /** The class of each row, in an order. */
+  #classes(name: string, order: Uint32Array): number[] {
+    const labels = labelsOf(this.known?.get(name));
+    if (labels === null) {
+      throw sessionError("NO_CLASSES", { name });
+    }
+    return Array.from(order, (row) => labels[row] as number);
   }
 
   /**
-   * The dataset of tensors with these rows, in this order.
+   * The dataset with these rows, of tensors or images, in this order.
    *
    * @throws FeedError when the rows are a stream, or have no such number
    */
@@ -283,14 +324,18 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
         throw badSetting("indices", row, `an integer >= 0 and < ${size}`);
       }
     }
-    return this.#pick(Uint32Array.from(indices));
+    return this.#part(Uint32Array.from(indices), false);
+  }
+
+  #part(indices: Uint32Array, isHeldOut: boolean): Dataset {
+    return this.#stream.parts?.pick(indices, isHeldOut) ?? this.#pick(indices);
   }
 
   /** The first rows (or batches). */
   take(count: number): Dataset {
     checkCount("count", count);
-    if (this.size !== null) {
-      return this.#slice(0, Math.min(count, this.size));
+    if (this.#columns !== null) {
+      return this.#slice(0, Math.min(count, this.size as number));
     }
     return this.#piped(async function* (rows) {
       let number = 0;
@@ -421,7 +466,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
       memory = items;
     };
     // Earlier steps are iterated over once, in any number of rounds.
-    return this.#piped(make, this.#stream.isBatched, () => {});
+    return this.#piped(make, this.#stream.isBatched, () => {}, this.#stream.isPadded, null);
   }
 
   /** Make this many rows (or batches) ahead. `fit` makes one batch ahead on its own. */
@@ -454,9 +499,10 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     isBatched = this.#stream.isBatched,
     skip: (rounds: number) => void = (rounds) => this.skipRounds(rounds),
     isPadded = this.#stream.isPadded,
+    generator = this.#stream.generator,
   ): Dataset {
     const rows = (): AsyncIterable<Row | Batch> => piped(this, make);
-    streams.set(rows, { isBatched, isPadded, skip, preprocessing: this.#preprocessing });
+    streams.set(rows, { isBatched, isPadded, skip, preprocessing: this.#preprocessing, generator });
     return new Dataset(rows);
   }
 
@@ -513,6 +559,27 @@ interface Stream {
   readonly isPadded: boolean;
   readonly skip: (rounds: number) => void;
   readonly preprocessing: readonly PreprocessingStep[];
+  readonly generator: object | null;
+  readonly parts?: Parts;
+}
+
+/** Of images: the tensors beside them, and the dataset of some; those held out keep their order and are unchanged. */
+interface Parts {
+  readonly known: ReadonlyMap<string, Tensor>;
+  readonly pick: (indices: Uint32Array, isHeldOut: boolean) => Dataset;
+}
+
+/** Generator objects and ReadableStreams that datasets have read; to leave one closes it. */
+const spent = new WeakSet<object>();
+
+/** True if a dataset has read a generator object or ReadableStream. */
+export function isSpent(source: object): boolean {
+  return spent.has(source);
+}
+
+function isReadOnce(source: unknown): source is object {
+  const isObject = typeof source === "object" && source !== null;
+  return isObject && (isReadable(source) || ["Generator", "AsyncGenerator"].includes(nameOf(source)));
 }
 
 function open(source: unknown): [ReadonlyMap<string, Tensor> | null, () => AsyncIterable<Row | Batch>] {
@@ -540,6 +607,9 @@ function iterate(source: unknown): AsyncIterable<Row | Batch> {
 
 function iteratorOf(source: unknown): AsyncIterator<Row | Batch> {
   const iterator = opened(source);
+  if (isReadOnce(source)) {
+    spent.add(source);
+  }
   let isOpen = true;
   let last: Promise<unknown> = Promise.resolve();
   const step = async (): Promise<IteratorResult<Row | Batch>> => {
@@ -662,13 +732,13 @@ export function rowAt(columns: ReadonlyMap<string, Tensor>, row: number): Row {
 }
 
 /** A stream of rows that depend on how often it was iterated over before. */
-export function datasetOfRounds(make: (round: number) => AsyncIterable<Row>): Dataset {
+export function datasetOfRounds(make: (round: number) => AsyncIterable<Row>, parts: Parts): Dataset {
   let rounds = 0;
   const rows = (): AsyncIterable<Row> => make(rounds++);
   const skip = (count: number): void => {
     rounds += count;
   };
-  streams.set(rows, { isBatched: false, isPadded: false, skip, preprocessing: [] });
+  streams.set(rows, { isBatched: false, isPadded: false, skip, preprocessing: [], generator: null, parts });
   return new Dataset(rows);
 }
 

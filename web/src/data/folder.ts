@@ -1,5 +1,6 @@
 /** The files of a folder that has a folder for each class; `list_folder` of trainweb/data/images.py is the same in Python. */
 
+import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, describe } from "./given.js";
 import { checkOptions } from "./nearest.js";
@@ -27,11 +28,17 @@ export interface Listed {
   readonly file: File;
 }
 
+/** Names of pictures: an ending of theirs, or none. */
+const PICTURE = /^[^.]*$|\.(apng|avif|bmp|gif|heic|heif|ico|jfif|jpe|jpeg|jpg|pjp|pjpeg|png|tif|tiff|webp)$/iu;
+/** Largest number of files that a notice names. */
+const SHOWN_FILES = 3;
+
 /**
- * List the files of a folder that has a folder for each class. Names that begin with a dot are left out.
+ * List the files of a folder that has a folder for each class. Files whose names are not those of pictures, and hidden
+ * ones, are left out with a notice.
  *
  * @param options - `classes`: the folders in the order of their labels; by default all, in the order of their names.
- * @throws FeedError when there is no file, a file is in the folder of no class, or a class has no folder
+ * @throws FeedError when there is no picture, one is in the folder of no class, or a class has no picture
  */
 export async function listFolder(
   source: FolderSource,
@@ -41,8 +48,13 @@ export async function listFolder(
   if (classes !== undefined && !(Array.isArray(classes) && classes.every((name) => typeof name === "string"))) {
     throw badSetting("classes", classes, "an array of names");
   }
-  const all = await folderFiles(source);
-  const files = all.filter(({ path }) => !path.some((part) => part.startsWith("."))).sort(byPath);
+  const all = [...(await folderFiles(source))].sort(byPath);
+  const files = all.filter(isPicture);
+  const others = all.filter((one) => !isPicture(one)).map(({ path }) => path.join("/"));
+  if (others.length > 0) {
+    const names = others.slice(0, SHOWN_FILES).join(", ");
+    log("warning", sessionError("NOT_PICTURES", { count: others.length, names }).message);
+  }
   refuseIf(files.length === 0, "EMPTY_DATASET");
   const lost = files.find(({ path }) => path.length === 1);
   if (lost !== undefined) {
@@ -60,6 +72,10 @@ export async function listFolder(
   }
   const labels = BigInt64Array.from(files, ({ path }) => BigInt(names.indexOf(path[0] as string)));
   return { files: files.map(({ file }) => file), labels, classes: [...names] };
+}
+
+function isPicture({ path }: Listed): boolean {
+  return !path.some((part) => part.startsWith(".")) && PICTURE.test(path.at(-1) as string);
 }
 
 /**

@@ -39,7 +39,8 @@ export function isAddress(value: unknown): value is string | URL {
   return typeof value === "string" || typeof (value as URL | null | undefined)?.href === "string";
 }
 
-function nameOf(value: unknown): string {
+/** The name of the class of a built-in object, also of another realm. */
+export function nameOf(value: unknown): string {
   return Object.prototype.toString.call(value).slice("[object ".length, -1);
 }
 

@@ -238,7 +238,7 @@ export function textColumns(
   refuseIf(items.length === 0, "NOT_TEXTS", { given: "empty" });
   const further = [...new Set(items.flatMap((item) => item.further))].sort();
   if (further.length > 0) {
-    log("warning", sessionError("FURTHER_COLUMNS", { names: further.join(", ") }).message);
+    log("warning", sessionError("FURTHER_COLUMNS", { source: "texts", names: further.join(", ") }).message);
   }
   const end = endOf(tokenizer, endToken, items.length);
   const texts = items.map(({ fields }, k) => tokensOf(tokenizer, fields, k, end, endToken, maskPrompt));
@@ -428,7 +428,8 @@ export async function preferenceColumns(
   }
   const texts = [...pairs].flatMap((pair, position) => {
     const names = typeof pair === "object" && pair !== null ? Object.keys(pair) : [];
-    refuseIf(!PAIR.every((name) => names.includes(name)), "NOT_A_PAIR", { position });
+    const column = PAIR.find((name) => !names.includes(name));
+    refuseIf(column !== undefined, "NOT_A_PAIR", { position, column });
     const { chosen, rejected, ...others } = pair;
     return [chosen, rejected].map((completion) => ({ ...others, completion }));
   });

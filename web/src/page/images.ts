@@ -7,6 +7,7 @@ import { badSetting, describe, isAddress, refuseSettingIf } from "../data/given.
 import { imageValues } from "../data/images.js";
 import { checkOptions } from "../data/nearest.js";
 import { permutation, RandomStream } from "../data/random.js";
+import type { Row } from "../data/rows.js";
 import { FeedError } from "../wire/errors.js";
 import type { Changes, GivenImage, ResolvedImageOptions } from "../wire/images.js";
 import { absolute } from "./assets.js";
@@ -95,11 +96,30 @@ export function readImages(images: Iterable<ImageSource>, options: ImagesOptions
   }
   const sources = [...images];
   // They are checked beside the images, which are a column of their places until they are read.
-  const rows = new Dataset({ ...columns, [input]: Float32Array.from(sources.keys()) }).columns as ReadonlyMap<string, Tensor>;
-  const count = sources.length;
-  return datasetOfRounds(async function* (round) {
-    const order = shuffle ? permutation(count, seed, round) : Uint32Array.from(sources.keys());
-    const read = (place: number): Promise<Tensor> => readPlace(sources, place, imageOfRound(image, place, round));
+  const all = new Dataset({ ...columns, [input]: Float32Array.from(sources.keys()) });
+  return partOf({ sources, input, image, seed, shuffle }, all, Uint32Array.from(sources.keys()));
+}
+
+/** What all parts of images have in common, but for `image` and `shuffle` of those held out. */
+interface Images {
+  readonly sources: readonly ImageSource[];
+  readonly input: string;
+  readonly image: ResolvedImageOptions;
+  readonly seed: number;
+  readonly shuffle: boolean;
+}
+
+/** The dataset of the images at some places, with the columns beside them. */
+function partOf(images: Images, columns: Dataset, places: Uint32Array): Dataset {
+  const { sources, input, image, seed, shuffle } = images;
+  const known = columns.columns as ReadonlyMap<string, Tensor>;
+  const count = places.length;
+  const rounds = async function* (round: number): AsyncGenerator<Row> {
+    const order = shuffle ? permutation(count, seed, round) : Uint32Array.from(places.keys());
+    const read = (row: number): Promise<Tensor> => {
+      const place = places[row] as number;
+      return readPlace(sources, place, imageOfRound(image, place, round));
+    };
     const pending: Promise<Tensor>[] = [];
     for (let k = 0; k < count; k++) {
       for (let ahead = k + pending.length; ahead < Math.min(k + AHEAD, count); ahead++) {
@@ -108,9 +128,14 @@ export function readImages(images: Iterable<ImageSource>, options: ImagesOptions
         tensor.catch(() => {});
         pending.push(tensor);
       }
-      yield { ...rowAt(rows, order[k] as number), [input]: await (pending.shift() as Promise<Tensor>) };
+      yield { ...rowAt(known, order[k] as number), [input]: await (pending.shift() as Promise<Tensor>) };
     }
-  });
+  };
+  const pick = (rows: Uint32Array, isHeldOut: boolean): Dataset => {
+    const part = isHeldOut ? { ...images, image: { ...image, augment: null }, shuffle: false } : images;
+    return partOf(part, columns.rows(rows), rows.map((row) => places[row] as number));
+  };
+  return datasetOfRounds(rounds, { known, pick });
 }
 
 /** Options of an image in a round: its changes have a seed of their own. */

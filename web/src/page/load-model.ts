@@ -5,6 +5,7 @@ import type { Answer, FileForm, GivenModel, ModelCall } from "../wire/protocol.j
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import type { Keeping } from "./download.js";
 import type { ResolvedOptions } from "./options.js";
+import { externalBeside } from "./outside-data.js";
 import { buffersOf, loadExternalData, loadSource, type ExternalSource, type Source } from "./sources.js";
 
 /** A model, and the buffers that go over to the worker with it. */
@@ -13,7 +14,7 @@ export interface LoadedModel {
   readonly buffers: ArrayBuffer[];
 }
 
-/** Finds the files that a graph needs besides those of the options. */
+/** Finds the files that a graph needs besides those of the options; by default those in the folder of its URL. */
 export type Beside = (graph: GivenData) => Promise<readonly ExternalSource[]>;
 
 /**
@@ -28,7 +29,7 @@ export function withModel<T>(
   options: ResolvedOptions,
   open: (client: WorkerClient, loaded: LoadedModel) => Promise<T | null>,
   mayBeCached = false,
-  beside: Beside = () => Promise.resolve([]),
+  beside: Beside = (graph) => externalBeside(model, graph),
 ): Promise<T> {
   options.integrity.expect(["model"]);
   const isMore = ({ path }: ExternalSource): boolean => options.externalData.every((other) => other.path !== path);

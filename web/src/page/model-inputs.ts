@@ -41,6 +41,8 @@ export class ModelInputs {
   readonly rows: number | null;
   /** A notice was given of rows that are left out. */
   #hasTold = false;
+  /** A notice was given of columns that are not read. */
+  #hasToldOfColumns = false;
 
   constructor(declared: readonly InputDeclaration[]) {
     this.#declared = declared;
@@ -70,14 +72,14 @@ export class ModelInputs {
     const isArray = Array.isArray(input) && isNumeric(input) && rankOf(input) === this.#declared[0]?.dims?.length;
     const source = isValue(input) || isArray ? [input] : input;
     const isTuple = isArray || (Array.isArray(source) && source.length > 0 && source.every(isValue));
-    const named = isTuple ? this.#named(source, "The data") : source;
+    const given = isTuple ? this.#named(source, "The data") : source;
+    const named = isColumns(given) ? this.#read(given) : given;
     const data = Dataset.of((isColumns(named) ? this.#fitAll(named, "the data", true) : named) as DataSource);
     if (data.columns === null || isColumns(named)) {
       return data;
     }
-    const columns = Object.fromEntries(data.columns);
-    const fitted = this.#fitAll(columns, "the data");
-    return Object.keys(columns).some((name) => fitted[name] !== columns[name]) ? new Dataset(fitted) : data;
+    const fitted = this.#fitAll(this.#read(Object.fromEntries(data.columns)), "the data");
+    return [...data.columns].some(([name, tensor]) => fitted[name] !== tensor) ? new Dataset(fitted) : data;
   }
 
   /** A stream as batches that the model takes. */
@@ -101,7 +103,10 @@ export class ModelInputs {
     if (isWhole && batchSize !== null && !ignoresSize) {
       throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
     }
-    const named = (item: unknown, k: number): unknown => this.#named(item, `Item ${k} of the data`);
+    const named = (item: unknown, k: number): unknown => {
+      const row = this.#named(item, `Item ${k} of the data`);
+      return typeof row === "object" && row !== null && !isTensor(row) ? this.#read(row as Named) : row;
+    };
     const rows = async function* (): AsyncGenerator<unknown> {
       for (let [k, next] = [0, first as IteratorResult<object>]; next.done !== true; next = await iterator.next()) {
         yield named(next.value, k++);
@@ -131,6 +136,20 @@ export class ModelInputs {
       throw sessionError("NOT_A_BATCH", { position: number, given: describe(item) });
     }
     return this.#fitAll(named as Named, `batch ${number} of the data`, true) as Batch;
+  }
+
+  /** Columns without further ones, of which a notice tells; where one is missing, all of them, for the error. */
+  #read(columns: Named): Named {
+    const names = this.#declared.map(({ name }) => name);
+    const further = Object.keys(columns).filter((name) => !names.includes(name));
+    if (names.length === 0 || further.length === 0 || !names.every((name) => Object.hasOwn(columns, name))) {
+      return columns;
+    }
+    if (!this.#hasToldOfColumns) {
+      this.#hasToldOfColumns = true;
+      log("warning", sessionError("FURTHER_COLUMNS", { source: "data", names: further.join(", ") }).message);
+    }
+    return Object.fromEntries(names.map((name) => [name, columns[name]]));
   }
 
   #fitAll(columns: Named, where: string, hasArrays = false): Record<string, Tensor> {

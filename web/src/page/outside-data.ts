@@ -1,6 +1,8 @@
 /** The data that an ONNX file has elsewhere. Only what leads to tensors is decoded: a page fetches no other file. */
 
+import { isAddress } from "../data/given.js";
 import { bytesOf, sizeOf, type GivenData } from "../wire/pieces.js";
+import type { ExternalSource, Source } from "./sources.js";
 
 /** Data outside of a graph. */
 export interface OutsideData {
@@ -52,6 +54,27 @@ export async function outsideData(file: GivenData): Promise<OutsideData> {
   };
   await walk("model", 0, sizeOf(file));
   return outside;
+}
+
+/** The files at the locations of a graph, but for those that are nowhere. */
+export function externalFiles(locations: Iterable<string>, at: (location: string) => Source | null): ExternalSource[] {
+  // The worker refuses other locations.
+  const inside = [...locations].filter((location) => !/^$|^[/\\]|^[a-z]+:|(^|[/\\])\.\.([/\\]|$)/iu.test(location));
+  return inside.flatMap((path) => {
+    const data = at(path);
+    return data === null ? [] : [{ what: `externalData of '${path}'`, path, data }];
+  });
+}
+
+/** The files that a graph has beside it; without an address of the graph there are none. */
+export async function externalBeside(model: Source, graph: GivenData): Promise<ExternalSource[]> {
+  const url = isAddress(model) ? String(model) : "blob:";
+  if (/^(blob|data):/iu.test(url)) {
+    return [];
+  }
+  const folder = /^(.*[/\\])?/su.exec(url.replace(/(?<=^\w+:\/\/.*)[?#].*$/su, ""))?.[0] ?? "";
+  const { locations } = await outsideData(graph);
+  return externalFiles(locations, (path) => folder + path);
 }
 
 async function readTensor(

@@ -10,7 +10,7 @@ import { loadError } from "./download.js";
 import type { GivenData } from "../wire/pieces.js";
 import type { GenerateOptions } from "./generate.js";
 import type { Beside } from "./load-model.js";
-import { outsideData } from "./outside-data.js";
+import { externalFiles, outsideData } from "./outside-data.js";
 import { NEUTRAL, SAMPLED } from "./settings/generate.js";
 import type { ExternalSource, Source } from "./sources.js";
 import type { Tokenizer } from "./text.js";
@@ -80,11 +80,9 @@ export async function readPretrained(folder: Repository, file: string | undefine
 /** The files that a graph refers to; locations in it are relative to its folder. */
 async function filesBeside(files: Folder, folder: string, graph: GivenData): Promise<ExternalSource[]> {
   const { locations, missing } = await outsideData(graph);
-  // The worker refuses other locations.
-  const inside = [...locations].filter((location) => !/^$|^[/\\]|^[a-z]+:|(^|[/\\])\.\.([/\\]|$)/iu.test(location));
-  const external = inside.map((path) => ({ what: `externalData of '${path}'`, path, data: files.at(folder + path) }));
+  const external = externalFiles(locations, (path) => files.at(folder + path));
   const weights = missing.size > 0 ? await weightsOf(files, folder, missing) : [];
-  return [...external, ...weights].filter((one): one is ExternalSource => one.data !== null);
+  return [...external, ...weights.filter((one): one is ExternalSource => one.data !== null)];
 }
 
 /** Safetensors files with tensors of these names: of the graph's folder, or else of the whole one. */

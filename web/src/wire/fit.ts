@@ -82,6 +82,8 @@ export interface WireClip {
 /** A fit as the worker knows it. */
 export interface FitSpec {
   readonly epochs: number;
+  /** Batches of an epoch, of which a stream may have more or fewer; null: an epoch is one iteration over the stream. */
+  readonly stepsPerEpoch: number | null;
   /** The first output of the training model. */
   readonly loss: string;
   readonly accumulate: number;

@@ -1,10 +1,8 @@
 /** `findLearningRate`: losses while the learning rate grows; `trainweb/fit/find_rate.py` is the same in Python. */
 
-import { Dataset, type DataSource } from "../../data/dataset.js";
-import { emptyData } from "../../data/epoch.js";
+import type { DataSource } from "../../data/dataset.js";
 import { refuseSettingIf } from "../../data/given.js";
 import { checkOptions } from "../../data/nearest.js";
-import type { Batch } from "../../data/rows.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { settingsOf } from "../check-settings.js";
 import type { History } from "./events.js";
@@ -66,9 +64,8 @@ export async function findLearningRate(
   await state.keepState();
   let losses: readonly number[];
   try {
-    const source = new Dataset(() => repeated(batches, steps));
     const schedule = (step: number): number => rates[step] as number;
-    ({ losses } = await session.fit(source, { batched: true, schedule, onNaN: "stop" }));
+    ({ losses } = await session.fit(batches, { batched: true, stepsPerEpoch: steps, schedule, onNaN: "stop" }));
   } finally {
     await state.goBack();
   }
@@ -76,23 +73,6 @@ export async function findLearningRate(
   const tried = rates.slice(0, smooth.length);
   const suggestion = suggested(tried, smooth, steps);
   return { rates: tried, losses: smooth, suggestion, plot: () => picture(tried, smooth, suggestion) };
-}
-
-/** So many batches; the data comes again and again. */
-async function* repeated(batches: Dataset, count: number): AsyncGenerator<Batch> {
-  for (let left = count; left > 0; ) {
-    const before = left;
-    for await (const batch of batches) {
-      yield batch as Batch;
-      left--;
-      if (left === 0) {
-        return;
-      }
-    }
-    if (left === before) {
-      throw emptyData(left < count ? 1 : 0);
-    }
-  }
 }
 
 /** Moving averages without their bias to 0, until one is many times the least or the loss is not a number. */

@@ -1,8 +1,8 @@
 /** The options of `fit`, checked. */
 
 import type { DataSource } from "../../data/dataset.js";
-import { Dataset } from "../../data/dataset.js";
-import { countBatches } from "../../data/epoch.js";
+import { Dataset, isSpent } from "../../data/dataset.js";
+import { countBatches, emptyData } from "../../data/epoch.js";
 import type { FitSpec, OnNaN, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
 import { log } from "../../wire/log.js";
 import { sessionError, refuseIf } from "../../wire/messages.js";
@@ -125,6 +125,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   }
   refuseIf(!isStream && plain.batched === true, "BATCHED_ARRAYS");
   refuseIf(isStream && plain.shuffle === true, "SHUFFLED_STREAM");
+  refuseIf(!isStream && plain.stepsPerEpoch !== null, "STEPS_OF_ARRAYS");
+  checkGenerators(train, validation, plain, (settings.checkpoint ?? null) !== null);
   const metrics = resolveMetrics(settings.metrics ?? []);
   refuseIf(validation === null && !plain.trainMetrics && metrics.metrics.length + metrics.functions.size > 0, "METRICS_WITHOUT_DATA");
   refuseIf(isStream && plain.trainMetrics, "TRAIN_METRICS_STREAM");
@@ -139,12 +141,14 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const batchSize = inputs.size(plain.batchSize);
   const drops = inputs.rows !== null && plain.remainder === "keep";
   const remainder = drops && !isStream ? "drop" : plain.remainder;
-  const left = (train.size ?? 0) % batchSize;
-  if (drops && !isStream && left > 0) {
+  const size = isStream ? null : train.size;
+  const left = (size ?? 0) % batchSize;
+  if (drops && left > 0) {
     log("warning", sessionError("DROPPED_ROWS", { count: left, rows: batchSize }).message);
   }
-  const batches = train.size === null || train.isBatched ? null : countBatches(train.size, batchSize, remainder);
-  const steps = batches === null ? null : plain.epochs * Math.ceil(batches / plain.accumulate);
+  const batches = size === null ? null : countBatches(size, batchSize, remainder);
+  const stepsPerEpoch = plain.stepsPerEpoch ?? batches;
+  const steps = stepsPerEpoch === null ? null : plain.epochs * Math.ceil(stepsPerEpoch / plain.accumulate);
   const seed = isStream || plain.shuffle === false ? null : plain.seed;
   // The items of a stream may be batches of any size.
   const hasSize = !train.isBatched && !(isStream && plain.batchSize === null && plain.batched !== false);
@@ -157,13 +161,15 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     clipGradValue: plain.clipGradValue,
     ema: plain.ema || null,
     stratify: plain.stratify || null,
-    rows: train.size,
-    validationRows: validation?.size ?? null,
+    stepsPerEpoch: plain.stepsPerEpoch,
+    rows: size,
+    validationRows: validation?.columns === null ? null : validation?.size ?? null,
   };
   return {
     train: isStream ? inputs.batches(train, { ...plain, drops }) : train,
     validation: validation?.columns === null ? inputs.batches(validation, { ...VALIDATION, batchSize: plain.batchSize }) : validation,
     epochs: plain.epochs,
+    stepsPerEpoch,
     batchSize,
     remainder,
     seed,
@@ -181,6 +187,27 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     signal,
     checkpoint: resolveCheckpoint(settings.checkpoint ?? null, fingerprint),
   };
+}
+
+/** @throws FeedError for a generator object that has been read, or that the fit may read again */
+function checkGenerators(train: Dataset, validation: Dataset | null, { epochs, stepsPerEpoch }: Plain, isKept: boolean): void {
+  const again = isKept || epochs > 1;
+  const parts = [
+    ["data", train, isKept || (again && stepsPerEpoch === null)],
+    ["validation data", validation, again],
+  ] as const;
+  for (const [source, data, isAgain] of parts) {
+    const generator = data?.generator ?? null;
+    if (generator === null) {
+      continue;
+    }
+    if (isAgain) {
+      throw sessionError("READ_AGAIN", { source, kind: "getReader" in generator ? "ReadableStream" : "generator object" });
+    }
+    if (isSpent(generator)) {
+      throw emptyData(0, source);
+    }
+  }
 }
 
 function resolveCheckpoint(checkpoint: unknown, options: ResolvedCheckpoint["options"]): ResolvedCheckpoint | null {
@@ -202,9 +229,9 @@ function resolveCheckpoint(checkpoint: unknown, options: ResolvedCheckpoint["opt
   return { store, name: name as string, every: (checked["every"] as number | undefined) ?? null, options };
 }
 
-type Nullable = "batchSize" | "shuffle" | "validationSplit" | "clipGradNorm" | "clipGradValue" | "learningRate" | "onNaN";
+type Nullable = "stepsPerEpoch" | "batchSize" | "shuffle" | "validationSplit" | "clipGradNorm" | "clipGradValue" | "learningRate" | "onNaN";
 type Plain = Required<Omit<FitFields, Nullable>> &
-  { readonly [Name in "batchSize" | "validationSplit" | "clipGradNorm" | "clipGradValue" | "learningRate"]: number | null } & {
+  { readonly [Name in "stepsPerEpoch" | "batchSize" | "validationSplit" | "clipGradNorm" | "clipGradValue" | "learningRate"]: number | null } & {
     readonly shuffle: boolean | null;
     readonly onNaN: OnNaN | null;
   };

@@ -6,7 +6,6 @@
 import { Tensor } from "onnxruntime-common";
 
 import type { Dataset } from "../../data/dataset.js";
-import { countBatches } from "../../data/epoch.js";
 import { FeedError } from "../../wire/errors.js";
 import { FIT_ORDERS, FIT_TELL } from "../../wire/fit.js";
 import type {
@@ -155,18 +154,28 @@ export class FitRun extends Opaque implements FitControl, PromiseLike<History>, 
     });
   }
 
-  /** The batches of a stream as they are sent, without the first ones, until they or the fit end. */
-  async *#batches(batches: Dataset, inputNames: readonly string[], start = 0): AsyncGenerator<WireBatch> {
+  /** The batches of a stream as they are sent, without the first ones, until they or the fit end; or again and again. */
+  async *#batches(batches: Dataset, inputNames: readonly string[], start = 0, goesOn = false): AsyncGenerator<WireBatch> {
+    for (let left = start, read = 1; read > 0; left = Math.max(left - read, 0)) {
+      read = yield* this.#round(batches, inputNames, left);
+      if (!goesOn) {
+        return;
+      }
+    }
+  }
+
+  /** One iteration over a stream; returns the number of its batches, 0 where the fit ends. */
+  async *#round(batches: Dataset, inputNames: readonly string[], start: number): AsyncGenerator<WireBatch, number> {
     const iterator = batches[Symbol.asyncIterator]();
     try {
       for (let [k, first] = [0, 0]; ; k++) {
         const next = await this.#orEnded(iterator.next());
         if (next === ENDED || next.done === true) {
-          return;
+          return next === ENDED ? 0 : k;
         }
         const batch = await this.#orEnded(packBatch(next.value, inputNames, k, first));
         if (batch === ENDED) {
-          return;
+          return 0;
         }
         first += batch.rows;
         if (k >= start) {
@@ -230,7 +239,7 @@ export class FitRun extends Opaque implements FitControl, PromiseLike<History>, 
         this.#history.ended = "stopped";
         return;
       }
-      this.#steps = plan.train.size === null ? null : countBatches(plan.train.size, plan.batchSize, plan.remainder);
+      this.#steps = plan.stepsPerEpoch;
       const make = (): Call<"startFit"> => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort]);
       this.#begin(plan, await this.#host.send(make));
       await this.#host.run(callOf("runFit", [info.handle]));
@@ -250,7 +259,9 @@ export class FitRun extends Opaque implements FitControl, PromiseLike<History>, 
     this.#noteLosses({ losses, optimizerSteps: position.optimizerSteps, isNaN: false });
     epochs.forEach((epoch) => this.#noteEpoch(plan, epoch));
     this.#history.bestEpoch = bestEpoch;
-    plan.train.skipRounds(position.epoch);
+    if (plan.train.columns !== null || plan.stepsPerEpoch === null) {
+      plan.train.skipRounds(position.epoch);
+    }
     plan.validation?.skipRounds(epochs.length);
   }
 
@@ -300,7 +311,8 @@ export class FitRun extends Opaque implements FitControl, PromiseLike<History>, 
   async #nextBatch(plan: ResolvedFit, { of, start, steps }: StreamPlace): Promise<StreamBatch | null> {
     const { trainingInputNames, evalInputNames } = this.#host.info;
     const [data, names] = of === "train" ? [plan.train, trainingInputNames] : [plan.validation as Dataset, evalInputNames];
-    const batches = this.#streams.get(of) ?? this.#batches(data, names, start);
+    const goesOn = of === "train" && plan.stepsPerEpoch !== null;
+    const batches = this.#streams.get(of) ?? this.#batches(data, names, start, goesOn);
     this.#streams.set(of, batches);
     const next = await batches.next();
     if (next.done === true) {

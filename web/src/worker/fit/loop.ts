@@ -185,13 +185,17 @@ export class WorkerFit {
   async #trainStream(number: number, turn: Turn): Promise<void> {
     const control = this.#control;
     const { step: start, optimizerSteps: first } = this.#steps.at;
-    const { accumulate, onNaN, hasSchedule } = this.#spec;
+    const { accumulate, onNaN, hasSchedule, stepsPerEpoch } = this.#spec;
+    const done = stepsPerEpoch === null ? start : number * stepsPerEpoch + start;
     const ask = async (count: number): Promise<(StreamBatch & { readonly from: number }) | null> => {
+      if (start + count === stepsPerEpoch) {
+        return null;
+      }
       // If batches may be skipped, the worker gets the rates of all steps that it may be at.
       const most = first + Math.floor(count / accumulate);
       const from = onNaN === null ? most : this.#steps.at.optimizerSteps;
       const steps = hasSchedule ? { from, count: most - from + 1 } : null;
-      const next = await control.ask("batch", { of: "train", start, steps });
+      const next = await control.ask("batch", { of: "train", start: done, steps });
       return next && { ...next, from };
     };
     let count = 0;
@@ -210,7 +214,8 @@ export class WorkerFit {
       });
       this.#tell();
     }
-    if (count === 0 && start === 0 && !this.#isOver) {
+    const isShort = stepsPerEpoch === null ? start + count === 0 : start + count < stepsPerEpoch;
+    if (isShort && !this.#isOver) {
       throw emptyData(number);
     }
     await turn(() => this.#endTraining(number));

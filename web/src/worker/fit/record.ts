@@ -12,6 +12,7 @@ import { LONGEST_NAME } from "../snapshot.js";
 export interface FitOptions {
   readonly batchSize: number | null;
   readonly remainder: Remainder | null;
+  readonly stepsPerEpoch: number | null;
   /** Of data in memory; null for a stream. */
   readonly rows: number | null;
 }
@@ -111,8 +112,9 @@ function readPosition(
   byRows: boolean,
 ): FitPosition {
   const record = fields.mapping(fields.parse(metadata, "position"), "position");
-  const { rows: dataRows, batchSize: size, remainder } = options;
-  const batches = dataRows === null || size === null ? Infinity : countBatches(dataRows, size, remainder ?? "keep");
+  const { rows: dataRows, batchSize: size, remainder, stepsPerEpoch } = options;
+  const ofData = dataRows === null || size === null ? Infinity : countBatches(dataRows, size, remainder ?? "keep");
+  const batches = stepsPerEpoch ?? ofData;
   const count = (name: keyof FitPosition, least = 0, most?: number): number =>
     fields.count(record[name], `position.${name}`, least, most);
   const step = count("step", 0, Math.min(losses, batches));

@@ -472,9 +472,10 @@ class GpuHost implements StepHost {
   }
 
   #fail(error: unknown): never {
-    const fault = error as Error & { step?: number };
-    fault.step ??= Number(this.state.getBigInt64(4 * STATE_STEP, true));
-    throw fault;
+    // Sessions share the device's error.
+    const { constructor, message } = error as Error;
+    const own = new (constructor as new (text: string) => Error)(message);
+    throw Object.assign(own, error, { step: Number(this.state.getBigInt64(4 * STATE_STEP, true)) });
   }
 }
 

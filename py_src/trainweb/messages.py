@@ -6,7 +6,6 @@ A text is a template of `str.format`; `{x!r}` is a value as Python shows it, als
 from __future__ import annotations
 
 from dataclasses import dataclass
-from string import Formatter
 from typing import Any
 
 from trainweb.errors import (
@@ -23,37 +22,8 @@ from trainweb.errors import (
     SessionError,
     StorageError,
     UnsupportedError,
-    shortened,
 )
-from trainweb.spelling import ARGUMENT
-
-LONGEST_VALUE = 500
-"""Characters of a value that a message shows: a file may have names and values of any length."""
-
-
-class BoundedTexts(Formatter):
-    """Format as `str.format`, but shorten a long value to its beginning and length."""
-
-    def convert_field(self, value: Any, conversion: str | None) -> Any:
-        try:
-            return super().convert_field(value, conversion)
-        except ValueError:
-            return _unprintable(value)
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        try:
-            text: str = super().format_field(value, format_spec)
-        except ValueError:
-            text = _unprintable(value)
-        return shortened(text, LONGEST_VALUE, 0)
-
-
-def _unprintable(value: object) -> str:
-    """Return a replacement for an integer of more digits than Python prints."""
-    return f"<{type(value).__name__} with an integer of too many digits>"
-
-
-TEXTS = BoundedTexts()
+from trainweb.spelling import ARGUMENT, TEXTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +54,7 @@ class Message:
 
 def fields_of(text: str) -> set[str]:
     """Names of the values of a template."""
-    return {name.partition(".")[0] for _, name, _, _ in Formatter().parse(text) if name}
+    return {name.partition(".")[0] for _, name, _, _ in TEXTS.parse(text) if name}
 
 
 RELEASED = Message(ReleasedError, "This session was released; create a new one.")

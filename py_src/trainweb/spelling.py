@@ -1,4 +1,4 @@
-"""Names of arguments, as the language of the user spells them."""
+"""Names of arguments as the language of the user spells them, and the format of messages."""
 
 from __future__ import annotations
 

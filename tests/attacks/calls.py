@@ -530,7 +530,7 @@ CALLS: dict[str, PublicCall] = {
     "Dataset.preprocess": on(table, "preprocess", steps=[{"type": "concat", "input": "xy", "parts": ["x", "y"]}]),
     "Dataset.rows": on(dataset, "rows", indices=np.arange(2)),
     "Dataset.shuffle": on(dataset, "shuffle", buffer=4, seed=0),
-    "Dataset.split": on(dataset, "split", share=0.5, seed=None),
+    "Dataset.split": on(dataset, "split", share=0.5, seed=None, stratify=None),
     "Dataset.standardize": PublicCall(lambda _: lambda names: table().standardize(names), lambda _: {"names": "x"}),
     "Dataset.take": on(dataset, "take", count=2),
     "example": plain(data.example, name="first.onnx"),

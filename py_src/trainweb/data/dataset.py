@@ -247,7 +247,7 @@ class Dataset:
         if stratify is None:
             is_second = np.arange(count) >= count - math.floor(count * share)
         else:
-            labels = labels_of(self._known.get(stratify))
+            labels = labels_of(self._known.get(stratify)) if isinstance(stratify, str) else None
             if labels is None:
                 raise messages.NO_CLASSES(name=stratify)
             is_second = last_of_each(labels[order], share)

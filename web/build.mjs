@@ -119,6 +119,8 @@ async function buildEntries() {
 async function buildWorkers() {
   // Bundlers copy the workers' scripts alone, under names of their own: no maps are named in them.
   await build({ ...ESM, ...SMALL, entryPoints: { worker: source("worker", "worker") } });
+  // Loaded by the worker when a session asks for a GPU.
+  await build({ ...ESM, ...SMALL, entryPoints: { webgpu: source("webgpu", "gpu-host") } });
   // Plain, because Vite turns assets of less than 4 KiB into data: URLs, which may not share memory.
   await build({ ...ESM, entryPoints: { "pool-worker": source("engine", "pool-worker") } });
   await build({ ...ESM, entryPoints: { "worker-scope": source("node", "worker-scope") }, packages: "external" });

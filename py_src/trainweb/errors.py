@@ -164,6 +164,21 @@ class EngineError(TrainwebError):
     """The kernel engine failed: out of memory, a trap, a file that is missing, or a plan that does not verify."""
 
 
+class DeviceError(TrainwebError):
+    """A page's GPU is missing, lost, or too small for a session.
+
+    Attributes
+    ----------
+    reason : str or None
+        The browser's word for a loss or an error of the GPU.
+    step : int or None
+        Optimizer steps of the session when a call met the lost GPU.
+    """
+
+    reason: str | None = None
+    step: int | None = None
+
+
 class NumericsError(TrainwebError):
     """A step made a NaN or an infinity, in a session that checks numerics, which is as before it.
 
@@ -212,6 +227,7 @@ class InvalidValueError(TrainwebError, ValueError):
 __all__ = [
     "BufferSizeError",
     "CheckpointError",
+    "DeviceError",
     "EngineError",
     "FeedError",
     "GradientError",

@@ -6,12 +6,12 @@ A text is a template of `str.format`; `{x!r}` is a value as Python shows it, als
 from __future__ import annotations
 
 from dataclasses import dataclass
-from string import Formatter
 from typing import Any
 
 from trainweb.errors import (
     BufferSizeError,
     CheckpointError,
+    DeviceError,
     EngineError,
     FeedError,
     InvalidValueError,
@@ -22,37 +22,8 @@ from trainweb.errors import (
     SessionError,
     StorageError,
     UnsupportedError,
-    shortened,
 )
-from trainweb.spelling import ARGUMENT
-
-LONGEST_VALUE = 500
-"""Characters of a value that a message shows: a file may have names and values of any length."""
-
-
-class BoundedTexts(Formatter):
-    """Format as `str.format`, but shorten a long value to its beginning and length."""
-
-    def convert_field(self, value: Any, conversion: str | None) -> Any:
-        try:
-            return super().convert_field(value, conversion)
-        except ValueError:
-            return _unprintable(value)
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        try:
-            text: str = super().format_field(value, format_spec)
-        except ValueError:
-            text = _unprintable(value)
-        return shortened(text, LONGEST_VALUE, 0)
-
-
-def _unprintable(value: object) -> str:
-    """Return a replacement for an integer of more digits than Python prints."""
-    return f"<{type(value).__name__} with an integer of too many digits>"
-
-
-TEXTS = BoundedTexts()
+from trainweb.spelling import ARGUMENT, TEXTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +54,7 @@ class Message:
 
 def fields_of(text: str) -> set[str]:
     """Names of the values of a template."""
-    return {name.partition(".")[0] for _, name, _, _ in Formatter().parse(text) if name}
+    return {name.partition(".")[0] for _, name, _, _ in TEXTS.parse(text) if name}
 
 
 RELEASED = Message(ReleasedError, "This session was released; create a new one.")
@@ -777,6 +748,33 @@ LOSS_INPUTS = Message(
     "{loss} takes {n} of the model's outputs, but these are given: {names}. "
     "Choose with loss_input_names, or give a Block.",
     "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",
+)
+
+
+def _device(text: str) -> Message:
+    """Return a message about a GPU. It names what works without one."""
+    return Message(DeviceError, f'{text} device: "wasm" trains everywhere.')
+
+
+NO_WEBGPU = _device("This browser has no WebGPU. Chrome and Edge have it from 113, Safari from 26, Firefox from 141.")
+INSECURE_WEBGPU = _device("Pages have WebGPU only with a secure origin: https:// or localhost.")
+NO_ADAPTER = _device(
+    "This browser offers no WebGPU adapter. On Linux, Chrome before version 147 needs --enable-unsafe-webgpu."
+)
+NO_DEVICE = _device("The WebGPU adapter gives no device: {message}")
+SOFTWARE_ADAPTER = _device("The WebGPU adapter '{adapter}' computes in software, which is slow.")
+DEVICE_LIMIT = _device("The plans need {name} of {needed}; this GPU offers {offered}.")
+DEVICE_LOST = _device("The GPU was lost ({reason}): {message} Parameters on it are gone; continue from a checkpoint.")
+DEVICE_ERROR = _device("The GPU reports an error: {message} Parameters on it may be wrong; continue from a checkpoint.")
+DEVICE_MEMORY = _device("The GPU has no memory for {nbytes} bytes of '{what}': {message}")
+SHADER_REFUSED = _device("The GPU refuses a shader of node '{node}': {message} Please report this.")
+WIDE_FEED = Message(
+    FeedError,
+    "'{name}' has {value} at position {position}; a GPU takes integers of 32 bits. device: \"wasm\" takes all.",
+)
+NOT_ON_GPU = Message(UnsupportedError, '{what} does not work with device: "webgpu" yet. device: "wasm" has it.')
+GPU_OUTSIDE_PAGE = Message(
+    UnsupportedError, 'The option device="webgpu" is for sessions in a page. Here device="wasm" trains.'
 )
 
 

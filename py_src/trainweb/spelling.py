@@ -1,10 +1,14 @@
-"""Names of arguments, as the language of the user spells them."""
+"""Names of arguments as the language of the user spells them, and the format of messages."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from string import Formatter
+from typing import Any
+
+from trainweb.errors import shortened
 
 PAGE_NAMES = {"on_nan": "onNaN"}
 """Settings that a page spells otherwise than in camelCase."""
@@ -42,3 +46,32 @@ class Arguments:
 
 
 ARGUMENT = Arguments()
+
+
+LONGEST_VALUE = 500
+"""Characters of a value that a message shows: a file may have names and values of any length."""
+
+
+class BoundedTexts(Formatter):
+    """Format as `str.format`, but shorten a long value to its beginning and length."""
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        try:
+            return super().convert_field(value, conversion)
+        except ValueError:
+            return _unprintable(value)
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        try:
+            text: str = super().format_field(value, format_spec)
+        except ValueError:
+            text = _unprintable(value)
+        return shortened(text, LONGEST_VALUE, 0)
+
+
+def _unprintable(value: object) -> str:
+    """Return a replacement for an integer of more digits than Python prints."""
+    return f"<{type(value).__name__} with an integer of too many digits>"
+
+
+TEXTS = BoundedTexts()

@@ -282,7 +282,7 @@ def test_lock_file_names_no_registry() -> None:
 
 
 ASSETS = [
-    "worker.js", "pool-worker.js",
+    "worker.js", "pool-worker.js", "webgpu.js",
     *(f"kernels{kind}.wasm.gz" for kind in ("", ".relaxed", ".threads", ".relaxed.threads")), *PYTHON_FILES,
 ]  # fmt: skip
 

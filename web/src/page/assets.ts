@@ -16,6 +16,7 @@ declare const TRAINWEB_NAMES_ASSETS: boolean;
 const FILES = {
   worker: ["worker.js", "script"],
   poolWorker: ["pool-worker.js", "script"],
+  webgpu: ["webgpu.js", "script"],
   kernels: ["kernels.wasm.gz", "kernels"],
   "kernels.relaxed": ["kernels.relaxed.wasm.gz", "kernels"],
   "kernels.threads": ["kernels.threads.wasm.gz", "kernels"],
@@ -41,6 +42,7 @@ function namedAssets(): Record<Asset, URL> {
   return {
     worker: new URL("./worker.js", import.meta.url),
     poolWorker: new URL("./pool-worker.js", import.meta.url),
+    webgpu: new URL("./webgpu.js", import.meta.url),
     kernels: new URL("./kernels.wasm.gz", import.meta.url),
     "kernels.relaxed": new URL("./kernels.relaxed.wasm.gz", import.meta.url),
     "kernels.threads": new URL("./kernels.threads.wasm.gz", import.meta.url),
@@ -164,6 +166,7 @@ export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): Packag
   return {
     worker: urlOf("worker"),
     poolWorker: urlOf("poolWorker"),
+    webgpu: urlOf("webgpu"),
     kernels: kernels === null ? builds(urlOf) : builds((build) => `${kernels}${build}.wasm`),
     ownKernels: kernels === null ? null : builds(urlOf),
     pyodide:
@@ -202,7 +205,7 @@ export function refusedHelp(worker: string): string {
 
 /** Stages and sizes of the files by their URLs; files of other places have no size. */
 export function knownFiles(files: PackageFiles): Map<string, KnownFile> {
-  const { worker, poolWorker, kernels, pyodide, library, packages, snapshot } = files;
+  const { worker, poolWorker, webgpu, kernels, pyodide, library, packages, snapshot } = files;
   const { loader, script, wasm, isOurs } = pyodide;
   const known = (urls: object, areOurs: (url: string) => boolean): [string, KnownFile][] =>
     Object.entries(urls).map(([asset, url]: [string, string]) => {
@@ -210,7 +213,7 @@ export function knownFiles(files: PackageFiles): Map<string, KnownFile> {
       return [url, { stage, nbytes: areOurs(url) ? (TRAINWEB_SIZES[name] ?? 0) : 0 }];
     });
   return new Map([
-    ...known({ worker, poolWorker, library, packages, snapshot }, () => true),
+    ...known({ worker, poolWorker, webgpu, library, packages, snapshot }, () => true),
     // Kernels of env.wasm.wasmPaths are not packed.
     ...known(kernels, (url) => url.endsWith(".gz")),
     ...known({ loader, script, wasm }, () => isOurs),

@@ -21,6 +21,11 @@ import type { RunOptions } from "./run-options.js";
 export interface SessionOptions {
   /** Threads of the kernels; default `env.wasm.numThreads`. */
   readonly threads?: number;
+  /**
+   * Where steps run: "wasm", on the CPU, or "webgpu", where training steps run on the GPU and others on the CPU: docs/webgpu.md.
+   * Default "wasm".
+   */
+  readonly device?: "wasm" | "webgpu";
   /** Give the same bytes in every browser, on every machine and with any number of threads; somewhat slower. */
   readonly reproducible?: boolean;
   /**
@@ -135,7 +140,7 @@ export type ExternalData =
     };
 
 const NAMES: Readonly<Record<keyof SessionOptions, true>> = {
-  threads: true, reproducible: true, cache: true, memoryBudget: true, maxPlans: true, externalData: true, weights: true,
+  threads: true, device: true, reproducible: true, cache: true, memoryBudget: true, maxPlans: true, externalData: true, weights: true,
   signal: true, onProgress: true, debug: true, limits: true, integrity: true, executionProviders: true, graphOptimizationLevel: true,
   executionMode: true, logSeverityLevel: true, logVerbosityLevel: true, intraOpNumThreads: true,
   interOpNumThreads: true, enableCpuMemArena: true, enableMemPattern: true, enableProfiling: true,
@@ -164,6 +169,7 @@ export interface ResolvedOptions {
   /** Of steps that say nothing else; undefined: that of `env.logLevel`. */
   readonly severity: RunOptions["logSeverityLevel"];
   readonly checksNumerics: boolean;
+  readonly onGpu: boolean;
   /** True if sizes are given to symbolic dims. */
   readonly hasDims: boolean;
   /** External data, and weights behind them. */
@@ -212,7 +218,9 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
     checksNumerics: settings.debug?.checkNumerics ?? false,
     hasDims: Object.keys(settings.freeDimensionOverrides ?? {}).length > 0,
     externalData: [...resolveExternalData(settings.externalData), ...resolveWeights(settings.weights)],
+    onGpu: settings.device === "webgpu",
     json: JSON.stringify({
+      device: settings.device === "webgpu" ? "webgpu" : undefined,
       reproducible,
       memory_budget: settings.memoryBudget,
       max_plans: settings.maxPlans,
@@ -245,8 +253,22 @@ function checkOwnOptions(options: SessionOptions): void {
     throw new TypeError("'signal' must be an AbortSignal.");
   }
   checkDebug(options.debug);
+  checkDevice(options);
   for (const [name, value] of Object.entries(checkOptions("limits", limits ?? {}, LIMITS))) {
     checkCount(`limits.${name}`, value, 1);
+  }
+}
+
+const DEVICES: readonly unknown[] = ["wasm", "webgpu"];
+
+function checkDevice({ device = "wasm", reproducible, cache, memoryBudget, debug }: SessionOptions): void {
+  if (!DEVICES.includes(device)) {
+    throw new TypeError(`'device' must be "wasm" or "webgpu", got ${brief(device)}.`);
+  }
+  const asked = { reproducible, cache, memoryBudget: memoryBudget !== undefined, "debug.checkNumerics": debug?.checkNumerics };
+  const [what] = Object.entries(asked).find(([, isOn]) => isOn === true) ?? [];
+  if (device === "webgpu" && what !== undefined) {
+    throw sessionError("NOT_ON_GPU", { what });
   }
 }
 

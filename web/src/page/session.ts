@@ -11,6 +11,7 @@ import type {
   FileForm,
   FileOf,
   SessionMemory,
+  SessionDevice,
   SessionInfo,
   SharedState,
   StepName,
@@ -132,6 +133,9 @@ export class TrainingSession extends SessionMethods {
   ): Promise<TrainingSession> {
     const files = checkTrainingOptions(trainingOptions);
     const options = resolveOptions(sessionOptions);
+    if (options.onGpu && "bundle" in files) {
+      throw sessionError("NOT_ON_GPU", { what: "a bundle" });
+    }
     if (options.hasDims && "bundle" in files) {
       throw new TypeError("'freeDimensionOverrides' is for models; a bundle has the sizes that it was compiled for.");
     }
@@ -186,6 +190,11 @@ export class TrainingSession extends SessionMethods {
   override toString(): string {
     const [all, trainable] = this.#info.sizes.map((size) => size.toLocaleString("en"));
     return `<TrainingSession: ${all} parameters, ${trainable} trainable, ${this.#info.optimizer || "no optimizer"}>`;
+  }
+
+  /** Where its steps run: the option `device`, the GPU's adapter, and the device of each kind of step. */
+  get device(): SessionDevice {
+    return this.#info.device;
   }
 
   /** The 64-bit seed of its random operators (Dropout): `env.seed` at the creation, else 0; a bundle has its own. */

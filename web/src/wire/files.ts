@@ -19,6 +19,8 @@ export interface PyodideFiles {
 export interface PackageFiles {
   readonly worker: string;
   readonly poolWorker: string;
+  /** Runs plans on a GPU. */
+  readonly webgpu: string;
   /** As they are or packed. */
   readonly kernels: Readonly<Record<KernelBuild, string>>;
   /** The package's kernels where `kernels` names another place; else null. */

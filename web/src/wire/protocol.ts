@@ -13,13 +13,13 @@ import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
 import type { SessionCalls, StateCallNames } from "./session-calls.js";
 import type {
-  Feed, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, ValueMetadata, WireDtype, WireModelMetadata,
+  Feed, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, SessionDevice, ValueMetadata, WireDtype, WireModelMetadata,
 } from "./values.js";
 
 export type {
   AdapterFiles, DeadUnits, Feed, FileBytes, FileData, FileForm, FileOf, InputDeclaration, NamedTensor, PlacedBytes, PropertyKind,
   PropertyValue,
-  ModelMetadata, SessionLimits, SessionMemory, TensorType, ValueMetadata, WireDtype, WireModelMetadata, WireTensor,
+  ModelMetadata, SessionDevice, SessionLimits, SessionMemory, TensorType, ValueMetadata, WireDtype, WireModelMetadata, WireTensor,
 } from "./values.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
@@ -73,6 +73,8 @@ export interface PythonInfo {
 /** A training session as the page knows it. */
 export interface SessionInfo {
   readonly handle: number;
+  /** Where its steps run. */
+  readonly device: SessionDevice;
   readonly trainingInputNames: readonly string[];
   readonly trainingOutputNames: readonly string[];
   readonly evalInputNames: readonly string[];

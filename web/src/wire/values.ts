@@ -103,3 +103,20 @@ export interface AdapterFiles {
 export interface NamedTensor extends WireTensor {
   readonly name: string;
 }
+
+/** Where the steps of a session run. */
+export interface SessionDevice {
+  readonly kind: "wasm" | "webgpu";
+  /** The GPU; null: the CPU. */
+  readonly adapter: {
+    readonly vendor: string;
+    readonly architecture: string;
+    readonly description: string;
+    /** True if it computes in software. */
+    readonly isFallback: boolean;
+  } | null;
+  /** The reason. */
+  readonly why: string;
+  /** Steps by the device of their plans. */
+  readonly plans: readonly { readonly step: string; readonly device: "wasm" | "webgpu" }[];
+}

@@ -4,10 +4,11 @@
  */
 
 import type { SessionCalls } from "../engine/layout.js";
-import type { Feed, MaybePromise, PlacedTensor, Workspace } from "../wire/protocol.js";
+import type { Feed, MaybePromise, PlacedTensor, SessionDevice, Workspace } from "../wire/protocol.js";
 import type { Held } from "../wire/session-calls.js";
 import type { BundlePlan, SegmentStart, TensorPlace } from "./bundle/bundle.js";
 import type { Addresses, FilledSegments } from "./python-models.js";
+import type { StepKind } from "./step-kind.js";
 
 /** A plan that a host has loaded. Hosts add what they know of it. */
 export interface LoadedPlan {
@@ -110,6 +111,8 @@ export interface StepHost extends FilledSegments {
   /** Fill a part of a segment with zeros. */
   clear(segment: number, offset: number, nbytes: number): MaybePromise<void>;
 
+  /** The back end whose plans run such steps. */
+  targetOf(kind: StepKind): string;
   /** Changes when former places are void. */
   readonly generation: number;
   readonly plans: readonly BundlePlan[];
@@ -170,6 +173,18 @@ export interface StepHost extends FilledSegments {
   endFit(): MaybePromise<void>;
 
   release(): void;
+}
+
+/** The script that runs plans on a GPU (`webgpu/`). */
+export interface GpuScript {
+  /** @throws DeviceError when there is no GPU with buffers of so many bytes */
+  openGpu(gpu: GPU | undefined, nbytes: number): Promise<SessionGpu>;
+}
+
+export interface SessionGpu extends Pick<SessionDevice, "plans"> {
+  readonly adapter: NonNullable<SessionDevice["adapter"]>;
+  /** A host that trains on the GPU, and leaves the rest to the kernels' host. */
+  over(kernels: StepHost): StepHost;
 }
 
 /** Do something with a value that may be on its way. */

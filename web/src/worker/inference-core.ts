@@ -62,7 +62,7 @@ export class InferenceCore implements PlanSource, TokenHost {
 
   make(kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {
     const { outputs, segments } = this.#bundle;
-    const raw = this.#models.compile(kind, overwrite, signature, this.host.plans.flatMap((plan) => plan.kept));
+    const raw = this.#models.compile(kind, overwrite, signature, this.host.plans.flatMap((plan) => plan.kept), this.host.targetOf(kind));
     const names = isForward(kind) ? outputsOf(kind) : outputs;
     const owner = { segments, inputs: { [kind.base]: this.inputsOf(kind) }, outputs: { [kind.base]: names } };
     return parsePlan(raw, owner, this.#fingerprint);

@@ -91,7 +91,7 @@ interface Questions {
     value: Omit<InspectedPlan, "raw"> & Pick<RawPlan, "header">,
   ];
   readonly compile_plan: [
-    args: [kind: string, overwrite: boolean, signature: readonly FeedType[], kept: readonly KeptValue[]],
+    args: [kind: string, overwrite: boolean, signature: readonly FeedType[], kept: readonly KeptValue[], target: string],
     value: RawPlan["header"],
   ];
   readonly explain: [args: [kind: string, overwrite: boolean, signature: readonly FeedType[]], value: string];
@@ -199,8 +199,9 @@ export class PythonModels {
     overwrite: boolean,
     signature: readonly FeedType[],
     kept: readonly KeptValue[],
+    target: string,
   ): RawPlan {
-    const { value, file } = this.ask("compile_plan", key, overwrite, signature, kept);
+    const { value, file } = this.ask("compile_plan", key, overwrite, signature, kept, target);
     return this.#planOf(value, file);
   }
 
@@ -213,8 +214,10 @@ export class PythonModels {
 
   /** A plan of Python, in which files have the names of bundles: the same in each visit. */
   #planOf(header: RawPlan["header"], file: Handout | null): RawPlan {
-    const large = header.large.map(([offset, index, ...place]) => [offset, this.#given.indexOf(index), ...place] as const);
-    return { header: { ...header, large }, blobs: file?.data ?? new Uint8Array() };
+    const named = (large: RawPlan["header"]["large"]): RawPlan["header"]["large"] =>
+      large.map(([offset, index, ...place]) => [offset, this.#given.indexOf(index), ...place] as const);
+    const body = header.body && { ...header.body, large: named(header.body.large) };
+    return { header: { ...header, large: named(header.large), ...(body && { body }) }, blobs: file?.data ?? new Uint8Array() };
   }
 
   compileInspected(

@@ -49,7 +49,7 @@ export class PlanRunner {
     stop: AbortSignal | null = null,
   ): MaybePromise<Run> {
     const signature = this.signatureOf(kind, feeds);
-    const known = this.#host.find(planKey(kind, overwrite, signature));
+    const known = this.#host.find(this.#keyOf(kind, overwrite, signature));
     // To load a plan may move the arena, where feeds may lie.
     const copies = known === undefined ? feeds.map((feed) => ({ ...feed, data: this.#host.bytesOf(feed) })) : feeds;
     return withValue(known ?? this.prepare(kind, overwrite, signature), (loaded) => {
@@ -65,7 +65,7 @@ export class PlanRunner {
   /** The plan of a step, loaded. */
   prepare(kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<LoadedPlan> {
     const host = this.#host;
-    const key = planKey(kind, overwrite, signature);
+    const key = this.#keyOf(kind, overwrite, signature);
     const known = host.find(key);
     if (known !== undefined) {
       return known;
@@ -76,6 +76,10 @@ export class PlanRunner {
     }
     const { readFile } = this.#source;
     return withValue(this.#source.make(kind, overwrite, signature), (plan) => host.load(key, plan, readFile));
+  }
+
+  #keyOf(kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): string {
+    return planKey(kind, overwrite, signature, this.#host.targetOf(kind));
   }
 
   signatureOf(kind: StepKind, feeds: readonly Feed[]): FeedType[] {

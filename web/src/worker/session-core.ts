@@ -36,6 +36,7 @@ import type {
   WireTensor,
 } from "../wire/protocol.js";
 import { HELD, type ArtifactName, type Held, type SessionCalls } from "../wire/session-calls.js";
+import { WASM } from "./constants.js";
 import {
   CLIP_INPUTS, parsePlan, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type ParameterSlot,
   type RawPlan, type SegmentSize,
@@ -132,7 +133,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   /** The page's view of the session. */
-  get info(): Omit<SessionInfo, "handle"> {
+  get info(): Omit<SessionInfo, "handle" | "device"> {
     const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs, pairs, moving } = this.#bundle;
     // Older bundles lack it.
     const { defaultPair = [outputs.eval.length === 2 ? (outputs.eval[1] as string) : compared, inputs.eval.at(-1)?.name ?? null] } = this.#bundle;
@@ -248,6 +249,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   /** Step once, then time `runs` more steps. Memory is allocated before the first step. */
   async profile(base: "train" | "eval", feeds: readonly Feed[], runs: number): Promise<WireProfile> {
     checkCount("runs", runs, 1);
+    this.#refuseOnGpu(stepKind(base), "profile");
     const copies = this.#copied(feeds);
     const [kind, overwrite] = [stepKind(base), base === "eval"];
     const signature = this.runner.signatureOf(kind, copies);
@@ -264,6 +266,12 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       return { ...this.host.listing(loaded), milliseconds: Array.from(sums, (sum) => sum / runs) };
     } finally {
       times.release();
+    }
+  }
+
+  #refuseOnGpu(kind: StepKind, what: string): void {
+    if (this.host.targetOf(kind) !== WASM) {
+      throw sessionError("NOT_ON_GPU", { what: `${what} of a ${kind.base} step` });
     }
   }
 
@@ -298,7 +306,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   make(kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): MaybePromise<BundlePlan> {
-    const key = planKey(kind, overwrite, signature);
+    const key = planKey(kind, overwrite, signature, this.host.targetOf(kind));
     const known = this.#plans.get(key) ?? this.#ahead.get(key);
     if (known !== undefined) {
       this.#ahead.delete(key);
@@ -315,7 +323,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     // Plans of the bundle, and those made ahead, keep their places even while they are not in kernel memory.
     const others = [...this.#plans.values(), ...this.#ahead.values(), ...this.host.plans];
     const kept = others.flatMap((plan) => plan.kept);
-    const raw = models.compile(kind, overwrite, signature, kept);
+    const raw = models.compile(kind, overwrite, signature, kept, this.host.targetOf(kind));
     const { inputs, outputs } = this.#owner;
     const owner = isForward(kind)
       ? { ...this.#owner, inputs: { ...inputs, [kind.base]: this.inputsOf(kind) }, outputs: { ...outputs, [kind.base]: outputsOf(kind) } }
@@ -673,7 +681,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       ...(this.#bundle.hasOptimizer ? [{ kind: OPTIMIZER, signature: [] }] : []),
     ];
     for (const { kind, signature } of steps) {
-      const key = planKey(kind, true, signature);
+      const key = planKey(kind, true, signature, this.host.targetOf(kind));
       if (!this.#plans.has(key) && !this.#ahead.has(key) && this.host.find(key) === undefined) {
         this.#ahead.set(key, this.#compile(models, kind, true, signature));
         return true;
@@ -684,6 +692,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   explain(base: "train" | "eval", feeds: readonly Feed[]): MaybePromise<string> {
     const kind = stepKind(base);
+    this.#refuseOnGpu(kind, "explain");
     const signature = this.runner.signatureOf(kind, feeds);
     this.check(kind, signature);
     const overwrite = base === "eval" || this.overwrites;

@@ -10,7 +10,7 @@ import type { PulseTask } from "../engine/pool.js";
 import { EngineError, toWire } from "../wire/errors.js";
 import { readCheckpoint, withCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";
 import { startWorker } from "../wire/start-worker.js";
-import { messageOf } from "../wire/fetch-file.js";
+import { importModule, messageOf } from "../wire/fetch-file.js";
 import type { GivenData } from "../wire/pieces.js";
 import { followFiles } from "../wire/progress.js";
 import { setLogLevel } from "../wire/log.js";
@@ -28,6 +28,7 @@ import type {
   Request,
   Result,
   RunAnswer,
+  SessionDevice,
   SessionInfo,
   Feed,
   WorkerApi,
@@ -43,7 +44,7 @@ import { runTrainSteps } from "./fit/batches.js";
 import { WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
 import { WorkerLane } from "./lane.js";
-import { withValue, type HostOpener } from "./host.js";
+import { withValue, type GpuScript, type HostOpener } from "./host.js";
 import { LazyModels, originOf, PythonModels, type FilledSegments, type Origin } from "./python-models.js";
 import type { Run } from "./runner.js";
 import { SessionCore, type CoreOptions } from "./session-core.js";
@@ -52,6 +53,7 @@ import { writeSafetensors } from "./safetensors.js";
 import { checkState, STATE_KEPT } from "./session-contents.js";
 import { openSnapshot, sharedPart } from "./snapshot.js";
 import { readFile } from "./store.js";
+import { WASM } from "./constants.js";
 import { WasmHost, type Kernels } from "./wasm/wasm-host.js";
 
 /** A session or checkpoint state, and the calls that wait for their turn. */
@@ -66,6 +68,12 @@ interface Turns<Core = SessionCore> {
   waiting: number;
   /** Settles when the last of them is done. */
   turn: Promise<unknown>;
+}
+
+/** Where a session's steps run, and what opens its host. */
+interface Place {
+  readonly open: HostOpener;
+  readonly device: SessionDevice;
 }
 
 type AnyCore = SessionCore | InferenceCore | StateCore;
@@ -309,6 +317,19 @@ class SessionWorker {
 
   readonly #openHost: HostOpener = (start, options) => new WasmHost(this.#running, this.#describeKernels(), start, options);
 
+  readonly #onWasm: Place = { open: this.#openHost, device: { kind: "wasm", adapter: null, why: "the option device", plans: [] } };
+
+  /** A GPU with room for these segments, opened with the script that runs plans on it. */
+  async #openGpu(segments: readonly SegmentStart[]): Promise<Place> {
+    const { files, stallMs } = this.#settings as WorkerSettings;
+    const { openGpu } = await importModule<GpuScript>(files.webgpu, "openGpu", stallMs);
+    const { adapter, plans, over } = await openGpu(globalThis.navigator?.gpu, Math.max(0, ...segments.map(({ bytes }) => bytes)));
+    return {
+      open: (start, options) => over(this.#openHost(start, options)),
+      device: { kind: "webgpu", adapter, why: "the option device", plans },
+    };
+  }
+
   #describeKernels(): Kernels {
     this.#description ??= JSON.parse(this.#running.description()) as Kernels;
     return this.#description;
@@ -354,10 +375,17 @@ class SessionWorker {
       }
       throw error;
     }
+    const onGpu = coreOptions(optionsJson).device === "webgpu";
+    if (onGpu) {
+      // A page without a GPU need not wait for Python.
+      await this.#openGpu([]);
+    }
     const bridge = await this.#bootPython();
     const { models, raw } = PythonModels.open(bridge, origin.call, origin.args);
     const cache = name === null ? null : new BundleCache(name, () => this.#lastUse);
-    const info = this.#add(this.#parse(raw), optionsJson, { ...origin, args: [] }, models, cache);
+    const bundle = this.#parse(raw);
+    const where = onGpu ? await this.#openGpu(bundle.segments) : this.#onWasm;
+    const info = this.#add(bundle, optionsJson, { ...origin, args: [] }, models, cache, where);
     await this.#filled(info, async (core) => {
       const copies = await models.fill(core.host);
       await cache?.setStart(raw, core.contents, core.host, copies);
@@ -435,12 +463,13 @@ class SessionWorker {
     origin: Origin | null,
     models: PythonModels | null,
     cache: BundleCache | null,
+    where = this.#onWasm,
   ): SessionInfo {
     const lazy = new LazyModels(() => this.#bootPython(), origin ?? originOf(bundle, optionsJson), models);
     const onPlan = cache === null ? () => {} : cache.add.bind(cache);
     const options = { ...coreOptions(optionsJson), onRefused: () => cache?.discard() };
-    const core = new SessionCore(this.#openHost, this.#describeKernels().fingerprint, bundle, options, lazy, onPlan);
-    return { ...core.info, handle: this.#keep(core, cache) };
+    const core = new SessionCore(where.open, this.#describeKernels().fingerprint, bundle, options, lazy, onPlan);
+    return { ...core.info, device: where.device, handle: this.#keep(core, cache) };
   }
 
   /** Keep a core for later calls; returns its handle. */
@@ -496,6 +525,7 @@ function externalArgs({ external }: GivenModel): (string | GivenData)[] {
 }
 
 interface PythonOptions {
+  readonly device?: string;
   readonly memory_budget?: number;
   readonly max_plans?: number;
   readonly limits?: { readonly arena_bytes?: number };
@@ -505,9 +535,10 @@ interface PythonOptions {
 /** Plans of steps that a session keeps: for eight sizes of batch, each to overwrite and to add. */
 const DEFAULT_MAX_PLANS = 16;
 
-function coreOptions(optionsJson: string): CoreOptions {
+function coreOptions(optionsJson: string): CoreOptions & { readonly device: string } {
   const options = JSON.parse(optionsJson) as PythonOptions;
   return {
+    device: options.device ?? WASM,
     arenaLimit: options.limits?.arena_bytes ?? Infinity,
     memoryBudget: options.memory_budget ?? Infinity,
     maxPlans: options.max_plans ?? DEFAULT_MAX_PLANS,

@@ -231,13 +231,15 @@ class RunOptions(Attributes):
 
 @dataclass
 class SessionOptions(Attributes):
-    """Options of a session: the first five are trainweb's own, the others onnxruntime's.
+    """Options of a session: the first eight are trainweb's own, the others onnxruntime's.
 
     Attributes
     ----------
     threads : int
         At most 64. Accepted for symmetry with the page; native sessions run on one thread, with the same results.
         So is ``intra_op_num_threads``, which may be larger.
+    device : str
+        "wasm". A page and Node take "webgpu", too.
     reproducible : bool
         Results that are the same bytes on every machine.
     memory_budget : int, optional
@@ -280,6 +282,7 @@ class SessionOptions(Attributes):
     _kind: ClassVar[str] = "Session option"
     _sign: ClassVar[str] = "graph_optimization_level"
     threads: int = 0
+    device: str = "wasm"
     reproducible: bool = False
     memory_budget: int | None = None
     limits: Mapping[str, int] | Limits | None = None
@@ -329,6 +332,10 @@ class SessionOptions(Attributes):
             check_count(name, getattr(self, name))
         if self.threads > MAX_THREADS:
             raise TypeError(f"'threads' must be at most {MAX_THREADS}, got {self.threads}.")
+        if self.device == "webgpu":
+            raise messages.GPU_OUTSIDE_PAGE()
+        if self.device != "wasm":
+            raise TypeError(f"'device' must be 'wasm', got {self.device!r:.80}.")
         for name in ("reproducible", "enable_profiling", "use_deterministic_compute"):
             check_type(name, getattr(self, name), bool)
         check_severity(self.log_severity_level)

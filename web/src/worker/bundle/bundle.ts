@@ -137,12 +137,27 @@ const planKind: Form<StepKind> = (value, where, reader) => {
   return kind;
 };
 
+/** The part of a plan that runs on a GPU (docs/architecture-webgpu.md). */
+const BODY = record({
+  texts: list(kept),
+  uniforms: kept,
+  dispatches: kept,
+  arenaBytes: integer,
+  constants: kept,
+  large: list(LARGE),
+  inputs: list(PLACE),
+  outputs: list(PLACE),
+  uploads: list(tuple(integer, integer, integer)),
+  nodes: list(text),
+});
+
 const PLAN = record({
   kind: planKind,
   /** True: its gradients overwrite instead of adding. */
   overwrite: flag,
   /** The back end that runs it. */
   target: optional(text, WASM),
+  body: optional(BODY, null),
   signature: list(FEED),
   words: kept,
   constants: kept,
@@ -392,6 +407,7 @@ export interface RawPlan extends RawBundle {
     readonly constants: ByteRange;
     readonly large: readonly RawLarge[];
     readonly code: ByteRange;
+    readonly body?: { readonly large: readonly RawLarge[] };
   };
 }
 
@@ -478,7 +494,9 @@ interface PlanOwner {
 
 function readPlan(reader: Reader, value: unknown, where: string, session: PlanOwner, fingerprint: number): BundlePlan {
   const plan = PLAN(value, where, reader);
-  const { words, constants, large, arenaBytes, preparedBytes, nodes, inputs, outputs } = plan;
+  const { words, constants, large, arenaBytes, preparedBytes, nodes, inputs, body } = plan;
+  // Results of a plan with a body are the body's, whose places its host checks.
+  const outputs = body?.outputs ?? plan.outputs;
   const largeBytes = Math.max(0, ...large.map(({ offset, nbytes }) => offset + nbytes));
   const instructions = checkWords(words, where, fingerprint, largeBytes > 0 ? N_SEGMENTS : N_SEGMENTS - 1);
   // A profile has room for so many times.
@@ -490,14 +508,14 @@ function readPlan(reader: Reader, value: unknown, where: string, session: PlanOw
   sizes[PREPARED] = preparedBytes;
   sizes[CONSTANTS] = constants.length;
   sizes[LARGE_CONSTANTS] = largeBytes;
-  [...inputs, ...outputs].forEach((slot) => checkPlace(slot, where, sizes));
+  [...inputs, ...plan.outputs].forEach((slot) => checkPlace(slot, where, sizes));
   for (const [name, offset, nbytes] of plan.kept) {
     if (offset + nbytes > preparedBytes) {
       throw malformed(`'${name}' of ${where} is at [${offset}, ${offset + nbytes}) of ${preparedBytes} bytes`);
     }
   }
-  checkInterface(plan, where, session);
-  return { ...plan, largeBytes };
+  checkInterface({ ...plan, outputs }, where, session);
+  return { ...plan, outputs, largeBytes };
 }
 
 /** Return the number of instructions that the plan declares; the verifier counts them. */

@@ -142,7 +142,8 @@ export class PlanMemory {
       large = this.#largeOf(plan, read);
       ptr = engine.alloc(plan.words.length);
       engine.write(ptr, plan.words);
-      const kind = plan.signature.length > 0 ? LOAD_STEP : LOAD_NO_FEEDS;
+      // What the head of a body leaves in the arena goes to the GPU.
+      const kind = plan.signature.length > 0 || plan.body !== null ? LOAD_STEP : LOAD_NO_FEEDS;
       this.demand("tw_session_load", ptr, constants, large, codeBase, kind);
     } catch (error) {
       this.#drop({ plan, ptr, constants, large, codeBase });

@@ -25,7 +25,7 @@ import { EngineError, FeedError } from "../../wire/errors.js";
 import { sessionError } from "../../wire/messages.js";
 import type { Feed, MaybePromise, PlacedTensor, Workspace } from "../../wire/protocol.js";
 import type { TensorPlace } from "../bundle/bundle.js";
-import { FEED_FAULTS, IMAGE_PADDING } from "../constants.js";
+import { FEED_FAULTS, IMAGE_PADDING, WASM } from "../constants.js";
 import type {
   FitCall, HostOptions, HostStart, InstructionTimes, Listing, RanBatches, StagedBatches, StepHost,
 } from "../host.js";
@@ -69,6 +69,10 @@ export class WasmHost extends PlanMemory implements StepHost {
 
   /** Kernel memory is the only side. */
   claim(): void {}
+
+  targetOf(): string {
+    return WASM;
+  }
 
   get state(): DataView {
     return new DataView(this.engine.u8.buffer, this.call("tw_session_base", STATE), this.call("tw_session_bytes", STATE));

@@ -1,0 +1,139 @@
+/** Plans for the GPU: their checks, and pipelines by the text of their shaders. */
+
+import { ARENA, CONSTANTS, LARGE_CONSTANTS, MOMENTUM1, PREPARED } from "../engine/layout.js";
+import { ModelError } from "../wire/errors.js";
+import { sessionError } from "../wire/messages.js";
+import type { BundlePlan, TensorPlace } from "../worker/bundle/bundle.js";
+import { COMPUTE, sentence, type GpuDevice } from "./device.js";
+
+/** The part of a plan that runs on the GPU. */
+export type Body = NonNullable<BundlePlan["body"]>;
+
+/** Segments that shaders see. The number of a segment is its binding. */
+export const BOUND: readonly number[] = [ARENA, ...range(CONSTANTS, MOMENTUM1), PREPARED, LARGE_CONSTANTS];
+const NUMBERS = 16;
+/** Bytes of the numbers of a dispatch. */
+export const BLOCK_BYTES = 256;
+const DISPATCH_WORDS = 5;
+const MOST_GROUPS = 65_535;
+
+export interface Dispatch {
+  readonly pipeline: number;
+  readonly grid: readonly [x: number, y: number, z: number];
+  readonly block: number;
+}
+
+/** The dispatches of a body whose numbers are possible. */
+export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body: Body }, sizes: readonly number[]): Dispatch[] {
+  const { dispatches: blob, uniforms, texts, inputs, outputs, uploads, nodes } = body;
+  const bounds = [...sizes];
+  bounds[ARENA] = body.arenaBytes;
+  bounds[CONSTANTS] = body.constants.length;
+  bounds[LARGE_CONSTANTS] = largeBytesOf(body);
+  const words = new Uint32Array(blob.slice().buffer, 0, Math.floor(blob.length / 4));
+  const n = words.length / DISPATCH_WORDS;
+  refuseUnless(blob.length === 4 * DISPATCH_WORDS * n && Number.isInteger(n) && nodes.length === n, "dispatches");
+  refuseUnless(uniforms.length % BLOCK_BYTES === 0, "numbers");
+  [...inputs, ...outputs].forEach((place) => refuseUnless(isInside(place, bounds), place.name));
+  for (const [source, target, nbytes] of uploads) {
+    const fits = source + nbytes <= arenaBytes && target + nbytes <= body.arenaBytes && (target | nbytes | source) % 4 === 0;
+    refuseUnless(fits, "uploads");
+  }
+  return Array.from({ length: n }, (_, k) => {
+    const [pipeline = 0, x = 0, y = 0, z = 0, block = 0] = words.subarray(DISPATCH_WORDS * k);
+    const isGrid = [x, y, z].every((count) => count >= 1 && count <= MOST_GROUPS);
+    refuseUnless(pipeline < texts.length && isGrid && (block + 1) * BLOCK_BYTES <= uniforms.length, `dispatch ${k}`);
+    return { pipeline, grid: [x, y, z] as const, block };
+  });
+}
+
+export function largeBytesOf({ large }: Body): number {
+  return Math.max(0, ...large.map(({ offset, nbytes }) => offset + nbytes));
+}
+
+function isInside({ segment, offset, nbytes }: TensorPlace, bounds: readonly number[]): boolean {
+  // The end of a tensor of bytes is rounded up to a word.
+  return BOUND.includes(segment) && offset % 4 === 0 && offset + nbytes <= (bounds[segment] ?? 0);
+}
+
+function refuseUnless(isRight: boolean, what: string): void {
+  if (!isRight) {
+    throw new ModelError(`The plan for the GPU is malformed: ${what}. Compile it again with this version of trainweb.`);
+  }
+}
+
+/** The layout of all pipelines of a device, and its pipelines by text. */
+export class Pipelines {
+  static readonly #known = new WeakMap<GPUDevice, Pipelines>();
+  readonly groupLayout: GPUBindGroupLayout;
+  readonly #gpu: GpuDevice;
+  readonly #layout: GPUPipelineLayout;
+  readonly #pipelines = new Map<string, Promise<GPUComputePipeline>>();
+
+  static of(gpu: GpuDevice): Pipelines {
+    const known = this.#known.get(gpu.device) ?? new Pipelines(gpu);
+    this.#known.set(gpu.device, known);
+    return known;
+  }
+
+  private constructor(gpu: GpuDevice) {
+    this.#gpu = gpu;
+    const visibility = COMPUTE;
+    const entries: GPUBindGroupLayoutEntry[] = BOUND.map((binding) => ({ binding, visibility, buffer: { type: "storage" } }));
+    const buffer = { type: "uniform", hasDynamicOffset: true, minBindingSize: BLOCK_BYTES } as const;
+    this.groupLayout = gpu.device.createBindGroupLayout({ entries: [...entries, { binding: NUMBERS, visibility, buffer }] });
+    this.#layout = gpu.device.createPipelineLayout({ bindGroupLayouts: [this.groupLayout] });
+  }
+
+  /** A group of the buffers of segments, and the numbers of dispatches. */
+  group(buffers: readonly GPUBuffer[], numbers: GPUBuffer): GPUBindGroup {
+    const entries = BOUND.map((binding) => ({ binding, resource: { buffer: buffers[binding] as GPUBuffer } }));
+    const resource = { buffer: numbers, size: BLOCK_BYTES };
+    return this.#gpu.device.createBindGroup({ layout: this.groupLayout, entries: [...entries, { binding: NUMBERS, resource }] });
+  }
+
+  /**
+   * The pipelines of a body, compiled at once.
+   *
+   * @throws DeviceError when the browser refuses a shader
+   */
+  compile(body: Body, dispatches: readonly Dispatch[]): Promise<GPUComputePipeline[]> {
+    const nodeOf = (index: number): string => body.nodes[dispatches.findIndex(({ pipeline }) => pipeline === index)] ?? "";
+    const texts = body.texts.map((text) => new TextDecoder().decode(text));
+    return this.#gpu.settled(Promise.all(texts.map((text, k) => this.#get(text, nodeOf(k)))));
+  }
+
+  #get(text: string, node: string): Promise<GPUComputePipeline> {
+    const pipeline = this.#pipelines.get(text) ?? this.#make(text, node);
+    this.#pipelines.set(text, pipeline);
+    // A text that was refused is tried again, and its error is the caller's.
+    pipeline.catch(() => this.#pipelines.delete(text));
+    return pipeline;
+  }
+
+  async #make(text: string, node: string): Promise<GPUComputePipeline> {
+    const { device } = this.#gpu;
+    device.pushErrorScope("validation");
+    const module = device.createShaderModule({ code: text });
+    const fault = device.popErrorScope();
+    try {
+      const compute = { module, entryPoint: "main" };
+      const pipeline = await device.createComputePipelineAsync({ layout: this.#layout, compute });
+      const error = await fault;
+      if (error === null) {
+        return pipeline;
+      }
+      throw new Error(error.message);
+    } catch (error) {
+      this.#gpu.check();
+      const { messages } = await module.getCompilationInfo();
+      const first = messages.find(({ type }) => type === "error");
+      const message = first === undefined ? (error as Error).message : `line ${first.lineNum}: ${first.message}`;
+      throw sessionError("SHADER_REFUSED", { node, message: sentence(message) });
+    }
+  }
+}
+
+function range(first: number, last: number): number[] {
+  return Array.from({ length: last - first + 1 }, (_, k) => first + k);
+}

@@ -28,12 +28,12 @@ from trainweb.session.tasks import SessionTasks
 from trainweb.settings import OTHER_NAMES, Choice, Field, Kind, Names, fields_of
 from trainweb.spelling import camel_case, page_name
 from trainweb.training.inert import (
+    DEVICE_CHOOSES,
     ENTRIES_AS_IS,
     ENTRIES_REFUSED,
     INERT,
     MODEL_FORMAT,
     MODEL_FORMATS,
-    ON_THE_CPU,
     OTHER_BACKENDS,
 )
 
@@ -436,7 +436,7 @@ export const ENTRIES_REFUSED: Readonly<Record<string, {{ readonly value: string;
 export const MODEL_FORMAT = {json.dumps(MODEL_FORMAT)};
 export const MODEL_FORMATS: readonly string[] = {json.dumps(MODEL_FORMATS)};
 export const OTHER_BACKENDS = {json.dumps(OTHER_BACKENDS)};
-export const ON_THE_CPU = {json.dumps(ON_THE_CPU)};
+export const DEVICE_CHOOSES = {json.dumps(DEVICE_CHOOSES)};
 """
 
 

@@ -56,6 +56,8 @@ INERT: dict[str, Inert] = {
 
 OTHER_BACKENDS = "it is for other backends"
 ON_THE_CPU = "everything is computed on the CPU"
+DEVICE_CHOOSES = "the option device chooses: 'webgpu' trains on the GPU"
+"""In pages."""
 
 MODEL_FORMAT = "session.load_model_format"
 MODEL_FORMATS = ("ONNX", "ORT")

@@ -4,7 +4,7 @@ import { brief } from "../data/nearest.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { log } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
-import { ENTRIES_AS_IS, ENTRIES_REFUSED, INERT, MODEL_FORMAT, MODEL_FORMATS, ON_THE_CPU, OTHER_BACKENDS } from "./settings/inert.js";
+import { DEVICE_CHOOSES, ENTRIES_AS_IS, ENTRIES_REFUSED, INERT, MODEL_FORMAT, MODEL_FORMATS, OTHER_BACKENDS } from "./settings/inert.js";
 
 /** Texts of runs that were warned of: a run may be one of thousands. */
 const warned = new Set<string>();
@@ -19,7 +19,7 @@ const warned = new Set<string>();
  */
 export function warnWithoutEffect(options: object, providers: readonly string[], entries: ReadonlyMap<string, string>): void {
   const elsewhere = providers.find((name) => name !== "wasm" && name !== "cpu");
-  const texts = elsewhere === undefined ? [] : [shown("executionProviders", elsewhere, ON_THE_CPU)];
+  const texts = elsewhere === undefined ? [] : [shown("executionProviders", elsewhere, DEVICE_CHOOSES)];
   for (const [name, { asIs, why }] of Object.entries(INERT)) {
     const value = (options as Readonly<Record<string, unknown>>)[name];
     if (value !== undefined && !(asIs as readonly unknown[]).includes(value)) {

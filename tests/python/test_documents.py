@@ -10,6 +10,7 @@ import io
 import re
 import shutil
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -106,7 +107,8 @@ def test_python_of_the_documents_runs(name: str, tmp_path: Path, monkeypatch: py
             exec(compile(before.read_text(), before, "exec"), names)
         page = compile(python_of(DOCUMENTS[name]), name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         if (waiting := eval(page, names)) is not None:  # a page that awaits
-            asyncio.run(waiting)
+            with ThreadPoolExecutor(1) as thread:  # tests of pages leave a loop running in this one
+                thread.submit(asyncio.run, waiting).result()
     names.clear()
     gc.collect()
     free_abandoned()  # the sessions of the page

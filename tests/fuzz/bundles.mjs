@@ -22,6 +22,7 @@ import { WorkerFit } from "../../web/src/worker/fit/loop.ts";
 import { LazyModels } from "../../web/src/worker/python-models.ts";
 import { SessionCore } from "../../web/src/worker/session-core.ts";
 import { stepKind } from "../../web/src/worker/step-kind.ts";
+import { WasmHost } from "../../web/src/worker/wasm/wasm-host.ts";
 import { feedsOf, mutate, randomOf } from "./bundle-mutations.mjs";
 
 const [KERNELS, FOLDER, SEED, FIRST, COUNT, SECONDS, NOW] = process.argv.slice(2);
@@ -254,10 +255,10 @@ async function fitted(core, bundle, given) {
     },
   };
   const none = { clip: null, seed: null, train: null, validation: null, evaluation: null, early: null, checkpoint: null };
-  const fit = new WorkerFit(core, {
+  const fit = await WorkerFit.open(core, {
     ...{ ...none, epochs: 1, loss: bundle.outputs.train[0], accumulate: 2, ema: false, proximal: 0.5, batchSize: 1 },
     ...{ remainder: "keep", hasSchedule: false, hasValidation: false, evaluatesTraining: false, onNaN: "restore" },
-    ...{ order: null, tells: false },
+    ...{ order: null, tells: false, stepsPerEpoch: null },
   }, port);
   await fit.start();
   await fit.run(async (action) => action());
@@ -269,7 +270,8 @@ async function fitted(core, bundle, given) {
 async function steps({ engine, kernels }, bundle, given) {
   const options = { arenaLimit: LARGEST_BLOCK, memoryBudget: Infinity, maxPlans: 2, onRefused: () => {} };
   const models = new LazyModels(() => Promise.reject(new EngineError("there is no Python here")), null, null);
-  const core = new SessionCore(engine, kernels, bundle, options, models, () => {});
+  const open = (start, limits) => new WasmHost(engine, kernels, start, limits);
+  const core = new SessionCore(open, kernels.fingerprint, bundle, options, models, () => {});
   try {
     const results = [];
     for (const kind of ["train", "optimizer", "train", "eval"]) {
@@ -284,10 +286,12 @@ async function steps({ engine, kernels }, bundle, given) {
     }
     results.push(textOf(await fitted(core, bundle, given)));
     const { text, nodes } = await core.profile("eval", feedsFor(bundle, "eval", given), 1);
-    results.push(textOf([text, nodes, core.info, core.memory(), core.getContiguousParameters(true)]));
-    results.push(textOf(core.parameterNames(true).map((name) => [core.getParameter(name), core.getGradient(name)])));
+    results.push(textOf([text, nodes, core.info, core.memory(), await core.getContiguousParameters(true)]));
+    for (const name of core.parameterNames(true)) {
+      results.push(textOf([await core.getParameter(name), await core.getGradient(name)]));
+    }
     for (const segment of [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE]) {
-      results.push(Buffer.from(core.segments.range(segment, 0, bundle.segments[segment].bytes)).toString("base64"));
+      results.push(Buffer.from(core.host.range(segment, 0, bundle.segments[segment].bytes)).toString("base64"));
     }
     return results.join("\n");
   } finally {

@@ -59,7 +59,7 @@ def test_training_follows_the_value_of_a_feed() -> None:
             )
         # Of five steps with three values two plans are kept; each of the values had its own.
         assert len(session._core.plans) == 2
-        assert {key[2][3] for key in session._core.plans} == {"(1,)", "(2,)"}  # type: ignore[index]
+        assert {key[3][3] for key in session._core.plans} == {"(1,)", "(2,)"}  # type: ignore[index]
 
 
 def test_a_plan_is_made_once_a_value(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,13 @@ def _made_of(graph: Graph, names: Collection[str]) -> set[str]:
 
 
 def _is_bare(graph: Graph, node: Node) -> bool:
-    """Return whether a batch normalization has constants for scale and bias: ones and zeros, or made of no vector."""
+    """Return whether a batch normalization has constants for scale and bias: ones and zeros, or made of no vector.
+
+    A scale with the name of the statistics' module is a parameter, though nobody asks for its gradient.
+    """
+    module = _statistics(node)[0].rpartition(".")[0]
+    if module and any(node.inputs[position].startswith(f"{module}.") for position in AFFINE):
+        return False
     made = _made_of(graph, {name for name, tensor in graph.initializers.items() if tensor.size > 1})
     for position, value in zip(AFFINE, (1, 0), strict=True):
         tensor = graph.initializers.get(node.inputs[position])

@@ -758,7 +758,7 @@ def _device(text: str) -> Message:
 
 NO_WEBGPU = _device("This browser has no WebGPU. Chrome and Edge have it from 113, Safari from 26, Firefox from 141.")
 INSECURE_WEBGPU = _device("Pages have WebGPU only with a secure origin: https:// or localhost.")
-NO_ADAPTER = _device(
+NO_GPU_ADAPTER = _device(
     "This browser offers no WebGPU adapter. On Linux, Chrome before version 147 needs --enable-unsafe-webgpu."
 )
 NO_DEVICE = _device("The WebGPU adapter gives no device: {message}")

@@ -92,6 +92,18 @@ def test_every_message_is_raised_with_its_fields() -> None:
         assert used or f'"{name}"' in web, f"nobody raises {name}"
 
 
+def test_each_message_has_a_name_of_its_own() -> None:
+    tree = ast.parse((ROOT / "py_src" / "trainweb" / "messages.py").read_text())
+    names = [
+        target.id
+        for s in tree.body
+        if isinstance(s, ast.Assign)
+        for target in s.targets
+        if isinstance(target, ast.Name)
+    ]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_messages_are_errors_of_their_class() -> None:
     error = messages.FEED_DIM(name="x", index=1, actual=3, expected=4)
     assert isinstance(error, errors.FeedError)

@@ -81,7 +81,7 @@ export { type Schedule, schedule } from "./fit/schedule.js";
 export { TrainingSession } from "./session.js";
 export type * from "./session-types.js";
 export type { EmaFields, HeadFields, LoraFields } from "./settings/config.js";
-export type { AdapterFiles, PropertyKind, PropertyValue, SessionDevice, ValueMetadata } from "../wire/protocol.js";
+export type { AdapterFiles, DevicePlan, GpuAdapter, PropertyKind, PropertyValue, SessionDevice, ValueMetadata } from "../wire/protocol.js";
 export type { Source } from "./sources.js";
 export type { NumericArray } from "./tensors.js";
 export type { FileForm, FileOf, WireDtype } from "../wire/values.js";

@@ -64,7 +64,7 @@ export class GpuDevice {
     }
     const adapter = await gpu.requestAdapter({ powerPreference: "high-performance" });
     if (adapter === null) {
-      throw sessionError("NO_ADAPTER", {});
+      throw sessionError("NO_GPU_ADAPTER", {});
     }
     const { vendor, architecture, description, isFallbackAdapter: isFallback } = adapter.info;
     const requiredLimits = limitsOf(adapter, needed);

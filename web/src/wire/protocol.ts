@@ -19,7 +19,7 @@ import type {
 export type {
   AdapterFiles, DeadUnits, Feed, FileBytes, FileData, FileForm, FileOf, InputDeclaration, NamedTensor, PlacedBytes, PropertyKind,
   PropertyValue,
-  ModelMetadata, SessionDevice, SessionLimits, SessionMemory, TensorType, ValueMetadata, WireDtype, WireModelMetadata, WireTensor,
+  DevicePlan, GpuAdapter, ModelMetadata, SessionDevice, SessionLimits, SessionMemory, TensorType, ValueMetadata, WireDtype, WireModelMetadata, WireTensor,
 } from "./values.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */

@@ -104,19 +104,34 @@ export interface NamedTensor extends WireTensor {
   readonly name: string;
 }
 
+/** The GPU of a session. */
+export interface GpuAdapter {
+  /** The browser's name of its maker, which may be empty. */
+  readonly vendor: string;
+  /** The browser's name of its family, which may be empty. */
+  readonly architecture: string;
+  /** The browser's description of it, which may be empty. */
+  readonly description: string;
+  /** True if it computes in software. */
+  readonly isFallback: boolean;
+}
+
+/** A kind of step, and the device that runs it. */
+export interface DevicePlan {
+  /** "train", "optimizer", "clip", "scheduler", "eval", "predict" or "generate". */
+  readonly step: string;
+  /** "wasm" is the CPU. */
+  readonly device: "wasm" | "webgpu";
+}
+
 /** Where the steps of a session run. */
 export interface SessionDevice {
+  /** The device of train steps; "wasm" is the CPU. */
   readonly kind: "wasm" | "webgpu";
   /** The GPU; null: the CPU. */
-  readonly adapter: {
-    readonly vendor: string;
-    readonly architecture: string;
-    readonly description: string;
-    /** True if it computes in software. */
-    readonly isFallback: boolean;
-  } | null;
+  readonly adapter: GpuAdapter | null;
   /** The reason. */
   readonly why: string;
   /** Steps by the device of their plans. */
-  readonly plans: readonly { readonly step: string; readonly device: "wasm" | "webgpu" }[];
+  readonly plans: readonly DevicePlan[];
 }

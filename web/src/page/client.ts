@@ -366,10 +366,10 @@ export class WorkerClient {
   }
 
   async #startPython(): Promise<PythonInfo> {
-    const { pyodide, snapshot } = this.#files;
-    if (pyodide.isOurs) {
+    const { loader, script, wasm, snapshot, isOurPyodide } = this.#files;
+    if (isOurPyodide) {
       // They are counted from the start, or a model that comes before them would be nearly all there is to load.
-      for (const url of [pyodide.loader, pyodide.script, pyodide.wasm, snapshot]) {
+      for (const url of [loader, script, wasm, snapshot]) {
         this.#note({ url, loaded: 0, isDone: false });
       }
     }

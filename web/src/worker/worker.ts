@@ -132,7 +132,7 @@ class SessionWorker {
       }
       let fault: string | null = null;
       const options = { poolWorker: files.poolWorker, threads, reproducible, stallMs };
-      this.#engine = Engine.create({ ...options, wasm: (build) => files.kernels[build] }).catch((error: unknown) => {
+      this.#engine = Engine.create({ ...options, wasm: (build) => files[build] }).catch((error: unknown) => {
         // Pages of onnxruntime-web name the folder of its files, not of ours.
         const { ownKernels } = files;
         if (ownKernels === null) {

@@ -21,6 +21,8 @@ const LABEL_SIZE = 20;
 export abstract class Panel extends Base {
   /** @internal */
   protected readonly figure = make("figure");
+  /** @internal */
+  protected readonly charts: uPlot[] = [];
   readonly #root: ShadowRoot;
   #darkness: MediaQueryList | null = null;
   #sizes: ResizeObserver | null = null;
@@ -42,7 +44,7 @@ export abstract class Panel extends Base {
     this.#darkness = matchMedia("(prefers-color-scheme: dark)");
     this.#darkness.addEventListener("change", this.#redraw);
     this.render();
-    this.#sizes = new ResizeObserver(() => this.resized());
+    this.#sizes = new ResizeObserver(() => this.#resize());
     this.#sizes.observe(this);
   }
 
@@ -70,8 +72,15 @@ export abstract class Panel extends Base {
   /** @internal */
   protected abstract render(): void;
 
-  /** @internal Its size in the page has changed. */
-  protected resized(): void {}
+  /** Fit the charts into their boxes, whose size in the page may have changed. */
+  #resize(): void {
+    for (const chart of this.charts) {
+      const { clientWidth: width, clientHeight: height } = chart.root.parentElement as HTMLElement;
+      if (width !== chart.width) {
+        chart.setSize({ width, height });
+      }
+    }
+  }
 
   /** @internal A colour as a canvas takes it, of the theme of the moment. */
   protected colour(name: ColourName): string {

@@ -6,6 +6,7 @@ import type { Tensor } from "onnxruntime-common";
 import type { FileForm, FileOf } from "../wire/protocol.js";
 import { checkForm, type FileOptions } from "./call-arguments.js";
 import { checkFlag } from "./call-values.js";
+import { expectFiles } from "./integrity.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { StateMethods } from "./session-methods.js";
 import { SharedContents } from "./shared-contents.js";
@@ -44,7 +45,7 @@ export class CheckpointState extends StateMethods {
   static async load(source: Source, sessionOptions?: SessionOptions): Promise<CheckpointState> {
     checkSource("source", source);
     const options = resolveOptions(sessionOptions);
-    options.integrity.expect(["checkpointState"]);
+    expectFiles(options.integrity, ["checkpointState"]);
     const file = await loadSource("checkpointState", source, options);
     return new CheckpointState(KEY, await SharedContents.open(file, options));
   }

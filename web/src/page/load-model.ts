@@ -4,6 +4,7 @@ import type { GivenData } from "../wire/pieces.js";
 import type { Answer, FileForm, GivenModel, ModelCall } from "../wire/protocol.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import type { Keeping } from "./download.js";
+import { expectFiles } from "./integrity.js";
 import type { ResolvedOptions } from "./options.js";
 import { externalBeside } from "./outside-data.js";
 import { buffersOf, loadExternalData, loadSource, type ExternalSource, type Source } from "./sources.js";
@@ -31,7 +32,7 @@ export function withModel<T>(
   mayBeCached = false,
   beside: Beside = (graph) => externalBeside(model, graph),
 ): Promise<T> {
-  options.integrity.expect(["model"]);
+  expectFiles(options.integrity, ["model"]);
   const isMore = ({ path }: ExternalSource): boolean => options.externalData.every((other) => other.path !== path);
   return withWorker(options, async (client) => {
     // A cached session needs no Python. Without a cached one, Python starts later.

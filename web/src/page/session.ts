@@ -43,7 +43,7 @@ import { FitRun, runTrainSteps, type FitHost } from "./fit/run.js";
 import { checkAverages, type FitOptions } from "./fit/options.js";
 import { generate, type GeneratedToken, type GenerateOptions, type Prompt } from "./generate.js";
 import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
-import type { FileName } from "./integrity.js";
+import { expectFiles, type FileName } from "./integrity.js";
 import { readPretrained, type PretrainedConfig, type Repository } from "./pretrained.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { findLearningRate, type FindRateOptions, type LearningRates, type StateKeeper } from "./fit/find-rate.js";
@@ -142,7 +142,7 @@ export class TrainingSession extends SessionMethods {
     if (options.externalData.length > 0) {
       throw new TypeError("'externalData' and 'weights' are for createFromModel; artifacts and bundles have none.");
     }
-    options.integrity.expect(FILES.filter((name) => (files as Partial<Record<FileName, unknown>>)[name]));
+    expectFiles(options.integrity, FILES.filter((name) => (files as Partial<Record<FileName, unknown>>)[name]));
     // The worker starts while the files are on their way.
     return withWorker(options, (client) =>
       "bundle" in files

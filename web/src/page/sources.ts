@@ -5,7 +5,7 @@ import { messageOf } from "../wire/fetch-file.js";
 import type { ExternalFile, WorkerSettings } from "../wire/protocol.js";
 import { isPieces } from "../wire/pieces.js";
 import { download, keepsBlobs, LARGE_FILE, loadError, readable, whole, type Downloaded, type DownloadOptions, type Keeping } from "./download.js";
-import { findFault, type FileName, type Integrity } from "./integrity.js";
+import { findFault, hashesOf, type FileName, type Integrity } from "./integrity.js";
 import type { LoadTracker } from "./progress.js";
 import { copyBytes } from "./tensors.js";
 
@@ -49,7 +49,7 @@ export async function loadSource(
   options: LoadOptions,
 ): Promise<Loaded> {
   const file = await readSource(what, source, downloadOptions(options, "fileBytes"));
-  const hashes = options.integrity.of(what);
+  const hashes = hashesOf(options.integrity, what);
   if (hashes !== null) {
     const one = await whole(file);
     const bytes = one instanceof Blob ? new Uint8Array(await one.arrayBuffer()) : one;

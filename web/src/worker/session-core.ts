@@ -134,9 +134,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** The page's view of the session. */
   get info(): Omit<SessionInfo, "handle" | "device"> {
-    const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs, pairs, moving } = this.#bundle;
-    // Older bundles lack it.
-    const { defaultPair = [outputs.eval.length === 2 ? (outputs.eval[1] as string) : compared, inputs.eval.at(-1)?.name ?? null] } = this.#bundle;
+    const { outputs, parameters: _, lossCounts: _counts, size, trainableSize, ...facts } = this.#bundle;
+    const { inputs, compared } = facts;
+    const predictions = outputs.eval.length === 2 ? (outputs.eval[1] as string) : compared;
     return {
       trainingInputNames: inputs.train.map(({ name }) => name),
       trainingOutputNames: outputs.train,
@@ -147,6 +147,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       hasOptimizer,
       optimizer,
       sizes: [this.getParametersSize(false), this.getParametersSize(true)],
+      ...facts,
+      // Older bundles lack it.
+      defaultPair: facts.defaultPair ?? [predictions, inputs.eval.at(-1)?.name ?? null],
       hasAverages,
       compared,
       ownOutputs,

@@ -217,24 +217,18 @@ const LOSS_COUNT = record({
 /** The divisor of a batch's loss. */
 export type LossCount = Of<typeof LOSS_COUNT>;
 
+/** `SessionInfo` of the page says what most of them are. */
 const START = record({
   inputs: record({ train: DECLARATIONS, eval: DECLARATIONS }),
   outputs: record({ train: someNames, eval: names }),
   hasEval: flag,
   hasOptimizer: flag,
-  /** The optimizer that updates the parameters; "" without one. */
   optimizer: text,
-  /** True if averages of the trainable parameters lie behind the moments. */
   hasAverages: flag,
-  /** The tensor that the loss compares with the last input, where the eval model does not note its own outputs. */
   compared: nullable(text),
-  /** The outputs of the base model, which `predict` returns. */
   ownOutputs: names,
-  /** Predictions and targets that the loss compares, where the eval model notes the outputs of its base model. */
   pairs: optional(list(tuple(text, text)), []),
-  /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
   defaultPair: optional(tuple(nullable(text), nullable(text)), undefined),
-  /** Parameters that a train step changes though they are not trained. */
   moving: optional(names, []),
   /** Divisors of the losses. */
   lossCounts: record({ train: LOSS_COUNT, eval: LOSS_COUNT }),

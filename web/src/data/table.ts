@@ -6,26 +6,26 @@ import { sessionError } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "./given.js";
 import { liveTensor } from "./rows.js";
 
-/** A step that was fitted by `fillMean` or `fillMedian`. */
-export interface FillStep {
-  /** The kind of step. */
-  readonly type: "fill";
-  /** The input that it changes. */
+/** Fields of every step. */
+export interface TableStep {
+  /** The input that it changes or makes. */
   readonly input: string;
   /** Type of the fitted rows; steps of older files have none. */
   readonly dtype?: string;
+}
+
+/** A step that was fitted by `fillMean` or `fillMedian`. */
+export interface FillStep extends TableStep {
+  /** The kind of step. */
+  readonly type: "fill";
   /** The value of each column that takes the place of NaN. */
   readonly values: readonly number[];
 }
 
 /** A step that was fitted by `standardize`. */
-export interface StandardizeStep {
+export interface StandardizeStep extends TableStep {
   /** The kind of step. */
   readonly type: "standardize";
-  /** The input that it changes. */
-  readonly input: string;
-  /** Type of the fitted rows; steps of older files have none. */
-  readonly dtype?: string;
   /** Mean of each column. */
   readonly mean: readonly number[];
   /** Deviation of each column. */
@@ -33,25 +33,17 @@ export interface StandardizeStep {
 }
 
 /** A step that was fitted by `oneHot` or `categories`. */
-export interface CategoryStep {
+export interface CategoryStep extends TableStep {
   /** The kind of step, by its name in Python. */
   readonly type: "one_hot" | "categories";
-  /** The input that it changes. */
-  readonly input: string;
-  /** Type of the fitted rows; steps of older files have none. */
-  readonly dtype?: string;
   /** Categories of each column, in ascending order. */
   readonly categories: readonly (readonly (string | number)[])[];
 }
 
 /** A step of `concat`. */
-export interface ConcatStep {
+export interface ConcatStep extends TableStep {
   /** The kind of step. */
   readonly type: "concat";
-  /** The input that it makes. */
-  readonly input: string;
-  /** Type of the fitted rows; steps of older files have none. */
-  readonly dtype?: string;
   /** The inputs that it joins. */
   readonly parts: readonly string[];
 }

@@ -6,6 +6,7 @@ import { checkForm, type FileOptions } from "./call-arguments.js";
 import { checkFlag } from "./call-values.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { askOfModel } from "./load-model.js";
+import type { Artifacts } from "./session-types.js";
 import { checkSource, type Source } from "./sources.js";
 import { describe } from "../data/given.js";
 import { brief } from "../data/nearest.js";
@@ -14,17 +15,11 @@ import { requireLoss, resolveConfig, type TrainingConfig } from "./training-conf
 import { Opaque } from "../wire/opaque.js";
 
 /** The result of `buildArtifacts`: files as `TrainingSession.create` and onnxruntime-training take them. */
-export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> {
-  /** The model of train steps, with gradients (ONNX). */
-  readonly trainModel: File;
-  /** The parameters and their names, as the model has them. */
-  readonly checkpoint: File;
+export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> extends Artifacts<File> {
   /** The checkpoint without weights: only names and shapes. */
   readonly nominalCheckpoint: File;
   /** The model of eval steps: the loss and the requested outputs (ONNX). */
   readonly evalModel: File;
-  /** The model of optimizer steps; null without an optimizer in the configuration. */
-  readonly optimizerModel: File | null;
 }
 
 /**

@@ -4,7 +4,7 @@ import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
 import type { Settings } from "./setting-kinds.js";
-import { CONFIG, EMA, HEAD, LORA, type EmaFields, type HeadFields, type LoraFields } from "./settings/config.js";
+import { CONFIG, EMA, HEAD, LORA, type ConfigFields, type EmaFields, type HeadFields, type LoraFields } from "./settings/config.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
 
@@ -18,7 +18,7 @@ export interface PeftAdapterConfig {
 }
 
 /** Settings for building training artifacts from a forward model. */
-export interface TrainingConfig {
+export interface TrainingConfig extends Omit<ConfigFields, "frozenParams"> {
   /** A loss, by name or with its settings. Null: the first output of the model already is the loss. */
   readonly loss: LossType | LossSettings | null;
   /**
@@ -28,14 +28,8 @@ export interface TrainingConfig {
   readonly optimizer?: OptimizerType | (OptimizerSettings & { readonly learningRate?: number }) | null;
   /** The rate of a new session; default 0.001. It may also be a setting of `optimizer`. */
   readonly learningRate?: number | null;
-  /** Largest joint L2 norm of the gradients in an optimizer step. */
-  readonly clipGradNorm?: number | null;
-  /** Largest magnitude of each element of the gradients in an optimizer step; applied before `clipGradNorm`. */
-  readonly clipGradValue?: number | null;
   /** Also keep an average of the trainable parameters, for evaluation and export. */
   readonly ema?: EmaFields | null;
-  /** Names or regular expressions of the parameters to train; default: all except `frozenParams`. */
-  readonly requiresGrad?: readonly string[] | null;
   /**
    * Names or regular expressions of the parameters to freeze; by default no parameter. A batch normalization whose running
    * mean or variance is among them stays in inference mode. With `head`, "all but head" freezes all other parameters.
@@ -46,29 +40,11 @@ export interface TrainingConfig {
    * model keeps its weights.
    */
   readonly head?: HeadFields | null;
-  /** Names of further tensors that steps return; by default the loss and the outputs of the model. */
-  readonly additionalOutputNames?: readonly string[] | null;
-  /** The outputs of the model that the loss takes. */
-  readonly lossInputNames?: readonly string[] | null;
-  /**
-   * Mode of the batch normalizations that are in inference mode in the file. "train": they normalize by the batch and learn
-   * their statistics; "as_exported": they keep the stored ones. Those in training mode stay in it.
-   */
-  readonly batchNorm?: "train" | "as_exported" | null;
-  /** Tensors that count as constants for gradients, like torch's `detach`. Parameters only before them are not trained. */
-  readonly stopGradient?: readonly string[] | null;
   /**
    * Freeze the model and train low-rank adapters beside its weights. Give settings, or the contents of PEFT's
    * `adapter_config.json` as `adapterConfig`. `requiresGrad` and `frozenParams` are then not allowed.
    */
   readonly lora?: LoraFields | PeftAdapterConfig | null;
-  /**
-   * Sizes of symbolic dimensions of the inputs, by name. A dimension without a name is called by input and axis, such
-   * as "x[0]". Feeds must then have these sizes. A model whose control flow depends on a size may need it.
-   */
-  readonly dims?: Readonly<Record<string, number>> | null;
-  /** Start without weights; load them with `loadParametersBuffer`. Default false. */
-  readonly nominalCheckpoint?: boolean | null;
 }
 
 /**

@@ -686,14 +686,14 @@ def gradient_graph(
 
 @answered
 def quantize(
-    model: Any, bits_json: str, only_frozen: bool, options_json: str, locations_json: str, *files: Any
+    model: Any, bits_json: str, only_frozen_json: str, options_json: str, locations_json: str, *files: Any
 ) -> Handout:
     """A file with quantized weights, as `trainweb.quantize` makes it."""
     from trainweb.lora.quantize import quantize
 
     external, limits = _external(locations_json, files), _settings(options_json)["limits"]
     graph = read_model(as_source(model), external_data=external, limits=limits)
-    return None, quantize(graph, json.loads(bits_json), only_frozen=bool(only_frozen)), "onnx"
+    return None, quantize(graph, json.loads(bits_json), only_frozen=json.loads(only_frozen_json))
 
 
 @answered

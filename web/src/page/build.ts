@@ -72,7 +72,7 @@ export async function quantize<Form extends FileForm = "bytes">(
   const resolved = resolveOptions(options, ["as", "onlyFrozen"]);
   const { onlyFrozen = true } = options;
   checkFlag("onlyFrozen", onlyFrozen);
-  const args = [String(bits), Number(onlyFrozen), resolved.json];
+  const args = [String(bits), JSON.stringify(onlyFrozen), resolved.json];
   return (await askOfModel(model, resolved, "quantize", args, checkForm(options.as))).data as FileOf<Form>;
 }
 

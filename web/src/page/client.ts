@@ -112,14 +112,30 @@ function connect(settings: WorkerSettings): WorkerClient {
   return client;
 }
 
-/** A call of the worker; its `buffers` are lost to the page when it is sent. */
+/** A call of the worker; its `buffers` are lost to the page when it is sent: by default all bytes of its arguments. */
 export function callOf<M extends Method>(
   method: M,
   args: Call<M>["args"],
-  buffers: Call<M>["buffers"] = [],
+  buffers: Call<M>["buffers"] = buffersIn(args),
   key?: string,
 ): Call<M> {
   return { method, args, buffers, key };
+}
+
+/** The buffers of all bytes in arrays and plain objects. */
+export function buffersIn(value: unknown): ArrayBuffer[] {
+  const buffers = new Set<ArrayBuffer>();
+  const visit = (one: unknown): void => {
+    if (one instanceof Uint8Array) {
+      buffers.add(one.buffer as ArrayBuffer);
+    } else if (Array.isArray(one)) {
+      one.forEach(visit);
+    } else if (typeof one === "object" && one !== null && Object.getPrototypeOf(one) === Object.prototype) {
+      Object.values(one).forEach(visit);
+    }
+  };
+  visit(value);
+  return [...buffers];
 }
 
 /** A call that waits for its reply. */

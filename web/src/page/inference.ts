@@ -33,7 +33,6 @@ export class InferenceSession extends Opaque {
   readonly #info: InferenceInfo;
   /** Options of runs without options. */
   readonly #severity: RunOptions["logSeverityLevel"];
-  readonly #client: WorkerClient;
   readonly #channel: Channel;
   readonly #steps: StepSender;
   /** Milliseconds of the runs since `startProfiling`. */
@@ -46,7 +45,6 @@ export class InferenceSession extends Opaque {
     }
     this.#info = info;
     this.#severity = severity;
-    this.#client = client;
     this.#channel = new Channel(client, info.handle);
     this.#channel.endWith(this);
     this.#steps = new StepSender(client, this.#channel, info);
@@ -84,8 +82,8 @@ export class InferenceSession extends Opaque {
     if (resolved.checksNumerics) {
       throw new UnsupportedError("debug.checkNumerics is for steps of a TrainingSession; eval steps are checked.");
     }
-    return withModel(source, resolved, async (client, { model: loaded, buffers }) => {
-      const info = await client.request(callOf("createInference", [loaded, resolved.json], buffers));
+    return withModel(source, resolved, async (client, argumentsOf) => {
+      const info = await client.request(callOf("createInference", [argumentsOf(resolved.json), resolved.json]));
       return new InferenceSession(KEY, client, info, resolved.severity);
     });
   }

@@ -11,7 +11,7 @@ import { sessionError, refuseIf } from "../wire/messages.js";
 import type { NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { settingsOf } from "./check-settings.js";
 import { callOf } from "./client.js";
-import { buffersOf, packBatch, type FitHost } from "./fit/run.js";
+import { packBatch, type FitHost } from "./fit/run.js";
 import { ModelInputs } from "./model-inputs.js";
 import { checkAverages, resolveEvaluation, resolveMetrics } from "./fit/options.js";
 import { withFunctions, type Metrics } from "./own-metrics.js";
@@ -53,7 +53,7 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
   for await (const rows of batches) {
     const batch = await packBatch(rows, evalInputNames, parts.length, first);
     size ||= batch.rows;
-    const results = await host.send(() => callOf("predict", [handle, [...names], batch, size, ema], buffersOf(batch)));
+    const results = await host.send(() => callOf("predict", [handle, [...names], batch, size, ema]));
     if (parts.length > 0) {
       results.forEach((result) => checkRows(result, batch.rows));
     }
@@ -76,10 +76,8 @@ export async function evaluate(host: FitHost, data: unknown, options: EvaluateOp
   const evaluation = resolveEvaluation(host.info, names, resolved);
   const { handle, evalInputNames } = host.info;
   const number = evaluations++;
-  const send = (batch: WireBatch | null): Promise<Evaluated | null> => {
-    const buffers = batch === null ? [] : buffersOf(batch);
-    return host.send(() => callOf("evaluate", [handle, number, evaluation, batch, ema], buffers));
-  };
+  const send = (batch: WireBatch | null): Promise<Evaluated | null> =>
+    host.send(() => callOf("evaluate", [handle, number, evaluation, batch, ema]));
   let [count, first] = [0, 0];
   try {
     for await (const rows of batches) {

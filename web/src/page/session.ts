@@ -350,7 +350,7 @@ export class TrainingSession extends SessionMethods {
    */
   generate(prompt: Prompt, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
     const { send } = this.#fitHost(null);
-    const next = (task: TokenTask): Promise<number> => send(() => callOf("nextToken", [this.#info.handle, task]));
+    const next = (task: TokenTask): Promise<number> => send(() => callOf("nextToken", [this.#info.handle, task], []));
     return generate(ownOutputs(this.#info), next, prompt, options, this.generationConfig);
   }
 
@@ -484,9 +484,7 @@ export class TrainingSession extends SessionMethods {
     const [inputNames, args] = this.#parse(kind, feeds);
     const packed = packFeeds(inputNames, args.feeds, copyBytes);
     const { handle } = this.#info;
-    const answer = this.#channel.post(packed, ({ feeds, buffers }) => {
-      return callOf("profile", [handle, kind, feeds, runs], buffers);
-    });
+    const answer = this.#channel.post(packed, (inputs) => callOf("profile", [handle, kind, inputs, runs]));
     return new Profile(await this.#steps.follow<WireProfile>(answer));
   }
 
@@ -530,7 +528,7 @@ export class TrainingSession extends SessionMethods {
     const kind = training ? "train" : "eval";
     const [inputNames, args] = this.#parse(kind, feeds);
     const packed = packFeeds(inputNames, args.feeds, copyBytes);
-    return this.#channel.post(packed, ({ feeds }) => this.#channel.callOf("explain", [kind, feeds])) as Promise<string>;
+    return this.#channel.post(packed, (inputs) => this.#channel.callOf("explain", [kind, inputs])) as Promise<string>;
   }
 
   /**
@@ -551,9 +549,7 @@ export class TrainingSession extends SessionMethods {
       const [inputNames, args] = this.#parse("eval", feeds);
       return packFeeds(inputNames, args.feeds, copyBytes);
     });
-    const answer = this.#channel.post(Promise.all(packed), (all) => {
-      return this.#channel.callOf("deadUnits", [all.map(({ feeds }) => feeds)]);
-    });
+    const answer = this.#channel.post(Promise.all(packed), (all) => this.#channel.callOf("deadUnits", [all]));
     return (await this.#steps.follow(answer)) as readonly DeadUnits[];
   }
 

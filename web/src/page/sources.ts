@@ -2,8 +2,7 @@
 
 import { describe, isAddress, isBuffer, isBytes } from "../data/given.js";
 import { messageOf } from "../wire/fetch-file.js";
-import type { ExternalFile, WorkerSettings } from "../wire/protocol.js";
-import { isPieces } from "../wire/pieces.js";
+import type { WorkerSettings } from "../wire/protocol.js";
 import { download, keepsBlobs, LARGE_FILE, loadError, readable, whole, type Downloaded, type DownloadOptions, type Keeping } from "./download.js";
 import { findFault, hashesOf, type FileName, type Integrity } from "./integrity.js";
 import type { LoadTracker } from "./progress.js";
@@ -15,7 +14,7 @@ export type Source = string | URL | Uint8Array | ArrayBuffer | Blob;
 export type Loaded = Downloaded;
 
 /** Options that loading depends on. */
-interface LoadOptions {
+export interface LoadOptions {
   readonly settings: WorkerSettings;
   readonly progress: LoadTracker;
   readonly integrity: Integrity;
@@ -99,23 +98,13 @@ export interface ExternalSource {
 export function loadExternalData(
   files: readonly ExternalSource[],
   options: LoadOptions,
-): Promise<(ExternalFile & { readonly data: Loaded })[]> {
+): Promise<{ readonly path: string; readonly data: Loaded }[]> {
   return Promise.all(
     files.map(async ({ what, path, data }) => ({
       path,
       data: await readSource(what, data, downloadOptions(options, "arenaBytes")),
     })),
   );
-}
-
-/** Buffers to transfer to the worker instead of copying. */
-export function buffersOf(...files: readonly (Loaded | null)[]): ArrayBuffer[] {
-  return files.flatMap((file) => {
-    if (file === null || file instanceof Blob) {
-      return [];
-    }
-    return isPieces(file) ? file.map(({ buffer }) => buffer) : [file.buffer];
-  });
 }
 
 async function readBlob(what: string, blob: Blob): Promise<Uint8Array<ArrayBuffer> | Blob> {

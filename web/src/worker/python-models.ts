@@ -22,12 +22,6 @@ export interface FilledSegments {
   range(segment: number, offset: number, nbytes: number): Uint8Array;
 }
 
-/** The call that opens the models of a session in Python: a function of the bridge, and its arguments. */
-export interface Origin {
-  readonly call: "create" | "create_from_model" | "open_models";
-  readonly args: readonly (GivenData | string | null)[];
-}
-
 /**
  * A copy that the worker makes for Python: bytes of a file, from an offset, to an offset of a segment. Floats may be
  * converted, and a matrix of `rows` rows transposed, as in a `Place`.
@@ -326,7 +320,7 @@ export class LazyModels {
 
   /** The files among the arguments of the call that opens them. Plans name these by their positions. */
   get given(): readonly GivenData[] {
-    return (this.#origin?.args ?? []).filter((arg) => arg !== null && typeof arg !== "string");
+    return (this.#origin?.args ?? []).filter((arg) => arg !== null && typeof arg === "object");
   }
 
   /** Null while they are not open. */

@@ -28,7 +28,7 @@ import type {
 import { sessionError, refuseIf } from "../../wire/messages.js";
 import { canShareMemory } from "../../wire/platform.js";
 import type { Answer, Call, Feed, MaybePromise, Method, NamedTensor, SessionInfo } from "../../wire/protocol.js";
-import { callOf } from "../client.js";
+import { buffersIn, callOf } from "../client.js";
 import { FrameGate, Listeners, type EpochEvent, type FitControl, type FitEvent, type History, type ProgressEvent } from "./events.js";
 import { resolveFit, type ResolvedCheckpoint, type ResolvedFit } from "./options.js";
 import { withFunctions } from "../own-metrics.js";
@@ -303,8 +303,7 @@ export class FitRun extends Opaque implements FitControl, PromiseLike<History>, 
     } catch (error) {
       this.abort(error);
     }
-    const buffers = ask === "batch" && answer !== null ? buffersOf((answer as StreamBatch).batch) : [];
-    this.#port.postMessage({ id, answer } satisfies FitAnswer, buffers);
+    this.#port.postMessage({ id, answer } satisfies FitAnswer, ask === "batch" ? buffersIn(answer) : []);
   }
 
   /** The next batch of a stream; null: there are no more. */
@@ -397,11 +396,6 @@ export async function packBatch(batch: unknown, inputNames: readonly string[], n
   return { feeds, rows: feeds[0]?.dims[0] ?? 1, first };
 }
 
-/** The buffers of a batch to transfer. */
-export function buffersOf({ feeds }: WireBatch): ArrayBuffer[] {
-  return feeds.flatMap(({ data }) => (data instanceof Uint8Array ? [data.buffer as ArrayBuffer] : []));
-}
-
 /**
  * Steps on batches, each with its optimizer step, in one message; the losses.
  *
@@ -416,8 +410,7 @@ export async function runTrainSteps(host: FitHost, batches: unknown, spare: Spar
   const loss = trainingOutputNames[0] as string;
   const stacked = valuesDecide ? null : stackBatches(batches, spare);
   const packed = stacked ? [] : await Promise.all(batches.map((batch: unknown) => packBatch(batch, trainingInputNames)));
-  const sent = stacked?.map(({ data }) => data.buffer as ArrayBuffer) ?? packed.flatMap(buffersOf);
-  const answer = await host.send(() => callOf("trainSteps", [handle, { batches: packed, stacked }, loss], sent));
+  const answer = await host.send(() => callOf("trainSteps", [handle, { batches: packed, stacked }, loss]));
   spare.keep(answer.buffers);
   return answer.losses;
 }

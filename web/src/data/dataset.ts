@@ -7,7 +7,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from "./csv.js";
 import { badSetting, describe, isTensor, nameOf, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
@@ -280,19 +280,14 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     const { seed, stratify } = checkOptions("split", options, { seed: true, stratify: true });
     refuseSettingIf(!(typeof share === "number" && share > 0 && share < 1), "share", share, "a number greater than 0 and less than 1");
     refuseSettingIf(!["string", "undefined"].includes(typeof stratify), "stratify", stratify, "the name of an input");
-    const rows = this.size;
-    if (rows === null) {
-      throw sessionError("STREAM_SPLIT", {});
-    }
+    const rows = this.size ?? raise("STREAM_SPLIT");
     if (seed !== undefined) {
       checkSeed(seed);
     }
     const order = seed === undefined ? Uint32Array.from({ length: rows }, (_, row) => row) : permutation(rows, seed, SPLIT_STREAM);
     const isSecond = stratify === undefined ? null : lastOfEach(this.#classes(stratify, order), share);
     const first = isSecond === null ? rows - Math.floor(rows * share) : isSecond.filter((is) => !is).length;
-    if (first === 0 || first === rows) {
-      throw sessionError("EMPTY_SPLIT", { rows, share });
-    }
+    refuseIf(first === 0 || first === rows, "EMPTY_SPLIT", { rows, share });
     if (isSecond === null && seed === undefined && this.#columns !== null) {
       return [this.#slice(0, first), this.#slice(first, rows)];
     }
@@ -302,10 +297,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
 
   /** The class of each row, in an order. */
   #classes(name: string, order: Uint32Array): number[] {
-    const labels = labelsOf(this.known?.get(name));
-    if (labels === null) {
-      throw sessionError("NO_CLASSES", { name });
-    }
+    const labels = labelsOf(this.known?.get(name)) ?? raise("NO_CLASSES", { name });
     return Array.from(order, (row) => labels[row] as number);
   }
 
@@ -315,10 +307,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * @throws FeedError when the rows are a stream, or have no such number
    */
   rows(indices: readonly number[] | Uint32Array): Dataset {
-    const size = this.size;
-    if (size === null) {
-      throw sessionError("STREAM_SPLIT", {});
-    }
+    const size = this.size ?? raise("STREAM_SPLIT");
     for (const row of indices) {
       if (!Number.isSafeInteger(row) || row < 0 || row >= size) {
         throw badSetting("indices", row, `an integer >= 0 and < ${size}`);
@@ -425,18 +414,13 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   #applied(steps: readonly PreprocessingStep[]): Dataset {
-    if (this.#columns === null) {
-      throw sessionError("TABLE_STREAM", {});
-    }
+    const columns = this.#columns ?? raise("TABLE_STREAM");
     const checkedSteps = checkSteps(steps);
     return this.#after(checkedSteps, applySteps(checkedSteps, this.#columns));
   }
 
   #fitted(type: Fitted, names: readonly string[]): Dataset {
-    const columns = this.#columns;
-    if (columns === null) {
-      throw sessionError("TABLE_STREAM", {});
-    }
+    const columns = this.#columns ?? raise("TABLE_STREAM");
     if (names.length === 0) {
       throw new TypeError(`'${type}' needs the names of inputs; there are ${[...columns.keys()].join(", ")}.`);
     }
@@ -692,20 +676,13 @@ function checkColumns(source: Columns): ReadonlyMap<string, Tensor> {
   const columns = new Map<string, Tensor>();
   for (const [name, value] of Object.entries(source)) {
     const tensor = asTensor(name, value);
-    if (tensor.dims.length === 0) {
-      throw sessionError("NOT_A_COLUMN", { name, given: "one number" });
-    }
+    refuseIf(tensor.dims.length === 0, "NOT_A_COLUMN", { name, given: "one number" });
     columns.set(name, tensor);
   }
-  const [first] = columns;
-  if (first === undefined) {
-    throw sessionError("NO_COLUMNS", {});
-  }
+  const [first = raise("NO_COLUMNS")] = columns;
   const [firstName, { dims: [expected] }] = first;
   for (const [name, { dims: [rows] }] of columns) {
-    if (rows !== expected) {
-      throw sessionError("COLUMN_ROWS", { name, rows, first: firstName, expected });
-    }
+    refuseIf(rows !== expected, "COLUMN_ROWS", { name, rows, first: firstName, expected });
   }
   refuseIf(expected === 0, "EMPTY_DATASET");
   return columns;

@@ -57,19 +57,13 @@ export async function listFolder(
   }
   refuseIf(files.length === 0, "EMPTY_DATASET");
   const lost = files.find(({ path }) => path.length === 1);
-  if (lost !== undefined) {
-    throw sessionError("FILE_WITHOUT_CLASS", { file: lost.file.name });
-  }
+  refuseIf(lost !== undefined, "FILE_WITHOUT_CLASS", { file: lost?.file.name });
   const folders = [...new Set(files.map(({ path }) => path[0] as string))];
   const names = classes ?? folders;
   const stray = folders.find((folder) => !names.includes(folder));
-  if (stray !== undefined) {
-    throw sessionError("FOLDER_WITHOUT_CLASS", { folder: stray, names: names.join(", ") });
-  }
+  refuseIf(stray !== undefined, "FOLDER_WITHOUT_CLASS", { folder: stray, names: names.join(", ") });
   const empty = names.find((name) => !folders.includes(name));
-  if (empty !== undefined) {
-    throw sessionError("CLASS_WITHOUT_FILES", { name: empty, names: folders.join(", ") });
-  }
+  refuseIf(empty !== undefined, "CLASS_WITHOUT_FILES", { name: empty, names: folders.join(", ") });
   const labels = BigInt64Array.from(files, ({ path }) => BigInt(names.indexOf(path[0] as string)));
   return { files: files.map(({ file }) => file), labels, classes: [...names] };
 }

@@ -64,6 +64,13 @@ export function describe(value: unknown): string {
   return `a ${typeof value}`;
 }
 
+/** @throws TypeError that says what an argument must be, unless it is right */
+export function mustBe(isRight: boolean, name: string, expected: string, value: unknown): asserts isRight {
+  if (!isRight) {
+    throw new TypeError(`'${name}' must be ${expected}, got ${describe(value)}.`);
+  }
+}
+
 export function badSetting(name: string, value: unknown, expected: string): Error {
   return sessionError("BAD_SETTING", { name, value, expected });
 }

@@ -4,7 +4,7 @@ import { Tensor } from "onnxruntime-common";
 
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
-import { badSetting, describe, refuseSettingIf } from "./given.js";
+import { badSetting, describe, mustBe, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 
 /** Token ids as tokenizers give them. */
@@ -423,9 +423,8 @@ export async function preferenceColumns(
   { length, endToken = null, reference }: PreferenceOptions,
 ): Promise<Record<string, Tensor>> {
   refuseIf(typeof pairs !== "object" || pairs === null || !(Symbol.iterator in pairs), "NOT_TEXTS", { given: describe(pairs) });
-  if (!Array.isArray((reference as Partial<ReferenceSession> | null)?.trainingInputNames)) {
-    throw new TypeError(`'reference' must be a TrainingSession, got ${describe(reference)}.`);
-  }
+  const isSession = Array.isArray((reference as Partial<ReferenceSession> | null)?.trainingInputNames);
+  mustBe(isSession, "reference", "a TrainingSession", reference);
   const texts = [...pairs].flatMap((pair, position) => {
     const names = typeof pair === "object" && pair !== null ? Object.keys(pair) : [];
     const column = PAIR.find((name) => !names.includes(name));

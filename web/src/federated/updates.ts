@@ -52,9 +52,7 @@ export function checkVector(name: string, vector: unknown, size?: number): Float
   if (size !== undefined && vector.length !== size) {
     throw sessionError("UPDATE_SIZE", { name, actual: vector.length, expected: size });
   }
-  if (!vector.every(Number.isFinite)) {
-    throw sessionError("UPDATE_NOT_FINITE", { name });
-  }
+  refuseIf(!vector.every(Number.isFinite), "UPDATE_NOT_FINITE", { name });
   return vector;
 }
 

@@ -10,7 +10,7 @@ import type { InputDeclaration } from "../wire/protocol.js";
 import { entriesOf, warnOfRunEntries } from "./inert.js";
 import { checkSeverity } from "./options.js";
 import { RUN_OPTIONS, type RunOptions } from "./run-options.js";
-import { describe, isTensor } from "../data/given.js";
+import { isTensor, mustBe } from "../data/given.js";
 import { brief, checkKnown } from "../data/nearest.js";
 import { checkFlag } from "./call-values.js";
 import { asTensor, type NumericArray } from "./tensors.js";
@@ -176,9 +176,7 @@ function checkRunOptions(options: object): RunOptions {
   for (const [name, value] of Object.entries({ transfer, terminate, ema })) {
     checkFlag(`options.${name}`, value);
   }
-  if (tag !== undefined && typeof tag !== "string") {
-    throw new TypeError(`'options.tag' must be a string, got ${describe(tag)}.`);
-  }
+  mustBe(tag === undefined || typeof tag === "string", "options.tag", "a string", tag);
   if (extra !== undefined) {
     warnOfRunEntries(entriesOf(extra));
   }

@@ -1,6 +1,6 @@
 /** Files that are built in the page without a session: training artifacts, and models with gradients. */
 
-import { sessionError } from "../wire/messages.js";
+import { raise } from "../wire/messages.js";
 import type { FileForm, FileOf } from "../wire/protocol.js";
 import { checkForm, type FileOptions } from "./call-arguments.js";
 import { checkFlag } from "./call-values.js";
@@ -119,10 +119,7 @@ export class GradientGraphBuilder extends Opaque {
    * @throws SessionError before `build`
    */
   getModel(): Uint8Array {
-    if (this.#built === null) {
-      throw sessionError("NOT_BUILT", {});
-    }
-    return this.#built;
+    return this.#built ?? raise("NOT_BUILT");
   }
 }
 

@@ -2,7 +2,7 @@
 
 import type { FileForm, PropertyKind, PropertyValue } from "../wire/protocol.js";
 import { sessionError } from "../wire/messages.js";
-import { describe } from "../data/given.js";
+import { describe, mustBe } from "../data/given.js";
 import { brief } from "../data/nearest.js";
 
 /**
@@ -16,17 +16,13 @@ export interface FileOptions<Form extends FileForm = FileForm> {
 
 /** @throws TypeError for another form than there are */
 export function checkForm(as: unknown = "bytes"): FileForm {
-  if (as !== "bytes" && as !== "blob") {
-    throw new TypeError(`'as' must be "bytes" or "blob", got ${describe(as)}.`);
-  }
+  mustBe(as === "bytes" || as === "blob", "as", '"bytes" or "blob"', as);
   return as;
 }
 
 /** @throws TypeError when a value is not a property, or cannot be stored as this kind */
 export function checkKind(value: PropertyValue, kind: PropertyKind | null): void {
-  if (!["number", "bigint", "string"].includes(typeof value)) {
-    throw new TypeError(`'value' must be a number, bigint or string, got ${describe(value)}.`);
-  }
+  mustBe(["number", "bigint", "string"].includes(typeof value), "value", "a number, bigint or string", value);
   if (typeof value === "bigint" && kind !== "float" && BigInt.asIntN(64, value) !== value) {
     throw sessionError("PROPERTY_RANGE", { bits: bitsOf(value) });
   }

@@ -2,7 +2,7 @@
 
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { nearest } from "../data/nearest.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import type { Kind, Setting, Settings } from "./setting-kinds.js";
 import { isTensor } from "../data/given.js";
 
@@ -25,9 +25,7 @@ export function resolveKind(
   if (typeof type !== "string") {
     throw sessionError("MISSING_SETTING", { what, name: "type", expected: `one of ${names}` });
   }
-  if (!Object.hasOwn(kinds, type)) {
-    throw sessionError("UNKNOWN_TYPE", { what, name: type, nearest: nearest(type, known), names });
-  }
+  refuseIf(!Object.hasOwn(kinds, type), "UNKNOWN_TYPE", { what, name: type, nearest: nearest(type, known), names });
   return { type, ...checkFields(type, `${what}.`, settings, kinds[type] as Settings, others) };
 }
 

@@ -11,7 +11,7 @@ import { resolveOptions, type SessionOptions } from "./options.js";
 import { StateMethods } from "./session-methods.js";
 import { SharedContents } from "./shared-contents.js";
 import { checkSource, loadSource, type Source } from "./sources.js";
-import { describe, isTensor } from "../data/given.js";
+import { isTensor, mustBe } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copyBytes, packTensor } from "./tensors.js";
 
@@ -52,9 +52,7 @@ export class CheckpointState extends StateMethods {
 
   /** Overwrite one parameter; type and dims must match. */
   async updateParameter(name: string, tensor: Tensor): Promise<void> {
-    if (!isTensor(tensor)) {
-      throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
-    }
+    mustBe(isTensor(tensor), "tensor", "a Tensor", tensor);
     await this.#contents.call("updateParameter", await packTensor(name, tensor, copyBytes));
   }
 

@@ -5,7 +5,7 @@ import type { Tensor } from "onnxruntime-common";
 import { Dataset, type DataSource } from "../data/dataset.js";
 import { addNoise, checkVector, clipUpdate, type ClientUpdate } from "../federated/updates.js";
 import { refuseSettingIf } from "../data/given.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { raise, refuseIf } from "../wire/messages.js";
 import { settingsOf } from "./check-settings.js";
 import type { History } from "./fit/events.js";
 import type { FitOptions } from "./fit/options.js";
@@ -66,10 +66,7 @@ export class FederatedClient extends Opaque {
     const session = this.#session;
     checkVector("parameters", parameters, await session.getParametersSize(true));
     const dataset = Dataset.of(data);
-    const examples = dataset.size;
-    if (examples === null) {
-      throw sessionError("UNCOUNTED_ROWS", {});
-    }
+    const examples = dataset.size ?? raise("UNCOUNTED_ROWS");
     // A copy: loading may take the buffer away.
     const start = parameters.slice();
     await session.loadParametersBuffer(parameters.slice(), true);

@@ -18,7 +18,7 @@ import { Channel } from "./channel.js";
 import { callOf, type WorkerClient } from "./client.js";
 import { generate, type GeneratedToken, type GenerateOptions, type Prompt } from "./generate.js";
 import { withModel } from "./load-model.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf } from "../wire/messages.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import type { RunOptions } from "./run-options.js";
@@ -76,9 +76,7 @@ export class InferenceSession extends Opaque {
   ): Promise<InferenceSession> {
     const { source, options } = parseCreateArguments(model, arg1, arg2, arg3);
     const resolved = resolveOptions(options);
-    if (resolved.onGpu) {
-      throw sessionError("NOT_ON_GPU", { what: "an InferenceSession" });
-    }
+    refuseIf(resolved.onGpu, "NOT_ON_GPU", { what: "an InferenceSession" });
     if (resolved.checksNumerics) {
       throw new UnsupportedError("debug.checkNumerics is for steps of a TrainingSession; eval steps are checked.");
     }

@@ -1,9 +1,9 @@
 /** Session options: trainweb's own, and onnxruntime's, which are checked but have no effect. */
 
-import { describe } from "../data/given.js";
+import { describe, mustBe } from "../data/given.js";
 import { brief, checkKnown, checkOptions } from "../data/nearest.js";
 import { UnsupportedError } from "../wire/errors.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
 import { LIMITS } from "../wire/records.js";
 import { MAX_THREADS } from "../engine/layout.js";
@@ -267,9 +267,7 @@ function checkDevice({ device = "wasm", reproducible, cache, memoryBudget, debug
   }
   const asked = { reproducible, cache, memoryBudget: memoryBudget !== undefined, "debug.checkNumerics": debug?.checkNumerics };
   const [what] = Object.entries(asked).find(([, isOn]) => isOn === true) ?? [];
-  if (device === "webgpu" && what !== undefined) {
-    throw sessionError("NOT_ON_GPU", { what });
-  }
+  refuseIf(device === "webgpu" && what !== undefined, "NOT_ON_GPU", { what });
 }
 
 function checkDebug(debug: unknown): void {
@@ -306,11 +304,7 @@ function resolveExternalData(sources: readonly ExternalData[] = []): ResolvedOpt
 function resolveWeights(sources: unknown): ResolvedOptions["externalData"] {
   const files: readonly unknown[] = sources === undefined ? [] : Array.isArray(sources) ? sources : [sources];
   return files.map((data, k) => {
-    if (!isSource(data)) {
-      throw new TypeError(
-        `'weights' must be a URL, Uint8Array, ArrayBuffer or Blob, or an array of these, got ${describe(data)}.`,
-      );
-    }
+    mustBe(isSource(data), "weights", "a URL, Uint8Array, ArrayBuffer or Blob, or an array of these", data);
     return { what: `weights ${k}`, path: `${WEIGHTS}${k}`, data };
   });
 }
@@ -325,9 +319,7 @@ function checkCount(name: string, value: unknown, minimum: number): void {
 }
 
 function providersOf(providers: unknown): string[] {
-  if (!Array.isArray(providers)) {
-    throw new TypeError(`'executionProviders' must be an array, got ${describe(providers)}.`);
-  }
+  mustBe(Array.isArray(providers), "executionProviders", "an array", providers);
   return (providers as readonly unknown[]).map((one) => {
     const name = typeof one === "object" && one !== null ? (one as { readonly name?: unknown }).name : one;
     if (typeof name !== "string") {

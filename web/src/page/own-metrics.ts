@@ -4,7 +4,7 @@ import type { Tensor } from "onnxruntime-common";
 
 import { describe } from "../data/given.js";
 import type { Evaluated, EvalValues, WireEvaluation } from "../wire/fit.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import type { MetricSettings, MetricType } from "./settings/fit.js";
 import { joined, unpackTensor } from "./tensors.js";
 
@@ -54,8 +54,6 @@ function ownValue(name: string, call: MetricFunction, predictions: Tensor, targe
   if (typeof value !== "number") {
     throw sessionError("METRIC_VALUE", { name, found: `a value of type ${describe(value).replace(/^an? /, "")}` });
   }
-  if (Number.isNaN(value)) {
-    throw sessionError("METRIC_VALUE", { name, found: "NaN" });
-  }
+  refuseIf(Number.isNaN(value), "METRIC_VALUE", { name, found: "NaN" });
   return value;
 }

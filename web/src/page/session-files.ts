@@ -1,6 +1,6 @@
 /** The files of a training session, checked. */
 
-import { describe } from "../data/given.js";
+import { mustBe } from "../data/given.js";
 import { checkKnown } from "../data/nearest.js";
 import { CheckpointState } from "./checkpoint-state.js";
 import { checkSource, isSource, type Source } from "./sources.js";
@@ -52,9 +52,6 @@ function checkBundleOptions(options: { readonly bundle: unknown }): void {
   if (others.length > 0) {
     throw new TypeError(`'trainingOptions.bundle' has the whole session; '${others[0]}' cannot be given besides.`);
   }
-  if (!options.bundle || !isSource(options.bundle)) {
-    throw new TypeError(
-      `'trainingOptions.bundle' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(options.bundle)}.`,
-    );
-  }
+  const isBundle = Boolean(options.bundle) && isSource(options.bundle);
+  mustBe(isBundle, "trainingOptions.bundle", "a URL, Uint8Array, ArrayBuffer or Blob", options.bundle);
 }

@@ -60,7 +60,7 @@ import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { StepSender } from "./step-sender.js";
 import { openArtifacts, openBundle, openModel } from "./open-session.js";
 import type { Source } from "./sources.js";
-import { describe, isTensor } from "../data/given.js";
+import { isTensor, mustBe } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copiedInto, copyBytes, packFeeds, packTensor, unpackTensor } from "./tensors.js";
 import type { TrainingConfig } from "./training-config.js";
@@ -133,9 +133,7 @@ export class TrainingSession extends SessionMethods {
   ): Promise<TrainingSession> {
     const files = checkTrainingOptions(trainingOptions);
     const options = resolveOptions(sessionOptions);
-    if (options.onGpu && "bundle" in files) {
-      throw sessionError("NOT_ON_GPU", { what: "a bundle" });
-    }
+    refuseIf(options.onGpu && "bundle" in files, "NOT_ON_GPU", { what: "a bundle" });
     if (options.hasDims && "bundle" in files) {
       throw new TypeError("'freeDimensionOverrides' is for models; a bundle has the sizes that it was compiled for.");
     }
@@ -392,13 +390,7 @@ export class TrainingSession extends SessionMethods {
   #fitHost(other: FitRun | null): FitHost {
     return {
       info: this.#info,
-      send: (make) => {
-        if (other !== null) {
-          return Promise.reject(sessionError("FIT_RUNNING", {}));
-        }
-        this.#client.wakeThreads();
-        return this.#steps.follow(this.#channel.post(null, make));
-      },
+      send: (make) => (other !== null ? Promise.reject(sessionError("FIT_RUNNING", {})) : this.#steps.send(make)),
       run: (call) => {
         this.#client.wakeThreads();
         return this.#steps.follow(this.#client.request(call));
@@ -438,9 +430,7 @@ export class TrainingSession extends SessionMethods {
     const { ema = false, out } = checkOptions("getContiguousParameters", settings, { ema: true, out: true });
     const isShort = trainableOnlyOf(flag ?? true);
     checkFlag("ema", ema);
-    if (out !== undefined && !(out instanceof Float32Array)) {
-      throw new TypeError(`'out' must be a Float32Array, got ${describe(out)}.`);
-    }
+    mustBe(out === undefined || out instanceof Float32Array, "out", "a Float32Array", out);
     const parameters = unpackTensor(await this.#channel.call("getContiguousParameters", isShort, ema));
     return out === undefined ? parameters : copiedInto(out, parameters);
   }
@@ -448,9 +438,7 @@ export class TrainingSession extends SessionMethods {
   /** Overwrite one parameter by a tensor of its type and dims. Gradients and moments stay as they are. */
   async updateParameter(name: string, tensor: Tensor): Promise<void> {
     this.#channel.check();
-    if (!isTensor(tensor)) {
-      throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
-    }
+    mustBe(isTensor(tensor), "tensor", "a Tensor", tensor);
     const packed = packTensor(name, tensor, copyBytes);
     await this.#channel.post(packed, (parameter) => this.#channel.callOf("updateParameter", [parameter]));
   }
@@ -503,9 +491,7 @@ export class TrainingSession extends SessionMethods {
    */
   async prepare(shapes: Readonly<Record<string, readonly number[]>>): Promise<void> {
     this.#channel.check();
-    if (typeof shapes !== "object" || shapes === null) {
-      throw new TypeError(`'shapes' must be an object of input names and dims, got ${describe(shapes)}.`);
-    }
+    mustBe(typeof shapes === "object" && shapes !== null, "shapes", "an object of input names and dims", shapes);
     await this.#steps.follow(this.#channel.post(null, () => this.#channel.callOf("prepare", [shapes])));
   }
 
@@ -542,9 +528,7 @@ export class TrainingSession extends SessionMethods {
    */
   async deadUnits(batches: readonly FeedsType[]): Promise<readonly DeadUnits[]> {
     this.#channel.check();
-    if (!Array.isArray(batches)) {
-      throw new TypeError(`'batches' must be an array of feeds, got ${describe(batches)}.`);
-    }
+    mustBe(Array.isArray(batches), "batches", "an array of feeds", batches);
     const packed = (batches as readonly FeedsType[]).map(async (feeds) => {
       const [inputNames, args] = this.#parse("eval", feeds);
       return packFeeds(inputNames, args.feeds, copyBytes);

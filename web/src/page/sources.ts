@@ -1,6 +1,6 @@
 /** Models and checkpoints: a URL, bytes or a Blob, as the worker takes them. */
 
-import { describe, isAddress, isBuffer, isBytes } from "../data/given.js";
+import { isAddress, isBuffer, isBytes, mustBe } from "../data/given.js";
 import { messageOf } from "../wire/fetch-file.js";
 import type { WorkerSettings } from "../wire/protocol.js";
 import { download, keepsBlobs, LARGE_FILE, loadError, readable, whole, type Downloaded, type DownloadOptions, type Keeping } from "./download.js";
@@ -31,9 +31,7 @@ export function isSource(value: unknown): value is Source {
 
 /** @throws TypeError for a value that `loadSource` cannot read */
 export function checkSource(name: string, value: unknown): asserts value is Source {
-  if (!isSource(value)) {
-    throw new TypeError(`'${name}' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(value)}.`);
-  }
+  mustBe(isSource(value), name, "a URL, Uint8Array, ArrayBuffer or Blob", value);
 }
 
 /**

@@ -2,7 +2,7 @@
 
 import type { CheckpointFolder } from "../wire/fit.js";
 import { messageOf } from "../wire/fetch-file.js";
-import { sessionError } from "../wire/messages.js";
+import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { databaseFault, deleteEntry, listEntries, readEntry, writeEntry } from "./database.js";
 import { hasSlot, listSlots, openFolder, readNewest, removeSlots, writeSlot, type SlotEntry } from "./slots.js";
 
@@ -48,10 +48,7 @@ export async function findBackend(chosen: CheckpointFolder["backend"] | null): P
  */
 export async function readCheckpoint(where: CheckpointFolder, name: string): Promise<Uint8Array<ArrayBuffer> | null> {
   const contents = where.backend === "indexedDB" ? await readEntry(where.folder, checked(name)) : await readFromSlots(where, name);
-  if (contents === false) {
-    throw sessionError("CHECKPOINT_DAMAGED", { name, folder: where.folder });
-  }
-  return contents;
+  return contents === false ? raise("CHECKPOINT_DAMAGED", { name, folder: where.folder }) : contents;
 }
 
 async function readFromSlots(where: CheckpointFolder, name: string): Promise<Uint8Array<ArrayBuffer> | null | false> {
@@ -151,9 +148,7 @@ function checked(name: unknown): string {
   } catch {
     // Half of a pair of surrogates.
   }
-  if (length < 1 || length > MAX_NAME) {
-    throw sessionError("BAD_CHECKPOINT_NAME", { most: MAX_NAME, given: name });
-  }
+  refuseIf(length < 1 || length > MAX_NAME, "BAD_CHECKPOINT_NAME", { most: MAX_NAME, given: name });
   return name as string;
 }
 

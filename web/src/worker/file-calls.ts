@@ -2,7 +2,7 @@
 
 import { publicName, type Bridge } from "../python/bridge.js";
 import type { Handout } from "../python/handout.js";
-import { sessionError } from "../wire/messages.js";
+import { raise } from "../wire/messages.js";
 import type { GivenData } from "../wire/pieces.js";
 import type {
   BridgeArguments,
@@ -117,10 +117,8 @@ export class StateCore extends PropertyCalls implements StateCalls {
 
   getParameterTypeAndShape(name: string): TensorType {
     const parameter = this.#parameters.find((one) => one.name === name);
-    if (parameter === undefined) {
-      throw sessionError("UNKNOWN_PARAMETER", { name, names: this.parameterNames(false).join(", ") });
-    }
-    return { dtype: parameter.dtype, dims: parameter.dims };
+    const { dtype, dims } = parameter ?? raise("UNKNOWN_PARAMETER", { name, names: this.parameterNames(false).join(", ") });
+    return { dtype, dims };
   }
 
   getParameter(name: string): WireTensor {

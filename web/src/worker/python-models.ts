@@ -5,8 +5,8 @@ import type { Bridge } from "../python/bridge.js";
 import { GivenFiles, type GivenFile } from "../python/given-files.js";
 import type { Handout } from "../python/handout.js";
 import type { ArtifactName } from "../wire/session-calls.js";
-import { sessionError } from "../wire/messages.js";
-import type { MaybePromise, ValueMetadata } from "../wire/protocol.js";
+import { raise } from "../wire/messages.js";
+import type { MaybePromise, Origin, ValueMetadata } from "../wire/protocol.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
 import { FLOAT_BYTES, readFloats } from "./floats.js";
 import type {
@@ -333,13 +333,7 @@ export class LazyModels {
    * @throws SessionError when they cannot be opened; EngineError when Python does not start
    */
   get(what: string): MaybePromise<PythonModels> {
-    if (this.#models !== null) {
-      return this.#models;
-    }
-    if (this.#origin === null) {
-      throw sessionError("NOT_IN_BUNDLE", { what });
-    }
-    return this.#open(this.#origin);
+    return this.#models ?? this.#open(this.#origin ?? raise("NOT_IN_BUNDLE", { what }));
   }
 
   async #open({ call, args }: Origin): Promise<PythonModels> {

@@ -18,7 +18,7 @@ import {
 } from "../engine/layout.js";
 import { isZero } from "../python/boot.js";
 import type { Handout } from "../python/handout.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type {
   AdapterFiles,
@@ -273,9 +273,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   #refuseOnGpu(kind: StepKind, what: string): void {
-    if (this.host.targetOf(kind) !== WASM) {
-      throw sessionError("NOT_ON_GPU", { what: `${what} of a ${kind.base} step` });
-    }
+    refuseIf(this.host.targetOf(kind) !== WASM, "NOT_ON_GPU", { what: `${what} of a ${kind.base} step` });
   }
 
   #copied(feeds: readonly Feed[]): NamedTensor[] {
@@ -342,9 +340,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   #checkStep(kind: "train" | "eval"): void {
     refuseIf(kind === "eval" && !this.#bundle.hasEval, "NO_EVAL_MODEL");
-    if (this.#nominal) {
-      throw sessionError("NOMINAL_STEP", { step: kind === "train" ? "TrainStep" : "EvalStep" });
-    }
+    refuseIf(this.#nominal, "NOMINAL_STEP", { step: kind === "train" ? "TrainStep" : "EvalStep" });
   }
 
   #checkOptimizer(): void {
@@ -374,9 +370,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     this.#checkOptimizer();
     checkCount("warmupStepCount", warmup);
     checkCount("totalStepCount", total);
-    if (warmup > total) {
-      throw sessionError("WARMUP_BEYOND_TOTAL", { name: "warmupStepCount", total, value: warmup });
-    }
+    refuseIf(warmup > total, "WARMUP_BEYOND_TOTAL", { name: "warmupStepCount", total, value: warmup });
     checkRate("initialLr", rate);
     const state = this.host.state;
     state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
@@ -442,9 +436,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   loadParametersBuffer(data: Uint8Array, trainableOnly: boolean): null {
     refuseIf(this.#nominal && trainableOnly, "NOMINAL_LOAD");
     const expected = 4 * this.getParametersSize(trainableOnly);
-    if (data.length !== expected) {
-      throw sessionError("BUFFER_SIZE", { expected, actual: data.length });
-    }
+    refuseIf(data.length !== expected, "BUFFER_SIZE", { expected, actual: data.length });
     const all = this.host.view(PARAMETERS);
     let at = 0;
     for (const slot of this.#slots(trainableOnly)) {
@@ -464,9 +456,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   updateParameter({ name, dtype, dims, data }: NamedTensor): null {
     const slot = this.#slot(name);
     this.#checkNotNominal("NOMINAL_SET");
-    if (dtype !== "float32") {
-      throw sessionError("PARAMETER_DTYPE", { name, expected: "float32", actual: dtype });
-    }
+    refuseIf(dtype !== "float32", "PARAMETER_DTYPE", { name, expected: "float32", actual: dtype });
     if (String(dims) !== String(slot.dims) || data.length !== 4 * sizeOf(slot.dims)) {
       throw sessionError("PARAMETER_SHAPE", { name, expected: slot.dims, actual: dims });
     }
@@ -485,9 +475,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   getGradient(name: string): WireTensor {
     const slot = this.#slot(name);
-    if (slot.trainableOffset < 0) {
-      throw sessionError("FROZEN_GRADIENT", { name });
-    }
+    refuseIf(slot.trainableOffset < 0, "FROZEN_GRADIENT", { name });
     const { start, end } = bytesOf({ ...slot, offset: slot.trainableOffset });
     return { ...typeOf(slot), data: new Uint8Array(this.host.view(GRADIENTS).subarray(start, end)) };
   }
@@ -599,9 +587,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   #checkNotNominal(error: NominalError = "NOMINAL_GET_ALL"): void {
-    if (this.#nominal) {
-      throw sessionError(error, {});
-    }
+    refuseIf(this.#nominal, error);
   }
 
   adapter(): MaybePromise<AdapterFiles> {
@@ -714,11 +700,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   #slot(name: string): ParameterSlot {
     const { parameters } = this.#bundle;
     const slot = parameters.find((one) => one.name === name);
-    if (slot === undefined) {
-      const names = parameters.map((one) => one.name).join(", ");
-      throw sessionError("UNKNOWN_PARAMETER", { name, names });
-    }
-    return slot;
+    return slot ?? raise("UNKNOWN_PARAMETER", { name, names: parameters.map((one) => one.name).join(", ") });
   }
 
   #slots(trainableOnly: boolean): readonly ParameterSlot[] {

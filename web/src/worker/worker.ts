@@ -13,7 +13,7 @@ import { startWorker } from "../wire/start-worker.js";
 import { importModule, messageOf } from "../wire/fetch-file.js";
 import { followFiles } from "../wire/progress.js";
 import { setLogLevel } from "../wire/log.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { raise, refuseIf } from "../wire/messages.js";
 import type {
   FileData,
   InferenceAbout,
@@ -224,10 +224,7 @@ class SessionWorker {
 
     loadSession: (handle, where, name) =>
       this.#perform(handle, async ({ core }) => {
-        const file = await readCheckpoint(where, name);
-        if (file === null) {
-          throw sessionError("NO_CHECKPOINT", { name, folder: where.folder });
-        }
+        const file = (await readCheckpoint(where, name)) ?? raise("NO_CHECKPOINT", { name, folder: where.folder });
         await core.restore(core.read(openSnapshot(file)));
         return null;
       }),

@@ -416,7 +416,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   #applied(steps: readonly PreprocessingStep[]): Dataset {
     const columns = this.#columns ?? raise("TABLE_STREAM");
     const checkedSteps = checkSteps(steps);
-    return this.#after(checkedSteps, applySteps(checkedSteps, this.#columns));
+    return this.#after(checkedSteps, applySteps(checkedSteps, columns));
   }
 
   #fitted(type: Fitted, names: readonly string[]): Dataset {

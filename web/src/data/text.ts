@@ -128,8 +128,7 @@ const LONGEST = 2_147_483_647;
 const LARGEST = 2_147_483_647;
 /** Columns of a text, in the order in which they are looked for. */
 const FORMS = [["prompt", "completion"], ["messages"], ["text"]];
-const OPTIONS = { length: true, pack: true, maskPrompt: true, endToken: true, inputs: true } as const;
-const TEXT_OPTIONS = { ...OPTIONS, batchSize: true, seed: true } as const;
+const OPTIONS = { length: true, pack: true, maskPrompt: true, endToken: true, inputs: true, batchSize: true, seed: true } as const;
 
 /**
  * The ids of a text. It may start with the token that the tokenizer puts before texts, as a chat that a template made
@@ -183,7 +182,7 @@ interface TextSettings {
 
 /** Checked options of `Dataset.fromText`. */
 export function textSettings(options: TextOptions): TextSettings {
-  const { length, batchSize = null, seed, ...others } = checkOptions("fromText", options, TEXT_OPTIONS);
+  const { length, batchSize = null, seed, ...others } = checkOptions("fromText", options, OPTIONS);
   const isList = Array.isArray(length);
   const lengths = isList ? [...(length as readonly number[])] : [length as number];
   lengths.forEach((one, k) => checkLength(isList ? `length[${k}]` : "length", one));
@@ -222,9 +221,7 @@ export function textColumns(
   tokenizer: TextTokenizer,
   options: ColumnOptions,
 ): Record<string, Tensor> {
-  const checked = checkOptions("fromText", options, OPTIONS);
-  const { length, pack = true, maskPrompt = false, endToken = null, inputs = ["input_ids", "labels"] } = checked;
-  checkLength("length", length);
+  const { length, pack = true, maskPrompt = false, endToken = null, inputs = ["input_ids", "labels"] } = options;
   for (const [name, value] of Object.entries({ pack, maskPrompt })) {
     refuseSettingIf(typeof value !== "boolean", name, value, "true or false");
   }
@@ -433,6 +430,7 @@ export async function preferenceColumns(
     return [chosen, rejected].map((completion) => ({ ...others, completion }));
   });
   const inputs = reference.trainingInputNames.filter((name) => name !== REFERENCE);
+  checkLength("length", length);
   const tokens = textColumns(texts, tokenizer, { length, endToken, pack: false, maskPrompt: true, inputs });
   const columns = { ...tokens, [REFERENCE]: new Tensor("float32", new Float32Array(texts.length), [texts.length]) };
   const outputs = await reference.predict(columns, { outputs: [LOG_PROBABILITIES] });

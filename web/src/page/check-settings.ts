@@ -138,20 +138,9 @@ function accepts(value: unknown, kind: Kind): boolean {
   }
 }
 
-interface Bounds {
-  readonly least?: number;
-  readonly above?: number;
-  readonly most?: number;
-  readonly below?: number;
-}
-
-function isWithin(value: number, { least, above, most, below }: Bounds): boolean {
-  return (
-    (least === undefined || value >= least) &&
-    (above === undefined || value > above) &&
-    (most === undefined || value <= most) &&
-    (below === undefined || value < below)
-  );
+function isWithin(value: number, bounds: Extract<Kind, { readonly kind: "number" | "integer" }>): boolean {
+  const { least = -Infinity, above = -Infinity, most = Infinity, below = Infinity } = bounds;
+  return value >= least && value > above && value <= most && value < below;
 }
 
 /** Convert an array, a Float32Array or a float32 tensor to nested arrays of numbers; null for other values. */

@@ -95,47 +95,32 @@ export function readImages(images: Iterable<ImageSource>, options: ImagesOptions
     throw typeof input !== "string" ? badSetting("input", input, "a name") : badSetting("shuffle", shuffle, "true or false");
   }
   const sources = [...images];
+  const partOf = (part: Dataset, places: Uint32Array, isHeldOut: boolean): Dataset => {
+    const known = part.columns as ReadonlyMap<string, Tensor>;
+    const rounds = async function* (round: number): AsyncGenerator<Row> {
+      const order = shuffle && !isHeldOut ? permutation(places.length, seed, round) : Uint32Array.from(places.keys());
+      const read = (row: number): Promise<Tensor> => {
+        const place = places[row] as number;
+        return readPlace(sources, place, isHeldOut ? { ...image, augment: null } : imageOfRound(image, place, round));
+      };
+      const pending: Promise<Tensor>[] = [];
+      for (const [k, row] of order.entries()) {
+        for (const next of order.subarray(k + pending.length, k + AHEAD)) {
+          const tensor = read(next);
+          // It is awaited when its turn comes.
+          tensor.catch(() => {});
+          pending.push(tensor);
+        }
+        yield { ...rowAt(known, row), [input]: await (pending.shift() as Promise<Tensor>) };
+      }
+    };
+    const pick = (rows: Uint32Array, isOut: boolean): Dataset =>
+      partOf(part.rows(rows), rows.map((row) => places[row] as number), isHeldOut || isOut);
+    return datasetOfRounds(rounds, { known, pick });
+  };
   // They are checked beside the images, which are a column of their places until they are read.
   const all = new Dataset({ ...columns, [input]: Float32Array.from(sources.keys()) });
-  return partOf({ sources, input, image, seed, shuffle }, all, Uint32Array.from(sources.keys()));
-}
-
-/** What all parts of images have in common, but for `image` and `shuffle` of those held out. */
-interface Images {
-  readonly sources: readonly ImageSource[];
-  readonly input: string;
-  readonly image: ResolvedImageOptions;
-  readonly seed: number;
-  readonly shuffle: boolean;
-}
-
-/** The dataset of the images at some places, with the columns beside them. */
-function partOf(images: Images, columns: Dataset, places: Uint32Array): Dataset {
-  const { sources, input, image, seed, shuffle } = images;
-  const known = columns.columns as ReadonlyMap<string, Tensor>;
-  const count = places.length;
-  const rounds = async function* (round: number): AsyncGenerator<Row> {
-    const order = shuffle ? permutation(count, seed, round) : Uint32Array.from(places.keys());
-    const read = (row: number): Promise<Tensor> => {
-      const place = places[row] as number;
-      return readPlace(sources, place, imageOfRound(image, place, round));
-    };
-    const pending: Promise<Tensor>[] = [];
-    for (let k = 0; k < count; k++) {
-      for (let ahead = k + pending.length; ahead < Math.min(k + AHEAD, count); ahead++) {
-        const tensor = read(order[ahead] as number);
-        // It is awaited when its turn comes.
-        tensor.catch(() => {});
-        pending.push(tensor);
-      }
-      yield { ...rowAt(known, order[k] as number), [input]: await (pending.shift() as Promise<Tensor>) };
-    }
-  };
-  const pick = (rows: Uint32Array, isHeldOut: boolean): Dataset => {
-    const part = isHeldOut ? { ...images, image: { ...image, augment: null }, shuffle: false } : images;
-    return partOf(part, columns.rows(rows), rows.map((row) => places[row] as number));
-  };
-  return datasetOfRounds(rounds, { known, pick });
+  return partOf(all, Uint32Array.from(sources.keys()), false);
 }
 
 /** Options of an image in a round: its changes have a seed of their own. */

@@ -151,10 +151,8 @@ export class InferenceSession extends Opaque {
     if ("adapter" in options) {
       throw new TypeError("'adapter' is for TrainingSession.generate: an inference session has no adapters.");
     }
-    const next = (task: TokenTask): Promise<number> => {
-      this.#client.wakeThreads();
-      return this.#steps.follow(this.#channel.post(null, () => callOf("nextToken", [this.#info.handle, task])));
-    };
+    const next = (task: TokenTask): Promise<number> =>
+      this.#steps.send(() => callOf("nextToken", [this.#info.handle, task], []));
     return generate(this.#info.outputNames, next, prompt, options);
   }
 

@@ -46,7 +46,7 @@ import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOption
 import { expectFiles, type FileName } from "./integrity.js";
 import { readPretrained, type PretrainedConfig, type Repository } from "./pretrained.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
-import { findLearningRate, type FindRateOptions, type LearningRates, type StateKeeper } from "./fit/find-rate.js";
+import { findLearningRate, type FindRateOptions, type LearningRates } from "./fit/find-rate.js";
 import { checkTrainingOptions } from "./session-files.js";
 import type {
   Artifacts,
@@ -547,7 +547,7 @@ export class TrainingSession extends SessionMethods {
    */
   findLearningRate(data: DataSource, options: FindRateOptions = {}): Promise<LearningRates> {
     this.#channel.checkOptimizer();
-    return findLearningRate(this, this.#info, this.#stateKeeper(), data, options);
+    return findLearningRate(this, this.#info, (name) => this.#channel.call(name), data, options);
   }
 
   /** `saveCheckpoint` with the state of the optimizer, unless `includeOptimizerState` is false. */
@@ -560,13 +560,6 @@ export class TrainingSession extends SessionMethods {
   async export<Form extends FileForm = "bytes">(options: NamedExportOptions<Form> = {}): Promise<FileOf<Form>> {
     const { outputs, ...form } = checkOptions("export", options, { outputs: true, ema: true, as: true });
     return this.exportModelForInferencing(outputs ?? ownOutputs(this.#info), form);
-  }
-
-  #stateKeeper(): StateKeeper {
-    return {
-      keepState: () => this.#channel.call("keepState").then(() => {}),
-      goBack: () => this.#channel.call("goBack").then(() => {}),
-    };
   }
 
   /** Free the session after all earlier calls. You may call it again. */

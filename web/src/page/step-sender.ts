@@ -31,6 +31,12 @@ export class StepSender {
     return this.#shared?.follow(answer) ?? answer;
   }
 
+  /** Send a call that may use the workspace, after all earlier ones of the session. */
+  send<M extends Method>(make: () => Call<M>): Promise<Answer<M>> {
+    this.#client.wakeThreads();
+    return this.follow(this.#channel.post(null, make));
+  }
+
   /** Run a step of this kind, and return its results. */
   async run(kind: "train" | "eval" | "inference", inputNames: readonly string[], args: RunArguments): Promise<ReturnType> {
     const { feeds, fetches, options } = args;

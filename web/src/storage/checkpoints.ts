@@ -19,26 +19,16 @@ const PATIENCE_MS = 3_000;
  * @throws StorageError where there is none
  */
 export async function findBackend(chosen: CheckpointFolder["backend"] | null): Promise<CheckpointFolder["backend"]> {
-  if (chosen === "indexedDB") {
-    const reason = await databaseFault();
-    if (reason !== null) {
-      throw sessionError("NO_BACKEND", { backend: chosen, reason });
+  const faults: string[] = [];
+  for (const backend of chosen === null ? (["opfs", "indexedDB"] as const) : [chosen]) {
+    const fault = await (backend === "opfs" ? openFolder(FOLDERS).then(() => null, messageOf) : databaseFault());
+    if (fault === null) {
+      return backend;
     }
-    return chosen;
+    faults.push(fault);
   }
-  try {
-    await openFolder(FOLDERS);
-    return "opfs";
-  } catch (error) {
-    const reason = messageOf(error);
-    if (chosen === "opfs") {
-      throw sessionError("NO_BACKEND", { backend: chosen, reason });
-    }
-    if ((await databaseFault()) !== null) {
-      throw sessionError("NO_STORAGE", { reason });
-    }
-    return "indexedDB";
-  }
+  const reason = faults[0] as string;
+  throw chosen === null ? sessionError("NO_STORAGE", { reason }) : sessionError("NO_BACKEND", { backend: chosen, reason });
 }
 
 /**

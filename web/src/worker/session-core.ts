@@ -45,7 +45,7 @@ import { sizeOf } from "./bundle/reader.js";
 import type { PlanMetric } from "./bundle/metrics.js";
 import { checkFeeds, checkValuesDecideNothing, fixedTypes, typesOf, type Shapes } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
-import { InspectedPlans, type InspectedHost, type InspectedStep } from "./inspected-plans.js";
+import { InspectedPlans, type InspectedStep } from "./inspected-plans.js";
 import { coveringKind } from "./fit/metrics.js";
 import { NumericsCheck } from "./numerics.js";
 import { withValue, type HostOpener, type HostOptions, type LoadedPlan, type ReadFile, type Side, type StepHost } from "./host.js";
@@ -128,8 +128,17 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature, plan.target), plan]));
     this.host = openHost({ segments, reserved: usable, trained: this.#slots(true).map(bytesOf) }, options);
     this.runner = new PlanRunner(this.host, this);
-    this.#inspected = new InspectedPlans(this.#inspectedHost);
-    this.#numerics = options.checkNumerics ? new NumericsCheck(this.#inspectedHost, this.#inspected) : null;
+    this.#inspected = new InspectedPlans({
+      host: this.host,
+      runner: this.runner,
+      models,
+      readFile: this.readFile,
+      parse: (raw, outputs) => {
+        const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs }, lossCounts: {} };
+        return parsePlan(raw, owner, fingerprint, models.given);
+      },
+    });
+    this.#numerics = options.checkNumerics ? new NumericsCheck(this.#inspected) : null;
   }
 
   /** The page's view of the session. */
@@ -138,24 +147,14 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     const { inputs, compared } = facts;
     const predictions = outputs.eval.length === 2 ? (outputs.eval[1] as string) : compared;
     return {
-      trainingInputNames: inputs.train.map(({ name }) => name),
-      trainingOutputNames: outputs.train,
-      evalInputNames: inputs.eval.map(({ name }) => name),
-      inputs,
-      evalOutputNames: outputs.eval,
-      hasEval,
-      hasOptimizer,
-      optimizer,
-      sizes: [this.getParametersSize(false), this.getParametersSize(true)],
       ...facts,
       // Older bundles lack it.
       defaultPair: facts.defaultPair ?? [predictions, inputs.eval.at(-1)?.name ?? null],
-      hasAverages,
-      compared,
-      ownOutputs,
-      pairs,
-      defaultPair,
-      moving,
+      trainingInputNames: inputs.train.map(({ name }) => name),
+      trainingOutputNames: outputs.train,
+      evalInputNames: inputs.eval.map(({ name }) => name),
+      evalOutputNames: outputs.eval,
+      sizes: [size, trainableSize],
       nominal: this.#nominal,
       valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
     };
@@ -234,19 +233,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   /** True if each step is checked for NaN and infinities. */
   get checksNumerics(): boolean {
     return this.#numerics !== null;
-  }
-
-  get #inspectedHost(): InspectedHost {
-    return {
-      host: this.host,
-      runner: this.runner,
-      models: this.#models,
-      readFile: this.readFile,
-      parse: (raw, outputs) => {
-        const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs }, lossCounts: {} };
-        return parsePlan(raw, owner, this.#fingerprint, this.#models.given);
-      },
-    };
   }
 
   /** Step once, then time `runs` more steps. Memory is allocated before the first step. */

@@ -81,3 +81,9 @@ export function refuseSettingIf(isWrong: boolean, name: string, value: unknown, 
     throw badSetting(name, value, expected);
   }
 }
+
+/** @throws ModelError unless a setting is an integer from `least` to `most` */
+export function checkInteger(name: string, value: unknown, least: number, most?: number): void {
+  const isRight = Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= (most ?? Infinity);
+  refuseSettingIf(!isRight, name, value, `an integer >= ${least}${most === undefined ? "" : ` and <= ${most}`}`);
+}

@@ -4,7 +4,7 @@ import { Tensor } from "onnxruntime-common";
 
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
-import { badSetting, describe, mustBe, refuseSettingIf } from "./given.js";
+import { badSetting, checkInteger, describe, mustBe, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 
 /** Token ids as tokenizers give them. */
@@ -185,19 +185,13 @@ export function textSettings(options: TextOptions): TextSettings {
   const { length, batchSize = null, seed, ...others } = checkOptions("fromText", options, OPTIONS);
   const isList = Array.isArray(length);
   const lengths = isList ? [...(length as readonly number[])] : [length as number];
-  lengths.forEach((one, k) => checkLength(isList ? `length[${k}]` : "length", one));
+  lengths.forEach((one, k) => checkInteger(isList ? `length[${k}]` : "length", one, SHORTEST, LONGEST));
   refuseSettingIf(lengths.length === 0, "length", length, "an integer >= 2 or a list of such integers");
   refuseSettingIf(isList && others.pack !== false, "pack", others.pack ?? true, "false if 'length' is a list");
   const isMissing = batchSize === null && (isList || seed !== undefined);
   refuseSettingIf(isMissing, "batchSize", batchSize, "given with a list of lengths or a seed");
   lengths.sort((a, b) => a - b);
   return { lengths, batchSize, seed: seed ?? 0, columns: { ...others, length: lengths.at(-1) as number } };
-}
-
-function checkLength(name: string, length: number): void {
-  if (!Number.isSafeInteger(length) || length < SHORTEST || length > LONGEST) {
-    throw badSetting(name, length, `an integer >= ${SHORTEST} and <= ${LONGEST}`);
-  }
 }
 
 /** A function that cuts the padding of a row to the least of these lengths. */
@@ -254,8 +248,8 @@ function endOf(tokenizer: TextTokenizer, endToken: number | null, texts: number)
   const end = endToken ?? (tokenizer as Partial<TextTokenizer> | null | undefined)?.eos_token_id ?? null;
   if (end === null) {
     refuseIf(texts > 1, "NO_END_TOKEN");
-  } else if (!Number.isSafeInteger(end) || end < 0 || end > LONGEST) {
-    throw badSetting("endToken", end, `an integer >= 0 and <= ${LONGEST}`);
+  } else {
+    checkInteger("endToken", end, 0, LONGEST);
   }
   return end;
 }
@@ -430,7 +424,7 @@ export async function preferenceColumns(
     return [chosen, rejected].map((completion) => ({ ...others, completion }));
   });
   const inputs = reference.trainingInputNames.filter((name) => name !== REFERENCE);
-  checkLength("length", length);
+  checkInteger("length", length, SHORTEST, LONGEST);
   const tokens = textColumns(texts, tokenizer, { length, endToken, pack: false, maskPrompt: true, inputs });
   const columns = { ...tokens, [REFERENCE]: new Tensor("float32", new Float32Array(texts.length), [texts.length]) };
   const outputs = await reference.predict(columns, { outputs: [LOG_PROBABILITIES] });

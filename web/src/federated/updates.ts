@@ -1,6 +1,6 @@
 /** Updates of parameters as vectors: clipping, noise and averages; trainweb/federated/updates.py is the same. */
 
-import { badSetting, describe, refuseSettingIf } from "../data/given.js";
+import { badSetting, checkInteger, describe, refuseSettingIf } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { RandomStream } from "../data/random.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
@@ -94,9 +94,7 @@ export function addNoise(delta: Float32Array, deviation: number, options: NoiseO
     return delta.slice();
   }
   checkPositive("deviation", deviation);
-  for (const [name, value] of Object.entries(seed === null ? { stream } : { seed, stream })) {
-    refuseSettingIf(!Number.isSafeInteger(value) || (value as number) < 0, name, value, "an integer >= 0");
-  }
+  Object.entries(seed === null ? { stream } : { seed, stream }).forEach(([name, value]) => checkInteger(name, value, 0));
   const noise = gaussian(delta.length, seed, stream);
   return delta.map((x, i) => x + deviation * (noise[i] as number));
 }
@@ -167,9 +165,7 @@ function sharesOf(updates: readonly WeightedUpdate[], weights: unknown): number[
     shares = weights.map((share, k) => checkPositive(`weights[${k}]`, share));
   } else {
     refuseSettingIf(weights !== "examples" && weights !== "equal", "weights", weights, "examples or equal");
-    for (const [k, { examples }] of updates.entries()) {
-      refuseSettingIf(!Number.isSafeInteger(examples) || examples < 1, `updates[${k}].examples`, examples, "an integer >= 1");
-    }
+    updates.forEach(({ examples }, k) => checkInteger(`updates[${k}].examples`, examples, 1));
     shares = updates.map(({ examples }) => (weights === "examples" ? examples : 1));
   }
   refuseIf(new Set(shares).size > 1 && updates.some(({ isNoised }) => isNoised === true), "NOISE_AND_WEIGHTS");

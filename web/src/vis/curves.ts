@@ -115,7 +115,6 @@ export class TrainwebCurves extends FitPanel {
 
   /** @internal */
   protected override render(): void {
-    this.charts.splice(0).forEach((chart) => chart.destroy());
     const groups = [this.#lossCurves(), ...this.#metricCurves()].filter((curves) => curves.length > 0);
     if (groups.length === 0) {
       this.figure.replaceChildren(make("p", { className: "plot empty", textContent: "The curves appear here with the first steps." }));
@@ -128,7 +127,7 @@ export class TrainwebCurves extends FitPanel {
     groups.forEach((curves, k) => {
       const box = boxes[k] as HTMLElement;
       const isLogarithmic = k === 0 && this.hasAttribute("log");
-      this.charts.push(new uPlot(this.#options(curves, box, isLogarithmic), columnsOf(curves), box));
+      this.keep(new uPlot(this.#options(curves, box, isLogarithmic), columnsOf(curves), box));
     });
   }
 

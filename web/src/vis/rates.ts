@@ -36,7 +36,6 @@ export class TrainwebRates extends Panel {
 
   /** @internal */
   protected override render(): void {
-    this.charts.splice(0).forEach((chart) => chart.destroy());
     if (this.#found === null || this.#found.rates.length === 0) {
       this.figure.replaceChildren(make("p", { className: "plot empty", textContent: "The losses by learning rate appear here." }));
       return;
@@ -45,7 +44,7 @@ export class TrainwebRates extends Panel {
     const box = make("div", { className: "plot" });
     const words = suggestion === null ? "no suggestion: the loss falls at no rate" : `suggested learning rate ${shortly(suggestion)}`;
     this.figure.replaceChildren(box, make("figcaption", { textContent: words }));
-    this.charts.push(new uPlot(this.#options(box, suggestion), [[...rates], [...losses]], box));
+    this.keep(new uPlot(this.#options(box, suggestion), [[...rates], [...losses]], box));
   }
 
   #options(box: HTMLElement, suggestion: number | null): uPlot.Options {

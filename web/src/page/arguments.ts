@@ -3,7 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 import { getLogLevel, levelOf, log } from "../wire/log.js";
-import { TrainwebError } from "../wire/errors.js";
+import { throwIf, TrainwebError } from "../wire/errors.js";
 import { refuseIf } from "../wire/messages.js";
 import { checkFeedNames } from "../wire/feed-names.js";
 import type { InputDeclaration } from "../wire/protocol.js";
@@ -70,9 +70,7 @@ function parseFetches(outputNames: readonly string[], arg1: unknown, arg2: unkno
   if (arg1 === null) {
     throw new TypeError("Unexpected argument[1]: cannot be null.");
   }
-  if (isTensor(arg1)) {
-    throw new TypeError("'fetches' cannot be a Tensor");
-  }
+  throwIf(isTensor(arg1), TypeError, "'fetches' cannot be a Tensor");
   if (typeof arg1 !== "object") {
     throw new TypeError("Unexpected argument[1]: must be 'fetches' or 'options'.");
   }
@@ -90,17 +88,13 @@ function fetchesOfNames(
   outputNames: readonly string[],
   names: readonly unknown[],
 ): Map<string, Tensor | null> {
-  if (names.length === 0) {
-    throw new TypeError("'fetches' cannot be an empty array.");
-  }
+  throwIf(names.length === 0, TypeError, "'fetches' cannot be an empty array.");
   const fetches = new Map<string, null>();
   for (const name of names) {
     if (typeof name !== "string") {
       throw new TypeError("'fetches' must be a string array or an object.");
     }
-    if (!outputNames.includes(name)) {
-      throw new RangeError(`'fetches' contains invalid output name: ${brief(name)}.`);
-    }
+    throwIf(!outputNames.includes(name), RangeError, `'fetches' contains invalid output name: ${brief(name)}.`);
     fetches.set(name, null);
   }
   return fetches;
@@ -169,9 +163,7 @@ function checkRunOptions(options: object): RunOptions {
   const { signal, tag, logSeverityLevel, logVerbosityLevel, extra } = options as RunOptions;
   checkKnown("The run option", options, RUN_OPTIONS);
   checkSeverity(logSeverityLevel, logVerbosityLevel);
-  if (signal !== undefined && !(signal instanceof AbortSignal)) {
-    throw new TypeError("'options.signal' must be an AbortSignal.");
-  }
+  throwIf(signal !== undefined && !(signal instanceof AbortSignal), TypeError, "'options.signal' must be an AbortSignal.");
   const { transfer = false, terminate = false, ema = false } = options as RunOptions;
   for (const [name, value] of Object.entries({ transfer, terminate, ema })) {
     checkFlag(`options.${name}`, value);

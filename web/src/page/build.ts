@@ -10,7 +10,7 @@ import type { Artifacts } from "./session-types.js";
 import { checkSource, type Source } from "./sources.js";
 import { describe } from "../data/given.js";
 import { brief } from "../data/nearest.js";
-import { ModelError } from "../wire/errors.js";
+import { ModelError, throwIf } from "../wire/errors.js";
 import { requireLoss, resolveConfig, type TrainingConfig } from "./training-config.js";
 import { Opaque } from "../wire/opaque.js";
 
@@ -66,9 +66,7 @@ export async function quantize<Form extends FileForm = "bytes">(
   options: QuantizeOptions & SessionOptions & FileOptions<Form> = {},
 ): Promise<FileOf<Form>> {
   checkSource("model", model);
-  if (![4, 8].includes(bits)) {
-    throw new ModelError(`bits is ${brief(bits)}; it must be 4 or 8.`);
-  }
+  throwIf(![4, 8].includes(bits), ModelError, `bits is ${brief(bits)}; it must be 4 or 8.`);
   const resolved = resolveOptions(options, ["as", "onlyFrozen"]);
   const { onlyFrozen = true } = options;
   checkFlag("onlyFrozen", onlyFrozen);
@@ -127,8 +125,6 @@ export class GradientGraphBuilder extends Opaque {
 function ordered(what: string, names: Iterable<string>): readonly string[] {
   const list = typeof names === "string" ? [names] : [...names];
   const wrong = list.find((name) => typeof name !== "string");
-  if (wrong !== undefined) {
-    throw new TypeError(`'${what}' must hold strings, got ${describe(wrong)}.`);
-  }
+  throwIf(wrong !== undefined, TypeError, `'${what}' must hold strings, got ${describe(wrong)}.`);
   return names instanceof Set ? list.sort() : [...new Set(list)];
 }

@@ -1,6 +1,7 @@
 /** Arguments of several classes: the kind of a property, and the form of a returned file. */
 
 import type { FileForm, PropertyKind, PropertyValue } from "../wire/protocol.js";
+import { throwIf } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import { describe, mustBe } from "../data/given.js";
 import { brief } from "../data/nearest.js";
@@ -29,12 +30,8 @@ export function checkKind(value: PropertyValue, kind: PropertyKind | null): void
   if (kind === null) {
     return;
   }
-  if (!["int", "float", "string"].includes(kind)) {
-    throw new TypeError(`'kind' must be "int", "float" or "string", got ${brief(kind)}.`);
-  }
-  if ((kind === "string") !== (typeof value === "string")) {
-    throw new TypeError(`'value' is ${describe(value)}, which is not kept as "${kind}".`);
-  }
+  throwIf(!["int", "float", "string"].includes(kind), TypeError, `'kind' must be "int", "float" or "string", got ${brief(kind)}.`);
+  throwIf((kind === "string") !== (typeof value === "string"), TypeError, `'value' is ${describe(value)}, which is not kept as "${kind}".`);
   if (kind === "int" && typeof value === "number" && !Number.isSafeInteger(value)) {
     throw new TypeError(`'value' is ${value}; "int" keeps integers, those beyond 2^53 as bigint.`);
   }

@@ -8,7 +8,7 @@ import { imageValues } from "../data/images.js";
 import { checkOptions } from "../data/nearest.js";
 import { permutation, RandomStream } from "../data/random.js";
 import type { Row } from "../data/rows.js";
-import { FeedError } from "../wire/errors.js";
+import { FeedError, throwIf } from "../wire/errors.js";
 import type { Changes, GivenImage, ResolvedImageOptions } from "../wire/images.js";
 import { absolute } from "./assets.js";
 import { settingsOf } from "./check-settings.js";
@@ -195,9 +195,7 @@ async function fetchImage(url: string): Promise<Blob> {
 const videos = new WeakMap<MediaStream, Promise<HTMLVideoElement>>();
 
 function videoOf(stream: MediaStream): Promise<HTMLVideoElement> {
-  if (!stream.active) {
-    throw new FeedError("the camera has been switched off");
-  }
+  throwIf(!stream.active, FeedError, "the camera has been switched off");
   const video = videos.get(stream) ?? showStream(stream);
   videos.set(stream, video);
   return video;

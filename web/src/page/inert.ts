@@ -1,7 +1,7 @@
 /** Options of onnxruntime-web that change no number here: accepted with one warning, or refused where they promise more. */
 
 import { brief } from "../data/nearest.js";
-import { UnsupportedError } from "../wire/errors.js";
+import { throwIf, UnsupportedError } from "../wire/errors.js";
 import { log } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import { DEVICE_CHOOSES, ENTRIES_AS_IS, ENTRIES_REFUSED, INERT, MODEL_FORMAT, MODEL_FORMATS, OTHER_BACKENDS } from "./settings/inert.js";
@@ -56,9 +56,7 @@ export function entriesOf(extra: unknown, prefix = "", seen = new Set<object>())
   if (typeof extra !== "object" || extra === null) {
     return entries;
   }
-  if (seen.has(extra)) {
-    throw new Error("Circular reference in options");
-  }
+  throwIf(seen.has(extra), Error, "Circular reference in options");
   seen.add(extra);
   for (const [name, value] of Object.entries(extra) as [string, unknown][]) {
     if (typeof value === "object" && value !== null) {

@@ -2,6 +2,7 @@
 
 import { brief } from "../data/nearest.js";
 import { sha256 } from "../wire/sha256.js";
+import { throwIf } from "../wire/errors.js";
 
 /** The files of a session. */
 export type FileName = "trainModel" | "checkpointState" | "evalModel" | "optimizerModel" | "model" | "bundle";
@@ -61,9 +62,7 @@ export function checkIntegrity(value: unknown): Integrity {
   }
   const entries = Object.entries(value).map(([name, text]: [string, unknown]) => {
     const file = name === "checkpoint" ? "checkpointState" : name;
-    if (!FILES.includes(file)) {
-      throw new TypeError(`'integrity.${brief(name)}' is not a file; there are ${FILES.join(", ")}.`);
-    }
+    throwIf(!FILES.includes(file), TypeError, `'integrity.${brief(name)}' is not a file; there are ${FILES.join(", ")}.`);
     return [file, parse(`integrity.${name}`, text)] as const;
   });
   return new Map(entries);
@@ -71,9 +70,7 @@ export function checkIntegrity(value: unknown): Integrity {
 
 function parse(name: string, text: unknown): Hash[] {
   const parts = typeof text === "string" ? text.split(/\s+/).filter((part) => part !== "") : [];
-  if (parts.length === 0) {
-    throw new TypeError(`'${name}' must be a hash such as "sha256-..." in Base64.`);
-  }
+  throwIf(parts.length === 0, TypeError, `'${name}' must be a hash such as "sha256-..." in Base64.`);
   return parts.map((part) => parseHash(name, part));
 }
 

@@ -2,7 +2,7 @@
 
 import { describe, mustBe } from "../data/given.js";
 import { brief, checkKnown, checkOptions } from "../data/nearest.js";
-import { UnsupportedError } from "../wire/errors.js";
+import { throwIf, UnsupportedError } from "../wire/errors.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
 import { LIMITS } from "../wire/records.js";
@@ -184,9 +184,7 @@ export interface ResolvedOptions {
  * @param more - further names that the call takes in the same object
  */
 export function resolveOptions(options: unknown, more: readonly string[] = []): ResolvedOptions {
-  if (options !== undefined && (typeof options !== "object" || options === null)) {
-    throw new TypeError("'options' must be an object.");
-  }
+  throwIf(options !== undefined && (typeof options !== "object" || options === null), TypeError, "'options' must be an object.");
   const settings: SessionOptions = options ?? {};
   checkKnown("The session option", settings, [...Object.keys(NAMES), ...more]);
   checkPeerOptions(settings);
@@ -245,13 +243,9 @@ function checkOwnOptions(options: SessionOptions): void {
     checkFlag(name, value ?? false);
   }
   for (const [name, value] of Object.entries({ onProgress, "env.onProgress": env.onProgress ?? undefined })) {
-    if (value !== undefined && typeof value !== "function") {
-      throw new TypeError(`'${name}' must be a function, got ${brief(value)}.`);
-    }
+    throwIf(value !== undefined && typeof value !== "function", TypeError, `'${name}' must be a function, got ${brief(value)}.`);
   }
-  if (options.signal !== undefined && !(options.signal instanceof AbortSignal)) {
-    throw new TypeError("'signal' must be an AbortSignal.");
-  }
+  throwIf(options.signal !== undefined && !(options.signal instanceof AbortSignal), TypeError, "'signal' must be an AbortSignal.");
   checkDebug(options.debug);
   checkDevice(options);
   for (const [name, value] of Object.entries(checkOptions("limits", limits ?? {}, LIMITS))) {
@@ -262,9 +256,7 @@ function checkOwnOptions(options: SessionOptions): void {
 const DEVICES: readonly unknown[] = ["wasm", "webgpu"];
 
 function checkDevice({ device = "wasm", reproducible, cache, memoryBudget, debug }: SessionOptions): void {
-  if (!DEVICES.includes(device)) {
-    throw new TypeError(`'device' must be "wasm" or "webgpu", got ${brief(device)}.`);
-  }
+  throwIf(!DEVICES.includes(device), TypeError, `'device' must be "wasm" or "webgpu", got ${brief(device)}.`);
   const asked = { reproducible, cache, memoryBudget: memoryBudget !== undefined, "debug.checkNumerics": debug?.checkNumerics };
   const [what] = Object.entries(asked).find(([, isOn]) => isOn === true) ?? [];
   refuseIf(device === "webgpu" && what !== undefined, "NOT_ON_GPU", { what });
@@ -283,9 +275,7 @@ function checkDebug(debug: unknown): void {
 }
 
 function resolveExternalData(sources: readonly ExternalData[] = []): ResolvedOptions["externalData"] {
-  if (!Array.isArray(sources)) {
-    throw new TypeError("'externalData' must be an array of { path, data } or URLs.");
-  }
+  throwIf(!Array.isArray(sources), TypeError, "'externalData' must be an array of { path, data } or URLs.");
   const files = (sources as readonly ExternalData[]).map((file) =>
     typeof file === "string" ? { path: file, data: file } : file,
   );
@@ -295,9 +285,7 @@ function resolveExternalData(sources: readonly ExternalData[] = []): ResolvedOpt
     }
     checkOptions("externalData", file, { path: true, data: true });
   }
-  if (new Set(files.map(({ path }) => path)).size !== files.length) {
-    throw new TypeError("'externalData' has a path twice.");
-  }
+  throwIf(new Set(files.map(({ path }) => path)).size !== files.length, TypeError, "'externalData' has a path twice.");
   return files.map(({ path, data }) => ({ what: `externalData of '${path}'`, path, data }));
 }
 
@@ -333,9 +321,7 @@ function providersOf(providers: unknown): string[] {
 function checkPeerOptions(options: SessionOptions): void {
   const providers = providersOf(options.executionProviders ?? []);
   for (const name of providers) {
-    if (!PROVIDERS.includes(name)) {
-      throw new Error(`no available backend found. ERR: not supported execution provider: ${brief(name)}`);
-    }
+    throwIf(!PROVIDERS.includes(name), Error, `no available backend found. ERR: not supported execution provider: ${brief(name)}`);
   }
   const { graphOptimizationLevel, executionMode, logSeverityLevel, logVerbosityLevel } = options;
   if (
@@ -388,9 +374,7 @@ function unsupported(what: string, why: string): UnsupportedError {
 /** Check the common options of sessions and runs. */
 export function checkSeverity(severity: unknown, verbosity: unknown): void {
   const isSeverity = Number.isInteger(severity) && (severity as number) >= 0 && (severity as number) <= MAX_SEVERITY;
-  if (severity !== undefined && !isSeverity) {
-    throw new Error(`log serverity level is not valid: ${brief(severity)}`);
-  }
+  throwIf(severity !== undefined && !isSeverity, Error, `log serverity level is not valid: ${brief(severity)}`);
   if (verbosity !== undefined && !(Number.isInteger(verbosity) && (verbosity as number) >= 0)) {
     throw new Error(`log verbosity level is not valid: ${brief(verbosity)}`);
   }

@@ -4,6 +4,7 @@ import { mustBe } from "../data/given.js";
 import { checkKnown } from "../data/nearest.js";
 import { CheckpointState } from "./checkpoint-state.js";
 import { checkSource, isSource, type Source } from "./sources.js";
+import { throwIf } from "../wire/errors.js";
 
 /** The files of artifacts by one name each. */
 export interface SessionFiles {
@@ -36,9 +37,7 @@ export function checkTrainingOptions(options: unknown): SessionFiles | { readonl
     if (!source && !required) {
       continue;
     }
-    if (!source) {
-      throw new TypeError(`'trainingOptions.${name}' is required: a URL, Uint8Array, ArrayBuffer or Blob.`);
-    }
+    throwIf(!source, TypeError, `'trainingOptions.${name}' is required: a URL, Uint8Array, ArrayBuffer or Blob.`);
     if (!(name === "checkpoint" && source instanceof CheckpointState)) {
       checkSource(`trainingOptions.${name}`, source);
     }
@@ -49,9 +48,7 @@ export function checkTrainingOptions(options: unknown): SessionFiles | { readonl
 
 function checkBundleOptions(options: { readonly bundle: unknown }): void {
   const others = Object.keys(options).filter((name) => name !== "bundle");
-  if (others.length > 0) {
-    throw new TypeError(`'trainingOptions.bundle' has the whole session; '${others[0]}' cannot be given besides.`);
-  }
+  throwIf(others.length > 0, TypeError, `'trainingOptions.bundle' has the whole session; '${others[0]}' cannot be given besides.`);
   const isBundle = Boolean(options.bundle) && isSource(options.bundle);
   mustBe(isBundle, "trainingOptions.bundle", "a URL, Uint8Array, ArrayBuffer or Blob", options.bundle);
 }

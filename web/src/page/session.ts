@@ -8,6 +8,7 @@ import { sessionError, refuseIf } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
 import type {
   DeadUnits,
+  Feed,
   FileForm,
   FileOf,
   SessionMemory,
@@ -469,10 +470,8 @@ export class TrainingSession extends SessionMethods {
     checkNumber("runs", runs);
     checkFlag("training", training);
     const kind = training ? "train" : "eval";
-    const [inputNames, args] = this.#parse(kind, feeds);
-    const packed = packFeeds(inputNames, args.feeds, copyBytes);
     const { handle } = this.#info;
-    const answer = this.#channel.post(packed, (inputs) => callOf("profile", [handle, kind, inputs, runs]));
+    const answer = this.#channel.post(this.#copy(kind, feeds), (inputs) => callOf("profile", [handle, kind, inputs, runs]));
     return new Profile(await this.#steps.follow<WireProfile>(answer));
   }
 
@@ -512,9 +511,8 @@ export class TrainingSession extends SessionMethods {
     const { training = true } = checkOptions("explain", options, { training: true });
     checkFlag("training", training);
     const kind = training ? "train" : "eval";
-    const [inputNames, args] = this.#parse(kind, feeds);
-    const packed = packFeeds(inputNames, args.feeds, copyBytes);
-    return this.#channel.post(packed, (inputs) => this.#channel.callOf("explain", [kind, inputs])) as Promise<string>;
+    const answer = this.#channel.post(this.#copy(kind, feeds), (inputs) => this.#channel.callOf("explain", [kind, inputs]));
+    return answer as Promise<string>;
   }
 
   /**
@@ -529,10 +527,7 @@ export class TrainingSession extends SessionMethods {
   async deadUnits(batches: readonly FeedsType[]): Promise<readonly DeadUnits[]> {
     this.#channel.check();
     mustBe(Array.isArray(batches), "batches", "an array of feeds", batches);
-    const packed = (batches as readonly FeedsType[]).map(async (feeds) => {
-      const [inputNames, args] = this.#parse("eval", feeds);
-      return packFeeds(inputNames, args.feeds, copyBytes);
-    });
+    const packed = (batches as readonly FeedsType[]).map(async (feeds) => this.#copy("eval", feeds));
     const answer = this.#channel.post(Promise.all(packed), (all) => this.#channel.callOf("deadUnits", [all]));
     return (await this.#steps.follow(answer)) as readonly DeadUnits[];
   }
@@ -618,6 +613,12 @@ export class TrainingSession extends SessionMethods {
       checkAverages(info);
     }
     return [names, args];
+  }
+
+  /** The feeds of a step, which is not to run as usual. */
+  #copy(kind: "train" | "eval", feeds: FeedsType): readonly Feed[] | Promise<readonly Feed[]> {
+    const [names, args] = this.#parse(kind, feeds);
+    return packFeeds(names, args.feeds, copyBytes);
   }
 
   async #step(kind: StepName, signal?: AbortSignal): Promise<void> {

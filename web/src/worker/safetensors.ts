@@ -1,6 +1,6 @@
 /** The safetensors format: 8 bytes of length, a JSON header, then the tensors without gaps. `model/safetensors.py` is the same. */
 
-import { CheckpointError } from "../wire/errors.js";
+import { CheckpointError, throwIf } from "../wire/errors.js";
 import type { NamedTensor, WireDtype } from "../wire/values.js";
 import { ITEM_SIZE, sizeOf } from "./bundle/reader.js";
 
@@ -83,14 +83,10 @@ export function readSafetensors(file: Uint8Array): TensorFile {
   const places = Object.entries(entries).map(([name, entry]) => placeOf(name, entry));
   let at = 0;
   for (const { name, start, end } of [...places].sort((a, b) => a.start - b.start || a.end - b.end)) {
-    if (start !== at) {
-      throw new CheckpointError(`Tensor '${name}' of the safetensors file starts at ${start}, not at ${at}.`);
-    }
+    throwIf(start !== at, CheckpointError, `Tensor '${name}' of the safetensors file starts at ${start}, not at ${at}.`);
     at = end;
   }
-  if (at !== body.length) {
-    throw new CheckpointError(`The tensors of the safetensors file end at ${at}; it has ${body.length} bytes of them.`);
-  }
+  throwIf(at !== body.length, CheckpointError, `The tensors of the safetensors file end at ${at}; it has ${body.length} bytes of them.`);
   const tensors = new Map(
     places.map(({ name, dtype, dims, start, end }) => [name, { name, dtype, dims, data: body.subarray(start, end) }]),
   );

@@ -3,6 +3,7 @@
 import { dsvFormat } from "d3-dsv";
 import { Tensor } from "onnxruntime-common";
 
+import { areTexts, isRecord } from "../wire/kinds.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { FeedError, shortened } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
@@ -128,12 +129,12 @@ async function textOf(source: CsvSource): Promise<string> {
 }
 
 function checkObject<T extends object>(name: string, value: T): T {
-  mustBe(typeof value === "object" && value !== null && !Array.isArray(value), name, "an object", value);
+  mustBe(isRecord(value), name, "an object", value);
   return value;
 }
 
 function checkTexts(name: string, value: readonly string[]): readonly string[] {
-  mustBe(Array.isArray(value) && value.every((one) => typeof one === "string"), name, "an array of strings", value);
+  mustBe(areTexts(value), name, "an array of strings", value);
   return value;
 }
 
@@ -196,10 +197,8 @@ function treatmentOf(missing: NonNullable<CsvOptions["missing"]>): Treatment {
   if (typeof missing === "string" && TREATMENTS.includes(missing)) {
     return { rest: missing, fills: new Map() };
   }
-  if (typeof missing !== "object" || missing === null || Array.isArray(missing)) {
-    throw badSetting("missing", missing, '"error", "drop", "keep", or a value for each column');
-  }
-  const { [OTHERS]: rest = "error", ...columns } = missing;
+  refuseSettingIf(!isRecord(missing), "missing", missing, '"error", "drop", "keep", or a value for each column');
+  const { [OTHERS]: rest = "error", ...columns } = missing as Readonly<Record<string, unknown>>;
   if (typeof rest !== "string" || !TREATMENTS.includes(rest)) {
     throw badSetting("missing['*']", rest, '"error", "drop" or "keep"');
   }

@@ -7,6 +7,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
+import { areTexts, isObject } from "../wire/kinds.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from "./csv.js";
 import { badSetting, checkInteger, describe, isTensor, nameOf, refuseSettingIf } from "./given.js";
@@ -249,9 +250,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     options: { readonly padded?: readonly string[] } = {},
   ): Dataset {
     const { padded = null } = checkOptions("bucket", options, { padded: true });
-    if (padded !== null && !(Array.isArray(padded) && padded.every((name) => typeof name === "string"))) {
-      throw badSetting("padded", padded, "an array of names");
-    }
+    refuseSettingIf(padded !== null && !areTexts(padded), "padded", padded, "an array of names");
     checkInteger("size", size, 1);
     refuseSettingIf(!Array.isArray(bounds), "bounds", bounds, "an array of lengths");
     bounds.forEach((bound, k) => checkInteger(`bounds[${k}]`, bound, 0));
@@ -549,15 +548,14 @@ export function isSpent(source: object): boolean {
 }
 
 function isReadOnce(source: unknown): source is object {
-  const isObject = typeof source === "object" && source !== null;
-  return isObject && (isReadable(source) || ["Generator", "AsyncGenerator"].includes(nameOf(source)));
+  return isObject(source) && (isReadable(source) || ["Generator", "AsyncGenerator"].includes(nameOf(source)));
 }
 
 function open(source: unknown): [ReadonlyMap<string, Tensor> | null, () => AsyncIterable<Row | Batch>] {
   if (typeof source === "function") {
     return [null, () => iterate((source as () => unknown)())];
   }
-  if (typeof source !== "object" || source === null || isTensor(source) || ArrayBuffer.isView(source)) {
+  if (!isObject(source) || isTensor(source) || ArrayBuffer.isView(source)) {
     throw sessionError("NOT_A_DATASET", { given: describe(source) });
   }
   if (Symbol.iterator in source || Symbol.asyncIterator in source || isReadable(source)) {
@@ -608,7 +606,7 @@ function iteratorOf(source: unknown): AsyncIterator<Row | Batch> {
 }
 
 function opened(source: unknown): Iterator<Row> | AsyncIterator<Row> {
-  if (typeof source === "object" && source !== null) {
+  if (isObject(source)) {
     if (isReadable(source)) {
       return readerOf(source);
     }

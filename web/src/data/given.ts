@@ -2,6 +2,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
+import { isObject } from "../wire/kinds.js";
 import { sessionError } from "../wire/messages.js";
 
 /**
@@ -12,7 +13,7 @@ export function isTensor(value: unknown): value is Tensor {
   if (value instanceof Tensor) {
     return true;
   }
-  if (typeof value !== "object" || value === null) {
+  if (!isObject(value)) {
     return false;
   }
   const tensor = value as Partial<Tensor>;

@@ -2,6 +2,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
+import { isObject } from "../wire/kinds.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { describe, isTensor } from "./given.js";
 import { RandomStream } from "./random.js";
@@ -30,9 +31,7 @@ type Numbered = readonly [number, Row];
 /** Rows as a batch; errors name them by their numbers. */
 function stack(rows: readonly Numbered[]): Batch {
   const tensors = rows.map(([position, row]) => {
-    if (typeof row !== "object" || row === null || isTensor(row) || ArrayBuffer.isView(row)) {
-      throw sessionError("NOT_A_ROW", { position, given: describe(row) });
-    }
+    refuseIf(!isObject(row) || isTensor(row) || ArrayBuffer.isView(row), "NOT_A_ROW", { position, given: describe(row) });
     return Object.fromEntries(Object.entries(row).map(([name, value]) => [name, liveTensor(name, value, position)]));
   });
   const [first = {}] = tensors;

@@ -2,6 +2,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
+import { isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, checkInteger, describe, mustBe, refuseSettingIf } from "./given.js";
@@ -159,7 +160,7 @@ function idsOf(
   const isTokenizer = typeof (tokenizer as Partial<TextTokenizer> | null | undefined)?.encode === "function";
   refuseIf(!isTokenizer, "NOT_A_TOKENIZER", { given: describe(tokenizer) });
   const encoded: unknown = tokenizer.encode(text, options);
-  const tokens: unknown = typeof encoded === "object" && encoded !== null && "ids" in encoded ? encoded.ids : encoded;
+  const tokens: unknown = isObject(encoded) && "ids" in encoded ? encoded.ids : encoded;
   if (Array.isArray(tokens) || ArrayBuffer.isView(tokens)) {
     const ids = Array.from(tokens as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
     if (ids.every((one): one is number => Number.isSafeInteger(one))) {
@@ -219,7 +220,7 @@ export function textColumns(
   for (const [name, value] of Object.entries({ pack, maskPrompt })) {
     refuseSettingIf(typeof value !== "boolean", name, value, "true or false");
   }
-  refuseIf(typeof source !== "object" || source === null || !(Symbol.iterator in source), "NOT_TEXTS", { given: describe(source) });
+  refuseIf(!isObject(source) || !(Symbol.iterator in source), "NOT_TEXTS", { given: describe(source) });
   const needed = (name: string): boolean => inputs.includes(name);
   const isList = Array.isArray(inputs) && inputs.every((name) => Object.hasOwn(VALUES, name));
   if (!isList || !needed("input_ids") || !needed("labels")) {
@@ -259,7 +260,7 @@ function fieldsOf(item: TextItem, position: number): { fields: Fields; further: 
   if (typeof item === "string") {
     return { fields: { text: item }, further: [] };
   }
-  const columns = typeof item === "object" && item !== null ? Object.keys(item) : [];
+  const columns = isObject(item) ? Object.keys(item) : [];
   const form = FORMS.find((names) => names.every((name) => columns.includes(name))) ?? [];
   const description = columns.length > 0 ? `${describe(item)} of ${columns.join(", ")}` : describe(item);
   refuseIf(form.length === 0, "NOT_A_TEXT", { position, given: description });
@@ -413,11 +414,11 @@ export async function preferenceColumns(
   tokenizer: TextTokenizer,
   { length, endToken = null, reference }: PreferenceOptions,
 ): Promise<Record<string, Tensor>> {
-  refuseIf(typeof pairs !== "object" || pairs === null || !(Symbol.iterator in pairs), "NOT_TEXTS", { given: describe(pairs) });
+  refuseIf(!isObject(pairs) || !(Symbol.iterator in pairs), "NOT_TEXTS", { given: describe(pairs) });
   const isSession = Array.isArray((reference as Partial<ReferenceSession> | null)?.trainingInputNames);
   mustBe(isSession, "reference", "a TrainingSession", reference);
   const texts = [...pairs].flatMap((pair, position) => {
-    const names = typeof pair === "object" && pair !== null ? Object.keys(pair) : [];
+    const names = isObject(pair) ? Object.keys(pair) : [];
     const column = PAIR.find((name) => !names.includes(name));
     refuseIf(column !== undefined, "NOT_A_PAIR", { position, column });
     const { chosen, rejected, ...others } = pair;

@@ -11,6 +11,7 @@
 
 import { badSetting, describe, refuseSettingIf } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
+import { isObject } from "../wire/kinds.js";
 import { refuseIf } from "../wire/messages.js";
 import { Opaque } from "../wire/opaque.js";
 import { checkPositive, checkVector } from "./updates.js";
@@ -127,9 +128,8 @@ export class SecureMember extends Opaque {
   }
 
   #check(publicKeys: unknown): string[] {
-    if (typeof publicKeys !== "object" || publicKeys === null || Object.keys(publicKeys).length < 2) {
-      throw badSetting("publicKeys", describe(publicKeys), "keys of two members or more");
-    }
+    const isList = isObject(publicKeys) && Object.keys(publicKeys).length > 1;
+    refuseSettingIf(!isList, "publicKeys", describe(publicKeys), "keys of two members or more");
     const keys = Object.entries(publicKeys as Readonly<Record<string, unknown>>);
     const texts = new Map<string, string>();
     for (const [name, key] of keys) {

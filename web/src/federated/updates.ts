@@ -3,6 +3,7 @@
 import { badSetting, checkInteger, describe, refuseSettingIf } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { RandomStream } from "../data/random.js";
+import { isObject } from "../wire/kinds.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 
 /** Data of a client's round that a server needs. */
@@ -143,9 +144,8 @@ export function averageUpdates(
   weights: "examples" | "equal" | readonly number[] = "examples",
 ): Float32Array {
   checkVector("parameters", parameters);
-  if (!Array.isArray(updates) || updates.length === 0 || !updates.every((update) => typeof update === "object" && update !== null)) {
-    throw badSetting("updates", updates, "a list of updates, one a client");
-  }
+  const areUpdates = Array.isArray(updates) && updates.length > 0 && updates.every(isObject);
+  refuseSettingIf(!areUpdates, "updates", updates, "a list of updates, one a client");
   const shares = sharesOf(updates, weights);
   const total = shares.reduce((a, b) => a + b);
   const mean = new Float64Array(parameters.length);

@@ -2,6 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
+import { isObject, isRecord } from "../wire/kinds.js";
 import { getLogLevel, levelOf, log } from "../wire/log.js";
 import { throwIf, TrainwebError } from "../wire/errors.js";
 import { refuseIf } from "../wire/messages.js";
@@ -43,7 +44,7 @@ export function parseRunArguments(
   arg1: unknown,
   arg2: unknown,
 ): RunArguments {
-  if (typeof feeds !== "object" || feeds === null || Array.isArray(feeds) || isTensor(feeds)) {
+  if (!isRecord(feeds) || isTensor(feeds)) {
     throw new TypeError(
       "'feeds' must be an object that use input names as keys and OnnxValue as corresponding values.",
     );
@@ -113,7 +114,7 @@ function parseOptions(arg: unknown): object {
   if (arg === undefined) {
     return {};
   }
-  if (typeof arg !== "object" || arg === null) {
+  if (!isObject(arg)) {
     throw new TypeError("'options' must be an object.");
   }
   return arg;

@@ -2,6 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
+import { isObject } from "../wire/kinds.js";
 import { refuseIf } from "../wire/messages.js";
 import type { AdapterFiles, ModelMetadata, TensorType, WireModelMetadata } from "../wire/protocol.js";
 import { describe, isBytes, mustBe } from "../data/given.js";
@@ -53,7 +54,7 @@ export function strictOf(value: unknown): boolean {
 }
 
 function flagOf<Name extends string>(name: Name, argument: unknown): boolean {
-  const isNamed = typeof argument === "object" && argument !== null;
+  const isNamed = isObject(argument);
   const options = checkOptions("the call", (isNamed ? argument : {}) as Partial<Record<Name, unknown>>, { [name]: true } as Record<Name, true>);
   const value = isNamed ? (options[name] ?? true) : argument;
   checkFlag(name, value);

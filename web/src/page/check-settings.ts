@@ -2,6 +2,7 @@
 
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { nearest } from "../data/nearest.js";
+import { areTexts, isObject, isRecord } from "../wire/kinds.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import type { Kind, Setting, Settings } from "./setting-kinds.js";
 import { isTensor } from "../data/given.js";
@@ -33,7 +34,7 @@ export function asFields(what: string, choice: unknown): Fields {
   if (typeof choice === "string") {
     return { type: choice };
   }
-  refuseSettingIf(typeof choice !== "object" || choice === null, what, choice, `the name of one, or an object with a 'type'`);
+  refuseSettingIf(!isObject(choice), what, choice, `the name of one, or an object with a 'type'`);
   return choice as Fields;
 }
 
@@ -121,18 +122,9 @@ function accepts(value: unknown, kind: Kind): boolean {
     case "choice":
       return kind.options.some((option) => option === value);
     case "names":
-      return (
-        Array.isArray(value) &&
-        (kind.mayBeEmpty || value.length > 0) &&
-        value.every((name: unknown) => typeof name === "string")
-      );
+      return areTexts(value) && (kind.mayBeEmpty || value.length > 0);
     case "sizes":
-      return (
-        typeof value === "object" &&
-        value !== null &&
-        !Array.isArray(value) &&
-        Object.values(value).every((size: unknown) => Number.isSafeInteger(size) && (size as number) >= 1)
-      );
+      return isRecord(value) && Object.values(value).every((size) => Number.isSafeInteger(size) && (size as number) >= 1);
     default:
       return false;
   }

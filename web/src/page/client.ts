@@ -1,5 +1,6 @@
 /** The page's end of a worker: starts it, sends calls, notices when it dies. */
 
+import { isObject } from "../wire/kinds.js";
 import { EngineError, fromWire } from "../wire/errors.js";
 import { checkScript, messageOf, SCRIPT, type ScriptEnd } from "../wire/fetch-file.js";
 import { getLogLevel, log } from "../wire/log.js";
@@ -130,7 +131,7 @@ export function buffersIn(value: unknown): ArrayBuffer[] {
       buffers.add(one.buffer as ArrayBuffer);
     } else if (Array.isArray(one)) {
       one.forEach(visit);
-    } else if (typeof one === "object" && one !== null && Object.getPrototypeOf(one) === Object.prototype) {
+    } else if (isObject(one) && Object.getPrototypeOf(one) === Object.prototype) {
       Object.values(one).forEach(visit);
     }
   };

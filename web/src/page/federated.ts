@@ -5,6 +5,7 @@ import type { Tensor } from "onnxruntime-common";
 import { Dataset, type DataSource } from "../data/dataset.js";
 import { addNoise, checkVector, clipUpdate, type ClientUpdate } from "../federated/updates.js";
 import { refuseSettingIf } from "../data/given.js";
+import { isObject } from "../wire/kinds.js";
 import { raise, refuseIf } from "../wire/messages.js";
 import { settingsOf } from "./check-settings.js";
 import type { History } from "./fit/events.js";
@@ -41,7 +42,7 @@ export class FederatedClient extends Opaque {
   /** @internal */
   constructor(session: FederatedSession, options: FederatedFields) {
     super();
-    refuseSettingIf(typeof options !== "object" || options === null, "options", options, "an object");
+    refuseSettingIf(!isObject(options), "options", options, "an object");
     const { clipNorm, noiseMultiplier, noiseClients, seed } = settingsOf<Required<FederatedFields>>("federated", options, FEDERATED);
     refuseIf(noiseMultiplier > 0 && clipNorm === null, "NOISE_WITHOUT_CLIP");
     this.#session = session;

@@ -8,6 +8,7 @@ import { imageValues } from "../data/images.js";
 import { checkOptions } from "../data/nearest.js";
 import { permutation, RandomStream } from "../data/random.js";
 import type { Row } from "../data/rows.js";
+import { isObject } from "../wire/kinds.js";
 import { FeedError, throwIf } from "../wire/errors.js";
 import type { Changes, GivenImage, ResolvedImageOptions } from "../wire/images.js";
 import { absolute } from "./assets.js";
@@ -37,7 +38,7 @@ const OTHERS = { mean: true, std: true, augment: true } as const;
 
 /** @throws ModelError for an impossible option; TypeError for an unknown one */
 function resolveImageOptions(options: ImageOptions): ResolvedImageOptions {
-  refuseSettingIf(typeof options !== "object" || options === null, "options", options, "an object with width and height");
+  refuseSettingIf(!isObject(options), "options", options, "an object with width and height");
   const { mean = 0, std = 1, augment, ...fields } = options;
   type Plain = Omit<ResolvedImageOptions, keyof typeof OTHERS>;
   const plain = settingsOf<Plain>("image", fields, IMAGE_OPTIONS, Object.keys(OTHERS));
@@ -45,7 +46,7 @@ function resolveImageOptions(options: ImageOptions): ResolvedImageOptions {
   const fits = (x: unknown): boolean => isNumber(x) || (Array.isArray(x) && x.length === plain.channels && x.every(isNumber));
   refuseSettingIf(!fits(mean), "mean", mean, "a number, or one for each channel");
   refuseSettingIf(!fits(std) || [std].flat().includes(0), "std", std, "a number other than 0, or one for each channel");
-  refuseSettingIf(augment !== undefined && (typeof augment !== "object" || augment === null), "augment", augment, "an object with a seed");
+  refuseSettingIf(augment !== undefined && !isObject(augment), "augment", augment, "an object with a seed");
   const each = (x: number | readonly number[]): number[] => (typeof x === "number" ? new Array<number>(plain.channels).fill(x) : [...x]);
   const changes = augment === undefined ? null : settingsOf<Changes>("augment", augment, AUGMENTATION);
   return { ...plain, mean: each(mean), std: each(std), augment: changes };

@@ -2,6 +2,7 @@
 
 import { brief } from "../data/nearest.js";
 import { sha256 } from "../wire/sha256.js";
+import { isObject } from "../wire/kinds.js";
 import { throwIf } from "../wire/errors.js";
 
 /** The files of a session. */
@@ -57,10 +58,8 @@ export function checkIntegrity(value: unknown): Integrity {
   if (value === undefined || typeof value === "string") {
     return new Map(value === undefined ? [] : [[ONLY, parse("integrity", value)]]);
   }
-  if (typeof value !== "object" || value === null) {
-    throw new TypeError("'integrity' must be a string, or an object of them by the names of files.");
-  }
-  const entries = Object.entries(value).map(([name, text]: [string, unknown]) => {
+  throwIf(!isObject(value), TypeError, "'integrity' must be a string, or an object of them by the names of files.");
+  const entries = Object.entries(value as object).map(([name, text]: [string, unknown]) => {
     const file = name === "checkpoint" ? "checkpointState" : name;
     throwIf(!FILES.includes(file), TypeError, `'integrity.${brief(name)}' is not a file; there are ${FILES.join(", ")}.`);
     return [file, parse(`integrity.${name}`, text)] as const;

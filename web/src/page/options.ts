@@ -2,6 +2,7 @@
 
 import { describe, mustBe } from "../data/given.js";
 import { brief, checkKnown, checkOptions } from "../data/nearest.js";
+import { isObject } from "../wire/kinds.js";
 import { throwIf, UnsupportedError } from "../wire/errors.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
@@ -184,7 +185,7 @@ export interface ResolvedOptions {
  * @param more - further names that the call takes in the same object
  */
 export function resolveOptions(options: unknown, more: readonly string[] = []): ResolvedOptions {
-  throwIf(options !== undefined && (typeof options !== "object" || options === null), TypeError, "'options' must be an object.");
+  throwIf(options !== undefined && !isObject(options), TypeError, "'options' must be an object.");
   const settings: SessionOptions = options ?? {};
   checkKnown("The session option", settings, [...Object.keys(NAMES), ...more]);
   checkPeerOptions(settings);
@@ -266,10 +267,8 @@ function checkDebug(debug: unknown): void {
   if (debug === undefined) {
     return;
   }
-  if (typeof debug !== "object" || debug === null) {
-    throw new TypeError("'debug' must be an object with 'checkNumerics'.");
-  }
-  checkKnown("The option of debug", debug, ["checkNumerics"]);
+  throwIf(!isObject(debug), TypeError, "'debug' must be an object with 'checkNumerics'.");
+  checkKnown("The option of debug", debug as object, ["checkNumerics"]);
   const { checkNumerics } = debug as DebugOptions;
   checkFlag("debug.checkNumerics", checkNumerics ?? false);
 }
@@ -280,9 +279,8 @@ function resolveExternalData(sources: readonly ExternalData[] = []): ResolvedOpt
     typeof file === "string" ? { path: file, data: file } : file,
   );
   for (const file of files) {
-    if (typeof file !== "object" || file === null || typeof file.path !== "string" || !isSource(file.data)) {
-      throw new TypeError("'externalData' must have a path and a URL, Uint8Array, ArrayBuffer or Blob for each file.");
-    }
+    const isFile = isObject(file) && typeof file.path === "string" && isSource(file.data);
+    throwIf(!isFile, TypeError, "'externalData' must have a path and a URL, Uint8Array, ArrayBuffer or Blob for each file.");
     checkOptions("externalData", file, { path: true, data: true });
   }
   throwIf(new Set(files.map(({ path }) => path)).size !== files.length, TypeError, "'externalData' has a path twice.");
@@ -309,7 +307,7 @@ function checkCount(name: string, value: unknown, minimum: number): void {
 function providersOf(providers: unknown): string[] {
   mustBe(Array.isArray(providers), "executionProviders", "an array", providers);
   return (providers as readonly unknown[]).map((one) => {
-    const name = typeof one === "object" && one !== null ? (one as { readonly name?: unknown }).name : one;
+    const name = isObject(one) ? (one as { readonly name?: unknown }).name : one;
     if (typeof name !== "string") {
       throw new TypeError(`'executionProviders' has ${describe(one)}, which is neither a name nor an object with one.`);
     }

@@ -4,8 +4,9 @@ import type { Tensor } from "onnxruntime-common";
 
 import type { Dataset } from "../data/dataset.js";
 import { emptyData } from "../data/epoch.js";
-import { badSetting } from "../data/given.js";
+import { refuseSettingIf } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
+import { areTexts } from "../wire/kinds.js";
 import type { Evaluated, EvalValues, WireBatch } from "../wire/fit.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import type { NamedTensor, SessionInfo } from "../wire/protocol.js";
@@ -44,9 +45,7 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
   const { outputs, ...others } = checkOptions("predict", options, { ...KNOWN, outputs: true });
   const { batches, ema, whole: fixed } = resolve(host, data, others);
   const names = outputs ?? ownOutputs(host.info);
-  if (!Array.isArray(names) || names.length === 0 || names.some((name) => typeof name !== "string")) {
-    throw badSetting("outputs", names, "a list of tensors of the eval model");
-  }
+  refuseSettingIf(!areTexts(names) || names.length === 0, "outputs", names, "a list of tensors of the eval model");
   const { handle, evalInputNames } = host.info;
   const parts: NamedTensor[][] = [];
   let [size, first] = [fixed ?? 0, 0];

@@ -4,6 +4,7 @@ import { mustBe } from "../data/given.js";
 import { checkKnown } from "../data/nearest.js";
 import { CheckpointState } from "./checkpoint-state.js";
 import { checkSource, isSource, type Source } from "./sources.js";
+import { isObject } from "../wire/kinds.js";
 import { throwIf } from "../wire/errors.js";
 
 /** The files of artifacts by one name each. */
@@ -16,7 +17,7 @@ export interface SessionFiles {
 
 /** @throws TypeError when they are neither artifacts nor a bundle */
 export function checkTrainingOptions(options: unknown): SessionFiles | { readonly bundle: Source } {
-  if (typeof options !== "object" || options === null) {
+  if (!isObject(options)) {
     throw new TypeError("'trainingOptions' must be an object with 'trainModel' and 'checkpoint'.");
   }
   if ("bundle" in options) {

@@ -3,6 +3,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
+import { isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
@@ -425,7 +426,7 @@ export class TrainingSession extends SessionMethods {
     trainableOnly: boolean | (ContiguousOptions & TrainableOnly) = true,
     options: ContiguousOptions = {},
   ): Promise<Tensor> {
-    const isNamed = typeof trainableOnly === "object" && trainableOnly !== null;
+    const isNamed = isObject(trainableOnly);
     const { trainableOnly: flag, ...rest } = isNamed ? trainableOnly : { trainableOnly };
     const settings = isNamed ? rest : options;
     const { ema = false, out } = checkOptions("getContiguousParameters", settings, { ema: true, out: true });
@@ -490,7 +491,7 @@ export class TrainingSession extends SessionMethods {
    */
   async prepare(shapes: Readonly<Record<string, readonly number[]>>): Promise<void> {
     this.#channel.check();
-    mustBe(typeof shapes === "object" && shapes !== null, "shapes", "an object of input names and dims", shapes);
+    mustBe(isObject(shapes), "shapes", "an object of input names and dims", shapes);
     await this.#steps.follow(this.#channel.post(null, () => this.#channel.callOf("prepare", [shapes])));
   }
 

@@ -1,5 +1,7 @@
 /** The configuration of `createFromModel`, checked against Python's declarations (settings/) and written for Python. */
 
+import { throwIf } from "../wire/errors.js";
+import { isObject, isRecord } from "../wire/kinds.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
@@ -61,46 +63,34 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
   const others: Fields = frozenParams === undefined || isHeadLeft ? rest : { ...rest, frozenParams };
   const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
-  if (head !== undefined && head !== null) {
-    resolved["head"] = resolveObject("head", head, "an object with 'classes'", HEAD);
-    resolved["frozen_params"] ??= isHeadLeft ? ALL_BUT_HEAD : undefined;
-  }
-  if (lora !== undefined && lora !== null) {
-    resolved["lora"] = resolveLora(lora, others);
-  }
-  if (loss !== undefined && loss !== null) {
-    resolved["loss"] = resolveKind("loss", loss, LOSSES);
-  }
-  if (ema !== undefined && ema !== null) {
-    resolved["ema"] = resolveObject("ema", ema, "an object of its settings, such as 'decay'", EMA);
-    refuseIf(optimizer === undefined || optimizer === null, "EMA_WITHOUT_OPTIMIZER");
-  }
-  if (optimizer !== undefined && optimizer !== null) {
-    resolved["optimizer"] = resolveOptimizer(optimizer);
-  } else if (others["clipGradNorm"] || others["clipGradValue"]) {
-    throw sessionError("CLIP_WITHOUT_OPTIMIZER", {});
-  }
-  if (rate !== null) {
-    resolved["learning_rate"] = rate;
-  }
-  return JSON.stringify(resolved);
+  const resolve = <T>(value: T, how: (given: NonNullable<T>) => unknown): unknown => (value ?? null) === null ? undefined : how(value as NonNullable<T>);
+  const parts = {
+    head: resolve(head, (given) => resolveObject("head", given, "an object with 'classes'", HEAD)),
+    lora: resolve(lora, (given) => resolveLora(given, others)),
+    loss: resolve(loss, (given) => resolveKind("loss", given, LOSSES)),
+    ema: resolve(ema, (given) => resolveObject("ema", given, "an object of its settings, such as 'decay'", EMA)),
+    optimizer: resolve(optimizer, resolveOptimizer),
+  };
+  const hasOptimizer = parts.optimizer !== undefined;
+  refuseIf(parts.ema !== undefined && !hasOptimizer, "EMA_WITHOUT_OPTIMIZER");
+  refuseIf(!hasOptimizer && Boolean(others["clipGradNorm"] || others["clipGradValue"]), "CLIP_WITHOUT_OPTIMIZER");
+  const frozen = isHeadLeft ? { frozen_params: ALL_BUT_HEAD } : {};
+  return JSON.stringify({ ...resolved, ...frozen, ...parts, learning_rate: rate ?? undefined });
 }
 
 /** @throws ModelError for a configuration without a loss */
 export function requireLoss(config: unknown): void {
-  if (typeof config === "object" && config !== null && (config as Fields)["loss"] === undefined) {
-    const expected = "a loss, or null for a model whose first output is one";
-    throw sessionError("MISSING_SETTING", { what: "config", name: "loss", expected });
-  }
+  const expected = "a loss, or null for a model whose first output is one";
+  refuseIf(isRecord(config) && config["loss"] === undefined, "MISSING_SETTING", { what: "config", name: "loss", expected });
 }
 
 function resolveObject(name: string, value: unknown, expected: string, settings: Settings): Fields {
-  refuseSettingIf(typeof value !== "object" || value === null || Array.isArray(value), name, value, expected);
+  refuseSettingIf(!isRecord(value), name, value, expected);
   return checkFields(name, `${name}.`, value as Fields, settings);
 }
 
 function resolveLora(lora: unknown, others: Fields): Fields {
-  refuseSettingIf(typeof lora !== "object" || lora === null || Array.isArray(lora), "lora", lora, "an object");
+  refuseSettingIf(!isRecord(lora), "lora", lora, "an object");
   for (const name of ["requiresGrad", "frozenParams"]) {
     if (others[name] !== undefined && others[name] !== null) {
       throw badSetting(name, others[name], `left out with 'lora': the adapters are trained, and the model is frozen`);
@@ -132,7 +122,7 @@ function resolveOptimizer(value: unknown): Record<string, unknown> {
     }
     resolved["groups"] = groups.map((group: unknown, k) => {
       const path = `optimizer.groups[${k}]`;
-      refuseSettingIf(typeof group !== "object" || group === null, path, group, "an object with 'parameters'");
+      refuseSettingIf(!isObject(group), path, group, "an object with 'parameters'");
       return checkFields(name, `${path}.`, group as Fields, { ...GROUP, ...OPTIMIZERS[name] });
     });
   }
@@ -146,14 +136,12 @@ function resolveOptimizer(value: unknown): Record<string, unknown> {
  *   an optimizer
  */
 export function takeRate(config: unknown): readonly [config: TrainingConfig, rate: number | null] {
-  if (typeof config !== "object" || config === null || Array.isArray(config)) {
-    throw new TypeError("'config' must be an object that names at least a 'loss'.");
-  }
+  throwIf(!isRecord(config), TypeError, "'config' must be an object that names at least a 'loss'.");
   const { learningRate = null, ...rest } = config as TrainingConfig;
   const others: { -readonly [Name in keyof TrainingConfig]: TrainingConfig[Name] } = rest;
   const { optimizer } = others;
   let rate = learningRate;
-  if (typeof optimizer === "object" && optimizer !== null && "learningRate" in optimizer) {
+  if (isObject(optimizer) && "learningRate" in optimizer) {
     const { learningRate: optimizerRate, ...settings } = optimizer;
     checkRate("optimizer.learningRate", optimizerRate);
     if (rate !== null && rate !== optimizerRate) {
@@ -172,8 +160,7 @@ export function takeRate(config: unknown): readonly [config: TrainingConfig, rat
 
 /** The configuration of a session, whose optimizer is AdamW by default. */
 export function withOptimizer(config: TrainingConfig): TrainingConfig {
-  const isDefault = typeof config === "object" && config !== null && !Array.isArray(config) && config.optimizer === undefined;
-  return isDefault ? { ...config, optimizer: "AdamW" } : config;
+  return isRecord(config) && config["optimizer"] === undefined ? { ...config, optimizer: "AdamW" } : config;
 }
 
 function checkRate(name: string, rate: unknown): void {

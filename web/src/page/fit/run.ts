@@ -6,6 +6,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import type { Dataset } from "../../data/dataset.js";
+import { isObject } from "../../wire/kinds.js";
 import { FeedError } from "../../wire/errors.js";
 import { FIT_ORDERS, FIT_TELL } from "../../wire/fit.js";
 import type {
@@ -25,7 +26,7 @@ import type {
   WireBatch,
   WireEvaluation,
 } from "../../wire/fit.js";
-import { sessionError, refuseIf } from "../../wire/messages.js";
+import { refuseIf } from "../../wire/messages.js";
 import { canShareMemory } from "../../wire/platform.js";
 import type { Answer, Call, Feed, MaybePromise, Method, NamedTensor, SessionInfo } from "../../wire/protocol.js";
 import { buffersIn, callOf } from "../client.js";
@@ -386,9 +387,8 @@ function sentBytes(view: ArrayBufferView): Uint8Array {
  * @param first - the number of its first row in the data
  */
 export async function packBatch(batch: unknown, inputNames: readonly string[], number = 0, first = 0): Promise<WireBatch> {
-  if (typeof batch !== "object" || batch === null || isTensor(batch) || ArrayBuffer.isView(batch)) {
-    throw sessionError("NOT_A_BATCH", { position: number, given: describe(batch) });
-  }
+  const isBatch = isObject(batch) && !isTensor(batch) && !ArrayBuffer.isView(batch);
+  refuseIf(!isBatch, "NOT_A_BATCH", { position: number, given: describe(batch) });
   const tensors = batch as Readonly<Record<string, Tensor>>;
   const batchNames = Object.keys(tensors);
   const names = [...inputNames.filter((name) => batchNames.includes(name)), ...batchNames.filter((name) => !inputNames.includes(name))];
@@ -418,7 +418,7 @@ export async function runTrainSteps(host: FitHost, batches: unknown, spare: Spar
 /** One tensor an input, whose first axis counts batches; null where they are not all alike, on the CPU, and right. */
 function stackBatches(batches: readonly unknown[], spare: SpareBuffers): NamedTensor[] | null {
   const [first] = batches;
-  if (typeof first !== "object" || first === null || Object.keys(first).length === 0) {
+  if (!isObject(first) || Object.keys(first).length === 0) {
     return null;
   }
   const names = Object.keys(first);

@@ -1,6 +1,7 @@
 /** Reads the header of a bundle without trust: each value has the form that is described, or an error is thrown. */
 
 import { copyInto } from "../../python/given-files.js";
+import { isRecord } from "../../wire/kinds.js";
 import { ModelError } from "../../wire/errors.js";
 import { sizeOf as sizeOfFile, type BlobRange, type GivenData, type HeldBytes, type JoinedFile } from "../../wire/pieces.js";
 import type { WireDtype } from "../../wire/protocol.js";
@@ -38,10 +39,7 @@ export const flag = when<boolean>("true or false", (value) => typeof value === "
 export const positive = when<number>("a number >= 0", (value) => typeof value === "number" && value >= 0);
 export const integer = integerFrom(0);
 export const dtype = when<WireDtype>("a dtype", (value) => typeof value === "string" && Object.hasOwn(ITEM_SIZE, value));
-const object = when<Readonly<Record<string, unknown>>>(
-  "an object",
-  (value) => typeof value === "object" && value !== null && !Array.isArray(value),
-);
+const object = when<Readonly<Record<string, unknown>>>("an object", isRecord);
 const anything = when<readonly unknown[]>("a list", Array.isArray);
 
 export function integerFrom(least: number): Form<number> {

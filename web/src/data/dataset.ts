@@ -298,8 +298,8 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    */
   rows(indices: readonly number[] | Uint32Array): Dataset {
     const size = this.size ?? raise("STREAM_SPLIT");
-    const wrong = Array.from(indices).find((row) => !Number.isSafeInteger(row) || row < 0 || row >= size);
-    refuseSettingIf(wrong !== undefined, "indices", wrong, `an integer >= 0 and < ${size}`);
+    const wrong = Array.from(indices).findIndex((row) => !Number.isSafeInteger(row) || row < 0 || row >= size);
+    refuseSettingIf(wrong >= 0, "indices", indices[wrong], `an integer >= 0 and < ${size}`);
     return this.#part(Uint32Array.from(indices), false);
   }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.frame.op import Float, Names, Str, register
+from trainweb.ops.frame.op import Float, Names, Str
 from trainweb.ops.frame.pointwise import GradientOp, Pointwise, Unary, reduced
 from trainweb.ops.frame.symbolic import Var
 
@@ -25,7 +25,6 @@ CUBIC = 0.044715
 """Factor of x^3 in the tanh approximation of Gelu (Hendrycks and Gimpel 2016)."""
 
 
-@register
 class Relu(Unary):
     """max(x, 0). https://onnx.ai/onnx/operators/onnx__Relu.html"""
 
@@ -42,7 +41,6 @@ class Relu(Unary):
         return dy.op("ReluGrad", y, domain=MS)
 
 
-@register
 class ReluGrad(GradientOp):
     """dY where the second input (X or Y) is positive, else 0."""
 
@@ -58,7 +56,6 @@ class ReluGrad(GradientOp):
         return e.select(e.compare("gt", x, e.like(x, 0)), dy, e.like(x, 0))
 
 
-@register
 class LeakyRelu(Unary):
     """x where positive, else alpha x. https://onnx.ai/onnx/operators/onnx__LeakyRelu.html"""
 
@@ -74,7 +71,6 @@ class LeakyRelu(Unary):
         return dy.op("LeakyReluGrad", y, domain=MS, alpha=self.alpha)
 
 
-@register
 class LeakyReluGrad(GradientOp):
     """dY where Y is positive, else alpha dY."""
 
@@ -84,7 +80,6 @@ class LeakyReluGrad(GradientOp):
         return e.select(e.compare("gt", y, e.like(y, 0)), dy, e.mul(dy, e.like(y, self.alpha)))
 
 
-@register
 class Sigmoid(Unary):
     """1 / (1 + exp(-x)). https://onnx.ai/onnx/operators/onnx__Sigmoid.html"""
 
@@ -95,7 +90,6 @@ class Sigmoid(Unary):
         return dy.op("SigmoidGrad", y, domain=MS)
 
 
-@register
 class SigmoidGrad(GradientOp):
     """dY Y (1 - Y)."""
 
@@ -103,7 +97,6 @@ class SigmoidGrad(GradientOp):
         return e.mul(dy, e.mul(y, e.sub(e.like(y, 1), y)))
 
 
-@register
 class Tanh(Unary):
     """Hyperbolic tangent. https://onnx.ai/onnx/operators/onnx__Tanh.html"""
 
@@ -114,7 +107,6 @@ class Tanh(Unary):
         return dy.op("TanhGrad", y, domain=MS)
 
 
-@register
 class TanhGrad(GradientOp):
     """dY (1 - Y^2)."""
 
@@ -146,7 +138,6 @@ def fast_gelu_slope(e: Emitter, x: Expr) -> Expr:
     return e.add(s, e.mul(e.mul(x, inner), e.mul(s, e.sub(e.like(x, 1), s))))
 
 
-@register
 class Gelu(Unary):
     """x cdf(x), or its tanh approximation. https://onnx.ai/onnx/operators/onnx__Gelu.html"""
 
@@ -165,7 +156,6 @@ class Gelu(Unary):
         return dy.op("GeluGrad" if self.approximate == "none" else "FastGeluGrad", x, domain=MS)
 
 
-@register
 class MicrosoftGelu(Gelu):
     """x cdf(x), before it came into ai.onnx."""
 
@@ -176,7 +166,6 @@ class MicrosoftGelu(Gelu):
     approximate = "none"
 
 
-@register
 class GeluGrad(GradientOp):
     """dY times the derivative of Gelu at X."""
 
@@ -184,7 +173,7 @@ class GeluGrad(GradientOp):
         return e.mul(dy, gelu_slope(e, x))
 
 
-class BiasActivation(Pointwise):
+class BiasActivation(Pointwise, abstract=True):
     """A function of x + bias, the bias along the last axis; it may be absent where `max_inputs` allows."""
 
     domain = MS
@@ -208,7 +197,6 @@ class BiasActivation(Pointwise):
         return reduced(g, ins, outs[0], lambda: spread, lambda: spread)
 
 
-@register
 class BiasGelu(BiasActivation):
     """Gelu of x + bias."""
 
@@ -219,7 +207,6 @@ class BiasGelu(BiasActivation):
         return e.gelu(e.add(x, bias[0]))
 
 
-@register
 class FastGelu(BiasActivation):
     """Tanh approximation of Gelu of x + bias; the bias may be absent."""
 
@@ -230,7 +217,6 @@ class FastGelu(BiasActivation):
         return e.mul(x, fast_gelu_sigmoid(e, x))
 
 
-@register
 class FastGeluGrad(GradientOp):
     """dY times the derivative of FastGelu at X."""
 
@@ -238,7 +224,6 @@ class FastGeluGrad(GradientOp):
         return e.mul(dy, fast_gelu_slope(e, x))
 
 
-@register
 class BiasGeluGrad_dX(GeluGrad):
     """dY times the derivative of Gelu at X + B."""
 
@@ -248,7 +233,6 @@ class BiasGeluGrad_dX(GeluGrad):
         return super().compute(e, dy, e.add(x, b))
 
 
-@register
 class BiasFastGeluGrad_dX(FastGeluGrad):
     """dY times the derivative of FastGelu at X + B."""
 
@@ -258,7 +242,6 @@ class BiasFastGeluGrad_dX(FastGeluGrad):
         return super().compute(e, dy, e.add(x, b))
 
 
-@register
 class QuickGelu(Unary):
     """x sigmoid(alpha x)."""
 
@@ -272,7 +255,6 @@ class QuickGelu(Unary):
         return dy.op("QuickGeluGrad", x, domain=MS, alpha=self.alpha)
 
 
-@register
 class QuickGeluGrad(GradientOp):
     """dY (s + alpha X s (1 - s)) with s = sigmoid(alpha X)."""
 
@@ -287,7 +269,6 @@ class QuickGeluGrad(GradientOp):
 # ---- activations without an operator for their gradient: it is composed of ai.onnx operators
 
 
-@register
 class Swish(QuickGelu):
     """x sigmoid(alpha x). https://onnx.ai/onnx/operators/onnx__Swish.html"""
 
@@ -296,7 +277,6 @@ class Swish(QuickGelu):
     attrs = {"alpha": Float(1.0)}
 
 
-@register
 class Elu(Unary):
     """x where positive, else alpha (exp(x) - 1). https://onnx.ai/onnx/operators/onnx__Elu.html"""
 
@@ -311,7 +291,6 @@ class Elu(Unary):
         return (x > 0.0).where(dy, dy * (y + self.alpha))
 
 
-@register
 class Selu(Unary):
     """gamma (x where positive, else alpha (exp(x) - 1)). https://onnx.ai/onnx/operators/onnx__Selu.html"""
 
@@ -326,7 +305,6 @@ class Selu(Unary):
         return (x > 0.0).where(dy * self.gamma, dy * (y + self.alpha * self.gamma))
 
 
-@register
 class Celu(Unary):
     """max(0, x) + min(0, alpha (exp(x / alpha) - 1)). https://onnx.ai/onnx/operators/onnx__Celu.html"""
 
@@ -346,7 +324,6 @@ class Celu(Unary):
         return (x > 0.0).where(dy, dy * (y * (1 / self.alpha) + 1.0))
 
 
-@register
 class Softplus(Unary):
     """log(1 + exp(x)). https://onnx.ai/onnx/operators/onnx__Softplus.html"""
 
@@ -359,7 +336,6 @@ class Softplus(Unary):
         return dy * x.op("Sigmoid")
 
 
-@register
 class Softsign(Unary):
     """x / (1 + |x|). https://onnx.ai/onnx/operators/onnx__Softsign.html"""
 
@@ -373,7 +349,6 @@ class Softsign(Unary):
         return dy / (scale * scale)
 
 
-@register
 class Mish(Unary):
     """x tanh(softplus(x)). https://onnx.ai/onnx/operators/onnx__Mish.html"""
 
@@ -388,7 +363,6 @@ class Mish(Unary):
         return dy * (t + x * x.op("Sigmoid") * (1 - t * t))
 
 
-@register
 class HardSigmoid(Unary):
     """max(0, min(1, alpha x + beta)). https://onnx.ai/onnx/operators/onnx__HardSigmoid.html"""
 
@@ -404,7 +378,6 @@ class HardSigmoid(Unary):
         return inside.where(dy * self.alpha, 0.0)
 
 
-@register
 class HardSwish(Unary):
     """x max(0, min(1, x / 6 + 1/2)). https://onnx.ai/onnx/operators/onnx__HardSwish.html"""
 
@@ -419,7 +392,6 @@ class HardSwish(Unary):
         return (x > -3.0).where(inside, 0.0)
 
 
-@register
 class ThresholdedRelu(Unary):
     """x where above alpha, else 0. https://onnx.ai/onnx/operators/onnx__ThresholdedRelu.html"""
 
@@ -436,7 +408,6 @@ class ThresholdedRelu(Unary):
         return (x > float(self.alpha)).where(dy, 0.0)
 
 
-@register
 class Shrink(Unary):
     """x moved towards 0 by bias beyond lambd, 0 within. https://onnx.ai/onnx/operators/onnx__Shrink.html"""
 
@@ -452,7 +423,6 @@ class Shrink(Unary):
         return (x > float(self.lambd)).or_(x < -float(self.lambd)).where(dy, 0.0)
 
 
-@register
 class PRelu(Pointwise):
     """x where not negative, else slope x; its derivative at 0 is the slope. https://onnx.ai/onnx/operators/onnx__PRelu.html"""
 

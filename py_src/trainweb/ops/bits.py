@@ -8,7 +8,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.elementwise import Binary
-from trainweb.ops.frame.op import FLOATS, INTS, Int, Op, Str, register
+from trainweb.ops.frame.op import FLOATS, INTS, Int, Op, Str
 from trainweb.ops.frame.pointwise import Pointwise
 
 if TYPE_CHECKING:
@@ -17,35 +17,31 @@ if TYPE_CHECKING:
     from trainweb.ir.instructions import Buf
 
 
-class Bitwise(Binary):
+class Bitwise(Binary, abstract=True):
     """An operation on each bit of two integers."""
 
     versions = (18,)
     dtypes = INTS
 
 
-@register
 class BitwiseAnd(Bitwise):
     """Bits that both have. https://onnx.ai/onnx/operators/onnx__BitwiseAnd.html"""
 
     instruction = "and_"
 
 
-@register
 class BitwiseOr(Bitwise):
     """Bits that one of them has. https://onnx.ai/onnx/operators/onnx__BitwiseOr.html"""
 
     instruction = "or_"
 
 
-@register
 class BitwiseXor(Bitwise):
     """Bits that exactly one of them has. https://onnx.ai/onnx/operators/onnx__BitwiseXor.html"""
 
     instruction = "xor"
 
 
-@register
 class BitwiseNot(Pointwise):
     """Every bit inverted. https://onnx.ai/onnx/operators/onnx__BitwiseNot.html"""
 
@@ -57,7 +53,6 @@ class BitwiseNot(Pointwise):
         return e.xor(a, e.like(a, ones))
 
 
-@register
 class BitShift(Binary):
     """Bits of an unsigned integer moved; those beyond its end are lost. https://onnx.ai/onnx/operators/onnx__BitShift.html"""
 
@@ -84,7 +79,6 @@ class BitShift(Binary):
         return moved if is_signed and not left else e.select(outside, e.like(a, 0), moved)
 
 
-@register
 class BitCast(Op):
     """The same bytes as another dtype of that size. https://onnx.ai/onnx/operators/onnx__BitCast.html"""
 

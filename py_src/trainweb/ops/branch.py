@@ -10,7 +10,7 @@ from trainweb.ir.dims import UndecidedError, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph, Node
 from trainweb.ops.frame.composite import Composite, StaticTypes
-from trainweb.ops.frame.op import MANY, Attr, Int, Str, register
+from trainweb.ops.frame.op import MANY, Attr, Int, Str
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from trainweb.ops.frame.emission import Emission
 
 
-@register
 class Branch(Composite):
     """The results of `then_branch` where a condition holds, else of `else_branch` (ai.trainweb).
 

@@ -9,11 +9,10 @@ from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import MS
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Float, Int, Ints, register
+from trainweb.ops.frame.op import Float, Int, Ints
 from trainweb.ops.frame.symbolic import Var
 
 
-@register
 class RMSNormalization(Composite):
     """x / sqrt(mean(x^2) + epsilon) * scale. https://onnx.ai/onnx/operators/onnx__RMSNormalization.html"""
 
@@ -42,7 +41,7 @@ class RMSNormalization(Composite):
         return [x / (square + self.epsilon).op("Sqrt") * scale]
 
 
-class _SkipNorm(Composite):
+class _SkipNorm(Composite, abstract=True):
     """The norm of X + skip (+ bias), and that sum as output 3."""
 
     domain = MS
@@ -71,7 +70,6 @@ class _SkipNorm(Composite):
         return [y, None, None, total]
 
 
-@register
 class SkipLayerNormalization(_SkipNorm):
     """LayerNormalization of X + skip (+ bias)."""
 
@@ -80,7 +78,6 @@ class SkipLayerNormalization(_SkipNorm):
     norm = "LayerNormalization"
 
 
-@register
 class SkipSimplifiedLayerNormalization(_SkipNorm):
     """SimplifiedLayerNormalization (RMS norm) of X + skip (+ bias)."""
 
@@ -89,7 +86,6 @@ class SkipSimplifiedLayerNormalization(_SkipNorm):
     norm = "SimplifiedLayerNormalization"
 
 
-@register
 class LpNormalization(Composite):
     """x / norm(x) along an axis; 0 where the norm is 0. https://onnx.ai/onnx/operators/onnx__LpNormalization.html"""
 
@@ -113,7 +109,6 @@ class LpNormalization(Composite):
         return [x / (norm if self.p == 1 else norm.op("Sqrt"))]
 
 
-@register
 class MeanVarianceNormalization(Composite):
     """(x - mean) / (sqrt(var) + 1e-9). https://onnx.ai/onnx/operators/onnx__MeanVarianceNormalization.html"""
 
@@ -134,7 +129,6 @@ class MeanVarianceNormalization(Composite):
         return [centred / (variance.op("Sqrt") + 1e-9)]
 
 
-@register
 class LRN(Composite):
     """x / (bias + alpha / size * sum of squares of near channels) ^ beta. https://onnx.ai/onnx/operators/onnx__LRN.html"""
 

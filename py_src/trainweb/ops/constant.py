@@ -12,7 +12,7 @@ from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import STRUCT_FORMAT, Tensor
 from trainweb.ops.frame.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.frame.evaluate import INT_BITS
-from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str, Strs, TensorAttr, register
+from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str, Strs, TensorAttr
 from trainweb.ops.frame.pointwise import MAX_EVALUATED
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from trainweb.ops.frame.gradients import GradientBuilder
 
 
-@register
 class Constant(Op):
     """A tensor from an attribute. https://onnx.ai/onnx/operators/onnx__Constant.html"""
 
@@ -68,7 +67,6 @@ class Constant(Op):
         b.copy(outs[0], b.constant_tensor(self.tensor()))
 
 
-@register
 class ConstantOfShape(Op):
     """One value in a given shape. https://onnx.ai/onnx/operators/onnx__ConstantOfShape.html"""
 
@@ -99,7 +97,6 @@ class ConstantOfShape(Op):
         b.fill(outs[0], self._fill()[1])
 
 
-@register
 class Range(Op):
     """start, start + delta, ... before limit. https://onnx.ai/onnx/operators/onnx__Range.html"""
 
@@ -144,7 +141,6 @@ class Range(Op):
         b.copy(outs[0], b.constant(outs[0].dtype, outs[0].shape, self.evaluate(*ins)))
 
 
-@register
 class EyeLike(Op):
     """Ones on diagonal k of a matrix of the shape of x. https://onnx.ai/onnx/operators/onnx__EyeLike.html"""
 

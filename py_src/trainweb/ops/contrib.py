@@ -14,7 +14,7 @@ from trainweb.model.graph import MS, Node
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Float, Floats, Int, Str, register
+from trainweb.ops.frame.op import Float, Floats, Int, Str
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.matmul import Gemm
 
@@ -37,7 +37,6 @@ CLIP_INPUTS_SINCE = 11
 """The first opset with the limits of Clip as inputs."""
 
 
-@register
 class FusedConv(Composite):
     """Convolution, another tensor added to it, and an activation."""
 
@@ -72,7 +71,6 @@ class FusedConv(Composite):
         return [y.op(self.activation, **params)]
 
 
-@register
 class FusedGemm(Composite):
     """Gemm, and an activation."""
 
@@ -107,7 +105,6 @@ class FusedGemm(Composite):
         return [y.op(self.activation, **self._parameters()) if self.activation else y]
 
 
-@register
 class EmbedLayerNormalization(Composite):
     """LayerNormalization of the sum of the embeddings of words, positions and segments.
 

@@ -12,7 +12,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ir.windows import Axes, Ends
 from trainweb.model.graph import MS, Node
 from trainweb.ops.frame.arguments import unknown
-from trainweb.ops.frame.op import Int, Ints, Names, Op, Str, register
+from trainweb.ops.frame.op import Int, Ints, Names, Op, Str
 from trainweb.ops.matmul import multiply
 from trainweb.ops.padding import WindowSizes
 
@@ -109,7 +109,7 @@ def window(
     return Window(size, tuple(kernel), tuple(out), stride, dilation, tuple(begin), tuple(end))
 
 
-class _Convolution(Op):
+class _Convolution(Op, abstract=True):
     unit_axis = 1
     attrs = {
         "auto_pad": Str("NOTSET"),
@@ -167,7 +167,6 @@ class _Convolution(Op):
         )
 
 
-@register
 class Conv(_Convolution):
     """Convolution (N, C, ...) with weights (M, C/group, ...). https://onnx.ai/onnx/operators/onnx__Conv.html"""
 
@@ -223,7 +222,6 @@ def convolution_of(op: Op) -> Conv:
     return Conv(Node("Conv", ["x", "w"], op.node.outputs[:1], attrs, "", op.node.name), Conv.versions[-1])
 
 
-@register
 class ConvGrad(_Convolution):
     """Gradients of Conv by input, weights and bias from (dY, X, W) (com.microsoft)."""
 

@@ -8,7 +8,7 @@ from trainweb.ir.dims import at_most, equal_shapes, maximum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts
-from trainweb.ops.frame.op import Ints, Names, register
+from trainweb.ops.frame.op import Ints, Names
 from trainweb.ops.padding import WindowSizes
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from trainweb.ops.frame.gradients import GradientBuilder
 
 
-@register
 class ConvTranspose(_Convolution):
     """Transposed convolution (N, C, ...) with weights (C, M/group, ...): the gradient of Conv by its input.
 

@@ -21,7 +21,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.floats import HALVES
 from trainweb.ops.frame.evaluate import evaluate
-from trainweb.ops.frame.op import FLOATS, Elementwise, Int, Names, Str, register
+from trainweb.ops.frame.op import FLOATS, Elementwise, Int, Names, Str
 from trainweb.ops.frame.pointwise import Pointwise
 from trainweb.ops.frame.symbolic import Var, names
 
@@ -82,7 +82,6 @@ _INSTEAD = {
 """Advice for dtypes that nothing is computed in."""
 
 
-@register
 class Cast(Pointwise):
     """Conversion to another dtype. https://onnx.ai/onnx/operators/onnx__Cast.html"""
 
@@ -118,7 +117,6 @@ class Cast(Pointwise):
         return names(dy.cast(g.dtype(ins[0])))
 
 
-@register
 class CastLike(Pointwise):
     """Conversion to the dtype of the second input. https://onnx.ai/onnx/operators/onnx__CastLike.html"""
 

@@ -10,7 +10,7 @@ from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.layout import CTC_LABELS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, TRAINWEB
-from trainweb.ops.frame.op import Int, Names, Op, register
+from trainweb.ops.frame.op import Int, Names, Op
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainweb.ops.frame.gradients import GradientBuilder
 
 
-class _Ctc(Op):
+class _Ctc(Op, abstract=True):
     """Common base of the loss and its gradient: (..., log_probs, targets, input_lengths, target_lengths)."""
 
     domain = TRAINWEB
@@ -73,7 +73,6 @@ class _Ctc(Op):
         }
 
 
-@register
 class CTCLoss(_Ctc):
     """-log of the probability that log_probs (steps, items, classes) give to the labels of each item, in any alignment.
 
@@ -108,7 +107,6 @@ class CTCLoss(_Ctc):
         return [dx, None, None, None]
 
 
-@register
 class CTCLossGrad(_Ctc):
     """Gradient of log_probs from (dloss, log_probs, targets, input_lengths, target_lengths, alpha)."""
 

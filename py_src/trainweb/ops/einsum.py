@@ -12,7 +12,7 @@ from trainweb.ir.layout import REDUCE_SUM
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.ops.frame.evaluate import INT_BITS
-from trainweb.ops.frame.op import MANY, Names, Op, Str, register
+from trainweb.ops.frame.op import MANY, Names, Op, Str
 from trainweb.ops.matmul import lower_matmul
 from trainweb.ops.reduce import reduce
 
@@ -37,7 +37,6 @@ class _Term:
         return prod(self.buf.shape[self.labels.index(label)] for label in labels)
 
 
-@register
 class Einsum(Op):
     """Sums of products over labelled dims; each pair of operands, from the left, is one batched matrix product.
 

@@ -12,7 +12,7 @@ from trainweb.ir.expr import Emitter
 from trainweb.ir.shapes import TensorType
 from trainweb.model.calls import is_bounded_by_numbers
 from trainweb.model.graph import MS
-from trainweb.ops.frame.op import FLOATS, INTS, MANY, Float, Int, Names, register
+from trainweb.ops.frame.op import FLOATS, INTS, MANY, Float, Int, Names
 from trainweb.ops.frame.pointwise import Pointwise, Unary, reduced
 from trainweb.ops.frame.symbolic import Var, names, when
 from trainweb.ops.squares import is_of_squares
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NUMBERS = (*FLOATS, *INTS)
 
 
-class Binary(Pointwise):
+class Binary(Pointwise, abstract=True):
     """An operator of two tensors of one dtype."""
 
     min_inputs = max_inputs = 2
@@ -42,7 +42,6 @@ class Binary(Pointwise):
 # ---- arithmetic
 
 
-@register
 class Add(Binary):
     """a + b. https://onnx.ai/onnx/operators/onnx__Add.html"""
 
@@ -55,7 +54,6 @@ class Add(Binary):
         return reduced(g, ins, outs[0], lambda: dy, lambda: dy)
 
 
-@register
 class Sub(Binary):
     """a - b. https://onnx.ai/onnx/operators/onnx__Sub.html"""
 
@@ -68,7 +66,6 @@ class Sub(Binary):
         return reduced(g, ins, outs[0], lambda: dy, lambda: -dy)
 
 
-@register
 class Mul(Binary):
     """a * b. https://onnx.ai/onnx/operators/onnx__Mul.html"""
 
@@ -81,7 +78,6 @@ class Mul(Binary):
         return reduced(g, ins, outs[0], lambda: dy * b, lambda: dy * a)
 
 
-@register
 class Div(Binary):
     """a / b; integers truncate towards zero. https://onnx.ai/onnx/operators/onnx__Div.html"""
 
@@ -97,7 +93,6 @@ class Div(Binary):
         return [da if g.wants(ins[0]) else None, db]
 
 
-@register
 class DivGrad(Pointwise):
     """Gradients dA = dY / B and dB = -dY A / B^2 of Div, each summed to its input's shape."""
 
@@ -134,7 +129,6 @@ class DivGrad(Pointwise):
                 sum_to(b, out, source)
 
 
-@register
 class Pow(Pointwise):
     """a ** b in the dtype of a; at 0 its derivative is like Sqrt's. https://onnx.ai/onnx/operators/onnx__Pow.html"""
 
@@ -173,7 +167,6 @@ class Pow(Pointwise):
         return reduced(g, ins, outs[0], base, power)
 
 
-@register
 class Mod(Binary):
     """Remainder with the sign of the divisor, or of the dividend (fmod = 1). https://onnx.ai/onnx/operators/onnx__Mod.html"""
 
@@ -212,7 +205,6 @@ class Mod(Binary):
         return reduced(g, ins, outs[0], lambda: dy, lambda: dy * ((y - a) / b))
 
 
-@register
 class Neg(Unary):
     """-x. https://onnx.ai/onnx/operators/onnx__Neg.html"""
 
@@ -224,7 +216,6 @@ class Neg(Unary):
         return -dy
 
 
-@register
 class Abs(Unary):
     """|x|. https://onnx.ai/onnx/operators/onnx__Abs.html"""
 
@@ -238,7 +229,7 @@ class Abs(Unary):
         return dy * x.op("Sign")
 
 
-class Step(Unary):
+class Step(Unary, abstract=True):
     """A piecewise constant function: its gradient is zero, and nothing is emitted for it."""
 
     differentiable = ()
@@ -247,7 +238,6 @@ class Step(Unary):
         return [None]
 
 
-@register
 class Sign(Step):
     """-1, 0 or 1; NaN stays. https://onnx.ai/onnx/operators/onnx__Sign.html"""
 
@@ -260,7 +250,6 @@ class Sign(Step):
         return e.select(e.compare("gt", x, zero), e.like(x, 1), rest)
 
 
-@register
 class Floor(Step):
     """Largest integer not above x. https://onnx.ai/onnx/operators/onnx__Floor.html"""
 
@@ -269,7 +258,6 @@ class Floor(Step):
     instruction = "floor"
 
 
-@register
 class Ceil(Step):
     """Smallest integer not below x. https://onnx.ai/onnx/operators/onnx__Ceil.html"""
 
@@ -278,7 +266,6 @@ class Ceil(Step):
     instruction = "ceil"
 
 
-@register
 class Round(Step):
     """Nearest integer, halves to even. https://onnx.ai/onnx/operators/onnx__Round.html"""
 
@@ -287,7 +274,6 @@ class Round(Step):
     instruction = "round"
 
 
-@register
 class Reciprocal(Unary):
     """1 / x. https://onnx.ai/onnx/operators/onnx__Reciprocal.html"""
 
@@ -301,7 +287,6 @@ class Reciprocal(Unary):
         return -dy * (y * y)
 
 
-@register
 class Sqrt(Unary):
     """Square root. https://onnx.ai/onnx/operators/onnx__Sqrt.html
 
@@ -318,7 +303,6 @@ class Sqrt(Unary):
         return names(y.equal(0.0).where(dx.lift(0.0), dx) if is_of_squares(g, ins[0]) else dx)
 
 
-@register
 class Exp(Unary):
     """e ** x. https://onnx.ai/onnx/operators/onnx__Exp.html"""
 
@@ -329,7 +313,6 @@ class Exp(Unary):
         return dy * y
 
 
-@register
 class Log(Unary):
     """Natural logarithm. https://onnx.ai/onnx/operators/onnx__Log.html"""
 
@@ -340,7 +323,6 @@ class Log(Unary):
         return dy / x
 
 
-@register
 class Erf(Unary):
     """Error function. https://onnx.ai/onnx/operators/onnx__Erf.html"""
 
@@ -358,7 +340,7 @@ MOST_TERMS = 256
 """Inputs of one node: they become one expression, whose depth Python walks by calling itself."""
 
 
-class Variadic(Pointwise):
+class Variadic(Pointwise, abstract=True):
     """One or more tensors of one dtype."""
 
     max_inputs = MANY
@@ -376,7 +358,6 @@ class Variadic(Pointwise):
         return reduce(getattr(e, self.instruction), xs)
 
 
-@register
 class Sum(Variadic):
     """Sum of all inputs. https://onnx.ai/onnx/operators/onnx__Sum.html"""
 
@@ -389,7 +370,6 @@ class Sum(Variadic):
         return reduced(g, ins, outs[0], *[lambda: dy] * len(ins))
 
 
-@register
 class Mean(Sum):
     """Mean of all inputs. https://onnx.ai/onnx/operators/onnx__Mean.html"""
 
@@ -402,7 +382,7 @@ class Mean(Sum):
         return reduced(g, ins, outs[0], *[lambda: share] * len(ins))
 
 
-class Extremum(Variadic):
+class Extremum(Variadic, abstract=True):
     """Largest or smallest; inputs that tie share the gradient equally."""
 
     versions = (6, 8, 12, 13)
@@ -419,21 +399,18 @@ class Extremum(Variadic):
         return reduced(g, ins, outs[0], *[lambda mask=mask: mask.where(share, 0.0) for mask in equal])
 
 
-@register
 class Max(Extremum):
     """Largest of all inputs. https://onnx.ai/onnx/operators/onnx__Max.html"""
 
     instruction = "max"
 
 
-@register
 class Min(Extremum):
     """Smallest of all inputs. https://onnx.ai/onnx/operators/onnx__Min.html"""
 
     instruction = "min"
 
 
-@register
 class Clip(Pointwise):
     """x within [min, max]; either may be absent. https://onnx.ai/onnx/operators/onnx__Clip.html
 
@@ -522,7 +499,6 @@ def _is_constant(g: GradientBuilder, name: str) -> bool:
     return g.known(name) is not None
 
 
-@register
 class Scale(Pointwise):
     """x * scale, or x / scale; scale is one number of any dtype."""
 

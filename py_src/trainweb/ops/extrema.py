@@ -10,7 +10,7 @@ from trainweb.ir.dims import at_most
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.frame.arguments import scalar
-from trainweb.ops.frame.op import INTS, Int, Names, Op, register
+from trainweb.ops.frame.op import INTS, Int, Names, Op
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -51,7 +51,7 @@ def extreme(dtype: str, *, largest: bool) -> int:
     return (1 << bits - 1) - 1 if largest else -(1 << bits - 1)
 
 
-class ArgReduction(Op):
+class ArgReduction(Op, abstract=True):
     """Position of the largest or smallest element along an axis; NaN wins."""
 
     versions = (1, 11, 12, 13)
@@ -83,21 +83,18 @@ class ArgReduction(Op):
         )
 
 
-@register
 class ArgMax(ArgReduction):
     """Position of the largest element. https://onnx.ai/onnx/operators/onnx__ArgMax.html"""
 
     select_max = 1
 
 
-@register
 class ArgMin(ArgReduction):
     """Position of the smallest element. https://onnx.ai/onnx/operators/onnx__ArgMin.html"""
 
     select_max = 0
 
 
-@register
 class TopK(Op):
     """The k largest or smallest elements along an axis, in order. https://onnx.ai/onnx/operators/onnx__TopK.html"""
 

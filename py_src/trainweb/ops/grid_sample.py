@@ -9,7 +9,7 @@ from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Int, Str, register
+from trainweb.ops.frame.op import Int, Str
 from trainweb.ops.frame.symbolic import Var, integers
 
 MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
@@ -23,7 +23,6 @@ Corner = tuple[Var, Var | None]
 """Index of a pixel along an axis, as a float, and its weight, None for 1."""
 
 
-@register
 class GridSample(Composite):
     """X at the places of a grid. https://onnx.ai/onnx/operators/onnx__GridSample.html
 

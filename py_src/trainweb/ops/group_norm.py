@@ -9,7 +9,7 @@ from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
-from trainweb.ops.frame.op import Float, Int, Names, Op, register
+from trainweb.ops.frame.op import Float, Int, Names, Op
 from trainweb.ops.reduce import sum_to
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class _Groups(TypedDict):
     epsilon: float
 
 
-class _GroupNorm(Op):
+class _GroupNorm(Op, abstract=True):
     """Normalisation of each image over its dims after the channels and over the channels of a group."""
 
     attrs = {"epsilon": Float(1e-5)}
@@ -72,7 +72,7 @@ class _GroupNorm(Op):
         return spread.view((channels,))
 
 
-class _Forward(_GroupNorm):
+class _Forward(_GroupNorm, abstract=True):
     min_inputs = max_inputs = 3
     differentiable = (0, 1, 2)
 
@@ -91,7 +91,6 @@ class _Forward(_GroupNorm):
         return [*g.op("GroupNormalizationGrad", inputs, domain=TRAINWEB, n_outputs=3, **attrs)]
 
 
-@register
 class GroupNormalization(_Forward):
     """(x - mean) / sqrt(var + epsilon) * scale + bias, with the statistics of each group of channels of an image.
 
@@ -111,7 +110,6 @@ class GroupNormalization(_Forward):
         return shape[1] if self.opset >= 21 else self.num_groups
 
 
-@register
 class InstanceNormalization(_Forward):
     """(x - mean) / sqrt(var + epsilon) * scale + bias, with the statistics of each channel of an image.
 
@@ -121,7 +119,6 @@ class InstanceNormalization(_Forward):
     versions = (1, 6, 22)
 
 
-@register
 class GroupNormalizationGrad(_GroupNorm):
     """Gradients of GroupNormalization and InstanceNormalization from (dY, X, scale) (ai.trainweb)."""
 

@@ -25,7 +25,7 @@ from trainweb.ops.copies import gather_axis, padded
 from trainweb.ops.extrema import as_int64, from_int64
 from trainweb.ops.frame.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.frame.evaluate import INT_BITS
-from trainweb.ops.frame.op import Int, Names, Op, Str, register
+from trainweb.ops.frame.op import Int, Names, Op, Str
 from trainweb.ops.frame.symbolic import Var, names
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ def zeros_like(g: GradientBuilder, name: str) -> str:
     return g.op("ConstantOfShape", [g.op("Shape", [name])])
 
 
-@register
 class Gather(Op):
     """Slices of data along an axis, picked by indices. https://onnx.ai/onnx/operators/onnx__Gather.html"""
 
@@ -117,7 +116,6 @@ class Gather(Op):
         return [g.op("GatherGrad", [shape, ins[1], dy], domain=MS, axis=self.axis), None]
 
 
-@register
 class GatherGrad(Op):
     """Zeros of a given shape with rows of dY added where Gather took them: inputs shape, indices, dY."""
 
@@ -157,7 +155,7 @@ class GatherGrad(Op):
 # ---- one index per element
 
 
-class ScatterOp(Op):
+class ScatterOp(Op, abstract=True):
     """data with updates put in: shared by ScatterElements and ScatterND."""
 
     min_inputs: ClassVar[int] = 3
@@ -260,7 +258,7 @@ class _Elements(TypedDict):
     index_size: int
 
 
-class ElementsOp(Op):
+class ElementsOp(Op, abstract=True):
     """Shared by the operators whose indices have one entry per element taken or put."""
 
     def check_elements(self, data: TensorType, indices: TensorType) -> int:
@@ -304,7 +302,6 @@ class ElementsOp(Op):
             )
 
 
-@register
 class GatherElements(ElementsOp):
     """Elements of data, picked by an index along one axis. https://onnx.ai/onnx/operators/onnx__GatherElements.html"""
 
@@ -326,7 +323,6 @@ class GatherElements(ElementsOp):
         return [g.op("GatherElementsGrad", [douts[0], shape, ins[1]], domain=MS, axis=self.axis), None]
 
 
-@register
 class GatherElementsGrad(ElementsOp):
     """Zeros with dY added where GatherElements took: inputs dY, shape, indices."""
 
@@ -348,7 +344,6 @@ class GatherElementsGrad(ElementsOp):
         self.scatter(b, outs[0], indices, dy, "add")
 
 
-@register
 class ScatterElements(ElementsOp, ScatterOp):
     """data with updates put in. https://onnx.ai/onnx/operators/onnx__ScatterElements.html"""
 
@@ -364,7 +359,6 @@ class ScatterElements(ElementsOp, ScatterOp):
         return {"axis": self.axis}
 
 
-@register
 class Scatter(ScatterElements):
     """The older name of ScatterElements. https://onnx.ai/onnx/operators/onnx__Scatter.html"""
 
@@ -402,7 +396,7 @@ class _Tuples(TypedDict):
     index_size: int
 
 
-class TuplesOp(Op):
+class TuplesOp(Op, abstract=True):
     """Shared by the operators whose last dimension of indices is a tuple that picks a slice of data."""
 
     batch_dims: int = 0
@@ -453,7 +447,6 @@ class TuplesOp(Op):
         )
 
 
-@register
 class GatherND(TuplesOp):
     """Slices of data at index tuples. https://onnx.ai/onnx/operators/onnx__GatherND.html"""
 
@@ -474,7 +467,6 @@ class GatherND(TuplesOp):
         return [g.op("GatherNDGrad", inputs, domain=MS, batch_dims=self.batch_dims), None]
 
 
-@register
 class GatherNDGrad(TuplesOp):
     """Zeros with slices of dY added where GatherND took them: inputs shape, indices, dY."""
 
@@ -496,7 +488,6 @@ class GatherNDGrad(TuplesOp):
         self.scatter(b, outs[0], indices, dy, "add")
 
 
-@register
 class ScatterND(TuplesOp, ScatterOp):
     """data with slices put at index tuples. https://onnx.ai/onnx/operators/onnx__ScatterND.html"""
 
@@ -508,7 +499,6 @@ class ScatterND(TuplesOp, ScatterOp):
         return self.check_tuples(data, indices)
 
 
-@register
 class OneHot(Op):
     """values[1] at each index along a new axis, values[0] elsewhere. https://onnx.ai/onnx/operators/onnx__OneHot.html"""
 

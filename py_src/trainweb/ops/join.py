@@ -10,7 +10,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.copies import copy_axis
 from trainweb.ops.frame.arguments import checked, integers, type_of
-from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, register
+from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from trainweb.ops.frame.gradients import GradientBuilder
 
 
-@register
 class Concat(Op):
     """Inputs one after the other along an axis. https://onnx.ai/onnx/operators/onnx__Concat.html"""
 
@@ -76,7 +75,6 @@ class Concat(Op):
         return [*g.op("SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=axis)]
 
 
-@register
 class ConcatTraining(Concat):
     """Concat that also gives the inputs' sizes along the axis."""
 
@@ -103,7 +101,7 @@ class ConcatTraining(Concat):
         return [*g.op("SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=self.axis)]
 
 
-class Splitting(Op):
+class Splitting(Op, abstract=True):
     """Parts of x along an axis."""
 
     max_inputs = 2
@@ -140,7 +138,6 @@ class Splitting(Op):
         return [g.op("Concat", parts, axis=self.axis) if len(parts) > 1 else parts[0]]
 
 
-@register
 class Split(Splitting):
     """Parts of given or equal size along an axis. https://onnx.ai/onnx/operators/onnx__Split.html"""
 
@@ -162,7 +159,6 @@ class Split(Splitting):
         return [maximum(0, minimum(size, total - k * size)) for k in range(count)]
 
 
-@register
 class SplitTraining(Splitting):
     """Parts of given sizes along an axis."""
 

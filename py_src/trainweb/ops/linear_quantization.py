@@ -17,7 +17,7 @@ from trainweb.model.graph import NIBBLES, TRAINWEB, Tensor, data_bytes
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Attr, Int, Names, Op, register
+from trainweb.ops.frame.op import Attr, Int, Names, Op
 from trainweb.ops.frame.symbolic import Var, integers
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def rounded(x: Var) -> Var:
     return up - (up - x).equal(0.5).and_(is_odd).cast("float32")
 
 
-class _Linear(Op):
+class _Linear(Op, abstract=True):
     attrs = {"axis": Int(1), "block_size": Int(0), "output_dtype": Int(0)}
     min_inputs, max_inputs = 2, 3
 
@@ -147,7 +147,6 @@ class _Linear(Op):
         return places if zero is None else places + self.spread(x, zero.cast("float32"))
 
 
-@register
 class QuantizeLinear(_Linear, Composite):
     """round(x / scale) + zero point, within the range of its dtype. https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html"""
 
@@ -176,7 +175,6 @@ def _clipped(places: Var, dtype: str) -> Var:
     return places.op("Clip", float(low), float(high)).cast(dtype)
 
 
-@register
 class DequantizeLinear(_Linear):
     """(x - zero point) * scale. https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html"""
 
@@ -260,7 +258,6 @@ class DequantizeLinear(_Linear):
         return [None, g.reshape_like(g.reduce_sum(terms, axes, keepdims=False), scale), *[None for _ in zero]]
 
 
-@register
 class Unclipped(_Linear, Composite):
     """True where QuantizeLinear did not clip the value: (X, scale, quantized, zero point)."""
 
@@ -279,7 +276,6 @@ class Unclipped(_Linear, Composite):
         return [self.places(x, scale, zero).equal(quantized.cast("float32"))]
 
 
-@register
 class DynamicQuantizeLinear(Composite):
     """x as uint8, with the scale and zero point of its range. https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html"""
 
@@ -306,7 +302,7 @@ def exactly(op_type: str, a: Var, b: Var, **attrs: Any) -> Var:
     return parts[0] * NIBBLE + parts[1]
 
 
-class _IntegerProduct(Composite):
+class _IntegerProduct(Composite, abstract=True):
     def product_shape(self, a: TensorType, b: TensorType) -> tuple[int, ...]:
         """Shape of the product of matrices."""
         for t in (a, b):
@@ -319,7 +315,6 @@ class _IntegerProduct(Composite):
         return (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
 
 
-@register
 class MatMulInteger(_IntegerProduct):
     """(A - its zero point) (B - its zero point) in int32. https://onnx.ai/onnx/operators/onnx__MatMulInteger.html"""
 
@@ -342,7 +337,6 @@ class MatMulInteger(_IntegerProduct):
         return [exactly("MatMul", left, right)]
 
 
-@register
 class QLinearMatMul(_IntegerProduct):
     """The product of quantized matrices, quantized. https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html"""
 
@@ -368,7 +362,7 @@ class QLinearMatMul(_IntegerProduct):
         return [_clipped(places, zy.dtype)]
 
 
-class _IntegerConvolution(Composite):
+class _IntegerConvolution(Composite, abstract=True):
     attrs: ClassVar[dict[str, Attr]] = Conv.attrs
 
     def convolved(self, x: TensorType, w: TensorType) -> tuple[int, ...]:
@@ -394,7 +388,6 @@ def _zeroed(x: Var, zero: Var | None, *shape: int) -> Var:
     return wide if zero is None else wide - zero.reshape(*shape).cast("int32")
 
 
-@register
 class ConvInteger(_IntegerConvolution):
     """The convolution of x and w less their zero points in int32. https://onnx.ai/onnx/operators/onnx__ConvInteger.html"""
 
@@ -412,7 +405,6 @@ class ConvInteger(_IntegerConvolution):
         return [exactly("Conv", _zeroed(x, zx, 1), _zeroed(w, zw, *channels), **attrs)]
 
 
-@register
 class QLinearConv(_IntegerConvolution):
     """The convolution of quantized images, quantized. https://onnx.ai/onnx/operators/onnx__QLinearConv.html"""
 

@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.frame.op import FLOATS, Int, Names, register
+from trainweb.ops.frame.op import FLOATS, Int, Names
 from trainweb.ops.frame.pointwise import Pointwise, reduced
 from trainweb.ops.frame.symbolic import Var
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 from trainweb.ops.elementwise import NUMBERS, Binary
 
 
-class Comparison(Binary):
+class Comparison(Binary, abstract=True):
     """A bool from two tensors."""
 
     relation: ClassVar[str]
@@ -29,7 +29,6 @@ class Comparison(Binary):
         return "bool"
 
 
-@register
 class Equal(Comparison):
     """a == b. https://onnx.ai/onnx/operators/onnx__Equal.html"""
 
@@ -38,7 +37,6 @@ class Equal(Comparison):
     relation = "eq"
 
 
-@register
 class Less(Comparison):
     """a < b. https://onnx.ai/onnx/operators/onnx__Less.html"""
 
@@ -46,7 +44,6 @@ class Less(Comparison):
     relation = "lt"
 
 
-@register
 class LessOrEqual(Comparison):
     """a <= b. https://onnx.ai/onnx/operators/onnx__LessOrEqual.html"""
 
@@ -54,7 +51,6 @@ class LessOrEqual(Comparison):
     relation = "le"
 
 
-@register
 class Greater(Comparison):
     """a > b. https://onnx.ai/onnx/operators/onnx__Greater.html"""
 
@@ -62,7 +58,6 @@ class Greater(Comparison):
     relation = "gt"
 
 
-@register
 class GreaterOrEqual(Comparison):
     """a >= b. https://onnx.ai/onnx/operators/onnx__GreaterOrEqual.html"""
 
@@ -70,35 +65,31 @@ class GreaterOrEqual(Comparison):
     relation = "ge"
 
 
-class Logic(Binary):
+class Logic(Binary, abstract=True):
     """A bool from two bools."""
 
     versions = (7,)
     dtypes = ("bool",)
 
 
-@register
 class And(Logic):
     """a and b. https://onnx.ai/onnx/operators/onnx__And.html"""
 
     instruction = "and_"
 
 
-@register
 class Or(Logic):
     """a or b. https://onnx.ai/onnx/operators/onnx__Or.html"""
 
     instruction = "or_"
 
 
-@register
 class Xor(Logic):
     """Either a or b. https://onnx.ai/onnx/operators/onnx__Xor.html"""
 
     instruction = "xor"
 
 
-@register
 class Not(Pointwise):
     """not a. https://onnx.ai/onnx/operators/onnx__Not.html"""
 
@@ -107,7 +98,6 @@ class Not(Pointwise):
     instruction = "not_"
 
 
-@register
 class IsNaN(Pointwise):
     """True where x is NaN. https://onnx.ai/onnx/operators/onnx__IsNaN.html"""
 
@@ -122,7 +112,6 @@ class IsNaN(Pointwise):
         return e.compare("ne", x, x)
 
 
-@register
 class IsInf(IsNaN):
     """True where x is infinite. https://onnx.ai/onnx/operators/onnx__IsInf.html"""
 
@@ -137,7 +126,6 @@ class IsInf(IsNaN):
         return positive if self.detect_positive else negative if self.detect_negative else e.const(0, "bool")
 
 
-@register
 class Where(Pointwise):
     """x where the condition holds, else y. https://onnx.ai/onnx/operators/onnx__Where.html"""
 

@@ -11,7 +11,7 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import ITEM_SIZE, MS
-from trainweb.ops.frame.op import Float, Int, Names, Op, register
+from trainweb.ops.frame.op import Float, Int, Names, Op
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -172,7 +172,6 @@ def matrix_of_rows(g: Emission, x: str) -> str:
     return g.op("Flatten", [x], axis=g.rank(x) - 1)
 
 
-@register
 class MatMul(Op):
     """Matrix product with batch broadcasting. https://onnx.ai/onnx/operators/onnx__MatMul.html"""
 
@@ -234,7 +233,6 @@ class MatMul(Op):
         return [da, db]
 
 
-@register
 class Gemm(Op):
     """alpha * A' B' + beta * C. https://onnx.ai/onnx/operators/onnx__Gemm.html"""
 
@@ -309,7 +307,6 @@ class Gemm(Op):
             b.elementwise([out], [product, *([bias] if bias is not None else [])], compute)
 
 
-@register
 class FusedMatMul(Op):
     """alpha * A' @ B' on the last two dims (com.microsoft)."""
 

@@ -11,7 +11,7 @@ from trainweb.ir.dims import equal, equal_shapes, maximum, static
 from trainweb.ir.layout import COUNT_MATRIX, COUNT_PARTS, COUNT_RIGHT, ERROR_SUMS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
-from trainweb.ops.frame.op import Int, Op, Str, register
+from trainweb.ops.frame.op import Int, Op, Str
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -32,7 +32,7 @@ class Scores(NamedTuple):
     is_binary: bool
 
 
-class _Metric(Op):
+class _Metric(Op, abstract=True):
     """Common base of the operators: (predicted, target)."""
 
     domain = TRAINWEB
@@ -89,7 +89,7 @@ def is_above(b: Builder, x: Buf, limit: float) -> Buf:
     return y
 
 
-class _Counts(_Metric):
+class _Counts(_Metric, abstract=True):
     """Metrics of classes: sums, and [targets that are no class, the first of them, classes]."""
 
     n_outputs = 2
@@ -102,7 +102,6 @@ class _Counts(_Metric):
         return form, as_dtype(b, predicted, "float32"), classes
 
 
-@register
 class ClassCounts(_Counts):
     """Counts of the classes with the highest score: right ones and all, "parts" per class, or confusion "matrix"."""
 
@@ -141,7 +140,6 @@ class ClassCounts(_Counts):
         return {"right": (2, 1), "parts": (3, n), "matrix": (n, n)}[self.count]
 
 
-@register
 class TopCounts(_Counts):
     """The number of targets with fewer than `k` classes of a higher score, and the number of targets (NaN: highest)."""
 
@@ -181,7 +179,6 @@ class TopCounts(_Counts):
         )
 
 
-@register
 class ErrorSums(_Metric):
     """Sums by column or of all: rows, first target, mean minus it, squares around it, squared errors, magnitudes."""
 

@@ -9,11 +9,10 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ML
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Floats, Str, register
+from trainweb.ops.frame.op import Floats, Str
 from trainweb.ops.frame.symbolic import Var, constant
 
 
-@register
 class Scaler(Composite):
     """(X - offset) * scale, with one number or one for each feature. https://onnx.ai/onnx/operators/onnx_aionnxml_Scaler.html"""
 
@@ -39,7 +38,6 @@ class Scaler(Composite):
 _NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
 
 
-@register
 class Normalizer(Composite):
     """Rows divided by their norm, unless that is 0. https://onnx.ai/onnx/operators/onnx_aionnxml_Normalizer.html
 

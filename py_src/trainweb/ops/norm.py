@@ -10,7 +10,7 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.frame.op import Float, Int, Names, Op, register
+from trainweb.ops.frame.op import Float, Int, Names, Op
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class _Statistics(TypedDict, total=False):
     running_var: Buf | None
 
 
-class _LayerNorm(Op):
+class _LayerNorm(Op, abstract=True):
     """Normalisation over the dims from `axis` on."""
 
     attrs = {"axis": Int(-1), "epsilon": Float(1e-5), "stash_type": Int(1)}
@@ -70,7 +70,7 @@ class _LayerNorm(Op):
         return {"rows": prod(lead), "n": prod(normalised)}
 
 
-class _ForwardNorm(_LayerNorm):
+class _ForwardNorm(_LayerNorm, abstract=True):
     """The outputs after the normalised tensor are the mean, which RMS norm does not have, and the inverse deviation."""
 
     def infer(self, x: TensorType, scale: TensorType, bias: TensorType | None = None) -> tuple[TensorType, ...]:
@@ -96,7 +96,6 @@ class _ForwardNorm(_LayerNorm):
         )
 
 
-@register
 class LayerNormalization(_ForwardNorm):
     """(x - mean) / sqrt(var + epsilon) * scale + bias. https://onnx.ai/onnx/operators/onnx__LayerNormalization.html
 
@@ -135,7 +134,7 @@ class LayerNormalization(_ForwardNorm):
         return total.op("Scale", count, domain=MS, scale_down=1).name
 
 
-class _LayerNormGrad(_LayerNorm):
+class _LayerNormGrad(_LayerNorm, abstract=True):
     """Gradients of a norm from (dY, X, scale, mean, inv_std), of RMS norm without the mean (com.microsoft)."""
 
     domain = MS
@@ -169,7 +168,6 @@ class _LayerNormGrad(_LayerNorm):
         )
 
 
-@register
 class LayerNormalizationGrad(_LayerNormGrad):
     """Gradients of LayerNormalization from (dY, X, scale, mean, inv_std) (com.microsoft)."""
 
@@ -177,7 +175,6 @@ class LayerNormalizationGrad(_LayerNormGrad):
     n_outputs = 3
 
 
-@register
 class SimplifiedLayerNormalization(_ForwardNorm):
     """x / sqrt(mean(x^2) + epsilon) * scale (RMS norm), https://arxiv.org/abs/1910.07467."""
 
@@ -191,7 +188,6 @@ class SimplifiedLayerNormalization(_ForwardNorm):
         return [*g.op("SimplifiedLayerNormalizationGrad", inputs, domain=MS, n_outputs=2, axis=self.axis)]
 
 
-@register
 class SimplifiedLayerNormalizationGrad(_LayerNormGrad):
     """Gradients of SimplifiedLayerNormalization from (dY, X, scale, inv_std) (com.microsoft)."""
 
@@ -199,7 +195,7 @@ class SimplifiedLayerNormalizationGrad(_LayerNormGrad):
     n_outputs = 2
 
 
-class _BatchNorm(Op):
+class _BatchNorm(Op, abstract=True):
     attrs = {"epsilon": Float(1e-5), "momentum": Float(0.9), "training_mode": Int(0)}
     min_inputs = max_inputs = 5
 
@@ -243,7 +239,6 @@ class _BatchNorm(Op):
         )
 
 
-@register
 class BatchNormalization(_BatchNorm):
     """Normalisation per channel, by running or (training_mode) batch statistics.
 
@@ -316,7 +311,6 @@ class BatchNormalization(_BatchNorm):
         return [dx, dscale, dbias, dmean, dvar]
 
 
-@register
 class BatchNormInternal(_BatchNorm):
     """BatchNormalization by batch statistics, which updates mean and var in place (com.microsoft).
 
@@ -352,7 +346,6 @@ class BatchNormInternal(_BatchNorm):
         return self.through_batch(g, douts[0], ins, mean, inv)
 
 
-@register
 class BatchNormalizationGrad(_BatchNorm):
     """Gradients of BatchNormInternal from (dY, X, scale, mean, inv_std) (com.microsoft)."""
 

@@ -15,7 +15,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, MS, NIBBLES, TRAINWEB
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Int, Op, register
+from trainweb.ops.frame.op import Int, Op
 from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.index import check_range
 from trainweb.ops.linear_quantization import Blocks, dequantize
@@ -27,7 +27,7 @@ BITS = (4, 8)
 """Bits of a number."""
 
 
-class _Rows(Op):
+class _Rows(Op, abstract=True):
     """Attributes of a matrix (N, K) in blocks of a row."""
 
     attrs = {
@@ -66,7 +66,6 @@ class _Rows(Op):
             raise self.error(f"there are {zeros.size} numbers of zero points, not {count}.")
 
 
-@register
 class DequantizeBlocks(_Rows):
     """The matrix (N, K) of a MatMulNBits, in float32; products read it as it is stored.
 
@@ -96,7 +95,6 @@ def _as(x: Buf, dtype: str) -> Buf:
     return Buf(x.storage, dtype, (x.nbytes * (2 if dtype in NIBBLES else 1),), None, x.shift, x.name)
 
 
-@register
 class MatMulNBits(_Rows, Composite):
     """The product with a matrix of 4-bit or 8-bit numbers, each block of which has a scale and a zero point.
 
@@ -136,7 +134,6 @@ class MatMulNBits(_Rows, Composite):
         return [y if bias is None else y + bias]
 
 
-@register
 class GatherBlockQuantized(Op):
     """Rows of a quantized matrix, dequantized: a table of embeddings.
 

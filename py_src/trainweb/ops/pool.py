@@ -12,7 +12,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ir.windows import Axes
 from trainweb.model.graph import MS
 from trainweb.ops.conv import Window, window
-from trainweb.ops.frame.op import Int, Ints, Names, Op, Str, register
+from trainweb.ops.frame.op import Int, Ints, Names, Op, Str
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -31,7 +31,7 @@ class _Average(Axes):
     count_include_pad: int
 
 
-class _Pool(Op):
+class _Pool(Op, abstract=True):
     """An operator on windows of (N, C, *size)."""
 
     attrs = {
@@ -80,7 +80,6 @@ class _Pool(Op):
         return prod(shape[:2])
 
 
-@register
 class MaxPool(_Pool):
     """Largest value of each window. https://onnx.ai/onnx/operators/onnx__MaxPool.html"""
 
@@ -135,7 +134,6 @@ def renumber(b: Builder, out: Buf | None, indices: Buf | None, sizes: Sequence[i
     b.elementwise([out], [indices], compute)
 
 
-@register
 class MaxPoolGrad(_Pool):
     """dY scattered to the Indices of MaxPool (ai.onnx 9 of ONNX Runtime training)."""
 
@@ -168,7 +166,6 @@ class MaxPoolGrad(_Pool):
             )
 
 
-@register
 class AveragePool(_Pool):
     """Mean of each window. https://onnx.ai/onnx/operators/onnx__AveragePool.html"""
 
@@ -197,7 +194,6 @@ class AveragePool(_Pool):
         return [g.op("AveragePoolGrad", [douts[0]], **self.given_attrs())]
 
 
-@register
 class AveragePoolGrad(AveragePool):
     """dY spread over each window (ai.onnx 9 of ONNX Runtime training)."""
 
@@ -215,7 +211,7 @@ class AveragePoolGrad(AveragePool):
             b.emit(calls.AveragePoolGradient(dy=dy, dx=outs[0], **self.pool_arguments(outs[0].shape)))
 
 
-class _GlobalPool(Op):
+class _GlobalPool(Op, abstract=True):
     """A reduction over all spatial dims, which stay as dims of size 1."""
 
     versions = (1, 22)
@@ -234,7 +230,6 @@ class _GlobalPool(Op):
             b.emit(calls.Reduce(x=x, y=outs[0], outer=outer, n=n, inner=1, op=self.operation))
 
 
-@register
 class GlobalAveragePool(_GlobalPool):
     """Mean over the spatial dims. https://onnx.ai/onnx/operators/onnx__GlobalAveragePool.html"""
 
@@ -250,7 +245,6 @@ class GlobalAveragePool(_GlobalPool):
         return [g.op("Expand", [scaled, g.op("Shape", [ins[0]])])]
 
 
-@register
 class GlobalMaxPool(_GlobalPool):
     """Maximum over the spatial dims; its gradient goes to the first of equal ones, as in PyTorch.
 

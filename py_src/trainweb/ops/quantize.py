@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.frame.op import Int, Names, Op, register
+from trainweb.ops.frame.op import Int, Names, Op
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from trainweb.ops.frame.gradients import GradientBuilder
 
 
-@register
 class FakeQuant(Op):
     """x rounded to multiples of scale within [quant_min, quant_max], and a mask of the unclipped numbers."""
 
@@ -50,7 +49,6 @@ class FakeQuant(Op):
         return [g.op("FakeQuantGrad", [douts[0], mask], domain=MS), None, None]
 
 
-@register
 class FakeQuantGrad(Op):
     """dY where the mask holds, else 0."""
 

@@ -14,7 +14,7 @@ from trainweb.model.graph import MS
 from trainweb.ops.frame.arguments import checked, is_known_later, scalar
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Attr, Float, Int, Ints, Names, Op, register
+from trainweb.ops.frame.op import Attr, Float, Int, Ints, Names, Op
 from trainweb.ops.frame.symbolic import Var, constant
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DEFAULT_RATIO = 0.5
 
 
-class RandomOp(Op):
+class RandomOp(Op, abstract=True):
     """An operator that draws numbers; two nodes of one step draw different ones."""
 
     draws = True
@@ -37,7 +37,6 @@ class RandomOp(Op):
         return crc32(source.encode()) & 0x7FFFFFFF
 
 
-@register
 class Dropout(RandomOp):
     """x / (1 - ratio) with probability 1 - ratio, else 0, in training. https://onnx.ai/onnx/operators/onnx__Dropout.html
 
@@ -102,7 +101,6 @@ class Dropout(RandomOp):
         return [g.op("DropoutGrad", [douts[0], mask, *ins[1:]], domain=MS), *rest]
 
 
-@register
 class DropoutGrad(Op):
     """dY / (1 - ratio) where the mask holds, else 0; without training, dY where the mask holds."""
 
@@ -149,7 +147,7 @@ class DropoutGrad(Op):
         b.elementwise(outs[:1], [dy, mask, *([training.view(())] if training else [])], compute)
 
 
-class Noise(RandomOp):
+class Noise(RandomOp, abstract=True):
     """A tensor of random numbers, of the shape of an input or of an attribute."""
 
     min_inputs = max_inputs = 0
@@ -196,7 +194,6 @@ _NORMAL: dict[str, Attr] = {"mean": Float(0.0), "scale": Float(1.0)}
 _UNIFORM: dict[str, Attr] = {"low": Float(0.0), "high": Float(1.0)}
 
 
-@register
 class RandomNormal(Noise):
     """Normal numbers of a given shape. https://onnx.ai/onnx/operators/onnx__RandomNormal.html"""
 
@@ -208,7 +205,6 @@ class RandomNormal(Noise):
         return self.mean, self.scale
 
 
-@register
 class RandomUniform(Noise):
     """Uniform numbers of a given shape. https://onnx.ai/onnx/operators/onnx__RandomUniform.html"""
 
@@ -220,7 +216,6 @@ class RandomUniform(Noise):
         return self.low, self.high
 
 
-@register
 class RandomNormalLike(RandomNormal):
     """Normal numbers of the shape of x. https://onnx.ai/onnx/operators/onnx__RandomNormalLike.html"""
 
@@ -228,7 +223,6 @@ class RandomNormalLike(RandomNormal):
     min_inputs = max_inputs = 1
 
 
-@register
 class RandomUniformLike(RandomUniform):
     """Uniform numbers of the shape of x. https://onnx.ai/onnx/operators/onnx__RandomUniformLike.html"""
 
@@ -236,7 +230,6 @@ class RandomUniformLike(RandomUniform):
     min_inputs = max_inputs = 1
 
 
-@register
 class Bernoulli(RandomOp):
     """1 with probability x, else 0. https://onnx.ai/onnx/operators/onnx__Bernoulli.html"""
 
@@ -262,7 +255,6 @@ class Bernoulli(RandomOp):
         b.elementwise([out], [drawn, x], lambda e, u, p: e.cast(e.compare("lt", u, p), out.dtype))
 
 
-@register
 class Multinomial(Composite):
     """Classes drawn by their log-probabilities. https://onnx.ai/onnx/operators/onnx__Multinomial.html
 

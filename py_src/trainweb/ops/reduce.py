@@ -28,7 +28,7 @@ from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.copies import strided_copy
 from trainweb.ops.extrema import as_int64, extreme, from_int64
 from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, scalar, type_of, unknown
-from trainweb.ops.frame.op import FLOATS, INTS, MANY, Int, Ints, Names, Op, find, register
+from trainweb.ops.frame.op import FLOATS, INTS, MANY, Int, Ints, Names, Op, find
 from trainweb.ops.frame.symbolic import Var, constant, names
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def sum_to(b: Builder, out: Buf, source: Buf) -> None:
     reduce(b, out, source, axes, REDUCE_SUM)
 
 
-class Reduction(Op):
+class Reduction(Op, abstract=True):
     """A reduction over axes given as attribute or, since opset `axes_since`, as input."""
 
     versions: ClassVar[tuple[int, ...]] = (1, 11, 13, 18)
@@ -203,7 +203,7 @@ NUMBERS = ("float32", "int32", "int64", "uint32", "uint64")
 """Types that the standard reduces, after types of floats became float32."""
 
 
-class NumberReduction(Reduction):
+class NumberReduction(Reduction, abstract=True):
     """A reduction that integers have too; small ones are computed in Python."""
 
     dtypes: tuple[str, ...] = NUMBERS
@@ -223,7 +223,6 @@ class NumberReduction(Reduction):
         return tuple(fold(_FOLDS[self.kernel], row) for row in rows)
 
 
-@register
 class ReduceSum(NumberReduction):
     """Sum. https://onnx.ai/onnx/operators/onnx__ReduceSum.html"""
 
@@ -235,7 +234,6 @@ class ReduceSum(NumberReduction):
         return spread_like(g, dy, x)
 
 
-@register
 class ReduceSumTraining(ReduceSum):
     """Sum over axes given as input."""
 
@@ -246,7 +244,6 @@ class ReduceSumTraining(ReduceSum):
     min_inputs = 2
 
 
-@register
 class ReduceMean(Reduction):
     """Mean. https://onnx.ai/onnx/operators/onnx__ReduceMean.html"""
 
@@ -258,7 +255,7 @@ class ReduceMean(Reduction):
         return spread_like(g, dy.op("Scale", count, domain=MS, scale_down=1), x)
 
 
-class ReduceExtremum(NumberReduction):
+class ReduceExtremum(NumberReduction, abstract=True):
     """Largest or smallest; equal ones share the gradient, or the first has it where torch's `max(dim)` says so."""
 
     chosen: ClassVar[str]
@@ -281,21 +278,18 @@ class ReduceExtremum(NumberReduction):
         return [dx, *[None] * (len(ins) - 1)]
 
 
-@register
 class ReduceMax(ReduceExtremum):
     """Largest. https://onnx.ai/onnx/operators/onnx__ReduceMax.html"""
 
     kernel, chosen = REDUCE_MAX, "ArgMax"
 
 
-@register
 class ReduceMin(ReduceExtremum):
     """Smallest. https://onnx.ai/onnx/operators/onnx__ReduceMin.html"""
 
     kernel, chosen = REDUCE_MIN, "ArgMin"
 
 
-@register
 class ReduceProd(NumberReduction):
     """Product. https://onnx.ai/onnx/operators/onnx__ReduceProd.html"""
 
@@ -309,7 +303,6 @@ class ReduceProd(NumberReduction):
         return dy * over("ReduceProd", filled) / filled * alone
 
 
-@register
 class ReduceL1(Reduction):
     """Sum of absolute values. https://onnx.ai/onnx/operators/onnx__ReduceL1.html"""
 
@@ -320,7 +313,6 @@ class ReduceL1(Reduction):
         return x.op("Sign") * dy
 
 
-@register
 class ReduceL2(Reduction):
     """Euclidean norm. https://onnx.ai/onnx/operators/onnx__ReduceL2.html"""
 
@@ -331,7 +323,6 @@ class ReduceL2(Reduction):
         return x * zero.where(dy.lift(0.0), dy / y)
 
 
-@register
 class ReduceSumSquare(Reduction):
     """Sum of squares. https://onnx.ai/onnx/operators/onnx__ReduceSumSquare.html"""
 
@@ -342,7 +333,6 @@ class ReduceSumSquare(Reduction):
         return x * (dy * 2.0)
 
 
-@register
 class ReduceLogSum(Reduction):
     """Logarithm of the sum. https://onnx.ai/onnx/operators/onnx__ReduceLogSum.html"""
 
@@ -353,7 +343,6 @@ class ReduceLogSum(Reduction):
         return spread_like(g, dy / over("ReduceSum", x), x)
 
 
-@register
 class ReduceLogSumExp(Reduction):
     """Logarithm of the sum of exponentials. https://onnx.ai/onnx/operators/onnx__ReduceLogSumExp.html"""
 
@@ -364,7 +353,6 @@ class ReduceLogSumExp(Reduction):
         return (x - y).op("Exp") * dy
 
 
-@register
 class ReduceAllL2(Op):
     """Euclidean norm of all inputs together."""
 
@@ -385,7 +373,6 @@ class ReduceAllL2(Op):
         reduce(b, outs[0], norms, (0,), REDUCE_NORM)
 
 
-@register
 class CumSum(Op):
     """Running sum along an axis. https://onnx.ai/onnx/operators/onnx__CumSum.html"""
 
@@ -463,7 +450,6 @@ class CumSum(Op):
 # ---- broadcasting
 
 
-@register
 class BroadcastGradientArgs(Op):
     """Axes, from last to first, along which each of two shapes was broadcast."""
 

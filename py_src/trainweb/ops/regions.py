@@ -12,11 +12,10 @@ from trainweb.ops.frame.arguments import checked
 from trainweb.ops.frame.arguments import integers as known_integers
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Float, Int, Ints, Str, register
+from trainweb.ops.frame.op import Float, Int, Ints, Str
 from trainweb.ops.frame.symbolic import Var, constant, integers
 
 
-@register
 class MaxUnpool(Composite):
     """Elements at the Indices of MaxPool among zeros. https://onnx.ai/onnx/operators/onnx__MaxUnpool.html"""
 
@@ -86,7 +85,6 @@ class _Samples:
     pixels: Var
 
 
-@register
 class RoiAlign(Composite):
     """Regions of images, resampled bin by bin. https://onnx.ai/onnx/operators/onnx__RoiAlign.html
 
@@ -244,7 +242,6 @@ class RoiAlign(Composite):
         return [(low.cast("int64"), (1.0 - share) * inside), (high.cast("int64"), share * inside)]
 
 
-@register
 class MaxRoiPool(Composite):
     """The maximum of each bin of a region. https://onnx.ai/onnx/operators/onnx__MaxRoiPool.html
 

@@ -13,7 +13,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph
 from trainweb.ops.frame.arguments import integers
 from trainweb.ops.frame.composite import StaticTypes
-from trainweb.ops.frame.op import MANY, Attr, Int, Ints, Names, Op, register
+from trainweb.ops.frame.op import MANY, Attr, Int, Ints, Names, Op
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainweb.ops.frame.gradients import GradientBuilder
 
 
-class _Repeat(Op):
+class _Repeat(Op, abstract=True):
     domain = TRAINWEB
     attrs = {
         "body": Attr(Graph, required=True),
@@ -83,7 +83,7 @@ class _Repeat(Op):
         return types
 
 
-class _Counted(_Repeat):
+class _Counted(_Repeat, abstract=True):
     """A loop whose first input is its number of iterations."""
 
     static_inputs = (0,)
@@ -102,7 +102,7 @@ class _Counted(_Repeat):
         return trips
 
 
-class _Forward(_Repeat):
+class _Forward(_Repeat, abstract=True):
     differentiable = range(MANY)
 
     def carried_types(self, inputs: list[TensorType]) -> tuple[list[TensorType], list[TensorType]]:
@@ -128,7 +128,6 @@ class _Forward(_Repeat):
         return [None, *(gradients.get(i) for i in range(len(edges)))]
 
 
-@register
 class Repeat(_Counted, _Forward):
     """A loop of a number of iterations that is known when it is compiled (ai.trainweb).
 
@@ -161,7 +160,7 @@ class Repeat(_Counted, _Forward):
         return self.going_back(g, ins[1:], douts[:n], "RepeatGradient", [*ins, *before])
 
 
-class LoopGradient(_Repeat):
+class LoopGradient(_Repeat, abstract=True):
     """Gradients of a loop. After the first `counted` inputs, the next `inputs` are the body's."""
 
     attrs = {
@@ -202,7 +201,6 @@ class LoopGradient(_Repeat):
                 b.fill(out, 0.0)
 
 
-@register
 class RepeatGradient(_Counted, LoopGradient):
     """Gradients of Repeat (ai.trainweb): the loop from the last iteration to the first.
 
@@ -220,7 +218,6 @@ OPEN_ATTRIBUTES = {
 }
 
 
-@register
 class RepeatWhile(_Forward):
     """A loop that ends when its condition is false, after at most a number of iterations (ai.trainweb).
 
@@ -264,7 +261,6 @@ class RepeatWhile(_Forward):
         return self.going_back(g, tensors, douts[:n], "RepeatWhileGradient", [*tensors, steps, *before])
 
 
-@register
 class RepeatWhileGradient(LoopGradient):
     """Gradients of RepeatWhile (ai.trainweb): as many iterations as it had, the last one first.
 

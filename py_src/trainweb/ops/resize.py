@@ -15,7 +15,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB, Node
 from trainweb.ops.copies import gather_axis
 from trainweb.ops.frame.arguments import checked, integers, numbers, type_of, unknown
-from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str, register
+from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str
 from trainweb.ops.matmul import lower_matmul
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ def _simplest(low: Fraction, high: Fraction) -> Fraction:
     return integer + 1 / _simplest(1 / (high - integer), 1 / (low - integer))
 
 
-@register
 class Resize(Op):
     """Interpolation to another size, one axis after the other. https://onnx.ai/onnx/operators/onnx__Resize.html
 
@@ -377,7 +376,6 @@ class Resize(Op):
         return g.constant("int64", (len(shape),), shape)
 
 
-@register
 class ResizeGrad(Resize):
     """Gradient of Resize from (dY, shape of X, scales, sizes, roi) (ai.trainweb), of sizes that are known late.
 
@@ -427,7 +425,6 @@ class ResizeGrad(Resize):
             dy = out
 
 
-@register
 class Upsample(Resize):
     """Enlargement of opset 7 to 9: element i lies at i / scale. https://onnx.ai/onnx/operators/onnx__Upsample.html"""
 

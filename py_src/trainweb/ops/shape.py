@@ -10,7 +10,7 @@ from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import MS
 from trainweb.ops.copies import transpose
 from trainweb.ops.frame.arguments import checked, integers
-from trainweb.ops.frame.op import Int, Ints, Names, Op, Str, register
+from trainweb.ops.frame.op import Int, Ints, Names, Op, Str
 from trainweb.ops.frame.pointwise import spread
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trainweb.ops.frame.gradients import GradientBuilder
 
 
-@register
 class Transpose(Op):
     """Dims in another order. https://onnx.ai/onnx/operators/onnx__Transpose.html"""
 
@@ -55,7 +54,6 @@ class Transpose(Op):
         transpose(b, outs[0], x, self._perm(len(x.shape)))
 
 
-@register
 class Expand(Op):
     """x broadcast with a shape. https://onnx.ai/onnx/operators/onnx__Expand.html"""
 
@@ -84,7 +82,6 @@ class Expand(Op):
         b.elementwise(outs, [x], lambda e, v: v)
 
 
-@register
 class Tile(Op):
     """x repeated along each dimension. https://onnx.ai/onnx/operators/onnx__Tile.html"""
 
@@ -127,7 +124,7 @@ class Tile(Op):
 # ---- triangles and blocks
 
 
-class TriangleBase(Op):
+class TriangleBase(Op, abstract=True):
     """The upper or lower triangle of the matrices in x, beyond diagonal k; zeros elsewhere."""
 
     attrs = {"upper": Int(1)}
@@ -155,14 +152,12 @@ class TriangleBase(Op):
         return [g.op("Trilu", [douts[0], *ins[1:]], domain=MS, upper=self.upper), *[None] * (len(ins) - 1)]
 
 
-@register
 class Trilu(TriangleBase):
     """The upper or lower triangle of matrices. https://onnx.ai/onnx/operators/onnx__Trilu.html"""
 
     versions = (14,)
 
 
-@register
 class MicrosoftTrilu(TriangleBase):
     """The upper or lower triangle of matrices, before it came into ai.onnx."""
 
@@ -170,7 +165,7 @@ class MicrosoftTrilu(TriangleBase):
     domain = MS
 
 
-class Blocks(Op):
+class Blocks(Op, abstract=True):
     """Channels into blocks of pixels or back, by transposing the 6-D view; `mode` is the order of channels."""
 
     attrs = {"blocksize": Int(required=True), "mode": Str("DCR")}
@@ -224,7 +219,6 @@ class Blocks(Op):
         return g.op("Concat", order, axis=0)
 
 
-@register
 class DepthToSpace(Blocks):
     """Channels become blocks of pixels. https://onnx.ai/onnx/operators/onnx__DepthToSpace.html"""
 
@@ -246,7 +240,6 @@ class DepthToSpace(Blocks):
         return (n, c // (size * size), size, size, h, w), (0, 1, 4, 2, 5, 3)
 
 
-@register
 class SpaceToDepth(Blocks):
     """Blocks of pixels become channels. https://onnx.ai/onnx/operators/onnx__SpaceToDepth.html"""
 

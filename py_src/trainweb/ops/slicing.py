@@ -19,7 +19,7 @@ from trainweb.ops.frame.arguments import (
     unknown,
 )
 from trainweb.ops.frame.composite import gradient_for_sizes
-from trainweb.ops.frame.op import Float, Ints, Names, Op, Str, register
+from trainweb.ops.frame.op import Float, Ints, Names, Op, Str
 from trainweb.ops.frame.symbolic import Var, constant, when
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ def _unknown_count(op: Op, axis: int, dim: int, start: int, end: int, step: int)
         return unknown(op, axis, dim, start, end, step)
 
 
-@register
 class Slice(Op):
     """Every step-th element from start to before end, along some axes. https://onnx.ai/onnx/operators/onnx__Slice.html"""
 
@@ -175,7 +174,6 @@ class Slice(Op):
         return dy, [ints(firsts), ints(lasts), ints(axes), ints(abs(p[2]) for p in parts)]
 
 
-@register
 class SliceGrad(Slice):
     """dY written into zeros of a given shape where Slice read: inputs dY, shape, starts, ends, axes, steps."""
 
@@ -219,7 +217,6 @@ class SliceGrad(Slice):
 # ---- padding
 
 
-@register
 class Pad(Op):
     """x within a margin; negative pads cut off. https://onnx.ai/onnx/operators/onnx__Pad.html"""
 

@@ -11,7 +11,7 @@ from trainweb.ir.dims import equal_shapes
 from trainweb.ir.layout import LOSS_EACH, LOSS_MEAN, LOSS_SUM
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB
-from trainweb.ops.frame.op import Int, Names, Op, Str, register
+from trainweb.ops.frame.op import Int, Names, Op, Str
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -32,7 +32,7 @@ class _Axis(TypedDict):
     inner: int
 
 
-class _AlongAxis(Op):
+class _AlongAxis(Op, abstract=True):
     """Softmax and alike: before opset 13 the input is flattened to 2-D at `axis`, whose default is 1."""
 
     versions: ClassVar[tuple[int, ...]] = (1, 11, 13)
@@ -66,7 +66,7 @@ class _AlongAxis(Op):
         return {"outer": outer, "n": n, "inner": inner}
 
 
-class _Forward(_AlongAxis):
+class _Forward(_AlongAxis, abstract=True):
     """A function of one input along an axis, whose gradient is an operator of (dY, Y)."""
 
     log = 0
@@ -80,19 +80,17 @@ class _Forward(_AlongAxis):
         return [g.op(self.op_type() + suffix, [douts[0], outs[0]], domain=MS, axis=axis)]
 
 
-@register
 class Softmax(_Forward):
     """exp(x) / sum(exp(x)) along an axis. https://onnx.ai/onnx/operators/onnx__Softmax.html"""
 
 
-@register
 class LogSoftmax(_Forward):
     """log of softmax. https://onnx.ai/onnx/operators/onnx__LogSoftmax.html"""
 
     log = 1
 
 
-class _Backward(_AlongAxis):
+class _Backward(_AlongAxis, abstract=True):
     """Gradient of an input from (dY, Y)."""
 
     domain = MS
@@ -105,24 +103,20 @@ class _Backward(_AlongAxis):
         b.emit(calls.SoftmaxGrad(dy=dy, y=y, dx=outs[0], log=self.log, **self.sizes(y.shape)))
 
 
-@register
 class SoftmaxGrad_13(_Backward):
     """Y * (dY - sum(Y * dY)) along an axis (com.microsoft)."""
 
 
-@register
 class LogSoftmaxGrad_13(_Backward):
     """dY - exp(Y) * sum(dY) along an axis (com.microsoft)."""
 
     log = 1
 
 
-@register
 class SoftmaxGrad(_Backward):
     """As SoftmaxGrad_13 for opset < 13, with the dims from `axis` on taken as one (com.microsoft)."""
 
 
-@register
 class LogSoftmaxGrad(LogSoftmaxGrad_13):
     """As LogSoftmaxGrad_13 for opset < 13, with the dims from `axis` on taken as one (com.microsoft)."""
 
@@ -144,7 +138,7 @@ class _Sizes(TypedDict):
 LABEL_BYTES = {"int32": 4, "int64": 8}
 
 
-class _CrossEntropy(Op):
+class _CrossEntropy(Op, abstract=True):
     """Common base of cross entropy and its gradient: scores (N, C, d1, ...), labels (N, d1, ...)."""
 
     attrs = {"reduction": Str("mean"), "ignore_index": Int()}
@@ -185,7 +179,7 @@ class _CrossEntropy(Op):
         return {"reduction": self.reduction, **ignored}
 
 
-class _Loss(_CrossEntropy):
+class _Loss(_CrossEntropy, abstract=True):
     """The loss of each position, or their sum or mean, and the logarithms of probabilities where there is an output."""
 
     min_inputs, max_inputs = 2, 3
@@ -210,7 +204,6 @@ class _Loss(_CrossEntropy):
         )
 
 
-@register
 class SoftmaxCrossEntropyLoss(_Loss):
     """Cross entropy of scores (N, C, ...) and labels. https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
 
@@ -237,7 +230,7 @@ class SoftmaxCrossEntropyLoss(_Loss):
         return [dx, *[None] * (len(ins) - 1)]
 
 
-class _CrossEntropyGrad(_CrossEntropy):
+class _CrossEntropyGrad(_CrossEntropy, abstract=True):
     min_inputs = 3
 
     def infer(
@@ -264,7 +257,6 @@ class _CrossEntropyGrad(_CrossEntropy):
         )
 
 
-@register
 class SoftmaxCrossEntropyLossGrad(_CrossEntropyGrad):
     """(exp(log_prob) - onehot(label)) * weight * dY / D (com.microsoft); D is the sum of weights for "mean", else 1."""
 
@@ -272,7 +264,6 @@ class SoftmaxCrossEntropyLossGrad(_CrossEntropyGrad):
     max_inputs = 5
 
 
-@register
 class NegativeLogLikelihoodLoss(_Loss):
     """-log_prob[label] of (N, C, ...). https://onnx.ai/onnx/operators/onnx__NegativeLogLikelihoodLoss.html
 
@@ -291,7 +282,6 @@ class NegativeLogLikelihoodLoss(_Loss):
         return [dx, *[None] * (len(ins) - 1)]
 
 
-@register
 class NegativeLogLikelihoodLossGrad(_CrossEntropyGrad):
     """-onehot(label) * weight * dY / D from (dY, log_prob, labels, weights) (ai.trainweb); D as in cross entropy."""
 

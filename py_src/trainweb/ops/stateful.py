@@ -13,7 +13,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, TRAINWEB
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Float, Int, Op, Str, register
+from trainweb.ops.frame.op import Float, Int, Op, Str
 from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.index import check_range
 
@@ -25,7 +25,6 @@ BEYOND = 2**40
 """No index of any tensor: kernels refuse it."""
 
 
-@register
 class SwiGLU(Composite):
     """A sigmoid(alpha A) B. https://onnx.ai/onnx/operators/onnx__SwiGLU.html"""
 
@@ -44,7 +43,6 @@ class SwiGLU(Composite):
         return [a * (a if self.alpha == 1 else a * self.alpha).op("Sigmoid") * b]
 
 
-@register
 class CausalConvWithState(Composite):
     """Depthwise convolution of the past and the present. https://onnx.ai/onnx/operators/onnx__CausalConvWithState.html
 
@@ -83,7 +81,6 @@ class CausalConvWithState(Composite):
         return [y, before.op("Slice", *ends, integers(g, [2]))]
 
 
-@register
 class TensorScatter(Composite):
     """A cache with an update written into it. https://onnx.ai/onnx/operators/onnx__TensorScatter.html
 
@@ -133,7 +130,6 @@ class TensorScatter(Composite):
         return [written.unsqueeze(*between).where(rows, past)]
 
 
-@register
 class CacheRows(Op):
     """Write rows into a cache that the session keeps, at these positions along an axis (ai.trainweb).
 

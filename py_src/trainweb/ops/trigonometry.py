@@ -8,7 +8,6 @@ from __future__ import annotations
 from math import pi, tan
 from typing import TYPE_CHECKING
 
-from trainweb.ops.frame.op import register
 from trainweb.ops.frame.pointwise import Unary
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ def with_sign(e: Emitter, magnitude: Expr, x: Expr) -> Expr:
     return e.select(e.compare("lt", x, e.like(x, 0)), e.neg(magnitude), magnitude)
 
 
-@register
 class Sin(Unary):
     """Sine. https://onnx.ai/onnx/operators/onnx__Sin.html"""
 
@@ -46,7 +44,6 @@ class Sin(Unary):
         return dy * x.op("Cos")
 
 
-@register
 class Cos(Unary):
     """Cosine. https://onnx.ai/onnx/operators/onnx__Cos.html"""
 
@@ -59,7 +56,6 @@ class Cos(Unary):
         return -(dy * x.op("Sin"))
 
 
-@register
 class Tan(Unary):
     """Tangent. https://onnx.ai/onnx/operators/onnx__Tan.html"""
 
@@ -82,7 +78,6 @@ def arcsine(e: Emitter, x: Expr) -> Expr:
     return with_sign(e, e.select(outer, e.sub(e.like(x, pi / 2), e.add(value, value)), value), x)
 
 
-@register
 class Asin(Unary):
     """Inverse sine. https://onnx.ai/onnx/operators/onnx__Asin.html"""
 
@@ -95,7 +90,6 @@ class Asin(Unary):
         return dy / (1 - x * x).op("Sqrt")
 
 
-@register
 class Acos(Unary):
     """Inverse cosine. https://onnx.ai/onnx/operators/onnx__Acos.html"""
 
@@ -111,7 +105,6 @@ class Acos(Unary):
         return -(dy / (1 - x * x).op("Sqrt"))
 
 
-@register
 class Atan(Unary):
     """Inverse tangent. https://onnx.ai/onnx/operators/onnx__Atan.html"""
 
@@ -134,7 +127,6 @@ class Atan(Unary):
         return dy / (x * x + 1.0)
 
 
-@register
 class Sinh(Unary):
     """Hyperbolic sine. https://onnx.ai/onnx/operators/onnx__Sinh.html"""
 
@@ -149,7 +141,6 @@ class Sinh(Unary):
         return dy * x.op("Cosh")
 
 
-@register
 class Cosh(Unary):
     """Hyperbolic cosine. https://onnx.ai/onnx/operators/onnx__Cosh.html"""
 
@@ -162,7 +153,6 @@ class Cosh(Unary):
         return dy * x.op("Sinh")
 
 
-@register
 class Asinh(Unary):
     """Inverse hyperbolic sine. https://onnx.ai/onnx/operators/onnx__Asinh.html"""
 
@@ -178,7 +168,6 @@ class Asinh(Unary):
         return dy / (x * x + 1.0).op("Sqrt")
 
 
-@register
 class Acosh(Unary):
     """Inverse hyperbolic cosine. https://onnx.ai/onnx/operators/onnx__Acosh.html"""
 
@@ -192,7 +181,6 @@ class Acosh(Unary):
         return dy / (x * x - 1.0).op("Sqrt")
 
 
-@register
 class Atanh(Unary):
     """Inverse hyperbolic tangent. https://onnx.ai/onnx/operators/onnx__Atanh.html"""
 

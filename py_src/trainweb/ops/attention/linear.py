@@ -10,7 +10,7 @@ from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Float, Int, Str, register
+from trainweb.ops.frame.op import Float, Int, Str
 from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.recurrent.layers import MAX_STEPS
 
@@ -21,7 +21,6 @@ Step = tuple[Var, Var, Var, Var | None, Var | None]
 """Queries (B, keys' heads, queries of one, d_k), key (B, heads, d_k, 1), value (B, heads, 1, d_v), decay and beta."""
 
 
-@register
 class LinearAttention(Composite):
     """Heads that read a state, to which each step adds k v'. https://onnx.ai/onnx/operators/onnx__LinearAttention.html
 

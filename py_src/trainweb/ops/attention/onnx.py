@@ -10,7 +10,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.evaluate import INT_BITS
-from trainweb.ops.frame.op import Float, Int, register
+from trainweb.ops.frame.op import Float, Int
 from trainweb.ops.frame.symbolic import Var, constant, integers
 
 LOWEST = -1e38
@@ -64,7 +64,6 @@ def rotate(x: Var, cos: Var, sin: Var, *, interleaved: bool, turned_width: int) 
     return turned if turned_width == width else turned.op("Concat", x.part(3, turned_width, width), axis=3)
 
 
-@register
 class Attention(Composite):
     """softmax(scale * Q K' + mask) V of several heads. https://onnx.ai/onnx/operators/onnx__Attention.html
 
@@ -211,7 +210,6 @@ class Attention(Composite):
         return mask.op("Pad", pads, mask.lift(-inf))
 
 
-@register
 class RotaryEmbedding(Composite):
     """Pairs of features turned by the angles of their position. https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html
 

@@ -11,7 +11,7 @@ from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, take_name
 from trainweb.model.lazy import identity
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.infer import infer_outputs, initializer_type
-from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, Str, bind, find, register
+from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, Str, bind, find
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ FORWARD = "forward_"
 """Attributes of a node whose gradient waits have this before their names."""
 
 
-class Composite(Op):
+class Composite(Op, abstract=True):
     """An operator that `expand` writes as nodes of other operators; differentiation and kernels are theirs."""
 
     def expand(self, g: Emission, *ins: Any) -> Sequence[Var | None]:
@@ -54,7 +54,6 @@ def gradient_for_sizes(op: Op, g: GradientBuilder, ins: Sequence[str], douts: Se
     return [gradients.get(i) for i in range(len(ins))]
 
 
-@register
 class CompositeGradient(Composite):
     """Gradients of a composite node whose parts depend on sizes: expanded when the sizes are known.
 

@@ -93,8 +93,12 @@ def TensorAttr(default: Tensor | None = None, *, required: bool = False) -> Attr
     return Attr(Tensor, default, required)
 
 
+_REGISTRY: dict[tuple[str, str], type[Op]] = {}
+_ALIASES = {"ai.onnx": ""}
+
+
 class Op:
-    """An operator; docs/architecture.md describes the members of a subclass."""
+    """An operator; docs/architecture.md describes the members of a subclass. A base of several says `abstract=True`."""
 
     name: ClassVar[str] = ""
     """The ONNX name of the operator, unless it is the name of the class."""
@@ -125,6 +129,16 @@ class Op:
     """The result is a weight in more bits than the input has; products read the input itself."""
     draws: ClassVar[bool] = False
     """Results are random: two nodes with the same inputs have different results."""
+
+    def __init_subclass__(cls, *, abstract: bool = False) -> None:
+        key = (cls.domain, cls.op_type())
+        if abstract:
+            return
+        if key in _REGISTRY:
+            raise ValueError(f"{key} is registered twice")
+        _REGISTRY[key] = cls
+        if not cls.domain:
+            SINCE[cls.op_type()] = cls.versions[0]
 
     def is_rectifier(self) -> bool:
         """Return whether results are zero wherever a unit does not fire: if it never does, it is dead."""
@@ -256,7 +270,7 @@ class Op:
         raise self.unsupported("execution")
 
 
-class Elementwise(Op):
+class Elementwise(Op, abstract=True):
     """An operator that works element by element with NumPy broadcasting.
 
     A subclass gives `compute(e, *xs)` or `instruction`, and `result(*dtypes)` where the output's dtype is not the first
@@ -293,21 +307,6 @@ class Elementwise(Op):
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         b.elementwise(outs[:1], [x for x in ins if x is not None], lambda e, *xs: self.compute(e, *xs))
-
-
-_REGISTRY: dict[tuple[str, str], type[Op]] = {}
-_ALIASES = {"ai.onnx": ""}
-
-
-def register(cls: type[Op]) -> type[Op]:
-    """Class decorator that adds an operator to the registry."""
-    key = (cls.domain, cls.op_type())
-    if key in _REGISTRY:
-        raise ValueError(f"{key} is registered twice")
-    _REGISTRY[key] = cls
-    if not cls.domain:
-        SINCE[cls.op_type()] = cls.versions[0]
-    return cls
 
 
 def registry() -> Iterator[type[Op]]:

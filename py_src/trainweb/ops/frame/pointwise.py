@@ -27,7 +27,7 @@ def spread(value: Sequence[Any], shape: tuple[int, ...], target: tuple[int, ...]
     return [value[sum(i * s for i, s in zip(index, steps, strict=True))] for index in product(*map(range, target))]
 
 
-class Pointwise(Elementwise):
+class Pointwise(Elementwise, abstract=True):
     """An elementwise operator that is computed in Python where its inputs are known."""
 
     def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
@@ -44,7 +44,7 @@ class Pointwise(Elementwise):
             return None
 
 
-class Unary(Pointwise):
+class Unary(Pointwise, abstract=True):
     """A differentiable function of one float tensor; `backward` is its gradient."""
 
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
@@ -59,7 +59,7 @@ class Unary(Pointwise):
         return names(self.backward(x, y, dy))
 
 
-class GradientOp(Pointwise):
+class GradientOp(Pointwise, abstract=True):
     """A function of (dY, X or Y) that computes an input gradient; not differentiated further."""
 
     domain: ClassVar[str] = "com.microsoft"

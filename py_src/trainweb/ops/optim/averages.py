@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
 from trainweb.model.graph import TRAINWEB
-from trainweb.ops.frame.op import Float, register
+from trainweb.ops.frame.op import Float
 from trainweb.ops.optim.operators import SequenceOp
 from trainweb.ops.optim.update import Formula
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
 
 
-@register
 class ExponentialMovingAverage(SequenceOp):
     """average += (1 - d) * (params - average) over sequences, after the optimizer's update; at the first step params.
 

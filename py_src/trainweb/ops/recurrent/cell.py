@@ -9,7 +9,7 @@ from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.layout import CELL_GRU, CELL_GRU_LINEAR, CELL_LSTM, CELL_RNN_RELU, CELL_RNN_TANH
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
-from trainweb.ops.frame.op import Body, Int, Names, Op, Str, register
+from trainweb.ops.frame.op import Body, Int, Names, Op, Str
 from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.matmul import matrix_of_rows, matrix_product
 from trainweb.ops.recurrent.in_onnx import FIRST_OPSET, RecurrenceFunction
@@ -54,7 +54,7 @@ def gate_columns(g: Emission, rows: str, start: int, end: int, r: str) -> str:
     return g.op("Slice", [rows, *bounds, integers(g, [1]).name])
 
 
-class _Recurrence(Op):
+class _Recurrence(Op, abstract=True):
     domain = TRAINWEB
     attrs = {"cell": Str(required=True), "reverse": Int(0)}
 
@@ -101,7 +101,6 @@ class _Recurrence(Op):
         return {"steps": steps, "batch": batch, "hidden": hidden, "cell": self.kind, "reverse": self.reverse}
 
 
-@register
 class Recurrence(_Recurrence):
     """All steps of a recurrent layer in one direction (ai.trainweb).
 
@@ -179,7 +178,6 @@ class Recurrence(_Recurrence):
         return [dx, dr, dbias, None, dh0 or None, dc0 or None][: len(ins)]
 
 
-@register
 class RecurrenceGrad(_Recurrence):
     """Gradients of Recurrence from (R, gates, states before, cells before, sequence_lens, dY, dH, dC) (ai.trainweb).
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import pi, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.ir.dims import equal_shapes
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import MS
+from trainweb.model.graph import MS, Node
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Float, Names, Str
 from trainweb.ops.frame.pointwise import GradientOp, Pointwise, Unary, reduced
 from trainweb.ops.frame.symbolic import Var
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.model.graph import Node
-    from trainweb.ops.frame.gradients import GradientBuilder
-
 
 SQRT_2_OVER_PI = sqrt(2 / pi)
 CUBIC = 0.044715

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from trainweb.ir.builder import Builder
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.elementwise import Binary
 from trainweb.ops.frame.op import FLOATS, INTS, Int, Op, Str
 from trainweb.ops.frame.pointwise import Pointwise
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
 
 
 class Bitwise(Binary, abstract=True):

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from math import ceil, prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.errors import LimitError
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, maximum, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import STRUCT_FORMAT, Tensor
 from trainweb.ops.frame.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.frame.evaluate import INT_BITS
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str, Strs, TensorAttr
 from trainweb.ops.frame.pointwise import MAX_EVALUATED
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 class Constant(Op):

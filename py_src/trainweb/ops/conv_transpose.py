@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal_shapes, maximum, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Ints, Names
 from trainweb.ops.padding import WindowSizes
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 class ConvTranspose(_Convolution):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.ir import calls
-from trainweb.ir.expr import Emitter
+from trainweb.ir.builder import Builder
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import (
     BFLOAT_TO_FLOAT,
@@ -20,16 +21,12 @@ from trainweb.ir.layout import (
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.floats import HALVES
+from trainweb.model.graph import Node
 from trainweb.ops.frame.evaluate import evaluate
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import FLOATS, Elementwise, Int, Names, Str
 from trainweb.ops.frame.pointwise import Pointwise
 from trainweb.ops.frame.symbolic import Var, names
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Expr
-    from trainweb.model.graph import Node
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 def cast(b: Builder, out: Buf | None, x: Buf) -> None:

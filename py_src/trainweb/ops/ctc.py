@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.errors import LimitError
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import CTC_LABELS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, TRAINWEB
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Int, Names, Op
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 class _Ctc(Op, abstract=True):

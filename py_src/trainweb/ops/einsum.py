@@ -5,21 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 from string import ascii_letters
-from typing import TYPE_CHECKING
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import REDUCE_SUM
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.ops.frame.evaluate import INT_BITS
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import MANY, Names, Op, Str
 from trainweb.ops.matmul import lower_matmul
 from trainweb.ops.reduce import reduce
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 ELLIPSIS = "..."
 _DTYPES = ("float32", *INT_BITS)

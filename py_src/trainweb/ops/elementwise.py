@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from functools import reduce
 from math import inf, pi, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainweb.errors import LimitError
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes
-from trainweb.ir.expr import Emitter
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.calls import is_bounded_by_numbers
 from trainweb.model.graph import MS
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import FLOATS, INTS, MANY, Float, Int, Names
 from trainweb.ops.frame.pointwise import Pointwise, Unary, reduced
 from trainweb.ops.frame.symbolic import Var, names, when
 from trainweb.ops.squares import is_of_squares
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Expr
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 NUMBERS = (*FLOATS, *INTS)
 

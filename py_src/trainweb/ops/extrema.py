@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.frame.arguments import scalar
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import INTS, Int, Names, Op
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 ORDERED = ("float32", *INTS)
 """Types with a largest element, after types of floats became float32."""

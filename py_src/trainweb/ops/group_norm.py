@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal, equal_shapes, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Float, Int, Names, Op
 from trainweb.ops.reduce import sum_to
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 class _Groups(TypedDict):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal_shapes, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import (
     SCATTER_ADD,
     SCATTER_F32,
@@ -25,13 +27,9 @@ from trainweb.ops.copies import gather_axis, padded
 from trainweb.ops.extrema import as_int64, from_int64
 from trainweb.ops.frame.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.frame.evaluate import INT_BITS
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Int, Names, Op, Str
 from trainweb.ops.frame.symbolic import Var, names
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 REDUCTIONS = {
     "none": SCATTER_SET,

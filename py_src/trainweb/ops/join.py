@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal, maximum, minimum, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.copies import copy_axis
 from trainweb.ops.frame.arguments import checked, integers, type_of
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 class Concat(Op):

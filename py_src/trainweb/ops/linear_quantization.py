@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, static
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import CONSTANTS, PACKED_4, PACKED_8, PACKED_16, PACKED_32, PARAMETERS
 from trainweb.ir.shapes import TensorType, broadcast_shapes
@@ -17,13 +19,9 @@ from trainweb.model.graph import NIBBLES, TRAINWEB, Tensor, data_bytes
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Attr, Int, Names, Op
 from trainweb.ops.frame.symbolic import Var, integers
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 RANGES = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}
 """Quantized dtypes."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.shapes import TensorType
+from trainweb.ops.elementwise import NUMBERS, Binary
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import FLOATS, Int, Names
 from trainweb.ops.frame.pointwise import Pointwise, reduced
 from trainweb.ops.frame.symbolic import Var
-
-if TYPE_CHECKING:
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ops.frame.gradients import GradientBuilder
-
-from trainweb.ops.elementwise import NUMBERS, Binary
 
 
 class Comparison(Binary, abstract=True):

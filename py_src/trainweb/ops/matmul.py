@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes, static
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import ITEM_SIZE, MS
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Float, Int, Names, Op
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.emission import Emission
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 GEMM_WITHOUT_C_SINCE = 11
 DTYPES = ("float32", "int32", "int64", "uint32", "uint64")

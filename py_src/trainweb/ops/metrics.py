@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trainweb import messages
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes, maximum, static
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import COUNT_MATRIX, COUNT_PARTS, COUNT_RIGHT, ERROR_SUMS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.op import Int, Op, Str
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
 
 MODES = {"right": COUNT_RIGHT, "parts": COUNT_PARTS, "matrix": COUNT_MATRIX}
 NUMBERS = ("float32", "int64", "int32", "uint8", "int8", "bool")

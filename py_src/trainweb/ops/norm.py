@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from trainweb.arguments import warn
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Float, Int, Names, Op
 from trainweb.ops.frame.symbolic import Var
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 CONSTANT_SEGMENT = 1
 """Statistics that are constants of the model are not updated."""

@@ -6,9 +6,9 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
@@ -19,9 +19,6 @@ from trainweb.ops.frame.op import Int, Op
 from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.index import check_range
 from trainweb.ops.linear_quantization import Blocks, dequantize
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
 
 BITS = (4, 8)
 """Bits of a number."""

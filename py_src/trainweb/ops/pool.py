@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal_shapes, static
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.ir.windows import Axes
 from trainweb.model.graph import MS
 from trainweb.ops.conv import Window, window
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Int, Ints, Names, Op, Str
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
-
 
 BYTES = ("int8", "uint8")
 """Integers that ONNX pools."""

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import MS
 from trainweb.ops.frame.arguments import checked, is_known_later, scalar
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Attr, Float, Int, Ints, Names, Op
 from trainweb.ops.frame.symbolic import Var, constant
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 DEFAULT_RATIO = 0.5
 

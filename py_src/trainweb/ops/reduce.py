@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import reduce as fold
 from itertools import groupby
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import static, table_of
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import (
     REDUCE_LOG_SUM,
     REDUCE_LOG_SUM_EXP,
@@ -28,14 +31,9 @@ from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.copies import strided_copy
 from trainweb.ops.extrema import as_int64, extreme, from_int64
 from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, scalar, type_of, unknown
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import FLOATS, INTS, MANY, Int, Ints, Names, Op, find
 from trainweb.ops.frame.symbolic import Var, constant, names
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 Over = Callable[[str, Var], Var]
 """(ONNX reduction, x) -> that reduction of x along the node's axes, kept as ones."""

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.errors import LimitError
-from trainweb.ir.builder import Ending, Iterations
+from trainweb.ir.builder import Builder, Ending, Iterations
 from trainweb.ir.dims import equal_shapes, maximum, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import LOOP_TRIPS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph
 from trainweb.ops.frame.arguments import integers
 from trainweb.ops.frame.composite import StaticTypes
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import MANY, Attr, Int, Ints, Names, Op
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 class _Repeat(Op, abstract=True):

@@ -8,20 +8,18 @@ from fractions import Fraction
 from itertools import product
 from math import ceil, floor, inf, prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal_shapes, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB, Node
 from trainweb.ops.copies import gather_axis
 from trainweb.ops.frame.arguments import checked, integers, numbers, type_of, unknown
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str
 from trainweb.ops.matmul import lower_matmul
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 CROP = "tf_crop_and_resize"
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", CROP)

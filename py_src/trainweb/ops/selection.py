@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.ir.dims import UndecidedError, at_most, equal, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.arguments import checked, is_fed, is_known_later, scalar, unknown
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Int, Names, Op
 from trainweb.ops.frame.symbolic import Var, integers
-
-if TYPE_CHECKING:
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 def values_of(op: Op, t: TensorType, what: str) -> tuple[Any, ...] | None:

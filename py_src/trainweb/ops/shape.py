@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import MS
 from trainweb.ops.copies import transpose
 from trainweb.ops.frame.arguments import checked, integers
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Int, Ints, Names, Op, Str
 from trainweb.ops.frame.pointwise import spread
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 class Transpose(Op):

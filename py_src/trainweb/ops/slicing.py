@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, maximum, minimum, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import MS
 from trainweb.ops.copies import gather_axis, strided_copy
@@ -19,13 +21,9 @@ from trainweb.ops.frame.arguments import (
     unknown,
 )
 from trainweb.ops.frame.composite import gradient_for_sizes
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Float, Ints, Names, Op, Str
 from trainweb.ops.frame.symbolic import Var, constant, when
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 def slice_bounds(

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal_shapes
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import LOSS_EACH, LOSS_MEAN, LOSS_SUM
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Int, Names, Op, Str
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 def view_3d(shape: tuple[int, ...], axis: int, flatten: bool) -> tuple[int, int, int]:

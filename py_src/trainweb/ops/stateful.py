@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import SCATTER_F32, SCATTER_SET
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, TRAINWEB
@@ -16,10 +17,6 @@ from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.op import Float, Int, Op, Str
 from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.index import check_range
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
 
 BEYOND = 2**40
 """No index of any tensor: kernels refuse it."""

@@ -6,14 +6,10 @@ Inverses of the circular functions are the polynomials of Cephes (asinf.c, atanf
 from __future__ import annotations
 
 from math import pi, tan
-from typing import TYPE_CHECKING
 
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ops.frame.pointwise import Unary
-
-if TYPE_CHECKING:
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ops.frame.symbolic import Var
-
+from trainweb.ops.frame.symbolic import Var
 
 ASIN = (4.2163199048e-2, 2.4181311049e-2, 4.5470025998e-2, 7.4953002686e-2, 1.6666752422e-1)
 ATAN = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)

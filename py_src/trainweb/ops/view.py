@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal, is_size, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, unknown
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Int, Ints, Names, Op
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 class View(Op, abstract=True):

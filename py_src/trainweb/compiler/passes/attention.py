@@ -15,21 +15,19 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
+from trainweb.compiler.context import Context
 from trainweb.compiler.footprint import Part, footprint
 from trainweb.compiler.passes.epilogue import added_operand, scaled_operand
 from trainweb.compiler.passes.strided import Move
 from trainweb.ir import calls
 from trainweb.ir.calls import Gemm, Softmax, SoftmaxGrad
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA, ATTENTION_KEYS, ATTENTION_WIDTH, REDUCE_SUM
 from trainweb.ir.program import ATTENTION, POSITION, Program, Refusal
 from trainweb.ir.shapes import broadcast_shapes, collapse, contiguous_strides
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
-    from trainweb.ir.expr import Emitter, Expr
 
 SCORES_READ = "another node reads the scores, or they are an output"
 PROBABILITIES_READ = "another node reads the probabilities, or they are an output"

@@ -7,15 +7,12 @@ dequantized number is the same bytes in both ways.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.ir.calls import Dequantize, Gather, GatherDequantized, Gemm, GemmQuantized
 from trainweb.ir.instructions import Buf, Instruction
 from trainweb.ir.program import Program, Refusal
 from trainweb.model.graph import ITEM_SIZE
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 
 def read_packed(program: Program, _: Context) -> None:

@@ -14,17 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.errors import LimitError
 from trainweb.ir.arena import align
 from trainweb.ir.expr import MATH
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA
 from trainweb.ir.program import Program, Recomputation
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 WORK_PER_BYTE = 4
 """Operations in the time that it takes to move a byte: some 50 GFLOP/s against 12 GB/s."""

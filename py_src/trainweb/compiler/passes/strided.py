@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from trainweb.compiler.context import Context
 from trainweb.compiler.footprint import Part, footprint
 from trainweb.ir.calls import Copy, Gemm, StridedCopy
 from trainweb.ir.instructions import Buf
@@ -19,9 +20,6 @@ from trainweb.ir.layout import ARENA, GRADIENTS
 from trainweb.ir.program import Program
 from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 FLOAT = ITEM_SIZE["float32"]
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from trainweb.ir.dims import UndecidedError
 from trainweb.ir.shapes import TensorType
+from trainweb.ir.symbols import SymbolTable
 from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, take_name
 from trainweb.model.lazy import identity
 from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.infer import infer_outputs, initializer_type
 from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, Str, bind, find
 from trainweb.ops.frame.symbolic import Var
-
-if TYPE_CHECKING:
-    from trainweb.ir.symbols import SymbolTable
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 FORWARD = "forward_"
 """Attributes of a node whose gradient waits have this before their names."""

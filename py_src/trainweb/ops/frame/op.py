@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from trainweb.errors import ModelError, UnsupportedError
+from trainweb.ir.builder import Builder
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf, BufSequence
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import TRAINWEB, Node, Tensor
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.since import SINCE, load_families
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf, BufSequence
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 T = TypeVar("T")
 Names = list[str | None]

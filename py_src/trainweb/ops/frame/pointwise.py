@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainweb.ir.expr import Emitter
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.ops.frame.evaluate import evaluate
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Elementwise, Names
 from trainweb.ops.frame.symbolic import Var, names, when
-
-if TYPE_CHECKING:
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 MAX_EVALUATED = 4096
 """Larger tensors are left to the engine."""

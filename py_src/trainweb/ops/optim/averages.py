@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
 from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.op import Float
 from trainweb.ops.optim.operators import SequenceOp
 from trainweb.ops.optim.update import Formula
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
 
 
 class ExponentialMovingAverage(SequenceOp):

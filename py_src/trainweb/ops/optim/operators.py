@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
 from trainweb.ir.layout import MOMENTUM0, MOMENTUM1
@@ -15,9 +16,6 @@ from trainweb.model.graph import MS, TRAINWEB, Graph, Node, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.ops.frame.op import Float, Int, Ints, Op, Str
 from trainweb.ops.optim.update import Formula, Moments
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal_shapes, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import CELL_GRU, CELL_GRU_LINEAR, CELL_LSTM, CELL_RNN_RELU, CELL_RNN_TANH
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import TRAINWEB
+from trainweb.model.graph import TRAINWEB, Node
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Body, Int, Names, Op, Str
 from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.matmul import matrix_of_rows, matrix_product
 from trainweb.ops.recurrent.in_onnx import FIRST_OPSET, RecurrenceFunction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.model.graph import Node
-    from trainweb.ops.frame.emission import Emission
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 CELLS = {
     "rnn_tanh": CELL_RNN_TANH,

@@ -12,7 +12,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, Node
 from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Float, Names, Str
-from trainweb.ops.frame.pointwise import GradientOp, Pointwise, Unary, reduced
+from trainweb.ops.frame.pointwise import GradientOp, Pointwise, Unary, declare, function, reduced
 from trainweb.ops.frame.symbolic import Var
 
 SQRT_2_OVER_PI = sqrt(2 / pi)
@@ -75,38 +75,24 @@ class LeakyReluGrad(GradientOp):
         return e.select(e.compare("gt", y, e.like(y, 0)), dy, e.mul(dy, e.like(y, self.alpha)))
 
 
-class Sigmoid(Unary):
-    """1 / (1 + exp(-x)). https://onnx.ai/onnx/operators/onnx__Sigmoid.html"""
-
-    versions = (6, 13)
-    instruction = "sigmoid"
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy.op("SigmoidGrad", y, domain=MS)
-
-
-class SigmoidGrad(GradientOp):
-    """dY Y (1 - Y)."""
-
-    def compute(self, e: Emitter, dy: Expr, y: Expr) -> Expr:
-        return e.mul(dy, e.mul(y, e.sub(e.like(y, 1), y)))
+Sigmoid = function(
+    "Sigmoid",
+    (6, 13),
+    "1 / (1 + exp(-x))",
+    lambda e, x: e.sigmoid(x),
+    lambda x, y, dy: dy.op("SigmoidGrad", y, domain=MS),
+)
+Tanh = function(
+    "Tanh", (6, 13), "Hyperbolic tangent", lambda e, x: e.tanh(x), lambda x, y, dy: dy.op("TanhGrad", y, domain=MS)
+)
 
 
-class Tanh(Unary):
-    """Hyperbolic tangent. https://onnx.ai/onnx/operators/onnx__Tanh.html"""
-
-    versions = (6, 13)
-    instruction = "tanh"
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy.op("TanhGrad", y, domain=MS)
-
-
-class TanhGrad(GradientOp):
-    """dY (1 - Y^2)."""
-
-    def compute(self, e: Emitter, dy: Expr, y: Expr) -> Expr:
-        return e.mul(dy, e.sub(e.like(y, 1), e.mul(y, y)))
+SigmoidGrad = declare(
+    GradientOp, "SigmoidGrad", (1,), "dY Y (1 - Y)", lambda e, dy, y: e.mul(dy, e.mul(y, e.sub(e.like(y, 1), y)))
+)
+TanhGrad = declare(
+    GradientOp, "TanhGrad", (1,), "dY (1 - Y^2)", lambda e, dy, y: e.mul(dy, e.sub(e.like(y, 1), e.mul(y, y)))
+)
 
 
 # ---- Gelu and its approximations
@@ -319,43 +305,28 @@ class Celu(Unary):
         return (x > 0.0).where(dy, dy * (y * (1 / self.alpha) + 1.0))
 
 
-class Softplus(Unary):
-    """log(1 + exp(x)). https://onnx.ai/onnx/operators/onnx__Softplus.html"""
-
-    versions = (1, 22)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.add(e.pmax(x, e.like(x, 0)), e.math("log1p", e.exp(e.neg(e.abs(x)))))
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy * x.op("Sigmoid")
+def softplus(e: Emitter, x: Expr) -> Expr:
+    """log(1 + exp(x)), without overflow."""
+    return e.add(e.pmax(x, e.like(x, 0)), e.math("log1p", e.exp(e.neg(e.abs(x)))))
 
 
-class Softsign(Unary):
-    """x / (1 + |x|). https://onnx.ai/onnx/operators/onnx__Softsign.html"""
-
-    versions = (1, 22)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.div(x, e.add(e.like(x, 1), e.abs(x)))
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        scale = x.op("Abs") + 1.0
-        return dy / (scale * scale)
+def softsign_gradient(x: Var, y: Var, dy: Var) -> Var:
+    """dy / (1 + |x|)^2."""
+    scale = x.op("Abs") + 1.0
+    return dy / (scale * scale)
 
 
-class Mish(Unary):
-    """x tanh(softplus(x)). https://onnx.ai/onnx/operators/onnx__Mish.html"""
+def mish_gradient(x: Var, y: Var, dy: Var) -> Var:
+    """dy (t + x sigmoid(x) (1 - t^2)) with t = tanh(softplus(x))."""
+    t = x.op("Softplus").op("Tanh")
+    return dy * (t + x * x.op("Sigmoid") * (1 - t * t))
 
-    versions = (18, 22)
 
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        softplus = e.add(e.pmax(x, e.like(x, 0)), e.math("log1p", e.exp(e.neg(e.abs(x)))))
-        return e.mul(x, e.tanh(softplus))
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        t = x.op("Softplus").op("Tanh")
-        return dy * (t + x * x.op("Sigmoid") * (1 - t * t))
+Softplus = function("Softplus", (1, 22), "log(1 + exp(x))", softplus, lambda x, y, dy: dy * x.op("Sigmoid"))
+Softsign = function(
+    "Softsign", (1, 22), "x / (1 + |x|)", lambda e, x: e.div(x, e.add(e.like(x, 1), e.abs(x))), softsign_gradient
+)
+Mish = function("Mish", (18, 22), "x tanh(softplus(x))", lambda e, x: e.mul(x, e.tanh(softplus(e, x))), mish_gradient)
 
 
 class HardSigmoid(Unary):

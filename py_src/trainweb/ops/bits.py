@@ -10,43 +10,21 @@ from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.elementwise import Binary
 from trainweb.ops.frame.op import FLOATS, INTS, Int, Op, Str
-from trainweb.ops.frame.pointwise import Pointwise
+from trainweb.ops.frame.pointwise import Pointwise, declare
 
 
-class Bitwise(Binary, abstract=True):
-    """An operation on each bit of two integers."""
-
-    versions = (18,)
-    dtypes = INTS
-
-
-class BitwiseAnd(Bitwise):
-    """Bits that both have. https://onnx.ai/onnx/operators/onnx__BitwiseAnd.html"""
-
-    instruction = "and_"
+def inverted(e: Emitter, a: Expr) -> Expr:
+    """Every bit of an integer inverted."""
+    ones = 2 ** (8 * ITEM_SIZE[a.dtype]) - 1 if a.dtype.startswith("u") else -1
+    return e.xor(a, e.like(a, ones))
 
 
-class BitwiseOr(Bitwise):
-    """Bits that one of them has. https://onnx.ai/onnx/operators/onnx__BitwiseOr.html"""
-
-    instruction = "or_"
-
-
-class BitwiseXor(Bitwise):
-    """Bits that exactly one of them has. https://onnx.ai/onnx/operators/onnx__BitwiseXor.html"""
-
-    instruction = "xor"
-
-
-class BitwiseNot(Pointwise):
-    """Every bit inverted. https://onnx.ai/onnx/operators/onnx__BitwiseNot.html"""
-
-    versions = (18,)
-    dtypes = INTS
-
-    def compute(self, e: Emitter, a: Expr) -> Expr:
-        ones = 2 ** (8 * ITEM_SIZE[a.dtype]) - 1 if a.dtype.startswith("u") else -1
-        return e.xor(a, e.like(a, ones))
+BitwiseAnd = declare(Binary, "BitwiseAnd", (18,), "Bits that both have", lambda e, a, b: e.and_(a, b), dtypes=INTS)
+BitwiseOr = declare(Binary, "BitwiseOr", (18,), "Bits that one of them has", lambda e, a, b: e.or_(a, b), dtypes=INTS)
+BitwiseXor = declare(
+    Binary, "BitwiseXor", (18,), "Bits that exactly one of them has", lambda e, a, b: e.xor(a, b), dtypes=INTS
+)
+BitwiseNot = declare(Pointwise, "BitwiseNot", (18,), "Every bit inverted", inverted, dtypes=INTS)
 
 
 class BitShift(Binary):

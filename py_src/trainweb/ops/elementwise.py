@@ -16,7 +16,7 @@ from trainweb.model.calls import is_bounded_by_numbers
 from trainweb.model.graph import MS
 from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import FLOATS, INTS, MANY, Float, Int, Names
-from trainweb.ops.frame.pointwise import Pointwise, Unary, reduced
+from trainweb.ops.frame.pointwise import Pointwise, Unary, function, reduced
 from trainweb.ops.frame.symbolic import Var, names, when
 from trainweb.ops.squares import is_of_squares
 
@@ -202,86 +202,37 @@ class Mod(Binary):
         return reduced(g, ins, outs[0], lambda: dy, lambda: dy * ((y - a) / b))
 
 
-class Neg(Unary):
-    """-x. https://onnx.ai/onnx/operators/onnx__Neg.html"""
-
-    versions = (6, 13)
-    dtypes = (*FLOATS, "int8", "int16", "int32", "int64")
-    instruction = "neg"
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return -dy
+def absolute(e: Emitter, x: Expr) -> Expr:
+    """|x|, which is x where there is no sign."""
+    return x if x.dtype.startswith("u") else e.abs(x)
 
 
-class Abs(Unary):
-    """|x|. https://onnx.ai/onnx/operators/onnx__Abs.html"""
-
-    versions = (6, 13)
-    dtypes = NUMBERS
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return x if x.dtype.startswith("u") else e.abs(x)
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy * x.op("Sign")
+def sign(e: Emitter, x: Expr) -> Expr:
+    """-1, 0 or 1; NaN stays."""
+    zero = e.like(x, 0)
+    rest = x if x.dtype.startswith("u") else e.select(e.compare("lt", x, zero), e.like(x, -1), x)
+    return e.select(e.compare("gt", x, zero), e.like(x, 1), rest)
 
 
-class Step(Unary, abstract=True):
-    """A piecewise constant function: its gradient is zero, and nothing is emitted for it."""
-
-    differentiable = ()
-
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        return [None]
-
-
-class Sign(Step):
-    """-1, 0 or 1; NaN stays. https://onnx.ai/onnx/operators/onnx__Sign.html"""
-
-    versions = (9, 13)
-    dtypes = NUMBERS
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        zero = e.like(x, 0)
-        rest = x if x.dtype.startswith("u") else e.select(e.compare("lt", x, zero), e.like(x, -1), x)
-        return e.select(e.compare("gt", x, zero), e.like(x, 1), rest)
-
-
-class Floor(Step):
-    """Largest integer not above x. https://onnx.ai/onnx/operators/onnx__Floor.html"""
-
-    versions = (6, 13)
-    dtypes = FLOATS
-    instruction = "floor"
-
-
-class Ceil(Step):
-    """Smallest integer not below x. https://onnx.ai/onnx/operators/onnx__Ceil.html"""
-
-    versions = (6, 13)
-    dtypes = FLOATS
-    instruction = "ceil"
-
-
-class Round(Step):
-    """Nearest integer, halves to even. https://onnx.ai/onnx/operators/onnx__Round.html"""
-
-    versions = (11, 22)
-    dtypes = FLOATS
-    instruction = "round"
-
-
-class Reciprocal(Unary):
-    """1 / x. https://onnx.ai/onnx/operators/onnx__Reciprocal.html"""
-
-    versions = (6, 13)
-    dtypes = FLOATS
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.div(e.like(x, 1), x)
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return -dy * (y * y)
+SIGNED = (*FLOATS, "int8", "int16", "int32", "int64")
+Neg = function("Neg", (6, 13), "-x", lambda e, x: e.neg(x), lambda x, y, dy: -dy, SIGNED)
+Abs = function("Abs", (6, 13), "|x|", absolute, lambda x, y, dy: dy * x.op("Sign"), NUMBERS)
+Sign = function("Sign", (9, 13), "-1, 0 or 1; NaN stays", sign, None, NUMBERS)
+Floor = function("Floor", (6, 13), "Largest integer not above x", lambda e, x: e.floor(x), None, FLOATS)
+Ceil = function("Ceil", (6, 13), "Smallest integer not below x", lambda e, x: e.ceil(x), None, FLOATS)
+Round = function("Round", (11, 22), "Nearest integer, halves to even", lambda e, x: e.round(x), None, FLOATS)
+Reciprocal = function(
+    "Reciprocal", (6, 13), "1 / x", lambda e, x: e.div(e.like(x, 1), x), lambda x, y, dy: -dy * (y * y), FLOATS
+)
+Exp = function("Exp", (6, 13), "e ** x", lambda e, x: e.exp(x), lambda x, y, dy: dy * y)
+Log = function("Log", (6, 13), "Natural logarithm", lambda e, x: e.log(x), lambda x, y, dy: dy / x)
+Erf = function(
+    "Erf",
+    (9, 13),
+    "Error function",
+    lambda e, x: e.erf(x),
+    lambda x, y, dy: dy * (-(x * x)).op("Exp") * (2 / sqrt(pi)),
+)
 
 
 class Sqrt(Unary):
@@ -298,36 +249,6 @@ class Sqrt(Unary):
         y, dy = Var.of(g, outs[0], douts[0])
         dx = dy * 0.5 / y
         return names(y.equal(0.0).where(dx.lift(0.0), dx) if is_of_squares(g, ins[0]) else dx)
-
-
-class Exp(Unary):
-    """e ** x. https://onnx.ai/onnx/operators/onnx__Exp.html"""
-
-    versions = (6, 13)
-    instruction = "exp"
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy * y
-
-
-class Log(Unary):
-    """Natural logarithm. https://onnx.ai/onnx/operators/onnx__Log.html"""
-
-    versions = (6, 13)
-    instruction = "log"
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy / x
-
-
-class Erf(Unary):
-    """Error function. https://onnx.ai/onnx/operators/onnx__Erf.html"""
-
-    versions = (9, 13)
-    instruction = "erf"
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy * (-(x * x)).op("Exp") * (2 / sqrt(pi))
 
 
 # ---- variadic

@@ -10,89 +10,35 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ops.elementwise import NUMBERS, Binary
 from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import FLOATS, Int, Names
-from trainweb.ops.frame.pointwise import Pointwise, reduced
+from trainweb.ops.frame.pointwise import Pointwise, declare, reduced
 from trainweb.ops.frame.symbolic import Var
 
 
 class Comparison(Binary, abstract=True):
     """A bool from two tensors."""
 
-    relation: ClassVar[str]
-
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.compare(self.relation, a, b)
-
     def result(self, *dtypes: str) -> str:
         return "bool"
 
 
-class Equal(Comparison):
-    """a == b. https://onnx.ai/onnx/operators/onnx__Equal.html"""
-
-    versions = (7, 11, 13, 19)
-    dtypes = (*NUMBERS, "bool")
-    relation = "eq"
-
-
-class Less(Comparison):
-    """a < b. https://onnx.ai/onnx/operators/onnx__Less.html"""
-
-    versions = (7, 9, 13)
-    relation = "lt"
+def comparison(
+    name: str, versions: tuple[int, ...], meaning: str, how: str, dtypes: tuple[str, ...] = NUMBERS
+) -> type[Comparison]:
+    """Declare one of ir.expr.COMPARISONS."""
+    return declare(Comparison, name, versions, meaning, lambda e, a, b: e.compare(how, a, b), dtypes=dtypes)
 
 
-class LessOrEqual(Comparison):
-    """a <= b. https://onnx.ai/onnx/operators/onnx__LessOrEqual.html"""
-
-    versions = (12, 16)
-    relation = "le"
-
-
-class Greater(Comparison):
-    """a > b. https://onnx.ai/onnx/operators/onnx__Greater.html"""
-
-    versions = (7, 9, 13)
-    relation = "gt"
+Equal = comparison("Equal", (7, 11, 13, 19), "a == b", "eq", (*NUMBERS, "bool"))
+Less = comparison("Less", (7, 9, 13), "a < b", "lt")
+LessOrEqual = comparison("LessOrEqual", (12, 16), "a <= b", "le")
+Greater = comparison("Greater", (7, 9, 13), "a > b", "gt")
+GreaterOrEqual = comparison("GreaterOrEqual", (12, 16), "a >= b", "ge")
 
 
-class GreaterOrEqual(Comparison):
-    """a >= b. https://onnx.ai/onnx/operators/onnx__GreaterOrEqual.html"""
-
-    versions = (12, 16)
-    relation = "ge"
-
-
-class Logic(Binary, abstract=True):
-    """A bool from two bools."""
-
-    versions = (7,)
-    dtypes = ("bool",)
-
-
-class And(Logic):
-    """a and b. https://onnx.ai/onnx/operators/onnx__And.html"""
-
-    instruction = "and_"
-
-
-class Or(Logic):
-    """a or b. https://onnx.ai/onnx/operators/onnx__Or.html"""
-
-    instruction = "or_"
-
-
-class Xor(Logic):
-    """Either a or b. https://onnx.ai/onnx/operators/onnx__Xor.html"""
-
-    instruction = "xor"
-
-
-class Not(Pointwise):
-    """not a. https://onnx.ai/onnx/operators/onnx__Not.html"""
-
-    versions = (1,)
-    dtypes = ("bool",)
-    instruction = "not_"
+And = declare(Binary, "And", (7,), "a and b", lambda e, a, b: e.and_(a, b), dtypes=("bool",))
+Or = declare(Binary, "Or", (7,), "a or b", lambda e, a, b: e.or_(a, b), dtypes=("bool",))
+Xor = declare(Binary, "Xor", (7,), "Either a or b", lambda e, a, b: e.xor(a, b), dtypes=("bool",))
+Not = declare(Pointwise, "Not", (1,), "not a", lambda e, a: e.not_(a), dtypes=("bool",))
 
 
 class IsNaN(Pointwise):

@@ -63,9 +63,7 @@ class BitCast(Op):
         target = ONNX_DTYPES.get(self.to)
         if target is None:
             raise self.error(f"there is no data type {self.to}.")
-        for dtype in (x.dtype, target):
-            if dtype not in (*FLOATS, *INTS, "bool"):
-                raise self.unsupported(f"dtype {dtype}")
+        self.need_dtype((*FLOATS, *INTS, "bool"), x.dtype, target)
         if ITEM_SIZE[target] != ITEM_SIZE[x.dtype]:
             raise self.error(f"elements of {x.dtype} and {target} are not of one size.")
         return TensorType(target, x.shape)

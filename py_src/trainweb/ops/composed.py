@@ -149,8 +149,7 @@ class CumProd(Composite):
     static_inputs = (1,)
 
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
-        if x.dtype not in NUMBERS:
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_dtype(NUMBERS, x.dtype)
         number = scalar(self, axis, "axis")
         if not is_fed(axis):
             self.axis_of(number, x.rank)

@@ -77,8 +77,7 @@ class ConstantOfShape(Op):
             return "float32", 0.0
         if self.value.size != 1:
             raise self.error(f"value has {self.value.size} elements, not 1.")
-        if self.value.dtype not in STRUCT_FORMAT:
-            raise self.unsupported(f"dtype {self.value.dtype}")
+        self.need_dtype(STRUCT_FORMAT, self.value.dtype)
         return self.value.dtype, self.value.values()[0]
 
     def infer(self, shape: TensorType) -> TensorType:
@@ -149,8 +148,7 @@ class EyeLike(Op):
         if x.rank != 2:
             raise self.error(f"x of shape {list(x.shape)} is not a matrix.")
         dtype = x.dtype if self.dtype is None else ONNX_DTYPES.get(self.dtype, "")
-        if dtype not in ("float32", "float64", "bool", *INT_BITS):
-            raise self.unsupported(f"dtype {dtype}")
+        self.need_dtype(("float32", "float64", "bool", *INT_BITS), dtype)
         return TensorType(dtype, x.shape)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:

@@ -124,9 +124,7 @@ class CastLike(Pointwise):
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         x, like = (t for t in inputs if t is not None)
-        for t in (x, like):
-            if t.dtype not in self.dtypes:
-                raise self.unsupported(f"dtype {t.dtype}")
+        self.need_dtype(self.dtypes, x.dtype, like.dtype)
         return TensorType(like.dtype, x.shape)
 
     def rewire(self, consumers: Mapping[str, list[Node]], known: Mapping[str, Any]) -> list[str]:

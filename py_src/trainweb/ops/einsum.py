@@ -89,8 +89,7 @@ class Einsum(Op):
     def infer(self, *inputs: TensorType | None) -> TensorType:
         types = [t for t in inputs if t is not None]
         dtype = types[0].dtype
-        if dtype not in _DTYPES:
-            raise self.unsupported(f"dtype {dtype}")
+        self.need_dtype(_DTYPES, dtype)
         if any(t.dtype != dtype for t in types):
             raise self.error(f"the inputs are {', '.join(t.dtype for t in types)}, not of one dtype.")
         terms, out = self.labels([t.rank for t in types])

@@ -57,8 +57,7 @@ class ArgReduction(Op, abstract=True):
     select_max: int
 
     def infer(self, x: TensorType) -> TensorType:
-        if x.dtype not in ORDERED:
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_dtype(ORDERED, x.dtype)
         axis = self.axis_of(self.axis, x.rank)
         if x.shape[axis] == 0:
             raise self.error(f"dimension {axis} is empty.")
@@ -104,8 +103,7 @@ class TopK(Op):
     static_inputs = (1,)
 
     def infer(self, x: TensorType, k: TensorType | None = None) -> Any:
-        if x.dtype not in ORDERED:
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_dtype(ORDERED, x.dtype)
         axis = self.axis_of(self.axis, x.rank)
         count = self.k if k is None else scalar(self, k, "k")
         if count is None or not at_most(0, count) or not at_most(count, x.shape[axis]):

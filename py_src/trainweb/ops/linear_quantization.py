@@ -157,8 +157,7 @@ class QuantizeLinear(_Linear, Composite):
         dtype = zero.dtype if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
         if self.output_dtype and ONNX_DTYPES.get(self.output_dtype) != dtype:
             raise self.error(f"output_dtype is {self.output_dtype}, the zero point {dtype}.")
-        if dtype not in RANGES:
-            raise self.unsupported(f"dtype {dtype}")
+        self.need_dtype(RANGES, dtype)
         if self.precision not in (0, DTYPE_CODES["float32"]):
             raise self.unsupported(f"precision {self.precision}")
         return TensorType(dtype, x.shape)
@@ -182,8 +181,7 @@ class DequantizeLinear(_Linear):
 
     def infer(self, x: TensorType, scale: TensorType, zero: TensorType | None) -> TensorType:
         self.check(x, scale, zero)
-        if x.dtype not in PACKINGS:
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_dtype(PACKINGS, x.dtype)
         if zero is not None and zero.dtype != x.dtype:
             raise self.error(f"x is {x.dtype}, the zero point {zero.dtype}.")
         if self.output_dtype not in (0, DTYPE_CODES["float32"]):
@@ -303,9 +301,7 @@ def exactly(op_type: str, a: Var, b: Var, **attrs: Any) -> Var:
 class _IntegerProduct(Composite, abstract=True):
     def product_shape(self, a: TensorType, b: TensorType) -> tuple[int, ...]:
         """Shape of the product of matrices."""
-        for t in (a, b):
-            if t.dtype not in ("int8", "uint8"):
-                raise self.unsupported(f"dtype {t.dtype}")
+        self.need_dtype(("int8", "uint8"), a.dtype, b.dtype)
         if a.rank < 2 or b.rank < 2 or not equal(a.shape[-1], b.shape[-2]):
             raise self.error(f"shapes {list(a.shape)} and {list(b.shape)} are not those of matrices to multiply.")
         if not at_most(a.shape[-1], MAX_SUMMED):
@@ -347,8 +343,7 @@ class QLinearMatMul(_IntegerProduct):
         for t in (sa, za, sb, zb, sy, zy):
             if not equal(t.size, 1):
                 raise self.unsupported(f"a scale or zero point of shape {list(t.shape)}")
-        if zy.dtype not in ("int8", "uint8"):
-            raise self.unsupported(f"dtype {zy.dtype}")
+        self.need_dtype(("int8", "uint8"), zy.dtype)
         return TensorType(zy.dtype, self.product_shape(a, b))
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
@@ -365,9 +360,7 @@ class _IntegerConvolution(Composite, abstract=True):
 
     def convolved(self, x: TensorType, w: TensorType) -> tuple[int, ...]:
         """Shape of the convolution."""
-        for t in (x, w):
-            if t.dtype not in ("int8", "uint8"):
-                raise self.unsupported(f"dtype {t.dtype}")
+        self.need_dtype(("int8", "uint8"), x.dtype, w.dtype)
         images, weights = (TensorType("float32", t.shape) for t in (x, w))
         shape = convolution_of(self).infer(images, weights, None).shape
         if not at_most(prod(w.shape[1:]), MAX_SUMMED):
@@ -419,8 +412,7 @@ class QLinearConv(_IntegerConvolution):
             self.check_numbers(t, w.shape[0])
         if bias is not None and (bias.dtype != "int32" or not equal_shapes(bias.shape, w.shape[:1])):
             raise self.error(f"the bias is {bias.dtype} {list(bias.shape)}, not int32 {list(w.shape[:1])}.")
-        if zy.dtype not in ("int8", "uint8"):
-            raise self.unsupported(f"dtype {zy.dtype}")
+        self.need_dtype(("int8", "uint8"), zy.dtype)
         return TensorType(zy.dtype, self.convolved(x, w))
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:

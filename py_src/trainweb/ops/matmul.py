@@ -26,8 +26,7 @@ DTYPES = ("float32", "int32", "int64", "uint32", "uint64")
 def check_dtypes(op: Op, *types: TensorType | None) -> None:
     """Raise unless all inputs are of one dtype of which there are products."""
     dtypes = [t.dtype for t in types if t is not None]
-    if dtypes[0] not in DTYPES:
-        raise op.unsupported(f"dtype {dtypes[0]}")
+    op.need_dtype(DTYPES, dtypes[0])
     if len(set(dtypes)) > 1:
         raise op.error(f"the inputs are {', '.join(dtypes)}, not of one dtype.")
 

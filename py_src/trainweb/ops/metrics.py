@@ -38,9 +38,7 @@ class _Metric(Op, abstract=True):
 
     def need_numbers(self, *types: TensorType) -> None:
         """Raise unless the dtypes are numbers that can be compared."""
-        for t in types:
-            if t.dtype not in NUMBERS:
-                raise self.unsupported(f"dtype {t.dtype}")
+        self.need_dtype(NUMBERS, *(t.dtype for t in types))
 
     def scores(self, predicted: tuple[int, ...], target: tuple[int, ...]) -> Scores:
         """The axis of classes is the last, or the second; as many predictions as targets are of two classes.

@@ -35,6 +35,14 @@ class RandomOp(Op, abstract=True):
         return crc32(source.encode()) & 0x7FFFFFFF
 
 
+def dropped(op: Op, ratio: TensorType | Buf | None, default: float = DEFAULT_RATIO) -> float:
+    """The ratio of a dropout, where it is known."""
+    value = float(default if ratio is None or ratio.value is None else ratio.value[0])
+    if not 0 <= value < 1:
+        raise op.error(f"ratio is {value}; it must be in [0, 1).")
+    return value
+
+
 class Dropout(RandomOp):
     """x / (1 - ratio) with probability 1 - ratio, else 0, in training. https://onnx.ai/onnx/operators/onnx__Dropout.html
 
@@ -49,12 +57,7 @@ class Dropout(RandomOp):
     static_inputs = (1,)
 
     def _ratio(self, ratio: TensorType | Buf | None) -> float:
-        value = float(self.ratio if self.opset < 12 else DEFAULT_RATIO)
-        if ratio is not None and ratio.value is not None:
-            value = float(ratio.value[0])
-        if not 0 <= value < 1:
-            raise self.error(f"ratio is {value}; it must be in [0, 1).")
-        return value
+        return dropped(self, ratio, self.ratio if self.opset < 12 else DEFAULT_RATIO)
 
     def infer(self, x: TensorType, ratio: TensorType | None = None, training: TensorType | None = None) -> Any:
         self.need_float32(x)
@@ -106,23 +109,17 @@ class DropoutGrad(Op):
     min_inputs, max_inputs = 2, 4
     static_inputs = (2,)
 
-    def _ratio(self, ratio: TensorType | Buf | None) -> float:
-        value = DEFAULT_RATIO if ratio is None or ratio.value is None else float(ratio.value[0])
-        if not 0 <= value < 1:
-            raise self.error(f"ratio is {value}; it must be in [0, 1).")
-        return value
-
     def infer(self, *inputs: TensorType | None) -> TensorType:
         dy, mask, ratio, _ = inputs
         if dy is None or mask is None or mask.dtype != "bool" or not equal_shapes(mask.shape, dy.shape):
             raise self.error("the mask must be a bool for each element of dY.")
         if ratio is not None and not is_known_later(self, ratio):
             scalar(self, ratio, "ratio")
-        self._ratio(ratio)
+        dropped(self, ratio)
         return TensorType(dy.dtype, dy.shape)
 
     def lower(self, b: Builder, outs: list[Buf], dy: Buf, mask: Buf, ratio: Buf | None, training: Buf | None) -> None:
-        share = self._ratio(ratio)
+        share = dropped(self, ratio)
         maker = b.maker(mask)
         is_training = training is not None and training.value is not None and training.value[0]
         # The gradient is dropout of dY with the same numbers: drawn again, no mask need be kept.
@@ -152,20 +149,15 @@ class Noise(RandomOp, abstract=True):
     normal: int
 
     def infer(self, *like: TensorType) -> TensorType:
-        return checked(self, self.check_dtype(self.dtype), like[0].shape if like else self.shape)
+        dtype = ONNX_DTYPES.get(1 if self.dtype is None else self.dtype)
+        if dtype is None:
+            raise self.error(f"there is no data type {self.dtype}.")
+        self.need_dtype(("float32",), dtype)
+        return checked(self, dtype, like[0].shape if like else self.shape)
 
     def parameters(self) -> tuple[float, float]:
         """a and b of the kernel."""
         raise NotImplementedError
-
-    def check_dtype(self, dtype: int | None) -> str:
-        """Raise unless the dtype is float32."""
-        name = ONNX_DTYPES.get(1 if dtype is None else dtype)
-        if name is None:
-            raise self.error(f"there is no data type {dtype}.")
-        if name != "float32":
-            raise self.unsupported(f"dtype {name}")
-        return name
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None] * len(ins)
@@ -236,9 +228,8 @@ class Bernoulli(RandomOp):
 
     def infer(self, x: TensorType) -> TensorType:
         self.need_float32(x)
-        dtype = ONNX_DTYPES.get(1 if self.dtype is None else self.dtype)
-        if dtype not in ("float32", "float64", "int32", "int64", "uint8", "bool"):
-            raise self.unsupported(f"dtype {dtype}")
+        dtype = ONNX_DTYPES.get(1 if self.dtype is None else self.dtype, "")
+        self.need_dtype(("float32", "float64", "int32", "int64", "uint8", "bool"), dtype)
         return TensorType(dtype, x.shape)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:

@@ -129,8 +129,7 @@ class Reduction(Op, abstract=True):
         return sorted(gone)
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
-        if x.dtype not in self.dtypes:
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_dtype(self.dtypes, x.dtype)
         if axes is not None and axes.value is None and self.keepdims and not static(axes.size):
             # The axes depend on symbols, as those do along which a gradient is summed.
             return TensorType(x.dtype, tuple(unknown(self, k, axes.size) for k in range(x.rank)))
@@ -381,8 +380,7 @@ class CumSum(Op):
     static_inputs = (1,)
 
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
-        if x.dtype not in (*FLOATS, *INTS):
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_dtype((*FLOATS, *INTS), x.dtype)
         number = scalar(self, axis, "axis")
         if not is_fed(axis):
             self.axis_of(number, x.rank)

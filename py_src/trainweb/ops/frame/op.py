@@ -7,7 +7,7 @@ reference in numpy are in tests/ops/cases. An instance is the operator bound to 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -205,11 +205,15 @@ class Op:
             node=self.node.name,
         )
 
+    def need_dtype(self, supported: Collection[str], *dtypes: str) -> None:
+        """Raise unless all dtypes are supported."""
+        for dtype in dtypes:
+            if dtype not in supported:
+                raise self.unsupported(f"dtype {dtype}")
+
     def need_float32(self, *types: TensorType | None) -> None:
         """Raise unless all inputs given are float32, which is what the kernels compute in."""
-        for t in types:
-            if t is not None and t.dtype != "float32":
-                raise self.unsupported(f"dtype {t.dtype}")
+        self.need_dtype(("float32",), *(t.dtype for t in types if t is not None))
 
     def axis_of(self, axis: int, rank: int) -> int:
         """`axis` counted from the front, checked against `rank`."""
@@ -290,9 +294,7 @@ class Elementwise(Op, abstract=True):
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         types = [t for t in inputs if t is not None]
-        for t in types:
-            if t.dtype not in self.dtypes:
-                raise self.unsupported(f"dtype {t.dtype}")
+        self.need_dtype(self.dtypes, *(t.dtype for t in types))
         return TensorType(self.result(*(t.dtype for t in types)), self.broadcast(types))
 
     def broadcast(self, types: Sequence[TensorType]) -> tuple[int, ...]:

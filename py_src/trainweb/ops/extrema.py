@@ -21,22 +21,25 @@ ORDERED = ("float32", *INTS)
 _SIGN = -(2**63)
 
 
-def as_int64(b: Builder, x: Buf) -> Buf:
-    """Convert integers or bools to int64 in the same order: the first bit of uint64 changes."""
+def as_int64(b: Builder, x: Buf, *, ordered: bool = True) -> Buf:
+    """Convert integers or bools to int64, where sums and products wrap to the same bits.
+
+    If they are to stay in the same order, the first bit of uint64 changes.
+    """
     if x.dtype == "int64":
         return x
     wide = b.temp("int64", x.shape)
-    b.elementwise([wide], [x], lambda e, v: _flipped(e, e.cast(v, "int64"), x.dtype))
+    b.elementwise([wide], [x], lambda e, v: _flipped(e, e.cast(v, "int64"), x.dtype, ordered))
     return wide
 
 
-def from_int64(b: Builder, out: Buf, x: Buf) -> None:
+def from_int64(b: Builder, out: Buf, x: Buf, *, ordered: bool = True) -> None:
     """Invert `as_int64`."""
-    b.elementwise([out], [x], lambda e, v: e.cast(_flipped(e, v, out.dtype), out.dtype))
+    b.elementwise([out], [x], lambda e, v: e.cast(_flipped(e, v, out.dtype, ordered), out.dtype))
 
 
-def _flipped(e: Emitter, v: Expr, dtype: str) -> Expr:
-    return e.xor(v, e.const(_SIGN, "int64")) if dtype == "uint64" else v
+def _flipped(e: Emitter, v: Expr, dtype: str, ordered: bool) -> Expr:
+    return e.xor(v, e.const(_SIGN, "int64")) if ordered and dtype == "uint64" else v
 
 
 def extreme(dtype: str, *, largest: bool) -> int:

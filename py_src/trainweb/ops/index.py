@@ -190,17 +190,9 @@ class ScatterOp(Op, abstract=True):
             return
         # Other integers: as int64, in their order, or where sums and products wrap to the same bits.
         ordered = self.reduction in ("max", "min")
-        if ordered:
-            wide, more = as_int64(b, data), as_int64(b, updates)
-        else:
-            wide, more = b.temp("int64", data.shape), b.temp("int64", updates.shape)
-            for target, source in ((wide, data), (more, updates)):
-                b.elementwise([target], [source], lambda e, v: e.cast(v, "int64"))
+        wide, more = (as_int64(b, x, ordered=ordered) for x in (data, updates))
         self.scatter(b, wide, indices, more, self.reduction)
-        if ordered:
-            from_int64(b, outs[0], wide)
-        else:
-            b.elementwise([outs[0]], [wide], lambda e, v: e.cast(v, data.dtype))
+        from_int64(b, outs[0], wide, ordered=ordered)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         _, indices, updates = ins
@@ -363,14 +355,6 @@ class Scatter(ScatterElements):
     versions = (9, 11)
     attrs = {"axis": Int(0)}
     reduction = "none"
-
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        _, indices, updates = ins
-        dy = douts[0]
-        taken = None
-        if g.wants(updates):
-            taken = g.op("GatherElements", [dy, indices], axis=self.axis)
-        return [g.op("Scatter", [dy, indices, zeros_like(g, updates)], axis=self.axis), None, taken]
 
 
 def check_reduction(op: Op, reduction: str, dtype: str) -> None:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.dims import static, table_of
-from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import (
     REDUCE_LOG_SUM,
@@ -78,26 +77,18 @@ def _reduce_as_int64(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int)
             b.fill(out, extreme(x.dtype, largest=op == REDUCE_MIN))
         return
     ordered = op in (REDUCE_MAX, REDUCE_MIN)
-    wide = as_int64(b, x) if ordered else _cast(b, x, lambda e, v: v)
-    if op == REDUCE_SUM_ABS:
-        wide = _cast(b, wide, lambda e, v: e.select(e.compare("lt", v, e.like(v, 0)), e.neg(v), v))
-    elif op == REDUCE_SUM_SQUARES:
-        wide = _cast(b, wide, lambda e, v: e.mul(v, v))
+    wide = as_int64(b, x, ordered=ordered)
+    if op in (REDUCE_SUM_ABS, REDUCE_SUM_SQUARES):
+        terms = b.temp("int64", x.shape)
+        b.elementwise([terms], [wide], lambda e, v: e.mul(v, v) if op == REDUCE_SUM_SQUARES else e.abs(v))
+        wide = terms
     total = b.temp("int64", out.shape)
     reduce(b, total, wide, axes, op if op in _FOLDS else REDUCE_SUM)
     if op == REDUCE_MEAN and total.size:
         count = x.size // total.size
         b.elementwise([out], [total], lambda e, v: e.cast(e.div(v, e.like(v, count)), out.dtype))
-    elif ordered:
-        from_int64(b, out, total)
     else:
-        b.elementwise([out], [total], lambda e, v: e.cast(v, out.dtype))
-
-
-def _cast(b: Builder, x: Buf, then: Callable[[Emitter, Expr], Expr]) -> Buf:
-    wide = b.temp("int64", x.shape)
-    b.elementwise([wide], [x], lambda e, v: then(e, e.cast(v, "int64")))
-    return wide
+        from_int64(b, out, total, ordered=ordered)
 
 
 def sum_to(b: Builder, out: Buf, source: Buf) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, TypedDict
+from typing import Any
 
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
@@ -14,14 +14,6 @@ from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Float, Int, Names, Op
 from trainweb.ops.reduce import sum_to
-
-
-class _Groups(TypedDict):
-    batch: int
-    channels: int
-    size: int
-    groups: int
-    epsilon: float
 
 
 class _GroupNorm(Op, abstract=True):
@@ -51,7 +43,7 @@ class _GroupNorm(Op, abstract=True):
             if not equal_shapes(t.shape, (self.scales_of(x.shape),)):
                 raise self.error(f"scale and bias must have shape {[self.scales_of(x.shape)]}, got {list(t.shape)}.")
 
-    def arguments(self, shape: tuple[int, ...]) -> _Groups:
+    def arguments(self, shape: tuple[int, ...]) -> dict[str, Any]:
         """Kernel arguments."""
         return {
             "batch": shape[0],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
@@ -238,16 +238,6 @@ class ScatterOp(Op, abstract=True):
         return [*names(data_grad), None, *names(left.equal(0.0).where(others, 0.0))]
 
 
-class _Elements(TypedDict):
-    indices: Buf
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
-    axis_dim: int
-    axis_stride: int
-    size: int
-    index_size: int
-
-
 class ElementsOp(Op, abstract=True):
     """Shared by the operators whose indices have one entry per element taken or put."""
 
@@ -262,7 +252,7 @@ class ElementsOp(Op, abstract=True):
         check_range(self, indices, data.shape[axis])
         return axis
 
-    def arguments(self, b: Builder, data: Buf, indices: Buf) -> _Elements:
+    def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
         """Return the common arguments of gather_elements and scatter_elements."""
         axis = self.axis % len(data.shape)
         strides = list(contiguous_strides(data.shape))
@@ -368,16 +358,6 @@ def check_reduction(op: Op, reduction: str, dtype: str) -> None:
 # ---- index tuples
 
 
-class _Tuples(TypedDict):
-    indices: Buf
-    batch: int
-    n: int
-    k: int
-    dims: tuple[int, ...]
-    slice: int
-    index_size: int
-
-
 class TuplesOp(Op, abstract=True):
     """Shared by the operators whose last dimension of indices is a tuple that picks a slice of data."""
 
@@ -398,7 +378,7 @@ class TuplesOp(Op, abstract=True):
                     raise self.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
         return indices.shape[:-1] + data.shape[batch + k :]
 
-    def arguments(self, b: Builder, data: Buf, indices: Buf) -> _Tuples:
+    def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
         """Return the common arguments of gather_nd and scatter_nd."""
         batch, k = self.batch_dims, indices.shape[-1]
         if k > 8:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TypedDict, Unpack
+from typing import Any
 
 from trainweb.arguments import warn
 from trainweb.ir import calls
@@ -26,24 +26,6 @@ ONE_VALUE = (
 """PyTorch raises there."""
 
 
-class _Rows(TypedDict):
-    rows: int
-    n: int
-
-
-class _Channels(TypedDict):
-    batch: int
-    channels: int
-    size: int
-
-
-class _Statistics(TypedDict, total=False):
-    mean: Buf | None
-    inv_std: Buf | None
-    running_mean: Buf | None
-    running_var: Buf | None
-
-
 class _LayerNorm(Op, abstract=True):
     """Normalisation over the dims from `axis` on."""
 
@@ -62,7 +44,7 @@ class _LayerNorm(Op, abstract=True):
             if t is not None and not equal(t.size, prod(normalised)):
                 raise self.error(f"scale and bias must have shape {list(normalised)}, got {list(t.shape)}.")
 
-    def sizes(self, shape: tuple[int, ...]) -> _Rows:
+    def sizes(self, shape: tuple[int, ...]) -> dict[str, Any]:
         """Kernel arguments."""
         lead, normalised = self.split(shape)
         return {"rows": prod(lead), "n": prod(normalised)}
@@ -207,7 +189,7 @@ class _BatchNorm(Op, abstract=True):
                 raise self.error(f"scale, bias, mean and var must have shape {[x.shape[1]]}, got {list(t.shape)}.")
 
     @staticmethod
-    def sizes(shape: tuple[int, ...]) -> _Channels:
+    def sizes(shape: tuple[int, ...]) -> dict[str, Any]:
         """Kernel arguments."""
         return {"batch": shape[0], "channels": shape[1], "size": prod(shape[2:])}
 
@@ -217,9 +199,7 @@ class _BatchNorm(Op, abstract=True):
         gradients = g.op("BatchNormalizationGrad", inputs, domain=MS, n_outputs=3, epsilon=float(self.epsilon))
         return [*gradients, None, None]
 
-    def emit_training(
-        self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Unpack[_Statistics]
-    ) -> None:
+    def emit_training(self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Any) -> None:
         """Normalise by batch statistics."""
         if x.size == scale.size:
             warn(ONE_VALUE)

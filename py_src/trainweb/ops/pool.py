@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
@@ -12,7 +12,6 @@ from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
-from trainweb.ir.windows import Axes
 from trainweb.model.graph import MS
 from trainweb.ops.conv import Window, window
 from trainweb.ops.frame.gradients import GradientBuilder
@@ -20,12 +19,6 @@ from trainweb.ops.frame.op import Int, Ints, Names, Op, Str
 
 BYTES = ("int8", "uint8")
 """Integers that ONNX pools."""
-
-
-class _Average(Axes):
-    planes: int
-    pad_end: tuple[int, ...]
-    count_include_pad: int
 
 
 class _Pool(Op, abstract=True):
@@ -173,7 +166,7 @@ class AveragePool(_Pool):
     def infer(self, x: TensorType) -> TensorType:
         return TensorType("float32", self.pooled(x))
 
-    def pool_arguments(self, shape: tuple[int, ...]) -> _Average:
+    def pool_arguments(self, shape: tuple[int, ...]) -> dict[str, Any]:
         """Kernel arguments for an input of this shape."""
         w = self.window_of(shape)
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
@@ -22,12 +22,6 @@ def view_3d(shape: tuple[int, ...], axis: int, flatten: bool) -> tuple[int, int,
     if flatten:
         return prod(shape[:axis]), prod(shape[axis:]), 1
     return prod(shape[:axis]), shape[axis] if shape else 1, prod(shape[axis + 1 :])
-
-
-class _Axis(TypedDict):
-    outer: int
-    n: int
-    inner: int
 
 
 class _AlongAxis(Op, abstract=True):
@@ -58,7 +52,7 @@ class _AlongAxis(Op, abstract=True):
         self.axis_for(t.rank)
         return TensorType(t.dtype, t.shape)
 
-    def sizes(self, shape: tuple[int, ...]) -> _Axis:
+    def sizes(self, shape: tuple[int, ...]) -> dict[str, Any]:
         """Kernel arguments for a tensor of this shape."""
         outer, n, inner = view_3d(shape, self.axis_for(len(shape)), self.flattens)
         return {"outer": outer, "n": n, "inner": inner}
@@ -122,17 +116,6 @@ class LogSoftmaxGrad(LogSoftmaxGrad_13):
 REDUCTIONS = {"none": LOSS_EACH, "mean": LOSS_MEAN, "sum": LOSS_SUM}
 
 
-class _Sizes(TypedDict):
-    n: int
-    c: int
-    inner: int
-    label_size: int
-    has_ignore: int
-    ignore_index: int
-    from_log: int
-    reduction: int
-
-
 LABEL_BYTES = {"int32": 4, "int64": 8}
 
 
@@ -158,7 +141,7 @@ class _CrossEntropy(Op, abstract=True):
         if weights is not None and (weights.dtype != "float32" or not equal_shapes(weights.shape, scores.shape[1:2])):
             raise self.error(f"weights must be float32 of shape {[scores.shape[1]]}, got {list(weights.shape)}.")
 
-    def sizes(self, scores: tuple[int, ...], labels: Buf) -> _Sizes:
+    def sizes(self, scores: tuple[int, ...], labels: Buf) -> dict[str, Any]:
         """Kernel arguments."""
         return {
             "n": scores[0],

@@ -208,16 +208,12 @@ class FastGeluGrad(GradientOp):
 class BiasGeluGrad_dX(GeluGrad):
     """dY times the derivative of Gelu at X + B."""
 
-    min_inputs = max_inputs = 3
-
     def compute(self, e: Emitter, dy: Expr, x: Expr, b: Expr) -> Expr:
         return super().compute(e, dy, e.add(x, b))
 
 
 class BiasFastGeluGrad_dX(FastGeluGrad):
     """dY times the derivative of FastGelu at X + B."""
-
-    min_inputs = max_inputs = 3
 
     def compute(self, e: Emitter, dy: Expr, x: Expr, b: Expr) -> Expr:
         return super().compute(e, dy, e.add(x, b))
@@ -393,7 +389,6 @@ class PRelu(Pointwise):
     """x where not negative, else slope x; its derivative at 0 is the slope. https://onnx.ai/onnx/operators/onnx__PRelu.html"""
 
     versions = (7, 9, 16)
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
     dtypes = ("float32",)
 

@@ -72,7 +72,6 @@ class ReverseSequence(Composite):
 
     versions = (10, 28)
     attrs = {"batch_axis": Int(1), "time_axis": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
 
     def infer(self, x: TensorType, lengths: TensorType) -> TensorType:
@@ -144,7 +143,6 @@ class CumProd(Composite):
 
     versions = (26,)
     attrs = {"exclusive": Int(0), "reverse": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
@@ -223,7 +221,6 @@ class CenterCropPad(Composite):
 
     versions = (18,)
     attrs = {"axes": Ints()}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
@@ -264,7 +261,6 @@ class AffineGrid(Composite):
 
     versions = (20,)
     attrs = {"align_corners": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 

@@ -18,7 +18,6 @@ class RMSNormalization(Composite):
 
     versions = (23,)
     attrs = {"axis": Int(-1), "epsilon": Float(1e-5), "stash_type": Int(1)}
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
 
     def infer(self, x: TensorType, scale: TensorType) -> TensorType:

@@ -33,7 +33,6 @@ class Constant(Op):
         "value_strings": Strs(),
         "sparse_value": TensorAttr(),
     }
-    min_inputs = max_inputs = 0
 
     def tensor(self) -> Tensor:
         """The constant."""
@@ -99,7 +98,6 @@ class Range(Op):
 
     versions = (11, 27)
     attrs = {"stash_type": Int(1)}
-    min_inputs = max_inputs = 3
     static_inputs = (0, 1, 2)
 
     max_elements = 1 << 24

@@ -46,7 +46,6 @@ class FusedConv(Composite):
         "activation": Str(""),
         "activation_params": Floats(),
     }
-    min_inputs, max_inputs = 2, 4
     differentiable = (0, 1, 2, 3)
 
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None, z: TensorType | None) -> TensorType:
@@ -82,7 +81,6 @@ class FusedGemm(Composite):
         "activation_beta": Float(),
         "activation_gamma": Float(),
     }
-    min_inputs, max_inputs = 2, 3
     differentiable = (0, 1, 2)
 
     def infer(self, a: TensorType, b: TensorType, c: TensorType | None) -> TensorType:

@@ -169,7 +169,6 @@ class Conv(_Convolution):
     """Convolution (N, C, ...) with weights (M, C/group, ...). https://onnx.ai/onnx/operators/onnx__Conv.html"""
 
     versions = (1, 11, 22)
-    min_inputs, max_inputs = 2, 3
     differentiable = (0, 1, 2)
 
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None) -> TensorType:
@@ -224,7 +223,6 @@ class ConvGrad(_Convolution):
     """Gradients of Conv by input, weights and bias from (dY, X, W) (com.microsoft)."""
 
     domain = MS
-    min_inputs = max_inputs = 3
     n_outputs = 3
 
     def infer(self, dy: TensorType, x: TensorType, w: TensorType) -> tuple[TensorType, TensorType, TensorType]:

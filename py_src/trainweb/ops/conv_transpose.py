@@ -23,7 +23,6 @@ class ConvTranspose(_Convolution):
 
     versions = (1, 11, 22)
     attrs = {**_Convolution.attrs, "output_padding": Ints(), "output_shape": Ints()}
-    min_inputs, max_inputs = 2, 3
     differentiable = (0, 1, 2)
     output_padding: tuple[int, ...] | None
     output_shape: tuple[int, ...] | None

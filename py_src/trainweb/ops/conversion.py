@@ -119,7 +119,6 @@ class CastLike(Pointwise):
 
     versions = (15, 19, 21, 23, 24, 25)
     attrs = {"saturate": Int(1), "round_mode": Str("up")}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
 
     def infer(self, *inputs: TensorType | None) -> TensorType:

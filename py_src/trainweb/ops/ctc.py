@@ -81,7 +81,6 @@ class CTCLoss(_Ctc):
     https://www.cs.toronto.edu/~graves/icml_2006.pdf.
     """
 
-    min_inputs = max_inputs = 4
     n_outputs = 2
     differentiable = (0,)
 
@@ -107,8 +106,6 @@ class CTCLoss(_Ctc):
 
 class CTCLossGrad(_Ctc):
     """Gradient of log_probs from (dloss, log_probs, targets, input_lengths, target_lengths, alpha)."""
-
-    min_inputs = max_inputs = 6
 
     def infer(
         self,

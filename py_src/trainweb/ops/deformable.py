@@ -32,7 +32,6 @@ class DeformConv(Composite):
         "pads": Ints(),
         "strides": Ints(),
     }
-    min_inputs, max_inputs = 3, 5
     differentiable = (0, 1, 2, 3, 4)
 
     def infer(

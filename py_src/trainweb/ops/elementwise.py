@@ -130,7 +130,6 @@ class Pow(Pointwise):
     """a ** b in the dtype of a; at 0 its derivative is like Sqrt's. https://onnx.ai/onnx/operators/onnx__Pow.html"""
 
     versions = (7, 12, 13, 15)
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
     dtypes = NUMBERS
 
@@ -422,7 +421,6 @@ class Scale(Pointwise):
 
     domain = MS
     attrs = {"scale_down": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
 
     def infer(self, *inputs: TensorType | None) -> TensorType:

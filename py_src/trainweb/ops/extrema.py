@@ -100,7 +100,6 @@ class TopK(Op):
 
     versions = (1, 10, 11, 24)
     attrs = {"axis": Int(-1), "k": Int(), "largest": Int(1), "sorted": Int(1)}
-    max_inputs = 2
     n_outputs = 2
     differentiable = (0,)
     static_inputs = (1,)

@@ -24,7 +24,6 @@ class Col2Im(Composite):
 
     versions = (18,)
     attrs = {"dilations": Ints(), "pads": Ints(), "strides": Ints()}
-    min_inputs = max_inputs = 3
     differentiable = (0,)
     static_inputs = (1, 2)
 

@@ -34,7 +34,6 @@ class GridSample(Composite):
 
     versions = (16, 20, 22)
     attrs = {"align_corners": Int(0), "mode": Str("linear"), "padding_mode": Str("zeros")}
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
 
     def infer(self, x: TensorType, grid: TensorType) -> TensorType:

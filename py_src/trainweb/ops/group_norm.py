@@ -63,7 +63,6 @@ class _GroupNorm(Op, abstract=True):
 
 
 class _Forward(_GroupNorm, abstract=True):
-    min_inputs = max_inputs = 3
     differentiable = (0, 1, 2)
 
     def infer(self, x: TensorType, scale: TensorType, bias: TensorType) -> TensorType:
@@ -113,7 +112,6 @@ class GroupNormalizationGrad(_GroupNorm):
     """Gradients of GroupNormalization and InstanceNormalization from (dY, X, scale) (ai.trainweb)."""
 
     domain = TRAINWEB
-    min_inputs = max_inputs = 3
     n_outputs = 3
     attrs = {**_GroupNorm.attrs, "num_groups": Int(0)}
 

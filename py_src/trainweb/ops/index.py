@@ -78,7 +78,6 @@ class Gather(Op):
 
     versions = (1, 11, 13)
     attrs = {"axis": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
@@ -119,7 +118,6 @@ class GatherGrad(Op):
 
     domain = MS
     attrs = {"axis": Int(0)}
-    min_inputs = max_inputs = 3
     static_inputs = (0,)
 
     def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:
@@ -156,8 +154,6 @@ class GatherGrad(Op):
 class ScatterOp(Op, abstract=True):
     """data with updates put in: shared by ScatterElements and ScatterND."""
 
-    min_inputs: ClassVar[int] = 3
-    max_inputs: ClassVar[int] = 3
     differentiable: ClassVar[Sequence[int]] = (0, 2)
     picks: ClassVar[str]
     """The operator that takes what this one puts."""
@@ -287,7 +283,6 @@ class GatherElements(ElementsOp):
 
     versions: ClassVar[tuple[int, ...]] = (11, 13)
     attrs = {"axis": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable: ClassVar[Sequence[int]] = (0,)
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
@@ -308,7 +303,6 @@ class GatherElementsGrad(ElementsOp):
 
     domain = MS
     attrs = {"axis": Int(0)}
-    min_inputs = max_inputs = 3
     static_inputs = (1,)
 
     def infer(self, dy: TensorType, shape: TensorType, indices: TensorType) -> TensorType:
@@ -414,7 +408,6 @@ class GatherND(TuplesOp):
 
     versions = (11, 12, 13)
     attrs = {"batch_dims": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
@@ -434,7 +427,6 @@ class GatherNDGrad(TuplesOp):
 
     domain = MS
     attrs = {"batch_dims": Int(0)}
-    min_inputs = max_inputs = 3
     static_inputs = (0,)
 
     def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:
@@ -466,7 +458,6 @@ class OneHot(Op):
 
     versions = (9, 11, 28)
     attrs = {"axis": Int(-1)}
-    min_inputs = max_inputs = 3
     static_inputs = (1,)
     differentiable = (2,)
 

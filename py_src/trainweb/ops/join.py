@@ -102,7 +102,6 @@ class ConcatTraining(Concat):
 class Splitting(Op, abstract=True):
     """Parts of x along an axis."""
 
-    max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 

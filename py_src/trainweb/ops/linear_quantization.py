@@ -259,7 +259,6 @@ class Unclipped(_Linear, Composite):
 
     domain = TRAINWEB
     attrs = {"axis": Int(1), "block_size": Int(0)}
-    min_inputs, max_inputs = 3, 4
 
     def infer(self, x: TensorType, scale: TensorType, quantized: TensorType, zero: TensorType | None) -> TensorType:
         self.need_float32(x)
@@ -313,7 +312,6 @@ class MatMulInteger(_IntegerProduct):
     """(A - its zero point) (B - its zero point) in int32. https://onnx.ai/onnx/operators/onnx__MatMulInteger.html"""
 
     versions = (10,)
-    min_inputs, max_inputs = 2, 4
 
     def infer(self, a: TensorType, b: TensorType, za: TensorType | None, zb: TensorType | None) -> TensorType:
         for zero in (za, zb):
@@ -383,7 +381,6 @@ class ConvInteger(_IntegerConvolution):
     """The convolution of x and w less their zero points in int32. https://onnx.ai/onnx/operators/onnx__ConvInteger.html"""
 
     versions = (10,)
-    min_inputs, max_inputs = 2, 4
 
     def infer(self, x: TensorType, w: TensorType, zx: TensorType | None, zw: TensorType | None) -> TensorType:
         self.check_numbers(zx, 1)

@@ -174,7 +174,6 @@ class MatMul(Op):
 
     unit_axis = -1
     versions = (1, 9, 13)
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
@@ -236,7 +235,6 @@ class Gemm(Op):
     unit_axis = -1
     versions = (7, 9, 11, 13)
     attrs = {"alpha": Float(1.0), "beta": Float(1.0), "transA": Int(0), "transB": Int(0)}
-    min_inputs, max_inputs = 2, 3
     differentiable = (0, 1, 2)
 
     def infer(self, a: TensorType, b: TensorType, c: TensorType | None) -> TensorType:
@@ -309,7 +307,6 @@ class FusedMatMul(Op):
 
     domain = MS
     attrs = {"alpha": Float(1.0), "transA": Int(0), "transB": Int(0), "transBatchA": Int(0), "transBatchB": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:

@@ -19,7 +19,6 @@ class Scaler(Composite):
     domain = ML
     attrs = {"offset": Floats([0.0]), "scale": Floats([1.0])}
     differentiable = (0,)
-    min_inputs = max_inputs = 1
 
     def infer(self, x: TensorType) -> TensorType:
         for name, numbers in (("offset", self.offset), ("scale", self.scale)):
@@ -47,7 +46,6 @@ class Normalizer(Composite):
     domain = ML
     attrs = {"norm": Str("MAX")}
     differentiable = (0,)
-    min_inputs = max_inputs = 1
 
     def infer(self, x: TensorType) -> TensorType:
         if self.norm not in _NORMS:

@@ -70,7 +70,6 @@ class DequantizeBlocks(_Rows):
     """
 
     domain = TRAINWEB
-    min_inputs, max_inputs = 2, 3
     without_gradient = "training quantized weights (freeze their scales, or train adapters: lora, --lora)"
     unpacks = True
 
@@ -140,7 +139,6 @@ class GatherBlockQuantized(Op):
 
     domain = MS
     attrs = {"bits": Int(4), "block_size": Int(128), "gather_axis": Int(0), "quantize_axis": Int(1)}
-    min_inputs, max_inputs = 3, 4
     takes_nibbles = True
 
     def infer(self, data: TensorType, indices: TensorType, scales: TensorType, zeros: TensorType | None) -> TensorType:

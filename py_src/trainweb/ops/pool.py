@@ -128,7 +128,6 @@ class MaxPoolGrad(_Pool):
     """dY scattered to the Indices of MaxPool (ai.onnx 9 of ONNX Runtime training)."""
 
     attrs = {**_Pool.attrs, "storage_order": Int(0)}
-    min_inputs = max_inputs = 2
 
     def infer(self, dy: TensorType, indices: TensorType) -> TensorType:
         x = self.forward_type()

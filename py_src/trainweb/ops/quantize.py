@@ -17,7 +17,6 @@ class FakeQuant(Op):
 
     domain = MS
     attrs = {"quant_min": Int(0), "quant_max": Int(255)}
-    min_inputs = max_inputs = 3
     n_outputs = 2
     differentiable = (0,)
 
@@ -49,7 +48,6 @@ class FakeQuantGrad(Op):
     """dY where the mask holds, else 0."""
 
     domain = MS
-    min_inputs = max_inputs = 2
 
     def infer(self, dy: TensorType, mask: TensorType) -> TensorType:
         if mask.dtype != "bool" or not equal_shapes(mask.shape, dy.shape):

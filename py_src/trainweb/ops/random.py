@@ -51,7 +51,6 @@ class Dropout(RandomOp):
 
     versions = (7, 10, 12, 13, 22)
     attrs = {"ratio": Float(DEFAULT_RATIO), "seed": Int()}
-    max_inputs = 3
     n_outputs = 2
     differentiable = (0,)
     static_inputs = (1,)
@@ -106,7 +105,6 @@ class DropoutGrad(Op):
     """dY / (1 - ratio) where the mask holds, else 0; without training, dY where the mask holds."""
 
     domain = MS
-    min_inputs, max_inputs = 2, 4
     static_inputs = (2,)
 
     def infer(self, *inputs: TensorType | None) -> TensorType:

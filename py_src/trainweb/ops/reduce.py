@@ -104,7 +104,6 @@ class Reduction(Op, abstract=True):
     versions: ClassVar[tuple[int, ...]] = (1, 11, 13, 18)
     axes_since = 18
     attrs = {"axes": Ints(), "keepdims": Int(1), "noop_with_empty_axes": Int(0)}
-    max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
     dtypes: tuple[str, ...] = ("float32",)
@@ -366,7 +365,6 @@ class CumSum(Op):
 
     versions = (11, 14)
     attrs = {"exclusive": Int(0), "reverse": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
@@ -441,7 +439,6 @@ class BroadcastGradientArgs(Op):
     """Axes, from last to first, along which each of two shapes was broadcast."""
 
     domain = MS
-    min_inputs = max_inputs = 2
     n_outputs = 2
     static_inputs = (0, 1)
 

@@ -21,7 +21,6 @@ class MaxUnpool(Composite):
 
     versions = (9, 11, 22)
     attrs = {"kernel_shape": Ints(required=True), "pads": Ints(), "strides": Ints()}
-    min_inputs, max_inputs = 2, 3
     differentiable = (0,)
     static_inputs = (2,)
 
@@ -101,7 +100,6 @@ class RoiAlign(Composite):
         "sampling_ratio": Int(0),
         "spatial_scale": Float(1.0),
     }
-    min_inputs = max_inputs = 3
     differentiable = (0,)
 
     def infer(self, x: TensorType, rois: TensorType, batch: TensorType) -> TensorType:
@@ -252,7 +250,6 @@ class MaxRoiPool(Composite):
 
     versions = (1, 22)
     attrs = {"pooled_shape": Ints(required=True), "spatial_scale": Float(1.0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
 
     def infer(self, x: TensorType, rois: TensorType) -> TensorType:

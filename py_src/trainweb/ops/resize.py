@@ -84,7 +84,6 @@ class Resize(Op):
         "mode": Str("nearest"),
         "nearest_mode": Str("round_prefer_floor"),
     }
-    min_inputs, max_inputs = 1, 4
     differentiable: ClassVar[Sequence[int]] = (0,)
     static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
@@ -382,7 +381,6 @@ class ResizeGrad(Resize):
 
     domain = TRAINWEB
     versions = (1,)
-    min_inputs, max_inputs = 2, 5
     differentiable = ()
     static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
     gradient = Op.gradient  # type: ignore[assignment]

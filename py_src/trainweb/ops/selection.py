@@ -76,7 +76,6 @@ class Compress(Composite):
 
     versions = (9, 11, 28)
     attrs = {"axis": Int()}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 

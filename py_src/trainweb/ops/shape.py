@@ -56,7 +56,6 @@ class Expand(Op):
     """x broadcast with a shape. https://onnx.ai/onnx/operators/onnx__Expand.html"""
 
     versions = (8, 13)
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
@@ -84,7 +83,6 @@ class Tile(Op):
     """x repeated along each dimension. https://onnx.ai/onnx/operators/onnx__Tile.html"""
 
     versions = (6, 13)
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
@@ -126,7 +124,6 @@ class TriangleBase(Op, abstract=True):
     """The upper or lower triangle of the matrices in x, beyond diagonal k; zeros elsewhere."""
 
     attrs = {"upper": Int(1)}
-    max_inputs = 2
     differentiable = (0,)
 
     def infer(self, x: TensorType, k: TensorType | None = None) -> TensorType:

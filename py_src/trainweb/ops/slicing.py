@@ -220,7 +220,6 @@ class Pad(Op):
 
     versions = (2, 11, 13, 18, 19, 21, 23, 24, 25)
     attrs = {"mode": Str("constant"), "pads": Ints(), "value": Float(0.0)}
-    max_inputs = 4
     differentiable = (0, 2)
     static_inputs = (1, 3)
 

@@ -87,7 +87,6 @@ class _Backward(_AlongAxis, abstract=True):
 
     domain = MS
     versions = (1,)
-    min_inputs = max_inputs = 2
     differentiable = ()
     log = 0
 
@@ -163,7 +162,6 @@ class _CrossEntropy(Op, abstract=True):
 class _Loss(_CrossEntropy, abstract=True):
     """The loss of each position, or their sum or mean, and the logarithms of probabilities where there is an output."""
 
-    min_inputs, max_inputs = 2, 3
     differentiable = (0,)
 
     def loss(self, scores: TensorType, labels: TensorType, weights: TensorType | None) -> TensorType:

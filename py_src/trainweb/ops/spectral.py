@@ -104,7 +104,6 @@ class DFT(Composite):
 
     versions = (17, 20)
     attrs = {"axis": Int(), "inverse": Int(0), "onesided": Int(0)}
-    max_inputs = 3
     differentiable = (0,)
     static_inputs = (1, 2)
 
@@ -197,7 +196,6 @@ class STFT(Composite):
 
     versions = (17,)
     attrs = {"onesided": Int(1)}
-    min_inputs, max_inputs = 2, 4
     differentiable = (0, 2)
     static_inputs = (1, 3)
 

@@ -27,7 +27,6 @@ class SwiGLU(Composite):
 
     versions = (28,)
     attrs = {"alpha": Float(1.0)}
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
@@ -48,7 +47,7 @@ class CausalConvWithState(Composite):
 
     versions = (27,)
     attrs = {"activation": Str("none")}
-    min_inputs, max_inputs, n_outputs = 2, 4, 2
+    n_outputs = 2
     differentiable = (0, 1, 2, 3)
 
     def infer(
@@ -86,7 +85,6 @@ class TensorScatter(Composite):
 
     versions = (24,)
     attrs = {"axis": Int(-2), "mode": Str("linear")}
-    min_inputs, max_inputs = 2, 3
     differentiable = (0, 1)
 
     def infer(self, past: TensorType, update: TensorType, at: TensorType | None) -> TensorType:
@@ -135,7 +133,6 @@ class CacheRows(Op):
 
     domain = TRAINWEB
     attrs = {"axis": Int(required=True)}
-    min_inputs = max_inputs = 3
     state_inputs = (0,)
 
     def infer(self, cache: TensorType, rows: TensorType, positions: TensorType) -> TensorType:

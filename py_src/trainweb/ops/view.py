@@ -44,7 +44,6 @@ class Reshape(View):
 
     versions = (5, 13, 14, 19, 21, 23, 24, 25)
     attrs = {"allowzero": Int(0)}
-    min_inputs = max_inputs = 2
     static_inputs = (1,)
 
     def infer(self, x: TensorType, shape: TensorType) -> TensorType:

@@ -35,7 +35,7 @@ class LinearAttention(Composite):
         "scale": Float(0.0),
         "update_rule": Str("gated_delta"),
     }
-    min_inputs, max_inputs, n_outputs = 3, 6, 2
+    n_outputs = 2
     differentiable = (0, 1, 2, 3, 4, 5)
 
     def infer(

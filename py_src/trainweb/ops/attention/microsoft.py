@@ -402,7 +402,6 @@ class MicrosoftRotaryEmbedding(Composite):
         "rotary_embedding_dim": Int(0),
         "scale": Float(1.0),
     }
-    min_inputs = max_inputs = 4
     differentiable = (0, 2, 3)
 
     def infer(self, x: TensorType, ids: TensorType, cos: TensorType, sin: TensorType) -> TensorType:

@@ -82,7 +82,7 @@ class Attention(Composite):
         "left_window_size": Int(-1),
         "right_window_size": Int(-1),
     }
-    min_inputs, max_inputs, n_outputs = 3, 7, 4
+    n_outputs = 4
     differentiable = (0, 1, 2, 3, 4, 5)
 
     def infer(
@@ -219,7 +219,6 @@ class RotaryEmbedding(Composite):
 
     versions = (23,)
     attrs = {"interleaved": Int(0), "num_heads": Int(0), "rotary_embedding_dim": Int(0)}
-    min_inputs, max_inputs = 3, 4
     differentiable = (0, 1, 2)
 
     def infer(self, x: TensorType, cos: TensorType, sin: TensorType, ids: TensorType | None) -> TensorType:

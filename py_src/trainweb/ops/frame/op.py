@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import CO_VARARGS
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from trainweb.errors import ModelError, UnsupportedError
@@ -95,6 +96,19 @@ _REGISTRY: dict[tuple[str, str], type[Op]] = {}
 _ALIASES = {"ai.onnx": ""}
 
 
+def _counts_of_inputs(cls: type[Op]) -> tuple[int, int] | None:
+    """The least and the largest number of inputs by the first method that names them; `| None` may be absent."""
+    for name, others in (("infer", 1), ("compute", 2), ("lower", 3)):
+        method = vars(cls).get(name)
+        if method is not None and not method.__code__.co_flags & CO_VARARGS:
+            inputs = method.__code__.co_varnames[others : method.__code__.co_argcount]
+            least = len(inputs)
+            while least and str(method.__annotations__[inputs[least - 1]]).endswith("| None"):
+                least -= 1
+            return least, len(inputs)
+    return None
+
+
 class Op:
     """An operator; docs/architecture.md describes the members of a subclass. A base of several says `abstract=True`."""
 
@@ -104,6 +118,7 @@ class Op:
     versions: ClassVar[tuple[int, ...]] = (1,)
     attrs: ClassVar[dict[str, Attr]] = {}
     min_inputs: ClassVar[int] = 1
+    """The fewest inputs; this and `max_inputs` follow from `infer`, `compute` or `lower` where one names its inputs."""
     max_inputs: ClassVar[int] = 1
     n_outputs: ClassVar[int] = 1
     differentiable: ClassVar[Sequence[int]] = ()
@@ -129,6 +144,8 @@ class Op:
     """Results are random: two nodes with the same inputs have different results."""
 
     def __init_subclass__(cls, *, abstract: bool = False) -> None:
+        if not {"min_inputs", "max_inputs"} & vars(cls).keys() and (counts := _counts_of_inputs(cls)):
+            cls.min_inputs, cls.max_inputs = counts
         key = (cls.domain, cls.op_type())
         if abstract:
             return

@@ -21,7 +21,6 @@ class ExponentialMovingAverage(SequenceOp):
 
     domain = TRAINWEB
     attrs = {"decay": Float(0.999), "warmup_power": Float(0.0), "warmup_gamma": Float(1.0)}
-    min_inputs = max_inputs = 3
     state_inputs = (2,)
 
     def lower(self, b: Builder, outs: list[Buf | None], step: Buf, params: BufSequence, averages: BufSequence) -> None:

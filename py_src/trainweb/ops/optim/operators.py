@@ -277,7 +277,6 @@ class ClipGradients(SequenceOp):
     """
 
     domain = TRAINWEB
-    min_inputs = max_inputs = 2
     state_inputs = (1,)
 
     def lower(self, b: Builder, outs: list[Buf | None], limits: Buf, grads: BufSequence) -> None:
@@ -300,7 +299,7 @@ class InPlaceAccumulatorV2(Op):
     """buffer = value where the flag is set, else buffer += value (com.microsoft). The output says it was updated."""
 
     domain = MS
-    min_inputs, max_inputs, n_outputs = 2, 3, 2
+    n_outputs = 2
     state_inputs = (0,)
     accumulates = True
 
@@ -326,7 +325,6 @@ class Assign(Op):
     """buffer = value, after all reads of the buffer (ai.trainweb). The output is the value."""
 
     domain = TRAINWEB
-    min_inputs = max_inputs = 2
     state_inputs = (0,)
 
     def infer(self, buffer: TensorType, value: TensorType) -> TensorType:

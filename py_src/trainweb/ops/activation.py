@@ -392,10 +392,10 @@ class PRelu(Pointwise):
     differentiable = (0, 1)
     dtypes = ("float32",)
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        result = super().infer(*inputs)
-        if inputs[0] and not equal_shapes(result.shape, inputs[0].shape):
-            raise self.error(f"the slope does not broadcast to x of shape {list(inputs[0].shape)}.")
+    def infer(self, x: TensorType, slope: TensorType) -> TensorType:
+        result = super().infer(x, slope)
+        if not equal_shapes(result.shape, x.shape):
+            raise self.error(f"the slope does not broadcast to x of shape {list(x.shape)}.")
         return result
 
     def compute(self, e: Emitter, x: Expr, slope: Expr) -> Expr:

@@ -34,10 +34,10 @@ class BitShift(Binary):
     dtypes = INTS
     attrs = {"direction": Str(required=True)}
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
         if self.direction not in ("LEFT", "RIGHT"):
             raise self.error(f"direction is {self.direction!r}, not LEFT or RIGHT.")
-        result = super().infer(*inputs)
+        result = super().infer(a, b)
         if self.opset < 28 and not result.dtype.startswith("u"):
             raise self.unsupported(f"dtype {result.dtype}")
         return result

@@ -121,8 +121,7 @@ class CastLike(Pointwise):
     attrs = {"saturate": Int(1), "round_mode": Str("up")}
     differentiable = (0,)
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        x, like = (t for t in inputs if t is not None)
+    def infer(self, x: TensorType, like: TensorType) -> TensorType:
         self.need_dtype(self.dtypes, x.dtype, like.dtype)
         return TensorType(like.dtype, x.shape)
 

@@ -26,11 +26,9 @@ NUMBERS = (*FLOATS, *INTS)
 class Binary(Pointwise, abstract=True):
     """An operator of two tensors of one dtype."""
 
-    min_inputs = max_inputs = 2
     dtypes: ClassVar[tuple[str, ...]] = NUMBERS
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        a, b = (t for t in inputs if t is not None)
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
         if a.dtype != b.dtype:
             raise self.error(f"the inputs are {a.dtype} and {b.dtype}, not of one dtype.")
         return super().infer(a, b)
@@ -94,12 +92,10 @@ class DivGrad(Pointwise):
     """Gradients dA = dY / B and dB = -dY A / B^2 of Div, each summed to its input's shape."""
 
     domain = MS
-    min_inputs = max_inputs = 3
     n_outputs = 2
     dtypes = ("float32",)
 
-    def infer(self, *inputs: TensorType | None) -> Any:
-        dy, a, b = (t for t in inputs if t is not None)
+    def infer(self, dy: TensorType, a: TensorType, b: TensorType) -> Any:
         if not equal_shapes(super().infer(a, b).shape, dy.shape):
             raise self.error(f"dY has shape {list(dy.shape)}, not that of A / B.")
         return TensorType("float32", a.shape), TensorType("float32", b.shape)
@@ -170,8 +166,8 @@ class Mod(Binary):
     attrs = {"fmod": Int(0)}
     differentiable = (0, 1)
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        result = super().infer(*inputs)
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        result = super().infer(a, b)
         if result.dtype in FLOATS and not self.fmod and self.opset < 28:
             raise self.error("floats need fmod = 1 before opset 28.")
         return result
@@ -423,8 +419,7 @@ class Scale(Pointwise):
     attrs = {"scale_down": Int(0)}
     differentiable = (0,)
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        x, scale = (t for t in inputs if t is not None)
+    def infer(self, x: TensorType, scale: TensorType) -> TensorType:
         if not equal(scale.size, 1):
             raise self.error(f"scale has shape {list(scale.shape)}; it must be one number.")
         self.need_float32(x)

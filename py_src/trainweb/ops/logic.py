@@ -74,12 +74,10 @@ class Where(Pointwise):
 
     chooses = True
     versions = (9, 16)
-    min_inputs = max_inputs = 3
     differentiable = (1, 2)
     instruction = "select"
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        condition, x, y = (t for t in inputs if t is not None)
+    def infer(self, condition: TensorType, x: TensorType, y: TensorType) -> TensorType:
         if condition.dtype != "bool" or x.dtype != y.dtype:
             raise self.error(
                 f"inputs are {condition.dtype}, {x.dtype}, {y.dtype}; a bool and two of one dtype are needed."

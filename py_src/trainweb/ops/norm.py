@@ -83,7 +83,7 @@ class LayerNormalization(_ForwardNorm):
     """
 
     versions = (1, 17)
-    min_inputs, max_inputs, n_outputs = 2, 3, 3
+    n_outputs = 3
     differentiable = (0, 1, 2)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
@@ -151,7 +151,6 @@ class _LayerNormGrad(_LayerNorm, abstract=True):
 class LayerNormalizationGrad(_LayerNormGrad):
     """Gradients of LayerNormalization from (dY, X, scale, mean, inv_std) (com.microsoft)."""
 
-    min_inputs = max_inputs = 5
     n_outputs = 3
 
 

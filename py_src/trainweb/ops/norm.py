@@ -151,6 +151,7 @@ class _LayerNormGrad(_LayerNorm, abstract=True):
 class LayerNormalizationGrad(_LayerNormGrad):
     """Gradients of LayerNormalization from (dY, X, scale, mean, inv_std) (com.microsoft)."""
 
+    min_inputs = max_inputs = 5
     n_outputs = 3
 
 
@@ -176,7 +177,6 @@ class SimplifiedLayerNormalizationGrad(_LayerNormGrad):
 
 class _BatchNorm(Op, abstract=True):
     attrs = {"epsilon": Float(1e-5), "momentum": Float(0.9), "training_mode": Int(0)}
-    min_inputs = max_inputs = 5
 
     def check_channels(self, x: TensorType, *vectors: TensorType) -> None:
         """Everything but X is one number per channel."""

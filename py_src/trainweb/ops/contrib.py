@@ -48,7 +48,9 @@ class FusedConv(Composite):
     }
     differentiable = (0, 1, 2, 3)
 
-    def infer(self, x: TensorType, w: TensorType, b: TensorType | None, z: TensorType | None) -> TensorType:
+    def infer(
+        self, x: TensorType, w: TensorType, b: TensorType | None = None, z: TensorType | None = None
+    ) -> TensorType:
         if self.activation not in ACTIVATIONS:
             raise self.unsupported(f"the activation {self.activation!r}")
         names, params = ACTIVATIONS[self.activation], self.activation_params or ()
@@ -83,7 +85,7 @@ class FusedGemm(Composite):
     }
     differentiable = (0, 1, 2)
 
-    def infer(self, a: TensorType, b: TensorType, c: TensorType | None) -> TensorType:
+    def infer(self, a: TensorType, b: TensorType, c: TensorType | None = None) -> TensorType:
         if self.activation not in GEMM_ACTIVATIONS:
             raise self.unsupported(f"the activation {self.activation!r}")
         return self._product().infer(a, b, c)

@@ -171,7 +171,7 @@ class Conv(_Convolution):
     versions = (1, 11, 22)
     differentiable = (0, 1, 2)
 
-    def infer(self, x: TensorType, w: TensorType, b: TensorType | None) -> TensorType:
+    def infer(self, x: TensorType, w: TensorType, b: TensorType | None = None) -> TensorType:
         self.need_float32(x, w, b)
         if b is not None and not equal_shapes(b.shape, w.shape[:1]):
             raise self.error(f"the bias has shape {list(b.shape)}; it must be {list(w.shape[:1])}.")

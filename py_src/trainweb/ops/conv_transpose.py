@@ -71,7 +71,7 @@ class ConvTranspose(_Convolution):
         """Number of output channels."""
         return w[1] * self.group
 
-    def infer(self, x: TensorType, w: TensorType, b: TensorType | None) -> TensorType:
+    def infer(self, x: TensorType, w: TensorType, b: TensorType | None = None) -> TensorType:
         self.need_float32(x, w, b)
         win = self.transposed(x.shape, w.shape)
         if b is not None and not equal_shapes(b.shape, (self.channels(w.shape),)):

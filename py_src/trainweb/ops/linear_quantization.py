@@ -151,7 +151,7 @@ class QuantizeLinear(_Linear, Composite):
     versions = (10, 13, 19, 21, 23, 24, 25, 28)
     attrs = {**_Linear.attrs, "saturate": Int(1), "precision": Int(0)}
 
-    def infer(self, x: TensorType, scale: TensorType, zero: TensorType | None) -> TensorType:
+    def infer(self, x: TensorType, scale: TensorType, zero: TensorType | None = None) -> TensorType:
         self.need_float32(x)
         self.check(x, scale, zero)
         dtype = zero.dtype if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
@@ -179,7 +179,7 @@ class DequantizeLinear(_Linear):
     differentiable = (1,)
     takes_nibbles = unpacks = True
 
-    def infer(self, x: TensorType, scale: TensorType, zero: TensorType | None) -> TensorType:
+    def infer(self, x: TensorType, scale: TensorType, zero: TensorType | None = None) -> TensorType:
         self.check(x, scale, zero)
         self.need_dtype(PACKINGS, x.dtype)
         if zero is not None and zero.dtype != x.dtype:
@@ -260,7 +260,9 @@ class Unclipped(_Linear, Composite):
     domain = TRAINWEB
     attrs = {"axis": Int(1), "block_size": Int(0)}
 
-    def infer(self, x: TensorType, scale: TensorType, quantized: TensorType, zero: TensorType | None) -> TensorType:
+    def infer(
+        self, x: TensorType, scale: TensorType, quantized: TensorType, zero: TensorType | None = None
+    ) -> TensorType:
         self.need_float32(x)
         self.check(x, scale, zero)
         if quantized.dtype not in RANGES or not equal_shapes(quantized.shape, x.shape):
@@ -313,7 +315,9 @@ class MatMulInteger(_IntegerProduct):
 
     versions = (10,)
 
-    def infer(self, a: TensorType, b: TensorType, za: TensorType | None, zb: TensorType | None) -> TensorType:
+    def infer(
+        self, a: TensorType, b: TensorType, za: TensorType | None = None, zb: TensorType | None = None
+    ) -> TensorType:
         for zero in (za, zb):
             if zero is not None and zero.rank > 1:
                 raise self.unsupported(f"a zero point of shape {list(zero.shape)}")
@@ -382,7 +386,9 @@ class ConvInteger(_IntegerConvolution):
 
     versions = (10,)
 
-    def infer(self, x: TensorType, w: TensorType, zx: TensorType | None, zw: TensorType | None) -> TensorType:
+    def infer(
+        self, x: TensorType, w: TensorType, zx: TensorType | None = None, zw: TensorType | None = None
+    ) -> TensorType:
         self.check_numbers(zx, 1)
         self.check_numbers(zw, w.shape[0])
         return TensorType("int32", self.convolved(x, w))

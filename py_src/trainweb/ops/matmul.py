@@ -237,7 +237,7 @@ class Gemm(Op):
     attrs = {"alpha": Float(1.0), "beta": Float(1.0), "transA": Int(0), "transB": Int(0)}
     differentiable = (0, 1, 2)
 
-    def infer(self, a: TensorType, b: TensorType, c: TensorType | None) -> TensorType:
+    def infer(self, a: TensorType, b: TensorType, c: TensorType | None = None) -> TensorType:
         check_dtypes(self, a, b, c)
         if a.dtype != "float32" and not (self.alpha.is_integer() and self.beta.is_integer()):
             raise self.unsupported(f"a product of integers times alpha {self.alpha}, with beta {self.beta},")

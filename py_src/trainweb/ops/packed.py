@@ -73,7 +73,7 @@ class DequantizeBlocks(_Rows):
     without_gradient = "training quantized weights (freeze their scales, or train adapters: lora, --lora)"
     unpacks = True
 
-    def infer(self, packed: TensorType, scales: TensorType, zeros: TensorType | None) -> TensorType:
+    def infer(self, packed: TensorType, scales: TensorType, zeros: TensorType | None = None) -> TensorType:
         self.check(packed, scales, zeros)
         if zeros is not None and zeros.dtype != "uint8":
             raise self.error(f"zero points are {zeros.dtype}, not uint8.")
@@ -141,7 +141,9 @@ class GatherBlockQuantized(Op):
     attrs = {"bits": Int(4), "block_size": Int(128), "gather_axis": Int(0), "quantize_axis": Int(1)}
     takes_nibbles = True
 
-    def infer(self, data: TensorType, indices: TensorType, scales: TensorType, zeros: TensorType | None) -> TensorType:
+    def infer(
+        self, data: TensorType, indices: TensorType, scales: TensorType, zeros: TensorType | None = None
+    ) -> TensorType:
         self.need_float32(scales)
         if self.bits not in BITS or (data.dtype in NIBBLES and self.bits != 4):
             raise self.unsupported(f"{data.dtype} of {self.bits} bits")

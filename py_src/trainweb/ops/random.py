@@ -116,7 +116,9 @@ class DropoutGrad(Op):
         dropped(self, ratio)
         return TensorType(dy.dtype, dy.shape)
 
-    def lower(self, b: Builder, outs: list[Buf], dy: Buf, mask: Buf, ratio: Buf | None, training: Buf | None) -> None:
+    def lower(
+        self, b: Builder, outs: list[Buf], dy: Buf, mask: Buf, ratio: Buf | None = None, training: Buf | None = None
+    ) -> None:
         share = dropped(self, ratio)
         maker = b.maker(mask)
         is_training = training is not None and training.value is not None and training.value[0]

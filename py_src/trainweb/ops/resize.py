@@ -221,7 +221,11 @@ class Resize(Op):
         return ((x - 5) * x + 8) * x * a - 4 * a if x < 2 else 0.0
 
     def infer(
-        self, x: TensorType, roi: TensorType | None, scales: TensorType | None, sizes: TensorType | None
+        self,
+        x: TensorType,
+        roi: TensorType | None = None,
+        scales: TensorType | None = None,
+        sizes: TensorType | None = None,
     ) -> TensorType:
         if self.mode != "nearest" or self.coordinate_transformation_mode == CROP:
             self.need_float32(x)
@@ -389,8 +393,8 @@ class ResizeGrad(Resize):
         self,
         dy: TensorType,
         shape: TensorType,
-        scales: TensorType | None,
-        sizes: TensorType | None,
+        scales: TensorType | None = None,
+        sizes: TensorType | None = None,
         roi: TensorType | None = None,
     ) -> TensorType:
         self.need_float32(dy)

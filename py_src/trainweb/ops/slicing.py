@@ -242,7 +242,11 @@ class Pad(Op):
         return [self.axis_of(axis, rank) for axis in numbers]
 
     def infer(
-        self, x: TensorType, pads: TensorType | None, value: TensorType | None, axes: TensorType | None
+        self,
+        x: TensorType,
+        pads: TensorType | None = None,
+        value: TensorType | None = None,
+        axes: TensorType | None = None,
     ) -> TensorType:
         if self.mode not in ("constant", "reflect", "edge", "wrap"):
             raise self.error(f"there is no mode {self.mode!r}.")

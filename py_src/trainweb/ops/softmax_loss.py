@@ -169,7 +169,7 @@ class _Loss(_CrossEntropy, abstract=True):
         self.check(scores, labels, weights)
         return TensorType("float32", labels.shape if self.reduction == "none" else ())
 
-    def lower(self, b: Builder, outs: list[Buf | None], scores: Buf, labels: Buf, weights: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf | None], scores: Buf, labels: Buf, weights: Buf | None = None) -> None:
         b.check_labels(labels, scores.shape[1], self.ignore_index)
         b.emit(
             calls.CrossEntropy(
@@ -193,7 +193,7 @@ class SoftmaxCrossEntropyLoss(_Loss):
     n_outputs = 2
 
     def infer(
-        self, scores: TensorType, labels: TensorType, weights: TensorType | None
+        self, scores: TensorType, labels: TensorType, weights: TensorType | None = None
     ) -> tuple[TensorType, TensorType]:
         return self.loss(scores, labels, weights), TensorType("float32", scores.shape)
 
@@ -252,7 +252,7 @@ class NegativeLogLikelihoodLoss(_Loss):
     versions = (12, 13, 22)
     from_log = 1
 
-    def infer(self, log_prob: TensorType, labels: TensorType, weights: TensorType | None) -> TensorType:
+    def infer(self, log_prob: TensorType, labels: TensorType, weights: TensorType | None = None) -> TensorType:
         return self.loss(log_prob, labels, weights)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:

@@ -51,7 +51,7 @@ class CausalConvWithState(Composite):
     differentiable = (0, 1, 2, 3)
 
     def infer(
-        self, x: TensorType, w: TensorType, bias: TensorType | None, past: TensorType | None
+        self, x: TensorType, w: TensorType, bias: TensorType | None = None, past: TensorType | None = None
     ) -> tuple[TensorType, TensorType]:
         self.need_float32(x, w, bias, past)
         if self.activation not in ("none", "silu", "swish"):
@@ -87,7 +87,7 @@ class TensorScatter(Composite):
     attrs = {"axis": Int(-2), "mode": Str("linear")}
     differentiable = (0, 1)
 
-    def infer(self, past: TensorType, update: TensorType, at: TensorType | None) -> TensorType:
+    def infer(self, past: TensorType, update: TensorType, at: TensorType | None = None) -> TensorType:
         self.need_float32(past, update)
         axis = self.axis_of(self.axis, past.rank)
         if self.mode not in ("linear", "circular") or axis == 0:

@@ -90,10 +90,10 @@ class Attention(Composite):
         q: TensorType,
         k: TensorType,
         v: TensorType,
-        mask: TensorType | None,
-        past_k: TensorType | None,
-        past_v: TensorType | None,
-        lengths: TensorType | None,
+        mask: TensorType | None = None,
+        past_k: TensorType | None = None,
+        past_v: TensorType | None = None,
+        lengths: TensorType | None = None,
     ) -> tuple[TensorType, ...]:
         self.need_float32(q, k, v, past_k, past_v)
         if q.rank not in (3, 4) or k.rank != q.rank or v.rank != q.rank:
@@ -221,7 +221,7 @@ class RotaryEmbedding(Composite):
     attrs = {"interleaved": Int(0), "num_heads": Int(0), "rotary_embedding_dim": Int(0)}
     differentiable = (0, 1, 2)
 
-    def infer(self, x: TensorType, cos: TensorType, sin: TensorType, ids: TensorType | None) -> TensorType:
+    def infer(self, x: TensorType, cos: TensorType, sin: TensorType, ids: TensorType | None = None) -> TensorType:
         self.need_float32(x, cos, sin)
         if x.rank not in (3, 4) or (x.rank == 3 and not self.num_heads):
             raise self.error(f"X has shape {list(x.shape)}: 4-D is needed, or 3-D and num_heads.")

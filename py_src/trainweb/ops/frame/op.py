@@ -97,15 +97,12 @@ _ALIASES = {"ai.onnx": ""}
 
 
 def _counts_of_inputs(cls: type[Op]) -> tuple[int, int] | None:
-    """The least and the largest number of inputs by the first method that names them; `| None` may be absent."""
+    """The least and the largest number of inputs by a method that names them; those with a default are optional."""
     for name, others in (("infer", 1), ("compute", 2), ("lower", 3)):
         method = vars(cls).get(name)
         if method is not None and not method.__code__.co_flags & CO_VARARGS:
-            inputs = method.__code__.co_varnames[others : method.__code__.co_argcount]
-            least = len(inputs)
-            while least and str(method.__annotations__[inputs[least - 1]]).endswith("| None"):
-                least -= 1
-            return least, len(inputs)
+            most = method.__code__.co_argcount - others
+            return most - len(method.__defaults__ or ()), most
     return None
 
 

@@ -303,7 +303,9 @@ class InPlaceAccumulatorV2(Op):
     state_inputs = (0,)
     accumulates = True
 
-    def infer(self, buffer: TensorType, value: TensorType, flag: TensorType | None) -> tuple[TensorType, TensorType]:
+    def infer(
+        self, buffer: TensorType, value: TensorType, flag: TensorType | None = None
+    ) -> tuple[TensorType, TensorType]:
         self.need_float32(buffer, value)
         if not equal_shapes(buffer.shape, value.shape):
             raise self.error(f"the buffer has shape {list(buffer.shape)} and the value {list(value.shape)}.")

@@ -188,7 +188,7 @@ class Conv(_Convolution):
         attrs, pads = self.explicit(g, x, w)
         if pads:
             x = g.op("Pad", [x, pads], mode="constant")
-        names = list(g.op("ConvGrad", [dy, x, w], domain=MS, n_outputs=3, wanted=wanted, **attrs))
+        names = g.ops("ConvGrad", [dy, x, w], wanted, domain=MS, **attrs)
         if pads and wanted[0]:
             names[0] = g.op("Pad", [names[0], g.op("Neg", [pads])], mode="constant")
         return [name if want else None for name, want in zip(names, wanted, strict=True)][: len(ins)]

@@ -95,7 +95,7 @@ class ConvTranspose(_Convolution):
         dx = g.op("Conv", [dy, w], **attrs) if g.wants(x) else None
         dw = None
         if g.wants(w):
-            dw = g.op("ConvGrad", [x, dy, w], domain=MS, n_outputs=3, wanted=[False, True, False], **attrs)[1]
+            dw = g.ops("ConvGrad", [x, dy, w], [False, True, False], domain=MS, **attrs)[1]
         if len(ins) < 3:
             return [dx, dw]
         axes = [0, *range(2, g.rank(ins[0]))]

@@ -84,7 +84,7 @@ class Div(Binary):
         a, b, dy = Var.of(g, *ins, douts[0])
         if not g.wants(ins[1]):
             return reduced(g, ins, outs[0], lambda: dy / b)
-        da, db = g.op("DivGrad", [dy.name, a.name, b.name], domain=MS, n_outputs=2)
+        da, db = g.ops("DivGrad", [dy.name, a.name, b.name], 2, domain=MS)
         return [da if g.wants(ins[0]) else None, db]
 
 

@@ -77,7 +77,7 @@ class _Forward(_GroupNorm, abstract=True):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         attrs: dict[str, Any] = {"epsilon": float(self.epsilon), "num_groups": self.num_groups}
         inputs = [douts[0], ins[0], ins[1]]
-        return [*g.op("GroupNormalizationGrad", inputs, domain=TRAINWEB, n_outputs=3, **attrs)]
+        return [*g.ops("GroupNormalizationGrad", inputs, 3, domain=TRAINWEB, **attrs)]
 
 
 class GroupNormalization(_Forward):

@@ -70,7 +70,7 @@ class Concat(Op):
         else:
             at = g.constant("int64", (1,), [axis])
             lengths = g.op("Concat", [g.op("Gather", [g.op("Shape", [x]), at]) for x in ins], axis=0)
-        return [*g.op("SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=axis)]
+        return [*g.ops("SplitTraining", [douts[0], lengths], len(ins), domain=MS, axis=axis)]
 
 
 class ConcatTraining(Concat):
@@ -96,7 +96,7 @@ class ConcatTraining(Concat):
         if len(ins) == 1:
             return [douts[0]]
         lengths = g.extra_output(1, "_lengths")
-        return [*g.op("SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=self.axis)]
+        return [*g.ops("SplitTraining", [douts[0], lengths], len(ins), domain=MS, axis=self.axis)]
 
 
 class Splitting(Op, abstract=True):

@@ -91,7 +91,7 @@ class LayerNormalization(_ForwardNorm):
         gradients: list[str | None] = [None] * len(ins)
         if douts[0]:
             inputs = [douts[0], ins[0], ins[1], mean, inv]
-            results = g.op("LayerNormalizationGrad", inputs, domain=MS, n_outputs=3, axis=self.axis)
+            results = g.ops("LayerNormalizationGrad", inputs, 3, domain=MS, axis=self.axis)
             gradients = [*results[: len(ins)]]
         statistics = self._through_statistics(g, ins[0], mean, inv, douts) if g.wants(ins[0]) else None
         if statistics is not None:
@@ -165,7 +165,7 @@ class SimplifiedLayerNormalization(_ForwardNorm):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         inv = g.extra_output(1, "_inv_std")
         inputs = [douts[0] or "", *ins, inv]
-        return [*g.op("SimplifiedLayerNormalizationGrad", inputs, domain=MS, n_outputs=2, axis=self.axis)]
+        return [*g.ops("SimplifiedLayerNormalizationGrad", inputs, 2, domain=MS, axis=self.axis)]
 
 
 class SimplifiedLayerNormalizationGrad(_LayerNormGrad):
@@ -195,7 +195,7 @@ class _BatchNorm(Op, abstract=True):
     def through_batch(self, g: GradientBuilder, dy: str | None, ins: list[str], mean: str, inv: str) -> Names:
         """Gradients of all inputs, where statistics of the batch normalized."""
         inputs = [dy or "", ins[0], ins[1], mean, inv]
-        gradients = g.op("BatchNormalizationGrad", inputs, domain=MS, n_outputs=3, epsilon=float(self.epsilon))
+        gradients = g.ops("BatchNormalizationGrad", inputs, 3, domain=MS, epsilon=float(self.epsilon))
         return [*gradients, None, None]
 
     def emit_training(self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Any) -> None:

@@ -120,7 +120,7 @@ class _Forward(_Repeat, abstract=True):
         seeds = [k for k, dy in enumerate(douts) if dy]
         attrs = {name: self.node.attrs[name] for name in self.attrs}
         attrs |= {"inputs": len(edges), "wanted": wanted, "seeds": seeds}
-        names = g.emit(op_type, [*inputs, *filter(None, douts)], TRAINWEB, [True] * len(wanted), attrs)
+        names = g.ops(op_type, [*inputs, *filter(None, douts)], len(wanted), domain=TRAINWEB, **attrs)
         gradients = dict(zip(wanted, names, strict=True))
         return [None, *(gradients.get(i) for i in range(len(edges)))]
 

@@ -110,7 +110,7 @@ class LinearAttention(Composite):
         g = x.g
         if length == 1:
             return [x.squeeze(1)]
-        parts = g.op("Split", [x.name, integers(g, [1] * length).name], n_outputs=length, axis=1)
+        parts = g.ops("Split", [x.name, integers(g, [1] * length).name], length, axis=1)
         return [Var(g, g.squeeze(name, [1]), x.dtype) for name in parts]
 
     @staticmethod

@@ -76,7 +76,7 @@ class _Masked(Composite, abstract=True):
             times = 1 if lengths == 1 else self._numbers(mask.size, q.shape[0])
             if times == 2:
                 # The mask has the ends of all items, then their starts.
-                ends, starts = Var.of(g, *g.op("Split", [ends.name], axis=0, n_outputs=2))
+                ends, starts = Var.of(g, *g.ops("Split", [ends.name], 2, axis=0))
             keeps = column < ends.unsqueeze(1, 2, 3)
             if starts is not None:
                 keeps = keeps.and_((column < starts.unsqueeze(1, 2, 3)).not_())

@@ -47,7 +47,7 @@ def gradient_for_sizes(op: Op, g: GradientBuilder, ins: Sequence[str], douts: Se
     if op.node.domain:
         attrs["of_domain"] = op.node.domain
     inputs = [*ins, *(douts[k] or "" for k in seeds)]
-    names = g.emit("CompositeGradient", inputs, TRAINWEB, [True] * len(wanted), attrs)
+    names = g.ops("CompositeGradient", inputs, len(wanted), domain=TRAINWEB, **attrs)
     gradients = dict(zip(wanted, names, strict=True))
     return [gradients.get(i) for i in range(len(ins))]
 

@@ -159,15 +159,9 @@ class Recurrence(_Recurrence):
         cells = g.extra_output(5, "_cells") if self.kind == CELL_LSTM else ""
         linear = self.kind == CELL_GRU_LINEAR
         wanted = [True, linear, bool(h0) and g.wants(h0), bool(c0) and g.wants(c0)]
-        dx, dproduct, dh0, dc0 = g.op(
-            "RecurrenceGrad",
-            [r, gates, before, cells, lengths, dy, dh, dc],
-            domain=TRAINWEB,
-            n_outputs=4,
-            wanted=wanted,
-            cell=self.cell,
-            reverse=self.reverse,
-        )
+        inputs = [r, gates, before, cells, lengths, dy, dh, dc]
+        attrs = {"cell": self.cell, "reverse": self.reverse}
+        dx, dproduct, dh0, dc0 = g.ops("RecurrenceGrad", inputs, wanted, domain=TRAINWEB, **attrs)
         flow = dproduct if linear else dx
         dr = weight_gradient(g, self.kind, flow, gates, before, r) if g.wants(r) else None
         dbias = g.reduce_sum(flow, [0, 1], False) if bias and g.wants(bias) else None

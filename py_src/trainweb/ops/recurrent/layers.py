@@ -214,15 +214,7 @@ class RecurrentLayer(Composite, abstract=True):
         inputs = inputs if shared is None else inputs + shared
         of_product = self._product_bias(bias, hidden)
         names = ["" if t is None else t.name for t in (inputs, r, of_product, lengths, *states)]
-        results = g.op(
-            "Recurrence",
-            names,
-            domain=TRAINWEB,
-            n_outputs=len(wanted),
-            wanted=wanted,
-            cell=cell,
-            reverse=int(reverse),
-        )
+        results = g.ops("Recurrence", names, wanted, domain=TRAINWEB, cell=cell, reverse=int(reverse))
         return [Var(g, name, x.dtype) for name in results if name]
 
     def direction_of(self, x: Var, k: int) -> Var:

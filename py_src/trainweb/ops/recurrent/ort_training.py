@@ -123,7 +123,7 @@ class _Grad(Composite, abstract=True):
         `others` are the cells before each step, lengths, dY, dH and dC. Nothing given has an axis of directions.
         """
         cell = self.forward_cell()
-        inputs = [r, gates, before, *others]
+        inputs = ["" if t is None else t.name for t in (r, gates, before, *others)]
         n_states = self.forward.n_states
         wanted = [
             True,
@@ -131,15 +131,7 @@ class _Grad(Composite, abstract=True):
             *(self.wants_output(4 + k) for k in range(n_states)),
             *[False] * (2 - n_states),
         ]
-        names = g.op(
-            "RecurrenceGrad",
-            ["" if t is None else t.name for t in inputs],
-            domain=TRAINWEB,
-            n_outputs=4,
-            wanted=wanted,
-            cell=cell,
-            reverse=0,
-        )
+        names = g.ops("RecurrenceGrad", inputs, wanted, domain=TRAINWEB, cell=cell, reverse=0)
         dx, dproduct, *states = (Var(g, name, x.dtype) if name else None for name in names)
         assert dx is not None
         flow = dproduct or dx

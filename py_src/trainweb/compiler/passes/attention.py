@@ -15,12 +15,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from trainweb.compiler.context import Context
 from trainweb.compiler.footprint import Part, footprint
 from trainweb.compiler.passes.epilogue import added_operand, scaled_operand
-from trainweb.compiler.passes.strided import Move
+from trainweb.compiler.passes.strided import Move, Side, operand
 from trainweb.ir import calls
 from trainweb.ir.calls import Gemm, Softmax, SoftmaxGrad
 from trainweb.ir.expr import Emitter, Expr
@@ -644,16 +644,11 @@ def _is_whole(g: Gemm, batch: tuple[int, int], m: int, n: int) -> bool:
     return fits and _regroup(g.batch, g.c_batch, batch) == _dense(batch, m * n)
 
 
-def _rows(g: Gemm, side: Literal["a", "b", "c"], batch: tuple[int, int]) -> Rows:
+def _rows(g: Gemm, side: Side, batch: tuple[int, int]) -> Rows:
     """An operand of a product, whose rows must be contiguous."""
-    if side == "a":
-        buf, strides, rows, row, columns, column = g.a, g.a_batch, g.m, g.a_row, g.k, g.a_col
-    elif side == "b":
-        buf, strides, rows, row, columns, column = g.b, g.b_batch, g.k, g.b_row, g.n, g.b_col
-    else:
-        buf, strides, rows, row, columns, column = g.c, g.c_batch, g.m, g.c_row, g.n, 1
+    buf, ((_, outer), (_, inner), (rows, row), (columns, column)) = operand(g, side)
     _need(column == 1 or columns == 1)
-    return Rows(buf, (*_regroup(g.batch, strides, batch), row if rows > 1 else 0))
+    return Rows(buf, (*_regroup(g.batch, (outer, inner), batch), row if rows > 1 else 0))
 
 
 def _columns(g: Gemm, batch: tuple[int, int]) -> Rows:

@@ -52,10 +52,8 @@ def _product(call: Dequantize, g: Gemm) -> GemmQuantized | None:
     turned = (g.b_row, g.b_col) == (1, g.k) and (g.n, g.k) == (call.rows, call.cols)
     if not in_order and not turned:
         return None
-    names = set(GemmQuantized.ARGUMENTS)
-    own = {name: value for name, value in g.arguments() if name in names}
-    stored = {name: value for name, value in call.arguments() if name in names}
-    new = GemmQuantized(**own, **stored, w=call.x, turned=int(not in_order))
+    given = g.shared(GemmQuantized) | call.shared(GemmQuantized)
+    new = GemmQuantized(**given, w=call.x, turned=int(not in_order))
     new.node = g.node
     return new
 

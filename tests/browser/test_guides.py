@@ -1,21 +1,32 @@
-"""The JavaScript of the documents runs in a page; README's: test_readme.py, Python: tests/python/test_documents.py."""
+"""The JavaScript of the documents runs in a page and prints what they say.
+
+README's: test_readme.py. Python: tests/python/test_documents.py.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
+from tests.guides.classifier import classifier
+from tests.python.test_documents import FENCE
+from tests.python.test_documents import GUIDES as PROJECTS
 
 from .conftest import watched_page
 from .server import ROOT, Site
 
-MAP = '<script type="importmap">{ "imports": { "trainweb": "/dist/npm/index.js" } }</script>'
+IMPORTS = {"trainweb": "/dist/npm/index.js", "@huggingface/tokenizers": "/tokenizers/tokenizers.mjs"}
+MAP = f'<script type="importmap">{json.dumps({"imports": IMPORTS})}</script>'
 RUN = """async (code) => {
     const address = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
-    await import(address);
+    const [lines, { log }] = [[], console];
+    console.log = (...words) => lines.push(words.join(" "));
+    await import(address).finally(() => { console.log = log; });
+    return lines;
 }"""
 
 
@@ -55,10 +66,17 @@ MODELS = {"language-models.md": "generate/llama.onnx", "lora.md": "generate/llam
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    """The package, the README's model, and the folder of a language model."""
-    folders = {"dist/npm": "dist/npm", "golden": "tests/golden", "smollm2": "tests/golden/pretrained/folder"}
+    """The package, the models and data that the documents name, and folders of language models."""
+    folders = {
+        "dist/npm": "dist/npm",
+        "golden": "tests/golden",
+        "smollm2": "tests/golden/pretrained/folder",
+        "sonnets": "web/demo/voice/model",
+        "tokenizers": "node_modules/@huggingface/tokenizers/dist",
+    }
     mounts = {f"/{prefix}/": [ROOT / folder] for prefix, folder in folders.items()}
-    site = Site(mounts={**mounts, "/": [ROOT / "docs"]})
+    site = Site(mounts={**mounts, "/": [ROOT / folder for folder in ("docs", "examples/data", "examples/models")]})
+    site.add("/diary.txt", (ROOT / "web" / "demo" / "voice" / "example.txt").read_bytes())
     yield site
     site.close()
 
@@ -76,9 +94,12 @@ def guide(browser: Browser, site: Site) -> Iterator[Page]:
 @pytest.mark.parametrize("name", [name for name, programs in GUIDES.items() if programs])
 def test_javascript_of_the_documents_runs(guide: Page, site: Site, name: str) -> None:
     model = ROOT / "tests" / "golden" / MODELS[name] if name in MODELS else ROOT / "docs" / "first.onnx"
-    site.add("/model.onnx", model.read_bytes())
-    for program in GUIDES[name]:
-        guide.evaluate(RUN, program)
+    site.add("/model.onnx", classifier() if name == "pictures.md" else model.read_bytes())
+    lines = [line for program in GUIDES[name] for line in guide.evaluate(RUN, program)]
+    if Path(name).stem in PROJECTS:
+        text = (ROOT / "docs" / name).read_text()
+        blocks = re.findall(f"{FENCE % 'js'}\n(?:{FENCE % 'python'}\n)?{FENCE % 'text'}", text, re.MULTILINE)
+        assert lines == "".join(output for *_, output in blocks).splitlines()
 
 
 def test_errors_of_the_page_name_their_section(guide: Page) -> None:

@@ -44,15 +44,15 @@ def declared(code: str) -> set[str]:
 def programs_of(page: Path) -> list[str]:
     """The programs of a page.
 
-    A block that imports, or declares a name that stands before it, begins one. Other blocks continue it. The page's
-    file in tests/guides comes first. It makes globals of what the page takes as given.
+    A block that imports, or declares a name that stands before it, begins one. Other blocks continue it. In a project
+    only imports begin one. The page's file in tests/guides comes first. It makes globals of what the page takes as given.
     """
     before = BEFORE / f"{page.stem}.js"
     programs = [f"{EVERYTHING}\n{before.read_text()}"] if before.exists() else []
     starts = len(programs)
     for code in re.findall(r"^```js\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
-        continues = len(programs) > starts and not declared(code) & set(re.findall(r"[\w$]+", programs[-1]))
-        if continues and not code.startswith("import "):
+        words = set(re.findall(r"[\w$]+", programs[-1])) if programs and page.stem not in PROJECTS else set()
+        if len(programs) > starts and not declared(code) & words and not code.startswith("import "):
             programs[-1] += code
         else:
             programs.append(code)
@@ -76,6 +76,7 @@ def site() -> Iterator[Site]:
     }
     mounts = {f"/{prefix}/": [ROOT / folder] for prefix, folder in folders.items()}
     site = Site(mounts={**mounts, "/": [ROOT / folder for folder in ("docs", "examples/data", "examples/models")]})
+    site.add("/sonnets/generation_config.json", "{}", "application/json")
     site.add("/diary.txt", (ROOT / "web" / "demo" / "voice" / "example.txt").read_bytes())
     yield site
     site.close()

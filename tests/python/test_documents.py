@@ -65,8 +65,6 @@ def fault_of(page: Path, target: str) -> str | None:
     # The site's own pages lie beside README.md there.
     folder = ROOT if page in PAGES and not (page.parent / path).exists() else page.parent
     file = folder / unquote(path) if path else page
-    if page in PAGES and path == "start.md":  # what the site makes of the README
-        file = ROOT / "README.md"
     if not file.exists():
         return "no such file"
     if anchor and file.suffix == ".md" and anchor not in slugs(file):

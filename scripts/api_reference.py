@@ -70,7 +70,7 @@ def public_modules() -> dict[str, ModuleType]:
 def grouped(names: Iterable[str]) -> dict[str, list[str]]:
     """The members of a session by their groups; names may be spelled as in a page."""
     places = {name: (group, place) for group, text in GROUPS.items() for place, name in enumerate(text.split())}
-    spelled = {name: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in names}
+    spelled = {name: name if name in places else re.sub("(?=[A-Z])", "_", name).lower() for name in names}
     if strangers := [name for name, snake in spelled.items() if snake not in places]:
         raise BuildError(f"GROUPS of scripts/api_examples.py has no {', '.join(strangers)}")
     found: dict[str, list[str]] = {group: [] for group in GROUPS}
@@ -243,7 +243,8 @@ def entry(name: str, thing: griffe.Object, level: int, inside: griffe.Object | N
     )
     if thing.is_class:
         inner = dict(members(thing))
-        groups = grouped(inner) if name == SESSION else {"": list(inner)}
+        is_session = name == SESSION and thing.path.startswith("trainweb.session.")
+        groups = grouped(inner) if is_session else {"": list(inner)}
         for group, names in groups.items():
             yield f"**{group}**" if group else ""
             for member in names:
@@ -300,12 +301,13 @@ def both_languages(pages: Mapping[str, str]) -> str:
 
 def group_session(path: Path) -> None:
     """Lay the members of a session in groups, behind an example of them all."""
-    head, *parts = re.split(r"^### (?=[\w()]+$)", path.read_text(), flags=re.MULTILINE)
+    text = path.read_text().replace("#### Get Signature\n\n", "")
+    head, *parts = re.split(r"^### (?=\S+$)", text, flags=re.MULTILINE)
     members = {}
     for part in parts:
         text = re.sub(r"\n\*\*\*\s*$", "\n", re.split(r"^## \w", part, flags=re.MULTILINE)[0].rstrip() + "\n")
         name, _, body = text.partition("\n")
-        members[name.removesuffix("()")] = f"### {name}\n{body.rstrip()}\n"
+        members[re.sub(r"\W", "", name)] = f"### {name}\n{body.rstrip()}\n"
     code = "\n".join(example.page_code.strip() for example in EXAMPLES if example.title in FIRST)
     text = re.split(r"^## \w", head, flags=re.MULTILINE)[0].rstrip() + f"\n\n```ts\n{code}\n```\n"
     for group, names in grouped(members).items():

@@ -157,7 +157,7 @@ def test_examples_run(page: Page, address: str) -> None:
     ("query", "guides"),
     [
         ("predict", ["fit"]),
-        ("GPU", ["faq", "deploy", "migrate", "slow"]),
+        ("GPU", ["webgpu", "faq", "deploy", "migrate", "slow"]),
         ("learning rate", ["losses", "fit", "sessions"]),
         ("checkpoint", ["resume", "sessions"]),
         ("vue", ["deploy"]),
@@ -227,9 +227,8 @@ def test_pages_can_be_edited_and_tell_the_version(page: Page, address: str) -> N
 def test_a_guide_has_one_name(page: Page, address: str) -> None:
     """In the menu, in its title and in links that would read like a file's name."""
     page.goto(address + "docs/fit.html")
-    names = {
-        link.get_attribute("href"): link.inner_text() for link in page.locator(".md-nav--primary a.md-nav__link").all()
-    }
+    links = page.locator(".md-nav--primary .md-nav__item--active a.md-nav__link").all()
+    names = {link.get_attribute("href"): link.inner_text() for link in links}
     for link, name in names.items():
         if link and re.fullmatch(r"[a-z]+\.html", link):
             document = (FOLDER / "docs" / link).read_text()

@@ -42,7 +42,8 @@ export async function codeOnTable({ code, feeds }, file, target, isClasses) {
     return code;
   }
   const names = await headerOf(file);
-  const quote = JSON.stringify;
+  /** @param {string} text */
+  const quote = (text) => JSON.stringify(text);
   const columns = names.filter((name) => name !== target).map(quote).join(", ");
   const chosen = isClasses || label.shape.length === 1 ? quote(target) : `[${quote(target)}]`;
   const read = `{\n  ${quote(input.name)}: [${columns}],\n  ${quote(label.name)}: ${chosen},\n}`;

@@ -5,7 +5,7 @@ import { brief, checkKnown, checkOptions } from "../data/nearest.js";
 import { isObject } from "../wire/kinds.js";
 import { throwIf, UnsupportedError } from "../wire/errors.js";
 import { refuseIf } from "../wire/messages.js";
-import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
+import type { SessionLimits } from "../wire/protocol.js";
 import { LIMITS } from "../wire/records.js";
 import { MAX_THREADS } from "../engine/layout.js";
 import { locateFiles } from "./assets.js";
@@ -13,9 +13,9 @@ import { checkFlag } from "./call-values.js";
 import { snakeCase } from "./check-settings.js";
 import { env, kernelsPrefix, resolveThreads } from "./env.js";
 import { entriesOf, warnWithoutEffect } from "./inert.js";
-import { checkIntegrity, type FileName, type Integrity } from "./integrity.js";
+import { checkIntegrity, type FileName } from "./integrity.js";
 import { LoadTracker, type ProgressListener } from "./progress.js";
-import { isSource, type ExternalSource, type Source } from "./sources.js";
+import { isSource, type ExternalSource, type LoadOptions, type Source } from "./sources.js";
 import type { RunOptions } from "./run-options.js";
 
 /** Options of a session, from trainweb and from onnxruntime-web. */
@@ -158,14 +158,8 @@ const MAX_SEVERITY = 4;
 const WEIGHTS = "trainweb:weights";
 
 /** Options after the checks, as the worker and Python want them. */
-export interface ResolvedOptions {
-  readonly settings: WorkerSettings;
-  readonly progress: LoadTracker;
+export interface ResolvedOptions extends LoadOptions {
   readonly cache: boolean;
-  readonly integrity: Integrity;
-  /** Limits of fetched files; Python has other limits for the files that it reads. */
-  readonly limits: { readonly fileBytes: number; readonly arenaBytes: number };
-  readonly signal: AbortSignal | undefined;
   readonly hasBudget: boolean;
   /** Of steps that say nothing else; undefined: that of `env.logLevel`. */
   readonly severity: RunOptions["logSeverityLevel"];

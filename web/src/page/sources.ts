@@ -2,16 +2,23 @@
 
 import { isAddress, isBuffer, isBytes, mustBe } from "../data/given.js";
 import { messageOf } from "../wire/fetch-file.js";
+import type { WorkerSettings } from "../wire/protocol.js";
 import { download, keepsBlobs, LARGE_FILE, loadError, readable, whole, type Downloaded, type DownloadOptions, type Keeping } from "./download.js";
-import { findFault, hashesOf, type FileName } from "./integrity.js";
-import type { ResolvedOptions } from "./options.js";
+import { findFault, hashesOf, type FileName, type Integrity } from "./integrity.js";
+import type { LoadTracker } from "./progress.js";
 import { copyBytes } from "./tensors.js";
 
 /** The source of a model or checkpoint. A string is a URL, relative to the page; in Node it may be a path. */
 export type Source = string | URL | Uint8Array | ArrayBuffer | Blob;
 
 /** Options that loading depends on. */
-export interface LoadOptions extends Pick<ResolvedOptions, "settings" | "progress" | "integrity" | "limits" | "signal"> {
+export interface LoadOptions {
+  readonly settings: WorkerSettings;
+  readonly progress: LoadTracker;
+  readonly integrity: Integrity;
+  /** Limits of fetched files; Python has other limits for the files that it reads. */
+  readonly limits: { readonly fileBytes: number; readonly arenaBytes: number };
+  readonly signal: AbortSignal | undefined;
   readonly cache: Keeping;
 }
 

@@ -149,6 +149,14 @@ def test_rows_that_are_wanted_before_and_after_a_transposition_are_both_there() 
     same_without(graph, feeds)
 
 
+def test_rows_whose_columns_lie_apart_are_copied_before_they_are_turned() -> None:
+    graph, feeds = graph_of([Node("Transpose", ["rows"], ["x"], {"perm": [0, 3, 2, 1]}), *ROTATED[1:]], "y")
+    feeds["rows"] = np.ascontiguousarray(feeds["rows"].transpose(0, 3, 1, 2))
+    graph.inputs = [Value(n, "float32", x.shape) for n, x in feeds.items()]
+    assert kernels(graph, feeds) == ["strided_copy", "rotary_f32"]
+    same_without(graph, feeds)
+
+
 def test_part_of_a_row_is_turned_where_it_lies() -> None:
     """As Phi does it: the rest of each row stays as it is."""
     head = [

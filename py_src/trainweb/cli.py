@@ -191,6 +191,12 @@ def _add_compile(commands: Commands) -> None:
     )
     metrics = 'metric that fit computes without Python: accuracy, or {"type": "topK", "k": 3}; once per metric'
     _add_several(p, "--metric", "NAME", metrics)
+    p.add_argument(
+        "--device",
+        action="append",
+        choices=("wasm", "webgpu"),
+        help="device of the plans of training steps: the CPU or a GPU; once per device, default wasm",
+    )
     p.add_argument("-o", "--output", type=Path, required=True, help="output bundle")
     p.set_defaults(run=_compile)
 
@@ -563,7 +569,7 @@ def _compile(args: argparse.Namespace) -> None:
     feeds = dict(parse_feed(text) for text in args.feed)
     files = {k: p.read_bytes() for k, p in paths.items()}
     metrics = [json.loads(text) if text.startswith("{") else text for text in args.metric]
-    bundle = make_bundle(models, origin, [feeds], files, metrics)
+    bundle = make_bundle(models, origin, [feeds], files, metrics, args.device or ["wasm"])
     args.output.parent.mkdir(parents=True, exist_ok=True)
     write_file_atomically(args.output, bundle)
     print(f"Wrote {args.output}, {len(bundle)} bytes.")

@@ -16,7 +16,7 @@ import pytest
 from trainweb.backend.base import N_SEGMENTS
 from trainweb.backend.chosen import RUNTIME
 from trainweb.backend.plan import GpuBody, LoadedPlan, Plan, TensorPlace
-from trainweb.backend.webgpu.shader import UNIFORM_BINDING, UNIFORM_BYTES
+from trainweb.backend.webgpu.shader import STATUS_BINDING, UNIFORM_BINDING, UNIFORM_BYTES
 from trainweb.ir.layout import ARENA, CONSTANTS, GRADIENTS, LARGE_CONSTANTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED
 from trainweb.model.graph import Tensor
 
@@ -61,12 +61,14 @@ class GpuHost:
             "has_dynamic_offset": True,
             "min_binding_size": UNIFORM_BYTES,
         }
-        entries = [(s, storage) for s in SEGMENTS] + [(UNIFORM_BINDING, uniform)]
+        status = {"type": wgpu.BufferBindingType.uniform}
+        entries = [(s, storage) for s in SEGMENTS] + [(UNIFORM_BINDING, uniform), (STATUS_BINDING, status)]
         self.layout = self.device.create_bind_group_layout(
             entries=[{"binding": b, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": kind} for b, kind in entries]
         )
         self.pipeline_layout = self.device.create_pipeline_layout(bind_group_layouts=[self.layout])
         self.pipelines: dict[str, Any] = {}
+        self.status = self._buffer(0, uniform=True)
 
     def _buffer(self, nbytes: int, uniform: bool = False) -> Any:
         usage = self.wgpu.BufferUsage
@@ -125,6 +127,7 @@ class GpuHost:
         entries.append(
             {"binding": UNIFORM_BINDING, "resource": {"buffer": loaded.uniforms, "offset": 0, "size": UNIFORM_BYTES}}
         )
+        entries.append({"binding": STATUS_BINDING, "resource": {"buffer": self.status, "offset": 0, "size": 16}})
         group = self.device.create_bind_group(layout=self.layout, entries=entries)
         encoder = self.device.create_command_encoder()
         compute = encoder.begin_compute_pass()

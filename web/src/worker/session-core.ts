@@ -36,7 +36,6 @@ import type {
   WireTensor,
 } from "../wire/protocol.js";
 import { HELD, type ArtifactName, type Held, type SessionCalls } from "../wire/session-calls.js";
-import { WASM } from "./constants.js";
 import {
   CLIP_INPUTS, parsePlan, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type ParameterSlot,
   type RawPlan, type SegmentSize,
@@ -133,7 +132,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   /** The page's view of the session. */
-  get info(): Omit<SessionInfo, "handle" | "device"> {
+  get info(): Omit<SessionInfo, "handle"> {
     const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs, pairs, moving } = this.#bundle;
     // Older bundles lack it.
     const { defaultPair = [outputs.eval.length === 2 ? (outputs.eval[1] as string) : compared, inputs.eval.at(-1)?.name ?? null] } = this.#bundle;
@@ -155,6 +154,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       moving,
       nominal: this.#nominal,
       valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
+      device: this.host.device,
     };
   }
 
@@ -249,7 +249,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   /** Step once, then time `runs` more steps. Memory is allocated before the first step. */
   async profile(base: "train" | "eval", feeds: readonly Feed[], runs: number): Promise<WireProfile> {
     checkCount("runs", runs, 1);
-    this.#refuseOnGpu(stepKind(base), "profile");
     const copies = this.#copied(feeds);
     const [kind, overwrite] = [stepKind(base), base === "eval"];
     const signature = this.runner.signatureOf(kind, copies);
@@ -266,12 +265,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       return { ...this.host.listing(loaded), milliseconds: Array.from(sums, (sum) => sum / runs) };
     } finally {
       times.release();
-    }
-  }
-
-  #refuseOnGpu(kind: StepKind, what: string): void {
-    if (this.host.targetOf(kind) !== WASM) {
-      throw sessionError("NOT_ON_GPU", { what: `${what} of a ${kind.base} step` });
     }
   }
 
@@ -692,11 +685,10 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   explain(base: "train" | "eval", feeds: readonly Feed[]): MaybePromise<string> {
     const kind = stepKind(base);
-    this.#refuseOnGpu(kind, "explain");
     const signature = this.runner.signatureOf(kind, feeds);
     this.check(kind, signature);
     const overwrite = base === "eval" || this.overwrites;
-    return withValue(this.#models.get("explain"), (models) => models.ask("explain", base, overwrite, signature).value);
+    return withValue(this.#models.get("explain"), (models) => models.ask("explain", base, overwrite, signature, this.host.targetOf(kind)).value);
   }
 
   memory(): SessionMemory {

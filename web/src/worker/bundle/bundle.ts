@@ -149,6 +149,8 @@ const BODY = record({
   outputs: list(PLACE),
   uploads: list(tuple(integer, integer, integer)),
   nodes: list(text),
+  /** Operations of each dispatch, roughly. */
+  work: list(integer),
 });
 
 const PLAN = record({

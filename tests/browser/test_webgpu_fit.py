@@ -18,12 +18,12 @@ FIT = """
     const fitted = async (options, given, more) => {
       const s = await open(options, more.config);
       const { config, ...fit } = more;
-      const run = s.fit(given, { epochs: 2, batchSize: 8, shuffle: false, schedule: { type: "cosine" }, ...fit });
+      const run = s.fit(given, { epochs: 2, batchSize: 8, shuffle: false, schedule: { type: "Cosine", learningRate: 0.02 }, ...fit });
       const ended = await run.then(
         ({ epochs }) => epochs.map(({ loss, steps }) => [loss, steps]),
-        ({ name, message, step, epoch }) => [name, message, step, epoch]);
+        ({ name, message, epoch, batch }) => [name, message, epoch, batch]);
       const all = [Array.from((await s.getContiguousParameters(false)).data)];
-      for (const name of await s.parameterNames(true)) {
+      for (const name of await s.parameterNames({ trainableOnly: true })) {
         all.push(Array.from((await s.getGradient(name)).data));
         for (const moment of Object.values(await s.getMoments(name))) all.push(Array.from(moment.data));
       }
@@ -35,6 +35,7 @@ FIT = """
 """
 STILL = "() => { performance.now = () => 0; }"
 """Batches never take time: 1, 2, 4 and then 8 run at once."""
+REAL = "() => { delete performance.now; }"
 SLOW = "() => { let now = 0; performance.now = () => (now += 1000); }"
 """Batches take a second: each runs alone."""
 
@@ -45,7 +46,7 @@ def fit(page: JsPage, clock: str, body: str) -> Any:
     page.worker.evaluate(clock)
     count(page)
     result = page.run(f"{OPEN} {FIT} {body}")
-    return result, page.worker.evaluate("counts")["mapAsync"]
+    return result, page.worker.evaluate("counts").get("mapAsync", 0)
 
 
 @pytest.mark.parametrize("wrong", [1, 3, 4, 5, 7, 8])
@@ -54,14 +55,14 @@ def test_nan_leaves_what_it_leaves_if_each_loss_is_read(gpu: JsPage, wrong: int)
     body = f"return fitted(gpu, data({wrong}, NaN), {{ accumulate: {1 + wrong % 2}, clipGradNorm: 1 }});"
     (ahead, _), (each, _) = fit(gpu, STILL, body), fit(gpu, SLOW, body)
     assert ahead == each
-    assert ahead[0][0][0] == "NumericsError" and ahead[0][0][2] == wrong
+    assert ahead[0][0][0] == "NumericsError" and ahead[0][0][2:] == [1, wrong]
 
 
 def test_a_fit_reads_losses_seldom_and_has_the_same_bytes(gpu: JsPage) -> None:
     body = "return fitted(gpu, data(1), { epochs: 3, accumulate: 3, clipGradNorm: 1 });"
     (ahead, few), (each, many) = fit(gpu, STILL, body), fit(gpu, SLOW, body)
     assert ahead == each and few < many - 20
-    kernels, _ = fit(gpu, STILL, body.replace("gpu, ", "{}, ")[:0] + body.replace("fitted(gpu,", "fitted({},"))
+    kernels, _ = fit(gpu, STILL, body.replace("fitted(gpu,", "fitted({},"))
     close([loss for loss, _ in ahead[0][0]], [loss for loss, _ in kernels[0][0]])
     close(ahead[0][1:3], kernels[0][1:3])
 
@@ -84,16 +85,16 @@ def test_nan_that_is_undone_leaves_the_session_as_on_the_kernels(gpu: JsPage, on
     close([*map(float, sum(ended, []))], [*map(float, sum(expected, []))])
     for mine, theirs in zip(numbers, tensors, strict=True):
         close(mine, theirs, 2e-3)
-    close(after, later, 1e-3)
+    close(after[0], later[0], 1e-3)
 
 
 def test_a_fit_that_is_stopped_has_the_bytes_of_its_steps(gpu: JsPage) -> None:
     body = """
         const s = await open();
         const all = rows(80);
-        const run = s.fit(all, { epochs: 50, batchSize: 8, shuffle: false });
+        const run = s.fit(all, { epochs: 200, batchSize: 8, shuffle: false });
         for await (const event of run) {
-          if (event.type === "progress" && event.steps > 12) run.stop();
+          if (event.type === "progress" && event.epoch > 2) run.stop();
         }
         const steps = await s.stepCount();
         const t = await open();
@@ -107,5 +108,5 @@ def test_a_fit_that_is_stopped_has_the_bytes_of_its_steps(gpu: JsPage) -> None:
         }
         return [steps, String(await parameters(s)) === String(await parameters(t))];
     """
-    (steps, same), _ = fit(gpu, STILL, body)
-    assert 12 < steps < 500 and same
+    (steps, same), _ = fit(gpu, REAL, body)
+    assert 20 < steps < 2000 and same

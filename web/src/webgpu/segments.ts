@@ -73,7 +73,7 @@ export class Segments {
   async make(nbytes: number, what: string, more: number = USAGE.STORAGE): Promise<GPUBuffer> {
     const { device } = this.#gpu;
     const size = Math.max(LEAST, Math.ceil(nbytes / 4) * 4);
-    checkSize(this.#gpu, size, what);
+    checkSize(this.#gpu, size, what, more === USAGE.STORAGE ? SIZES : ["maxBufferSize"]);
     device.pushErrorScope("out-of-memory");
     const buffer = device.createBuffer({ size, usage: USAGE.COPY_SRC | USAGE.COPY_DST | more });
     const error = await this.#gpu.settled(device.popErrorScope());
@@ -176,8 +176,13 @@ export class Segments {
 }
 
 /** @throws DeviceError for a buffer that is larger than the device allows */
-export function checkSize({ device }: GpuDevice, nbytes: number, what: string): void {
-  for (const name of SIZES) {
+export function checkSize(
+  { device }: GpuDevice,
+  nbytes: number,
+  what: string,
+  limits: readonly (typeof SIZES)[number][] = SIZES,
+): void {
+  for (const name of limits) {
     if (nbytes > device.limits[name]) {
       throw sessionError("DEVICE_LIMIT", { what, needed: nbytes, name, offered: device.limits[name] });
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ FIT = """
     const fitted = async (options, given, more) => {
       const s = await open(options, more.config);
       const { config, ...fit } = more;
-      const run = s.fit(given, { epochs: 2, batchSize: 8, shuffle: false, schedule: { type: "Cosine", learningRate: 0.02 }, ...fit });
+      const schedule = { type: "Cosine", learningRate: 0.02 };
+      const run = s.fit(given, { epochs: 2, batchSize: 8, shuffle: false, schedule, ...fit });
       const ended = await run.then(
         ({ epochs }) => epochs.map(({ loss, steps }) => [loss, steps]),
         ({ name, message, epoch, batch }) => [name, message, epoch, batch]);
@@ -82,7 +84,7 @@ def test_nan_that_is_undone_leaves_the_session_as_on_the_kernels(gpu: JsPage, on
     (ended, *counts, numbers), after = on_gpu
     (expected, *others, tensors), later = on_kernels
     close(counts, others)
-    close([*map(float, sum(ended, []))], [*map(float, sum(expected, []))])
+    close([*chain(*ended)], [*chain(*expected)])
     for mine, theirs in zip(numbers, tensors, strict=True):
         close(mine, theirs, 2e-3)
     close(after[0], later[0], 1e-3)

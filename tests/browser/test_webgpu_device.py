@@ -111,14 +111,16 @@ def test_a_missing_gpu_is_named(run: Callable[[str], Any], webgpu_page: Page, pl
 
 
 def test_a_lost_device_ends_waits_and_later_calls(run: Callable[[str], Any]) -> None:
-    waiting, later = run("""
+    waiting, later, early = run("""
         const one = await GpuDevice.open(gpu);
         // What stays pending with a lost device must not stay so for whoever waits.
         const waiting = failure(() => one.settled(new Promise(() => {})));
+        // A call may fail before the device says that it is lost.
+        const early = failure(() => one.settled(Promise.reject(new Error("early"))));
         one.device.destroy();
-        return [await waiting, await failure(async () => one.check())];
+        return [await waiting, await failure(async () => one.check()), await early];
     """)
-    assert waiting == later and waiting["reason"] == "destroyed"
+    assert waiting == later == early and waiting["reason"] == "destroyed"
     assert waiting["message"].startswith("The GPU was lost after step 0 (destroyed): ")
     assert waiting["message"].endswith(f"continue from a checkpoint. {WITHOUT_GPU}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from math import isfinite
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ FIT = """
         for (const moment of Object.values(await s.getMoments(name))) all.push(Array.from(moment.data));
       }
       const numbers = [ended, await s.stepCount(), await s.getLearningRate(), all];
-      const after = [await train(s, 1)];
+      const after = [await train(s, 2)];
       await s.release();
       return [numbers, after];
     };
@@ -58,6 +59,8 @@ def test_nan_leaves_what_it_leaves_if_each_loss_is_read(gpu: JsPage, wrong: int)
     (ahead, _), (each, _) = fit(gpu, STILL, body), fit(gpu, SLOW, body)
     assert ahead == each
     assert ahead[0][0][0] == "NumericsError" and ahead[0][0][2:] == [1, wrong]
+    ((first, second),) = ahead[1]
+    assert isfinite(first) and isfinite(second) and first != second
 
 
 def test_a_fit_reads_losses_seldom_and_has_the_same_bytes(gpu: JsPage) -> None:

@@ -201,7 +201,7 @@ class GpuHost implements StepHost {
       const loaded = await this.#runner.load(key, plan, read, this.#loaded.values());
       this.#loaded.set(loaded.head, loaded);
       const { dispatches, pipelines } = loaded;
-      const counts = { dispatches: dispatches.length, pipelines: new Set(pipelines).size };
+      const counts = { dispatches: dispatches.length, pipelines: pipelines.size };
       const plans = this.#device.plans.map((one) => (one.step === plan.kind.base ? { ...one, ...counts } : one));
       this.#device = { ...this.#device, plans };
       return loaded;

@@ -30,9 +30,22 @@ export interface Dispatch {
   readonly cuts: boolean;
 }
 
-/** The dispatches of a body whose numbers are possible. */
-export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body: Body }, sizes: readonly number[]): Dispatch[] {
-  const { dispatches: blob, uniforms, texts, inputs, outputs, uploads, nodes, work } = body;
+/** Makers of GPUs whose workgroup memory is no faster than their memory. */
+const SLOW_SHARED: readonly string[] = ["arm"];
+
+/** True for a device on which workgroups that share memory are faster. */
+export function sharesFast({ adapter: { isFallback, vendor } }: GpuDevice): boolean {
+  return !isFallback && !SLOW_SHARED.includes(vendor);
+}
+
+/** The dispatches of a body for a device, once its numbers are checked. */
+export function dispatchesOf(
+  { body, arenaBytes }: BundlePlan & { readonly body: Body },
+  sizes: readonly number[],
+  areTiled: boolean,
+): Dispatch[] {
+  const { uniforms, texts, inputs, outputs, uploads, nodes, work } = body;
+  const blob = areTiled ? body.tiled : body.dispatches;
   const bounds = [...sizes];
   bounds[ARENA] = body.arenaBytes;
   bounds[CONSTANTS] = body.constants.length;
@@ -111,14 +124,16 @@ export class Pipelines {
   }
 
   /**
-   * The pipelines of a body, compiled at once.
+   * The pipelines of dispatches by their numbers, compiled at once.
    *
    * @throws DeviceError when the browser refuses a shader
    */
-  compile(body: Body, dispatches: readonly Dispatch[]): Promise<GPUComputePipeline[]> {
-    const nodeOf = (index: number): string => body.nodes[dispatches.findIndex(({ pipeline }) => pipeline === index)] ?? "";
-    const texts = body.texts.map((text) => new TextDecoder().decode(text));
-    return this.#gpu.settled(Promise.all(texts.map((text, k) => this.get(text, nodeOf(k)))));
+  async compile(body: Body, dispatches: readonly Dispatch[]): Promise<ReadonlyMap<number, GPUComputePipeline>> {
+    const nodes = new Map(dispatches.map(({ pipeline }, k) => [pipeline, body.nodes[k] as string]));
+    const all = [...nodes].map(async ([index, node]) => {
+      return [index, await this.get(new TextDecoder().decode(body.texts[index]), node)] as const;
+    });
+    return new Map(await this.#gpu.settled(Promise.all(all)));
   }
 
   /** The pipeline of a text. */

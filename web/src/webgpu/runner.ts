@@ -7,7 +7,7 @@ import type { LoadedPlan, ReadFile, StagedBatches, StepHost } from "../worker/ho
 import { Commands } from "./commands.js";
 import { USAGE, type GpuDevice } from "./device.js";
 import { GUARD, guardBlock, PAGE_BYTES } from "./guard.js";
-import { BLOCK_BYTES, dispatchesOf, largeBytesOf, Pipelines, STATUS_BYTES, type Body, type Dispatch } from "./plans.js";
+import { BLOCK_BYTES, dispatchesOf, largeBytesOf, Pipelines, sharesFast, STATUS_BYTES, type Body, type Dispatch } from "./plans.js";
 import { Segments } from "./segments.js";
 import { sessionError } from "./worker-tools.js";
 
@@ -33,7 +33,7 @@ export class GpuPlan implements LoadedPlan {
     /** The head, which the kernels run. */
     readonly head: LoadedPlan,
     readonly dispatches: readonly Dispatch[],
-    readonly pipelines: readonly GPUComputePipeline[],
+    readonly pipelines: ReadonlyMap<number, GPUComputePipeline>,
     readonly own: OwnBuffers,
   ) {}
 
@@ -70,7 +70,7 @@ export class GpuRunner {
    */
   async load(key: string, plan: WholePlan, read: ReadFile, twins: Iterable<GpuPlan>): Promise<GpuPlan> {
     const { body } = plan;
-    const dispatches = dispatchesOf(plan, this.kernels.sizes);
+    const dispatches = dispatchesOf(plan, this.kernels.sizes, sharesFast(this.gpu));
     const [pipelines, guard] = await Promise.all([
       this.#pipelines.compile(body, dispatches),
       this.gpu.settled(this.#pipelines.get(GUARD, "guard")),
@@ -161,7 +161,7 @@ export class GpuRunner {
         this.commands.submit();
       }
       const encode = (pass: GPUComputePassEncoder): void => {
-        pass.setPipeline(loaded.pipelines[pipeline] as GPUComputePipeline);
+        pass.setPipeline(loaded.pipelines.get(pipeline) as GPUComputePipeline);
         pass.setBindGroup(0, group, [BLOCK_BYTES * block]);
         pass.dispatchWorkgroups(...grid);
       };

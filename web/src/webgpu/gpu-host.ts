@@ -15,7 +15,7 @@ import type {
 import type { Addresses } from "../worker/python-models.js";
 import type { StepKind } from "../worker/step-kind.js";
 import { SharedDevice, USAGE, type GpuDevice } from "./device.js";
-import { BLOCK_BYTES, dispatchesOf, largeBytesOf, Pipelines, type Body, type Dispatch } from "./plans.js";
+import { BLOCK_BYTES, bodyFor, dispatchesOf, largeBytesOf, Pipelines, type Body, type Dispatch } from "./plans.js";
 import { LASTING, Segments } from "./segments.js";
 
 /** Kinds of steps that run on the GPU. The others only look. */
@@ -42,7 +42,7 @@ class GpuPlan implements LoadedPlan {
     /** The head, which the kernels run. */
     readonly head: LoadedPlan,
     readonly dispatches: readonly Dispatch[],
-    readonly pipelines: readonly GPUComputePipeline[],
+    readonly pipelines: ReadonlyMap<number, GPUComputePipeline>,
     /** Constants, large constants and numbers. */
     readonly own: readonly [constants: GPUBuffer, large: GPUBuffer, numbers: GPUBuffer],
   ) {}
@@ -174,8 +174,8 @@ class GpuHost implements StepHost {
   ): Promise<LoadedPlan> {
     this.#check();
     this.#submit();
-    const { body } = whole;
-    const dispatches = dispatchesOf(whole, this.#kernels.sizes);
+    const body = bodyFor(whole.body, this.#gpu.adapter);
+    const dispatches = dispatchesOf({ ...whole, body }, this.#kernels.sizes);
     const pipelines = await this.#pipelines.compile(body, dispatches);
     await this.#segments.reserve(body.arenaBytes);
     const own = await this.#ownBuffers(body, read);
@@ -261,7 +261,7 @@ class GpuHost implements StepHost {
     let last = -1;
     for (const { pipeline, grid, block } of loaded.dispatches) {
       if (pipeline !== last) {
-        pass.setPipeline(loaded.pipelines[pipeline] as GPUComputePipeline);
+        pass.setPipeline(loaded.pipelines.get(pipeline) as GPUComputePipeline);
         last = pipeline;
       }
       pass.setBindGroup(0, group, [BLOCK_BYTES * block]);

@@ -4,7 +4,7 @@ import { ARENA, CONSTANTS, LARGE_CONSTANTS, MOMENTUM1, PREPARED } from "../engin
 import { ModelError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { BundlePlan, TensorPlace } from "../worker/bundle/bundle.js";
-import { COMPUTE, sentence, type GpuDevice } from "./device.js";
+import { COMPUTE, sentence, type AdapterInfo, type GpuDevice } from "./device.js";
 
 /** The part of a plan that runs on the GPU. */
 export type Body = NonNullable<BundlePlan["body"]>;
@@ -21,6 +21,11 @@ export interface Dispatch {
   readonly pipeline: number;
   readonly grid: readonly [x: number, y: number, z: number];
   readonly block: number;
+}
+
+/** The body for an adapter. Arm's GPUs and software are slow at tiles in workgroup memory. */
+export function bodyFor(body: Body, { vendor, isFallback }: AdapterInfo): Body {
+  return isFallback || vendor.toLowerCase() === "arm" ? body : { ...body, dispatches: body.tiled };
 }
 
 /** The dispatches of a body whose numbers are possible. */
@@ -93,14 +98,16 @@ export class Pipelines {
   }
 
   /**
-   * The pipelines of a body, compiled at once.
+   * The pipelines of a body by their texts, compiled at once; only those that it dispatches.
    *
    * @throws DeviceError when the browser refuses a shader
    */
-  compile(body: Body, dispatches: readonly Dispatch[]): Promise<GPUComputePipeline[]> {
+  compile(body: Body, dispatches: readonly Dispatch[]): Promise<ReadonlyMap<number, GPUComputePipeline>> {
     const nodeOf = (index: number): string => body.nodes[dispatches.findIndex(({ pipeline }) => pipeline === index)] ?? "";
-    const texts = body.texts.map((text) => new TextDecoder().decode(text));
-    return this.#gpu.settled(Promise.all(texts.map((text, k) => this.#get(text, nodeOf(k)))));
+    const used = [...new Set(dispatches.map(({ pipeline }) => pipeline))];
+    const texts = used.map((index) => new TextDecoder().decode(body.texts[index]));
+    const compiled = this.#gpu.settled(Promise.all(texts.map((text, k) => this.#get(text, nodeOf(used[k] ?? 0)))));
+    return compiled.then((pipelines) => new Map(used.map((index, k) => [index, pipelines[k] as GPUComputePipeline])));
   }
 
   #get(text: string, node: string): Promise<GPUComputePipeline> {

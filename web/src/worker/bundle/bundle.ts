@@ -142,6 +142,7 @@ const BODY = record({
   texts: list(kept),
   uniforms: kept,
   dispatches: kept,
+  tiled: kept,
   arenaBytes: integer,
   constants: kept,
   large: list(LARGE),

@@ -2,7 +2,7 @@
 
 import { ARENA, CONSTANTS, LARGE_CONSTANTS, MOMENTUM1, PREPARED } from "../engine/layout.js";
 import type { BundlePlan, TensorPlace } from "../worker/bundle/bundle.js";
-import { COMPUTE, sentence, type GpuDevice } from "./device.js";
+import { COMPUTE, sentence, type AdapterInfo, type GpuDevice } from "./device.js";
 import { sessionError } from "./worker-tools.js";
 
 /** The part of a plan that runs on the GPU. */
@@ -30,22 +30,14 @@ export interface Dispatch {
   readonly cuts: boolean;
 }
 
-/** Makers of GPUs whose workgroup memory is no faster than their memory. */
-const SLOW_SHARED: readonly string[] = ["arm"];
-
-/** True for a device on which workgroups that share memory are faster. */
-export function sharesFast({ adapter: { isFallback, vendor } }: GpuDevice): boolean {
-  return !isFallback && !SLOW_SHARED.includes(vendor);
+/** The body for an adapter. Arm's GPUs and software are slow at tiles in workgroup memory. */
+export function bodyFor(body: Body, { vendor, isFallback }: AdapterInfo): Body {
+  return isFallback || vendor.toLowerCase() === "arm" ? body : { ...body, dispatches: body.tiled };
 }
 
-/** The dispatches of a body for a device, once its numbers are checked. */
-export function dispatchesOf(
-  { body, arenaBytes }: BundlePlan & { readonly body: Body },
-  sizes: readonly number[],
-  areTiled: boolean,
-): Dispatch[] {
-  const { uniforms, texts, inputs, outputs, uploads, nodes, work } = body;
-  const blob = areTiled ? body.tiled : body.dispatches;
+/** The dispatches of a body whose numbers are possible. */
+export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body: Body }, sizes: readonly number[]): Dispatch[] {
+  const { dispatches: blob, uniforms, texts, inputs, outputs, uploads, nodes, work } = body;
   const bounds = [...sizes];
   bounds[ARENA] = body.arenaBytes;
   bounds[CONSTANTS] = body.constants.length;

@@ -7,7 +7,7 @@ import type { LoadedPlan, ReadFile, StagedBatches, StepHost } from "../worker/ho
 import { Commands } from "./commands.js";
 import { USAGE, type GpuDevice } from "./device.js";
 import { GUARD, guardBlock, PAGE_BYTES } from "./guard.js";
-import { BLOCK_BYTES, dispatchesOf, largeBytesOf, Pipelines, sharesFast, STATUS_BYTES, type Body, type Dispatch } from "./plans.js";
+import { BLOCK_BYTES, bodyFor, dispatchesOf, largeBytesOf, Pipelines, STATUS_BYTES, type Body, type Dispatch } from "./plans.js";
 import { Segments } from "./segments.js";
 import { sessionError } from "./worker-tools.js";
 
@@ -69,8 +69,8 @@ export class GpuRunner {
    * @throws DeviceError when the device refuses a shader, or has no memory
    */
   async load(key: string, plan: WholePlan, read: ReadFile, twins: Iterable<GpuPlan>): Promise<GpuPlan> {
-    const { body } = plan;
-    const dispatches = dispatchesOf(plan, this.kernels.sizes, sharesFast(this.gpu));
+    const body = bodyFor(plan.body, this.gpu.adapter);
+    const dispatches = dispatchesOf({ ...plan, body }, this.kernels.sizes);
     const [pipelines, guard] = await Promise.all([
       this.#pipelines.compile(body, dispatches),
       this.gpu.settled(this.#pipelines.get(GUARD, "guard")),

@@ -125,6 +125,31 @@ def test_a_lost_device_ends_waits_and_later_calls(run: Callable[[str], Any]) -> 
     assert waiting["message"].endswith(f"continue from a checkpoint. {WITHOUT_GPU}")
 
 
+def test_firefox_gets_work_while_somebody_waits(
+    run: Callable[[str], Any], gpu_browser: Browser, plain_site: Site
+) -> None:
+    wait = """
+        const one = await GpuDevice.open(gpu);
+        let submits = 0;
+        const { submit } = GPUQueue.prototype;
+        GPUQueue.prototype.submit = function (buffers) {
+          submits++;
+          return submit.call(this, buffers);
+        };
+        const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+        await one.settled(pause(100));
+        const waited = submits;
+        await pause(50);
+        return [waited, submits - waited];
+    """
+    assert run(wait) == [0, 0]
+    page = gpu_browser.new_context(user_agent="Mozilla/5.0 Gecko/20100101 Firefox/147.0").new_page()
+    page.goto(plain_site.url("/webgpu/page.html"))
+    waited, after = page.evaluate(RUN, wait)
+    page.context.close()
+    assert waited > 3 and after == 0
+
+
 def test_an_error_of_a_call_fails_the_next_read(run: Callable[[str], Any]) -> None:
     error, after = run("""
         const one = await GpuDevice.open(gpu);

@@ -85,7 +85,8 @@ def test_a_profile_without_timestamps_has_times_of_submits(gpu: JsPage) -> None:
         return [entries, await train(s, 2)];
     """)
     gpu.worker.evaluate("() => { delete GPUSupportedFeatures.prototype.has; }")
-    assert all(entry["milliseconds"] > 0 for entry in entries) and len(entries) > 10 and len(losses) == 2
+    times = [entry["milliseconds"] for entry in entries]
+    assert min(times) >= 0 and sum(times) > 0 and len(entries) > 10 and len(losses) == 2
 
 
 def test_adapters_train_on_large_quantized_weights(gpu: JsPage, model: bytes) -> None:

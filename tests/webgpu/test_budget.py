@@ -49,4 +49,5 @@ def test_plans_stay_within_their_budget(name: str) -> None:
     assert (dispatches, plain) <= MOST[name] and plain <= MOST[name][1] and tiled <= MOST[name][1] + 2
     assert bodies[0].arena_bytes <= 1.2 * kernels.arena_bytes
     assert all(len(body.work) == len(body.nodes) for body in bodies)
-    whole.release()
+    for session in {id(one): one for one in (whole, core)}.values():
+        session.release()

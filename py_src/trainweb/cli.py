@@ -191,6 +191,12 @@ def _add_compile(commands: Commands) -> None:
     )
     metrics = 'metric that fit computes without Python: accuracy, or {"type": "topK", "k": 3}; once per metric'
     _add_several(p, "--metric", "NAME", metrics)
+    p.add_argument(
+        "--device",
+        action="append",
+        choices=("wasm", "webgpu"),
+        help="device of the plans of training steps: the CPU or a GPU; once per device, default wasm",
+    )
     p.add_argument("-o", "--output", type=Path, required=True, help="output bundle")
     p.set_defaults(run=_compile)
 
@@ -544,12 +550,16 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _compile(args: argparse.Namespace) -> None:
+    from trainweb import messages
     from trainweb.backend.chosen import RUNTIME
     from trainweb.checkpoint import write_file_atomically
     from trainweb.model.checks import Limits, check_memory_budget
     from trainweb.page.bundle import make_bundle
     from trainweb.training.models import SessionModels, read_models
 
+    targets = args.device or ["wasm"]
+    if "webgpu" in targets and args.memory_budget is not None:
+        raise messages.NOT_ON_GPU(what="--memory-budget")
     paths, state = _artifact_paths(args), _state(args)
     origin = state._lent()
     models = SessionModels(
@@ -563,7 +573,7 @@ def _compile(args: argparse.Namespace) -> None:
     feeds = dict(parse_feed(text) for text in args.feed)
     files = {k: p.read_bytes() for k, p in paths.items()}
     metrics = [json.loads(text) if text.startswith("{") else text for text in args.metric]
-    bundle = make_bundle(models, origin, [feeds], files, metrics)
+    bundle = make_bundle(models, origin, [feeds], files, metrics, targets)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     write_file_atomically(args.output, bundle)
     print(f"Wrote {args.output}, {len(bundle)} bytes.")

@@ -763,14 +763,20 @@ NO_GPU_ADAPTER = _device(
 )
 NO_DEVICE = _device("The WebGPU adapter gives no device: {message}")
 SOFTWARE_ADAPTER = _device("The WebGPU adapter '{adapter}' computes in software, which is slow.")
-DEVICE_LIMIT = _device("The plans need {name} of {needed}; this GPU offers {offered}.")
-DEVICE_LOST = _device("The GPU was lost ({reason}): {message} Parameters on it are gone; continue from a checkpoint.")
+DEVICE_LIMIT = _device("'{what}' takes {needed} bytes at once; {name} of this GPU is {offered}.")
+DEVICE_LOST = _device(
+    "The GPU was lost after step {step} ({reason}): {message} Parameters on it are gone; continue from a checkpoint."
+)
 DEVICE_ERROR = _device("The GPU reports an error: {message} Parameters on it may be wrong; continue from a checkpoint.")
-DEVICE_MEMORY = _device("The GPU has no memory for {nbytes} bytes of '{what}': {message}")
+LOST_IN_FIT = Message(DeviceError, "{error} The last checkpoint is of step {checkpoint}.")
+DEVICE_MEMORY = _device("The GPU has no memory for {nbytes} bytes of '{what}': {message}{help}")
 SHADER_REFUSED = _device("The GPU refuses a shader of node '{node}': {message} Please report this.")
 WIDE_FEED = Message(
     FeedError,
     "'{name}' has {value} at position {position}; a GPU takes integers of 32 bits. device: \"wasm\" takes all.",
+)
+GPU_PLAN_MALFORMED = Message(
+    ModelError, "The plan for the GPU is malformed: {what}. Compile it again with this version of trainweb."
 )
 NOT_ON_GPU = Message(UnsupportedError, '{what} does not work with device: "webgpu" yet. device: "wasm" has it.')
 GPU_OUTSIDE_PAGE = Message(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -43,13 +43,18 @@ def open_core(case: str, checkpoint: str = "checkpoint", *, reproducible: bool =
 
 
 def compile_bundle(
-    case: str, signatures: Iterable[Signature], checkpoint: str = "checkpoint", *, models: bool = True
+    case: str,
+    signatures: Iterable[Signature],
+    checkpoint: str = "checkpoint",
+    *,
+    models: bool = True,
+    targets: Sequence[str] = ("wasm",),
 ) -> bytes:
     """The output of `trainweb compile`, for several signatures at once."""
     core = open_core(case, checkpoint)
     carried = {key: (GOLDEN / case / name).read_bytes() for key, name in MODELS.items()} if models else None
     core.release()
-    return make_bundle(core.models, core.state._lent(), signatures, carried)
+    return make_bundle(core.models, core.state._lent(), signatures, carried, targets=targets)
 
 
 @cache

@@ -16,6 +16,7 @@ from steps import BuildError
 
 from .kernel import Kernel
 from .server import ROOT, Site
+from .webgpu import SWIFTSHADER
 
 if TYPE_CHECKING:
     from .js_session import JsPage
@@ -79,6 +80,14 @@ CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"
 def camera_browser(browser: Browser, chromium_path: str) -> Iterator[Browser]:
     """A Chromium with a camera: its flags count for the whole browser. `browser` keeps Playwright running."""
     made = browser.browser_type.launch(executable_path=chromium_path, args=[*CHROMIUM_FLAGS, *CAMERA])
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def gpu_browser(browser: Browser, chromium_path: str) -> Iterator[Browser]:
+    """A Chromium with the software adapter of WebGPU. `browser` keeps Playwright running."""
+    made = browser.browser_type.launch(executable_path=chromium_path, args=[*CHROMIUM_FLAGS, *SWIFTSHADER])
     yield made
     made.close()
 
@@ -234,6 +243,15 @@ def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
     from .js_session import open_js_page  # which needs this module
 
     with open_js_page(browser, plain_site) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def gpu(gpu_browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    """A page of a browser with WebGPU, shared by a module."""
+    from .js_session import open_js_page
+
+    with open_js_page(gpu_browser, plain_site) as page:
         yield page
 
 

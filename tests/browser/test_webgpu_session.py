@@ -2,63 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain
-from typing import Any
 
 import onnx
 import pytest
 from playwright.sync_api import Browser
 
-from .conftest import CHROMIUM_FLAGS
 from .js_session import JsPage, open_js_page
 from .server import ROOT, Site
-from .test_webgpu_device import SWIFTSHADER, WITHOUT_GPU
-
-OPEN = """
-    const url = "/golden/mlp/base.onnx";
-    const gpu = { device: "webgpu" };
-    const open = (options = gpu, more = {}) =>
-      TrainingSession.createFromModel(url, { loss: "CrossEntropyLoss", optimizer: "AdamW", ...more }, options);
-    const wave = (n, shift) => Float32Array.from({ length: n }, (_, i) => ((i + shift) * 37 % 101) / 50 - 1);
-    const rows = (n, shift = 0) => ({
-      x: new Tensor("float32", wave(10 * n, shift), [n, 10]),
-      labels: new Tensor("int64", BigInt64Array.from({ length: n }, (_, i) => BigInt(((i + shift) * 7) % 3)), [n]),
-    });
-    const wide = { ...rows(2), labels: new Tensor("int64", [0n, 2n ** 40n], [2]) };
-    const train = async (s, steps, first = 0) => {
-      const losses = [];
-      for (let k = 0; k < steps; k++) {
-        losses.push((await s.runTrainStep(rows(8, 3 * (first + k))))[s.trainingOutputNames[0]].data[0]);
-        await s.runOptimizerStep();
-        await s.lazyResetGrad();
-      }
-      return losses;
-    };
-    const parameters = async (s) => Array.from((await s.getContiguousParameters(true)).data);
-"""
+from .webgpu import OPEN, WITHOUT_GPU, close, count
 
 
-@pytest.fixture(scope="module")
-def gpu_browser(browser: Browser, chromium_path: str) -> Iterator[Browser]:
-    """A Chromium with the software adapter. `browser` keeps Playwright running."""
-    own = browser.browser_type.launch(executable_path=chromium_path, args=[*CHROMIUM_FLAGS, *SWIFTSHADER])
-    yield own
-    own.close()
-
-
-@pytest.fixture
-def js(gpu_browser: Browser, site: Site) -> Iterator[JsPage]:
-    with open_js_page(gpu_browser, site) as page:
-        yield page
-
-
-def close(a: Any, b: Any, tolerance: float = 1e-4) -> None:
-    assert a == pytest.approx(b, rel=tolerance, abs=tolerance)
-
-
-def test_losses_and_parameters_are_those_of_the_kernels(js: JsPage) -> None:
-    losses, parameters, device = js.run(f"""{OPEN}
+def test_losses_and_parameters_are_those_of_the_kernels(gpu: JsPage) -> None:
+    losses, parameters, device = gpu.run(f"""{OPEN}
         const sessions = [await open(), await open({{}})];
         const losses = [];
         for (const s of sessions) {{
@@ -71,7 +27,11 @@ def test_losses_and_parameters_are_those_of_the_kernels(js: JsPage) -> None:
     close(losses[0], losses[1])
     close(parameters[0], parameters[1], 1e-3)
     assert device[0]["kind"] == "webgpu" and device[0]["adapter"]["isFallback"]
-    assert {"step": "eval", "device": "wasm"} in device[0]["plans"]
+    plans = {plan.pop("step"): plan for plan in device[0]["plans"]}
+    assert plans["train"]["device"] == "webgpu" and plans["train"]["why"] == ""
+    assert plans["train"]["dispatches"] > plans["train"]["pipelines"] > plans["optimizer"]["dispatches"] > 0
+    assert plans["clip"] == {"device": "webgpu", "dispatches": None, "pipelines": None, "why": ""}
+    assert plans["eval"]["device"] == "wasm" and "only training steps" in plans["eval"]["why"]
     assert device[1]["kind"] == "wasm" and device[1]["adapter"] is None
 
 
@@ -87,9 +47,9 @@ def lenet() -> bytes:
     return serialized
 
 
-def test_a_convolutional_network_trains_as_on_the_kernels(js: JsPage) -> None:
-    js.site.add("/lenet.onnx", lenet())
-    losses, moving = js.run(f"""{OPEN}
+def test_a_convolutional_network_trains_as_on_the_kernels(gpu: JsPage) -> None:
+    gpu.site.add("/lenet.onnx", lenet())
+    losses, moving = gpu.run(f"""{OPEN}
         const images = (shift) => ({{
           image: new Tensor("float32", wave(576, shift), [4, 1, 12, 12]),
           labels: new Tensor("int64", BigInt64Array.of(0n, 1n, 2n, BigInt(shift % 3)), [4]),
@@ -115,8 +75,8 @@ def test_a_convolutional_network_trains_as_on_the_kernels(js: JsPage) -> None:
     close(moving[0], moving[1], 1e-2)
 
 
-def test_fits_evaluate_and_keep_checkpoints_on_either_side(js: JsPage) -> None:
-    found = js.run(f"""{OPEN}
+def test_fits_evaluate_and_keep_checkpoints_on_either_side(gpu: JsPage) -> None:
+    found = gpu.run(f"""{OPEN}
         const store = new CheckpointStore("gpu");
         const run = async (options, other) => {{
           const s = await open(options, {{ ema: {{ decay: 0.9 }} }});
@@ -151,86 +111,35 @@ def test_fits_evaluate_and_keep_checkpoints_on_either_side(js: JsPage) -> None:
     close(a["saved"], b["saved"], 1e-2)
 
 
-def test_a_step_makes_one_submit_and_no_buffer_or_group(js: JsPage) -> None:
-    js.run(f"{OPEN} window.s = await open(); await train(s, 2);")
-    js.worker.evaluate("""() => {
-        globalThis.counts = {};
-        const wrap = ({ prototype }, name) => {
-          const call = prototype[name];
-          prototype[name] = function (...args) {
-            counts[name] = (counts[name] ?? 0) + 1;
-            return call.apply(this, args);
-          };
-        };
-        wrap(GPUQueue, "submit");
-        for (const name of ["createBuffer", "createBindGroup", "createComputePipelineAsync"]) wrap(GPUDevice, name);
-    }""")
-    js.run(f"{OPEN} await s.runTrainStep(rows(8));")
-    assert js.worker.evaluate("counts") == {"submit": 1}
-    js.run(f"{OPEN} await s.runOptimizerStep();")
-    assert js.worker.evaluate("counts") == {"submit": 2}
-
-
-@pytest.mark.parametrize("how", ["runTrainStep", "fit"])
-def test_a_lost_gpu_ends_calls_and_leaves_other_sessions(js: JsPage, how: str) -> None:
-    js.run(f"{OPEN} window.s = await open(); window.t = await open({{}}); await train(s, 2);")
-    js.worker.evaluate("""() => {
-        const { createCommandEncoder } = GPUDevice.prototype;
-        GPUDevice.prototype.createCommandEncoder = function (...args) {
-          GPUDevice.prototype.createCommandEncoder = createCommandEncoder;
-          const encoder = createCommandEncoder.apply(this, args);
-          this.destroy();
-          return encoder;
-        };
-    }""")
-    call = "s.fit(rows(50), { epochs: 1, batchSize: 8 })" if how == "fit" else "s.runTrainStep(rows(8))"
-    first = js.failure(f"{OPEN} await {call};")
-    later = js.failure(f"{OPEN} await parameters(s);")
-    for error in (first, later):
-        assert error["name"] == "DeviceError" and error["reason"] == "destroyed" and error["step"] == 2
-        assert error["message"].endswith(WITHOUT_GPU)
-    losses = js.run(f"{OPEN} await s.release(); const u = await open(); return [await train(t, 2), await train(u, 2)];")
-    close(losses[0], losses[1])
-
-
-def test_nan_leaves_the_session_as_on_the_kernels(js: JsPage) -> None:
-    found = js.run(f"""{OPEN}
-        const results = [];
-        for (const options of [gpu, {{}}]) {{
-          for (const onNaN of [undefined, "skip", "stop", "restore"]) {{
-            const s = await open(options);
-            await s.setLearningRate(0.01);
-            const data = rows(40);
-            data.x.data[10 * 20] = NaN;
-            const fit = s.fit(data, {{ epochs: 2, batchSize: 8, shuffle: false, ...(onNaN && {{ onNaN }}) }});
-            const ended = await fit.then(
-              ({{ epochs }}) => epochs.map(({{ loss }}) => loss), ({{ name, message }}) => [name, message]);
-            results.push([ended, await s.stepCount(), await parameters(s)]);
-          }}
-        }}
-        return results;
-    """)
-    for on_gpu, on_kernels in zip(found[:4], found[4:], strict=True):
-        assert on_gpu[1] == on_kernels[1]
-        if isinstance(on_gpu[0][:1], list) and on_gpu[0] and isinstance(on_gpu[0][0], str):
-            assert on_gpu[0] == on_kernels[0]
-        else:
-            close(on_gpu[0], on_kernels[0])
-        close(on_gpu[2], on_kernels[2], 1e-3)
+def test_a_step_makes_one_submit_and_no_buffer_or_group(gpu: JsPage) -> None:
+    gpu.run(f"{OPEN} window.s = await open(); await train(s, 2); await s.fit(rows(16), {{ epochs: 2, batchSize: 8 }});")
+    count(gpu)
+    gpu.run(f"{OPEN} await s.runTrainStep(rows(8));")
+    counts = gpu.worker.evaluate("counts")
+    dispatches = counts.pop("dispatchWorkgroups")
+    # Two feeds.
+    assert counts == {"submit": 1, "writeBuffer": 2, "mapAsync": 1}
+    count(gpu)
+    gpu.run(f"{OPEN} await s.runOptimizerStep();")
+    counts = gpu.worker.evaluate("counts")
+    update = counts.pop("dispatchWorkgroups")
+    assert counts == {"submit": 1, "writeBuffer": 1}
+    count(gpu)
+    gpu.run(f"{OPEN} await s.fit(rows(8), {{ epochs: 1, batchSize: 8 }});")
+    counts = gpu.worker.evaluate("counts")
+    # The guard is one more dispatch. The page of losses is read once.
+    assert counts.pop("dispatchWorkgroups") == dispatches + update + 1
+    assert counts == {"submit": 2, "writeBuffer": 3, "mapAsync": 1}
 
 
 @pytest.mark.parametrize(
     ("call", "name", "text"),
     [
-        ("open({ device: 'gpu' })", "TypeError", '\'device\' must be "wasm" or "webgpu", got '),
+        ("open({ device: 'gpu' })", "TypeError", '\'device\' must be "wasm", "webgpu" or "auto", got '),
         ("open({ ...gpu, reproducible: true })", "UnsupportedError", "reproducible does not work"),
-        ("open({ ...gpu, cache: true })", "UnsupportedError", "cache does not work"),
         ("open({ ...gpu, memoryBudget: 1 })", "UnsupportedError", "memoryBudget does not work"),
         ("open({ ...gpu, debug: { checkNumerics: true } })", "UnsupportedError", "debug.checkNumerics does not work"),
-        ("TrainingSession.create({ bundle: new Uint8Array(1) }, gpu)", "UnsupportedError", "a bundle does not work"),
         ("InferenceSession.create(url, gpu)", "UnsupportedError", "an InferenceSession does not work"),
-        ("(await open()).profile(rows(8))", "UnsupportedError", "profile of a train step does not work"),
-        ("(await open()).explain(rows(8))", "UnsupportedError", "explain of a train step does not work"),
         ("(await open(gpu, { optimizer: 'Lamb' })).runTrainSteps([rows(8)])", "UnsupportedError", "no GPU kernel"),
         (
             "(await open()).runTrainStep(wide)",
@@ -239,20 +148,20 @@ def test_nan_leaves_the_session_as_on_the_kernels(js: JsPage) -> None:
         ),
     ],
 )
-def test_refusals_name_what_does_not_work(js: JsPage, call: str, name: str, text: str) -> None:
-    error = js.failure(f"{OPEN} await {call};")
+def test_refusals_name_what_does_not_work(gpu: JsPage, call: str, name: str, text: str) -> None:
+    error = gpu.failure(f"{OPEN} await {call};")
     assert error["name"] == name and text in error["message"], error
 
 
-def test_a_page_without_a_gpu_says_so(browser: Browser, site: Site) -> None:
-    with open_js_page(browser, site) as js:
+def test_a_page_without_a_gpu_says_so(browser: Browser, plain_site: Site) -> None:
+    with open_js_page(browser, plain_site) as js:
         error = js.failure(f"{OPEN} await open();")
         assert error["name"] == "DeviceError" and error["message"].endswith(WITHOUT_GPU)
         assert js.run(f"{OPEN} return (await train(await open({{}}), 1)).length;") == 1
 
 
-def test_sessions_share_a_gpu_and_take_other_calls(js: JsPage) -> None:
-    found = js.run(f"""{OPEN}
+def test_sessions_share_a_gpu_and_take_other_calls(gpu: JsPage) -> None:
+    found = gpu.run(f"""{OPEN}
         const results = [];
         for (const options of [gpu, {{}}]) {{
           const sessions = [await open(options), await open(options)];
@@ -284,8 +193,8 @@ def test_sessions_share_a_gpu_and_take_other_calls(js: JsPage) -> None:
     close(on_gpu[4], on_kernels[4], 1e-3)
 
 
-def test_a_fit_stops_and_a_step_that_is_stopped_changes_nothing(js: JsPage) -> None:
-    ended, counts, aborted = js.run(f"""{OPEN}
+def test_a_fit_stops_and_a_step_that_is_stopped_changes_nothing(gpu: JsPage) -> None:
+    ended, counts, aborted = gpu.run(f"""{OPEN}
         const s = await open();
         await train(s, 1);
         const controller = new AbortController();
@@ -303,8 +212,9 @@ def test_a_fit_stops_and_a_step_that_is_stopped_changes_nothing(js: JsPage) -> N
     assert aborted != "ran"
 
 
-def test_the_runtime_is_loaded_only_for_a_gpu(js: JsPage) -> None:
-    names = []
-    js.page.context.on("request", lambda request: names.append(request.url.rsplit("/", 1)[-1]))
-    js.run(f"{OPEN} await train(await open({{}}), 1);")
-    assert "worker.js" in names and "webgpu.js" not in names
+def test_the_runtime_is_loaded_only_for_a_gpu(gpu_browser: Browser, plain_site: Site) -> None:
+    with open_js_page(gpu_browser, plain_site) as page:
+        names = []
+        page.page.context.on("request", lambda request: names.append(request.url.rsplit("/", 1)[-1]))
+        page.run(f"{OPEN} await train(await open({{}}), 1);")
+        assert "worker.js" in names and "webgpu.js" not in names

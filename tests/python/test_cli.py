@@ -101,6 +101,21 @@ def test_a_bundle_has_every_plan_and_no_zeros(artifacts: Path) -> None:
     np.testing.assert_array_equal(parameters, recorded)
 
 
+def test_a_bundle_has_plans_of_both_devices(artifacts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = artifacts / "both.bundle"
+    arguments = ["compile", str(artifacts), "--feed", "x=float32[8,10]", "--feed", "labels=int64[8]", "-o", str(out)]
+    arguments += ["--device", "wasm", "--device", "webgpu"]
+    assert main([*arguments, "--memory-budget", "10000"]) == 1
+    assert "--memory-budget does not work with" in capsys.readouterr().err
+    assert main(arguments) == 0
+    data = out.read_bytes()
+    header = json.loads(data[64 : 64 + struct.unpack_from("<I", data, 12)[0]])
+    kinds = [(p["kind"], p["overwrite"], p.get("target", "wasm")) for p in header["plans"]]
+    both = ("train", True), ("train", False), ("optimizer", True), ("clip", True)
+    on_kernels = {(*step, "wasm") for step in (*both, ("eval", True), ("scheduler", True))}
+    assert {*kinds} == {(*step, "webgpu") for step in both} | on_kernels and len(kinds) == 10
+
+
 def test_a_bundle_within_a_budget(artifacts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = artifacts / "small.bundle"
     arguments = ["compile", str(artifacts), "--feed", "x=float32[8,10]", "--feed", "labels=int64[8]", "-o", str(out)]

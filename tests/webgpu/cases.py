@@ -72,7 +72,7 @@ class Case:
         self._results[name] = b
         return b
 
-    def run(self, *, on_kernels: bool = False) -> list[np.ndarray]:
+    def run(self, *, on_kernels: bool = False, is_tiled: bool = False) -> list[np.ndarray]:
         """Run the calls on the GPU or on the kernels; the results."""
         feeds = [b for b, _ in self._feeds.values()]
         wholes = [self._feeds[name][0] if name in self._feeds else b for name, b in self._results.items()]
@@ -91,6 +91,7 @@ class Case:
             return [self._checked(n, np.frombuffer(t.data, t.dtype).reshape(t.shape)) for n, t in outputs.items()]
         plan = TARGETS[WEBGPU].compile_program(program, sizes, 1 << 30)
         host = GpuHost(sizes)
+        host.is_tiled = is_tiled
         host.head.write_segment(STATE, 0, self.state)
         try:
             loaded_on_gpu = host.load(plan)

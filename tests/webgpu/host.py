@@ -16,7 +16,7 @@ import pytest
 from trainweb.backend.base import N_SEGMENTS
 from trainweb.backend.chosen import RUNTIME
 from trainweb.backend.plan import GpuBody, LoadedPlan, Plan, TensorPlace
-from trainweb.backend.webgpu.shader import UNIFORM_BINDING, UNIFORM_BYTES
+from trainweb.backend.webgpu.shader import STATUS_BINDING, UNIFORM_BINDING, UNIFORM_BYTES
 from trainweb.ir.layout import ARENA, CONSTANTS, GRADIENTS, LARGE_CONSTANTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED
 from trainweb.model.graph import Tensor
 
@@ -45,7 +45,8 @@ def group_layout() -> Any:
 
     storage = {"type": wgpu.BufferBindingType.storage}
     uniform = {"type": wgpu.BufferBindingType.uniform, "has_dynamic_offset": True, "min_binding_size": UNIFORM_BYTES}
-    entries = [(s, storage) for s in SEGMENTS] + [(UNIFORM_BINDING, uniform)]
+    status = {"type": wgpu.BufferBindingType.uniform}
+    entries = [(s, storage) for s in SEGMENTS] + [(UNIFORM_BINDING, uniform), (STATUS_BINDING, status)]
     return open_device().create_bind_group_layout(
         entries=[{"binding": b, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": kind} for b, kind in entries]
     )
@@ -80,6 +81,7 @@ class GpuHost:
         self.head = RUNTIME.open_host(RUNTIME.get_engine(), [0 if s != 6 else n for s, n in enumerate(sizes)])
         self.buffers = {s: self._buffer(sizes[s]) for s in SEGMENTS}
         self.layout = group_layout()
+        self.status = self._buffer(0, uniform=True)
 
     def _buffer(self, nbytes: int, uniform: bool = False) -> Any:
         usage = self.wgpu.BufferUsage
@@ -141,6 +143,7 @@ class GpuHost:
         entries.append(
             {"binding": UNIFORM_BINDING, "resource": {"buffer": loaded.uniforms, "offset": 0, "size": UNIFORM_BYTES}}
         )
+        entries.append({"binding": STATUS_BINDING, "resource": {"buffer": self.status, "offset": 0, "size": 16}})
         group = self.device.create_bind_group(layout=self.layout, entries=entries)
         encoder = self.device.create_command_encoder()
         compute = encoder.begin_compute_pass()

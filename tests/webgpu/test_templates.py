@@ -157,6 +157,36 @@ def gemm(
     )
 
 
+@pytest.mark.parametrize(("m", "n", "k", "ta", "tb"), [(33, 70, 5, 0, 0), (65, 129, 37, 1, 0), (64, 32, 1100, 0, 1)])
+def test_products_by_tiles_that_lanes_share(m: int, n: int, k: int, ta: int, tb: int) -> None:
+    case = Case()
+    a, x = case.normal(*((k, m) if ta else (m, k)))
+    b, y = case.normal(*((n, k) if tb else (k, n)))
+    before = case.rng.standard_normal((m, n)).astype(np.float32)
+    (w, v), out = case.normal(n), case.result((m, n), before)
+    case.builder.emit(gemm(a, b, w, out, (m, n, k), (ta, tb), alpha=0.5, beta=1.0, accumulate=1, activation=0))
+    close(case.run(is_tiled=True)[0], 0.5 * (x.T if ta else x) @ (y.T if tb else y) + v + before, 4e-6)
+
+
+def test_convolutions_by_tiles_that_lanes_share() -> None:
+    """The results are those of the other form."""
+    found = []
+    for is_tiled in (False, True):
+        case = Case()
+        axes = {"size": (1, 9, 7), "out": (1, 9, 7), "kernel": (1, 3, 3)}
+        at: dict[str, Any] = dict(
+            n=2, c=36, m=40, groups=1, stride=(1, 1, 1), dilation=(1, 1, 1), pad=(0, 1, 1), **axes
+        )
+        (x, _), (w, _), (dy, _) = case.normal(2, 36, 63), case.normal(40, 36, 9), case.normal(2, 40, 63)
+        y, dx, dw = (case.result(b.shape) for b in (dy, x, w))
+        case.builder.emit(calls.Conv(x=x, w=w, y=y, activation=0, accumulate=0, **at))
+        case.builder.emit(calls.ConvDataGradient(dy=dy, w=w, dx=dx, activation=0, accumulate=0, **at))
+        case.builder.emit(calls.ConvWeightGradient(x=x, dy=dy, dw=dw, accumulate=0, **at))
+        found.append(case.run(is_tiled=is_tiled))
+    for one, other in zip(*found, strict=True):
+        close(one, other)
+
+
 def test_products_in_batches_with_a_stride_of_0() -> None:
     case = Case()
     (a, x), (b, y) = case.normal(2, 3, 5, 7), case.normal(3, 7, 6)

@@ -1,6 +1,6 @@
 /**
  * jax-js, one jitted function a step: loss, gradients and Adam together. Its pool has as many workers as the machine has
- * cores, which query.threads sets here. Arrays are consumed by the calls that use them; `.ref` keeps one.
+ * cores, which query.threads sets here. query.device is wasm or webgpu. Arrays are consumed by the calls that use them; `.ref` keeps one.
  */
 
 function layersOf({ numpy: np, lax }) {
@@ -153,11 +153,12 @@ export async function create(env) {
   const { manifest, threads } = env;
   Object.defineProperty(navigator, "hardwareConcurrency", { get: () => threads });
   const jax = await import("/node_modules/@jax-js/jax/dist/index.js");
-  const devices = await jax.init("wasm");
-  if (!devices.includes("wasm")) {
-    throw new Error(`no device wasm: ${devices}`);
+  const { device = "wasm" } = env.query;
+  const devices = await jax.init(device);
+  if (!devices.includes(device)) {
+    throw new Error(`no device ${device}: ${devices}`);
   }
-  jax.defaultDevice("wasm");
+  jax.defaultDevice(device);
   const { numpy: np } = jax;
   let { state, frozen } = await stateOf(jax, env);
   const train = jax.jit(stepOf(jax, env, frozen));

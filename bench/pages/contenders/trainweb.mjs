@@ -1,6 +1,6 @@
 /**
  * trainweb. query.reproducible picks the build without fused multiply-add; query.cache keeps the compiled session for the
- * next visit; query.loop is "fit" or "steps" (`runTrainSteps`); query.bundle starts from one that was compiled ahead; query.budget is the memory budget in bytes.
+ * next visit; query.loop is "fit" or "steps" (`runTrainSteps`); query.bundle starts from one that was compiled ahead; query.budget is the memory budget in bytes; query.device is wasm or webgpu.
  */
 
 import { contenderOf } from "./sessions.mjs";
@@ -35,12 +35,13 @@ export async function create(env) {
   const { TrainingSession, Tensor, env: settings } = await import("/dist/index.js");
   settings.wasm.numThreads = env.threads;
   settings.logLevel = "info";
-  const { reproducible, cache, bundle, budget } = env.query;
+  const { reproducible, cache, bundle, budget, device } = env.query;
   const sources = bundle === "1" ? { bundle: `${env.base}session.bundle` } : env.files;
   env.creating();
   const session = await TrainingSession.create(sources, {
     reproducible: reproducible === "1",
     cache: cache === "1",
+    device,
     memoryBudget: budget === undefined ? undefined : Number(budget),
   });
   const contender = contenderOf(session, Tensor, env, { version: settings.versions.trainweb });

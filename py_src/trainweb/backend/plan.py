@@ -114,6 +114,8 @@ class GpuBody:
         What the head makes for the body: offset in the head's arena, offset in the GPU's arena, bytes.
     nodes, text : list of str
         By dispatch, the node it came from, and a line of `explain`.
+    work : list of int
+        By dispatch, its operations, roughly: a page submits many of them apart.
     """
 
     texts: list[str]
@@ -128,6 +130,7 @@ class GpuBody:
     uploads: list[tuple[int, int, int]]
     nodes: list[str]
     text: list[str]
+    work: list[int]
 
 
 @dataclass(slots=True)

@@ -554,9 +554,10 @@ def check_numerics(handle: int, step: str, *args: Any) -> dict[str, int] | None:
 
 
 @answered
-def explain(handle: int, key: str, overwrite: bool, signature_json: str) -> str:
-    """How the compiler comes to the plan of a train or eval step."""
-    return _training(handle).models.explain(StepKind.of(key), signature_of(json.loads(signature_json)), overwrite)
+def explain(handle: int, key: str, overwrite: bool, signature_json: str, target: str = WASM) -> str:
+    """How the compiler comes to a target's plan of a train or eval step."""
+    feeds = signature_of(json.loads(signature_json))
+    return _training(handle).models.explain(StepKind.of(key), feeds, overwrite, target)
 
 
 def _memory(opened: Opened, bases_json: str) -> ContentsInMemory:

@@ -23,10 +23,11 @@ import json
 import struct
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 from trainweb import messages
+from trainweb.backend.chosen import WASM
 from trainweb.backend.plan import GpuBody, LargeConstants, Plan, TensorPlace
 from trainweb.checkpoint import SessionContents, write_checkpoint
 from trainweb.ir.layout import PARAMETERS, STATE, STATE_WORDS
@@ -219,6 +220,7 @@ def _body_json(body: GpuBody, blobs: Blobs) -> Header:
         "outputs": _places_json(body.outputs),
         "uploads": [list(upload) for upload in body.uploads],
         "nodes": body.nodes,
+        "work": body.work,
     }
 
 
@@ -273,13 +275,15 @@ def make_bundle(
     signatures: Iterable[Feeds],
     files: Mapping[str, bytes] | None = None,
     metrics: Sequence[str | Mapping[str, Any]] = (),
+    targets: Sequence[str] = (WASM,),
 ) -> bytes:
     """Bytes of a bundle of the session's models and its start.
 
     `signatures` are feeds of the steps to compile: train steps (overwriting and accumulating) and, where the names fit
     and there is an eval model, eval steps. With the artifacts in `files` the page can start Python later for other
-    shapes, checkpoints and export, which plans cannot do. Eval steps sum up `metrics` for a fit without Python. Raise
-    FeedError for feeds that fit no step, and ModelError for a metric that is unknown, or whose targets are.
+    shapes, checkpoints and export, which plans cannot do. Eval steps sum up `metrics` for a fit without Python. Train
+    and optimizer steps are compiled for each of `targets`, the others for the kernels. Raise FeedError for feeds that
+    fit no step, and ModelError for a metric that is unknown, or whose targets are.
     """
     blobs = Blobs()
     header = session_header(models, start, blobs, with_weights=True)
@@ -293,15 +297,18 @@ def make_bundle(
                 continue
             models.key(kind, feeds)
             ordered = {n: feeds[n] for n in models.inputs[base]}
-            for overwrite in (True, False) if kind == TRAIN else (True,):
-                plan = models.compile_step(kind, ordered, overwrite, in_use)
+            variants = product((True, False), targets) if kind == TRAIN else ((True, WASM),)
+            for overwrite, target in variants:
+                plan = models.compile_step(kind, ordered, overwrite, in_use, target=target)
                 in_use |= plan.kept
                 described = models.described(kind)
                 header["plans"].append(plan_json(plan, kind, overwrite, ordered, blobs, described))
     if models.graphs["optimizer"] is not None:
-        for base, plan in (("optimizer", models.compile_optimizer()), ("scheduler", models.compile_scheduler())):
+        updates = [("optimizer", models.compile_optimizer(target)) for target in targets]
+        for base, plan in (*updates, ("scheduler", models.compile_scheduler())):
             header["plans"].append(plan_json(plan, StepKind(base), True, {}, blobs))
-        header["plans"].append(plan_json(models.compile_clip(), StepKind("clip"), True, {LIMITS: CLIP_LIMITS}, blobs))
+        for clip in map(models.compile_clip, targets):
+            header["plans"].append(plan_json(clip, StepKind("clip"), True, {LIMITS: CLIP_LIMITS}, blobs))
     if files:
         names = {"train_model": "trainModel", "eval_model": "evalModel", "optimizer_model": "optimizerModel"}
         cut = {names[name]: _CutModel(data).cut() for name, data in files.items()}

@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -89,6 +89,8 @@ class SessionMemory:
         Operations of products and convolutions in them.
     recomputed_share : float
         Estimated time of them, in parts of the time of the step without a budget.
+    gpu : dict
+        Bytes on the GPU, by segment; empty where steps run on the CPU.
     """
 
     parameters: int
@@ -101,6 +103,7 @@ class SessionMemory:
     recomputed_instructions: int
     recomputed_flops: int
     recomputed_share: float
+    gpu: dict[str, int] = field(default_factory=dict)
 
 
 NO_OPTIONS = RunOptions()

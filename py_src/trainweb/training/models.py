@@ -275,10 +275,15 @@ class SessionModels:
         assert graph is not None
         return graph
 
-    def explain(self, kind: StepKind, feeds: Feeds, overwrite: bool) -> str:
-        """How the compiler comes to the plan of a "train" or "eval" step: what is lowered, then each pass as a diff."""
+    def explain(self, kind: StepKind, feeds: Feeds, overwrite: bool, target: str = WASM) -> str:
+        """How the compiler comes to the plan of a "train" or "eval" step: what is lowered, then each pass as a diff.
+
+        Of a GPU's plan, the dispatches follow: template, grid and node.
+        """
         parts: list[str] = []
-        self.compile_step(kind, feeds, overwrite, observe=Explanation(parts.append))
+        plan = self.compile_step(kind, feeds, overwrite, observe=Explanation(parts.append), target=target)
+        if plan.body is not None:
+            parts.append("\n".join(["dispatches on the GPU", *plan.body.text]))
         return "\n".join(parts)
 
     def compile_optimizer(self, target: str = WASM) -> Plan:

@@ -235,18 +235,54 @@ async function tryOut(found, turn) {
   }
   session = made;
   await made.prepare(Object.fromEntries(found.feeds.map(({ name, shape }) => [name, shape])));
-  const times = await measure(made, randomFeeds(found));
+  const time = timeOf(await measure(made, randomFeeds(found)));
   const memory = await made.memory();
   const all = Object.entries(memory).filter(([name]) => KERNEL_MEMORY.includes(name));
   const bytes = all.reduce((sum, [, size]) => sum + size, 0);
-  const [median = NaN] = times.sort((a, b) => a - b).slice(times.length >> 1);
   status.textContent = "";
-  showCosts([
+  /** @type {[string, string][]} */
+  const costs = [
     ["Batch", found.feeds.map(({ name, dtype, shape }) => `${name} ${dtype}[${shape.join(", ")}]`).join(", ")],
-    ["Time of a step", `${median.toPrecision(3)} ms (median of ${times.length})`],
+    ["Time of a step", time],
     ["Kernel memory", withPrefix(bytes, "B")],
     ["Operations", `${withPrefix(found.flops, "FLOP")} a step`],
-  ]);
+  ];
+  showCosts(costs);
+  const onGpu = await tryGpu(found, config);
+  if (turn === asked && onGpu !== null) {
+    showCosts([...costs, ["On this device's GPU", onGpu]]);
+  }
+}
+
+/** @param {number[]} times */
+function timeOf(times) {
+  const [median = NaN] = times.sort((a, b) => a - b).slice(times.length >> 1);
+  return `${median.toPrecision(3)} ms (median of ${times.length})`;
+}
+
+/**
+ * The time of a step on the GPU, or the reason why it does not train there; null: the browser has no WebGPU.
+ *
+ * @param {ModelReport} found
+ * @param {TrainingConfig} config
+ */
+async function tryGpu(found, config) {
+  if (!("gpu" in navigator)) {
+    return null;
+  }
+  const { model, external } = /** @type {Given} */ (given);
+  /** @type {TrainingSession | null} */
+  let made = null;
+  try {
+    made = await TrainingSession.createFromModel(model, config, { externalData: external, device: "webgpu" });
+    const time = timeOf(await measure(made, randomFeeds(found)));
+    const { adapter } = made.device;
+    return `${time}, ${adapter?.description || adapter?.vendor}`;
+  } catch (error) {
+    return messageOf(error);
+  } finally {
+    await made?.release();
+  }
 }
 
 /** The code that trains the file, on the data that came with it or on zeros. @param {ModelReport} found */

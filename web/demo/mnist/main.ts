@@ -65,7 +65,7 @@ const ui = {
   verdict: element("verdict"),
 };
 
-/** Settings from the address, e.g. ?epochs=3&batch=32&rate=0.003&steps=60&seed=1&threads=2. */
+/** Settings from the address, e.g. ?epochs=3&batch=32&rate=0.003&steps=60&seed=1&threads=2&device=webgpu. */
 const query = new URLSearchParams(location.search);
 
 function positive(name: string, otherwise: number): number {
@@ -79,6 +79,7 @@ const settings: Settings = {
   learningRate: positive("rate", 0.003),
   seed: positive("seed", 1),
   maxSteps: positive("steps", Number.POSITIVE_INFINITY),
+  device: query.get("device") === "webgpu" ? "webgpu" : "wasm",
 };
 
 function showError(error: unknown): void {
@@ -107,13 +108,24 @@ function configureBackend(): void {
     threads === 1 ? "1 thread" : `${threads} threads`,
     self.crossOriginIsolated ? "cross-origin isolated" : "not isolated, so no threads",
   ];
-  element("backend").replaceChildren(
-    ...facts.map((fact) => {
-      const chip = document.createElement("li");
-      chip.textContent = fact;
-      return chip;
-    }),
-  );
+  element("backend").replaceChildren(...facts.map(chipOf));
+}
+
+function chipOf(fact: string): HTMLElement {
+  const chip = document.createElement("li");
+  chip.textContent = fact;
+  return chip;
+}
+
+/** A switch between CPU and GPU. Sessions keep their device, so the page starts anew. */
+function configureDevice(): void {
+  const select = element<HTMLSelectElement>("device");
+  select.value = settings.device;
+  select.disabled = !("gpu" in navigator);
+  select.addEventListener("change", () => {
+    query.set("device", select.value);
+    location.search = query.toString();
+  });
 }
 
 function percent(share: number): string {
@@ -390,10 +402,15 @@ async function main(): Promise<void> {
   };
   try {
     configureBackend();
+    configureDevice();
     const digits = await loadDigits("mnist.bin");
     showCounts(digits);
     trainer = startPage(digits);
     await trainer.load("digits.onnx");
+    const { adapter } = trainer;
+    if (adapter !== null) {
+      element("backend").append(chipOf(`GPU: ${adapter.description || adapter.vendor}`));
+    }
     ui.sample.disabled = trainer.state === "failed";
   } catch (error) {
     failure = error;

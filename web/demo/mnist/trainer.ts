@@ -6,6 +6,7 @@ import {
   CheckpointError,
   Dataset,
   type FitRun,
+  type GpuAdapter,
   type LoadProgress,
   type PropertyValue,
   schedule,
@@ -36,6 +37,8 @@ export interface Settings {
   seed: number;
   /** Stop after so many steps, in any epoch. */
   maxSteps: number;
+  /** Where it trains: on the CPU or on the GPU. */
+  readonly device: "wasm" | "webgpu";
 }
 
 /** Listener to the training run. */
@@ -76,6 +79,11 @@ export class Trainer {
     this.#observer = observer;
   }
 
+  /** The GPU; null: it trains on the CPU. */
+  get adapter(): GpuAdapter | null {
+    return this.#session?.device.adapter ?? null;
+  }
+
   get stepsPerEpoch(): number {
     return Math.floor(this.#digits.train.count / this.settings.batchSize);
   }
@@ -104,7 +112,8 @@ export class Trainer {
         additionalOutputNames: ["logits"],
       } as const;
       const onProgress = this.#observer.loading.bind(this.#observer);
-      this.#session = await TrainingSession.createFromModel(modelUrl, config, { onProgress });
+      const { device } = this.settings;
+      this.#session = await TrainingSession.createFromModel(modelUrl, config, { onProgress, device });
       this.#artifacts = await this.#session.artifacts();
       await this.#evaluate();
       this.#setState("ready");
@@ -227,7 +236,7 @@ export class Trainer {
   /** A session on these bytes in place of the present one, which goes only once the new one is there. */
   async #replaceSession(checkpoint: Uint8Array): Promise<void> {
     const files = { ...this.#built(), checkpoint };
-    const session = await TrainingSession.create(files);
+    const session = await TrainingSession.create(files, { device: this.settings.device });
     const old = this.#session;
     await this.#tail;
     this.#session = session;

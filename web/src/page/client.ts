@@ -9,6 +9,7 @@ import type { FileProgress } from "../wire/progress.js";
 import type {
   Answer,
   Call,
+  DeviceNote,
   Listening,
   Method,
   Note,
@@ -17,6 +18,7 @@ import type {
   Request,
   Result,
   RunAnswer,
+  SessionDevice,
   WorkerInfo,
   WorkerSettings,
 } from "../wire/protocol.js";
@@ -178,6 +180,8 @@ export class WorkerClient {
   /** The reason why this worker makes no new session, though existing sessions go on. */
   #retired: string | null = null;
 
+  /** Where steps of sessions run that has changed since they were made. */
+  readonly devices = new Map<number, SessionDevice>();
   /** Settles when the kernels run. */
   readonly ready: Promise<WorkerInfo>;
 
@@ -200,11 +204,13 @@ export class WorkerClient {
       }
     });
     this.#worker.addEventListener("messageerror", () => this.#fail("a message was unreadable"));
-    this.#worker.addEventListener("message", ({ data }: MessageEvent<Reply | Note | Listening>) => {
+    this.#worker.addEventListener("message", ({ data }: MessageEvent<Reply | Note | DeviceNote | Listening>) => {
       if ("listens" in data) {
         this.#isHeard = true;
       } else if ("progress" in data) {
         this.#note(data.progress);
+      } else if ("device" in data) {
+        this.devices.set(data.handle, data.device);
       } else {
         const step = this.#waiting.get(data.id)?.step;
         if (step && "ok" in data.result) {

@@ -23,10 +23,11 @@ export interface SessionOptions {
   /** Threads of the kernels; default `env.wasm.numThreads`. */
   readonly threads?: number;
   /**
-   * Where steps run: "wasm", on the CPU, or "webgpu", where training steps run on the GPU and others on the CPU: docs/webgpu.md.
+   * Where steps run: "wasm", on the CPU, or "webgpu", where training steps run on the GPU and others on the CPU. "auto" takes
+   * the GPU if there is one that is no software, and it can run the steps; `session.device` says why: docs/webgpu.md.
    * Default "wasm".
    */
-  readonly device?: "wasm" | "webgpu";
+  readonly device?: "wasm" | "webgpu" | "auto";
   /** Give the same bytes in every browser, on every machine and with any number of threads; somewhat slower. */
   readonly reproducible?: boolean;
   /**
@@ -213,7 +214,7 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
     externalData: [...resolveExternalData(settings.externalData), ...resolveWeights(settings.weights)],
     onGpu: settings.device === "webgpu",
     json: JSON.stringify({
-      device: settings.device === "webgpu" ? "webgpu" : undefined,
+      device: settings.device === "wasm" ? undefined : settings.device,
       reproducible,
       memory_budget: settings.memoryBudget,
       max_plans: settings.maxPlans,
@@ -248,11 +249,11 @@ function checkOwnOptions(options: SessionOptions): void {
   }
 }
 
-const DEVICES: readonly unknown[] = ["wasm", "webgpu"];
+const DEVICES: readonly unknown[] = ["wasm", "webgpu", "auto"];
 
-function checkDevice({ device = "wasm", reproducible, cache, memoryBudget, debug }: SessionOptions): void {
-  throwIf(!DEVICES.includes(device), TypeError, `'device' must be "wasm" or "webgpu", got ${brief(device)}.`);
-  const asked = { reproducible, cache, memoryBudget: memoryBudget !== undefined, "debug.checkNumerics": debug?.checkNumerics };
+function checkDevice({ device = "wasm", reproducible, memoryBudget, debug }: SessionOptions): void {
+  throwIf(!DEVICES.includes(device), TypeError, `'device' must be "wasm", "webgpu" or "auto", got ${brief(device)}.`);
+  const asked = { reproducible, memoryBudget: memoryBudget !== undefined, "debug.checkNumerics": debug?.checkNumerics };
   const [what] = Object.entries(asked).find(([, isOn]) => isOn === true) ?? [];
   refuseIf(device === "webgpu" && what !== undefined, "NOT_ON_GPU", { what });
 }

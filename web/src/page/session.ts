@@ -133,7 +133,6 @@ export class TrainingSession extends SessionMethods {
   ): Promise<TrainingSession> {
     const files = checkTrainingOptions(trainingOptions);
     const options = resolveOptions(sessionOptions);
-    refuseIf(options.onGpu && "bundle" in files, "NOT_ON_GPU", { what: "a bundle" });
     if (options.hasDims && "bundle" in files) {
       throw new TypeError("'freeDimensionOverrides' is for models; a bundle has the sizes that it was compiled for.");
     }
@@ -190,9 +189,9 @@ export class TrainingSession extends SessionMethods {
     return `<TrainingSession: ${all} parameters, ${trainable} trainable, ${this.#info.optimizer || "no optimizer"}>`;
   }
 
-  /** Where its steps run: the option `device`, the GPU's adapter, and the device of each kind of step. */
+  /** Where its steps run, and why: the GPU's adapter, and the device of each kind of step. */
   get device(): SessionDevice {
-    return this.#info.device;
+    return this.#client.devices.get(this.#info.handle) ?? this.#info.device;
   }
 
   /** The 64-bit seed of its random operators (Dropout): `env.seed` at the creation, else 0; a bundle has its own. */

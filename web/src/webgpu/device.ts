@@ -1,20 +1,20 @@
-/** The GPU of a worker. A device is opened once and shared by sessions; it has the limits that their plans need. */
+/** The GPU of a worker. A device is opened once and shared by sessions. */
 
-import { log } from "../wire/log.js";
-import { sessionError } from "../wire/messages.js";
-
-/** Limits that plans need, by WebGPU's names. Limits that every device has need no mention. */
-export type NeededLimits = Readonly<Partial<Record<LimitName, number>>>;
-
-type LimitName = Exclude<keyof GPUSupportedLimits, "__brand">;
+import { sessionError } from "./worker-tools.js";
 
 /** Flags of WebGPU. Node has no globals of these. */
 export const USAGE = { MAP_READ: 0x1, COPY_SRC: 0x4, COPY_DST: 0x8, UNIFORM: 0x40, STORAGE: 0x80 } as const;
 export const MAP_READ = 0x1;
 export const COMPUTE = 0x4;
 
-/** Limits for which a smaller number allows more. */
-const ALIGNMENTS: ReadonlySet<string> = new Set(["minUniformBufferOffsetAlignment", "minStorageBufferOffsetAlignment"]);
+/** Limits of buffers. A device gets what its adapter has, since plans of later sessions may need it. */
+export const SIZES = ["maxBufferSize", "maxStorageBufferBindingSize"] as const;
+/** Times of dispatches, for profiles. */
+export const TIMES: GPUFeatureName = "timestamp-query";
+/** Firefox looks for finished work 10 times a second, unless it is given other work. */
+const IS_FIREFOX = /Firefox\//.test(globalThis.navigator?.userAgent ?? "");
+const POKE_MS = 1;
+const GRACE_MS = 100;
 
 /** The adapter of a device, as users see it. */
 export interface AdapterInfo {
@@ -25,30 +25,31 @@ export interface AdapterInfo {
   readonly isFallback: boolean;
 }
 
+/** What has gone wrong with a device. */
+interface Fault {
+  readonly name: "DEVICE_LOST" | "DEVICE_ERROR";
+  readonly reason: string;
+  readonly message: string;
+}
+
 /** A device, and what has gone wrong with it. */
 export class GpuDevice {
   readonly device: GPUDevice;
   readonly adapter: AdapterInfo;
-  /** Settles when the device is lost, with the error of later calls. Waits for a GPU race against it. */
-  readonly lost: Promise<Error>;
-  /** The error of all later calls. */
-  #fault: Error | null = null;
-  #isClosed = false;
+  /** Settles when the device is lost. Waits for a GPU race against it. */
+  readonly #lost: Promise<void>;
+  /** The reason why all later calls fail. */
+  #fault: Fault | null = null;
 
   private constructor(device: GPUDevice, adapter: AdapterInfo) {
     this.device = device;
     this.adapter = adapter;
-    this.lost = device.lost.then(({ reason, message }) => {
-      this.#fault ??= this.#isClosed
-        ? sessionError("RELEASED", {})
-        : Object.assign(sessionError("DEVICE_LOST", { reason, message: sentence(message) }), { reason });
-      return this.#fault;
+    this.#lost = device.lost.then(({ reason, message }) => {
+      this.#fault ??= { name: "DEVICE_LOST", reason, message: sentence(message) };
     });
     // Errors of calls outside of error scopes come late. Results after them are garbage.
     device.addEventListener("uncapturederror", ({ error }) => {
-      this.#fault ??= Object.assign(sessionError("DEVICE_ERROR", { message: sentence(error.message) }), {
-        reason: error.constructor.name,
-      });
+      this.#fault ??= { name: "DEVICE_ERROR", reason: error.constructor.name, message: sentence(error.message) };
     });
   }
 
@@ -56,9 +57,9 @@ export class GpuDevice {
    * Open a device.
    *
    * @param gpu - `navigator.gpu`, or that of another implementation; undefined: there is no WebGPU here
-   * @throws DeviceError when there is no WebGPU or adapter, or the adapter offers less than a limit
+   * @throws DeviceError when there is no WebGPU, adapter or device
    */
-  static async open(gpu: GPU | undefined, needed: NeededLimits): Promise<GpuDevice> {
+  static async open(gpu: GPU | undefined): Promise<GpuDevice> {
     if (gpu === undefined) {
       throw sessionError(globalThis.isSecureContext === false ? "INSECURE_WEBGPU" : "NO_WEBGPU", {});
     }
@@ -67,84 +68,71 @@ export class GpuDevice {
       throw sessionError("NO_GPU_ADAPTER", {});
     }
     const { vendor, architecture, description, isFallbackAdapter: isFallback } = adapter.info;
-    const requiredLimits = limitsOf(adapter, needed);
-    const device = await adapter.requestDevice({ requiredLimits }).catch((error: unknown) => {
+    const requiredLimits = Object.fromEntries(SIZES.map((name) => [name, adapter.limits[name]]));
+    const requiredFeatures = adapter.features?.has(TIMES) ? [TIMES] : [];
+    const device = await adapter.requestDevice({ requiredLimits, requiredFeatures }).catch((error: unknown) => {
       throw sessionError("NO_DEVICE", { message: sentence(error instanceof Error ? error.message : String(error)) });
     });
-    if (isFallback) {
-      log("warning", sessionError("SOFTWARE_ADAPTER", { adapter: description || vendor }).message);
-    }
     return new GpuDevice(device, { vendor, architecture, description, isFallback });
   }
 
-  /** True if plans with these limits can run on the device. */
-  covers(needed: NeededLimits): boolean {
-    const { limits } = this.device;
-    const isCovered = ([name, value]: [string, number]): boolean => isEnough(name, limits[name as LimitName], value);
-    return this.#fault === null && Object.entries(needed).every(isCovered);
+  /** True if all later calls fail. */
+  get isBroken(): boolean {
+    return this.#fault !== null;
   }
 
-  /** @throws DeviceError when the device is lost, or a call failed outside of error scopes */
-  check(): void {
+  /**
+   * @param step - optimizer steps of the session until now
+   * @throws DeviceError when the device is lost, or a call failed outside of error scopes
+   */
+  check(step = 0): void {
     if (this.#fault !== null) {
-      throw this.#fault;
+      const { name, reason, message } = this.#fault;
+      throw Object.assign(sessionError(name, { reason, message, step }), { reason, step });
     }
   }
 
   /** Wait for a GPU, but not for a lost one, whose promises may stay pending. */
   async settled<T>(result: Promise<T>): Promise<T> {
-    const lost = this.lost.then((error) => {
-      throw error;
-    });
-    const value = await Promise.race([result, lost]).catch((error: unknown) => {
+    const poke = IS_FIREFOX ? setInterval(() => this.device.queue.submit([]), POKE_MS) : undefined;
+    const lost = this.#lost.then((): never => {
       this.check();
-      throw error;
+      throw new Error("The device is lost.");
     });
-    this.check();
-    return value;
-  }
-
-  /** Free the device and everything on it. */
-  close(): void {
-    this.#isClosed = true;
-    this.device.destroy();
+    try {
+      return await Promise.race([result, lost]);
+    } catch (error) {
+      // Calls of a device that is lost may fail before it says so.
+      await Promise.race([this.#lost, new Promise((resolve) => setTimeout(resolve, GRACE_MS))]);
+      throw error;
+    } finally {
+      clearInterval(poke);
+      this.check();
+    }
   }
 }
 
-/** The device of a worker: another one is opened only for plans that need higher limits, or after a loss. */
+/** The device of a worker: another one is opened only after a loss. */
 export class SharedDevice {
   readonly #gpu: GPU | undefined;
-  #current: Promise<GpuDevice> | null = null;
+  #current: Promise<GpuDevice | null> = Promise.resolve(null);
 
   constructor(gpu: GPU | undefined) {
     this.#gpu = gpu;
   }
 
   /** @throws DeviceError as `GpuDevice.open` */
-  get(needed: NeededLimits): Promise<GpuDevice> {
-    this.#current = this.#after(this.#current, needed);
-    return this.#current;
+  get(): Promise<GpuDevice> {
+    const next = this.#current.then((current) => {
+      if (current?.isBroken === false) {
+        return current;
+      }
+      current?.device.destroy();
+      return GpuDevice.open(this.#gpu);
+    });
+    this.#current = next.catch(() => null);
+    return next;
   }
-
-  async #after(before: Promise<GpuDevice> | null, needed: NeededLimits): Promise<GpuDevice> {
-    const current = await before?.catch(() => null);
-    return current?.covers(needed) === true ? current : GpuDevice.open(this.#gpu, needed);
-  }
-}
-
-/** @throws DeviceError for a limit of which the adapter offers less */
-function limitsOf({ limits }: GPUAdapter, needed: NeededLimits): Record<string, number> {
-  for (const [name, value] of Object.entries(needed)) {
-    const offered = limits[name as LimitName];
-    if (!isEnough(name, offered, value)) {
-      throw sessionError("DEVICE_LIMIT", { name, needed: value, offered });
-    }
-  }
-  return { ...needed };
-}
-
-function isEnough(name: string, offered: number, needed: number): boolean {
-  return ALIGNMENTS.has(name) ? offered <= needed : offered >= needed;
 }
 
 /** The first line of a browser's text, with a full stop. */

@@ -1,12 +1,10 @@
 /** The host of a session that trains on the GPU. It wraps the kernels' host, which has heads of plans, the state and the mirror. */
 
 import {
-  ARENA, CONSTANTS, FIT_NEXT, FIT_OPTIMIZER_STEPS, FIT_WAITING, LARGE_CONSTANTS, NEXT_BATCH, NEXT_UPDATE, PARAMETERS,
-  STATE_LEARNING_RATE, STATE_STEP, type SessionCalls,
+  ARENA, FIT_NEXT, FIT_OPTIMIZER_STEPS, FIT_WAITING, NEXT_BATCH, NEXT_UPDATE, PARAMETERS, SEGMENT_NAMES, STATE_LEARNING_RATE,
+  STATE_STEP, type SessionCalls,
 } from "../engine/layout.js";
-import { FeedError } from "../wire/errors.js";
-import { sessionError } from "../wire/messages.js";
-import type { Feed, MaybePromise, PlacedTensor, SessionDevice, Workspace } from "../wire/protocol.js";
+import type { DevicePlan, Feed, MaybePromise, PlacedTensor, SessionDevice, Workspace } from "../wire/protocol.js";
 import type { Held } from "../wire/session-calls.js";
 import type { BundlePlan, TensorPlace } from "../worker/bundle/bundle.js";
 import type {
@@ -14,73 +12,93 @@ import type {
 } from "../worker/host.js";
 import type { Addresses } from "../worker/python-models.js";
 import type { StepKind } from "../worker/step-kind.js";
-import { SharedDevice, USAGE, type GpuDevice } from "./device.js";
-import { BLOCK_BYTES, dispatchesOf, largeBytesOf, Pipelines, type Body, type Dispatch } from "./plans.js";
-import { LASTING, Segments } from "./segments.js";
+import { runAhead, type AheadRules } from "./ahead.js";
+import { SharedDevice, type GpuDevice } from "./device.js";
+import { timesOf } from "./profile.js";
+import { GpuPlan, GpuRunner, type TimedPass } from "./runner.js";
+import { checkSize, LASTING, type Segments } from "./segments.js";
+import { log, sessionError, useTools } from "./worker-tools.js";
 
 /** Kinds of steps that run on the GPU. The others only look. */
 const ON_GPU: readonly string[] = ["train", "optimizer", "clip"];
 const LOOKS: readonly string[] = ["eval", "predict", "generate", "inference"];
-/** Values of `onNaN` that undo a batch, in the kernels' enumeration. */
+const ON_WASM = ["scheduler", "eval", "predict", "generate"];
+/** Values of `onNaN` in the kernels' enumeration: those that undo a batch, and one that goes on. */
 const UNDOES: readonly number[] = [1, 2, 3];
-/** What a session says of its plans. */
-const PLANS: SessionDevice["plans"] = [
-  ...ON_GPU.map((step) => ({ step, device: "webgpu" as const })),
-  ...["scheduler", "eval", "predict", "generate"].map((step) => ({ step, device: "wasm" as const })),
-];
+const IGNORES = 4;
 const EVERYTHING: Held = { reads: LASTING, writes: LASTING };
-
-/** A plan whose body is on the GPU. */
-class GpuPlan implements LoadedPlan {
-  /** Of the buffers of this generation. */
-  group: { readonly bound: GPUBindGroup; readonly generation: number } | null = null;
-  /** True once the device took a step of it without an error. */
-  hasRun = false;
-
-  constructor(
-    readonly plan: BundlePlan & { readonly body: Body },
-    /** The head, which the kernels run. */
-    readonly head: LoadedPlan,
-    readonly dispatches: readonly Dispatch[],
-    readonly pipelines: readonly GPUComputePipeline[],
-    /** Constants, large constants and numbers. */
-    readonly own: readonly [constants: GPUBuffer, large: GPUBuffer, numbers: GPUBuffer],
-  ) {}
-}
+/** Target time of a call that runs batches. */
+const SLICE_MS = 100;
+/** Errors of plans that a device cannot run, though another may. */
+const CANNOT: readonly string[] = ["UnsupportedError", "DeviceError"];
 
 const shared = new Map<GPU | undefined, SharedDevice>();
 
-/** The GPU of this worker, with room for segments of so many bytes. @throws DeviceError */
-export const openGpu: GpuScript["openGpu"] = async (gpu, nbytes) => {
+/** The GPU of this worker. */
+export const openGpu: GpuScript["openGpu"] = async (gpu, tools, isAuto) => {
+  useTools(tools);
   const device = shared.get(gpu) ?? new SharedDevice(gpu);
   shared.set(gpu, device);
-  const needed = { maxStorageBufferBindingSize: 2 ** 27, maxBufferSize: 2 ** 28 };
-  const limits = Object.entries(needed).map(([name, least]) => [name, Math.max(least, nbytes)]);
-  const opened = await device.get(Object.fromEntries(limits));
-  return { adapter: opened.adapter, plans: PLANS, over: (kernels) => new GpuHost(opened, kernels) };
+  const opened = await device.get();
+  const { isFallback, description, vendor } = opened.adapter;
+  if (isFallback) {
+    const warning = sessionError("SOFTWARE_ADAPTER", { adapter: description || vendor });
+    if (isAuto) {
+      throw warning;
+    }
+    log("warning", warning.message);
+  }
+  return {
+    check: (segments) => segments.forEach(({ bytes }, segment) => checkSize(opened, bytes, SEGMENT_NAMES[segment] as string)),
+    over: (kernels) => new GpuHost(opened, kernels, isAuto),
+  };
 };
 
 class GpuHost implements StepHost {
   readonly #gpu: GpuDevice;
   readonly #kernels: StepHost;
   readonly #segments: Segments;
-  readonly #pipelines: Pipelines;
+  readonly #runner: GpuRunner;
+  readonly #isAuto: boolean;
   /** By what the kernels loaded of them. */
   readonly #loaded = new Map<LoadedPlan, GpuPlan>();
-  /** Commands that are not submitted yet. */
-  #encoder: GPUCommandEncoder | null = null;
+  #device: SessionDevice;
   /** True if each call of the fit looks at segments. */
   #fitLooks = false;
+  #rules: AheadRules = { accumulate: 1, stops: false };
+  #timed: TimedPass | null = null;
 
-  constructor(gpu: GpuDevice, kernels: StepHost) {
+  constructor(gpu: GpuDevice, kernels: StepHost, isAuto: boolean) {
     this.#gpu = gpu;
     this.#kernels = kernels;
-    this.#segments = new Segments(gpu, kernels);
-    this.#pipelines = Pipelines.of(gpu);
+    this.#runner = new GpuRunner(gpu, kernels);
+    this.#segments = this.#runner.segments;
+    this.#isAuto = isAuto;
+    const onGpu = ON_GPU.map((step): DevicePlan => ({ step, device: "webgpu", dispatches: null, pipelines: null, why: "" }));
+    const why = "only training steps run on the GPU";
+    const others = ON_WASM.map((step): DevicePlan => ({ step, device: "wasm", dispatches: null, pipelines: null, why }));
+    const reason = isAuto ? "a GPU is here" : "the option device";
+    this.#device = { kind: "webgpu", adapter: gpu.adapter, why: reason, plans: [...onGpu, ...others] };
   }
 
-  targetOf({ base }: StepKind): string {
-    return ON_GPU.includes(base) ? "webgpu" : this.#kernels.targetOf({ base, request: null, key: base });
+  get device(): SessionDevice {
+    return this.#device;
+  }
+
+  targetOf(kind: StepKind): string {
+    const isHere = this.#device.kind === "webgpu" && ON_GPU.includes(kind.base);
+    return isHere ? "webgpu" : this.#kernels.targetOf(kind);
+  }
+
+  leavesGpu(error: unknown): boolean {
+    const { name, message } = error as Error;
+    const leaves = this.#isAuto && this.#device.kind === "webgpu" && !this.#gpu.isBroken && CANNOT.includes(name);
+    if (leaves) {
+      log("info", `the session trains on the CPU: ${message}`);
+      const plans = this.#device.plans.map((plan): DevicePlan => ({ ...plan, device: "wasm", dispatches: null, pipelines: null, why: message }));
+      this.#device = { ...this.#device, kind: "wasm", why: message, plans };
+    }
+    return leaves;
   }
 
   // Memory.
@@ -90,7 +108,7 @@ class GpuHost implements StepHost {
     if (side === "device") {
       return undefined;
     }
-    this.#submit();
+    this.#runner.commands.submit();
     const missing = this.#segments.missing([...reads, ...writes]);
     const note = (): void => this.#segments.writesHere(writes);
     return missing.length === 0 ? note() : this.#segments.bringDown(missing).then(note, (error: unknown) => this.#fail(error));
@@ -100,6 +118,17 @@ class GpuHost implements StepHost {
   #claimed<T>(action: () => MaybePromise<T>): MaybePromise<T> {
     const claim = this.claim(EVERYTHING, "host");
     return claim instanceof Promise ? claim.then(action) : action();
+  }
+
+  get gpuBytes(): Readonly<Record<string, number>> {
+    const plans = [...this.#loaded.values()];
+    const sum = (buffers: readonly GPUBuffer[]): number => [...new Set(buffers)].reduce((nbytes, { size }) => nbytes + size, 0);
+    return {
+      ...this.#segments.bytes,
+      constants: sum(plans.map(({ own }) => own.constants)),
+      largeConstants: sum(plans.map(({ own }) => own.large)),
+      numbers: sum(plans.map(({ own }) => own.numbers)),
+    };
   }
 
   view(segment: number): Uint8Array {
@@ -153,61 +182,41 @@ class GpuHost implements StepHost {
   evict(): void {
     this.#kernels.evict();
     const here = new Set(this.#kernels.plans);
-    for (const [head, { own }] of this.#loaded) {
+    for (const [head, loaded] of this.#loaded) {
       if (!here.has(head.plan)) {
-        own.forEach((buffer) => buffer.destroy());
         this.#loaded.delete(head);
+        this.#runner.unload(loaded, this.#loaded.values());
       }
     }
   }
 
   load(key: string, plan: BundlePlan, read: ReadFile): MaybePromise<LoadedPlan> {
-    const { body } = plan;
-    return body === null ? this.#kernels.load(key, plan, read) : this.#loadBody(key, { ...plan, body }, read, plan);
+    return plan.body === null ? this.#kernels.load(key, plan, read) : this.#loadBody(key, plan as GpuPlan["plan"], read);
   }
 
-  async #loadBody(
-    key: string,
-    whole: BundlePlan & { readonly body: Body },
-    read: ReadFile,
-    plan: BundlePlan,
-  ): Promise<LoadedPlan> {
+  async #loadBody(key: string, plan: GpuPlan["plan"], read: ReadFile): Promise<LoadedPlan> {
     this.#check();
-    this.#submit();
-    const { body } = whole;
-    const dispatches = dispatchesOf(whole, this.#kernels.sizes);
-    const pipelines = await this.#pipelines.compile(body, dispatches);
-    await this.#segments.reserve(body.arenaBytes);
-    const own = await this.#ownBuffers(body, read);
-    const head = await this.#kernels.load(key, { ...plan, outputs: [] }, read);
-    // The caller compares plans by identity.
-    const loaded = new GpuPlan(plan as typeof whole, head, dispatches, pipelines, own);
-    this.#loaded.set(head, loaded);
-    return loaded;
-  }
-
-  /** Buffers of the constants, the large constants and the numbers of a body. */
-  async #ownBuffers(body: Body, read: ReadFile): Promise<GpuPlan["own"]> {
-    const segments = this.#segments;
-    const constants = await segments.make(body.constants.length, "constants");
-    segments.write(constants, 0, body.constants);
-    const large = await segments.make(largeBytesOf(body), "large constants");
-    for (const { offset, nbytes, file, start, data } of body.large) {
-      const bytes = new Uint8Array(nbytes);
-      if (data === null) {
-        read(file, start, bytes);
-      } else {
-        bytes.set(data instanceof Uint8Array ? data : new Uint8Array(await data.blob.slice(data.start, data.start + nbytes).arrayBuffer()));
-      }
-      segments.write(large, offset, bytes);
+    this.#runner.commands.submit();
+    try {
+      const loaded = await this.#runner.load(key, plan, read, this.#loaded.values());
+      this.#loaded.set(loaded.head, loaded);
+      const { dispatches, pipelines } = loaded;
+      const counts = { dispatches: dispatches.length, pipelines: pipelines.size };
+      const plans = this.#device.plans.map((one) => (one.step === plan.kind.base ? { ...one, ...counts } : one));
+      this.#device = { ...this.#device, plans };
+      return loaded;
+    } catch (error) {
+      return this.#fail(error);
     }
-    const numbers = await segments.make(Math.max(BLOCK_BYTES, body.uniforms.length), "numbers", USAGE.UNIFORM);
-    segments.write(numbers, 0, body.uniforms);
-    return [constants, large, numbers];
   }
 
   listing(loaded: LoadedPlan): Listing {
-    return this.#kernels.listing(headOf(loaded));
+    if (!(loaded instanceof GpuPlan)) {
+      return this.#kernels.listing(loaded);
+    }
+    const { body, text, nodes } = loaded.plan;
+    const names = text?.slice(nodes.length) ?? loaded.dispatches.map(({ pipeline, grid }) => `shader${pipeline} (${grid.join(", ")})`);
+    return { text: names, nodes: body.nodes };
   }
 
   // Steps.
@@ -221,13 +230,9 @@ class GpuHost implements StepHost {
       return this.#kernels.write(loaded, feeds);
     }
     this.#check();
-    this.#submit();
-    const { inputs } = loaded.plan.body;
-    const sources = inputs.map(({ name }) => this.bytesOf(feeds.find((feed) => feed.name === name) as Feed));
-    inputs.forEach((place, k) => checkWidth(place, sources[k] as Uint8Array));
-    const done = this.#kernels.write(loaded.head, feeds);
-    inputs.forEach((place, k) => this.#segments.write(this.#bufferOf(loaded, place), place.offset, sources[k] as Uint8Array));
-    return done;
+    this.#runner.commands.submit();
+    this.#runner.feed(loaded, feeds);
+    return undefined;
   }
 
   run(loaded: LoadedPlan, stop: AbortSignal | null): MaybePromise<void> {
@@ -243,57 +248,14 @@ class GpuHost implements StepHost {
 
   #runBody(loaded: GpuPlan): MaybePromise<void> {
     this.#check();
-    this.#submit();
-    const { body } = loaded.plan;
-    // Its faults end the step before anything has changed. Without a stop the kernels answer at once.
-    void this.#kernels.run(loaded.head, null);
-    const { device } = this.#gpu;
-    if (!loaded.hasRun) {
-      device.pushErrorScope("validation");
-    }
-    this.#segments.bringUp();
-    for (const [source, target, nbytes] of body.uploads) {
-      this.#segments.write(this.#segments.buffer(ARENA), target, this.#kernels.range(ARENA, source, nbytes));
-    }
-    this.#encoder = device.createCommandEncoder();
-    const pass = this.#encoder.beginComputePass();
-    const group = this.#groupOf(loaded);
-    let last = -1;
-    for (const { pipeline, grid, block } of loaded.dispatches) {
-      if (pipeline !== last) {
-        pass.setPipeline(loaded.pipelines[pipeline] as GPUComputePipeline);
-        last = pipeline;
-      }
-      pass.setBindGroup(0, group, [BLOCK_BYTES * block]);
-      pass.dispatchWorkgroups(...grid);
-    }
-    pass.end();
-    this.#segments.wroteThere();
-    return loaded.hasRun ? undefined : this.#firstRun(loaded);
-  }
-
-  /** Wait for the errors of the first run of a plan. */
-  async #firstRun(loaded: GpuPlan): Promise<void> {
-    this.#submit();
-    const error = await this.#gpu.settled(this.#gpu.device.popErrorScope()).catch((fault: unknown) => this.#fail(fault));
-    if (error !== null) {
-      throw sessionError("DEVICE_ERROR", { message: error.message });
-    }
-    loaded.hasRun = true;
-  }
-
-  #groupOf(loaded: GpuPlan): GPUBindGroup {
-    const { generation } = this.#segments;
-    if (loaded.group?.generation !== generation) {
-      const [constants, large, numbers] = loaded.own;
-      const buffers = Object.assign(this.#segments.buffers, { [CONSTANTS]: constants, [LARGE_CONSTANTS]: large });
-      loaded.group = { bound: this.#pipelines.group(buffers, numbers), generation };
-    }
-    return loaded.group.bound;
-  }
-
-  #bufferOf({ own }: GpuPlan, { segment }: TensorPlace): GPUBuffer {
-    return segment === CONSTANTS ? own[0] : segment === LARGE_CONSTANTS ? own[1] : this.#segments.buffer(segment);
+    const runner = this.#runner;
+    runner.commands.submit();
+    const encode = (): void => {
+      runner.runHead(loaded);
+      runner.encode(loaded, this.#timed);
+    };
+    // Results are read with the commands of a step. Those of the first step are submitted, for their errors.
+    return loaded.hasRun ? encode() : runner.submit([loaded], encode).catch((error: unknown) => this.#fail(error));
   }
 
   read(loaded: LoadedPlan, places: readonly TensorPlace[]): MaybePromise<readonly PlacedTensor[]> {
@@ -301,28 +263,10 @@ class GpuHost implements StepHost {
       return this.#kernels.read(loaded, places);
     }
     if (places.length === 0) {
-      this.#submit();
+      this.#runner.commands.submit();
       return [];
     }
-    return this.#readBody(loaded, places);
-  }
-
-  async #readBody(loaded: GpuPlan, places: readonly TensorPlace[]): Promise<readonly PlacedTensor[]> {
-    const words = places.map(({ nbytes }) => Math.ceil(nbytes / 4) * 4);
-    const starts = words.map((_, k) => words.slice(0, k).reduce((sum, length) => sum + length, 0));
-    const total = words.reduce((sum, length) => sum + length, 0);
-    const staging = this.#segments.staging(total);
-    // The copies go with the step.
-    this.#encoder ??= this.#gpu.device.createCommandEncoder();
-    places.forEach((place, k) => {
-      this.#encoder?.copyBufferToBuffer(this.#bufferOf(loaded, place), place.offset, staging, starts[k] as number, words[k] as number);
-    });
-    this.#submit();
-    const bytes = await this.#segments.mapped(staging, total).catch((error: unknown) => this.#fail(error));
-    return places.map(({ name, dtype, dims, nbytes }, k) => {
-      const start = starts[k] as number;
-      return { name, dtype, dims, ptr: 0, nbytes, data: bytes.slice(start, start + nbytes) };
-    });
+    return this.#runner.read(loaded, places).catch((error: unknown) => this.#fail(error));
   }
 
   /** Feeds of steps on the GPU travel: their places are beyond all memory. */
@@ -334,7 +278,22 @@ class GpuHost implements StepHost {
   }
 
   times(count: number): InstructionTimes {
-    return this.#kernels.times(count);
+    const ofKernels = this.#kernels.times(count);
+    const measure: InstructionTimes["measure"] = async (loaded, action) => {
+      if (!(loaded instanceof GpuPlan)) {
+        return ofKernels.measure(loaded, action);
+      }
+      const times = timesOf(this.#runner, loaded.dispatches.length);
+      this.#timed = times.pass;
+      try {
+        await action();
+        return await times.milliseconds();
+      } finally {
+        this.#timed = null;
+        times.release();
+      }
+    };
+    return { measure, release: () => ofKernels.release() };
   }
 
   // Copies.
@@ -373,32 +332,49 @@ class GpuHost implements StepHost {
     return this.#kernels.fit;
   }
 
+  get sliceMs(): number {
+    return this.#device.kind === "webgpu" ? SLICE_MS : this.#kernels.sliceMs;
+  }
+
   tellFit<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): MaybePromise<void> {
     if (name === "tw_fit_start") {
-      const [, action = 0, , mu = 0] = args as readonly number[];
+      const [accumulate = 1, action = 0, , mu = 0] = args as readonly number[];
       this.#fitLooks = UNDOES.includes(action) || mu !== 0;
+      this.#rules = { accumulate, stops: action !== IGNORES };
     }
     return this.#fitLooks ? this.#claimed(() => this.#kernels.tellFit(name, ...args)) : this.#kernels.tellFit(name, ...args);
   }
 
-  async runBatches(batches: StagedBatches, n: number): Promise<RanBatches> {
+  runBatches(batches: StagedBatches, n: number): MaybePromise<RanBatches> {
+    const plans = [batches.train, batches.adding, batches.update, ...(batches.clip === null ? [] : [batches.clip])];
+    if (!plans.some((plan) => plan instanceof GpuPlan)) {
+      return this.#claimed(() => this.#kernels.runBatches(batches, n));
+    }
+    return this.#runStaged(batches, n, !this.#fitLooks && plans.every((plan) => plan instanceof GpuPlan && isInArena(plan, batches)));
+  }
+
+  async #runStaged(batches: StagedBatches, n: number, mayRunAhead: boolean): Promise<RanBatches> {
+    try {
+      this.#check();
+      this.#runner.commands.submit();
+      const feedsOf = stagedFeeds(batches, n);
+      if (mayRunAhead) {
+        return await runAhead(this.#runner, batches as StagedBatches<GpuPlan>, n, this.#rules, feedsOf);
+      }
+      return await this.#runEach(batches, n, feedsOf);
+    } catch (error) {
+      return { losses: new Float32Array(0), error: this.#located(error) };
+    }
+  }
+
+  /** Run batches one after the other: each loss is read before the optimizer step. */
+  async #runEach(batches: StagedBatches, n: number, feedsOf: (k: number) => readonly Feed[]): Promise<RanBatches> {
     const losses = new Float32Array(n);
     try {
-      const all = batches.train.plan.signature.map(({ name, dtype, dims }) => {
-        const nbytes = nbytesOf(batches.train.plan, name);
-        const data = new Uint8Array(n * nbytes);
-        if (nbytes > 0) {
-          batches.write(name, data);
-        }
-        return { name, dtype, dims, nbytes, data };
-      });
       const first = this.fit.getUint32(4 * FIT_OPTIMIZER_STEPS, true);
       for (let k = 0; k < n; k++) {
-        const feeds = all.map(({ name, dtype, dims, nbytes, data }) => {
-          return { name, dtype, dims, data: data.subarray(k * nbytes, (k + 1) * nbytes) };
-        });
         await this.tellFit("tw_fit_batch");
-        if (!(await this.#runBatch(batches, feeds, first, losses, k))) {
+        if (!(await this.#runBatch(batches, feedsOf(k), first, losses, k))) {
           break;
         }
       }
@@ -440,7 +416,7 @@ class GpuHost implements StepHost {
   async #step(loaded: LoadedPlan, feeds: readonly Feed[], names: readonly string[]): Promise<readonly PlacedTensor[]> {
     await this.write(loaded, feeds);
     await this.run(loaded, null);
-    return this.read(loaded, names.map((name) => loaded.plan.outputs.find((place) => place.name === name) as TensorPlace));
+    return this.read(loaded, names.map((name) => outputOf(loaded, name)));
   }
 
   endFit(): MaybePromise<void> {
@@ -449,33 +425,34 @@ class GpuHost implements StepHost {
   }
 
   release(): void {
-    this.#encoder = null;
-    this.#loaded.forEach(({ own }) => own.forEach((buffer) => buffer.destroy()));
-    this.#segments.release();
+    const plans = [...this.#loaded.values()];
+    plans.forEach((plan) => this.#runner.unload(plan, []));
+    this.#runner.release();
     this.#kernels.release();
   }
 
-  #submit(): void {
-    if (this.#encoder !== null) {
-      this.#gpu.device.queue.submit([this.#encoder.finish()]);
-      this.#encoder = null;
-    }
+  /** @throws DeviceError of a lost device */
+  #check(): void {
+    this.#gpu.check(this.#steps);
   }
 
-  /** @throws DeviceError of a lost device, with the optimizer steps until then */
-  #check(): void {
+  /** Optimizer steps until now. */
+  get #steps(): number {
+    return Number(this.state.getBigInt64(4 * STATE_STEP, true));
+  }
+
+  /** The error of a lost device in the place of another, which follows from it. */
+  #located(error: unknown): unknown {
     try {
-      this.#gpu.check();
-    } catch (error) {
-      this.#fail(error);
+      this.#check();
+      return error;
+    } catch (lost) {
+      return lost;
     }
   }
 
   #fail(error: unknown): never {
-    // Sessions share the device's error.
-    const { constructor, message } = error as Error;
-    const own = new (constructor as new (text: string) => Error)(message);
-    throw Object.assign(own, error, { step: Number(this.state.getBigInt64(4 * STATE_STEP, true)) });
+    throw this.#located(error);
   }
 }
 
@@ -483,23 +460,28 @@ function headOf(loaded: LoadedPlan): LoadedPlan {
   return loaded instanceof GpuPlan ? loaded.head : loaded;
 }
 
-/** Bytes of a feed; 0: the plan does not read it. */
-function nbytesOf({ inputs, body }: BundlePlan, name: string): number {
-  return [...inputs, ...(body?.inputs ?? [])].find((place) => place.name === name)?.nbytes ?? 0;
+function outputOf({ plan }: LoadedPlan, name: string): TensorPlace {
+  return plan.outputs.find((place) => place.name === name) as TensorPlace;
 }
 
-/** @throws FeedError for an integer of more than 32 bits, of which shaders would read the lower half */
-function checkWidth({ name, dtype, nbytes }: TensorPlace, bytes: Uint8Array): void {
-  if (dtype !== "int64" && dtype !== "uint64") {
-    return;
-  }
-  const view = new DataView(bytes.buffer, bytes.byteOffset, nbytes);
-  for (let at = 0; at < nbytes; at += 8) {
-    const low = view.getInt32(at, true);
-    if (view.getInt32(at + 4, true) !== (dtype === "int64" ? low >> 31 : 0)) {
-      const value = dtype === "int64" ? view.getBigInt64(at, true) : view.getBigUint64(at, true);
-      const error = sessionError("WIDE_FEED", { name, value, position: at / 8 });
-      throw error instanceof FeedError ? Object.assign(error, { input: name, position: at / 8, value: Number(value) }) : error;
+/** True if the guard can read the loss of a train step, and its divisor. Other steps have none. */
+function isInArena(loaded: LoadedPlan, { loss, count }: StagedBatches): boolean {
+  const places = loaded.plan.outputs.filter(({ name }) => name === loss || name === count);
+  return places.every(({ segment }) => segment === ARENA);
+}
+
+/** Feeds of batches whose inputs are written at once. */
+function stagedFeeds(batches: StagedBatches, n: number): (k: number) => readonly Feed[] {
+  const { plan } = batches.train;
+  const places = [...plan.inputs, ...(plan.body?.inputs ?? [])];
+  const all = plan.signature.map(({ name, dtype, dims }) => {
+    // The plan may not read it.
+    const nbytes = places.find((place) => place.name === name)?.nbytes ?? 0;
+    const data = new Uint8Array(n * nbytes);
+    if (nbytes > 0) {
+      batches.write(name, data);
     }
-  }
+    return { name, dtype, dims, nbytes, data };
+  });
+  return (k) => all.map(({ name, dtype, dims, nbytes, data }) => ({ name, dtype, dims, data: data.subarray(k * nbytes, (k + 1) * nbytes) }));
 }

@@ -1,10 +1,9 @@
 /** Plans for the GPU: their checks, and pipelines by the text of their shaders. */
 
 import { ARENA, CONSTANTS, LARGE_CONSTANTS, MOMENTUM1, PREPARED } from "../engine/layout.js";
-import { ModelError } from "../wire/errors.js";
-import { sessionError } from "../wire/messages.js";
 import type { BundlePlan, TensorPlace } from "../worker/bundle/bundle.js";
-import { COMPUTE, sentence, type GpuDevice } from "./device.js";
+import { COMPUTE, sentence, type AdapterInfo, type GpuDevice } from "./device.js";
+import { sessionError } from "./worker-tools.js";
 
 /** The part of a plan that runs on the GPU. */
 export type Body = NonNullable<BundlePlan["body"]>;
@@ -12,20 +11,33 @@ export type Body = NonNullable<BundlePlan["body"]>;
 /** Segments that shaders see. The number of a segment is its binding. */
 export const BOUND: readonly number[] = [ARENA, ...range(CONSTANTS, MOMENTUM1), PREPARED, LARGE_CONSTANTS];
 const NUMBERS = 16;
+/** A word that is not 0 once a loss is not finite: dispatches behind it do nothing. */
+const STATUS = 17;
+/** Bytes of the status. */
+export const STATUS_BYTES = 16;
 /** Bytes of the numbers of a dispatch. */
 export const BLOCK_BYTES = 256;
 const DISPATCH_WORDS = 5;
 const MOST_GROUPS = 65_535;
+/** Operations of a submit at most: 300 ms of a GPU of 20 GFLOPS. A system resets a GPU that is busy for 2 s. */
+const MOST_WORK = 6e9;
 
 export interface Dispatch {
   readonly pipeline: number;
   readonly grid: readonly [x: number, y: number, z: number];
   readonly block: number;
+  /** True if what comes before it is submitted first. */
+  readonly cuts: boolean;
+}
+
+/** The body for an adapter. Arm's GPUs and software are slow at tiles in workgroup memory. */
+export function bodyFor(body: Body, { vendor, isFallback }: AdapterInfo): Body {
+  return isFallback || vendor.toLowerCase() === "arm" ? body : { ...body, dispatches: body.tiled };
 }
 
 /** The dispatches of a body whose numbers are possible. */
 export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body: Body }, sizes: readonly number[]): Dispatch[] {
-  const { dispatches: blob, uniforms, texts, inputs, outputs, uploads, nodes } = body;
+  const { dispatches: blob, uniforms, texts, inputs, outputs, uploads, nodes, work } = body;
   const bounds = [...sizes];
   bounds[ARENA] = body.arenaBytes;
   bounds[CONSTANTS] = body.constants.length;
@@ -39,11 +51,15 @@ export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body:
     const fits = source + nbytes <= arenaBytes && target + nbytes <= body.arenaBytes && (target | nbytes | source) % 4 === 0;
     refuseUnless(fits, "uploads");
   }
+  let sum = 0;
   return Array.from({ length: n }, (_, k) => {
     const [pipeline = 0, x = 0, y = 0, z = 0, block = 0] = words.subarray(DISPATCH_WORDS * k);
     const isGrid = [x, y, z].every((count) => count >= 1 && count <= MOST_GROUPS);
     refuseUnless(pipeline < texts.length && isGrid && (block + 1) * BLOCK_BYTES <= uniforms.length, `dispatch ${k}`);
-    return { pipeline, grid: [x, y, z] as const, block };
+    const own = work[k] ?? 0;
+    const cuts = sum > 0 && sum + own > MOST_WORK;
+    sum = cuts ? own : sum + own;
+    return { pipeline, grid: [x, y, z] as const, block, cuts };
   });
 }
 
@@ -58,7 +74,7 @@ function isInside({ segment, offset, nbytes }: TensorPlace, bounds: readonly num
 
 function refuseUnless(isRight: boolean, what: string): void {
   if (!isRight) {
-    throw new ModelError(`The plan for the GPU is malformed: ${what}. Compile it again with this version of trainweb.`);
+    throw sessionError("GPU_PLAN_MALFORMED", { what });
   }
 }
 
@@ -81,29 +97,39 @@ export class Pipelines {
     const visibility = COMPUTE;
     const entries: GPUBindGroupLayoutEntry[] = BOUND.map((binding) => ({ binding, visibility, buffer: { type: "storage" } }));
     const buffer = { type: "uniform", hasDynamicOffset: true, minBindingSize: BLOCK_BYTES } as const;
-    this.groupLayout = gpu.device.createBindGroupLayout({ entries: [...entries, { binding: NUMBERS, visibility, buffer }] });
+    const uniforms: GPUBindGroupLayoutEntry[] = [
+      { binding: NUMBERS, visibility, buffer },
+      { binding: STATUS, visibility, buffer: { type: "uniform", minBindingSize: STATUS_BYTES } },
+    ];
+    this.groupLayout = gpu.device.createBindGroupLayout({ entries: [...entries, ...uniforms] });
     this.#layout = gpu.device.createPipelineLayout({ bindGroupLayouts: [this.groupLayout] });
   }
 
-  /** A group of the buffers of segments, and the numbers of dispatches. */
-  group(buffers: readonly GPUBuffer[], numbers: GPUBuffer): GPUBindGroup {
+  /** A group of the buffers of segments, the numbers of dispatches, and the status. */
+  group(buffers: readonly GPUBuffer[], numbers: GPUBuffer, status: GPUBuffer): GPUBindGroup {
     const entries = BOUND.map((binding) => ({ binding, resource: { buffer: buffers[binding] as GPUBuffer } }));
-    const resource = { buffer: numbers, size: BLOCK_BYTES };
-    return this.#gpu.device.createBindGroup({ layout: this.groupLayout, entries: [...entries, { binding: NUMBERS, resource }] });
+    const uniforms = [
+      { binding: NUMBERS, resource: { buffer: numbers, size: BLOCK_BYTES } },
+      { binding: STATUS, resource: { buffer: status } },
+    ];
+    return this.#gpu.device.createBindGroup({ layout: this.groupLayout, entries: [...entries, ...uniforms] });
   }
 
   /**
-   * The pipelines of a body, compiled at once.
+   * The pipelines of dispatches by their numbers, compiled at once.
    *
    * @throws DeviceError when the browser refuses a shader
    */
-  compile(body: Body, dispatches: readonly Dispatch[]): Promise<GPUComputePipeline[]> {
-    const nodeOf = (index: number): string => body.nodes[dispatches.findIndex(({ pipeline }) => pipeline === index)] ?? "";
-    const texts = body.texts.map((text) => new TextDecoder().decode(text));
-    return this.#gpu.settled(Promise.all(texts.map((text, k) => this.#get(text, nodeOf(k)))));
+  async compile(body: Body, dispatches: readonly Dispatch[]): Promise<ReadonlyMap<number, GPUComputePipeline>> {
+    const nodes = new Map(dispatches.map(({ pipeline }, k) => [pipeline, body.nodes[k] as string]));
+    const all = [...nodes].map(async ([index, node]) => {
+      return [index, await this.get(new TextDecoder().decode(body.texts[index]), node)] as const;
+    });
+    return new Map(await this.#gpu.settled(Promise.all(all)));
   }
 
-  #get(text: string, node: string): Promise<GPUComputePipeline> {
+  /** The pipeline of a text. */
+  get(text: string, node: string): Promise<GPUComputePipeline> {
     const pipeline = this.#pipelines.get(text) ?? this.#make(text, node);
     this.#pipelines.set(text, pipeline);
     // A text that was refused is tried again, and its error is the caller's.

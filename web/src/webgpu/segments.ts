@@ -1,16 +1,16 @@
 /** Segments of a session on the GPU, and their mirror in the kernels' memory. */
 
 import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, SEGMENT_NAMES } from "../engine/layout.js";
-import { sessionError } from "../wire/messages.js";
 import type { StepHost } from "../worker/host.js";
-import { MAP_READ, sentence, USAGE, type GpuDevice } from "./device.js";
-import { BOUND } from "./plans.js";
+import { MAP_READ, sentence, SIZES, USAGE, type GpuDevice } from "./device.js";
+import { BOUND, STATUS_BYTES } from "./plans.js";
+import { sessionError } from "./worker-tools.js";
 
 /** Segments that outlast a step. */
 export const LASTING: readonly number[] = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1];
 /** Bytes of a segment that go up or down at once. */
 const PIECE = 2 ** 24;
-/** Size of the buffer of an empty segment. */
+/** Size of the buffer of an empty segment, and what sizes of arenas are multiples of. */
 const LEAST = 256;
 
 export class Segments {
@@ -20,13 +20,30 @@ export class Segments {
   /** The sides on which the bytes of a segment are up to date. */
   readonly #isHere = new Set(LASTING);
   readonly #isThere = new Set<number>();
+  readonly #pageBytes: number;
   #staging: GPUBuffer | null = null;
   /** Changes with a buffer. */
   generation = 0;
+  /** The word that stops dispatches. */
+  readonly status: GPUBuffer;
 
-  constructor(gpu: GpuDevice, host: Pick<StepHost, "range" | "sizes">) {
+  /** @param pageBytes - room behind the arena of plans */
+  constructor(gpu: GpuDevice, host: Pick<StepHost, "range" | "sizes">, pageBytes: number) {
     this.#gpu = gpu;
     this.#host = host;
+    this.#pageBytes = pageBytes;
+    this.status = gpu.device.createBuffer({ size: STATUS_BYTES, usage: USAGE.UNIFORM | USAGE.COPY_DST });
+  }
+
+  /** Offset of the page in the buffer of the arena. */
+  get page(): number {
+    return this.buffer(ARENA).size - this.#pageBytes;
+  }
+
+  /** Bytes of buffers, by segment. */
+  get bytes(): Record<string, number> {
+    const sizes = [...this.#buffers].map(([segment, { size }]) => [SEGMENT_NAMES[segment] as string, size] as const);
+    return { ...Object.fromEntries(sizes), staging: this.#staging?.size ?? 0 };
   }
 
   /** Buffers by segment. */
@@ -41,7 +58,8 @@ export class Segments {
   /** Have buffers for all segments, and this room in the arena. @throws DeviceError when there is no memory */
   async reserve(arenaBytes: number): Promise<void> {
     for (const segment of BOUND) {
-      const nbytes = segment === ARENA ? arenaBytes : LASTING.includes(segment) ? (this.#host.sizes[segment] as number) : 0;
+      const whole = Math.ceil(arenaBytes / LEAST) * LEAST + this.#pageBytes;
+      const nbytes = segment === ARENA ? whole : LASTING.includes(segment) ? (this.#host.sizes[segment] as number) : 0;
       const former = this.#buffers.get(segment);
       if (former === undefined || former.size < nbytes) {
         this.#buffers.set(segment, await this.make(nbytes, SEGMENT_NAMES[segment] as string));
@@ -55,16 +73,13 @@ export class Segments {
   async make(nbytes: number, what: string, more: number = USAGE.STORAGE): Promise<GPUBuffer> {
     const { device } = this.#gpu;
     const size = Math.max(LEAST, Math.ceil(nbytes / 4) * 4);
-    for (const name of ["maxStorageBufferBindingSize", "maxBufferSize"] as const) {
-      if (size > device.limits[name]) {
-        throw sessionError("DEVICE_LIMIT", { name: `${name} ('${what}')`, needed: size, offered: device.limits[name] });
-      }
-    }
+    checkSize(this.#gpu, size, what, more === USAGE.STORAGE ? SIZES : ["maxBufferSize"]);
     device.pushErrorScope("out-of-memory");
     const buffer = device.createBuffer({ size, usage: USAGE.COPY_SRC | USAGE.COPY_DST | more });
     const error = await this.#gpu.settled(device.popErrorScope());
     if (error !== null) {
-      throw sessionError("DEVICE_MEMORY", { nbytes: size, what, message: sentence(error.message) });
+      const help = what === SEGMENT_NAMES[ARENA] ? " Smaller batches need less." : "";
+      throw sessionError("DEVICE_MEMORY", { nbytes: size, what, message: sentence(error.message), help });
     }
     return buffer;
   }
@@ -153,8 +168,23 @@ export class Segments {
   }
 
   release(): void {
+    this.status.destroy();
     this.#staging?.destroy();
     this.#buffers.forEach((buffer) => buffer.destroy());
     this.#buffers.clear();
+  }
+}
+
+/** @throws DeviceError for a buffer that is larger than the device allows */
+export function checkSize(
+  { device }: GpuDevice,
+  nbytes: number,
+  what: string,
+  limits: readonly (typeof SIZES)[number][] = SIZES,
+): void {
+  for (const name of limits) {
+    if (nbytes > device.limits[name]) {
+      throw sessionError("DEVICE_LIMIT", { what, needed: nbytes, name, offered: device.limits[name] });
+    }
   }
 }

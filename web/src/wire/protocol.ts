@@ -321,6 +321,12 @@ export interface Note {
   readonly progress: FileProgress;
 }
 
+/** A message that the steps of a session run elsewhere, or have other plans. */
+export interface DeviceNote {
+  readonly handle: number;
+  readonly device: SessionDevice;
+}
+
 /**
  * The worker's first message, when it takes calls. Its text is at the end of the script, and shows that the script is
  * complete.

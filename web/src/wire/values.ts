@@ -122,13 +122,19 @@ export interface DevicePlan {
   readonly step: string;
   /** "wasm" is the CPU. */
   readonly device: "wasm" | "webgpu";
+  /** Dispatches of the plan that was loaded last; null: none was, or they run on the CPU. */
+  readonly dispatches: number | null;
+  /** Different shaders among these. */
+  readonly pipelines: number | null;
+  /** The reason for the CPU; "" on the GPU. */
+  readonly why: string;
 }
 
 /** Where the steps of a session run. */
 export interface SessionDevice {
   /** The device of train steps; "wasm" is the CPU. */
   readonly kind: "wasm" | "webgpu";
-  /** The GPU; null: the CPU. */
+  /** The GPU; null: the session has none. */
   readonly adapter: GpuAdapter | null;
   /** The reason. */
   readonly why: string;

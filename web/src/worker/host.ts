@@ -4,6 +4,8 @@
  */
 
 import type { SessionCalls } from "../engine/layout.js";
+import type { log } from "../wire/log.js";
+import type { sessionError } from "../wire/messages.js";
 import type { Feed, MaybePromise, PlacedTensor, SessionDevice, Workspace } from "../wire/protocol.js";
 import type { Held } from "../wire/session-calls.js";
 import type { BundlePlan, SegmentStart, TensorPlace } from "./bundle/bundle.js";
@@ -111,8 +113,14 @@ export interface StepHost extends FilledSegments {
   /** Fill a part of a segment with zeros. */
   clear(segment: number, offset: number, nbytes: number): MaybePromise<void>;
 
+  /** Where steps run; another object when that changes. */
+  readonly device: SessionDevice;
+  /** Bytes on the GPU, by segment. */
+  readonly gpuBytes: Readonly<Record<string, number>>;
   /** The back end whose plans run such steps. */
   targetOf(kind: StepKind): string;
+  /** True if steps run elsewhere from now on, since the device cannot run one: this is the error. */
+  leavesGpu(error: unknown): boolean;
   /** Changes when former places are void. */
   readonly generation: number;
   readonly plans: readonly BundlePlan[];
@@ -163,6 +171,8 @@ export interface StepHost extends FilledSegments {
 
   /** The position of the fit: `layout fit` of kernels.def. */
   readonly fit: DataView;
+  /** Target time of `runBatches`. */
+  readonly sliceMs: number;
   /** Call a function of `fit.c`; EngineError when it fails. */
   tellFit<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): MaybePromise<void>;
   /**
@@ -175,14 +185,24 @@ export interface StepHost extends FilledSegments {
   release(): void;
 }
 
-/** The script that runs plans on a GPU (`webgpu/`). */
-export interface GpuScript {
-  /** @throws DeviceError when there is no GPU with buffers of so many bytes */
-  openGpu(gpu: GPU | undefined, nbytes: number): Promise<SessionGpu>;
+/** The worker's functions that the script of the GPU uses. */
+export interface WorkerTools {
+  readonly sessionError: typeof sessionError;
+  readonly log: typeof log;
 }
 
-export interface SessionGpu extends Pick<SessionDevice, "plans"> {
-  readonly adapter: NonNullable<SessionDevice["adapter"]>;
+/** The script that runs plans on a GPU (`webgpu/`). */
+export interface GpuScript {
+  /**
+   * @param isAuto - the session trains on the CPU where the GPU cannot, or is none
+   * @throws DeviceError when there is no GPU
+   */
+  openGpu(gpu: GPU | undefined, tools: WorkerTools, isAuto: boolean): Promise<SessionGpu>;
+}
+
+export interface SessionGpu {
+  /** @throws DeviceError for a segment that is too large */
+  check(segments: readonly Pick<SegmentStart, "bytes">[]): void;
   /** A host that trains on the GPU, and leaves the rest to the kernels' host. */
   over(kernels: StepHost): StepHost;
 }

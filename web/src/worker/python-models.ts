@@ -88,7 +88,7 @@ interface Questions {
     args: [kind: string, overwrite: boolean, signature: readonly FeedType[], kept: readonly KeptValue[], target: string],
     value: RawPlan["header"],
   ];
-  readonly explain: [args: [kind: string, overwrite: boolean, signature: readonly FeedType[]], value: string];
+  readonly explain: [args: [kind: string, overwrite: boolean, signature: readonly FeedType[], target: string], value: string];
   readonly export: [args: [outputNames: readonly string[], bases: Bases], value: null];
   readonly export_weights: [args: [format: string, bases: Bases], value: null];
   readonly fill: [args: [bases: Bases], value: Filling];

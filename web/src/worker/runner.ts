@@ -72,8 +72,14 @@ export class PlanRunner {
     if (signature.length > 0) {
       host.evict();
     }
-    const { readFile } = this.#source;
-    return withValue(this.#source.make(kind, overwrite, signature), (plan) => host.load(key, plan, readFile));
+    const load = (): MaybePromise<LoadedPlan> =>
+      withValue(this.#source.make(kind, overwrite, signature), (plan) => host.load(key, plan, this.#source.readFile));
+    return unless(load, (error) => {
+      if (!host.leavesGpu(error)) {
+        throw error;
+      }
+      return this.prepare(kind, overwrite, signature);
+    });
   }
 
   #keyOf(kind: StepKind, overwrite: boolean, signature: readonly FeedType[]): string {
@@ -87,6 +93,16 @@ export class PlanRunner {
   /** Run a plan that is loaded. */
   execute(loaded: LoadedPlan, feeds: readonly Feed[], stop: AbortSignal | null = null): MaybePromise<void> {
     return withValue(this.#host.write(loaded, feeds), () => this.#host.run(loaded, stop));
+  }
+}
+
+/** Do something, or something else where it fails. */
+function unless<T>(action: () => MaybePromise<T>, otherwise: (error: unknown) => MaybePromise<T>): MaybePromise<T> {
+  try {
+    const result = action();
+    return result instanceof Promise ? result.catch(otherwise) : result;
+  } catch (error) {
+    return otherwise(error);
   }
 }
 

@@ -36,7 +36,6 @@ import type {
   WireTensor,
 } from "../wire/protocol.js";
 import { HELD, type ArtifactName, type Held, type SessionCalls } from "../wire/session-calls.js";
-import { WASM } from "./constants.js";
 import {
   CLIP_INPUTS, parsePlan, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type ParameterSlot,
   type RawPlan, type SegmentSize,
@@ -142,7 +141,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   /** The page's view of the session. */
-  get info(): Omit<SessionInfo, "handle" | "device"> {
+  get info(): Omit<SessionInfo, "handle"> {
     const { outputs, parameters: _, lossCounts: _counts, size, trainableSize, ...facts } = this.#bundle;
     const { inputs, compared } = facts;
     const predictions = outputs.eval.length === 2 ? (outputs.eval[1] as string) : compared;
@@ -157,6 +156,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       sizes: [size, trainableSize],
       nominal: this.#nominal,
       valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
+      device: this.host.device,
     };
   }
 
@@ -238,7 +238,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   /** Step once, then time `runs` more steps. Memory is allocated before the first step. */
   async profile(base: "train" | "eval", feeds: readonly Feed[], runs: number): Promise<WireProfile> {
     checkCount("runs", runs, 1);
-    this.#refuseOnGpu(stepKind(base), "profile");
     const copies = this.#copied(feeds);
     const [kind, overwrite] = [stepKind(base), base === "eval"];
     const signature = this.runner.signatureOf(kind, copies);
@@ -256,10 +255,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     } finally {
       times.release();
     }
-  }
-
-  #refuseOnGpu(kind: StepKind, what: string): void {
-    refuseIf(this.host.targetOf(kind) !== WASM, "NOT_ON_GPU", { what: `${what} of a ${kind.base} step` });
   }
 
   #copied(feeds: readonly Feed[]): NamedTensor[] {
@@ -667,11 +662,10 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   explain(base: "train" | "eval", feeds: readonly Feed[]): MaybePromise<string> {
     const kind = stepKind(base);
-    this.#refuseOnGpu(kind, "explain");
     const signature = this.runner.signatureOf(kind, feeds);
     this.check(kind, signature);
     const overwrite = base === "eval" || this.overwrites;
-    return withValue(this.#models.get("explain"), (models) => models.ask("explain", base, overwrite, signature).value);
+    return withValue(this.#models.get("explain"), (models) => models.ask("explain", base, overwrite, signature, this.host.targetOf(kind)).value);
   }
 
   memory(): SessionMemory {

@@ -51,7 +51,7 @@ export function checkRate(name: string, value: number): void {
 }
 
 /** Bytes that a session takes of the kernels' memory. */
-export function memoryOf({ sizes, plans, planBytes }: StepHost): SessionMemory {
+export function memoryOf({ sizes, plans, planBytes, gpuBytes }: StepHost): SessionMemory {
   const size = (segment: number): number => sizes[segment] as number;
   const costs = plans.map(({ recomputation }) => recomputation);
   const most = costs.sort((a, b) => b.fullBytes - a.fullBytes)[0];
@@ -66,6 +66,7 @@ export function memoryOf({ sizes, plans, planBytes }: StepHost): SessionMemory {
     recomputedInstructions: most?.instructions ?? 0,
     recomputedFlops: most?.flops ?? 0,
     recomputedShare: most?.share ?? 0,
+    gpu: gpuBytes,
   };
 }
 

@@ -12,9 +12,10 @@ import { readCheckpoint, withCheckpoint, writeCheckpoint } from "../storage/chec
 import { startWorker } from "../wire/start-worker.js";
 import { importModule, messageOf } from "../wire/fetch-file.js";
 import { followFiles } from "../wire/progress.js";
-import { setLogLevel } from "../wire/log.js";
-import { raise, refuseIf } from "../wire/messages.js";
+import { log, setLogLevel } from "../wire/log.js";
+import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import type {
+  DeviceNote,
   FileData,
   InferenceAbout,
   KnownHashes,
@@ -63,16 +64,12 @@ interface Turns<Core = SessionCore> {
   readonly evaluations: Evaluations;
   readonly decoder: Decoder;
   fit: WorkerFit | null;
+  /** Where the page knows that steps run. */
+  device: SessionDevice | undefined;
   /** Calls that wait: one for Python, the others behind it. */
   waiting: number;
   /** Settles when the last of them is done. */
   turn: Promise<unknown>;
-}
-
-/** Where a session's steps run, and what opens its host. */
-interface Place {
-  readonly open: HostOpener;
-  readonly device: SessionDevice;
 }
 
 type AnyCore = SessionCore | InferenceCore | StateCore;
@@ -152,8 +149,9 @@ class SessionWorker {
     createSession: (origin, optionsJson, cached) => this.#create(origin, optionsJson, cached),
 
     createFromBundle: async (file, optionsJson) => {
+      const open = await this.#opener(coreOptions(optionsJson));
       const bundle = this.#parse(await splitBundle(file as Uint8Array<ArrayBuffer> | Blob));
-      const info = this.#add(bundle, optionsJson, null, null, null);
+      const info = this.#add(open, bundle, optionsJson, null, null, null);
       await this.#filled(info, ({ host }) => fillFromFile(bundle.segments, host));
       return info;
     },
@@ -300,19 +298,44 @@ class SessionWorker {
     return this.#kernels;
   }
 
-  readonly #openHost: HostOpener = (start, options) => new WasmHost(this.#running, this.#describeKernels(), start, options);
+  readonly #openHost: HostOpener = (start, options) => this.#wasmHost("the option device")(start, options);
 
-  readonly #onWasm: Place = { open: this.#openHost, device: { kind: "wasm", adapter: null, why: "the option device", plans: [] } };
+  #wasmHost(why: string): HostOpener {
+    return (start, options) => new WasmHost(this.#running, this.#describeKernels(), start, options, why);
+  }
 
-  /** A GPU with room for these segments, opened with the script that runs plans on it. */
-  async #openGpu(segments: readonly SegmentStart[]): Promise<Place> {
-    const { files, stallMs } = this.#settings as WorkerSettings;
-    const { openGpu } = await importModule<GpuScript>(files.webgpu, "openGpu", stallMs);
-    const { adapter, plans, over } = await openGpu(globalThis.navigator?.gpu, Math.max(0, ...segments.map(({ bytes }) => bytes)));
-    return {
-      open: (start, options) => over(this.#openHost(start, options)),
-      device: { kind: "webgpu", adapter, why: "the option device", plans },
+  /** Opens the host of sessions with these options. @throws DeviceError when steps must run on a GPU, and there is none */
+  async #opener({ device, onlyOnWasm }: DeviceOptions): Promise<HostOpener> {
+    if (device === WASM) {
+      return this.#openHost;
+    }
+    const isAuto = device === "auto";
+    const instead = (error: unknown): HostOpener => {
+      if (!isAuto || (error as Error).name !== "DeviceError") {
+        throw error;
+      }
+      const { message } = error as Error;
+      log("info", `sessions train on the CPU: ${message}`);
+      return this.#wasmHost(message);
     };
+    if (onlyOnWasm !== undefined) {
+      return this.#wasmHost(`the option ${onlyOnWasm}`);
+    }
+    try {
+      const { files, stallMs } = this.#settings as WorkerSettings;
+      const { openGpu } = await importModule<GpuScript>(files.webgpu, "openGpu", stallMs);
+      const gpu = await openGpu(globalThis.navigator?.gpu, { sessionError, log }, isAuto);
+      return (start, options) => {
+        try {
+          gpu.check(start.segments);
+        } catch (error) {
+          return instead(error)(start, options);
+        }
+        return gpu.over(this.#openHost(start, options));
+      };
+    } catch (error) {
+      return instead(error);
+    }
   }
 
   #describeKernels(): Kernels {
@@ -346,10 +369,12 @@ class SessionWorker {
   }
 
   async #create(origin: Origin, optionsJson: string, cached: KnownHashes | null): Promise<SessionInfo | null> {
+    // A page without a GPU need not wait for Python.
+    const open = await this.#opener(coreOptions(optionsJson));
     const files = filesOf(origin, cached ?? []);
     const name = cached === null ? null : await cacheName(this.#describeKernels().fingerprint, origin, files);
     try {
-      const info = name === null ? null : await this.#fromCache(name, origin, optionsJson, files);
+      const info = name === null ? null : await this.#fromCache(open, name, origin, optionsJson, files);
       if (info !== null) {
         return info;
       }
@@ -360,17 +385,10 @@ class SessionWorker {
       }
       throw error;
     }
-    const onGpu = coreOptions(optionsJson).device === "webgpu";
-    if (onGpu) {
-      // A page without a GPU need not wait for Python.
-      await this.#openGpu([]);
-    }
     const bridge = await this.#bootPython();
     const { models, raw } = PythonModels.open(bridge, origin.call, origin.args);
     const cache = name === null ? null : new BundleCache(name, () => this.#lastUse);
-    const bundle = this.#parse(raw);
-    const where = onGpu ? await this.#openGpu(bundle.segments) : this.#onWasm;
-    const info = this.#add(bundle, optionsJson, { ...origin, args: [] }, models, cache, where);
+    const info = this.#add(open, this.#parse(raw), optionsJson, { ...origin, args: [] }, models, cache);
     await this.#filled(info, async (core) => {
       const copies = await models.fill(core.host);
       await cache?.setStart(raw, core.contents, core.host, copies);
@@ -380,7 +398,13 @@ class SessionWorker {
   }
 
   /** Make a session of its stored bundle; null: no usable bundle is stored. */
-  async #fromCache(name: string, origin: Origin, optionsJson: string, files: Files): Promise<SessionInfo | null> {
+  async #fromCache(
+    open: HostOpener,
+    name: string,
+    origin: Origin,
+    optionsJson: string,
+    files: Files,
+  ): Promise<SessionInfo | null> {
     const stored = await readFile(name);
     if (stored === null) {
       return null;
@@ -388,7 +412,7 @@ class SessionWorker {
     try {
       const cache = new BundleCache(name, () => this.#lastUse);
       const bundle = await splitBundle(stored);
-      const info = this.#add(this.#parse(bundle, files.length), optionsJson, origin, null, cache);
+      const info = this.#add(open, this.#parse(bundle, files.length), optionsJson, origin, null, cache);
       await this.#filled(info, (core) => cache.fill(bundle, core.host, files));
       return info;
     } catch (error) {
@@ -443,25 +467,25 @@ class SessionWorker {
    * @param models - if they are open already
    */
   #add(
+    open: HostOpener,
     bundle: Bundle,
     optionsJson: string,
     origin: Origin | null,
     models: PythonModels | null,
     cache: BundleCache | null,
-    where = this.#onWasm,
   ): SessionInfo {
     const lazy = new LazyModels(() => this.#bootPython(), origin ?? originOf(bundle, optionsJson), models);
     const onPlan = cache === null ? () => {} : cache.add.bind(cache);
     const options = { ...coreOptions(optionsJson), onRefused: () => cache?.discard() };
-    const core = new SessionCore(where.open, this.#describeKernels().fingerprint, bundle, options, lazy, onPlan);
-    return { ...core.info, device: where.device, handle: this.#keep(core, cache) };
+    const core = new SessionCore(open, this.#describeKernels().fingerprint, bundle, options, lazy, onPlan);
+    return { ...core.info, handle: this.#keep(core, cache, core.host.device) };
   }
 
   /** Keep a core for later calls; returns its handle. */
-  #keep(core: AnyCore, cache: BundleCache | null = null): number {
+  #keep(core: AnyCore, cache: BundleCache | null = null, device?: SessionDevice): number {
     const handle = this.#nextHandle++;
     const parts = { evaluations: new Evaluations(), decoder: new Decoder(), fit: null };
-    this.#sessions.set(handle, { core, cache, ...parts, waiting: 0, turn: Promise.resolve() });
+    this.#sessions.set(handle, { core, cache, ...parts, device, waiting: 0, turn: Promise.resolve() });
     return handle;
   }
 
@@ -476,6 +500,15 @@ class SessionWorker {
     return parseBundle(raw, this.#describeKernels().fingerprint, files);
   }
 
+  /** Tell the page where the steps of a session run, if that has changed. */
+  #tellDevice(handle: number, session: Turns): void {
+    const { device } = session;
+    if (device !== undefined && device !== session.core.host.device) {
+      session.device = session.core.host.device;
+      postMessage({ handle, device: session.device } satisfies DeviceNote);
+    }
+  }
+
   /** Do something with a session: at once, or in turn where an earlier call waits for Python. */
   #perform<T>(handle: number, action: (session: Turns) => MaybePromise<T>): MaybePromise<T> {
     this.#lastUse = performance.now();
@@ -485,7 +518,10 @@ class SessionWorker {
       return result;
     }
     session.waiting++;
-    const done = result.finally(() => session.waiting--);
+    const done = result.finally(() => {
+      session.waiting--;
+      this.#tellDevice(handle, session);
+    });
     session.turn = done.catch(() => {});
     return done;
   }
@@ -504,8 +540,16 @@ async function fillFromFile(
   }
 }
 
+/** Where steps are to run. */
+interface DeviceOptions {
+  readonly device: string;
+  /** An option that a GPU does not have. */
+  readonly onlyOnWasm: string | undefined;
+}
+
 interface PythonOptions {
   readonly device?: string;
+  readonly reproducible?: boolean;
   readonly memory_budget?: number;
   readonly max_plans?: number;
   readonly limits?: { readonly arena_bytes?: number };
@@ -515,10 +559,15 @@ interface PythonOptions {
 /** Plans of steps that a session keeps: for eight sizes of batch, each to overwrite and to add. */
 const DEFAULT_MAX_PLANS = 16;
 
-function coreOptions(optionsJson: string): CoreOptions & { readonly device: string } {
+function coreOptions(optionsJson: string): CoreOptions & DeviceOptions {
   const options = JSON.parse(optionsJson) as PythonOptions;
+  const { reproducible, memory_budget: memoryBudget, debug } = options;
+  const [onlyOnWasm] = Object.entries({ reproducible, memoryBudget, "debug.checkNumerics": debug?.check_numerics }).find(
+    ([, value]) => value !== undefined && value !== false,
+  ) ?? [undefined];
   return {
     device: options.device ?? WASM,
+    onlyOnWasm,
     arenaLimit: options.limits?.arena_bytes ?? Infinity,
     memoryBudget: options.memory_budget ?? Infinity,
     maxPlans: options.max_plans ?? DEFAULT_MAX_PLANS,

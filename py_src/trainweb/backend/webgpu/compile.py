@@ -72,7 +72,14 @@ def _body(parts: Parts, program: Program, constants: tuple[bytes, LargeConstants
         [(source.offset or 0, target.offset or 0, target.nbytes) for target, source in parts.uploads.items()],
         [part.call.node for part in parts.body for _ in part.kernels],
         [f"{k.name} {k.grid}  ; {part.call.node}" for part in parts.body for k in part.kernels],
+        [_work(part) // len(part.kernels) for part in parts.body for _ in part.kernels],
     )
+
+
+def _work(part: BodyPart) -> int:
+    """Operations of an instruction, or elements where they are more."""
+    flops = part.call.flops() if isinstance(part.call, KernelCall) else 0
+    return max(flops, *(b.size for b in (*part.call.reads, *part.call.writes)))
 
 
 def _dispatches(body: Sequence[BodyPart]) -> tuple[list[str], bytes, bytes, bytes]:

@@ -21,8 +21,8 @@ MOST_GROUPS = 65535
 """Workgroups along an axis of a grid that every device has."""
 UNIFORM_BYTES = 256
 """Bytes of a dispatch's numbers: the alignment of dynamic offsets that every device has."""
-UNIFORM_BINDING = 16
-"""The binding of the numbers; a segment's binding is its number."""
+UNIFORM_BINDING, STATUS_BINDING = 16, 17
+"""The bindings of the numbers and of the status; a segment's binding is its number."""
 LANES = 64
 """Invocations of a workgroup."""
 WORD = 4
@@ -30,6 +30,7 @@ WORD = 4
 HEAD = """@compute @workgroup_size({lanes})
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: vec3u,
         @builtin(local_invocation_index) lane: u32) {{
+  if (status.x != 0u) {{ return; }}
   let block = group.x + group.y * groups.x;
 """
 
@@ -171,7 +172,10 @@ class Kernel:
         )
         body = "\n".join(f"  {line}" for line in self._code)
         text = "\n".join([*self._declared, HEAD.format(lanes=self.lanes) + body + "\n}\n"])
-        block = f"struct Numbers {{ {fields} }}\n@group(0) @binding({UNIFORM_BINDING}) var<uniform> u: Numbers;"
+        block = (
+            f"struct Numbers {{ {fields} }}\n@group(0) @binding({UNIFORM_BINDING}) var<uniform> u: Numbers;\n"
+            f"@group(0) @binding({STATUS_BINDING}) var<uniform> status: vec4u;"
+        )
         return f"{block}\n{segments}\n{with_functions(text)}"
 
     def uniforms(self) -> bytes:

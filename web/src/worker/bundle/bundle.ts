@@ -142,6 +142,8 @@ const BODY = record({
   texts: list(kept),
   uniforms: kept,
   dispatches: kept,
+  /** The same for devices with fast workgroup memory. */
+  tiled: kept,
   arenaBytes: integer,
   constants: kept,
   large: list(LARGE),
@@ -149,6 +151,8 @@ const BODY = record({
   outputs: list(PLACE),
   uploads: list(tuple(integer, integer, integer)),
   nodes: list(text),
+  /** Operations of each dispatch, roughly. */
+  work: list(integer),
 });
 
 const PLAN = record({
@@ -389,8 +393,17 @@ export interface RawPlan extends RawBundle {
     readonly constants: ByteRange;
     readonly large: readonly RawLarge[];
     readonly code: ByteRange;
-    readonly body?: { readonly large: readonly RawLarge[] };
+    readonly body?: RawBody;
   };
+}
+
+interface RawBody {
+  readonly texts: readonly ByteRange[];
+  readonly uniforms: ByteRange;
+  readonly dispatches: ByteRange;
+  readonly tiled: ByteRange;
+  readonly constants: ByteRange;
+  readonly large: readonly RawLarge[];
 }
 
 /** A bundle with more plans. */
@@ -404,12 +417,23 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
   const bytes = new Uint8Array(size);
   bytes.set(blobs);
   const headers = plans.map((plan, index) => {
-    const { words, constants, code, large: parts, ...rest } = plan.header;
+    const { words, constants, code, large, body, ...rest } = plan.header;
     const start = starts[index] as number;
     bytes.set(plan.blobs, start);
     const moved = ([offset, length]: ByteRange): ByteRange => [start + offset, length];
-    const large = parts.map(([offset, file, at, nbytes]): RawLarge => [offset, file, file === IN_BLOBS ? start + at : at, nbytes]);
-    return { ...rest, large, text: undefined, words: moved(words), constants: moved(constants), code: moved(code) };
+    const parts = (all: readonly RawLarge[]): RawLarge[] =>
+      all.map(([offset, file, at, nbytes]) => [offset, file, file === IN_BLOBS ? start + at : at, nbytes]);
+    const onGpu = body && {
+      ...body,
+      texts: body.texts.map(moved),
+      uniforms: moved(body.uniforms),
+      dispatches: moved(body.dispatches),
+      tiled: moved(body.tiled),
+      constants: moved(body.constants),
+      large: parts(body.large),
+    };
+    const places = { words: moved(words), constants: moved(constants), code: moved(code), large: parts(large) };
+    return { ...rest, ...places, ...(onGpu && { body: onGpu }), text: undefined };
   });
   const root = header as { readonly plans: readonly unknown[] };
   return { header: { ...root, plans: [...root.plans, ...headers] }, blobs: bytes };

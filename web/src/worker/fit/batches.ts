@@ -4,7 +4,7 @@ import { batchRows, inOrder } from "../../data/epoch.js";
 import type { Remainder, StepsTask, WireBatch, WireClip } from "../../wire/fit.js";
 import type { Feed, NamedTensor } from "../../wire/protocol.js";
 import { CLIP_INPUTS } from "../bundle/bundle.js";
-import { MOST_BATCHES, MOST_BYTES, SLICE_S } from "../constants.js";
+import { MOST_BATCHES, MOST_BYTES } from "../constants.js";
 import { fetchesOfLoss, scalarOf } from "../evaluation.js";
 import { signatureOf } from "../feeds.js";
 import type { RanBatches, StepPlans } from "../host.js";
@@ -15,8 +15,6 @@ import { CLIP, OPTIMIZER, TRAIN } from "../step-kind.js";
 import { Columns } from "./rows.js";
 import { FitSteps } from "./steps.js";
 
-/** Target time of a call into the kernels. */
-const SLICE_MS = 1000 * SLICE_S;
 const NO_BYTES = new Uint8Array(0);
 
 /** Learning rates of the optimizer steps from a number on. */
@@ -132,7 +130,7 @@ export class Batches {
       },
       n,
     );
-    if (n === this.#most && performance.now() - start < SLICE_MS / 2) {
+    if (n === this.#most && performance.now() - start < this.#core.host.sliceMs / 2) {
       const bytes = Math.max(size * columns.rowBytes, 1);
       this.#most = Math.min(2 * n, MOST_BATCHES, Math.max(1, Math.floor(MOST_BYTES / bytes)));
     }

@@ -2,6 +2,7 @@
 
 import { holdCheckpoint, readCheckpoint, writeCheckpoint } from "../../storage/checkpoints.js";
 import type { FitCheckpoint } from "../../wire/fit.js";
+import { sessionError } from "../../wire/messages.js";
 import { checkOptions, checkWatched, readFit, writeFit, type FitOptions, type FitRecord } from "./record.js";
 import { writeSafetensors, type TensorFile } from "../safetensors.js";
 import type { SessionCore } from "../session-core.js";
@@ -15,6 +16,9 @@ export class CheckpointWriter {
   #waiting: TensorFile | null = null;
   #writing: Promise<void> | null = null;
   #fault: { readonly error: unknown } | null = null;
+  /** Optimizer steps of the checkpoint in the file, and of the one that waits. */
+  #saved: number | null = null;
+  #next = 0;
 
   private constructor(core: SessionCore, spec: FitCheckpoint, release: () => void) {
     this.#core = core;
@@ -48,6 +52,7 @@ export class CheckpointWriter {
     const record = readFit(snapshot, JSON.parse(options) as FitOptions, size, byRows);
     checkWatched(record.epochs, name, watched);
     await this.#core.restore(session);
+    this.#saved = record.position.optimizerSteps;
     return record;
   }
 
@@ -71,7 +76,19 @@ export class CheckpointWriter {
   async save(record: FitRecord): Promise<void> {
     this.#check();
     this.#waiting = writeFit(await this.#core.snapshot(), this.#spec.options, record);
+    this.#next = record.position.optimizerSteps;
     this.#writing ??= this.#write();
+  }
+
+  /** The error of a lost GPU with the step of the checkpoint; another error as it is. */
+  async named(error: unknown): Promise<unknown> {
+    const { name, message } = error as Error;
+    await this.#writing;
+    if (name !== "DeviceError" || this.#saved === null) {
+      return error;
+    }
+    const checkpoint = this.#saved;
+    return Object.assign(sessionError("LOST_IN_FIT", { error: message, checkpoint }), error, { checkpoint });
   }
 
   /** Settles when all is written, or fails with the error of a write. */
@@ -87,10 +104,11 @@ export class CheckpointWriter {
   async #write(): Promise<void> {
     const { where, name } = this.#spec;
     while (this.#waiting !== null && this.#fault === null) {
-      const file = this.#waiting;
+      const [file, steps] = [this.#waiting, this.#next];
       this.#waiting = null;
       try {
         await writeCheckpoint(where, name, writeSafetensors(file));
+        this.#saved = steps;
       } catch (error) {
         this.#fault = { error };
       }

@@ -107,6 +107,8 @@ export class WorkerFit {
       const ended = await this.#runEpochs(turn);
       isWhole = !this.#control.isAborted;
       await this.#control.ask("end", ended);
+    } catch (error) {
+      throw this.#checkpoint === null ? error : await this.#checkpoint.named(error);
     } finally {
       const end = turn(() => this.end(isWhole));
       // A session that was released meanwhile has no fit either.

@@ -23,9 +23,9 @@ import {
 } from "../../engine/layout.js";
 import { EngineError, FeedError } from "../../wire/errors.js";
 import { refuseIf, sessionError } from "../../wire/messages.js";
-import type { Feed, MaybePromise, PlacedTensor, Workspace } from "../../wire/protocol.js";
+import type { Feed, MaybePromise, PlacedTensor, SessionDevice, Workspace } from "../../wire/protocol.js";
 import type { TensorPlace } from "../bundle/bundle.js";
-import { FEED_FAULTS, IMAGE_PADDING, WASM } from "../constants.js";
+import { FEED_FAULTS, IMAGE_PADDING, SLICE_S, WASM } from "../constants.js";
 import type {
   FitCall, HostOptions, HostStart, InstructionTimes, Listing, RanBatches, StagedBatches, StepHost,
 } from "../host.js";
@@ -54,6 +54,9 @@ export interface Kernels {
 }
 
 export class WasmHost extends PlanMemory implements StepHost {
+  readonly device: SessionDevice;
+  readonly gpuBytes = {};
+  readonly sliceMs = 1000 * SLICE_S;
   readonly #kernels: Kernels;
   readonly #workspaces = new WeakMap<PlacedPlan, Workspace>();
   /** True if the moments have memory. */
@@ -62,9 +65,10 @@ export class WasmHost extends PlanMemory implements StepHost {
   #staging: readonly [number, number] = [0, 0];
 
   /** @throws EngineError when the kernels' memory has no room */
-  constructor(engine: Engine, kernels: Kernels, start: HostStart, options: HostOptions) {
+  constructor(engine: Engine, kernels: Kernels, start: HostStart, options: HostOptions, why: string) {
     super(engine, start, options);
     this.#kernels = kernels;
+    this.device = { kind: WASM, adapter: null, why, plans: [] };
   }
 
   /** Kernel memory is the only side. */
@@ -72,6 +76,10 @@ export class WasmHost extends PlanMemory implements StepHost {
 
   targetOf(): string {
     return WASM;
+  }
+
+  leavesGpu(): boolean {
+    return false;
   }
 
   get state(): DataView {

@@ -1,0 +1,117 @@
+"""Fits on the GPU run ahead of their losses, and end as if each loss were read before the next batch."""
+
+from __future__ import annotations
+
+from itertools import chain
+from math import isfinite
+from typing import Any
+
+import pytest
+
+from .js_session import JsPage
+from .webgpu import OPEN, close, count
+
+FIT = """
+    const data = (wrong, value) => {
+      const all = rows(96);
+      all.x.data[10 * 8 * (wrong - 1)] = value ?? all.x.data[10 * 8 * (wrong - 1)];
+      return all;
+    };
+    const fitted = async (options, given, more) => {
+      const s = await open(options, more.config);
+      const { config, ...fit } = more;
+      const schedule = { type: "Cosine", learningRate: 0.02 };
+      const run = s.fit(given, { epochs: 2, batchSize: 8, shuffle: false, schedule, ...fit });
+      const ended = await run.then(
+        ({ epochs }) => epochs.map(({ loss, steps }) => [loss, steps]),
+        ({ name, message, epoch, batch }) => [name, message, epoch, batch]);
+      const all = [Array.from((await s.getContiguousParameters(false)).data)];
+      for (const name of await s.parameterNames({ trainableOnly: true })) {
+        all.push(Array.from((await s.getGradient(name)).data));
+        for (const moment of Object.values(await s.getMoments(name))) all.push(Array.from(moment.data));
+      }
+      const numbers = [ended, await s.stepCount(), await s.getLearningRate(), all];
+      const after = [await train(s, 2)];
+      await s.release();
+      return [numbers, after];
+    };
+"""
+STILL = "() => { performance.now = () => 0; }"
+"""Batches never take time: 1, 2, 4 and then 8 run at once."""
+REAL = "() => { delete performance.now; }"
+SLOW = "() => { let now = 0; performance.now = () => (now += 1000); }"
+"""Batches take a second: each runs alone."""
+
+
+def fit(page: JsPage, clock: str, body: str) -> Any:
+    """Run fits under a clock; the results, and the reads of the GPU."""
+    page.run(f"{OPEN} window.warm ??= await open();")
+    page.worker.evaluate(clock)
+    count(page)
+    result = page.run(f"{OPEN} {FIT} {body}")
+    return result, page.worker.evaluate("counts").get("mapAsync", 0)
+
+
+@pytest.mark.parametrize("wrong", [1, 3, 4, 5, 7, 8])
+def test_nan_leaves_what_it_leaves_if_each_loss_is_read(gpu: JsPage, wrong: int) -> None:
+    """1: the first batch of all. 2 and 3 run at once, as do 4 to 7."""
+    body = f"return fitted(gpu, data({wrong}, NaN), {{ accumulate: {1 + wrong % 2}, clipGradNorm: 1 }});"
+    (ahead, _), (each, _) = fit(gpu, STILL, body), fit(gpu, SLOW, body)
+    assert ahead == each
+    assert ahead[0][0][0] == "NumericsError" and ahead[0][0][2:] == [1, wrong]
+    ((first, second),) = ahead[1]
+    assert isfinite(first) and isfinite(second) and first != second
+
+
+def test_a_fit_reads_losses_seldom_and_has_the_same_bytes(gpu: JsPage) -> None:
+    body = "return fitted(gpu, data(1), { epochs: 3, accumulate: 3, clipGradNorm: 1 });"
+    (ahead, few), (each, many) = fit(gpu, STILL, body), fit(gpu, SLOW, body)
+    assert ahead == each and few < many - 20
+    kernels, _ = fit(gpu, STILL, body.replace("fitted(gpu,", "fitted({},"))
+    close([loss for loss, _ in ahead[0][0]], [loss for loss, _ in kernels[0][0]])
+    close(ahead[0][1:3], kernels[0][1:3])
+
+
+def test_a_wrong_label_leaves_what_it_leaves_if_each_loss_is_read(gpu: JsPage) -> None:
+    body = "const all = data(1); all.labels.data[8 * 5 + 3] = 7n; return fitted(gpu, all, { epochs: 1 });"
+    (ahead, _), (each, _) = fit(gpu, STILL, body), fit(gpu, SLOW, body)
+    assert ahead == each
+    name, message, *_ = ahead[0][0]
+    assert name == "FeedError" and "row 43" in message
+
+
+@pytest.mark.parametrize("on_nan", ["skip", "stop", "restore"])
+def test_nan_that_is_undone_leaves_the_session_as_on_the_kernels(gpu: JsPage, on_nan: str) -> None:
+    body = f"return fitted(gpu, data(5, NaN), {{ onNaN: '{on_nan}' }});"
+    (on_gpu, _), (on_kernels, _) = fit(gpu, STILL, body), fit(gpu, STILL, body.replace("fitted(gpu,", "fitted({},"))
+    (ended, *counts, numbers), after = on_gpu
+    (expected, *others, tensors), later = on_kernels
+    close(counts, others)
+    close([*chain(*ended)], [*chain(*expected)])
+    for mine, theirs in zip(numbers, tensors, strict=True):
+        close(mine, theirs, 2e-3)
+    close(after[0], later[0], 1e-3)
+
+
+def test_a_fit_that_is_stopped_has_the_bytes_of_its_steps(gpu: JsPage) -> None:
+    body = """
+        const s = await open();
+        const all = rows(80);
+        const run = s.fit(all, { epochs: 200, batchSize: 8, shuffle: false });
+        for await (const event of run) {
+          if (event.type === "progress" && event.epoch > 2) run.stop();
+        }
+        const steps = await s.stepCount();
+        const t = await open();
+        for (let k = 0; k < steps; k++) {
+          const first = 8 * (k % 10);
+          const batch = { x: new Tensor("float32", all.x.data.slice(10 * first, 10 * (first + 8)), [8, 10]),
+            labels: new Tensor("int64", all.labels.data.slice(first, first + 8), [8]) };
+          await t.runTrainStep(batch);
+          await t.runOptimizerStep();
+          await t.lazyResetGrad();
+        }
+        return [steps, String(await parameters(s)) === String(await parameters(t))];
+    """
+    (steps, same), _ = fit(gpu, REAL, body)
+    assert 20 < steps < 2000 and same

@@ -1,0 +1,127 @@
+"""Sessions on the GPU from bundles, caches and artifacts, and of models with adapters and large constants."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Browser
+from tests.python.test_large_constants import large_bytes, model
+
+from .bundles import MLP, compile_bundle, python_requests
+from .js_session import JsPage, open_js_page
+from .server import Site
+from .webgpu import OPEN, close
+
+__all__ = ["model"]  # the fixture
+
+
+def test_a_bundle_trains_on_the_gpu_without_python(gpu_browser: Browser, plain_site: Site) -> None:
+    plain_site.add("/gpu.bundle", compile_bundle("mlp", [MLP], models=False, targets=("wasm", "webgpu")))
+    with open_js_page(gpu_browser, plain_site) as page:
+        plain_site.clear_log()
+        on_gpu, on_kernels, devices = page.run(f"""{OPEN}
+            const [losses, devices] = [[], []];
+            for (const options of [gpu, {{}}]) {{
+              const s = await TrainingSession.create({{ bundle: "/gpu.bundle" }}, options);
+              const {{ epochs }} = await s.fit(rows(40), {{ epochs: 2, batchSize: 8, accumulate: 2, clipGradNorm: 1 }});
+              losses.push([...(await train(s, 3)), ...epochs.map(({{ loss }}) => loss)]);
+              devices.push(s.device);
+            }}
+            return [...losses, devices];
+        """)
+        assert python_requests(plain_site) == []
+    close(on_gpu, on_kernels)
+    assert [device["kind"] for device in devices] == ["webgpu", "wasm"]
+    assert all(plan["dispatches"] > 0 for plan in devices[0]["plans"] if plan["device"] == "webgpu")
+
+
+def test_a_cached_session_trains_on_the_gpu_without_python(gpu_browser: Browser, plain_site: Site) -> None:
+    body = f"""{OPEN}
+        const s = await open({{ ...gpu, cache: true }});
+        const losses = await train(s, 3);
+        await s.release();
+        await env.release();
+        return losses;
+    """
+    with open_js_page(gpu_browser, plain_site) as page:
+        first = page.run(body)
+        assert python_requests(plain_site)
+        plain_site.clear_log()
+        assert JsPage(page.page, plain_site).run(body) == first
+        assert python_requests(plain_site) == []
+
+
+def test_artifacts_train_on_the_gpu(gpu: JsPage) -> None:
+    on_gpu, on_kernels, text, profile = gpu.run(f"""{OPEN}
+        const at = (name) => `/golden/mlp/${{name}}`;
+        const files = {{ trainModel: at("training_model.onnx"), evalModel: at("eval_model.onnx"),
+          optimizerModel: at("optimizer_model.onnx"), checkpointState: at("checkpoint") }};
+        const losses = [];
+        for (const options of [gpu, {{}}]) {{
+          const s = await TrainingSession.create(files, options);
+          losses.push([...(await train(s, 3)), (await s.evaluate(rows(16), {{ batchSize: 8 }})).loss]);
+          if (options.device === "webgpu") {{
+            // A profile adds to the gradients, as this step and the next do.
+            await s.runTrainStep(rows(8));
+            window.text = await s.explain(rows(8));
+            window.profile = (await s.profile(rows(8), {{ runs: 2 }})).entries;
+          }}
+        }}
+        return [...losses, window.text, window.profile];
+    """)
+    close(on_gpu, on_kernels)
+    *_, dispatches = text.split("dispatches on the GPU\n")
+    lines = dispatches.splitlines()
+    assert lines[0].startswith("gemm") and "(1, 1, 1)" in lines[0]
+    assert [entry["text"] for entry in profile] == lines
+    assert {"gemm"} < {entry["kernel"] for entry in profile}
+    assert all(entry["milliseconds"] >= 0 for entry in profile) and sum(entry["milliseconds"] for entry in profile) > 0
+
+
+def test_a_profile_without_timestamps_has_times_of_submits(gpu: JsPage) -> None:
+    gpu.run(f"{OPEN} window.s = await open(); await train(s, 1);")
+    gpu.worker.evaluate("() => { GPUSupportedFeatures.prototype.has = () => false; }")
+    entries, losses = gpu.run(f"""{OPEN}
+        const {{ entries }} = await s.profile(rows(8), {{ runs: 2 }});
+        await s.lazyResetGrad();
+        return [entries, await train(s, 2)];
+    """)
+    gpu.worker.evaluate("() => { delete GPUSupportedFeatures.prototype.has; }")
+    times = [entry["milliseconds"] for entry in entries]
+    assert min(times) >= 0 and sum(times) > 0 and len(entries) > 10 and len(losses) == 2
+
+
+def test_adapters_train_on_large_quantized_weights(gpu: JsPage, model: bytes) -> None:
+    gpu.site.add("/quantized.onnx", model)
+    on_gpu, on_kernels, memory, adapters = gpu.run(f"""{OPEN}
+        const token = (k) => (_, i) => BigInt((i * 41 + 7 * k) % 4096);
+        const ids = (k) => new Tensor("int64", BigInt64Array.from({{ length: 6 }}, token(k)), [1, 6]);
+        const [losses, adapters, memory] = [[], [], []];
+        for (const options of [gpu, {{}}]) {{
+          const config = {{ loss: "CrossEntropyLoss", optimizer: "AdamW", lora: {{ rank: 2, seed: 3 }} }};
+          const make = () => TrainingSession.createFromModel("/quantized.onnx", config, options);
+          const s = await make();
+          await s.setLearningRate(0.01);
+          const own = [];
+          // The second of two steps adds to the gradients, by a plan of its own.
+          for (const k of [0, 1, 2, 3]) {{
+            const results = await s.runTrainStep({{ input_ids: ids(k), labels: ids(k + 1) }});
+            own.push(results[s.trainingOutputNames[0]].data[0]);
+            if (k % 2 === 1) {{
+              await s.runOptimizerStep();
+              await s.lazyResetGrad();
+            }}
+          }}
+          losses.push(own);
+          memory.push((await s.memory()).gpu);
+          const t = await make();
+          await t.loadAdapter(await s.adapter());
+          adapters.push(String(await parameters(t)) === String(await parameters(s)));
+          await Promise.all([s.release(), t.release()]);
+        }}
+        return [losses[0], losses[1], memory, adapters];
+    """)
+    close(on_gpu, on_kernels)
+    assert on_gpu[2:] != on_gpu[:2] and adapters == [True, True]
+    mine, none = memory
+    # Plans that overwrite and plans that add share it.
+    assert large_bytes(model) <= mine["largeConstants"] < 1.5 * large_bytes(model), mine
+    assert mine["parameters"] > 0 and mine["arena"] > 0 and none == {}

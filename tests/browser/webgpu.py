@@ -1,0 +1,70 @@
+"""Sessions of pages on Chromium's software adapter of WebGPU, for tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .js_session import JsPage
+
+SWIFTSHADER = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan"]
+WITHOUT_GPU = 'device: "wasm" trains everywhere.'
+
+OPEN = """
+    const url = "/golden/mlp/base.onnx";
+    const gpu = { device: "webgpu" };
+    const open = (options = gpu, more = {}) =>
+      TrainingSession.createFromModel(url, { loss: "CrossEntropyLoss", optimizer: "AdamW", ...more }, options);
+    const wave = (n, shift) => Float32Array.from({ length: n }, (_, i) => ((i + shift) * 37 % 101) / 50 - 1);
+    const rows = (n, shift = 0) => ({
+      x: new Tensor("float32", wave(10 * n, shift), [n, 10]),
+      labels: new Tensor("int64", BigInt64Array.from({ length: n }, (_, i) => BigInt(((i + shift) * 7) % 3)), [n]),
+    });
+    const wide = { ...rows(2), labels: new Tensor("int64", [0n, 2n ** 40n], [2]) };
+    const train = async (s, steps, first = 0) => {
+      const losses = [];
+      for (let k = 0; k < steps; k++) {
+        losses.push((await s.runTrainStep(rows(8, 3 * (first + k))))[s.trainingOutputNames[0]].data[0]);
+        await s.runOptimizerStep();
+        await s.lazyResetGrad();
+      }
+      return losses;
+    };
+    const parameters = async (s) => Array.from((await s.getContiguousParameters(true)).data);
+"""
+"""Open sessions, make rows, and train."""
+
+
+def close(a: Any, b: Any, tolerance: float = 1e-4) -> None:
+    assert a == pytest.approx(b, rel=tolerance, abs=tolerance)
+
+
+COUNTED = {
+    "GPUQueue": ["submit", "writeBuffer"],
+    "GPUDevice": ["createBuffer", "createBindGroup", "createComputePipelineAsync"],
+    "GPUComputePassEncoder": ["dispatchWorkgroups"],
+    "GPUBuffer": ["mapAsync"],
+}
+"""Calls of WebGPU that cost time in each step."""
+COUNT = """(classes) => {
+    globalThis.counts = {};
+    if (globalThis.isCounting) return;
+    globalThis.isCounting = true;
+    for (const [name, calls] of Object.entries(classes)) {
+      const { prototype } = globalThis[name];
+      for (const call of calls) {
+        const original = prototype[call];
+        prototype[call] = function (...args) {
+          counts[call] = (counts[call] ?? 0) + 1;
+          return original.apply(this, args);
+        };
+      }
+    }
+}"""
+
+
+def count(page: JsPage) -> None:
+    """Count calls of WebGPU in the page's worker from now on, in `counts`."""
+    page.worker.evaluate(COUNT, COUNTED)

@@ -1,0 +1,53 @@
+"""Costs of plans for the GPU: dispatches, pipelines and bytes of the benchmark's models; no GPU is needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from tests.webgpu import train as models
+
+from trainweb import lora
+from trainweb.artifacts import LossType
+from trainweb.backend.plan import GpuBody
+from trainweb.ir.shapes import TensorType
+from trainweb.model.reader import read_model
+from trainweb.onnxblock.optim import AdamW
+from trainweb.training.core import SessionCore
+from trainweb.training.state import CheckpointState
+from trainweb.training.step_kind import TRAIN
+
+MOST = {"A": (18, 12), "C": (29, 18), "E": (143, 22), "LoRA": (233, 25)}
+"""Dispatches of a train step with its optimizer step, and pipelines of them. Lower them when there are fewer."""
+
+
+def pipelines_of(body: GpuBody, dispatches: bytes) -> set[str]:
+    """The texts of some dispatches of a plan."""
+    return {body.texts[k] for k in np.frombuffer(dispatches, np.uint32).reshape(-1, 5)[:, 0]}
+
+
+def open_adapters() -> SessionCore:
+    """A session that trains adapters of the language model."""
+    net = models.networks.MODELS["E"]()
+    model = onnx.shape_inference.infer_shapes(net.model()).SerializeToString()
+    made = lora.inject(model, rank=8).build_artifacts(loss=LossType.CrossEntropyLoss, optimizer=AdamW())
+    graphs = [read_model(m) for m in (made.training_model, made.optimizer_model)]
+    return SessionCore(CheckpointState.load_checkpoint(made.checkpoint), graphs[0], None, graphs[1])
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_plans_stay_within_their_budget(name: str) -> None:
+    whole, batches = models.open_model("E" if name == "LoRA" else name, 1)
+    core = open_adapters() if name == "LoRA" else whole
+    types: dict[str, TensorType] = models.types_of(batches[0])
+    train, kernels = (core.models.compile_step(TRAIN, types, True, target=t) for t in ("webgpu", "wasm"))
+    update = core.models.compile_optimizer(target="webgpu")
+    bodies = [plan.body for plan in (train, update) if plan.body is not None]
+    dispatches = sum(len(body.nodes) for body in bodies)
+    plain = len({text for body in bodies for text in pipelines_of(body, body.dispatches)})
+    tiled = len({text for body in bodies for text in pipelines_of(body, body.tiled)})
+    assert (dispatches, plain) <= MOST[name] and plain <= MOST[name][1] and tiled <= MOST[name][1] + 2
+    assert bodies[0].arena_bytes <= 1.2 * kernels.arena_bytes
+    assert all(len(body.work) == len(body.nodes) for body in bodies)
+    for session in {id(one): one for one in (whole, core)}.values():
+        session.release()

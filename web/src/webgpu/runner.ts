@@ -1,0 +1,293 @@
+/** Plans of a session on the GPU, and their steps. */
+
+import { ARENA, CONSTANTS, LARGE_CONSTANTS, STATE } from "../engine/layout.js";
+import type { Feed, PlacedTensor } from "../wire/protocol.js";
+import type { BundlePlan, LargeConstant, TensorPlace } from "../worker/bundle/bundle.js";
+import type { LoadedPlan, ReadFile, StagedBatches, StepHost } from "../worker/host.js";
+import { Commands } from "./commands.js";
+import { USAGE, type GpuDevice } from "./device.js";
+import { GUARD, guardBlock, PAGE_BYTES } from "./guard.js";
+import { BLOCK_BYTES, bodyFor, dispatchesOf, largeBytesOf, Pipelines, STATUS_BYTES, type Body, type Dispatch } from "./plans.js";
+import { Segments } from "./segments.js";
+import { sessionError } from "./worker-tools.js";
+
+type WholePlan = BundlePlan & { readonly body: Body };
+
+/** Buffers that only some plans use. */
+interface OwnBuffers {
+  readonly constants: GPUBuffer;
+  readonly large: GPUBuffer;
+  /** The numbers of dispatches, and those of the guard. */
+  readonly numbers: GPUBuffer;
+}
+
+/** A plan whose body is on the GPU. */
+export class GpuPlan implements LoadedPlan {
+  /** Of the buffers of this generation. */
+  group: { readonly bound: GPUBindGroup; readonly generation: number } | null = null;
+  /** True once the device took a step of it without an error. */
+  hasRun = false;
+
+  constructor(
+    readonly plan: WholePlan,
+    /** The head, which the kernels run. */
+    readonly head: LoadedPlan,
+    readonly dispatches: readonly Dispatch[],
+    readonly pipelines: ReadonlyMap<number, GPUComputePipeline>,
+    readonly own: OwnBuffers,
+  ) {}
+
+  /** The place of an output that the plan has. */
+  output(name: string): TensorPlace {
+    return this.plan.outputs.find((place) => place.name === name) as TensorPlace;
+  }
+}
+
+/** Runs the dispatches of a pass with times. */
+export type TimedPass = (encode: (pass: GPUComputePassEncoder) => void, dispatch: number) => void;
+
+export class GpuRunner {
+  readonly gpu: GpuDevice;
+  readonly kernels: StepHost;
+  readonly segments: Segments;
+  readonly commands: Commands;
+  readonly #pipelines: Pipelines;
+  #guard: GPUComputePipeline | null = null;
+
+  constructor(gpu: GpuDevice, kernels: StepHost) {
+    this.gpu = gpu;
+    this.kernels = kernels;
+    this.segments = new Segments(gpu, kernels, PAGE_BYTES);
+    this.commands = new Commands(gpu.device);
+    this.#pipelines = Pipelines.of(gpu);
+  }
+
+  /**
+   * Load a plan.
+   *
+   * @param twins - plans that may have the same large constants
+   * @throws DeviceError when the device refuses a shader, or has no memory
+   */
+  async load(key: string, plan: WholePlan, read: ReadFile, twins: Iterable<GpuPlan>): Promise<GpuPlan> {
+    const body = bodyFor(plan.body, this.gpu.adapter);
+    const dispatches = dispatchesOf({ ...plan, body }, this.kernels.sizes);
+    const [pipelines, guard] = await Promise.all([
+      this.#pipelines.compile(body, dispatches),
+      this.gpu.settled(this.#pipelines.get(GUARD, "guard")),
+    ]);
+    this.#guard = guard;
+    await this.segments.reserve(body.arenaBytes);
+    const own = await this.#ownBuffers(body, read, twins);
+    const head = await this.kernels.load(key, { ...plan, outputs: [] }, read);
+    return new GpuPlan(plan, head, dispatches, pipelines, own);
+  }
+
+  async #ownBuffers(body: Body, read: ReadFile, twins: Iterable<GpuPlan>): Promise<OwnBuffers> {
+    const { segments } = this;
+    const constants = await segments.make(body.constants.length, "constants");
+    segments.write(constants, 0, body.constants);
+    const numbers = await segments.make(body.uniforms.length + BLOCK_BYTES, "numbers", USAGE.UNIFORM);
+    segments.write(numbers, 0, body.uniforms);
+    const twin = [...twins].find(({ plan }) => sameLarge(plan.body, body));
+    return { constants, numbers, large: twin?.own.large ?? (await this.#largeConstants(body, read)) };
+  }
+
+  async #largeConstants(body: Body, read: ReadFile): Promise<GPUBuffer> {
+    const buffer = await this.segments.make(largeBytesOf(body), "large constants");
+    for (const { offset, nbytes, file, start, data } of body.large) {
+      let bytes: Uint8Array = new Uint8Array(nbytes);
+      if (data === null) {
+        read(file, start, bytes);
+      } else if (data instanceof Uint8Array) {
+        bytes = data;
+      } else {
+        bytes = new Uint8Array(await data.blob.slice(data.start, data.start + nbytes).arrayBuffer());
+      }
+      this.segments.write(buffer, offset, bytes);
+    }
+    return buffer;
+  }
+
+  /** Give back the buffers of a plan; `others` stay loaded. */
+  unload({ own }: GpuPlan, others: Iterable<GpuPlan>): void {
+    own.constants.destroy();
+    own.numbers.destroy();
+    if (![...others].some((other) => other.own.large === own.large)) {
+      own.large.destroy();
+    }
+  }
+
+  // Steps.
+
+  /** Write the feeds of a plan: those of its head, and those of its body, which nothing reads that is not submitted yet. */
+  feed(loaded: GpuPlan, feeds: readonly Feed[]): void {
+    const sources = this.#sources(loaded, feeds);
+    void this.kernels.write(loaded.head, feeds);
+    for (const [place, source] of sources) {
+      this.segments.write(this.#bufferOf(loaded, place), place.offset, source);
+    }
+  }
+
+  /** The same after the commands so far, for few bytes. */
+  feedBehind(loaded: GpuPlan, feeds: readonly Feed[]): void {
+    for (const [place, source] of this.#sources(loaded, feeds)) {
+      this.commands.write(this.#bufferOf(loaded, place), place.offset, source);
+    }
+  }
+
+  #sources({ plan }: GpuPlan, feeds: readonly Feed[]): (readonly [TensorPlace, Uint8Array])[] {
+    return plan.body.inputs.map((place) => {
+      const source = this.kernels.bytesOf(feeds.find(({ name }) => name === place.name) as Feed);
+      checkWidth(place, source);
+      return [place, source];
+    });
+  }
+
+  /** Run the head of a plan; its faults end the step before anything has changed. */
+  runHead({ head, plan }: GpuPlan): void {
+    // Without a stop the kernels answer at once.
+    void this.kernels.run(head, null);
+    for (const [source, target, nbytes] of plan.body.uploads) {
+      this.commands.write(this.segments.buffer(ARENA), target, this.kernels.range(ARENA, source, nbytes));
+    }
+  }
+
+  /** Add the dispatches of a plan to the commands. @param timed - has each in a pass of its own */
+  encode(loaded: GpuPlan, timed: TimedPass | null = null): void {
+    this.segments.bringUp();
+    const group = this.#groupOf(loaded);
+    loaded.dispatches.forEach(({ pipeline, grid, block, cuts }, k) => {
+      if (cuts) {
+        this.commands.submit();
+      }
+      const encode = (pass: GPUComputePassEncoder): void => {
+        pass.setPipeline(loaded.pipelines.get(pipeline) as GPUComputePipeline);
+        pass.setBindGroup(0, group, [BLOCK_BYTES * block]);
+        pass.dispatchWorkgroups(...grid);
+      };
+      timed === null ? encode(this.commands.pass()) : timed(encode, k);
+    });
+    this.segments.wroteThere();
+  }
+
+  /** Have the guard note losses of such train steps from the first on, and stop nothing before. */
+  arm(plans: readonly GpuPlan[], { loss, count }: Pick<StagedBatches, "loss" | "count">, stops: boolean): void {
+    const { segments, commands } = this;
+    commands.between().clearBuffer(segments.buffer(ARENA), segments.page, PAGE_BYTES);
+    commands.between().clearBuffer(segments.status);
+    for (const loaded of plans) {
+      const places = [loaded.output(loss), count === null ? null : loaded.output(count)] as const;
+      commands.write(loaded.own.numbers, loaded.plan.body.uniforms.length, guardBlock(...places, segments.page, stops));
+    }
+  }
+
+  /** Add the guard to the commands, behind a train step. */
+  guard(loaded: GpuPlan): void {
+    const { segments, commands } = this;
+    const pass = commands.pass();
+    pass.setPipeline(this.#guard as GPUComputePipeline);
+    pass.setBindGroup(0, this.#groupOf(loaded), [loaded.plan.body.uniforms.length]);
+    pass.dispatchWorkgroups(1);
+    commands.between().copyBufferToBuffer(segments.buffer(ARENA), segments.page, segments.status, 0, STATUS_BYTES);
+  }
+
+  /** Have later dispatches run again. */
+  goOn(): void {
+    this.segments.write(this.segments.status, 0, new Uint8Array(STATUS_BYTES));
+  }
+
+  /** Submit a step. Settles when the device took it, where a plan has not run before. @throws DeviceError */
+  async submit(plans: readonly GpuPlan[], action: () => void): Promise<void> {
+    const { device } = this.gpu;
+    const isFirst = plans.some(({ hasRun }) => !hasRun);
+    if (isFirst) {
+      device.pushErrorScope("validation");
+    }
+    let fault: Promise<GPUError | null> | null = null;
+    try {
+      action();
+      this.commands.submit();
+    } finally {
+      fault = isFirst ? device.popErrorScope() : null;
+    }
+    const error = fault && (await this.gpu.settled(fault));
+    if (error !== null) {
+      throw sessionError("DEVICE_ERROR", { message: error.message });
+    }
+    plans.forEach((plan) => {
+      plan.hasRun = true;
+    });
+  }
+
+  /** Copies of tensors; the commands so far go with them. */
+  async read(loaded: GpuPlan, places: readonly TensorPlace[]): Promise<readonly PlacedTensor[]> {
+    const bytes = await this.readAll(places.map((place) => [this.#bufferOf(loaded, place), place.offset, place.nbytes]));
+    return places.map(({ name, dtype, dims, nbytes }, k) => ({ name, dtype, dims, ptr: 0, nbytes, data: bytes[k] as Uint8Array }));
+  }
+
+  /** Copies of parts of buffers. */
+  async readAll(parts: readonly (readonly [buffer: GPUBuffer, offset: number, nbytes: number])[]): Promise<Uint8Array[]> {
+    const words = parts.map(([, , nbytes]) => Math.ceil(nbytes / 4) * 4);
+    const starts = words.map((_, k) => words.slice(0, k).reduce((sum, length) => sum + length, 0));
+    const total = words.reduce((sum, length) => sum + length, 0);
+    const staging = this.segments.staging(total);
+    parts.forEach(([buffer, offset], k) => {
+      this.commands.between().copyBufferToBuffer(buffer, offset, staging, starts[k] as number, words[k] as number);
+    });
+    this.commands.submit();
+    const bytes = await this.segments.mapped(staging, total);
+    return parts.map(([, , nbytes], k) => bytes.slice(starts[k], (starts[k] as number) + nbytes));
+  }
+
+  /** The words of the state, in place. */
+  get stateBytes(): Uint8Array {
+    return this.kernels.range(STATE, 0, this.kernels.sizes[STATE] as number);
+  }
+
+  #groupOf(loaded: GpuPlan): GPUBindGroup {
+    const { generation, buffers, status } = this.segments;
+    if (loaded.group?.generation !== generation) {
+      const { constants, large, numbers } = loaded.own;
+      const all = Object.assign(buffers, { [CONSTANTS]: constants, [LARGE_CONSTANTS]: large });
+      loaded.group = { bound: this.#pipelines.group(all, numbers, status), generation };
+    }
+    return loaded.group.bound;
+  }
+
+  #bufferOf({ own }: GpuPlan, { segment }: TensorPlace): GPUBuffer {
+    return segment === CONSTANTS ? own.constants : segment === LARGE_CONSTANTS ? own.large : this.segments.buffer(segment);
+  }
+
+  release(): void {
+    this.commands.release();
+    this.segments.release();
+  }
+}
+
+/** True if two bodies have the same large constants. */
+function sameLarge({ large: a }: Body, { large: b }: Body): boolean {
+  const isSame = (one: LargeConstant, other: LargeConstant): boolean =>
+    one.offset === other.offset && one.nbytes === other.nbytes && one.file === other.file && sameData(one, other);
+  return a.length === b.length && a.length > 0 && a.every((one, k) => isSame(one, b[k] as LargeConstant));
+}
+
+function sameData({ data: a, start }: LargeConstant, { data: b, start: other }: LargeConstant): boolean {
+  const haveBytes = a instanceof Uint8Array && b instanceof Uint8Array;
+  return haveBytes ? a === b || a.every((byte, k) => byte === b[k]) : a === b && start === other;
+}
+
+/** @throws FeedError for an integer of more than 32 bits, of which shaders would read the lower half */
+function checkWidth({ name, dtype, nbytes }: TensorPlace, bytes: Uint8Array): void {
+  if (dtype !== "int64" && dtype !== "uint64") {
+    return;
+  }
+  const view = new DataView(bytes.buffer, bytes.byteOffset, nbytes);
+  for (let at = 0; at < nbytes; at += 8) {
+    const low = view.getInt32(at, true);
+    if (view.getInt32(at + 4, true) !== (dtype === "int64" ? low >> 31 : 0)) {
+      const value = dtype === "int64" ? view.getBigInt64(at, true) : view.getBigUint64(at, true);
+      const position = at / 8;
+      throw Object.assign(sessionError("WIDE_FEED", { name, value, position }), { input: name, position, value: Number(value) });
+    }
+  }
+}

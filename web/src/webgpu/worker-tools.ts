@@ -1,0 +1,10 @@
+/** The worker's functions for the script of the GPU, which so has no table of messages of its own. */
+
+import type { WorkerTools } from "../worker/host.js";
+
+export let { sessionError, log } = {} as WorkerTools;
+
+/** Take the functions of the worker that imports this script. */
+export function useTools(tools: WorkerTools): void {
+  ({ sessionError, log } = tools);
+}

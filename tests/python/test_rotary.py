@@ -198,8 +198,7 @@ def changed(name: str, *inputs: str, op: str = "") -> list[Node]:
         changed("minus", "x2", op="Abs"),
         changed("other", "x1", "minus"),
         changed("y", "real", "imaginary", op="Mul"),
-        [n for n in ROTATED if "real" not in n.outputs][:-1]
-        + [Node("Mul", ["x", "cos"], ["product"]), Node("Abs", ["product"], ["real"]), ROTATED[-1]],
+        [ROTATED[0], Node("Mul", ["x", "cos"], ["product"]), *changed("real", "product", op="Abs")[1:]],
         changed("real", "rows_turned", "cos"),
         changed("imaginary", "other", "other"),
         [*ROTATED[:-1], Node("Sum", ["real", "imaginary", "x"], ["y"])],

@@ -5,8 +5,8 @@ python -m tests.webgpu.operators > tests/golden/webgpu/operators.txt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 
 import numpy as np
 from tests.ops import test_forward, test_gradient
@@ -18,6 +18,7 @@ from trainweb.backend.chosen import RUNTIME, WEBGPU
 from trainweb.backend.plan import Plan
 from trainweb.errors import UnsupportedError
 from trainweb.ir.layout import PARAMETERS
+from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value
 from trainweb.training.arrays import from_numpy
@@ -47,7 +48,8 @@ def backward_graph(case: Case) -> tuple[Graph, dict[str, np.ndarray], list[np.nd
 def plan_of(graph: Graph, feeds: Mapping[str, np.ndarray]) -> tuple[InferenceModel, Plan]:
     """The plan for the GPU."""
     model = InferenceModel(graph, engine=RUNTIME.get_engine(), limits=Limits(), memory_budget=None)
-    return model, model.compile({name: from_numpy(name, feeds[name]) for name in model.inputs}, target=WEBGPU)
+    types = {name: TensorType(str(feeds[name].dtype), feeds[name].shape) for name in model.inputs}
+    return model, model.compile(types, target=WEBGPU)
 
 
 def run(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -64,15 +66,15 @@ def run(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         host.release()
 
 
-@cache
 def reason(case: Case, is_gradient: bool) -> str:
-    """Why a sample has no plan; empty if it has one."""
+    """Why nothing of a sample runs on the GPU; empty if something does."""
     graph, feeds = backward_graph(case)[:2] if is_gradient else forward_graph(case)
     try:
-        plan_of(graph, feeds)
+        _, plan = plan_of(graph, feeds)
     except UnsupportedError as error:
-        return str(error)
-    return ""
+        needs = re.search(r" needs (.*), for which there is no GPU kernel", str(error))
+        return needs[1] if needs else str(error)
+    return "" if plan.body is not None and plan.body.dispatches else "only the head computes it"
 
 
 def refusals() -> Iterator[str]:
@@ -86,6 +88,16 @@ def refusals() -> Iterator[str]:
     for name, reasons in sorted(found.items()):
         for why, samples in sorted(reasons.items()):
             yield f"{name} [{' '.join(samples)}]: {why}"
+
+
+def refused(text: str) -> set[tuple[str, int, bool]]:
+    """Operators, samples, and whether their gradients, that a list of refusals has."""
+    samples = set()
+    for line in text.splitlines():
+        name, _, rest = line.partition(" [")
+        for number in rest.partition("]")[0].split():
+            samples.add((name, int(number.rstrip("'")), number.endswith("'")))
+    return samples
 
 
 if __name__ == "__main__":

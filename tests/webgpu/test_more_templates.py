@@ -367,9 +367,10 @@ def test_packed_numbers(packing: int, flip: int, bits: int, turned: int) -> None
     of_class = w if turned else w.T
     close(found[2], 0.5 * a64 @ of_class.T, 4e-6)
     scores = 0.1 * a64 @ of_class.T
-    p = np.exp(scores - scores.max(1, keepdims=True))
-    p /= p.sum(1, keepdims=True)
-    close(found[3], -np.log(p[np.arange(m), labels]), 1e-5)
+    scores -= scores.max(1, keepdims=True)
+    total = np.exp(scores).sum(1, keepdims=True)
+    close(found[3], np.log(total[:, 0]) - scores[np.arange(m), labels], 1e-5)
+    p = np.exp(scores) / total
     close(found[4], 0.1 * (p - np.eye(n)[labels]) @ of_class, 1e-5)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.webgpu.host import open_device
-from tests.webgpu.networks import BATCHES, SMALL, STEPS
+from tests.webgpu.networks import BATCHES, SMALL, SPECIAL, STEPS
 from tests.webgpu.train import Batches, open_model, train_on_gpu, train_on_kernels, types_of
 
 from trainweb.training.core import SessionCore
@@ -45,6 +45,19 @@ def test_losses_are_those_of_float64(name: str) -> None:
     try:
         losses = json.loads((GOLDEN / "losses.json").read_text())[name]
         np.testing.assert_allclose(train_on_gpu(core, batches, STEPS), losses, rtol=TOLERANCE)
+    finally:
+        core.release()
+
+
+@pytest.mark.parametrize("template", SPECIAL)
+def test_losses_with_a_template_are_those_of_the_kernels(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_device()
+    monkeypatch.setattr("trainweb.compiler.passes.head.TRAINED_SCORES_BYTES", 1 << 10)
+    core, batches = open_model(template, 2, is_small=True)
+    try:
+        body = core.models.compile_step(TRAIN, types_of(batches[0]), True, target="webgpu").body
+        assert body is not None and any(line.startswith(template) for line in body.text)
+        np.testing.assert_allclose(train_on_gpu(core, batches, 4), train_on_kernels(core, batches, 4), rtol=1e-5)
     finally:
         core.release()
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from tests.ops import test_forward as test_forward_module
 from tests.ops import test_gradient as test_gradient_module
-from tests.ops.op_runner import Case, by_operator, label, reference
+from tests.ops.op_runner import Case, by_operator, reference
 from tests.webgpu.host import open_device
-from tests.webgpu.operators import BACKWARD, FORWARD, backward_graph, forward_graph, refusals, refused, run
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "webgpu" / "operators.txt"
-
-
-def first_that_fit(cases: Sequence[Case], is_gradient: bool) -> list[Case]:
-    """The first sample of each operator that the golden list does not have."""
-    listed = refused(GOLDEN.read_text())
-    first: dict[str, Case] = {}
-    for case in cases:
-        if (label(case.cls), case.number, is_gradient) not in listed:
-            first.setdefault(label(case.cls), case)
-    return [*first.values()]
+from tests.webgpu.operators import (
+    BACKWARD,
+    FORWARD,
+    GOLDEN,
+    backward_graph,
+    first_that_fit,
+    forward_graph,
+    refusals,
+    run,
+)
 
 
-@by_operator(first_that_fit(FORWARD, False))
+@by_operator(first_that_fit(FORWARD, is_gradient=False))
 def test_forward(case: Case) -> None:
     open_device()
     graph, feeds = forward_graph(case)
@@ -33,7 +27,7 @@ def test_forward(case: Case) -> None:
         test_forward_module.compare(case, actual, wanted)
 
 
-@by_operator(first_that_fit(BACKWARD, True))
+@by_operator(first_that_fit(BACKWARD, is_gradient=True))
 def test_gradient(case: Case) -> None:
     open_device()
     graph, feeds, weights = backward_graph(case)

@@ -15,7 +15,8 @@ from trainweb.training.step_kind import TRAIN
 
 from .conftest import CHROMIUM_FLAGS, PAGE_TIMEOUT_MS
 from .server import Site
-from .test_webgpu_device import SWIFTSHADER
+
+SWIFTSHADER = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan"]
 
 COMPILE = """async (texts) => {
   const device = await (await navigator.gpu.requestAdapter()).requestDevice();

@@ -12,8 +12,9 @@ from functools import reduce
 from trainweb.ir import layout
 
 
-def horner(x: str, terms: tuple[str, ...]) -> str:
+def horner(x: str, name: str) -> str:
     """A polynomial, of which the coefficient of the highest power comes first."""
+    terms = [f"{name}_{n}" for n in range(len(getattr(layout, name)))]
     return reduce(lambda sum_, term: f"({sum_} * {x} + {term})", terms)
 
 
@@ -85,7 +86,7 @@ FUNCTIONS = {
 }""",
     "log_of_parts": """fn log_of_parts(f: f32, e: f32) -> f32 {
   let p = """
-    + horner("f", layout.LOG_TERMS)
+    + horner("f", "LOG_TERMS")
     + """;
   let square = f * f;
   let y = (e * LN2_1 + (p * f) * square) - square * 0.5f;
@@ -119,7 +120,7 @@ FUNCTIONS = {
   if (t < 0.625f) {
     let s = x * x;
     let p = """
-    + horner("s", layout.TANH_TERMS)
+    + horner("s", "TANH_TERMS")
     + """;
     return (p * s) * x + x;
   }

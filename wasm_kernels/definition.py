@@ -173,8 +173,8 @@ class Definition:
     kernels: list[Kernel] = field(default_factory=list)
     for_page: set[str] = field(default_factory=set)
     """Names of the constants, enumerations and layouts that TypeScript uses."""
-    polynomials: dict[str, list[str]] = field(default_factory=dict)
-    """Coefficients, as float32 literals of C and of WGSL."""
+    floats: dict[str, list[str]] = field(default_factory=dict)
+    """Numbers by their name, as float32 literals of C and of WGSL."""
     numbers: dict[str, int] = field(default_factory=dict)
     """Values of all names that expressions may use besides arguments."""
 
@@ -359,7 +359,7 @@ def read_floats(definition: Definition, text: str, doc: str) -> None:
     parts = split_args(numbers)
     if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or not all(re.fullmatch(r"-?\d+\.\d+(e-?\d+)?", p) for p in parts):
         raise DefinitionError(f"floats {text}: NAME = numbers with a point expected")
-    definition.polynomials[name] = [f"{part}f" for part in parts]
+    definition.floats[name] = [f"{part}f" for part in parts]
 
 
 def read_enumeration(definition: Definition, text: str, doc: str) -> None:

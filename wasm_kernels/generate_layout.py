@@ -65,7 +65,7 @@ def emit_python(definition: Definition, calls: Calls) -> str:
         lines += ["", *textwrap.wrap(doc, WIDTH, initial_indent="# ", subsequent_indent="# ")]
         lines += [f"{name}: Final = {value}" for name, value in numbers.items()]
     lines += ["", "# Coefficients of wasm_kernels/math.h, which shaders have as well."]
-    lines += [f"{name}: Final = ({', '.join(map(json.dumps, terms))})" for name, terms in definition.polynomials.items()]
+    lines += [f"{name}: Final = ({', '.join(map(json.dumps, terms))})" for name, terms in definition.floats.items()]
     lines += ["", "# Functions of wasm_kernels/session/, and those on a fit without the start of their names."]
     fits = [name.removeprefix("tw_fit_") for name in calls if name.startswith("tw_fit_")]
     for kind, names in (("SessionCall", calls), ("FitCall", fits)):

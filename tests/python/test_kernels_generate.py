@@ -100,6 +100,9 @@ HEAD = "enum status(TW_OK)\nconst THREAD_SCRATCH_BYTES = 4096\n"
         "f(i32 n[WORDS])",
         "const n = 4",
         "const N 4",
+        "floats N 4.0",
+        "floats N = 4",
+        "floats n = 4.0",
         "const N = n",
         "const N = 4\nconst N = 5",
         "const N = 4\nenum e(N)",
@@ -137,6 +140,7 @@ const THREAD_SCRATCH_BYTES = 4096
 const BLOCK = 8
 layout state(u32 reset, f32 rate, i64 step, u32 _)
 shared PYTHONS = 3
+floats TERMS = 0.5, -1.25e-3
 layout pythons(u32 b)
 page status, activation, PLAN_VERSION, state
 let blocks(n) = (n + BLOCK - 1)/BLOCK
@@ -217,6 +221,7 @@ def test_constants_and_layouts_are_the_same_in_all_languages() -> None:
     in_c = dict(re.findall(r"(\w+) = (\d+)", header)) | dict(re.findall(r"#define (\w+) (\d+)", header))
     assert {name: int(in_c[name]) for name in shared} == shared
     assert "#define BLOCK 8" in header
+    assert "#define TERMS_1 -1.25e-3f" in header and python["TERMS"] == ("0.5f", "-1.25e-3f")
     assert "BLOCK" not in python
     assert (python["PYTHONS"], python["PYTHONS_B"]) == (3, 0)
     assert not {"BLOCK", "PYTHONS", "PYTHONS_B", "ARENA"} & typescript.keys()

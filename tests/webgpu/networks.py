@@ -6,9 +6,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 import networks
+
+sys.path.pop(0)  # it has a module "generate", as wasm_kernels/ has
 
 STEPS, BATCHES, RATE = 50, 8, 1e-3
 
@@ -22,4 +26,20 @@ SMALL: dict[str, Callable[[], networks.Network]] = {
 }
 """By the letter of a benchmark."""
 
-__all__ = ["BATCHES", "RATE", "SMALL", "STEPS", "networks"]
+
+def dropping() -> networks.Network:
+    """A perceptron with dropout between its layers."""
+    net = networks.Network("dropping", 21, dict(kind="mlp", batch=8))
+    x = net.op("Relu", [net.linear(net.input([8, 12]), 8, 12, 33, "fc1", needs_dx=False)])
+    x = net.op("Dropout", [x, net.constant(np.float32(0.4)), net.constant(np.array(True))])
+    net.output(net.linear(x, 8, 33, networks.N_CLASSES, "fc2"), 8, networks.N_CLASSES)
+    return net
+
+
+SPECIAL: dict[str, Callable[[], networks.Network]] = {
+    "dropout": dropping,
+    "head_loss": lambda: networks.gpt("V", 22, batch=2, length=16, width=16, heads=1, layers=1, vocabulary=1100),
+}
+"""By the template that they need."""
+
+__all__ = ["BATCHES", "RATE", "SMALL", "SPECIAL", "STEPS", "networks"]

@@ -353,10 +353,25 @@ def test_packed_numbers(packing: int, flip: int, bits: int, turned: int) -> None
             beta=0.0, accumulate=0, activation=0, clears=0, **layout,
         )
     )  # fmt: skip
+    labels = case.rng.integers(0, n, m)
+    loss, slope = case.result((m,)), case.result((m, k))
+    case.builder.emit(
+        calls.HeadLossQuantized(
+            x=a, w=x, labels=case.feed(labels), loss=loss, slope=slope, n=m, c=n, d=k, turned=1 - turned, alpha=0.1,
+            label_size=8, has_ignore=0, ignore_index=0, reduction=c.LOSS_EACH, parts=1, gradient=1, **layout,
+        )
+    )  # fmt: skip
     found = case.run()
     close(found[0], w)
     close(found[1], w[indices])
-    close(found[2], 0.5 * a64 @ (w.T if turned else w), 4e-6)
+    of_class = w if turned else w.T
+    close(found[2], 0.5 * a64 @ of_class.T, 4e-6)
+    scores = 0.1 * a64 @ of_class.T
+    scores -= scores.max(1, keepdims=True)
+    total = np.exp(scores).sum(1, keepdims=True)
+    close(found[3], np.log(total[:, 0]) - scores[np.arange(m), labels], 1e-5)
+    p = np.exp(scores) / total
+    close(found[4], 0.1 * (p - np.eye(n)[labels]) @ of_class, 1e-5)
 
 
 def _packed(numbers: np.ndarray, bits: int) -> np.ndarray:

@@ -11,11 +11,12 @@ from tests.webgpu.cases import Case, close
 from tests.webgpu.host import open_device
 
 from trainweb.backend.chosen import TARGETS, WEBGPU
-from trainweb.errors import UnsupportedError
+from trainweb.errors import TrainwebError, UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir import layout as c
 from trainweb.ir.expr import Emitter, Expr
-from trainweb.ir.instructions import Buf
+from trainweb.ir.instructions import Buf, Storage
+from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.program import Program
 
 SPECIAL = np.array(
@@ -221,6 +222,7 @@ REDUCTIONS = {
     c.REDUCE_SUM_ABS: lambda x: np.abs(x).sum(1),
     c.REDUCE_NORM: lambda x: np.sqrt((x * x).sum(1)),
     c.REDUCE_LOG_SUM: lambda x: np.log(x.sum(1)),
+    c.REDUCE_LOG_SUM_EXP: lambda x: np.log(np.exp(x).sum(1)),
 }
 
 
@@ -534,15 +536,45 @@ def test_clipping(value: float, norm: float, n: int) -> None:
         close(found, before * min(1, norm / (np.sqrt((before**2).sum()) + 1e-6)))
 
 
+@pytest.mark.parametrize("largest", [3, 4])
+def test_labels_that_a_model_computes_are_checked(largest: int) -> None:
+    case = Case()
+    (x, x64), given = case.normal(5, 4), np.array([-1, 0, 2, 1, largest - 1])
+    labels, loss = case.builder.temp("int64", (5,)), case.result((5,))
+    case.builder.elementwise([labels], [case.feed(given)], lambda e, a: e.add(a, e.const(1, "int64")))
+    case.builder.emit(
+        calls.CrossEntropy(
+            scores=x, labels=labels, loss=loss, n=5, c=4, inner=1, label_size=8, has_ignore=0, ignore_index=0,
+            reduction=c.LOSS_EACH, from_log=0,
+        )
+    )  # fmt: skip
+    if largest == 4:
+        with pytest.raises(TrainwebError, match="4"):
+            case.run()
+        return
+    wanted = np.log(np.exp(x64).sum(1)) - x64[np.arange(5), given + 1]
+    close(case.run()[0], wanted)
+
+
+def test_indices_that_the_gpu_computes_are_refused() -> None:
+    case = Case()
+    data, _ = case.normal(4, 2)
+    x, at = Buf(Storage(PARAMETERS, 48, 0), "float32", (3, 4)), case.builder.temp("int64", (3,))
+    case.builder.emit(calls.ArgReduce(x=x, y=at, outer=3, n=4, inner=1, select_max=1, last_index=0))
+    y = case.result((3, 2))
+    case.builder.emit(calls.Gather(data=data, indices=at, y=y, outer=1, dim=4, n=3, inner=8, index_size=8))
+    program = Program(case.builder, [data], [], case.builder.instructions)
+    with pytest.raises(UnsupportedError, match="indices that the GPU computes"):
+        TARGETS[WEBGPU].compile_program(program, [0] * 9, 1 << 20)
+
+
 def test_a_call_without_a_template_is_refused_by_name() -> None:
     case = Case()
     b, _ = case.normal(3, 4)
-    case.builder.node = "CumSum node 'sums'"
+    case.builder.node = "TopK node 'best'"
     out = case.builder.temp("float32", (3, 4))
     case.builder.elementwise([out], [b], lambda e, a: e.neg(a))
-    case.builder.emit(calls.Cumsum(x=out, y=case.result((3, 4)), outer=3, n=4, inner=1, exclusive=0, reverse=0))
+    case.builder.emit(calls.Topk(x=out, y=case.result((3, 2)), outer=3, n=4, inner=1, k=2, largest=1))
     program = Program(case.builder, [b], [], case.builder.instructions)
-    with pytest.raises(
-        UnsupportedError, match=r"CumSum node 'sums' needs the kernel cumsum_f32, .* device='wasm' runs it"
-    ):
+    with pytest.raises(UnsupportedError, match=r"TopK node 'best' needs the kernel topk_f32, .* device='wasm' runs it"):
         TARGETS[WEBGPU].compile_program(program, [0] * 9, 1 << 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from tests.webgpu.host import SEGMENTS, GpuHost
-from tests.webgpu.networks import SMALL, networks
+from tests.webgpu.networks import SMALL, SPECIAL, networks
 
 from trainweb.artifacts import LossType, build_artifacts
 from trainweb.ir.layout import STATE
@@ -22,7 +22,7 @@ Batches = list[dict[str, Tensor]]
 
 def open_model(name: str, batches: int, *, is_small: bool = False) -> tuple[SessionCore, Batches]:
     """A session of a benchmark's model with AdamW, and its batches."""
-    net = (SMALL if is_small else networks.MODELS)[name]()
+    net = ((SMALL | SPECIAL) if is_small else networks.MODELS)[name]()
     model = onnx.shape_inference.infer_shapes(net.model())
     trained = [p.name for p in net.parameters if p.trainable]
     frozen = [p.name for p in net.parameters if not p.trainable]

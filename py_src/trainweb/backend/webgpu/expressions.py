@@ -42,7 +42,7 @@ def literal(value: float, dtype: str) -> str:
     bits = struct.unpack("<I", struct.pack("<f", value))[0]
     exponent = bits >> 23 & 0xFF
     if exponent == 0xFF or bits == 0x80000000 or (exponent == 0 and bits):
-        return f"bitcast<f32>({bits}u)"
+        return f"from_bits({bits}u)"  # a constant expression must be finite
     return f"{float(struct.unpack('<f', struct.pack('<f', value))[0]).hex()}f"
 
 

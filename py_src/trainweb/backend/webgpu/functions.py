@@ -7,8 +7,16 @@ found and made by their bits, because shaders may be compiled as if there were n
 from __future__ import annotations
 
 import re
+from functools import reduce
 
 from trainweb.ir import layout
+
+
+def horner(x: str, name: str) -> str:
+    """A polynomial, of which the coefficient of the highest power comes first."""
+    terms = [f"{name}_{n}" for n in range(len(getattr(layout, name)))]
+    return reduce(lambda sum_, term: f"({sum_} * {x} + {term})", terms)
+
 
 FUNCTIONS = {
     "is_nan": "fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }",
@@ -77,15 +85,9 @@ FUNCTIONS = {
   return y + y;
 }""",
     "log_of_parts": """fn log_of_parts(f: f32, e: f32) -> f32 {
-  var p = LOG_TERMS_0;
-  p = p * f + LOG_TERMS_1;
-  p = p * f + LOG_TERMS_2;
-  p = p * f + LOG_TERMS_3;
-  p = p * f + LOG_TERMS_4;
-  p = p * f + LOG_TERMS_5;
-  p = p * f + LOG_TERMS_6;
-  p = p * f + LOG_TERMS_7;
-  p = p * f + LOG_TERMS_8;
+  let p = """
+    + horner("f", "LOG_TERMS")
+    + """;
   let square = f * f;
   let y = (e * LN2_1 + (p * f) * square) - square * 0.5f;
   return e * LN2_0 + (f + y);
@@ -117,11 +119,9 @@ FUNCTIONS = {
   let t = abs(x);
   if (t < 0.625f) {
     let s = x * x;
-    var p = TANH_TERMS_0;
-    p = p * s + TANH_TERMS_1;
-    p = p * s + TANH_TERMS_2;
-    p = p * s + TANH_TERMS_3;
-    p = p * s + TANH_TERMS_4;
+    let p = """
+    + horner("s", "TANH_TERMS")
+    + """;
     return (p * s) * x + x;
   }
   return with_sign(1.0f - 2.0f / (exp_(min(t + t, 20.0f)) + 1.0f), x);

@@ -142,9 +142,9 @@ def _query_gradient(call: calls.AttentionGradient) -> Kernel:
     q, mask = heads.rows("q", call.q, call.q_strides), heads.mask()
     keys, values = (heads.rows(n, getattr(call, n), getattr(call, f"{n}_strides"), "u.group") for n in ("k", "v"))
     kept, dq = keep(k, "queries", q, call.d, "u.d"), ColumnSums(k, "dq", call.d)
-    for name, b in (("top", call.top), ("inverse", call.inverse)):
-        x = k.operand(f"{name}s", b)
-        k.add(f"let {name} = {four(lambda r, x=x: x.load(f'item * u.m + row{r}'))};")
+    tops, inverses = k.operand("tops", call.top), k.operand("inverses", call.inverse)
+    k.add(f"let top = {four(lambda r: tops.load(f'item * u.m + row{r}'))};")
+    k.add(f"let inverse = {four(lambda r: inverses.load(f'item * u.m + row{r}'))};")
     k.add(for_chunks("0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
     k.add(*products("score", kept, keys, "other", "u.d"), *products("dp", slopes, values, "other", "u.e"))
     k.add(*heads.scores(mask and four(lambda r: mask(f"row{r}", "other"))))

@@ -6,7 +6,7 @@ A workgroup has a channel of all images, or a group of channels of one.
 from __future__ import annotations
 
 from trainweb.backend.webgpu.shader import Kernel
-from trainweb.backend.webgpu.templates.tools import fold_over_lanes, over_lanes
+from trainweb.backend.webgpu.templates.tools import fold_over_lanes, moments, over_lanes
 from trainweb.ir import calls
 
 LANES = 256
@@ -39,12 +39,9 @@ def batch_norm(call: calls.BatchNorm) -> list[Kernel]:
 def batch_norm_train(call: calls.BatchNormTrain) -> list[Kernel]:
     """The same with the statistics of the batch, in two passes; running statistics follow them."""
     k = Kernel("batch_norm_train", LANES)
-    x, y, all_sum = k.operand("x", call.x), k.operand("y", call.y), _channels(k, call)
-    k.add("var mean = 0.0f;", *over_lanes(k, "step", "u.steps", f"mean += {x.load(AT)};"))
-    k.add(f"mean = {all_sum}(lane, mean) / f32(u.steps);", "var variance = 0.0f;")
-    k.add(*over_lanes(k, "step", "u.steps", f"let part = {x.load(AT)} - mean;", "variance += part * part;"))
-    k.add(f"variance = {all_sum}(lane, variance) / f32(u.steps);")
-    k.add(f"let inverse = 1.0f / sqrt(variance + {k.real('epsilon', call.epsilon)});")
+    x, y = k.operand("x", call.x), k.operand("y", call.y)
+    _channels(k, call)
+    moments(k, x.load(AT), "u.steps", call.epsilon)
     k.add(f"let factor = inverse * {k.operand('scale', call.scale).load('block')};")
     value = f"({x.load(AT)} - mean) * factor + {k.operand('bias', call.bias).load('block')}"
     k.add(*over_lanes(k, "step", "u.steps", y.store(AT, value)), "if (lane == 0u) {")
@@ -94,17 +91,12 @@ CHANNEL = "block % u.groups * u.width + step / u.size"
 
 def _group(k: Kernel, call: calls.GroupNorm | calls.GroupNormGrad) -> str:
     """A workgroup for each group of an image: its `mean` and `inverse`; returns the function that sums over lanes."""
-    x, all_sum = k.operand("x", call.x), fold_over_lanes(k, "sum")
+    x = k.operand("x", call.x)
     width = call.channels // call.groups
     for name, value in (("size", call.size), ("groups", call.groups), ("width", width), ("steps", width * call.size)):
         k.count(name, value)
     k.blocks(call.batch * call.groups)
-    k.add("var mean = 0.0f;", *over_lanes(k, "step", "u.steps", f"mean += {x.load(GROUP_AT)};"))
-    k.add(f"mean = {all_sum}(lane, mean) / f32(u.steps);", "var variance = 0.0f;")
-    k.add(*over_lanes(k, "step", "u.steps", f"let part = {x.load(GROUP_AT)} - mean;", "variance += part * part;"))
-    k.add(f"variance = {all_sum}(lane, variance) / f32(u.steps);")
-    k.add(f"let inverse = 1.0f / sqrt(variance + {k.real('epsilon', call.epsilon)});")
-    return all_sum
+    return moments(k, x.load(GROUP_AT), "u.steps", call.epsilon)
 
 
 def group_norm(call: calls.GroupNorm) -> list[Kernel]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from trainweb.backend.webgpu.shader import Kernel
-from trainweb.backend.webgpu.templates.tools import fold_over_lanes, over_lanes
+from trainweb.backend.webgpu.templates.tools import fold_columns, fold_over_lanes, moments, over_lanes
 from trainweb.ir import calls
 
 COLUMNS, SLICES = 16, 16
@@ -16,24 +16,17 @@ def layer_norm(call: calls.LayerNorm) -> list[Kernel]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias; without a mean where `rms` is set."""
     k = Kernel("layer_norm")
     x, y = k.operand("x", call.x), k.operand("y", call.y)
-    all_sum = fold_over_lanes(k, "sum")
     k.blocks(call.rows, "rows")
     k.count("n", call.n)
     at = "block * u.n + step"
-    k.add("var mean = 0.0f;")
-    if not call.rms:
-        k.add(*over_lanes(k, "step", "u.n", f"mean += {x.load(at)};"), f"mean = {all_sum}(lane, mean) / f32(u.n);")
-    k.add("var square = 0.0f;")
-    k.add(*over_lanes(k, "step", "u.n", f"let part = {x.load(at)} - mean;", "square += part * part;"))
-    k.add(f"square = {all_sum}(lane, square) / f32(u.n);")
-    k.add(f"let scale = 1.0f / sqrt(square + {k.real('epsilon', call.epsilon)});")
-    value = f"({x.load(at)} - mean) * scale"
+    moments(k, x.load(at), "u.n", call.epsilon, has_mean=not call.rms)
+    value = f"({x.load(at)} - mean) * inverse"
     if call.scale is not None:
         value += f" * {k.operand('scale', call.scale).load('step')}"
     if call.bias is not None:
         value += f" + {k.operand('bias', call.bias).load('step')}"
     k.add(*over_lanes(k, "step", "u.n", y.store(at, value)), "if (lane == 0u) {")
-    for name, b, result in (("mean", call.mean, "mean"), ("inv_std", call.inv_std, "scale")):
+    for name, b, result in (("mean", call.mean, "mean"), ("inv_std", call.inv_std, "inverse")):
         if b is not None:
             k.add(k.operand(f"{name}_of", b).store("block", result))
     k.add("}")
@@ -91,11 +84,8 @@ def _column_gradients(call: calls.LayerNormGrad) -> Kernel:
     )
     k.add(f"let slope = {dy.load('row * u.n + column')};", "bias += slope;")
     k.add(f"scale += slope * ({_normalized(k, call, 'row * u.n + column', 'row')});", "}", "}")
-    k.add("scales[lane] = scale;", "biases[lane] = bias;", "workgroupBarrier();")
-    k.add(f"for (var half = {k.lanes // 2}u; half >= {COLUMNS}u; half = half >> 1u) {{", "if (lane < half) {")
-    k.add(
-        "scales[lane] += scales[lane + half];", "biases[lane] += biases[lane + half];", "}", "workgroupBarrier();", "}"
-    )
+    k.add("scales[lane] = scale;", *fold_columns(k, "scales", "{} + {}", COLUMNS))
+    k.add("biases[lane] = bias;", *fold_columns(k, "biases", "{} + {}", COLUMNS))
     k.add(f"if (lane < {COLUMNS}u && column < u.n) {{")
     for name, b in (("scales", call.dscale), ("biases", call.dbias)):
         if b is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from trainweb.backend.webgpu.shader import Kernel, NoKernelError
-from trainweb.backend.webgpu.templates.tools import FOLDS, fold_over_lanes, over_lanes
+from trainweb.backend.webgpu.shader import Kernel
+from trainweb.backend.webgpu.templates.tools import FOLDS, fold_columns, fold_over_lanes, over_lanes
 from trainweb.ir import calls
 from trainweb.ir import layout as c
 
@@ -28,8 +28,8 @@ KINDS: dict[int, tuple[str, str, str, str]] = {
 
 def reduce(call: calls.Reduce) -> list[Kernel]:
     """Rows by a workgroup each, or columns side by side."""
-    if call.op not in KINDS:
-        raise NoKernelError("the logarithm of a sum of exponentials")
+    if call.op == c.REDUCE_LOG_SUM_EXP:
+        return _log_sum_exp(call)
     fold, start, term, result = KINDS[call.op]
     is_rows = call.inner == 1
     k = Kernel("reduce", 64 if is_rows else COLUMNS * SLICES)
@@ -55,13 +55,7 @@ def reduce(call: calls.Reduce) -> list[Kernel]:
     k.add(f"let column = (block % u.strips) * {COLUMNS}u + lane % {COLUMNS}u;", f"var sum = {start};")
     k.add("if (column < u.inner) {", f"for (var step = lane / {COLUMNS}u; step < u.n; step += {SLICES}u) {{")
     k.add(f"let x = {x.load('(outer * u.n + step) * u.inner + column')};", f"sum = fold_{fold}(sum, {term});", "}", "}")
-    k.add("cells[lane] = sum;", "workgroupBarrier();")
-    k.add(f"for (var half = {k.lanes // 2}u; half >= {COLUMNS}u; half = half >> 1u) {{")
-    k.add(
-        f"if (lane < half) {{ cells[lane] = fold_{fold}(cells[lane], cells[lane + half]); }}",
-        "workgroupBarrier();",
-        "}",
-    )
+    k.add("cells[lane] = sum;", *fold_columns(k, "cells", f"fold_{fold}({{}}, {{}})", COLUMNS))
     k.add(f"if (lane < {COLUMNS}u && column < u.inner) {{", "let y = cells[lane];")
     k.add(y.store("outer * u.inner + column", result), "}")
     return [k]
@@ -73,6 +67,18 @@ def _columns(k: Kernel, outer: int, n: int, inner: int) -> str:
     k.blocks(outer * inner)
     k.add(f"let start = (block / {k.count('inner', inner)}) * u.n * u.inner + block % u.inner;")
     return "start + step * u.inner"
+
+
+def _log_sum_exp(call: calls.Reduce) -> list[Kernel]:
+    k = Kernel("log_sum_exp")
+    x, y = k.operand("x", call.x), k.operand("y", call.y)
+    all_max, all_sum = fold_over_lanes(k, "max"), fold_over_lanes(k, "sum")
+    at = _columns(k, call.outer, call.n, call.inner)
+    k.add("var top = from_bits(0xff800000u);", *over_lanes(k, "step", "u.n", f"top = larger(top, {x.load(at)});"))
+    k.add(f"top = {all_max}(lane, top);", "let shift = select(top, 0.0f, is_infinite(top));", "var sum = 0.0f;")
+    k.add(*over_lanes(k, "step", "u.n", f"sum += exp_({x.load(at)} - shift);"), f"sum = {all_sum}(lane, sum);")
+    k.add(f"if (lane == 0u) {{ {y.store('block', 'shift + log_(sum)')} }}")
+    return [k]
 
 
 def softmax(call: calls.Softmax) -> list[Kernel]:

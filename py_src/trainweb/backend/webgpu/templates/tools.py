@@ -32,6 +32,34 @@ def over_lanes(k: Kernel, variable: str, count: str, *body: str) -> list[str]:
     return [f"for (var {variable} = lane; {variable} < {count}; {variable} += {k.lanes}u) {{", *body, "}"]
 
 
+def moments(k: Kernel, x: str, count: str, epsilon: float, *, has_mean: bool = True) -> str:
+    """Statements for `mean`, `variance` and `inverse`, 1 / sqrt(variance + epsilon), of the elements x at `step`.
+
+    Returns the function that sums over the lanes.
+    """
+    all_sum = fold_over_lanes(k, "sum")
+    k.add("var mean = 0.0f;")
+    if has_mean:
+        k.add(*over_lanes(k, "step", count, f"mean += {x};"), f"mean = {all_sum}(lane, mean) / f32({count});")
+    k.add("var variance = 0.0f;")
+    k.add(*over_lanes(k, "step", count, f"let part = {x} - mean;", "variance += part * part;"))
+    k.add(f"variance = {all_sum}(lane, variance) / f32({count});")
+    k.add(f"let inverse = 1.0f / sqrt(variance + {k.real('epsilon', epsilon)});")
+    return all_sum
+
+
+def fold_columns(k: Kernel, cells: str, fold: str, columns: int) -> list[str]:
+    """Statements that fold the lanes of each column, which are `columns` apart, into its first."""
+    head = f"for (var half = {k.lanes // 2}u; half >= {columns}u; half = half >> 1u) {{"
+    return [
+        "workgroupBarrier();",
+        head,
+        f"if (lane < half) {{ {cells}[lane] = {fold.format(f'{cells}[lane]', f'{cells}[lane + half]')}; }}",
+        "workgroupBarrier();",
+        "}",
+    ]
+
+
 def sum_of(terms: Sequence[str]) -> str:
     """A sum of indices."""
     return " + ".join(terms) or "0u"

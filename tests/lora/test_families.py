@@ -127,14 +127,18 @@ def test_adapts_as_peft(name: str, kind: str) -> None:
         np.testing.assert_allclose(learned[key], value, rtol=1e-3, atol=2e-4, err_msg=key)
 
 
-@pytest.mark.parametrize(("name", "part", "takes"), [("opt", "decoder", False), ("bart", "encoder", False), ("bert_words", "", True)])
+@pytest.mark.parametrize(
+    ("name", "part", "takes"), [("opt", "decoder", False), ("bart", "encoder", False), ("bert_words", "", True)]
+)
 def test_tables_that_are_looked_up_by_what_their_module_computes(name: str, part: str, takes: bool) -> None:
     """PEFT looks up A by the first input of such a module, a mask or words, and merges another model."""
     model, target = load(name).files["model.onnx"], f"{part}.embed_positions" if part else "position_embeddings"
     if takes:
         assert len(inject(model, [target]).layers) == 1
         return
-    with pytest.raises(UnsupportedError, match=rf"{target}' is not supported: 'embed_positions' computes its indices.*modules_to_save"):
+    with pytest.raises(
+        UnsupportedError, match=rf"{target}' is not supported: 'embed_positions' computes its indices.*modules_to_save"
+    ):
         inject(model, [target])
     assert inject(model, ["q_proj"], modules_to_save=[target])._whole == [f"model.{target}.weight"]
 

@@ -595,8 +595,8 @@ def lost_parameters(graph: Graph) -> list[Decision]:
 def _names_of_transformers(module: str, held: Collection[str]) -> list[str]:
     """Names that models of transformers give a table which several modules read, and the bias of a head that reads it.
 
-    The table of BART and T5 is `shared` in a module around encoder and decoder. The bias of BERT's head for masked words
-    belongs to the module around, too.
+    The table of BART and T5 is `shared` in a module around encoder and decoder. The bias of BERT's head for masked
+    words belongs to the module around, too.
     """
     around = module.rpartition(".")[0]
     names = [f"{around}.bias"] if f"{module}.bias" in held else []

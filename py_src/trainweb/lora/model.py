@@ -112,8 +112,8 @@ def inject(
         check_layer(layer, config.of(layer.module), base.opset(""))
         if computes_indices(base, layer):
             raise UnsupportedError(
-                f"An adapter of the table {layer.module!r} is not supported: {layer.module.rpartition('.')[2]!r} computes "
-                "its indices, and PEFT would look up others. Name it in modules_to_save."
+                f"An adapter of the table {layer.module!r} is not supported: {layer.module.rpartition('.')[2]!r} "
+                "computes its indices, and PEFT would look up others. Name it in modules_to_save."
             )
         if config.ensure_weight_tying and len(tied_layers(layers, layer.weight)) > 1:
             raise UnsupportedError(

@@ -1,9 +1,11 @@
 """Record small models of many families of transformers: torch's and PEFT's training, and greedy tokens.
 
     ./build.sh record-families [NAME ...]
+    python scripts/record_families.py --adapters [NAME ...]   # all but the exports, which stay
 
 Runs in a separate environment with torch and peft (`environments.py`); `tests/lora/test_families.py` replays the files
-without it. Each `NAME.tar.xz` has the model as docs/language-models.md exports it, PEFT's new adapter, and `truth.npz`.
+without it. Each `NAME.tar.xz` has the model as docs/language-models.md exports it, new adapters of PEFT (LoRA and DoRA)
+and what it learned, and `truth.npz`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ from torch.nn import functional as F  # noqa: N812
 TARGET = Path(__file__).parents[1] / "tests" / "lora" / "families"
 STEPS, SGD, ADAMW = 3, 0.1, 0.01
 WORDS, LONGEST, NEW = 29, 64, 8
+PADDING = 3
+KINDS: dict[str, dict[str, Any]] = {"lora": {}, "dora": {"use_dora": True}}
+TABLE = {"table": {"target_modules": ["embed_tokens", "q_proj"]}}
+"""Adapters, by what is set."""
 PROMPTS = ([3, 7, 5], [4, 9, 2, 8, 6, 11, 20, 13, 5])
 SCALE = 6
 """Larger weights than usual, so that tokens vary."""
@@ -191,9 +197,17 @@ def greedy(model: Any, prompt: list[int]) -> list[int]:
     return ids[len(prompt) :]
 
 
-def adapted_by_peft(model: Any) -> tuple[Any, bool]:
+def padded_before(feeds: dict[str, torch.Tensor], labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A mask with padding before the second text, and labels that leave it out."""
+    mask = torch.ones_like(feeds["attention_mask"])
+    mask[1, :PADDING] = 0
+    whole = labels.where(labels >= 0, feeds["input_ids"])
+    return mask, whole.masked_fill(mask == 0, -100)
+
+
+def adapted_by_peft(model: Any, more: dict[str, Any]) -> tuple[Any, bool]:
     """The model with an adapter, by PEFT's own choice of modules if it has one."""
-    settings = {"r": 2, "lora_alpha": 4, "init_lora_weights": False}
+    settings = {"r": 2, "lora_alpha": 4, "init_lora_weights": False, **more}
     try:
         return get_peft_model(copy.deepcopy(model), LoraConfig(**settings)).eval(), True
     except ValueError:
@@ -201,7 +215,7 @@ def adapted_by_peft(model: Any) -> tuple[Any, bool]:
         return get_peft_model(copy.deepcopy(model), linear).eval(), False
 
 
-def record(name: str, make: Callable[[], Any]) -> None:
+def record(name: str, make: Callable[[], Any], *, exports: bool) -> None:
     """Write all of a family."""
     torch.manual_seed(SEEDS.get(name, len(name)))
     model = make().eval()
@@ -214,42 +228,62 @@ def record(name: str, make: Callable[[], Any]) -> None:
     truth = {key: feed.numpy() for key, feed in feeds.items()} | {"labels": labels.numpy()}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        export(model, feeds, place / "model.onnx", name in CAUSAL)
-        torch.manual_seed(1)
-        adapted, by_default = adapted_by_peft(model)
-        adapted.save_pretrained(place)
+        if exports:
+            export(model, feeds, place / "model.onnx", name in CAUSAL)
+        else:
+            (place / "model.onnx").write_bytes(recorded(name, "model.onnx"))
         tokens = [greedy(model, prompt) for prompt in PROMPTS] if name in CAUSAL else []
-        learned = [p for p in adapted.parameters() if p.requires_grad]
-        truth["lora"] = trained(adapted, torch.optim.AdamW(learned, lr=ADAMW, eps=1e-6), feeds, labels)
-        adapted.save_pretrained(place / "end")
+        files = {file: place / file for file in ("model.onnx", "adapter_config.json", "about.json", "truth.npz")}
+        by_default = False
+        for kind, settings in {**KINDS, **(TABLE if name == "opt" else {})}.items():
+            torch.manual_seed(1)
+            adapted, is_default = adapted_by_peft(model, settings)
+            by_default = is_default if kind == "lora" else by_default
+            adapted.save_pretrained(place / kind)
+            learned = [p for p in adapted.parameters() if p.requires_grad]
+            truth[kind] = trained(adapted, torch.optim.AdamW(learned, lr=ADAMW, eps=1e-6), feeds, labels)
+            adapted.save_pretrained(place / f"{kind}_end")
+            for part in (kind, f"{kind}_end"):
+                files[f"{part}.safetensors"] = place / part / "adapter_model.safetensors"
+        files["adapter_config.json"] = place / "lora" / "adapter_config.json"
         frozen = [n for n, p in model.named_parameters() if not p.requires_grad]
+        if name in CAUSAL:
+            other, mask = copy.deepcopy(model), dict(feeds)
+            mask["attention_mask"], padded = padded_before(feeds, labels)
+            truth |= {"before_mask": mask["attention_mask"].numpy(), "before_labels": padded.numpy()}
+            truth["before"] = trained(other, torch.optim.SGD(other.parameters(), lr=SGD), mask, padded)
         truth["full"] = trained(model, torch.optim.SGD(model.parameters(), lr=SGD), feeds, labels)
         about = {"by_default": by_default, "frozen": frozen, "prompts": PROMPTS, "tokens": tokens}
         (place / "about.json").write_text(json.dumps(about))
         np.savez(place / "truth.npz", **truth)
-        files = {
-            "model.onnx": "model.onnx",
-            "adapter_config.json": "adapter_config.json",
-            "adapter_model.safetensors": "adapter_model.safetensors",
-            "end.safetensors": "end/adapter_model.safetensors",
-            "about.json": "about.json",
-            "truth.npz": "truth.npz",
-        }
-        with tarfile.open(TARGET / f"{name}.tar.xz", "w:xz", preset=9) as archive:
-            for member, path in files.items():
-                data = (place / path).read_bytes()
-                entry = tarfile.TarInfo(member)
-                entry.size = len(data)
-                archive.addfile(entry, io.BytesIO(data))
+        pack(name, files)
+
+
+def recorded(name: str, member: str) -> bytes:
+    """A file of a recording."""
+    with tarfile.open(TARGET / f"{name}.tar.xz") as archive:
+        return archive.extractfile(member).read()  # type: ignore[union-attr]
+
+
+def pack(name: str, files: dict[str, Path]) -> None:
+    """Write the archive of a family."""
+    with tarfile.open(TARGET / f"{name}.tar.xz", "w:xz", preset=9) as archive:
+        for member, path in files.items():
+            data = path.read_bytes()
+            entry = tarfile.TarInfo(member)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
 
 
 def main() -> None:
     """Record all families, or those named."""
     warnings.simplefilter("ignore")
     TARGET.mkdir(parents=True, exist_ok=True)
+    exports = sys.argv[1:2] != ["--adapters"]
+    names = sys.argv[1 if exports else 2 :]
     for name, make in (CAUSAL | OTHERS).items():
-        if not sys.argv[1:] or name in sys.argv[1:]:
-            record(name, make)
+        if not names or name in names:
+            record(name, make, exports=exports)
             print(name, flush=True)
 
 

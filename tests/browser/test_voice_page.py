@@ -238,7 +238,7 @@ def test_a_text_that_is_too_short_is_refused(page: Page) -> None:
 
 
 def test_files_are_dropped(page: Page) -> None:
-    """A text on its card, and a folder with a folder in it on the model's."""
+    """A text on its card, and folders on the model's: of files with one name, those near the outermost graph count."""
     page.evaluate("""() => {
         const drop = (id, data) => {
             const event = new DragEvent("drop", { bubbles: true, cancelable: true });
@@ -248,18 +248,38 @@ def test_files_are_dropped(page: Page) -> None:
         const text = new DataTransfer();
         text.items.add(new File(["A dropped text."], "text.txt"));
         drop("text", text);
-        const fileOf = (name) => ({ isFile: true, file: (take) => take(new File(["{}"], name)) });
-        const folderOf = (...inner) => {
-            const portions = [inner.slice(0, 1), inner.slice(1), []];
-            return { isFile: false, createReader: () => ({ readEntries: (take) => take(portions.shift()) }) };
+        const fileOf = (name, text = "{}") => ({ name, isFile: true, file: (take) => take(new File([text], name)) });
+        const folderOf = (name, ...inner) => ({ name, isFile: false, inner });
+        const placed = (entry, above = "") => {
+            entry.fullPath = `${above}/${entry.name}`;
+            const portions = [(entry.inner ?? []).slice(0, 1), (entry.inner ?? []).slice(1), []];
+            entry.createReader = () => ({ readEntries: (take) => take(portions.shift()) });
+            (entry.inner ?? []).forEach((one) => placed(one, entry.fullPath));
+            return entry;
         };
-        const folder = folderOf(folderOf(fileOf("model.onnx")), fileOf("tokenizer.json"));
-        window.dropped = () => drop("load", { items: [{ webkitGetAsEntry: () => folder }] });
+        const droppedOn = (folder) => () => drop("load", { items: [{ webkitGetAsEntry: () => placed(folder) }] });
+        const worse = ["tokenizer.json", "config.json", "model.onnx"].map((name) => fileOf(name, "no JSON"));
+        const graph = folderOf("onnx", fileOf("model.onnx"), fileOf("config.json", '{ "n_layer": 2, "n_embd": 8 }'));
+        window.dropped = droppedOn(folderOf(
+            "mine", folderOf(".git", fileOf("other.onnx")), folderOf("runs", folderOf("checkpoint-1", ...worse)),
+            fileOf("config.json", "no JSON"), graph, fileOf("tokenizer.json"),
+        ));
+        const many = Array.from({ length: 1001 }, (_, k) => fileOf(`${k}.txt`));
+        window.droppedMany = droppedOn(folderOf("home", ...many));
+        const [a, b] = ["a", "b"].map((name) => folderOf(name, fileOf("model.onnx")));
+        window.droppedTwo = droppedOn(folderOf("models", a, b));
     }""")
     expect(page.locator("#text")).to_have_value("A dropped text.")
     page.wait_for_function("!document.querySelector('#load').disabled")
     page.evaluate("dropped()")
-    expect(page.locator("#takes")).to_contain_text("model.onnx is read from your disk")
+    expect(page.locator("#takes")).to_contain_text("mine is read from your disk")
+    expect(page.locator("#takes")).not_to_contain_text("or more.")
+    page.evaluate("droppedMany()")
+    expect(page.locator("#alert")).to_have_text("There are more than 1000 files: choose the folder of a model.")
+    page.evaluate("droppedTwo()")
+    expect(page.locator("#alert")).to_have_text(
+        "There are 2 models, models/a/model.onnx and models/b/model.onnx: choose the folder of one."
+    )
 
 
 def test_memory_and_time_are_told_by_the_size_of_the_model(page: Page) -> None:
@@ -292,7 +312,8 @@ REFUSED: dict[str, tuple[list[tuple[str, bytes]], str]] = {
     ),
     "no tokenizer": (
         [("model.onnx", b"")],
-        "There is no tokenizer.json beside model.onnx; a model needs model.onnx, its weights and tokenizer.json.",
+        "There is no tokenizer.json beside model.onnx or in a folder above it; "
+        "a model needs model.onnx, its weights and tokenizer.json.",
     ),
     "no JSON": ([("model.onnx", b""), ("tokenizer.json", b"{")], "tokenizer.json is not a JSON object."),
     "null": (

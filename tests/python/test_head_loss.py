@@ -288,6 +288,18 @@ def test_quantized_heads(name: str, turned: bool, names: list[str]) -> None:
         assert_near(found["x_grad"], case.dx)
 
 
+@pytest.mark.parametrize("result", ["scores", "x_grad"])
+def test_a_quantized_head_of_one_class_in_one_block(result: str) -> None:
+    """Its only scale is of a block along the rows of the weights, [3, 1]."""
+    case, graph, feeds = quantized(Case(1, 1, 3), turned=False)
+    graph.initializers["scale"].shape = (1, 1)
+    graph.nodes[0].attrs = {"axis": 0, "block_size": 3}
+    found, _ = compute(build_gradients(graph, "loss", ["x"]), feeds, ["loss", result])
+    assert abs(found["loss"]) < 1e-6
+    expected = {"scores": case.x @ case.w.T, "x_grad": case.dx}
+    np.testing.assert_allclose(found[result].reshape(-1), expected[result].reshape(-1), rtol=1e-5)
+
+
 def test_other_scales_of_the_same_numbers_stay() -> None:
     """Products by the same numbers with other scales are not one head."""
     _, graph, feeds = quantized(Case(20, 600, 6), turned=True)

@@ -556,7 +556,9 @@ def test_what_an_exporter_noted_about_parameters_survives_and_its_stack_traces_d
 def within_body(operator: str, nodes: list[onnx.NodeProto], result: str) -> onnx.NodeProto:
     """A node with these in a branch or a body."""
     value = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
-    inputs = [helper.make_tensor_value_info(n, kind, []) for n, kind in (("k", TensorProto.INT64), ("c", TensorProto.BOOL))]
+    inputs = [
+        helper.make_tensor_value_info(n, kind, []) for n, kind in (("k", TensorProto.INT64), ("c", TensorProto.BOOL))
+    ]
     if operator == "If":
         body, empty = (helper.make_graph(part, "branch", [], [value]) for part in (nodes, []))
         return helper.make_node("If", ["x"], ["y"], then_branch=body, else_branch=empty)

@@ -1,6 +1,6 @@
 """Negative indices of an embedding count from the end, as ONNX defines Gather; those before the first row are refused.
 
-PyTorch refuses both. NumPy counts as ONNX does, and is the oracle. tests/browser/test_js_negative_indices.py is the same.
+PyTorch refuses both. NumPy counts as ONNX does, and is the oracle. test_js_negative_indices.py is the same in a page.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ def model() -> bytes:
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [2, 2])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2, 3])
     graph = helper.make_graph([node], "words", [ids], [y], [numpy_helper.from_array(TABLE, "table")])
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    ).SerializeToString()
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
 
 
 def learned() -> np.ndarray:
@@ -38,9 +36,7 @@ def learned() -> np.ndarray:
 
 
 def test_negative_indices_count_from_the_end() -> None:
-    with trainweb.TrainingSession.from_model(
-        model(), loss="MSELoss", optimizer="SGD", learning_rate=RATE
-    ) as session:
+    with trainweb.TrainingSession.from_model(model(), loss="MSELoss", optimizer="SGD", learning_rate=RATE) as session:
         np.testing.assert_array_equal(session.predict({"ids": IDS})["y"], TABLE[IDS])
         session.train_step({"ids": IDS, "target": TARGET})
         session.optimizer_step()

@@ -1,4 +1,4 @@
-"""Equal parameters and statistics that an exporter made one tensor of train apart, as in PyTorch (`tests/golden/merged`)."""
+"""Equal parameters and statistics that an exporter made one tensor of train apart (`tests/golden/merged`)."""
 
 from __future__ import annotations
 

@@ -45,12 +45,11 @@ reference is PyTorch in float64. The distance to it may be a few times the dista
 
 `tests/zoo` contains the models and their recordings. `python -m tests.zoo.table` prints this page from a replay, which
 the tests repeat. The options of the exporters follow [export.md](export.md): training mode, and for dynamo both
-`optimize=False` and the default. All models but the one of `torch.ao` are exported as they begin, never trained. The
+`optimize=False` and the default. All models are exported as they begin, never trained. The
 row *TorchScript, its default* compares losses only: the file is in evaluation mode, and its weights have no names.
 
-The exporters are those of torch 2.15. Torch 2.13 wrote two thirds of the models again, by the defaults of both
-exporters. Where its file has the same nodes, attributes, numbers and notes on parameters, one file is kept, and there
-is no row of its own.
+The exporters are those of torch 2.15. Torch 2.13 wrote all models again, by the defaults of both exporters. Where its
+file has the same nodes, attributes, numbers and notes on parameters, one file is kept, and there is no row of its own.
 
 Another 136 models (transformers, plain modules) and 121 functions of torch between two layers were tested once, with
 torch 2.15. With the dynamo exporter and `optimize=False`, 210 of 219 files train to PyTorch's trajectory; with the

@@ -10,7 +10,7 @@ import ast
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -572,6 +572,7 @@ def lost_parameters(graph: Graph) -> list[Decision]:
         if is_transposed(tensor, sources):
             held.update(sources)
     transposes = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.op_type == "Transpose"}
+    readers: dict[str, set[str]] = {}
     for node in graph.nodes:
         # A parameter that a module reads under the name of another module's is tied to it, unless calls name both.
         for name in (transposes.get(edge, edge) for edge in node.inputs):
@@ -580,12 +581,29 @@ def lost_parameters(graph: Graph) -> list[Decision]:
             if read and (KIND in notes or is_transposed(read, folded_from(notes))):
                 alias = f"{module_of(node)}.{name.rpartition('.')[2]}"
                 held.update({alias} if name not in called else {alias} - called)
+                readers.setdefault(name, set()).add(module_of(node))
+    for modules in readers.values():
+        held.update(alias for module in modules if len(modules) > 1 for alias in _names_of_transformers(module, held))
     reason = (
         "not in the file: the output does not depend on it, or the exporter's optimizer removed or merged it: export "
         "with optimize=False"
     )
     lost = [name for name in listed_parameters(graph) if name not in held]
     return [Decision(name, False, reason, doubtful=True) for name in sorted(lost)] + _merged_constants(graph, called)
+
+
+def _names_of_transformers(module: str, held: Collection[str]) -> list[str]:
+    """Names that models of transformers give a table which several modules read, and the bias of a head that reads it.
+
+    The table of BART and T5 is `shared` in a module around encoder and decoder. The bias of BERT's head for masked
+    words belongs to the module around, too.
+    """
+    around = module.rpartition(".")[0]
+    names = [f"{around}.bias"] if f"{module}.bias" in held else []
+    while around:
+        names.append(f"{around}.shared.weight")
+        around = around.rpartition(".")[0]
+    return [*names, "shared.weight"]
 
 
 def _merged_constants(graph: Graph, called: set[str]) -> list[Decision]:

@@ -90,8 +90,8 @@ def _remark_on_folded_norms(graph: Graph) -> list[str]:
         return []
     more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
     return [
-        f"Batch normalization {modules[0]!r}{more}, in training mode, is folded into weights as for inference. It keeps "
-        "the statistics of the file. To normalize by each batch as PyTorch does, export with optimize=False."
+        f"Batch normalization {modules[0]!r}{more}, in training mode, is folded into weights as for inference. It "
+        "keeps the statistics of the file. To normalize by each batch as PyTorch does, export with optimize=False."
     ]
 
 

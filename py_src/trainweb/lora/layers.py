@@ -9,9 +9,9 @@ from dataclasses import replace
 from trainweb.artifacts.evidence import folded_from, generated_names, module_of, notes_of
 from trainweb.errors import ModelError
 from trainweb.lora.config import shown
-from trainweb.lora.kinds import LINEAR, Layer, LoraKind, layer_of
+from trainweb.lora.kinds import EMBEDDING, LINEAR, Layer, LoraKind, layer_of
 from trainweb.model.graph import Graph, Node
-from trainweb.model.uses import weight_uses
+from trainweb.model.uses import MOVES, weight_uses
 
 DEFAULT_TARGETS = {
     ("q_proj", "v_proj", "fc1", "fc2"): "self_attn.dense",
@@ -95,6 +95,18 @@ def is_stored_by_columns(graph: Graph, layer: Layer) -> bool:
     tensor = graph.initializers[layer.weight]
     turned = generated_names(graph).fullmatch(tensor.name) or folded_from(notes_of(graph, tensor))
     return layer.kind is LINEAR and not layer.rows_first and not turned and tensor.name.endswith(".weight")
+
+
+def computes_indices(graph: Graph, layer: Layer) -> bool:
+    """True for a table whose module makes the indices itself, as those of positions do in OPT and BART."""
+    producers = graph.producers()
+    for site in layer.sites if layer.kind is EMBEDDING else ():
+        node = producers.get(site.inputs[1])
+        while node is not None and node.op_type in MOVES:
+            node = producers.get(node.inputs[0])
+        if node is not None and _rooted(_module_of_node(node), graph) == layer.module:
+            return True
+    return False
 
 
 def _module_of_weight(name: str, generated: re.Pattern[str]) -> str:

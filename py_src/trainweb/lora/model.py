@@ -16,7 +16,7 @@ from trainweb.lora.adapted import LoraModel, owners
 from trainweb.lora.adapter import Adapter
 from trainweb.lora.config import ALL_LINEAR, INITS, MERGE, LoraConfig, chosen, shown
 from trainweb.lora.kinds import LINEAR, Layer, check_layer
-from trainweb.lora.layers import default_targets, find_layers, is_stored_by_columns
+from trainweb.lora.layers import computes_indices, default_targets, find_layers, is_stored_by_columns
 from trainweb.lora.merge import lies_in, tied_layers, untied
 from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph
@@ -110,6 +110,11 @@ def inject(
     )
     for layer in used:
         check_layer(layer, config.of(layer.module), base.opset(""))
+        if computes_indices(base, layer):
+            raise UnsupportedError(
+                f"An adapter of the table {layer.module!r} is not supported: {layer.module.rpartition('.')[2]!r} "
+                "computes its indices, and PEFT would look up others. Name it in modules_to_save."
+            )
         if config.ensure_weight_tying and len(tied_layers(layers, layer.weight)) > 1:
             raise UnsupportedError(
                 f"ensure_weight_tying is not supported where the tied {layer.module!r} has an adapter.{MERGE}"

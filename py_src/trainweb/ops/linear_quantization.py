@@ -208,7 +208,7 @@ class DequantizeLinear(_Linear):
     def _of_constant(self, b: Builder, out: Buf, x: Buf, scale: Buf, zero: Buf | None) -> None:
         """Matrices of rows, which a product may read as they are stored."""
         shape = x.shape or (1,)
-        axis = self.axis % len(shape) if scale.size > 1 else len(shape) - 1
+        axis = self.axis % len(shape) if scale.size > 1 or self.block_size else len(shape) - 1
         outer, dim, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
         blocks = scale.shape[axis] if self.block_size else 1
         size = self.block_size or (dim if scale.size == 1 else 1)

@@ -72,6 +72,9 @@ def quantization_aware() -> Case:
         ch_axis=0,
     )
     module = Stubs().train()
+    # Of a new norm's ones and zeros, one weight would have a gradient of rounding alone.
+    nn.init.uniform_(module.norm.weight, 0.5, 1.5)
+    nn.init.normal_(module.norm.bias)
     module.qconfig = ao.QConfig(activation=activation, weight=weight)
     module = ao.prepare_qat(ao.fuse_modules_qat(module, [["conv", "norm", "relu"]]))
     x = pixels(8)

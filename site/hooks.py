@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: menu entries of generated pages, links by title, tabs, the gallery, and what each page's head gets."""
+"""Hooks of MkDocs: menu entries of generated pages, links by title, tabs, the gallery, and each page's head."""
 
 from __future__ import annotations
 

@@ -314,7 +314,8 @@ def test_nothing_is_cut_off_on_small_screens(width: int, browser: Browser, addre
 
 
 CUT = """[...document.querySelectorAll(".md-typeset pre > code")]
-    .filter((code) => code.clientWidth > 0 && code.scrollWidth > code.clientWidth).map((code) => code.textContent.slice(0, 60))"""
+    .filter((code) => code.clientWidth > 0 && code.scrollWidth > code.clientWidth)
+    .map((code) => code.textContent.slice(0, 60))"""
 """Beginnings of the code that does not fit into its block."""
 GUIDES = ("pictures", "table", "series", "text", "elsewhere", "federated", "fit", "data", "metrics", "losses")
 

@@ -82,6 +82,8 @@ def _train(page: Page, name: str) -> None:
     else:
         page.click("#train")
         page.wait_for_function(DONE, timeout=PATIENCE_MS)
+    if name == "timeseries":
+        page.locator("#plot").scroll_into_view_if_needed()
 
 
 def take(names: list[str]) -> None:

@@ -16,7 +16,7 @@ import demo
 import examples
 import numpy as np
 from PIL import Image, ImageDraw
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import FilePayload, Page, sync_playwright
 from steps import ROOT
 
 OUT = ROOT / "site" / "pages" / "gallery"
@@ -48,6 +48,10 @@ def _drawing(label: int, seed: int) -> bytes:
     return file.getvalue()
 
 
+def _file(label: int, seed: int) -> FilePayload:
+    return {"name": f"drawing-{seed}.png", "mimeType": "image/png", "buffer": _drawing(label, seed)}
+
+
 def _show(page: Page, name: str) -> None:
     """Give a page drawings of two classes, let it learn them, and try another drawing."""
     if name == "teach":
@@ -55,13 +59,10 @@ def _show(page: Page, name: str) -> None:
         for k, title in enumerate(("Sun", "House")):
             page.locator("#classes input[type=text]").nth(k).fill(title)
     for label, files in enumerate(page.locator("#classes .files input" if name == "teach" else "input.files").all()):
-        drawings = [_drawing(label, PICTURES * label + k) for k in range(PICTURES)]
-        files.set_input_files(
-            [{"name": f"{k}.png", "mimeType": "image/png", "buffer": d} for k, d in enumerate(drawings)]
-        )
+        files.set_input_files([_file(label, PICTURES * label + k) for k in range(PICTURES)])
     page.click("#train:enabled", timeout=PATIENCE_MS)
     page.wait_for_selector(SHOWN[name], timeout=PATIENCE_MS)
-    page.set_input_files("#try", {"name": "drawing.png", "mimeType": "image/png", "buffer": _drawing(1, 99)})
+    page.set_input_files("#try", _file(1, 99))
     page.wait_for_timeout(2 * SLIDE_MS)
 
 

@@ -180,6 +180,9 @@ def test_the_first_screen_has_its_points_before_the_package(page: Page, address:
     page.goto(address + "index.html", wait_until="commit")
     page.wait_for_function("""() => {
         const canvas = document.querySelector("#hero-map");
+        if (canvas === null) {
+            return false;
+        }
         const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
         return data.some((value) => value > 0);
     }""")

@@ -30,7 +30,8 @@ class Example(NamedTuple):
 
 GROUPS = {
     "Make": """
-        create_from_model from_model create_from_pretrained from_pretrained create artifacts release async_dispose seed device
+        create_from_model from_model create_from_pretrained from_pretrained create artifacts release
+        async_dispose seed device
     """,
     "Train": """
         fit fit_async find_learning_rate train_step run_train_step run_train_steps optimizer_step run_optimizer_step
@@ -54,7 +55,7 @@ GROUPS = {
         gradient_norms dead_units memory profile explain to_string
     """,
 }
-"""Groups of the members of a session, in Python's spelling, with one of a page that does not follow it; the reference lists them in this order."""
+"""Groups of the members of a session, in the order of the reference and in Python's spelling, with one exception."""
 EXAMPLES = (
     Example(
         "Create a session of a model",

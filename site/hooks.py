@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: menu entries of generated pages, links by title, tabs, the gallery, and what each page's head gets."""
+"""Hooks of MkDocs: menu entries of generated pages, links by title, tabs, the gallery, and each page's head."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ def on_config(config: Any) -> Any:
     root = Path(config.docs_dir)
     if (root / "docs" / "api").is_dir():
         _section(config.nav, "Reference").insert(0, {"API": _entries(root / "docs" / "api", root)})
+    cards = (root / "examples" / "README.md").read_text()
+    order = re.findall(r"^\| \[(\w+)\]", cards, re.MULTILINE)
     _section(config.nav, "Gallery")[1:1] = [
-        entry for entry in _entries(root / "examples", root) if "examples/README.md" not in entry.values()
+        {_title(root / "examples" / f"{name}.md"): f"examples/{name}.md"} for name in order
     ]
     version = (root.parents[1] / "py_src" / "trainweb" / "_version.py").read_text()
     (found,) = re.findall(r'"(\d[^"]*)"', version)

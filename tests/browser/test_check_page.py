@@ -196,8 +196,12 @@ def test_a_model_of_ours_trains_on_a_table(page: Page) -> None:
     expect(page.locator("#target")).to_have_value("cultivar", timeout=READY_MS)
     code = page.inner_text("#javascript")
     assert '"labels": "cultivar"' in code and 'classes: { "labels": ["A", "B", "C"] }' in code and "zeros" not in code
-    losses, _ = run_code(page, code.replace('"wine.', '"../examples/WHERE/wine.').replace("WHERE/wine.csv", "data/wine.csv")
-        .replace("WHERE/wine.onnx", "models/wine.onnx"))
+    losses, _ = run_code(
+        page,
+        code.replace('"wine.', '"../examples/WHERE/wine.')
+        .replace("WHERE/wine.csv", "data/wine.csv")
+        .replace("WHERE/wine.onnx", "models/wine.onnx"),
+    )
     assert len(losses) == 100 and losses[-1] < 0.1 < losses[0]
     assert 'from_csv("wine.csv", columns' in page.inner_text("#python")
     page.select_option("#target", "ash")

@@ -45,7 +45,7 @@ def programs_of(page: Path) -> list[str]:
     """The programs of a page.
 
     A block that imports, or declares a name that stands before it, begins one. Other blocks continue it. In a project
-    only imports begin one. The page's file in tests/guides comes first. It makes globals of what the page takes as given.
+    only imports begin one. The page's file in tests/guides comes first, and makes globals of what the page takes.
     """
     before = BEFORE / f"{page.stem}.js"
     programs = [f"{EVERYTHING}\n{before.read_text()}"] if before.exists() else []

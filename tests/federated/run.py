@@ -204,7 +204,7 @@ def compare(native: Path, pages: Path) -> dict[str, Any]:
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """Rows for docs/federated.md."""
+    """Rows of a table: the rounds, accuracies, and the largest difference."""
     lines = ["| after round | PyTorch | pages | largest difference of a parameter |", "|---|---|---|---|"]
     for k in range(ROUNDS + 1):
         apart = "0" if k == 0 else f"{report['apart'][k - 1]:.1e}"

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -36,7 +37,7 @@ class Tokenizer:
     def _merged(self, word):
         parts = [LETTERS[byte] for byte in word.encode()]
         while len(parts) > 1:
-            ranks = [self._ranks.get(pair, len(self._ranks)) for pair in zip(parts, parts[1:], strict=False)]
+            ranks = [self._ranks.get(pair, len(self._ranks)) for pair in pairwise(parts)]
             best = ranks.index(min(ranks))
             if ranks[best] == len(self._ranks):
                 break

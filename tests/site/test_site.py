@@ -180,6 +180,9 @@ def test_the_first_screen_has_its_points_before_the_package(page: Page, address:
     page.goto(address + "index.html", wait_until="commit")
     page.wait_for_function("""() => {
         const canvas = document.querySelector("#hero-map");
+        if (canvas === null) {
+            return false;
+        }
         const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
         return data.some((value) => value > 0);
     }""")
@@ -314,7 +317,8 @@ def test_nothing_is_cut_off_on_small_screens(width: int, browser: Browser, addre
 
 
 CUT = """[...document.querySelectorAll(".md-typeset pre > code")]
-    .filter((code) => code.clientWidth > 0 && code.scrollWidth > code.clientWidth).map((code) => code.textContent.slice(0, 60))"""
+    .filter((code) => code.clientWidth > 0 && code.scrollWidth > code.clientWidth)
+    .map((code) => code.textContent.slice(0, 60))"""
 """Beginnings of the code that does not fit into its block."""
 GUIDES = ("pictures", "table", "series", "text", "elsewhere", "federated", "fit", "data", "metrics", "losses")
 

@@ -336,6 +336,7 @@ async function fitTable() {
   try {
     const { training, validation, count } = await readTable(table, found, targetSelect.value, isOfClasses());
     const curves = /** @type {import("trainweb/vis").TrainwebCurves} */ (document.querySelector("trainweb-curves"));
+    curves.hidden = false;
     curves.clear();
     const history = await curves.watch(made.fit(training, {
       epochs: EPOCHS,

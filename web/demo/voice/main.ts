@@ -247,7 +247,7 @@ function lossOf({ loss, validation }: EpochEvent): number {
   return Number(validation?.["loss"] ?? loss);
 }
 
-/** What the user asks the model to write. */
+/** The wish of the user: beginning and temperature. */
 function wish(): { prompt: string; temperature: number; seed: number } {
   return { prompt: ui.prompt.value || "\n", temperature: Number(ui.temperature.value), seed: 1 };
 }

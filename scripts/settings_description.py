@@ -14,7 +14,7 @@ from trainweb.data.images import AUGMENTATION, IMAGE
 from trainweb.data.images import DOCS as IMAGE_DOCS
 from trainweb.federated.client import FederatedClient
 from trainweb.fit.find_rate import find_learning_rate
-from trainweb.fit.options import BATCHES, CHECKPOINT, EARLY_STOPPING, FIT, EarlyStopping
+from trainweb.fit.options import ACCUMULATE, BATCHES, CHECKPOINT, EARLY_STOPPING, FIT, EarlyStopping
 from trainweb.generation.options import GENERATE, NEUTRAL, SAMPLED
 from trainweb.heads import HEAD
 from trainweb.lora.model import inject
@@ -58,6 +58,10 @@ CONFIG = {n: Field(field.kind, None, is_optional=True) for n, field in fields_of
 FIT_DOCS = parameter_docs(SessionTasks.fit)
 CHECKPOINT_DOCS = {
     "every": "Optimizer steps between two checkpoints within an epoch; one is written after each epoch anyway."
+}
+ACCUMULATE_DOCS = {
+    "steps": "Batches for an optimizer step.",
+    "reduction": 'Their gradient: that of one batch of all their rows ("mean"), or the sum of their gradients ("sum").',
 }
 LORA_DOCS = parameter_docs(inject) | {
     "targets": 'Modules to adapt, by names or last parts of names, or ["all-linear"]; by default the choice of PEFT.'
@@ -335,6 +339,11 @@ export interface CheckpointFields {{
 {members(CHECKPOINT, CHECKPOINT_DOCS)}
 }}
 
+/** How batches make an optimizer step. */
+export interface AccumulateFields {{
+{members(ACCUMULATE, ACCUMULATE_DOCS)}
+}}
+
 {interface("EarlyStopping", EarlyStopping)}
 /** The metrics. */
 export type MetricType ={union(map(json.dumps, METRICS))};
@@ -355,6 +364,8 @@ export const EARLY_STOPPING_RULE: Rule = {json.dumps(EarlyStopping.rule.as_data(
 {INTERNAL}{table("export const BATCHES: Settings = ", BATCHES)};
 
 {INTERNAL}{table("export const CHECKPOINT: Settings = ", CHECKPOINT)};
+
+{INTERNAL}{table("export const ACCUMULATE: Settings = ", ACCUMULATE)};
 
 {tables("METRICS", "MetricType", METRICS)}
 /** Which value of a metric is better; null: it is not a number. @internal */

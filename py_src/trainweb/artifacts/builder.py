@@ -41,10 +41,11 @@ from trainweb.onnxblock.models import (
     note_own_outputs,
     with_outputs,
 )
+from trainweb.onnxblock.terms import LossTerms, is_by_output, named_loss
 from trainweb.onnxblock.training import ForwardBlock
 from trainweb.onnxblock.transforms import constants_to_initializers, prune
 from trainweb.ops.frame.functions import write_interchangeable
-from trainweb.settings import Choice, Names, Number, Patterns, Positive, Sizes, YesNo, make
+from trainweb.settings import Choice, Names, Number, Patterns, Positive, Sizes, YesNo
 from trainweb.spelling import ARGUMENT
 
 BATCH_NORM = ("train", "as_exported")
@@ -236,7 +237,8 @@ def build_artifacts(
     loss : LossType, Block, str or dict, optional
         Called with the names of the model's outputs, or with `loss_input_names`. None: the first output of the model
         already is the loss. A str is the name of a class of `onnxblock.loss`. A dict has that name as "type", and the
-        arguments of the class.
+        arguments of the class. A dict of outputs has a loss for each, or a list of losses; each may have a "weight" in
+        the sum of all. The labels of the output "age" then are the input "age_labels".
     optimizer : OptimType, Block, str or dict, optional
         None: there is no optimizer model. A str is the name of a class of `onnxblock.optim`. A dict has that name as
         "type", the arguments of the class and three more. "groups" is a list of dicts of the arguments of
@@ -299,6 +301,9 @@ def build_artifacts(
     beside = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value, "ema": ema}
     optimizer, rate = rate_of(optimizer, learning_rate)
     _check_beside(optimizer, beside)
+    terms = _terms_of(loss, loss_input_names)
+    if terms is not None:
+        loss, loss_input_names = terms, terms.outputs
     graph = _forward_graph(model, external_data, weights, limits, integrity, dims)
     source = _read(without_unread(graph, loss_input_names, additional_output_names), requires_grad, frozen_params)
     with restarted_names():
@@ -314,6 +319,8 @@ def build_artifacts(
         settled = chosen.frozen if requires_grad is None else [*chosen.trainable, *chosen.frozen]
         models = _train(source, graph, types, chosen, batch_norm, settled)
         note_own_outputs(models, before, [] if loss is None else compared)
+        if terms is not None:
+            terms.note(models.evaluation)
         update = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
         return Artifacts(models, update, chosen.decisions, rate)
 
@@ -355,7 +362,9 @@ def _with_loss(
     graph, accessor = add_loss(source.graph, loss, loss_input_names, additional)
     types = _types_of_labels(graph, inputs, source.declared, compared)
     graph = cast_inputs(graph, types)
-    for remark in (*remark_on_file(graph, source.constants), *remark_on_loss(graph, loss, compared)):
+    each = [(term.loss, [term.output]) for term in loss.terms] if isinstance(loss, LossTerms) else [(loss, compared)]
+    remarks = [remark for one in each for remark in remark_on_loss(graph, *one)]
+    for remark in (*remark_on_file(graph, source.constants), *remarks):
         warn(remark)
     return graph, None if types else accessor
 
@@ -526,7 +535,7 @@ def add_loss(
             if not accessor.has(name):
                 raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
         # Without a loss block nothing is made of the outputs: they stay what they are.
-        losses_of_graph = arguments if loss is None else [_call_loss(loss, arguments)]
+        losses_of_graph = arguments if loss is None else _call_loss(loss, arguments)
         outputs = [*losses_of_graph, *additional]
         return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs}), accessor
 
@@ -612,28 +621,41 @@ def _name_list(names: Sequence[str] | None, argument: str) -> list[str]:
 def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
     """Describe a loss that takes only some of the model's outputs; None if it takes all of them."""
     names = [value.name for value in graph.outputs]
-    if not isinstance(loss, (LossType, str, Mapping)) or len(names) == (block := _made_loss(loss))._n_inputs:
+    if not isinstance(loss, (LossType, str, Mapping)) or is_by_output(loss):
+        return None
+    if len(names) == (block := named_loss(loss))._n_inputs:
         return None
     return messages.LOSS_INPUTS.fill(loss=type(block).__name__, n=block._n_inputs, names=", ".join(names))
 
 
-def _made_loss(loss: LossType | str | Mapping[str, Any]) -> losses.Loss:
-    block: losses.Loss = make("loss", losses.LOSSES, loss.name if isinstance(loss, LossType) else loss)
-    return block
+def _terms_of(loss: LossLike, loss_input_names: Sequence[str] | None) -> LossTerms | None:
+    """The terms of a loss by outputs; None for other losses."""
+    if not is_by_output(loss):
+        return None
+    if loss_input_names:
+        expected = "left out with a loss for each output"
+        raise messages.BAD_SETTING(name=ARGUMENT.loss_input_names, value=loss_input_names, expected=expected)
+    assert isinstance(loss, Mapping)
+    return LossTerms(loss)
 
 
-def _call_loss(loss: LossLike, names: Sequence[str]) -> str:
+def _call_loss(loss: LossLike, names: Sequence[str]) -> list[str]:
+    """Names of the loss, and of its terms if it has several."""
+    if isinstance(loss, LossTerms):
+        return list(loss(*names))
     if isinstance(loss, (LossType, str, Mapping)):
-        loss = _made_loss(loss)
-        if len(names) != loss._n_inputs:
-            raise messages.LOSS_INPUTS(loss=type(loss).__name__, n=loss._n_inputs, names=", ".join(names))
+        block = named_loss(loss)
+        if len(names) != block._n_inputs:
+            raise messages.LOSS_INPUTS(loss=type(block).__name__, n=block._n_inputs, names=", ".join(names))
     elif not isinstance(loss, Block):
         raise ModelError(f"Unknown loss provided {loss!r:.80}. Give a LossType or an onnxblock.Block.")
-    result = loss(*names)
+    else:
+        block = loss
+    result = block(*names)
     result = result[0] if isinstance(result, (list, tuple)) and result else result
     if not isinstance(result, str):
         raise ModelError(f"The loss block returned {result!r:.80} instead of the name of the loss.")
-    return result
+    return [result]
 
 
 def _optimizer_block(optimizer: OptimizerLike, beside: Mapping[str, Any]) -> Block:

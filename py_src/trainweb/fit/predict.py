@@ -11,10 +11,11 @@ from trainweb import messages
 from trainweb.arguments import texts
 from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError
-from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined, metrics_of
+from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined
 from trainweb.fit.options import FIT
 from trainweb.fit.plan import Batches, rows_of
 from trainweb.fit.steps import Position, located
+from trainweb.metrics import metrics_of
 from trainweb.training.step_kind import PREDICT, StepKind
 from trainweb.training.steps import run_step
 

@@ -17,10 +17,25 @@ export interface PeftAdapterConfig {
   readonly adapterConfig: string;
 }
 
+/** Settings whose `type` may be given as `name`. */
+type Named<Settings> = Settings extends { readonly type: infer Type }
+  ? Settings | (Omit<Settings, "type"> & { readonly name: Type })
+  : never;
+type Weighted<Settings> = Settings extends unknown ? Omit<Settings, "weight"> & { readonly weight?: number } : never;
+
+/** A loss of one output, and its weight in the sum of all, 1 by default. Weights of classes are `weights` here. */
+export type LossTerm = LossType | Weighted<Named<LossSettings>>;
+
+/** Losses by outputs. The labels of the output `age` are the input `age_labels`. */
+export type LossByOutput = Readonly<Record<string, LossTerm | readonly LossTerm[]>>;
+
 /** Settings for building training artifacts from a forward model. */
 export interface TrainingConfig {
-  /** A loss, by name or with its settings. Null: the first output of the model already is the loss. */
-  readonly loss: LossType | LossSettings | null;
+  /**
+   * A loss, by name or with its settings, or losses of several outputs, whose weighted sum is trained. Null: the first
+   * output of the model already is the loss.
+   */
+  readonly loss: LossType | Named<LossSettings> | LossByOutput | null;
   /**
    * An optimizer, by name or with its settings. Default "AdamW" for a session, none for artifacts. Without one a session
    * cannot update parameters.
@@ -93,7 +108,7 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
     resolved["lora"] = resolveLora(lora, others);
   }
   if (loss !== undefined && loss !== null) {
-    resolved["loss"] = resolveKind("loss", loss, LOSSES);
+    resolved["loss"] = resolveLoss(loss);
   }
   if (ema !== undefined && ema !== null) {
     resolved["ema"] = resolveObject("ema", ema, "an object of its settings, such as 'decay'", EMA);
@@ -116,6 +131,48 @@ export function requireLoss(config: unknown): void {
     const expected = "a loss, or null for a model whose first output is one";
     throw sessionError("MISSING_SETTING", { what: "config", name: "loss", expected });
   }
+}
+
+function resolveLoss(loss: unknown): unknown {
+  if (!isByOutput(loss)) {
+    return resolveKind("loss", withType(loss), LOSSES);
+  }
+  const terms = Object.entries(loss).map(([output, term]): [string, unknown] => {
+    const resolve = (one: unknown): unknown => resolveTerm(`loss.${output}`, one);
+    return [output, Array.isArray(term) ? term.map(resolve) : resolve(term)];
+  });
+  return Object.fromEntries(terms);
+}
+
+function resolveTerm(path: string, term: unknown): unknown {
+  if (typeof term === "string") {
+    return resolveKind("loss", term, LOSSES);
+  }
+  const { weight = 1, ...settings } = withType(term) as Fields;
+  const isWeight = typeof weight === "number" && Number.isFinite(weight) && weight >= 0;
+  refuseSettingIf(!isWeight, `${path}.weight`, weight, "a number at least 0; weights of classes are 'weights'");
+  const { weight: weights, ...resolved } = resolveKind("loss", settings, LOSSES);
+  return { ...resolved, ...(weights !== undefined && { weights }), weight };
+}
+
+/** A loss whose `type` is given as `name`. */
+function withType(loss: unknown): unknown {
+  if (typeof loss !== "object" || loss === null || !("name" in loss) || "type" in loss) {
+    return loss;
+  }
+  const { name, ...settings } = loss;
+  return { type: name, ...settings };
+}
+
+/** True for an object of outputs, and not of a name and settings. */
+function isByOutput(loss: unknown): loss is Fields {
+  if (typeof loss !== "object" || loss === null || Array.isArray(loss)) {
+    return false;
+  }
+  const { type, name } = loss as Fields;
+  const terms = Object.values(loss).flat() as unknown[];
+  const areTerms = terms.length > 0 && terms.every((term) => typeof term === "string" || (typeof term === "object" && term !== null));
+  return areTerms && typeof type !== "string" && typeof name !== "string";
 }
 
 function resolveObject(name: string, value: unknown, expected: string, settings: Settings): Fields {

@@ -134,7 +134,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** The page's view of the session. */
   get info(): Omit<SessionInfo, "handle" | "device"> {
-    const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs, pairs, moving } = this.#bundle;
+    const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs, pairs, terms, weighsBatches, moving } = this.#bundle;
     // Older bundles lack it.
     const { defaultPair = [outputs.eval.length === 2 ? (outputs.eval[1] as string) : compared, inputs.eval.at(-1)?.name ?? null] } = this.#bundle;
     return {
@@ -152,6 +152,8 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       ownOutputs,
       pairs,
       defaultPair,
+      terms,
+      weighsBatches,
       moving,
       nominal: this.#nominal,
       valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),

@@ -234,6 +234,10 @@ const START = record({
   pairs: optional(list(tuple(text, text)), []),
   /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
   defaultPair: optional(tuple(nullable(text), nullable(text)), undefined),
+  /** True if gradients of several batches can become those of one large batch. */
+  weighsBatches: optional(flag, false),
+  /** Outputs whose weighted sum is the loss, if it has several terms. */
+  terms: optional(names, []),
   /** Parameters that a train step changes though they are not trained. */
   moving: optional(names, []),
   /** Divisors of the losses. */

@@ -22,6 +22,7 @@ from trainweb.metrics import METRICS, make_metric
 from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
+from trainweb.onnxblock.row_weights import SETTINGS as SAMPLE_WEIGHT
 from trainweb.ops.optim.rules import RULES
 from trainweb.schedules import SCHEDULES, ByFormula
 from trainweb.session.tasks import SessionTasks
@@ -65,6 +66,10 @@ ACCUMULATE_DOCS = {
 }
 LORA_DOCS = parameter_docs(inject) | {
     "targets": 'Modules to adapt, by names or last parts of names, or ["all-linear"]; by default the choice of PEFT.'
+}
+SAMPLE_WEIGHT_DOCS = {
+    "name": "Name of the input.",
+    "of": 'What has a weight: a row ("rows"), or a label ("labels"), in the shape of the labels.',
 }
 HEAD_DOCS = {
     "classes": "Number of classes.",
@@ -297,6 +302,13 @@ export interface LoraFields {{
 export interface HeadFields {{
 {members(HEAD, HEAD_DOCS)}
 }}
+
+/** An input of weights. */
+export interface SampleWeightFields {{
+{members(SAMPLE_WEIGHT, SAMPLE_WEIGHT_DOCS)}
+}}
+
+{INTERNAL}{table("export const SAMPLE_WEIGHT: Settings = ", SAMPLE_WEIGHT)};
 
 {INTERNAL}{table("export const CONFIG: Settings = ", CONFIG)};
 

@@ -301,6 +301,7 @@ def _add_loss(p: argparse.ArgumentParser, *older: str) -> None:
     forms = 'or JSON, such as {"name": "HuberLoss", "delta": 2}, or a loss by outputs: {"kind": "CrossEntropyLoss"}'
     p.add_argument("--loss", help=f"{_names(LossType)}; {forms}; without it the first output is the loss")
     _add_several(p, "--loss-output", "NAME", "output for the loss, where the model has more than it takes", *older)
+    p.add_argument("--sample-weight", metavar="NAME", help="new input with the weight of each row")
     p.add_argument("--batch-norm", choices=BATCH_NORM, help="train batch normalizations, or keep them as exported")
 
 
@@ -367,6 +368,7 @@ def _artifacts(args: argparse.Namespace) -> None:
         "dims": _dims(args),
         "loss_input_names": args.loss_output or None,
         "batch_norm": args.batch_norm,
+        "sample_weight": args.sample_weight,
     }
     files, _ = artifacts_of(model, lora, settings)
     files.write(args.output)
@@ -385,7 +387,7 @@ def _check(args: argparse.Namespace) -> int:
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
     choices = (args.train or None, _frozen(args), loss, optimizer)
     others: dict[str, Any] = {"loss_input_names": args.loss_output or None, "batch_norm": args.batch_norm}
-    others |= {"weights": _weights(args), "lora": _lora(args), "head": _head(args)}
+    others |= {"weights": _weights(args), "lora": _lora(args), "head": _head(args), "sample_weight": args.sample_weight}
     report = check(args.model, *choices, dims=_dims(args), **others)
     print(json.dumps(report.as_data(), indent=2) if args.json else _as_options(str(report)))
     if report.ok and args.steps > 0:

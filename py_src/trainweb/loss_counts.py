@@ -136,13 +136,19 @@ def _of(name: str, made: Maker, inputs: Iterable[Value]) -> tuple[Graph, LossCou
 
 
 def _of_labels(made: Maker, node: Node, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
-    """Count the labels of a cross entropy that are not ignored, times their weights."""
-    ignored, (_, labels, *weights) = node.attrs.get("ignore_index"), node.inputs
-    weight = weights[0] if weights else ""
+    """Count the labels of a cross entropy."""
     if (reduction := node.attrs.get("reduction", "mean")) != "mean":
         return made.given, LossCount(is_sum=reduction == "sum")
+    count = label_count(made, node)
+    return _of(node.inputs[1], made, inputs) if count is None else (made.graph, LossCount(count))
+
+
+def label_count(made: Maker, node: Node) -> str | None:
+    """The number of labels of a cross entropy that are not ignored, times their weights; None: all of them."""
+    ignored, (_, labels, *weights) = node.attrs.get("ignore_index"), node.inputs
+    weight = weights[0] if weights else ""
     if ignored is None and not weight:
-        return _of(labels, made, inputs)
+        return None
     labels = made.node("Cast", [labels], to=INT64)
     counted = None
     if ignored is not None:
@@ -153,7 +159,7 @@ def _of_labels(made: Maker, node: Node, inputs: Iterable[Value]) -> tuple[Graph,
     if counted is not None:
         shares = made.node("Cast", [counted], to=FLOAT)
         each = made.node("Mul", [each, shares]) if each else shares
-    return made.graph, LossCount(made.node("ReduceSum", [each], keepdims=0))
+    return made.node("ReduceSum", [each], keepdims=0)
 
 
 class Maker:
@@ -163,16 +169,24 @@ class Maker:
         self.given, self.graph, self.at, self._name = graph, graph.with_nodes(graph.nodes), at, name
         self._used = set(graph.names())
 
+    def take(self) -> str:
+        """A new name."""
+        return take_name(self._name, self._used)
+
+    def add(self, node: Node) -> None:
+        """Add a node."""
+        self.graph.nodes.insert(self.at, node)
+        self.at += 1
+
     def node(self, op_type: str, inputs: list[str], **attrs: Any) -> str:
         """The result of a new node."""
-        name = take_name(self._name, self._used)
-        self.graph.nodes.insert(self.at, Node(op_type, inputs, [name], attrs, name=name))
-        self.at += 1
+        name = self.take()
+        self.add(Node(op_type, inputs, [name], attrs, name=name))
         return name
 
     def constant(self, values: Sequence[float], dtype: str = "int64") -> str:
         """A new vector."""
-        name = take_name(self._name, self._used)
+        name = self.take()
         self.graph.initializers[name] = Tensor.of(name, dtype, (len(values),), tuple(values))
         return name
 

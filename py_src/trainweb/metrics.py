@@ -7,6 +7,7 @@ with its plans. It joins sums (`web/src/worker/fit/metrics.ts`), all in float64 
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,13 +18,13 @@ from trainweb import messages
 from trainweb.formulas import Formula, Row, evaluated, number, total
 from trainweb.loss_counts import Maker, counted_loss, row_count
 from trainweb.model.checks import DTYPE_CODES
-from trainweb.model.graph import TRAINWEB, Graph, Node, take_name
+from trainweb.model.graph import SAMPLE_WEIGHT, TRAINWEB, Graph, Node, take_name
+from trainweb.model.graph import Value as GraphValue
 from trainweb.settings import Choice, Whole, checked, fields_of, make
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from trainweb.model.graph import Value as GraphValue
 
 Value = float | list[float] | list[list[int]]
 Ignored = Annotated[int, Whole(least=-(2**31), most=2**31 - 1)] | None
@@ -227,7 +228,7 @@ class MeanIoU(Classified):
         return ["/", ["sum", ["over", "right", ["-", PAIRS, "right"]]], ["sum", OCCURS]]
 
 
-ERRORS = ("rows", "shift", "mean", "squares", "errors", "magnitudes")
+ERRORS = ("rows", "shift", "mean", "squares", "errors", "magnitudes", "count")
 
 
 @metric("mae")
@@ -254,7 +255,7 @@ class R2(Metric):
         # With equal targets: 1 if all are met, else 0.
         explained: Formula = ["if", ["=", "squares", 0], ["=", "errors", 0], ["-", 1, ["/", "errors", "squares"]]]
         # One row has no score.
-        scores: Formula = ["if", [">", "rows", 1], explained, ["/", 0, 0]]
+        scores: Formula = ["if", [">", "count", 1], explained, ["/", 0, 0]]
         return ["/", ["sum", scores], ["size", "rows"]]
 
 
@@ -398,17 +399,19 @@ def with_metrics(graph: Graph, request: Sequence[Any], inputs: Sequence[GraphVal
     """An eval model with nodes that sum up, and what their outputs are; `inputs` are fed."""
     graph = graph.with_nodes(graph.nodes)
     graph.opsets.setdefault(TRAINWEB, 1)
-    described = []
+    described, weight = [], weight_of(graph)
     for one in read_request(request):
         sums = one.metric.sums()
         if sums is None:
             continue
         if isinstance(one.metric, TermLoss):
             graph, names = _sum_term(graph, one, inputs)
-        elif sums.is_collected:
+        elif not sums.is_collected:
+            names = _sum(graph, one, sums, weight)
+        elif weight is None:
             names = _collect(graph, one)
         else:
-            names = _sum(graph, one, sums)
+            raise messages.UNWEIGHTED_METRIC(name="a function" if isinstance(one.metric, Rows) else one.key)
         formula, is_collected = one.metric.formula(), sums.is_collected
         described.append(Described(one.key, *names, sums.rows, sums.is_pooled, formula, is_collected))
     return graph, described
@@ -422,7 +425,25 @@ def _collect(graph: Graph, one: Asked) -> tuple[str, str]:
     return outputs
 
 
-def _sum(graph: Graph, one: Asked, sums: Sums) -> tuple[str, str]:
+def weight_of(graph: Graph) -> str | None:
+    """The input of an eval model that has weights of rows or labels."""
+    note = graph.metadata.get(SAMPLE_WEIGHT)
+    return None if note is None else str(json.loads(note))
+
+
+def _weights_like(graph: Graph, weight: str, targets: str, rank: int) -> str:
+    """The weights of targets with so many axes; each may have its own, or those of a row the same."""
+    (value,) = (v for v in graph.inputs if v.name == weight and isinstance(v, GraphValue))
+    if len(value.shape or ()) == rank:
+        return weight
+    make = Maker(graph, len(graph.nodes), f"metrics.{weight}")
+    column = make.node("Reshape", [weight, make.constant([-1] + [1] * (rank - 1))])
+    weights = make.node("Expand", [column, make.node("Shape", [targets])])
+    graph.nodes, graph.initializers = make.graph.nodes, make.graph.initializers
+    return weights
+
+
+def _sum(graph: Graph, one: Asked, sums: Sums, weight: str | None) -> tuple[str, str]:
     used, targets = set(graph.names()), one.targets
     outputs = [take_name(f"metrics.{one.key}", used)]
     if sums.has_faults:
@@ -431,9 +452,12 @@ def _sum(graph: Graph, one: Asked, sums: Sums) -> tuple[str, str]:
             targets = take_name(f"metrics.{one.key}.classes", used)
             name, axis = distribution
             graph.nodes.append(Node("ArgMax", [name], [targets], {"axis": axis, "keepdims": 0}, "", one.key))
-    graph.nodes.append(
-        Node(sums.operator, [one.predictions, targets], outputs, dict(sums.attributes), TRAINWEB, one.key)
-    )
+    inputs = [one.predictions, targets]
+    if weight is not None:
+        (value,) = (v for v in graph.inputs if isinstance(v, GraphValue) and v.name == one.targets)
+        rank = len(value.shape or ()) - (targets != one.targets)  # without the axis of classes
+        inputs.append(_weights_like(graph, weight, targets, rank))
+    graph.nodes.append(Node(sums.operator, inputs, outputs, dict(sums.attributes), TRAINWEB, one.key))
     return outputs[0], outputs[1] if sums.has_faults else ""
 
 
@@ -549,7 +573,7 @@ class Totals:
                 continue
             sums = self._sums[key].tolist() if one.reads_outputs else []
             if one.reads_outputs and not rows[key]:
-                values[key] = [list(map(int, row)) for row in sums]
+                values[key] = [[int(x) if x == int(x) else x for x in row] for row in sums]
             else:
                 names = dict(zip(rows.get(key, ()), sums, strict=True))
                 values[key] = value_of(one.formula(), {**names, "loss": loss})

@@ -62,6 +62,7 @@ KINDS: dict[str, tuple[Callable[[], bytes], dict[str, Any]]] = {
     "ema": (BASE.read_bytes, CROSS_ENTROPY | {"ema": {"decay": 0.7, "warmup": True, "warmup_gamma": 3.0}}),
     "deep": (lambda: deep_mlp(10, 32, 32, 3).SerializeToString(), {"loss": "CrossEntropyLoss"}),
     "wide": (lambda: deep_mlp(40_000, 4, 3).SerializeToString(), {"loss": "CrossEntropyLoss"}),
+    "weighed": (BASE.read_bytes, {"loss": "CrossEntropyLoss", "optimizer": "SGD", "sample_weight": "w"}),
     "outputs": (lambda: outputs().SerializeToString(), {"loss": TERMS, "optimizer": "SGD"}),
     "masked": (lambda: masked().SerializeToString(), {"loss": "CrossEntropyLoss", "optimizer": "SGD"}),
     **{
@@ -189,6 +190,12 @@ def people(n: int = 30) -> Data:
     """Rows of the kind "outputs"."""
     x, labels = data(n).columns.values()
     return Data({"x": x, "kind_labels": labels, "age_labels": x[:, :1] * 3})
+
+
+def weighed(n: int = 30, labels: str = "labels", **more: Any) -> Data:
+    """Rows of the kind "weighed"."""
+    x, classes = data(n).columns.values()
+    return Data({"x": x, labels: classes, "w": (np.arange(n) % 4 / 2).astype(np.float32), **more})
 
 
 Fit = tuple[str, list[Any], dict[str, Any]]
@@ -480,6 +487,19 @@ FITS: dict[str, list[Fit]] = {
             (3, "kind_loss"),
             ({"steps": 3, "reduction": "sum"}, "age_mae"),
         )
+    ],
+    "weighed": [
+        fit(
+            weighed(),
+            "weighed",
+            epochs=2,
+            batch_size=8,
+            accumulate=3,
+            validation_split=0.3,
+            stratify=True,
+            metrics=["accuracy", {"type": "topK", "k": 2}, "confusionMatrix", "mIoU"],
+        ),
+        fit(weighed(labels="target"), "weighed", batch_size=8, validation_data=weighed(20, "targets")),
     ],
     "infinite_on_purpose": [
         fit(changed(12, labels=np.arange(12) % 2), "masked", batch_size=4, on_nan=on_nan, epochs=2)

@@ -151,7 +151,8 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
     options = checked_options({name: value for name, value in given.items() if name not in OTHERS})
     inputs = ModelInputs(core.inputs["train"])
     share, stratify = options["validation_split"], options["stratify"]
-    train, validation = split_data(inputs, data, given.get("validation_data"), share, stratify=stratify)
+    labels = [name for name in inputs.values if name != core.models.own.weight][-1:]
+    train, validation = split_data(inputs, data, given.get("validation_data"), share, labels, stratify=stratify)
     if train.is_batched and given.get("batch_size") is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if train.columns is None and options["shuffle"]:
@@ -310,9 +311,9 @@ NAMED_CLASSES = 10
 
 
 def split_data(
-    inputs: ModelInputs, data: Any, validation: Any, share: float | None, *, stratify: bool
+    inputs: ModelInputs, data: Any, validation: Any, share: float | None, names: Sequence[str], *, stratify: bool
 ) -> tuple[Dataset, Dataset | None]:
-    """Return the training data and the validation data."""
+    """Return the training data and the validation data; the input of `names` may hold classes."""
     train = inputs.dataset(data)
     if share is None:
         if stratify:
@@ -320,7 +321,7 @@ def split_data(
         return train, None if validation is None else inputs.dataset(validation)
     if validation is not None:
         raise messages.TWO_VALIDATIONS()
-    name = list(inputs.values)[-1]
+    (name,) = names
     if stratify:
         return train.split(share, stratify=name)
     parts = train.split(share)

@@ -16,6 +16,7 @@ from trainweb.model.graph import LOSS_TERMS, Graph, take_name
 from trainweb.onnxblock import blocks, context
 from trainweb.onnxblock.blocks import Block
 from trainweb.onnxblock.loss import LOSSES, Loss
+from trainweb.onnxblock.row_weights import RowWeights, weighed
 from trainweb.settings import Number, make
 
 WEIGHT = Number(least=0)
@@ -67,7 +68,7 @@ class Term:
         """The name of the loss."""
         return type(self.loss).__name__
 
-    def build(self) -> str:
+    def build(self, weights: RowWeights | None) -> str:
         """Name of the loss; its inputs are named after the output."""
         names = {}
         for parameter in signature(self.loss.build).parameters.values() if isinstance(self.loss, Loss) else ():
@@ -76,7 +77,7 @@ class Term:
                 names[parameter.name] = f"{self.output}_{own}"
         if isinstance(self.loss, Loss) and (self.loss._n_inputs != 1 or not names):
             raise messages.LOSS_INPUTS(loss=self.kind, n=self.loss._n_inputs, names=self.output)
-        return str(self.loss(self.output, **names))
+        return weighed(self.loss, lambda: str(self.loss(self.output, **names)), weights)
 
 
 class LossTerms(Block):
@@ -84,12 +85,15 @@ class LossTerms(Block):
 
     Parameters
     ----------
+    weights : RowWeights, optional
+        Weights of rows in every term.
     loss : mapping
         A term or a list of terms by outputs of the model. A term is the name of a loss, a Block, or a dict of the name
         as "type" or "name", a "weight" (1 by default), and settings.
     """
 
-    def __init__(self, loss: Mapping[str, Any]) -> None:
+    def __init__(self, loss: Mapping[str, Any], weights: RowWeights | None = None) -> None:
+        self._weights = weights
         self.terms = [
             Term.of(output, term)
             for output, terms in loss.items()
@@ -110,7 +114,7 @@ class LossTerms(Block):
         for term in self.terms:
             is_only = sum(other.output == term.output for other in self.terms) == 1
             name = take_name(f"{term.output}_{'loss' if is_only else term.kind}", used)
-            context.add_node("Identity", [term.build()], [name])
+            context.add_node("Identity", [term.build(self._weights)], [name])
             weight = blocks.float_initializer("term_weight", [term.weight], ())
             weighted.append(self.add_node("Mul", [name, weight]))
             self._names.append(name)

@@ -58,6 +58,7 @@ IN_PAGE = {
     "clip_grad_norm": "clipGradNorm",
     "clip_grad_value": "clipGradValue",
     "head": "head",
+    "sample_weight": "sampleWeight",
     "lora": "lora",
 }
 """Arguments of `from_model` that the lines may need, as a page spells them."""

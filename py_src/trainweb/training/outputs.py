@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from trainweb import messages
 from trainweb.errors import ModelError
-from trainweb.metrics import Asked, Given, TermLoss, compared_with, make_metric
+from trainweb.metrics import Asked, Given, TermLoss, compared_with, make_metric, weight_of
 from trainweb.model.graph import LOSS_TERMS, OWN_OUTPUTS, Graph
+from trainweb.spelling import input_name
 
 VIEWS = ("Flatten", "Reshape", "Transpose")
 MOVING = "Transpose"
@@ -23,7 +24,8 @@ class ModelOutputs:
     `own` are the outputs of the base model, which predictions and exports have by default. If the eval model notes
     them, `pairs` are predictions and targets that its loss compares. Else `compared` is what its loss compares with the
     last input. `default` has predictions and targets where `pairs` does not decide, None if unknown. `terms` are
-    outputs whose weighted sum is the loss, if it has several.
+    outputs whose weighted sum is the loss, if it has several. The input `weight` has weights of rows; it is not among
+    `inputs`.
     """
 
     own: list[str]
@@ -33,6 +35,7 @@ class ModelOutputs:
     outputs: list[str]
     inputs: list[str]
     terms: list[str] = field(default_factory=list)
+    weight: str | None = None
 
     def pair(self, predictions: str | None, targets: str | None) -> tuple[str, str]:
         """Return what metrics compare; `predictions` and `targets` are the user's, or None.
@@ -41,6 +44,7 @@ class ModelOutputs:
         """
         compared = [] if self.compared is None else [self.compared]
         names = [*dict.fromkeys([*self.outputs, *self.own, *compared, *(p for p, _ in self.pairs)])]
+        targets = None if targets is None else input_name(targets, self.inputs)
         for name, value, known in (("predictions", predictions, names), ("targets", targets, self.inputs)):
             if value is not None and value not in known:
                 raise messages.BAD_SETTING(name=name, value=value, expected=f"one of {', '.join(known)}")
@@ -73,15 +77,18 @@ class ModelOutputs:
 
 def outputs_of(graph: Graph | None, inputs: Iterable[str], outputs: Iterable[str]) -> ModelOutputs:
     """The outputs of an eval model, by its note; artifacts of ONNX Runtime have none."""
-    fed, results = list(inputs), list(outputs)
+    results, weight = list(outputs), None if graph is None else weight_of(graph)
+    fed = [name for name in inputs if name != weight]
     if graph is None or not fed:
         return ModelOutputs(results[1:], None, [], (None, None), results, fed)
     noted, terms = _noted(graph, OWN_OUTPUTS), [name for name in _noted(graph, LOSS_TERMS) if name in results]
     if noted:
-        return ModelOutputs(noted, None, _pairs(graph, fed, noted), _default(graph, fed, noted), results, fed, terms)
+        pairs, default = _pairs(graph, fed, noted), _default(graph, fed, noted)
+        return ModelOutputs(noted, None, pairs, default, results, fed, terms, weight)
     others, compared = results[1:], compared_with(graph, fed)
     own_outputs = others or ([] if compared is None else [_before_loss(graph, compared)])
-    return ModelOutputs(own_outputs, compared, [], (others[0] if len(others) == 1 else compared, fed[-1]), results, fed)
+    default = others[0] if len(others) == 1 else compared, fed[-1]
+    return ModelOutputs(own_outputs, compared, [], default, results, fed, terms, weight)
 
 
 def _noted(graph: Graph, note: str) -> list[str]:

@@ -4,7 +4,17 @@ import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
 import type { Settings } from "./setting-kinds.js";
-import { CONFIG, EMA, HEAD, LORA, type EmaFields, type HeadFields, type LoraFields } from "./settings/config.js";
+import {
+  CONFIG,
+  EMA,
+  HEAD,
+  LORA,
+  SAMPLE_WEIGHT,
+  type EmaFields,
+  type HeadFields,
+  type LoraFields,
+  type SampleWeightFields,
+} from "./settings/config.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
 
@@ -36,6 +46,12 @@ export interface TrainingConfig {
    * output of the model already is the loss.
    */
   readonly loss: LossType | Named<LossSettings> | LossByOutput | null;
+  /**
+   * A new input with the weight of each row. The loss, its validation and metrics weight rows as Keras does. Labels of
+   * weight 0 may be NaN. `{ name: "present", of: "labels" }` takes weights in the shape of the labels, such as the mask of
+   * missing labels.
+   */
+  readonly sampleWeight?: string | SampleWeightFields | null;
   /**
    * An optimizer, by name or with its settings. Default "AdamW" for a session, none for artifacts. Without one a session
    * cannot update parameters.
@@ -95,11 +111,15 @@ export interface TrainingConfig {
 export function resolveConfig(config: unknown, more: readonly string[] = []): string {
   const [settings, rate] = takeRate(config);
   const entries = Object.entries(settings).filter(([name]) => !more.includes(name));
-  const { loss, optimizer, lora, ema, head, frozenParams, ...rest } = Object.fromEntries(entries) as Fields;
+  const { loss, optimizer, lora, ema, head, frozenParams, sampleWeight, ...rest } = Object.fromEntries(entries) as Fields;
   const isHeadLeft = frozenParams === ALL_BUT_HEAD && head !== undefined && head !== null;
   const others: Fields = frozenParams === undefined || isHeadLeft ? rest : { ...rest, frozenParams };
-  const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", ...more];
+  const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", "sampleWeight", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
+  if (sampleWeight !== undefined && sampleWeight !== null) {
+    const settings = typeof sampleWeight === "object" ? sampleWeight : { name: sampleWeight };
+    resolved["sample_weight"] = checkFields("sampleWeight", "sampleWeight.", settings as Fields, SAMPLE_WEIGHT);
+  }
   if (head !== undefined && head !== null) {
     resolved["head"] = resolveObject("head", head, "an object with 'classes'", HEAD);
     resolved["frozen_params"] ??= isHeadLeft ? ALL_BUT_HEAD : undefined;

@@ -134,7 +134,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** The page's view of the session. */
   get info(): Omit<SessionInfo, "handle" | "device"> {
-    const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs, pairs, terms, weighsBatches, moving } = this.#bundle;
+    const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs, pairs, terms, weighsBatches, sampleWeight, moving } = this.#bundle;
     // Older bundles lack it.
     const { defaultPair = [outputs.eval.length === 2 ? (outputs.eval[1] as string) : compared, inputs.eval.at(-1)?.name ?? null] } = this.#bundle;
     return {
@@ -154,6 +154,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       defaultPair,
       terms,
       weighsBatches,
+      sampleWeight,
       moving,
       nominal: this.#nominal,
       valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),

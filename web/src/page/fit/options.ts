@@ -4,6 +4,7 @@ import type { DataSource } from "../../data/dataset.js";
 import { Dataset, isSpent } from "../../data/dataset.js";
 import { countBatches, emptyData } from "../../data/epoch.js";
 import type { FitSpec, OnNaN, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
+import { inputName } from "../../wire/feed-names.js";
 import { log } from "../../wire/log.js";
 import { sessionError, refuseIf } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
@@ -127,7 +128,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const settings = options as FitOptions;
   const plain = checkPlain(options);
   const inputs = new ModelInputs(info.inputs.train);
-  const [train, validation] = splitData(inputs, info.trainingInputNames.at(-1) as string, data, settings.validationData ?? null, plain);
+  const [train, validation] = splitData(inputs, labelsOf(info.trainingInputNames, info).at(-1) as string, data, settings.validationData ?? null, plain);
   const isStream = train.columns === null;
   if (train.isBatched && (settings.batchSize ?? null) !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
@@ -314,6 +315,11 @@ function checkNames(names: readonly string[]): void {
   });
 }
 
+/** The inputs that may hold labels. */
+function labelsOf(inputs: readonly string[], { sampleWeight }: SessionInfo): readonly string[] {
+  return inputs.filter((name) => name !== sampleWeight);
+}
+
 type PairNames = Pick<FitOptions, "predictions" | "targets">;
 
 /** The metrics to evaluate, checked against the model, with the terms of the loss. */
@@ -333,16 +339,18 @@ export function resolveEvaluation(info: SessionInfo, names: PairNames, { metrics
 }
 
 /** Predictions and targets of metrics. @throws ModelError for a name that is not known, or where one must be given */
-function pairOf(info: SessionInfo, { predictions, targets }: PairNames): readonly [predictions: string, targets: string] {
-  const { evalInputNames, evalOutputNames, ownOutputs, compared, pairs, defaultPair } = info;
+function pairOf(info: SessionInfo, { predictions, targets: meant }: PairNames): readonly [predictions: string, targets: string] {
+  const { evalOutputNames, ownOutputs, compared, pairs, defaultPair } = info;
+  const inputs = labelsOf(info.evalInputNames, info);
+  const targets = meant === undefined ? undefined : inputName(meant, inputs);
   const names = [...new Set([...evalOutputNames, ...ownOutputs, ...(compared === null ? [] : [compared]), ...pairs.map(([name]) => name)])];
   refuseSettingIf(predictions !== undefined && !names.includes(predictions), "predictions", predictions, `one of ${names.join(", ")}`);
-  refuseSettingIf(targets !== undefined && !evalInputNames.includes(targets), "targets", targets, `one of ${evalInputNames.join(", ")}`);
+  refuseSettingIf(targets !== undefined && !inputs.includes(targets), "targets", targets, `one of ${inputs.join(", ")}`);
   const fits = pairs.filter(([first, second]) => (predictions ?? first) === first && (targets ?? second) === second);
   const [first, second] = fits.length === 1 ? (fits[0] as (typeof fits)[0]) : defaultPair;
   const [predicted, target] = [predictions ?? first, targets ?? second];
   if (predicted === null || target === null) {
-    throw sessionError("NO_PREDICTIONS", { names: names.join(", "), inputs: evalInputNames.join(", ") });
+    throw sessionError("NO_PREDICTIONS", { names: names.join(", "), inputs: inputs.join(", ") });
   }
   return [predicted, target];
 }

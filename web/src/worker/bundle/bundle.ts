@@ -236,6 +236,8 @@ const START = record({
   defaultPair: optional(tuple(nullable(text), nullable(text)), undefined),
   /** True if gradients of several batches can become those of one large batch. */
   weighsBatches: optional(flag, false),
+  /** The input with weights of rows; null: there is none. */
+  sampleWeight: optional(nullable(text), null),
   /** Outputs whose weighted sum is the loss, if it has several terms. */
   terms: optional(names, []),
   /** Parameters that a train step changes though they are not trained. */

@@ -26,18 +26,16 @@ import { bootPython } from "/dist/boot.js";
 import { Engine } from "/dist/engine.js";
 
 const files = {
-  pyodide: {
-    loader: "/dist/python/pyodide.mjs", script: "/dist/python/pyodide.asm.mjs",
-    wasm: "/dist/python/pyodide.asm.wasm.gz", isOurs: true,
-  },
+  loader: "/dist/python/pyodide.mjs",
+  script: "/dist/python/pyodide.asm.mjs",
+  wasm: "/dist/python/pyodide.asm.wasm.gz",
+  isOurPyodide: true,
   library: "/dist/python/python_stdlib.zip",
   packages: "/dist/python/packages.zip",
   snapshot: "/dist/python/snapshot.bin",
 };
-for (const table of [files.pyodide, files]) {
-  for (const [name, path] of Object.entries(table)) {
-    if (typeof path === "string") table[name] = new URL(path, location.origin).href;
-  }
+for (const [name, path] of Object.entries(files)) {
+  if (typeof path === "string") files[name] = new URL(path, location.origin).href;
 }
 
 async function run({ modules, given, values, program }) {

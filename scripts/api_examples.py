@@ -1,6 +1,6 @@
 """Examples of the main calls in both languages, which the API reference shows at the call and beside each other.
 
-They run one after the other; tests run them all.
+They run one after the other; tests run them all. `GROUPS` orders the calls of a session.
 """
 
 from __future__ import annotations
@@ -28,6 +28,33 @@ class Example(NamedTuple):
     page_code: str
 
 
+GROUPS = {
+    "Make": """
+        create_from_model from_model create_from_pretrained from_pretrained create artifacts release async_dispose seed device
+    """,
+    "Train": """
+        fit fit_async find_learning_rate train_step run_train_step run_train_steps optimizer_step run_optimizer_step
+        lazy_reset_grad get_learning_rate set_learning_rate register_linear_lr_scheduler
+        registerLinearLRScheduler scheduler_step
+        prepare step_count federated
+    """,
+    "Use": """
+        predict evaluate generate generation_config tokenizer eval_step run_eval_step export
+        export_model_for_inferencing
+    """,
+    "Save": """
+        save save_checkpoint state add_property get_property get_property_kind property_names
+        delete_property export_weights load_weights adapter load_adapter
+        merge_adapter adapted get_contiguous_parameters load_parameters_buffer update_parameter get_parameter
+    """,
+    "Look inside": """
+        input_names output_names training_input_names training_output_names eval_input_names eval_output_names
+        input_metadata output_metadata training_input_metadata training_output_metadata eval_input_metadata
+        eval_output_metadata parameter_names get_parameters_size get_parameter_type_and_shape get_gradient get_moments
+        gradient_norms dead_units memory profile explain to_string
+    """,
+}
+"""Groups of the members of a session, in Python's spelling, with one of a page that does not follow it; the reference lists them in this order."""
 EXAMPLES = (
     Example(
         "Create a session of a model",

@@ -16,12 +16,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import griffe
 import typedoc
-from api_examples import EXAMPLES
+from api_examples import EXAMPLES, GROUPS
 from steps import ROOT, BuildError
 
 OUT = ROOT / "docs" / "api"
@@ -47,6 +48,9 @@ IMPORTS = (
 )
 """Of the blocks in JavaScript, and of those in Python."""
 JAVASCRIPT = OUT / "javascript"
+SESSION = "TrainingSession"
+FIRST = ("Create a session of a model", "Make data of arrays", "Train", "Predict", "Export for inference")
+"""Titles of the examples that the session's page begins with."""
 INNER_CLASS = "(?:SessionMethods|Opaque)"
 """The generated base of the page's `TrainingSession`, and the one of all objects: neither is a public name."""
 
@@ -61,6 +65,18 @@ def public_modules() -> dict[str, ModuleType]:
             found[module.__name__] = module
             waiting += [value for name in dir(module) if inspect.ismodule(value := getattr(module, name))]
     return dict(sorted(found.items()))
+
+
+def grouped(names: Iterable[str]) -> dict[str, list[str]]:
+    """The members of a session by their groups; names may be spelled as in a page."""
+    places = {name: (group, place) for group, text in GROUPS.items() for place, name in enumerate(text.split())}
+    spelled = {name: name if name in places else re.sub("(?=[A-Z])", "_", name).lower() for name in names}
+    if strangers := [name for name, snake in spelled.items() if snake not in places]:
+        raise BuildError(f"GROUPS of scripts/api_examples.py has no {', '.join(strangers)}")
+    found: dict[str, list[str]] = {group: [] for group in GROUPS}
+    for name in sorted(spelled, key=lambda name: places[spelled[name]][1]):
+        found[places[spelled[name]][0]].append(name)
+    return found
 
 
 def choices(value: Any) -> list[str]:
@@ -226,8 +242,13 @@ def entry(name: str, thing: griffe.Object, level: int, inside: griffe.Object | N
         if example.python.split()[1] == name
     )
     if thing.is_class:
-        for member, target in members(thing):
-            yield from entry(f"{short}.{member}", target, level + 1, thing)
+        inner = dict(members(thing))
+        is_session = name == SESSION and thing.path.startswith("trainweb.session.")
+        groups = grouped(inner) if is_session else {"": list(inner)}
+        for group, names in groups.items():
+            yield f"**{group}**" if group else ""
+            for member in names:
+                yield from entry(f"{short}.{member}", inner[member], level + 1, thing)
 
 
 def page(path: str, about: griffe.Docstring | None, names: Iterable[tuple[str, griffe.Object, list[str]]]) -> str:
@@ -278,6 +299,22 @@ def both_languages(pages: Mapping[str, str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def group_session(path: Path) -> None:
+    """Lay the members of a session in groups, behind an example of them all."""
+    text = path.read_text().replace("#### Get Signature\n\n", "")
+    head, *parts = re.split(r"^### (?=\S+$)", text, flags=re.MULTILINE)
+    members = {}
+    for part in parts:
+        text = re.sub(r"\n\*\*\*\s*$", "\n", re.split(r"^## \w", part, flags=re.MULTILINE)[0].rstrip() + "\n")
+        name, _, body = text.partition("\n")
+        members[re.sub(r"\W", "", name)] = f"### {name}\n{body.rstrip()}\n"
+    code = "\n".join(example.page_code.strip() for example in EXAMPLES if example.title in FIRST)
+    text = re.split(r"^## \w", head, flags=re.MULTILINE)[0].rstrip() + f"\n\n```ts\n{code}\n```\n"
+    for group, names in grouped(members).items():
+        text += f"\n## {group}\n\n" + "\n***\n\n".join(members[name] for name in names)
+    path.write_text(text)
+
+
 def finish_javascript() -> None:
     """Put the examples to their calls, and take out the name of a class that is not public."""
     for path in JAVASCRIPT.rglob("*.md"):
@@ -295,6 +332,7 @@ def finish_javascript() -> None:
         at = min(k for k in (after.find("\n#### "), after.find("\n***\n"), len(after)) if k >= 0)
         block = f"\n**Example**\n\n```ts\n{example.page_code.strip()}\n```\n"
         path.write_text(before + found + after[:at] + block + after[at:])
+    group_session(JAVASCRIPT / "trainweb" / "classes" / f"{SESSION}.md")
 
 
 def main() -> int:

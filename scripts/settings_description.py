@@ -57,6 +57,11 @@ LORA, FEDERATED, FIND_RATE = fields_of(inject), fields_of(FederatedClient), fiel
 CONFIG = {n: Field(field.kind, None, is_optional=True) for n, field in fields_of(build_artifacts).items()}
 """Arguments of `build_artifacts` besides loss and optimizer; a page may give null for each."""
 FIT_DOCS = parameter_docs(SessionTasks.fit)
+CONFIG_DOCS = {n: text.replace("None:", "Null:") for n, text in parameter_docs(build_artifacts).items()} | {
+    "clip_grad_norm": "Largest joint L2 norm of the gradients in an optimizer step.",
+    "clip_grad_value": "Largest magnitude of each element of the gradients in an optimizer step; it is applied before the norm.",
+    "nominal_checkpoint": "Start without weights; load them with `loadParametersBuffer`. Default false.",
+}
 CHECKPOINT_DOCS = {
     "every": "Optimizer steps between two checkpoints within an epoch; one is written after each epoch anyway."
 }
@@ -309,6 +314,11 @@ export interface SampleWeightFields {{
 }}
 
 {INTERNAL}{table("export const SAMPLE_WEIGHT: Settings = ", SAMPLE_WEIGHT)};
+
+/** The plain settings for training artifacts. */
+export interface ConfigFields {{
+{members(CONFIG, CONFIG_DOCS)}
+}}
 
 {INTERNAL}{table("export const CONFIG: Settings = ", CONFIG)};
 

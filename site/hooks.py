@@ -1,9 +1,10 @@
-"""Hooks of MkDocs: menu entries of generated pages, links by title, the gallery, and what each page's head gets."""
+"""Hooks of MkDocs: menu entries of generated pages, links by title, tabs, the gallery, and what each page's head gets."""
 
 from __future__ import annotations
 
 import posixpath
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ RAW = "https://raw.githubusercontent.com/trainweb/trainweb/main/"
 EDIT = "https://github.com/trainweb/trainweb/edit/main/"
 GUIDE_BOOST, REFERENCE_BOOST = 8, 0.001
 """Weights of pages in the search: guides answer before the reference, whose titles outweigh texts."""
+LOOKED_UP = re.compile(r"docs/(architecture|migration|models|operators|performance|testing)")
+"""Pages of docs/ that are no guides."""
 DEMOS = {
     "mnist": ("Watch a network learn to read", "the demo: draw a digit while it learns"),
     "writes": ("Watch a network learn to write", "a language model from scratch, character by character"),
@@ -24,6 +27,9 @@ IMPORTS = """
   "imports": { "trainweb": "./trainweb/index.js", "trainweb/vis": "./trainweb/vis.js" }
 }</script>"""
 """What the network on the first screen imports."""
+BLOCK = r"^```%s(?: \{.*\})?\n((?:(?!```).*\n)*)```\n"
+PAIR = re.compile(rf"{BLOCK % 'js'}\n{BLOCK % 'python'}|{BLOCK % 'python'}\n{BLOCK % 'js'}", re.MULTILINE)
+"""A block in one language, and the same in the other right behind it."""
 
 
 def _title(page: Path) -> str:
@@ -95,6 +101,20 @@ def _titled_links(markdown: str, page: Any, root: Path) -> str:
     return re.sub(r"\[([\w/.-]+\.md)\]\(([^)#]+\.md)(#[^)]*|)\)", titled, markdown)
 
 
+def tabs(markdown: str) -> str:
+    """Put a block in JavaScript and the same in Python into tabs, and take out the notes for tests in fences."""
+
+    def tab(mark: str, title: str, kind: str, code: str) -> str:
+        return f'{mark} "{title}"\n\n' + textwrap.indent(f"```{kind}\n{code}```\n", "    ")
+
+    def of_pair(pair: re.Match[str]) -> str:
+        script, python = (pair[1], pair[2]) if pair[1] is not None else (pair[4], pair[3])
+        # The first mark begins new tabs, also right behind others.
+        return tab("===!", "JavaScript", "js", script) + "\n" + tab("===", "Python", "python", python)
+
+    return re.sub(r"^(```\w+) \{skip=.*\}$", r"\1", PAIR.sub(of_pair, markdown), flags=re.MULTILINE)
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Turn links and pictures to those of the site, and weigh the page for the search."""
     source = page.file.src_uri
@@ -102,13 +122,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         page.meta["search"] = {"exclude": True}
     elif source.startswith("docs/api/"):
         page.meta.setdefault("search", {"boost": REFERENCE_BOOST})
-    elif source.startswith("docs/"):
+    elif source.startswith("docs/") and not LOOKED_UP.match(source):
         page.meta.setdefault("search", {"boost": GUIDE_BOOST})
     if source == "examples/README.md":
         page.meta["hide"] = ["toc"]
         return _gallery(markdown, Path(config.docs_dir) / "examples")
-    # MkDocs does not know the pages of demos, and leaves links in HTML as they are.
-    markdown = re.sub(r"\[([^\]]+)\]\(\.\./web/demo/(\w+)\)", r'<a href="../\2/index.html">\1</a>', markdown)
+    # MkDocs does not know the pages of demos and the check, and leaves links in HTML as they are.
+    folders = r"\[([^\]]+)\]\(\.\./(?:web/demo|site/pages)/(\w+)\)"
+    markdown = re.sub(folders, r'<a href="../\2/index.html">\1</a>', tabs(markdown))
+    markdown = markdown.replace("](../site/pages/", "](../")
+    markdown = re.sub(r"\]\(\.\./examples/(\w+)\.html\)", r"](../examples/\1.md)", markdown)
     markdown = markdown.replace("](../README.md", "](../overview.md").replace("](README.md", "](overview.md")
     return _titled_links(markdown.replace(f"]({RAW}", "]("), page, Path(config.docs_dir))
 
@@ -119,8 +142,12 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def on_page_context(context: Any, page: Any, **_: Any) -> Any:
-    """Let the source be edited, where it is one that people write."""
+    """Let the source be edited, where it is one that people write, and list only names beside the reference."""
     source = page.file.src_uri
+    if source.startswith("docs/api/"):
+        for group in (group for title in page.toc for group in title.children):
+            for name in group.children:
+                name.children = []
     is_ours = not source.startswith(("docs/api/", "THIRD_PARTY"))
     if source.startswith("examples/") and source != "examples/README.md":
         source = source.replace(".md", ".html")

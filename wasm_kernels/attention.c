@@ -161,7 +161,6 @@ typedef struct {
     int32_t m, n;
     float fill;
     int32_t *records; /* of each mask and each ROWS of its rows */
-    int32_t grain;
 } mask_table;
 
 /* One item of the batch, a head of queries: q [m, d], k [n, d], v [n, e], mask [m, n] or null. */
@@ -252,10 +251,10 @@ static float find_spans(key_span *spans, matrix mask, int32_t rows, int32_t n, f
     return gap;
 }
 
-static void describe_masks(const void *args, int32_t chunk) {
+static void describe_masks(const void *args, int64_t lo, int64_t hi) {
     const mask_table *t = args;
-    int32_t blocks = row_blocks(t->m), total = mask_dim(t, 0) * mask_dim(t, 1) * blocks;
-    for (int32_t unit = chunk * t->grain; unit < min_i32((chunk + 1) * t->grain, total); unit++) {
+    int32_t blocks = row_blocks(t->m);
+    for (int32_t unit = (int32_t)lo; unit < hi; unit++) {
         int32_t index = unit / blocks, first = unit % blocks * ROWS, rows = min_i32(ROWS, t->m - first);
         const float *x = t->x + index / mask_dim(t, 1) * t->strides[0] + index % mask_dim(t, 1) * t->strides[1];
         mask_rows *record = (mask_rows *)(t->records + unit * record_words(t->n));
@@ -270,10 +269,9 @@ static void describe_masks(const void *args, int32_t chunk) {
 }
 
 /* Read all masks, before any item is worked on. */
-static void prepare_masks(mask_table *t) {
-    if (!t->x) return;
-    t->grain = units_per_chunk(ROWS * (int64_t)t->n);
-    parallel_for(describe_masks, t, chunk_count((int64_t)mask_dim(t, 0) * mask_dim(t, 1) * row_blocks(t->m), t->grain));
+static void prepare_masks(const mask_table *t) {
+    int64_t blocks = (int64_t)mask_dim(t, 0) * mask_dim(t, 1) * row_blocks(t->m);
+    if (t->x) parallel_ranges(describe_masks, t, blocks, units_per_chunk(ROWS * (int64_t)t->n));
 }
 
 /* Largest |x|, NaN if there is one. */
@@ -423,7 +421,7 @@ typedef struct {
     const attention_f32_args *a;
     mask_table masks;
     dropout_numbers dropout;
-    int32_t blocks, grain; /* blocks of TASK_ROWS of an item; how many of them are a chunk */
+    int32_t blocks; /* of TASK_ROWS of an item */
 } forward_task;
 
 TW_INLINE row_state *state_of(row_state *states, int32_t row) {
@@ -477,10 +475,9 @@ static void attend_block(const forward_task *task, int32_t item, int32_t block) 
     }
 }
 
-static void attend_chunk(const void *args, int32_t chunk) {
+static void attend_chunk(const void *args, int64_t lo, int64_t hi) {
     const forward_task *task = args;
-    int32_t total = task->a->batch[0] * task->a->batch[1] * task->blocks;
-    for (int32_t unit = chunk * task->grain; unit < min_i32((chunk + 1) * task->grain, total); unit++)
+    for (int32_t unit = (int32_t)lo; unit < hi; unit++)
         attend_block(task, unit / task->blocks, unit % task->blocks);
 }
 
@@ -490,13 +487,13 @@ static int32_t items_per_chunk(int64_t rows, int64_t n, int64_t width) { return 
 int32_t kernel_attention_f32(const attention_f32_args *a) {
     int32_t blocks = (a->m + TASK_ROWS - 1) / TASK_ROWS;
     forward_task task = {
-        .a = a, .masks = {a->mask, a->batch, a->mask_strides, a->m, a->n, a->fill, a->spans, 0}, .blocks = blocks,
-        .grain = items_per_chunk(min_i32(a->m, TASK_ROWS), a->n, a->d + a->e),
+        .a = a, .masks = {a->mask, a->batch, a->mask_strides, a->m, a->n, a->fill, a->spans}, .blocks = blocks,
     };
     int32_t status = a->state ? start_dropout(&task.dropout, a->state, a->salt, a->draw, a->ratio) : TW_OK;
     if (status != TW_OK) return status;
     prepare_masks(&task.masks);
-    parallel_for(attend_chunk, &task, chunk_count((int64_t)a->batch[0] * a->batch[1] * blocks, task.grain));
+    int32_t grain = items_per_chunk(min_i32(a->m, TASK_ROWS), a->n, a->d + a->e);
+    parallel_ranges(attend_chunk, &task, (int64_t)a->batch[0] * a->batch[1] * blocks, grain);
     return TW_OK;
 }
 
@@ -663,7 +660,6 @@ typedef struct {
     const attention_gradient_f32_args *a;
     mask_table masks;
     dropout_numbers dropout;
-    int32_t grain;
 } gradient_task;
 
 static void gradient_of_part(const gradient_task *task, int32_t item, int32_t part) {
@@ -698,10 +694,10 @@ static void gradient_of_part(const gradient_task *task, int32_t item, int32_t pa
         gradient_of_keys(&g, &blocks, block * KEYS, min_i32(KEYS, a->n - block * KEYS));
 }
 
-static void gradient_chunk(const void *args, int32_t chunk) {
+static void gradient_chunk(const void *args, int64_t lo, int64_t hi) {
     const gradient_task *task = args;
-    int32_t parts = task->a->parts, group = task->a->group, total = task->a->batch[0] * task->a->batch[1] / group * parts;
-    for (int32_t unit = chunk * task->grain; unit < min_i32((chunk + 1) * task->grain, total); unit++)
+    int32_t parts = task->a->parts, group = task->a->group;
+    for (int32_t unit = (int32_t)lo; unit < hi; unit++)
         for (int32_t item = unit / parts * group, end = item + group; item < end; item++)
             gradient_of_part(task, item, unit % parts);
 }
@@ -719,14 +715,12 @@ static void sum_parts_chunk(const void *args, int32_t item) {
 
 int32_t kernel_attention_gradient_f32(const attention_gradient_f32_args *a) {
     int32_t items = a->batch[0] * a->batch[1];
-    gradient_task task = {
-        .a = a, .masks = {a->mask, a->batch, a->mask_strides, a->m, a->n, a->fill, a->spans, 0},
-        .grain = items_per_chunk((int64_t)a->m * a->group, a->n / a->parts, 2 * (a->d + a->e)),
-    };
+    gradient_task task = {.a = a, .masks = {a->mask, a->batch, a->mask_strides, a->m, a->n, a->fill, a->spans}};
+    int32_t grain = items_per_chunk((int64_t)a->m * a->group, a->n / a->parts, 2 * (a->d + a->e));
     int32_t status = a->state ? start_dropout(&task.dropout, a->state, a->salt, a->draw, a->ratio) : TW_OK;
     if (status != TW_OK) return status;
     prepare_masks(&task.masks);
-    parallel_for(gradient_chunk, &task, chunk_count((int64_t)items / a->group * a->parts, task.grain));
+    parallel_ranges(gradient_chunk, &task, (int64_t)items / a->group * a->parts, grain);
     if (a->dq && a->parts > 1) parallel_for(sum_parts_chunk, a, items);
     return TW_OK;
 }

@@ -27,20 +27,19 @@ static uint32_t float_to_bfloat(float x) {
 }
 
 #define CONVERT(convert) \
-    for (int32_t i = lo; i < hi; i++) ((uint16_t *)a->y)[i] = (uint16_t)convert(((const float *)a->x)[i])
+    for (int64_t i = lo; i < hi; i++) ((uint16_t *)a->y)[i] = (uint16_t)convert(((const float *)a->x)[i])
 
-static void convert_chunk(const void *args, int32_t chunk) {
+static void convert_chunk(const void *args, int64_t lo, int64_t hi) {
     const convert_half_args *a = args;
-    int32_t lo = chunk * CONVERT_CHUNK, hi = min_i32(lo + CONVERT_CHUNK, a->n);
     const packed_matrix narrow = {.x = a->x, .packing = a->conversion == HALF_TO_FLOAT ? PACKED_HALF : PACKED_BFLOAT};
     switch (a->conversion) {
     case FLOAT_TO_HALF: CONVERT(float_to_half); break;
     case FLOAT_TO_BFLOAT: CONVERT(float_to_bfloat); break;
-    default: unpack_row(&narrow, 0, lo, hi - lo, (float *)a->y + lo); break;
+    default: unpack_row(&narrow, 0, (int32_t)lo, (int32_t)(hi - lo), (float *)a->y + lo); break;
     }
 }
 
 int32_t kernel_convert_half(const convert_half_args *a) {
-    parallel_for(convert_chunk, a, chunk_count(a->n, CONVERT_CHUNK));
+    parallel_ranges(convert_chunk, a, a->n, CONVERT_CHUNK);
     return TW_OK;
 }

@@ -16,17 +16,16 @@ void copy_row(uint8_t *dst, const uint8_t *src, size_t nbytes) {
     for (; i < nbytes; i++) dst[i] = src[i];
 }
 
-static void copy_chunk(const void *args, int32_t chunk) {
+static void copy_chunk(const void *args, int64_t lo, int64_t hi) {
     const copy_args *a = args;
-    int32_t lo = chunk * COPY_CHUNK_BYTES;
-    tw_copy(a->dst + lo, a->src + lo, (size_t)min_i32(COPY_CHUNK_BYTES, a->n - lo));
+    tw_copy(a->dst + lo, a->src + lo, (size_t)(hi - lo));
 }
 
 int32_t kernel_copy(const copy_args *a) {
     const uint8_t *dst_end = a->dst + a->n, *src_end = a->src + a->n;
     int32_t overlaps = a->dst < src_end && a->src < dst_end;
     if (overlaps || a->n < 4 * COPY_CHUNK_BYTES) tw_move(a->dst, a->src, (size_t)a->n);
-    else parallel_for(copy_chunk, a, chunk_count(a->n, COPY_CHUNK_BYTES));
+    else parallel_ranges(copy_chunk, a, a->n, COPY_CHUNK_BYTES);
     return TW_OK;
 }
 
@@ -44,7 +43,6 @@ typedef struct {
     axis axes[KERNEL_RANK];
     int32_t n_outer; /* product of all axes but those the inner loop handles */
     int32_t n_inner; /* axes the inner loop handles */
-    int32_t grain;
 } view_copy;
 
 /* Drop axes of size 1, merge axes that continue each other; returns the number of elements. */
@@ -104,12 +102,11 @@ TW_INLINE void advance(const view_copy *v, cursor *c) {
 }
 
 /* Both sides contiguous along the last axis. */
-static void copy_rows(const void *args, int32_t chunk) {
+static void copy_rows(const void *args, int64_t lo, int64_t hi) {
     const view_copy *v = args;
-    int32_t lo = chunk * v->grain, hi = (int32_t)min_i64((int64_t)lo + v->grain, v->n_outer);
     size_t nbytes = (size_t)v->axes[v->rank - 1].size * (size_t)v->size;
-    cursor c = locate(v, lo);
-    for (int32_t at = lo; at < hi; at++, advance(v, &c))
+    cursor c = locate(v, (int32_t)lo);
+    for (int64_t at = lo; at < hi; at++, advance(v, &c))
         copy_row(v->dst + c.dst * v->size, v->src + c.src * v->size, nbytes);
 }
 
@@ -140,12 +137,11 @@ static void transpose_strip(const float *src, float *dst, int32_t n_cols, int32_
         for (int32_t i = 0; i < n_cols; i++) dst[j + (int64_t)i * dst_col] = src[i + (int64_t)j * src_row];
 }
 
-static void copy_transposed(const void *args, int32_t chunk) {
+static void copy_transposed(const void *args, int64_t lo, int64_t hi) {
     const view_copy *v = args;
     const axis *cols = v->axes + v->rank - 2, *rows = v->axes + v->rank - 1;
     int32_t n_strips = (cols->size + STRIP - 1) / STRIP;
-    int64_t hi = min_i64(((int64_t)chunk + 1) * v->grain, (int64_t)v->n_outer * n_strips);
-    for (int64_t unit = (int64_t)chunk * v->grain; unit < hi; unit++) {
+    for (int64_t unit = lo; unit < hi; unit++) {
         cursor c = locate(v, (int32_t)(unit / n_strips));
         int32_t first = (int32_t)(unit % n_strips) * STRIP;
         transpose_strip((const float *)v->src + c.src + first, (float *)v->dst + c.dst + (int64_t)first * cols->dst,
@@ -157,12 +153,11 @@ static void copy_transposed(const void *args, int32_t chunk) {
     for (int32_t i = 0; i < last->size; i++)                                      \
         ((type *)v->dst)[c.dst + (int64_t)i * last->dst] = ((const type *)v->src)[c.src + (int64_t)i * last->src]
 
-static void copy_elements(const void *args, int32_t chunk) {
+static void copy_elements(const void *args, int64_t lo, int64_t hi) {
     const view_copy *v = args;
     const axis *last = v->axes + v->rank - 1;
-    int32_t lo = chunk * v->grain, hi = (int32_t)min_i64((int64_t)lo + v->grain, v->n_outer);
-    cursor c = locate(v, lo);
-    for (int32_t at = lo; at < hi; at++, advance(v, &c)) {
+    cursor c = locate(v, (int32_t)lo);
+    for (int64_t at = lo; at < hi; at++, advance(v, &c)) {
         switch (v->size) {
         case 1: COPY_ELEMENTS(uint8_t); break;
         case 2: COPY_ELEMENTS(uint16_t); break;
@@ -180,7 +175,7 @@ int32_t kernel_strided_copy(const strided_copy_args *a) {
     v.dst = a->dst + (int64_t)a->dst_offset * a->size;
     if (!v.rank) v.axes[v.rank++] = (axis){1, 1, 1};
     int32_t dst_unit = find_unit(&v, 1), src_unit = find_unit(&v, 0);
-    task_fn task = copy_elements;
+    range_fn task = copy_elements;
     if (dst_unit >= 0 && v.axes[dst_unit].src == 1) {
         move_axis_last(&v, dst_unit);
         task = copy_rows;
@@ -200,7 +195,6 @@ int32_t kernel_strided_copy(const strided_copy_args *a) {
         units = (int64_t)v.n_outer * ((cols + STRIP - 1) / STRIP);
         inner *= STRIP;
     }
-    v.grain = units_per_chunk(inner);
-    parallel_for(task, &v, chunk_count(units, v.grain));
+    parallel_ranges(task, &v, units, units_per_chunk(inner));
     return TW_OK;
 }

@@ -173,6 +173,8 @@ class Definition:
     kernels: list[Kernel] = field(default_factory=list)
     for_page: set[str] = field(default_factory=set)
     """Names of the constants, enumerations and layouts that TypeScript uses."""
+    polynomials: dict[str, list[str]] = field(default_factory=dict)
+    """Coefficients, as float32 literals of C and of WGSL."""
     numbers: dict[str, int] = field(default_factory=dict)
     """Values of all names that expressions may use besides arguments."""
 
@@ -321,6 +323,7 @@ def parse(text: str) -> Definition:
         "layout": read_layout,
         "let": read_alias,
         "page": read_page,
+        "floats": read_floats,
     }
     for entry in logical_lines(text):
         keyword, _, rest = entry.text.partition(" ")
@@ -348,6 +351,15 @@ def read_constant(definition: Definition, text: str, doc: str, *, is_shared: boo
     number = eval(compile(ast.Expression(tree), name, "eval"))
     definition.add_number(name, number)
     definition.constants.append(Constant(name, doc, number, is_shared))
+
+
+def read_floats(definition: Definition, text: str, doc: str) -> None:
+    """`floats NAME = a, b, ...`."""
+    name, _, numbers = text.partition(" = ")
+    parts = split_args(numbers)
+    if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or not all(re.fullmatch(r"-?\d+\.\d+(e-?\d+)?", p) for p in parts):
+        raise DefinitionError(f"floats {text}: NAME = numbers with a point expected")
+    definition.polynomials[name] = [f"{part}f" for part in parts]
 
 
 def read_enumeration(definition: Definition, text: str, doc: str) -> None:

@@ -2,11 +2,6 @@
 #include "guard.h"
 #include "parallel.h"
 
-typedef struct {
-    const gemm_int_args *args;
-    int32_t grain;
-} rows_task;
-
 /* One row of c: unsigned, so that what does not fit wraps. */
 #define INT_ROW(T)                                                                         \
     do {                                                                                   \
@@ -20,11 +15,8 @@ typedef struct {
         }                                                                                  \
     } while (0)
 
-static void int_rows_chunk(const void *args, int32_t chunk) {
-    const rows_task *task = args;
-    const gemm_int_args *a = task->args;
-    const int64_t units = (int64_t)a->batch[0] * a->batch[1] * a->m;
-    const int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, units);
+static void int_rows_chunk(const void *args, int64_t lo, int64_t hi) {
+    const gemm_int_args *a = args;
     for (int64_t unit = lo; unit < hi; unit++) {
         const int64_t item = unit / a->m, i = item / a->batch[1], j = item % a->batch[1];
         const int64_t a_at = i * a->a_batch[0] + j * a->a_batch[1] + unit % a->m * a->a_row;
@@ -37,7 +29,6 @@ static void int_rows_chunk(const void *args, int32_t chunk) {
 int32_t kernel_gemm_int(const gemm_int_args *a) {
     const int64_t units = (int64_t)a->batch[0] * a->batch[1] * a->m;
     if (!units || !a->n) return TW_OK;
-    rows_task task = {a, units_per_chunk((int64_t)a->n * (a->k + 1))};
-    parallel_for(int_rows_chunk, &task, chunk_count(units, task.grain));
+    parallel_ranges(int_rows_chunk, a, units, units_per_chunk((int64_t)a->n * (a->k + 1)));
     return TW_OK;
 }

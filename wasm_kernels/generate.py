@@ -219,6 +219,7 @@ def emit_header(definition: Definition) -> str:
         f"#define TW_N_OPCODES {len(definition.kernels) + 1}",
         *(f"#define OPCODE_{k.name.upper()} {n}" for n, k in enumerate(definition.kernels, 1)),
         *(f"#define {c.name} {c.value}{'u' * (c.value > INT32_MAX)}" for c in definition.constants),
+        *(f"#define {name}_{n} {x}" for name, terms in definition.polynomials.items() for n, x in enumerate(terms)),
         "",
         *(f"enum {{ {members(enumeration.members)} }};" for enumeration in definition.enumerations),
         *(f"enum {{ {members(dict(layout.constants()))} }};" for layout in definition.layouts),

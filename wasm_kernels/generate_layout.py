@@ -5,6 +5,7 @@ The numbers come from `kernels.def`, and the functions on a session from the exp
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,6 +64,8 @@ def emit_python(definition: Definition, calls: Calls) -> str:
     for _, doc, numbers in groups(definition):
         lines += ["", *textwrap.wrap(doc, WIDTH, initial_indent="# ", subsequent_indent="# ")]
         lines += [f"{name}: Final = {value}" for name, value in numbers.items()]
+    lines += ["", "# Coefficients of wasm_kernels/math.h, which shaders have as well."]
+    lines += [f"{name}: Final = ({', '.join(map(json.dumps, terms))})" for name, terms in definition.polynomials.items()]
     lines += ["", "# Functions of wasm_kernels/session/, and those on a fit without the start of their names."]
     fits = [name.removeprefix("tw_fit_") for name in calls if name.startswith("tw_fit_")]
     for kind, names in (("SessionCall", calls), ("FitCall", fits)):

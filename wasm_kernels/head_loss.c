@@ -76,7 +76,6 @@ typedef struct {
     head h;
     bool graded;
     float factor; /* 1 / D */
-    int32_t grain;
 } loss_task;
 
 /* The classes [class, class + n) of the rows [first, first + m): their exponentials, and what rows know so far. */
@@ -173,9 +172,9 @@ static void finish_row(const loss_task *task, int32_t i) {
     scale_row(y, y, a->d, scale);
 }
 
-static void finish_chunk(const void *args, int32_t chunk) {
+static void finish_chunk(const void *args, int64_t lo, int64_t hi) {
     const loss_task *task = args;
-    for (int32_t i = chunk * task->grain; i < min_i32((chunk + 1) * task->grain, task->h.kept); i++) finish_row(task, i);
+    for (int64_t i = lo; i < hi; i++) finish_row(task, (int32_t)i);
 }
 
 static void clear_ignored_rows(const loss_task *task) {
@@ -195,23 +194,17 @@ static int32_t head_loss(const head_loss_f32_args *a, const packed_matrix *packe
     const label_set set = {a->labels, a->weights, a->n, a->c, a->label_size, a->has_ignore, a->ignore_index};
     const int32_t status = check_labels(&set);
     if (status) return status;
-    loss_task task = {.a = a, .set = &set, .graded = a->gradient && a->slope, .grain = units_per_chunk((int64_t)a->parts * a->d)};
+    loss_task task = {.a = a, .set = &set, .graded = a->gradient && a->slope};
     task.h = (head){.w = a->w, .packed = packed, .bias = a->bias, .rows = a->rows, .c = a->c, .d = a->d, .alpha = a->alpha};
     task.h.w_row = a->turned ? 1 : a->d;
     task.h.w_col = a->turned ? a->c : 1;
     task.h.kept = keep_rows(&set, a->x, a->d, a->rows, a->kept, &task.h.x);
-    const double weight = a->reduction == LOSS_MEAN ? total_weight(&set) : 1.0;
+    const double weight = divisor_of(&set, a->reduction);
     task.factor = weight == 0 ? 0.0f : (float)(1.0 / weight);
     clear_ignored_rows(&task);
     parallel_for(loss_chunk, &task, count_blocks(task.h.kept, ROWS) * a->parts);
-    parallel_for(finish_chunk, &task, chunk_count(task.h.kept, task.grain));
-    if (a->reduction == LOSS_EACH) {
-        tw_copy(a->loss, a->row_loss, 4 * (size_t)a->n);
-        return TW_OK;
-    }
-    double total = 0;
-    for (int32_t r = 0; r < a->n; r++) total += a->row_loss[r];
-    a->loss[0] = (float)(weight == 0 ? total : total / weight);
+    parallel_ranges(finish_chunk, &task, task.h.kept, units_per_chunk((int64_t)a->parts * a->d));
+    reduce_losses(&set, a->row_loss, a->loss, a->reduction);
     return TW_OK;
 }
 
@@ -280,7 +273,7 @@ int32_t kernel_head_loss_weight_grad_f32(const head_loss_weight_grad_f32_args *a
     task.h.w_row = a->turned ? 1 : a->d;
     task.h.w_col = a->turned ? a->c : 1;
     task.h.kept = keep_rows(&set, a->x, a->d, a->rows, a->kept, &task.h.x);
-    const double weight = a->reduction == LOSS_MEAN ? total_weight(&set) : 1.0;
+    const double weight = divisor_of(&set, a->reduction);
     task.factor = weight == 0 ? 0.0f : (float)((a->reduction == LOSS_EACH ? 1.0 : a->dy[0]) / weight);
     if (!task.h.kept && !a->accumulate) tw_zero(a->dw, 4 * (size_t)a->c * (size_t)a->d);
     if (task.h.kept) parallel_for(weight_chunk, &task, count_blocks(a->c, CLASSES));

@@ -25,15 +25,8 @@ TW_INLINE void copy_element(uint8_t *dst, const uint8_t *src, int64_t size) {
 
 /* ---- rows ---- */
 
-typedef struct {
-    const void *a;
-    int32_t grain;
-} unit_task;
-
-static void gather_chunk(const void *args, int32_t chunk) {
-    const unit_task *task = args;
-    const gather_args *a = task->a;
-    int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, (int64_t)a->outer * a->n);
+static void gather_chunk(const void *args, int64_t lo, int64_t hi) {
+    const gather_args *a = args;
     for (int64_t row = lo; row < hi; row++) {
         int64_t o = row / a->n, index = resolve(a->indices, row % a->n, a->index_size, a->dim);
         copy_element(a->y + row * a->inner, a->data + (o * a->dim + index) * a->inner, a->inner);
@@ -43,8 +36,7 @@ static void gather_chunk(const void *args, int32_t chunk) {
 int32_t kernel_gather(const gather_args *a) {
     int32_t status = check_range(a->indices, a->n, a->index_size, a->dim);
     if (status || !a->inner || !a->n) return status;
-    unit_task task = {a, units_per_chunk((int64_t)a->inner / 4)};
-    parallel_for(gather_chunk, &task, chunk_count((int64_t)a->outer * a->n, task.grain));
+    parallel_ranges(gather_chunk, a, (int64_t)a->outer * a->n, units_per_chunk((int64_t)a->inner / 4));
     return TW_OK;
 }
 

@@ -18,17 +18,17 @@ TW_INLINE f32x4 power_of_two(v128_t n) { return wasm_i32x4_add(wasm_i32x4_shl(n,
 /* Reduce |x| < 2^20 to r = x - n ln 2, |r| <= ln 2 / 2; only the low 22 bits of n count. ln 2 is split so that n * high
    part is exact. */
 TW_INLINE f32x4 reduce_exp(f32x4 x, v128_t *n) {
-    *n = madd(x, held(1.44269504f), held(ROUNDING));
+    *n = madd(x, held(LN2_2), held(ROUNDING));
     f32x4 k = sub4(*n, held(ROUNDING));
-    return nmadd(k, held(-2.12194440e-4f), nmadd(k, held(0.693359375f), x));
+    return nmadd(k, held(LN2_1), nmadd(k, held(LN2_0), x));
 }
 
 /* e^r - 1 for |r| <= ln 2 / 2: r + r^2 P(r), the minimax polynomial of Cephes' expf, by Estrin's scheme. */
 TW_INLINE f32x4 expm1_reduced(f32x4 r) {
     f32x4 s = mul4(r, r);
-    f32x4 p0 = madd(held(1.6666665459e-1f), r, held(5.0000001201e-1f));
-    f32x4 p2 = madd(held(8.3334519073e-3f), r, held(4.1665795894e-2f));
-    f32x4 p4 = madd(held(1.9875691500e-4f), r, held(1.3981999507e-3f));
+    f32x4 p0 = madd(held(EXP_TERMS_4), r, held(EXP_TERMS_5));
+    f32x4 p2 = madd(held(EXP_TERMS_2), r, held(EXP_TERMS_3));
+    f32x4 p4 = madd(held(EXP_TERMS_0), r, held(EXP_TERMS_1));
     return madd(madd(madd(p4, s, p2), s, p0), s, r);
 }
 
@@ -82,20 +82,20 @@ TW_INLINE f32x4 split_log(f32x4 x, f32x4 *e) {
 /* Cephes' logf: f - f^2/2 + f^3 P(f), and e ln 2 in two parts. */
 TW_INLINE f32x4 log4(f32x4 x) {
     f32x4 e, f = split_log(x, &e);
-    f32x4 p = held(7.0376836292e-2f);
-    p = madd(p, f, held(-1.1514610310e-1f));
-    p = madd(p, f, held(1.1676998740e-1f));
-    p = madd(p, f, held(-1.2420140846e-1f));
-    p = madd(p, f, held(1.4249322787e-1f));
-    p = madd(p, f, held(-1.6668057665e-1f));
-    p = madd(p, f, held(2.0000714765e-1f));
-    p = madd(p, f, held(-2.4999993993e-1f));
-    p = madd(p, f, held(3.3333331174e-1f));
+    f32x4 p = held(LOG_TERMS_0);
+    p = madd(p, f, held(LOG_TERMS_1));
+    p = madd(p, f, held(LOG_TERMS_2));
+    p = madd(p, f, held(LOG_TERMS_3));
+    p = madd(p, f, held(LOG_TERMS_4));
+    p = madd(p, f, held(LOG_TERMS_5));
+    p = madd(p, f, held(LOG_TERMS_6));
+    p = madd(p, f, held(LOG_TERMS_7));
+    p = madd(p, f, held(LOG_TERMS_8));
     f32x4 square = mul4(f, f);
     f32x4 y = mul4(mul4(p, f), square);
-    y = madd(e, held(-2.12194440e-4f), y);
+    y = madd(e, held(LN2_1), y);
     y = nmadd(square, held(0.5f), y);
-    y = madd(e, held(0.693359375f), add4(f, y));
+    y = madd(e, held(LN2_0), add4(f, y));
     y = select4(wasm_f32x4_eq(x, held(__builtin_inff())), x, y);
     y = select4(wasm_f32x4_eq(x, held(0.0f)), held(-__builtin_inff()), y);
     return select4(wasm_f32x4_ge(x, held(0.0f)), y, held(__builtin_nanf("")));
@@ -121,11 +121,11 @@ TW_INLINE f32x4 sigmoid4(f32x4 x) {
 /* Small |x|: x + x^3 P(x^2) of Cephes; else 1 - 2 / (e^2|x| + 1). */
 TW_INLINE f32x4 tanh4(f32x4 x) {
     f32x4 t = wasm_f32x4_abs(x), s = mul4(x, x);
-    f32x4 p = held(-5.70498872745e-3f);
-    p = madd(p, s, held(2.06390887954e-2f));
-    p = madd(p, s, held(-5.37397155531e-2f));
-    p = madd(p, s, held(1.33314422036e-1f));
-    p = madd(p, s, held(-3.33332819422e-1f));
+    f32x4 p = held(TANH_TERMS_0);
+    p = madd(p, s, held(TANH_TERMS_1));
+    p = madd(p, s, held(TANH_TERMS_2));
+    p = madd(p, s, held(TANH_TERMS_3));
+    p = madd(p, s, held(TANH_TERMS_4));
     f32x4 small = madd(mul4(p, s), x, x);
     f32x4 e = exp4_normal(wasm_f32x4_pmin(add4(t, t), held(20.0f)));
     f32x4 large = sub4(held(1.0f), div4(held(2.0f), add4(e, held(1.0f))));
@@ -133,16 +133,18 @@ TW_INLINE f32x4 tanh4(f32x4 x) {
     return wasm_v128_or(y, wasm_v128_and(x, held(-0.0f)));
 }
 
-/* Coefficients of erf(1.125 k + u) for |u| <= 0.5625: minimax polynomials in u, a column each for k = 0 to 3. */
-static const float ERF[9][4] = {{0.0f, 0.888388216f, 0.998537302f, 0.999998212f},
-                                {1.12837923f, 0.318274021f, 0.00714231888f, 1.27517351e-05f},
-                                {-9.90350145e-06f, -0.35805881f, -0.0160713755f, -4.57277238e-05f},
-                                {-0.375850886f, 0.162447929f, 0.0217229221f, 9.27066867e-05f},
-                                {-0.0028735057f, 0.0279999934f, -0.0190703068f, -9.98662072e-05f},
-                                {0.127043605f, -0.0612620823f, 0.0106926486f, 0.000161425458f},
-                                {-0.0355759673f, 0.0152828386f, -0.00295413169f, -0.000356918696f},
-                                {0.0155323409f, 0.0093250908f, -0.000874206482f, 0.000114966293f},
-                                {-0.0158444103f, -0.00512290699f, 0.00105507916f, 0.000273989775f}};
+/* Minimax polynomials, a column for each k (kernels.def). */
+static const float ERF[9][4] = {
+    {ERF_TERMS_0, ERF_TERMS_1, ERF_TERMS_2, ERF_TERMS_3},
+    {ERF_TERMS_4, ERF_TERMS_5, ERF_TERMS_6, ERF_TERMS_7},
+    {ERF_TERMS_8, ERF_TERMS_9, ERF_TERMS_10, ERF_TERMS_11},
+    {ERF_TERMS_12, ERF_TERMS_13, ERF_TERMS_14, ERF_TERMS_15},
+    {ERF_TERMS_16, ERF_TERMS_17, ERF_TERMS_18, ERF_TERMS_19},
+    {ERF_TERMS_20, ERF_TERMS_21, ERF_TERMS_22, ERF_TERMS_23},
+    {ERF_TERMS_24, ERF_TERMS_25, ERF_TERMS_26, ERF_TERMS_27},
+    {ERF_TERMS_28, ERF_TERMS_29, ERF_TERMS_30, ERF_TERMS_31},
+    {ERF_TERMS_32, ERF_TERMS_33, ERF_TERMS_34, ERF_TERMS_35},
+};
 
 /* In each lane the coefficient of its k, whose bytes `at` has the places of. */
 TW_INLINE f32x4 coefficient(int32_t power, v128_t at) { return swizzle(held4(load4(ERF[power])), at); }
@@ -177,13 +179,13 @@ TW_INLINE f32x4 sin_shifted(f32x4 x, int32_t quarter) {
     v128_t k = wasm_i64x2_shuffle(wasm_i32x4_trunc_sat_f64x2_zero(k_low), wasm_i32x4_trunc_sat_f64x2_zero(k_high), 0, 2);
     k = wasm_i32x4_add(k, wasm_i32x4_splat(quarter));
     f32x4 s = mul4(r, r);
-    f32x4 sine = held(-1.9515295891e-4f);
-    sine = madd(sine, s, held(8.3321608736e-3f));
-    sine = madd(sine, s, held(-1.6666654611e-1f));
+    f32x4 sine = held(SIN_TERMS_0);
+    sine = madd(sine, s, held(SIN_TERMS_1));
+    sine = madd(sine, s, held(SIN_TERMS_2));
     sine = madd(mul4(sine, s), r, r);
-    f32x4 cosine = held(2.443315711809948e-5f);
-    cosine = madd(cosine, s, held(-1.388731625493765e-3f));
-    cosine = madd(cosine, s, held(4.166664568298827e-2f));
+    f32x4 cosine = held(COS_TERMS_0);
+    cosine = madd(cosine, s, held(COS_TERMS_1));
+    cosine = madd(cosine, s, held(COS_TERMS_2));
     cosine = add4(madd(mul4(cosine, s), s, mul4(s, held(-0.5f))), held(1.0f));
     v128_t odd = wasm_i32x4_eq(wasm_v128_and(k, wasm_i32x4_splat(1)), wasm_i32x4_splat(1));
     v128_t sign = wasm_i32x4_shl(wasm_v128_and(k, wasm_i32x4_splat(2)), 30);

@@ -81,11 +81,6 @@ static float inverse_root(double variance, float epsilon) {
 
 /* ---- layer norm ---- */
 
-typedef struct {
-    const void *a;
-    int32_t grain;
-} row_task;
-
 /* Elements of a turn of the loops below: constant offsets cost nothing. */
 enum { TURN = 16 };
 
@@ -130,18 +125,15 @@ static void layer_norm_rows(const layer_norm_f32_args *a, int64_t r, int32_t row
     }
 }
 
-static void layer_norm_chunk(const void *args, int32_t chunk) {
-    const row_task *task = args;
-    const layer_norm_f32_args *a = task->a;
-    int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, a->rows);
+static void layer_norm_chunk(const void *args, int64_t lo, int64_t hi) {
+    const layer_norm_f32_args *a = args;
     int32_t together = rows_together(a->n);
     for (int64_t r = lo; r < hi; r += together) layer_norm_rows(a, r, (int32_t)min_i64(together, hi - r));
 }
 
 int32_t kernel_layer_norm_f32(const layer_norm_f32_args *a) {
     if (!a->n || !a->rows) return TW_OK;
-    row_task task = {a, units_per_chunk(2 * (int64_t)a->n)};
-    parallel_for(layer_norm_chunk, &task, chunk_count(a->rows, task.grain));
+    parallel_ranges(layer_norm_chunk, a, a->rows, units_per_chunk(2 * (int64_t)a->n));
     return TW_OK;
 }
 
@@ -199,12 +191,16 @@ TW_INLINE void layer_norm_grad_rows(const layer_norm_grad_f32_args *a, int64_t r
     }
 }
 
-/* Chunk number k of a fixed cut of the rows; its sums lie at partial + 2 n k. */
-static void layer_norm_grad_chunk(const void *args, int32_t chunk) {
-    const row_task *task = args;
-    const layer_norm_grad_f32_args *a = task->a;
-    int64_t r = (int64_t)chunk * task->grain, hi = min_i64(r + task->grain, a->rows);
-    float *dscale = a->partial + 2 * (int64_t)a->n * chunk, *dbias = dscale + a->n;
+/* Rows whose sums lie together: those of chunk k at partial + 2 n k. */
+static int64_t partial_rows(const layer_norm_grad_f32_args *a) {
+    int64_t count = min_i64(NORM_PARTIALS, ((int64_t)a->rows * a->n + GRAIN - 1) / GRAIN);
+    return count ? (a->rows + count - 1) / count : 1;
+}
+
+static void layer_norm_grad_chunk(const void *args, int64_t lo, int64_t hi) {
+    const layer_norm_grad_f32_args *a = args;
+    int64_t r = lo;
+    float *dscale = a->partial + 2 * (int64_t)a->n * (lo / partial_rows(a)), *dbias = dscale + a->n;
     tw_zero(dscale, 8 * (size_t)a->n);
     if (a->dx && a->scale)
         for (; r + 2 <= hi; r += 2) layer_norm_grad_rows(a, r, 2, true, true, dscale, dbias);
@@ -213,10 +209,8 @@ static void layer_norm_grad_chunk(const void *args, int32_t chunk) {
 
 int32_t kernel_layer_norm_grad_f32(const layer_norm_grad_f32_args *a) {
     if (!a->n) return TW_OK;
-    int64_t count = min_i64(NORM_PARTIALS, ((int64_t)a->rows * a->n + GRAIN - 1) / GRAIN);
-    row_task task = {a, count ? (int32_t)((a->rows + count - 1) / count) : 1};
-    int32_t n_chunks = chunk_count(a->rows, task.grain);
-    parallel_for(layer_norm_grad_chunk, &task, n_chunks);
+    int32_t n_chunks = chunk_count(a->rows, partial_rows(a));
+    parallel_ranges(layer_norm_grad_chunk, a, a->rows, partial_rows(a));
     if (a->dscale) reduce_columns(a->partial, a->dscale, n_chunks, a->n, 2 * (int64_t)a->n, REDUCE_SUM);
     if (a->dbias) reduce_columns(a->partial + a->n, a->dbias, n_chunks, a->n, 2 * (int64_t)a->n, REDUCE_SUM);
     return TW_OK;
@@ -348,10 +342,8 @@ static int32_t channels_per_chunk(int32_t batch, int32_t size) {
     return size == 1 ? (units + 3) / 4 * 4 : units;
 }
 
-static void batch_norm_train_chunk(const void *args, int32_t chunk) {
-    const row_task *task = args;
-    const batch_norm_train_f32_args *a = task->a;
-    int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, a->channels);
+static void batch_norm_train_chunk(const void *args, int64_t lo, int64_t hi) {
+    const batch_norm_train_f32_args *a = args;
     if (a->size == 1)
         for (int64_t c = lo; c < hi; c += 4) batch_norm_train_columns(a, c, (int32_t)min_i64(4, hi - c));
     else
@@ -360,24 +352,21 @@ static void batch_norm_train_chunk(const void *args, int32_t chunk) {
 
 int32_t kernel_batch_norm_train_f32(const batch_norm_train_f32_args *a) {
     if (!a->batch || !a->size) return TW_OK;
-    row_task task = {a, channels_per_chunk(a->batch, a->size)};
-    parallel_for(batch_norm_train_chunk, &task, chunk_count(a->channels, task.grain));
+    parallel_ranges(batch_norm_train_chunk, a, a->channels, channels_per_chunk(a->batch, a->size));
     return TW_OK;
 }
 
-static void batch_norm_chunk(const void *args, int32_t chunk) {
-    const row_task *task = args;
-    const batch_norm_f32_args *a = task->a;
-    int64_t step = (int64_t)a->channels * a->size, lo = (int64_t)chunk * task->grain;
-    for (int64_t c = lo; c < min_i64(lo + task->grain, a->channels); c++)
+static void batch_norm_chunk(const void *args, int64_t lo, int64_t hi) {
+    const batch_norm_f32_args *a = args;
+    int64_t step = (int64_t)a->channels * a->size;
+    for (int64_t c = lo; c < hi; c++)
         channel_apply(a->x + c * a->size, a->y + c * a->size, a->batch, step, a->size, a->mean[c],
                       a->scale[c] * inverse_root(a->var[c], a->epsilon), a->bias[c]);
 }
 
 int32_t kernel_batch_norm_f32(const batch_norm_f32_args *a) {
     if (!a->batch || !a->size) return TW_OK;
-    row_task task = {a, units_per_chunk((int64_t)a->batch * a->size)};
-    parallel_for(batch_norm_chunk, &task, chunk_count(a->channels, task.grain));
+    parallel_ranges(batch_norm_chunk, a, a->channels, units_per_chunk((int64_t)a->batch * a->size));
     return TW_OK;
 }
 
@@ -435,10 +424,8 @@ static void batch_norm_grad_channel(const batch_norm_grad_f32_args *a, int64_t c
     else channel_dx(a, c, (float)(s.plain / count), (float)(s.weighted / count * inv * inv));
 }
 
-static void batch_norm_grad_chunk(const void *args, int32_t chunk) {
-    const row_task *task = args;
-    const batch_norm_grad_f32_args *a = task->a;
-    int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, a->channels);
+static void batch_norm_grad_chunk(const void *args, int64_t lo, int64_t hi) {
+    const batch_norm_grad_f32_args *a = args;
     if (a->size == 1 && a->batch)
         for (int64_t c = lo; c < hi; c += 4) batch_norm_grad_columns(a, c, (int32_t)min_i64(4, hi - c));
     else
@@ -448,8 +435,7 @@ static void batch_norm_grad_chunk(const void *args, int32_t chunk) {
 int32_t kernel_batch_norm_grad_f32(const batch_norm_grad_f32_args *given) {
     batch_norm_grad_f32_args a = *given;
     if (!a.size) a.batch = 0;
-    row_task task = {&a, channels_per_chunk(a.batch, a.size)};
-    parallel_for(batch_norm_grad_chunk, &task, chunk_count(a.channels, task.grain));
+    parallel_ranges(batch_norm_grad_chunk, &a, a.channels, channels_per_chunk(a.batch, a.size));
     return TW_OK;
 }
 
@@ -464,12 +450,10 @@ static statistics statistics_of(const float *x, int32_t n, float epsilon) {
     return (statistics){mean, inverse_root(squares_around(x, n, mean) / n, epsilon)};
 }
 
-static void group_norm_chunk(const void *args, int32_t chunk) {
-    const row_task *task = args;
-    const group_norm_f32_args *a = task->a;
+static void group_norm_chunk(const void *args, int64_t lo, int64_t hi) {
+    const group_norm_f32_args *a = args;
     int32_t width = a->channels / a->groups, n = width * a->size;
-    int64_t lo = (int64_t)chunk * task->grain;
-    for (int64_t row = lo; row < min_i64(lo + task->grain, (int64_t)a->batch * a->groups); row++) {
+    for (int64_t row = lo; row < hi; row++) {
         const float *x = a->x + row * n;
         float *y = a->y + row * n;
         statistics s = statistics_of(x, n, a->epsilon);
@@ -482,18 +466,15 @@ static void group_norm_chunk(const void *args, int32_t chunk) {
 int32_t kernel_group_norm_f32(const group_norm_f32_args *a) {
     int32_t n = a->channels / a->groups * a->size;
     if (!n || !a->batch) return TW_OK;
-    row_task task = {a, units_per_chunk(2 * (int64_t)n)};
-    parallel_for(group_norm_chunk, &task, chunk_count((int64_t)a->batch * a->groups, task.grain));
+    parallel_ranges(group_norm_chunk, a, (int64_t)a->batch * a->groups, units_per_chunk(2 * (int64_t)n));
     return TW_OK;
 }
 
 /* Its statistics are computed again: a group that was just read lies in the cache. */
-static void group_norm_grad_chunk(const void *args, int32_t chunk) {
-    const row_task *task = args;
-    const group_norm_grad_f32_args *a = task->a;
+static void group_norm_grad_chunk(const void *args, int64_t lo, int64_t hi) {
+    const group_norm_grad_f32_args *a = args;
     int32_t width = a->channels / a->groups, n = width * a->size;
-    int64_t lo = (int64_t)chunk * task->grain;
-    for (int64_t row = lo; row < min_i64(lo + task->grain, (int64_t)a->batch * a->groups); row++) {
+    for (int64_t row = lo; row < hi; row++) {
         int64_t image = row / a->groups, at = row * n;
         int32_t channel0 = (int32_t)(row % a->groups) * width;
         statistics s = statistics_of(a->x + at, n, a->epsilon);
@@ -517,8 +498,7 @@ static void group_norm_grad_chunk(const void *args, int32_t chunk) {
 int32_t kernel_group_norm_grad_f32(const group_norm_grad_f32_args *a) {
     int32_t n = a->channels / a->groups * a->size;
     if (!a->channels) return TW_OK;
-    row_task task = {a, units_per_chunk(4 * (int64_t)n)};
-    if (n) parallel_for(group_norm_grad_chunk, &task, chunk_count((int64_t)a->batch * a->groups, task.grain));
+    if (n) parallel_ranges(group_norm_grad_chunk, a, (int64_t)a->batch * a->groups, units_per_chunk(4 * (int64_t)n));
     int32_t images = n ? a->batch : 0;
     if (a->dscale) reduce_columns(a->partial, a->dscale, images, a->channels, 2 * (int64_t)a->channels, REDUCE_SUM);
     if (a->dbias) reduce_columns(a->partial + a->channels, a->dbias, images, a->channels, 2 * (int64_t)a->channels, REDUCE_SUM);

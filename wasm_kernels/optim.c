@@ -8,22 +8,17 @@
    1e-5 no moment becomes subnormal until the next flush. */
 enum { FLUSH_STEPS = 16, LEAST_EXPONENT = 21 };
 
-typedef struct {
-    float *x;
-    int32_t n;
-} flush_task;
-
-static void flush_chunk(const void *args, int32_t chunk) {
-    const flush_task *t = args;
-    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, t->n);
-    for (; i + 4 <= end; i += 4) {
-        f32x4 x = load4(t->x + i);
+static void flush_chunk(const void *args, int64_t lo, int64_t hi) {
+    float *moments = ((const flush_moments_f32_args *)args)->x;
+    int64_t i = lo;
+    for (; i + 4 <= hi; i += 4) {
+        f32x4 x = load4(moments + i);
         v128_t exponent = wasm_u32x4_shr(wasm_i32x4_shl(x, 1), 24);
         v128_t is_small = wasm_i32x4_lt(exponent, wasm_i32x4_splat(LEAST_EXPONENT));
-        if (wasm_v128_any_true(is_small)) store4(t->x + i, wasm_v128_andnot(x, is_small));
+        if (wasm_v128_any_true(is_small)) store4(moments + i, wasm_v128_andnot(x, is_small));
     }
-    for (; i < end; i++)
-        if (__builtin_fabsf(t->x[i]) < 0x1p-106f) t->x[i] = 0;
+    for (; i < hi; i++)
+        if (__builtin_fabsf(moments[i]) < 0x1p-106f) moments[i] = 0;
 }
 
 /* Some gradients stay 0: of a row of an embedding that no batch has, or of a dead unit. Their moments shrink until they are
@@ -31,8 +26,7 @@ static void flush_chunk(const void *args, int32_t chunk) {
    a fifth of a step whose moments are in the cache. */
 int32_t kernel_flush_moments_f32(const flush_moments_f32_args *a) {
     if (state_i64(a->state, STATE_STEP) % FLUSH_STEPS != FLUSH_STEPS - 1) return TW_OK;
-    const flush_task task = {a->x, a->n};
-    parallel_for(flush_chunk, &task, chunk_count(a->n, GRAIN));
+    parallel_ranges(flush_chunk, a, a->n, GRAIN);
     return TW_OK;
 }
 
@@ -69,24 +63,23 @@ typedef struct {
     float factor; /* or limit */
 } clip_task;
 
-static void sum_squares_chunk(const void *args, int32_t chunk) {
+static void sum_squares_chunk(const void *args, int64_t lo, int64_t hi) {
     const clip_task *a = args;
-    int64_t i = (int64_t)chunk * GRAIN;
-    double total = sum_squares(a->g + i, min_i64(GRAIN, a->n - i));
-    tw_copy(a->partial + 2 * (int64_t)chunk, &total, sizeof total);
+    double total = sum_squares(a->g + lo, hi - lo);
+    tw_copy(a->partial + 2 * (lo / GRAIN), &total, sizeof total);
 }
 
-static void scale_chunk(const void *args, int32_t chunk) {
+static void scale_chunk(const void *args, int64_t lo, int64_t hi) {
     const clip_task *task = args;
     float *g = task->g;
-    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, task->n);
-    for (; i + 4 <= end; i += 4) store4(g + i, mul4(load4(g + i), splat(task->factor)));
-    for (; i < end; i++) g[i] *= task->factor;
+    int64_t i = lo;
+    for (; i + 4 <= hi; i += 4) store4(g + i, mul4(load4(g + i), splat(task->factor)));
+    for (; i < hi; i++) g[i] *= task->factor;
 }
 
 static void clip_norm(clip_task task, float max_norm) {
     int32_t n_chunks = chunk_count(task.n, GRAIN);
-    parallel_for(sum_squares_chunk, &task, n_chunks);
+    parallel_ranges(sum_squares_chunk, &task, task.n, GRAIN);
     double total = 0;
     for (int32_t i = 0; i < n_chunks; i++) {
         double part;
@@ -96,7 +89,7 @@ static void clip_norm(clip_task task, float max_norm) {
     double factor = (double)max_norm / (__builtin_sqrt(total) + 1e-6);
     if (factor >= 1) return;
     task.factor = (float)factor;
-    parallel_for(scale_chunk, &task, n_chunks);
+    parallel_ranges(scale_chunk, &task, task.n, GRAIN);
 }
 
 int32_t kernel_clip_grad_norm_f32(const clip_grad_norm_f32_args *a) {
@@ -106,18 +99,18 @@ int32_t kernel_clip_grad_norm_f32(const clip_grad_norm_f32_args *a) {
 
 TW_INLINE f32x4 clip4(f32x4 g, f32x4 limit) { return wasm_f32x4_min(wasm_f32x4_max(g, wasm_f32x4_neg(limit)), limit); }
 
-static void clip_value_chunk(const void *args, int32_t chunk) {
+static void clip_value_chunk(const void *args, int64_t lo, int64_t hi) {
     const clip_task *task = args;
     float *g = task->g;
     f32x4 limit = splat(task->factor);
-    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, task->n);
-    for (; i + 4 <= end; i += 4) store4(g + i, clip4(load4(g + i), limit));
-    if (i < end) store_part(g + i, clip4(load_part(g + i, end - i), limit), end - i);
+    int64_t i = lo;
+    for (; i + 4 <= hi; i += 4) store4(g + i, clip4(load4(g + i), limit));
+    if (i < hi) store_part(g + i, clip4(load_part(g + i, (int32_t)(hi - i)), limit), (int32_t)(hi - i));
 }
 
 int32_t kernel_clip_grads_f32(const clip_grads_f32_args *a) {
     clip_task task = {a->g, a->partial, a->n, a->limits[0]};
-    if (a->limits[0] < __builtin_inff()) parallel_for(clip_value_chunk, &task, chunk_count(a->n, GRAIN));
+    if (a->limits[0] < __builtin_inff()) parallel_ranges(clip_value_chunk, &task, a->n, GRAIN);
     if (a->limits[1] < __builtin_inff()) clip_norm(task, a->limits[1]);
     return TW_OK;
 }

@@ -5,6 +5,21 @@
 /* Workspace of the coordinator; workers have theirs in their thread block. */
 static _Alignas(64) uint8_t coordinator_scratch[THREAD_SCRATCH_BYTES];
 
+typedef struct {
+    range_fn fn;
+    const void *args;
+    int64_t n, grain;
+} range_task;
+
+static void run_range(const void *args, int32_t chunk) {
+    const range_task *t = args;
+    t->fn(t->args, chunk * t->grain, min_i64((chunk + 1) * t->grain, t->n));
+}
+
+void parallel_ranges(range_fn fn, const void *args, int64_t n, int64_t grain) {
+    parallel_for(run_range, &(range_task){fn, args, n, grain}, chunk_count(n, grain));
+}
+
 #ifndef TW_THREADS
 
 void parallel_for(task_fn fn, const void *args, int32_t n_chunks) {

@@ -3,6 +3,7 @@
    A kernel cuts its work in chunks whose number and bounds depend on shapes only:
 
        parallel_for(task, &args, n_chunks);      runs task(args, 0) ... task(args, n_chunks - 1), in any order
+       parallel_ranges(task, &args, n, grain);   runs task(args, lo, hi) for ranges of `grain` of n units
 
    Builds without threads run the chunks one after the other; so does a parallel_for inside a task.
 
@@ -38,11 +39,13 @@
 #include "guard.h"
 
 typedef void (*task_fn)(const void *args, int32_t chunk);
+typedef void (*range_fn)(const void *args, int64_t lo, int64_t hi);
 
 enum { TW_WORKER_LOAD = 1, TW_WORKER_EXIT = 2 };
 enum { TW_THREAD_STACK_BYTES = 256 << 10 };
 
 void parallel_for(task_fn fn, const void *args, int32_t n_chunks);
+void parallel_ranges(range_fn fn, const void *args, int64_t n, int64_t grain);
 
 /* True where parallel_for runs all chunks on this thread. Cutting less then saves work; it must not change results. */
 int32_t parallel_alone(void);

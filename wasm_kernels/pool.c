@@ -78,7 +78,7 @@ typedef struct {
     const max_pool_f32_args *a;
     pool_axis axis[3];
     output_range whole; /* columns */
-    int32_t size, out, per_chunk;
+    int32_t size, out;
     bool squares;
 } max_pass;
 
@@ -213,10 +213,9 @@ static void max_plane(const max_pass *p, int32_t plane) {
     }
 }
 
-static void max_chunk(const void *args, int32_t chunk) {
+static void max_chunk(const void *args, int64_t lo, int64_t hi) {
     const max_pass *p = args;
-    int32_t end = (int32_t)min_i64(p->a->planes, ((int64_t)chunk + 1) * p->per_chunk);
-    for (int32_t plane = chunk * p->per_chunk; plane < end; plane++) max_plane(p, plane);
+    for (int32_t plane = (int32_t)lo; plane < hi; plane++) max_plane(p, plane);
 }
 
 int32_t kernel_max_pool_f32(const max_pool_f32_args *a) {
@@ -225,25 +224,22 @@ int32_t kernel_max_pool_f32(const max_pool_f32_args *a) {
     p.whole = whole_windows(&p.axis[2]);
     p.size = a->size[0] * a->size[1] * a->size[2];
     p.out = a->out[0] * a->out[1] * a->out[2];
-    p.per_chunk = planes_per_chunk(p.size);
     p.squares = has_squares(p.axis);
-    parallel_for(max_chunk, &p, chunk_count(a->planes, p.per_chunk));
+    parallel_ranges(max_chunk, &p, a->planes, planes_per_chunk(p.size));
     return TW_OK;
 }
 
 typedef struct {
     const max_pool_gradient_f32_args *a;
-    int32_t per_chunk;
     int32_t *bad; /* set when an index is outside its plane */
 } max_gradient_pass;
 
 TW_INLINE bool index_is_good(int64_t index, int32_t size) { return index >= 0 && index < size; }
 
-static void max_gradient_chunk(const void *args, int32_t chunk) {
+static void max_gradient_chunk(const void *args, int64_t lo, int64_t hi) {
     const max_gradient_pass *p = args;
     const max_pool_gradient_f32_args *a = p->a;
-    int32_t end = (int32_t)min_i64(a->planes, ((int64_t)chunk + 1) * p->per_chunk);
-    for (int32_t plane = chunk * p->per_chunk; plane < end; plane++) {
+    for (int32_t plane = (int32_t)lo; plane < hi; plane++) {
         float *dx = a->dx + plane * a->size;
         const float *dy = a->dy + plane * a->out_size;
         const int64_t *indices = a->indices + plane * a->out_size;
@@ -260,8 +256,8 @@ static void max_gradient_chunk(const void *args, int32_t chunk) {
 int32_t kernel_max_pool_gradient_f32(const max_pool_gradient_f32_args *a) {
     int32_t bad = 0;
     if (!a->size && !a->out_size) return TW_OK;
-    max_gradient_pass p = {a, planes_per_chunk(max_i32(a->size, a->out_size)), &bad};
-    parallel_for(max_gradient_chunk, &p, chunk_count(a->planes, p.per_chunk));
+    max_gradient_pass p = {a, &bad};
+    parallel_ranges(max_gradient_chunk, &p, a->planes, planes_per_chunk(max_i32(a->size, a->out_size)));
     if (!bad) return TW_OK;
     for (int32_t i = 0;; i++) {
         int64_t at = a->indices[i] - (int64_t)(i / a->out_size) * a->size;
@@ -275,7 +271,7 @@ typedef struct {
     pool_axis axis[3];
     output_range whole; /* columns */
     const int32_t *pad_end;
-    int32_t size, out, planes, per_chunk;
+    int32_t size, out;
     bool include_pad;
     bool global, squares;
     const float *in;
@@ -450,10 +446,9 @@ static bool is_global(const average_pass *p) {
     return true;
 }
 
-static void average_chunk(const void *args, int32_t chunk) {
+static void average_chunk(const void *args, int64_t lo, int64_t hi) {
     const average_pass *p = args;
-    int32_t end = (int32_t)min_i64(p->planes, ((int64_t)chunk + 1) * p->per_chunk);
-    for (int32_t plane = chunk * p->per_chunk; plane < end; plane++) {
+    for (int32_t plane = (int32_t)lo; plane < hi; plane++) {
         const float *x = p->in + plane * p->size;
         float *y = p->result + plane * p->out;
         if (p->global) *y = plane_sum(x, p->size) / (float)p->size;
@@ -462,10 +457,9 @@ static void average_chunk(const void *args, int32_t chunk) {
     }
 }
 
-static void average_gradient_chunk(const void *args, int32_t chunk) {
+static void average_gradient_chunk(const void *args, int64_t lo, int64_t hi) {
     const average_pass *p = args;
-    int32_t end = (int32_t)min_i64(p->planes, ((int64_t)chunk + 1) * p->per_chunk);
-    for (int32_t plane = chunk * p->per_chunk; plane < end; plane++) {
+    for (int32_t plane = (int32_t)lo; plane < hi; plane++) {
         const float *dy = p->in + plane * p->out;
         float *dx = p->result + plane * p->size;
         if (p->global) {
@@ -492,8 +486,6 @@ static void prepare_average(average_pass *p) {
     {.pad_end = a->pad_end,                                                                                            \
      .size = a->size[0] * a->size[1] * a->size[2],                                                                     \
      .out = a->out[0] * a->out[1] * a->out[2],                                                                         \
-     .planes = a->planes,                                                                                              \
-     .per_chunk = planes_per_chunk(a->size[0] * a->size[1] * a->size[2]),                                              \
      .include_pad = a->count_include_pad != 0,                                                                         \
      in,                                                                                                               \
      result}
@@ -502,7 +494,7 @@ int32_t kernel_average_pool_f32(const average_pool_f32_args *a) {
     average_pass p = AVERAGE_PASS(a, .in = a->x, .result = a->y);
     load_axes(p.axis, a->size, a->kernel, a->out, a->stride, a->dilation, a->pad);
     prepare_average(&p);
-    parallel_for(average_chunk, &p, chunk_count(a->planes, p.per_chunk));
+    parallel_ranges(average_chunk, &p, a->planes, planes_per_chunk(p.size));
     return TW_OK;
 }
 
@@ -510,6 +502,6 @@ int32_t kernel_average_pool_gradient_f32(const average_pool_gradient_f32_args *a
     average_pass p = AVERAGE_PASS(a, .in = a->dy, .result = a->dx);
     load_axes(p.axis, a->size, a->kernel, a->out, a->stride, a->dilation, a->pad);
     prepare_average(&p);
-    parallel_for(average_gradient_chunk, &p, chunk_count(a->planes, p.per_chunk));
+    parallel_ranges(average_gradient_chunk, &p, a->planes, planes_per_chunk(p.size));
     return TW_OK;
 }

@@ -102,10 +102,10 @@ static void dropout_block(const dropout_numbers *d, uint32_t block, const float 
     wasm_v128_store(mask + 16, wasm_v128_and(wasm_i8x16_narrow_i16x8(k2, k3), one));
 }
 
-static void dropout_chunk(const void *args, int32_t chunk) {
+static void dropout_chunk(const void *args, int64_t lo, int64_t hi) {
     const dropout_task *t = args;
     const dropout_f32_args *a = t->a;
-    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
+    int32_t i = (int32_t)lo, end = (int32_t)hi;
     uint8_t unused[DROPOUT_BLOCK];
     for (; i + DROPOUT_BLOCK <= end; i += DROPOUT_BLOCK)
         dropout_block(&t->numbers, (uint32_t)i / DROPOUT_BLOCK, a->x + i, a->y + i, a->mask ? a->mask + i : unused);
@@ -122,7 +122,7 @@ int32_t kernel_dropout_f32(const dropout_f32_args *a) {
     dropout_task task = {.a = a};
     int32_t status = start_dropout(&task.numbers, a->state, a->salt, a->draw, a->ratio);
     if (status != TW_OK) return status;
-    parallel_for(dropout_chunk, &task, chunk_count(a->n, GRAIN));
+    parallel_ranges(dropout_chunk, &task, a->n, GRAIN);
     return TW_OK;
 }
 
@@ -155,10 +155,10 @@ static void random_block(const random_task *t, uint32_t block, float *y) {
     }
 }
 
-static void random_chunk(const void *args, int32_t chunk) {
+static void random_chunk(const void *args, int64_t lo, int64_t hi) {
     const random_task *t = args;
     const random_f32_args *a = t->a;
-    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
+    int32_t i = (int32_t)lo, end = (int32_t)hi;
     for (; i + BLOCK <= end; i += BLOCK) random_block(t, (uint32_t)i / BLOCK, a->y + i);
     if (i < end) {
         float y[BLOCK];
@@ -169,7 +169,7 @@ static void random_chunk(const void *args, int32_t chunk) {
 
 int32_t kernel_random_f32(const random_f32_args *a) {
     random_task task = {a, make_stream(a->state, a->salt, a->draw)};
-    parallel_for(random_chunk, &task, chunk_count(a->n, GRAIN));
+    parallel_ranges(random_chunk, &task, a->n, GRAIN);
     return TW_OK;
 }
 

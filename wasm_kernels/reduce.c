@@ -193,28 +193,22 @@ void reduce_columns(const float *x, float *y, int32_t rows, int32_t n_cols, int6
 
 /* ---- kernels ---- */
 
-typedef struct {
-    const reduce_f32_args *a;
-    int32_t grain;    /* rows, or column strips, in a chunk */
-    int32_t n_strips; /* strips of STRIP columns in a plane */
-} reduce_task;
-
+/* Columns that a chunk reduces together. */
 enum { STRIP = 16 * TILES };
 
-static void reduce_rows_chunk(const void *args, int32_t chunk) {
-    const reduce_task *task = args;
-    const reduce_f32_args *a = task->a;
-    int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, a->outer);
+static int32_t n_strips(const reduce_f32_args *a) { return (a->inner + STRIP - 1) / STRIP; }
+
+static void reduce_rows_chunk(const void *args, int64_t lo, int64_t hi) {
+    const reduce_f32_args *a = args;
     for (int64_t r = lo; r < hi; r++) a->y[r] = row_value(a->x + r * a->n, a->n, a->op);
 }
 
-static void reduce_columns_chunk(const void *args, int32_t chunk) {
-    const reduce_task *task = args;
-    const reduce_f32_args *a = task->a;
-    int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, (int64_t)a->outer * task->n_strips);
+static void reduce_columns_chunk(const void *args, int64_t lo, int64_t hi) {
+    const reduce_f32_args *a = args;
+    int32_t strips = n_strips(a);
     for (int64_t unit = lo; unit < hi; unit++) {
-        int64_t o = unit / task->n_strips;
-        int32_t c = (int32_t)(unit % task->n_strips) * STRIP;
+        int64_t o = unit / strips;
+        int32_t c = (int32_t)(unit % strips) * STRIP;
         reduce_columns(a->x + o * a->n * a->inner + c, a->y + o * a->inner + c, a->n, min_i32(STRIP, a->inner - c),
                        a->inner, a->op);
     }
@@ -222,14 +216,9 @@ static void reduce_columns_chunk(const void *args, int32_t chunk) {
 
 int32_t kernel_reduce_f32(const reduce_f32_args *a) {
     if (!a->outer || !a->inner) return TW_OK;
-    reduce_task task = {a, 0, (a->inner + STRIP - 1) / STRIP};
-    if (a->inner == 1) {
-        task.grain = units_per_chunk(a->n);
-        parallel_for(reduce_rows_chunk, &task, chunk_count(a->outer, task.grain));
-    } else {
-        task.grain = units_per_chunk((int64_t)a->n * min_i32(STRIP, a->inner));
-        parallel_for(reduce_columns_chunk, &task, chunk_count((int64_t)a->outer * task.n_strips, task.grain));
-    }
+    int32_t grain = units_per_chunk((int64_t)a->n * min_i32(STRIP, a->inner));
+    if (a->inner == 1) parallel_ranges(reduce_rows_chunk, a, a->outer, grain);
+    else parallel_ranges(reduce_columns_chunk, a, (int64_t)a->outer * n_strips(a), grain);
     return TW_OK;
 }
 

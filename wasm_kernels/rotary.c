@@ -3,11 +3,6 @@
 #include "parallel.h"
 #include "simd.h"
 
-typedef struct {
-    const rotary_f32_args *a;
-    int32_t grain;
-} rotation;
-
 /* Start of row `i` of a tensor with these strides. */
 TW_INLINE int64_t row_at(const int32_t i[3], const int32_t strides[3]) {
     return (int64_t)i[0] * strides[0] + (int64_t)i[1] * strides[1] + (int64_t)i[2] * strides[2];
@@ -30,14 +25,12 @@ TW_INLINE void turn_row(const float *x, float *y, const float *c1, const float *
     }
 }
 
-static void turn_rows(const void *args, int32_t chunk) {
-    const rotation *r = args;
-    const rotary_f32_args *a = r->a;
+static void turn_rows(const void *args, int64_t lo, int64_t hi) {
+    const rotary_f32_args *a = args;
     const int32_t *dims = a->dims;
-    int32_t lo = chunk * r->grain, hi = (int32_t)min_i64((int64_t)lo + r->grain, (int64_t)dims[0] * dims[1] * dims[2]);
-    int32_t i[3] = {lo / dims[2] / dims[1], lo / dims[2] % dims[1], lo % dims[2]};
+    int32_t i[3] = {(int32_t)(lo / dims[2] / dims[1]), (int32_t)(lo / dims[2] % dims[1]), (int32_t)(lo % dims[2])};
     int32_t first = a->back ? a->sin_half : 0;
-    for (int32_t row = lo; row < hi; row++) {
+    for (int64_t row = lo; row < hi; row++) {
         const float *c = a->cos + row_at(i, a->cos_strides), *s = a->sin + row_at(i, a->sin_strides);
         turn_row(a->x + row_at(i, a->x_strides), a->y + row_at(i, a->y_strides), c, c + a->cos_half, s + first,
                  s + a->sin_half - first, a->half, a->back ? -1.0f : 1.0f);
@@ -50,7 +43,6 @@ static void turn_rows(const void *args, int32_t chunk) {
 
 /* x, y: dims[0] x dims[1] x dims[2] rows of 2 half elements; cos and sin: rows of `half` elements for each of the two. */
 int32_t kernel_rotary_f32(const rotary_f32_args *a) {
-    rotation r = {a, units_per_chunk(2 * (int64_t)a->half)};
-    parallel_for(turn_rows, &r, chunk_count((int64_t)a->dims[0] * a->dims[1] * a->dims[2], r.grain));
+    parallel_ranges(turn_rows, a, (int64_t)a->dims[0] * a->dims[1] * a->dims[2], units_per_chunk(2 * (int64_t)a->half));
     return TW_OK;
 }

@@ -118,16 +118,10 @@ static void softmax_grad_columns(const float *dy, const float *y, float *dx, int
 
 /* ---- kernels: a unit is a row, or the n x inner plane of one outer position ---- */
 
-typedef struct {
-    const void *a;
-    int32_t grain;
-} unit_task;
-
-static void softmax_chunk(const void *args, int32_t chunk) {
-    const unit_task *task = args;
-    const softmax_f32_args *a = task->a;
-    int64_t plane = (int64_t)a->n * a->inner, lo = (int64_t)chunk * task->grain;
-    for (int64_t o = lo; o < min_i64(lo + task->grain, a->outer); o++) {
+static void softmax_chunk(const void *args, int64_t lo, int64_t hi) {
+    const softmax_f32_args *a = args;
+    int64_t plane = (int64_t)a->n * a->inner;
+    for (int64_t o = lo; o < hi; o++) {
         if (a->inner == 1) softmax_row(a->x + o * plane, a->y + o * plane, a->n, a->log);
         else
             for (int32_t i = 0; i < a->inner; i += 4)
@@ -141,16 +135,14 @@ enum { EXP_COST = 4 };
 
 int32_t kernel_softmax_f32(const softmax_f32_args *a) {
     if (!a->n || !a->inner) return TW_OK;
-    unit_task task = {a, units_per_chunk((int64_t)EXP_COST * a->n * a->inner)};
-    parallel_for(softmax_chunk, &task, chunk_count(a->outer, task.grain));
+    parallel_ranges(softmax_chunk, a, a->outer, units_per_chunk((int64_t)EXP_COST * a->n * a->inner));
     return TW_OK;
 }
 
-static void softmax_grad_chunk(const void *args, int32_t chunk) {
-    const unit_task *task = args;
-    const softmax_grad_f32_args *a = task->a;
-    int64_t plane = (int64_t)a->n * a->inner, lo = (int64_t)chunk * task->grain;
-    for (int64_t o = lo; o < min_i64(lo + task->grain, a->outer); o++) {
+static void softmax_grad_chunk(const void *args, int64_t lo, int64_t hi) {
+    const softmax_grad_f32_args *a = args;
+    int64_t plane = (int64_t)a->n * a->inner;
+    for (int64_t o = lo; o < hi; o++) {
         int64_t at = o * plane;
         if (a->inner == 1) softmax_grad_row(a->dy + at, a->y + at, a->dx + at, a->n, a->log);
         else
@@ -162,8 +154,7 @@ static void softmax_grad_chunk(const void *args, int32_t chunk) {
 
 int32_t kernel_softmax_grad_f32(const softmax_grad_f32_args *a) {
     if (!a->n || !a->inner) return TW_OK;
-    unit_task task = {a, units_per_chunk((int64_t)a->n * a->inner * (a->log ? EXP_COST : 1))};
-    parallel_for(softmax_grad_chunk, &task, chunk_count(a->outer, task.grain));
+    parallel_ranges(softmax_grad_chunk, a, a->outer, units_per_chunk((int64_t)a->n * a->inner * (a->log ? EXP_COST : 1)));
     return TW_OK;
 }
 
@@ -206,15 +197,13 @@ static void cross_entropy_columns(const cross_entropy_f32_args *a, const label_s
 typedef struct {
     const void *a;
     const label_set *set;
-    int32_t grain;
     float factor; /* gradient: 1 / D, or dy / D when dy is one number */
 } loss_task;
 
-static void cross_entropy_chunk(const void *args, int32_t chunk) {
+static void cross_entropy_chunk(const void *args, int64_t lo, int64_t hi) {
     const loss_task *task = args;
     const cross_entropy_f32_args *a = task->a;
-    int64_t lo = (int64_t)chunk * task->grain;
-    for (int64_t s = lo; s < min_i64(lo + task->grain, a->n); s++) {
+    for (int64_t s = lo; s < hi; s++) {
         if (a->inner == 1) cross_entropy_rows(a, task->set, s, a->row_loss);
         else
             for (int32_t i = 0; i < a->inner; i += 4) cross_entropy_columns(a, task->set, s, i, a->row_loss);
@@ -225,17 +214,10 @@ int32_t kernel_cross_entropy_f32(const cross_entropy_f32_args *a) {
     label_set set = {a->labels, a->weights, (int64_t)a->n * a->inner, a->c, a->label_size, a->has_ignore, a->ignore_index};
     int32_t status = check_labels(&set);
     if (status) return status;
-    loss_task task = {a, &set, units_per_chunk((int64_t)EXP_COST * a->c * a->inner), 0};
-    if (a->c && a->inner) parallel_for(cross_entropy_chunk, &task, chunk_count(a->n, task.grain));
+    int32_t grain = units_per_chunk((int64_t)EXP_COST * a->c * a->inner);
+    if (a->c && a->inner) parallel_ranges(cross_entropy_chunk, &(loss_task){a, &set, 0}, a->n, grain);
     else tw_zero(a->row_loss, 4 * (size_t)set.rows);
-    if (a->reduction == LOSS_EACH) {
-        tw_copy(a->loss, a->row_loss, 4 * (size_t)set.rows);
-        return TW_OK;
-    }
-    double total = 0;
-    for (int64_t r = 0; r < set.rows; r++) total += a->row_loss[r];
-    double weight = a->reduction == LOSS_MEAN ? total_weight(&set) : 1.0;
-    a->loss[0] = (float)(weight == 0 ? total : total / weight);
+    reduce_losses(&set, a->row_loss, a->loss, a->reduction);
     return TW_OK;
 }
 
@@ -295,11 +277,10 @@ static void cross_entropy_grad_sample(const loss_task *task, const cross_entropy
     }
 }
 
-static void cross_entropy_grad_chunk(const void *args, int32_t chunk) {
+static void cross_entropy_grad_chunk(const void *args, int64_t lo, int64_t hi) {
     const loss_task *task = args;
     const cross_entropy_grad_f32_args *a = task->a;
-    int64_t lo = (int64_t)chunk * task->grain;
-    for (int64_t s = lo; s < min_i64(lo + task->grain, a->n); s++) cross_entropy_grad_sample(task, a, s);
+    for (int64_t s = lo; s < hi; s++) cross_entropy_grad_sample(task, a, s);
 }
 
 int32_t kernel_cross_entropy_grad_f32(const cross_entropy_grad_f32_args *a) {
@@ -308,10 +289,9 @@ int32_t kernel_cross_entropy_grad_f32(const cross_entropy_grad_f32_args *a) {
     if (status) return status;
     if (!a->log_prob && !a->from_log) return tw_fail(TW_BAD_ARGUMENT, a->from_log, 0);
     if (!a->c || !a->inner) return TW_OK;
-    double weight = a->reduction == LOSS_MEAN ? total_weight(&set) : 1.0;
+    double weight = divisor_of(&set, a->reduction);
     double factor = a->reduction != LOSS_EACH ? a->dy[0] : 1.0;
-    loss_task task = {a, &set, units_per_chunk((int64_t)EXP_COST * a->c * a->inner),
-                      (float)(weight == 0 ? 0.0 : factor / weight)};
-    parallel_for(cross_entropy_grad_chunk, &task, chunk_count(a->n, task.grain));
+    loss_task task = {a, &set, (float)(weight == 0 ? 0.0 : factor / weight)};
+    parallel_ranges(cross_entropy_grad_chunk, &task, a->n, units_per_chunk((int64_t)EXP_COST * a->c * a->inner));
     return TW_OK;
 }

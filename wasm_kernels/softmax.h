@@ -29,11 +29,24 @@ TW_INLINE float row_weight(const label_set *set, int64_t label) {
     return set->weights ? set->weights[label] : 1.0f;
 }
 
-TW_INLINE double total_weight(const label_set *set) {
+/* The divisor of a loss: for the mean the sum of the weights. */
+TW_INLINE double divisor_of(const label_set *set, int32_t reduction) {
+    if (reduction != LOSS_MEAN) return 1;
     double total = 0;
     for (int64_t r = 0; r < set->rows; r++)
         total += row_weight(set, load_index(set->labels, r, set->label_size));
     return total;
+}
+
+/* The losses of all rows, or their sum or mean. */
+TW_INLINE void reduce_losses(const label_set *set, const float *rows, float *loss, int32_t reduction) {
+    if (reduction == LOSS_EACH) {
+        tw_copy(loss, rows, 4 * (size_t)set->rows);
+        return;
+    }
+    double total = 0, divisor = divisor_of(set, reduction);
+    for (int64_t r = 0; r < set->rows; r++) total += rows[r];
+    loss[0] = (float)(divisor == 0 ? total : total / divisor);
 }
 
 #endif

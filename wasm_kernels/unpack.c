@@ -172,25 +172,23 @@ typedef struct {
     packed_matrix matrix;
     const uint8_t *indices; /* may be null: rows in order */
     float *y;
-    int32_t count, rows, cols, index_size, grain;
+    int32_t count, rows, cols, index_size;
 } rows_task;
 
-static void unpack_chunk(const void *args, int32_t chunk) {
+static void unpack_chunk(const void *args, int64_t lo, int64_t hi) {
     const rows_task *t = args;
-    const int32_t lo = chunk * t->grain, hi = min_i32(lo + t->grain, t->count);
-    for (int32_t i = lo; i < hi; i++) {
+    for (int64_t i = lo; i < hi; i++) {
         const int64_t row = t->indices ? resolve(t->indices, i, t->index_size, t->rows) : i;
-        unpack_row(&t->matrix, (int32_t)row, 0, t->cols, t->y + (int64_t)i * t->cols);
+        unpack_row(&t->matrix, (int32_t)row, 0, t->cols, t->y + i * t->cols);
     }
 }
 
-static void unpack_rows(rows_task *task) {
-    task->grain = units_per_chunk(task->cols);
-    parallel_for(unpack_chunk, task, chunk_count(task->count, task->grain));
+static void unpack_rows(const rows_task *task) {
+    parallel_ranges(unpack_chunk, task, task->count, units_per_chunk(task->cols));
 }
 
 int32_t kernel_dequantize_f32(const dequantize_f32_args *a) {
-    rows_task task = {PACKED_MATRIX(a, x), 0, a->y, a->rows, a->rows, a->cols, 0, 0};
+    rows_task task = {PACKED_MATRIX(a, x), 0, a->y, a->rows, a->rows, a->cols, 0};
     if (a->cols) unpack_rows(&task);
     return TW_OK;
 }
@@ -198,7 +196,7 @@ int32_t kernel_dequantize_f32(const dequantize_f32_args *a) {
 int32_t kernel_gather_dequantized_f32(const gather_dequantized_f32_args *a) {
     const int32_t status = check_range(a->indices, a->n, a->index_size, a->rows);
     if (status || !a->cols) return status;
-    rows_task task = {PACKED_MATRIX(a, x), a->indices, a->y, a->n, a->rows, a->cols, a->index_size, 0};
+    rows_task task = {PACKED_MATRIX(a, x), a->indices, a->y, a->n, a->rows, a->cols, a->index_size};
     unpack_rows(&task);
     return TW_OK;
 }

@@ -1,7 +1,7 @@
 /** The first screen's network: it learns to tell two kinds of points apart, from a bundle, without Python. */
 
-import { Tensor, TrainingSession } from "trainweb";
-import { TrainwebCurves } from "trainweb/vis";
+import type { TrainingSession } from "trainweb";
+import type { TrainwebCurves } from "trainweb/vis";
 
 /** Rows of the bundle's plans. */
 const BATCH = 64;
@@ -18,7 +18,8 @@ const PAUSE_MS = 60;
 const COLOURS = [[207, 74, 31], [47, 91, 234]] as const;
 
 interface Points {
-  readonly points: Tensor;
+  /** x and y of each, from -1 to 1. */
+  readonly places: Float32Array;
   readonly labels: BigInt64Array;
 }
 
@@ -29,14 +30,11 @@ function element<T extends HTMLElement>(id: string): T {
 function makePoints(count: number): Points {
   const places = Float32Array.from({ length: 2 * count }, () => 2 * Math.random() - 1);
   const isInside = (k: number): boolean => Math.hypot(places[2 * k] as number, places[2 * k + 1] as number) < RADIUS;
-  return {
-    points: new Tensor("float32", places, [count, 2]),
-    labels: BigInt64Array.from({ length: count }, (_, k) => BigInt(isInside(k))),
-  };
+  return { places, labels: BigInt64Array.from({ length: count }, (_, k) => BigInt(isInside(k))) };
 }
 
 /** The probability of class 1 in the middle of each cell. */
-async function believe(session: TrainingSession): Promise<number[]> {
+async function believe({ Tensor }: typeof import("trainweb"), session: TrainingSession): Promise<number[]> {
   const middles = Array.from({ length: CELLS * CELLS }, (_, k) => [k % CELLS, Math.floor(k / CELLS)]
     .map((cell) => (2 * (cell + 0.5)) / CELLS - 1)).flat();
   const shares: number[] = [];
@@ -52,7 +50,8 @@ async function believe(session: TrainingSession): Promise<number[]> {
   return shares;
 }
 
-function draw(canvas: HTMLCanvasElement, shares: readonly number[], { points, labels }: Points): void {
+function draw(shares: readonly number[], { places, labels }: Points): void {
+  const canvas = element<HTMLCanvasElement>("hero-map");
   const context = canvas.getContext("2d") as CanvasRenderingContext2D;
   const { width } = canvas;
   const cell = width / CELLS;
@@ -63,7 +62,7 @@ function draw(canvas: HTMLCanvasElement, shares: readonly number[], { points, la
     context.fillRect((k % CELLS) * cell, Math.floor(k / CELLS) * cell, Math.ceil(cell), Math.ceil(cell));
   });
   labels.forEach((label, k) => {
-    const [x, y] = [points.data[2 * k] as number, points.data[2 * k + 1] as number];
+    const [x, y] = [places[2 * k] as number, places[2 * k + 1] as number];
     context.fillStyle = css(Number(label) as 0 | 1, 1);
     context.beginPath();
     context.arc(((x + 1) * width) / 2, ((y + 1) * width) / 2, 4, 0, 2 * Math.PI);
@@ -71,21 +70,26 @@ function draw(canvas: HTMLCanvasElement, shares: readonly number[], { points, la
   });
 }
 
-async function learn(curves: TrainwebCurves): Promise<string> {
-  const canvas = element<HTMLCanvasElement>("hero-map");
-  const [training, test] = [makePoints(TRAINING), makePoints(TEST)];
+async function learn(training: Points): Promise<string> {
+  const [trainweb] = await Promise.all([import("trainweb"), import("trainweb/vis")]);
+  const { Tensor, TrainingSession } = trainweb;
+  const curves = element<TrainwebCurves>("hero-curves");
+  const dataOf = ({ places, labels }: Points) =>
+    ({ points: new Tensor("float32", places.slice(), [labels.length, 2]), labels: labels.slice() });
+  const test = makePoints(TEST);
   const bundle = new URL("first.bundle", import.meta.url).href;
   const session = await TrainingSession.create({ bundle });
   await session.setLearningRate(LEARNING_RATE);
   curves.clear();
   let text = "";
   for (let epoch = 1; epoch <= EPOCHS; epoch++) {
-    const { epochs: [event] } = await session.fit({ ...training }, { epochs: 1, batchSize: BATCH, seed: epoch });
-    const validation = await session.evaluate({ ...test }, { batchSize: BATCH, metrics: ["accuracy"] });
+    const { epochs: [event] } = await session.fit(dataOf(training), { epochs: 1, batchSize: BATCH, seed: epoch });
+    const validation = await session.evaluate(dataOf(test), { batchSize: BATCH, metrics: ["accuracy"] });
     if (event !== undefined) {
       curves.add({ ...event, epoch, validation });
+      curves.classList.add("drawn");
     }
-    draw(canvas, await believe(session), training);
+    draw(await believe(trainweb, session), training);
     text = `Epoch ${epoch} of ${EPOCHS}: ${(100 * Number(validation["accuracy"])).toFixed(1)} % of new points are right.`;
     element("hero-status").textContent = text;
     await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
@@ -94,12 +98,12 @@ async function learn(curves: TrainwebCurves): Promise<string> {
   return text;
 }
 
-async function start(): Promise<void> {
+async function start(training: Points): Promise<void> {
   const button = element<HTMLButtonElement>("hero-start");
   button.disabled = true;
   try {
     element("hero-status").textContent = "Loading 0.3 MB …";
-    const text = await learn(document.querySelector("trainweb-curves") as TrainwebCurves);
+    const text = await learn(training);
     element("hero-status").textContent = `Done. ${text}`;
   } catch (error) {
     element("hero-status").textContent = String(error);
@@ -108,8 +112,15 @@ async function start(): Promise<void> {
   button.disabled = false;
 }
 
-element("hero-start").addEventListener("click", () => void start());
+// The points are there before the package.
+const first = makePoints(TRAINING);
+draw([], first);
+element("hero-start").addEventListener("click", () => {
+  const training = makePoints(TRAINING);
+  draw([], training);
+  void start(training);
+});
 // It starts by itself, except for readers who want no motion.
 if (!matchMedia("(prefers-reduced-motion: reduce)").matches) {
-  void start();
+  void start(first);
 }

@@ -194,6 +194,15 @@ def test_a_model_of_ours_trains_on_a_table(page: Page) -> None:
     page.get_by_role("button", name="wine.onnx with wine.csv").click()
     verdict(page, "wine.onnx trains.")
     expect(page.locator("#target")).to_have_value("cultivar", timeout=READY_MS)
+    code = page.inner_text("#javascript")
+    assert '"labels": "cultivar"' in code and 'classes: { "labels": ["A", "B", "C"] }' in code and "zeros" not in code
+    losses, _ = run_code(page, code.replace('"wine.', '"../examples/WHERE/wine.').replace("WHERE/wine.csv", "data/wine.csv")
+        .replace("WHERE/wine.onnx", "models/wine.onnx"))
+    assert len(losses) == 100 and losses[-1] < 0.1 < losses[0]
+    assert 'from_csv("wine.csv", columns' in page.inner_text("#python")
+    page.select_option("#target", "ash")
+    expect(page.locator("#javascript")).to_contain_text('"labels": "ash"')
+    page.select_option("#target", "cultivar")
     page.click("#fit")
     expect(page.locator("#fitted")).to_contain_text("178 rows", timeout=READY_MS)
     training, validation = map(float, re.findall(r"loss (\d+\.\d+)", page.inner_text("#fitted")))
@@ -219,6 +228,18 @@ def test_every_loss_can_be_chosen(page: Page) -> None:
     # Preferred answers come in pairs with a reference; the page has rows.
     losses = {loss.name for loss in LossType}
     assert losses.intersection(options) == losses - {"DPOLoss"}
+
+
+def test_own_classes_replace_the_last_layer(page: Page) -> None:
+    give(page, ("first.onnx", (ROOT / "docs" / "first.onnx").read_bytes()))
+    verdict(page, "first.onnx trains.")
+    page.fill("#classes", "5")
+    page.press("#classes", "Enter")
+    expect(page.locator("#values")).to_contain_text("[batch, 5]", timeout=READY_MS)
+    expect(page.locator("#javascript")).to_contain_text("head: { classes: 5 }")
+    sizes = "(names) => names.map((name) => parseFloat(getComputedStyle(document.querySelector(name)).fontSize))"
+    largest, *others = page.evaluate(sizes, ["#verdict", "h2", "p.lead", "button", "td"])
+    assert largest > 1.5 * max(others), "the verdict is what one came for"
 
 
 def one_class() -> bytes:

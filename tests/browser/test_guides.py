@@ -1,21 +1,32 @@
-"""The JavaScript of the documents runs in a page; README's: test_readme.py, Python: tests/python/test_documents.py."""
+"""The JavaScript of the documents runs in a page and prints what they say.
+
+README's: test_readme.py. Python: tests/python/test_documents.py.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
+from tests.guides.classifier import classifier
+from tests.python.test_documents import FENCE
+from tests.python.test_documents import GUIDES as PROJECTS
 
 from .conftest import watched_page
 from .server import ROOT, Site
 
-MAP = '<script type="importmap">{ "imports": { "trainweb": "/dist/npm/index.js" } }</script>'
+IMPORTS = {"trainweb": "/dist/npm/index.js", "@huggingface/tokenizers": "/tokenizers/tokenizers.mjs"}
+MAP = f'<script type="importmap">{json.dumps({"imports": IMPORTS})}</script>'
 RUN = """async (code) => {
     const address = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
-    await import(address);
+    const [lines, { log }] = [[], console];
+    console.log = (...words) => lines.push(words.join(" "));
+    await import(address).finally(() => { console.log = log; });
+    return lines;
 }"""
 
 
@@ -33,15 +44,15 @@ def declared(code: str) -> set[str]:
 def programs_of(page: Path) -> list[str]:
     """The programs of a page.
 
-    A block that imports, or declares a name that stands before it, begins one. Other blocks continue it. The page's
-    file in tests/guides comes first. It makes globals of what the page takes as given.
+    A block that imports, or declares a name that stands before it, begins one. Other blocks continue it. In a project
+    only imports begin one. The page's file in tests/guides comes first. It makes globals of what the page takes as given.
     """
     before = BEFORE / f"{page.stem}.js"
     programs = [f"{EVERYTHING}\n{before.read_text()}"] if before.exists() else []
     starts = len(programs)
     for code in re.findall(r"^```js\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
-        continues = len(programs) > starts and not declared(code) & set(re.findall(r"[\w$]+", programs[-1]))
-        if continues and not code.startswith("import "):
+        words = set(re.findall(r"[\w$]+", programs[-1])) if programs and page.stem not in PROJECTS else set()
+        if len(programs) > starts and not declared(code) & words and not code.startswith("import "):
             programs[-1] += code
         else:
             programs.append(code)
@@ -55,10 +66,18 @@ MODELS = {"language-models.md": "generate/llama.onnx", "lora.md": "generate/llam
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    """The package, the README's model, and the folder of a language model."""
-    folders = {"dist/npm": "dist/npm", "golden": "tests/golden", "smollm2": "tests/golden/pretrained/folder"}
+    """The package, the models and data that the documents name, and folders of language models."""
+    folders = {
+        "dist/npm": "dist/npm",
+        "golden": "tests/golden",
+        "smollm2": "tests/golden/pretrained/folder",
+        "sonnets": "web/demo/voice/model",
+        "tokenizers": "node_modules/@huggingface/tokenizers/dist",
+    }
     mounts = {f"/{prefix}/": [ROOT / folder] for prefix, folder in folders.items()}
-    site = Site(mounts={**mounts, "/": [ROOT / "docs"]})
+    site = Site(mounts={**mounts, "/": [ROOT / folder for folder in ("docs", "examples/data", "examples/models")]})
+    site.add("/sonnets/generation_config.json", "{}", "application/json")
+    site.add("/diary.txt", (ROOT / "web" / "demo" / "voice" / "example.txt").read_bytes())
     yield site
     site.close()
 
@@ -76,9 +95,12 @@ def guide(browser: Browser, site: Site) -> Iterator[Page]:
 @pytest.mark.parametrize("name", [name for name, programs in GUIDES.items() if programs])
 def test_javascript_of_the_documents_runs(guide: Page, site: Site, name: str) -> None:
     model = ROOT / "tests" / "golden" / MODELS[name] if name in MODELS else ROOT / "docs" / "first.onnx"
-    site.add("/model.onnx", model.read_bytes())
-    for program in GUIDES[name]:
-        guide.evaluate(RUN, program)
+    site.add("/model.onnx", classifier() if name == "pictures.md" else model.read_bytes())
+    lines = [line for program in GUIDES[name] for line in guide.evaluate(RUN, program)]
+    if Path(name).stem in PROJECTS:
+        text = (ROOT / "docs" / name).read_text()
+        blocks = re.findall(f"{FENCE % 'js'}\n(?:{FENCE % 'python'}\n)?{FENCE % 'text'}", text, re.MULTILINE)
+        assert lines == "".join(output for *_, output in blocks).splitlines()
 
 
 def test_errors_of_the_page_name_their_section(guide: Page) -> None:

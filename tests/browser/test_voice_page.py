@@ -29,6 +29,7 @@ RECORDED = json.loads((ROOT / "tests" / "golden" / "voice" / "peft.json").read_t
 PREFIX = "base_model.model."
 FILES = ("adapter_model.safetensors", "adapter_config.json")
 COMPARED = 12
+LEARNED = re.compile(r"It has learned\. Pass (\d+) was the best, and stays\.")
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def wait_until_free(page: Page) -> None:
 def train(page: Page, passes: int) -> None:
     page.fill("#passes", str(passes))
     page.click("#train")
-    expect(page.locator("#training-status")).to_have_text("It has learned.", timeout=READY_MS)
+    expect(page.locator("#training-status")).to_have_text(LEARNED, timeout=READY_MS)
     wait_until_free(page)
 
 

@@ -97,6 +97,8 @@ def test_trains_saves_and_merges_as_peft(name: str, exporter: str, tmp_path: Pat
     expected = {n: a for n, a in arrays(end).items() if saved or not BESIDE.fullmatch(n)}
     found = arrays(adapted.adapter(session))
     assert set(found) == set(expected)
+    counts = {n: t for n, t in end.tensors.items() if n.endswith("num_batches_tracked")}
+    assert counts.keys() <= adapted.adapter(session).tensors.keys()  # PEFT reads no file without them
     for key, value in expected.items():
         np.testing.assert_allclose(found[key], value, rtol=1e-3, atol=2e-5, err_msg=key)
 
@@ -120,7 +122,9 @@ def test_trains_saves_and_merges_as_peft(name: str, exporter: str, tmp_path: Pat
     assert merged is not None
     assert b"lora" not in merged
     np.testing.assert_allclose(run(merged, data["x"]), data["merged"], rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(run(adapted.merge(end), data["x"]), data["merged"], rtol=1e-3, atol=1e-4)
+    # PEFT's own file lacks the statistics of norms outside modules_to_save: PEFT reads another model of it, too.
+    reloaded = data.get("reloaded", data["merged"])
+    np.testing.assert_allclose(run(adapted.merge(end), data["x"]), reloaded, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -90,6 +90,10 @@ def test_copies_of_a_table_that_stays_tied_must_be_equal() -> None:
     with pytest.raises(CheckpointError, match=r"'lm_head.weight' of the adapter is not equal to 'model.embed_tokens"):
         adapted.merge(with_tensor(adapter, "lm_head.weight", other))
     assert arrays(adapted.adapter())["lm_head.weight"].tolist() == arrays(adapted.adapter())[TABLE].tolist()
+    session, learned = session_of(adapted), Adapter.load(RECORDED / "tied-still.end")
+    adapted.load_adapter(session, learned)  # each copy differs from the base
+    assert not np.array_equal(arrays(learned)[TABLE], arrays(adapter)[TABLE])
+    np.testing.assert_array_equal(arrays(adapted.adapter(session))["lm_head.weight"], arrays(learned)[TABLE])
 
 
 def test_an_adapter_of_a_table_that_stays_tied_is_refused() -> None:

@@ -63,14 +63,19 @@ def loss_graph(case: Case) -> tuple[Graph, dict[str, np.ndarray], list[np.ndarra
 
 @by_operator(CASES)
 def test_gradient(case: Case) -> None:
+    graph, feeds, weights = loss_graph(case)
+    found = gradients(graph, [f"x{k}" for k in wanted(case)], feeds)
+    check(case, found, weights)
+
+
+def check(case: Case, found: dict[str, np.ndarray], weights: list[np.ndarray], directions: int = 3) -> None:
+    """Compare gradients with central differences of the reference along some directions."""
     sample, inputs = case.sample, wanted(case)
     arrays = materialize(sample.inputs, str(case), sample)
-    graph, feeds, weights = loss_graph(case)
     rng = np.random.default_rng(11)
-    found = gradients(graph, [f"x{k}" for k in inputs], feeds)
     for k in inputs:
         assert found[f"x{k}"].shape == arrays[k].shape  # type: ignore[union-attr]
-    for _ in range(3):
+    for _ in range(directions):
         direction = {k: rng.standard_normal(arrays[k].shape) for k in inputs}  # type: ignore[union-attr]
 
         def loss(step: float, direction: dict[int, np.ndarray] = direction) -> float:

@@ -32,7 +32,7 @@ def test_each_class_has_samples_a_reference_and_a_docstring() -> None:
 
 
 def test_a_class_without_cases_fails() -> None:
-    class Forgotten(Op):
+    class Forgotten(Op, abstract=True):
         """An operator that tests/ops/cases does not name."""
 
     with pytest.raises(AssertionError, match="no cases"):

@@ -10,10 +10,12 @@ import pytest
 from onnx import helper
 from tests.conformance.models import batch_norm_net, make_model, normal
 from tests.python.test_noted_batch_norm import KEPT, TRAINED, W, X, net, normalized
+from tests.zoo.recording import load
 
 import trainweb
 from trainweb import onnxblock
 from trainweb.artifacts import Artifacts, build_artifacts
+from trainweb.lora import inject
 from trainweb.onnxblock import blocks
 
 STATISTICS = ["n0.running_mean", "n0.running_var"]
@@ -297,3 +299,24 @@ def build_quietly(model: Any, **settings: Any) -> Artifacts:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return build_artifacts(model, optimizer="SGD", **settings)
+
+
+@pytest.mark.parametrize("how", ["the file decides", "by name", "adapters"])
+def test_norms_that_the_exporter_folded_are_warned_of(how: str) -> None:
+    """Dynamo's default folds a norm behind a product as for inference, in training mode, too."""
+    files = load("mlp").files
+
+    def messages(exporter: str) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if how == "adapters":
+                inject(files[exporter]).build_artifacts(loss="CrossEntropyLoss")
+            else:
+                names = r".*\.weight" if how == "by name" else None
+                build_artifacts(files[exporter], requires_grad=names, loss="CrossEntropyLoss")
+        return [str(w.message) for w in caught if "is folded" in str(w.message)]
+
+    (said,) = messages("dynamo")
+    assert said.startswith("Batch normalization '1', in training mode, is folded into weights as for inference.")
+    assert messages("plain") == messages("script") == messages("default") == []
+    assert any("is folded" in w for w in trainweb.check(files["dynamo"], loss="CrossEntropyLoss").remarks)

@@ -1,4 +1,4 @@
-"""The documents: their links lead somewhere, their Python runs, and excerpts are marked as such."""
+"""The documents: their links lead somewhere, their Python runs and prints what they say, and skipped blocks say why."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import gc
 import io
 import re
 import shutil
+import tomllib
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -31,7 +33,13 @@ DOCUMENTS = {page.relative_to(ROOT).as_posix(): page for page in [*AROUND, *sort
 PAGES = sorted((ROOT / "site" / "pages").rglob("*.md"))
 RUN = ("html", "js", "python")
 """Languages of blocks that tests run: Python here, JavaScript in test_guides.py, HTML in the tests of its subject."""
-OTHERS = ("json", "nginx", "sh", "text")
+OTHERS = ("json", "nginx", "sh", "text", "toml")
+GUIDES = ("pictures", "table", "series", "text", "elsewhere", "federated")
+"""Projects, whose blocks print what stands behind them."""
+FENCE = r"^```%s\n((?:(?!```).*\n)*)```\n"
+CODE = re.compile(r"^ *```(?:js|python|html|sh|json|toml)\b.*\n((?:(?! *```).*\n)*)", re.MULTILINE)
+MOST_COLUMNS = 60
+"""Longer lines of code do not fit on a phone."""
 
 
 def prose(page: Path) -> str:
@@ -57,8 +65,6 @@ def fault_of(page: Path, target: str) -> str | None:
     # The site's own pages lie beside README.md there.
     folder = ROOT if page in PAGES and not (page.parent / path).exists() else page.parent
     file = folder / unquote(path) if path else page
-    if page in PAGES and path == "start.md":  # what the site makes of the README
-        file = ROOT / "README.md"
     if not file.exists():
         return "no such file"
     if anchor and file.suffix == ".md" and anchor not in slugs(file):
@@ -92,6 +98,23 @@ def python_of(page: Path) -> str:
     return "\n".join(lines)
 
 
+def outputs_of(page: Path) -> list[str]:
+    """The lines that stand behind the blocks of Python of a page."""
+    texts = re.findall(f"{FENCE % 'python'}\n{FENCE % 'text'}", page.read_text(), re.MULTILINE)
+    return "".join(output for _, output in texts).splitlines()
+
+
+def test_code_of_the_guides_fits_on_a_phone() -> None:
+    long = [
+        (name, line)
+        for name in GUIDES
+        for code in CODE.findall((ROOT / "docs" / f"{name}.md").read_text())
+        for line in code.splitlines()
+        if len(line) > MOST_COLUMNS
+    ]
+    assert long == []
+
+
 WITH_PYTHON = [name for name, page in DOCUMENTS.items() if name != "README.md" and "\n```python\n" in page.read_text()]
 
 
@@ -102,7 +125,8 @@ def test_python_of_the_documents_runs(name: str, tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     before = ROOT / "tests" / "guides" / Path(name).with_suffix(".py").name
     names: dict[str, Any] = {"__file__": str(before)}
-    with contextlib.redirect_stdout(io.StringIO()):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         if before.exists():
             exec(compile(before.read_text(), before, "exec"), names)
         page = compile(python_of(DOCUMENTS[name]), name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -112,6 +136,34 @@ def test_python_of_the_documents_runs(name: str, tmp_path: Path, monkeypatch: py
     names.clear()
     gc.collect()
     free_abandoned()  # the sessions of the page
+    if Path(name).stem in GUIDES:
+        assert printed.getvalue().splitlines() == outputs_of(DOCUMENTS[name])
+
+
+def load_hooks() -> Any:
+    """The hooks of the site's builder."""
+    found = spec_from_file_location("hooks", ROOT / "site" / "hooks.py")
+    assert found is not None and found.loader is not None
+    hooks = module_from_spec(found)
+    found.loader.exec_module(hooks)
+    return hooks
+
+
+def test_the_same_in_two_languages_becomes_tabs() -> None:
+    script, python, output = "```js\na();\n```\n", '```python {skip="needs PyTorch"}\na()\n```\n', "```text\n1\n```\n"
+    both = '===! "JavaScript"\n\n    ```js\n    a();\n    ```\n\n=== "Python"\n\n    ```python\n    a()\n    ```\n'
+    tabs = load_hooks().tabs
+    assert tabs(f"{script}\n{python}\n{output}") == f"{both}\n{output}"
+    assert tabs(f"{python}\n{script}") == both
+    apart = f"{script}\nText.\n\n```python\na()\n```\n"
+    assert tabs(apart) == apart and tabs(f"{script}\n{output}\n{script}") == f"{script}\n{output}\n{script}"
+
+
+def test_the_readme_leads_to_the_site_if_it_has_an_address() -> None:
+    """The address is a setting, `Site` of the project's URLs."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    text = (ROOT / "README.md").read_text()
+    assert (f"**Try it**: <{urls['Site']}>" in text) if "Site" in urls else ("Try it" not in text)
 
 
 def test_nothing_raises_the_base_class_of_errors() -> None:

@@ -553,21 +553,44 @@ def test_what_an_exporter_noted_about_parameters_survives_and_its_stack_traces_d
         assert read.notes == {signature: "noted"}
 
 
+def within_body(operator: str, nodes: list[onnx.NodeProto], result: str) -> onnx.NodeProto:
+    """A node with these in a branch or a body."""
+    value = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
+    inputs = [helper.make_tensor_value_info(n, kind, []) for n, kind in (("k", TensorProto.INT64), ("c", TensorProto.BOOL))]
+    if operator == "If":
+        body, empty = (helper.make_graph(part, "branch", [], [value]) for part in (nodes, []))
+        return helper.make_node("If", ["x"], ["y"], then_branch=body, else_branch=empty)
+    body = helper.make_graph(nodes, "body", inputs, [inputs[1], value])
+    return helper.make_node("Loop", ["x"], ["y"], body=body)
+
+
 @pytest.mark.parametrize(
-    ("levels", "width", "count"), [(10, 10, 21_111_111_111), (40, 2, 3 * 2**40 - 1), (49, 2, 3 * 2**49 - 1)]
+    ("levels", "width", "within", "count"),
+    [
+        (10, 10, "", 21_111_111_111),
+        (40, 2, "", 3 * 2**40 - 1),
+        (49, 2, "", 3 * 2**49 - 1),
+        (10, 10, "If", 22_222_222_222),
+        (10, 10, "Loop", 22_222_222_222),
+    ],
 )
-def test_functions_that_call_functions_are_counted_before_they_are_inlined(levels: int, width: int, count: int) -> None:
+def test_functions_that_call_functions_are_counted_before_they_are_inlined(
+    levels: int, width: int, within: str, count: int
+) -> None:
+    """Calls may stand in a branch or a body, which are a node of each level more."""
     functions = []
     for level in range(levels + 1):
         called, domain = (f"f{level - 1}", "local") if level else ("Neg", "")
         edges = ["x", *(f"y{k}" for k in range(width if level else 1))]
         nodes = [helper.make_node(called, [a], [b], domain=domain) for a, b in pairwise(edges)]
+        if within and level:
+            nodes, edges = [within_body(within, nodes, edges[-1])], ["x", "y"]
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
         functions.append(helper.make_function("local", f"f{level}", ["x"], edges[-1:], nodes, opsets))
     call = helper.make_node(f"f{levels}", ["x"], ["y"], domain="local")
     start = time.process_time()
     with pytest.raises(
-        LimitError, match=rf"function 'f{levels}' makes {count} nodes, once inlined; the limit is 250000"
+        LimitError, match=rf"the model has {count} nodes, once its functions are inlined; the limit is 250000"
     ):
         read_model(model([call], functions=functions).SerializeToString())
     assert time.process_time() - start < 1

@@ -1,4 +1,4 @@
-"""Equal parameters that the dynamo exporter made one tensor of train apart, as in PyTorch (`tests/golden/merged`)."""
+"""Equal parameters and statistics that an exporter made one tensor of train apart, as in PyTorch (`tests/golden/merged`)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from trainweb.artifacts.recover import recover_parameters
 from trainweb.errors import GradientError, ModelError
 from trainweb.model.reader import read_model
 
-RECORDED = Path(__file__).parents[1] / "golden" / "merged" / "recorded.tar.xz"
+RECORDED = Path(__file__).parents[1] / "golden" / "merged"
 CLOSE: dict[str, Any] = {"rtol": 2e-5, "atol": 2e-5}
 
 
 @cache
 def recorded() -> dict[str, bytes]:
-    with tarfile.open(RECORDED, "r:xz") as archive:
-        return {entry.name: archive.extractfile(entry).read() for entry in archive.getmembers()}  # type: ignore[union-attr]
+    files: dict[str, bytes] = {}
+    for path in RECORDED.glob("*.tar.xz"):
+        with tarfile.open(path, "r:xz") as archive:
+            files |= {entry.name: archive.extractfile(entry).read() for entry in archive.getmembers()}  # type: ignore[union-attr]
+    return files
 
 
 CASES = sorted(name.removesuffix(".onnx") for name in recorded() if name.endswith(".onnx"))

@@ -157,9 +157,13 @@ def test_examples_run(page: Page, address: str) -> None:
     ("query", "guides"),
     [
         ("predict", ["fit"]),
-        ("GPU", ["faq", "deploy", "migrate", "slow"]),
+        ("GPU", ["webgpu", "faq", "deploy", "migrate", "slow"]),
         ("learning rate", ["losses", "fit", "sessions"]),
         ("checkpoint", ["resume", "sessions"]),
+        ("vue", ["deploy"]),
+        ("regression", ["table"]),
+        ("number of classes", ["losses", "pictures"]),
+        ("missing values", ["data", "table"]),
     ],
 )
 def test_search_answers_with_a_guide(query: str, guides: list[str], page: Page, address: str) -> None:
@@ -169,6 +173,17 @@ def test_search_answers_with_a_guide(query: str, guides: list[str], page: Page, 
     first.wait_for()
     link = (first.get_attribute("href") or "").split("#")[0].split("?")[0]
     assert Path(urlsplit(link).path).stem in guides and "/api/" not in link
+
+
+def test_the_first_screen_has_its_points_before_the_package(page: Page, address: str) -> None:
+    page.route("**/trainweb/**", lambda route: None)  # it never comes
+    page.goto(address + "index.html", wait_until="commit")
+    page.wait_for_function("""() => {
+        const canvas = document.querySelector("#hero-map");
+        const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        return data.some((value) => value > 0);
+    }""")
+    expect(page.locator("#hero-curves")).to_be_hidden()
 
 
 def test_a_network_learns_on_the_first_screen(page: Page, address: str) -> None:
@@ -212,9 +227,8 @@ def test_pages_can_be_edited_and_tell_the_version(page: Page, address: str) -> N
 def test_a_guide_has_one_name(page: Page, address: str) -> None:
     """In the menu, in its title and in links that would read like a file's name."""
     page.goto(address + "docs/fit.html")
-    names = {
-        link.get_attribute("href"): link.inner_text() for link in page.locator(".md-nav--primary a.md-nav__link").all()
-    }
+    links = page.locator(".md-nav--primary .md-nav__item--active a.md-nav__link").all()
+    names = {link.get_attribute("href"): link.inner_text() for link in links}
     for link, name in names.items():
         if link and re.fullmatch(r"[a-z]+\.html", link):
             document = (FOLDER / "docs" / link).read_text()
@@ -224,6 +238,23 @@ def test_a_guide_has_one_name(page: Page, address: str) -> None:
     assert files == []
 
 
+def test_tabs_keep_the_language_that_was_chosen(page: Page, address: str) -> None:
+    page.goto(address + "docs/table.html")
+    page.locator(".tabbed-labels label", has_text="Python").first.click()
+    page.goto(address + "docs/series.html")
+    for code in page.locator(".tabbed-block:visible pre").all():
+        assert "await" not in code.inner_text()
+    assert page.locator(".tabbed-block:visible").count() == page.locator(".tabbed-set").count() > 3
+
+
+def test_the_reference_of_sessions_is_in_groups(page: Page, address: str) -> None:
+    page.goto(address + "docs/api/javascript/trainweb/classes/TrainingSession.html")
+    titles = [re.sub(r"\W+$", "", title) for title in page.locator("article h2").all_inner_texts()]
+    assert titles == ["Make", "Train", "Use", "Save", "Look inside"]
+    assert "createFromModel" in page.locator("article pre").first.inner_text()
+    assert page.locator(".md-sidebar--secondary a", has_text="Get Signature").count() == 0
+
+
 KINDS = (
     "index",
     "start",
@@ -231,6 +262,7 @@ KINDS = (
     "examples/tabular",
     "examples",
     "docs/fit",
+    "docs/pictures",
     "docs/operators",
     "CHANGELOG",
     "docs/api/index",
@@ -278,6 +310,22 @@ def test_nothing_is_cut_off_on_small_screens(width: int, browser: Browser, addre
         wide = page.locator(".md-typeset__scrollwrap, .md-typeset pre > code")
         assert {element.get_attribute("tabindex") for element in wide.all()} <= {"0"}
         assert page.evaluate(COVERED) == [], kind
+    page.close()
+
+
+CUT = """[...document.querySelectorAll(".md-typeset pre > code")]
+    .filter((code) => code.clientWidth > 0 && code.scrollWidth > code.clientWidth).map((code) => code.textContent.slice(0, 60))"""
+"""Beginnings of the code that does not fit into its block."""
+GUIDES = ("pictures", "table", "series", "text", "elsewhere", "federated", "fit", "data", "metrics", "losses")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_code_of_the_guides_is_cut(width: int, browser: Browser, address: str) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 844}, reduced_motion="reduce")
+    stay(page)
+    for guide in GUIDES:
+        page.goto(f"{address}docs/{guide}.html")
+        assert page.evaluate(CUT) == [], guide
     page.close()
 
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 from tests.webgpu.host import GpuHost, no_segments
 
-from trainweb.backend.chosen import TARGETS, WEBGPU
+from trainweb.backend.base import STATE_BYTES
+from trainweb.backend.chosen import RUNTIME, TARGETS, WASM, WEBGPU
 from trainweb.ir.builder import Builder
 from trainweb.ir.instructions import Buf, Storage
-from trainweb.ir.layout import ARENA
+from trainweb.ir.layout import ARENA, STATE, STATE_WORDS
 from trainweb.ir.program import Program
 from trainweb.model.graph import Tensor
 
 CANARY = 256
 """Bytes before and behind a result that no kernel may change."""
+
+
+def close(found: np.ndarray, wanted: np.ndarray, tolerance: float = 2e-6) -> None:
+    """Equal within a part of the largest element, and NaN and infinities in the same places."""
+    wanted = np.asarray(wanted)
+    finite = np.isfinite(wanted)
+    assert np.array_equal(np.isnan(found), np.isnan(wanted))
+    assert np.array_equal(found[np.isinf(wanted)], wanted[np.isinf(wanted)])
+    scale = max(1.0, float(np.abs(wanted[finite]).max(initial=0)))
+    np.testing.assert_allclose(found[finite], wanted[finite], rtol=0, atol=tolerance * scale)
 
 
 class Case:
@@ -23,6 +36,7 @@ class Case:
         self.rng = np.random.default_rng(seed)
         self.builder = Builder()
         self.builder.node = "node"
+        self.state = struct.pack(f"<{STATE_WORDS}I", *range(STATE_WORDS))
         self._feeds: dict[str, tuple[Buf, np.ndarray]] = {}
         self._results: dict[str, Buf] = {}
 
@@ -58,18 +72,30 @@ class Case:
         self._results[name] = b
         return b
 
-    def run(self) -> list[np.ndarray]:
-        """Run the calls; the results."""
+    def run(self, *, on_kernels: bool = False) -> list[np.ndarray]:
+        """Run the calls on the GPU or on the kernels; the results."""
         feeds = [b for b, _ in self._feeds.values()]
         wholes = [self._feeds[name][0] if name in self._feeds else b for name, b in self._results.items()]
         program = Program(self.builder, feeds, wholes, self.builder.instructions)
-        plan = TARGETS[WEBGPU].compile_program(program, no_segments(), 1 << 30)
-        host = GpuHost(no_segments())
+        tensors = {n: Tensor(n, str(a.dtype), a.shape, a.tobytes()) for n, (_, a) in self._feeds.items()}
+        sizes = no_segments()
+        sizes[STATE] = STATE_BYTES
+        if on_kernels:
+            kernels = RUNTIME.open_host(RUNTIME.get_engine(), sizes)
+            kernels.write_segment(STATE, 0, self.state)
+            loaded = kernels.load(TARGETS[WASM].compile_program(program, sizes, 1 << 30))
+            kernels.write_feeds(loaded, tensors)
+            kernels.run(loaded)
+            outputs = kernels.read_outputs(loaded, self._results)
+            kernels.release()
+            return [self._checked(n, np.frombuffer(t.data, t.dtype).reshape(t.shape)) for n, t in outputs.items()]
+        plan = TARGETS[WEBGPU].compile_program(program, sizes, 1 << 30)
+        host = GpuHost(sizes)
+        host.head.write_segment(STATE, 0, self.state)
         try:
-            loaded = host.load(plan)
-            tensors = {n: Tensor(n, str(a.dtype), a.shape, a.tobytes()) for n, (_, a) in self._feeds.items()}
-            host.run(loaded, tensors)
-            return [self._checked(name, host.output(loaded, name)) for name in self._results]
+            loaded_on_gpu = host.load(plan)
+            host.run(loaded_on_gpu, tensors)
+            return [self._checked(name, host.output(loaded_on_gpu, name)) for name in self._results]
         finally:
             host.release()
 

@@ -38,6 +38,27 @@ def open_device() -> Any:
     return adapter.request_device_sync(required_limits={"max-storage-buffers-per-shader-stage": len(SEGMENTS)})
 
 
+@cache
+def group_layout() -> Any:
+    """The layout of the bind group of all pipelines."""
+    import wgpu
+
+    storage = {"type": wgpu.BufferBindingType.storage}
+    uniform = {"type": wgpu.BufferBindingType.uniform, "has_dynamic_offset": True, "min_binding_size": UNIFORM_BYTES}
+    entries = [(s, storage) for s in SEGMENTS] + [(UNIFORM_BINDING, uniform)]
+    return open_device().create_bind_group_layout(
+        entries=[{"binding": b, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": kind} for b, kind in entries]
+    )
+
+
+@cache
+def pipeline_of(text: str) -> Any:
+    """The pipeline of a shader, compiled once for all tests."""
+    layout = open_device().create_pipeline_layout(bind_group_layouts=[group_layout()])
+    compute = {"module": open_device().create_shader_module(code=text), "entry_point": "main"}
+    return open_device().create_compute_pipeline(layout=layout, compute=compute)
+
+
 class GpuHost:
     """The buffers of a session, and plans that run on them.
 
@@ -47,6 +68,9 @@ class GpuHost:
         Bytes of each segment; those of the arena and of constants grow with the plans.
     """
 
+    is_tiled = False
+    """Run the dispatches for devices with fast workgroup memory."""
+
     def __init__(self, sizes: list[int]) -> None:
         import wgpu
 
@@ -55,18 +79,7 @@ class GpuHost:
         self.sizes = sizes
         self.head = RUNTIME.open_host(RUNTIME.get_engine(), [0 if s != 6 else n for s, n in enumerate(sizes)])
         self.buffers = {s: self._buffer(sizes[s]) for s in SEGMENTS}
-        storage = {"type": wgpu.BufferBindingType.storage}
-        uniform = {
-            "type": wgpu.BufferBindingType.uniform,
-            "has_dynamic_offset": True,
-            "min_binding_size": UNIFORM_BYTES,
-        }
-        entries = [(s, storage) for s in SEGMENTS] + [(UNIFORM_BINDING, uniform)]
-        self.layout = self.device.create_bind_group_layout(
-            entries=[{"binding": b, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": kind} for b, kind in entries]
-        )
-        self.pipeline_layout = self.device.create_pipeline_layout(bind_group_layouts=[self.layout])
-        self.pipelines: dict[str, Any] = {}
+        self.layout = group_layout()
 
     def _buffer(self, nbytes: int, uniform: bool = False) -> Any:
         usage = self.wgpu.BufferUsage
@@ -83,16 +96,19 @@ class GpuHost:
         for segment, nbytes in ((ARENA, plan.body.arena_bytes), (CONSTANTS, len(plan.body.constants)), (8, len(large))):
             if nbytes > self.buffers[segment].size:
                 self.buffers[segment] = self._buffer(nbytes)
-        for text in plan.body.texts:
-            if text not in self.pipelines:
-                module = self.device.create_shader_module(code=text)
-                self.pipelines[text] = self.device.create_compute_pipeline(
-                    layout=self.pipeline_layout, compute={"module": module, "entry_point": "main"}
-                )
+        for pipeline, *_ in self.dispatches(plan.body):
+            pipeline_of(plan.body.texts[pipeline])
         uniforms = self._buffer(len(plan.body.uniforms), uniform=True)
         if plan.body.uniforms:
             self.device.queue.write_buffer(uniforms, 0, plan.body.uniforms)
         return LoadedGpuPlan(self.head.load(plan), plan.body, bytes(large), uniforms)
+
+    def dispatches(self, body: GpuBody) -> list[list[int]]:
+        """Pipeline, grid and block of each dispatch."""
+        words: list[list[int]] = (
+            np.frombuffer(body.tiled if self.is_tiled else body.dispatches, np.uint32).reshape(-1, 5).tolist()
+        )
+        return words
 
     def write(self, segment: int, offset: int, data: bytes) -> None:
         """Overwrite whole words of a segment."""
@@ -128,8 +144,8 @@ class GpuHost:
         group = self.device.create_bind_group(layout=self.layout, entries=entries)
         encoder = self.device.create_command_encoder()
         compute = encoder.begin_compute_pass()
-        for pipeline, x, y, z, slot in np.frombuffer(body.dispatches, np.uint32).reshape(-1, 5).tolist():
-            compute.set_pipeline(self.pipelines[body.texts[pipeline]])
+        for pipeline, x, y, z, slot in self.dispatches(body):
+            compute.set_pipeline(pipeline_of(body.texts[pipeline]))
             compute.set_bind_group(0, group, [slot * UNIFORM_BYTES])
             compute.dispatch_workgroups(x, y, z)
         compute.end()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.webgpu.cases import Case
+from tests.webgpu.cases import Case, close
 from tests.webgpu.host import open_device
 
 from trainweb.backend.chosen import TARGETS, WEBGPU
@@ -27,16 +27,6 @@ SPECIAL = np.array(
 @pytest.fixture(autouse=True)
 def _device() -> None:
     open_device()
-
-
-def close(found: np.ndarray, wanted: np.ndarray, tolerance: float = 2e-6) -> None:
-    """Equal within a part of the largest element, and NaN and infinities in the same places."""
-    wanted = np.asarray(wanted)
-    finite = np.isfinite(wanted)
-    assert np.array_equal(np.isnan(found), np.isnan(wanted))
-    assert np.array_equal(found[np.isinf(wanted)], wanted[np.isinf(wanted)])
-    scale = max(1.0, float(np.abs(wanted[finite]).max(initial=0)))
-    np.testing.assert_allclose(found[finite], wanted[finite], rtol=0, atol=tolerance * scale)
 
 
 def erf(x: np.ndarray) -> np.ndarray:

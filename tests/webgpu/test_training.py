@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tests.webgpu.host import open_device
+from tests.webgpu.networks import BATCHES, SMALL, STEPS
 from tests.webgpu.train import Batches, open_model, train_on_gpu, train_on_kernels, types_of
 
 from trainweb.training.core import SessionCore
 from trainweb.training.step_kind import TRAIN
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "webgpu"
 TOLERANCE = 1e-4
 """Relative distance of losses over a training."""
 BUDGET = {"A": (18, 12), "C": (31, 24), "D": (122, 26), "E": (168, 30), "S": (100, 24), "X": (86, 26)}
@@ -24,9 +29,22 @@ def test_a_step_takes_few_dispatches_and_pipelines(name: str) -> None:
             core.models.compile_step(TRAIN, types_of(batches[0]), True, target="webgpu").body,
             core.models.compile_optimizer(target="webgpu").body,
         ]
-        dispatches = sum(len(body.dispatches) // 20 for body in bodies if body)
-        pipelines = {text for body in bodies if body for text in body.texts}
-        assert dispatches <= BUDGET[name][0] and len(pipelines) <= BUDGET[name][1]
+        words = [(body, np.frombuffer(body.dispatches, np.uint32).reshape(-1, 5)) for body in bodies if body]
+        pipelines = {body.texts[pipeline] for body, rows in words for pipeline in rows[:, 0]}
+        found = sum(len(rows) for _, rows in words), len(pipelines)
+        assert found[0] <= BUDGET[name][0] and found[1] <= BUDGET[name][1], found
+    finally:
+        core.release()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_losses_are_those_of_float64(name: str) -> None:
+    """PyTorch's in float64 (record.py)."""
+    open_device()
+    core, batches = open_model(name, BATCHES, is_small=True)
+    try:
+        losses = json.loads((GOLDEN / "losses.json").read_text())[name]
+        np.testing.assert_allclose(train_on_gpu(core, batches, STEPS), losses, rtol=TOLERANCE)
     finally:
         core.release()
 

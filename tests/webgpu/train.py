@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import onnx
 from tests.webgpu.host import SEGMENTS, GpuHost
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-
-import networks
+from tests.webgpu.networks import SMALL, networks
 
 from trainweb.artifacts import LossType, build_artifacts
 from trainweb.ir.layout import STATE
@@ -26,9 +20,9 @@ from trainweb.training.step_kind import TRAIN
 Batches = list[dict[str, Tensor]]
 
 
-def open_model(name: str, batches: int) -> tuple[SessionCore, Batches]:
+def open_model(name: str, batches: int, *, is_small: bool = False) -> tuple[SessionCore, Batches]:
     """A session of a benchmark's model with AdamW, and its batches."""
-    net = networks.MODELS[name]()
+    net = (SMALL if is_small else networks.MODELS)[name]()
     model = onnx.shape_inference.infer_shapes(net.model())
     trained = [p.name for p in net.parameters if p.trainable]
     frozen = [p.name for p in net.parameters if not p.trainable]

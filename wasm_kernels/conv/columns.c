@@ -45,16 +45,14 @@ typedef struct {
     const float *from;
     float *to;
     const float *bias;
-    int32_t channels, per_chunk;
     bool accumulate, relu;
 } column_task;
 
 /* columns = what windows see of x. */
-static void gather_chunk(const void *args, int32_t chunk) {
+static void gather_chunk(const void *args, int64_t lo, int64_t hi) {
     const column_task *t = args;
     const column_shape *s = t->s;
-    const int32_t first = chunk * t->per_chunk, end = min_i32(t->channels, first + t->per_chunk);
-    for (int32_t channel = first; channel < end; channel++) {
+    for (int32_t channel = (int32_t)lo; channel < hi; channel++) {
         float *to = t->to + channel * s->taps * s->positions;
         const int32_t *at = t->table;
         for (int32_t tap = 0; tap < s->taps; tap++, at += s->volume) {
@@ -74,12 +72,11 @@ TW_INLINE float finish(const column_task *t, float sum, float before, int32_t ch
 }
 
 /* dx = the sum of what columns have for each element. */
-static void scatter_chunk(const void *args, int32_t chunk) {
+static void scatter_chunk(const void *args, int64_t lo, int64_t hi) {
     const column_task *t = args;
     const column_shape *s = t->s;
-    const int32_t first = chunk * t->per_chunk, end = min_i32(t->channels, first + t->per_chunk);
     float *sums = thread_scratch();
-    for (int32_t channel = first; channel < end; channel++) {
+    for (int32_t channel = (int32_t)lo; channel < hi; channel++) {
         for (int32_t n = 0; n < s->n; n++) {
             const float *from = t->from + channel * s->taps * s->positions + n * s->volume;
             const int32_t *at = t->table;
@@ -96,11 +93,10 @@ static void scatter_chunk(const void *args, int32_t chunk) {
 }
 
 /* y = the rows of a product, image by image. */
-static void spread_chunk(const void *args, int32_t chunk) {
+static void spread_chunk(const void *args, int64_t lo, int64_t hi) {
     const column_task *t = args;
     const column_shape *s = t->s;
-    const int32_t first = chunk * t->per_chunk, end = min_i32(t->channels, first + t->per_chunk);
-    for (int32_t channel = first; channel < end; channel++) {
+    for (int32_t channel = (int32_t)lo; channel < hi; channel++) {
         const float *from = t->from + channel * s->positions;
         for (int32_t n = 0; n < s->n; n++) {
             float *y = t->to + (n * s->m + channel) * s->volume;
@@ -110,22 +106,15 @@ static void spread_chunk(const void *args, int32_t chunk) {
 }
 
 /* Rows of a product = dy, image after image. */
-static void collect_chunk(const void *args, int32_t chunk) {
+static void collect_chunk(const void *args, int64_t lo, int64_t hi) {
     const column_task *t = args;
     const column_shape *s = t->s;
-    const int32_t first = chunk * t->per_chunk, end = min_i32(t->channels, first + t->per_chunk);
-    for (int32_t channel = first; channel < end; channel++) {
+    for (int32_t channel = (int32_t)lo; channel < hi; channel++) {
         float *to = t->to + channel * s->positions;
         for (int32_t n = 0; n < s->n; n++, to += s->volume) {
             tw_copy(to, t->from + (n * s->m + channel) * s->volume, 4 * (size_t)s->volume);
         }
     }
-}
-
-static void run_task(task_fn fn, column_task *t, int32_t channels, int32_t cost) {
-    t->channels = channels;
-    t->per_chunk = units_per_chunk(cost);
-    parallel_for(fn, t, chunk_count(channels, t->per_chunk));
 }
 
 /* ---- products ---- */
@@ -149,11 +138,11 @@ int32_t kernel_columns_conv_f32(const columns_conv_f32_args *a) {
     const int32_t depth = s.c * s.taps;
     fill_table(&s, a->table);
     column_task in = {.s = &s, .table = a->table, .from = a->x, .to = a->columns};
-    run_task(gather_chunk, &in, s.c, s.taps * s.positions);
+    parallel_ranges(gather_chunk, &in, s.c, units_per_chunk(s.taps * s.positions));
     multiply((matrix){a->w, depth, 1}, (matrix){a->columns, s.positions, 1}, a->rows, s.m, s.positions, depth, false);
     column_task out = {.s = &s, .from = a->rows, .to = a->y, .bias = a->bias, .accumulate = a->accumulate != 0,
                        .relu = a->activation == ACTIVATION_RELU};
-    run_task(spread_chunk, &out, s.m, s.positions);
+    parallel_ranges(spread_chunk, &out, s.m, units_per_chunk(s.positions));
     return TW_OK;
 }
 
@@ -163,11 +152,11 @@ int32_t kernel_columns_data_gradient_f32(const columns_data_gradient_f32_args *a
     const int32_t depth = s.c * s.taps;
     fill_table(&s, a->table);
     column_task in = {.s = &s, .from = a->dy, .to = a->rows};
-    run_task(collect_chunk, &in, s.m, s.positions);
+    parallel_ranges(collect_chunk, &in, s.m, units_per_chunk(s.positions));
     multiply((matrix){a->w, 1, depth}, (matrix){a->rows, s.positions, 1}, a->columns, depth, s.positions, s.m, false);
     column_task out = {.s = &s, .table = a->table, .from = a->columns, .to = a->dx, .bias = a->bias,
                        .accumulate = a->accumulate != 0, .relu = a->activation == ACTIVATION_RELU};
-    run_task(scatter_chunk, &out, s.c, s.taps * s.positions);
+    parallel_ranges(scatter_chunk, &out, s.c, units_per_chunk(s.taps * s.positions));
     return TW_OK;
 }
 
@@ -177,9 +166,9 @@ int32_t kernel_columns_weight_gradient_f32(const columns_weight_gradient_f32_arg
     if (a->db) channel_sums(a->dy, a->db, a->n, a->m, s.volume, a->accumulate != 0);
     fill_table(&s, a->table);
     column_task images = {.s = &s, .table = a->table, .from = a->x, .to = a->columns};
-    run_task(gather_chunk, &images, s.c, s.taps * s.positions);
+    parallel_ranges(gather_chunk, &images, s.c, units_per_chunk(s.taps * s.positions));
     column_task outputs = {.s = &s, .from = a->dy, .to = a->rows};
-    run_task(collect_chunk, &outputs, s.m, s.positions);
+    parallel_ranges(collect_chunk, &outputs, s.m, units_per_chunk(s.positions));
     multiply((matrix){a->rows, s.positions, 1}, (matrix){a->columns, 1, s.positions}, a->dw, s.m, depth, s.positions,
              a->accumulate != 0);
     return TW_OK;

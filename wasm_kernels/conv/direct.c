@@ -290,7 +290,7 @@ typedef struct {
     conv_axis odd[3];
     conv_reach reach[3];
     band_layout layout;
-    int32_t rows, bands, units; /* rows of a band, bands of a plane, bands of a chunk */
+    int32_t rows, bands; /* rows of a band, bands of a plane */
     bool back;
 } direct_pass;
 
@@ -340,10 +340,9 @@ static void direct_unit(const direct_pass *p, int32_t index, bool again) {
     }
 }
 
-static void direct_chunk(const void *args, int32_t chunk) {
+static void direct_chunk(const void *args, int64_t lo, int64_t hi) {
     const direct_pass *p = args;
-    int32_t total = p->conv->n * p->conv->groups * p->bands, first = chunk * p->units;
-    for (int32_t i = first; i < min_i32(total, first + p->units); i++) direct_unit(p, i, i > first);
+    for (int32_t i = (int32_t)lo; i < hi; i++) direct_unit(p, i, i > lo);
 }
 
 static void plan_axes(direct_pass *p) {
@@ -383,8 +382,8 @@ void direct_convolve(const direct_conv *c) {
     p.rows = band_rows(p.reach, c->sources, p.axis[1].count, p.axis[2].count, c->n * c->groups);
     p.bands = ceil_div(p.axis[1].count, p.rows);
     p.layout = plan_band(p.reach, p.rows, p.axis[2].count);
-    p.units = units_per_chunk((int64_t)c->sources * c->outputs * c->kernel[0] * c->kernel[1] * p.rows * p.axis[2].count / 4);
-    parallel_for(direct_chunk, &p, chunk_count((int64_t)c->n * c->groups * p.bands, p.units));
+    int64_t cost = (int64_t)c->sources * c->outputs * c->kernel[0] * c->kernel[1] * p.rows * p.axis[2].count / 4;
+    parallel_ranges(direct_chunk, &p, (int64_t)c->n * c->groups * p.bands, units_per_chunk(cost));
 }
 
 /* ---- gradient by the weights ---- */

@@ -32,14 +32,17 @@ export function megabytes(bytes: number): string {
   return `${bytes < 1e7 ? (bytes / 1e6).toFixed(1) : Math.round(bytes / 1e6)} MB`;
 }
 
+/** What is loaded, in words. */
+const STAGES: Readonly<Record<string, string>> = { python: "Python", kernels: "the kernels", model: "the model" };
+
 /** Tell how far loading is; the bar moves without an end while there is no number. */
 export function showLoading(status: HTMLElement, bar: HTMLProgressElement, progress: LoadProgress): void {
-  const { stage, loaded, total, percent } = progress;
+  const { stage, percent } = progress;
   if (stage === "compile") {
     status.textContent = "Compiling …";
     bar.removeAttribute("value");
   } else {
-    status.textContent = `Loading ${stage}: ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`;
+    status.textContent = `Loading ${STAGES[stage] ?? stage}: ${Math.round(percent)} %`;
     bar.value = percent / 100;
   }
 }

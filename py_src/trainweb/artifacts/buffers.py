@@ -39,6 +39,14 @@ def _mutations(graph: Graph) -> list[tuple[str, str]]:
     return _MUTATION.findall(graph.notes.get(SIGNATURE, ""))
 
 
+def folded_norms(graph: Graph) -> list[str]:
+    """Modules of batch normalizations in training mode that the exporter's optimizer folded into weights."""
+    updated = [name for _, name in _mutations(graph) if name.endswith("running_mean")]
+    nodes = sum(node.op_type == "BatchNormalization" for node in graph.nodes)
+    lost = [name.rpartition(".")[0] for name in updated if name not in graph.initializers]
+    return lost if nodes < len(updated) else []
+
+
 def buffer_updates(graph: Graph, settled: Collection[str]) -> dict[str, str]:
     """Return the new value of each buffer that the module changes and the loss depends on, as names by initializers.
 

@@ -30,6 +30,7 @@ from trainweb.model.lazy import LazyTensor
 from trainweb.model.local import are_transposes, elements
 from trainweb.model.remote import LONG_READ, RemoteTensor
 from trainweb.model.uses import EMBEDDING, MOVES, PRODUCTS, role_at, weight_uses
+from trainweb.onnxblock.transforms import all_statistics
 
 
 def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
@@ -54,13 +55,15 @@ def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
 def _unmerge(graph: Graph, keep: Collection[str]) -> None:
     """A tensor for each name that the TorchScript exporter, in evaluation mode, made one of as they were equal.
 
-    Those filled with one number alone: what differs within and is equal was tied in the module, or copied.
+    Those filled with one number alone, and running statistics, which norms of one input have in common. What else
+    differs within and is equal was tied in the module, or copied.
     """
-    outputs = {value.name for value in graph.outputs}
+    outputs, statistics = {value.name for value in graph.outputs}, all_statistics(graph)
     gone: set[str] = set()
     for node, tensor in merged(graph):
         name = node.outputs[0]
-        if name not in outputs and _is_uniform(tensor) and (tensor.name not in keep or name in keep):
+        is_apart = name not in outputs and (name in statistics or _is_uniform(tensor))
+        if is_apart and (tensor.name not in keep or name in keep):
             graph.initializers[name] = tensor.renamed(name)
             gone.add(name)
     if gone:

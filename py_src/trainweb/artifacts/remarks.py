@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from trainweb.artifacts.buffers import folded_norms
 from trainweb.model.graph import SMOOTHING, Graph, Node, Tensor
 from trainweb.onnxblock.transforms import retrained_norms
 from trainweb.spelling import ARGUMENT
@@ -76,10 +77,27 @@ def _remark_on_dropout(graph: Graph, constants: Mapping[str, Tensor]) -> list[st
 def remark_on_norms(
     graph: Graph, trainable: Collection[str], held: Collection[str], batch_norm: str | None
 ) -> list[str]:
-    """Batch normalizations of an inference file that train by the statistics of the batch, or an option in vain.
+    """Batch normalizations that are not as the file or the option says: folded, retrained, or none to decide for.
 
     `held` are the frozen parameters.
     """
+    return [*_remark_on_folded_norms(graph), *_remark_on_modes(graph, trainable, held, batch_norm)]
+
+
+def _remark_on_folded_norms(graph: Graph) -> list[str]:
+    modules = folded_norms(graph)
+    if not modules:
+        return []
+    more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
+    return [
+        f"Batch normalization {modules[0]!r}{more}, in training mode, is folded into weights as for inference. It keeps "
+        "the statistics of the file. To normalize by each batch as PyTorch does, export with optimize=False."
+    ]
+
+
+def _remark_on_modes(
+    graph: Graph, trainable: Collection[str], held: Collection[str], batch_norm: str | None
+) -> list[str]:
     norms = retrained_norms(graph, trainable, batch_norm and "train", held)
     if batch_norm is not None:
         in_vain = (

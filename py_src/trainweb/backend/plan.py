@@ -102,6 +102,8 @@ class GpuBody:
         Blocks of 256 bytes: the numbers of dispatches, equal ones once.
     dispatches : bytes
         Five uint32 of each: pipeline, grid x, y and z, block of numbers.
+    tiled : bytes
+        The same dispatches for devices with fast workgroup memory.
     arena_bytes : int
         Size of the GPU's arena.
     constants, large
@@ -117,6 +119,7 @@ class GpuBody:
     texts: list[str]
     uniforms: bytes
     dispatches: bytes
+    tiled: bytes
     arena_bytes: int
     constants: bytes
     large: LargeConstants

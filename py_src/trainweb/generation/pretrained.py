@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb import messages
 from trainweb.arguments import path_of, warn
 from trainweb.generation.options import NEUTRAL, SAMPLED
+from trainweb.model.checks import Limits
+from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.model.weights import SPARE, read_object, shards
-
-if TYPE_CHECKING:
-    from trainweb.model.checks import Limits
-    from trainweb.model.graph import Graph
 
 GRAPHS = ("model.onnx", "onnx/model.onnx")
 """Paths of the graph, in the order in which they are looked for."""

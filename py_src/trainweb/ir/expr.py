@@ -7,8 +7,10 @@ subexpressions are computed once.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import sqrt
 
 UNARY_MATH = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "log1p", "expm1")
@@ -31,6 +33,15 @@ class Expr:
     dtype: str
     args: tuple[Expr, ...] = ()
     imm: float | int | None = None
+
+
+def _operation(op: str) -> Callable[..., Expr]:
+    """The method of `Emitter` that makes an operation, whose dtype is that of its first operand."""
+
+    def make(self: Emitter, *xs: Expr) -> Expr:
+        return self.make(op, xs[0].dtype, *xs)
+
+    return make
 
 
 class Emitter:
@@ -61,68 +72,26 @@ class Emitter:
         """A constant of the dtype of `x`."""
         return self.const(value, x.dtype)
 
-    def add(self, a: Expr, b: Expr) -> Expr:
-        return self.make("add", a.dtype, a, b)
-
-    def sub(self, a: Expr, b: Expr) -> Expr:
-        return self.make("sub", a.dtype, a, b)
-
-    def mul(self, a: Expr, b: Expr) -> Expr:
-        return self.make("mul", a.dtype, a, b)
-
-    def div(self, a: Expr, b: Expr) -> Expr:
-        """a / b; integers truncate towards zero, and give 0 where b is 0."""
-        return self.make("div", a.dtype, a, b)
-
-    def max(self, a: Expr, b: Expr) -> Expr:
-        """Larger of two; NaN if either is."""
-        return self.make("max", a.dtype, a, b)
-
-    def min(self, a: Expr, b: Expr) -> Expr:
-        """Smaller of two; NaN if either is."""
-        return self.make("min", a.dtype, a, b)
-
-    def pmax(self, a: Expr, b: Expr) -> Expr:
-        """a < b ? b : a, which is one instruction where `max` is several."""
-        return self.make("pmax", a.dtype, a, b)
-
-    def neg(self, x: Expr) -> Expr:
-        return self.make("neg", x.dtype, x)
-
-    def abs(self, x: Expr) -> Expr:
-        return self.make("abs", x.dtype, x)
-
-    def sqrt(self, x: Expr) -> Expr:
-        return self.make("sqrt", x.dtype, x)
-
-    def floor(self, x: Expr) -> Expr:
-        return self.make("floor", x.dtype, x)
-
-    def ceil(self, x: Expr) -> Expr:
-        return self.make("ceil", x.dtype, x)
-
-    def round(self, x: Expr) -> Expr:
-        """Nearest integer, halves to even."""
-        return self.make("nearest", x.dtype, x)
+    # Operations on numbers of one dtype.
+    add, sub, mul, neg = _operation("add"), _operation("sub"), _operation("mul"), _operation("neg")
+    abs, sqrt, floor, ceil = _operation("abs"), _operation("sqrt"), _operation("floor"), _operation("ceil")
+    div = _operation("div")
+    """a / b; integers truncate towards zero, and give 0 where b is 0."""
+    max, min = _operation("max"), _operation("min")
+    """The larger, the smaller of two; NaN if either is."""
+    pmax = _operation("pmax")
+    """a < b ? b : a, which is one instruction where `max` is several."""
+    round = _operation("nearest")
+    """Nearest integer, halves to even."""
+    and_, or_, xor = _operation("and"), _operation("or"), _operation("xor")
+    """Logic of bools, or of the bits of integers."""
+    not_ = _operation("not")
+    exp, log, tanh = _operation("exp"), _operation("log"), _operation("tanh")
+    erf, sigmoid = _operation("erf"), _operation("sigmoid")
 
     def math(self, name: str, *xs: Expr) -> Expr:
         """One of UNARY_MATH or BINARY_MATH on float32."""
         return self.make(name, "float32", *xs)
-
-    def exp(self, x: Expr) -> Expr:
-        return self.math("exp", x)
-
-    def log(self, x: Expr) -> Expr:
-        return self.math("log", x)
-
-    def tanh(self, x: Expr) -> Expr:
-        return self.math("tanh", x)
-
-    def erf(self, x: Expr) -> Expr:
-        return self.math("erf", x)
-
-    def sigmoid(self, x: Expr) -> Expr:
-        return self.math("sigmoid", x)
 
     def pow(self, x: Expr, y: Expr) -> Expr:
         """x ** y; small constant exponents become products."""
@@ -148,22 +117,9 @@ class Emitter:
         """a where the bool `condition` holds, else b."""
         return self.make("select", a.dtype, condition, a, b)
 
-    def and_(self, a: Expr, b: Expr) -> Expr:
-        """Conjunction of bools, or of the bits of integers, as for `or_` and `xor`."""
-        return self.make("and", a.dtype, a, b)
-
-    def or_(self, a: Expr, b: Expr) -> Expr:
-        return self.make("or", a.dtype, a, b)
-
-    def xor(self, a: Expr, b: Expr) -> Expr:
-        return self.make("xor", a.dtype, a, b)
-
     def shift(self, a: Expr, b: Expr, *, left: bool) -> Expr:
         """Integer a with its bits moved by b, which is from 0 to the bits of its word less 1."""
         return self.make("shl" if left else "shr", a.dtype, a, b)
-
-    def not_(self, a: Expr) -> Expr:
-        return self.make("not", "bool", a)
 
     def cast(self, x: Expr, dtype: str) -> Expr:
         """Conversion; floats saturate, and anything but 0 is True."""
@@ -199,6 +155,11 @@ def walk(roots: Sequence[Expr], known: Collection[int] = ()) -> Iterator[Expr]:
             stack.extend(x.args)
 
 
+def count_uses(roots: Sequence[Expr]) -> dict[Expr, int]:
+    """How often each expression is an operand or a result."""
+    return Counter(chain(roots, *(x.args for x in walk(roots))))
+
+
 def inputs_of(roots: Sequence[Expr]) -> list[int]:
     """Numbers of the inputs that `roots` read, sorted."""
     return sorted(int(x.imm or 0) for x in walk(roots) if x.op == "input")
@@ -211,13 +172,7 @@ def size_of(roots: Sequence[Expr], known: Collection[int] = ()) -> int:
 
 def text_of(roots: Sequence[Expr], inputs: Sequence[str] | None = None) -> str:
     """Expressions as text; shared ones get a name. Input k is `inputs[k]`, or xk."""
-    uses: dict[Expr, int] = {}
-    stack = list(roots)
-    while stack:
-        x = stack.pop()
-        uses[x] = uses.get(x, 0) + 1
-        if uses[x] == 1:
-            stack.extend(x.args)
+    uses = count_uses(roots)
     names: dict[Expr, str] = {}
     lines: list[str] = []
 

@@ -130,7 +130,9 @@ class LoraModel:
             Who learned.
         """
         held = {n: self._turned(self._read(n, source)) for n in [*self.parameter_names, *self._saved]}
-        return Adapter(held | {n: held[own].renamed(n) for n, own in self._copies.items()}, self.config)
+        counts = {n: Tensor.of(n, "int64", (), (0,)) for n in self._counts()}
+        copies = {n: held[own].renamed(n) for n, own in self._copies.items()}
+        return Adapter(held | copies | counts, self.config)
 
     def load_adapter(self, target: Source, adapter: Adapter) -> None:
         """Continue with another adapter of the same targets and rank, without compiling again. Moments stay.
@@ -163,8 +165,7 @@ class LoraModel:
         """The tensors of an adapter as this model stores them. Raise CheckpointError for one of another model."""
         names = instance_of(Adapter, "adapter", adapter).tensors
         beside = {n: base for n in names if (base := self._base_of(n)) is not None}
-        counts = {f"{name.rpartition('.')[0]}.num_batches_tracked" for name in self._saved}
-        tensors = {n: t for n, t in adapter.tensors.items() if n not in beside and n not in counts}
+        tensors = {n: t for n, t in adapter.tensors.items() if n not in beside and n not in self._counts()}
         expected = {n: self._turned(self._start(n)).shape for n in [*self.parameter_names, *self._saved]}
         missing = sorted(set(expected).difference(tensors, self._saved))  # earlier builds saved no statistics
         more = sorted(set(tensors) - set(expected))
@@ -233,6 +234,10 @@ class LoraModel:
         for tensor in held.values():
             _check_finite(tensor, "of the session")
         return held
+
+    def _counts(self) -> set[str]:
+        """Counters of batches of the saved norms: PEFT demands them, and norms with a momentum do not read them."""
+        return {f"{name.rpartition('.')[0]}.num_batches_tracked" for name in self._saved}
 
     def _check_config(self, config: LoraConfig) -> None:
         """Raise CheckpointError where an adapter of the same shapes would compute something else."""

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import TYPE_CHECKING
 
 from ..errors import ModelError
 from .graph import ITEM_SIZE
-from .remote import RangedFile
-
-if TYPE_CHECKING:
-    from .remote import RemoteTensor
+from .remote import RangedFile, RemoteTensor
 
 HELD = 1024 * 1024
 """Bytes up to which a file is read at once."""

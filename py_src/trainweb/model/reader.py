@@ -18,7 +18,7 @@ from .calls import listed_parameters
 from .checks import ONNX_DTYPES, Limits, check_dims, check_dtype, check_edges, check_name, check_opsets, check_shape
 from .encoded import notes, parse, plain_declaration, properties
 from .external_data import ExternalData, byte_view
-from .functions import MAX_DEPTH, Frame, Function, Key, function_key
+from .functions import Frame, Function, Key, function_key
 from .graph import ITEM_SIZE, TORCH, TRAINWEB, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
 from .linear import write_out_linear
@@ -274,6 +274,11 @@ class _Reader:
                 continue  # the body is for runtimes that do not have the operator
             if self._functions.setdefault(function.key, function) is not function:
                 raise ModelError(f"the model has two functions {function.name!r} in one domain")
+        count = self._size(split.nodes()) if self._functions else 0
+        if count > self._limits.nodes:  # before any is made
+            raise LimitError(
+                f"the model has {count} nodes, once its functions are inlined; the limit is {self._limits.nodes}"
+            )
         self._producer = check_name(proto.producer_name, "the producer name")
         graph = self.graph(proto.graph, None, split)
         undefined = self._free.pop(id(graph))
@@ -525,11 +530,6 @@ class _Reader:
         caller: Frame | None,
     ) -> list[Node]:
         """The nodes of a function's body, for one call."""
-        count = self._nodes + self._size(function)
-        if count > self._limits.nodes:  # before any is made
-            raise LimitError(
-                f"function {function.name!r} makes {count} nodes, once inlined; the limit is {self._limits.nodes}"
-            )
         self._enter()
         frame = Frame(function, f"{function.name}_{self._calls}/", caller)
         self._calls += 1
@@ -544,13 +544,20 @@ class _Reader:
         self._depth -= 1
         return nodes
 
-    def _size(self, function: Function, depth: int = 0) -> int:
-        """Nodes of a call at least: those in bodies of loops and branches are counted as they are made."""
-        if function.key not in self._sizes and depth <= MAX_DEPTH:
-            self._sizes[function.key] = 0  # of a function that calls itself, which is refused later
-            called = (self._functions.get(function_key(node, node.op_type)) for node in function.nodes)
-            self._sizes[function.key] = sum(1 + (self._size(f, depth + 1) if f else 0) for f in called)
-        return self._sizes.get(function.key, 0)
+    def _size(self, nodes: Iterable[Any], depth: int = 0) -> int:
+        """Nodes with those of their bodies and of functions that they call. What is nested too deep is refused later."""
+        count = 0
+        for node in nodes if depth <= MAX_NESTING else ():
+            key = function_key(node, node.op_type)
+            if key in self._functions and key not in self._sizes:
+                self._sizes[key] = 0  # of a function that calls itself, which is refused later
+                self._sizes[key] = self._size(self._functions[key].nodes, depth + 1)
+            count += 1 + self._sizes.get(key, 0)
+            for encoded in node.attribute:
+                attribute = _attribute_of(encoded)
+                bodies = () if isinstance(attribute, PlainAttribute) else (attribute.g, *attribute.graphs)
+                count += sum(self._size(body.node, depth + 1) for body in bodies)
+        return count
 
 
 def _attribute_of(encoded: Any) -> Any:

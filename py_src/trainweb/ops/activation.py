@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import pi, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.ir.dims import equal_shapes
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import MS
-from trainweb.ops.frame.op import Float, Names, Str, register
-from trainweb.ops.frame.pointwise import GradientOp, Pointwise, Unary, reduced
+from trainweb.model.graph import MS, Node
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Float, Names, Str
+from trainweb.ops.frame.pointwise import GradientOp, Pointwise, Unary, declare, function, reduced
 from trainweb.ops.frame.symbolic import Var
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.model.graph import Node
-    from trainweb.ops.frame.gradients import GradientBuilder
-
 
 SQRT_2_OVER_PI = sqrt(2 / pi)
 CUBIC = 0.044715
 """Factor of x^3 in the tanh approximation of Gelu (Hendrycks and Gimpel 2016)."""
 
 
-@register
 class Relu(Unary):
     """max(x, 0). https://onnx.ai/onnx/operators/onnx__Relu.html"""
 
@@ -42,7 +36,6 @@ class Relu(Unary):
         return dy.op("ReluGrad", y, domain=MS)
 
 
-@register
 class ReluGrad(GradientOp):
     """dY where the second input (X or Y) is positive, else 0."""
 
@@ -58,7 +51,6 @@ class ReluGrad(GradientOp):
         return e.select(e.compare("gt", x, e.like(x, 0)), dy, e.like(x, 0))
 
 
-@register
 class LeakyRelu(Unary):
     """x where positive, else alpha x. https://onnx.ai/onnx/operators/onnx__LeakyRelu.html"""
 
@@ -74,7 +66,6 @@ class LeakyRelu(Unary):
         return dy.op("LeakyReluGrad", y, domain=MS, alpha=self.alpha)
 
 
-@register
 class LeakyReluGrad(GradientOp):
     """dY where Y is positive, else alpha dY."""
 
@@ -84,42 +75,24 @@ class LeakyReluGrad(GradientOp):
         return e.select(e.compare("gt", y, e.like(y, 0)), dy, e.mul(dy, e.like(y, self.alpha)))
 
 
-@register
-class Sigmoid(Unary):
-    """1 / (1 + exp(-x)). https://onnx.ai/onnx/operators/onnx__Sigmoid.html"""
-
-    versions = (6, 13)
-    instruction = "sigmoid"
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy.op("SigmoidGrad", y, domain=MS)
-
-
-@register
-class SigmoidGrad(GradientOp):
-    """dY Y (1 - Y)."""
-
-    def compute(self, e: Emitter, dy: Expr, y: Expr) -> Expr:
-        return e.mul(dy, e.mul(y, e.sub(e.like(y, 1), y)))
+Sigmoid = function(
+    "Sigmoid",
+    (6, 13),
+    "1 / (1 + exp(-x))",
+    lambda e, x: e.sigmoid(x),
+    lambda x, y, dy: dy.op("SigmoidGrad", y, domain=MS),
+)
+Tanh = function(
+    "Tanh", (6, 13), "Hyperbolic tangent", lambda e, x: e.tanh(x), lambda x, y, dy: dy.op("TanhGrad", y, domain=MS)
+)
 
 
-@register
-class Tanh(Unary):
-    """Hyperbolic tangent. https://onnx.ai/onnx/operators/onnx__Tanh.html"""
-
-    versions = (6, 13)
-    instruction = "tanh"
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy.op("TanhGrad", y, domain=MS)
-
-
-@register
-class TanhGrad(GradientOp):
-    """dY (1 - Y^2)."""
-
-    def compute(self, e: Emitter, dy: Expr, y: Expr) -> Expr:
-        return e.mul(dy, e.sub(e.like(y, 1), e.mul(y, y)))
+SigmoidGrad = declare(
+    GradientOp, "SigmoidGrad", (1,), "dY Y (1 - Y)", lambda e, dy, y: e.mul(dy, e.mul(y, e.sub(e.like(y, 1), y)))
+)
+TanhGrad = declare(
+    GradientOp, "TanhGrad", (1,), "dY (1 - Y^2)", lambda e, dy, y: e.mul(dy, e.sub(e.like(y, 1), e.mul(y, y)))
+)
 
 
 # ---- Gelu and its approximations
@@ -146,7 +119,6 @@ def fast_gelu_slope(e: Emitter, x: Expr) -> Expr:
     return e.add(s, e.mul(e.mul(x, inner), e.mul(s, e.sub(e.like(x, 1), s))))
 
 
-@register
 class Gelu(Unary):
     """x cdf(x), or its tanh approximation. https://onnx.ai/onnx/operators/onnx__Gelu.html"""
 
@@ -165,7 +137,6 @@ class Gelu(Unary):
         return dy.op("GeluGrad" if self.approximate == "none" else "FastGeluGrad", x, domain=MS)
 
 
-@register
 class MicrosoftGelu(Gelu):
     """x cdf(x), before it came into ai.onnx."""
 
@@ -176,7 +147,6 @@ class MicrosoftGelu(Gelu):
     approximate = "none"
 
 
-@register
 class GeluGrad(GradientOp):
     """dY times the derivative of Gelu at X."""
 
@@ -184,7 +154,7 @@ class GeluGrad(GradientOp):
         return e.mul(dy, gelu_slope(e, x))
 
 
-class BiasActivation(Pointwise):
+class BiasActivation(Pointwise, abstract=True):
     """A function of x + bias, the bias along the last axis; it may be absent where `max_inputs` allows."""
 
     domain = MS
@@ -208,7 +178,6 @@ class BiasActivation(Pointwise):
         return reduced(g, ins, outs[0], lambda: spread, lambda: spread)
 
 
-@register
 class BiasGelu(BiasActivation):
     """Gelu of x + bias."""
 
@@ -219,7 +188,6 @@ class BiasGelu(BiasActivation):
         return e.gelu(e.add(x, bias[0]))
 
 
-@register
 class FastGelu(BiasActivation):
     """Tanh approximation of Gelu of x + bias; the bias may be absent."""
 
@@ -230,7 +198,6 @@ class FastGelu(BiasActivation):
         return e.mul(x, fast_gelu_sigmoid(e, x))
 
 
-@register
 class FastGeluGrad(GradientOp):
     """dY times the derivative of FastGelu at X."""
 
@@ -238,27 +205,20 @@ class FastGeluGrad(GradientOp):
         return e.mul(dy, fast_gelu_slope(e, x))
 
 
-@register
 class BiasGeluGrad_dX(GeluGrad):
     """dY times the derivative of Gelu at X + B."""
 
-    min_inputs = max_inputs = 3
-
     def compute(self, e: Emitter, dy: Expr, x: Expr, b: Expr) -> Expr:
         return super().compute(e, dy, e.add(x, b))
 
 
-@register
 class BiasFastGeluGrad_dX(FastGeluGrad):
     """dY times the derivative of FastGelu at X + B."""
 
-    min_inputs = max_inputs = 3
-
     def compute(self, e: Emitter, dy: Expr, x: Expr, b: Expr) -> Expr:
         return super().compute(e, dy, e.add(x, b))
 
 
-@register
 class QuickGelu(Unary):
     """x sigmoid(alpha x)."""
 
@@ -272,7 +232,6 @@ class QuickGelu(Unary):
         return dy.op("QuickGeluGrad", x, domain=MS, alpha=self.alpha)
 
 
-@register
 class QuickGeluGrad(GradientOp):
     """dY (s + alpha X s (1 - s)) with s = sigmoid(alpha X)."""
 
@@ -287,7 +246,6 @@ class QuickGeluGrad(GradientOp):
 # ---- activations without an operator for their gradient: it is composed of ai.onnx operators
 
 
-@register
 class Swish(QuickGelu):
     """x sigmoid(alpha x). https://onnx.ai/onnx/operators/onnx__Swish.html"""
 
@@ -296,7 +254,6 @@ class Swish(QuickGelu):
     attrs = {"alpha": Float(1.0)}
 
 
-@register
 class Elu(Unary):
     """x where positive, else alpha (exp(x) - 1). https://onnx.ai/onnx/operators/onnx__Elu.html"""
 
@@ -311,7 +268,6 @@ class Elu(Unary):
         return (x > 0.0).where(dy, dy * (y + self.alpha))
 
 
-@register
 class Selu(Unary):
     """gamma (x where positive, else alpha (exp(x) - 1)). https://onnx.ai/onnx/operators/onnx__Selu.html"""
 
@@ -326,7 +282,6 @@ class Selu(Unary):
         return (x > 0.0).where(dy * self.gamma, dy * (y + self.alpha * self.gamma))
 
 
-@register
 class Celu(Unary):
     """max(0, x) + min(0, alpha (exp(x / alpha) - 1)). https://onnx.ai/onnx/operators/onnx__Celu.html"""
 
@@ -346,49 +301,30 @@ class Celu(Unary):
         return (x > 0.0).where(dy, dy * (y * (1 / self.alpha) + 1.0))
 
 
-@register
-class Softplus(Unary):
-    """log(1 + exp(x)). https://onnx.ai/onnx/operators/onnx__Softplus.html"""
-
-    versions = (1, 22)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.add(e.pmax(x, e.like(x, 0)), e.math("log1p", e.exp(e.neg(e.abs(x)))))
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy * x.op("Sigmoid")
+def softplus(e: Emitter, x: Expr) -> Expr:
+    """log(1 + exp(x)), without overflow."""
+    return e.add(e.pmax(x, e.like(x, 0)), e.math("log1p", e.exp(e.neg(e.abs(x)))))
 
 
-@register
-class Softsign(Unary):
-    """x / (1 + |x|). https://onnx.ai/onnx/operators/onnx__Softsign.html"""
-
-    versions = (1, 22)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.div(x, e.add(e.like(x, 1), e.abs(x)))
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        scale = x.op("Abs") + 1.0
-        return dy / (scale * scale)
+def softsign_gradient(x: Var, y: Var, dy: Var) -> Var:
+    """dy / (1 + |x|)^2."""
+    scale = x.op("Abs") + 1.0
+    return dy / (scale * scale)
 
 
-@register
-class Mish(Unary):
-    """x tanh(softplus(x)). https://onnx.ai/onnx/operators/onnx__Mish.html"""
-
-    versions = (18, 22)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        softplus = e.add(e.pmax(x, e.like(x, 0)), e.math("log1p", e.exp(e.neg(e.abs(x)))))
-        return e.mul(x, e.tanh(softplus))
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        t = x.op("Softplus").op("Tanh")
-        return dy * (t + x * x.op("Sigmoid") * (1 - t * t))
+def mish_gradient(x: Var, y: Var, dy: Var) -> Var:
+    """dy (t + x sigmoid(x) (1 - t^2)) with t = tanh(softplus(x))."""
+    t = x.op("Softplus").op("Tanh")
+    return dy * (t + x * x.op("Sigmoid") * (1 - t * t))
 
 
-@register
+Softplus = function("Softplus", (1, 22), "log(1 + exp(x))", softplus, lambda x, y, dy: dy * x.op("Sigmoid"))
+Softsign = function(
+    "Softsign", (1, 22), "x / (1 + |x|)", lambda e, x: e.div(x, e.add(e.like(x, 1), e.abs(x))), softsign_gradient
+)
+Mish = function("Mish", (18, 22), "x tanh(softplus(x))", lambda e, x: e.mul(x, e.tanh(softplus(e, x))), mish_gradient)
+
+
 class HardSigmoid(Unary):
     """max(0, min(1, alpha x + beta)). https://onnx.ai/onnx/operators/onnx__HardSigmoid.html"""
 
@@ -404,7 +340,6 @@ class HardSigmoid(Unary):
         return inside.where(dy * self.alpha, 0.0)
 
 
-@register
 class HardSwish(Unary):
     """x max(0, min(1, x / 6 + 1/2)). https://onnx.ai/onnx/operators/onnx__HardSwish.html"""
 
@@ -419,7 +354,6 @@ class HardSwish(Unary):
         return (x > -3.0).where(inside, 0.0)
 
 
-@register
 class ThresholdedRelu(Unary):
     """x where above alpha, else 0. https://onnx.ai/onnx/operators/onnx__ThresholdedRelu.html"""
 
@@ -436,7 +370,6 @@ class ThresholdedRelu(Unary):
         return (x > float(self.alpha)).where(dy, 0.0)
 
 
-@register
 class Shrink(Unary):
     """x moved towards 0 by bias beyond lambd, 0 within. https://onnx.ai/onnx/operators/onnx__Shrink.html"""
 
@@ -452,19 +385,17 @@ class Shrink(Unary):
         return (x > float(self.lambd)).or_(x < -float(self.lambd)).where(dy, 0.0)
 
 
-@register
 class PRelu(Pointwise):
     """x where not negative, else slope x; its derivative at 0 is the slope. https://onnx.ai/onnx/operators/onnx__PRelu.html"""
 
     versions = (7, 9, 16)
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
     dtypes = ("float32",)
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        result = super().infer(*inputs)
-        if inputs[0] and not equal_shapes(result.shape, inputs[0].shape):
-            raise self.error(f"the slope does not broadcast to x of shape {list(inputs[0].shape)}.")
+    def infer(self, x: TensorType, slope: TensorType) -> TensorType:
+        result = super().infer(x, slope)
+        if not equal_shapes(result.shape, x.shape):
+            raise self.error(f"the slope does not broadcast to x of shape {list(x.shape)}.")
         return result
 
     def compute(self, e: Emitter, x: Expr, slope: Expr) -> Expr:

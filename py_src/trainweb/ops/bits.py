@@ -2,62 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from trainweb.ir.builder import Builder
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.elementwise import Binary
-from trainweb.ops.frame.op import FLOATS, INTS, Int, Op, Str, register
-from trainweb.ops.frame.pointwise import Pointwise
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
+from trainweb.ops.frame.op import FLOATS, INTS, Int, Op, Str
+from trainweb.ops.frame.pointwise import Pointwise, declare
 
 
-class Bitwise(Binary):
-    """An operation on each bit of two integers."""
-
-    versions = (18,)
-    dtypes = INTS
-
-
-@register
-class BitwiseAnd(Bitwise):
-    """Bits that both have. https://onnx.ai/onnx/operators/onnx__BitwiseAnd.html"""
-
-    instruction = "and_"
+def inverted(e: Emitter, a: Expr) -> Expr:
+    """Every bit of an integer inverted."""
+    ones = 2 ** (8 * ITEM_SIZE[a.dtype]) - 1 if a.dtype.startswith("u") else -1
+    return e.xor(a, e.like(a, ones))
 
 
-@register
-class BitwiseOr(Bitwise):
-    """Bits that one of them has. https://onnx.ai/onnx/operators/onnx__BitwiseOr.html"""
-
-    instruction = "or_"
-
-
-@register
-class BitwiseXor(Bitwise):
-    """Bits that exactly one of them has. https://onnx.ai/onnx/operators/onnx__BitwiseXor.html"""
-
-    instruction = "xor"
+BitwiseAnd = declare(Binary, "BitwiseAnd", (18,), "Bits that both have", lambda e, a, b: e.and_(a, b), dtypes=INTS)
+BitwiseOr = declare(Binary, "BitwiseOr", (18,), "Bits that one of them has", lambda e, a, b: e.or_(a, b), dtypes=INTS)
+BitwiseXor = declare(
+    Binary, "BitwiseXor", (18,), "Bits that exactly one of them has", lambda e, a, b: e.xor(a, b), dtypes=INTS
+)
+BitwiseNot = declare(Pointwise, "BitwiseNot", (18,), "Every bit inverted", inverted, dtypes=INTS)
 
 
-@register
-class BitwiseNot(Pointwise):
-    """Every bit inverted. https://onnx.ai/onnx/operators/onnx__BitwiseNot.html"""
-
-    versions = (18,)
-    dtypes = INTS
-
-    def compute(self, e: Emitter, a: Expr) -> Expr:
-        ones = 2 ** (8 * ITEM_SIZE[a.dtype]) - 1 if a.dtype.startswith("u") else -1
-        return e.xor(a, e.like(a, ones))
-
-
-@register
 class BitShift(Binary):
     """Bits of an unsigned integer moved; those beyond its end are lost. https://onnx.ai/onnx/operators/onnx__BitShift.html"""
 
@@ -65,10 +34,10 @@ class BitShift(Binary):
     dtypes = INTS
     attrs = {"direction": Str(required=True)}
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
         if self.direction not in ("LEFT", "RIGHT"):
             raise self.error(f"direction is {self.direction!r}, not LEFT or RIGHT.")
-        result = super().infer(*inputs)
+        result = super().infer(a, b)
         if self.opset < 28 and not result.dtype.startswith("u"):
             raise self.unsupported(f"dtype {result.dtype}")
         return result
@@ -84,7 +53,6 @@ class BitShift(Binary):
         return moved if is_signed and not left else e.select(outside, e.like(a, 0), moved)
 
 
-@register
 class BitCast(Op):
     """The same bytes as another dtype of that size. https://onnx.ai/onnx/operators/onnx__BitCast.html"""
 
@@ -95,9 +63,7 @@ class BitCast(Op):
         target = ONNX_DTYPES.get(self.to)
         if target is None:
             raise self.error(f"there is no data type {self.to}.")
-        for dtype in (x.dtype, target):
-            if dtype not in (*FLOATS, *INTS, "bool"):
-                raise self.unsupported(f"dtype {dtype}")
+        self.need_dtype((*FLOATS, *INTS, "bool"), x.dtype, target)
         if ITEM_SIZE[target] != ITEM_SIZE[x.dtype]:
             raise self.error(f"elements of {x.dtype} and {target} are not of one size.")
         return TensorType(target, x.shape)

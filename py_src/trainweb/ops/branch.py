@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from trainweb.errors import ModelError
 from trainweb.ir.dims import UndecidedError, static
 from trainweb.ir.shapes import TensorType
+from trainweb.ir.symbols import SymbolTable
 from trainweb.model.graph import MS, TRAINWEB, Graph, Node
 from trainweb.ops.frame.composite import Composite, StaticTypes
-from trainweb.ops.frame.op import MANY, Attr, Int, Str, register
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.op import MANY, Attr, Int, Str
 from trainweb.ops.frame.symbolic import Var
 
-if TYPE_CHECKING:
-    from trainweb.ir.symbols import SymbolTable
-    from trainweb.ops.frame.emission import Emission
 
-
-@register
 class Branch(Composite):
     """The results of `then_branch` where a condition holds, else of `else_branch` (ai.trainweb).
 

@@ -15,12 +15,11 @@ from trainweb.ops.elementwise import NUMBERS
 from trainweb.ops.frame.arguments import checked, integers, is_fed, scalar
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Int, Ints, bind, register
+from trainweb.ops.frame.op import Int, Ints, bind
 from trainweb.ops.frame.symbolic import Var, constant
 from trainweb.ops.pool import AveragePool, _Pool
 
 
-@register
 class GlobalLpPool(Composite):
     """The p-norm of each channel of each image. https://onnx.ai/onnx/operators/onnx__GlobalLpPool.html"""
 
@@ -38,7 +37,6 @@ class GlobalLpPool(Composite):
         return [(x.op("Abs") ** float(self.p)).sum(range(2, x.rank), keepdims=True) ** (1 / self.p)]
 
 
-@register
 class Hardmax(Composite):
     """1 at the first largest element along an axis, else 0. https://onnx.ai/onnx/operators/onnx__Hardmax.html
 
@@ -69,13 +67,11 @@ class Hardmax(Composite):
         return [y.reshape_like(source) if self.opset < 13 else y]
 
 
-@register
 class ReverseSequence(Composite):
     """The first elements of each sequence turned round. https://onnx.ai/onnx/operators/onnx__ReverseSequence.html"""
 
     versions = (10, 28)
     attrs = {"batch_axis": Int(1), "time_axis": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
 
     def infer(self, x: TensorType, lengths: TensorType) -> TensorType:
@@ -98,7 +94,6 @@ class ReverseSequence(Composite):
         return [x.op("GatherElements", full, axis=self.time_axis)]
 
 
-@register
 class LpPool(Composite):
     """The p-norm of each window. https://onnx.ai/onnx/operators/onnx__LpPool.html"""
 
@@ -143,19 +138,16 @@ class LpPool(Composite):
         return [(mean * float(prod(self.kernel_shape))) ** (1 / self.p)]
 
 
-@register
 class CumProd(Composite):
     """Running product along an axis. https://onnx.ai/onnx/operators/onnx__CumProd.html"""
 
     versions = (26,)
     attrs = {"exclusive": Int(0), "reverse": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
-        if x.dtype not in NUMBERS:
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_dtype(NUMBERS, x.dtype)
         number = scalar(self, axis, "axis")
         if not is_fed(axis):
             self.axis_of(number, x.rank)
@@ -185,7 +177,7 @@ class CumProd(Composite):
         return [y]
 
 
-class _Window(Composite):
+class _Window(Composite, abstract=True):
     """A window of cosines; the size must be known."""
 
     versions = (17,)
@@ -206,34 +198,29 @@ class _Window(Composite):
         return [constant(g, "float32", (n,), values)]
 
 
-@register
 class HannWindow(_Window):
     """sin^2. https://onnx.ai/onnx/operators/onnx__HannWindow.html"""
 
     weights = (0.5, -0.5)
 
 
-@register
 class HammingWindow(_Window):
     """25/46 less 21/46 of a cosine. https://onnx.ai/onnx/operators/onnx__HammingWindow.html"""
 
     weights = (25 / 46, -21 / 46)
 
 
-@register
 class BlackmanWindow(_Window):
     """Three cosines. https://onnx.ai/onnx/operators/onnx__BlackmanWindow.html"""
 
     weights = (0.42, -0.5, 0.08)
 
 
-@register
 class CenterCropPad(Composite):
     """The middle of x, or x in the middle of zeros. https://onnx.ai/onnx/operators/onnx__CenterCropPad.html"""
 
     versions = (18,)
     attrs = {"axes": Ints()}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
@@ -266,7 +253,6 @@ class CenterCropPad(Composite):
         return [x]
 
 
-@register
 class AffineGrid(Composite):
     """Places that GridSample reads after an affine map of the pixels. https://onnx.ai/onnx/operators/onnx__AffineGrid.html
 
@@ -275,7 +261,6 @@ class AffineGrid(Composite):
 
     versions = (20,)
     attrs = {"align_corners": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 

@@ -9,17 +9,15 @@ from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import MS
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Float, Int, Ints, register
+from trainweb.ops.frame.op import Float, Int, Ints
 from trainweb.ops.frame.symbolic import Var
 
 
-@register
 class RMSNormalization(Composite):
     """x / sqrt(mean(x^2) + epsilon) * scale. https://onnx.ai/onnx/operators/onnx__RMSNormalization.html"""
 
     versions = (23,)
     attrs = {"axis": Int(-1), "epsilon": Float(1e-5), "stash_type": Int(1)}
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
 
     def infer(self, x: TensorType, scale: TensorType) -> TensorType:
@@ -42,7 +40,7 @@ class RMSNormalization(Composite):
         return [x / (square + self.epsilon).op("Sqrt") * scale]
 
 
-class _SkipNorm(Composite):
+class _SkipNorm(Composite, abstract=True):
     """The norm of X + skip (+ bias), and that sum as output 3."""
 
     domain = MS
@@ -71,7 +69,6 @@ class _SkipNorm(Composite):
         return [y, None, None, total]
 
 
-@register
 class SkipLayerNormalization(_SkipNorm):
     """LayerNormalization of X + skip (+ bias)."""
 
@@ -80,7 +77,6 @@ class SkipLayerNormalization(_SkipNorm):
     norm = "LayerNormalization"
 
 
-@register
 class SkipSimplifiedLayerNormalization(_SkipNorm):
     """SimplifiedLayerNormalization (RMS norm) of X + skip (+ bias)."""
 
@@ -89,7 +85,6 @@ class SkipSimplifiedLayerNormalization(_SkipNorm):
     norm = "SimplifiedLayerNormalization"
 
 
-@register
 class LpNormalization(Composite):
     """x / norm(x) along an axis; 0 where the norm is 0. https://onnx.ai/onnx/operators/onnx__LpNormalization.html"""
 
@@ -113,7 +108,6 @@ class LpNormalization(Composite):
         return [x / (norm if self.p == 1 else norm.op("Sqrt"))]
 
 
-@register
 class MeanVarianceNormalization(Composite):
     """(x - mean) / (sqrt(var) + 1e-9). https://onnx.ai/onnx/operators/onnx__MeanVarianceNormalization.html"""
 
@@ -134,7 +128,6 @@ class MeanVarianceNormalization(Composite):
         return [centred / (variance.op("Sqrt") + 1e-9)]
 
 
-@register
 class LRN(Composite):
     """x / (bias + alpha / size * sum of squares of near channels) ^ beta. https://onnx.ai/onnx/operators/onnx__LRN.html"""
 

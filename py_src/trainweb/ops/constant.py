@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from math import ceil, prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.errors import LimitError
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, maximum, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import STRUCT_FORMAT, Tensor
 from trainweb.ops.frame.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.frame.evaluate import INT_BITS
-from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str, Strs, TensorAttr, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str, Strs, TensorAttr
 from trainweb.ops.frame.pointwise import MAX_EVALUATED
 
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
-
-@register
 class Constant(Op):
     """A tensor from an attribute. https://onnx.ai/onnx/operators/onnx__Constant.html"""
 
@@ -36,7 +33,6 @@ class Constant(Op):
         "value_strings": Strs(),
         "sparse_value": TensorAttr(),
     }
-    min_inputs = max_inputs = 0
 
     def tensor(self) -> Tensor:
         """The constant."""
@@ -68,7 +64,6 @@ class Constant(Op):
         b.copy(outs[0], b.constant_tensor(self.tensor()))
 
 
-@register
 class ConstantOfShape(Op):
     """One value in a given shape. https://onnx.ai/onnx/operators/onnx__ConstantOfShape.html"""
 
@@ -81,8 +76,7 @@ class ConstantOfShape(Op):
             return "float32", 0.0
         if self.value.size != 1:
             raise self.error(f"value has {self.value.size} elements, not 1.")
-        if self.value.dtype not in STRUCT_FORMAT:
-            raise self.unsupported(f"dtype {self.value.dtype}")
+        self.need_dtype(STRUCT_FORMAT, self.value.dtype)
         return self.value.dtype, self.value.values()[0]
 
     def infer(self, shape: TensorType) -> TensorType:
@@ -99,13 +93,11 @@ class ConstantOfShape(Op):
         b.fill(outs[0], self._fill()[1])
 
 
-@register
 class Range(Op):
     """start, start + delta, ... before limit. https://onnx.ai/onnx/operators/onnx__Range.html"""
 
     versions = (11, 27)
     attrs = {"stash_type": Int(1)}
-    min_inputs = max_inputs = 3
     static_inputs = (0, 1, 2)
 
     max_elements = 1 << 24
@@ -144,7 +136,6 @@ class Range(Op):
         b.copy(outs[0], b.constant(outs[0].dtype, outs[0].shape, self.evaluate(*ins)))
 
 
-@register
 class EyeLike(Op):
     """Ones on diagonal k of a matrix of the shape of x. https://onnx.ai/onnx/operators/onnx__EyeLike.html"""
 
@@ -155,8 +146,7 @@ class EyeLike(Op):
         if x.rank != 2:
             raise self.error(f"x of shape {list(x.shape)} is not a matrix.")
         dtype = x.dtype if self.dtype is None else ONNX_DTYPES.get(self.dtype, "")
-        if dtype not in ("float32", "float64", "bool", *INT_BITS):
-            raise self.unsupported(f"dtype {dtype}")
+        self.need_dtype(("float32", "float64", "bool", *INT_BITS), dtype)
         return TensorType(dtype, x.shape)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:

@@ -14,7 +14,7 @@ from trainweb.model.graph import MS, Node
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Float, Floats, Int, Str, register
+from trainweb.ops.frame.op import Float, Floats, Int, Str
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.matmul import Gemm
 
@@ -37,7 +37,6 @@ CLIP_INPUTS_SINCE = 11
 """The first opset with the limits of Clip as inputs."""
 
 
-@register
 class FusedConv(Composite):
     """Convolution, another tensor added to it, and an activation."""
 
@@ -47,10 +46,11 @@ class FusedConv(Composite):
         "activation": Str(""),
         "activation_params": Floats(),
     }
-    min_inputs, max_inputs = 2, 4
     differentiable = (0, 1, 2, 3)
 
-    def infer(self, x: TensorType, w: TensorType, b: TensorType | None, z: TensorType | None) -> TensorType:
+    def infer(
+        self, x: TensorType, w: TensorType, b: TensorType | None = None, z: TensorType | None = None
+    ) -> TensorType:
         if self.activation not in ACTIVATIONS:
             raise self.unsupported(f"the activation {self.activation!r}")
         names, params = ACTIVATIONS[self.activation], self.activation_params or ()
@@ -72,7 +72,6 @@ class FusedConv(Composite):
         return [y.op(self.activation, **params)]
 
 
-@register
 class FusedGemm(Composite):
     """Gemm, and an activation."""
 
@@ -84,10 +83,9 @@ class FusedGemm(Composite):
         "activation_beta": Float(),
         "activation_gamma": Float(),
     }
-    min_inputs, max_inputs = 2, 3
     differentiable = (0, 1, 2)
 
-    def infer(self, a: TensorType, b: TensorType, c: TensorType | None) -> TensorType:
+    def infer(self, a: TensorType, b: TensorType, c: TensorType | None = None) -> TensorType:
         if self.activation not in GEMM_ACTIVATIONS:
             raise self.unsupported(f"the activation {self.activation!r}")
         return self._product().infer(a, b, c)
@@ -107,7 +105,6 @@ class FusedGemm(Composite):
         return [y.op(self.activation, **self._parameters()) if self.activation else y]
 
 
-@register
 class EmbedLayerNormalization(Composite):
     """LayerNormalization of the sum of the embeddings of words, positions and segments.
 

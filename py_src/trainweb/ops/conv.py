@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal, equal_shapes, maximum, minimum, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.ir.windows import Axes, Ends
 from trainweb.model.graph import MS, Node
 from trainweb.ops.frame.arguments import unknown
-from trainweb.ops.frame.op import Int, Ints, Names, Op, Str, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Int, Ints, Names, Op, Str
 from trainweb.ops.matmul import multiply
 from trainweb.ops.padding import WindowSizes
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
@@ -109,7 +107,7 @@ def window(
     return Window(size, tuple(kernel), tuple(out), stride, dilation, tuple(begin), tuple(end))
 
 
-class _Convolution(Op):
+class _Convolution(Op, abstract=True):
     unit_axis = 1
     attrs = {
         "auto_pad": Str("NOTSET"),
@@ -167,15 +165,13 @@ class _Convolution(Op):
         )
 
 
-@register
 class Conv(_Convolution):
     """Convolution (N, C, ...) with weights (M, C/group, ...). https://onnx.ai/onnx/operators/onnx__Conv.html"""
 
     versions = (1, 11, 22)
-    min_inputs, max_inputs = 2, 3
     differentiable = (0, 1, 2)
 
-    def infer(self, x: TensorType, w: TensorType, b: TensorType | None) -> TensorType:
+    def infer(self, x: TensorType, w: TensorType, b: TensorType | None = None) -> TensorType:
         self.need_float32(x, w, b)
         if b is not None and not equal_shapes(b.shape, w.shape[:1]):
             raise self.error(f"the bias has shape {list(b.shape)}; it must be {list(w.shape[:1])}.")
@@ -192,7 +188,7 @@ class Conv(_Convolution):
         attrs, pads = self.explicit(g, x, w)
         if pads:
             x = g.op("Pad", [x, pads], mode="constant")
-        names = list(g.op("ConvGrad", [dy, x, w], domain=MS, n_outputs=3, wanted=wanted, **attrs))
+        names = g.ops("ConvGrad", [dy, x, w], wanted, domain=MS, **attrs)
         if pads and wanted[0]:
             names[0] = g.op("Pad", [names[0], g.op("Neg", [pads])], mode="constant")
         return [name if want else None for name, want in zip(names, wanted, strict=True)][: len(ins)]
@@ -223,12 +219,10 @@ def convolution_of(op: Op) -> Conv:
     return Conv(Node("Conv", ["x", "w"], op.node.outputs[:1], attrs, "", op.node.name), Conv.versions[-1])
 
 
-@register
 class ConvGrad(_Convolution):
     """Gradients of Conv by input, weights and bias from (dY, X, W) (com.microsoft)."""
 
     domain = MS
-    min_inputs = max_inputs = 3
     n_outputs = 3
 
     def infer(self, dy: TensorType, x: TensorType, w: TensorType) -> tuple[TensorType, TensorType, TensorType]:

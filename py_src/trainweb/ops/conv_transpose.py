@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal_shapes, maximum, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts
-from trainweb.ops.frame.op import Ints, Names, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Ints, Names
 from trainweb.ops.padding import WindowSizes
 
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
-
-@register
 class ConvTranspose(_Convolution):
     """Transposed convolution (N, C, ...) with weights (C, M/group, ...): the gradient of Conv by its input.
 
@@ -26,7 +23,6 @@ class ConvTranspose(_Convolution):
 
     versions = (1, 11, 22)
     attrs = {**_Convolution.attrs, "output_padding": Ints(), "output_shape": Ints()}
-    min_inputs, max_inputs = 2, 3
     differentiable = (0, 1, 2)
     output_padding: tuple[int, ...] | None
     output_shape: tuple[int, ...] | None
@@ -75,7 +71,7 @@ class ConvTranspose(_Convolution):
         """Number of output channels."""
         return w[1] * self.group
 
-    def infer(self, x: TensorType, w: TensorType, b: TensorType | None) -> TensorType:
+    def infer(self, x: TensorType, w: TensorType, b: TensorType | None = None) -> TensorType:
         self.need_float32(x, w, b)
         win = self.transposed(x.shape, w.shape)
         if b is not None and not equal_shapes(b.shape, (self.channels(w.shape),)):
@@ -99,7 +95,7 @@ class ConvTranspose(_Convolution):
         dx = g.op("Conv", [dy, w], **attrs) if g.wants(x) else None
         dw = None
         if g.wants(w):
-            dw = g.op("ConvGrad", [x, dy, w], domain=MS, n_outputs=3, wanted=[False, True, False], **attrs)[1]
+            dw = g.ops("ConvGrad", [x, dy, w], [False, True, False], domain=MS, **attrs)[1]
         if len(ins) < 3:
             return [dx, dw]
         axes = [0, *range(2, g.rank(ins[0]))]

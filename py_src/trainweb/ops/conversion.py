@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.ir import calls
-from trainweb.ir.expr import Emitter
+from trainweb.ir.builder import Builder
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import (
     BFLOAT_TO_FLOAT,
@@ -20,16 +21,12 @@ from trainweb.ir.layout import (
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.floats import HALVES
+from trainweb.model.graph import Node
 from trainweb.ops.frame.evaluate import evaluate
-from trainweb.ops.frame.op import FLOATS, Elementwise, Int, Names, Str, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import FLOATS, Elementwise, Int, Names, Str
 from trainweb.ops.frame.pointwise import Pointwise
 from trainweb.ops.frame.symbolic import Var, names
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Expr
-    from trainweb.model.graph import Node
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 def cast(b: Builder, out: Buf | None, x: Buf) -> None:
@@ -82,7 +79,6 @@ _INSTEAD = {
 """Advice for dtypes that nothing is computed in."""
 
 
-@register
 class Cast(Pointwise):
     """Conversion to another dtype. https://onnx.ai/onnx/operators/onnx__Cast.html"""
 
@@ -118,20 +114,15 @@ class Cast(Pointwise):
         return names(dy.cast(g.dtype(ins[0])))
 
 
-@register
 class CastLike(Pointwise):
     """Conversion to the dtype of the second input. https://onnx.ai/onnx/operators/onnx__CastLike.html"""
 
     versions = (15, 19, 21, 23, 24, 25)
     attrs = {"saturate": Int(1), "round_mode": Str("up")}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        x, like = (t for t in inputs if t is not None)
-        for t in (x, like):
-            if t.dtype not in self.dtypes:
-                raise self.unsupported(f"dtype {t.dtype}")
+    def infer(self, x: TensorType, like: TensorType) -> TensorType:
+        self.need_dtype(self.dtypes, x.dtype, like.dtype)
         return TensorType(like.dtype, x.shape)
 
     def rewire(self, consumers: Mapping[str, list[Node]], known: Mapping[str, Any]) -> list[str]:

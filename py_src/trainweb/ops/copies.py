@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import KERNEL_RANK
 from trainweb.ir.shapes import contiguous_strides, merged_dims
 from trainweb.model.graph import ITEM_SIZE
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
 
 
 def padded(values: Sequence[int], filler: int, b: Builder) -> tuple[int, ...]:

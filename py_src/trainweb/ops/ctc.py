@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.errors import LimitError
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import CTC_LABELS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, TRAINWEB
-from trainweb.ops.frame.op import Int, Names, Op, register
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Int, Names, Op
 
 
-class _Ctc(Op):
+class _Ctc(Op, abstract=True):
     """Common base of the loss and its gradient: (..., log_probs, targets, input_lengths, target_lengths)."""
 
     domain = TRAINWEB
@@ -73,7 +71,6 @@ class _Ctc(Op):
         }
 
 
-@register
 class CTCLoss(_Ctc):
     """-log of the probability that log_probs (steps, items, classes) give to the labels of each item, in any alignment.
 
@@ -84,7 +81,6 @@ class CTCLoss(_Ctc):
     https://www.cs.toronto.edu/~graves/icml_2006.pdf.
     """
 
-    min_inputs = max_inputs = 4
     n_outputs = 2
     differentiable = (0,)
 
@@ -108,11 +104,8 @@ class CTCLoss(_Ctc):
         return [dx, None, None, None]
 
 
-@register
 class CTCLossGrad(_Ctc):
     """Gradient of log_probs from (dloss, log_probs, targets, input_lengths, target_lengths, alpha)."""
-
-    min_inputs = max_inputs = 6
 
     def infer(
         self,

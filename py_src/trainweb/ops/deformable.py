@@ -12,11 +12,10 @@ from trainweb.ops.conv import window
 from trainweb.ops.frame.arguments import checked
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Int, Ints, register
+from trainweb.ops.frame.op import Int, Ints
 from trainweb.ops.frame.symbolic import Var, integers
 
 
-@register
 class DeformConv(Composite):
     """A convolution of images whose taps are moved by offsets. https://onnx.ai/onnx/operators/onnx__DeformConv.html
 
@@ -33,7 +32,6 @@ class DeformConv(Composite):
         "pads": Ints(),
         "strides": Ints(),
     }
-    min_inputs, max_inputs = 3, 5
     differentiable = (0, 1, 2, 3, 4)
 
     def infer(

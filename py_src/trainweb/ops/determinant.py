@@ -8,14 +8,12 @@ from trainweb.ir.dims import UndecidedError, equal
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import register
 from trainweb.ops.frame.symbolic import Var, integers
 
 MAX_SIZE = 32
 """Most rows: each row and column takes some twenty nodes."""
 
 
-@register
 class Det(Composite):
     """Determinants of square matrices. https://onnx.ai/onnx/operators/onnx__Det.html
 

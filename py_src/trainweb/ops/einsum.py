@@ -5,21 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 from string import ascii_letters
-from typing import TYPE_CHECKING
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import REDUCE_SUM
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.ops.frame.evaluate import INT_BITS
-from trainweb.ops.frame.op import MANY, Names, Op, Str, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import MANY, Names, Op, Str
 from trainweb.ops.matmul import lower_matmul
 from trainweb.ops.reduce import reduce
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 ELLIPSIS = "..."
 _DTYPES = ("float32", *INT_BITS)
@@ -37,7 +34,6 @@ class _Term:
         return prod(self.buf.shape[self.labels.index(label)] for label in labels)
 
 
-@register
 class Einsum(Op):
     """Sums of products over labelled dims; each pair of operands, from the left, is one batched matrix product.
 
@@ -93,8 +89,7 @@ class Einsum(Op):
     def infer(self, *inputs: TensorType | None) -> TensorType:
         types = [t for t in inputs if t is not None]
         dtype = types[0].dtype
-        if dtype not in _DTYPES:
-            raise self.unsupported(f"dtype {dtype}")
+        self.need_dtype(_DTYPES, dtype)
         if any(t.dtype != dtype for t in types):
             raise self.error(f"the inputs are {', '.join(t.dtype for t in types)}, not of one dtype.")
         terms, out = self.labels([t.rank for t in types])

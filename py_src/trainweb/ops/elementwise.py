@@ -4,36 +4,31 @@ from __future__ import annotations
 
 from functools import reduce
 from math import inf, pi, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainweb.errors import LimitError
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes
-from trainweb.ir.expr import Emitter
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.calls import is_bounded_by_numbers
 from trainweb.model.graph import MS
-from trainweb.ops.frame.op import FLOATS, INTS, MANY, Float, Int, Names, register
-from trainweb.ops.frame.pointwise import Pointwise, Unary, reduced
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import FLOATS, INTS, MANY, Float, Int, Names
+from trainweb.ops.frame.pointwise import Pointwise, Unary, function, reduced
 from trainweb.ops.frame.symbolic import Var, names, when
 from trainweb.ops.squares import is_of_squares
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Expr
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 NUMBERS = (*FLOATS, *INTS)
 
 
-class Binary(Pointwise):
+class Binary(Pointwise, abstract=True):
     """An operator of two tensors of one dtype."""
 
-    min_inputs = max_inputs = 2
     dtypes: ClassVar[tuple[str, ...]] = NUMBERS
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        a, b = (t for t in inputs if t is not None)
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
         if a.dtype != b.dtype:
             raise self.error(f"the inputs are {a.dtype} and {b.dtype}, not of one dtype.")
         return super().infer(a, b)
@@ -42,7 +37,6 @@ class Binary(Pointwise):
 # ---- arithmetic
 
 
-@register
 class Add(Binary):
     """a + b. https://onnx.ai/onnx/operators/onnx__Add.html"""
 
@@ -55,7 +49,6 @@ class Add(Binary):
         return reduced(g, ins, outs[0], lambda: dy, lambda: dy)
 
 
-@register
 class Sub(Binary):
     """a - b. https://onnx.ai/onnx/operators/onnx__Sub.html"""
 
@@ -68,7 +61,6 @@ class Sub(Binary):
         return reduced(g, ins, outs[0], lambda: dy, lambda: -dy)
 
 
-@register
 class Mul(Binary):
     """a * b. https://onnx.ai/onnx/operators/onnx__Mul.html"""
 
@@ -81,7 +73,6 @@ class Mul(Binary):
         return reduced(g, ins, outs[0], lambda: dy * b, lambda: dy * a)
 
 
-@register
 class Div(Binary):
     """a / b; integers truncate towards zero. https://onnx.ai/onnx/operators/onnx__Div.html"""
 
@@ -93,21 +84,18 @@ class Div(Binary):
         a, b, dy = Var.of(g, *ins, douts[0])
         if not g.wants(ins[1]):
             return reduced(g, ins, outs[0], lambda: dy / b)
-        da, db = g.op("DivGrad", [dy.name, a.name, b.name], domain=MS, n_outputs=2)
+        da, db = g.ops("DivGrad", [dy.name, a.name, b.name], 2, domain=MS)
         return [da if g.wants(ins[0]) else None, db]
 
 
-@register
 class DivGrad(Pointwise):
     """Gradients dA = dY / B and dB = -dY A / B^2 of Div, each summed to its input's shape."""
 
     domain = MS
-    min_inputs = max_inputs = 3
     n_outputs = 2
     dtypes = ("float32",)
 
-    def infer(self, *inputs: TensorType | None) -> Any:
-        dy, a, b = (t for t in inputs if t is not None)
+    def infer(self, dy: TensorType, a: TensorType, b: TensorType) -> Any:
         if not equal_shapes(super().infer(a, b).shape, dy.shape):
             raise self.error(f"dY has shape {list(dy.shape)}, not that of A / B.")
         return TensorType("float32", a.shape), TensorType("float32", b.shape)
@@ -134,12 +122,10 @@ class DivGrad(Pointwise):
                 sum_to(b, out, source)
 
 
-@register
 class Pow(Pointwise):
     """a ** b in the dtype of a; at 0 its derivative is like Sqrt's. https://onnx.ai/onnx/operators/onnx__Pow.html"""
 
     versions = (7, 12, 13, 15)
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
     dtypes = NUMBERS
 
@@ -173,7 +159,6 @@ class Pow(Pointwise):
         return reduced(g, ins, outs[0], base, power)
 
 
-@register
 class Mod(Binary):
     """Remainder with the sign of the divisor, or of the dividend (fmod = 1). https://onnx.ai/onnx/operators/onnx__Mod.html"""
 
@@ -181,8 +166,8 @@ class Mod(Binary):
     attrs = {"fmod": Int(0)}
     differentiable = (0, 1)
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        result = super().infer(*inputs)
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        result = super().infer(a, b)
         if result.dtype in FLOATS and not self.fmod and self.opset < 28:
             raise self.error("floats need fmod = 1 before opset 28.")
         return result
@@ -212,96 +197,39 @@ class Mod(Binary):
         return reduced(g, ins, outs[0], lambda: dy, lambda: dy * ((y - a) / b))
 
 
-@register
-class Neg(Unary):
-    """-x. https://onnx.ai/onnx/operators/onnx__Neg.html"""
-
-    versions = (6, 13)
-    dtypes = (*FLOATS, "int8", "int16", "int32", "int64")
-    instruction = "neg"
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return -dy
+def absolute(e: Emitter, x: Expr) -> Expr:
+    """|x|, which is x where there is no sign."""
+    return x if x.dtype.startswith("u") else e.abs(x)
 
 
-@register
-class Abs(Unary):
-    """|x|. https://onnx.ai/onnx/operators/onnx__Abs.html"""
-
-    versions = (6, 13)
-    dtypes = NUMBERS
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return x if x.dtype.startswith("u") else e.abs(x)
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy * x.op("Sign")
+def sign(e: Emitter, x: Expr) -> Expr:
+    """-1, 0 or 1; NaN stays."""
+    zero = e.like(x, 0)
+    rest = x if x.dtype.startswith("u") else e.select(e.compare("lt", x, zero), e.like(x, -1), x)
+    return e.select(e.compare("gt", x, zero), e.like(x, 1), rest)
 
 
-class Step(Unary):
-    """A piecewise constant function: its gradient is zero, and nothing is emitted for it."""
-
-    differentiable = ()
-
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        return [None]
-
-
-@register
-class Sign(Step):
-    """-1, 0 or 1; NaN stays. https://onnx.ai/onnx/operators/onnx__Sign.html"""
-
-    versions = (9, 13)
-    dtypes = NUMBERS
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        zero = e.like(x, 0)
-        rest = x if x.dtype.startswith("u") else e.select(e.compare("lt", x, zero), e.like(x, -1), x)
-        return e.select(e.compare("gt", x, zero), e.like(x, 1), rest)
-
-
-@register
-class Floor(Step):
-    """Largest integer not above x. https://onnx.ai/onnx/operators/onnx__Floor.html"""
-
-    versions = (6, 13)
-    dtypes = FLOATS
-    instruction = "floor"
+SIGNED = (*FLOATS, "int8", "int16", "int32", "int64")
+Neg = function("Neg", (6, 13), "-x", lambda e, x: e.neg(x), lambda x, y, dy: -dy, SIGNED)
+Abs = function("Abs", (6, 13), "|x|", absolute, lambda x, y, dy: dy * x.op("Sign"), NUMBERS)
+Sign = function("Sign", (9, 13), "-1, 0 or 1; NaN stays", sign, None, NUMBERS)
+Floor = function("Floor", (6, 13), "Largest integer not above x", lambda e, x: e.floor(x), None, FLOATS)
+Ceil = function("Ceil", (6, 13), "Smallest integer not below x", lambda e, x: e.ceil(x), None, FLOATS)
+Round = function("Round", (11, 22), "Nearest integer, halves to even", lambda e, x: e.round(x), None, FLOATS)
+Reciprocal = function(
+    "Reciprocal", (6, 13), "1 / x", lambda e, x: e.div(e.like(x, 1), x), lambda x, y, dy: -dy * (y * y), FLOATS
+)
+Exp = function("Exp", (6, 13), "e ** x", lambda e, x: e.exp(x), lambda x, y, dy: dy * y)
+Log = function("Log", (6, 13), "Natural logarithm", lambda e, x: e.log(x), lambda x, y, dy: dy / x)
+Erf = function(
+    "Erf",
+    (9, 13),
+    "Error function",
+    lambda e, x: e.erf(x),
+    lambda x, y, dy: dy * (-(x * x)).op("Exp") * (2 / sqrt(pi)),
+)
 
 
-@register
-class Ceil(Step):
-    """Smallest integer not below x. https://onnx.ai/onnx/operators/onnx__Ceil.html"""
-
-    versions = (6, 13)
-    dtypes = FLOATS
-    instruction = "ceil"
-
-
-@register
-class Round(Step):
-    """Nearest integer, halves to even. https://onnx.ai/onnx/operators/onnx__Round.html"""
-
-    versions = (11, 22)
-    dtypes = FLOATS
-    instruction = "round"
-
-
-@register
-class Reciprocal(Unary):
-    """1 / x. https://onnx.ai/onnx/operators/onnx__Reciprocal.html"""
-
-    versions = (6, 13)
-    dtypes = FLOATS
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.div(e.like(x, 1), x)
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return -dy * (y * y)
-
-
-@register
 class Sqrt(Unary):
     """Square root. https://onnx.ai/onnx/operators/onnx__Sqrt.html
 
@@ -318,39 +246,6 @@ class Sqrt(Unary):
         return names(y.equal(0.0).where(dx.lift(0.0), dx) if is_of_squares(g, ins[0]) else dx)
 
 
-@register
-class Exp(Unary):
-    """e ** x. https://onnx.ai/onnx/operators/onnx__Exp.html"""
-
-    versions = (6, 13)
-    instruction = "exp"
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy * y
-
-
-@register
-class Log(Unary):
-    """Natural logarithm. https://onnx.ai/onnx/operators/onnx__Log.html"""
-
-    versions = (6, 13)
-    instruction = "log"
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy / x
-
-
-@register
-class Erf(Unary):
-    """Error function. https://onnx.ai/onnx/operators/onnx__Erf.html"""
-
-    versions = (9, 13)
-    instruction = "erf"
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy * (-(x * x)).op("Exp") * (2 / sqrt(pi))
-
-
 # ---- variadic
 
 
@@ -358,7 +253,7 @@ MOST_TERMS = 256
 """Inputs of one node: they become one expression, whose depth Python walks by calling itself."""
 
 
-class Variadic(Pointwise):
+class Variadic(Pointwise, abstract=True):
     """One or more tensors of one dtype."""
 
     max_inputs = MANY
@@ -376,7 +271,6 @@ class Variadic(Pointwise):
         return reduce(getattr(e, self.instruction), xs)
 
 
-@register
 class Sum(Variadic):
     """Sum of all inputs. https://onnx.ai/onnx/operators/onnx__Sum.html"""
 
@@ -389,7 +283,6 @@ class Sum(Variadic):
         return reduced(g, ins, outs[0], *[lambda: dy] * len(ins))
 
 
-@register
 class Mean(Sum):
     """Mean of all inputs. https://onnx.ai/onnx/operators/onnx__Mean.html"""
 
@@ -402,7 +295,7 @@ class Mean(Sum):
         return reduced(g, ins, outs[0], *[lambda: share] * len(ins))
 
 
-class Extremum(Variadic):
+class Extremum(Variadic, abstract=True):
     """Largest or smallest; inputs that tie share the gradient equally."""
 
     versions = (6, 8, 12, 13)
@@ -419,21 +312,18 @@ class Extremum(Variadic):
         return reduced(g, ins, outs[0], *[lambda mask=mask: mask.where(share, 0.0) for mask in equal])
 
 
-@register
 class Max(Extremum):
     """Largest of all inputs. https://onnx.ai/onnx/operators/onnx__Max.html"""
 
     instruction = "max"
 
 
-@register
 class Min(Extremum):
     """Smallest of all inputs. https://onnx.ai/onnx/operators/onnx__Min.html"""
 
     instruction = "min"
 
 
-@register
 class Clip(Pointwise):
     """x within [min, max]; either may be absent. https://onnx.ai/onnx/operators/onnx__Clip.html
 
@@ -522,17 +412,14 @@ def _is_constant(g: GradientBuilder, name: str) -> bool:
     return g.known(name) is not None
 
 
-@register
 class Scale(Pointwise):
     """x * scale, or x / scale; scale is one number of any dtype."""
 
     domain = MS
     attrs = {"scale_down": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        x, scale = (t for t in inputs if t is not None)
+    def infer(self, x: TensorType, scale: TensorType) -> TensorType:
         if not equal(scale.size, 1):
             raise self.error(f"scale has shape {list(scale.shape)}; it must be one number.")
         self.need_float32(x)

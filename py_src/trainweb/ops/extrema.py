@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.frame.arguments import scalar
-from trainweb.ops.frame.op import INTS, Int, Names, Op, register
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import INTS, Int, Names, Op
 
 ORDERED = ("float32", *INTS)
 """Types with a largest element, after types of floats became float32."""
 _SIGN = -(2**63)
 
 
-def as_int64(b: Builder, x: Buf) -> Buf:
-    """Convert integers or bools to int64 in the same order: the first bit of uint64 changes."""
+def as_int64(b: Builder, x: Buf, *, ordered: bool = True) -> Buf:
+    """Convert integers or bools to int64, where sums and products wrap to the same bits.
+
+    If they are to stay in the same order, the first bit of uint64 changes.
+    """
     if x.dtype == "int64":
         return x
     wide = b.temp("int64", x.shape)
-    b.elementwise([wide], [x], lambda e, v: _flipped(e, e.cast(v, "int64"), x.dtype))
+    b.elementwise([wide], [x], lambda e, v: _flipped(e, e.cast(v, "int64"), x.dtype, ordered))
     return wide
 
 
-def from_int64(b: Builder, out: Buf, x: Buf) -> None:
+def from_int64(b: Builder, out: Buf, x: Buf, *, ordered: bool = True) -> None:
     """Invert `as_int64`."""
-    b.elementwise([out], [x], lambda e, v: e.cast(_flipped(e, v, out.dtype), out.dtype))
+    b.elementwise([out], [x], lambda e, v: e.cast(_flipped(e, v, out.dtype, ordered), out.dtype))
 
 
-def _flipped(e: Emitter, v: Expr, dtype: str) -> Expr:
-    return e.xor(v, e.const(_SIGN, "int64")) if dtype == "uint64" else v
+def _flipped(e: Emitter, v: Expr, dtype: str, ordered: bool) -> Expr:
+    return e.xor(v, e.const(_SIGN, "int64")) if ordered and dtype == "uint64" else v
 
 
 def extreme(dtype: str, *, largest: bool) -> int:
@@ -51,7 +52,7 @@ def extreme(dtype: str, *, largest: bool) -> int:
     return (1 << bits - 1) - 1 if largest else -(1 << bits - 1)
 
 
-class ArgReduction(Op):
+class ArgReduction(Op, abstract=True):
     """Position of the largest or smallest element along an axis; NaN wins."""
 
     versions = (1, 11, 12, 13)
@@ -59,8 +60,7 @@ class ArgReduction(Op):
     select_max: int
 
     def infer(self, x: TensorType) -> TensorType:
-        if x.dtype not in ORDERED:
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_dtype(ORDERED, x.dtype)
         axis = self.axis_of(self.axis, x.rank)
         if x.shape[axis] == 0:
             raise self.error(f"dimension {axis} is empty.")
@@ -83,34 +83,29 @@ class ArgReduction(Op):
         )
 
 
-@register
 class ArgMax(ArgReduction):
     """Position of the largest element. https://onnx.ai/onnx/operators/onnx__ArgMax.html"""
 
     select_max = 1
 
 
-@register
 class ArgMin(ArgReduction):
     """Position of the smallest element. https://onnx.ai/onnx/operators/onnx__ArgMin.html"""
 
     select_max = 0
 
 
-@register
 class TopK(Op):
     """The k largest or smallest elements along an axis, in order. https://onnx.ai/onnx/operators/onnx__TopK.html"""
 
     versions = (1, 10, 11, 24)
     attrs = {"axis": Int(-1), "k": Int(), "largest": Int(1), "sorted": Int(1)}
-    max_inputs = 2
     n_outputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
     def infer(self, x: TensorType, k: TensorType | None = None) -> Any:
-        if x.dtype not in ORDERED:
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_dtype(ORDERED, x.dtype)
         axis = self.axis_of(self.axis, x.rank)
         count = self.k if k is None else scalar(self, k, "k")
         if count is None or not at_most(0, count) or not at_most(count, x.shape[axis]):

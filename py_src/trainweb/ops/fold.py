@@ -12,11 +12,10 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.arguments import checked, integers
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Ints, register
+from trainweb.ops.frame.op import Ints
 from trainweb.ops.frame.symbolic import Var, constant
 
 
-@register
 class Col2Im(Composite):
     """Blocks added up to images, torch.nn.Fold. https://onnx.ai/onnx/operators/onnx__Col2Im.html
 
@@ -25,7 +24,6 @@ class Col2Im(Composite):
 
     versions = (18,)
     attrs = {"dilations": Ints(), "pads": Ints(), "strides": Ints()}
-    min_inputs = max_inputs = 3
     differentiable = (0,)
     static_inputs = (1, 2)
 

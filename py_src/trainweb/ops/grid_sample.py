@@ -9,7 +9,7 @@ from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Int, Str, register
+from trainweb.ops.frame.op import Int, Str
 from trainweb.ops.frame.symbolic import Var, integers
 
 MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
@@ -23,7 +23,6 @@ Corner = tuple[Var, Var | None]
 """Index of a pixel along an axis, as a float, and its weight, None for 1."""
 
 
-@register
 class GridSample(Composite):
     """X at the places of a grid. https://onnx.ai/onnx/operators/onnx__GridSample.html
 
@@ -35,7 +34,6 @@ class GridSample(Composite):
 
     versions = (16, 20, 22)
     attrs = {"align_corners": Int(0), "mode": Str("linear"), "padding_mode": Str("zeros")}
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
 
     def infer(self, x: TensorType, grid: TensorType) -> TensorType:

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal, equal_shapes, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
-from trainweb.ops.frame.op import Float, Int, Names, Op, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Float, Int, Names, Op
 from trainweb.ops.reduce import sum_to
 
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
-
-class _Groups(TypedDict):
-    batch: int
-    channels: int
-    size: int
-    groups: int
-    epsilon: float
-
-
-class _GroupNorm(Op):
+class _GroupNorm(Op, abstract=True):
     """Normalisation of each image over its dims after the channels and over the channels of a group."""
 
     attrs = {"epsilon": Float(1e-5)}
@@ -53,7 +43,7 @@ class _GroupNorm(Op):
             if not equal_shapes(t.shape, (self.scales_of(x.shape),)):
                 raise self.error(f"scale and bias must have shape {[self.scales_of(x.shape)]}, got {list(t.shape)}.")
 
-    def arguments(self, shape: tuple[int, ...]) -> _Groups:
+    def arguments(self, shape: tuple[int, ...]) -> dict[str, Any]:
         """Kernel arguments."""
         return {
             "batch": shape[0],
@@ -72,8 +62,7 @@ class _GroupNorm(Op):
         return spread.view((channels,))
 
 
-class _Forward(_GroupNorm):
-    min_inputs = max_inputs = 3
+class _Forward(_GroupNorm, abstract=True):
     differentiable = (0, 1, 2)
 
     def infer(self, x: TensorType, scale: TensorType, bias: TensorType) -> TensorType:
@@ -88,10 +77,9 @@ class _Forward(_GroupNorm):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         attrs: dict[str, Any] = {"epsilon": float(self.epsilon), "num_groups": self.num_groups}
         inputs = [douts[0], ins[0], ins[1]]
-        return [*g.op("GroupNormalizationGrad", inputs, domain=TRAINWEB, n_outputs=3, **attrs)]
+        return [*g.ops("GroupNormalizationGrad", inputs, 3, domain=TRAINWEB, **attrs)]
 
 
-@register
 class GroupNormalization(_Forward):
     """(x - mean) / sqrt(var + epsilon) * scale + bias, with the statistics of each group of channels of an image.
 
@@ -111,7 +99,6 @@ class GroupNormalization(_Forward):
         return shape[1] if self.opset >= 21 else self.num_groups
 
 
-@register
 class InstanceNormalization(_Forward):
     """(x - mean) / sqrt(var + epsilon) * scale + bias, with the statistics of each channel of an image.
 
@@ -121,12 +108,10 @@ class InstanceNormalization(_Forward):
     versions = (1, 6, 22)
 
 
-@register
 class GroupNormalizationGrad(_GroupNorm):
     """Gradients of GroupNormalization and InstanceNormalization from (dY, X, scale) (ai.trainweb)."""
 
     domain = TRAINWEB
-    min_inputs = max_inputs = 3
     n_outputs = 3
     attrs = {**_GroupNorm.attrs, "num_groups": Int(0)}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal_shapes, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import (
     SCATTER_ADD,
     SCATTER_F32,
@@ -25,13 +27,9 @@ from trainweb.ops.copies import gather_axis, padded
 from trainweb.ops.extrema import as_int64, from_int64
 from trainweb.ops.frame.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.frame.evaluate import INT_BITS
-from trainweb.ops.frame.op import Int, Names, Op, Str, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Int, Names, Op, Str
 from trainweb.ops.frame.symbolic import Var, names
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 REDUCTIONS = {
     "none": SCATTER_SET,
@@ -75,13 +73,11 @@ def zeros_like(g: GradientBuilder, name: str) -> str:
     return g.op("ConstantOfShape", [g.op("Shape", [name])])
 
 
-@register
 class Gather(Op):
     """Slices of data along an axis, picked by indices. https://onnx.ai/onnx/operators/onnx__Gather.html"""
 
     versions = (1, 11, 13)
     attrs = {"axis": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
@@ -117,13 +113,11 @@ class Gather(Op):
         return [g.op("GatherGrad", [shape, ins[1], dy], domain=MS, axis=self.axis), None]
 
 
-@register
 class GatherGrad(Op):
     """Zeros of a given shape with rows of dY added where Gather took them: inputs shape, indices, dY."""
 
     domain = MS
     attrs = {"axis": Int(0)}
-    min_inputs = max_inputs = 3
     static_inputs = (0,)
 
     def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:
@@ -157,11 +151,9 @@ class GatherGrad(Op):
 # ---- one index per element
 
 
-class ScatterOp(Op):
+class ScatterOp(Op, abstract=True):
     """data with updates put in: shared by ScatterElements and ScatterND."""
 
-    min_inputs: ClassVar[int] = 3
-    max_inputs: ClassVar[int] = 3
     differentiable: ClassVar[Sequence[int]] = (0, 2)
     picks: ClassVar[str]
     """The operator that takes what this one puts."""
@@ -194,17 +186,9 @@ class ScatterOp(Op):
             return
         # Other integers: as int64, in their order, or where sums and products wrap to the same bits.
         ordered = self.reduction in ("max", "min")
-        if ordered:
-            wide, more = as_int64(b, data), as_int64(b, updates)
-        else:
-            wide, more = b.temp("int64", data.shape), b.temp("int64", updates.shape)
-            for target, source in ((wide, data), (more, updates)):
-                b.elementwise([target], [source], lambda e, v: e.cast(v, "int64"))
+        wide, more = (as_int64(b, x, ordered=ordered) for x in (data, updates))
         self.scatter(b, wide, indices, more, self.reduction)
-        if ordered:
-            from_int64(b, outs[0], wide)
-        else:
-            b.elementwise([outs[0]], [wide], lambda e, v: e.cast(v, data.dtype))
+        from_int64(b, outs[0], wide, ordered=ordered)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         _, indices, updates = ins
@@ -250,17 +234,7 @@ class ScatterOp(Op):
         return [*names(data_grad), None, *names(left.equal(0.0).where(others, 0.0))]
 
 
-class _Elements(TypedDict):
-    indices: Buf
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
-    axis_dim: int
-    axis_stride: int
-    size: int
-    index_size: int
-
-
-class ElementsOp(Op):
+class ElementsOp(Op, abstract=True):
     """Shared by the operators whose indices have one entry per element taken or put."""
 
     def check_elements(self, data: TensorType, indices: TensorType) -> int:
@@ -274,7 +248,7 @@ class ElementsOp(Op):
         check_range(self, indices, data.shape[axis])
         return axis
 
-    def arguments(self, b: Builder, data: Buf, indices: Buf) -> _Elements:
+    def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
         """Return the common arguments of gather_elements and scatter_elements."""
         axis = self.axis % len(data.shape)
         strides = list(contiguous_strides(data.shape))
@@ -304,13 +278,11 @@ class ElementsOp(Op):
             )
 
 
-@register
 class GatherElements(ElementsOp):
     """Elements of data, picked by an index along one axis. https://onnx.ai/onnx/operators/onnx__GatherElements.html"""
 
     versions: ClassVar[tuple[int, ...]] = (11, 13)
     attrs = {"axis": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable: ClassVar[Sequence[int]] = (0,)
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
@@ -326,13 +298,11 @@ class GatherElements(ElementsOp):
         return [g.op("GatherElementsGrad", [douts[0], shape, ins[1]], domain=MS, axis=self.axis), None]
 
 
-@register
 class GatherElementsGrad(ElementsOp):
     """Zeros with dY added where GatherElements took: inputs dY, shape, indices."""
 
     domain = MS
     attrs = {"axis": Int(0)}
-    min_inputs = max_inputs = 3
     static_inputs = (1,)
 
     def infer(self, dy: TensorType, shape: TensorType, indices: TensorType) -> TensorType:
@@ -348,7 +318,6 @@ class GatherElementsGrad(ElementsOp):
         self.scatter(b, outs[0], indices, dy, "add")
 
 
-@register
 class ScatterElements(ElementsOp, ScatterOp):
     """data with updates put in. https://onnx.ai/onnx/operators/onnx__ScatterElements.html"""
 
@@ -364,21 +333,12 @@ class ScatterElements(ElementsOp, ScatterOp):
         return {"axis": self.axis}
 
 
-@register
 class Scatter(ScatterElements):
     """The older name of ScatterElements. https://onnx.ai/onnx/operators/onnx__Scatter.html"""
 
     versions = (9, 11)
     attrs = {"axis": Int(0)}
     reduction = "none"
-
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        _, indices, updates = ins
-        dy = douts[0]
-        taken = None
-        if g.wants(updates):
-            taken = g.op("GatherElements", [dy, indices], axis=self.axis)
-        return [g.op("Scatter", [dy, indices, zeros_like(g, updates)], axis=self.axis), None, taken]
 
 
 def check_reduction(op: Op, reduction: str, dtype: str) -> None:
@@ -392,17 +352,7 @@ def check_reduction(op: Op, reduction: str, dtype: str) -> None:
 # ---- index tuples
 
 
-class _Tuples(TypedDict):
-    indices: Buf
-    batch: int
-    n: int
-    k: int
-    dims: tuple[int, ...]
-    slice: int
-    index_size: int
-
-
-class TuplesOp(Op):
+class TuplesOp(Op, abstract=True):
     """Shared by the operators whose last dimension of indices is a tuple that picks a slice of data."""
 
     batch_dims: int = 0
@@ -422,7 +372,7 @@ class TuplesOp(Op):
                     raise self.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
         return indices.shape[:-1] + data.shape[batch + k :]
 
-    def arguments(self, b: Builder, data: Buf, indices: Buf) -> _Tuples:
+    def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
         """Return the common arguments of gather_nd and scatter_nd."""
         batch, k = self.batch_dims, indices.shape[-1]
         if k > 8:
@@ -453,13 +403,11 @@ class TuplesOp(Op):
         )
 
 
-@register
 class GatherND(TuplesOp):
     """Slices of data at index tuples. https://onnx.ai/onnx/operators/onnx__GatherND.html"""
 
     versions = (11, 12, 13)
     attrs = {"batch_dims": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
@@ -474,13 +422,11 @@ class GatherND(TuplesOp):
         return [g.op("GatherNDGrad", inputs, domain=MS, batch_dims=self.batch_dims), None]
 
 
-@register
 class GatherNDGrad(TuplesOp):
     """Zeros with slices of dY added where GatherND took them: inputs shape, indices, dY."""
 
     domain = MS
     attrs = {"batch_dims": Int(0)}
-    min_inputs = max_inputs = 3
     static_inputs = (0,)
 
     def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:
@@ -496,7 +442,6 @@ class GatherNDGrad(TuplesOp):
         self.scatter(b, outs[0], indices, dy, "add")
 
 
-@register
 class ScatterND(TuplesOp, ScatterOp):
     """data with slices put at index tuples. https://onnx.ai/onnx/operators/onnx__ScatterND.html"""
 
@@ -508,13 +453,11 @@ class ScatterND(TuplesOp, ScatterOp):
         return self.check_tuples(data, indices)
 
 
-@register
 class OneHot(Op):
     """values[1] at each index along a new axis, values[0] elsewhere. https://onnx.ai/onnx/operators/onnx__OneHot.html"""
 
     versions = (9, 11, 28)
     attrs = {"axis": Int(-1)}
-    min_inputs = max_inputs = 3
     static_inputs = (1,)
     differentiable = (2,)
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal, maximum, minimum, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.copies import copy_axis
 from trainweb.ops.frame.arguments import checked, integers, type_of
-from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, register
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op
 
 
-@register
 class Concat(Op):
     """Inputs one after the other along an axis. https://onnx.ai/onnx/operators/onnx__Concat.html"""
 
@@ -73,10 +70,9 @@ class Concat(Op):
         else:
             at = g.constant("int64", (1,), [axis])
             lengths = g.op("Concat", [g.op("Gather", [g.op("Shape", [x]), at]) for x in ins], axis=0)
-        return [*g.op("SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=axis)]
+        return [*g.ops("SplitTraining", [douts[0], lengths], len(ins), domain=MS, axis=axis)]
 
 
-@register
 class ConcatTraining(Concat):
     """Concat that also gives the inputs' sizes along the axis."""
 
@@ -100,13 +96,12 @@ class ConcatTraining(Concat):
         if len(ins) == 1:
             return [douts[0]]
         lengths = g.extra_output(1, "_lengths")
-        return [*g.op("SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=self.axis)]
+        return [*g.ops("SplitTraining", [douts[0], lengths], len(ins), domain=MS, axis=self.axis)]
 
 
-class Splitting(Op):
+class Splitting(Op, abstract=True):
     """Parts of x along an axis."""
 
-    max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
@@ -140,7 +135,6 @@ class Splitting(Op):
         return [g.op("Concat", parts, axis=self.axis) if len(parts) > 1 else parts[0]]
 
 
-@register
 class Split(Splitting):
     """Parts of given or equal size along an axis. https://onnx.ai/onnx/operators/onnx__Split.html"""
 
@@ -162,7 +156,6 @@ class Split(Splitting):
         return [maximum(0, minimum(size, total - k * size)) for k in range(count)]
 
 
-@register
 class SplitTraining(Splitting):
     """Parts of given sizes along an axis."""
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, static
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import CONSTANTS, PACKED_4, PACKED_8, PACKED_16, PACKED_32, PARAMETERS
 from trainweb.ir.shapes import TensorType, broadcast_shapes
@@ -17,13 +19,9 @@ from trainweb.model.graph import NIBBLES, TRAINWEB, Tensor, data_bytes
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Attr, Int, Names, Op, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Attr, Int, Names, Op
 from trainweb.ops.frame.symbolic import Var, integers
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 RANGES = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}
 """Quantized dtypes."""
@@ -107,7 +105,7 @@ def rounded(x: Var) -> Var:
     return up - (up - x).equal(0.5).and_(is_odd).cast("float32")
 
 
-class _Linear(Op):
+class _Linear(Op, abstract=True):
     attrs = {"axis": Int(1), "block_size": Int(0), "output_dtype": Int(0)}
     min_inputs, max_inputs = 2, 3
 
@@ -147,21 +145,19 @@ class _Linear(Op):
         return places if zero is None else places + self.spread(x, zero.cast("float32"))
 
 
-@register
 class QuantizeLinear(_Linear, Composite):
     """round(x / scale) + zero point, within the range of its dtype. https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html"""
 
     versions = (10, 13, 19, 21, 23, 24, 25, 28)
     attrs = {**_Linear.attrs, "saturate": Int(1), "precision": Int(0)}
 
-    def infer(self, x: TensorType, scale: TensorType, zero: TensorType | None) -> TensorType:
+    def infer(self, x: TensorType, scale: TensorType, zero: TensorType | None = None) -> TensorType:
         self.need_float32(x)
         self.check(x, scale, zero)
         dtype = zero.dtype if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
         if self.output_dtype and ONNX_DTYPES.get(self.output_dtype) != dtype:
             raise self.error(f"output_dtype is {self.output_dtype}, the zero point {dtype}.")
-        if dtype not in RANGES:
-            raise self.unsupported(f"dtype {dtype}")
+        self.need_dtype(RANGES, dtype)
         if self.precision not in (0, DTYPE_CODES["float32"]):
             raise self.unsupported(f"precision {self.precision}")
         return TensorType(dtype, x.shape)
@@ -176,7 +172,6 @@ def _clipped(places: Var, dtype: str) -> Var:
     return places.op("Clip", float(low), float(high)).cast(dtype)
 
 
-@register
 class DequantizeLinear(_Linear):
     """(x - zero point) * scale. https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html"""
 
@@ -184,10 +179,9 @@ class DequantizeLinear(_Linear):
     differentiable = (1,)
     takes_nibbles = unpacks = True
 
-    def infer(self, x: TensorType, scale: TensorType, zero: TensorType | None) -> TensorType:
+    def infer(self, x: TensorType, scale: TensorType, zero: TensorType | None = None) -> TensorType:
         self.check(x, scale, zero)
-        if x.dtype not in PACKINGS:
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_dtype(PACKINGS, x.dtype)
         if zero is not None and zero.dtype != x.dtype:
             raise self.error(f"x is {x.dtype}, the zero point {zero.dtype}.")
         if self.output_dtype not in (0, DTYPE_CODES["float32"]):
@@ -260,15 +254,15 @@ class DequantizeLinear(_Linear):
         return [None, g.reshape_like(g.reduce_sum(terms, axes, keepdims=False), scale), *[None for _ in zero]]
 
 
-@register
 class Unclipped(_Linear, Composite):
     """True where QuantizeLinear did not clip the value: (X, scale, quantized, zero point)."""
 
     domain = TRAINWEB
     attrs = {"axis": Int(1), "block_size": Int(0)}
-    min_inputs, max_inputs = 3, 4
 
-    def infer(self, x: TensorType, scale: TensorType, quantized: TensorType, zero: TensorType | None) -> TensorType:
+    def infer(
+        self, x: TensorType, scale: TensorType, quantized: TensorType, zero: TensorType | None = None
+    ) -> TensorType:
         self.need_float32(x)
         self.check(x, scale, zero)
         if quantized.dtype not in RANGES or not equal_shapes(quantized.shape, x.shape):
@@ -279,7 +273,6 @@ class Unclipped(_Linear, Composite):
         return [self.places(x, scale, zero).equal(quantized.cast("float32"))]
 
 
-@register
 class DynamicQuantizeLinear(Composite):
     """x as uint8, with the scale and zero point of its range. https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html"""
 
@@ -306,12 +299,10 @@ def exactly(op_type: str, a: Var, b: Var, **attrs: Any) -> Var:
     return parts[0] * NIBBLE + parts[1]
 
 
-class _IntegerProduct(Composite):
+class _IntegerProduct(Composite, abstract=True):
     def product_shape(self, a: TensorType, b: TensorType) -> tuple[int, ...]:
         """Shape of the product of matrices."""
-        for t in (a, b):
-            if t.dtype not in ("int8", "uint8"):
-                raise self.unsupported(f"dtype {t.dtype}")
+        self.need_dtype(("int8", "uint8"), a.dtype, b.dtype)
         if a.rank < 2 or b.rank < 2 or not equal(a.shape[-1], b.shape[-2]):
             raise self.error(f"shapes {list(a.shape)} and {list(b.shape)} are not those of matrices to multiply.")
         if not at_most(a.shape[-1], MAX_SUMMED):
@@ -319,14 +310,14 @@ class _IntegerProduct(Composite):
         return (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
 
 
-@register
 class MatMulInteger(_IntegerProduct):
     """(A - its zero point) (B - its zero point) in int32. https://onnx.ai/onnx/operators/onnx__MatMulInteger.html"""
 
     versions = (10,)
-    min_inputs, max_inputs = 2, 4
 
-    def infer(self, a: TensorType, b: TensorType, za: TensorType | None, zb: TensorType | None) -> TensorType:
+    def infer(
+        self, a: TensorType, b: TensorType, za: TensorType | None = None, zb: TensorType | None = None
+    ) -> TensorType:
         for zero in (za, zb):
             if zero is not None and zero.rank > 1:
                 raise self.unsupported(f"a zero point of shape {list(zero.shape)}")
@@ -342,7 +333,6 @@ class MatMulInteger(_IntegerProduct):
         return [exactly("MatMul", left, right)]
 
 
-@register
 class QLinearMatMul(_IntegerProduct):
     """The product of quantized matrices, quantized. https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html"""
 
@@ -355,8 +345,7 @@ class QLinearMatMul(_IntegerProduct):
         for t in (sa, za, sb, zb, sy, zy):
             if not equal(t.size, 1):
                 raise self.unsupported(f"a scale or zero point of shape {list(t.shape)}")
-        if zy.dtype not in ("int8", "uint8"):
-            raise self.unsupported(f"dtype {zy.dtype}")
+        self.need_dtype(("int8", "uint8"), zy.dtype)
         return TensorType(zy.dtype, self.product_shape(a, b))
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
@@ -368,14 +357,12 @@ class QLinearMatMul(_IntegerProduct):
         return [_clipped(places, zy.dtype)]
 
 
-class _IntegerConvolution(Composite):
+class _IntegerConvolution(Composite, abstract=True):
     attrs: ClassVar[dict[str, Attr]] = Conv.attrs
 
     def convolved(self, x: TensorType, w: TensorType) -> tuple[int, ...]:
         """Shape of the convolution."""
-        for t in (x, w):
-            if t.dtype not in ("int8", "uint8"):
-                raise self.unsupported(f"dtype {t.dtype}")
+        self.need_dtype(("int8", "uint8"), x.dtype, w.dtype)
         images, weights = (TensorType("float32", t.shape) for t in (x, w))
         shape = convolution_of(self).infer(images, weights, None).shape
         if not at_most(prod(w.shape[1:]), MAX_SUMMED):
@@ -394,14 +381,14 @@ def _zeroed(x: Var, zero: Var | None, *shape: int) -> Var:
     return wide if zero is None else wide - zero.reshape(*shape).cast("int32")
 
 
-@register
 class ConvInteger(_IntegerConvolution):
     """The convolution of x and w less their zero points in int32. https://onnx.ai/onnx/operators/onnx__ConvInteger.html"""
 
     versions = (10,)
-    min_inputs, max_inputs = 2, 4
 
-    def infer(self, x: TensorType, w: TensorType, zx: TensorType | None, zw: TensorType | None) -> TensorType:
+    def infer(
+        self, x: TensorType, w: TensorType, zx: TensorType | None = None, zw: TensorType | None = None
+    ) -> TensorType:
         self.check_numbers(zx, 1)
         self.check_numbers(zw, w.shape[0])
         return TensorType("int32", self.convolved(x, w))
@@ -412,7 +399,6 @@ class ConvInteger(_IntegerConvolution):
         return [exactly("Conv", _zeroed(x, zx, 1), _zeroed(w, zw, *channels), **attrs)]
 
 
-@register
 class QLinearConv(_IntegerConvolution):
     """The convolution of quantized images, quantized. https://onnx.ai/onnx/operators/onnx__QLinearConv.html"""
 
@@ -429,8 +415,7 @@ class QLinearConv(_IntegerConvolution):
             self.check_numbers(t, w.shape[0])
         if bias is not None and (bias.dtype != "int32" or not equal_shapes(bias.shape, w.shape[:1])):
             raise self.error(f"the bias is {bias.dtype} {list(bias.shape)}, not int32 {list(w.shape[:1])}.")
-        if zy.dtype not in ("int8", "uint8"):
-            raise self.unsupported(f"dtype {zy.dtype}")
+        self.need_dtype(("int8", "uint8"), zy.dtype)
         return TensorType(zy.dtype, self.convolved(x, w))
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:

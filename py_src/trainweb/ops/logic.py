@@ -3,111 +3,44 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.frame.op import FLOATS, Int, Names, register
-from trainweb.ops.frame.pointwise import Pointwise, reduced
+from trainweb.ops.elementwise import NUMBERS, Binary
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import FLOATS, Int, Names
+from trainweb.ops.frame.pointwise import Pointwise, declare, reduced
 from trainweb.ops.frame.symbolic import Var
 
-if TYPE_CHECKING:
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ops.frame.gradients import GradientBuilder
 
-from trainweb.ops.elementwise import NUMBERS, Binary
-
-
-class Comparison(Binary):
+class Comparison(Binary, abstract=True):
     """A bool from two tensors."""
-
-    relation: ClassVar[str]
-
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.compare(self.relation, a, b)
 
     def result(self, *dtypes: str) -> str:
         return "bool"
 
 
-@register
-class Equal(Comparison):
-    """a == b. https://onnx.ai/onnx/operators/onnx__Equal.html"""
-
-    versions = (7, 11, 13, 19)
-    dtypes = (*NUMBERS, "bool")
-    relation = "eq"
+def comparison(
+    name: str, versions: tuple[int, ...], meaning: str, how: str, dtypes: tuple[str, ...] = NUMBERS
+) -> type[Comparison]:
+    """Declare one of ir.expr.COMPARISONS."""
+    return declare(Comparison, name, versions, meaning, lambda e, a, b: e.compare(how, a, b), dtypes=dtypes)
 
 
-@register
-class Less(Comparison):
-    """a < b. https://onnx.ai/onnx/operators/onnx__Less.html"""
-
-    versions = (7, 9, 13)
-    relation = "lt"
-
-
-@register
-class LessOrEqual(Comparison):
-    """a <= b. https://onnx.ai/onnx/operators/onnx__LessOrEqual.html"""
-
-    versions = (12, 16)
-    relation = "le"
+Equal = comparison("Equal", (7, 11, 13, 19), "a == b", "eq", (*NUMBERS, "bool"))
+Less = comparison("Less", (7, 9, 13), "a < b", "lt")
+LessOrEqual = comparison("LessOrEqual", (12, 16), "a <= b", "le")
+Greater = comparison("Greater", (7, 9, 13), "a > b", "gt")
+GreaterOrEqual = comparison("GreaterOrEqual", (12, 16), "a >= b", "ge")
 
 
-@register
-class Greater(Comparison):
-    """a > b. https://onnx.ai/onnx/operators/onnx__Greater.html"""
-
-    versions = (7, 9, 13)
-    relation = "gt"
+And = declare(Binary, "And", (7,), "a and b", lambda e, a, b: e.and_(a, b), dtypes=("bool",))
+Or = declare(Binary, "Or", (7,), "a or b", lambda e, a, b: e.or_(a, b), dtypes=("bool",))
+Xor = declare(Binary, "Xor", (7,), "Either a or b", lambda e, a, b: e.xor(a, b), dtypes=("bool",))
+Not = declare(Pointwise, "Not", (1,), "not a", lambda e, a: e.not_(a), dtypes=("bool",))
 
 
-@register
-class GreaterOrEqual(Comparison):
-    """a >= b. https://onnx.ai/onnx/operators/onnx__GreaterOrEqual.html"""
-
-    versions = (12, 16)
-    relation = "ge"
-
-
-class Logic(Binary):
-    """A bool from two bools."""
-
-    versions = (7,)
-    dtypes = ("bool",)
-
-
-@register
-class And(Logic):
-    """a and b. https://onnx.ai/onnx/operators/onnx__And.html"""
-
-    instruction = "and_"
-
-
-@register
-class Or(Logic):
-    """a or b. https://onnx.ai/onnx/operators/onnx__Or.html"""
-
-    instruction = "or_"
-
-
-@register
-class Xor(Logic):
-    """Either a or b. https://onnx.ai/onnx/operators/onnx__Xor.html"""
-
-    instruction = "xor"
-
-
-@register
-class Not(Pointwise):
-    """not a. https://onnx.ai/onnx/operators/onnx__Not.html"""
-
-    versions = (1,)
-    dtypes = ("bool",)
-    instruction = "not_"
-
-
-@register
 class IsNaN(Pointwise):
     """True where x is NaN. https://onnx.ai/onnx/operators/onnx__IsNaN.html"""
 
@@ -122,7 +55,6 @@ class IsNaN(Pointwise):
         return e.compare("ne", x, x)
 
 
-@register
 class IsInf(IsNaN):
     """True where x is infinite. https://onnx.ai/onnx/operators/onnx__IsInf.html"""
 
@@ -137,18 +69,15 @@ class IsInf(IsNaN):
         return positive if self.detect_positive else negative if self.detect_negative else e.const(0, "bool")
 
 
-@register
 class Where(Pointwise):
     """x where the condition holds, else y. https://onnx.ai/onnx/operators/onnx__Where.html"""
 
     chooses = True
     versions = (9, 16)
-    min_inputs = max_inputs = 3
     differentiable = (1, 2)
     instruction = "select"
 
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        condition, x, y = (t for t in inputs if t is not None)
+    def infer(self, condition: TensorType, x: TensorType, y: TensorType) -> TensorType:
         if condition.dtype != "bool" or x.dtype != y.dtype:
             raise self.error(
                 f"inputs are {condition.dtype}, {x.dtype}, {y.dtype}; a bool and two of one dtype are needed."

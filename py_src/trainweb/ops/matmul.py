@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes, static
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import ITEM_SIZE, MS
-from trainweb.ops.frame.op import Float, Int, Names, Op, register
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.emission import Emission
-    from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Float, Int, Names, Op
 
 GEMM_WITHOUT_C_SINCE = 11
 DTYPES = ("float32", "int32", "int64", "uint32", "uint64")
@@ -28,8 +26,7 @@ DTYPES = ("float32", "int32", "int64", "uint32", "uint64")
 def check_dtypes(op: Op, *types: TensorType | None) -> None:
     """Raise unless all inputs are of one dtype of which there are products."""
     dtypes = [t.dtype for t in types if t is not None]
-    if dtypes[0] not in DTYPES:
-        raise op.unsupported(f"dtype {dtypes[0]}")
+    op.need_dtype(DTYPES, dtypes[0])
     if len(set(dtypes)) > 1:
         raise op.error(f"the inputs are {', '.join(dtypes)}, not of one dtype.")
 
@@ -172,13 +169,11 @@ def matrix_of_rows(g: Emission, x: str) -> str:
     return g.op("Flatten", [x], axis=g.rank(x) - 1)
 
 
-@register
 class MatMul(Op):
     """Matrix product with batch broadcasting. https://onnx.ai/onnx/operators/onnx__MatMul.html"""
 
     unit_axis = -1
     versions = (1, 9, 13)
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
@@ -234,17 +229,15 @@ class MatMul(Op):
         return [da, db]
 
 
-@register
 class Gemm(Op):
     """alpha * A' B' + beta * C. https://onnx.ai/onnx/operators/onnx__Gemm.html"""
 
     unit_axis = -1
     versions = (7, 9, 11, 13)
     attrs = {"alpha": Float(1.0), "beta": Float(1.0), "transA": Int(0), "transB": Int(0)}
-    min_inputs, max_inputs = 2, 3
     differentiable = (0, 1, 2)
 
-    def infer(self, a: TensorType, b: TensorType, c: TensorType | None) -> TensorType:
+    def infer(self, a: TensorType, b: TensorType, c: TensorType | None = None) -> TensorType:
         check_dtypes(self, a, b, c)
         if a.dtype != "float32" and not (self.alpha.is_integer() and self.beta.is_integer()):
             raise self.unsupported(f"a product of integers times alpha {self.alpha}, with beta {self.beta},")
@@ -309,13 +302,11 @@ class Gemm(Op):
             b.elementwise([out], [product, *([bias] if bias is not None else [])], compute)
 
 
-@register
 class FusedMatMul(Op):
     """alpha * A' @ B' on the last two dims (com.microsoft)."""
 
     domain = MS
     attrs = {"alpha": Float(1.0), "transA": Int(0), "transB": Int(0), "transBatchA": Int(0), "transBatchB": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trainweb import messages
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes, maximum, static
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import COUNT_MATRIX, COUNT_PARTS, COUNT_RIGHT, ERROR_SUMS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
-from trainweb.ops.frame.op import Int, Op, Str, register
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
+from trainweb.ops.frame.op import Int, Op, Str
 
 MODES = {"right": COUNT_RIGHT, "parts": COUNT_PARTS, "matrix": COUNT_MATRIX}
 NUMBERS = ("float32", "int64", "int32", "uint8", "int8", "bool")
@@ -32,7 +30,7 @@ class Scores(NamedTuple):
     is_binary: bool
 
 
-class _Metric(Op):
+class _Metric(Op, abstract=True):
     """Common base of the operators: (predicted, target, weights of targets)."""
 
     domain = TRAINWEB
@@ -45,9 +43,7 @@ class _Metric(Op):
 
     def need_numbers(self, *types: TensorType) -> None:
         """Raise unless the dtypes are numbers that can be compared."""
-        for t in types:
-            if t.dtype not in NUMBERS:
-                raise self.unsupported(f"dtype {t.dtype}")
+        self.need_dtype(NUMBERS, *(t.dtype for t in types))
 
     def scores(self, predicted: tuple[int, ...], target: tuple[int, ...]) -> Scores:
         """The axis of classes is the last, or the second; as many predictions as targets are of two classes.
@@ -94,7 +90,7 @@ def is_above(b: Builder, x: Buf, limit: float) -> Buf:
     return y
 
 
-class _Counts(_Metric):
+class _Counts(_Metric, abstract=True):
     """Metrics of classes: sums, and [targets that are no class, the first of them, classes]."""
 
     n_outputs = 2
@@ -109,7 +105,6 @@ class _Counts(_Metric):
         return form, as_dtype(b, predicted, "float32"), classes, weights
 
 
-@register
 class ClassCounts(_Counts):
     """Counts of the classes with the highest score: right ones and all, "parts" per class, or confusion "matrix"."""
 
@@ -152,7 +147,6 @@ class ClassCounts(_Counts):
         return {"right": (2, 1), "parts": (3, n), "matrix": (n, n)}[self.count]
 
 
-@register
 class TopCounts(_Counts):
     """The number of targets with fewer than `k` classes of a higher score, and the number of targets (NaN: highest)."""
 
@@ -196,7 +190,6 @@ class TopCounts(_Counts):
         )
 
 
-@register
 class ErrorSums(_Metric):
     """Sums by column or of all: rows, first target, mean minus it, squares around it, errors, magnitudes, count."""
 

@@ -9,18 +9,16 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ML
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Floats, Str, register
+from trainweb.ops.frame.op import Floats, Str
 from trainweb.ops.frame.symbolic import Var, constant
 
 
-@register
 class Scaler(Composite):
     """(X - offset) * scale, with one number or one for each feature. https://onnx.ai/onnx/operators/onnx_aionnxml_Scaler.html"""
 
     domain = ML
     attrs = {"offset": Floats([0.0]), "scale": Floats([1.0])}
     differentiable = (0,)
-    min_inputs = max_inputs = 1
 
     def infer(self, x: TensorType) -> TensorType:
         for name, numbers in (("offset", self.offset), ("scale", self.scale)):
@@ -39,7 +37,6 @@ class Scaler(Composite):
 _NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
 
 
-@register
 class Normalizer(Composite):
     """Rows divided by their norm, unless that is 0. https://onnx.ai/onnx/operators/onnx_aionnxml_Normalizer.html
 
@@ -49,7 +46,6 @@ class Normalizer(Composite):
     domain = ML
     attrs = {"norm": Str("MAX")}
     differentiable = (0,)
-    min_inputs = max_inputs = 1
 
     def infer(self, x: TensorType) -> TensorType:
         if self.norm not in _NORMS:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import Any
 
 from trainweb.arguments import warn
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.frame.op import Float, Int, Names, Op, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Float, Int, Names, Op
 from trainweb.ops.frame.symbolic import Var
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 CONSTANT_SEGMENT = 1
 """Statistics that are constants of the model are not updated."""
@@ -28,25 +26,7 @@ ONE_VALUE = (
 """PyTorch raises there."""
 
 
-class _Rows(TypedDict):
-    rows: int
-    n: int
-
-
-class _Channels(TypedDict):
-    batch: int
-    channels: int
-    size: int
-
-
-class _Statistics(TypedDict, total=False):
-    mean: Buf | None
-    inv_std: Buf | None
-    running_mean: Buf | None
-    running_var: Buf | None
-
-
-class _LayerNorm(Op):
+class _LayerNorm(Op, abstract=True):
     """Normalisation over the dims from `axis` on."""
 
     attrs = {"axis": Int(-1), "epsilon": Float(1e-5), "stash_type": Int(1)}
@@ -64,13 +44,13 @@ class _LayerNorm(Op):
             if t is not None and not equal(t.size, prod(normalised)):
                 raise self.error(f"scale and bias must have shape {list(normalised)}, got {list(t.shape)}.")
 
-    def sizes(self, shape: tuple[int, ...]) -> _Rows:
+    def sizes(self, shape: tuple[int, ...]) -> dict[str, Any]:
         """Kernel arguments."""
         lead, normalised = self.split(shape)
         return {"rows": prod(lead), "n": prod(normalised)}
 
 
-class _ForwardNorm(_LayerNorm):
+class _ForwardNorm(_LayerNorm, abstract=True):
     """The outputs after the normalised tensor are the mean, which RMS norm does not have, and the inverse deviation."""
 
     def infer(self, x: TensorType, scale: TensorType, bias: TensorType | None = None) -> tuple[TensorType, ...]:
@@ -96,7 +76,6 @@ class _ForwardNorm(_LayerNorm):
         )
 
 
-@register
 class LayerNormalization(_ForwardNorm):
     """(x - mean) / sqrt(var + epsilon) * scale + bias. https://onnx.ai/onnx/operators/onnx__LayerNormalization.html
 
@@ -104,7 +83,7 @@ class LayerNormalization(_ForwardNorm):
     """
 
     versions = (1, 17)
-    min_inputs, max_inputs, n_outputs = 2, 3, 3
+    n_outputs = 3
     differentiable = (0, 1, 2)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
@@ -112,7 +91,7 @@ class LayerNormalization(_ForwardNorm):
         gradients: list[str | None] = [None] * len(ins)
         if douts[0]:
             inputs = [douts[0], ins[0], ins[1], mean, inv]
-            results = g.op("LayerNormalizationGrad", inputs, domain=MS, n_outputs=3, axis=self.axis)
+            results = g.ops("LayerNormalizationGrad", inputs, 3, domain=MS, axis=self.axis)
             gradients = [*results[: len(ins)]]
         statistics = self._through_statistics(g, ins[0], mean, inv, douts) if g.wants(ins[0]) else None
         if statistics is not None:
@@ -135,7 +114,7 @@ class LayerNormalization(_ForwardNorm):
         return total.op("Scale", count, domain=MS, scale_down=1).name
 
 
-class _LayerNormGrad(_LayerNorm):
+class _LayerNormGrad(_LayerNorm, abstract=True):
     """Gradients of a norm from (dY, X, scale, mean, inv_std), of RMS norm without the mean (com.microsoft)."""
 
     domain = MS
@@ -169,7 +148,6 @@ class _LayerNormGrad(_LayerNorm):
         )
 
 
-@register
 class LayerNormalizationGrad(_LayerNormGrad):
     """Gradients of LayerNormalization from (dY, X, scale, mean, inv_std) (com.microsoft)."""
 
@@ -177,7 +155,6 @@ class LayerNormalizationGrad(_LayerNormGrad):
     n_outputs = 3
 
 
-@register
 class SimplifiedLayerNormalization(_ForwardNorm):
     """x / sqrt(mean(x^2) + epsilon) * scale (RMS norm), https://arxiv.org/abs/1910.07467."""
 
@@ -188,10 +165,9 @@ class SimplifiedLayerNormalization(_ForwardNorm):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         inv = g.extra_output(1, "_inv_std")
         inputs = [douts[0] or "", *ins, inv]
-        return [*g.op("SimplifiedLayerNormalizationGrad", inputs, domain=MS, n_outputs=2, axis=self.axis)]
+        return [*g.ops("SimplifiedLayerNormalizationGrad", inputs, 2, domain=MS, axis=self.axis)]
 
 
-@register
 class SimplifiedLayerNormalizationGrad(_LayerNormGrad):
     """Gradients of SimplifiedLayerNormalization from (dY, X, scale, inv_std) (com.microsoft)."""
 
@@ -199,9 +175,8 @@ class SimplifiedLayerNormalizationGrad(_LayerNormGrad):
     n_outputs = 2
 
 
-class _BatchNorm(Op):
+class _BatchNorm(Op, abstract=True):
     attrs = {"epsilon": Float(1e-5), "momentum": Float(0.9), "training_mode": Int(0)}
-    min_inputs = max_inputs = 5
 
     def check_channels(self, x: TensorType, *vectors: TensorType) -> None:
         """Everything but X is one number per channel."""
@@ -213,19 +188,17 @@ class _BatchNorm(Op):
                 raise self.error(f"scale, bias, mean and var must have shape {[x.shape[1]]}, got {list(t.shape)}.")
 
     @staticmethod
-    def sizes(shape: tuple[int, ...]) -> _Channels:
+    def sizes(shape: tuple[int, ...]) -> dict[str, Any]:
         """Kernel arguments."""
         return {"batch": shape[0], "channels": shape[1], "size": prod(shape[2:])}
 
     def through_batch(self, g: GradientBuilder, dy: str | None, ins: list[str], mean: str, inv: str) -> Names:
         """Gradients of all inputs, where statistics of the batch normalized."""
         inputs = [dy or "", ins[0], ins[1], mean, inv]
-        gradients = g.op("BatchNormalizationGrad", inputs, domain=MS, n_outputs=3, epsilon=float(self.epsilon))
+        gradients = g.ops("BatchNormalizationGrad", inputs, 3, domain=MS, epsilon=float(self.epsilon))
         return [*gradients, None, None]
 
-    def emit_training(
-        self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Unpack[_Statistics]
-    ) -> None:
+    def emit_training(self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Any) -> None:
         """Normalise by batch statistics."""
         if x.size == scale.size:
             warn(ONE_VALUE)
@@ -243,7 +216,6 @@ class _BatchNorm(Op):
         )
 
 
-@register
 class BatchNormalization(_BatchNorm):
     """Normalisation per channel, by running or (training_mode) batch statistics.
 
@@ -316,7 +288,6 @@ class BatchNormalization(_BatchNorm):
         return [dx, dscale, dbias, dmean, dvar]
 
 
-@register
 class BatchNormInternal(_BatchNorm):
     """BatchNormalization by batch statistics, which updates mean and var in place (com.microsoft).
 
@@ -352,7 +323,6 @@ class BatchNormInternal(_BatchNorm):
         return self.through_batch(g, douts[0], ins, mean, inv)
 
 
-@register
 class BatchNormalizationGrad(_BatchNorm):
     """Gradients of BatchNormInternal from (dY, X, scale, mean, inv_std) (com.microsoft)."""
 

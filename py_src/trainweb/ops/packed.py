@@ -6,28 +6,25 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, MS, NIBBLES, TRAINWEB
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Int, Op, register
+from trainweb.ops.frame.op import Int, Op
 from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.index import check_range
 from trainweb.ops.linear_quantization import Blocks, dequantize
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
 
 BITS = (4, 8)
 """Bits of a number."""
 
 
-class _Rows(Op):
+class _Rows(Op, abstract=True):
     """Attributes of a matrix (N, K) in blocks of a row."""
 
     attrs = {
@@ -66,7 +63,6 @@ class _Rows(Op):
             raise self.error(f"there are {zeros.size} numbers of zero points, not {count}.")
 
 
-@register
 class DequantizeBlocks(_Rows):
     """The matrix (N, K) of a MatMulNBits, in float32; products read it as it is stored.
 
@@ -74,11 +70,10 @@ class DequantizeBlocks(_Rows):
     """
 
     domain = TRAINWEB
-    min_inputs, max_inputs = 2, 3
     without_gradient = "training quantized weights (freeze their scales, or train adapters: lora, --lora)"
     unpacks = True
 
-    def infer(self, packed: TensorType, scales: TensorType, zeros: TensorType | None) -> TensorType:
+    def infer(self, packed: TensorType, scales: TensorType, zeros: TensorType | None = None) -> TensorType:
         self.check(packed, scales, zeros)
         if zeros is not None and zeros.dtype != "uint8":
             raise self.error(f"zero points are {zeros.dtype}, not uint8.")
@@ -96,7 +91,6 @@ def _as(x: Buf, dtype: str) -> Buf:
     return Buf(x.storage, dtype, (x.nbytes * (2 if dtype in NIBBLES else 1),), None, x.shift, x.name)
 
 
-@register
 class MatMulNBits(_Rows, Composite):
     """The product with a matrix of 4-bit or 8-bit numbers, each block of which has a scale and a zero point.
 
@@ -136,7 +130,6 @@ class MatMulNBits(_Rows, Composite):
         return [y if bias is None else y + bias]
 
 
-@register
 class GatherBlockQuantized(Op):
     """Rows of a quantized matrix, dequantized: a table of embeddings.
 
@@ -146,10 +139,11 @@ class GatherBlockQuantized(Op):
 
     domain = MS
     attrs = {"bits": Int(4), "block_size": Int(128), "gather_axis": Int(0), "quantize_axis": Int(1)}
-    min_inputs, max_inputs = 3, 4
     takes_nibbles = True
 
-    def infer(self, data: TensorType, indices: TensorType, scales: TensorType, zeros: TensorType | None) -> TensorType:
+    def infer(
+        self, data: TensorType, indices: TensorType, scales: TensorType, zeros: TensorType | None = None
+    ) -> TensorType:
         self.need_float32(scales)
         if self.bits not in BITS or (data.dtype in NIBBLES and self.bits != 4):
             raise self.unsupported(f"{data.dtype} of {self.bits} bits")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Op
 from trainweb.ops.frame.symbolic import Var, integers
-
-if TYPE_CHECKING:
-    from trainweb.ops.frame.gradients import GradientBuilder
-    from trainweb.ops.frame.op import Op
 
 PADS_ARE_AN_INPUT_SINCE = 11
 """The opset in which Pad takes its pads as a tensor."""

@@ -4,34 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal_shapes, static
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
-from trainweb.ir.windows import Axes
 from trainweb.model.graph import MS
 from trainweb.ops.conv import Window, window
-from trainweb.ops.frame.op import Int, Ints, Names, Op, Str, register
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
-
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Int, Ints, Names, Op, Str
 
 BYTES = ("int8", "uint8")
 """Integers that ONNX pools."""
 
 
-class _Average(Axes):
-    planes: int
-    pad_end: tuple[int, ...]
-    count_include_pad: int
-
-
-class _Pool(Op):
+class _Pool(Op, abstract=True):
     """An operator on windows of (N, C, *size)."""
 
     attrs = {
@@ -80,7 +70,6 @@ class _Pool(Op):
         return prod(shape[:2])
 
 
-@register
 class MaxPool(_Pool):
     """Largest value of each window. https://onnx.ai/onnx/operators/onnx__MaxPool.html"""
 
@@ -135,12 +124,10 @@ def renumber(b: Builder, out: Buf | None, indices: Buf | None, sizes: Sequence[i
     b.elementwise([out], [indices], compute)
 
 
-@register
 class MaxPoolGrad(_Pool):
     """dY scattered to the Indices of MaxPool (ai.onnx 9 of ONNX Runtime training)."""
 
     attrs = {**_Pool.attrs, "storage_order": Int(0)}
-    min_inputs = max_inputs = 2
 
     def infer(self, dy: TensorType, indices: TensorType) -> TensorType:
         x = self.forward_type()
@@ -168,7 +155,6 @@ class MaxPoolGrad(_Pool):
             )
 
 
-@register
 class AveragePool(_Pool):
     """Mean of each window. https://onnx.ai/onnx/operators/onnx__AveragePool.html"""
 
@@ -179,7 +165,7 @@ class AveragePool(_Pool):
     def infer(self, x: TensorType) -> TensorType:
         return TensorType("float32", self.pooled(x))
 
-    def pool_arguments(self, shape: tuple[int, ...]) -> _Average:
+    def pool_arguments(self, shape: tuple[int, ...]) -> dict[str, Any]:
         """Kernel arguments for an input of this shape."""
         w = self.window_of(shape)
         return {
@@ -197,7 +183,6 @@ class AveragePool(_Pool):
         return [g.op("AveragePoolGrad", [douts[0]], **self.given_attrs())]
 
 
-@register
 class AveragePoolGrad(AveragePool):
     """dY spread over each window (ai.onnx 9 of ONNX Runtime training)."""
 
@@ -215,7 +200,7 @@ class AveragePoolGrad(AveragePool):
             b.emit(calls.AveragePoolGradient(dy=dy, dx=outs[0], **self.pool_arguments(outs[0].shape)))
 
 
-class _GlobalPool(Op):
+class _GlobalPool(Op, abstract=True):
     """A reduction over all spatial dims, which stay as dims of size 1."""
 
     versions = (1, 22)
@@ -234,7 +219,6 @@ class _GlobalPool(Op):
             b.emit(calls.Reduce(x=x, y=outs[0], outer=outer, n=n, inner=1, op=self.operation))
 
 
-@register
 class GlobalAveragePool(_GlobalPool):
     """Mean over the spatial dims. https://onnx.ai/onnx/operators/onnx__GlobalAveragePool.html"""
 
@@ -250,7 +234,6 @@ class GlobalAveragePool(_GlobalPool):
         return [g.op("Expand", [scaled, g.op("Shape", [ins[0]])])]
 
 
-@register
 class GlobalMaxPool(_GlobalPool):
     """Maximum over the spatial dims; its gradient goes to the first of equal ones, as in PyTorch.
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.frame.op import Int, Names, Op, register
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Int, Names, Op
 
 
-@register
 class FakeQuant(Op):
     """x rounded to multiples of scale within [quant_min, quant_max], and a mask of the unclipped numbers."""
 
     domain = MS
     attrs = {"quant_min": Int(0), "quant_max": Int(255)}
-    min_inputs = max_inputs = 3
     n_outputs = 2
     differentiable = (0,)
 
@@ -50,12 +44,10 @@ class FakeQuant(Op):
         return [g.op("FakeQuantGrad", [douts[0], mask], domain=MS), None, None]
 
 
-@register
 class FakeQuantGrad(Op):
     """dY where the mask holds, else 0."""
 
     domain = MS
-    min_inputs = max_inputs = 2
 
     def infer(self, dy: TensorType, mask: TensorType) -> TensorType:
         if mask.dtype != "bool" or not equal_shapes(mask.shape, dy.shape):

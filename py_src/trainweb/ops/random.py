@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import MS
 from trainweb.ops.frame.arguments import checked, is_known_later, scalar
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Attr, Float, Int, Ints, Names, Op, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Attr, Float, Int, Ints, Names, Op
 from trainweb.ops.frame.symbolic import Var, constant
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 DEFAULT_RATIO = 0.5
 
 
-class RandomOp(Op):
+class RandomOp(Op, abstract=True):
     """An operator that draws numbers; two nodes of one step draw different ones."""
 
     draws = True
@@ -37,7 +35,14 @@ class RandomOp(Op):
         return crc32(source.encode()) & 0x7FFFFFFF
 
 
-@register
+def dropped(op: Op, ratio: TensorType | Buf | None, default: float = DEFAULT_RATIO) -> float:
+    """The ratio of a dropout, where it is known."""
+    value = float(default if ratio is None or ratio.value is None else ratio.value[0])
+    if not 0 <= value < 1:
+        raise op.error(f"ratio is {value}; it must be in [0, 1).")
+    return value
+
+
 class Dropout(RandomOp):
     """x / (1 - ratio) with probability 1 - ratio, else 0, in training. https://onnx.ai/onnx/operators/onnx__Dropout.html
 
@@ -46,18 +51,12 @@ class Dropout(RandomOp):
 
     versions = (7, 10, 12, 13, 22)
     attrs = {"ratio": Float(DEFAULT_RATIO), "seed": Int()}
-    max_inputs = 3
     n_outputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
     def _ratio(self, ratio: TensorType | Buf | None) -> float:
-        value = float(self.ratio if self.opset < 12 else DEFAULT_RATIO)
-        if ratio is not None and ratio.value is not None:
-            value = float(ratio.value[0])
-        if not 0 <= value < 1:
-            raise self.error(f"ratio is {value}; it must be in [0, 1).")
-        return value
+        return dropped(self, ratio, self.ratio if self.opset < 12 else DEFAULT_RATIO)
 
     def infer(self, x: TensorType, ratio: TensorType | None = None, training: TensorType | None = None) -> Any:
         self.need_float32(x)
@@ -102,19 +101,11 @@ class Dropout(RandomOp):
         return [g.op("DropoutGrad", [douts[0], mask, *ins[1:]], domain=MS), *rest]
 
 
-@register
 class DropoutGrad(Op):
     """dY / (1 - ratio) where the mask holds, else 0; without training, dY where the mask holds."""
 
     domain = MS
-    min_inputs, max_inputs = 2, 4
     static_inputs = (2,)
-
-    def _ratio(self, ratio: TensorType | Buf | None) -> float:
-        value = DEFAULT_RATIO if ratio is None or ratio.value is None else float(ratio.value[0])
-        if not 0 <= value < 1:
-            raise self.error(f"ratio is {value}; it must be in [0, 1).")
-        return value
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         dy, mask, ratio, _ = inputs
@@ -122,11 +113,13 @@ class DropoutGrad(Op):
             raise self.error("the mask must be a bool for each element of dY.")
         if ratio is not None and not is_known_later(self, ratio):
             scalar(self, ratio, "ratio")
-        self._ratio(ratio)
+        dropped(self, ratio)
         return TensorType(dy.dtype, dy.shape)
 
-    def lower(self, b: Builder, outs: list[Buf], dy: Buf, mask: Buf, ratio: Buf | None, training: Buf | None) -> None:
-        share = self._ratio(ratio)
+    def lower(
+        self, b: Builder, outs: list[Buf], dy: Buf, mask: Buf, ratio: Buf | None = None, training: Buf | None = None
+    ) -> None:
+        share = dropped(self, ratio)
         maker = b.maker(mask)
         is_training = training is not None and training.value is not None and training.value[0]
         # The gradient is dropout of dY with the same numbers: drawn again, no mask need be kept.
@@ -149,27 +142,22 @@ class DropoutGrad(Op):
         b.elementwise(outs[:1], [dy, mask, *([training.view(())] if training else [])], compute)
 
 
-class Noise(RandomOp):
+class Noise(RandomOp, abstract=True):
     """A tensor of random numbers, of the shape of an input or of an attribute."""
 
     min_inputs = max_inputs = 0
     normal: int
 
     def infer(self, *like: TensorType) -> TensorType:
-        return checked(self, self.check_dtype(self.dtype), like[0].shape if like else self.shape)
+        dtype = ONNX_DTYPES.get(1 if self.dtype is None else self.dtype)
+        if dtype is None:
+            raise self.error(f"there is no data type {self.dtype}.")
+        self.need_dtype(("float32",), dtype)
+        return checked(self, dtype, like[0].shape if like else self.shape)
 
     def parameters(self) -> tuple[float, float]:
         """a and b of the kernel."""
         raise NotImplementedError
-
-    def check_dtype(self, dtype: int | None) -> str:
-        """Raise unless the dtype is float32."""
-        name = ONNX_DTYPES.get(1 if dtype is None else dtype)
-        if name is None:
-            raise self.error(f"there is no data type {dtype}.")
-        if name != "float32":
-            raise self.unsupported(f"dtype {name}")
-        return name
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None] * len(ins)
@@ -196,7 +184,6 @@ _NORMAL: dict[str, Attr] = {"mean": Float(0.0), "scale": Float(1.0)}
 _UNIFORM: dict[str, Attr] = {"low": Float(0.0), "high": Float(1.0)}
 
 
-@register
 class RandomNormal(Noise):
     """Normal numbers of a given shape. https://onnx.ai/onnx/operators/onnx__RandomNormal.html"""
 
@@ -208,7 +195,6 @@ class RandomNormal(Noise):
         return self.mean, self.scale
 
 
-@register
 class RandomUniform(Noise):
     """Uniform numbers of a given shape. https://onnx.ai/onnx/operators/onnx__RandomUniform.html"""
 
@@ -220,7 +206,6 @@ class RandomUniform(Noise):
         return self.low, self.high
 
 
-@register
 class RandomNormalLike(RandomNormal):
     """Normal numbers of the shape of x. https://onnx.ai/onnx/operators/onnx__RandomNormalLike.html"""
 
@@ -228,7 +213,6 @@ class RandomNormalLike(RandomNormal):
     min_inputs = max_inputs = 1
 
 
-@register
 class RandomUniformLike(RandomUniform):
     """Uniform numbers of the shape of x. https://onnx.ai/onnx/operators/onnx__RandomUniformLike.html"""
 
@@ -236,7 +220,6 @@ class RandomUniformLike(RandomUniform):
     min_inputs = max_inputs = 1
 
 
-@register
 class Bernoulli(RandomOp):
     """1 with probability x, else 0. https://onnx.ai/onnx/operators/onnx__Bernoulli.html"""
 
@@ -245,9 +228,8 @@ class Bernoulli(RandomOp):
 
     def infer(self, x: TensorType) -> TensorType:
         self.need_float32(x)
-        dtype = ONNX_DTYPES.get(1 if self.dtype is None else self.dtype)
-        if dtype not in ("float32", "float64", "int32", "int64", "uint8", "bool"):
-            raise self.unsupported(f"dtype {dtype}")
+        dtype = ONNX_DTYPES.get(1 if self.dtype is None else self.dtype, "")
+        self.need_dtype(("float32", "float64", "int32", "int64", "uint8", "bool"), dtype)
         return TensorType(dtype, x.shape)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -262,7 +244,6 @@ class Bernoulli(RandomOp):
         b.elementwise([out], [drawn, x], lambda e, u, p: e.cast(e.compare("lt", u, p), out.dtype))
 
 
-@register
 class Multinomial(Composite):
     """Classes drawn by their log-probabilities. https://onnx.ai/onnx/operators/onnx__Multinomial.html
 

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import reduce as fold
 from itertools import groupby
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import static, table_of
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import (
     REDUCE_LOG_SUM,
     REDUCE_LOG_SUM_EXP,
@@ -28,14 +30,9 @@ from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.copies import strided_copy
 from trainweb.ops.extrema import as_int64, extreme, from_int64
 from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, scalar, type_of, unknown
-from trainweb.ops.frame.op import FLOATS, INTS, MANY, Int, Ints, Names, Op, find, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import FLOATS, INTS, MANY, Int, Ints, Names, Op, find
 from trainweb.ops.frame.symbolic import Var, constant, names
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 Over = Callable[[str, Var], Var]
 """(ONNX reduction, x) -> that reduction of x along the node's axes, kept as ones."""
@@ -80,26 +77,18 @@ def _reduce_as_int64(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int)
             b.fill(out, extreme(x.dtype, largest=op == REDUCE_MIN))
         return
     ordered = op in (REDUCE_MAX, REDUCE_MIN)
-    wide = as_int64(b, x) if ordered else _cast(b, x, lambda e, v: v)
-    if op == REDUCE_SUM_ABS:
-        wide = _cast(b, wide, lambda e, v: e.select(e.compare("lt", v, e.like(v, 0)), e.neg(v), v))
-    elif op == REDUCE_SUM_SQUARES:
-        wide = _cast(b, wide, lambda e, v: e.mul(v, v))
+    wide = as_int64(b, x, ordered=ordered)
+    if op in (REDUCE_SUM_ABS, REDUCE_SUM_SQUARES):
+        terms = b.temp("int64", x.shape)
+        b.elementwise([terms], [wide], lambda e, v: e.mul(v, v) if op == REDUCE_SUM_SQUARES else e.abs(v))
+        wide = terms
     total = b.temp("int64", out.shape)
     reduce(b, total, wide, axes, op if op in _FOLDS else REDUCE_SUM)
     if op == REDUCE_MEAN and total.size:
         count = x.size // total.size
         b.elementwise([out], [total], lambda e, v: e.cast(e.div(v, e.like(v, count)), out.dtype))
-    elif ordered:
-        from_int64(b, out, total)
     else:
-        b.elementwise([out], [total], lambda e, v: e.cast(v, out.dtype))
-
-
-def _cast(b: Builder, x: Buf, then: Callable[[Emitter, Expr], Expr]) -> Buf:
-    wide = b.temp("int64", x.shape)
-    b.elementwise([wide], [x], lambda e, v: then(e, e.cast(v, "int64")))
-    return wide
+        from_int64(b, out, total, ordered=ordered)
 
 
 def sum_to(b: Builder, out: Buf, source: Buf) -> None:
@@ -109,13 +98,12 @@ def sum_to(b: Builder, out: Buf, source: Buf) -> None:
     reduce(b, out, source, axes, REDUCE_SUM)
 
 
-class Reduction(Op):
+class Reduction(Op, abstract=True):
     """A reduction over axes given as attribute or, since opset `axes_since`, as input."""
 
     versions: ClassVar[tuple[int, ...]] = (1, 11, 13, 18)
     axes_since = 18
     attrs = {"axes": Ints(), "keepdims": Int(1), "noop_with_empty_axes": Int(0)}
-    max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
     dtypes: tuple[str, ...] = ("float32",)
@@ -131,8 +119,7 @@ class Reduction(Op):
         return sorted(gone)
 
     def infer(self, x: TensorType, axes: TensorType | None = None) -> TensorType:
-        if x.dtype not in self.dtypes:
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_dtype(self.dtypes, x.dtype)
         if axes is not None and axes.value is None and self.keepdims and not static(axes.size):
             # The axes depend on symbols, as those do along which a gradient is summed.
             return TensorType(x.dtype, tuple(unknown(self, k, axes.size) for k in range(x.rank)))
@@ -203,7 +190,7 @@ NUMBERS = ("float32", "int32", "int64", "uint32", "uint64")
 """Types that the standard reduces, after types of floats became float32."""
 
 
-class NumberReduction(Reduction):
+class NumberReduction(Reduction, abstract=True):
     """A reduction that integers have too; small ones are computed in Python."""
 
     dtypes: tuple[str, ...] = NUMBERS
@@ -223,7 +210,6 @@ class NumberReduction(Reduction):
         return tuple(fold(_FOLDS[self.kernel], row) for row in rows)
 
 
-@register
 class ReduceSum(NumberReduction):
     """Sum. https://onnx.ai/onnx/operators/onnx__ReduceSum.html"""
 
@@ -235,7 +221,6 @@ class ReduceSum(NumberReduction):
         return spread_like(g, dy, x)
 
 
-@register
 class ReduceSumTraining(ReduceSum):
     """Sum over axes given as input."""
 
@@ -246,7 +231,6 @@ class ReduceSumTraining(ReduceSum):
     min_inputs = 2
 
 
-@register
 class ReduceMean(Reduction):
     """Mean. https://onnx.ai/onnx/operators/onnx__ReduceMean.html"""
 
@@ -258,7 +242,7 @@ class ReduceMean(Reduction):
         return spread_like(g, dy.op("Scale", count, domain=MS, scale_down=1), x)
 
 
-class ReduceExtremum(NumberReduction):
+class ReduceExtremum(NumberReduction, abstract=True):
     """Largest or smallest; equal ones share the gradient, or the first has it where torch's `max(dim)` says so."""
 
     chosen: ClassVar[str]
@@ -281,21 +265,18 @@ class ReduceExtremum(NumberReduction):
         return [dx, *[None] * (len(ins) - 1)]
 
 
-@register
 class ReduceMax(ReduceExtremum):
     """Largest. https://onnx.ai/onnx/operators/onnx__ReduceMax.html"""
 
     kernel, chosen = REDUCE_MAX, "ArgMax"
 
 
-@register
 class ReduceMin(ReduceExtremum):
     """Smallest. https://onnx.ai/onnx/operators/onnx__ReduceMin.html"""
 
     kernel, chosen = REDUCE_MIN, "ArgMin"
 
 
-@register
 class ReduceProd(NumberReduction):
     """Product. https://onnx.ai/onnx/operators/onnx__ReduceProd.html"""
 
@@ -309,7 +290,6 @@ class ReduceProd(NumberReduction):
         return dy * over("ReduceProd", filled) / filled * alone
 
 
-@register
 class ReduceL1(Reduction):
     """Sum of absolute values. https://onnx.ai/onnx/operators/onnx__ReduceL1.html"""
 
@@ -320,7 +300,6 @@ class ReduceL1(Reduction):
         return x.op("Sign") * dy
 
 
-@register
 class ReduceL2(Reduction):
     """Euclidean norm. https://onnx.ai/onnx/operators/onnx__ReduceL2.html"""
 
@@ -331,7 +310,6 @@ class ReduceL2(Reduction):
         return x * zero.where(dy.lift(0.0), dy / y)
 
 
-@register
 class ReduceSumSquare(Reduction):
     """Sum of squares. https://onnx.ai/onnx/operators/onnx__ReduceSumSquare.html"""
 
@@ -342,7 +320,6 @@ class ReduceSumSquare(Reduction):
         return x * (dy * 2.0)
 
 
-@register
 class ReduceLogSum(Reduction):
     """Logarithm of the sum. https://onnx.ai/onnx/operators/onnx__ReduceLogSum.html"""
 
@@ -353,7 +330,6 @@ class ReduceLogSum(Reduction):
         return spread_like(g, dy / over("ReduceSum", x), x)
 
 
-@register
 class ReduceLogSumExp(Reduction):
     """Logarithm of the sum of exponentials. https://onnx.ai/onnx/operators/onnx__ReduceLogSumExp.html"""
 
@@ -364,7 +340,6 @@ class ReduceLogSumExp(Reduction):
         return (x - y).op("Exp") * dy
 
 
-@register
 class ReduceAllL2(Op):
     """Euclidean norm of all inputs together."""
 
@@ -385,19 +360,16 @@ class ReduceAllL2(Op):
         reduce(b, outs[0], norms, (0,), REDUCE_NORM)
 
 
-@register
 class CumSum(Op):
     """Running sum along an axis. https://onnx.ai/onnx/operators/onnx__CumSum.html"""
 
     versions = (11, 14)
     attrs = {"exclusive": Int(0), "reverse": Int(0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
     def infer(self, x: TensorType, axis: TensorType) -> TensorType:
-        if x.dtype not in (*FLOATS, *INTS):
-            raise self.unsupported(f"dtype {x.dtype}")
+        self.need_dtype((*FLOATS, *INTS), x.dtype)
         number = scalar(self, axis, "axis")
         if not is_fed(axis):
             self.axis_of(number, x.rank)
@@ -463,12 +435,10 @@ class CumSum(Op):
 # ---- broadcasting
 
 
-@register
 class BroadcastGradientArgs(Op):
     """Axes, from last to first, along which each of two shapes was broadcast."""
 
     domain = MS
-    min_inputs = max_inputs = 2
     n_outputs = 2
     static_inputs = (0, 1)
 

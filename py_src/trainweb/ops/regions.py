@@ -12,17 +12,15 @@ from trainweb.ops.frame.arguments import checked
 from trainweb.ops.frame.arguments import integers as known_integers
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Float, Int, Ints, Str, register
+from trainweb.ops.frame.op import Float, Int, Ints, Str
 from trainweb.ops.frame.symbolic import Var, constant, integers
 
 
-@register
 class MaxUnpool(Composite):
     """Elements at the Indices of MaxPool among zeros. https://onnx.ai/onnx/operators/onnx__MaxUnpool.html"""
 
     versions = (9, 11, 22)
     attrs = {"kernel_shape": Ints(required=True), "pads": Ints(), "strides": Ints()}
-    min_inputs, max_inputs = 2, 3
     differentiable = (0,)
     static_inputs = (2,)
 
@@ -86,7 +84,6 @@ class _Samples:
     pixels: Var
 
 
-@register
 class RoiAlign(Composite):
     """Regions of images, resampled bin by bin. https://onnx.ai/onnx/operators/onnx__RoiAlign.html
 
@@ -103,7 +100,6 @@ class RoiAlign(Composite):
         "sampling_ratio": Int(0),
         "spatial_scale": Float(1.0),
     }
-    min_inputs = max_inputs = 3
     differentiable = (0,)
 
     def infer(self, x: TensorType, rois: TensorType, batch: TensorType) -> TensorType:
@@ -244,7 +240,6 @@ class RoiAlign(Composite):
         return [(low.cast("int64"), (1.0 - share) * inside), (high.cast("int64"), share * inside)]
 
 
-@register
 class MaxRoiPool(Composite):
     """The maximum of each bin of a region. https://onnx.ai/onnx/operators/onnx__MaxRoiPool.html
 
@@ -255,7 +250,6 @@ class MaxRoiPool(Composite):
 
     versions = (1, 22)
     attrs = {"pooled_shape": Ints(required=True), "spatial_scale": Float(1.0)}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
 
     def infer(self, x: TensorType, rois: TensorType) -> TensorType:

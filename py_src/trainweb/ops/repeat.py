@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.errors import LimitError
-from trainweb.ir.builder import Ending, Iterations
+from trainweb.ir.builder import Builder, Ending, Iterations
 from trainweb.ir.dims import equal_shapes, maximum, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import LOOP_TRIPS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph
 from trainweb.ops.frame.arguments import integers
 from trainweb.ops.frame.composite import StaticTypes
-from trainweb.ops.frame.op import MANY, Attr, Int, Ints, Names, Op, register
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import MANY, Attr, Int, Ints, Names, Op
 
 
-class _Repeat(Op):
+class _Repeat(Op, abstract=True):
     domain = TRAINWEB
     attrs = {
         "body": Attr(Graph, required=True),
@@ -83,7 +80,7 @@ class _Repeat(Op):
         return types
 
 
-class _Counted(_Repeat):
+class _Counted(_Repeat, abstract=True):
     """A loop whose first input is its number of iterations."""
 
     static_inputs = (0,)
@@ -102,7 +99,7 @@ class _Counted(_Repeat):
         return trips
 
 
-class _Forward(_Repeat):
+class _Forward(_Repeat, abstract=True):
     differentiable = range(MANY)
 
     def carried_types(self, inputs: list[TensorType]) -> tuple[list[TensorType], list[TensorType]]:
@@ -123,12 +120,11 @@ class _Forward(_Repeat):
         seeds = [k for k, dy in enumerate(douts) if dy]
         attrs = {name: self.node.attrs[name] for name in self.attrs}
         attrs |= {"inputs": len(edges), "wanted": wanted, "seeds": seeds}
-        names = g.emit(op_type, [*inputs, *filter(None, douts)], TRAINWEB, [True] * len(wanted), attrs)
+        names = g.ops(op_type, [*inputs, *filter(None, douts)], len(wanted), domain=TRAINWEB, **attrs)
         gradients = dict(zip(wanted, names, strict=True))
         return [None, *(gradients.get(i) for i in range(len(edges)))]
 
 
-@register
 class Repeat(_Counted, _Forward):
     """A loop of a number of iterations that is known when it is compiled (ai.trainweb).
 
@@ -161,7 +157,7 @@ class Repeat(_Counted, _Forward):
         return self.going_back(g, ins[1:], douts[:n], "RepeatGradient", [*ins, *before])
 
 
-class LoopGradient(_Repeat):
+class LoopGradient(_Repeat, abstract=True):
     """Gradients of a loop. After the first `counted` inputs, the next `inputs` are the body's."""
 
     attrs = {
@@ -202,7 +198,6 @@ class LoopGradient(_Repeat):
                 b.fill(out, 0.0)
 
 
-@register
 class RepeatGradient(_Counted, LoopGradient):
     """Gradients of Repeat (ai.trainweb): the loop from the last iteration to the first.
 
@@ -220,7 +215,6 @@ OPEN_ATTRIBUTES = {
 }
 
 
-@register
 class RepeatWhile(_Forward):
     """A loop that ends when its condition is false, after at most a number of iterations (ai.trainweb).
 
@@ -264,7 +258,6 @@ class RepeatWhile(_Forward):
         return self.going_back(g, tensors, douts[:n], "RepeatWhileGradient", [*tensors, steps, *before])
 
 
-@register
 class RepeatWhileGradient(LoopGradient):
     """Gradients of RepeatWhile (ai.trainweb): as many iterations as it had, the last one first.
 

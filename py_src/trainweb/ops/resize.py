@@ -8,20 +8,18 @@ from fractions import Fraction
 from itertools import product
 from math import ceil, floor, inf, prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal_shapes, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB, Node
 from trainweb.ops.copies import gather_axis
 from trainweb.ops.frame.arguments import checked, integers, numbers, type_of, unknown
-from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Float, Floats, Int, Ints, Names, Op, Str
 from trainweb.ops.matmul import lower_matmul
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 CROP = "tf_crop_and_resize"
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", CROP)
@@ -68,7 +66,6 @@ def _simplest(low: Fraction, high: Fraction) -> Fraction:
     return integer + 1 / _simplest(1 / (high - integer), 1 / (low - integer))
 
 
-@register
 class Resize(Op):
     """Interpolation to another size, one axis after the other. https://onnx.ai/onnx/operators/onnx__Resize.html
 
@@ -87,7 +84,6 @@ class Resize(Op):
         "mode": Str("nearest"),
         "nearest_mode": Str("round_prefer_floor"),
     }
-    min_inputs, max_inputs = 1, 4
     differentiable: ClassVar[Sequence[int]] = (0,)
     static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
@@ -225,7 +221,11 @@ class Resize(Op):
         return ((x - 5) * x + 8) * x * a - 4 * a if x < 2 else 0.0
 
     def infer(
-        self, x: TensorType, roi: TensorType | None, scales: TensorType | None, sizes: TensorType | None
+        self,
+        x: TensorType,
+        roi: TensorType | None = None,
+        scales: TensorType | None = None,
+        sizes: TensorType | None = None,
     ) -> TensorType:
         if self.mode != "nearest" or self.coordinate_transformation_mode == CROP:
             self.need_float32(x)
@@ -377,7 +377,6 @@ class Resize(Op):
         return g.constant("int64", (len(shape),), shape)
 
 
-@register
 class ResizeGrad(Resize):
     """Gradient of Resize from (dY, shape of X, scales, sizes, roi) (ai.trainweb), of sizes that are known late.
 
@@ -386,7 +385,6 @@ class ResizeGrad(Resize):
 
     domain = TRAINWEB
     versions = (1,)
-    min_inputs, max_inputs = 2, 5
     differentiable = ()
     static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
     gradient = Op.gradient  # type: ignore[assignment]
@@ -395,8 +393,8 @@ class ResizeGrad(Resize):
         self,
         dy: TensorType,
         shape: TensorType,
-        scales: TensorType | None,
-        sizes: TensorType | None,
+        scales: TensorType | None = None,
+        sizes: TensorType | None = None,
         roi: TensorType | None = None,
     ) -> TensorType:
         self.need_float32(dy)
@@ -427,7 +425,6 @@ class ResizeGrad(Resize):
             dy = out
 
 
-@register
 class Upsample(Resize):
     """Enlargement of opset 7 to 9: element i lies at i / scale. https://onnx.ai/onnx/operators/onnx__Upsample.html"""
 

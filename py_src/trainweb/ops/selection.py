@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.ir.dims import UndecidedError, at_most, equal, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.arguments import checked, is_fed, is_known_later, scalar, unknown
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Int, Names, Op, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Int, Names, Op
 from trainweb.ops.frame.symbolic import Var, integers
-
-if TYPE_CHECKING:
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 def values_of(op: Op, t: TensorType, what: str) -> tuple[Any, ...] | None:
@@ -50,14 +48,13 @@ def coordinates(position: int, shape: Sequence[int]) -> list[int]:
     return indices[::-1]
 
 
-class Selection(Op):
+class Selection(Op, abstract=True):
     """An operator that picks by value: its results are known where its inputs are, and have no gradient."""
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None] * len(ins)
 
 
-@register
 class NonZero(Selection):
     """Indices of the elements that are not zero. https://onnx.ai/onnx/operators/onnx__NonZero.html"""
 
@@ -74,13 +71,11 @@ class NonZero(Selection):
         )
 
 
-@register
 class Compress(Composite):
     """The slices along an axis for which a condition holds. https://onnx.ai/onnx/operators/onnx__Compress.html"""
 
     versions = (9, 11, 28)
     attrs = {"axis": Int()}
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
@@ -104,7 +99,6 @@ class Compress(Composite):
         return [x.op("Gather", picked, axis=self.axis)]
 
 
-@register
 class Unique(Selection):
     """The different elements, or slices along an axis, with where they are. https://onnx.ai/onnx/operators/onnx__Unique.html
 
@@ -160,7 +154,6 @@ class Unique(Selection):
         return [places[key] for key in order], inverse, [inverse.count(k) for k in range(len(order))]
 
 
-@register
 class NonMaxSuppression(Selection):
     """The boxes with the best scores that do not overlap much. https://onnx.ai/onnx/operators/onnx__NonMaxSuppression.html"""
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import MS
 from trainweb.ops.copies import transpose
 from trainweb.ops.frame.arguments import checked, integers
-from trainweb.ops.frame.op import Int, Ints, Names, Op, Str, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Int, Ints, Names, Op, Str
 from trainweb.ops.frame.pointwise import spread
 
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
-
-@register
 class Transpose(Op):
     """Dims in another order. https://onnx.ai/onnx/operators/onnx__Transpose.html"""
 
@@ -55,12 +52,10 @@ class Transpose(Op):
         transpose(b, outs[0], x, self._perm(len(x.shape)))
 
 
-@register
 class Expand(Op):
     """x broadcast with a shape. https://onnx.ai/onnx/operators/onnx__Expand.html"""
 
     versions = (8, 13)
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
@@ -84,12 +79,10 @@ class Expand(Op):
         b.elementwise(outs, [x], lambda e, v: v)
 
 
-@register
 class Tile(Op):
     """x repeated along each dimension. https://onnx.ai/onnx/operators/onnx__Tile.html"""
 
     versions = (6, 13)
-    min_inputs = max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
 
@@ -127,11 +120,10 @@ class Tile(Op):
 # ---- triangles and blocks
 
 
-class TriangleBase(Op):
+class TriangleBase(Op, abstract=True):
     """The upper or lower triangle of the matrices in x, beyond diagonal k; zeros elsewhere."""
 
     attrs = {"upper": Int(1)}
-    max_inputs = 2
     differentiable = (0,)
 
     def infer(self, x: TensorType, k: TensorType | None = None) -> TensorType:
@@ -155,14 +147,12 @@ class TriangleBase(Op):
         return [g.op("Trilu", [douts[0], *ins[1:]], domain=MS, upper=self.upper), *[None] * (len(ins) - 1)]
 
 
-@register
 class Trilu(TriangleBase):
     """The upper or lower triangle of matrices. https://onnx.ai/onnx/operators/onnx__Trilu.html"""
 
     versions = (14,)
 
 
-@register
 class MicrosoftTrilu(TriangleBase):
     """The upper or lower triangle of matrices, before it came into ai.onnx."""
 
@@ -170,7 +160,7 @@ class MicrosoftTrilu(TriangleBase):
     domain = MS
 
 
-class Blocks(Op):
+class Blocks(Op, abstract=True):
     """Channels into blocks of pixels or back, by transposing the 6-D view; `mode` is the order of channels."""
 
     attrs = {"blocksize": Int(required=True), "mode": Str("DCR")}
@@ -224,7 +214,6 @@ class Blocks(Op):
         return g.op("Concat", order, axis=0)
 
 
-@register
 class DepthToSpace(Blocks):
     """Channels become blocks of pixels. https://onnx.ai/onnx/operators/onnx__DepthToSpace.html"""
 
@@ -246,7 +235,6 @@ class DepthToSpace(Blocks):
         return (n, c // (size * size), size, size, h, w), (0, 1, 4, 2, 5, 3)
 
 
-@register
 class SpaceToDepth(Blocks):
     """Blocks of pixels become channels. https://onnx.ai/onnx/operators/onnx__SpaceToDepth.html"""
 

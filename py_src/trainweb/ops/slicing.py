@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, maximum, minimum, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import MS
 from trainweb.ops.copies import gather_axis, strided_copy
@@ -19,13 +21,9 @@ from trainweb.ops.frame.arguments import (
     unknown,
 )
 from trainweb.ops.frame.composite import gradient_for_sizes
-from trainweb.ops.frame.op import Float, Ints, Names, Op, Str, register
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Float, Ints, Names, Op, Str
 from trainweb.ops.frame.symbolic import Var, constant, when
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 def slice_bounds(
@@ -70,7 +68,6 @@ def _unknown_count(op: Op, axis: int, dim: int, start: int, end: int, step: int)
         return unknown(op, axis, dim, start, end, step)
 
 
-@register
 class Slice(Op):
     """Every step-th element from start to before end, along some axes. https://onnx.ai/onnx/operators/onnx__Slice.html"""
 
@@ -175,7 +172,6 @@ class Slice(Op):
         return dy, [ints(firsts), ints(lasts), ints(axes), ints(abs(p[2]) for p in parts)]
 
 
-@register
 class SliceGrad(Slice):
     """dY written into zeros of a given shape where Slice read: inputs dY, shape, starts, ends, axes, steps."""
 
@@ -219,13 +215,11 @@ class SliceGrad(Slice):
 # ---- padding
 
 
-@register
 class Pad(Op):
     """x within a margin; negative pads cut off. https://onnx.ai/onnx/operators/onnx__Pad.html"""
 
     versions = (2, 11, 13, 18, 19, 21, 23, 24, 25)
     attrs = {"mode": Str("constant"), "pads": Ints(), "value": Float(0.0)}
-    max_inputs = 4
     differentiable = (0, 2)
     static_inputs = (1, 3)
 
@@ -248,7 +242,11 @@ class Pad(Op):
         return [self.axis_of(axis, rank) for axis in numbers]
 
     def infer(
-        self, x: TensorType, pads: TensorType | None, value: TensorType | None, axes: TensorType | None
+        self,
+        x: TensorType,
+        pads: TensorType | None = None,
+        value: TensorType | None = None,
+        axes: TensorType | None = None,
     ) -> TensorType:
         if self.mode not in ("constant", "reflect", "edge", "wrap"):
             raise self.error(f"there is no mode {self.mode!r}.")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal_shapes
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import LOSS_EACH, LOSS_MEAN, LOSS_SUM
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB
-from trainweb.ops.frame.op import Int, Names, Op, Str, register
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Int, Names, Op, Str
 
 
 def view_3d(shape: tuple[int, ...], axis: int, flatten: bool) -> tuple[int, int, int]:
@@ -26,13 +24,7 @@ def view_3d(shape: tuple[int, ...], axis: int, flatten: bool) -> tuple[int, int,
     return prod(shape[:axis]), shape[axis] if shape else 1, prod(shape[axis + 1 :])
 
 
-class _Axis(TypedDict):
-    outer: int
-    n: int
-    inner: int
-
-
-class _AlongAxis(Op):
+class _AlongAxis(Op, abstract=True):
     """Softmax and alike: before opset 13 the input is flattened to 2-D at `axis`, whose default is 1."""
 
     versions: ClassVar[tuple[int, ...]] = (1, 11, 13)
@@ -60,13 +52,13 @@ class _AlongAxis(Op):
         self.axis_for(t.rank)
         return TensorType(t.dtype, t.shape)
 
-    def sizes(self, shape: tuple[int, ...]) -> _Axis:
+    def sizes(self, shape: tuple[int, ...]) -> dict[str, Any]:
         """Kernel arguments for a tensor of this shape."""
         outer, n, inner = view_3d(shape, self.axis_for(len(shape)), self.flattens)
         return {"outer": outer, "n": n, "inner": inner}
 
 
-class _Forward(_AlongAxis):
+class _Forward(_AlongAxis, abstract=True):
     """A function of one input along an axis, whose gradient is an operator of (dY, Y)."""
 
     log = 0
@@ -80,24 +72,21 @@ class _Forward(_AlongAxis):
         return [g.op(self.op_type() + suffix, [douts[0], outs[0]], domain=MS, axis=axis)]
 
 
-@register
 class Softmax(_Forward):
     """exp(x) / sum(exp(x)) along an axis. https://onnx.ai/onnx/operators/onnx__Softmax.html"""
 
 
-@register
 class LogSoftmax(_Forward):
     """log of softmax. https://onnx.ai/onnx/operators/onnx__LogSoftmax.html"""
 
     log = 1
 
 
-class _Backward(_AlongAxis):
+class _Backward(_AlongAxis, abstract=True):
     """Gradient of an input from (dY, Y)."""
 
     domain = MS
     versions = (1,)
-    min_inputs = max_inputs = 2
     differentiable = ()
     log = 0
 
@@ -105,24 +94,20 @@ class _Backward(_AlongAxis):
         b.emit(calls.SoftmaxGrad(dy=dy, y=y, dx=outs[0], log=self.log, **self.sizes(y.shape)))
 
 
-@register
 class SoftmaxGrad_13(_Backward):
     """Y * (dY - sum(Y * dY)) along an axis (com.microsoft)."""
 
 
-@register
 class LogSoftmaxGrad_13(_Backward):
     """dY - exp(Y) * sum(dY) along an axis (com.microsoft)."""
 
     log = 1
 
 
-@register
 class SoftmaxGrad(_Backward):
     """As SoftmaxGrad_13 for opset < 13, with the dims from `axis` on taken as one (com.microsoft)."""
 
 
-@register
 class LogSoftmaxGrad(LogSoftmaxGrad_13):
     """As LogSoftmaxGrad_13 for opset < 13, with the dims from `axis` on taken as one (com.microsoft)."""
 
@@ -130,21 +115,10 @@ class LogSoftmaxGrad(LogSoftmaxGrad_13):
 REDUCTIONS = {"none": LOSS_EACH, "mean": LOSS_MEAN, "sum": LOSS_SUM}
 
 
-class _Sizes(TypedDict):
-    n: int
-    c: int
-    inner: int
-    label_size: int
-    has_ignore: int
-    ignore_index: int
-    from_log: int
-    reduction: int
-
-
 LABEL_BYTES = {"int32": 4, "int64": 8}
 
 
-class _CrossEntropy(Op):
+class _CrossEntropy(Op, abstract=True):
     """Common base of cross entropy and its gradient: scores (N, C, d1, ...), labels (N, d1, ...)."""
 
     attrs = {"reduction": Str("mean"), "ignore_index": Int()}
@@ -166,7 +140,7 @@ class _CrossEntropy(Op):
         if weights is not None and (weights.dtype != "float32" or not equal_shapes(weights.shape, scores.shape[1:2])):
             raise self.error(f"weights must be float32 of shape {[scores.shape[1]]}, got {list(weights.shape)}.")
 
-    def sizes(self, scores: tuple[int, ...], labels: Buf) -> _Sizes:
+    def sizes(self, scores: tuple[int, ...], labels: Buf) -> dict[str, Any]:
         """Kernel arguments."""
         return {
             "n": scores[0],
@@ -185,10 +159,9 @@ class _CrossEntropy(Op):
         return {"reduction": self.reduction, **ignored}
 
 
-class _Loss(_CrossEntropy):
+class _Loss(_CrossEntropy, abstract=True):
     """The loss of each position, or their sum or mean, and the logarithms of probabilities where there is an output."""
 
-    min_inputs, max_inputs = 2, 3
     differentiable = (0,)
 
     def loss(self, scores: TensorType, labels: TensorType, weights: TensorType | None) -> TensorType:
@@ -196,7 +169,7 @@ class _Loss(_CrossEntropy):
         self.check(scores, labels, weights)
         return TensorType("float32", labels.shape if self.reduction == "none" else ())
 
-    def lower(self, b: Builder, outs: list[Buf | None], scores: Buf, labels: Buf, weights: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf | None], scores: Buf, labels: Buf, weights: Buf | None = None) -> None:
         b.check_labels(labels, scores.shape[1], self.ignore_index)
         b.emit(
             calls.CrossEntropy(
@@ -210,7 +183,6 @@ class _Loss(_CrossEntropy):
         )
 
 
-@register
 class SoftmaxCrossEntropyLoss(_Loss):
     """Cross entropy of scores (N, C, ...) and labels. https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
 
@@ -221,7 +193,7 @@ class SoftmaxCrossEntropyLoss(_Loss):
     n_outputs = 2
 
     def infer(
-        self, scores: TensorType, labels: TensorType, weights: TensorType | None
+        self, scores: TensorType, labels: TensorType, weights: TensorType | None = None
     ) -> tuple[TensorType, TensorType]:
         return self.loss(scores, labels, weights), TensorType("float32", scores.shape)
 
@@ -237,7 +209,7 @@ class SoftmaxCrossEntropyLoss(_Loss):
         return [dx, *[None] * (len(ins) - 1)]
 
 
-class _CrossEntropyGrad(_CrossEntropy):
+class _CrossEntropyGrad(_CrossEntropy, abstract=True):
     min_inputs = 3
 
     def infer(
@@ -264,7 +236,6 @@ class _CrossEntropyGrad(_CrossEntropy):
         )
 
 
-@register
 class SoftmaxCrossEntropyLossGrad(_CrossEntropyGrad):
     """(exp(log_prob) - onehot(label)) * weight * dY / D (com.microsoft); D is the sum of weights for "mean", else 1."""
 
@@ -272,7 +243,6 @@ class SoftmaxCrossEntropyLossGrad(_CrossEntropyGrad):
     max_inputs = 5
 
 
-@register
 class NegativeLogLikelihoodLoss(_Loss):
     """-log_prob[label] of (N, C, ...). https://onnx.ai/onnx/operators/onnx__NegativeLogLikelihoodLoss.html
 
@@ -282,7 +252,7 @@ class NegativeLogLikelihoodLoss(_Loss):
     versions = (12, 13, 22)
     from_log = 1
 
-    def infer(self, log_prob: TensorType, labels: TensorType, weights: TensorType | None) -> TensorType:
+    def infer(self, log_prob: TensorType, labels: TensorType, weights: TensorType | None = None) -> TensorType:
         return self.loss(log_prob, labels, weights)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -291,7 +261,6 @@ class NegativeLogLikelihoodLoss(_Loss):
         return [dx, *[None] * (len(ins) - 1)]
 
 
-@register
 class NegativeLogLikelihoodLossGrad(_CrossEntropyGrad):
     """-onehot(label) * weight * dY / D from (dY, log_prob, labels, weights) (ai.trainweb); D as in cross entropy."""
 

@@ -12,7 +12,7 @@ from trainweb.model.checks import DTYPE_CODES
 from trainweb.ops.frame.arguments import by_unknown_axes, checked, is_fed, scalar, unknown
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Int, register
+from trainweb.ops.frame.op import Int
 from trainweb.ops.frame.symbolic import Var, constant, integers
 
 MAX_MATRIX = 1 << 22
@@ -96,7 +96,6 @@ def _is_complex(parts: int) -> bool:
     return static(parts) and parts == 2
 
 
-@register
 class DFT(Composite):
     """The discrete Fourier transform along an axis. https://onnx.ai/onnx/operators/onnx__DFT.html
 
@@ -105,7 +104,6 @@ class DFT(Composite):
 
     versions = (17, 20)
     attrs = {"axis": Int(), "inverse": Int(0), "onesided": Int(0)}
-    max_inputs = 3
     differentiable = (0,)
     static_inputs = (1, 2)
 
@@ -193,13 +191,11 @@ class DFT(Composite):
         return [y.op("Transpose", perm=back)]
 
 
-@register
 class STFT(Composite):
     """Fourier transforms of frames of a signal. https://onnx.ai/onnx/operators/onnx__STFT.html"""
 
     versions = (17,)
     attrs = {"onesided": Int(1)}
-    min_inputs, max_inputs = 2, 4
     differentiable = (0, 2)
     static_inputs = (1, 3)
 
@@ -249,7 +245,6 @@ class STFT(Composite):
         return [framed.reshape(0, 0, n * parts).op("MatMul", matrix).reshape(0, 0, out, 2)]
 
 
-@register
 class MelWeightMatrix(Composite):
     """Triangular filters from frequencies to mels. https://onnx.ai/onnx/operators/onnx__MelWeightMatrix.html"""
 

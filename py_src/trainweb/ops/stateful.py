@@ -4,34 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import SCATTER_F32, SCATTER_SET
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, TRAINWEB
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Float, Int, Op, Str, register
+from trainweb.ops.frame.op import Float, Int, Op, Str
 from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.index import check_range
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
 
 BEYOND = 2**40
 """No index of any tensor: kernels refuse it."""
 
 
-@register
 class SwiGLU(Composite):
     """A sigmoid(alpha A) B. https://onnx.ai/onnx/operators/onnx__SwiGLU.html"""
 
     versions = (28,)
     attrs = {"alpha": Float(1.0)}
-    min_inputs = max_inputs = 2
     differentiable = (0, 1)
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
@@ -44,7 +39,6 @@ class SwiGLU(Composite):
         return [a * (a if self.alpha == 1 else a * self.alpha).op("Sigmoid") * b]
 
 
-@register
 class CausalConvWithState(Composite):
     """Depthwise convolution of the past and the present. https://onnx.ai/onnx/operators/onnx__CausalConvWithState.html
 
@@ -53,11 +47,11 @@ class CausalConvWithState(Composite):
 
     versions = (27,)
     attrs = {"activation": Str("none")}
-    min_inputs, max_inputs, n_outputs = 2, 4, 2
+    n_outputs = 2
     differentiable = (0, 1, 2, 3)
 
     def infer(
-        self, x: TensorType, w: TensorType, bias: TensorType | None, past: TensorType | None
+        self, x: TensorType, w: TensorType, bias: TensorType | None = None, past: TensorType | None = None
     ) -> tuple[TensorType, TensorType]:
         self.need_float32(x, w, bias, past)
         if self.activation not in ("none", "silu", "swish"):
@@ -83,7 +77,6 @@ class CausalConvWithState(Composite):
         return [y, before.op("Slice", *ends, integers(g, [2]))]
 
 
-@register
 class TensorScatter(Composite):
     """A cache with an update written into it. https://onnx.ai/onnx/operators/onnx__TensorScatter.html
 
@@ -92,10 +85,9 @@ class TensorScatter(Composite):
 
     versions = (24,)
     attrs = {"axis": Int(-2), "mode": Str("linear")}
-    min_inputs, max_inputs = 2, 3
     differentiable = (0, 1)
 
-    def infer(self, past: TensorType, update: TensorType, at: TensorType | None) -> TensorType:
+    def infer(self, past: TensorType, update: TensorType, at: TensorType | None = None) -> TensorType:
         self.need_float32(past, update)
         axis = self.axis_of(self.axis, past.rank)
         if self.mode not in ("linear", "circular") or axis == 0:
@@ -133,7 +125,6 @@ class TensorScatter(Composite):
         return [written.unsqueeze(*between).where(rows, past)]
 
 
-@register
 class CacheRows(Op):
     """Write rows into a cache that the session keeps, at these positions along an axis (ai.trainweb).
 
@@ -142,7 +133,6 @@ class CacheRows(Op):
 
     domain = TRAINWEB
     attrs = {"axis": Int(required=True)}
-    min_inputs = max_inputs = 3
     state_inputs = (0,)
 
     def infer(self, cache: TensorType, rows: TensorType, positions: TensorType) -> TensorType:

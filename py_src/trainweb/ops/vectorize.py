@@ -9,13 +9,12 @@ from trainweb.ir.dims import UndecidedError, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Floats, Int, Ints, Str, Strs, register
+from trainweb.ops.frame.op import Floats, Int, Ints, Str, Strs
 from trainweb.ops.frame.symbolic import Var, constant
 
 MODES = ("TF", "IDF", "TFIDF")
 
 
-@register
 class TfIdfVectorizer(Composite):
     """Counts of the n-grams of a pool. https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html
 

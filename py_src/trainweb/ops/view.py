@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal, is_size, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, unknown
-from trainweb.ops.frame.op import Int, Ints, Names, Op, register
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Int, Ints, Names, Op
 
 
-class View(Op):
+class View(Op, abstract=True):
     """Output 0 is input 0 under another shape."""
 
     is_view = True
@@ -29,7 +27,6 @@ class View(Op):
         return [g.reshape_like(douts[0], ins[0])]
 
 
-@register
 class Identity(View):
     """x. https://onnx.ai/onnx/operators/onnx__Identity.html"""
 
@@ -42,13 +39,11 @@ class Identity(View):
         return [douts[0]]
 
 
-@register
 class Reshape(View):
     """Elements of x in another shape; -1 is inferred and 0 copied. https://onnx.ai/onnx/operators/onnx__Reshape.html"""
 
     versions = (5, 13, 14, 19, 21, 23, 24, 25)
     attrs = {"allowzero": Int(0)}
-    min_inputs = max_inputs = 2
     static_inputs = (1,)
 
     def infer(self, x: TensorType, shape: TensorType) -> TensorType:
@@ -73,7 +68,6 @@ class Reshape(View):
         return TensorType(x.dtype, tuple(dims))
 
 
-@register
 class Flatten(View):
     """A matrix: the dims before `axis` by those from it on. https://onnx.ai/onnx/operators/onnx__Flatten.html"""
 
@@ -87,7 +81,7 @@ class Flatten(View):
         return TensorType(x.dtype, (prod(x.shape[:axis]), prod(x.shape[axis:])))
 
 
-class AxesView(View):
+class AxesView(View, abstract=True):
     """A view given by axes: an attribute before opset 13, an input since."""
 
     max_inputs = 2
@@ -110,7 +104,6 @@ class AxesView(View):
         return list(axes.value or ()) if axes is not None else None
 
 
-@register
 class Squeeze(AxesView):
     """x without dims of size 1. https://onnx.ai/onnx/operators/onnx__Squeeze.html"""
 
@@ -135,7 +128,6 @@ class Squeeze(AxesView):
         return [g.unsqueeze(douts[0], axes)]
 
 
-@register
 class Unsqueeze(AxesView):
     """x with dims of size 1 put in. https://onnx.ai/onnx/operators/onnx__Unsqueeze.html"""
 
@@ -158,7 +150,7 @@ class Unsqueeze(AxesView):
         return [g.squeeze(douts[0], axes)]
 
 
-class Inquiry(Op):
+class Inquiry(Op, abstract=True):
     """A value known from the shape alone."""
 
     def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
@@ -170,7 +162,6 @@ class Inquiry(Op):
         raise NotImplementedError
 
 
-@register
 class Shape(Inquiry):
     """Dims of x, or those from `start` to before `end`. https://onnx.ai/onnx/operators/onnx__Shape.html"""
 
@@ -182,7 +173,6 @@ class Shape(Inquiry):
         return TensorType("int64", (len(dims),), dims)
 
 
-@register
 class Size(Inquiry):
     """Number of elements. https://onnx.ai/onnx/operators/onnx__Size.html"""
 

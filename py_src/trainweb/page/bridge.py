@@ -4,7 +4,7 @@ Python runs no session in a page: the worker does, in TypeScript. A handle stand
 change; all else that an answer depends on comes with the question.
 
 Every function returns `(json, bytes or None)`; json is `{"ok": value}` or `{"error": {"name", "message", ...}}`,
-and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32", "parts"}}`, by which the worker checks the bytes.
+and with bytes `{"ok": value, "data": {"nbytes", "crc32", "parts"}}`, by which the worker checks the bytes.
 `parts` lists the parts of the whole file in order. A number stands for that many of the bytes. A list
 [kind, index, offset, nbytes] is a range of a file or segment that the worker copies (`Place` of `trainweb.model.lazy`).
 Two types at its end mean that the worker converts floats; nbytes then counts bytes of the second type. A number of rows
@@ -73,8 +73,8 @@ COLLECTED_AFTER = 50_000
 
 A compilation makes many and few in cycles: with Python's own 2,000 the collector took a tenth of its time."""
 
-Handout = tuple[Any, "list[Part] | Part", str]
-"""A value, and a file in a format: "checkpoint", "onnx" or "blobs"."""
+Handout = tuple[Any, "list[Part] | Part"]
+"""A value, and a file."""
 
 Open: TypeAlias = "Opened | InferenceModel | Artifacts | CheckpointState"
 """What a handle stands for."""
@@ -120,9 +120,9 @@ def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
             return json.dumps({"error": describe(e)}), None
         if not isinstance(result, tuple):
             return json.dumps({"ok": result}), None
-        value, file, kind = result
+        value, file = result
         data, parts = _split(file if isinstance(file, list) else [file])
-        announced = {"format": kind, "nbytes": len(data), "crc32": sample_checksum(data), "parts": parts}
+        announced = {"nbytes": len(data), "crc32": sample_checksum(data), "parts": parts}
         return json.dumps({"ok": value, "data": announced}), data
 
     return call
@@ -258,7 +258,7 @@ def _created(opened: Opened, state: CheckpointState) -> Handout:
     """The handle, and all of a session but its plans and its weights, which `fill` writes."""
     blobs = Blobs()
     header = session_header(opened.models, state._lent(), blobs, with_weights=False)
-    return {"handle": _open(opened), "header": header}, blobs.data, "blobs"
+    return {"handle": _open(opened), "header": header}, blobs.data
 
 
 @answered
@@ -431,7 +431,7 @@ def _adapted(handle: int, bases_json: str) -> tuple[LoraModel, ContentsInMemory]
 def export_weights(handle: int, form: str, bases_json: str) -> Handout:
     """All parameters of a session as a safetensors or npz file."""
     opened = _training(handle)
-    return None, weights.export_weights(_memory(opened, bases_json), opened.models.layout.slots, form), "blobs"
+    return None, weights.export_weights(_memory(opened, bases_json), opened.models.layout.slots, form)
 
 
 @answered
@@ -447,7 +447,7 @@ def adapter(handle: int, bases_json: str) -> Handout:
     """Return the trained adapters of a session as PEFT's two files."""
     adapted, memory = _adapted(handle, bases_json)
     found = adapted.adapter(memory)
-    return found.config_json, found.weights, "blobs"
+    return found.config_json, found.weights
 
 
 @answered
@@ -464,7 +464,7 @@ def load_adapter(handle: int, file: Any, config_json: str, bases_json: str) -> N
 def merge_adapter(handle: int, bases_json: str) -> Handout:
     """The forward model with what the adapters of a session learned in its weights."""
     adapted, memory = _adapted(handle, bases_json)
-    return None, model_parts(adapted.merged(memory)), "onnx"
+    return None, model_parts(adapted.merged(memory))
 
 
 def _arguments(config_json: str) -> dict[str, Any]:
@@ -517,7 +517,7 @@ def compile_plan(
         compilers = {"optimizer": models.compile_optimizer, "clip": models.compile_clip}
         plan = compilers.get(kind.base, models.compile_scheduler)(target=target)
     blobs = Blobs()
-    return {**plan_json(plan, kind, overwrite, feeds, blobs, metrics), "text": plan.text}, blobs.data, "blobs"
+    return {**plan_json(plan, kind, overwrite, feeds, blobs, metrics), "text": plan.text}, blobs.data
 
 
 @answered
@@ -542,7 +542,7 @@ def compile_inspected(handle: int, key: str, overwrite: bool, signature_json: st
     header = {**plan_json(plan, kind, overwrite, feeds, blobs), "text": plan.text}
     units = [asdict(found) for found in rectified_units(plan)]
     nodes = [asdict(node) for node in plan.inspected_nodes]
-    return {"header": header, "outputs": [*plan.outputs], "nodes": nodes, "units": units}, blobs.data, "blobs"
+    return {"header": header, "outputs": [*plan.outputs], "nodes": nodes, "units": units}, blobs.data
 
 
 @answered
@@ -574,7 +574,7 @@ def checkpoint(handle: int, include_optimizer_state: bool, properties_json: str,
     contents = _memory(_training(handle), bases_json).contents()
     contents.properties = read_properties(json.loads(properties_json))
     file = for_file(contents, include_optimizer_state=include_optimizer_state)
-    return None, checkpoint_parts(file), "checkpoint"
+    return None, checkpoint_parts(file)
 
 
 @answered
@@ -582,7 +582,7 @@ def export(handle: int, output_names_json: str, bases_json: str) -> Handout:
     """The inference model of a session whose segments have these addresses."""
     opened = _training(handle)
     models, memory = opened.models, _memory(opened, bases_json)
-    return None, export_model(models.graphs["eval"], models.layout.slots, memory, json.loads(output_names_json)), "onnx"
+    return None, export_model(models.graphs["eval"], models.layout.slots, memory, json.loads(output_names_json))
 
 
 ARTIFACT_GRAPHS = {"training_model": 0, "eval_model": 1, "optimizer_model": 2}
@@ -598,12 +598,12 @@ def artifact(handle: int, name: str) -> Handout | None:
         raise messages.NO_ARTIFACTS()
     if name in ("checkpoint", "nominal_checkpoint"):
         contents = built.contents(nominal=name == "nominal_checkpoint")
-        return None, checkpoint_parts(contents, generated=True), "checkpoint"
+        return None, checkpoint_parts(contents, generated=True)
     if name not in ARTIFACT_GRAPHS:
         names = ", ".join((*ARTIFACT_GRAPHS, "checkpoint", "nominal_checkpoint"))
         raise SessionError(f"There is no artifact {name!r}; there are {names}.")
     graph = built.graphs[ARTIFACT_GRAPHS[name]]
-    return None if graph is None else (None, model_parts(graph), "onnx")
+    return None if graph is None else (None, model_parts(graph))
 
 
 @answered
@@ -681,19 +681,19 @@ def gradient_graph(
         limits=_settings(options_json)["limits"],
     )
     builder.build()
-    return None, builder.get_model(), "onnx"
+    return None, builder.get_model()
 
 
 @answered
 def quantize(
-    model: Any, bits_json: str, only_frozen: bool, options_json: str, locations_json: str, *files: Any
+    model: Any, bits_json: str, only_frozen_json: str, options_json: str, locations_json: str, *files: Any
 ) -> Handout:
     """A file with quantized weights, as `trainweb.quantize` makes it."""
     from trainweb.lora.quantize import quantize
 
     external, limits = _external(locations_json, files), _settings(options_json)["limits"]
     graph = read_model(as_source(model), external_data=external, limits=limits)
-    return None, quantize(graph, json.loads(bits_json), only_frozen=bool(only_frozen)), "onnx"
+    return None, quantize(graph, json.loads(bits_json), only_frozen=json.loads(only_frozen_json))
 
 
 @answered
@@ -719,7 +719,7 @@ def _state(handle: int) -> CheckpointState:
 def state_parameter(handle: int, name: str) -> Handout:
     """The data of a parameter of a state."""
     tensor = _state(handle)._holder.get(name)
-    return None, tensor if isinstance(tensor, LazyTensor) and tensor.place is not None else bytes(tensor.data), "blobs"
+    return None, tensor if isinstance(tensor, LazyTensor) and tensor.place is not None else bytes(tensor.data)
 
 
 @answered
@@ -734,4 +734,4 @@ def save_state(handle: int, include_optimizer_state: bool, properties_text: str)
     """A checkpoint file of a state with these properties."""
     state = _state(handle)
     state._lent().properties = read_properties(json.loads(properties_text))
-    return None, checkpoint_parts(state._to_checkpoint(include_optimizer_state)), "checkpoint"
+    return None, checkpoint_parts(state._to_checkpoint(include_optimizer_state))

@@ -214,6 +214,7 @@ def _body_json(body: GpuBody, blobs: Blobs) -> Header:
         "texts": [blobs.add(text.encode()) for text in body.texts],
         "uniforms": blobs.add(body.uniforms),
         "dispatches": blobs.add(body.dispatches),
+        "tiled": blobs.add(body.tiled),
         "arenaBytes": body.arena_bytes,
         "constants": blobs.add(body.constants),
         "large": _constants_json(body.large, blobs),

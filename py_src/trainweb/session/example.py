@@ -159,7 +159,7 @@ def _fit_in_javascript(feeds: Sequence[Feed]) -> list[str]:
 
 def _fit_in_python(feeds: Sequence[Feed]) -> list[str]:
     return [
-        f"history = trainweb.Trainer(session).fit(feeds, epochs=100, batch_size={feeds[0].shape[0]})",
+        f"history = session.fit(feeds, epochs=100, batch_size={feeds[0].shape[0]})",
         'print(history["loss"])',
     ]
 

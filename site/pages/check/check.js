@@ -4,7 +4,7 @@
 import { env, inspectModel, Tensor, TrainingSession } from "trainweb";
 import "trainweb/vis";
 
-import { headerOf, readTable } from "./table.js";
+import { codeOnTable, headerOf, readTable } from "./table.js";
 import { listSafetensors } from "./safetensors.js";
 import { element, fillSelect, fillTable, make, showCosts, showCurve, showReport, showVerdict } from "./view.js";
 
@@ -37,6 +37,8 @@ const status = element("status", "p");
 const lossSelect = element("loss", "select");
 const outputSelect = element("output", "select");
 const optimizerSelect = element("optimizer", "select");
+const classesInput = element("classes", "input");
+const targetSelect = element("target", "select");
 const trainButton = element("train", "button");
 const saveButton = element("save", "button");
 
@@ -80,6 +82,7 @@ async function open(files) {
     table,
   };
   optimizerSelect.value = "AdamW";
+  classesInput.value = "";
   await look({}, null);
 }
 
@@ -192,12 +195,13 @@ async function look(dims, loss) {
  */
 function configOf(found, loss, output) {
   const optimizer = /** @type {OptimizerType} */ (optimizerSelect.value);
+  const head = classesInput.value === "" ? {} : { head: { classes: classesInput.valueAsNumber } };
   if (loss === NO_LOSS) {
-    return { loss: null, optimizer };
+    return { loss: null, optimizer, ...head };
   }
   const named = output !== undefined && found !== null && found.outputs.length > 1 ? { lossInputNames: [output] } : {};
   const settings = loss === OF_MAPS ? { type: /** @type {const} */ ("CrossEntropyLoss"), classAxis: 1 } : /** @type {LossType} */ (loss);
-  return { loss: settings, optimizer, ...named };
+  return { loss: settings, optimizer, ...named, ...head };
 }
 
 /**
@@ -220,9 +224,8 @@ function showSettings(found, loss, sizes) {
 /** Make a session and measure its steps. @param {ModelReport} found @param {number} turn */
 async function tryOut(found, turn) {
   const { model, external } = /** @type {Given} */ (given);
-  for (const language of /** @type {const} */ (["javascript", "python"])) {
-    element(language, "code").textContent = (found.code[language] ?? "").replaceAll('"model.onnx"', () => JSON.stringify(model.name));
-  }
+  await showTable();
+  await showCode(found);
   showCosts([["Measuring", "…"]]);
   const config = configOf(found, lossSelect.value, outputSelect.value);
   const made = await TrainingSession.createFromModel(model, config, { externalData: external });
@@ -244,7 +247,21 @@ async function tryOut(found, turn) {
     ["Kernel memory", withPrefix(bytes, "B")],
     ["Operations", `${withPrefix(found.flops, "FLOP")} a step`],
   ]);
-  await showTable();
+}
+
+/** The code that trains the file, on the data that came with it or on zeros. @param {ModelReport} found */
+async function showCode(found) {
+  const { model, table } = /** @type {Given} */ (given);
+  const code = table === null || targetSelect.value === "" ? found.code
+    : await codeOnTable(found, table, targetSelect.value, isOfClasses());
+  for (const language of /** @type {const} */ (["javascript", "python"])) {
+    element(language, "code").textContent = (code[language] ?? "").replaceAll('"model.onnx"', () => JSON.stringify(model.name));
+  }
+}
+
+/** Whether the loss takes the number of a class. */
+function isOfClasses() {
+  return OF_CLASSES.some((name) => lossSelect.value.startsWith(name));
 }
 
 /** @param {number} value @param {string} unit */
@@ -265,8 +282,9 @@ async function showTable() {
   if (table !== null) {
     const names = await headerOf(table);
     element("rows", "p").textContent = `${table.name} has the columns ${names.join(", ")}. All but one go into the model, in this order.`;
-    const shown = names.find((name) => /^(label|target|class|y|species|cultivar)s?$/i.test(name)) ?? names.at(-1) ?? "";
-    fillSelect(element("target", "select"), names, shown);
+    const likely = names.find((name) => /^(label|target|class|y|species|cultivar)s?$/i.test(name)) ?? names.at(-1) ?? "";
+    const shown = names.includes(targetSelect.value) ? targetSelect.value : likely;
+    fillSelect(targetSelect, names, shown);
     element("fitted", "p").textContent = "";
   }
 }
@@ -280,8 +298,7 @@ async function fitTable() {
   button.disabled = true;
   told.textContent = "";
   try {
-    const isClasses = OF_CLASSES.some((name) => lossSelect.value.startsWith(name));
-    const { training, validation, count } = await readTable(table, found, element("target", "select").value, isClasses);
+    const { training, validation, count } = await readTable(table, found, targetSelect.value, isOfClasses());
     const curves = /** @type {import("trainweb/vis").TrainwebCurves} */ (document.querySelector("trainweb-curves"));
     curves.clear();
     const history = await curves.watch(made.fit(training, {
@@ -436,6 +453,7 @@ drop.addEventListener("drop", (event) => {
 });
 element("settings", "form").addEventListener("change", change);
 element("settings", "form").addEventListener("submit", (event) => event.preventDefault());
+targetSelect.addEventListener("change", () => void (report !== null && showCode(report)));
 trainButton.addEventListener("click", () => void train());
 element("fit", "button").addEventListener("click", () => void fitTable());
 for (const button of element("samples", "p").querySelectorAll("button")) {

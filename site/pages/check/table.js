@@ -28,6 +28,45 @@ async function valuesOf(file, column) {
 }
 
 /**
+ * The code of the report, with the table in the place of zeros.
+ *
+ * @param {ModelReport} report
+ * @param {File} file
+ * @param {string} target - the column to predict
+ * @param {boolean} isClasses - its values are names of classes
+ * @returns {Promise<ModelReport["code"]>}
+ */
+export async function codeOnTable({ code, feeds }, file, target, isClasses) {
+  const [input, label] = feeds;
+  if (input === undefined || label === undefined || code.javascript === undefined || code.python === undefined) {
+    return code;
+  }
+  const names = await headerOf(file);
+  /** @param {string} text */
+  const quote = (text) => JSON.stringify(text);
+  const columns = names.filter((name) => name !== target).map(quote).join(", ");
+  const chosen = isClasses || label.shape.length === 1 ? quote(target) : `[${quote(target)}]`;
+  const read = `{\n  ${quote(input.name)}: [${columns}],\n  ${quote(label.name)}: ${chosen},\n}`;
+  const classes = isClasses ? `{ ${quote(label.name)}: [${(await valuesOf(file, names.indexOf(target))).map(quote).join(", ")}] }` : "";
+  const javascript = [
+    `const file = await fetch(${quote(file.name)}); // or a File`,
+    `const columns = ${read};`,
+    `const rows = await readCsv(file, columns${isClasses ? `, { classes: ${classes} }` : ""});`,
+    `const feeds = rows.standardize(${quote(input.name)});`,
+  ];
+  const python = [
+    `columns = ${read}`,
+    `rows = trainweb.data.from_csv(${quote(file.name)}, columns${isClasses ? `, classes=${classes}` : ""})`,
+    `feeds = rows.standardize(${quote(input.name)})`,
+  ];
+  return {
+    javascript: code.javascript.replace("{ Tensor,", "{ readCsv,")
+      .replace(/const feeds = \{[^]*?\n\};/, () => javascript.join("\n")),
+    python: code.python.replace("import numpy as np\n", "").replace(/feeds = \{[^]*?\n\}/, () => python.join("\n")),
+  };
+}
+
+/**
  * The rows as the session takes them.
  *
  * @param {File} file

@@ -58,6 +58,9 @@ export function fillSelect(select, names, chosen) {
   select.replaceChildren(...names.map((name) => new Option(name, name, name === chosen, name === chosen)));
 }
 
+/** A verdict of more letters is an explanation, and is written smaller. */
+const LONG = 80;
+
 /**
  * @param {string} text
  * @param {"good" | "bad" | ""} kind
@@ -66,7 +69,7 @@ export function showVerdict(text, kind) {
   const verdict = element("verdict", "p");
   verdict.hidden = text === "";
   verdict.textContent = text;
-  verdict.className = `verdict ${kind}`;
+  verdict.className = `verdict ${kind} ${text.length > LONG ? "long" : ""}`;
 }
 
 /** @param {readonly (number | string | null)[] | null} dims */

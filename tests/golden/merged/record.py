@@ -3,6 +3,7 @@
 python tests/golden/merged/record.py, from the root of the project, with a Python that has torch and onnxscript. The
 exporter makes one tensor of equal ones. `recorded.tar.xz` has, for each case and mode of the module, the file, what is
 fed, and of five steps of SGD in float64 the losses, all tensors after them, and the output in evaluation mode.
+`script.tar.xz`, which the argument `script` writes alone, has the same of the TorchScript exporter.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import nn
 ROOT = Path(__file__).parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 from record_zoo import as_onnx, pack  # noqa: E402
-from recording import strip  # noqa: E402
+from recording import export, strip  # noqa: E402
 
 TARGET = Path(__file__).with_name("recorded.tar.xz")
 STEPS, RATE = 5, 0.05
@@ -56,6 +57,21 @@ class Vectors(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.linear(self.norm(x) * torch.ones(4) * self.gamma_1 + self.zero_1)
         return y * self.mask * self.gamma_2 + self.zero_2
+
+
+class Branches(nn.Module):
+    """Two branches whose first norms have seen the same inputs, so that their statistics are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4)) for _ in range(2))
+        self.head = nn.Linear(4, 2)
+        for norm, _ in (self.a, self.b):
+            nn.init.normal_(norm.weight)
+            norm(torch.arange(12.0).reshape(4, 3) ** 1.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.a(x)) + torch.sigmoid(self.b(x * 0.5)))
 
 
 class Biases(nn.Module):
@@ -152,8 +168,11 @@ def record(module: nn.Module, row: tuple[int, ...], mode: str, *, trains: bool) 
         dims = {"dynamic_shapes": ({0: torch.export.Dim("batch")},)}
         names = {"input_names": ["x"], "output_names": ["y"], "verbose": False}
         source = copy.deepcopy(module).train(mode == "train")
-        torch.onnx.export(source, (x,), str(path), dynamo=True, external_data=False, **names, **dims)
-        strip(path)
+        if mode == "script":
+            export(source, {"x": x}, ["y"], path, "default")
+        else:
+            torch.onnx.export(source, (x,), str(path), dynamo=True, external_data=False, **names, **dims)
+            strip(path)
         file = path.read_bytes()
     exact = as_onnx(copy.deepcopy(module).double())
     exact.train(trains)
@@ -177,6 +196,10 @@ def record(module: nn.Module, row: tuple[int, ...], mode: str, *, trains: bool) 
 def main() -> None:
     """Write the recording."""
     torch.manual_seed(5)
+    if sys.argv[1:] == ["script"]:
+        file, arrays = record(Branches(), (3,), "script", trains=True)
+        pack(TARGET.with_name("script.tar.xz"), {"branches/script.onnx": file, "branches/script.npz": arrays})
+        return
     parts = {}
     for name, (module, row) in cases().items():
         for mode in ("train", "eval"):

@@ -20,7 +20,7 @@ PAIRS = (
     Sample([literal("uint64", [2**63 + 1, 3]), literal("uint64", [2**63, 1])]),
 )
 
-CASES[bits.Bitwise] = Cases(
+CASES[bits.BitwiseAnd] = CASES[bits.BitwiseOr] = CASES[bits.BitwiseXor] = Cases(
     samples=PAIRS,
     bad=(Bad([(3,), (3,)], error=UnsupportedError), Bad([i64([1, 2, 3]), i64([1, 2])])),
 )

@@ -23,7 +23,7 @@ CASES[logic.Equal] = Cases(
     samples=(*cases_of(logic.Comparison).samples, Sample([bools([True, False]), bools([True, True])]))
 )
 
-CASES[logic.Logic] = Cases(
+CASES[logic.And] = CASES[logic.Or] = CASES[logic.Xor] = Cases(
     samples=(
         Sample([bools([False, False, True, True]), bools([False, True, False, True])]),
         Sample([bools([[True, False], [False, False]]), bools([True, False])]),

@@ -3,7 +3,7 @@
 import { type ImageSource } from "trainweb";
 
 import { download, showLoading } from "../page.js";
-import { drawingOf, type Lesson, MOST_CLASSES, Teacher } from "./teacher.js";
+import { drawingOf, type Lesson, Teacher } from "./teacher.js";
 
 /** Frames that a press on "Record" takes, and milliseconds between them. */
 const FRAMES = 15;
@@ -24,11 +24,14 @@ function element<Tag extends keyof HTMLElementTagNameMap>(id: string, tag: Tag):
 
 const ui = {
   video: element("video", "video"),
+  preview: element("preview", "video"),
   camera: element("camera", "button"),
-  cameraHint: element("camera-hint", "p"),
+  next: element("next", "p"),
   classes: element("classes", "ol"),
   add: element("add", "button"),
   train: element("train", "button"),
+  trainHint: element("train-hint", "p"),
+  seenHint: element("seen-hint", "p"),
   export: element("export", "button"),
   bars: element("bars", "ul"),
   tried: element("try", "input"),
@@ -47,6 +50,7 @@ interface ClassView {
   readonly name: HTMLInputElement;
   readonly count: HTMLElement;
   readonly record: HTMLButtonElement;
+  readonly files: HTMLInputElement;
   readonly bar: HTMLProgressElement;
   readonly percent: HTMLElement;
   readonly label: HTMLElement;
@@ -54,7 +58,8 @@ interface ClassView {
 
 const views: ClassView[] = [];
 let teacher: Teacher | null = null;
-let isTrained = false;
+/** Names of the classes that the network was trained for. */
+let taught: readonly string[] = [];
 let isBusy = false;
 /** Time from which the camera may be used again. */
 let looksFrom = 0;
@@ -83,19 +88,52 @@ function onClick(button: HTMLButtonElement, action: () => Promise<void>): void {
   button.addEventListener("click", () => void perform(action));
 }
 
+/** Disable a control for a reason, which its tooltip says; null enables it. */
+function disable(control: HTMLButtonElement | HTMLInputElement, reason: string | null): void {
+  control.disabled = reason !== null;
+  (control.closest("label") ?? control).title = reason ?? "";
+}
+
+/** Why there is nothing to train on yet, or null. */
+function missingPictures(counts: readonly number[]): string | null {
+  const empty = views.filter((_, label) => counts[label] === 0).map(({ name }) => name.value);
+  return views.length - empty.length >= FIRST_CLASSES ? null : `No pictures yet: ${empty.join(", ")}.`;
+}
+
+/** The step that comes next, in words. */
+function nextStep(missing: string | null, isFilming: boolean): string {
+  if (teacher === null) {
+    return "The network is loading.";
+  }
+  if (missing !== null) {
+    return isFilming ? "Hold something up, and click Record. Then record another class."
+      : "Use the camera, or add pictures of each class from files.";
+  }
+  return taught.length === views.length ? "Look at the preview, or try a picture." : "Click Train.";
+}
+
 function update(): void {
   const counts = views.map((_, label) => teacher?.of(label).length ?? 0);
   const isFilming = ui.video.srcObject !== null;
-  views.forEach(({ count, record, remove, thumbnails }, label) => {
+  const [missing, busy] = [missingPictures(counts), isBusy ? "Wait for the end of the last step." : null];
+  const loading = teacher === null ? "The network is loading." : null;
+  const untrained = taught.length > 0 ? null : "Train first.";
+  views.forEach(({ count, record, remove, thumbnails, files }, label) => {
     count.textContent = counts[label] === 1 ? "1 picture" : `${counts[label]} pictures`;
-    record.disabled = isBusy || teacher === null || !isFilming;
-    remove.disabled = isBusy || teacher === null || views.length <= FIRST_CLASSES;
+    disable(record, loading ?? busy ?? (isFilming ? null : "Use the camera first."));
+    disable(remove, loading ?? busy ?? (views.length > FIRST_CLASSES ? null : "Two classes are the least."));
+    disable(files, loading ?? busy);
+    record.classList.toggle("primary", isFilming && missing !== null && counts[label] === 0);
     thumbnails.querySelectorAll("button").forEach((button) => { button.disabled = isBusy; });
   });
-  ui.train.disabled = isBusy || counts.filter((count) => count > 0).length < 2;
-  ui.export.disabled = isBusy || !isTrained;
-  ui.tried.disabled = isBusy || !isTrained;
-  ui.add.disabled = isBusy || views.length >= MOST_CLASSES;
+  disable(ui.train, loading ?? busy ?? missing);
+  [ui.export, ui.tried].forEach((control) => disable(control, busy ?? untrained));
+  disable(ui.add, busy);
+  ui.camera.classList.toggle("primary", missing !== null);
+  ui.train.classList.toggle("primary", missing === null && taught.length !== views.length);
+  ui.trainHint.textContent = loading === null ? missing ?? "" : "";
+  ui.seenHint.textContent = untrained ?? "";
+  ui.next.textContent = nextStep(missing, isFilming);
 }
 
 function addClass(): void {
@@ -106,7 +144,8 @@ function addClass(): void {
   const [title, percent] = [document.createElement("span"), document.createElement("span")];
   const view = { name: find<HTMLInputElement>("input[type=text]"), count: find<HTMLElement>(".count"),
     record: find<HTMLButtonElement>(".record"), bar, percent, label: title, item: find<HTMLElement>("li"),
-    thumbnails: find<HTMLElement>(".thumbnails"), remove: find<HTMLButtonElement>(".remove"), seen: document.createElement("li") };
+    thumbnails: find<HTMLElement>(".thumbnails"), remove: find<HTMLButtonElement>(".remove"), seen: document.createElement("li"),
+    files: find<HTMLInputElement>("input[type=file]") };
   view.name.value = `Class ${number}`;
   const rename = (): void => {
     const name = view.name.value || `Class ${number}`;
@@ -119,8 +158,7 @@ function addClass(): void {
   rename();
   onClick(view.record, () => record(view));
   view.remove.addEventListener("click", () => removeClass(view));
-  const files = find<HTMLInputElement>("input[type=file]");
-  files.addEventListener("change", () => void perform(() => addAll([...(files.files ?? [])], view)));
+  view.files.addEventListener("change", () => void perform(() => addAll([...(view.files.files ?? [])], view)));
   views.push(view);
   ui.classes.append(made);
   view.seen.append(title, percent, bar);
@@ -135,7 +173,7 @@ function removeClass(view: ClassView): void {
   views.splice(label, 1);
   view.item.remove();
   view.seen.remove();
-  isTrained = false;
+  taught = [];
   views.forEach(({ bar, percent }) => {
     bar.value = 0;
     percent.textContent = "";
@@ -175,10 +213,11 @@ async function startCamera(): Promise<void> {
   const stream = await navigator.mediaDevices.getUserMedia({ video: { width: 480, height: 480 } }).catch((error: unknown) => {
     throw new Error(`There is no camera for this page (${String(error)}). Files work without one.`);
   });
-  ui.video.srcObject = stream;
-  ui.video.hidden = false;
-  ui.cameraHint.hidden = true;
-  await ui.video.play();
+  for (const video of [ui.video, ui.preview]) {
+    video.srcObject = stream;
+    video.hidden = false;
+    await video.play();
+  }
   ui.camera.hidden = true;
 }
 
@@ -197,7 +236,7 @@ async function addAll(files: readonly File[], view: ClassView): Promise<void> {
 
 async function train(): Promise<void> {
   ui.result.textContent = "";
-  const outcome = await teacher?.train((share, loss) => {
+  const outcome = await teacher?.train(views.length, (share, loss) => {
     ui.progress.value = share;
     ui.status.textContent = `Training: loss ${loss.toFixed(3)}`;
   });
@@ -207,14 +246,14 @@ async function train(): Promise<void> {
   const { steps, seconds, tested, right } = outcome;
   ui.status.textContent = `Trained in ${seconds.toFixed(1)} s, ${steps} steps.`;
   ui.result.textContent = tested === 0 ? "" : `It recognises ${right} of ${tested} pictures that it has not seen.`;
-  isTrained = true;
+  taught = views.map(({ name }) => name.value);
 }
 
 async function save(): Promise<void> {
   const file = await teacher?.export();
   if (file !== undefined) {
     download(file, "classes.onnx");
-    const names = views.map(({ name }, label) => `${label} ${name.value}`).join(", ");
+    const names = taught.map((name, label) => `${label} ${name}`).join(", ");
     ui.result.textContent = `The model takes float32 [batch, 3, 96, 96], (pixel - 127) / 128, and gives logits: ${names}.`;
   }
 }
@@ -248,7 +287,7 @@ async function tryFile(file: File): Promise<void> {
 async function watch(): Promise<void> {
   const isWanted = (): boolean => performance.now() >= looksFrom;
   for (;;) {
-    if (isTrained && !isBusy && ui.video.srcObject !== null && isWanted()) {
+    if (taught.length > 0 && !isBusy && ui.video.srcObject !== null && isWanted()) {
       await look(ui.video, isWanted).catch(showError);
     }
     await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
@@ -272,7 +311,7 @@ async function main(): Promise<void> {
   try {
     teacher = await Teacher.load("teach.onnx", (progress) => showLoading(ui.status, ui.progress, progress));
     ui.progress.value = 0;
-    ui.status.textContent = "Ready: take pictures of two classes or more.";
+    ui.status.textContent = "Ready.";
   } catch (error) {
     ui.status.textContent = "The page could not start.";
     showError(error);

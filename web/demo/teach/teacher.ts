@@ -1,10 +1,10 @@
 /** The network that is taught: pictures of classes in, probabilities out. */
 
-import { readImage, Tensor, TrainingSession, type ImageSource, type LoadProgress } from "trainweb";
+import { readImage, Tensor, TrainingSession, type ImageSource, type LoadProgress, type SessionOptions } from "trainweb";
 
 /** What scripts/make_teach_model.py makes. */
 const SIDE = 96;
-export const MOST_CLASSES = 5;
+const FIRST_CLASSES = 2;
 const OUTPUT = "logits";
 /** The form of the pictures that its weights were trained on. */
 const PIXELS = { width: SIDE, height: SIDE, resize: "cover", mean: 127 / 255, std: 128 / 255 } as const;
@@ -35,27 +35,33 @@ export interface Outcome {
   readonly right: number;
 }
 
+/** The network with a new last layer, which alone is trained. */
+function createSession(model: string, classes: number, options: SessionOptions = {}): Promise<TrainingSession> {
+  const config = {
+    loss: "CrossEntropyLoss",
+    optimizer: { type: "AdamW", weightDecay: 0 },
+    learningRate: LEARNING_RATE,
+    head: { classes },
+    frozenParams: "all but head",
+  } as const;
+  return TrainingSession.createFromModel(model, config, options);
+}
+
 export class Teacher {
-  readonly #session: TrainingSession;
+  readonly #model: string;
+  #session: TrainingSession;
+  /** Classes of the session's last layer, and the numbers that it starts with. */
+  #classes = FIRST_CLASSES;
+  #start: Float32Array;
   #lessons: Lesson[] = [];
 
-  private constructor(session: TrainingSession) {
-    this.#session = session;
+  private constructor(model: string, session: TrainingSession, start: Float32Array) {
+    [this.#model, this.#session, this.#start] = [model, session, start];
   }
 
   static async load(model: string, onProgress: (progress: LoadProgress) => void): Promise<Teacher> {
-    const session = await TrainingSession.createFromModel(
-      model,
-      {
-        loss: "CrossEntropyLoss",
-        optimizer: { type: "AdamW", weightDecay: 0 },
-        requiresGrad: ["head.weight", "head.bias"],
-        additionalOutputNames: [OUTPUT],
-      },
-      { onProgress },
-    );
-    await session.setLearningRate(LEARNING_RATE);
-    const teacher = new Teacher(session);
+    const session = await createSession(model, FIRST_CLASSES, { onProgress });
+    const teacher = new Teacher(model, session, await parametersOf(session));
     // Prepared while the user takes the first pictures.
     void session.prepare({ image: [BATCH, 3, SIDE, SIDE], labels: [BATCH] }).catch(() => {});
     return teacher;
@@ -84,14 +90,23 @@ export class Teacher {
     }
   }
 
+  /** The last layer as it starts, for this number of classes. */
+  async #startAgain(classes: number): Promise<void> {
+    if (classes !== this.#classes) {
+      const session = await createSession(this.#model, classes);
+      await this.#session.release();
+      [this.#session, this.#classes, this.#start] = [session, classes, await parametersOf(session)];
+    }
+    await this.#session.loadParametersBuffer(this.#start.slice());
+  }
+
   /** Train the last layer from the start, on as many pictures of one class as of another. */
-  async train(onStep: (share: number, loss: number) => void): Promise<Outcome> {
+  async train(classes: number, onStep: (share: number, loss: number) => void): Promise<Outcome> {
+    await this.#startAgain(classes);
     const session = this.#session;
     const started = performance.now();
     const loss = session.trainingOutputNames[0] as string;
-    const fresh = new Float32Array(await session.getParametersSize());
-    await session.loadParametersBuffer(fresh);
-    const parts = Array.from({ length: MOST_CLASSES }, (_, label) => this.of(label)).filter((part) => part.length > 0);
+    const parts = Array.from({ length: classes }, (_, label) => this.of(label)).filter((part) => part.length > 0);
     const isTest = (_: Lesson, k: number): boolean => k % HELD_BACK === HELD_BACK - 1;
     const taught = parts.map((part) => part.filter((lesson, k) => !isTest(lesson, k)));
     const tests = parts.flatMap((part) => part.filter(isTest));
@@ -121,7 +136,8 @@ export class Teacher {
   }
 
   async #probabilities(picture: Float32Array): Promise<readonly number[]> {
-    const results = await this.#session.runEvalStep(feedsOf([{ picture, label: 0 }]), [OUTPUT]);
+    const image = new Tensor("float32", picture, [1, 3, SIDE, SIDE]);
+    const results = await this.#session.predict({ image });
     const logits = [...(results[OUTPUT]?.data as Float32Array)];
     const exponentials = logits.map((logit, k) => (this.of(k).length === 0 ? 0 : Math.exp(logit - Math.max(...logits))));
     const sum = exponentials.reduce((a, b) => a + b, 0);
@@ -132,6 +148,10 @@ export class Teacher {
   export(): Promise<Blob> {
     return this.#session.exportModelForInferencing([OUTPUT], { as: "blob" });
   }
+}
+
+async function parametersOf(session: TrainingSession): Promise<Float32Array> {
+  return (await session.getContiguousParameters(true)).data as Float32Array;
 }
 
 function anyOf(lessons: readonly Lesson[]): Lesson {

@@ -1,12 +1,12 @@
 /** The page: a model and a text in, an adapter that continues texts in the same voice out. */
 
-import type { FitRun } from "trainweb";
+import type { EpochEvent, FitRun } from "trainweb";
 import type { TrainwebCurves } from "trainweb/vis";
 import "trainweb/vis";
 
 import { appendTo, download, element, fastest, megabytes, onDrop, PAGE_BYTES, showLoading } from "../page.js";
 import { filesOf, modelOf, ourModel, type ModelFiles } from "./files.js";
-import { Voice, type Needs } from "./voice.js";
+import { Voice, type Needs, type WriteOptions } from "./voice.js";
 
 /** Memory of the page, and of the session beside weights, for each neuron of the width of all layers. */
 const PAGE_BYTES_OF_WIDTH = 7e3;
@@ -49,6 +49,7 @@ const ui = {
   temperatureValue: element<HTMLOutputElement>("temperature-value"),
   before: element<HTMLElement>("before"),
   after: element<HTMLElement>("after"),
+  afterTitle: element<HTMLElement>("after-title"),
   write: element<HTMLButtonElement>("write"),
 };
 
@@ -133,6 +134,7 @@ async function load(): Promise<void> {
   written = "";
   pageBytes = PAGE_BYTES + PAGE_BYTES_OF_WIDTH * (files.width ?? 0);
   [ui.before, ui.after].forEach((pane) => { pane.textContent = ""; });
+  ui.afterTitle.textContent = "After";
   ui.status.textContent = `Loading ${files.name} …`;
   try {
     voice = await Voice.load(files, (progress) => showLoading(ui.status, ui.progress, progress));
@@ -197,7 +199,14 @@ async function train(): Promise<void> {
   await measure();
   const pupil = loaded();
   const passes = passesOf();
-  const running = pupil.learn(passes);
+  const passWriting = new AbortController();
+  let best = Infinity;
+  const running = pupil.learn(passes, async (event) => {
+    const loss = lossOf(event);
+    ui.afterTitle.textContent = `After pass ${event.epoch}${loss < best ? ", the best so far" : ""}`;
+    best = Math.min(best, loss);
+    await show(ui.after, { ...wish(), adapter: true, isShort: true, signal: passWriting.signal });
+  });
   fit = running;
   update();
   ui.curves.watch(running);
@@ -216,10 +225,14 @@ async function train(): Promise<void> {
         ui.trainingStatus.textContent = `Training: some ${duration((seconds / last) * (total - last))} to go.`;
       }
     }
-    const { ended, losses } = await running;
+    const { ended, losses, bestEpoch } = await running;
     ui.step.textContent = losses.length.toLocaleString("en");
-    ui.trainingStatus.textContent = ended === "stopped" ? "Stopped." : "It has learned.";
+    const kept = ended === "stopped" ? null : bestEpoch;
+    ui.trainingStatus.textContent = (ended === "stopped" ? "Stopped." : "It has learned.") +
+      (kept === null ? "" : ` Pass ${kept} was the best, and stays.`);
+    ui.afterTitle.textContent = kept === null ? "After" : `After pass ${kept}, the best`;
   } finally {
+    passWriting.abort();
     fit = null;
     ui.trainingProgress.value = 0;
     update();
@@ -229,24 +242,36 @@ async function train(): Promise<void> {
   await write();
 }
 
-/** Show what the model writes before and after it learned, as it comes. */
+/** The loss of unseen lines; without any, of the text. */
+function lossOf({ loss, validation }: EpochEvent): number {
+  return Number(validation?.["loss"] ?? loss);
+}
+
+/** What the user asks the model to write. */
+function wish(): { prompt: string; temperature: number; seed: number } {
+  return { prompt: ui.prompt.value || "\n", temperature: Number(ui.temperature.value), seed: 1 };
+}
+
+/** Show what the model writes, as it comes. */
+async function show(pane: HTMLElement, options: WriteOptions): Promise<void> {
+  pane.textContent = options.prompt;
+  await appendTo(pane, loaded().write(options), options.signal);
+}
+
+/** Show what the model writes before and after it learned. */
 async function write(): Promise<void> {
-  const asked = { prompt: ui.prompt.value || "\n", temperature: Number(ui.temperature.value), seed: 1 };
+  const asked = wish();
   writing = new AbortController();
   update();
   const { signal } = writing;
-  const show = async (pane: HTMLElement, adapter: boolean): Promise<void> => {
-    pane.textContent = asked.prompt;
-    await appendTo(pane, loaded().write({ ...asked, adapter, signal }), signal);
-  };
   try {
     if (written !== JSON.stringify(asked)) {
       // The adapter adds nothing before it has learned. Without it there would be steps to compile.
-      await show(ui.before, !hasLearned);
+      await show(ui.before, { ...asked, adapter: !hasLearned, signal });
       written = signal.aborted ? "" : JSON.stringify(asked);
     }
     if (hasLearned && !signal.aborted) {
-      await show(ui.after, true);
+      await show(ui.after, { ...asked, adapter: true, signal });
     }
   } finally {
     writing = null;

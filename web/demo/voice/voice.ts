@@ -1,7 +1,7 @@
 /** A language model whose adapter learns the voice of a text. */
 
 import { Tokenizer } from "@huggingface/tokenizers";
-import { Dataset, ModelError, Tensor, TrainingSession, type AdapterFiles, type FitRun, type LoadProgress } from "trainweb";
+import { Dataset, ModelError, Tensor, TrainingSession, type AdapterFiles, type EpochEvent, type FitRun, type LoadProgress } from "trainweb";
 
 import { fastest } from "../page.js";
 import type { ModelFiles } from "./files.js";
@@ -19,8 +19,11 @@ const LEAST_ROWS = 2;
 /** From so many rows on, a part of them is only tested. */
 const TESTED_FROM = 8;
 const TESTED = 0.125;
-/** Tokens that it writes. */
+/** Tokens that it writes, and after each pass of the training. */
 const SAMPLE = 80;
+const PASS_SAMPLE = 24;
+/** Passes without a better loss of the rows that are only tested, after which training ends. */
+const PATIENCE = 3;
 
 /** What training takes here. */
 export interface Needs {
@@ -34,6 +37,8 @@ export interface WriteOptions {
   readonly prompt: string;
   /** With or without what it has learned. */
   readonly adapter: boolean;
+  /** Fewer tokens, as after a pass. */
+  readonly isShort?: boolean;
   readonly temperature: number;
   readonly seed: number;
   readonly signal: AbortSignal;
@@ -103,20 +108,23 @@ export class Voice {
     return { bytes, secondsPerStep: this.#secondsPerStep, stepsPerPass: this.#given.size ?? 0 };
   }
 
-  /** Train the adapter until it is stopped, or for so many passes over the text. */
-  learn(passes: number): FitRun {
+  /** Train the adapter until it is stopped, or for so many passes over the text; the best pass stays. */
+  learn(passes: number, onPass: (event: EpochEvent) => Promise<void>): FitRun {
     return this.#session.fit(this.#given, {
       epochs: passes,
       batchSize: 1,
       learningRate: LEARNING_RATE,
       validationData: this.#test,
+      callbacks: [(event) => (event.type === "epoch" ? onPass(event) : undefined)],
+      ...(this.#test === null ? {} : { earlyStopping: { patience: PATIENCE } }),
     });
   }
 
   /** What the model writes after a prompt, piece by piece. */
-  async *write({ prompt, temperature, seed, adapter, signal }: WriteOptions): AsyncGenerator<string> {
+  async *write({ prompt, temperature, seed, adapter, signal, isShort = false }: WriteOptions): AsyncGenerator<string> {
     const sampling = temperature === 0 ? { temperature } : { temperature, seed };
-    for await (const { text } of this.#session.generate(prompt, { ...sampling, maxTokens: SAMPLE, adapter, signal })) {
+    const maxTokens = isShort ? PASS_SAMPLE : SAMPLE;
+    for await (const { text } of this.#session.generate(prompt, { ...sampling, maxTokens, adapter, signal })) {
       yield text ?? "";
     }
   }

@@ -3,11 +3,12 @@
 import { dsvFormat } from "d3-dsv";
 import { Tensor } from "onnxruntime-common";
 
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { areTexts, isRecord } from "../wire/kinds.js";
+import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { FeedError, shortened } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
-import { badSetting, describe, refuseSettingIf } from "./given.js";
+import { badSetting, describe, mustBe, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 
 const DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool", "string"] as const;
@@ -84,21 +85,15 @@ export async function readColumns(
     return { name, dtype, classes: labels.get(name) ?? null, wanted, isVector: typeof columnNames !== "string" };
   });
   for (const name of [...Object.keys(checkObject("dtypes", dtypes)), ...Object.keys(classes)]) {
-    if (!(name in columns)) {
-      throw sessionError("CSV_INPUT", { name, names: Object.keys(columns).join(", ") });
-    }
+    refuseIf(!(name in columns), "CSV_INPUT", { name, names: Object.keys(columns).join(", ") });
   }
   for (const [name, dtype] of Object.entries(dtypes)) {
-    if (!DTYPES.includes(dtype)) {
-      throw sessionError("CSV_DTYPE", { name, dtype, names: DTYPES.join(", ") });
-    }
+    refuseIf(!DTYPES.includes(dtype), "CSV_DTYPE", { name, dtype, names: DTYPES.join(", ") });
   }
   const { rest, fills } = treatmentOf(missing);
   const inputColumns = inputs.flatMap(({ wanted }) => wanted);
   for (const column of fills.keys()) {
-    if (!inputColumns.includes(column)) {
-      throw sessionError("CSV_FILL", { column, names: inputColumns.join(", ") });
-    }
+    refuseIf(!inputColumns.includes(column), "CSV_FILL", { column, names: inputColumns.join(", ") });
   }
   return parseRows(await textOf(source), delimiter, inputs, { rest, fills });
 }
@@ -134,16 +129,12 @@ async function textOf(source: CsvSource): Promise<string> {
 }
 
 function checkObject<T extends object>(name: string, value: T): T {
-  if (typeof value !== "object" || value === null || Array.isArray(value)) {
-    throw new TypeError(`'${name}' must be an object, got ${describe(value)}.`);
-  }
+  mustBe(isRecord(value), name, "an object", value);
   return value;
 }
 
 function checkTexts(name: string, value: readonly string[]): readonly string[] {
-  if (!Array.isArray(value) || !value.every((one) => typeof one === "string")) {
-    throw new TypeError(`'${name}' must be an array of strings, got ${describe(value)}.`);
-  }
+  mustBe(areTexts(value), name, "an array of strings", value);
   return value;
 }
 
@@ -206,10 +197,8 @@ function treatmentOf(missing: NonNullable<CsvOptions["missing"]>): Treatment {
   if (typeof missing === "string" && TREATMENTS.includes(missing)) {
     return { rest: missing, fills: new Map() };
   }
-  if (typeof missing !== "object" || missing === null || Array.isArray(missing)) {
-    throw badSetting("missing", missing, '"error", "drop", "keep", or a value for each column');
-  }
-  const { [OTHERS]: rest = "error", ...columns } = missing;
+  refuseSettingIf(!isRecord(missing), "missing", missing, '"error", "drop", "keep", or a value for each column');
+  const { [OTHERS]: rest = "error", ...columns } = missing as Readonly<Record<string, unknown>>;
   if (typeof rest !== "string" || !TREATMENTS.includes(rest)) {
     throw badSetting("missing['*']", rest, '"error", "drop" or "keep"');
   }
@@ -229,13 +218,8 @@ function findPlaces(header: readonly string[], inputs: readonly Input[]): readon
   const twice = new Set(header.filter((column, k) => placeOf.get(column) !== k));
   return inputs.map(({ wanted }) =>
     wanted.map((column) => {
-      const place = placeOf.get(column);
-      if (place === undefined) {
-        throw sessionError("CSV_COLUMN", { column, names: header.join(", ") });
-      }
-      if (twice.has(column)) {
-        throw sessionError("CSV_COLUMN_TWICE", { column });
-      }
+      const place = placeOf.get(column) ?? raise("CSV_COLUMN", { column, names: header.join(", ") });
+      refuseIf(twice.has(column), "CSV_COLUMN_TWICE", { column });
       return place;
     }),
   );
@@ -261,9 +245,7 @@ function parseRows(
     if (row.length === 0) {
       return;
     }
-    if (row.length !== header.length) {
-      throw sessionError("CSV_RAGGED", { line, given: row.length, expected: header.length });
-    }
+    refuseIf(row.length !== header.length, "CSV_RAGGED", { line, given: row.length, expected: header.length });
     const texts = places.map((of) => of.map((place) => (row[place] as string).trim()));
     const isUnfilled = (value: string, input: Input, i: number): boolean =>
       isMissing(value, input) && !fills.has(input.wanted[i] as string);
@@ -287,24 +269,13 @@ function parseRows(
 }
 
 function valueOf(text: string, input: Input, line: number, column: string, fills: ReadonlyMap<string, string>): Value {
-  let value = text;
-  if (isMissing(value, input)) {
-    const fill = fills.get(column);
-    if (fill === undefined) {
-      throw sessionError("CSV_MISSING", { line, column, value });
-    }
-    value = fill;
-  }
+  const value = isMissing(text, input) ? (fills.get(column) ?? raise("CSV_MISSING", { line, column, value: text })) : text;
   return input.dtype === "string" && input.classes === null ? value : parse(value, input, line, column);
 }
 
 function parse(value: string, { dtype, classes }: Input, line: number, column: string): number | bigint {
   if (classes !== null) {
-    const place = classes.get(value);
-    if (place === undefined) {
-      throw sessionError("CSV_CLASS", { line, column, value, names: [...classes.keys()].reverse().join(", ") });
-    }
-    return place;
+    return classes.get(value) ?? raise("CSV_CLASS", { line, column, value, names: [...classes.keys()].reverse().join(", ") });
   }
   const lower = value.toLowerCase();
   if (dtype === "bool" && [...TRUE, ...FALSE].includes(lower)) {

@@ -7,9 +7,10 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { areTexts, isObject } from "../wire/kinds.js";
+import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from "./csv.js";
-import { badSetting, describe, isTensor, nameOf, refuseSettingIf } from "./given.js";
+import { badSetting, checkInteger, describe, isTensor, nameOf, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { Opaque } from "../wire/opaque.js";
@@ -48,7 +49,6 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   readonly #columns: ReadonlyMap<string, Tensor> | null;
   readonly #rows: () => AsyncIterable<Row | Batch>;
   readonly #stream: Stream;
-  #preprocessing: readonly PreprocessingStep[];
 
   /** @throws FeedError when there are no rows, or tensors have different numbers of rows */
   constructor(source: Exclude<DataSource, Dataset>) {
@@ -56,14 +56,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     const [columns, rows] = open(source);
     this.#columns = columns;
     this.#rows = rows;
-    this.#stream = streams.get(source as object) ?? {
-      isBatched: false,
-      isPadded: false,
-      skip: () => {},
-      preprocessing: [],
-      generator: isReadOnce(source) ? source : null,
-    };
-    this.#preprocessing = this.#stream.preprocessing;
+    this.#stream = streams.get(source) ?? { ...GIVEN, generator: isReadOnce(source) ? source : null };
   }
 
   /** `source` itself if it is a dataset, else one made of it. */
@@ -117,7 +110,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
 
   /** Fitted steps of tables so far, such as `standardize` and `oneHot`: JSON, for `preprocess`. */
   get preprocessing(): readonly PreprocessingStep[] {
-    return this.#preprocessing;
+    return this.#stream.preprocessing;
   }
 
   /** The tensors, unless the rows are a stream. */
@@ -188,7 +181,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * @internal
    */
   through(make: (items: AsyncIterable<Row | Batch>) => AsyncIterable<Batch>, isPadded: boolean): Dataset {
-    return this.#piped(make, true, (rounds) => this.skipRounds(rounds), isPadded);
+    return this.#piped(make, { isBatched: true, isPadded });
   }
 
   /** Replace each row (or batch) by the result of a function, which may be asynchronous. */
@@ -220,23 +213,24 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    */
   shuffle(options: { readonly buffer?: number; readonly seed?: number } = {}): Dataset {
     const { buffer = DEFAULT_BUFFER, seed = 0 } = checkOptions("shuffle", options, { buffer: true, seed: true });
-    checkCount("buffer", buffer);
+    checkInteger("buffer", buffer, 1);
     checkSeed(seed);
     let rounds = 0;
-    return this.#piped((rows) => drawn(rows, buffer, seed, rounds++), this.#stream.isBatched, (count) => {
+    const skip = (count: number): void => {
       rounds += count;
       this.skipRounds(count);
-    });
+    };
+    return this.#piped((rows) => drawn(rows, buffer, seed, rounds++), { skip });
   }
 
   /** Stack rows into batches. */
   batch(size: number, options: { readonly remainder?: Remainder } = {}): Dataset {
     const { remainder = "keep" } = checkOptions("batch", options, { remainder: true });
-    checkCount("size", size);
+    checkInteger("size", size, 1);
     refuseSettingIf(!["keep", "drop", "pad"].includes(remainder), "remainder", remainder, "keep, drop or pad");
     refuseIf(this.#stream.isBatched, "BATCHED_TWICE");
-    const skip = (rounds: number): void => this.skipRounds(rounds);
-    return this.#piped((rows) => batched(rows as AsyncIterable<Row>, size, remainder), true, skip, remainder === "pad");
+    const form = { isBatched: true, isPadded: remainder === "pad" };
+    return this.#piped((rows) => batched(rows as AsyncIterable<Row>, size, remainder), form);
   }
 
   /**
@@ -256,17 +250,13 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     options: { readonly padded?: readonly string[] } = {},
   ): Dataset {
     const { padded = null } = checkOptions("bucket", options, { padded: true });
-    if (padded !== null && !(Array.isArray(padded) && padded.every((name) => typeof name === "string"))) {
-      throw badSetting("padded", padded, "an array of names");
-    }
-    checkCount("size", size);
+    refuseSettingIf(padded !== null && !areTexts(padded), "padded", padded, "an array of names");
+    checkInteger("size", size, 1);
     refuseSettingIf(!Array.isArray(bounds), "bounds", bounds, "an array of lengths");
-    bounds.forEach((bound: unknown, k) => {
-      refuseSettingIf(!Number.isSafeInteger(bound) || (bound as number) < 0, `bounds[${k}]`, bound, "an integer >= 0");
-    });
+    bounds.forEach((bound, k) => checkInteger(`bounds[${k}]`, bound, 0));
     refuseIf(this.#stream.isBatched, "BATCHED_TWICE");
     const sorted = [...bounds].sort((a, b) => a - b);
-    return this.#piped((rows) => bucketed(rows as AsyncIterable<Row>, length, sorted, size, padded), true);
+    return this.#piped((rows) => bucketed(rows as AsyncIterable<Row>, length, sorted, size, padded), { isBatched: true });
   }
 
   /**
@@ -280,19 +270,14 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     const { seed, stratify } = checkOptions("split", options, { seed: true, stratify: true });
     refuseSettingIf(!(typeof share === "number" && share > 0 && share < 1), "share", share, "a number greater than 0 and less than 1");
     refuseSettingIf(!["string", "undefined"].includes(typeof stratify), "stratify", stratify, "the name of an input");
-    const rows = this.size;
-    if (rows === null) {
-      throw sessionError("STREAM_SPLIT", {});
-    }
+    const rows = this.size ?? raise("STREAM_SPLIT");
     if (seed !== undefined) {
       checkSeed(seed);
     }
     const order = seed === undefined ? Uint32Array.from({ length: rows }, (_, row) => row) : permutation(rows, seed, SPLIT_STREAM);
     const isSecond = stratify === undefined ? null : lastOfEach(this.#classes(stratify, order), share);
     const first = isSecond === null ? rows - Math.floor(rows * share) : isSecond.filter((is) => !is).length;
-    if (first === 0 || first === rows) {
-      throw sessionError("EMPTY_SPLIT", { rows, share });
-    }
+    refuseIf(first === 0 || first === rows, "EMPTY_SPLIT", { rows, share });
     if (isSecond === null && seed === undefined && this.#columns !== null) {
       return [this.#slice(0, first), this.#slice(first, rows)];
     }
@@ -302,10 +287,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
 
   /** The class of each row, in an order. */
   #classes(name: string, order: Uint32Array): number[] {
-    const labels = labelsOf(this.known?.get(name));
-    if (labels === null) {
-      throw sessionError("NO_CLASSES", { name });
-    }
+    const labels = labelsOf(this.known?.get(name)) ?? raise("NO_CLASSES", { name });
     return Array.from(order, (row) => labels[row] as number);
   }
 
@@ -315,10 +297,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * @throws FeedError when the rows are a stream, or have no such number
    */
   rows(indices: readonly number[] | Uint32Array): Dataset {
-    const size = this.size;
-    if (size === null) {
-      throw sessionError("STREAM_SPLIT", {});
-    }
+    const size = this.size ?? raise("STREAM_SPLIT");
     for (const row of indices) {
       if (!Number.isSafeInteger(row) || row < 0 || row >= size) {
         throw badSetting("indices", row, `an integer >= 0 and < ${size}`);
@@ -333,7 +312,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
 
   /** The first rows (or batches). */
   take(count: number): Dataset {
-    checkCount("count", count);
+    checkInteger("count", count, 1);
     if (this.#columns !== null) {
       return this.#slice(0, Math.min(count, this.size as number));
     }
@@ -420,23 +399,18 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    */
   preprocess(steps: readonly PreprocessingStep[]): Dataset {
     const checkedSteps = checkSteps(steps);
-    const done = this.#preprocessing;
+    const done = this.preprocessing;
     return this.#applied(areSteps(checkedSteps.slice(0, done.length), done) ? checkedSteps.slice(done.length) : checkedSteps);
   }
 
   #applied(steps: readonly PreprocessingStep[]): Dataset {
-    if (this.#columns === null) {
-      throw sessionError("TABLE_STREAM", {});
-    }
+    const columns = this.#columns ?? raise("TABLE_STREAM");
     const checkedSteps = checkSteps(steps);
-    return this.#after(checkedSteps, applySteps(checkedSteps, this.#columns));
+    return this.#after(checkedSteps, applySteps(checkedSteps, columns));
   }
 
   #fitted(type: Fitted, names: readonly string[]): Dataset {
-    const columns = this.#columns;
-    if (columns === null) {
-      throw sessionError("TABLE_STREAM", {});
-    }
+    const columns = this.#columns ?? raise("TABLE_STREAM");
     if (names.length === 0) {
       throw new TypeError(`'${type}' needs the names of inputs; there are ${[...columns.keys()].join(", ")}.`);
     }
@@ -445,9 +419,8 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
 
   /** A dataset of tensors that has had more steps. */
   #after(steps: readonly PreprocessingStep[], columns: Columns): Dataset {
-    const dataset = new Dataset(columns);
-    dataset.#preprocessing = [...this.#preprocessing, ...steps];
-    return dataset;
+    streams.set(columns, { ...GIVEN, preprocessing: [...this.preprocessing, ...steps] });
+    return new Dataset(columns);
   }
 
   /** Keep the rows or batches in memory once the first iteration has reached its end. */
@@ -466,12 +439,12 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
       memory = items;
     };
     // Earlier steps are iterated over once, in any number of rounds.
-    return this.#piped(make, this.#stream.isBatched, () => {}, this.#stream.isPadded, null);
+    return this.#piped(make, { skip: () => {}, generator: null });
   }
 
   /** Make this many rows (or batches) ahead. `fit` makes one batch ahead on its own. */
   prefetch(count = 1): Dataset {
-    checkCount("count", count);
+    checkInteger("count", count, 1);
     return this.#piped(async function* (rows) {
       const iterator = rows[Symbol.asyncIterator]();
       const ahead: Promise<IteratorResult<Row | Batch>>[] = [];
@@ -494,15 +467,9 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     });
   }
 
-  #piped(
-    make: (rows: AsyncIterable<Row | Batch>) => AsyncIterable<Row | Batch>,
-    isBatched = this.#stream.isBatched,
-    skip: (rounds: number) => void = (rounds) => this.skipRounds(rounds),
-    isPadded = this.#stream.isPadded,
-    generator = this.#stream.generator,
-  ): Dataset {
+  #piped(make: (rows: AsyncIterable<Row | Batch>) => AsyncIterable<Row | Batch>, changes: Partial<Stream> = {}): Dataset {
     const rows = (): AsyncIterable<Row | Batch> => piped(this, make);
-    streams.set(rows, { isBatched, isPadded, skip, preprocessing: this.#preprocessing, generator });
+    streams.set(rows, { ...this.#stream, parts: null, ...changes });
     return new Dataset(rows);
   }
 
@@ -550,7 +517,7 @@ export async function readCsv(source: CsvSource, columns: CsvColumns, options: C
 }
 
 /**
- * Properties of the streams that functions make: batches or rows, filled up or not, and a function that skips rounds.
+ * Properties of data that datasets make: batches or rows, filled up or not, and a function that skips rounds.
  */
 const streams = new WeakMap<object, Stream>();
 
@@ -560,8 +527,11 @@ interface Stream {
   readonly skip: (rounds: number) => void;
   readonly preprocessing: readonly PreprocessingStep[];
   readonly generator: object | null;
-  readonly parts?: Parts;
+  readonly parts: Parts | null;
 }
+
+/** Of data that no function has made. */
+const GIVEN: Stream = { isBatched: false, isPadded: false, skip: () => {}, preprocessing: [], generator: null, parts: null };
 
 /** Of images: the tensors beside them, and the dataset of some; those held out keep their order and are unchanged. */
 interface Parts {
@@ -578,15 +548,14 @@ export function isSpent(source: object): boolean {
 }
 
 function isReadOnce(source: unknown): source is object {
-  const isObject = typeof source === "object" && source !== null;
-  return isObject && (isReadable(source) || ["Generator", "AsyncGenerator"].includes(nameOf(source)));
+  return isObject(source) && (isReadable(source) || ["Generator", "AsyncGenerator"].includes(nameOf(source)));
 }
 
 function open(source: unknown): [ReadonlyMap<string, Tensor> | null, () => AsyncIterable<Row | Batch>] {
   if (typeof source === "function") {
     return [null, () => iterate((source as () => unknown)())];
   }
-  if (typeof source !== "object" || source === null || isTensor(source) || ArrayBuffer.isView(source)) {
+  if (!isObject(source) || isTensor(source) || ArrayBuffer.isView(source)) {
     throw sessionError("NOT_A_DATASET", { given: describe(source) });
   }
   if (Symbol.iterator in source || Symbol.asyncIterator in source || isReadable(source)) {
@@ -637,7 +606,7 @@ function iteratorOf(source: unknown): AsyncIterator<Row | Batch> {
 }
 
 function opened(source: unknown): Iterator<Row> | AsyncIterator<Row> {
-  if (typeof source === "object" && source !== null) {
+  if (isObject(source)) {
     if (isReadable(source)) {
       return readerOf(source);
     }
@@ -692,20 +661,13 @@ function checkColumns(source: Columns): ReadonlyMap<string, Tensor> {
   const columns = new Map<string, Tensor>();
   for (const [name, value] of Object.entries(source)) {
     const tensor = asTensor(name, value);
-    if (tensor.dims.length === 0) {
-      throw sessionError("NOT_A_COLUMN", { name, given: "one number" });
-    }
+    refuseIf(tensor.dims.length === 0, "NOT_A_COLUMN", { name, given: "one number" });
     columns.set(name, tensor);
   }
-  const [first] = columns;
-  if (first === undefined) {
-    throw sessionError("NO_COLUMNS", {});
-  }
+  const [first = raise("NO_COLUMNS")] = columns;
   const [firstName, { dims: [expected] }] = first;
   for (const [name, { dims: [rows] }] of columns) {
-    if (rows !== expected) {
-      throw sessionError("COLUMN_ROWS", { name, rows, first: firstName, expected });
-    }
+    refuseIf(rows !== expected, "COLUMN_ROWS", { name, rows, first: firstName, expected });
   }
   refuseIf(expected === 0, "EMPTY_DATASET");
   return columns;
@@ -738,17 +700,11 @@ export function datasetOfRounds(make: (round: number) => AsyncIterable<Row>, par
   const skip = (count: number): void => {
     rounds += count;
   };
-  streams.set(rows, { isBatched: false, isPadded: false, skip, preprocessing: [], generator: null, parts });
+  streams.set(rows, { ...GIVEN, skip, parts });
   return new Dataset(rows);
-}
-
-function checkCount(name: string, value: unknown): void {
-  refuseSettingIf(typeof value !== "number" || !Number.isSafeInteger(value) || value < 1, name, value, "an integer >= 1");
 }
 
 /** @throws ModelError for an invalid seed */
 export function checkSeed(seed: unknown): void {
-  if (typeof seed !== "number" || !Number.isSafeInteger(seed) || seed < 0) {
-    throw badSetting("seed", seed, "an integer >= 0 and <= 9007199254740991");
-  }
+  checkInteger("seed", seed, 0, Number.MAX_SAFE_INTEGER);
 }

@@ -1,7 +1,7 @@
 /** The rows of each batch of an epoch; `epoch_batches` of trainweb/data/dataset.py is the same. */
 
 import type { Remainder } from "../wire/fit.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import type { InputDeclaration } from "../wire/protocol.js";
 
 /** Count the batches of an epoch. */
@@ -46,9 +46,7 @@ export function emptyData(epoch: number, source = "data"): Error {
 export function* epochBatches(order: Uint32Array, size: number, remainder: Remainder): Generator<Uint32Array> {
   const rows = order.length;
   const count = countBatches(rows, size, remainder);
-  if (count === 0) {
-    throw sessionError("BATCH_BEYOND_DATA", { size, rows });
-  }
+  refuseIf(count === 0, "BATCH_BEYOND_DATA", { size, rows });
   for (let k = 0; k < count; k++) {
     yield batchRows(order, k, size, remainder);
   }

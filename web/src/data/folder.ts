@@ -1,8 +1,9 @@
 /** The files of a folder that has a folder for each class; `list_folder` of trainweb/data/images.py is the same in Python. */
 
+import { areTexts, isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
-import { badSetting, describe } from "./given.js";
+import { describe, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 
 /**
@@ -45,9 +46,7 @@ export async function listFolder(
   options: { readonly classes?: readonly string[] } = {},
 ): Promise<ListedFolder> {
   const { classes } = checkOptions("listFolder", options, { classes: true });
-  if (classes !== undefined && !(Array.isArray(classes) && classes.every((name) => typeof name === "string"))) {
-    throw badSetting("classes", classes, "an array of names");
-  }
+  refuseSettingIf(classes !== undefined && !areTexts(classes), "classes", classes, "an array of names");
   const all = [...(await folderFiles(source))].sort(byPath);
   const files = all.filter(isPicture);
   const others = all.filter((one) => !isPicture(one)).map(({ path }) => path.join("/"));
@@ -57,19 +56,13 @@ export async function listFolder(
   }
   refuseIf(files.length === 0, "EMPTY_DATASET");
   const lost = files.find(({ path }) => path.length === 1);
-  if (lost !== undefined) {
-    throw sessionError("FILE_WITHOUT_CLASS", { file: lost.file.name });
-  }
+  refuseIf(lost !== undefined, "FILE_WITHOUT_CLASS", { file: lost?.file.name });
   const folders = [...new Set(files.map(({ path }) => path[0] as string))];
   const names = classes ?? folders;
   const stray = folders.find((folder) => !names.includes(folder));
-  if (stray !== undefined) {
-    throw sessionError("FOLDER_WITHOUT_CLASS", { folder: stray, names: names.join(", ") });
-  }
+  refuseIf(stray !== undefined, "FOLDER_WITHOUT_CLASS", { folder: stray, names: names.join(", ") });
   const empty = names.find((name) => !folders.includes(name));
-  if (empty !== undefined) {
-    throw sessionError("CLASS_WITHOUT_FILES", { name: empty, names: folders.join(", ") });
-  }
+  refuseIf(empty !== undefined, "CLASS_WITHOUT_FILES", { name: empty, names: folders.join(", ") });
   const labels = BigInt64Array.from(files, ({ path }) => BigInt(names.indexOf(path[0] as string)));
   return { files: files.map(({ file }) => file), labels, classes: [...names] };
 }
@@ -84,9 +77,7 @@ function isPicture({ path }: Listed): boolean {
  * @throws FeedError when it is not a folder
  */
 export async function folderFiles(source: FolderSource): Promise<readonly Listed[]> {
-  if (typeof source !== "object" || source === null || !(isHandle(source) || Symbol.iterator in source)) {
-    throw sessionError("NOT_A_DATASET", { given: describe(source) });
-  }
+  refuseIf(!isObject(source) || !(isHandle(source) || Symbol.iterator in source), "NOT_A_DATASET", { given: describe(source) });
   return isHandle(source) ? listed(source, []) : [...source].map(pathOf);
 }
 

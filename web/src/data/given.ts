@@ -2,6 +2,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
+import { isObject } from "../wire/kinds.js";
 import { sessionError } from "../wire/messages.js";
 
 /**
@@ -12,7 +13,7 @@ export function isTensor(value: unknown): value is Tensor {
   if (value instanceof Tensor) {
     return true;
   }
-  if (typeof value !== "object" || value === null) {
+  if (!isObject(value)) {
     return false;
   }
   const tensor = value as Partial<Tensor>;
@@ -64,6 +65,13 @@ export function describe(value: unknown): string {
   return `a ${typeof value}`;
 }
 
+/** @throws TypeError that says what an argument must be, unless it is right */
+export function mustBe(isRight: boolean, name: string, expected: string, value: unknown): asserts isRight {
+  if (!isRight) {
+    throw new TypeError(`'${name}' must be ${expected}, got ${describe(value)}.`);
+  }
+}
+
 export function badSetting(name: string, value: unknown, expected: string): Error {
   return sessionError("BAD_SETTING", { name, value, expected });
 }
@@ -73,4 +81,10 @@ export function refuseSettingIf(isWrong: boolean, name: string, value: unknown, 
   if (isWrong) {
     throw badSetting(name, value, expected);
   }
+}
+
+/** @throws ModelError unless a setting is an integer from `least` to `most` */
+export function checkInteger(name: string, value: unknown, least: number, most?: number): void {
+  const isRight = Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= (most ?? Infinity);
+  refuseSettingIf(!isRight, name, value, `an integer >= ${least}${most === undefined ? "" : ` and <= ${most}`}`);
 }

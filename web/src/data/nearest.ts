@@ -1,5 +1,6 @@
 /** Suggest the known name that an unknown name may stand for. */
 
+import { isObject } from "../wire/kinds.js";
 import { shortened } from "../wire/errors.js";
 import { isTensor } from "./given.js";
 
@@ -47,7 +48,7 @@ export function checkKnown(what: string, options: object, known: readonly string
 
 /** @throws TypeError when the options of a call are not an object, for example labels beside the data */
 export function checkIsObject(call: string, options: unknown): asserts options is object {
-  if (typeof options !== "object" || options === null) {
+  if (!isObject(options)) {
     throw new TypeError(`'options' of ${call} must be an object.`);
   }
   if (Array.isArray(options) || ArrayBuffer.isView(options) || isTensor(options)) {

@@ -2,7 +2,8 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { sessionError } from "../wire/messages.js";
+import { isObject } from "../wire/kinds.js";
+import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { describe, isTensor } from "./given.js";
 import { RandomStream } from "./random.js";
 import type { Remainder } from "../wire/fit.js";
@@ -30,9 +31,7 @@ type Numbered = readonly [number, Row];
 /** Rows as a batch; errors name them by their numbers. */
 function stack(rows: readonly Numbered[]): Batch {
   const tensors = rows.map(([position, row]) => {
-    if (typeof row !== "object" || row === null || isTensor(row) || ArrayBuffer.isView(row)) {
-      throw sessionError("NOT_A_ROW", { position, given: describe(row) });
-    }
+    refuseIf(!isObject(row) || isTensor(row) || ArrayBuffer.isView(row), "NOT_A_ROW", { position, given: describe(row) });
     return Object.fromEntries(Object.entries(row).map(([name, value]) => [name, liveTensor(name, value, position)]));
   });
   const [first = {}] = tensors;
@@ -51,9 +50,7 @@ function stack(rows: readonly Numbered[]): Batch {
 /** The value of a row as a tensor that has its data. */
 export function liveTensor(name: string, value: unknown, position: number): Tensor {
   const tensor = asTensor(name, value);
-  if (tensor.location === "none") {
-    throw sessionError("DISPOSED_VALUE", { position, name });
-  }
+  refuseIf(tensor.location === "none", "DISPOSED_VALUE", { position, name });
   return tensor;
 }
 
@@ -188,10 +185,7 @@ export async function* bucketed(
   let number = 0;
   for await (const row of rows) {
     const n = length(row);
-    const bound = bounds.find((one) => n <= one);
-    if (bound === undefined) {
-      throw sessionError("BEYOND_BUCKETS", { length: n, most: bounds.at(-1) ?? 0 });
-    }
+    const bound = bounds.find((one) => n <= one) ?? raise("BEYOND_BUCKETS", { length: n, most: bounds.at(-1) ?? 0 });
     const pending = buckets.get(bound) as Numbered[];
     const values = new Map(Object.entries(row).map(([name, value]) => [name, liveTensor(name, value, number)]));
     for (const name of names ?? [...values.keys()]) {

@@ -2,30 +2,30 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { sessionError } from "../wire/messages.js";
+import { raise, refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "./given.js";
 import { liveTensor } from "./rows.js";
 
-/** A step that was fitted by `fillMean` or `fillMedian`. */
-export interface FillStep {
-  /** The kind of step. */
-  readonly type: "fill";
-  /** The input that it changes. */
+/** Fields of every step. */
+export interface TableStep {
+  /** The input that it changes or makes. */
   readonly input: string;
   /** Type of the fitted rows; steps of older files have none. */
   readonly dtype?: string;
+}
+
+/** A step that was fitted by `fillMean` or `fillMedian`. */
+export interface FillStep extends TableStep {
+  /** The kind of step. */
+  readonly type: "fill";
   /** The value of each column that takes the place of NaN. */
   readonly values: readonly number[];
 }
 
 /** A step that was fitted by `standardize`. */
-export interface StandardizeStep {
+export interface StandardizeStep extends TableStep {
   /** The kind of step. */
   readonly type: "standardize";
-  /** The input that it changes. */
-  readonly input: string;
-  /** Type of the fitted rows; steps of older files have none. */
-  readonly dtype?: string;
   /** Mean of each column. */
   readonly mean: readonly number[];
   /** Deviation of each column. */
@@ -33,25 +33,17 @@ export interface StandardizeStep {
 }
 
 /** A step that was fitted by `oneHot` or `categories`. */
-export interface CategoryStep {
+export interface CategoryStep extends TableStep {
   /** The kind of step, by its name in Python. */
   readonly type: "one_hot" | "categories";
-  /** The input that it changes. */
-  readonly input: string;
-  /** Type of the fitted rows; steps of older files have none. */
-  readonly dtype?: string;
   /** Categories of each column, in ascending order. */
   readonly categories: readonly (readonly (string | number)[])[];
 }
 
 /** A step of `concat`. */
-export interface ConcatStep {
+export interface ConcatStep extends TableStep {
   /** The kind of step. */
   readonly type: "concat";
-  /** The input that it makes. */
-  readonly input: string;
-  /** Type of the fitted rows; steps of older files have none. */
-  readonly dtype?: string;
   /** The inputs that it joins. */
   readonly parts: readonly string[];
 }
@@ -107,9 +99,7 @@ export function fittedStep(type: Fitted, input: string, columns: Tensors): Prepr
     return { type, input, dtype, categories };
   }
   const [mean, std] = moments(Float64Array.from(valuesOf(tensor), Number), rows, width);
-  if (![...mean, ...std].every(Number.isFinite)) {
-    throw sessionError("TABLE_MOMENTS", { name: input });
-  }
+  refuseIf(![...mean, ...std].every(Number.isFinite), "TABLE_MOMENTS", { name: input });
   return { type, input, dtype, mean: [...mean], std: [...std] };
 }
 
@@ -132,13 +122,9 @@ function fillsOf(type: "fill_mean" | "fill_median", name: string, tensor: Tensor
   const values = Array.from(tensor.data as Float32Array);
   return Array.from({ length: width }, (_, column) => {
     const present = values.filter((value, i) => i % width === column && !Number.isNaN(value));
-    if (present.length === 0) {
-      throw sessionError("TABLE_EMPTY", { name, column });
-    }
+    refuseIf(present.length === 0, "TABLE_EMPTY", { name, column });
     const centre = type === "fill_mean" ? present.reduce((sum, value) => sum + value, 0) / present.length : medianOf(present);
-    if (!Number.isFinite(centre)) {
-      throw sessionError("TABLE_CENTRE", { name, column });
-    }
+    refuseIf(!Number.isFinite(centre), "TABLE_CENTRE", { name, column });
     return centre;
   });
 }
@@ -243,10 +229,7 @@ export function areSteps(actual: readonly PreprocessingStep[], expected: readonl
 }
 
 function inputOf(name: string, columns: Tensors): Tensor {
-  const column = columns.get(name);
-  if (column === undefined) {
-    throw sessionError("TABLE_INPUT", { name, names: [...columns.keys()].join(", ") });
-  }
+  const column = columns.get(name) ?? raise("TABLE_INPUT", { name, names: [...columns.keys()].join(", ") });
   return liveTensor(name, column, 0);
 }
 
@@ -254,9 +237,7 @@ function checkType(step: Applied["type"], name: string, { type }: Tensor, fitted
   if (INTEGERS.includes(fittedOn) && NUMBERS.includes(type)) {
     return; // such as whole numbers in nested arrays
   }
-  if (!TAKES[step].includes(type)) {
-    throw sessionError("TABLE_TYPE", { name, given: type, step, expected: TAKES[step].join(", ") });
-  }
+  refuseIf(!TAKES[step].includes(type), "TABLE_TYPE", { name, given: type, step, expected: TAKES[step].join(", ") });
 }
 
 /** Rows, and values of each. */
@@ -270,9 +251,7 @@ function valuesOf({ data }: Tensor): readonly (string | number)[] {
 }
 
 function checkWidth(name: string, width: number, expected: number): void {
-  if (width !== expected) {
-    throw sessionError("TABLE_WIDTH", { name, given: width, expected });
-  }
+  refuseIf(width !== expected, "TABLE_WIDTH", { name, given: width, expected });
 }
 
 function fill({ input, values }: FillStep, tensor: Tensor): Tensor {
@@ -296,12 +275,8 @@ function categorize({ type, input, categories }: CategoryStep, tensor: Tensor): 
   checkWidth(input, width, categories.length);
   const known = categories.map((of) => new Map(of.map((value, place) => [value, place] as const)));
   const places = valuesOf(tensor).map((value, i) => {
-    const place = known[i % width]!.get(value);
-    if (place === undefined) {
-      const names = categories[i % width]!.join(", ");
-      throw sessionError("TABLE_CATEGORY", { row: Math.floor(i / width), name: input, value, names });
-    }
-    return place;
+    const [row, column] = [Math.floor(i / width), i % width];
+    return known[column]!.get(value) ?? raise("TABLE_CATEGORY", { row, name: input, value, names: categories[column]!.join(", ") });
   });
   if (type === "categories") {
     return new Tensor("int64", BigInt64Array.from(places, BigInt), tensor.dims);
@@ -323,9 +298,7 @@ function concat(names: readonly string[], columns: Tensors): Tensor {
   const parts = names.map((name) => inputOf(name, columns));
   const { type: expected, data: sample } = parts[0] as Tensor;
   parts.forEach(({ type: type }, k) => {
-    if (type !== expected) {
-      throw sessionError("TABLE_CONCAT", { name: names[k], given: type, first: names[0], expected });
-    }
+    refuseIf(type !== expected, "TABLE_CONCAT", { name: names[k], given: type, first: names[0], expected });
   });
   const [rows] = flatDims(parts[0] as Tensor);
   const total = parts.reduce((sum, part) => sum + flatDims(part)[1], 0);

@@ -2,9 +2,10 @@
 
 import { Tensor } from "onnxruntime-common";
 
+import { isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
-import { badSetting, describe, refuseSettingIf } from "./given.js";
+import { badSetting, checkInteger, describe, mustBe, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 
 /** Token ids as tokenizers give them. */
@@ -128,8 +129,7 @@ const LONGEST = 2_147_483_647;
 const LARGEST = 2_147_483_647;
 /** Columns of a text, in the order in which they are looked for. */
 const FORMS = [["prompt", "completion"], ["messages"], ["text"]];
-const OPTIONS = { length: true, pack: true, maskPrompt: true, endToken: true, inputs: true } as const;
-const TEXT_OPTIONS = { ...OPTIONS, batchSize: true, seed: true } as const;
+const OPTIONS = { length: true, pack: true, maskPrompt: true, endToken: true, inputs: true, batchSize: true, seed: true } as const;
 
 /**
  * The ids of a text. It may start with the token that the tokenizer puts before texts, as a chat that a template made
@@ -160,7 +160,7 @@ function idsOf(
   const isTokenizer = typeof (tokenizer as Partial<TextTokenizer> | null | undefined)?.encode === "function";
   refuseIf(!isTokenizer, "NOT_A_TOKENIZER", { given: describe(tokenizer) });
   const encoded: unknown = tokenizer.encode(text, options);
-  const tokens: unknown = typeof encoded === "object" && encoded !== null && "ids" in encoded ? encoded.ids : encoded;
+  const tokens: unknown = isObject(encoded) && "ids" in encoded ? encoded.ids : encoded;
   if (Array.isArray(tokens) || ArrayBuffer.isView(tokens)) {
     const ids = Array.from(tokens as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
     if (ids.every((one): one is number => Number.isSafeInteger(one))) {
@@ -183,22 +183,16 @@ interface TextSettings {
 
 /** Checked options of `Dataset.fromText`. */
 export function textSettings(options: TextOptions): TextSettings {
-  const { length, batchSize = null, seed, ...others } = checkOptions("fromText", options, TEXT_OPTIONS);
+  const { length, batchSize = null, seed, ...others } = checkOptions("fromText", options, OPTIONS);
   const isList = Array.isArray(length);
   const lengths = isList ? [...(length as readonly number[])] : [length as number];
-  lengths.forEach((one, k) => checkLength(isList ? `length[${k}]` : "length", one));
+  lengths.forEach((one, k) => checkInteger(isList ? `length[${k}]` : "length", one, SHORTEST, LONGEST));
   refuseSettingIf(lengths.length === 0, "length", length, "an integer >= 2 or a list of such integers");
   refuseSettingIf(isList && others.pack !== false, "pack", others.pack ?? true, "false if 'length' is a list");
   const isMissing = batchSize === null && (isList || seed !== undefined);
   refuseSettingIf(isMissing, "batchSize", batchSize, "given with a list of lengths or a seed");
   lengths.sort((a, b) => a - b);
   return { lengths, batchSize, seed: seed ?? 0, columns: { ...others, length: lengths.at(-1) as number } };
-}
-
-function checkLength(name: string, length: number): void {
-  if (!Number.isSafeInteger(length) || length < SHORTEST || length > LONGEST) {
-    throw badSetting(name, length, `an integer >= ${SHORTEST} and <= ${LONGEST}`);
-  }
 }
 
 /** A function that cuts the padding of a row to the least of these lengths. */
@@ -222,13 +216,11 @@ export function textColumns(
   tokenizer: TextTokenizer,
   options: ColumnOptions,
 ): Record<string, Tensor> {
-  const checked = checkOptions("fromText", options, OPTIONS);
-  const { length, pack = true, maskPrompt = false, endToken = null, inputs = ["input_ids", "labels"] } = checked;
-  checkLength("length", length);
+  const { length, pack = true, maskPrompt = false, endToken = null, inputs = ["input_ids", "labels"] } = options;
   for (const [name, value] of Object.entries({ pack, maskPrompt })) {
     refuseSettingIf(typeof value !== "boolean", name, value, "true or false");
   }
-  refuseIf(typeof source !== "object" || source === null || !(Symbol.iterator in source), "NOT_TEXTS", { given: describe(source) });
+  refuseIf(!isObject(source) || !(Symbol.iterator in source), "NOT_TEXTS", { given: describe(source) });
   const needed = (name: string): boolean => inputs.includes(name);
   const isList = Array.isArray(inputs) && inputs.every((name) => Object.hasOwn(VALUES, name));
   if (!isList || !needed("input_ids") || !needed("labels")) {
@@ -257,8 +249,8 @@ function endOf(tokenizer: TextTokenizer, endToken: number | null, texts: number)
   const end = endToken ?? (tokenizer as Partial<TextTokenizer> | null | undefined)?.eos_token_id ?? null;
   if (end === null) {
     refuseIf(texts > 1, "NO_END_TOKEN");
-  } else if (!Number.isSafeInteger(end) || end < 0 || end > LONGEST) {
-    throw badSetting("endToken", end, `an integer >= 0 and <= ${LONGEST}`);
+  } else {
+    checkInteger("endToken", end, 0, LONGEST);
   }
   return end;
 }
@@ -268,7 +260,7 @@ function fieldsOf(item: TextItem, position: number): { fields: Fields; further: 
   if (typeof item === "string") {
     return { fields: { text: item }, further: [] };
   }
-  const columns = typeof item === "object" && item !== null ? Object.keys(item) : [];
+  const columns = isObject(item) ? Object.keys(item) : [];
   const form = FORMS.find((names) => names.every((name) => columns.includes(name))) ?? [];
   const description = columns.length > 0 ? `${describe(item)} of ${columns.join(", ")}` : describe(item);
   refuseIf(form.length === 0, "NOT_A_TEXT", { position, given: description });
@@ -422,18 +414,18 @@ export async function preferenceColumns(
   tokenizer: TextTokenizer,
   { length, endToken = null, reference }: PreferenceOptions,
 ): Promise<Record<string, Tensor>> {
-  refuseIf(typeof pairs !== "object" || pairs === null || !(Symbol.iterator in pairs), "NOT_TEXTS", { given: describe(pairs) });
-  if (!Array.isArray((reference as Partial<ReferenceSession> | null)?.trainingInputNames)) {
-    throw new TypeError(`'reference' must be a TrainingSession, got ${describe(reference)}.`);
-  }
+  refuseIf(!isObject(pairs) || !(Symbol.iterator in pairs), "NOT_TEXTS", { given: describe(pairs) });
+  const isSession = Array.isArray((reference as Partial<ReferenceSession> | null)?.trainingInputNames);
+  mustBe(isSession, "reference", "a TrainingSession", reference);
   const texts = Array.from(pairs, withPrompt).flatMap((pair, position) => {
-    const names = typeof pair === "object" && pair !== null ? Object.keys(pair) : [];
+    const names = isObject(pair) ? Object.keys(pair) : [];
     const column = PAIR.find((name) => !names.includes(name));
     refuseIf(column !== undefined, "NOT_A_PAIR", { position, column });
     const { chosen, rejected, ...others } = pair;
     return [chosen, rejected].map((completion) => ({ ...others, completion }));
   });
   const inputs = reference.trainingInputNames.filter((name) => name !== REFERENCE);
+  checkInteger("length", length, SHORTEST, LONGEST);
   const tokens = textColumns(texts, tokenizer, { length, endToken, pack: false, maskPrompt: true, inputs });
   const columns = { ...tokens, [REFERENCE]: new Tensor("float32", new Float32Array(texts.length), [texts.length]) };
   const outputs = await reference.predict(columns, { outputs: [LOG_PROBABILITIES] });

@@ -7,7 +7,7 @@
 
 import { checkOptions } from "../data/nearest.js";
 import { isPacked, unpack } from "../wire/packed.js";
-import { EngineError } from "../wire/errors.js";
+import { EngineError, throwIf } from "../wire/errors.js";
 import { fetchFile, messageOf, WEBASSEMBLY } from "../wire/fetch-file.js";
 import type { KernelBuild } from "../wire/files.js";
 import { log } from "../wire/log.js";
@@ -269,9 +269,7 @@ export class Engine extends Opaque {
    */
   range(ptr: number, count: number): NumberRange {
     const at = this.#kernels.tw_range(ptr, count) >>> 0;
-    if (at === 0) {
-      throw new EngineError(`${count} numbers from ${ptr} on do not lie in an allocated block.`);
-    }
+    throwIf(at === 0, EngineError, `${count} numbers from ${ptr} on do not lie in an allocated block.`);
     const words = new DataView(this.#memory.buffer, at, 4 * RANGE_WORDS);
     return {
       least: words.getFloat32(4 * RANGE_LEAST, true),
@@ -284,9 +282,7 @@ export class Engine extends Opaque {
 
   /** Free the result of `alloc`. */
   free(ptr: number): void {
-    if (this.#lost === null && this.#kernels.tw_free(ptr) !== 0) {
-      throw new EngineError(`free(${ptr}): not an allocated block.`);
-    }
+    throwIf(this.#lost === null && this.#kernels.tw_free(ptr) !== 0, EngineError, `free(${ptr}): not an allocated block.`);
   }
 
   /** Copy bytes into the memory. */
@@ -352,9 +348,7 @@ export class Engine extends Opaque {
 
   /** Have runs of a placed plan add the milliseconds of each instruction to float64s at `times`; 0: no more. */
   profile(plan: number, times: number): void {
-    if (this.#kernels.tw_profile(plan, times) !== 0) {
-      throw new EngineError(`no plan was placed at ${plan}.`);
-    }
+    throwIf(this.#kernels.tw_profile(plan, times) !== 0, EngineError, `no plan was placed at ${plan}.`);
   }
 
   /**
@@ -450,9 +444,7 @@ export class Engine extends Opaque {
     if (status === TW_TRAPPED) {
       this.#lose("a thread of the kernels could not load generated code");
     }
-    if (status !== 0) {
-      throw new EngineError(`generated code was refused with status ${status}.`);
-    }
+    throwIf(status !== 0, EngineError, `generated code was refused with status ${status}.`);
   }
 
   /** Take functions out of the table; their slots may be used again. */

@@ -11,7 +11,8 @@
 
 import { badSetting, describe, refuseSettingIf } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { isObject } from "../wire/kinds.js";
+import { refuseIf } from "../wire/messages.js";
 import { Opaque } from "../wire/opaque.js";
 import { checkPositive, checkVector } from "./updates.js";
 
@@ -103,9 +104,7 @@ export class SecureMember extends Opaque {
     checkVector("update", update);
     const members = this.#check(publicKeys);
     const largest = update.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
-    if (largest > bound) {
-      throw sessionError("BEYOND_BOUND", { value: largest, bound });
-    }
+    refuseIf(largest > bound, "BEYOND_BOUND", { value: largest, bound });
     refuseIf(this.#isUsed, "MASKED_TWICE");
     this.#isUsed = true;
     const masked = new Uint32Array(update.length + 1 + CHECK_WORDS);
@@ -129,9 +128,8 @@ export class SecureMember extends Opaque {
   }
 
   #check(publicKeys: unknown): string[] {
-    if (typeof publicKeys !== "object" || publicKeys === null || Object.keys(publicKeys).length < 2) {
-      throw badSetting("publicKeys", describe(publicKeys), "keys of two members or more");
-    }
+    const isList = isObject(publicKeys) && Object.keys(publicKeys).length > 1;
+    refuseSettingIf(!isList, "publicKeys", describe(publicKeys), "keys of two members or more");
     const keys = Object.entries(publicKeys as Readonly<Record<string, unknown>>);
     const texts = new Map<string, string>();
     for (const [name, key] of keys) {
@@ -141,9 +139,7 @@ export class SecureMember extends Opaque {
       }
       texts.set(name, key.join());
     }
-    if (texts.get(this.name) !== this.publicKey.join()) {
-      throw sessionError("NO_MEMBER", { name: this.name });
-    }
+    refuseIf(texts.get(this.name) !== this.publicKey.join(), "NO_MEMBER", { name: this.name });
     refuseIf(new Set(texts.values()).size < keys.length, "SAME_KEY");
     return [...texts.keys()].sort();
   }
@@ -201,9 +197,7 @@ export function addMasked(
   }
   members.forEach((name) => checkName("members", name));
   const missing = members.filter((name) => !Object.hasOwn(masked, name)).sort();
-  if (missing.length > 0) {
-    throw sessionError("MEMBER_LOST", { names: missing.join(", ") });
-  }
+  refuseIf(missing.length > 0, "MEMBER_LOST", { names: missing.join(", ") });
   if (Object.keys(masked).length !== members.length || !(masked[members[0] as string] instanceof Uint32Array)) {
     throw badSetting("masked", Object.keys(masked), "one vector a member");
   }

@@ -1,8 +1,9 @@
 /** Updates of parameters as vectors: clipping, noise and averages; trainweb/federated/updates.py is the same. */
 
-import { badSetting, describe, refuseSettingIf } from "../data/given.js";
+import { badSetting, checkInteger, describe, refuseSettingIf } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { RandomStream } from "../data/random.js";
+import { isObject } from "../wire/kinds.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 
 /** Data of a client's round that a server needs. */
@@ -52,9 +53,7 @@ export function checkVector(name: string, vector: unknown, size?: number): Float
   if (size !== undefined && vector.length !== size) {
     throw sessionError("UPDATE_SIZE", { name, actual: vector.length, expected: size });
   }
-  if (!vector.every(Number.isFinite)) {
-    throw sessionError("UPDATE_NOT_FINITE", { name });
-  }
+  refuseIf(!vector.every(Number.isFinite), "UPDATE_NOT_FINITE", { name });
   return vector;
 }
 
@@ -96,9 +95,7 @@ export function addNoise(delta: Float32Array, deviation: number, options: NoiseO
     return delta.slice();
   }
   checkPositive("deviation", deviation);
-  for (const [name, value] of Object.entries(seed === null ? { stream } : { seed, stream })) {
-    refuseSettingIf(!Number.isSafeInteger(value) || (value as number) < 0, name, value, "an integer >= 0");
-  }
+  Object.entries(seed === null ? { stream } : { seed, stream }).forEach(([name, value]) => checkInteger(name, value, 0));
   const noise = gaussian(delta.length, seed, stream);
   return delta.map((x, i) => x + deviation * (noise[i] as number));
 }
@@ -147,9 +144,8 @@ export function averageUpdates(
   weights: "examples" | "equal" | readonly number[] = "examples",
 ): Float32Array {
   checkVector("parameters", parameters);
-  if (!Array.isArray(updates) || updates.length === 0 || !updates.every((update) => typeof update === "object" && update !== null)) {
-    throw badSetting("updates", updates, "a list of updates, one a client");
-  }
+  const areUpdates = Array.isArray(updates) && updates.length > 0 && updates.every(isObject);
+  refuseSettingIf(!areUpdates, "updates", updates, "a list of updates, one a client");
   const shares = sharesOf(updates, weights);
   const total = shares.reduce((a, b) => a + b);
   const mean = new Float64Array(parameters.length);
@@ -169,9 +165,7 @@ function sharesOf(updates: readonly WeightedUpdate[], weights: unknown): number[
     shares = weights.map((share, k) => checkPositive(`weights[${k}]`, share));
   } else {
     refuseSettingIf(weights !== "examples" && weights !== "equal", "weights", weights, "examples or equal");
-    for (const [k, { examples }] of updates.entries()) {
-      refuseSettingIf(!Number.isSafeInteger(examples) || examples < 1, `updates[${k}].examples`, examples, "an integer >= 1");
-    }
+    updates.forEach(({ examples }, k) => checkInteger(`updates[${k}].examples`, examples, 1));
     shares = updates.map(({ examples }) => (weights === "examples" ? examples : 1));
   }
   refuseIf(new Set(shares).size > 1 && updates.some(({ isNoised }) => isNoised === true), "NOISE_AND_WEIGHTS");

@@ -2,15 +2,16 @@
 
 import type { Tensor } from "onnxruntime-common";
 
+import { isObject, isRecord } from "../wire/kinds.js";
 import { getLogLevel, levelOf, log } from "../wire/log.js";
-import { TrainwebError } from "../wire/errors.js";
+import { throwIf, TrainwebError } from "../wire/errors.js";
 import { refuseIf } from "../wire/messages.js";
 import { byInputs, checkFeedNames, inputName } from "../wire/feed-names.js";
 import type { InputDeclaration } from "../wire/protocol.js";
 import { entriesOf, warnOfRunEntries } from "./inert.js";
 import { checkSeverity } from "./options.js";
 import { RUN_OPTIONS, type RunOptions } from "./run-options.js";
-import { describe, isTensor } from "../data/given.js";
+import { isTensor, mustBe } from "../data/given.js";
 import { brief, checkKnown } from "../data/nearest.js";
 import { checkFlag } from "./call-values.js";
 import { asTensor, type NumericArray } from "./tensors.js";
@@ -43,7 +44,7 @@ export function parseRunArguments(
   arg1: unknown,
   arg2: unknown,
 ): RunArguments {
-  if (typeof feeds !== "object" || feeds === null || Array.isArray(feeds) || isTensor(feeds)) {
+  if (!isRecord(feeds) || isTensor(feeds)) {
     throw new TypeError(
       "'feeds' must be an object that use input names as keys and OnnxValue as corresponding values.",
     );
@@ -72,9 +73,7 @@ function parseFetches(outputNames: readonly string[], arg1: unknown, arg2: unkno
   if (arg1 === null) {
     throw new TypeError("Unexpected argument[1]: cannot be null.");
   }
-  if (isTensor(arg1)) {
-    throw new TypeError("'fetches' cannot be a Tensor");
-  }
+  throwIf(isTensor(arg1), TypeError, "'fetches' cannot be a Tensor");
   if (typeof arg1 !== "object") {
     throw new TypeError("Unexpected argument[1]: must be 'fetches' or 'options'.");
   }
@@ -92,17 +91,13 @@ function fetchesOfNames(
   outputNames: readonly string[],
   names: readonly unknown[],
 ): Map<string, Tensor | null> {
-  if (names.length === 0) {
-    throw new TypeError("'fetches' cannot be an empty array.");
-  }
+  throwIf(names.length === 0, TypeError, "'fetches' cannot be an empty array.");
   const fetches = new Map<string, null>();
   for (const name of names) {
     if (typeof name !== "string") {
       throw new TypeError("'fetches' must be a string array or an object.");
     }
-    if (!outputNames.includes(name)) {
-      throw new RangeError(`'fetches' contains invalid output name: ${brief(name)}.`);
-    }
+    throwIf(!outputNames.includes(name), RangeError, `'fetches' contains invalid output name: ${brief(name)}.`);
     fetches.set(name, null);
   }
   return fetches;
@@ -121,7 +116,7 @@ function parseOptions(arg: unknown): object {
   if (arg === undefined) {
     return {};
   }
-  if (typeof arg !== "object" || arg === null) {
+  if (!isObject(arg)) {
     throw new TypeError("'options' must be an object.");
   }
   return arg;
@@ -171,16 +166,12 @@ function checkRunOptions(options: object): RunOptions {
   const { signal, tag, logSeverityLevel, logVerbosityLevel, extra } = options as RunOptions;
   checkKnown("The run option", options, RUN_OPTIONS);
   checkSeverity(logSeverityLevel, logVerbosityLevel);
-  if (signal !== undefined && !(signal instanceof AbortSignal)) {
-    throw new TypeError("'options.signal' must be an AbortSignal.");
-  }
+  throwIf(signal !== undefined && !(signal instanceof AbortSignal), TypeError, "'options.signal' must be an AbortSignal.");
   const { transfer = false, terminate = false, ema = false } = options as RunOptions;
   for (const [name, value] of Object.entries({ transfer, terminate, ema })) {
     checkFlag(`options.${name}`, value);
   }
-  if (tag !== undefined && typeof tag !== "string") {
-    throw new TypeError(`'options.tag' must be a string, got ${describe(tag)}.`);
-  }
+  mustBe(tag === undefined || typeof tag === "string", "options.tag", "a string", tag);
   if (extra !== undefined) {
     warnOfRunEntries(entriesOf(extra));
   }

@@ -1,7 +1,7 @@
 /** The files beside the page's script, in the forms that bundlers and servers need. */
 
 import { brief } from "../data/nearest.js";
-import type { KernelBuild, PackageFiles } from "../wire/files.js";
+import type { Asset, PackageFiles } from "../wire/files.js";
 import { otherPlatform } from "../wire/platform.js";
 import { schemeOfWorkers } from "../wire/start-worker.js";
 import type { KnownFile, LoadStage } from "./progress.js";
@@ -27,9 +27,11 @@ const FILES = {
   library: ["python/python_stdlib.zip", "python"],
   packages: ["python/packages.zip", "python"],
   snapshot: ["python/snapshot.bin", "python"],
-} as const satisfies Readonly<Record<string, readonly [name: string, stage: LoadStage]>>;
+} as const satisfies Readonly<Record<Asset, readonly [name: string, stage: LoadStage]>>;
 
-type Asset = keyof typeof FILES;
+/** Files that `env.wasm.wasmPaths` and `env.pyodide.indexURL` move. */
+const KERNELS: readonly Asset[] = ["kernels", "kernels.relaxed", "kernels.threads", "kernels.relaxed.threads"];
+const PYODIDE: readonly Asset[] = ["loader", "script", "wasm"];
 
 /** Bytes of the files as they lie in the package, put here by the build. */
 declare const TRAINWEB_SIZES: Readonly<Record<string, number>>;
@@ -156,32 +158,21 @@ export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): Packag
   const pyodide = absolutePrefix(indexURL, "env.pyodide.indexURL");
   const kernels = absolutePrefix(wasmPaths, "env.wasm.wasmPaths");
   const assets = base === null ? ownAssets() : assetsIn(base);
-  const urlOf = (asset: Asset): string => absolute(assets[asset]);
-  const builds = (url: (build: KernelBuild) => string): PackageFiles["kernels"] => ({
-    kernels: url("kernels"),
-    "kernels.relaxed": url("kernels.relaxed"),
-    "kernels.threads": url("kernels.threads"),
-    "kernels.relaxed.threads": url("kernels.relaxed.threads"),
-  });
+  const entries = Object.entries(assets).map(([asset, url]) => [asset, absolute(url)]);
+  const own = Object.fromEntries(entries) as Record<Asset, string>;
   return {
-    worker: urlOf("worker"),
-    poolWorker: urlOf("poolWorker"),
-    webgpu: urlOf("webgpu"),
-    kernels: kernels === null ? builds(urlOf) : builds((build) => `${kernels}${build}.wasm`),
-    ownKernels: kernels === null ? null : builds(urlOf),
-    pyodide:
-      pyodide === null
-        ? { loader: urlOf("loader"), script: urlOf("script"), wasm: urlOf("wasm"), isOurs: true }
-        : {
-            loader: `${pyodide}pyodide.mjs`,
-            script: `${pyodide}pyodide.asm.mjs`,
-            wasm: `${pyodide}pyodide.asm.wasm`,
-            isOurs: false,
-          },
-    library: urlOf("library"),
-    packages: urlOf("packages"),
-    snapshot: urlOf("snapshot"),
+    ...own,
+    ...unpackedIn(kernels, KERNELS),
+    ...unpackedIn(pyodide, PYODIDE),
+    ownKernels: kernels === null ? null : own,
+    isOurPyodide: pyodide === null,
   };
+}
+
+/** Addresses of some files in another folder, where nothing is packed. */
+function unpackedIn(prefix: string | null, assets: readonly Asset[]): Partial<Record<Asset, string>> {
+  const nameOf = (asset: Asset): string => FILES[asset][0].replace(/^.*\/|\.gz$/g, "");
+  return prefix === null ? {} : Object.fromEntries(assets.map((asset) => [asset, prefix + nameOf(asset)]));
 }
 
 /** Advice for a worker's script that is not where it should be. */
@@ -205,19 +196,13 @@ export function refusedHelp(worker: string): string {
 
 /** Stages and sizes of the files by their URLs; files of other places have no size. */
 export function knownFiles(files: PackageFiles): Map<string, KnownFile> {
-  const { worker, poolWorker, webgpu, kernels, pyodide, library, packages, snapshot } = files;
-  const { loader, script, wasm, isOurs } = pyodide;
-  const known = (urls: object, areOurs: (url: string) => boolean): [string, KnownFile][] =>
-    Object.entries(urls).map(([asset, url]: [string, string]) => {
-      const [name, stage] = FILES[asset as Asset];
-      return [url, { stage, nbytes: areOurs(url) ? (TRAINWEB_SIZES[name] ?? 0) : 0 }];
-    });
-  return new Map([
-    ...known({ worker, poolWorker, webgpu, library, packages, snapshot }, () => true),
-    // Kernels of env.wasm.wasmPaths are not packed.
-    ...known(kernels, (url) => url.endsWith(".gz")),
-    ...known({ loader, script, wasm }, () => isOurs),
-  ]);
+  const moved = [...(files.ownKernels === null ? [] : KERNELS), ...(files.isOurPyodide ? [] : PYODIDE)];
+  return new Map(
+    (Object.keys(FILES) as Asset[]).map((asset): [string, KnownFile] => {
+      const [name, stage] = FILES[asset];
+      return [files[asset], { stage, nbytes: moved.includes(asset) ? 0 : (TRAINWEB_SIZES[name] ?? 0) }];
+    }),
+  );
 }
 
 /** Make a URL absolute for the worker, which may lie elsewhere. Some bundlers only give paths. */

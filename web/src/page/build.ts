@@ -1,30 +1,25 @@
 /** Files that are built in the page without a session: training artifacts, and models with gradients. */
 
-import { sessionError } from "../wire/messages.js";
+import { raise } from "../wire/messages.js";
 import type { FileForm, FileOf } from "../wire/protocol.js";
 import { checkForm, type FileOptions } from "./call-arguments.js";
 import { checkFlag } from "./call-values.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { askOfModel } from "./load-model.js";
+import type { Artifacts } from "./session-types.js";
 import { checkSource, type Source } from "./sources.js";
 import { describe } from "../data/given.js";
 import { brief } from "../data/nearest.js";
-import { ModelError } from "../wire/errors.js";
+import { ModelError, throwIf } from "../wire/errors.js";
 import { requireLoss, resolveConfig, type TrainingConfig } from "./training-config.js";
 import { Opaque } from "../wire/opaque.js";
 
 /** The result of `buildArtifacts`: files as `TrainingSession.create` and onnxruntime-training take them. */
-export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> {
-  /** The model of train steps, with gradients (ONNX). */
-  readonly trainModel: File;
-  /** The parameters and their names, as the model has them. */
-  readonly checkpoint: File;
+export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> extends Artifacts<File> {
   /** The checkpoint without weights: only names and shapes. */
   readonly nominalCheckpoint: File;
   /** The model of eval steps: the loss and the requested outputs (ONNX). */
   readonly evalModel: File;
-  /** The model of optimizer steps; null without an optimizer in the configuration. */
-  readonly optimizerModel: File | null;
 }
 
 /**
@@ -71,13 +66,11 @@ export async function quantize<Form extends FileForm = "bytes">(
   options: QuantizeOptions & SessionOptions & FileOptions<Form> = {},
 ): Promise<FileOf<Form>> {
   checkSource("model", model);
-  if (![4, 8].includes(bits)) {
-    throw new ModelError(`bits is ${brief(bits)}; it must be 4 or 8.`);
-  }
+  throwIf(![4, 8].includes(bits), ModelError, `bits is ${brief(bits)}; it must be 4 or 8.`);
   const resolved = resolveOptions(options, ["as", "onlyFrozen"]);
   const { onlyFrozen = true } = options;
   checkFlag("onlyFrozen", onlyFrozen);
-  const args = [String(bits), Number(onlyFrozen), resolved.json];
+  const args = [String(bits), JSON.stringify(onlyFrozen), resolved.json];
   return (await askOfModel(model, resolved, "quantize", args, checkForm(options.as))).data as FileOf<Form>;
 }
 
@@ -124,10 +117,7 @@ export class GradientGraphBuilder extends Opaque {
    * @throws SessionError before `build`
    */
   getModel(): Uint8Array {
-    if (this.#built === null) {
-      throw sessionError("NOT_BUILT", {});
-    }
-    return this.#built;
+    return this.#built ?? raise("NOT_BUILT");
   }
 }
 
@@ -135,8 +125,6 @@ export class GradientGraphBuilder extends Opaque {
 function ordered(what: string, names: Iterable<string>): readonly string[] {
   const list = typeof names === "string" ? [names] : [...names];
   const wrong = list.find((name) => typeof name !== "string");
-  if (wrong !== undefined) {
-    throw new TypeError(`'${what}' must hold strings, got ${describe(wrong)}.`);
-  }
+  throwIf(wrong !== undefined, TypeError, `'${what}' must hold strings, got ${describe(wrong)}.`);
   return names instanceof Set ? list.sort() : [...new Set(list)];
 }

@@ -1,8 +1,9 @@
 /** Arguments of several classes: the kind of a property, and the form of a returned file. */
 
 import type { FileForm, PropertyKind, PropertyValue } from "../wire/protocol.js";
+import { throwIf } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
-import { describe } from "../data/given.js";
+import { describe, mustBe } from "../data/given.js";
 import { brief } from "../data/nearest.js";
 
 /**
@@ -16,29 +17,21 @@ export interface FileOptions<Form extends FileForm = FileForm> {
 
 /** @throws TypeError for another form than there are */
 export function checkForm(as: unknown = "bytes"): FileForm {
-  if (as !== "bytes" && as !== "blob") {
-    throw new TypeError(`'as' must be "bytes" or "blob", got ${describe(as)}.`);
-  }
+  mustBe(as === "bytes" || as === "blob", "as", '"bytes" or "blob"', as);
   return as;
 }
 
 /** @throws TypeError when a value is not a property, or cannot be stored as this kind */
 export function checkKind(value: PropertyValue, kind: PropertyKind | null): void {
-  if (!["number", "bigint", "string"].includes(typeof value)) {
-    throw new TypeError(`'value' must be a number, bigint or string, got ${describe(value)}.`);
-  }
+  mustBe(["number", "bigint", "string"].includes(typeof value), "value", "a number, bigint or string", value);
   if (typeof value === "bigint" && kind !== "float" && BigInt.asIntN(64, value) !== value) {
     throw sessionError("PROPERTY_RANGE", { bits: bitsOf(value) });
   }
   if (kind === null) {
     return;
   }
-  if (!["int", "float", "string"].includes(kind)) {
-    throw new TypeError(`'kind' must be "int", "float" or "string", got ${brief(kind)}.`);
-  }
-  if ((kind === "string") !== (typeof value === "string")) {
-    throw new TypeError(`'value' is ${describe(value)}, which is not kept as "${kind}".`);
-  }
+  throwIf(!["int", "float", "string"].includes(kind), TypeError, `'kind' must be "int", "float" or "string", got ${brief(kind)}.`);
+  throwIf((kind === "string") !== (typeof value === "string"), TypeError, `'value' is ${describe(value)}, which is not kept as "${kind}".`);
   if (kind === "int" && typeof value === "number" && !Number.isSafeInteger(value)) {
     throw new TypeError(`'value' is ${value}; "int" keeps integers, those beyond 2^53 as bigint.`);
   }

@@ -2,9 +2,10 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import { sessionError } from "../wire/messages.js";
+import { isObject } from "../wire/kinds.js";
+import { refuseIf } from "../wire/messages.js";
 import type { AdapterFiles, ModelMetadata, TensorType, WireModelMetadata } from "../wire/protocol.js";
-import { describe, isBytes } from "../data/given.js";
+import { describe, isBytes, mustBe } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 
 /** Type and dims of a parameter. */
@@ -17,23 +18,17 @@ export interface ParameterTypeAndShape {
 
 /** @throws TypeError when an argument is not a number */
 export function checkNumber(name: string, value: unknown): void {
-  if (typeof value !== "number") {
-    throw sessionError("NOT_A_NUMBER", { name, given: describe(value) });
-  }
+  refuseIf(typeof value !== "number", "NOT_A_NUMBER", { name, given: describe(value) });
 }
 
 /** @throws TypeError when an argument is not a boolean */
 export function checkFlag(name: string, value: unknown): void {
-  if (typeof value !== "boolean") {
-    throw new TypeError(`'${name}' must be a boolean, got ${describe(value)}.`);
-  }
+  mustBe(typeof value === "boolean", name, "a boolean", value);
 }
 
 /** @throws TypeError when an argument is not a list of names */
 export function checkNames(name: string, value: unknown): void {
-  if (!Array.isArray(value)) {
-    throw new TypeError(`'${name}' must be an array of strings, got ${describe(value)}.`);
-  }
+  mustBe(Array.isArray(value), name, "an array of strings", value);
 }
 
 /** Of which parameters a call is. */
@@ -59,7 +54,7 @@ export function strictOf(value: unknown): boolean {
 }
 
 function flagOf<Name extends string>(name: Name, argument: unknown): boolean {
-  const isNamed = typeof argument === "object" && argument !== null;
+  const isNamed = isObject(argument);
   const options = checkOptions("the call", (isNamed ? argument : {}) as Partial<Record<Name, unknown>>, { [name]: true } as Record<Name, true>);
   const value = isNamed ? (options[name] ?? true) : argument;
   checkFlag(name, value);
@@ -68,24 +63,19 @@ function flagOf<Name extends string>(name: Name, argument: unknown): boolean {
 
 /** @throws TypeError when an argument is not a buffer of parameters */
 export function checkBuffer(buffer: unknown): void {
-  if (!(isBytes(buffer) || buffer instanceof Float32Array)) {
-    throw new TypeError(`'buffer' must be a Uint8Array or Float32Array, got ${describe(buffer)}.`);
-  }
+  mustBe(isBytes(buffer) || buffer instanceof Float32Array, "buffer", "a Uint8Array or Float32Array", buffer);
 }
 
 /** @throws TypeError when an argument is not a file in memory */
 export function checkBytes(file: unknown): void {
-  if (!isBytes(file)) {
-    throw new TypeError(`'weights' must be a Uint8Array, got ${describe(file)}.`);
-  }
+  mustBe(isBytes(file), "weights", "a Uint8Array", file);
 }
 
 /** @throws TypeError when an argument is not an adapter */
 export function checkAdapter(adapter: AdapterFiles): AdapterFiles {
   const { weights, config } = (adapter ?? {}) as Partial<AdapterFiles>;
-  if (!isBytes(weights) || typeof config !== "string") {
-    throw new TypeError(`'adapter' must be an object with 'weights' (a Uint8Array) and 'config' (a text), got ${describe(adapter)}.`);
-  }
+  const isAdapter = isBytes(weights) && typeof config === "string";
+  mustBe(isAdapter, "adapter", "an object with 'weights' (a Uint8Array) and 'config' (a text)", adapter);
   checkOptions("adapter", adapter, { weights: true, config: true });
   return { weights, config };
 }

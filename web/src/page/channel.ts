@@ -56,7 +56,7 @@ export class Channel {
 
   /** A call of the session's core before it is sent; bytes and the data of tensors are lost to the page. */
   callOf<Name extends keyof SessionCalls>(name: Name, args: SessionCalls[Name]["args"]): Call<"call"> {
-    return callOf("call", [this.#handle, { name, args: args.map(plain) } as SessionCall], [...new Set(buffersIn(args))]);
+    return callOf("call", [this.#handle, { name, args: args.map(plain) } as SessionCall]);
   }
 
   /** Send a call of the core that does not use the workspace or move it. */
@@ -178,15 +178,6 @@ export class Channel {
     this.#queue = done.catch(() => {});
     return done;
   }
-}
-
-/** Buffers of bytes, and of tensors' data. */
-function buffersIn(value: unknown): ArrayBuffer[] {
-  if (Array.isArray(value)) {
-    return value.flatMap(buffersIn);
-  }
-  const { data = value } = Object(value) as { readonly data?: unknown };
-  return data instanceof Uint8Array ? [data.buffer as ArrayBuffer] : [];
 }
 
 /** True for the error of a worker that stopped a step as ordered. */

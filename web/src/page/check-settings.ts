@@ -2,7 +2,8 @@
 
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { nearest } from "../data/nearest.js";
-import { sessionError } from "../wire/messages.js";
+import { areTexts, isObject, isRecord } from "../wire/kinds.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import type { Kind, Setting, Settings } from "./setting-kinds.js";
 import { isTensor } from "../data/given.js";
 
@@ -25,9 +26,7 @@ export function resolveKind(
   if (typeof type !== "string") {
     throw sessionError("MISSING_SETTING", { what, name: "type", expected: `one of ${names}` });
   }
-  if (!Object.hasOwn(kinds, type)) {
-    throw sessionError("UNKNOWN_TYPE", { what, name: type, nearest: nearest(type, known), names });
-  }
+  refuseIf(!Object.hasOwn(kinds, type), "UNKNOWN_TYPE", { what, name: type, nearest: nearest(type, known), names });
   return { type, ...checkFields(type, `${what}.`, settings, kinds[type] as Settings, others) };
 }
 
@@ -35,7 +34,7 @@ export function asFields(what: string, choice: unknown): Fields {
   if (typeof choice === "string") {
     return { type: choice };
   }
-  refuseSettingIf(typeof choice !== "object" || choice === null, what, choice, `the name of one, or an object with a 'type'`);
+  refuseSettingIf(!isObject(choice), what, choice, `the name of one, or an object with a 'type'`);
   return choice as Fields;
 }
 
@@ -123,37 +122,17 @@ function accepts(value: unknown, kind: Kind): boolean {
     case "choice":
       return kind.options.some((option) => option === value);
     case "names":
-      return (
-        Array.isArray(value) &&
-        (kind.mayBeEmpty || value.length > 0) &&
-        value.every((name: unknown) => typeof name === "string")
-      );
+      return areTexts(value) && (kind.mayBeEmpty || value.length > 0);
     case "sizes":
-      return (
-        typeof value === "object" &&
-        value !== null &&
-        !Array.isArray(value) &&
-        Object.values(value).every((size: unknown) => Number.isSafeInteger(size) && (size as number) >= 1)
-      );
+      return isRecord(value) && Object.values(value).every((size) => Number.isSafeInteger(size) && (size as number) >= 1);
     default:
       return false;
   }
 }
 
-interface Bounds {
-  readonly least?: number;
-  readonly above?: number;
-  readonly most?: number;
-  readonly below?: number;
-}
-
-function isWithin(value: number, { least, above, most, below }: Bounds): boolean {
-  return (
-    (least === undefined || value >= least) &&
-    (above === undefined || value > above) &&
-    (most === undefined || value <= most) &&
-    (below === undefined || value < below)
-  );
+function isWithin(value: number, bounds: Extract<Kind, { readonly kind: "number" | "integer" }>): boolean {
+  const { least = -Infinity, above = -Infinity, most = Infinity, below = Infinity } = bounds;
+  return value >= least && value > above && value <= most && value < below;
 }
 
 /** Convert an array, a Float32Array or a float32 tensor to nested arrays of numbers; null for other values. */

@@ -6,11 +6,12 @@ import type { Tensor } from "onnxruntime-common";
 import type { FileForm, FileOf } from "../wire/protocol.js";
 import { checkForm, type FileOptions } from "./call-arguments.js";
 import { checkFlag } from "./call-values.js";
+import { expectFiles } from "./integrity.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { StateMethods } from "./session-methods.js";
 import { SharedContents } from "./shared-contents.js";
 import { checkSource, loadSource, type Source } from "./sources.js";
-import { describe, isTensor } from "../data/given.js";
+import { isTensor, mustBe } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copyBytes, packTensor } from "./tensors.js";
 
@@ -44,16 +45,14 @@ export class CheckpointState extends StateMethods {
   static async load(source: Source, sessionOptions?: SessionOptions): Promise<CheckpointState> {
     checkSource("source", source);
     const options = resolveOptions(sessionOptions);
-    options.integrity.expect(["checkpointState"]);
+    expectFiles(options.integrity, ["checkpointState"]);
     const file = await loadSource("checkpointState", source, options);
     return new CheckpointState(KEY, await SharedContents.open(file, options));
   }
 
   /** Overwrite one parameter; type and dims must match. */
   async updateParameter(name: string, tensor: Tensor): Promise<void> {
-    if (!isTensor(tensor)) {
-      throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
-    }
+    mustBe(isTensor(tensor), "tensor", "a Tensor", tensor);
     await this.#contents.call("updateParameter", await packTensor(name, tensor, copyBytes));
   }
 

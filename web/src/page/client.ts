@@ -1,5 +1,6 @@
 /** The page's end of a worker: starts it, sends calls, notices when it dies. */
 
+import { isObject } from "../wire/kinds.js";
 import { EngineError, fromWire } from "../wire/errors.js";
 import { checkScript, messageOf, SCRIPT, type ScriptEnd } from "../wire/fetch-file.js";
 import { getLogLevel, log } from "../wire/log.js";
@@ -112,14 +113,30 @@ function connect(settings: WorkerSettings): WorkerClient {
   return client;
 }
 
-/** A call of the worker; its `buffers` are lost to the page when it is sent. */
+/** A call of the worker; its `buffers` are lost to the page when it is sent: by default all bytes of its arguments. */
 export function callOf<M extends Method>(
   method: M,
   args: Call<M>["args"],
-  buffers: Call<M>["buffers"] = [],
+  buffers: Call<M>["buffers"] = buffersIn(args),
   key?: string,
 ): Call<M> {
   return { method, args, buffers, key };
+}
+
+/** The buffers of all bytes in arrays and plain objects. */
+export function buffersIn(value: unknown): ArrayBuffer[] {
+  const buffers = new Set<ArrayBuffer>();
+  const visit = (one: unknown): void => {
+    if (one instanceof Uint8Array) {
+      buffers.add(one.buffer as ArrayBuffer);
+    } else if (Array.isArray(one)) {
+      one.forEach(visit);
+    } else if (isObject(one) && Object.getPrototypeOf(one) === Object.prototype) {
+      Object.values(one).forEach(visit);
+    }
+  };
+  visit(value);
+  return [...buffers];
 }
 
 /** A call that waits for its reply. */
@@ -366,10 +383,10 @@ export class WorkerClient {
   }
 
   async #startPython(): Promise<PythonInfo> {
-    const { pyodide, snapshot } = this.#files;
-    if (pyodide.isOurs) {
+    const { loader, script, wasm, snapshot, isOurPyodide } = this.#files;
+    if (isOurPyodide) {
       // They are counted from the start, or a model that comes before them would be nearly all there is to load.
-      for (const url of [pyodide.loader, pyodide.script, pyodide.wasm, snapshot]) {
+      for (const url of [loader, script, wasm, snapshot]) {
         this.#note({ url, loaded: 0, isDone: false });
       }
     }

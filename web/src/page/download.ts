@@ -1,6 +1,6 @@
 /** Fetch the user's files. Limits keep a server that sends nothing, or never ends, from holding a page up. */
 
-import { CheckpointError, FeedError, LimitError, ModelError } from "../wire/errors.js";
+import { CheckpointError, FeedError, LimitError, ModelError, throwIf } from "../wire/errors.js";
 import { inTime, messageOf, StallError } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
 import { byteReader, concatenate, free, isPieces, PIECE_BYTES, WaitingPieces, type Pieces } from "../wire/pieces.js";
@@ -65,9 +65,7 @@ export async function download(what: string, source: string | URL, options: Down
       throw loadError(what, `${url} ${fault}`, error);
     });
   const check = (nbytes: number): void => {
-    if (nbytes > limit.nbytes) {
-      throw new LimitError(`${what}: ${url} has more than ${limit.nbytes} bytes, the limit (${limit.name}).`);
-    }
+    throwIf(nbytes > limit.nbytes, LimitError, `${what}: ${url} has more than ${limit.nbytes} bytes, the limit (${limit.name}).`);
   };
   try {
     const settings = { signal: end.signal };

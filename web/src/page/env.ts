@@ -3,6 +3,7 @@
 import { env as common } from "onnxruntime-common";
 
 import { MAX_THREADS } from "../engine/layout.js";
+import { isObject } from "../wire/kinds.js";
 import { getLogLevel, log, setLogLevel, type LogLevel } from "../wire/log.js";
 import type { SnapshotChoice } from "../wire/protocol.js";
 import { canShareMemory } from "../wire/platform.js";
@@ -181,7 +182,7 @@ export function kernelsPrefix(): string | undefined {
   if (wasmBinary !== undefined) {
     warnOfKernels("wasmBinary is a file of onnxruntime-web", "env.wasm.wasmBinary");
   }
-  if (typeof wasmPaths !== "object" || wasmPaths === null) {
+  if (!isObject(wasmPaths)) {
     return wasmPaths;
   }
   warnOfKernels("it names files of onnxruntime-web");

@@ -5,7 +5,8 @@ import type { Tensor } from "onnxruntime-common";
 import { Dataset, type DataSource } from "../data/dataset.js";
 import { addNoise, checkVector, clipUpdate, type ClientUpdate } from "../federated/updates.js";
 import { refuseSettingIf } from "../data/given.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { isObject } from "../wire/kinds.js";
+import { raise, refuseIf } from "../wire/messages.js";
 import { settingsOf } from "./check-settings.js";
 import type { History } from "./fit/events.js";
 import type { FitOptions } from "./fit/options.js";
@@ -41,7 +42,7 @@ export class FederatedClient extends Opaque {
   /** @internal */
   constructor(session: FederatedSession, options: FederatedFields) {
     super();
-    refuseSettingIf(typeof options !== "object" || options === null, "options", options, "an object");
+    refuseSettingIf(!isObject(options), "options", options, "an object");
     const { clipNorm, noiseMultiplier, noiseClients, seed } = settingsOf<Required<FederatedFields>>("federated", options, FEDERATED);
     refuseIf(noiseMultiplier > 0 && clipNorm === null, "NOISE_WITHOUT_CLIP");
     this.#session = session;
@@ -66,10 +67,7 @@ export class FederatedClient extends Opaque {
     const session = this.#session;
     checkVector("parameters", parameters, await session.getParametersSize(true));
     const dataset = Dataset.of(data);
-    const examples = dataset.size;
-    if (examples === null) {
-      throw sessionError("UNCOUNTED_ROWS", {});
-    }
+    const examples = dataset.size ?? raise("UNCOUNTED_ROWS");
     // A copy: loading may take the buffer away.
     const start = parameters.slice();
     await session.loadParametersBuffer(parameters.slice(), true);

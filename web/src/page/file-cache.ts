@@ -5,8 +5,8 @@
 
 import { openFolder } from "../storage/slots.js";
 import { log } from "../wire/log.js";
-import { sizeOf, type FileHashes, type GivenData, type Pieces } from "../wire/pieces.js";
-import type { KnownHashes } from "../wire/protocol.js";
+import { sizeOf, type FileHashes, type Pieces } from "../wire/pieces.js";
+import type { BridgeArguments, KnownHashes } from "../wire/protocol.js";
 import { bytesOfHex, hasHashes, hexOf, sha256 } from "../wire/sha256.js";
 
 const FOLDER = "trainweb";
@@ -26,9 +26,9 @@ interface FileRecord {
 /** Of files that are kept. */
 const known = new WeakMap<object, FileHashes>();
 
-/** The hashes of files for the worker, which names compiled sessions by them. */
-export function knownHashes(files: readonly (GivenData | null)[]): KnownHashes {
-  return files.map((file) => (file === null ? null : known.get(file) ?? null));
+/** The hashes of the files among some arguments for the worker, which names compiled sessions by them. */
+export function knownHashes(args: BridgeArguments): KnownHashes {
+  return args.filter((arg) => typeof arg !== "string").map((file) => known.get(file as object) ?? null);
 }
 
 function validatorsOf({ headers }: Response): FileRecord["validators"] {

@@ -6,6 +6,7 @@ import { packFrame, unpackFrame, VERSION, type ArrayShape, type BridgeMessage, t
 import { checkVector, type WeightedUpdate } from "../federated/updates.js";
 import { badSetting, describe, refuseSettingIf } from "../data/given.js";
 import { checkKnown } from "../data/nearest.js";
+import { isObject } from "../wire/kinds.js";
 import { sessionError } from "../wire/messages.js";
 import { concatenate } from "../wire/pieces.js";
 import { bytesOf } from "./tensors.js";
@@ -79,7 +80,7 @@ export async function joinFlower(url: string | URL, session: FlowerSession, opti
 }
 
 function checkOptions(options: FlowerOptions): void {
-  refuseSettingIf(typeof options !== "object" || options === null, "options", options, "an object with 'train'");
+  refuseSettingIf(!isObject(options), "options", options, "an object with 'train'");
   checkKnown("The option", options, OPTIONS);
   for (const name of ["train", "evaluate", "onJoin"] as const) {
     if (typeof options[name] !== "function" && (name === "train" || options[name] !== undefined)) {

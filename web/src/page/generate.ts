@@ -5,6 +5,7 @@ import { encodedText } from "../data/text.js";
 import { refuseIf } from "../wire/messages.js";
 import type { SamplingSettings, TokenTask } from "../wire/protocol.js";
 import { settingsOf } from "./check-settings.js";
+import type { Resolved } from "./setting-kinds.js";
 import { GENERATE, type GenerateFields } from "./settings/generate.js";
 import { GrowingText, type Tokenizer } from "./text.js";
 
@@ -55,8 +56,6 @@ interface Request {
   readonly signal: AbortSignal | undefined;
 }
 
-type Plain = { readonly [Name in keyof GenerateFields]-?: Exclude<GenerateFields[Name], undefined> };
-
 /**
  * See `TrainingSession.generate`.
  *
@@ -100,7 +99,7 @@ function requestOf(input: Prompt, options: GenerateOptions, defaults: GenerateOp
   const unset = Object.fromEntries(Object.entries(defaults).filter(([name]) => !isGiven(name)));
   const { stop = [], tokenizer, signal, ...plain }: GenerateOptions = { ...options, ...unset };
   const others = ["stop", "tokenizer", "signal"];
-  const checked = settingsOf<Plain>("generate", plain, GENERATE, others);
+  const checked = settingsOf<Resolved<GenerateFields>>("generate", plain, GENERATE, others);
   const { maxTokens, temperature, topK, topP, seed, adapter } = checked;
   const useless = ["topK", "topP", "seed"].find(isGiven);
   refuseIf(temperature === 0 && useless !== undefined, "GREEDY_SETTING", { name: useless });

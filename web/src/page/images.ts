@@ -8,7 +8,8 @@ import { imageValues } from "../data/images.js";
 import { checkOptions } from "../data/nearest.js";
 import { permutation, RandomStream } from "../data/random.js";
 import type { Row } from "../data/rows.js";
-import { FeedError } from "../wire/errors.js";
+import { isObject } from "../wire/kinds.js";
+import { FeedError, throwIf } from "../wire/errors.js";
 import type { Changes, GivenImage, ResolvedImageOptions } from "../wire/images.js";
 import { absolute } from "./assets.js";
 import { settingsOf } from "./check-settings.js";
@@ -37,7 +38,7 @@ const OTHERS = { mean: true, std: true, augment: true } as const;
 
 /** @throws ModelError for an impossible option; TypeError for an unknown one */
 function resolveImageOptions(options: ImageOptions): ResolvedImageOptions {
-  refuseSettingIf(typeof options !== "object" || options === null, "options", options, "an object with width and height");
+  refuseSettingIf(!isObject(options), "options", options, "an object with width and height");
   const { mean = 0, std = 1, augment, ...fields } = options;
   type Plain = Omit<ResolvedImageOptions, keyof typeof OTHERS>;
   const plain = settingsOf<Plain>("image", fields, IMAGE_OPTIONS, Object.keys(OTHERS));
@@ -45,7 +46,7 @@ function resolveImageOptions(options: ImageOptions): ResolvedImageOptions {
   const fits = (x: unknown): boolean => isNumber(x) || (Array.isArray(x) && x.length === plain.channels && x.every(isNumber));
   refuseSettingIf(!fits(mean), "mean", mean, "a number, or one for each channel");
   refuseSettingIf(!fits(std) || [std].flat().includes(0), "std", std, "a number other than 0, or one for each channel");
-  refuseSettingIf(augment !== undefined && (typeof augment !== "object" || augment === null), "augment", augment, "an object with a seed");
+  refuseSettingIf(augment !== undefined && !isObject(augment), "augment", augment, "an object with a seed");
   const each = (x: number | readonly number[]): number[] => (typeof x === "number" ? new Array<number>(plain.channels).fill(x) : [...x]);
   const changes = augment === undefined ? null : settingsOf<Changes>("augment", augment, AUGMENTATION);
   return { ...plain, mean: each(mean), std: each(std), augment: changes };
@@ -95,47 +96,32 @@ export function readImages(images: Iterable<ImageSource>, options: ImagesOptions
     throw typeof input !== "string" ? badSetting("input", input, "a name") : badSetting("shuffle", shuffle, "true or false");
   }
   const sources = [...images];
+  const partOf = (part: Dataset, places: Uint32Array, isHeldOut: boolean): Dataset => {
+    const known = part.columns as ReadonlyMap<string, Tensor>;
+    const rounds = async function* (round: number): AsyncGenerator<Row> {
+      const order = shuffle && !isHeldOut ? permutation(places.length, seed, round) : Uint32Array.from(places.keys());
+      const read = (row: number): Promise<Tensor> => {
+        const place = places[row] as number;
+        return readPlace(sources, place, isHeldOut ? { ...image, augment: null } : imageOfRound(image, place, round));
+      };
+      const pending: Promise<Tensor>[] = [];
+      for (const [k, row] of order.entries()) {
+        for (const next of order.subarray(k + pending.length, k + AHEAD)) {
+          const tensor = read(next);
+          // It is awaited when its turn comes.
+          tensor.catch(() => {});
+          pending.push(tensor);
+        }
+        yield { ...rowAt(known, row), [input]: await (pending.shift() as Promise<Tensor>) };
+      }
+    };
+    const pick = (rows: Uint32Array, isOut: boolean): Dataset =>
+      partOf(part.rows(rows), rows.map((row) => places[row] as number), isHeldOut || isOut);
+    return datasetOfRounds(rounds, { known, pick });
+  };
   // They are checked beside the images, which are a column of their places until they are read.
   const all = new Dataset({ ...columns, [input]: Float32Array.from(sources.keys()) });
-  return partOf({ sources, input, image, seed, shuffle }, all, Uint32Array.from(sources.keys()));
-}
-
-/** What all parts of images have in common, but for `image` and `shuffle` of those held out. */
-interface Images {
-  readonly sources: readonly ImageSource[];
-  readonly input: string;
-  readonly image: ResolvedImageOptions;
-  readonly seed: number;
-  readonly shuffle: boolean;
-}
-
-/** The dataset of the images at some places, with the columns beside them. */
-function partOf(images: Images, columns: Dataset, places: Uint32Array): Dataset {
-  const { sources, input, image, seed, shuffle } = images;
-  const known = columns.columns as ReadonlyMap<string, Tensor>;
-  const count = places.length;
-  const rounds = async function* (round: number): AsyncGenerator<Row> {
-    const order = shuffle ? permutation(count, seed, round) : Uint32Array.from(places.keys());
-    const read = (row: number): Promise<Tensor> => {
-      const place = places[row] as number;
-      return readPlace(sources, place, imageOfRound(image, place, round));
-    };
-    const pending: Promise<Tensor>[] = [];
-    for (let k = 0; k < count; k++) {
-      for (let ahead = k + pending.length; ahead < Math.min(k + AHEAD, count); ahead++) {
-        const tensor = read(order[ahead] as number);
-        // It is awaited when its turn comes.
-        tensor.catch(() => {});
-        pending.push(tensor);
-      }
-      yield { ...rowAt(known, order[k] as number), [input]: await (pending.shift() as Promise<Tensor>) };
-    }
-  };
-  const pick = (rows: Uint32Array, isHeldOut: boolean): Dataset => {
-    const part = isHeldOut ? { ...images, image: { ...image, augment: null }, shuffle: false } : images;
-    return partOf(part, columns.rows(rows), rows.map((row) => places[row] as number));
-  };
-  return datasetOfRounds(rounds, { known, pick });
+  return partOf(all, Uint32Array.from(sources.keys()), false);
 }
 
 /** Options of an image in a round: its changes have a seed of their own. */
@@ -210,9 +196,7 @@ async function fetchImage(url: string): Promise<Blob> {
 const videos = new WeakMap<MediaStream, Promise<HTMLVideoElement>>();
 
 function videoOf(stream: MediaStream): Promise<HTMLVideoElement> {
-  if (!stream.active) {
-    throw new FeedError("the camera has been switched off");
-  }
+  throwIf(!stream.active, FeedError, "the camera has been switched off");
   const video = videos.get(stream) ?? showStream(stream);
   videos.set(stream, video);
   return video;

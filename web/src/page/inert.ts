@@ -1,7 +1,8 @@
 /** Options of onnxruntime-web that change no number here: accepted with one warning, or refused where they promise more. */
 
 import { brief } from "../data/nearest.js";
-import { UnsupportedError } from "../wire/errors.js";
+import { isObject } from "../wire/kinds.js";
+import { throwIf, UnsupportedError } from "../wire/errors.js";
 import { log } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import { DEVICE_CHOOSES, ENTRIES_AS_IS, ENTRIES_REFUSED, INERT, MODEL_FORMAT, MODEL_FORMATS, OTHER_BACKENDS } from "./settings/inert.js";
@@ -53,15 +54,13 @@ export function warnOfRunEntries(entries: ReadonlyMap<string, string>): void {
  */
 export function entriesOf(extra: unknown, prefix = "", seen = new Set<object>()): Map<string, string> {
   const entries = new Map<string, string>();
-  if (typeof extra !== "object" || extra === null) {
+  if (!isObject(extra)) {
     return entries;
   }
-  if (seen.has(extra)) {
-    throw new Error("Circular reference in options");
-  }
+  throwIf(seen.has(extra), Error, "Circular reference in options");
   seen.add(extra);
   for (const [name, value] of Object.entries(extra) as [string, unknown][]) {
-    if (typeof value === "object" && value !== null) {
+    if (isObject(value)) {
       entriesOf(value, `${prefix}${name}.`, seen).forEach((text, key) => entries.set(key, text));
     } else if (value === null || typeof value === "string" || typeof value === "number" || typeof value === "boolean") {
       entries.set(prefix + name, typeof value === "boolean" ? String(Number(value)) : String(value));

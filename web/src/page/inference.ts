@@ -18,8 +18,8 @@ import { Channel } from "./channel.js";
 import { callOf, type WorkerClient } from "./client.js";
 import { generate, type GeneratedToken, type GenerateOptions, type Prompt } from "./generate.js";
 import { withModel } from "./load-model.js";
-import { sessionError } from "../wire/messages.js";
-import { UnsupportedError } from "../wire/errors.js";
+import { refuseIf } from "../wire/messages.js";
+import { throwIf, UnsupportedError } from "../wire/errors.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import type { RunOptions } from "./run-options.js";
 import { isSource, type Source } from "./sources.js";
@@ -33,7 +33,6 @@ export class InferenceSession extends Opaque {
   readonly #info: InferenceInfo;
   /** Options of runs without options. */
   readonly #severity: RunOptions["logSeverityLevel"];
-  readonly #client: WorkerClient;
   readonly #channel: Channel;
   readonly #steps: StepSender;
   /** Milliseconds of the runs since `startProfiling`. */
@@ -41,12 +40,9 @@ export class InferenceSession extends Opaque {
 
   private constructor(key: symbol, client: WorkerClient, info: InferenceInfo, severity: RunOptions["logSeverityLevel"]) {
     super();
-    if (key !== KEY) {
-      throw new TypeError("use InferenceSession.create().");
-    }
+    throwIf(key !== KEY, TypeError, "use InferenceSession.create().");
     this.#info = info;
     this.#severity = severity;
-    this.#client = client;
     this.#channel = new Channel(client, info.handle);
     this.#channel.endWith(this);
     this.#steps = new StepSender(client, this.#channel, info);
@@ -78,14 +74,10 @@ export class InferenceSession extends Opaque {
   ): Promise<InferenceSession> {
     const { source, options } = parseCreateArguments(model, arg1, arg2, arg3);
     const resolved = resolveOptions(options);
-    if (resolved.onGpu) {
-      throw sessionError("NOT_ON_GPU", { what: "an InferenceSession" });
-    }
-    if (resolved.checksNumerics) {
-      throw new UnsupportedError("debug.checkNumerics is for steps of a TrainingSession; eval steps are checked.");
-    }
-    return withModel(source, resolved, async (client, { model: loaded, buffers }) => {
-      const info = await client.request(callOf("createInference", [loaded, resolved.json], buffers));
+    refuseIf(resolved.onGpu, "NOT_ON_GPU", { what: "an InferenceSession" });
+    throwIf(resolved.checksNumerics, UnsupportedError, "debug.checkNumerics is for steps of a TrainingSession; eval steps are checked.");
+    return withModel(source, resolved, async (client, argumentsOf) => {
+      const info = await client.request(callOf("createInference", [argumentsOf(resolved.json), resolved.json]));
       return new InferenceSession(KEY, client, info, resolved.severity);
     });
   }
@@ -152,13 +144,9 @@ export class InferenceSession extends Opaque {
    */
   generate(prompt: Prompt, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
     this.#channel.check();
-    if ("adapter" in options) {
-      throw new TypeError("'adapter' is for TrainingSession.generate: an inference session has no adapters.");
-    }
-    const next = (task: TokenTask): Promise<number> => {
-      this.#client.wakeThreads();
-      return this.#steps.follow(this.#channel.post(null, () => callOf("nextToken", [this.#info.handle, task])));
-    };
+    throwIf("adapter" in options, TypeError, "'adapter' is for TrainingSession.generate: an inference session has no adapters.");
+    const next = (task: TokenTask): Promise<number> =>
+      this.#steps.send(() => callOf("nextToken", [this.#info.handle, task], []));
     return generate(this.#info.outputNames, next, prompt, options);
   }
 
@@ -233,23 +221,19 @@ function parseRange(
   arg3: unknown,
 ): CreateArguments {
   const total = buffer.byteLength;
-  if (!Number.isSafeInteger(byteOffset)) {
-    throw new RangeError("'byteOffset' must be an integer.");
-  }
-  if (byteOffset < 0 || byteOffset >= total) {
-    throw new RangeError(`'byteOffset' is out of range [0, ${total}).`);
-  }
+  checkPlace("byteOffset", byteOffset, byteOffset >= 0 && byteOffset < total, `[0, ${total})`);
   const rest = total - byteOffset;
   if (typeof arg2 !== "number") {
     return { source: new Uint8Array(buffer, byteOffset, rest), options: arg2 };
   }
-  if (!Number.isSafeInteger(arg2)) {
-    throw new RangeError("'byteLength' must be an integer.");
-  }
-  if (arg2 <= 0 || arg2 > rest) {
-    throw new RangeError(`'byteLength' is out of range (0, ${rest}].`);
-  }
+  checkPlace("byteLength", arg2, arg2 > 0 && arg2 <= rest, `(0, ${rest}]`);
   return { source: new Uint8Array(buffer, byteOffset, arg2), options: arg3 };
+}
+
+function checkPlace(name: string, value: number, isInRange: boolean, range: string): void {
+  if (!Number.isSafeInteger(value) || !isInRange) {
+    throw new RangeError(`'${name}' ${Number.isSafeInteger(value) ? `is out of range ${range}` : "must be an integer"}.`);
+  }
 }
 
 // The names that onnxruntime-common has for the types, beside the class.

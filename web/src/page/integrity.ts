@@ -2,6 +2,8 @@
 
 import { brief } from "../data/nearest.js";
 import { sha256 } from "../wire/sha256.js";
+import { isObject } from "../wire/kinds.js";
+import { throwIf } from "../wire/errors.js";
 
 /** The files of a session. */
 export type FileName = "trainModel" | "checkpointState" | "evalModel" | "optimizerModel" | "model" | "bundle";
@@ -25,41 +27,26 @@ interface Hash {
   readonly digest: string;
 }
 
-/** The option `integrity`, checked. */
-export class Integrity {
-  readonly #hashes: ReadonlyMap<string, readonly Hash[]>;
-  readonly #forAny: readonly Hash[] | null;
-  #files: readonly FileName[] | null = null;
+/** The option `integrity`, checked: hashes by files, or by `ONLY` those of the only file. */
+export type Integrity = ReadonlyMap<string, readonly Hash[]>;
 
-  constructor(hashes: ReadonlyMap<string, readonly Hash[]>, forAny: readonly Hash[] | null) {
-    this.#hashes = hashes;
-    this.#forAny = forAny;
-  }
+const ONLY = "";
 
-  /**
-   * Declare the files of the call.
-   *
-   * @throws TypeError for a hash without a file: it would protect nothing
-   */
-  expect(files: readonly FileName[]): void {
-    for (const name of this.#hashes.keys()) {
-      if (!files.includes(name as FileName)) {
-        throw new TypeError(`'integrity' has a hash of '${name}', which is not given; the files are ${files.join(", ")}.`);
-      }
-    }
-    if (this.#forAny !== null && files.length !== 1) {
+/** @throws TypeError for a hash without one of the files of the call: it would protect nothing */
+export function expectFiles(integrity: Integrity, files: readonly FileName[]): void {
+  for (const name of integrity.keys()) {
+    if (name === ONLY && files.length !== 1) {
       throw new TypeError(`'integrity' must be an object with a hash for each of the files ${files.join(", ")}.`);
     }
-    this.#files = files;
-  }
-
-  /** The hashes of which a file must have one; null if any bytes are allowed. */
-  of(file: FileName): readonly Hash[] | null {
-    if (this.#files === null) {
-      throw new TypeError("the files are not known yet.");
+    if (name !== ONLY && !files.includes(name as FileName)) {
+      throw new TypeError(`'integrity' has a hash of '${name}', which is not given; the files are ${files.join(", ")}.`);
     }
-    return this.#forAny ?? this.#hashes.get(file) ?? null;
   }
+}
+
+/** The hashes of which a file must have one; null if any bytes are allowed. */
+export function hashesOf(integrity: Integrity, file: FileName): readonly Hash[] | null {
+  return integrity.get(ONLY) ?? integrity.get(file) ?? null;
 }
 
 /**
@@ -68,30 +55,21 @@ export class Integrity {
  * @throws TypeError when it says nothing that could be checked
  */
 export function checkIntegrity(value: unknown): Integrity {
-  if (value === undefined) {
-    return new Integrity(new Map(), null);
+  if (value === undefined || typeof value === "string") {
+    return new Map(value === undefined ? [] : [[ONLY, parse("integrity", value)]]);
   }
-  if (typeof value === "string") {
-    return new Integrity(new Map(), parse("integrity", value));
-  }
-  if (typeof value !== "object" || value === null) {
-    throw new TypeError("'integrity' must be a string, or an object of them by the names of files.");
-  }
-  const entries = Object.entries(value).map(([name, text]: [string, unknown]) => {
+  throwIf(!isObject(value), TypeError, "'integrity' must be a string, or an object of them by the names of files.");
+  const entries = Object.entries(value as object).map(([name, text]: [string, unknown]) => {
     const file = name === "checkpoint" ? "checkpointState" : name;
-    if (!FILES.includes(file)) {
-      throw new TypeError(`'integrity.${brief(name)}' is not a file; there are ${FILES.join(", ")}.`);
-    }
+    throwIf(!FILES.includes(file), TypeError, `'integrity.${brief(name)}' is not a file; there are ${FILES.join(", ")}.`);
     return [file, parse(`integrity.${name}`, text)] as const;
   });
-  return new Integrity(new Map(entries), null);
+  return new Map(entries);
 }
 
 function parse(name: string, text: unknown): Hash[] {
   const parts = typeof text === "string" ? text.split(/\s+/).filter((part) => part !== "") : [];
-  if (parts.length === 0) {
-    throw new TypeError(`'${name}' must be a hash such as "sha256-..." in Base64.`);
-  }
+  throwIf(parts.length === 0, TypeError, `'${name}' must be a hash such as "sha256-..." in Base64.`);
   return parts.map((part) => parseHash(name, part));
 }
 
@@ -113,10 +91,7 @@ function byteLength(base64: string): number {
 }
 
 /** Describe the fault of bytes that should have one of these hashes; null without a fault. */
-export async function findFault(bytes: Uint8Array<ArrayBuffer>, hashes: readonly Hash[] | null): Promise<string | null> {
-  if (hashes === null) {
-    return null;
-  }
+export async function findFault(bytes: Uint8Array<ArrayBuffer>, hashes: readonly Hash[]): Promise<string | null> {
   const strongest = Math.max(...hashes.map(({ algorithm }) => BYTES[algorithm]));
   const wanted = hashes.filter(({ algorithm }) => BYTES[algorithm] === strongest);
   const algorithm = (wanted[0] as Hash).algorithm;

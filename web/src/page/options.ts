@@ -1,9 +1,10 @@
 /** Session options: trainweb's own, and onnxruntime's, which are checked but have no effect. */
 
-import { describe } from "../data/given.js";
+import { describe, mustBe } from "../data/given.js";
 import { brief, checkKnown, checkOptions } from "../data/nearest.js";
-import { UnsupportedError } from "../wire/errors.js";
-import { sessionError } from "../wire/messages.js";
+import { isObject } from "../wire/kinds.js";
+import { throwIf, UnsupportedError } from "../wire/errors.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
 import { LIMITS } from "../wire/records.js";
 import { MAX_THREADS } from "../engine/layout.js";
@@ -184,9 +185,7 @@ export interface ResolvedOptions {
  * @param more - further names that the call takes in the same object
  */
 export function resolveOptions(options: unknown, more: readonly string[] = []): ResolvedOptions {
-  if (options !== undefined && (typeof options !== "object" || options === null)) {
-    throw new TypeError("'options' must be an object.");
-  }
+  throwIf(options !== undefined && !isObject(options), TypeError, "'options' must be an object.");
   const settings: SessionOptions = options ?? {};
   checkKnown("The session option", settings, [...Object.keys(NAMES), ...more]);
   checkPeerOptions(settings);
@@ -245,13 +244,9 @@ function checkOwnOptions(options: SessionOptions): void {
     checkFlag(name, value ?? false);
   }
   for (const [name, value] of Object.entries({ onProgress, "env.onProgress": env.onProgress ?? undefined })) {
-    if (value !== undefined && typeof value !== "function") {
-      throw new TypeError(`'${name}' must be a function, got ${brief(value)}.`);
-    }
+    throwIf(value !== undefined && typeof value !== "function", TypeError, `'${name}' must be a function, got ${brief(value)}.`);
   }
-  if (options.signal !== undefined && !(options.signal instanceof AbortSignal)) {
-    throw new TypeError("'signal' must be an AbortSignal.");
-  }
+  throwIf(options.signal !== undefined && !(options.signal instanceof AbortSignal), TypeError, "'signal' must be an AbortSignal.");
   checkDebug(options.debug);
   checkDevice(options);
   for (const [name, value] of Object.entries(checkOptions("limits", limits ?? {}, LIMITS))) {
@@ -262,55 +257,40 @@ function checkOwnOptions(options: SessionOptions): void {
 const DEVICES: readonly unknown[] = ["wasm", "webgpu"];
 
 function checkDevice({ device = "wasm", reproducible, cache, memoryBudget, debug }: SessionOptions): void {
-  if (!DEVICES.includes(device)) {
-    throw new TypeError(`'device' must be "wasm" or "webgpu", got ${brief(device)}.`);
-  }
+  throwIf(!DEVICES.includes(device), TypeError, `'device' must be "wasm" or "webgpu", got ${brief(device)}.`);
   const asked = { reproducible, cache, memoryBudget: memoryBudget !== undefined, "debug.checkNumerics": debug?.checkNumerics };
   const [what] = Object.entries(asked).find(([, isOn]) => isOn === true) ?? [];
-  if (device === "webgpu" && what !== undefined) {
-    throw sessionError("NOT_ON_GPU", { what });
-  }
+  refuseIf(device === "webgpu" && what !== undefined, "NOT_ON_GPU", { what });
 }
 
 function checkDebug(debug: unknown): void {
   if (debug === undefined) {
     return;
   }
-  if (typeof debug !== "object" || debug === null) {
-    throw new TypeError("'debug' must be an object with 'checkNumerics'.");
-  }
-  checkKnown("The option of debug", debug, ["checkNumerics"]);
+  throwIf(!isObject(debug), TypeError, "'debug' must be an object with 'checkNumerics'.");
+  checkKnown("The option of debug", debug as object, ["checkNumerics"]);
   const { checkNumerics } = debug as DebugOptions;
   checkFlag("debug.checkNumerics", checkNumerics ?? false);
 }
 
 function resolveExternalData(sources: readonly ExternalData[] = []): ResolvedOptions["externalData"] {
-  if (!Array.isArray(sources)) {
-    throw new TypeError("'externalData' must be an array of { path, data } or URLs.");
-  }
+  throwIf(!Array.isArray(sources), TypeError, "'externalData' must be an array of { path, data } or URLs.");
   const files = (sources as readonly ExternalData[]).map((file) =>
     typeof file === "string" ? { path: file, data: file } : file,
   );
   for (const file of files) {
-    if (typeof file !== "object" || file === null || typeof file.path !== "string" || !isSource(file.data)) {
-      throw new TypeError("'externalData' must have a path and a URL, Uint8Array, ArrayBuffer or Blob for each file.");
-    }
+    const isFile = isObject(file) && typeof file.path === "string" && isSource(file.data);
+    throwIf(!isFile, TypeError, "'externalData' must have a path and a URL, Uint8Array, ArrayBuffer or Blob for each file.");
     checkOptions("externalData", file, { path: true, data: true });
   }
-  if (new Set(files.map(({ path }) => path)).size !== files.length) {
-    throw new TypeError("'externalData' has a path twice.");
-  }
+  throwIf(new Set(files.map(({ path }) => path)).size !== files.length, TypeError, "'externalData' has a path twice.");
   return files.map(({ path, data }) => ({ what: `externalData of '${path}'`, path, data }));
 }
 
 function resolveWeights(sources: unknown): ResolvedOptions["externalData"] {
   const files: readonly unknown[] = sources === undefined ? [] : Array.isArray(sources) ? sources : [sources];
   return files.map((data, k) => {
-    if (!isSource(data)) {
-      throw new TypeError(
-        `'weights' must be a URL, Uint8Array, ArrayBuffer or Blob, or an array of these, got ${describe(data)}.`,
-      );
-    }
+    mustBe(isSource(data), "weights", "a URL, Uint8Array, ArrayBuffer or Blob, or an array of these", data);
     return { what: `weights ${k}`, path: `${WEIGHTS}${k}`, data };
   });
 }
@@ -325,11 +305,9 @@ function checkCount(name: string, value: unknown, minimum: number): void {
 }
 
 function providersOf(providers: unknown): string[] {
-  if (!Array.isArray(providers)) {
-    throw new TypeError(`'executionProviders' must be an array, got ${describe(providers)}.`);
-  }
+  mustBe(Array.isArray(providers), "executionProviders", "an array", providers);
   return (providers as readonly unknown[]).map((one) => {
-    const name = typeof one === "object" && one !== null ? (one as { readonly name?: unknown }).name : one;
+    const name = isObject(one) ? (one as { readonly name?: unknown }).name : one;
     if (typeof name !== "string") {
       throw new TypeError(`'executionProviders' has ${describe(one)}, which is neither a name nor an object with one.`);
     }
@@ -341,9 +319,7 @@ function providersOf(providers: unknown): string[] {
 function checkPeerOptions(options: SessionOptions): void {
   const providers = providersOf(options.executionProviders ?? []);
   for (const name of providers) {
-    if (!PROVIDERS.includes(name)) {
-      throw new Error(`no available backend found. ERR: not supported execution provider: ${brief(name)}`);
-    }
+    throwIf(!PROVIDERS.includes(name), Error, `no available backend found. ERR: not supported execution provider: ${brief(name)}`);
   }
   const { graphOptimizationLevel, executionMode, logSeverityLevel, logVerbosityLevel } = options;
   if (
@@ -396,9 +372,7 @@ function unsupported(what: string, why: string): UnsupportedError {
 /** Check the common options of sessions and runs. */
 export function checkSeverity(severity: unknown, verbosity: unknown): void {
   const isSeverity = Number.isInteger(severity) && (severity as number) >= 0 && (severity as number) <= MAX_SEVERITY;
-  if (severity !== undefined && !isSeverity) {
-    throw new Error(`log serverity level is not valid: ${brief(severity)}`);
-  }
+  throwIf(severity !== undefined && !isSeverity, Error, `log serverity level is not valid: ${brief(severity)}`);
   if (verbosity !== undefined && !(Number.isInteger(verbosity) && (verbosity as number) >= 0)) {
     throw new Error(`log verbosity level is not valid: ${brief(verbosity)}`);
   }

@@ -3,8 +3,9 @@
 import type { Tensor } from "onnxruntime-common";
 
 import { describe, refuseSettingIf } from "../data/given.js";
+import { isObject } from "../wire/kinds.js";
 import type { Evaluated, EvalValues, WireEvaluation } from "../wire/fit.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import type { MetricSettings, MetricType } from "./settings/fit.js";
 import { joined, unpackTensor } from "./tensors.js";
 
@@ -28,7 +29,7 @@ export type Metrics =
 
 /** True for an object of functions by their names. */
 export function hasFunctions(metric: unknown): metric is MetricFunctions {
-  const values = typeof metric === "object" && metric !== null ? Object.values(metric) : [];
+  const values = isObject(metric) ? Object.values(metric) : [];
   return values.length > 0 && values.every((value) => typeof value === "function");
 }
 
@@ -81,8 +82,6 @@ function ownValue(name: string, call: MetricFunction, predictions: Tensor, targe
   if (typeof value !== "number") {
     throw sessionError("METRIC_VALUE", { name, found: `a value of type ${describe(value).replace(/^an? /, "")}` });
   }
-  if (Number.isNaN(value)) {
-    throw sessionError("METRIC_VALUE", { name, found: "NaN" });
-  }
+  refuseIf(Number.isNaN(value), "METRIC_VALUE", { name, found: "NaN" });
   return value;
 }

@@ -4,14 +4,15 @@ import type { Tensor } from "onnxruntime-common";
 
 import type { Dataset } from "../data/dataset.js";
 import { emptyData } from "../data/epoch.js";
-import { badSetting } from "../data/given.js";
+import { refuseSettingIf } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
+import { areTexts } from "../wire/kinds.js";
 import type { Evaluated, EvalValues, WireBatch } from "../wire/fit.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import type { NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { settingsOf } from "./check-settings.js";
 import { callOf } from "./client.js";
-import { buffersOf, packBatch, type FitHost } from "./fit/run.js";
+import { packBatch, type FitHost } from "./fit/run.js";
 import { ModelInputs } from "./model-inputs.js";
 import { checkAverages, resolveEvaluation, resolveMetrics } from "./fit/options.js";
 import { withFunctions, type Metrics } from "./own-metrics.js";
@@ -46,16 +47,14 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
   const unread = [...pairs.map(([, targets]) => targets), defaultPair[1], sampleWeight].filter((name) => name !== null);
   const { batches, ema, whole: fixed } = resolve(host, data, others, unread);
   const names = outputs ?? ownOutputs(host.info);
-  if (!Array.isArray(names) || names.length === 0 || names.some((name) => typeof name !== "string")) {
-    throw badSetting("outputs", names, "a list of tensors of the eval model");
-  }
+  refuseSettingIf(!areTexts(names) || names.length === 0, "outputs", names, "a list of tensors of the eval model");
   const { handle, evalInputNames } = host.info;
   const parts: NamedTensor[][] = [];
   let [size, first] = [fixed ?? 0, 0];
   for await (const rows of batches) {
     const batch = await packBatch(rows, evalInputNames, parts.length, first);
     size ||= batch.rows;
-    const results = await host.send(() => callOf("predict", [handle, [...names], batch, size, ema], buffersOf(batch)));
+    const results = await host.send(() => callOf("predict", [handle, [...names], batch, size, ema]));
     if (parts.length > 0) {
       results.forEach((result) => checkRows(result, batch.rows));
     }
@@ -78,10 +77,8 @@ export async function evaluate(host: FitHost, data: unknown, options: EvaluateOp
   const evaluation = resolveEvaluation(host.info, names, resolved);
   const { handle, evalInputNames } = host.info;
   const number = evaluations++;
-  const send = (batch: WireBatch | null): Promise<Evaluated | null> => {
-    const buffers = batch === null ? [] : buffersOf(batch);
-    return host.send(() => callOf("evaluate", [handle, number, evaluation, batch, ema], buffers));
-  };
+  const send = (batch: WireBatch | null): Promise<Evaluated | null> =>
+    host.send(() => callOf("evaluate", [handle, number, evaluation, batch, ema]));
   let [count, first] = [0, 0];
   try {
     for await (const rows of batches) {

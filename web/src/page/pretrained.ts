@@ -3,6 +3,7 @@
 import { type FolderSource, folderFiles } from "../data/folder.js";
 import { isAddress } from "../data/given.js";
 import { messageOf } from "../wire/fetch-file.js";
+import { isObject, isRecord } from "../wire/kinds.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import { log } from "../wire/log.js";
 import { otherPlatform } from "../wire/platform.js";
@@ -112,7 +113,7 @@ async function weightsIn(files: Folder, folder: string, names: ReadonlySet<strin
 export function generationOf(config: Json): GenerateOptions {
   const { eos_token_id: end = null, max_new_tokens: most = null, do_sample: samples, temperature, top_k: k, top_p: p } = config;
   const changes = (setting: unknown, value: unknown): boolean =>
-    typeof setting === "object" && setting !== null ? Object.keys(setting).length > 0 : ![undefined, null, value].includes(setting as never);
+    isObject(setting) ? Object.keys(setting).length > 0 : ![undefined, null, value].includes(setting as never);
   const ignored = Object.entries(NEUTRAL).filter(([name, value]) => changes(config[name], value));
   if (ignored.length > 0) {
     const names = ignored.map(([name]) => name).join(", ");
@@ -143,7 +144,7 @@ async function json(files: Folder, path: string): Promise<Json> {
   } catch (error) {
     throw sessionError("NOT_JSON", { name: path, fault: messageOf(error) });
   }
-  refuseIf(typeof content !== "object" || content === null || Array.isArray(content), "NOT_JSON", { name: path, fault: "it has no object" });
+  refuseIf(!isRecord(content), "NOT_JSON", { name: path, fault: "it has no object" });
   return content as Json;
 }
 

@@ -1,9 +1,11 @@
 /** The files of a training session, checked. */
 
-import { describe } from "../data/given.js";
+import { mustBe } from "../data/given.js";
 import { checkKnown } from "../data/nearest.js";
 import { CheckpointState } from "./checkpoint-state.js";
 import { checkSource, isSource, type Source } from "./sources.js";
+import { isObject } from "../wire/kinds.js";
+import { throwIf } from "../wire/errors.js";
 
 /** The files of artifacts by one name each. */
 export interface SessionFiles {
@@ -15,7 +17,7 @@ export interface SessionFiles {
 
 /** @throws TypeError when they are neither artifacts nor a bundle */
 export function checkTrainingOptions(options: unknown): SessionFiles | { readonly bundle: Source } {
-  if (typeof options !== "object" || options === null) {
+  if (!isObject(options)) {
     throw new TypeError("'trainingOptions' must be an object with 'trainModel' and 'checkpoint'.");
   }
   if ("bundle" in options) {
@@ -36,9 +38,7 @@ export function checkTrainingOptions(options: unknown): SessionFiles | { readonl
     if (!source && !required) {
       continue;
     }
-    if (!source) {
-      throw new TypeError(`'trainingOptions.${name}' is required: a URL, Uint8Array, ArrayBuffer or Blob.`);
-    }
+    throwIf(!source, TypeError, `'trainingOptions.${name}' is required: a URL, Uint8Array, ArrayBuffer or Blob.`);
     if (!(name === "checkpoint" && source instanceof CheckpointState)) {
       checkSource(`trainingOptions.${name}`, source);
     }
@@ -49,12 +49,7 @@ export function checkTrainingOptions(options: unknown): SessionFiles | { readonl
 
 function checkBundleOptions(options: { readonly bundle: unknown }): void {
   const others = Object.keys(options).filter((name) => name !== "bundle");
-  if (others.length > 0) {
-    throw new TypeError(`'trainingOptions.bundle' has the whole session; '${others[0]}' cannot be given besides.`);
-  }
-  if (!options.bundle || !isSource(options.bundle)) {
-    throw new TypeError(
-      `'trainingOptions.bundle' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(options.bundle)}.`,
-    );
-  }
+  throwIf(others.length > 0, TypeError, `'trainingOptions.bundle' has the whole session; '${others[0]}' cannot be given besides.`);
+  const isBundle = Boolean(options.bundle) && isSource(options.bundle);
+  mustBe(isBundle, "trainingOptions.bundle", "a URL, Uint8Array, ArrayBuffer or Blob", options.bundle);
 }

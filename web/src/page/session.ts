@@ -3,11 +3,13 @@
 
 import type { Tensor } from "onnxruntime-common";
 
+import { isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
 import type {
   DeadUnits,
+  Feed,
   FileForm,
   FileOf,
   SessionMemory,
@@ -43,10 +45,10 @@ import { FitRun, runTrainSteps, type FitHost } from "./fit/run.js";
 import { checkAverages, type FitOptions } from "./fit/options.js";
 import { generate, type GeneratedToken, type GenerateOptions, type Prompt } from "./generate.js";
 import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
-import type { FileName } from "./integrity.js";
+import { expectFiles, type FileName } from "./integrity.js";
 import { readPretrained, type PretrainedConfig, type Repository } from "./pretrained.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
-import { findLearningRate, type FindRateOptions, type LearningRates, type StateKeeper } from "./fit/find-rate.js";
+import { findLearningRate, type FindRateOptions, type LearningRates } from "./fit/find-rate.js";
 import { checkTrainingOptions } from "./session-files.js";
 import type {
   Artifacts,
@@ -60,7 +62,7 @@ import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { StepSender } from "./step-sender.js";
 import { openArtifacts, openBundle, openModel } from "./open-session.js";
 import type { Source } from "./sources.js";
-import { describe, isTensor } from "../data/given.js";
+import { isTensor, mustBe } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copiedInto, copyBytes, packFeeds, packTensor, unpackTensor } from "./tensors.js";
 import type { TrainingConfig } from "./training-config.js";
@@ -133,16 +135,14 @@ export class TrainingSession extends SessionMethods {
   ): Promise<TrainingSession> {
     const files = checkTrainingOptions(trainingOptions);
     const options = resolveOptions(sessionOptions);
-    if (options.onGpu && "bundle" in files) {
-      throw sessionError("NOT_ON_GPU", { what: "a bundle" });
-    }
+    refuseIf(options.onGpu && "bundle" in files, "NOT_ON_GPU", { what: "a bundle" });
     if (options.hasDims && "bundle" in files) {
       throw new TypeError("'freeDimensionOverrides' is for models; a bundle has the sizes that it was compiled for.");
     }
     if (options.externalData.length > 0) {
       throw new TypeError("'externalData' and 'weights' are for createFromModel; artifacts and bundles have none.");
     }
-    options.integrity.expect(FILES.filter((name) => (files as Partial<Record<FileName, unknown>>)[name]));
+    expectFiles(options.integrity, FILES.filter((name) => (files as Partial<Record<FileName, unknown>>)[name]));
     // The worker starts while the files are on their way.
     return withWorker(options, (client) =>
       "bundle" in files
@@ -350,7 +350,7 @@ export class TrainingSession extends SessionMethods {
    */
   generate(prompt: Prompt, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
     const { send } = this.#fitHost(null);
-    const next = (task: TokenTask): Promise<number> => send(() => callOf("nextToken", [this.#info.handle, task]));
+    const next = (task: TokenTask): Promise<number> => send(() => callOf("nextToken", [this.#info.handle, task], []));
     return generate(ownOutputs(this.#info), next, prompt, options, this.generationConfig);
   }
 
@@ -392,13 +392,7 @@ export class TrainingSession extends SessionMethods {
   #fitHost(other: FitRun | null): FitHost {
     return {
       info: this.#info,
-      send: (make) => {
-        if (other !== null) {
-          return Promise.reject(sessionError("FIT_RUNNING", {}));
-        }
-        this.#client.wakeThreads();
-        return this.#steps.follow(this.#channel.post(null, make));
-      },
+      send: (make) => (other !== null ? Promise.reject(sessionError("FIT_RUNNING", {})) : this.#steps.send(make)),
       run: (call) => {
         this.#client.wakeThreads();
         return this.#steps.follow(this.#client.request(call));
@@ -432,15 +426,13 @@ export class TrainingSession extends SessionMethods {
     trainableOnly: boolean | (ContiguousOptions & TrainableOnly) = true,
     options: ContiguousOptions = {},
   ): Promise<Tensor> {
-    const isNamed = typeof trainableOnly === "object" && trainableOnly !== null;
+    const isNamed = isObject(trainableOnly);
     const { trainableOnly: flag, ...rest } = isNamed ? trainableOnly : { trainableOnly };
     const settings = isNamed ? rest : options;
     const { ema = false, out } = checkOptions("getContiguousParameters", settings, { ema: true, out: true });
     const isShort = trainableOnlyOf(flag ?? true);
     checkFlag("ema", ema);
-    if (out !== undefined && !(out instanceof Float32Array)) {
-      throw new TypeError(`'out' must be a Float32Array, got ${describe(out)}.`);
-    }
+    mustBe(out === undefined || out instanceof Float32Array, "out", "a Float32Array", out);
     const parameters = unpackTensor(await this.#channel.call("getContiguousParameters", isShort, ema));
     return out === undefined ? parameters : copiedInto(out, parameters);
   }
@@ -448,9 +440,7 @@ export class TrainingSession extends SessionMethods {
   /** Overwrite one parameter by a tensor of its type and dims. Gradients and moments stay as they are. */
   async updateParameter(name: string, tensor: Tensor): Promise<void> {
     this.#channel.check();
-    if (!isTensor(tensor)) {
-      throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
-    }
+    mustBe(isTensor(tensor), "tensor", "a Tensor", tensor);
     const packed = packTensor(name, tensor, copyBytes);
     await this.#channel.post(packed, (parameter) => this.#channel.callOf("updateParameter", [parameter]));
   }
@@ -481,12 +471,8 @@ export class TrainingSession extends SessionMethods {
     checkNumber("runs", runs);
     checkFlag("training", training);
     const kind = training ? "train" : "eval";
-    const [inputNames, args] = this.#parse(kind, feeds);
-    const packed = packFeeds(inputNames, args.feeds, copyBytes);
     const { handle } = this.#info;
-    const answer = this.#channel.post(packed, ({ feeds, buffers }) => {
-      return callOf("profile", [handle, kind, feeds, runs], buffers);
-    });
+    const answer = this.#channel.post(this.#copy(kind, feeds), (inputs) => callOf("profile", [handle, kind, inputs, runs]));
     return new Profile(await this.#steps.follow<WireProfile>(answer));
   }
 
@@ -505,9 +491,7 @@ export class TrainingSession extends SessionMethods {
    */
   async prepare(shapes: Readonly<Record<string, readonly number[]>>): Promise<void> {
     this.#channel.check();
-    if (typeof shapes !== "object" || shapes === null) {
-      throw new TypeError(`'shapes' must be an object of input names and dims, got ${describe(shapes)}.`);
-    }
+    mustBe(isObject(shapes), "shapes", "an object of input names and dims", shapes);
     await this.#steps.follow(this.#channel.post(null, () => this.#channel.callOf("prepare", [shapes])));
   }
 
@@ -528,9 +512,8 @@ export class TrainingSession extends SessionMethods {
     const { training = true } = checkOptions("explain", options, { training: true });
     checkFlag("training", training);
     const kind = training ? "train" : "eval";
-    const [inputNames, args] = this.#parse(kind, feeds);
-    const packed = packFeeds(inputNames, args.feeds, copyBytes);
-    return this.#channel.post(packed, ({ feeds }) => this.#channel.callOf("explain", [kind, feeds])) as Promise<string>;
+    const answer = this.#channel.post(this.#copy(kind, feeds), (inputs) => this.#channel.callOf("explain", [kind, inputs]));
+    return answer as Promise<string>;
   }
 
   /**
@@ -544,16 +527,9 @@ export class TrainingSession extends SessionMethods {
    */
   async deadUnits(batches: readonly FeedsType[]): Promise<readonly DeadUnits[]> {
     this.#channel.check();
-    if (!Array.isArray(batches)) {
-      throw new TypeError(`'batches' must be an array of feeds, got ${describe(batches)}.`);
-    }
-    const packed = (batches as readonly FeedsType[]).map(async (feeds) => {
-      const [inputNames, args] = this.#parse("eval", feeds);
-      return packFeeds(inputNames, args.feeds, copyBytes);
-    });
-    const answer = this.#channel.post(Promise.all(packed), (all) => {
-      return this.#channel.callOf("deadUnits", [all.map(({ feeds }) => feeds)]);
-    });
+    mustBe(Array.isArray(batches), "batches", "an array of feeds", batches);
+    const packed = (batches as readonly FeedsType[]).map(async (feeds) => this.#copy("eval", feeds));
+    const answer = this.#channel.post(Promise.all(packed), (all) => this.#channel.callOf("deadUnits", [all]));
     return (await this.#steps.follow(answer)) as readonly DeadUnits[];
   }
 
@@ -567,7 +543,7 @@ export class TrainingSession extends SessionMethods {
    */
   findLearningRate(data: DataSource, options: FindRateOptions = {}): Promise<LearningRates> {
     this.#channel.checkOptimizer();
-    return findLearningRate(this, this.#info, this.#stateKeeper(), data, options);
+    return findLearningRate(this, this.#info, (name) => this.#channel.call(name), data, options);
   }
 
   /** `saveCheckpoint` with the state of the optimizer, unless `includeOptimizerState` is false. */
@@ -580,13 +556,6 @@ export class TrainingSession extends SessionMethods {
   async export<Form extends FileForm = "bytes">(options: NamedExportOptions<Form> = {}): Promise<FileOf<Form>> {
     const { outputs, ...form } = checkOptions("export", options, { outputs: true, ema: true, as: true });
     return this.exportModelForInferencing(outputs ?? ownOutputs(this.#info), form);
-  }
-
-  #stateKeeper(): StateKeeper {
-    return {
-      keepState: () => this.#channel.call("keepState").then(() => {}),
-      goBack: () => this.#channel.call("goBack").then(() => {}),
-    };
   }
 
   /** Free the session after all earlier calls. You may call it again. */
@@ -645,6 +614,12 @@ export class TrainingSession extends SessionMethods {
       checkAverages(info);
     }
     return [names, args];
+  }
+
+  /** The feeds of a step, which is not to run as usual. */
+  #copy(kind: "train" | "eval", feeds: FeedsType): readonly Feed[] | Promise<readonly Feed[]> {
+    const [names, args] = this.#parse(kind, feeds);
+    return packFeeds(names, args.feeds, copyBytes);
   }
 
   async #step(kind: StepName, signal?: AbortSignal): Promise<void> {

@@ -32,3 +32,6 @@ export type Settings = Readonly<Record<string, Setting>>;
 
 /** A choice with its settings. */
 export type Of<Name extends string, Fields> = { readonly type: Name } & Fields;
+
+/** Settings with their defaults. */
+export type Resolved<Fields> = { readonly [Name in keyof Fields]-?: Exclude<Fields[Name], undefined> };

@@ -7,7 +7,7 @@ import { Channel } from "./channel.js";
 import { callOf, withWorker } from "./client.js";
 import type { ResolvedOptions } from "./options.js";
 import type { StateCaller } from "./session-methods.js";
-import { buffersOf, type Loaded } from "./sources.js";
+import type { Loaded } from "./sources.js";
 
 /** A session that uses a state. */
 export interface StateUser {
@@ -49,7 +49,7 @@ export class SharedContents implements StateCaller {
       await client.ready;
       await python;
       options.progress.compiles();
-      const channel = new Channel(client, await client.request(callOf("openState", [file], buffersOf(file))));
+      const channel = new Channel(client, await client.request(callOf("openState", [file])));
       channel.endWith(this);
       return { channel };
     });

@@ -1,11 +1,10 @@
 /** Models and checkpoints: a URL, bytes or a Blob, as the worker takes them. */
 
-import { describe, isAddress, isBuffer, isBytes } from "../data/given.js";
+import { isAddress, isBuffer, isBytes, mustBe } from "../data/given.js";
 import { messageOf } from "../wire/fetch-file.js";
-import type { ExternalFile, WorkerSettings } from "../wire/protocol.js";
-import { isPieces } from "../wire/pieces.js";
+import type { WorkerSettings } from "../wire/protocol.js";
 import { download, keepsBlobs, LARGE_FILE, loadError, readable, whole, type Downloaded, type DownloadOptions, type Keeping } from "./download.js";
-import { findFault, type FileName, type Integrity } from "./integrity.js";
+import { findFault, hashesOf, type FileName, type Integrity } from "./integrity.js";
 import type { LoadTracker } from "./progress.js";
 import { copyBytes } from "./tensors.js";
 
@@ -15,7 +14,7 @@ export type Source = string | URL | Uint8Array | ArrayBuffer | Blob;
 export type Loaded = Downloaded;
 
 /** Options that loading depends on. */
-interface LoadOptions {
+export interface LoadOptions {
   readonly settings: WorkerSettings;
   readonly progress: LoadTracker;
   readonly integrity: Integrity;
@@ -32,9 +31,7 @@ export function isSource(value: unknown): value is Source {
 
 /** @throws TypeError for a value that `loadSource` cannot read */
 export function checkSource(name: string, value: unknown): asserts value is Source {
-  if (!isSource(value)) {
-    throw new TypeError(`'${name}' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(value)}.`);
-  }
+  mustBe(isSource(value), name, "a URL, Uint8Array, ArrayBuffer or Blob", value);
 }
 
 /**
@@ -49,7 +46,7 @@ export async function loadSource(
   options: LoadOptions,
 ): Promise<Loaded> {
   const file = await readSource(what, source, downloadOptions(options, "fileBytes"));
-  const hashes = options.integrity.of(what);
+  const hashes = hashesOf(options.integrity, what);
   if (hashes !== null) {
     const one = await whole(file);
     const bytes = one instanceof Blob ? new Uint8Array(await one.arrayBuffer()) : one;
@@ -99,23 +96,13 @@ export interface ExternalSource {
 export function loadExternalData(
   files: readonly ExternalSource[],
   options: LoadOptions,
-): Promise<(ExternalFile & { readonly data: Loaded })[]> {
+): Promise<{ readonly path: string; readonly data: Loaded }[]> {
   return Promise.all(
     files.map(async ({ what, path, data }) => ({
       path,
       data: await readSource(what, data, downloadOptions(options, "arenaBytes")),
     })),
   );
-}
-
-/** Buffers to transfer to the worker instead of copying. */
-export function buffersOf(...files: readonly (Loaded | null)[]): ArrayBuffer[] {
-  return files.flatMap((file) => {
-    if (file === null || file instanceof Blob) {
-      return [];
-    }
-    return isPieces(file) ? file.map(({ buffer }) => buffer) : [file.buffer];
-  });
 }
 
 async function readBlob(what: string, blob: Blob): Promise<Uint8Array<ArrayBuffer> | Blob> {

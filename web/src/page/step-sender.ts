@@ -2,7 +2,7 @@
 
 import type { ReturnType, RunArguments } from "./arguments.js";
 import type { Channel } from "./channel.js";
-import type { PlacedBytes } from "../wire/protocol.js";
+import type { Answer, Call, Method, PlacedBytes } from "../wire/protocol.js";
 import { callOf, type WorkerClient } from "./client.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { describeFetch, ownBytes, packFeeds, SpareBuffers, unpackResults } from "./tensors.js";
@@ -31,6 +31,12 @@ export class StepSender {
     return this.#shared?.follow(answer) ?? answer;
   }
 
+  /** Send a call that may use the workspace, after all earlier ones of the session. */
+  send<M extends Method>(make: () => Call<M>): Promise<Answer<M>> {
+    this.#client.wakeThreads();
+    return this.follow(this.#channel.post(null, make));
+  }
+
   /** Run a step of this kind, and return its results. */
   async run(kind: "train" | "eval" | "inference", inputNames: readonly string[], args: RunArguments): Promise<ReturnType> {
     const { feeds, fetches, options } = args;
@@ -43,9 +49,9 @@ export class StepSender {
     const writer = signal === undefined && !options.transfer ? shared?.writer(signature) : undefined;
     const packed = packFeeds(inputNames, feeds, writer ?? (options.transfer ? ownBytes : this.spare.copy));
     const answer = this.#channel.step(signal, packed, (inputs, mayStop) => {
-      const places = inputs.feeds.map(({ data }) => (data as PlacedBytes).ptr);
+      const places = inputs.map(({ data }) => (data as PlacedBytes).ptr);
       const key = writer ? `${this.#handle} ${signature} ${ema} ${places} ${JSON.stringify(wanted)}` : undefined;
-      return callOf("step", [this.#handle, kind, inputs.feeds, wanted, mayStop, ema], inputs.buffers, key);
+      return callOf("step", [this.#handle, kind, inputs, wanted, mayStop, ema], undefined, key);
     });
     const { results, buffers } = await (shared?.follow(answer, signature) ?? answer);
     this.spare.keep(buffers);

@@ -152,12 +152,6 @@ function packData<Bytes>(
 /** Bytes of a feed that travel, or where they lie. */
 export type FeedBytes = Uint8Array<ArrayBuffer> | PlacedBytes;
 
-/** Feeds that are ready to be sent. */
-export interface PackedFeeds {
-  readonly feeds: readonly Feed[];
-  readonly buffers: readonly ArrayBuffer[];
-}
-
 /**
  * Take the data of the feeds now, in the order of the inputs, in any order of the caller. Returns a promise only if a
  * tensor is not on the CPU.
@@ -166,16 +160,9 @@ export function packFeeds(
   inputNames: readonly string[],
   feeds: Readonly<Record<string, unknown>>,
   take: TakeBytes<FeedBytes>,
-): PackedFeeds | Promise<PackedFeeds> {
+): readonly Feed[] | Promise<readonly Feed[]> {
   const packed = inputNames.map((name) => packTensor(name, feeds[name] as Tensor, take));
-  const finish = (parts: readonly Packed<FeedBytes>[]): PackedFeeds => {
-    const buffers = parts.flatMap(({ data }) => (data instanceof Uint8Array ? [data.buffer] : []));
-    return { feeds: parts, buffers: [...new Set(buffers)] };
-  };
-  if (packed.some((part) => part instanceof Promise)) {
-    return Promise.all(packed).then(finish);
-  }
-  return finish(packed as Packed<FeedBytes>[]);
+  return packed.some((part) => part instanceof Promise) ? Promise.all(packed) : (packed as readonly Feed[]);
 }
 
 /** The bytes of `view` where they lie. */

@@ -1,5 +1,7 @@
 /** The configuration of `createFromModel`, checked against Python's declarations (settings/) and written for Python. */
 
+import { throwIf } from "../wire/errors.js";
+import { isObject, isRecord } from "../wire/kinds.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
@@ -10,6 +12,7 @@ import {
   HEAD,
   LORA,
   SAMPLE_WEIGHT,
+  type ConfigFields,
   type EmaFields,
   type HeadFields,
   type LoraFields,
@@ -40,7 +43,7 @@ export type LossTerm = LossType | Weighted<Named<LossSettings>>;
 export type LossByOutput = Readonly<Record<string, LossTerm | readonly LossTerm[]>>;
 
 /** Settings for building training artifacts from a forward model. */
-export interface TrainingConfig {
+export interface TrainingConfig extends Omit<ConfigFields, "frozenParams"> {
   /**
    * A loss, by name or with its settings, or losses of several outputs, whose weighted sum is trained. Null: the first
    * output of the model already is the loss.
@@ -59,14 +62,8 @@ export interface TrainingConfig {
   readonly optimizer?: OptimizerType | (OptimizerSettings & { readonly learningRate?: number }) | null;
   /** The rate of a new session; default 0.001. It may also be a setting of `optimizer`. */
   readonly learningRate?: number | null;
-  /** Largest joint L2 norm of the gradients in an optimizer step. */
-  readonly clipGradNorm?: number | null;
-  /** Largest magnitude of each element of the gradients in an optimizer step; applied before `clipGradNorm`. */
-  readonly clipGradValue?: number | null;
   /** Also keep an average of the trainable parameters, for evaluation and export. */
   readonly ema?: EmaFields | null;
-  /** Names or regular expressions of the parameters to train; default: all except `frozenParams`. */
-  readonly requiresGrad?: readonly string[] | null;
   /**
    * Names or regular expressions of the parameters to freeze; by default no parameter. A batch normalization whose running
    * mean or variance is among them stays in inference mode. With `head`, "all but head" freezes all other parameters.
@@ -77,29 +74,11 @@ export interface TrainingConfig {
    * model keeps its weights.
    */
   readonly head?: HeadFields | null;
-  /** Names of further tensors that steps return; by default the loss and the outputs of the model. */
-  readonly additionalOutputNames?: readonly string[] | null;
-  /** The outputs of the model that the loss takes. */
-  readonly lossInputNames?: readonly string[] | null;
-  /**
-   * Mode of the batch normalizations that are in inference mode in the file. "train": they normalize by the batch and learn
-   * their statistics; "as_exported": they keep the stored ones. Those in training mode stay in it.
-   */
-  readonly batchNorm?: "train" | "as_exported" | null;
-  /** Tensors that count as constants for gradients, like torch's `detach`. Parameters only before them are not trained. */
-  readonly stopGradient?: readonly string[] | null;
   /**
    * Freeze the model and train low-rank adapters beside its weights. Give settings, or the contents of PEFT's
    * `adapter_config.json` as `adapterConfig`. `requiresGrad` and `frozenParams` are then not allowed.
    */
   readonly lora?: LoraFields | PeftAdapterConfig | null;
-  /**
-   * Sizes of symbolic dimensions of the inputs, by name. A dimension without a name is called by input and axis, such
-   * as "x[0]". Feeds must then have these sizes. A model whose control flow depends on a size may need it.
-   */
-  readonly dims?: Readonly<Record<string, number>> | null;
-  /** Start without weights; load them with `loadParametersBuffer`. Default false. */
-  readonly nominalCheckpoint?: boolean | null;
 }
 
 /**
@@ -116,41 +95,26 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
   const others: Fields = frozenParams === undefined || isHeadLeft ? rest : { ...rest, frozenParams };
   const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", "sampleWeight", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
-  if (sampleWeight !== undefined && sampleWeight !== null) {
-    const settings = typeof sampleWeight === "object" ? sampleWeight : { name: sampleWeight };
-    resolved["sample_weight"] = checkFields("sampleWeight", "sampleWeight.", settings as Fields, SAMPLE_WEIGHT);
-  }
-  if (head !== undefined && head !== null) {
-    resolved["head"] = resolveObject("head", head, "an object with 'classes'", HEAD);
-    resolved["frozen_params"] ??= isHeadLeft ? ALL_BUT_HEAD : undefined;
-  }
-  if (lora !== undefined && lora !== null) {
-    resolved["lora"] = resolveLora(lora, others);
-  }
-  if (loss !== undefined && loss !== null) {
-    resolved["loss"] = resolveLoss(loss);
-  }
-  if (ema !== undefined && ema !== null) {
-    resolved["ema"] = resolveObject("ema", ema, "an object of its settings, such as 'decay'", EMA);
-    refuseIf(optimizer === undefined || optimizer === null, "EMA_WITHOUT_OPTIMIZER");
-  }
-  if (optimizer !== undefined && optimizer !== null) {
-    resolved["optimizer"] = resolveOptimizer(optimizer);
-  } else if (others["clipGradNorm"] || others["clipGradValue"]) {
-    throw sessionError("CLIP_WITHOUT_OPTIMIZER", {});
-  }
-  if (rate !== null) {
-    resolved["learning_rate"] = rate;
-  }
-  return JSON.stringify(resolved);
+  const resolve = <T>(value: T, how: (given: NonNullable<T>) => unknown): unknown => (value ?? null) === null ? undefined : how(value as NonNullable<T>);
+  const parts = {
+    head: resolve(head, (given) => resolveObject("head", given, "an object with 'classes'", HEAD)),
+    lora: resolve(lora, (given) => resolveLora(given, others)),
+    loss: resolve(loss, resolveLoss),
+    sample_weight: resolve(sampleWeight, resolveWeights),
+    ema: resolve(ema, (given) => resolveObject("ema", given, "an object of its settings, such as 'decay'", EMA)),
+    optimizer: resolve(optimizer, resolveOptimizer),
+  };
+  const hasOptimizer = parts.optimizer !== undefined;
+  refuseIf(parts.ema !== undefined && !hasOptimizer, "EMA_WITHOUT_OPTIMIZER");
+  refuseIf(!hasOptimizer && Boolean(others["clipGradNorm"] || others["clipGradValue"]), "CLIP_WITHOUT_OPTIMIZER");
+  const frozen = isHeadLeft ? { frozen_params: ALL_BUT_HEAD } : {};
+  return JSON.stringify({ ...resolved, ...frozen, ...parts, learning_rate: rate ?? undefined });
 }
 
 /** @throws ModelError for a configuration without a loss */
 export function requireLoss(config: unknown): void {
-  if (typeof config === "object" && config !== null && (config as Fields)["loss"] === undefined) {
-    const expected = "a loss, or null for a model whose first output is one";
-    throw sessionError("MISSING_SETTING", { what: "config", name: "loss", expected });
-  }
+  const expected = "a loss, or null for a model whose first output is one";
+  refuseIf(isRecord(config) && config["loss"] === undefined, "MISSING_SETTING", { what: "config", name: "loss", expected });
 }
 
 function resolveLoss(loss: unknown): unknown {
@@ -195,13 +159,18 @@ function isByOutput(loss: unknown): loss is Fields {
   return areTerms && typeof type !== "string" && typeof name !== "string";
 }
 
+function resolveWeights(weights: unknown): unknown {
+  const settings = isRecord(weights) ? weights : { name: weights };
+  return checkFields("sampleWeight", "sampleWeight.", settings, SAMPLE_WEIGHT);
+}
+
 function resolveObject(name: string, value: unknown, expected: string, settings: Settings): Fields {
-  refuseSettingIf(typeof value !== "object" || value === null || Array.isArray(value), name, value, expected);
+  refuseSettingIf(!isRecord(value), name, value, expected);
   return checkFields(name, `${name}.`, value as Fields, settings);
 }
 
 function resolveLora(lora: unknown, others: Fields): Fields {
-  refuseSettingIf(typeof lora !== "object" || lora === null || Array.isArray(lora), "lora", lora, "an object");
+  refuseSettingIf(!isRecord(lora), "lora", lora, "an object");
   for (const name of ["requiresGrad", "frozenParams"]) {
     if (others[name] !== undefined && others[name] !== null) {
       throw badSetting(name, others[name], `left out with 'lora': the adapters are trained, and the model is frozen`);
@@ -233,7 +202,7 @@ function resolveOptimizer(value: unknown): Record<string, unknown> {
     }
     resolved["groups"] = groups.map((group: unknown, k) => {
       const path = `optimizer.groups[${k}]`;
-      refuseSettingIf(typeof group !== "object" || group === null, path, group, "an object with 'parameters'");
+      refuseSettingIf(!isObject(group), path, group, "an object with 'parameters'");
       return checkFields(name, `${path}.`, group as Fields, { ...GROUP, ...OPTIMIZERS[name] });
     });
   }
@@ -247,14 +216,12 @@ function resolveOptimizer(value: unknown): Record<string, unknown> {
  *   an optimizer
  */
 export function takeRate(config: unknown): readonly [config: TrainingConfig, rate: number | null] {
-  if (typeof config !== "object" || config === null || Array.isArray(config)) {
-    throw new TypeError("'config' must be an object that names at least a 'loss'.");
-  }
+  throwIf(!isRecord(config), TypeError, "'config' must be an object that names at least a 'loss'.");
   const { learningRate = null, ...rest } = config as TrainingConfig;
   const others: { -readonly [Name in keyof TrainingConfig]: TrainingConfig[Name] } = rest;
   const { optimizer } = others;
   let rate = learningRate;
-  if (typeof optimizer === "object" && optimizer !== null && "learningRate" in optimizer) {
+  if (isObject(optimizer) && "learningRate" in optimizer) {
     const { learningRate: optimizerRate, ...settings } = optimizer;
     checkRate("optimizer.learningRate", optimizerRate);
     if (rate !== null && rate !== optimizerRate) {
@@ -273,8 +240,7 @@ export function takeRate(config: unknown): readonly [config: TrainingConfig, rat
 
 /** The configuration of a session, whose optimizer is AdamW by default. */
 export function withOptimizer(config: TrainingConfig): TrainingConfig {
-  const isDefault = typeof config === "object" && config !== null && !Array.isArray(config) && config.optimizer === undefined;
-  return isDefault ? { ...config, optimizer: "AdamW" } : config;
+  return isRecord(config) && config["optimizer"] === undefined ? { ...config, optimizer: "AdamW" } : config;
 }
 
 function checkRate(name: string, rate: unknown): void {

@@ -117,11 +117,11 @@ if "random" in sys.modules:
  * @throws EngineError when Pyodide or a package cannot be had
  */
 export async function bootPython(files: PackageFiles, choice: SnapshotChoice, stallMs: number): Promise<Pyodide> {
-  const loader = importModule<PyodideModule>(files.pyodide.loader, "loadPyodide", stallMs);
+  const loader = importModule<PyodideModule>(files.loader, "loadPyodide", stallMs);
   // Taken up below; a failure of something else must not leave it unhandled.
   loader.catch(() => {});
   try {
-    if (!files.pyodide.isOurs && (await loader).version !== PYODIDE_VERSION) {
+    if (!files.isOurPyodide && (await loader).version !== PYODIDE_VERSION) {
       return await bootOther(await loader, files, stallMs);
     }
     if (wantsSnapshot(choice)) {
@@ -137,14 +137,14 @@ export async function bootPython(files: PackageFiles, choice: SnapshotChoice, st
     }
     return await bootPlain(loader, files, stallMs);
   } catch (error) {
-    if (error instanceof FileError && !files.pyodide.isOurs && error.url.startsWith(new URL(".", files.pyodide.loader).href)) {
+    if (error instanceof FileError && !files.isOurPyodide && error.url.startsWith(new URL(".", files.loader).href)) {
       throw new FileError(error.url, `${error.message} Its folder is set by env.pyodide.indexURL.`);
     }
     if (error instanceof EngineError) {
       throw error;
     }
     throw new EngineError(
-      `Pyodide does not start from ${files.pyodide.loader} (env.pyodide.indexURL) with ${files.library}, or one of the two ` +
+      `Pyodide does not start from ${files.loader} (env.pyodide.indexURL) with ${files.library}, or one of the two ` +
         `is damaged: ${messageOf(error)}`,
     );
   }
@@ -152,7 +152,7 @@ export async function bootPython(files: PackageFiles, choice: SnapshotChoice, st
 
 /** Another version of Pyodide takes its own files by itself. */
 async function bootOther(module: PyodideModule, files: PackageFiles, stallMs: number): Promise<Pyodide> {
-  const start = module.loadPyodide({ indexURL: new URL(".", files.pyodide.loader).href });
+  const start = module.loadPyodide({ indexURL: new URL(".", files.loader).href });
   const [pyodide, packages] = await Promise.all([start, fetchFile(files.packages, ARCHIVE, stallMs)]);
   limitHeap(pyodide);
   unpackPackages(pyodide, files, packages);
@@ -221,14 +221,14 @@ async function load(
   snapshot: Promise<Uint8Array<ArrayBuffer>> | null,
   stallMs: number,
 ): Promise<Pyodide> {
-  const script = importModule<PyodideScript>(files.pyodide.script, "default", stallMs);
-  const wasm = fetchWasm(files.pyodide.wasm, stallMs);
+  const script = importModule<PyodideScript>(files.script, "default", stallMs);
+  const wasm = fetchWasm(files.wasm, stallMs);
   const response = wasm.then((fetched) => fetched.response);
   // Each is taken up below, in turn; until then a failure must not count as unhandled.
   for (const promise of [script, response, library, snapshot]) {
     promise?.catch(() => {});
   }
-  const indexURL = new URL(".", files.pyodide.loader).href;
+  const indexURL = new URL(".", files.loader).href;
   const stdLibURL = files.library;
   const options: PyodideOptions = {
     indexURL,

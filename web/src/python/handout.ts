@@ -8,7 +8,6 @@ import type { FloatType } from "../wire/values.js";
 
 /** Python's description of the bytes that come with an answer. */
 export interface Announced {
-  readonly format: "checkpoint" | "onnx" | "blobs";
   readonly nbytes: number;
   /** CRC-32 of blocks spread over the bytes; `sample_checksum` of `trainweb.page.bridge`. */
   readonly crc32: number;
@@ -46,13 +45,6 @@ export interface Handout {
 const SAMPLES = 16;
 const SAMPLE_BYTES = 4096;
 
-/** The identifying text of a checkpoint, and its offset. */
-const CHECKPOINT = { at: 4, text: "ODTC" };
-
-/** Wire types of protobuf: a varint, and bytes after their length. A model has no others at its top. */
-const VARINT = 0;
-const LENGTH_DELIMITED = 2;
-
 const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   let crc = byte;
   for (let bit = 0; bit < 8; bit++) {
@@ -83,7 +75,7 @@ function sizeOf(part: Part): number {
   return typeof part === "number" ? part : part[3];
 }
 
-function faultOf(data: unknown, { format, nbytes, crc32, parts }: Announced): string | null {
+function faultOf(data: unknown, { nbytes, crc32, parts }: Announced): string | null {
   if (!(data instanceof Uint8Array)) {
     return "no bytes came out of Python";
   }
@@ -93,13 +85,6 @@ function faultOf(data: unknown, { format, nbytes, crc32, parts }: Announced): st
   const received = parts.reduce((sum: number, part) => sum + (typeof part === "number" ? part : 0), 0);
   if (received !== nbytes) {
     return `its parts take ${received} of the ${nbytes} bytes that came out of Python`;
-  }
-  const { at, text } = CHECKPOINT;
-  if (format === "checkpoint" && String.fromCharCode(...data.subarray(at, at + text.length)) !== text) {
-    return `there is no ${text} at byte ${at}`;
-  }
-  if (format === "onnx" && !isMessage(data, parts)) {
-    return "they are no protobuf message";
   }
   return sampleChecksum(data) === crc32 ? null : "their checksum is another one";
 }
@@ -124,38 +109,4 @@ function crc32(data: Uint8Array, start: number): number {
     crc = (CRC_TABLE[(crc ^ byte) & 0xff] as number) ^ (crc >>> 8);
   }
   return ~crc >>> 0;
-}
-
-/**
- * True if a file is a sequence of protobuf fields. Each begins in bytes of Python's, and the last one ends with the
- * file.
- */
-function isMessage(data: Uint8Array, parts: readonly Part[]): boolean {
-  let [end, read] = [0, 0];
-  const pieces = parts.flatMap((part) => {
-    const start = end;
-    end += sizeOf(part);
-    return typeof part === "number" ? [{ start, bytes: data.subarray(read, (read += part)) }] : [];
-  });
-  const byteAt = (at: number): number | undefined =>
-    pieces.map(({ start, bytes }) => bytes[at - start]).find((byte) => byte !== undefined);
-  let at = 0;
-  const varint = (): number => {
-    let value = 0;
-    for (let scale = 1; ; scale *= 128) {
-      const byte = byteAt(at++) ?? NaN;
-      value += (byte & 127) * scale;
-      if (!(byte >= 128)) {
-        return Number.isNaN(byte) ? NaN : value;
-      }
-    }
-  };
-  while (at < end) {
-    const [tag, value] = [varint(), varint()];
-    if (tag < 8 || Number.isNaN(tag + value) || (tag % 8 !== VARINT && tag % 8 !== LENGTH_DELIMITED)) {
-      return false;
-    }
-    at += tag % 8 === LENGTH_DELIMITED ? value : 0;
-  }
-  return at > 0 && at === end;
 }

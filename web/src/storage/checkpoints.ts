@@ -2,7 +2,7 @@
 
 import type { CheckpointFolder } from "../wire/fit.js";
 import { messageOf } from "../wire/fetch-file.js";
-import { sessionError } from "../wire/messages.js";
+import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { databaseFault, deleteEntry, listEntries, readEntry, writeEntry } from "./database.js";
 import { hasSlot, listSlots, openFolder, readNewest, removeSlots, writeSlot, type SlotEntry } from "./slots.js";
 
@@ -19,26 +19,16 @@ const PATIENCE_MS = 3_000;
  * @throws StorageError where there is none
  */
 export async function findBackend(chosen: CheckpointFolder["backend"] | null): Promise<CheckpointFolder["backend"]> {
-  if (chosen === "indexedDB") {
-    const reason = await databaseFault();
-    if (reason !== null) {
-      throw sessionError("NO_BACKEND", { backend: chosen, reason });
+  const faults: string[] = [];
+  for (const backend of chosen === null ? (["opfs", "indexedDB"] as const) : [chosen]) {
+    const fault = await (backend === "opfs" ? openFolder(FOLDERS).then(() => null, messageOf) : databaseFault());
+    if (fault === null) {
+      return backend;
     }
-    return chosen;
+    faults.push(fault);
   }
-  try {
-    await openFolder(FOLDERS);
-    return "opfs";
-  } catch (error) {
-    const reason = messageOf(error);
-    if (chosen === "opfs") {
-      throw sessionError("NO_BACKEND", { backend: chosen, reason });
-    }
-    if ((await databaseFault()) !== null) {
-      throw sessionError("NO_STORAGE", { reason });
-    }
-    return "indexedDB";
-  }
+  const reason = faults[0] as string;
+  throw chosen === null ? sessionError("NO_STORAGE", { reason }) : sessionError("NO_BACKEND", { backend: chosen, reason });
 }
 
 /**
@@ -48,10 +38,7 @@ export async function findBackend(chosen: CheckpointFolder["backend"] | null): P
  */
 export async function readCheckpoint(where: CheckpointFolder, name: string): Promise<Uint8Array<ArrayBuffer> | null> {
   const contents = where.backend === "indexedDB" ? await readEntry(where.folder, checked(name)) : await readFromSlots(where, name);
-  if (contents === false) {
-    throw sessionError("CHECKPOINT_DAMAGED", { name, folder: where.folder });
-  }
-  return contents;
+  return contents === false ? raise("CHECKPOINT_DAMAGED", { name, folder: where.folder }) : contents;
 }
 
 async function readFromSlots(where: CheckpointFolder, name: string): Promise<Uint8Array<ArrayBuffer> | null | false> {
@@ -151,9 +138,7 @@ function checked(name: unknown): string {
   } catch {
     // Half of a pair of surrogates.
   }
-  if (length < 1 || length > MAX_NAME) {
-    throw sessionError("BAD_CHECKPOINT_NAME", { most: MAX_NAME, given: name });
-  }
+  refuseIf(length < 1 || length > MAX_NAME, "BAD_CHECKPOINT_NAME", { most: MAX_NAME, given: name });
   return name as string;
 }
 

@@ -21,11 +21,6 @@ interface Curve {
   readonly isMarked: boolean;
 }
 
-interface Plot {
-  readonly box: HTMLElement;
-  readonly chart: uPlot;
-}
-
 /** The mean loss of the last steps, out of means since the start of an epoch, which events have. */
 class RecentMean {
   #chunks: { steps: number; sum: number }[] = [];
@@ -67,7 +62,6 @@ export class TrainwebCurves extends FitPanel {
   #unplaced: ProgressEvent[] = [];
   #recent = new RecentMean();
   #epochs: EpochEvent[] = [];
-  #plots: Plot[] = [];
 
   constructor() {
     super(plotStyles + css);
@@ -121,10 +115,8 @@ export class TrainwebCurves extends FitPanel {
 
   /** @internal */
   protected override render(): void {
-    this.#plots.forEach(({ chart }) => chart.destroy());
     const groups = [this.#lossCurves(), ...this.#metricCurves()].filter((curves) => curves.length > 0);
     if (groups.length === 0) {
-      this.#plots = [];
       this.figure.replaceChildren(make("p", { className: "plot empty", textContent: "The curves appear here with the first steps." }));
       return;
     }
@@ -132,10 +124,10 @@ export class TrainwebCurves extends FitPanel {
     const plots = make("div", { className: "plots" });
     groups.forEach((curves, k) => plots.append(make("div", {}, boxes[k] as HTMLElement, this.#legend(curves))));
     this.figure.replaceChildren(plots, make("figcaption", { textContent: this.#summary() }));
-    this.#plots = groups.map((curves, k) => {
+    groups.forEach((curves, k) => {
       const box = boxes[k] as HTMLElement;
       const isLogarithmic = k === 0 && this.hasAttribute("log");
-      return { box, chart: new uPlot(this.#options(curves, box, isLogarithmic), columnsOf(curves), box) };
+      this.keep(new uPlot(this.#options(curves, box, isLogarithmic), columnsOf(curves), box));
     });
   }
 
@@ -217,15 +209,6 @@ export class TrainwebCurves extends FitPanel {
     }
     const epochs = `${written(last.epoch)} ${last.epoch === 1 ? "epoch" : "epochs"}`;
     return `${epochs}, the last in ${duration(last.seconds)}; the training loss is the mean of the last steps`;
-  }
-
-  /** @internal */
-  protected override resized(): void {
-    for (const { box, chart } of this.#plots) {
-      if (box.clientWidth !== chart.width) {
-        chart.setSize({ width: box.clientWidth, height: box.clientHeight });
-      }
-    }
   }
 }
 

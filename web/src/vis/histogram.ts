@@ -3,7 +3,7 @@
 import type { FitEvent } from "../page/fit/events.js";
 import type { TrainingSession } from "../page/session.js";
 import css from "./histogram.css";
-import { FitPanel, make, written } from "./panel.js";
+import { extent, FitPanel, make, written } from "./panel.js";
 
 const BINS = 40;
 const MOST_BINS = 1000;
@@ -36,36 +36,26 @@ export function histogramOf(values: ArrayLike<number>, bins: number = BINS): His
   if (!Number.isInteger(bins) || bins < 1 || bins > MOST_BINS) {
     throw new RangeError(`'bins' must be an integer from 1 to ${MOST_BINS}, got ${bins}.`);
   }
-  let [lowest, highest, sum, squares, finite] = [Infinity, -Infinity, 0, 0, 0];
-  for (let i = 0; i < values.length; i++) {
-    const value = values[i] as number;
-    if (Number.isFinite(value)) {
-      lowest = Math.min(lowest, value);
-      highest = Math.max(highest, value);
-      sum += value;
-      finite += 1;
-    }
-  }
-  const mean = sum / finite;
+  const finite = Float64Array.from(values).filter(Number.isFinite);
+  const [lowest, highest] = extent(finite);
+  const mean = finite.reduce((sum, value) => sum + value, 0) / finite.length;
+  let squares = 0;
   const counts = new Array<number>(bins).fill(0);
   // All the same: one bin in the middle of nothing.
   const scale = highest > lowest ? bins / (highest - lowest) : 0;
-  for (let i = 0; i < values.length; i++) {
-    const value = values[i] as number;
-    if (Number.isFinite(value)) {
-      const bin = Math.min(bins - 1, Math.floor((value - lowest) * scale));
-      counts[bin] = (counts[bin] as number) + 1;
-      squares += (value - mean) ** 2;
-    }
+  for (const value of finite) {
+    const bin = Math.min(bins - 1, Math.floor((value - lowest) * scale));
+    counts[bin] = (counts[bin] as number) + 1;
+    squares += (value - mean) ** 2;
   }
-  const isEmpty = finite === 0;
+  const isEmpty = finite.length === 0;
   return {
     counts,
     lowest: isEmpty ? NaN : lowest,
     highest: isEmpty ? NaN : highest,
     mean,
-    standardDeviation: Math.sqrt(squares / finite),
-    notFinite: values.length - finite,
+    standardDeviation: Math.sqrt(squares / finite.length),
+    notFinite: values.length - finite.length,
   };
 }
 

@@ -3,7 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 import css from "./images.css";
-import { make, Panel } from "./panel.js";
+import { extent, make, Panel } from "./panel.js";
 
 const BYTE = 255;
 const GREY = 1;
@@ -44,9 +44,6 @@ export class TrainwebImages extends Panel {
     const none = make("p", { className: "empty", textContent: "There are no such images." });
     this.figure.replaceChildren(drawn.length > 0 ? make("ul", {}, ...drawn) : none);
   }
-
-  /** @internal */
-  protected override render(): void {}
 }
 
 function itemOf({ image, label, predicted }: ImageItem): HTMLLIElement {
@@ -86,11 +83,7 @@ function pixelsOf({ dims, data }: Tensor): ImageData {
     throw new TypeError(`an image must be of shape [H, W], [1, H, W] or [3, H, W], got [${dims.join(", ")}].`);
   }
   const values = Float32Array.from(data as ArrayLike<number | bigint>, Number);
-  let [lowest, highest] = [Infinity, -Infinity];
-  for (const value of values) {
-    lowest = Math.min(lowest, value);
-    highest = Math.max(highest, value);
-  }
+  const [lowest, highest] = extent(values);
   const scale = highest > lowest ? BYTE / (highest - lowest) : 0;
   const plane = height * width;
   const pixels = new ImageData(width, height);

@@ -21,10 +21,14 @@ const LABEL_SIZE = 20;
 export abstract class Panel extends Base {
   /** @internal */
   protected readonly figure = make("figure");
+  readonly #charts: uPlot[] = [];
   readonly #root: ShadowRoot;
   #darkness: MediaQueryList | null = null;
   #sizes: ResizeObserver | null = null;
-  readonly #redraw = (): void => this.render();
+  readonly #redraw = (): void => {
+    this.#charts.splice(0).forEach((chart) => chart.destroy());
+    this.render();
+  };
   #frame: number | null = null;
 
   /** @internal */
@@ -41,8 +45,8 @@ export abstract class Panel extends Base {
   connectedCallback(): void {
     this.#darkness = matchMedia("(prefers-color-scheme: dark)");
     this.#darkness.addEventListener("change", this.#redraw);
-    this.render();
-    this.#sizes = new ResizeObserver(() => this.resized());
+    this.#redraw();
+    this.#sizes = new ResizeObserver(() => this.#resize());
     this.#sizes.observe(this);
   }
 
@@ -62,16 +66,28 @@ export abstract class Panel extends Base {
     if (this.isConnected) {
       this.#frame ??= requestAnimationFrame(() => {
         this.#frame = null;
-        this.render();
+        this.#redraw();
       });
     }
   }
 
-  /** @internal */
-  protected abstract render(): void;
+  /** @internal Draw all of it; an element without it is drawn once. */
+  protected render(): void {}
 
-  /** @internal Its size in the page has changed. */
-  protected resized(): void {}
+  /** @internal Keep a chart up to date with the size of its box, until the next drawing. */
+  protected keep(chart: uPlot): void {
+    this.#charts.push(chart);
+  }
+
+  /** Fit the charts into their boxes, whose size in the page may have changed. */
+  #resize(): void {
+    for (const chart of this.#charts) {
+      const { clientWidth: width, clientHeight: height } = chart.root.parentElement as HTMLElement;
+      if (width !== chart.width) {
+        chart.setSize({ width, height });
+      }
+    }
+  }
 
   /** @internal A colour as a canvas takes it, of the theme of the moment. */
   protected colour(name: ColourName): string {
@@ -141,4 +157,14 @@ export function make<K extends keyof HTMLElementTagNameMap>(
 /** A number as people read it: four digits that count. */
 export function written(value: number): string {
   return Number.isFinite(value) ? String(Number(value.toPrecision(4))) : String(value);
+}
+
+/** The lowest and the highest value; infinite where there is none. */
+export function extent(values: Float32Array | Float64Array): [number, number] {
+  let [lowest, highest] = [Infinity, -Infinity];
+  for (const value of values) {
+    lowest = Math.min(lowest, value);
+    highest = Math.max(highest, value);
+  }
+  return [lowest, highest];
 }

@@ -14,7 +14,6 @@ const MARK_WIDTH = 2;
 /** `<trainweb-rates>`: the losses of `findLearningRate` by learning rate, with a line at the suggestion. */
 export class TrainwebRates extends Panel {
   #found: Pick<LearningRates, "rates" | "losses" | "suggestion"> | null = null;
-  #chart: uPlot | null = null;
 
   constructor() {
     super(plotStyles + css);
@@ -37,8 +36,6 @@ export class TrainwebRates extends Panel {
 
   /** @internal */
   protected override render(): void {
-    this.#chart?.destroy();
-    this.#chart = null;
     if (this.#found === null || this.#found.rates.length === 0) {
       this.figure.replaceChildren(make("p", { className: "plot empty", textContent: "The losses by learning rate appear here." }));
       return;
@@ -47,7 +44,7 @@ export class TrainwebRates extends Panel {
     const box = make("div", { className: "plot" });
     const words = suggestion === null ? "no suggestion: the loss falls at no rate" : `suggested learning rate ${shortly(suggestion)}`;
     this.figure.replaceChildren(box, make("figcaption", { textContent: words }));
-    this.#chart = new uPlot(this.#options(box, suggestion), [[...rates], [...losses]], box);
+    this.keep(new uPlot(this.#options(box, suggestion), [[...rates], [...losses]], box));
   }
 
   #options(box: HTMLElement, suggestion: number | null): uPlot.Options {
@@ -69,14 +66,6 @@ export class TrainwebRates extends Panel {
       padding: [8, 8, 0, 0],
       hooks: suggestion === null ? {} : { draw: [(plot) => drawMark(plot, suggestion, mark)] },
     };
-  }
-
-  /** @internal */
-  protected override resized(): void {
-    const box = this.figure.querySelector(".plot");
-    if (this.#chart !== null && box !== null && box.clientWidth !== this.#chart.width) {
-      this.#chart.setSize({ width: box.clientWidth, height: box.clientHeight });
-    }
   }
 }
 

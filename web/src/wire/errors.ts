@@ -36,6 +36,13 @@ const KNOWN: ReadonlyMap<string, new (message?: string) => Error> = new Map(
 
 const RESERVED = new Set(["name", "message", "stack", "cause"]);
 
+/** Throw an error of a class if something is wrong. */
+export function throwIf(isWrong: boolean, Kind: new (message: string) => Error, message: string): void {
+  if (isWrong) {
+    throw new Kind(message);
+  }
+}
+
 /** Turn an error into plain data that `postMessage` can carry, own fields included. */
 export function toWire(error: unknown): WireError {
   if (!(error instanceof Error)) {

@@ -32,10 +32,15 @@ export function sessionError<Name extends MessageName>(name: Name, values: Messa
 /** Values of a message; it may have none. */
 type ValuesOf<Name extends MessageName> = [Fields<TextOf<Name>>] extends [never] ? [] : [MessageValues<Name>];
 
+/** Throw an error of this name in the place of a value: `known ?? raise("UNKNOWN_PROPERTY", { name })`. */
+export function raise<Name extends MessageName>(name: Name, ...[values]: ValuesOf<Name>): never {
+  throw sessionError(name, values ?? ({} as MessageValues<Name>));
+}
+
 /** Throw an error of this name if something is wrong. */
-export function refuseIf<Name extends MessageName>(isWrong: boolean, name: Name, ...[values]: ValuesOf<Name>): void {
+export function refuseIf<Name extends MessageName>(isWrong: boolean, name: Name, ...values: ValuesOf<Name>): void {
   if (isWrong) {
-    throw sessionError(name, values ?? ({} as MessageValues<Name>));
+    raise(name, ...values);
   }
 }
 

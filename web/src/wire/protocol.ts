@@ -133,22 +133,13 @@ export interface InferenceAbout {
   readonly model: WireModelMetadata;
 }
 
-/** A file that a model has tensors in, by the path that the model has of it. */
-export interface ExternalFile {
-  readonly path: string;
-  readonly data: GivenData;
-}
+/** Arguments of a function of Python's bridge, files among them. */
+export type BridgeArguments = readonly (GivenData | string | null)[];
 
-export interface GivenModel {
-  readonly file: GivenData;
-  readonly external: readonly ExternalFile[];
-}
-
-export interface ArtifactFiles {
-  readonly trainModel: GivenData;
-  readonly checkpoint: GivenData;
-  readonly evalModel: GivenData | null;
-  readonly optimizerModel: GivenData | null;
+/** The call that opens the models of a session in Python: a function of the bridge, and its arguments. */
+export interface Origin {
+  readonly call: "create" | "create_from_model" | "open_models";
+  readonly args: BridgeArguments;
 }
 
 /** Hashes of the files of a session in their order; null: nobody knows them yet. */
@@ -158,14 +149,6 @@ export type KnownHashes = readonly (FileHashes | null)[];
 export type SessionCall = {
   readonly [Name in keyof SessionCalls]: { readonly name: Name; readonly args: SessionCalls[Name]["args"] };
 }[keyof SessionCalls];
-
-export interface BuiltArtifacts {
-  readonly trainModel: FileData;
-  readonly checkpoint: FileData;
-  readonly nominalCheckpoint: FileData;
-  readonly evalModel: FileData;
-  readonly optimizerModel: FileData | null;
-}
 
 /** As a session's worker has them. */
 export type StateCalls = {
@@ -242,9 +225,7 @@ export interface WorkerApi {
   startPython(): Promise<PythonInfo>;
   /** From the bundle of an earlier visit if there is one. `cached` is null where none is kept. */
   /** @returns null: a file of which nobody has checked the hashes is damaged */
-  createTraining(artifacts: ArtifactFiles, optionsJson: string, cached: KnownHashes | null): Promise<SessionInfo | null>;
-  createFromModel(model: GivenModel, configJson: string, optionsJson: string, cached: KnownHashes | null):
-    Promise<SessionInfo | null>;
+  createSession(origin: Origin, optionsJson: string, cached: KnownHashes | null): Promise<SessionInfo | null>;
   createFromBundle(file: FileData, optionsJson: string): Promise<SessionInfo>;
   /**
    * @param mayStop - `stop` may end it: it runs in slices, between which messages come in
@@ -298,9 +279,9 @@ export interface WorkerApi {
   /** Run a call of `SessionCalls`, and return its result. */
   call(handle: number, call: SessionCall): MaybePromise<unknown>;
   release(handle: number): MaybePromise<null>;
-  createInference(model: GivenModel, optionsJson: string): Promise<InferenceInfo>;
+  createInference(args: BridgeArguments, optionsJson: string): Promise<InferenceInfo>;
   /** Have a function of Python's bridge work on a model that nobody keeps. `data` is the file that it makes, if one. */
-  ofModel(call: ModelCall, model: GivenModel, args: readonly (string | number)[], form: FileForm):
+  ofModel(call: ModelCall, args: BridgeArguments, form: FileForm):
     Promise<{ readonly value: unknown; readonly data: FileData | null }>;
   /** Read a checkpoint; the handle is for `call` and `release`. */
   openState(file: GivenData): Promise<number>;

@@ -5,11 +5,11 @@
 
 import { GivenFiles } from "../python/given-files.js";
 import type { FileHashes, GivenData } from "../wire/pieces.js";
-import type { KnownHashes } from "../wire/protocol.js";
+import type { KnownHashes, Origin } from "../wire/protocol.js";
 import { hasHashes } from "../wire/sha256.js";
 import { VERSION } from "../wire/version.js";
 import { joinBundle, splitBundle, withPlans, type RawBundle, type RawPlan, type SegmentSize } from "./bundle/bundle.js";
-import { bytesOfCopy, copyToSegments, type Copy, type FilledSegments, type Origin } from "./python-models.js";
+import { bytesOfCopy, copyToSegments, type Copy, type FilledSegments } from "./python-models.js";
 import { hashOf, readChunks, readFile, removeFile, writeChunks, writeFile, type Chunks } from "./store.js";
 
 /** The bundle contains up to so many bytes that no file holds. It is written again with each plan. */
@@ -25,7 +25,7 @@ export type Files = readonly (readonly [file: GivenData, hashes: FileHashes | nu
 
 /** @param cached - for each argument that may be a file */
 export function filesOf({ args }: Origin, cached: KnownHashes): Files {
-  const slots = args.filter((arg) => typeof arg !== "string");
+  const slots = args.filter((arg) => typeof arg === "object");
   return slots.flatMap((file, k) => (file === null ? [] : [[file, cached[k] ?? null] as const]));
 }
 

@@ -133,17 +133,15 @@ async function checkCausal(single: Steps, token: number, output: string): Promis
 /** Steps of so many new tokens. */
 class Steps {
   readonly #session: TokenHost;
-  readonly #kind: StepKind;
-  readonly #output: string;
+  readonly #task: TokenTask;
   readonly #rows: number;
-  readonly #adapter: boolean;
+  readonly #kind: StepKind;
 
-  constructor(session: TokenHost, { output, adapter }: TokenTask, length: number, rows: number) {
+  constructor(session: TokenHost, task: TokenTask, length: number, rows: number) {
     this.#session = session;
-    this.#output = output;
+    this.#task = task;
     this.#rows = rows;
-    this.#adapter = adapter;
-    this.#kind = tokensKind(output, length, rows, adapter);
+    this.#kind = tokensKind(task.output, length, rows, task.adapter);
   }
 
   /** Missing tokens are zeros. No token sees them, and their rows are overwritten before a later token does. */
@@ -180,13 +178,13 @@ class Steps {
     const { host } = this.#session;
     const plan = await this.#plan();
     const changes = [STATE_LOADS, STATE_UPDATES].map((word) => host.state.getUint32(4 * word, true));
-    return [plan, this.#adapter, host.generation, ...changes];
+    return [plan, this.#task.adapter, host.generation, ...changes];
   }
 
   /** Write the rows of these tokens, from position `start` on; logits of the last. */
   async run(tokens: readonly number[], start: number): Promise<Float32Array> {
     const feeds = await this.#feeds(tokens, start);
-    const { results } = await this.#session.runner.run(this.#kind, true, feeds, [{ name: this.#output }]);
+    const { results } = await this.#session.runner.run(this.#kind, true, feeds, [{ name: this.#task.output }]);
     const { data } = results[0] as NamedTensor;
     return new Float32Array(data.slice().buffer);
   }

@@ -1,7 +1,7 @@
 /** Check that feeds fit a model; training/models.py checks the same in the same order. */
 
 import { checkFeedNames } from "../wire/feed-names.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import { hexOf } from "../wire/sha256.js";
 import type { Feed, NamedTensor, TensorType, WireDtype } from "../wire/protocol.js";
 import { type Declaration, type FeedType } from "./bundle/bundle.js";
@@ -71,9 +71,7 @@ export function typesOf(inputs: readonly Declaration[], shapes: Shapes, isStrict
 export function checkValuesDecideNothing(inputs: readonly Declaration[], types: readonly FeedType[]): void {
   for (const { name, decides } of inputs) {
     const type = types.find((one) => one.name === name);
-    if (decides > 0 && type !== undefined && sizeOf(type.dims) <= decides) {
-      throw sessionError("DECIDING_SHAPE", { name });
-    }
+    refuseIf(decides > 0 && type !== undefined && sizeOf(type.dims) <= decides, "DECIDING_SHAPE", { name });
   }
 }
 
@@ -113,9 +111,7 @@ export function checkFeeds(
   inputs.forEach((declared) => {
     const feed = feeds.find(({ name }) => name === declared.name) as FeedType;
     checkFeed(declared, feed, symbols);
-    if (!allowEmpty && sizeOf(feed.dims) === 0) {
-      throw sessionError("EMPTY_BATCH", { name: feed.name, shape: feed.dims });
-    }
+    refuseIf(!allowEmpty && sizeOf(feed.dims) === 0, "EMPTY_BATCH", { name: feed.name, shape: feed.dims });
   });
 }
 
@@ -142,8 +138,6 @@ function checkFeed({ name, dtype, dims }: Declaration, given: TensorType, symbol
     }
     const known = symbols.get(dim) ?? { size, name };
     symbols.set(dim, known);
-    if (known.size !== size) {
-      throw sessionError("FEED_SYMBOL", { symbol: dim, first: known.size, where: known.name, size, name });
-    }
+    refuseIf(known.size !== size, "FEED_SYMBOL", { symbol: dim, first: known.size, where: known.name, size, name });
   });
 }

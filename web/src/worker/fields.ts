@@ -3,6 +3,7 @@
  * Each function returns its value, or throws a CheckpointError with the name of the field and the values that are allowed.
  */
 
+import { isRecord } from "../wire/kinds.js";
 import { sessionError } from "../wire/messages.js";
 import type { Metadata } from "./safetensors.js";
 
@@ -37,8 +38,7 @@ export function parse(texts: Metadata, field: string): unknown {
 }
 
 export function mapping(value: unknown, field: string): JsonObject {
-  const isObject = typeof value === "object" && value !== null && !Array.isArray(value);
-  return isObject ? (value as JsonObject) : refuse(value, field, "an object");
+  return isRecord(value) ? value : refuse(value, field, "an object");
 }
 
 export function array(value: unknown, field: string): readonly unknown[] {

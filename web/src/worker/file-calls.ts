@@ -2,10 +2,10 @@
 
 import { publicName, type Bridge } from "../python/bridge.js";
 import type { Handout } from "../python/handout.js";
-import { sessionError } from "../wire/messages.js";
+import { raise } from "../wire/messages.js";
 import type { GivenData } from "../wire/pieces.js";
 import type {
-  BuiltArtifacts,
+  BridgeArguments,
   FileBytes,
   FileData,
   FileForm,
@@ -20,13 +20,11 @@ import { assemble, converting } from "./files.js";
 import { PropertyCalls } from "./properties.js";
 import { addFiles } from "./python-models.js";
 
-type Argument = GivenData | string | number;
-
 /** Call a function of the bridge with files, which are dropped afterwards, and use its result. */
 function withFiles<T>(
   bridge: Bridge,
   call: string,
-  args: readonly Argument[],
+  args: readonly (BridgeArguments[number] | number)[],
   use: (answer: { readonly value: unknown; readonly file: Handout | null }) => T,
 ): T {
   const { given, files } = addFiles(bridge, args);
@@ -49,7 +47,7 @@ function dataOf(bridge: Bridge, call: string, file: Handout | null, form: FileFo
 export function ofModel(
   bridge: Bridge,
   call: ModelCall,
-  args: readonly Argument[],
+  args: BridgeArguments,
   form: FileForm,
 ): { readonly value: unknown; readonly data: FileData | null } {
   return withFiles(bridge, call, args, ({ value, file }) =>
@@ -60,14 +58,14 @@ export function ofModel(
 }
 
 /** The artifacts that Python built, which it forgets then. */
-function artifactsOf(bridge: Bridge, handle: number, form: FileForm): BuiltArtifacts {
+function artifactsOf(bridge: Bridge, handle: number, form: FileForm): unknown {
   const read = (name: string): FileData | null => dataOf(bridge, "build_files", bridge.call("artifact", handle, name).file, form);
   try {
     return {
-      trainModel: read("training_model") as FileData,
-      checkpoint: read("checkpoint") as FileData,
-      nominalCheckpoint: read("nominal_checkpoint") as FileData,
-      evalModel: read("eval_model") as FileData,
+      trainModel: read("training_model"),
+      checkpoint: read("checkpoint"),
+      nominalCheckpoint: read("nominal_checkpoint"),
+      evalModel: read("eval_model"),
       optimizerModel: read("optimizer_model"),
     };
   } finally {
@@ -119,10 +117,8 @@ export class StateCore extends PropertyCalls implements StateCalls {
 
   getParameterTypeAndShape(name: string): TensorType {
     const parameter = this.#parameters.find((one) => one.name === name);
-    if (parameter === undefined) {
-      throw sessionError("UNKNOWN_PARAMETER", { name, names: this.parameterNames(false).join(", ") });
-    }
-    return { dtype: parameter.dtype, dims: parameter.dims };
+    const { dtype, dims } = parameter ?? raise("UNKNOWN_PARAMETER", { name, names: this.parameterNames(false).join(", ") });
+    return { dtype, dims };
   }
 
   getParameter(name: string): WireTensor {

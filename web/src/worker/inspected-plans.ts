@@ -29,15 +29,15 @@ export interface InspectedStep {
 }
 
 export class InspectedPlans {
-  readonly #host: InspectedHost;
+  readonly host: InspectedHost;
   readonly #found = new WeakMap<BundlePlan, InspectedPlan>();
 
   constructor(host: InspectedHost) {
-    this.#host = host;
+    this.host = host;
   }
 
   async load(models: PythonModels, { kind, overwrite, signature }: InspectedStep): Promise<LoadedPlan> {
-    const { host, parse, readFile } = this.#host;
+    const { host, parse, readFile } = this.host;
     const key = `inspected ${planKey(kind, overwrite, signature)}`;
     const known = host.find(key);
     if (known !== undefined) {
@@ -57,8 +57,8 @@ export class InspectedPlans {
 
   /** Run eval steps, and find the units that never fire. Nothing changes. In Python training/debug/units.py. */
   async deadUnits(steps: readonly InspectedStep[]): Promise<readonly DeadUnits[]> {
-    const { host, runner } = this.#host;
-    const models = await this.#host.models.get("deadUnits");
+    const { host, runner } = this.host;
+    const models = await this.host.models.get("deadUnits");
     await host.save(COPY_CHECK, 1 << STATE);
     const found = new Map<string, { readonly units: DeadUnits; readonly fires: Uint8Array }>();
     try {

@@ -5,23 +5,21 @@
 
 import { COPY_CHECK, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS } from "../engine/layout.js";
 import type { MaybePromise } from "../wire/protocol.js";
-import type { InspectedHost, InspectedPlans, InspectedStep } from "./inspected-plans.js";
+import type { InspectedPlans, InspectedStep } from "./inspected-plans.js";
 import type { PythonModels } from "./python-models.js";
 import type { Run } from "./runner.js";
 
 export class NumericsCheck {
-  readonly #host: InspectedHost;
   readonly #plans: InspectedPlans;
 
-  constructor(host: InspectedHost, plans: InspectedPlans) {
-    this.#host = host;
+  constructor(plans: InspectedPlans) {
     this.#plans = plans;
   }
 
   /** Run a train or eval step by `run`, unless a tensor of it is at fault. */
   step(step: InspectedStep, run: () => MaybePromise<Run>): Promise<Run> {
     const { kind, overwrite, signature, feeds } = step;
-    const { host, runner } = this.#host;
+    const { host, runner } = this.#plans.host;
     return this.#undone(async (models) => {
       const inspected = await this.#plans.load(models, step);
       await runner.execute(inspected, feeds);
@@ -42,7 +40,7 @@ export class NumericsCheck {
 
   /** Run an optimizer step, unless it makes NaN or infinity in a parameter or moment. */
   optimizerStep(run: () => MaybePromise<Run>): Promise<Run> {
-    const { host } = this.#host;
+    const { host } = this.#plans.host;
     return this.#undone(async (models) => {
       const result = await run();
       if (await host.isAnyBad([PARAMETERS, MOMENTUM0, MOMENTUM1], COPY_CHECK)) {
@@ -54,8 +52,8 @@ export class NumericsCheck {
 
   /** Do something that is undone when it fails. */
   async #undone(action: (models: PythonModels) => Promise<Run>): Promise<Run> {
-    const { host } = this.#host;
-    const models = await this.#host.models.get("debug.checkNumerics");
+    const { host } = this.#plans.host;
+    const models = await this.#plans.host.models.get("debug.checkNumerics");
     await host.save(COPY_CHECK);
     try {
       return await action(models);

@@ -1,7 +1,7 @@
 /** Calls of sessions and checkpoint states on the values that a checkpoint keeps besides its parameters. */
 
 import { EngineError } from "../wire/errors.js";
-import { sessionError } from "../wire/messages.js";
+import { raise } from "../wire/messages.js";
 import type { PropertyKind, PropertyValue } from "../wire/protocol.js";
 import type { Property } from "./session-contents.js";
 
@@ -61,11 +61,7 @@ export class PropertyCalls {
   }
 
   #find(name: string): Property {
-    const property = this.#properties.get(name);
-    if (property === undefined) {
-      throw sessionError("UNKNOWN_PROPERTY", { name });
-    }
-    return property;
+    return this.#properties.get(name) ?? raise("UNKNOWN_PROPERTY", { name });
   }
 }
 

@@ -5,8 +5,8 @@ import type { Bridge } from "../python/bridge.js";
 import { GivenFiles, type GivenFile } from "../python/given-files.js";
 import type { Handout } from "../python/handout.js";
 import type { ArtifactName } from "../wire/session-calls.js";
-import { sessionError } from "../wire/messages.js";
-import type { MaybePromise, ValueMetadata } from "../wire/protocol.js";
+import { raise } from "../wire/messages.js";
+import type { MaybePromise, Origin, ValueMetadata } from "../wire/protocol.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
 import { FLOAT_BYTES, readFloats } from "./floats.js";
 import type {
@@ -20,12 +20,6 @@ export interface FilledSegments {
   readonly bases: readonly number[];
   /** Bytes of a segment in place. */
   range(segment: number, offset: number, nbytes: number): Uint8Array;
-}
-
-/** The call that opens the models of a session in Python: a function of the bridge, and its arguments. */
-export interface Origin {
-  readonly call: "create" | "create_from_model" | "open_models";
-  readonly args: readonly (GivenData | string | null)[];
 }
 
 /**
@@ -326,7 +320,7 @@ export class LazyModels {
 
   /** The files among the arguments of the call that opens them. Plans name these by their positions. */
   get given(): readonly GivenData[] {
-    return (this.#origin?.args ?? []).filter((arg) => arg !== null && typeof arg !== "string");
+    return (this.#origin?.args ?? []).filter((arg) => arg !== null && typeof arg === "object");
   }
 
   /** Null while they are not open. */
@@ -339,13 +333,7 @@ export class LazyModels {
    * @throws SessionError when they cannot be opened; EngineError when Python does not start
    */
   get(what: string): MaybePromise<PythonModels> {
-    if (this.#models !== null) {
-      return this.#models;
-    }
-    if (this.#origin === null) {
-      throw sessionError("NOT_IN_BUNDLE", { what });
-    }
-    return this.#open(this.#origin);
+    return this.#models ?? this.#open(this.#origin ?? raise("NOT_IN_BUNDLE", { what }));
   }
 
   async #open({ call, args }: Origin): Promise<PythonModels> {

@@ -1,6 +1,6 @@
 /** Steps: writes the feeds, runs a plan and reads the fetches. Plans are asked for once for each kind of feeds. */
 
-import { sessionError } from "../wire/messages.js";
+import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import type { Feed, Fetch, MaybePromise, PlacedTensor, TensorType, Workspace } from "../wire/protocol.js";
 import { planKey, type BundlePlan, type Declaration, type FeedType, type TensorPlace } from "./bundle/bundle.js";
 import { ofBits, signatureOf } from "./feeds.js";
@@ -54,9 +54,7 @@ export class PlanRunner {
     const copies = known === undefined ? feeds.map((feed) => ({ ...feed, data: this.#host.bytesOf(feed) })) : feeds;
     return withValue(known ?? this.prepare(kind, overwrite, signature), (loaded) => {
       const outputs = fetches.map((fetch) => findOutput(loaded.plan, fetch));
-      if (stop?.aborted === true) {
-        throw sessionError("TERMINATED", {});
-      }
+      refuseIf(stop?.aborted === true, "TERMINATED");
       const answer = (results: Run["results"]): Run => ({ results, workspace: this.#host.workspace(loaded, feeds) });
       return withValue(this.execute(loaded, copies, stop), () => withValue(this.#host.read(loaded, outputs), answer));
     });
@@ -94,10 +92,8 @@ export class PlanRunner {
 
 /** The place of an output; a tensor of the caller's must fit before anything runs. */
 function findOutput({ outputs }: BundlePlan, { name, dtype, dims }: Fetch): TensorPlace {
-  const slot = outputs.find((output) => output.name === name);
-  if (slot === undefined) {
-    throw sessionError("UNKNOWN_FETCH", { name, names: outputs.map((output) => output.name).join(", ") });
-  }
+  const output = outputs.find((one) => one.name === name);
+  const slot = output ?? raise("UNKNOWN_FETCH", { name, names: outputs.map((one) => one.name).join(", ") });
   if (dtype !== undefined && dims !== undefined && !sameType({ dtype, dims }, slot)) {
     const fetchType = `${dtype} of dims [${dims.join(", ")}]`;
     throw sessionError("FETCH_TYPE", { name, dtype: slot.dtype, shape: slot.dims, given: fetchType });

@@ -1,6 +1,7 @@
 /** The safetensors format: 8 bytes of length, a JSON header, then the tensors without gaps. `model/safetensors.py` is the same. */
 
-import { CheckpointError } from "../wire/errors.js";
+import { areTexts, isRecord } from "../wire/kinds.js";
+import { CheckpointError, throwIf } from "../wire/errors.js";
 import type { NamedTensor, WireDtype } from "../wire/values.js";
 import { ITEM_SIZE, sizeOf } from "./bundle/reader.js";
 
@@ -69,13 +70,10 @@ export function readSafetensors(file: Uint8Array): TensorFile {
   } catch (error) {
     throw new CheckpointError(`The header of the safetensors file is not JSON: ${String(error)}`);
   }
-  if (typeof header !== "object" || header === null || Array.isArray(header)) {
-    throw new CheckpointError("The header of the safetensors file is not an object.");
-  }
-  if (Object.keys(header).length - ("__metadata__" in header ? 1 : 0) > TENSOR_LIMIT) {
-    throw new CheckpointError(`The safetensors file has more than ${TENSOR_LIMIT} tensors, the limit. Split the file.`);
-  }
+  throwIf(!isRecord(header), CheckpointError, "The header of the safetensors file is not an object.");
   const { __metadata__: metadata = {}, ...entries } = header as Readonly<Record<string, unknown>>;
+  const isLong = Object.keys(entries).length > TENSOR_LIMIT;
+  throwIf(isLong, CheckpointError, `The safetensors file has more than ${TENSOR_LIMIT} tensors, the limit. Split the file.`);
   if (!isMetadata(metadata)) {
     throw new CheckpointError("The metadata of the safetensors file are no texts.");
   }
@@ -83,14 +81,10 @@ export function readSafetensors(file: Uint8Array): TensorFile {
   const places = Object.entries(entries).map(([name, entry]) => placeOf(name, entry));
   let at = 0;
   for (const { name, start, end } of [...places].sort((a, b) => a.start - b.start || a.end - b.end)) {
-    if (start !== at) {
-      throw new CheckpointError(`Tensor '${name}' of the safetensors file starts at ${start}, not at ${at}.`);
-    }
+    throwIf(start !== at, CheckpointError, `Tensor '${name}' of the safetensors file starts at ${start}, not at ${at}.`);
     at = end;
   }
-  if (at !== body.length) {
-    throw new CheckpointError(`The tensors of the safetensors file end at ${at}; it has ${body.length} bytes of them.`);
-  }
+  throwIf(at !== body.length, CheckpointError, `The tensors of the safetensors file end at ${at}; it has ${body.length} bytes of them.`);
   const tensors = new Map(
     places.map(({ name, dtype, dims, start, end }) => [name, { name, dtype, dims, data: body.subarray(start, end) }]),
   );
@@ -112,8 +106,7 @@ function placeOf(name: string, entry: unknown): TensorEntry {
 }
 
 function isMetadata(value: unknown): value is Metadata {
-  const isObject = typeof value === "object" && value !== null && !Array.isArray(value);
-  return isObject && Object.values(value).every((text) => typeof text === "string");
+  return isRecord(value) && areTexts(Object.values(value));
 }
 
 function areNaturals(values: unknown): values is readonly number[] {

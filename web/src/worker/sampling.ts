@@ -1,7 +1,7 @@
 /** The choice of the next token from logits, the same as in `trainweb/generation/generate.py`. */
 
 import { RandomStream } from "../data/random.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf } from "../wire/messages.js";
 import type { SamplingSettings } from "../wire/protocol.js";
 
 const WORD = 2 ** 32;
@@ -25,9 +25,7 @@ export function chooseToken(
     isWrong ||= Number.isNaN(logit);
     most = logit > (logits[most] as number) ? token : most;
   });
-  if (isWrong || !Number.isFinite(logits[most])) {
-    throw sessionError("LOGITS_NOT_FINITE", { position });
-  }
+  refuseIf(isWrong || !Number.isFinite(logits[most]), "LOGITS_NOT_FINITE", { position });
   if (temperature === 0) {
     return most;
   }

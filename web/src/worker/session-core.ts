@@ -18,7 +18,7 @@ import {
 } from "../engine/layout.js";
 import { isZero } from "../python/boot.js";
 import type { Handout } from "../python/handout.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type {
   AdapterFiles,
@@ -45,7 +45,7 @@ import { sizeOf } from "./bundle/reader.js";
 import type { PlanMetric } from "./bundle/metrics.js";
 import { checkFeeds, checkValuesDecideNothing, fixedTypes, typesOf, type Shapes } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
-import { InspectedPlans, type InspectedHost, type InspectedStep } from "./inspected-plans.js";
+import { InspectedPlans, type InspectedStep } from "./inspected-plans.js";
 import { coveringKind } from "./fit/metrics.js";
 import { NumericsCheck } from "./numerics.js";
 import { withValue, type HostOpener, type HostOptions, type LoadedPlan, type ReadFile, type Side, type StepHost } from "./host.js";
@@ -128,34 +128,33 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature, plan.target), plan]));
     this.host = openHost({ segments, reserved: usable, trained: this.#slots(true).map(bytesOf) }, options);
     this.runner = new PlanRunner(this.host, this);
-    this.#inspected = new InspectedPlans(this.#inspectedHost);
-    this.#numerics = options.checkNumerics ? new NumericsCheck(this.#inspectedHost, this.#inspected) : null;
+    this.#inspected = new InspectedPlans({
+      host: this.host,
+      runner: this.runner,
+      models,
+      readFile: this.readFile,
+      parse: (raw, outputs) => {
+        const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs }, lossCounts: {} };
+        return parsePlan(raw, owner, fingerprint, models.given);
+      },
+    });
+    this.#numerics = options.checkNumerics ? new NumericsCheck(this.#inspected) : null;
   }
 
   /** The page's view of the session. */
   get info(): Omit<SessionInfo, "handle" | "device"> {
-    const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs, pairs, terms, weighsBatches, sampleWeight, moving } = this.#bundle;
-    // Older bundles lack it.
-    const { defaultPair = [outputs.eval.length === 2 ? (outputs.eval[1] as string) : compared, inputs.eval.at(-1)?.name ?? null] } = this.#bundle;
+    const { outputs, parameters: _, lossCounts: _counts, size, trainableSize, ...facts } = this.#bundle;
+    const { inputs, compared } = facts;
+    const predictions = outputs.eval.length === 2 ? (outputs.eval[1] as string) : compared;
     return {
+      ...facts,
+      // Older bundles lack it.
+      defaultPair: facts.defaultPair ?? [predictions, inputs.eval.at(-1)?.name ?? null],
       trainingInputNames: inputs.train.map(({ name }) => name),
       trainingOutputNames: outputs.train,
       evalInputNames: inputs.eval.map(({ name }) => name),
-      inputs,
       evalOutputNames: outputs.eval,
-      hasEval,
-      hasOptimizer,
-      optimizer,
-      sizes: [this.getParametersSize(false), this.getParametersSize(true)],
-      hasAverages,
-      compared,
-      ownOutputs,
-      pairs,
-      defaultPair,
-      terms,
-      weighsBatches,
-      sampleWeight,
-      moving,
+      sizes: [size, trainableSize],
       nominal: this.#nominal,
       valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
     };
@@ -236,19 +235,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return this.#numerics !== null;
   }
 
-  get #inspectedHost(): InspectedHost {
-    return {
-      host: this.host,
-      runner: this.runner,
-      models: this.#models,
-      readFile: this.readFile,
-      parse: (raw, outputs) => {
-        const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs }, lossCounts: {} };
-        return parsePlan(raw, owner, this.#fingerprint, this.#models.given);
-      },
-    };
-  }
-
   /** Step once, then time `runs` more steps. Memory is allocated before the first step. */
   async profile(base: "train" | "eval", feeds: readonly Feed[], runs: number): Promise<WireProfile> {
     checkCount("runs", runs, 1);
@@ -273,9 +259,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   #refuseOnGpu(kind: StepKind, what: string): void {
-    if (this.host.targetOf(kind) !== WASM) {
-      throw sessionError("NOT_ON_GPU", { what: `${what} of a ${kind.base} step` });
-    }
+    refuseIf(this.host.targetOf(kind) !== WASM, "NOT_ON_GPU", { what: `${what} of a ${kind.base} step` });
   }
 
   #copied(feeds: readonly Feed[]): NamedTensor[] {
@@ -342,9 +326,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   #checkStep(kind: "train" | "eval"): void {
     refuseIf(kind === "eval" && !this.#bundle.hasEval, "NO_EVAL_MODEL");
-    if (this.#nominal) {
-      throw sessionError("NOMINAL_STEP", { step: kind === "train" ? "TrainStep" : "EvalStep" });
-    }
+    refuseIf(this.#nominal, "NOMINAL_STEP", { step: kind === "train" ? "TrainStep" : "EvalStep" });
   }
 
   #checkOptimizer(): void {
@@ -374,9 +356,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     this.#checkOptimizer();
     checkCount("warmupStepCount", warmup);
     checkCount("totalStepCount", total);
-    if (warmup > total) {
-      throw sessionError("WARMUP_BEYOND_TOTAL", { name: "warmupStepCount", total, value: warmup });
-    }
+    refuseIf(warmup > total, "WARMUP_BEYOND_TOTAL", { name: "warmupStepCount", total, value: warmup });
     checkRate("initialLr", rate);
     const state = this.host.state;
     state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
@@ -442,9 +422,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   loadParametersBuffer(data: Uint8Array, trainableOnly: boolean): null {
     refuseIf(this.#nominal && trainableOnly, "NOMINAL_LOAD");
     const expected = 4 * this.getParametersSize(trainableOnly);
-    if (data.length !== expected) {
-      throw sessionError("BUFFER_SIZE", { expected, actual: data.length });
-    }
+    refuseIf(data.length !== expected, "BUFFER_SIZE", { expected, actual: data.length });
     const all = this.host.view(PARAMETERS);
     let at = 0;
     for (const slot of this.#slots(trainableOnly)) {
@@ -464,9 +442,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   updateParameter({ name, dtype, dims, data }: NamedTensor): null {
     const slot = this.#slot(name);
     this.#checkNotNominal("NOMINAL_SET");
-    if (dtype !== "float32") {
-      throw sessionError("PARAMETER_DTYPE", { name, expected: "float32", actual: dtype });
-    }
+    refuseIf(dtype !== "float32", "PARAMETER_DTYPE", { name, expected: "float32", actual: dtype });
     if (String(dims) !== String(slot.dims) || data.length !== 4 * sizeOf(slot.dims)) {
       throw sessionError("PARAMETER_SHAPE", { name, expected: slot.dims, actual: dims });
     }
@@ -485,9 +461,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   getGradient(name: string): WireTensor {
     const slot = this.#slot(name);
-    if (slot.trainableOffset < 0) {
-      throw sessionError("FROZEN_GRADIENT", { name });
-    }
+    refuseIf(slot.trainableOffset < 0, "FROZEN_GRADIENT", { name });
     const { start, end } = bytesOf({ ...slot, offset: slot.trainableOffset });
     return { ...typeOf(slot), data: new Uint8Array(this.host.view(GRADIENTS).subarray(start, end)) };
   }
@@ -599,9 +573,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   #checkNotNominal(error: NominalError = "NOMINAL_GET_ALL"): void {
-    if (this.#nominal) {
-      throw sessionError(error, {});
-    }
+    refuseIf(this.#nominal, error);
   }
 
   adapter(): MaybePromise<AdapterFiles> {
@@ -714,11 +686,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   #slot(name: string): ParameterSlot {
     const { parameters } = this.#bundle;
     const slot = parameters.find((one) => one.name === name);
-    if (slot === undefined) {
-      const names = parameters.map((one) => one.name).join(", ");
-      throw sessionError("UNKNOWN_PARAMETER", { name, names });
-    }
-    return slot;
+    return slot ?? raise("UNKNOWN_PARAMETER", { name, names: parameters.map((one) => one.name).join(", ") });
   }
 
   #slots(trainableOnly: boolean): readonly ParameterSlot[] {

@@ -1,7 +1,7 @@
 /** Places, checks and sizes of a session's parts. */
 
 import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED } from "../engine/layout.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf } from "../wire/messages.js";
 import type { SessionMemory, TensorType } from "../wire/protocol.js";
 import { type ParameterSlot } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
@@ -41,17 +41,13 @@ export function typeOf({ dims }: ParameterSlot): TensorType {
 
 /** @throws SessionError unless a number is an integer that is large enough */
 export function checkCount(name: string, value: number, least = 0): void {
-  if (!Number.isSafeInteger(value) || value < least) {
-    throw sessionError("NOT_A_COUNT", { name, least, value });
-  }
+  refuseIf(!Number.isSafeInteger(value) || value < least, "NOT_A_COUNT", { name, least, value });
 }
 
 /** Raise unless a number can be a learning rate, which is a float32. */
 export function checkRate(name: string, value: number): void {
   const rate = Math.fround(value);
-  if (!(rate >= 0 && rate < Infinity)) {
-    throw sessionError("NOT_A_RATE", { name, value });
-  }
+  refuseIf(!(rate >= 0 && rate < Infinity), "NOT_A_RATE", { name, value });
 }
 
 /** Bytes that a session takes of the kernels' memory. */

@@ -32,51 +32,38 @@ const ORPHAN_MS = 3_600_000;
 /** Suffix of the large file that belongs to a file. */
 const LARGE = ".large";
 
-/** The file, or null if no complete one exists. */
-export async function readFile(name: string): Promise<Uint8Array<ArrayBuffer> | null> {
+/** Do something in the folder; null where that fails, which is logged with the fault. */
+async function attempt<T>(fault: string, action: (folder: FileSystemDirectoryHandle) => Promise<T>): Promise<T | null> {
   try {
-    return await readNewest(await openFolder(FOLDERS), name);
+    return await action(await openFolder(FOLDERS));
   } catch (error) {
-    log("info", `no stored ${name}: ${String(error)}`);
+    log("info", `${fault}: ${String(error)}`);
     return null;
   }
 }
 
-/**
- * Write a file.
- *
- * @returns true if it is stored; if not, the previous one is still there
- */
-export async function writeFile(name: string, bytes: Uint8Array): Promise<boolean> {
-  const write = async (): Promise<boolean> => {
-    try {
-      const folder = await openFolder(FOLDERS);
+/** The file, or null if no complete one exists. */
+export function readFile(name: string): Promise<Uint8Array<ArrayBuffer> | null> {
+  return attempt(`no stored ${name}`, (folder) => readNewest(folder, name));
+}
+
+/** Write a file. If that fails, the previous one is still there. */
+export async function writeFile(name: string, bytes: Uint8Array): Promise<void> {
+  const write = (): Promise<void | null> =>
+    attempt(`${name} is not stored`, async (folder) => {
       await writeSlot(folder, name, bytes);
       await removeOldest(folder);
-      return true;
-    } catch (error) {
-      log("info", `${name} is not stored: ${String(error)}`);
-      return false;
-    }
-  };
-  const locks = globalThis.navigator?.locks;
-  if (locks === undefined) {
-    return write();
-  }
+    });
   // Another page that writes the same file writes the same contents.
-  return locks.request(`trainweb-store-${name}`, { ifAvailable: true }, (lock) =>
-    lock === null ? false : write(),
-  );
+  const { locks } = globalThis.navigator ?? {};
+  await (locks?.request(`trainweb-store-${name}`, { ifAvailable: true }, (lock) => lock && write()) ?? write());
 }
 
 /** Remove a file, if it is there. */
 export async function removeFile(name: string): Promise<void> {
-  try {
-    const folder = await openFolder(FOLDERS);
-    await Promise.all([removeSlots(folder, name), removeEntry(folder, name + LARGE)]);
-  } catch (error) {
-    log("info", `${name} is not removed: ${String(error)}`);
-  }
+  await attempt(`${name} is not removed`, (folder) =>
+    Promise.all([removeSlots(folder, name), removeEntry(folder, name + LARGE)]),
+  );
 }
 
 /** SHA-256 of each chunk of a file, as hexadecimal digits. */
@@ -88,14 +75,13 @@ export type Chunks = readonly string[];
  * @param read - fills the target with bytes from an offset on
  * @returns hashes of its chunks; null: it is not stored
  */
-export async function writeChunks(
+export function writeChunks(
   name: string,
   nbytes: number,
   read: (offset: number, target: Uint8Array) => void,
 ): Promise<Chunks | null> {
   const file = name + LARGE;
-  try {
-    const folder = await openFolder(FOLDERS);
+  return attempt(`${file} is not stored`, async (folder) => {
     const handle = (await folder.getFileHandle(file, { create: true })) as WorkerFileHandle;
     const access = await handle.createSyncAccessHandle();
     try {
@@ -116,10 +102,7 @@ export async function writeChunks(
     } finally {
       access.close();
     }
-  } catch (error) {
-    log("info", `${file} is not stored: ${String(error)}`);
-    return null;
-  }
+  });
 }
 
 /**

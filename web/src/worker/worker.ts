@@ -11,19 +11,18 @@ import { EngineError, toWire } from "../wire/errors.js";
 import { readCheckpoint, withCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";
 import { startWorker } from "../wire/start-worker.js";
 import { importModule, messageOf } from "../wire/fetch-file.js";
-import type { GivenData } from "../wire/pieces.js";
 import { followFiles } from "../wire/progress.js";
 import { setLogLevel } from "../wire/log.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { raise, refuseIf } from "../wire/messages.js";
 import type {
   FileData,
-  GivenModel,
   InferenceAbout,
   KnownHashes,
   Listening,
   MaybePromise,
   Method,
   Note,
+  Origin,
   Reply,
   Request,
   Result,
@@ -45,7 +44,7 @@ import { WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
 import { WorkerLane } from "./lane.js";
 import { withValue, type GpuScript, type HostOpener } from "./host.js";
-import { LazyModels, originOf, PythonModels, type FilledSegments, type Origin } from "./python-models.js";
+import { LazyModels, originOf, PythonModels, type FilledSegments } from "./python-models.js";
 import type { Run } from "./runner.js";
 import { SessionCore, type CoreOptions } from "./session-core.js";
 import { stepKind } from "./step-kind.js";
@@ -132,7 +131,7 @@ class SessionWorker {
       }
       let fault: string | null = null;
       const options = { poolWorker: files.poolWorker, threads, reproducible, stallMs };
-      this.#engine = Engine.create({ ...options, wasm: (build) => files.kernels[build] }).catch((error: unknown) => {
+      this.#engine = Engine.create({ ...options, wasm: (build) => files[build] }).catch((error: unknown) => {
         // Pages of onnxruntime-web name the folder of its files, not of ours.
         const { ownKernels } = files;
         if (ownKernels === null) {
@@ -150,16 +149,7 @@ class SessionWorker {
 
     startPython: async () => ({ python: (await this.#bootPython()).version }),
 
-    createTraining: (artifacts, optionsJson, cached) => {
-      const { trainModel, checkpoint, evalModel, optimizerModel } = artifacts;
-      const args = [trainModel, checkpoint, evalModel, optimizerModel, optionsJson];
-      return this.#create({ call: "create", args }, optionsJson, cached);
-    },
-
-    createFromModel: (model, configJson, optionsJson, cached) => {
-      const args = [model.file, configJson, optionsJson, ...externalArgs(model)];
-      return this.#create({ call: "create_from_model", args }, optionsJson, cached);
-    },
+    createSession: (origin, optionsJson, cached) => this.#create(origin, optionsJson, cached),
 
     createFromBundle: async (file, optionsJson) => {
       const bundle = this.#parse(await splitBundle(file as Uint8Array<ArrayBuffer> | Blob));
@@ -234,10 +224,7 @@ class SessionWorker {
 
     loadSession: (handle, where, name) =>
       this.#perform(handle, async ({ core }) => {
-        const file = await readCheckpoint(where, name);
-        if (file === null) {
-          throw sessionError("NO_CHECKPOINT", { name, folder: where.folder });
-        }
+        const file = (await readCheckpoint(where, name)) ?? raise("NO_CHECKPOINT", { name, folder: where.folder });
         await core.restore(core.read(openSnapshot(file)));
         return null;
       }),
@@ -263,12 +250,10 @@ class SessionWorker {
       });
     },
 
-    ofModel: async (call, model, args, form) =>
-      ofModel(await this.#bootPython(), call, [model.file, ...args, ...externalArgs(model)], form),
+    ofModel: async (call, args, form) => ofModel(await this.#bootPython(), call, args, form),
 
-    createInference: async (model, optionsJson) => {
+    createInference: async (args, optionsJson) => {
       const bridge = await this.#bootPython();
-      const args = [model.file, optionsJson, ...externalArgs(model)];
       const { models, raw } = PythonModels.open(bridge, "create_inference", args);
       const kernels = this.#describeKernels();
       const bundle = parseInference(raw, kernels.fingerprint);
@@ -517,11 +502,6 @@ async function fillFromFile(
       await streamBlob(part, bytes, (start, part) => segments.range(segment, start, part.length).set(part));
     }
   }
-}
-
-/** The arguments for external data: the paths, and a file for each. */
-function externalArgs({ external }: GivenModel): (string | GivenData)[] {
-  return [JSON.stringify(external.map(({ path }) => path)), ...external.map(({ data }) => data)];
 }
 
 interface PythonOptions {

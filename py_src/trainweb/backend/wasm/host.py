@@ -5,11 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.backend.base import ALL, N_SEGMENTS, STATE_BYTES, StagedBatches, Stop
-from trainweb.backend.engine import MORE, NumberRange
+from trainweb.backend.engine import MORE, Engine, NumberRange
 from trainweb.backend.plan import SEEN, LoadedPlan, Plan, TensorPlace
 from trainweb.errors import FeedError
 from trainweb.ir.layout import (
@@ -31,9 +30,6 @@ from trainweb.ir.layout import (
     SessionCall,
 )
 from trainweb.model.graph import Tensor
-
-if TYPE_CHECKING:
-    from trainweb.backend.engine import Engine
 
 SLICE_MS = 10.0
 """Milliseconds between questions whether a run is to end: short for whoever waits, long beside what asking takes."""

@@ -10,6 +10,7 @@ from trainweb.backend.plan import GpuBody, LargeConstants, Plan, TensorPlace
 from trainweb.backend.wasm.encode import encode
 from trainweb.backend.wasm.memory import place, place_constants
 from trainweb.backend.webgpu.partition import LEFT_OUT, BodyPart, Parts, cut
+from trainweb.backend.webgpu.shader import Kernel
 from trainweb.backend.webgpu.templates import TEMPLATES
 from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
 from trainweb.ir.program import Program
@@ -58,11 +59,12 @@ def _body(parts: Parts, program: Program, constants: tuple[bytes, LargeConstants
     arena_bytes = place(calls, [*feeds, *uploads], program.outputs)
     if arena_bytes > arena_limit:
         raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
-    texts, uniforms, dispatches = _dispatches(parts.body)
+    texts, uniforms, dispatches, tiled = _dispatches(parts.body)
     return GpuBody(
         texts,
         uniforms,
         dispatches,
+        tiled,
         arena_bytes,
         *constants,
         {b.name: _place_of(b) for b in feeds},
@@ -73,16 +75,21 @@ def _body(parts: Parts, program: Program, constants: tuple[bytes, LargeConstants
     )
 
 
-def _dispatches(body: Sequence[BodyPart]) -> tuple[list[str], bytes, bytes]:
-    """The texts, the numbers of each dispatch, and pipeline, grid and slot of each."""
+def _dispatches(body: Sequence[BodyPart]) -> tuple[list[str], bytes, bytes, bytes]:
+    """The texts, the numbers of dispatches, and pipeline, grid and slot of each: for all devices, and for fast ones."""
     texts: dict[str, int] = {}
     slots: dict[bytes, int] = {}
-    words = array("I")
-    for part in body:
-        for k in part.kernels:
+
+    def words(kernels: list[Kernel]) -> bytes:
+        numbers = array("I")
+        for k in kernels:
             pipeline = texts.setdefault(k.text(), len(texts))
-            words.extend((pipeline, *k.grid, slots.setdefault(k.uniforms(), len(slots))))
-    return [*texts], b"".join(slots), words.tobytes()
+            numbers.extend((pipeline, *k.grid, slots.setdefault(k.uniforms(), len(slots))))
+        return numbers.tobytes()
+
+    kernels = [k for part in body for k in part.kernels]
+    dispatches, tiled = words(kernels), words([k.shared or k for k in kernels])
+    return [*texts], b"".join(slots), dispatches, tiled
 
 
 def _place_of(b: Buf) -> TensorPlace:

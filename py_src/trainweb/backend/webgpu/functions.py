@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from trainweb.ir import layout
+
 FUNCTIONS = {
     "is_nan": "fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }",
     "is_infinite": "fn is_infinite(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) == 0x7f800000u; }",
@@ -19,19 +21,49 @@ FUNCTIONS = {
     "smaller": "fn smaller(a: f32, b: f32) -> f32 "
     "{ if (is_nan(a)) { return a; } if (is_nan(b)) { return b; } return min(a, b); }",
     "p_max": "fn p_max(a: f32, b: f32) -> f32 { return select(a, b, !is_nan(a) && !is_nan(b) && a < b); }",
+    "larger4": "fn larger4(a: vec4f, b: vec4f) -> vec4f "
+    "{ return vec4f(larger(a.x, b.x), larger(a.y, b.y), larger(a.z, b.z), larger(a.w, b.w)); }",
+    "exp4": "fn exp4(x: vec4f) -> vec4f { return vec4f(exp_(x.x), exp_(x.y), exp_(x.z), exp_(x.w)); }",
+    "are_nan": "fn are_nan(x: vec4f) -> vec4<bool> "
+    "{ return (bitcast<vec4u>(x) & vec4u(0x7fffffffu)) > vec4u(0x7f800000u); }",
+    "are_hidden": "fn are_hidden(mask: vec4f) -> vec4<bool> { return bitcast<vec4u>(mask) == vec4u(0xff800000u); }",
+    "masked4": "fn masked4(score: vec4f, mask: vec4f, fill: f32) -> vec4f "
+    "{ return select(score + mask, vec4f(fill), are_hidden(mask)); }",
+    "finite4": "fn finite4(top: vec4f) -> vec4f { return select(top, vec4f(0.0f), are_hidden(top)); }",
+    "mul_high": """fn mul_high(a: u32, b: u32) -> u32 {
+  let low = (a & 0xffffu) * (b & 0xffffu);
+  let middle = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
+  let other = (a & 0xffffu) * (b >> 16u) + (middle & 0xffffu);
+  return (a >> 16u) * (b >> 16u) + (middle >> 16u) + (other >> 16u);
+}""",
+    "philox": """fn philox(counter: u32, salt: u32, offset: vec2u, seed: vec2u) -> vec4u {
+  var c = vec4u(counter, salt, offset);
+  var key = seed;
+  for (var round = 0u; round < 10u; round++) {
+    let high = vec2u(mul_high(c.x, 0xD2511F53u), mul_high(c.z, 0xCD9E8D57u));
+    c = vec4u(high.y ^ c.y ^ key.x, c.z * 0xCD9E8D57u, high.x ^ c.w ^ key.y, c.x * 0xD2511F53u);
+    key += vec2u(0x9E3779B9u, 0xBB67AE85u);
+  }
+  return c;
+}""",
+    "half_of_random": """fn half_of_random(i: u32, salt: u32, offset: vec2u, seed: vec2u) -> u32 {
+  let bits = philox((i >> 5u) * 4u + ((i >> 1u) & 3u), salt, offset, seed);
+  return (bits[(i >> 3u) & 3u] >> (16u * (i & 1u))) & 0xffffu;
+}""",
+    "uniform_of": "fn uniform_of(bits: u32) -> f32 { return f32(bits >> 8u) * 0x1p-24f; }",
     "power_of_two": "fn power_of_two(n: i32) -> f32 { return bitcast<f32>((n << 23u) + 0x3f800000i); }",
     "reduced_exp": """fn reduced_exp(x: f32, n: f32) -> f32 {
-  let r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  let r = (x - n * LN2_0) - n * LN2_1;
   let s = r * r;
-  let p0 = 1.6666665459e-1f * r + 5.0000001201e-1f;
-  let p2 = 8.3334519073e-3f * r + 4.1665795894e-2f;
-  let p4 = 1.9875691500e-4f * r + 1.3981999507e-3f;
+  let p0 = EXP_TERMS_4 * r + EXP_TERMS_5;
+  let p2 = EXP_TERMS_2 * r + EXP_TERMS_3;
+  let p4 = EXP_TERMS_0 * r + EXP_TERMS_1;
   return ((p4 * s + p2) * s + p0) * s + r;
 }""",
     "exp_": """fn exp_(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
   let c = clamp(x, -104.0f, 89.0f);
-  let n = round(c * 1.44269504f);
+  let n = round(c * LN2_2);
   let e = reduced_exp(c, n) + 1.0f;
   let half = i32(n) >> 1u;
   return e * power_of_two(half) * power_of_two(i32(n) - half);
@@ -39,24 +71,24 @@ FUNCTIONS = {
     "expm1_": """fn expm1_(x: f32) -> f32 {
   if (is_nan(x) || abs(x) < 0x1p-30f) { return x; }
   let c = clamp(x, -20.0f, 89.0f);
-  let n = round(c * 1.44269504f);
+  let n = round(c * LN2_2);
   let scale = power_of_two(i32(n) - 1i);
   let y = reduced_exp(c, n) * scale + (scale - 0.5f);
   return y + y;
 }""",
     "log_of_parts": """fn log_of_parts(f: f32, e: f32) -> f32 {
-  var p = 7.0376836292e-2f;
-  p = p * f + -1.1514610310e-1f;
-  p = p * f + 1.1676998740e-1f;
-  p = p * f + -1.2420140846e-1f;
-  p = p * f + 1.4249322787e-1f;
-  p = p * f + -1.6668057665e-1f;
-  p = p * f + 2.0000714765e-1f;
-  p = p * f + -2.4999993993e-1f;
-  p = p * f + 3.3333331174e-1f;
+  var p = LOG_TERMS_0;
+  p = p * f + LOG_TERMS_1;
+  p = p * f + LOG_TERMS_2;
+  p = p * f + LOG_TERMS_3;
+  p = p * f + LOG_TERMS_4;
+  p = p * f + LOG_TERMS_5;
+  p = p * f + LOG_TERMS_6;
+  p = p * f + LOG_TERMS_7;
+  p = p * f + LOG_TERMS_8;
   let square = f * f;
-  let y = (e * -2.12194440e-4f + (p * f) * square) - square * 0.5f;
-  return e * 0.693359375f + (f + y);
+  let y = (e * LN2_1 + (p * f) * square) - square * 0.5f;
+  return e * LN2_0 + (f + y);
 }""",
     "log_": """fn log_(x: f32) -> f32 {
   let bits = bitcast<u32>(x);
@@ -85,26 +117,26 @@ FUNCTIONS = {
   let t = abs(x);
   if (t < 0.625f) {
     let s = x * x;
-    var p = -5.70498872745e-3f;
-    p = p * s + 2.06390887954e-2f;
-    p = p * s + -5.37397155531e-2f;
-    p = p * s + 1.33314422036e-1f;
-    p = p * s + -3.33332819422e-1f;
+    var p = TANH_TERMS_0;
+    p = p * s + TANH_TERMS_1;
+    p = p * s + TANH_TERMS_2;
+    p = p * s + TANH_TERMS_3;
+    p = p * s + TANH_TERMS_4;
     return (p * s) * x + x;
   }
   return with_sign(1.0f - 2.0f / (exp_(min(t + t, 20.0f)) + 1.0f), x);
 }""",
     "erf_": """fn erf_(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
-  var c0 = vec4f(0.0f, 0.888388216f, 0.998537302f, 0.999998212f);
-  var c1 = vec4f(1.12837923f, 0.318274021f, 0.00714231888f, 1.27517351e-05f);
-  var c2 = vec4f(-9.90350145e-06f, -0.35805881f, -0.0160713755f, -4.57277238e-05f);
-  var c3 = vec4f(-0.375850886f, 0.162447929f, 0.0217229221f, 9.27066867e-05f);
-  var c4 = vec4f(-0.0028735057f, 0.0279999934f, -0.0190703068f, -9.98662072e-05f);
-  var c5 = vec4f(0.127043605f, -0.0612620823f, 0.0106926486f, 0.000161425458f);
-  var c6 = vec4f(-0.0355759673f, 0.0152828386f, -0.00295413169f, -0.000356918696f);
-  var c7 = vec4f(0.0155323409f, 0.0093250908f, -0.000874206482f, 0.000114966293f);
-  var c8 = vec4f(-0.0158444103f, -0.00512290699f, 0.00105507916f, 0.000273989775f);
+  var c0 = vec4f(ERF_TERMS_0, ERF_TERMS_1, ERF_TERMS_2, ERF_TERMS_3);
+  var c1 = vec4f(ERF_TERMS_4, ERF_TERMS_5, ERF_TERMS_6, ERF_TERMS_7);
+  var c2 = vec4f(ERF_TERMS_8, ERF_TERMS_9, ERF_TERMS_10, ERF_TERMS_11);
+  var c3 = vec4f(ERF_TERMS_12, ERF_TERMS_13, ERF_TERMS_14, ERF_TERMS_15);
+  var c4 = vec4f(ERF_TERMS_16, ERF_TERMS_17, ERF_TERMS_18, ERF_TERMS_19);
+  var c5 = vec4f(ERF_TERMS_20, ERF_TERMS_21, ERF_TERMS_22, ERF_TERMS_23);
+  var c6 = vec4f(ERF_TERMS_24, ERF_TERMS_25, ERF_TERMS_26, ERF_TERMS_27);
+  var c7 = vec4f(ERF_TERMS_28, ERF_TERMS_29, ERF_TERMS_30, ERF_TERMS_31);
+  var c8 = vec4f(ERF_TERMS_32, ERF_TERMS_33, ERF_TERMS_34, ERF_TERMS_35);
   let t = min(abs(x), 3.93f);
   let n = round(t / 1.125f);
   let v = t - n * 1.125f;
@@ -122,9 +154,9 @@ FUNCTIONS = {
   let r = ((x - k * 1.5703125f) - k * 4.83751297e-4f) - k * 7.54978996e-8f;
   let turn = i32(k) + quarter;
   let s = r * r;
-  var y = (((-1.9515295891e-4f * s + 8.3321608736e-3f) * s + -1.6666654611e-1f) * s) * r + r;
+  var y = (((SIN_TERMS_0 * s + SIN_TERMS_1) * s + SIN_TERMS_2) * s) * r + r;
   if ((turn & 1i) == 1i) {
-    let c = (2.443315711809948e-5f * s + -1.388731625493765e-3f) * s + 4.166664568298827e-2f;
+    let c = (COS_TERMS_0 * s + COS_TERMS_1) * s + COS_TERMS_2;
     y = ((c * s) * s + s * -0.5f) + 1.0f;
   }
   return select(y, -y, (turn & 2i) == 2i);
@@ -155,10 +187,11 @@ FUNCTIONS = {
   return r;
 }""",
 }
-"""By name. pow is a product for small integers, else e^(y log x). Near 0, log1p takes the polynomial of log itself: a
-shader may be compiled as if (1 + x) - 1 were x."""
+"""By name, with numbers that wasm_kernels/kernels.def declares. pow is a product for small integers, else e^(y log x).
+Near 0, log1p takes the polynomial of log itself: a shader may be compiled as if (1 + x) - 1 were x."""
 
 NAME = re.compile(r"\b(\w+)\(")
+NUMBER = re.compile(r"\b([A-Z][A-Z0-9]*(?:_TERMS)?)_(\d+)\b")
 
 
 def with_functions(text: str) -> str:
@@ -172,4 +205,5 @@ def with_functions(text: str) -> str:
                 visit(FUNCTIONS[name])
 
     visit(text)
-    return "\n".join([*(FUNCTIONS[name] for name in FUNCTIONS if name in called), text])
+    functions = "\n".join(FUNCTIONS[name] for name in FUNCTIONS if name in called)
+    return "\n".join([NUMBER.sub(lambda match: getattr(layout, match[1])[int(match[2])], functions), text])

@@ -6,15 +6,17 @@ in float64. All else is the body. Nothing of the body may be needed on the host 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from trainweb import messages
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError
-from trainweb.backend.webgpu.templates import kernels_of
+from trainweb.backend.webgpu.templates import TEMPLATES, kernels_of
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS, STATE
+from trainweb.model.graph import ITEM_SIZE
 
 HEAD_CALLS = (calls.CheckIndices, calls.OptimizerAdvance, calls.LinearLr, calls.RandomAdvance, calls.NoteChange)
 """Calls about state and feeds, which only the head makes."""
@@ -31,10 +33,12 @@ class BodyPart:
 
     def for_memory(self) -> Instruction:
         """What the memory plan is to see: an elementwise call may take an operand's place."""
-        scratch = [s for k in self.kernels for s in k.scratch]
-        if isinstance(self.call, ElementwiseCall) and not scratch:
+        if isinstance(self.call, ElementwiseCall):
             return self.call
-        return _Accesses(self.call.reads, [*self.call.writes, *(Buf(s, "uint8", (s.nbytes,)) for s in scratch)])
+        scratch = [s for k in self.kernels for s in k.scratch]
+        accessed = {b.storage for k in self.kernels for b in k.operands}
+        writes = [b for b in self.call.writes if b.storage.segment != ARENA or b.storage in accessed]
+        return _Accesses(self.call.reads, [*writes, *(Buf(s, "uint8", (s.nbytes,)) for s in scratch)])
 
 
 class _Accesses(KernelCall):
@@ -60,6 +64,10 @@ class Parts:
     """By the storage in the body, the one in the head."""
     places: dict[Storage, Storage] = field(default_factory=dict)
     """By a storage of the program, the head's."""
+    made: set[Storage] = field(default_factory=set)
+    """Storages of the program that the head writes."""
+    state: Buf | None = None
+    """A copy of the session's state, for calls that draw random numbers."""
 
     def in_head(self, b: Buf) -> Buf:
         """The tensor as the head has it: its arena and its constants are the kernels'."""
@@ -70,8 +78,57 @@ class Parts:
             self.places[s] = Storage(s.segment, s.nbytes, data=s.data, is_feed=s.is_feed, name=s.name)
         return b.among(self.places)
 
+    def is_known(self, b: Buf) -> bool:
+        """Return whether the head can read it."""
+        return b.is_given or b.storage.segment == STATE or b.storage in self.made
 
-def cut(instructions: Iterable[Instruction], outputs: Iterable[Buf]) -> Parts:
+    def add_to_head(self, i: Instruction) -> None:
+        """Let the kernels run an instruction."""
+        self.head.append(i.moved(self.in_head, i.node))
+        self.made |= {b.storage for b in i.writes if b.storage.segment == ARENA}
+        if any(b.storage.segment == STATE for b in i.writes):
+            self.state = None
+
+    def with_state(self, i: Instruction) -> Instruction:
+        """The call of a template on a copy of the state, which the head makes."""
+        state = next((b for b in i.reads if b.storage.segment == STATE), None)
+        if state is None or type(i) not in TEMPLATES:
+            return i
+        if self.state is None:
+            self.state = Buf(Storage(ARENA, state.nbytes), state.dtype, state.shape, name="state")
+            copied = calls.Copy(src=state, dst=self.state, n=state.nbytes)
+            copied.node = i.node
+            self.add_to_head(copied)
+        return i.moved(lambda b: self.state if b is state and self.state else b, i.node)
+
+    def check(self, i: Instruction) -> None:
+        """Let the head check indices that it computed and that a call of the body reads.
+
+        Raises
+        ------
+        NoKernelError
+            The body computed them: nobody would check them.
+        """
+        for b in i.checked if isinstance(i, KernelCall) else ():
+            if b.storage not in self.made:
+                if not b.is_given:
+                    raise NoKernelError("indices that the GPU computes")
+                continue
+            call: Any = i
+            is_label = hasattr(call, "has_ignore")
+            size = getattr(call, "c" if is_label else "dim" if hasattr(call, "dim") else "axis_dim", None)
+            if size is None:
+                raise NoKernelError("computed indices along several axes")
+            ignore = (call.has_ignore, call.ignore_index) if is_label else (0, 0)
+            check = calls.CheckIndices(
+                indices=b, n=b.size, index_size=ITEM_SIZE[b.dtype], lo=0 if is_label else -size, hi=size,
+                has_ignore=ignore[0], ignore=ignore[1], label=int(is_label),
+            )  # fmt: skip
+            check.node = i.node
+            self.add_to_head(check)
+
+
+def cut(instructions: Sequence[Instruction], outputs: Iterable[Buf]) -> Parts:
     """Cut a program.
 
     Raises
@@ -79,30 +136,43 @@ def cut(instructions: Iterable[Instruction], outputs: Iterable[Buf]) -> Parts:
     UnsupportedError
         An instruction of the body has no template.
     """
-    parts, made = Parts(), set[Storage]()
-    for i in instructions:
-        if isinstance(i, LEFT_OUT):
+    parts, of_indices = Parts(), _makers_of_indices(instructions)
+    for original in instructions:
+        if isinstance(original, LEFT_OUT):
             continue
-        given = all(b.is_given or b.storage.segment == STATE or b.storage in made for b in i.reads)
-        may_be_head = given and all(b.storage.segment in (ARENA, STATE) for b in i.writes)
-        kernels, reason = _kernels(i)
-        if may_be_head and not kernels:
-            parts.head.append(i.moved(parts.in_head, i.node))
-            made |= {b.storage for b in i.writes if b.storage.segment == ARENA}
-        elif not kernels or any(b.storage in made for b in i.writes):
+        i = parts.with_state(original)
+        may_be_head = all(map(parts.is_known, i.reads)) and all(b.storage.segment in (ARENA, STATE) for b in i.writes)
+        kernels, reason = _kernels(i, parts)
+        if may_be_head and (not kernels or original in of_indices):
+            parts.add_to_head(original)
+        elif not kernels or any(b.storage in parts.made for b in i.writes):
             raise messages.NO_GPU_KERNEL(node=i.node, what=reason or "a result that the host made before")
         else:
             parts.body.append(BodyPart(i, kernels))
     needed = [b.storage for part in parts.body for b in part.call.reads] + [b.storage for b in outputs]
-    parts.uploads = {s: parts.places[s] for s in needed if s in made}
+    parts.uploads = {s: parts.places[s] for s in needed if s in parts.made}
     return parts
 
 
-def _kernels(i: Instruction) -> tuple[list[Kernel], str]:
+def _makers_of_indices(instructions: Sequence[Instruction]) -> set[Instruction]:
+    """The instructions that compute indices: the head makes and checks them, where it can."""
+    makers, wanted = set[Instruction](), set[Storage]()
+    for i in reversed(instructions):
+        if any(b.storage in wanted for b in i.writes):
+            makers.add(i)
+            wanted |= {b.storage for b in i.reads}
+        if isinstance(i, KernelCall):
+            wanted |= {b.storage for b in i.checked if not b.is_given}
+    return makers
+
+
+def _kernels(i: Instruction, parts: Parts) -> tuple[list[Kernel], str]:
     """The kernels of an instruction of the body, or the reason why it has none."""
     if isinstance(i, HEAD_CALLS):
         return [], f"the kernel {i.KERNEL}"
     try:
-        return kernels_of(i), ""
+        kernels = kernels_of(i)
+        parts.check(i)
+        return kernels, ""
     except NoKernelError as error:
         return [], str(error)

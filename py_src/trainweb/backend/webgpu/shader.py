@@ -93,8 +93,11 @@ class Kernel:
         self.name, self.lanes = name, lanes
         self.grid = (1, 1, 1)
         self.scratch: list[Storage] = []
+        self.shared: Kernel | None = None
+        """The same for devices with fast workgroup memory."""
         self._numbers: dict[str, tuple[str, float | Buf]] = {}
         self._segments: set[int] = set()
+        self.operands: list[Buf] = []
         self._declared: list[str] = []
         self._code: list[str] = []
 
@@ -118,9 +121,9 @@ class Kernel:
             raise NoKernelError(f"it takes more than {UNIFORM_BYTES // WORD} numbers")
         return f"u.{name}"
 
-    def operand(self, name: str, b: Buf) -> Operand:
-        """A tensor that the kernel reads or writes."""
-        if b.dtype not in ("float32", "int64", "int32", "uint32", "bool", "uint8"):
+    def operand(self, name: str, b: Buf, *, is_raw: bool = False) -> Operand:
+        """A tensor that the kernel reads or writes; of any type if only its words are read."""
+        if not is_raw and b.dtype not in ("float32", "int64", "int32", "uint32", "bool", "uint8"):
             raise NoKernelError(f"a {b.dtype} tensor")
         if b.storage.segment == STATE:
             raise NoKernelError("a tensor of the session's state")
@@ -129,6 +132,7 @@ class Kernel:
         self._number(name, "u32", 0)
         self._numbers[name] = ("u32", b)
         self._segments.add(b.storage.segment)
+        self.operands.append(b)
         return Operand(SEGMENT_NAMES[b.storage.segment], name, b.dtype)
 
     def partial(self, name: str, size: int) -> tuple[Operand, Buf]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from copy import copy
 from math import prod
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.compiler.passes.epilogue import added_operand
 from trainweb.ir.calls import Accumulates, TakesBias, TakesRelu
 from trainweb.ir.expr import Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall
 from trainweb.ir.layout import ARENA, GRADIENTS
 from trainweb.ir.program import Program
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 
 def accumulate_in_place(program: Program, _: Context) -> None:

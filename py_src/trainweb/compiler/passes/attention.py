@@ -15,21 +15,19 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TypeVar
 
+from trainweb.compiler.context import Context
 from trainweb.compiler.footprint import Part, footprint
 from trainweb.compiler.passes.epilogue import added_operand, scaled_operand
-from trainweb.compiler.passes.strided import Move
+from trainweb.compiler.passes.strided import Move, Side, operand
 from trainweb.ir import calls
 from trainweb.ir.calls import Gemm, Softmax, SoftmaxGrad
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA, ATTENTION_KEYS, ATTENTION_WIDTH, REDUCE_SUM
 from trainweb.ir.program import ATTENTION, POSITION, Program, Refusal
 from trainweb.ir.shapes import broadcast_shapes, collapse, contiguous_strides
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
-    from trainweb.ir.expr import Emitter, Expr
 
 SCORES_READ = "another node reads the scores, or they are an output"
 PROBABILITIES_READ = "another node reads the probabilities, or they are an output"
@@ -646,16 +644,11 @@ def _is_whole(g: Gemm, batch: tuple[int, int], m: int, n: int) -> bool:
     return fits and _regroup(g.batch, g.c_batch, batch) == _dense(batch, m * n)
 
 
-def _rows(g: Gemm, side: Literal["a", "b", "c"], batch: tuple[int, int]) -> Rows:
+def _rows(g: Gemm, side: Side, batch: tuple[int, int]) -> Rows:
     """An operand of a product, whose rows must be contiguous."""
-    if side == "a":
-        buf, strides, rows, row, columns, column = g.a, g.a_batch, g.m, g.a_row, g.k, g.a_col
-    elif side == "b":
-        buf, strides, rows, row, columns, column = g.b, g.b_batch, g.k, g.b_row, g.n, g.b_col
-    else:
-        buf, strides, rows, row, columns, column = g.c, g.c_batch, g.m, g.c_row, g.n, 1
+    buf, ((_, outer), (_, inner), (rows, row), (columns, column)) = operand(g, side)
     _need(column == 1 or columns == 1)
-    return Rows(buf, (*_regroup(g.batch, strides, batch), row if rows > 1 else 0))
+    return Rows(buf, (*_regroup(g.batch, (outer, inner), batch), row if rows > 1 else 0))
 
 
 def _columns(g: Gemm, batch: tuple[int, int]) -> Rows:

@@ -9,17 +9,14 @@ results are the same bytes. See Chen et al., "Training Deep Nets with Sublinear 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.compiler.passes.eliminate import drop_unread_results
 from trainweb.compiler.passes.recompute import work_of
 from trainweb.ir.calls import TakesBias
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA
 from trainweb.ir.program import POSITION, Program
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 WORK_PER_SAVED_BYTE = 96
 """Most work (`work_of`) for a byte that is not kept: an error function and some passes over memory."""

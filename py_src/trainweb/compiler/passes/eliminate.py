@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.ir.instructions import KernelCall
 from trainweb.ir.program import Program
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor
 from trainweb.model.lazy import identity
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
-    from trainweb.ir.shapes import TensorType
-    from trainweb.ops.frame.op import Op
+from trainweb.ops.frame.op import Op
 
 
 def computation(op: Op, results: Sequence[TensorType]) -> Hashable:

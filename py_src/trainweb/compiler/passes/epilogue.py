@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from copy import copy
 from math import prod
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.ir.calls import Accumulates, Gemm, TakesBias, TakesFactor, TakesRelu
 from trainweb.ir.expr import Expr, inputs_of
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction
 from trainweb.ir.layout import ACTIVATION_RELU
 from trainweb.ir.program import Program
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 Product = TakesRelu | TakesFactor | TakesBias
 """Kernels with an epilogue."""

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.ir.expr import MATH, Expr, inputs_of, walk
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction
 from trainweb.ir.layout import ARENA
 from trainweb.ir.program import Program
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 MAX_BUFFERS = 12
 """Addresses a fused function may hold: more spill."""

@@ -8,8 +8,9 @@ as an output or a metric, stay stored. Weights may be quantized: the kernel then
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainweb.compiler.context import Context
 from trainweb.ir.calls import (
     CrossEntropy,
     CrossEntropyGrad,
@@ -20,13 +21,10 @@ from trainweb.ir.calls import (
     HeadLossQuantized,
     HeadLossWeightGrad,
 )
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf, Instruction, KernelCall
 from trainweb.ir.layout import HEAD_CLASSES, HEAD_PARTS, HEAD_ROWS, LOSS_EACH
 from trainweb.ir.program import HEAD, POSITION, Program, Refusal
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
-    from trainweb.ir.expr import Emitter, Expr
 
 SCORES_BYTES = 4 << 20
 """Scores of fewer bytes stay stored: they fit into caches, and other kernels cut them into more tasks."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.ir import calls
 from trainweb.ir.expr import Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
@@ -22,9 +22,6 @@ from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, PREPARED, SEEN_WORD
 from trainweb.ir.loop import LoopCall
 from trainweb.ir.program import POSITION, Program
 from trainweb.model.lazy import LazyTensor, stays_outside
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 MAX_RATIO = 8
 """A value is cached if it has at most this many times the bytes of its sources, as floats of 4-bit numbers do."""

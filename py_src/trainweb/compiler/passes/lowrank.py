@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.ir.calls import Gemm
 from trainweb.ir.instructions import Buf
 from trainweb.ir.program import Program
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 ROWS_PER_ROW = 2
 """Rows of x for a row of W from which on the sum of weights pays, which is made anew wherever it is read."""

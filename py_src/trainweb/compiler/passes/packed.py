@@ -7,15 +7,12 @@ dequantized number is the same bytes in both ways.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.ir.calls import Dequantize, Gather, GatherDequantized, Gemm, GemmQuantized
 from trainweb.ir.instructions import Buf, Instruction
 from trainweb.ir.program import Program, Refusal
 from trainweb.model.graph import ITEM_SIZE
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 
 def read_packed(program: Program, _: Context) -> None:
@@ -55,10 +52,8 @@ def _product(call: Dequantize, g: Gemm) -> GemmQuantized | None:
     turned = (g.b_row, g.b_col) == (1, g.k) and (g.n, g.k) == (call.rows, call.cols)
     if not in_order and not turned:
         return None
-    names = set(GemmQuantized.ARGUMENTS)
-    own = {name: value for name, value in g.arguments() if name in names}
-    stored = {name: value for name, value in call.arguments() if name in names}
-    new = GemmQuantized(**own, **stored, w=call.x, turned=int(not in_order))
+    given = g.shared(GemmQuantized) | call.shared(GemmQuantized)
+    new = GemmQuantized(**given, w=call.x, turned=int(not in_order))
     new.node = g.node
     return new
 

@@ -15,17 +15,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.instructions import KEYS, Buf, Instruction, Storage
 from trainweb.ir.layout import ACTIVATION_NONE
 from trainweb.ir.program import POSITION, Program
 from trainweb.model.graph import ITEM_SIZE
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 LEAST_WORK = 1 << 18
 """Multiply-adds of a product that are worth the choice of its rows."""

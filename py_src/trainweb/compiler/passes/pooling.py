@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from copy import copy
 from math import prod
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.ir.calls import MaxPool, MaxPoolGradient
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA
 from trainweb.ir.program import Program
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 
 def mask_maxima(program: Program, _: Context) -> None:

@@ -14,17 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.errors import LimitError
 from trainweb.ir.arena import align
-from trainweb.ir.expr import MATH
+from trainweb.ir.expr import MATH, walk
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA
 from trainweb.ir.program import Program, Recomputation
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 WORK_PER_BYTE = 4
 """Operations in the time that it takes to move a byte: some 50 GFLOP/s against 12 GB/s."""
@@ -162,13 +159,7 @@ def work_of(i: Instruction) -> float:
     moved = WORK_PER_BYTE * sum(b.nbytes for b in (*i.reads, *i.writes))
     if isinstance(i, KernelCall):
         return moved + i.flops()
-    seen, stack, functions = set(), list(i.roots), 0
-    while stack:
-        x = stack.pop()
-        if x not in seen:
-            seen.add(x)
-            functions += x.op in MATH
-            stack.extend(x.args)
+    functions = sum(x.op in MATH for x in walk(i.roots))
     return moved + WORK_PER_FUNCTION * functions * prod(i.shape)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
 
+from trainweb.compiler.context import Context
 from trainweb.compiler.passes.strided import FLOAT, Move
 from trainweb.ir.calls import Rotary, StridedCopy
 from trainweb.ir.expr import Expr
@@ -19,9 +19,6 @@ from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA
 from trainweb.ir.program import POSITION, Program
 from trainweb.ir.shapes import contiguous_strides
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 Strides = tuple[int, ...]
 

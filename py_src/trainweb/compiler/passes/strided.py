@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from trainweb.compiler.context import Context
 from trainweb.compiler.footprint import Part, footprint
 from trainweb.ir.calls import Copy, Gemm, StridedCopy
 from trainweb.ir.instructions import Buf
@@ -20,24 +21,23 @@ from trainweb.ir.program import Program
 from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
-
 FLOAT = ITEM_SIZE["float32"]
 
 Side = Literal["a", "b", "c"]
 """An operand or the result of a product."""
-Loops = tuple[tuple[int, int], ...]
+Loops = tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]
 """(size, stride) of the two dims of the batch, of rows and of columns."""
 
 
-def _operand(call: Gemm, side: Side) -> tuple[Buf, Loops]:
-    """Return the buffer of a product's operand, and the loops of the product over it."""
+def operand(call: Gemm, side: Side) -> tuple[Buf, Loops]:
+    """The buffer of a product's operand, and the loops of the product over it."""
     if side == "a":
-        return call.a, (*zip(call.batch, call.a_batch, strict=True), (call.m, call.a_row), (call.k, call.a_col))
-    if side == "b":
-        return call.b, (*zip(call.batch, call.b_batch, strict=True), (call.k, call.b_row), (call.n, call.b_col))
-    return call.c, (*zip(call.batch, call.c_batch, strict=True), (call.m, call.c_row), (call.n, 1))
+        place, strides, row, column = call.a, call.a_batch, (call.m, call.a_row), (call.k, call.a_col)
+    elif side == "b":
+        place, strides, row, column = call.b, call.b_batch, (call.k, call.b_row), (call.n, call.b_col)
+    else:
+        place, strides, row, column = call.c, call.c_batch, (call.m, call.c_row), (call.n, 1)
+    return place, ((call.batch[0], strides[0]), (call.batch[1], strides[1]), row, column)
 
 
 def _with_operand(call: Gemm, side: Side, place: Buf, strides: Sequence[int]) -> Gemm:
@@ -95,7 +95,7 @@ class Move:
         found = tuple(strides[k] for k in kept)
         return None if any(s < 0 for s in found) else Move(dense, sparse, dims, offset, found)
 
-    def strides_of(self, loops: Loops, b: Buf) -> list[int] | None:
+    def strides_of(self, loops: Sequence[tuple[int, int]], b: Buf) -> list[int] | None:
         """Strides in the sparse tensor for loops over the dense one from where `b` starts, or None.
 
         Each loop must go along one dim, and all of them together must stay within every dim.
@@ -148,25 +148,25 @@ def absorb_copies(program: Program, _: Context) -> None:
 
 def _read_source(program: Program, call: Gemm, side: Side) -> Gemm | None:
     """`call` that reads what the copy before it was made of; None where it cannot."""
-    operand, loops = _operand(call, side)
-    made = program.writers(operand.storage)
+    source, loops = operand(call, side)
+    made = program.writers(source.storage)
     if len(made) != 1 or not isinstance(before := made[0], StridedCopy) or before.position >= call.position:
         return None
     move = Move.into(before)
     if move is None or program.is_written_between(move.sparse.storage, before, call):
         return None
-    strides = move.strides_of(loops, operand)
+    strides = move.strides_of(loops, source)
     # Packing needs one direction in order.
     if strides is None or (1 not in strides[2:] and min(size for size, _ in loops[2:]) > 1):
         return None
-    new = _with_operand(call, side, move.place(operand), strides)
+    new = _with_operand(call, side, move.place(source), strides)
     program.replace(call, new)
     return new
 
 
 def _write_target(program: Program, call: Gemm) -> Gemm | None:
     """`call` that stores its result where the only reader, a copy, would move it; None where it cannot."""
-    c, loops = _operand(call, "c")
+    c, loops = operand(call, "c")
     after = [r for r in program.readers(c.storage) if r.position > call.position]
     if call.accumulate or not program.is_temporary(c.storage) or program.writers(c.storage) != (call,):
         return None

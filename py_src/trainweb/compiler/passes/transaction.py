@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from trainweb.compiler.context import Context
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, KernelCall, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS
 from trainweb.ir.program import Program
-
-if TYPE_CHECKING:
-    from trainweb.compiler.context import Context
 
 
 def write_state_last(program: Program, _: Context) -> None:

@@ -10,7 +10,7 @@ from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Float, Int, Str, register
+from trainweb.ops.frame.op import Float, Int, Str
 from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.recurrent.layers import MAX_STEPS
 
@@ -21,7 +21,6 @@ Step = tuple[Var, Var, Var, Var | None, Var | None]
 """Queries (B, keys' heads, queries of one, d_k), key (B, heads, d_k, 1), value (B, heads, 1, d_v), decay and beta."""
 
 
-@register
 class LinearAttention(Composite):
     """Heads that read a state, to which each step adds k v'. https://onnx.ai/onnx/operators/onnx__LinearAttention.html
 
@@ -36,7 +35,7 @@ class LinearAttention(Composite):
         "scale": Float(0.0),
         "update_rule": Str("gated_delta"),
     }
-    min_inputs, max_inputs, n_outputs = 3, 6, 2
+    n_outputs = 2
     differentiable = (0, 1, 2, 3, 4, 5)
 
     def infer(
@@ -111,7 +110,7 @@ class LinearAttention(Composite):
         g = x.g
         if length == 1:
             return [x.squeeze(1)]
-        parts = g.op("Split", [x.name, integers(g, [1] * length).name], n_outputs=length, axis=1)
+        parts = g.ops("Split", [x.name, integers(g, [1] * length).name], length, axis=1)
         return [Var(g, g.squeeze(name, [1]), x.dtype) for name in parts]
 
     @staticmethod

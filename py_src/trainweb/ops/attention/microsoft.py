@@ -15,7 +15,7 @@ from trainweb.model.graph import MS
 from trainweb.ops.attention.onnx import join_heads, rotate, share_heads, split_heads, total
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Float, Int, Ints, register
+from trainweb.ops.frame.op import Float, Int, Ints
 from trainweb.ops.frame.symbolic import Var
 
 Shape = tuple[int, ...]
@@ -45,7 +45,7 @@ def check_added(op: Composite, added: TensorType | None, shape: Shape) -> None:
         raise op.error(f"the attention bias has shape {list(added.shape)}, the scores have {list(shape)}.")
 
 
-class _Masked(Composite):
+class _Masked(Composite, abstract=True):
     """Attention whose padding is masked by adding `mask_filter_value`."""
 
     domain = MS
@@ -76,7 +76,7 @@ class _Masked(Composite):
             times = 1 if lengths == 1 else self._numbers(mask.size, q.shape[0])
             if times == 2:
                 # The mask has the ends of all items, then their starts.
-                ends, starts = Var.of(g, *g.op("Split", [ends.name], axis=0, n_outputs=2))
+                ends, starts = Var.of(g, *g.ops("Split", [ends.name], 2, axis=0))
             keeps = column < ends.unsqueeze(1, 2, 3)
             if starts is not None:
                 keeps = keeps.and_((column < starts.unsqueeze(1, 2, 3)).not_())
@@ -99,7 +99,6 @@ class _Masked(Composite):
         return (k.places(2) - row > 0).not_().where(q.lift(0.0), -inf)
 
 
-@register
 class MultiHeadAttention(_Masked):
     """Attention of several heads, with a bias of the projections, a mask of the padding and past keys.
 
@@ -194,7 +193,6 @@ class MultiHeadAttention(_Masked):
         return query, keys, values
 
 
-@register
 class MicrosoftAttention(_Masked):
     """The operator Attention of the domain com.microsoft: projections and attention.
 
@@ -259,7 +257,6 @@ class MicrosoftAttention(_Masked):
         return [y, k.unsqueeze(0).op("Concat", v.unsqueeze(0), axis=0)]
 
 
-@register
 class GroupQueryAttention(Composite):
     """Causal attention whose heads of keys serve several heads of queries; keys and queries may be turned.
 
@@ -389,7 +386,6 @@ class GroupQueryAttention(Composite):
         return (column < first + x.extent(2) - past.extent(2)).unsqueeze(1, 3).where(rows, 0.0)
 
 
-@register
 class MicrosoftRotaryEmbedding(Composite):
     """Pairs of features turned by the angles of their position, which a cache has by position.
 
@@ -406,7 +402,6 @@ class MicrosoftRotaryEmbedding(Composite):
         "rotary_embedding_dim": Int(0),
         "scale": Float(1.0),
     }
-    min_inputs = max_inputs = 4
     differentiable = (0, 2, 3)
 
     def infer(self, x: TensorType, ids: TensorType, cos: TensorType, sin: TensorType) -> TensorType:

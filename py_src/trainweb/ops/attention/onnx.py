@@ -10,7 +10,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.evaluate import INT_BITS
-from trainweb.ops.frame.op import Float, Int, register
+from trainweb.ops.frame.op import Float, Int
 from trainweb.ops.frame.symbolic import Var, constant, integers
 
 LOWEST = -1e38
@@ -64,7 +64,6 @@ def rotate(x: Var, cos: Var, sin: Var, *, interleaved: bool, turned_width: int) 
     return turned if turned_width == width else turned.op("Concat", x.part(3, turned_width, width), axis=3)
 
 
-@register
 class Attention(Composite):
     """softmax(scale * Q K' + mask) V of several heads. https://onnx.ai/onnx/operators/onnx__Attention.html
 
@@ -83,7 +82,7 @@ class Attention(Composite):
         "left_window_size": Int(-1),
         "right_window_size": Int(-1),
     }
-    min_inputs, max_inputs, n_outputs = 3, 7, 4
+    n_outputs = 4
     differentiable = (0, 1, 2, 3, 4, 5)
 
     def infer(
@@ -91,10 +90,10 @@ class Attention(Composite):
         q: TensorType,
         k: TensorType,
         v: TensorType,
-        mask: TensorType | None,
-        past_k: TensorType | None,
-        past_v: TensorType | None,
-        lengths: TensorType | None,
+        mask: TensorType | None = None,
+        past_k: TensorType | None = None,
+        past_v: TensorType | None = None,
+        lengths: TensorType | None = None,
     ) -> tuple[TensorType, ...]:
         self.need_float32(q, k, v, past_k, past_v)
         if q.rank not in (3, 4) or k.rank != q.rank or v.rank != q.rank:
@@ -211,7 +210,6 @@ class Attention(Composite):
         return mask.op("Pad", pads, mask.lift(-inf))
 
 
-@register
 class RotaryEmbedding(Composite):
     """Pairs of features turned by the angles of their position. https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html
 
@@ -221,10 +219,9 @@ class RotaryEmbedding(Composite):
 
     versions = (23,)
     attrs = {"interleaved": Int(0), "num_heads": Int(0), "rotary_embedding_dim": Int(0)}
-    min_inputs, max_inputs = 3, 4
     differentiable = (0, 1, 2)
 
-    def infer(self, x: TensorType, cos: TensorType, sin: TensorType, ids: TensorType | None) -> TensorType:
+    def infer(self, x: TensorType, cos: TensorType, sin: TensorType, ids: TensorType | None = None) -> TensorType:
         self.need_float32(x, cos, sin)
         if x.rank not in (3, 4) or (x.rank == 3 and not self.num_heads):
             raise self.error(f"X has shape {list(x.shape)}: 4-D is needed, or 3-D and num_heads.")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb.errors import LimitError
 from trainweb.ir.dims import at_most, equal, static, table_of
+from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
+from trainweb.ir.symbols import SymbolTable
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.frame.op import Op
-
-if TYPE_CHECKING:
-    from trainweb.ir.instructions import Buf
-    from trainweb.ir.symbols import SymbolTable
 
 MAX_TENSOR_BYTES = 2**31 - 1
 """Kernels count bytes in 32-bit signed integers."""

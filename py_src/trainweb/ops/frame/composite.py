@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from trainweb.ir.dims import UndecidedError
 from trainweb.ir.shapes import TensorType
+from trainweb.ir.symbols import SymbolTable
 from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, take_name
 from trainweb.model.lazy import identity
 from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.infer import infer_outputs, initializer_type
-from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, Str, bind, find, register
+from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, Str, bind, find
 from trainweb.ops.frame.symbolic import Var
-
-if TYPE_CHECKING:
-    from trainweb.ir.symbols import SymbolTable
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 FORWARD = "forward_"
 """Attributes of a node whose gradient waits have this before their names."""
 
 
-class Composite(Op):
+class Composite(Op, abstract=True):
     """An operator that `expand` writes as nodes of other operators; differentiation and kernels are theirs."""
 
     def expand(self, g: Emission, *ins: Any) -> Sequence[Var | None]:
@@ -49,12 +47,11 @@ def gradient_for_sizes(op: Op, g: GradientBuilder, ins: Sequence[str], douts: Se
     if op.node.domain:
         attrs["of_domain"] = op.node.domain
     inputs = [*ins, *(douts[k] or "" for k in seeds)]
-    names = g.emit("CompositeGradient", inputs, TRAINWEB, [True] * len(wanted), attrs)
+    names = g.ops("CompositeGradient", inputs, len(wanted), domain=TRAINWEB, **attrs)
     gradients = dict(zip(wanted, names, strict=True))
     return [gradients.get(i) for i in range(len(ins))]
 
 
-@register
 class CompositeGradient(Composite):
     """Gradients of a composite node whose parts depend on sizes: expanded when the sizes are known.
 

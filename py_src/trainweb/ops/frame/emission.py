@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, overload
+from typing import Any
 
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Node
@@ -33,51 +33,26 @@ class Emission(ABC):
     def type(self, name: str) -> TensorType:
         """Type of a tensor; an unknown dim is a `SymbolicDim`."""
 
-    @overload
-    def op(
-        self, op_type: str, inputs: Sequence[str], *, domain: str = "", n_outputs: Literal[1] = 1, **attrs: Any
-    ) -> str: ...
+    def op(self, op_type: str, inputs: Sequence[str], *, domain: str = "", **attrs: Any) -> str:
+        """Emit a node of one output, and return its name."""
+        return self.ops(op_type, inputs, 1, domain=domain, **attrs)[0]
 
-    @overload
-    def op(
-        self,
-        op_type: str,
-        inputs: Sequence[str],
-        *,
-        domain: str = "",
-        n_outputs: int,
-        wanted: Sequence[bool] | None = None,
-        **attrs: Any,
-    ) -> list[str]: ...
-
-    def op(
-        self,
-        op_type: str,
-        inputs: Sequence[str],
-        *,
-        domain: str = "",
-        n_outputs: int = 1,
-        wanted: Sequence[bool] | None = None,
-        **attrs: Any,
-    ) -> str | list[str]:
-        """Emit a node; its output's name, or several if `n_outputs` > 1 ("" if not `wanted`)."""
-        names = list(inputs)
-        while names and not names[-1]:
-            names.pop()
-        outputs = self.emit(op_type, names, domain, wanted or [True] * n_outputs, attrs)
-        return outputs if n_outputs > 1 else outputs[0]
-
-    def emit(
-        self, op_type: str, inputs: list[str], domain: str, wanted: Sequence[bool], attrs: dict[str, Any]
+    def ops(
+        self, op_type: str, inputs: Sequence[str], wanted: int | Sequence[bool], /, *, domain: str = "", **attrs: Any
     ) -> list[str]:
-        """Emit a node; return the names of its outputs, "" for unwanted ones.
+        """Emit a node of a number of outputs, or of those `wanted`; return their names, "" for unwanted ones.
 
         An operator of ai.onnx that the model's opset does not have yet is one of ai.trainweb.
         """
-        domain = domain or domain_of(op_type, self.opset)
+        names = list(inputs)
+        while names and not names[-1]:
+            names.pop()
         name = f"{self.prefix}/{op_type}_{len(self.nodes)}"
-        outputs = [self.fresh(f"{name}_out" + (f"_{i}" if i else "")) if want else "" for i, want in enumerate(wanted)]
-        self.add(Node(op_type, inputs, outputs, attrs, domain, name))
+        outputs = [
+            self.fresh(f"{name}_out" + (f"_{i}" if i else "")) if want else ""
+            for i, want in enumerate([True] * wanted if isinstance(wanted, int) else wanted)
+        ]
+        self.add(Node(op_type, names, outputs, attrs, domain or domain_of(op_type, self.opset), name))
         return outputs
 
     @abstractmethod
@@ -156,5 +131,4 @@ class Emission(ABC):
             inputs.append(self.constant("int64", (len(axes),), axes))
         else:
             attrs["axes"] = axes
-        result: str = self.op(op_type, inputs, **attrs)
-        return result
+        return self.op(op_type, inputs, **attrs)

@@ -55,7 +55,7 @@ class GradientBuilder(Emission):
 
     def _reduce_to_dynamic(self, dy: str, like: str, full: str) -> str:
         shape = self.shape_of(like)
-        axes = self.op("BroadcastGradientArgs", [shape, self.shape_of(full)], domain=MS, n_outputs=2)[0]
+        axes = self.ops("BroadcastGradientArgs", [shape, self.shape_of(full)], 2, domain=MS)[0]
         if self.opset >= 13:
             summed = self.op("ReduceSum", [dy, axes], keepdims=1, noop_with_empty_axes=1)
         else:

@@ -7,20 +7,19 @@ reference in numpy are in tests/ops/cases. An instance is the operator bound to 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import CO_VARARGS
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from trainweb.errors import ModelError, UnsupportedError
+from trainweb.ir.builder import Builder
+from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf, BufSequence
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import TRAINWEB, Node, Tensor
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.since import SINCE, load_families
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.instructions import Buf, BufSequence
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 T = TypeVar("T")
 Names = list[str | None]
@@ -93,8 +92,22 @@ def TensorAttr(default: Tensor | None = None, *, required: bool = False) -> Attr
     return Attr(Tensor, default, required)
 
 
+_REGISTRY: dict[tuple[str, str], type[Op]] = {}
+_ALIASES = {"ai.onnx": ""}
+
+
+def _counts_of_inputs(cls: type[Op]) -> tuple[int, int] | None:
+    """The least and the largest number of inputs by a method that names them; those with a default are optional."""
+    for name, others in (("infer", 1), ("compute", 2), ("lower", 3)):
+        method = vars(cls).get(name)
+        if method is not None and not method.__code__.co_flags & CO_VARARGS:
+            most = method.__code__.co_argcount - others
+            return most - len(method.__defaults__ or ()), most
+    return None
+
+
 class Op:
-    """An operator; docs/architecture.md describes the members of a subclass."""
+    """An operator; docs/architecture.md describes the members of a subclass. A base of several says `abstract=True`."""
 
     name: ClassVar[str] = ""
     """The ONNX name of the operator, unless it is the name of the class."""
@@ -102,6 +115,7 @@ class Op:
     versions: ClassVar[tuple[int, ...]] = (1,)
     attrs: ClassVar[dict[str, Attr]] = {}
     min_inputs: ClassVar[int] = 1
+    """The fewest inputs; this and `max_inputs` follow from `infer`, `compute` or `lower` where one names its inputs."""
     max_inputs: ClassVar[int] = 1
     n_outputs: ClassVar[int] = 1
     differentiable: ClassVar[Sequence[int]] = ()
@@ -125,6 +139,18 @@ class Op:
     """The result is a weight in more bits than the input has; products read the input itself."""
     draws: ClassVar[bool] = False
     """Results are random: two nodes with the same inputs have different results."""
+
+    def __init_subclass__(cls, *, abstract: bool = False) -> None:
+        if not {"min_inputs", "max_inputs"} & vars(cls).keys() and (counts := _counts_of_inputs(cls)):
+            cls.min_inputs, cls.max_inputs = counts
+        key = (cls.domain, cls.op_type())
+        if abstract:
+            return
+        if key in _REGISTRY:
+            raise ValueError(f"{key} is registered twice")
+        _REGISTRY[key] = cls
+        if not cls.domain:
+            SINCE[cls.op_type()] = cls.versions[0]
 
     def is_rectifier(self) -> bool:
         """Return whether results are zero wherever a unit does not fire: if it never does, it is dead."""
@@ -193,11 +219,15 @@ class Op:
             node=self.node.name,
         )
 
+    def need_dtype(self, supported: Collection[str], *dtypes: str) -> None:
+        """Raise unless all dtypes are supported."""
+        for dtype in dtypes:
+            if dtype not in supported:
+                raise self.unsupported(f"dtype {dtype}")
+
     def need_float32(self, *types: TensorType | None) -> None:
         """Raise unless all inputs given are float32, which is what the kernels compute in."""
-        for t in types:
-            if t is not None and t.dtype != "float32":
-                raise self.unsupported(f"dtype {t.dtype}")
+        self.need_dtype(("float32",), *(t.dtype for t in types if t is not None))
 
     def axis_of(self, axis: int, rank: int) -> int:
         """`axis` counted from the front, checked against `rank`."""
@@ -256,7 +286,7 @@ class Op:
         raise self.unsupported("execution")
 
 
-class Elementwise(Op):
+class Elementwise(Op, abstract=True):
     """An operator that works element by element with NumPy broadcasting.
 
     A subclass gives `compute(e, *xs)` or `instruction`, and `result(*dtypes)` where the output's dtype is not the first
@@ -278,9 +308,7 @@ class Elementwise(Op):
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         types = [t for t in inputs if t is not None]
-        for t in types:
-            if t.dtype not in self.dtypes:
-                raise self.unsupported(f"dtype {t.dtype}")
+        self.need_dtype(self.dtypes, *(t.dtype for t in types))
         return TensorType(self.result(*(t.dtype for t in types)), self.broadcast(types))
 
     def broadcast(self, types: Sequence[TensorType]) -> tuple[int, ...]:
@@ -293,21 +321,6 @@ class Elementwise(Op):
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         b.elementwise(outs[:1], [x for x in ins if x is not None], lambda e, *xs: self.compute(e, *xs))
-
-
-_REGISTRY: dict[tuple[str, str], type[Op]] = {}
-_ALIASES = {"ai.onnx": ""}
-
-
-def register(cls: type[Op]) -> type[Op]:
-    """Class decorator that adds an operator to the registry."""
-    key = (cls.domain, cls.op_type())
-    if key in _REGISTRY:
-        raise ValueError(f"{key} is registered twice")
-    _REGISTRY[key] = cls
-    if not cls.domain:
-        SINCE[cls.op_type()] = cls.versions[0]
-    return cls
 
 
 def registry() -> Iterator[type[Op]]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from trainweb.ir.expr import Emitter
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.ops.frame.evaluate import evaluate
+from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Elementwise, Names
 from trainweb.ops.frame.symbolic import Var, names, when
 
-if TYPE_CHECKING:
-    from trainweb.ops.frame.gradients import GradientBuilder
+T = TypeVar("T", bound=Elementwise)
 
 MAX_EVALUATED = 4096
 """Larger tensors are left to the engine."""
@@ -27,7 +27,7 @@ def spread(value: Sequence[Any], shape: tuple[int, ...], target: tuple[int, ...]
     return [value[sum(i * s for i, s in zip(index, steps, strict=True))] for index in product(*map(range, target))]
 
 
-class Pointwise(Elementwise):
+class Pointwise(Elementwise, abstract=True):
     """An elementwise operator that is computed in Python where its inputs are known."""
 
     def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
@@ -44,7 +44,7 @@ class Pointwise(Elementwise):
             return None
 
 
-class Unary(Pointwise):
+class Unary(Pointwise, abstract=True):
     """A differentiable function of one float tensor; `backward` is its gradient."""
 
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
@@ -59,7 +59,36 @@ class Unary(Pointwise):
         return names(self.backward(x, y, dy))
 
 
-class GradientOp(Pointwise):
+def declare(
+    base: type[T], name: str, versions: tuple[int, ...], meaning: str, compute: Callable[..., Expr], **members: Any
+) -> type[T]:
+    """Declare an operator without attributes: a `base` that computes an expression, with other members of a class."""
+    link = "" if base.domain else f" https://onnx.ai/onnx/operators/onnx__{name}.html"
+    members |= {"__doc__": f"{meaning}.{link}", "__module__": compute.__module__, "versions": versions}
+    members["compute"] = lambda self, e, *xs: compute(e, *xs)
+    return type(name, (base,), members)
+
+
+def function(
+    name: str,
+    versions: tuple[int, ...],
+    meaning: str,
+    compute: Callable[[Emitter, Expr], Expr],
+    backward: Callable[[Var, Var, Var], Var] | None,
+    dtypes: tuple[str, ...] = ("float32",),
+) -> type[Unary]:
+    """Declare a function of one tensor; `backward` is its gradient from the input, the output and its gradient.
+
+    It is None of a piecewise constant function: the gradient is zero, and nothing is emitted for it.
+    """
+    if backward is None:
+        members = {"differentiable": (), "gradient": lambda self, g, ins, outs, douts: [None]}
+    else:
+        members = {"backward": lambda self, x, y, dy: backward(x, y, dy)}
+    return declare(Unary, name, versions, meaning, compute, dtypes=dtypes, **members)
+
+
+class GradientOp(Pointwise, abstract=True):
     """A function of (dY, X or Y) that computes an input gradient; not differentiated further."""
 
     domain: ClassVar[str] = "com.microsoft"

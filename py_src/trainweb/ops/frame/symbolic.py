@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.ops.frame.emission import Emission
-
-if TYPE_CHECKING:
-    from trainweb.ir.shapes import TensorType
-    from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.gradients import GradientBuilder
 
 WHERE_SINCE = 9
 """The opset that brought Where; older ones blend with a cast mask."""

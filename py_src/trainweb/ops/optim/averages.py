@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trainweb.ir.builder import Builder
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
 from trainweb.model.graph import TRAINWEB
-from trainweb.ops.frame.op import Float, register
+from trainweb.ops.frame.op import Float
 from trainweb.ops.optim.operators import SequenceOp
 from trainweb.ops.optim.update import Formula
 
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
 
-
-@register
 class ExponentialMovingAverage(SequenceOp):
     """average += (1 - d) * (params - average) over sequences, after the optimizer's update; at the first step params.
 
@@ -24,7 +21,6 @@ class ExponentialMovingAverage(SequenceOp):
 
     domain = TRAINWEB
     attrs = {"decay": Float(0.999), "warmup_power": Float(0.0), "warmup_gamma": Float(1.0)}
-    min_inputs = max_inputs = 3
     state_inputs = (2,)
 
     def lower(self, b: Builder, outs: list[Buf | None], step: Buf, params: BufSequence, averages: BufSequence) -> None:

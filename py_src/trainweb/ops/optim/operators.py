@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
 from trainweb.ir.layout import MOMENTUM0, MOMENTUM1
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph, Node, Value
 from trainweb.model.graph import Sequence as SequenceValue
-from trainweb.ops.frame.op import Float, Int, Ints, Op, Str, register
+from trainweb.ops.frame.op import Float, Int, Ints, Op, Str
 from trainweb.ops.optim.update import Formula, Moments
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ OPTIMIZER_INPUTS = (*SCALARS, PARAMS, GRADS)
 """Inputs that every optimizer model has before its moments, in this order."""
 
 
-class SequenceOp(Op):
+class SequenceOp(Op, abstract=True):
     """An operator on sequences of tensors, which lie in flat runs; it updates them in place."""
 
     domain = MS
@@ -65,7 +63,7 @@ class SequenceOp(Op):
         return TensorType("bool", (1,))
 
 
-class Optimizer(SequenceOp):
+class Optimizer(SequenceOp, abstract=True):
     """An operator that updates parameters. Optimizer models consist of such operators, of clipping and of groups.
 
     A subclass declares `inputs`, `update`, and `check` where some values of its attributes are illegal. A node may have
@@ -79,11 +77,12 @@ class Optimizer(SequenceOp):
     per_parameter: ClassVar[bool] = False
     """True if the update of an element depends on the whole parameter, so that parameters are updated one by one."""
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, abstract: bool = False) -> None:
         states = (PARAMS, *(m.input for m in (*MOMENTS, AVERAGES)))
         cls.state_inputs = tuple(k for k, name in enumerate(cls.inputs) if name in states)
         cls.min_inputs, cls.max_inputs = len(cls.inputs) - cls.optional_moments, len(cls.inputs) + 1
         cls.n_outputs = 1 + len(cls.state_inputs)
+        super().__init_subclass__(abstract=abstract)
 
     @classmethod
     def most_moments(cls) -> int:
@@ -154,7 +153,6 @@ class Optimizer(SequenceOp):
         b.takes_step = True
 
 
-@register
 class AdamWOptimizer(Optimizer):
     """AdamW over sequences (com.microsoft). adam_mode 0: torch.optim.AdamW; 1: transformers' AdamW.
 
@@ -190,7 +188,6 @@ class AdamWOptimizer(Optimizer):
         return (w - lr * second / first * s.m / (s.v.sqrt() + self.epsilon)) * (1 - lr * self.weight_decay)
 
 
-@register
 class OlderAdamOptimizer(AdamWOptimizer):
     """AdamW over sequences, where bias correction is optional with adam_mode 0, too.
 
@@ -203,7 +200,6 @@ class OlderAdamOptimizer(AdamWOptimizer):
         self._check_mode()
 
 
-@register
 class SGDOptimizerV2(Optimizer):
     """w -= lr * g over sequences (com.microsoft)."""
 
@@ -215,7 +211,6 @@ class SGDOptimizerV2(Optimizer):
         return w - lr * g
 
 
-@register
 class Subsequence(SequenceOp):
     """The items of a sequence at `indices`: parameters of a group, their gradients or their moments."""
 
@@ -241,7 +236,6 @@ def _one_run(op: Op, sequence: BufSequence) -> Buf | None:
     return runs[0][0] if runs else None
 
 
-@register
 class InplaceClipGradValue(SequenceOp):
     """g = min(max(g, -max_value), max_value) over a sequence, in place."""
 
@@ -259,7 +253,6 @@ class InplaceClipGradValue(SequenceOp):
             b.elementwise([run], [run], lambda e, g: e.min(e.max(g, e.const(low, g.dtype)), e.const(high, g.dtype)))
 
 
-@register
 class InplaceClipGradNorm(SequenceOp):
     """g *= min(1, max_norm / (norm of all gradients + 1e-6)) over a sequence, in place (com.microsoft)."""
 
@@ -277,7 +270,6 @@ class InplaceClipGradNorm(SequenceOp):
         return grads
 
 
-@register
 class ClipGradients(SequenceOp):
     """Clip a sequence in place by value, then by norm, to limits that are fed: [value, norm]; infinity means no limit.
 
@@ -285,7 +277,6 @@ class ClipGradients(SequenceOp):
     """
 
     domain = TRAINWEB
-    min_inputs = max_inputs = 2
     state_inputs = (1,)
 
     def lower(self, b: Builder, outs: list[Buf | None], limits: Buf, grads: BufSequence) -> None:
@@ -304,16 +295,17 @@ def clip_graph() -> Graph:
     return Graph("clip", [node], inputs, opsets={"": 17, TRAINWEB: 1})
 
 
-@register
 class InPlaceAccumulatorV2(Op):
     """buffer = value where the flag is set, else buffer += value (com.microsoft). The output says it was updated."""
 
     domain = MS
-    min_inputs, max_inputs, n_outputs = 2, 3, 2
+    n_outputs = 2
     state_inputs = (0,)
     accumulates = True
 
-    def infer(self, buffer: TensorType, value: TensorType, flag: TensorType | None) -> tuple[TensorType, TensorType]:
+    def infer(
+        self, buffer: TensorType, value: TensorType, flag: TensorType | None = None
+    ) -> tuple[TensorType, TensorType]:
         self.need_float32(buffer, value)
         if not equal_shapes(buffer.shape, value.shape):
             raise self.error(f"the buffer has shape {list(buffer.shape)} and the value {list(value.shape)}.")
@@ -331,12 +323,10 @@ class InPlaceAccumulatorV2(Op):
             b.copy(outs[1], buffer)
 
 
-@register
 class Assign(Op):
     """buffer = value, after all reads of the buffer (ai.trainweb). The output is the value."""
 
     domain = TRAINWEB
-    min_inputs = max_inputs = 2
     state_inputs = (0,)
 
     def infer(self, buffer: TensorType, value: TensorType) -> TensorType:
@@ -351,7 +341,6 @@ class Assign(Op):
             b.copy(outs[0], value)
 
 
-@register
 class LinearLearningRate(Op):
     """Set the learning rate of the registered linear schedule (ai.trainweb); the scheduler step is a plan of it."""
 

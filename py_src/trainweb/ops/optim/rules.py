@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from trainweb.errors import ModelError
 from trainweb.model.graph import TRAINWEB
-from trainweb.ops.frame.op import Attr, Float, Floats, Int, register
+from trainweb.ops.frame.op import Attr, Float, Floats, Int
 from trainweb.ops.optim.operators import (
     AVERAGES,
     GRADS,
@@ -43,7 +43,11 @@ def _attribute(field: Field) -> Attr:
     return Float(field.default) if isinstance(field.default, float) else Int(int(field.default))
 
 
-class Rule(Optimizer):
+RULES: dict[str, type[Rule]] = {}
+"""All rules by their names."""
+
+
+class Rule(Optimizer, abstract=True):
     """An optimizer whose fields are its settings, and the attributes of its operator `ai.trainweb.<class>Optimizer`.
 
     A subclass declares settings with defaults and annotations that say what they may be (`trainweb/settings.py`),
@@ -55,7 +59,7 @@ class Rule(Optimizer):
     """True if it has averages, `s.average`, which evaluation and exports read in place of the parameters."""
     settings: ClassVar[Mapping[str, Field]] = {}
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, abstract: bool = False, listed: bool = True) -> None:
         cls.settings = fields_of_class(cls)
         further = cls.__dict__.get("attrs", {})
         cls.attrs = {**{name: _attribute(field) for name, field in cls.settings.items()}, **further}
@@ -63,7 +67,9 @@ class Rule(Optimizer):
         cls.inputs = (*SCALARS, PARAMS, GRADS, *(m.input for m in moments))
         cls.optional_moments = len(cls.names) - len(cls.kept_with({}))
         cls.name = f"{cls.__name__}Optimizer"
-        super().__init_subclass__()
+        super().__init_subclass__(abstract=abstract)
+        if listed:
+            RULES[cls.__name__] = cls
 
     @classmethod
     def kept_with(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -91,18 +97,6 @@ class Rule(Optimizer):
                 raise self.error(str(error)) from None
 
 
-RULES: dict[str, type[Rule]] = {}
-"""All rules by their names."""
-
-
-def rule(cls: type[Rule]) -> type[Rule]:
-    """Class decorator that makes a rule known."""
-    RULES[cls.__name__] = cls
-    register(cls)
-    return cls
-
-
-@rule
 class Lion(Rule):
     """Lion: the sign of an interpolated gradient, https://arxiv.org/abs/2302.06675. ONNX Runtime does not have it.
 
@@ -127,7 +121,6 @@ class Lion(Rule):
         return w * (1 - lr * self.weight_decay) - lr * direction
 
 
-@rule
 class Adam(Rule):
     """Adam as torch.optim.Adam: weight decay is added to the gradient. ONNX Runtime does not have it.
 
@@ -154,8 +147,7 @@ class Adam(Rule):
         return w - lr / (1 - first**step) * s.m / (s.v.sqrt() * (1 / (1 - second**step).sqrt()) + self.eps)
 
 
-@register
-class Momentum(Rule):
+class Momentum(Rule, listed=False):
     """SGD with momentum, as torch.optim.SGD; the first step takes the gradient as the velocity.
 
     Sutskever et al., On the importance of initialization and momentum in deep learning,
@@ -175,7 +167,6 @@ class Momentum(Rule):
         return w - lr * (g + self.momentum * s.m if self.nesterov else s.m)
 
 
-@rule
 class RMSProp(Rule):
     """RMSProp as torch.optim.RMSprop, https://arxiv.org/abs/1308.0850. ONNX Runtime does not have it.
 
@@ -216,7 +207,6 @@ class RMSProp(Rule):
         return w - lr * direction
 
 
-@rule
 class Adagrad(Rule):
     """Adagrad as torch.optim.Adagrad, https://jmlr.org/papers/v12/duchi11a.html. ONNX Runtime does not have it.
 
@@ -244,7 +234,6 @@ class Adagrad(Rule):
         return w - lr / (1 + (step - 1) * self.lr_decay) * g / (s.s.sqrt() + self.eps)
 
 
-@rule
 class Adadelta(Rule):
     """Adadelta as torch.optim.Adadelta, https://arxiv.org/abs/1212.5701. ONNX Runtime does not have it.
 
@@ -273,7 +262,6 @@ class Adadelta(Rule):
         return w - lr * change
 
 
-@rule
 class Adamax(Rule):
     """Adamax as torch.optim.Adamax: Adam with the largest gradient so far, https://arxiv.org/abs/1412.6980.
 
@@ -300,7 +288,6 @@ class Adamax(Rule):
         return w - lr / (1 - first**step) * s.m / s.u
 
 
-@rule
 class NAdam(Rule):
     """Adam with Nesterov's momentum, as torch.optim.NAdam, https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ.
 
@@ -349,7 +336,6 @@ class NAdam(Rule):
         return (-total).exp()
 
 
-@rule
 class RAdam(Rule):
     """Adam with rectified first steps, as torch.optim.RAdam, https://arxiv.org/abs/1908.03265.
 
@@ -381,7 +367,6 @@ class RAdam(Rule):
         return w - lr / (1 - first**step) * s.m * (factor / (s.v.sqrt() + self.eps) + (1 - is_long))
 
 
-@rule
 class AdaBelief(Rule):
     """AdaBelief as optax.adabelief: the second moment averages the squared difference of gradient and first moment.
 
@@ -410,7 +395,6 @@ class AdaBelief(Rule):
         return w * (1 - lr * self.weight_decay) - lr / (1 - first**step) * s.m / root
 
 
-@rule
 class Adan(Rule):
     """Adan as optax.adan: Nesterov's momentum by differences of gradients, https://arxiv.org/abs/2208.06677.
 
@@ -442,7 +426,6 @@ class Adan(Rule):
         return w - lr * (direction / root + self.weight_decay * w)
 
 
-@rule
 class Lookahead(Rule):
     """SGD with momentum that returns part of the way every few steps, https://arxiv.org/abs/1907.08610.
 
@@ -475,7 +458,6 @@ class Lookahead(Rule):
         return is_between.where(fast, s.slow)
 
 
-@rule
 class ScheduleFreeAdamW(Rule):
     """AdamW that needs no schedule, as schedulefree.AdamWScheduleFree, https://arxiv.org/abs/2405.15682.
 
@@ -507,7 +489,6 @@ class ScheduleFreeAdamW(Rule):
         return first * s.average + (1 - first) * s.z
 
 
-@rule
 class Lamb(Rule):
     """LAMB: Adam's step, scaled to the length of each parameter, https://arxiv.org/abs/1904.00962.
 
@@ -546,7 +527,6 @@ class Lamb(Rule):
         return w - lr * are_long.where(ratio, 1.0) * r
 
 
-@rule
 class Adafactor(Rule):
     """Adafactor as torch.optim.Adafactor: for a matrix it keeps one row and one column. ONNX Runtime does not have it.
 
@@ -607,7 +587,6 @@ def newton_schulz(x: Any) -> Any:
     return first * x + (x.product(series) if is_tall else series.product(x))
 
 
-@rule
 class Muon(Rule):
     """Muon as torch.optim.Muon, in float32, and AdamW for parameters that are not matrices.
 

@@ -16,14 +16,12 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Emitter, Expr, walk
 from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import REDUCE_SUM, REDUCE_SUM_SQUARES
 from trainweb.ir.shapes import broadcast_shapes
 from trainweb.ops.matmul import multiply
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
 
 STEP_BITS = 40
 """Bits of the step that `Scalars.power` looks at: a step a microsecond for twelve days."""

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.dims import equal_shapes, static
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import CELL_GRU, CELL_GRU_LINEAR, CELL_LSTM, CELL_RNN_RELU, CELL_RNN_TANH
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import TRAINWEB
-from trainweb.ops.frame.op import Body, Int, Names, Op, Str, register
+from trainweb.model.graph import TRAINWEB, Node
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Body, Int, Names, Op, Str
 from trainweb.ops.frame.symbolic import Var, integers
 from trainweb.ops.matmul import matrix_of_rows, matrix_product
 from trainweb.ops.recurrent.in_onnx import FIRST_OPSET, RecurrenceFunction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.model.graph import Node
-    from trainweb.ops.frame.emission import Emission
-    from trainweb.ops.frame.gradients import GradientBuilder
 
 CELLS = {
     "rnn_tanh": CELL_RNN_TANH,
@@ -54,7 +50,7 @@ def gate_columns(g: Emission, rows: str, start: int, end: int, r: str) -> str:
     return g.op("Slice", [rows, *bounds, integers(g, [1]).name])
 
 
-class _Recurrence(Op):
+class _Recurrence(Op, abstract=True):
     domain = TRAINWEB
     attrs = {"cell": Str(required=True), "reverse": Int(0)}
 
@@ -101,7 +97,6 @@ class _Recurrence(Op):
         return {"steps": steps, "batch": batch, "hidden": hidden, "cell": self.kind, "reverse": self.reverse}
 
 
-@register
 class Recurrence(_Recurrence):
     """All steps of a recurrent layer in one direction (ai.trainweb).
 
@@ -164,22 +159,15 @@ class Recurrence(_Recurrence):
         cells = g.extra_output(5, "_cells") if self.kind == CELL_LSTM else ""
         linear = self.kind == CELL_GRU_LINEAR
         wanted = [True, linear, bool(h0) and g.wants(h0), bool(c0) and g.wants(c0)]
-        dx, dproduct, dh0, dc0 = g.op(
-            "RecurrenceGrad",
-            [r, gates, before, cells, lengths, dy, dh, dc],
-            domain=TRAINWEB,
-            n_outputs=4,
-            wanted=wanted,
-            cell=self.cell,
-            reverse=self.reverse,
-        )
+        inputs = [r, gates, before, cells, lengths, dy, dh, dc]
+        attrs = {"cell": self.cell, "reverse": self.reverse}
+        dx, dproduct, dh0, dc0 = g.ops("RecurrenceGrad", inputs, wanted, domain=TRAINWEB, **attrs)
         flow = dproduct if linear else dx
         dr = weight_gradient(g, self.kind, flow, gates, before, r) if g.wants(r) else None
         dbias = g.reduce_sum(flow, [0, 1], False) if bias and g.wants(bias) else None
         return [dx, dr, dbias, None, dh0 or None, dc0 or None][: len(ins)]
 
 
-@register
 class RecurrenceGrad(_Recurrence):
     """Gradients of Recurrence from (R, gates, states before, cells before, sequence_lens, dY, dH, dC) (ai.trainweb).
 

@@ -13,7 +13,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import Attr, Float, Floats, Int, Str, Strs, register
+from trainweb.ops.frame.op import Attr, Float, Floats, Int, Str, Strs
 from trainweb.ops.frame.symbolic import Var, constant, integers
 
 MAX_STEPS = 1024
@@ -71,7 +71,7 @@ def activate(x: Var, activation: Activation) -> Var:
     return x.op(_OPERATORS[name]) if alpha is None else x.op(_OPERATORS[name], alpha=alpha)
 
 
-class RecurrentLayer(Composite):
+class RecurrentLayer(Composite, abstract=True):
     """A layer of X (steps, batch, features), W (directions, gates * H, features) and R (directions, gates * H, H).
 
     Optional are B (directions, 2 * gates * H), sequence_lens (batch) and initial states (directions, batch, H).
@@ -214,15 +214,7 @@ class RecurrentLayer(Composite):
         inputs = inputs if shared is None else inputs + shared
         of_product = self._product_bias(bias, hidden)
         names = ["" if t is None else t.name for t in (inputs, r, of_product, lengths, *states)]
-        results = g.op(
-            "Recurrence",
-            names,
-            domain=TRAINWEB,
-            n_outputs=len(wanted),
-            wanted=wanted,
-            cell=cell,
-            reverse=int(reverse),
-        )
+        results = g.ops("Recurrence", names, wanted, domain=TRAINWEB, cell=cell, reverse=int(reverse))
         return [Var(g, name, x.dtype) for name in results if name]
 
     def direction_of(self, x: Var, k: int) -> Var:
@@ -304,7 +296,6 @@ def _turned(r: Var) -> Var:
     return r.op("Transpose", perm=[1, 0])
 
 
-@register
 class RNN(RecurrentLayer):
     """Elman network: H = f(X W' + H R' + b). https://onnx.ai/onnx/operators/onnx__RNN.html"""
 
@@ -323,7 +314,6 @@ class RNN(RecurrentLayer):
         return lambda row, states: [activate(self._clipped(row + states[0].op("MatMul", weights)), activations[0])]
 
 
-@register
 class GRU(RecurrentLayer):
     """Gated recurrent unit, https://arxiv.org/abs/1406.1078. https://onnx.ai/onnx/operators/onnx__GRU.html"""
 
@@ -373,7 +363,6 @@ class GRU(RecurrentLayer):
         return step
 
 
-@register
 class LSTM(RecurrentLayer):
     """Long short-term memory (Hochreiter and Schmidhuber 1997). https://onnx.ai/onnx/operators/onnx__LSTM.html"""
 

@@ -15,7 +15,6 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.op import register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.matmul import matrix_of_rows, matrix_product
 from trainweb.ops.recurrent.cell import CELLS, weight_gradient
@@ -35,7 +34,7 @@ def shifted(every: Var, first: Var) -> Var:
     return first.unsqueeze(0).op("Concat", every.part(0, 0, -1), axis=0)
 
 
-class _Training(RecurrentLayer):
+class _Training(RecurrentLayer, abstract=True):
     """A layer that gives out more than its states."""
 
     domain = MS
@@ -53,7 +52,6 @@ class _Training(RecurrentLayer):
         return self.at_once(g, x, parameters, self.forward_cell(), lengths, wanted, reverse=False)
 
 
-@register
 class LSTMTraining(_Training, LSTM):
     """LSTM; further outputs are the cells after each step and the gates in the order i, o, f, c (com.microsoft)."""
 
@@ -71,7 +69,6 @@ class LSTMTraining(_Training, LSTM):
         return [y.unsqueeze(1), h.unsqueeze(0), c.unsqueeze(0), after.unsqueeze(1), gates.unsqueeze(1)]
 
 
-@register
 class GRUTraining(_Training, GRU):
     """GRU; a further output are the gates in the order z, r, h (com.microsoft)."""
 
@@ -89,7 +86,7 @@ class GRUTraining(_Training, GRU):
         return [y.unsqueeze(1), h.unsqueeze(0), gates.part(2, 0, 3 * hidden).unsqueeze(1)]
 
 
-class _Grad(Composite):
+class _Grad(Composite, abstract=True):
     """Gradients of X, W, R, B and the first states.
 
     Between the first states and the gradients of the outputs stand the states of all steps and what the layer kept.
@@ -126,7 +123,7 @@ class _Grad(Composite):
         `others` are the cells before each step, lengths, dY, dH and dC. Nothing given has an axis of directions.
         """
         cell = self.forward_cell()
-        inputs = [r, gates, before, *others]
+        inputs = ["" if t is None else t.name for t in (r, gates, before, *others)]
         n_states = self.forward.n_states
         wanted = [
             True,
@@ -134,15 +131,7 @@ class _Grad(Composite):
             *(self.wants_output(4 + k) for k in range(n_states)),
             *[False] * (2 - n_states),
         ]
-        names = g.op(
-            "RecurrenceGrad",
-            ["" if t is None else t.name for t in inputs],
-            domain=TRAINWEB,
-            n_outputs=4,
-            wanted=wanted,
-            cell=cell,
-            reverse=0,
-        )
+        names = g.ops("RecurrenceGrad", inputs, wanted, domain=TRAINWEB, cell=cell, reverse=0)
         dx, dproduct, *states = (Var(g, name, x.dtype) if name else None for name in names)
         assert dx is not None
         flow = dproduct or dx
@@ -155,7 +144,6 @@ class _Grad(Composite):
         return [*results, *(None if t is None else t.unsqueeze(0) for t in states[:n_states])]
 
 
-@register
 class LSTMGrad(_Grad):
     """Gradients of LSTMTraining from (X, W, R, lengths, H, C, Y, cells, gates, dY, dH, dC) (com.microsoft)."""
 
@@ -182,7 +170,6 @@ class LSTMGrad(_Grad):
         return self.gradients(g, x, w, r, gates, before, [cells_before, lengths, dy, dh, dc])
 
 
-@register
 class GRUGrad(_Grad):
     """Gradients of GRUTraining from (X, W, R, B, lengths, H, Y, gates, dY, dH) (com.microsoft)."""
 

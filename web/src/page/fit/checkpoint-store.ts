@@ -9,8 +9,8 @@ import {
   writeCheckpoint,
 } from "../../storage/checkpoints.js";
 import type { CheckpointFolder } from "../../wire/fit.js";
-import { sessionError } from "../../wire/messages.js";
-import { describe, isBytes, refuseSettingIf } from "../../data/given.js";
+import { raise, refuseIf } from "../../wire/messages.js";
+import { isBytes, mustBe, refuseSettingIf } from "../../data/given.js";
 import { checkOptions } from "../../data/nearest.js";
 import { Opaque } from "../../wire/opaque.js";
 
@@ -118,9 +118,7 @@ export class CheckpointStore extends Opaque {
     const { folder } = where;
     const move = async (): Promise<void> => {
       const contents = await this.#contents(name);
-      if ((await readCheckpoint(where, to)) !== null) {
-        throw sessionError("CHECKPOINT_EXISTS", { name: to, folder });
-      }
+      refuseIf((await readCheckpoint(where, to)) !== null, "CHECKPOINT_EXISTS", { name: to, folder });
       await writeCheckpoint(where, to, contents);
       await removeCheckpoint(where, name);
     };
@@ -163,17 +161,12 @@ export class CheckpointStore extends Opaque {
 
   async #contents(name: string): Promise<Uint8Array<ArrayBuffer>> {
     const where = await this.where();
-    const contents = await readCheckpoint(where, name);
-    if (contents === null) {
-      throw sessionError("NO_CHECKPOINT", { name, folder: where.folder });
-    }
-    return contents;
+    return (await readCheckpoint(where, name)) ?? raise("NO_CHECKPOINT", { name, folder: where.folder });
   }
 }
 
 function checkSession(session: StoredSession): StoredSession {
-  if (typeof (session as Partial<StoredSession> | null)?.keepIn !== "function") {
-    throw new TypeError(`'session' must be a TrainingSession, got ${describe(session)}.`);
-  }
+  const isSession = typeof (session as Partial<StoredSession> | null)?.keepIn === "function";
+  mustBe(isSession, "session", "a TrainingSession", session);
   return session;
 }

@@ -38,17 +38,11 @@ interface Fitted {
   fit(data: DataSource, options: FitOptions): PromiseLike<History>;
 }
 
-/** Saves the whole state of a session, and restores it. */
-export interface StateKeeper {
-  keepState(): Promise<void>;
-  goBack(): Promise<void>;
-}
-
-/** See `TrainingSession.findLearningRate`. */
+/** See `TrainingSession.findLearningRate`. `call` saves the whole state of the session, and restores it. */
 export async function findLearningRate(
   session: Fitted,
   info: SessionInfo,
-  state: StateKeeper,
+  call: (name: "keepState" | "goBack") => Promise<unknown>,
   data: DataSource,
   options: FindRateOptions,
 ): Promise<LearningRates> {
@@ -61,13 +55,13 @@ export async function findLearningRate(
   const rows = dataset.columns === null ? dataset : dataset.shuffle({ buffer: BUFFER, seed });
   const batches = inputs.batches(rows, { batchSize, remainder: "keep", batched, drops: true });
   const rates = Array.from({ length: steps }, (_, k) => least * (most / least) ** (k / (steps - 1)));
-  await state.keepState();
+  await call("keepState");
   let losses: readonly number[];
   try {
     const schedule = (step: number): number => rates[step] as number;
     ({ losses } = await session.fit(batches, { batched: true, stepsPerEpoch: steps, schedule, onNaN: "stop" }));
   } finally {
-    await state.goBack();
+    await call("goBack");
   }
   const smooth = smoothed(losses);
   const tried = rates.slice(0, smooth.length);

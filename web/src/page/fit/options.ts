@@ -3,7 +3,7 @@
 import type { DataSource } from "../../data/dataset.js";
 import { Dataset, isSpent } from "../../data/dataset.js";
 import { countBatches, emptyData } from "../../data/epoch.js";
-import type { FitSpec, OnNaN, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
+import type { FitSpec, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
 import { inputName } from "../../wire/feed-names.js";
 import { log } from "../../wire/log.js";
 import { sessionError, refuseIf } from "../../wire/messages.js";
@@ -34,6 +34,7 @@ import { ModelInputs } from "../model-inputs.js";
 import { hasFunctions, metricsOf, type MetricFunction, type Metrics } from "../own-metrics.js";
 import { splitData } from "../split.js";
 import type { Schedule } from "./schedule.js";
+import type { Resolved } from "../setting-kinds.js";
 import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
 
 /** Called with each event and the fit, which it can pause and end. The next epoch waits for a promise that it returns. */
@@ -251,12 +252,7 @@ function resolveCheckpoint(checkpoint: unknown, options: ResolvedCheckpoint["opt
   return { store, name: name as string, every: (checked["every"] as number | undefined) ?? null, options };
 }
 
-type Nullable = "stepsPerEpoch" | "batchSize" | "shuffle" | "validationSplit" | "clipGradNorm" | "clipGradValue" | "learningRate" | "onNaN";
-type Plain = Required<Omit<FitFields, Nullable>> &
-  { readonly [Name in "stepsPerEpoch" | "batchSize" | "validationSplit" | "clipGradNorm" | "clipGradValue" | "learningRate"]: number | null } & {
-    readonly shuffle: boolean | null;
-    readonly onNaN: OnNaN | null;
-  };
+type Plain = Resolved<FitFields>;
 
 /** @throws SessionError where the session keeps no averages of its parameters */
 export function checkAverages({ hasAverages }: Pick<SessionInfo, "hasAverages">): void {

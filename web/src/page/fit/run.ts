@@ -6,6 +6,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import type { Dataset } from "../../data/dataset.js";
+import { isObject } from "../../wire/kinds.js";
 import { FeedError } from "../../wire/errors.js";
 import { FIT_ORDERS, FIT_TELL } from "../../wire/fit.js";
 import type {
@@ -25,10 +26,10 @@ import type {
   WireBatch,
   WireEvaluation,
 } from "../../wire/fit.js";
-import { sessionError, refuseIf } from "../../wire/messages.js";
+import { refuseIf } from "../../wire/messages.js";
 import { canShareMemory } from "../../wire/platform.js";
 import type { Answer, Call, Feed, MaybePromise, Method, NamedTensor, SessionInfo } from "../../wire/protocol.js";
-import { callOf } from "../client.js";
+import { buffersIn, callOf } from "../client.js";
 import { FrameGate, Listeners, type EpochEvent, type FitControl, type FitEvent, type History, type ProgressEvent } from "./events.js";
 import { resolveFit, type ResolvedCheckpoint, type ResolvedFit } from "./options.js";
 import { withFunctions } from "../own-metrics.js";
@@ -303,8 +304,7 @@ export class FitRun extends Opaque implements FitControl, PromiseLike<History>, 
     } catch (error) {
       this.abort(error);
     }
-    const buffers = ask === "batch" && answer !== null ? buffersOf((answer as StreamBatch).batch) : [];
-    this.#port.postMessage({ id, answer } satisfies FitAnswer, buffers);
+    this.#port.postMessage({ id, answer } satisfies FitAnswer, ask === "batch" ? buffersIn(answer) : []);
   }
 
   /** The next batch of a stream; null: there are no more. */
@@ -387,19 +387,13 @@ function sentBytes(view: ArrayBufferView): Uint8Array {
  * @param first - the number of its first row in the data
  */
 export async function packBatch(batch: unknown, inputNames: readonly string[], number = 0, first = 0): Promise<WireBatch> {
-  if (typeof batch !== "object" || batch === null || isTensor(batch) || ArrayBuffer.isView(batch)) {
-    throw sessionError("NOT_A_BATCH", { position: number, given: describe(batch) });
-  }
+  const isBatch = isObject(batch) && !isTensor(batch) && !ArrayBuffer.isView(batch);
+  refuseIf(!isBatch, "NOT_A_BATCH", { position: number, given: describe(batch) });
   const tensors = batch as Readonly<Record<string, Tensor>>;
   const batchNames = Object.keys(tensors);
   const names = [...inputNames.filter((name) => batchNames.includes(name)), ...batchNames.filter((name) => !inputNames.includes(name))];
   const feeds = await Promise.all(names.map((name) => packTensor(name, tensors[name] as Tensor, copyBytes)));
   return { feeds, rows: feeds[0]?.dims[0] ?? 1, first };
-}
-
-/** The buffers of a batch to transfer. */
-export function buffersOf({ feeds }: WireBatch): ArrayBuffer[] {
-  return feeds.flatMap(({ data }) => (data instanceof Uint8Array ? [data.buffer as ArrayBuffer] : []));
 }
 
 /**
@@ -416,8 +410,7 @@ export async function runTrainSteps(host: FitHost, batches: unknown, spare: Spar
   const loss = trainingOutputNames[0] as string;
   const stacked = valuesDecide ? null : stackBatches(batches, spare);
   const packed = stacked ? [] : await Promise.all(batches.map((batch: unknown) => packBatch(batch, trainingInputNames)));
-  const sent = stacked?.map(({ data }) => data.buffer as ArrayBuffer) ?? packed.flatMap(buffersOf);
-  const answer = await host.send(() => callOf("trainSteps", [handle, { batches: packed, stacked }, loss], sent));
+  const answer = await host.send(() => callOf("trainSteps", [handle, { batches: packed, stacked }, loss]));
   spare.keep(answer.buffers);
   return answer.losses;
 }
@@ -425,7 +418,7 @@ export async function runTrainSteps(host: FitHost, batches: unknown, spare: Spar
 /** One tensor an input, whose first axis counts batches; null where they are not all alike, on the CPU, and right. */
 function stackBatches(batches: readonly unknown[], spare: SpareBuffers): NamedTensor[] | null {
   const [first] = batches;
-  if (typeof first !== "object" || first === null || Object.keys(first).length === 0) {
+  if (!isObject(first) || Object.keys(first).length === 0) {
     return null;
   }
   const names = Object.keys(first);

@@ -25,7 +25,7 @@ import { WASM } from "../constants.js";
 import { readKind, type BaseKind, type StepKind } from "../step-kind.js";
 import { METRIC } from "./metrics.js";
 import {
-  ALIGNMENT, blob, checkUnlike, dims, dtype, file, flag, integer, integerFrom, ITEM_SIZE, kept, list, malformed, names, nullable,
+  ALIGNMENT, blob, checkUnlike, damagedIf, dims, dtype, file, flag, integer, integerFrom, ITEM_SIZE, kept, list, malformed, names, nullable,
   optional, partOf, positive, Reader, record, sizeOf, text, tuple, wrong, when, type ByteRange, type Form, type Of,
 } from "./reader.js";
 import { readProperties } from "../session-contents.js";
@@ -194,9 +194,7 @@ const SEGMENT: Form<SegmentStart> = (value, where, reader) => {
   const start = record({ bytes: integer, data: nullable(blob) })(value, where, reader);
   const { bytes, data } = start;
   const held = data === null ? bytes : "nbytes" in data ? data.nbytes : data.length;
-  if (held !== bytes) {
-    throw malformed(`${where} has ${bytes} bytes, but ${held} bytes of data`);
-  }
+  damagedIf(held !== bytes, `${where} has ${bytes} bytes, but ${held} bytes of data`);
   return start;
 };
 
@@ -217,30 +215,21 @@ const LOSS_COUNT = record({
 /** The divisor of a batch's loss. */
 export type LossCount = Of<typeof LOSS_COUNT>;
 
+/** `SessionInfo` of the page says what most of them are. */
 const START = record({
   inputs: record({ train: DECLARATIONS, eval: DECLARATIONS }),
   outputs: record({ train: someNames, eval: names }),
   hasEval: flag,
   hasOptimizer: flag,
-  /** The optimizer that updates the parameters; "" without one. */
   optimizer: text,
-  /** True if averages of the trainable parameters lie behind the moments. */
   hasAverages: flag,
-  /** The tensor that the loss compares with the last input, where the eval model does not note its own outputs. */
   compared: nullable(text),
-  /** The outputs of the base model, which `predict` returns. */
   ownOutputs: names,
-  /** Predictions and targets that the loss compares, where the eval model notes the outputs of its base model. */
   pairs: optional(list(tuple(text, text)), []),
-  /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
   defaultPair: optional(tuple(nullable(text), nullable(text)), undefined),
-  /** True if gradients of several batches can become those of one large batch. */
   weighsBatches: optional(flag, false),
-  /** The input with weights of rows; null: there is none. */
   sampleWeight: optional(nullable(text), null),
-  /** Outputs whose weighted sum is the loss, if it has several terms. */
   terms: optional(names, []),
-  /** Parameters that a train step changes though they are not trained. */
   moving: optional(names, []),
   /** Divisors of the losses. */
   lossCounts: record({ train: LOSS_COUNT, eval: LOSS_COUNT }),
@@ -292,13 +281,9 @@ export function parseBundle(raw: RawBundle<Uint8Array | Blob>, fingerprint: numb
   checkStart(start);
   const { plans: given } = record({ plans: list((plan) => plan) })(raw.header, "", reader);
   const plans = given.map((plan, k) => readPlan(reader, plan, `plans[${k}]`, start, fingerprint));
-  if (plans.some(({ large }) => large.some(({ file }) => file >= files))) {
-    throw malformed("a plan has constants in other files");
-  }
+  damagedIf(plans.some(({ large }) => large.some(({ file }) => file >= files)), "a plan has constants in other files");
   const keys = plans.map((plan) => planKey(plan.kind, plan.overwrite, plan.signature, plan.target));
-  if (new Set(keys).size !== keys.length) {
-    throw malformed("two plans are for the same feeds");
-  }
+  damagedIf(new Set(keys).size !== keys.length, "two plans are for the same feeds");
   return { ...start, plans };
 }
 
@@ -326,12 +311,11 @@ export function parseInference({ header, blobs }: RawBundle, fingerprint: number
 
 function checkKernels(header: unknown, reader: Reader, fingerprint: number): void {
   const { fingerprint: compiled } = record({ fingerprint: integer })(header, "", reader);
-  if (compiled !== fingerprint) {
-    throw malformed(
-      `it was compiled for other kernels (${hex(compiled)}, these are ${hex(fingerprint)}); ` +
-        "compile it again with this version of trainweb",
-    );
-  }
+  damagedIf(
+    compiled !== fingerprint,
+    `it was compiled for other kernels (${hex(compiled)}, these are ${hex(fingerprint)}); ` +
+      "compile it again with this version of trainweb",
+  );
 }
 
 /** The key that finds a plan of a target. */
@@ -357,21 +341,16 @@ export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   const nbytes = file instanceof Blob ? file.size : file.length;
   const prefix = await bytesOf(partOf(file, 0, PREFIX_BYTES));
   const magic = String.fromCharCode(...prefix.subarray(0, MAGIC.length));
-  if (magic !== MAGIC || nbytes < PREFIX_BYTES) {
-    throw malformed(`the ${nbytes} bytes do not start with ${MAGIC}`);
-  }
+  damagedIf(magic !== MAGIC || nbytes < PREFIX_BYTES, `the ${nbytes} bytes do not start with ${MAGIC}`);
   const words = new DataView(prefix.buffer, prefix.byteOffset, PREFIX_BYTES);
   const version = words.getUint32(8, true);
-  if (version < OLDEST || version > VERSION) {
-    throw malformed(
-      `it has version ${version}, this trainweb reads versions ${OLDEST} to ${VERSION}; ` +
-        "compile it again with this version of trainweb",
-    );
-  }
+  damagedIf(
+    version < OLDEST || version > VERSION,
+    `it has version ${version}, this trainweb reads versions ${OLDEST} to ${VERSION}; ` +
+      "compile it again with this version of trainweb",
+  );
   const end = PREFIX_BYTES + words.getUint32(12, true);
-  if (end > nbytes || end % ALIGNMENT !== 0) {
-    throw malformed(`its header ends at byte ${end} of ${nbytes}`);
-  }
+  damagedIf(end > nbytes || end % ALIGNMENT !== 0, `its header ends at byte ${end} of ${nbytes}`);
   const expected = prefix.subarray(HASH.start, HASH.end);
   if (String(await sha256OfFile(file, PREFIX_BYTES)) !== String(expected)) {
     throw malformed("it is damaged: its bytes are not those that were written");
@@ -506,9 +485,7 @@ function readPlan(reader: Reader, value: unknown, where: string, session: PlanOw
   const largeBytes = Math.max(0, ...large.map(({ offset, nbytes }) => offset + nbytes));
   const instructions = checkWords(words, where, fingerprint, largeBytes > 0 ? N_SEGMENTS : N_SEGMENTS - 1);
   // A profile has room for so many times.
-  if (nodes.length !== instructions) {
-    throw malformed(`${where} has ${nodes.length} nodes for ${instructions} instructions`);
-  }
+  damagedIf(nodes.length !== instructions, `${where} has ${nodes.length} nodes for ${instructions} instructions`);
   const sizes = session.segments.map(({ bytes }) => bytes);
   sizes[ARENA] = arenaBytes;
   sizes[PREPARED] = preparedBytes;
@@ -516,9 +493,7 @@ function readPlan(reader: Reader, value: unknown, where: string, session: PlanOw
   sizes[LARGE_CONSTANTS] = largeBytes;
   [...inputs, ...plan.outputs].forEach((slot) => checkPlace(slot, where, sizes));
   for (const [name, offset, nbytes] of plan.kept) {
-    if (offset + nbytes > preparedBytes) {
-      throw malformed(`'${name}' of ${where} is at [${offset}, ${offset + nbytes}) of ${preparedBytes} bytes`);
-    }
+    damagedIf(offset + nbytes > preparedBytes, `'${name}' of ${where} is at [${offset}, ${offset + nbytes}) of ${preparedBytes} bytes`);
   }
   checkInterface({ ...plan, outputs }, where, session);
   return { ...plan, outputs, largeBytes };
@@ -527,9 +502,7 @@ function readPlan(reader: Reader, value: unknown, where: string, session: PlanOw
 /** Return the number of instructions that the plan declares; the verifier counts them. */
 function checkWords(words: Uint8Array, where: string, fingerprint: number, segments: number): number {
   const minimum = 4 * (HEADER_WORDS + segments * SEGMENT_WORDS);
-  if (words.length % 4 !== 0 || words.length < minimum) {
-    throw malformed(`${where} has ${words.length} bytes of words`);
-  }
+  damagedIf(words.length % 4 !== 0 || words.length < minimum, `${where} has ${words.length} bytes of words`);
   const view = new DataView(words.buffer, words.byteOffset, words.byteLength);
   const header = Array.from({ length: HEADER_WORDS }, (_, word) => view.getUint32(4 * word, true));
   const expected = [PLAN_MAGIC, PLAN_VERSION, words.length / 4, fingerprint];
@@ -550,9 +523,7 @@ function checkInterface(plan: Of<typeof PLAN>, where: string, session: PlanOwner
   for (const slot of inputs) {
     const feed = signature.find(({ name }) => name === slot.name);
     const isFeed = feed?.dtype === slot.dtype && String(feed.dims) === String(slot.dims);
-    if (!isFeed || slot.segment !== ARENA) {
-      throw malformed(`${where} has an input '${slot.name}' that is no feed of its own`);
-    }
+    damagedIf(!isFeed || slot.segment !== ARENA, `${where} has an input '${slot.name}' that is no feed of its own`);
   }
   const sums = metrics.flatMap(({ sums: one, faults }) => (faults === "" ? [one] : [one, faults]));
   const count = session.lossCounts?.[kind]?.output ?? null;
@@ -566,12 +537,11 @@ function checkInterface(plan: Of<typeof PLAN>, where: string, session: PlanOwner
 function checkPlace({ name, segment, offset, nbytes, dtype, dims }: TensorPlace, where: string, sizes: readonly number[]): void {
   const size = sizes[segment] ?? -1;
   const expected = sizeOf(dims) * ITEM_SIZE[dtype];
-  if (nbytes !== expected || offset + nbytes > size) {
-    throw malformed(
-      `'${name}' of ${where} is at [${offset}, ${offset + nbytes}) of segment ${segment} ` +
-        `with ${size} bytes, for ${dtype} of dims [${dims.join(", ")}]`,
-    );
-  }
+  damagedIf(
+    nbytes !== expected || offset + nbytes > size,
+    `'${name}' of ${where} is at [${offset}, ${offset + nbytes}) of segment ${segment} ` +
+      `with ${size} bytes, for ${dtype} of dims [${dims.join(", ")}]`,
+  );
 }
 
 const hex = (word: number): string => `0x${word.toString(16).padStart(8, "0")}`;

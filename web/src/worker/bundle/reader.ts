@@ -1,6 +1,7 @@
 /** Reads the header of a bundle without trust: each value has the form that is described, or an error is thrown. */
 
 import { copyInto } from "../../python/given-files.js";
+import { isRecord } from "../../wire/kinds.js";
 import { ModelError } from "../../wire/errors.js";
 import { sizeOf as sizeOfFile, type BlobRange, type GivenData, type HeldBytes, type JoinedFile } from "../../wire/pieces.js";
 import type { WireDtype } from "../../wire/protocol.js";
@@ -38,10 +39,7 @@ export const flag = when<boolean>("true or false", (value) => typeof value === "
 export const positive = when<number>("a number >= 0", (value) => typeof value === "number" && value >= 0);
 export const integer = integerFrom(0);
 export const dtype = when<WireDtype>("a dtype", (value) => typeof value === "string" && Object.hasOwn(ITEM_SIZE, value));
-const object = when<Readonly<Record<string, unknown>>>(
-  "an object",
-  (value) => typeof value === "object" && value !== null && !Array.isArray(value),
-);
+const object = when<Readonly<Record<string, unknown>>>("an object", isRecord);
 const anything = when<readonly unknown[]>("a list", Array.isArray);
 
 export function integerFrom(least: number): Form<number> {
@@ -91,9 +89,7 @@ export const names: Form<readonly string[]> = (value, where, reader) => {
 
 /** @throws ModelError for a text that is there twice */
 export function checkUnlike(texts: readonly string[], where: string): void {
-  if (new Set(texts).size !== texts.length) {
-    throw malformed(`${where} has a name twice`);
-  }
+  damagedIf(new Set(texts).size !== texts.length, `${where} has a name twice`);
 }
 
 export const dims: Form<readonly number[]> = (value, where, reader) => {
@@ -114,9 +110,7 @@ export const file: Form<JoinedFile> = (value, where, reader) => {
   const isOne = Array.isArray(value) && typeof value[0] === "number";
   const joined = { parts: isOne ? [hold(value, where, reader)] : list(hold)(value, where, reader) };
   const nbytes = sizeOfFile(joined);
-  if (nbytes > MAX_BYTES) {
-    throw malformed(`${where} has ${nbytes} bytes`);
-  }
+  damagedIf(nbytes > MAX_BYTES, `${where} has ${nbytes} bytes`);
   return joined;
 };
 
@@ -151,9 +145,7 @@ export class Reader {
   #place(value: unknown, where: string): ByteRange {
     const [offset = -1, length = -1, ...rest] = list(integer)(value, where, this);
     const fits = rest.length === 0 && length >= 0 && offset + length <= this.#nbytes;
-    if (!fits || offset % ALIGNMENT !== 0) {
-      throw malformed(`${where} is at [${offset}, ${offset + length}) of ${this.#nbytes} bytes`);
-    }
+    damagedIf(!fits || offset % ALIGNMENT !== 0, `${where} is at [${offset}, ${offset + length}) of ${this.#nbytes} bytes`);
     return [offset, length];
   }
 
@@ -166,9 +158,7 @@ export class Reader {
       return known;
     }
     this.#copied += nbytes;
-    if (this.#copied > this.#nbytes) {
-      throw malformed(`its parts overlap, found at ${where}`);
-    }
+    damagedIf(this.#copied > this.#nbytes, `its parts overlap, found at ${where}`);
     const copy = new Uint8Array(nbytes);
     copyInto(copy, this.blob(value, where));
     this.#kept.set(key, copy);
@@ -200,6 +190,12 @@ export function sizeOf(dims: readonly number[]): number {
 export function wrong(where: string, wanted: string, value: unknown): ModelError {
   const text = JSON.stringify(value)?.slice(0, 80) ?? "missing";
   return malformed(`${where} must be ${wanted}, got ${text}`);
+}
+
+export function damagedIf(isDamaged: boolean, what: string): void {
+  if (isDamaged) {
+    throw malformed(what);
+  }
 }
 
 export function malformed(what: string): ModelError {

@@ -6,7 +6,7 @@ import {
 } from "../../engine/layout.js";
 import { copyInto } from "../../python/given-files.js";
 import { EngineError } from "../../wire/errors.js";
-import { sessionError } from "../../wire/messages.js";
+import { refuseIf } from "../../wire/messages.js";
 import type { BundlePlan, LargeConstant, SegmentStart, TensorPlace } from "../bundle/bundle.js";
 import { KERNEL_MEMORY, SEEN } from "../constants.js";
 import type { HostOptions, HostStart, LoadedPlan, ParameterRun, ReadFile } from "../host.js";
@@ -125,9 +125,7 @@ export class PlanMemory {
 
   load(key: string, plan: BundlePlan, read: ReadFile): PlacedPlan {
     const { arenaLimit } = this.options;
-    if (plan.arenaBytes > arenaLimit) {
-      throw sessionError("ARENA_LIMIT", { nbytes: plan.arenaBytes, limit: arenaLimit });
-    }
+    refuseIf(plan.arenaBytes > arenaLimit, "ARENA_LIMIT", { nbytes: plan.arenaBytes, limit: arenaLimit });
     for (const segment of [ARENA, PREPARED]) {
       const needed = needOf(plan, segment);
       if (needed > this.call("tw_session_bytes", segment)) {

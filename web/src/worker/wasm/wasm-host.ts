@@ -22,7 +22,7 @@ import {
   type SessionCalls,
 } from "../../engine/layout.js";
 import { EngineError, FeedError } from "../../wire/errors.js";
-import { sessionError } from "../../wire/messages.js";
+import { refuseIf, sessionError } from "../../wire/messages.js";
 import type { Feed, MaybePromise, PlacedTensor, Workspace } from "../../wire/protocol.js";
 import type { TensorPlace } from "../bundle/bundle.js";
 import { FEED_FAULTS, IMAGE_PADDING, WASM } from "../constants.js";
@@ -126,9 +126,7 @@ export class WasmHost extends PlanMemory implements StepHost {
       let code = engine.runSlice(loaded.ptr, true, SLICE_MS);
       while (code === MORE) {
         await nextTask();
-        if (stop.aborted) {
-          throw sessionError("TERMINATED", {});
-        }
+        refuseIf(stop.aborted, "TERMINATED");
         code = engine.runSlice(loaded.ptr, false, SLICE_MS);
       }
       this.#take(loaded, code);

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from trainweb.backend.wasm.codegen.assembler import F32, I32, I64, V128, Callee, Function
 from trainweb.backend.wasm.codegen.dtypes import DTYPES, conversion
 from trainweb.backend.wasm.codegen.function_spec import FunctionSpec
-from trainweb.ir.expr import MATH, Expr, walk
+from trainweb.ir.expr import MATH, Expr, count_uses, walk
 from trainweb.model.graph import ITEM_SIZE
 
 STRIP = 256
@@ -38,7 +38,7 @@ class Lanes(ABC):
         self.f, self.spec, self.position, self.functions = f, spec, position, functions
         self.unroll = 0
         """Number of groups of lanes between the position and the computed elements."""
-        self._uses = count_uses(spec)
+        self._uses = count_uses(spec.roots)
         self._locals: dict[int, int] = {}
         self._done: set[int] = set()
         self._results: dict[int, int] = {}
@@ -118,7 +118,7 @@ class Lanes(ABC):
         if self.fetch(x):
             return
         self._compute(x)
-        if self._uses[key] > 1:
+        if self._uses[x] > 1:
             self.f.tee(self._local(self._locals, key, self.kind(x.dtype)))
             self._done.add(key)
 
@@ -453,15 +453,3 @@ def immediate(x: Expr) -> float:
     if x.imm is None:
         raise ValueError(f"a {x.op} without a value")
     return x.imm
-
-
-def count_uses(spec: FunctionSpec) -> dict[int, int]:
-    """How often each expression (by id) is an operand or a result."""
-    uses: dict[int, int] = {}
-    stack = list(spec.roots)
-    while stack:
-        x = stack.pop()
-        uses[id(x)] = uses.get(id(x), 0) + 1
-        if uses[id(x)] == 1:
-            stack.extend(x.args)
-    return uses

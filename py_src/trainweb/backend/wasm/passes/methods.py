@@ -5,15 +5,11 @@ Operators emit direct sums. `pays` in kernels.def says at which sizes another ke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
+from trainweb.ir.instructions import Buf
+from trainweb.ir.program import Program
 from trainweb.ir.windows import Ends, Sizes
-
-if TYPE_CHECKING:
-    from trainweb.ir.builder import Builder
-    from trainweb.ir.instructions import Buf
-    from trainweb.ir.program import Program
 
 Convolution = calls.Conv | calls.ConvDataGradient | calls.ConvWeightGradient
 

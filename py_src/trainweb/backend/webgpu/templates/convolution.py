@@ -9,6 +9,7 @@ from trainweb.backend.webgpu.shader import Kernel, Operand
 from trainweb.backend.webgpu.templates.products import Product, Side, Store, finished, product_kernels
 from trainweb.backend.webgpu.templates.tools import fold_over_lanes, over_lanes
 from trainweb.ir import calls
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import ACTIVATION_NONE
 
 Convolution = calls.Conv | calls.ConvDataGradient | calls.ConvWeightGradient
@@ -110,6 +111,28 @@ def _read_slopes(k: Kernel, axes: list[int], dy: Operand) -> Callable[[str], str
     return read
 
 
+def _images(
+    call: calls.Conv | calls.ConvDataGradient, image: Buf, channels: int, plane: int
+) -> Callable[[Kernel], Store]:
+    """Results as images of so many channels: a row is a channel of the group, a column a position of all images."""
+
+    def results(k: Kernel) -> Store:
+        y, bias = k.operand("image", image), None if call.bias is None else k.operand("bias", call.bias)
+        all_channels, own = k.count("channels", channels), k.count("group_channels", channels // call.groups)
+        positions = k.count("plane", plane)
+
+        def store(k: Kernel, row: str, column: str, value: str) -> list[str]:
+            channel = f"(batch * {own} + {row})"
+            at = f"(({column} / {positions}) * {all_channels} + {channel}) * {positions} + {column} % {positions}"
+            added = "" if bias is None else f" + {bias.load(channel)}"
+            lines = finished(k, value + added, y if call.accumulate else None, at, call.activation)
+            return [*lines, y.store(at, "y")]
+
+        return store
+
+    return results
+
+
 def conv(call: calls.Conv) -> list[Kernel]:
     """y[image, group m](position) = sum over c and the window of w x."""
     axes = _axes(call)
@@ -126,27 +149,14 @@ def conv(call: calls.Conv) -> list[Kernel]:
                 lambda column: _output(axes, column),
                 _read_inputs(k, axes, x, None, "step"),
                 tuple(_weight(axes, "step", "u.size", "step")),
+                is_along=False,
             ),
         )
 
-    def results(k: Kernel) -> Store:
-        y, bias = k.operand("y", call.y), None if call.bias is None else k.operand("bias", call.bias)
-        k.count("group_outputs", call.m // call.groups)
-        k.count("outputs", call.m)
-        positions = k.count("positions", prod(call.out))
-
-        def store(k: Kernel, row: str, column: str, value: str) -> list[str]:
-            channel = f"(batch * u.group_outputs + {row})"
-            at = f"(({column} / {positions}) * u.outputs + {channel}) * {positions} + {column} % {positions}"
-            added = "" if bias is None else f" + {bias.load(channel)}"
-            lines = finished(k, value + added, y if call.accumulate else None, at, call.activation)
-            return [*lines, y.store(at, "y")]
-
-        return store
-
     groups = call.groups
     steps = call.c // groups * prod(call.kernel)
-    return product_kernels(Product("conv", call.m // groups, call.n * prod(call.out), steps, groups), operands, results)
+    p = Product("conv", call.m // groups, call.n * prod(call.out), steps, groups)
+    return product_kernels(p, operands, _images(call, call.y, call.m, prod(call.out)))
 
 
 def conv_data_gradient(call: calls.ConvDataGradient) -> list[Kernel]:
@@ -163,28 +173,14 @@ def conv_data_gradient(call: calls.ConvDataGradient) -> list[Kernel]:
                 lambda column: _input(axes, column),
                 _read_slopes(k, axes, dy),
                 tuple(_weight(axes, "step", "u.positions", "step")),
+                is_along=False,
             ),
         )
-
-    def results(k: Kernel) -> Store:
-        dx, bias = k.operand("dx", call.dx), None if call.bias is None else k.operand("bias", call.bias)
-        k.count("group_inputs", call.c // call.groups)
-        k.count("inputs", call.c)
-        positions = k.count("size", prod(call.size))
-
-        def store(k: Kernel, row: str, column: str, value: str) -> list[str]:
-            channel = f"(batch * u.group_inputs + {row})"
-            at = f"(({column} / {positions}) * u.inputs + {channel}) * {positions} + {column} % {positions}"
-            added = "" if bias is None else f" + {bias.load(channel)}"
-            lines = finished(k, value + added, dx if call.accumulate else None, at, call.activation)
-            return [*lines, dx.store(at, "y")]
-
-        return store
 
     groups = call.groups
     steps = call.m // groups * prod(call.kernel)
     p = Product("conv_data_gradient", call.c // groups, call.n * prod(call.size), steps, groups)
-    return product_kernels(p, operands, results)
+    return product_kernels(p, operands, _images(call, call.dx, call.c, prod(call.size)))
 
 
 def conv_weight_gradient(call: calls.ConvWeightGradient) -> list[Kernel]:

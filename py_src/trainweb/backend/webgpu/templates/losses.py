@@ -8,10 +8,10 @@ from trainweb.ir import calls
 from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import LOSS_EACH, LOSS_MEAN
 
-Loss = calls.CrossEntropy | calls.CrossEntropyGrad
+Loss = calls.CrossEntropy | calls.CrossEntropyGrad | calls.HeadLoss | calls.HeadLossQuantized | calls.HeadLossWeightGrad
 
 
-def _label(k: Kernel, call: Loss, row: str, name: str = "label") -> list[str]:
+def label_of(k: Kernel, call: Loss, row: str, name: str = "label") -> list[str]:
     """Statements for the label of a row, its class and its weight, which is 0 where the label is ignored."""
     lines = [f"let {name} = {k.operand('labels', call.labels).load(row)};"]
     lines.append(f"let class_of_{name} = u32({name});")
@@ -26,12 +26,22 @@ def _label(k: Kernel, call: Loss, row: str, name: str = "label") -> list[str]:
 def _total_weight(k: Kernel, call: Loss) -> list[str]:
     """Statements for the sum `total` of all weights."""
     all_sum = fold_over_lanes(k, "sum")
-    body = _label(k, call, "row", "each")
+    body = label_of(k, call, "row", "each")
     return [
         "var weights_sum = 0.0f;",
         *over_lanes(k, "row", "u.rows", *body, "weights_sum += weight_of_each;"),
         f"let total = {all_sum}(lane, weights_sum);",
     ]
+
+
+def divisor_of(k: Kernel, call: Loss) -> str:
+    """The divisor of a mean of losses, 1 for others; statements that add up the weights go to the kernel."""
+    if call.reduction != LOSS_MEAN:
+        return "1.0f"
+    if call.weights is None and not call.has_ignore:
+        return "f32(u.rows)"
+    k.add(*_total_weight(k, call))
+    return "total"
 
 
 def cross_entropy(call: calls.CrossEntropy) -> list[Kernel]:
@@ -53,17 +63,18 @@ def cross_entropy(call: calls.CrossEntropy) -> list[Kernel]:
     if call.log_prob is not None:
         log_prob = k.operand("log_prob", call.log_prob)
         k.add(*over_lanes(k, "step", "u.n", log_prob.store(at, f"({scores.load(at)} - top) - rest")))
-    k.add("if (lane == 0u) {", *_label(k, call, "block"), "var loss = 0.0f;", "if (weight_of_label != 0.0f) {")
+    k.add("if (lane == 0u) {", *label_of(k, call, "block"), "var loss = 0.0f;", "if (weight_of_label != 0.0f) {")
     score = scores.load("start + class_of_label * u.inner")
     k.add(f"loss = -weight_of_label * (({score} - top) - rest);", "}", each.store("block", "loss"), "}")
-    return [k] if call.reduction == LOSS_EACH else [k, _mean_loss(call)]
+    return [k] if call.reduction == LOSS_EACH else [k, mean_loss(call, call.n * call.inner)]
 
 
-def _mean_loss(call: calls.CrossEntropy) -> Kernel:
+def mean_loss(call: calls.CrossEntropy | calls.HeadLoss | calls.HeadLossQuantized, rows: int) -> Kernel:
+    """The sum or the mean of the losses of so many rows."""
     k = Kernel("cross_entropy (mean)")
     losses, loss = k.operand("losses", call.row_loss), k.operand("loss", call.loss)
     all_sum = fold_over_lanes(k, "sum")
-    k.count("rows", call.n * call.inner)
+    k.count("rows", rows)
     k.add("var sum = 0.0f;", *over_lanes(k, "row", "u.rows", f"sum += {losses.load('row')};"))
     k.add(f"sum = {all_sum}(lane, sum);")
     if call.reduction == LOSS_MEAN:
@@ -95,7 +106,7 @@ def _gradient(k: Kernel, call: calls.CrossEntropyGrad, divisor: str) -> Kernel:
     dy, dx = k.operand("dy", call.dy), k.operand("dx", call.dx)
     k.elements(call.dx.size)
     k.add(f"let column = i % {k.count('inner', call.inner)};", f"let step = (i / u.inner) % {k.count('n', call.c)};")
-    k.add("let row = (i / (u.inner * u.n)) * u.inner + column;", *_label(k, call, "row"))
+    k.add("let row = (i / (u.inner * u.n)) * u.inner + column;", *label_of(k, call, "row"))
     slope = dy.load("row" if call.reduction == LOSS_EACH else "0u")
     k.add(f"let divisor = {divisor};")
     k.add(f"let scale = weight_of_label * select({slope} / divisor, 0.0f, divisor == 0.0f);")

@@ -1,6 +1,7 @@
 """Products of matrices: every invocation keeps a tile of the result in registers, without workgroup memory.
 
-A long sum with few tiles is split; a second kernel adds the parts in their order.
+A long sum with few tiles is split; a second kernel adds the parts in their order. A large product has another form in
+which 256 lanes share tiles of the operands in workgroup memory. The page takes it on hardware that gains by it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
+from typing import Any
 
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError, Operand
 from trainweb.backend.webgpu.templates.tools import sum_of
@@ -20,6 +22,11 @@ TILE = 4
 LEAST_TILES, LEAST_SUM = 2048, 512
 """A product with fewer tiles than this is split, if its sums are longer than this."""
 MOST_SPLITS = 16
+SHARED_TILE, SHARED_STEPS, SHARED_LANES, LINE = 64, 16, 256, 65
+"""Rows and columns of a shared tile, steps at a time, lanes, and the elements from a step to the next: an odd number,
+so that lanes write into different banks."""
+LEAST_SHARED = 32
+"""Rows and columns of a result from which on tiles are shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +41,14 @@ class Side:
         The element at that row (column) and at `step`. `batch` is the number of the product.
     step
         Statements about `step`.
+    is_along
+        True if the elements of neighbouring steps lie side by side.
     """
 
     outer: Callable[[str], list[str]]
     load: Callable[[str], str]
     step: tuple[str, ...] = ()
+    is_along: bool = True
 
 
 Sides = Callable[[Kernel], tuple[Side, Side]]
@@ -66,16 +76,23 @@ def product_kernels(p: Product, operands: Sides, results: Callable[[Kernel], Sto
     if tiles < LEAST_TILES and p.k >= LEAST_SUM:
         splits = min(MOST_SPLITS, p.k // (LEAST_SUM // 2), ceil(LEAST_TILES / tiles))
     k = Kernel(p.name)
+    is_large = min(p.m, p.n) >= LEAST_SHARED
+    if is_large:
+        k.shared = Kernel(f"{p.name} (shared tiles)", SHARED_LANES)
     if splits == 1:
         _tile(k, p, (height, width), 1, operands, results(k))
+        if k.shared:
+            _shared_tile(k.shared, p, 1, operands, results(k.shared))
         return [k]
-    parts, room = k.partial("parts", splits * p.batch * p.m * p.n)
+    _, room = k.partial("parts", splits * p.batch * p.m * p.n)
 
     def keep(k: Kernel, row: str, column: str, value: str) -> list[str]:
         at = f"((batch * u.splits + split) * u.m + {row}) * u.n + {column}"
-        return [parts.store(at, value)]
+        return [k.operand("parts", room).store(at, value)]
 
     _tile(k, p, (height, width), splits, operands, keep)
+    if k.shared:
+        _shared_tile(k.shared, p, splits, operands, keep)
     return [k, _sum_of_parts(p, splits, room, results)]
 
 
@@ -93,13 +110,7 @@ def _tile(
         k.count(name, value)
     k.elements(rows * columns * p.batch * splits)
     k.add(f"let column = (i % u.columns) * {width}u;", "var rest = i / u.columns;")
-    k.add(f"let row = (rest % {k.count('rows', rows)}) * {height}u;", "rest = rest / u.rows;")
-    if splits > 1:
-        k.add(f"let split = rest % {k.count('splits', splits)};", "rest = rest / u.splits;")
-        k.add(f"let first = split * {k.count('span', ceil(p.k / splits))};", "let last = min(u.k, first + u.span);")
-    else:
-        k.add("let first = 0u;", "let last = u.k;")
-    k.add("let batch = rest;")
+    k.add(f"let row = (rest % {k.count('rows', rows)}) * {height}u;", "rest = rest / u.rows;", *_range(k, p, splits))
     side_a, side_b = operands(k)
     for r in range(height):
         k.add(f"let row{r} = min(row + {r}u, u.m - 1u);", *side_a.outer(f"row{r}"))
@@ -115,6 +126,47 @@ def _tile(
             result = f"sum{r}[{c}]" if width > 1 else f"sum{r}"
             k.add(f"if (row + {r}u < u.m && column + {c}u < u.n) {{")
             k.add(*store(k, f"row{r}", f"column{c}", result), "}")
+
+
+def _range(k: Kernel, p: Product, splits: int) -> list[str]:
+    """Statements for the steps of a split, [first, last), and for `batch`, from what is left of a number."""
+    if splits == 1:
+        return ["let first = 0u;", "let last = u.k;", "let batch = rest;"]
+    number, span = k.count("splits", splits), k.count("span", ceil(p.k / splits))
+    lines = [f"let split = rest % {number};", f"let batch = rest / {number};", f"let first = split * {span};"]
+    return [*lines, f"let last = min(u.k, first + {span});"]
+
+
+def _shared_tile(k: Kernel, p: Product, splits: int, operands: Sides, store: Store) -> None:
+    """A workgroup for each 64 x 64 results: its lanes have four rows and every 16th column."""
+    rows, columns = ceil(p.m / SHARED_TILE), ceil(p.n / SHARED_TILE)
+    for name, value in (("m", p.m), ("n", p.n), ("k", p.k), ("columns", columns), ("rows", rows)):
+        k.count(name, value)
+    k.blocks(rows * columns * p.batch * splits)
+    k.add(f"let first_column = (block % u.columns) * {SHARED_TILE}u;", "var rest = block / u.columns;")
+    k.add(f"let first_row = (rest % u.rows) * {SHARED_TILE}u;", "rest = rest / u.rows;", *_range(k, p, splits))
+    sides = operands(k)
+    k.add(*(f"var sum{r} = vec4f(0.0f);" for r in range(TILE)), "let row_of_lane = lane / 16u * 4u;")
+    k.add("let column_of_lane = lane % 16u;", f"for (var tile = first; tile < last; tile += {SHARED_STEPS}u) {{")
+    for side, name, start, size in zip(sides, "ab", ("first_row", "first_column"), ("u.m", "u.n"), strict=True):
+        k.declare(f"var<workgroup> tile_{name}: array<f32, {SHARED_STEPS * LINE}>;")
+        inner, outer = (f"at % {SHARED_STEPS}u", f"at / {SHARED_STEPS}u") if side.is_along else ("at / 64u", "at % 64u")
+        k.add(f"for (var at = lane; at < {SHARED_STEPS * SHARED_TILE}u; at += {SHARED_LANES}u) {{")
+        k.add(f"let inner = {inner};", f"let outer = {outer};", "let step = tile + inner;", "var value = 0.0f;")
+        k.add(f"let place = min({start} + outer, {size} - 1u);", "if (step < last) {", *side.outer("place"), *side.step)
+        k.add(f"value = {side.load('place')};", "}", f"tile_{name}[inner * {LINE}u + outer] = value;", "}")
+    k.add("workgroupBarrier();", f"for (var inner = 0u; inner < {SHARED_STEPS}u; inner++) {{")
+    b = ", ".join(f"tile_b[line + column_of_lane + {16 * c}u]" for c in range(TILE))
+    k.add(f"let line = inner * {LINE}u;", f"let b = vec4f({b});")
+    k.add(*(f"sum{r} += tile_a[line + row_of_lane + {r}u] * b;" for r in range(TILE)), "}", "workgroupBarrier();", "}")
+    for r in range(TILE):
+        for c in range(TILE):
+            k.add(
+                "{",
+                f"let row = first_row + row_of_lane + {r}u;",
+                f"let column = first_column + column_of_lane + {16 * c}u;",
+            )
+            k.add("if (row < u.m && column < u.n) {", *store(k, "row", "column", f"sum{r}[{c}]"), "}", "}")
 
 
 def _sum_of_parts(p: Product, splits: int, room: Buf, results: Callable[[Kernel], Store]) -> Kernel:
@@ -143,28 +195,42 @@ def finished(k: Kernel, value: str, accumulate: Operand | None, at: str, activat
 
 def gemm(call: calls.Gemm) -> list[Kernel]:
     """Products with any strides, a bias, relu and a sum into the result."""
-    if call.wanted is not None:
-        raise NoKernelError("wanted rows")
     if call.a.dtype != "float32" or call.b.dtype != "float32":
         raise NoKernelError(f"a product of {call.a.dtype} and {call.b.dtype}")
+    return matrix_product(call, lambda k: _side(k, k.operand("b", call.b), call, call.b_batch, call.b_col, call.b_row))
 
-    def place(k: Kernel, name: str, at: tuple[tuple[str, int], ...], strides: tuple[int, ...]) -> str:
-        """The element of an operand at these places along axes with strides, in a batch."""
+
+def _place(k: Kernel, call: Any, name: str, at: tuple[tuple[str, int], ...], strides: tuple[int, ...]) -> str:
+    """The element of an operand at these places along axes with strides, in a batch."""
+    terms = [(where, step) for where, step in at if step]
+    if isinstance(call, calls.Gemm):
         batches = (f"(batch / {k.count('batch1', call.batch[1])})", "(batch % u.batch1)")
         terms = [(where, step) for where, step in (*zip(batches, strides, strict=True), *at) if step]
-        return sum_of([f"{where} * {k.count(f'{name}_stride{n}', step)}" for n, (where, step) in enumerate(terms)])
+    return sum_of([f"{where} * {k.count(f'{name}_stride{n}', step)}" for n, (where, step) in enumerate(terms)])
 
-    def side(k: Kernel, x: Operand, strides: tuple[int, ...], outer: int, inner: int) -> Side:
-        name = x.start
-        along = k.count(f"{name}_step", inner)
-        return Side(
-            lambda at: [f"let {name}_{at} = {place(k, name, ((at, outer),), strides)};"],
-            lambda at: x.load(f"{name}_{at} + step * {along}"),
-        )
+
+def _side(k: Kernel, x: Operand, call: Any, strides: tuple[int, ...], outer: int, inner: int) -> Side:
+    """An operand that is a matrix in memory."""
+    name = x.start
+    along = k.count(f"{name}_step", inner)
+    return Side(
+        lambda at: [f"let {name}_{at} = {_place(k, call, name, ((at, outer),), strides)};"],
+        lambda at: x.load(f"{name}_{at} + step * {along}"),
+        is_along=inner == 1,
+    )
+
+
+def matrix_product(call: calls.Gemm | calls.GemmQuantized, right: Callable[[Kernel], Side]) -> list[Kernel]:
+    """A product of matrices whose right operand a kernel reads as `right` declares."""
+    if call.wanted is not None:
+        raise NoKernelError("wanted rows")
+    strides: dict[str, tuple[int, ...]] = {"a": (), "c": (), "bias": ()}
+    batch = 1
+    if isinstance(call, calls.Gemm):
+        strides, batch = {"a": call.a_batch, "c": call.c_batch, "bias": call.bias_batch}, prod(call.batch)
 
     def operands(k: Kernel) -> tuple[Side, Side]:
-        a, b = k.operand("a", call.a), k.operand("b", call.b)
-        return side(k, a, call.a_batch, call.a_row, call.a_col), side(k, b, call.b_batch, call.b_col, call.b_row)
+        return _side(k, k.operand("a", call.a), call, strides["a"], call.a_row, call.a_col), right(k)
 
     def results(k: Kernel) -> Store:
         c, bias = k.operand("c", call.c), None if call.bias is None else k.operand("bias", call.bias)
@@ -173,14 +239,14 @@ def gemm(call: calls.Gemm) -> list[Kernel]:
             k.real("beta", call.beta)
 
         def store(k: Kernel, row: str, column: str, value: str) -> list[str]:
-            at = place(k, "c", ((row, call.c_row), (column, 1)), call.c_batch)
+            at = _place(k, call, "c", ((row, call.c_row), (column, 1)), strides["c"])
             added = ""
             if bias is not None:
-                of_bias = place(k, "bias", ((row, call.bias_row), (column, call.bias_col)), call.bias_batch)
+                of_bias = _place(k, call, "bias", ((row, call.bias_row), (column, call.bias_col)), strides["bias"])
                 added = f" + u.beta * {bias.load(of_bias)}"
             lines = finished(k, f"u.alpha * {value}{added}", c if call.accumulate else None, at, call.activation)
             return [*lines, c.store(at, "y")]
 
         return store
 
-    return product_kernels(Product("gemm", call.m, call.n, call.k, prod(call.batch)), operands, results)
+    return product_kernels(Product("gemm", call.m, call.n, call.k, batch), operands, results)

@@ -10,20 +10,21 @@ FOLDS = {"sum": "a + b", "max": "larger(a, b)", "min": "smaller(a, b)", "prod": 
 """The operation of a reduction on two values."""
 
 
-def fold_over_lanes(k: Kernel, name: str) -> str:
+def fold_over_lanes(k: Kernel, name: str, *, is_four: bool = False) -> str:
     """Declare `all_NAME(lane, value)`: the value of every lane is that of all, by halves, in one order."""
-    lanes = k.lanes
-    k.declare(f"var<workgroup> cells: array<f32, {lanes}>;")
+    kind, four = ("vec4f", "4") if is_four else ("f32", "")
+    cells, fold = f"cells{four}", FOLDS[name].replace("larger", f"larger{four}")
+    k.declare(f"var<workgroup> {cells}: array<{kind}, {k.lanes}>;")
     k.declare(
-        f"fn fold_{name}(a: f32, b: f32) -> f32 {{ return {FOLDS[name]}; }}\n"
-        f"fn all_{name}(lane: u32, value: f32) -> f32 {{\n"
-        "  cells[lane] = value;\n  workgroupBarrier();\n"
-        f"  for (var half = {lanes // 2}u; half > 0u; half = half >> 1u) {{\n"
-        f"    if (lane < half) {{ cells[lane] = fold_{name}(cells[lane], cells[lane + half]); }}\n"
+        f"fn fold_{name}{four}(a: {kind}, b: {kind}) -> {kind} {{ return {fold}; }}\n"
+        f"fn all_{name}{four}(lane: u32, value: {kind}) -> {kind} {{\n"
+        f"  {cells}[lane] = value;\n  workgroupBarrier();\n"
+        f"  for (var half = {k.lanes // 2}u; half > 0u; half = half >> 1u) {{\n"
+        f"    if (lane < half) {{ {cells}[lane] = fold_{name}{four}({cells}[lane], {cells}[lane + half]); }}\n"
         "    workgroupBarrier();\n  }\n"
-        "  let result = cells[0];\n  workgroupBarrier();\n  return result;\n}"
+        f"  let result = {cells}[0];\n  workgroupBarrier();\n  return result;\n}}"
     )
-    return f"all_{name}"
+    return f"all_{name}{four}"
 
 
 def over_lanes(k: Kernel, variable: str, count: str, *body: str) -> list[str]:

@@ -1,0 +1,110 @@
+"""Four rows against all others: a workgroup keeps the four, and a lane scores one of the others at a time.
+
+Attention and the loss of a head compute scores of rows against rows, which are never stored. Of a chunk of the others,
+each lane makes four scores. The lanes then share the columns of their values, which the scores weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+
+from trainweb.backend.webgpu.shader import LANES, Kernel
+from trainweb.backend.webgpu.templates.tools import fold_over_lanes, over_lanes
+
+ROWS = 4
+MOST_KEPT = 320
+"""Elements of a row at most that the workgroup keeps: two such groups of rows take 10 KiB of 16."""
+
+Read = Callable[[str, str], str]
+"""The element at a row and a column."""
+
+
+def four(of: Callable[[int], str]) -> str:
+    """A vector of something of each of the four rows."""
+    return f"vec4f({', '.join(of(r) for r in range(ROWS))})"
+
+
+def tiles(count: int) -> int:
+    """Groups of four rows."""
+    return ceil(count / ROWS)
+
+
+def first_rows(k: Kernel, count: str) -> None:
+    """The numbers of the four rows from `first` on; those past the end repeat the last."""
+    k.add(*(f"let row{r} = min(first + {r}u, {count} - 1u);" for r in range(ROWS)))
+
+
+def keep(k: Kernel, name: str, read: Read, size: int, width: str) -> str:
+    """Keep the elements of the four rows; returns them at `column`."""
+    elements = four(lambda r: read(f"row{r}", "column"))
+    if size > MOST_KEPT:
+        return elements
+    k.declare(f"var<workgroup> {name}: array<vec4f, {ceil(size / LANES) * LANES}>;")
+    k.add(*over_lanes(k, "column", width, f"{name}[column] = {elements};"), "workgroupBarrier();")
+    return f"{name}[column]"
+
+
+def products(name: str, kept: str, read: Read, row: str, width: str) -> list[str]:
+    """Statements for `name`: the products of the four rows with one of the others."""
+    return [
+        f"var {name} = vec4f(0.0f);",
+        f"for (var column = 0u; column < {width}; column++) {{ {name} += {kept} * {read(row, 'column')}; }}",
+    ]
+
+
+def for_chunks(first: str, end: str) -> str:
+    """Begin a loop over the chunks of the others, which a brace ends; `other` is the lane's."""
+    return f"for (var chunk = {first}; chunk < {end}; chunk += {LANES}u) {{ let other = chunk + lane;"
+
+
+class ColumnSums:
+    """Sums of the others' values, weighted by the scores of a chunk.
+
+    Parameters
+    ----------
+    name
+        The sums, and the scores that `share` stores.
+    size
+        Columns. Where a lane has none of its own, lanes share the others of a column.
+    """
+
+    def __init__(self, k: Kernel, name: str, size: int) -> None:
+        self.k, self.name = k, name
+        wide = min(LANES, 1 << (size - 1).bit_length())
+        self.width, self.parts = k.count(f"{name}_width", wide), k.count(f"{name}_parts", LANES // wide)
+        self.size = k.count(f"{name}_size", size)
+        self.slots = range(ceil(size / LANES))
+        k.declare(f"var<workgroup> {name}_scores: array<vec4f, {LANES}>;")
+        fold_over_lanes(k, "sum", is_four=True)
+        for s in self.slots:
+            k.add(f"let {name}_column{s} = lane % {self.width} + {s * LANES}u;", f"var {name}{s} = vec4f(0.0f);")
+            k.add(f"let {name}_place{s} = min({name}_column{s}, {self.size} - 1u);")
+
+    def share(self, scores: str) -> str:
+        """The statement that stores the lane's scores for all; a barrier must follow."""
+        return f"{self.name}_scores[lane] = {scores};"
+
+    def scale(self, factor: str) -> list[str]:
+        """Statements that multiply the sums."""
+        return [f"{self.name}{s} *= {factor};" for s in self.slots]
+
+    def add(self, read: Read, end: str) -> list[str]:
+        """Statements that add the values of a chunk; a barrier must follow before scores are shared again."""
+        name = self.name
+        sums = [f"{name}{s} += {name}_scores[at] * {read('(chunk + at)', f'{name}_place{s}')};" for s in self.slots]
+        head = f"for (var at = lane / {self.width}; at < min({LANES}u, {end} - chunk); at += {self.parts}) {{"
+        return [head, *sums, "}"]
+
+    def store(self, count: str, store: Callable[[str, str, str], list[str]]) -> None:
+        """Store the sums by row, column and value, of rows that are there."""
+        k, name = self.k, self.name
+        for s in self.slots:
+            k.add(f"cells4[lane] = {name}{s};", "workgroupBarrier();")
+            k.add(f"for (var half = {self.parts} / 2u; half > 0u; half = half >> 1u) {{")
+            k.add(f"if (lane < half * {self.width}) {{ cells4[lane] += cells4[lane + half * {self.width}]; }}")
+            k.add("workgroupBarrier();", "}", f"if (lane < {self.width} && {name}_column{s} < {self.size}) {{")
+            for r in range(ROWS):
+                lines = store(f"row{r}", f"{name}_column{s}", f"cells4[lane][{r}]")
+                k.add(f"if (first + {r}u < {count}) {{", *lines, "}")
+            k.add("}", "workgroupBarrier();")

@@ -1,0 +1,11 @@
+"""The sessions and rows that the Python of docs/metrics.md uses."""
+
+import numpy as np
+
+import trainweb
+
+x = np.random.default_rng(0).normal(size=(40, 10)).astype(np.float32)
+data = {"x": x, "labels": np.arange(40) % 3}
+session = trainweb.TrainingSession.from_model("base.onnx", loss="CrossEntropyLoss", optimizer="AdamW")
+regressor = trainweb.TrainingSession.from_model("base.onnx", loss="MSELoss", optimizer="AdamW")
+houses = {"x": x, "target": np.zeros((40, 4), np.float32)}

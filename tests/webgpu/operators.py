@@ -1,0 +1,92 @@
+"""Samples of operators on the GPU: which of them have no plan, and why.
+
+python -m tests.webgpu.operators > tests/golden/webgpu/operators.txt
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+import numpy as np
+from tests.ops import test_forward, test_gradient
+from tests.ops.op_runner import Case, feeds_of, label, single_node
+from tests.webgpu.host import GpuHost
+
+from trainweb.autodiff.gradient import build_gradients
+from trainweb.backend.chosen import RUNTIME, WEBGPU
+from trainweb.backend.plan import Plan
+from trainweb.errors import UnsupportedError
+from trainweb.ir.layout import PARAMETERS
+from trainweb.model.checks import Limits
+from trainweb.model.graph import Graph, Value
+from trainweb.training.arrays import from_numpy
+from trainweb.training.inference import InferenceModel
+
+FORWARD = [case for case in test_forward.CASES if not case.is_random]
+BACKWARD = test_gradient.CASES
+
+
+def forward_graph(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
+    """A sample and what to feed it."""
+    arrays, sample = test_forward.inputs(case), case.sample
+    static = case.cls.static_inputs
+    graph = single_node(case.cls, arrays, sample.attrs, case.opset, sample.outputs or 1, constants=static)
+    return graph, feeds_of(graph, arrays)
+
+
+def backward_graph(case: Case) -> tuple[Graph, dict[str, np.ndarray], list[np.ndarray]]:
+    """The gradients of a sample's loss, what to feed it, and the weights of its outputs."""
+    graph, feeds, weights = test_gradient.loss_graph(case)
+    names = [f"x{k}" for k in test_gradient.wanted(case)]
+    extended = build_gradients(graph, "loss", names)
+    extended.outputs = [Value(f"{name}_grad", "float32", None) for name in names]
+    return extended, feeds, weights
+
+
+def plan_of(graph: Graph, feeds: Mapping[str, np.ndarray]) -> tuple[InferenceModel, Plan]:
+    """The plan for the GPU."""
+    model = InferenceModel(graph, engine=RUNTIME.get_engine(), limits=Limits(), memory_budget=None)
+    return model, model.compile({name: from_numpy(name, feeds[name]) for name in model.inputs}, target=WEBGPU)
+
+
+def run(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Outputs of a graph on the GPU."""
+    model, plan = plan_of(graph, feeds)
+    host = GpuHost(model.segment_bytes)
+    try:
+        for offset, tensor in model.weights():
+            host.write(PARAMETERS, offset, bytes(tensor.data))
+        loaded = host.load(plan)
+        host.run(loaded, {name: from_numpy(name, feeds[name]) for name in model.inputs})
+        return {name: host.output(loaded, name) for name in model.outputs}
+    finally:
+        host.release()
+
+
+@cache
+def reason(case: Case, is_gradient: bool) -> str:
+    """Why a sample has no plan; empty if it has one."""
+    graph, feeds = backward_graph(case)[:2] if is_gradient else forward_graph(case)
+    try:
+        plan_of(graph, feeds)
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
+def refusals() -> Iterator[str]:
+    """A line for each operator and reason, with the samples that it concerns; ' marks gradients."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for is_gradient, cases in ((False, FORWARD), (True, BACKWARD)):
+        for case in cases:
+            if why := reason(case, is_gradient):
+                samples = found.setdefault(label(case.cls), {}).setdefault(why, [])
+                samples.append(f"{case.number}{chr(39) * is_gradient}")
+    for name, reasons in sorted(found.items()):
+        for why, samples in sorted(reasons.items()):
+            yield f"{name} [{' '.join(samples)}]: {why}"
+
+
+if __name__ == "__main__":
+    print("\n".join(refusals()))

@@ -171,7 +171,8 @@ def preferences_of(
 
 def _with_prompt(pair: Any) -> Any:
     """A pair with its prompt; without one it is what both answers begin with, less a space at its end, as in TRL."""
-    answers = [pair.get(name) for name in ANSWERS] if isinstance(pair, Mapping) and "prompt" not in pair else []
+    has_prompt = not isinstance(pair, Mapping) or "prompt" in pair
+    answers: list[Any] = [] if has_prompt else [pair.get(name) for name in ANSWERS]
     if not answers or not (all(isinstance(a, str) for a in answers) or all(isinstance(a, list) for a in answers)):
         return pair
     chosen, rejected = answers

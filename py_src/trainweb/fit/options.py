@@ -82,7 +82,7 @@ OTHERS = tuple(name for name in FitOptions.__annotations__ if name not in FIT)
 """Options that `FIT` does not check."""
 
 ACCUMULATE = {
-    "steps": Field(Whole(least=1), 1, is_optional=False),
+    "steps": Field(Whole(least=1, most=2**31 - 1), 1, is_optional=False),
     "reduction": Field(Choice(("mean", "sum")), "mean", is_optional=False),
 }
 """Batches for an optimizer step, and how their gradients become one: that of all their rows, or the sum."""

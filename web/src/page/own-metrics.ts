@@ -15,7 +15,8 @@ export type MetricFunction = (predictions: Tensor, targets: Tensor) => number;
 /** Functions by the names of their metrics. */
 export type MetricFunctions = Readonly<Record<string, MetricFunction>>;
 
-type Metric = MetricType | MetricSettings;
+/** A metric by its name, or with its settings. */
+export type Metric = MetricType | MetricSettings;
 
 /** Metrics of outputs that the loss compares with labels. */
 export type MetricsByOutput = Readonly<Record<string, Metric | readonly Metric[]>>;

@@ -30,11 +30,31 @@ export interface PeftAdapterConfig {
   readonly adapterConfig: string;
 }
 
+/** A loss by its name. */
+export interface LossName<Type> {
+  /** The loss. */
+  readonly name: Type;
+}
+
+/** A loss by its type, which is the same. */
+export interface LossKind<Type> {
+  /** The loss. */
+  readonly type: Type;
+}
+
 /** Settings whose `type` may be given as `name`. */
-type Named<Settings> = Settings extends { readonly type: infer Type }
-  ? Settings | (Omit<Settings, "type"> & { readonly name: Type })
+export type Named<Settings> = Settings extends LossKind<infer Type>
+  ? Settings | (Omit<Settings, "type"> & LossName<Type>)
   : never;
-type Weighted<Settings> = Settings extends unknown ? Omit<Settings, "weight"> & { readonly weight?: number } : never;
+
+/** The weight of a term. */
+export interface TermWeight {
+  /** The factor of the term in the sum. */
+  readonly weight?: number;
+}
+
+/** Settings of a loss whose `weight` is that of the term. */
+export type Weighted<Settings> = Settings extends unknown ? Omit<Settings, "weight"> & TermWeight : never;
 
 /** A loss of one output, and its weight in the sum of all, 1 by default. Weights of classes are `weights` here. */
 export type LossTerm = LossType | Weighted<Named<LossSettings>>;

@@ -455,7 +455,7 @@ def command_test_large(arguments: list[str]) -> None:
     """Run only the tests with up to 700 MiB of weights and 2 GiB files (14 GiB)."""
     build_all()
     browser = setup_chromium()
-    tests = ("-s", "--durations=0", "tests/browser/test_js_large.py")
+    tests = ("-m", "", "-s", "--durations=0", "tests/browser/test_js_large.py")
     _exec(PYTHON, "-m", "pytest", *tests, *arguments, TRAINWEB_CHROMIUM=browser)
 
 
@@ -466,7 +466,7 @@ def command_test_attacks(arguments: list[str]) -> None:
     minutes = str(parser.parse_args(arguments).minutes)
     build_all()
     browser = {"TRAINWEB_CHROMIUM": setup_chromium()}
-    run(PYTHON, "-m", "pytest", "--sweep", "-rP", env=browser)
+    run(PYTHON, "-m", "pytest", "-m", "sweep", "-rP", env=browser)
     for script in ("fuzz_plans", "fuzz_bundles", "soak"):
         run(PYTHON, f"scripts/{script}.py", "--minutes", minutes, env=browser)
 

@@ -59,7 +59,8 @@ CONFIG = {n: Field(field.kind, None, is_optional=True) for n, field in fields_of
 FIT_DOCS = parameter_docs(SessionTasks.fit)
 CONFIG_DOCS = {n: text.replace("None:", "Null:") for n, text in parameter_docs(build_artifacts).items()} | {
     "clip_grad_norm": "Largest joint L2 norm of the gradients in an optimizer step.",
-    "clip_grad_value": "Largest magnitude of each element of the gradients in an optimizer step; it is applied before the norm.",
+    "clip_grad_value": "Largest magnitude of each element of the gradients in an optimizer step; "
+    "it is applied before the norm.",
     "nominal_checkpoint": "Start without weights; load them with `loadParametersBuffer`. Default false.",
 }
 CHECKPOINT_DOCS = {

@@ -45,8 +45,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Exhaustive sweeps run when asked for: `./build.sh test-attacks`."""
-    parser.addoption("--sweep", action="store_true", help="run the tests with the marker 'sweep', and no others")
+    """Times are recorded when asked for."""
     parser.addoption("--record-times", action="store_true", help="write how long files take to tests/times.txt")
 
 
@@ -57,12 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave sweeps to their own command, and let workers begin with the files that take longest."""
-    wanted = config.getoption("--sweep")
-    left = [item for item in items if (item.get_closest_marker("sweep") is None) == wanted]
-    if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in left]
+    """Let workers begin with the files that take longest."""
     if hasattr(config, "workerinput"):
         longest_first(items)
 

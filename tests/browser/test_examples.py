@@ -94,11 +94,10 @@ def test_the_second_visit_starts_from_the_weights_of_the_first(page: Page, page_
     assert not site.requests("/dist/npm/python/")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_forecast_beats_the_mean(seed: int, page: Page, page_errors: PageErrors, site: Site) -> None:
+def test_the_forecast_beats_the_mean(page: Page, page_errors: PageErrors, site: Site) -> None:
     """And zero, which is nearly the mean, by far: of waves whose values are known."""
     page.add_init_script(
-        f"let state = {seed}; Math.random = () => (state = (1103515245 * state + 12345) % 2147483648) / 2147483648;"
+        "let state = 1; Math.random = () => (state = (1103515245 * state + 12345) % 2147483648) / 2147483648;"
     )
     train(page, page_errors, site, "timeseries")
     text = page.inner_text("#log")

@@ -186,7 +186,7 @@ def outcomes(js: JsPage, variables: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="the memory that is available cannot be told")
-@pytest.mark.parametrize("mib", NEEDED_GIB)
+@pytest.mark.parametrize("mib", [300, pytest.param(700, marks=pytest.mark.large)])
 def test_large_files_are_right(browser: Browser, plain_site: Site, mib: int) -> None:
     require_memory(NEEDED_GIB[mib])
     variables = serve_model(plain_site, mib)
@@ -206,7 +206,7 @@ def test_large_files_are_right(browser: Browser, plain_site: Site, mib: int) -> 
     assert after == expected
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="the memory that is available cannot be told")
 def test_a_checkpoint_of_nearly_two_gib_is_written_and_read(browser: Browser, plain_site: Site) -> None:

@@ -317,7 +317,10 @@ def test_a_head_stays_where_somebody_reads_what_it_would_not_store(small_heads: 
 
 
 def is_rotation(*between: str) -> bool:
-    """Whether one call makes rows y of halves that cos and sin turn; `between` stands before the second half of y."""
+    """Whether one call makes rows y of halves that cos and sin turn; `between` stands before the second half of y.
+
+    A step reads or fills a tensor, or covers the first column of y by that of a tensor.
+    """
     w = Written()
     x, y = w.new("x", 1, N, 2 * WIDTH), w.new("y", 1, N, 2 * WIDTH)
     names = ("x1", "x2", "cos", "sin", "real", "imaginary")
@@ -333,7 +336,10 @@ def is_rotation(*between: str) -> bool:
     copy_axis(w.builder, y, real, 2, WIDTH, out_start=0)
     for step in between:
         what, name = step.split(" ", 1)
-        (w.read if what == "read" else w.fill)(name)
+        if what == "cover":
+            copy_axis(w.builder, y, w.bufs[name], 2, 1, out_start=0)
+        else:
+            (w.read if what == "read" else w.fill)(name)
     copy_axis(w.builder, y, imaginary, 2, WIDTH, out_start=WIDTH)
     w.outputs = ["y"]
     program = w.program()
@@ -346,7 +352,7 @@ def test_rotations_are_found() -> None:
     assert is_rotation() and is_rotation("read real")
 
 
-@pytest.mark.parametrize("between", ["read half of y", "fill half of y", "fill cos", "fill x"])
+@pytest.mark.parametrize("between", ["read half of y", "fill half of y", "cover cos", "fill cos", "fill x"])
 def test_rows_that_others_see_or_change_before_they_are_complete_stay(between: str) -> None:
     assert not is_rotation(between)
 

@@ -149,6 +149,14 @@ def test_rows_that_are_wanted_before_and_after_a_transposition_are_both_there() 
     same_without(graph, feeds)
 
 
+def test_rows_whose_columns_lie_apart_are_copied_before_they_are_turned() -> None:
+    graph, feeds = graph_of([Node("Transpose", ["rows"], ["x"], {"perm": [0, 3, 2, 1]}), *ROTATED[1:]], "y")
+    feeds["rows"] = np.ascontiguousarray(feeds["rows"].transpose(0, 3, 1, 2))
+    graph.inputs = [Value(n, "float32", x.shape) for n, x in feeds.items()]
+    assert kernels(graph, feeds) == ["strided_copy", "rotary_f32"]
+    same_without(graph, feeds)
+
+
 def test_part_of_a_row_is_turned_where_it_lies() -> None:
     """As Phi does it: the rest of each row stays as it is."""
     head = [
@@ -190,6 +198,8 @@ def changed(name: str, *inputs: str, op: str = "") -> list[Node]:
         changed("minus", "x2", op="Abs"),
         changed("other", "x1", "minus"),
         changed("y", "real", "imaginary", op="Mul"),
+        [n for n in ROTATED if "real" not in n.outputs][:-1]
+        + [Node("Mul", ["x", "cos"], ["product"]), Node("Abs", ["product"], ["real"]), ROTATED[-1]],
         changed("real", "rows_turned", "cos"),
         changed("imaginary", "other", "other"),
         [*ROTATED[:-1], Node("Sum", ["real", "imaginary", "x"], ["y"])],
@@ -201,6 +211,39 @@ def test_anything_else_stays_as_it_is(nodes: list[Node]) -> None:
     feeds["rows2"] = feeds["rows"][::-1].copy()
     graph.inputs = [Value(n, "float32", x.shape) for n, x in feeds.items()]
     assert "rotary_f32" not in kernels(graph, feeds)
+    same_without(graph, feeds)
+
+
+def rows_of(shape: tuple[int, ...], dtype: str = "float32") -> tuple[Graph, dict[str, np.ndarray]]:
+    """The rotation of rows of another shape or type, which no transposition precedes."""
+    rng = np.random.default_rng(5)
+    graph, _ = graph_of(ROTATED[1:], "y")
+    graph.initializers["axis"] = from_numpy("axis", np.array([-1]))
+    feeds = {"x": (9 * rng.standard_normal(shape)).astype(dtype)}
+    feeds |= {n: (9 * rng.standard_normal((*shape[:-2], 1, shape[-1]))).astype(dtype) for n in ("cos", "sin")}
+    graph.inputs = [Value(n, dtype, x.shape) for n, x in feeds.items()]
+    return graph, feeds
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((2, 2, 1, 3, 4), "float32"), ((2, 0, 3, 4), "float32"), ((2, 1, 3, 4), "int32")]
+)
+def test_rows_that_the_kernel_does_not_take_stay_as_they_are(shape: tuple[int, ...], dtype: str) -> None:
+    """It takes floats on at most four axes, and some of them."""
+    graph, feeds = rows_of((2, 1, 3, 4))
+    assert kernels(graph, feeds).count("rotary_f32") == 1
+    graph, feeds = rows_of(shape, dtype)
+    assert "rotary_f32" not in kernels(graph, feeds)
+    same_without(graph, feeds)
+
+
+def test_a_cosine_that_a_number_was_spread_to_is_taken() -> None:
+    """It is a copy whose source has no axis."""
+    graph, feeds = graph_of([Node("Expand", ["number", "as_x"], ["cos"]), *ROTATED], "y")
+    del feeds["cos"]
+    feeds["number"] = np.float32(0.5)
+    graph.inputs = [Value(n, "float32", np.shape(x)) for n, x in feeds.items()]
+    graph.initializers["as_x"] = from_numpy("as_x", np.array([BATCH, HEADS, LENGTH, 4]))
     same_without(graph, feeds)
 
 

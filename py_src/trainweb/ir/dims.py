@@ -8,7 +8,7 @@ compare ints, and let the `SymbolTable` (ir/symbols.py) find out the consequence
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from math import gcd, lcm
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -128,6 +128,16 @@ class SymbolicDim(Number):
         self._now, self._version = self, self.table.version
         return self
 
+    def with_atoms(self, value_of: Callable[[Atom], int]) -> int:
+        """The sum of products with a value in the place of each atom."""
+        total: Any = 0
+        for monomial, c in self.terms.items():
+            product: Any = c
+            for atom in monomial:
+                product = value_of(atom) * product
+            total = total + product
+        return total  # type: ignore[no-any-return]
+
     # Arithmetic.
 
     def __add__(self, other: Any) -> int:
@@ -187,11 +197,7 @@ class SymbolicDim(Number):
     def __rsub__(self, other: Any) -> int:
         return (-self).__add__(other)
 
-    def __radd__(self, other: Any) -> int:
-        return self.__add__(other)
-
-    def __rmul__(self, other: Any) -> int:
-        return self.__mul__(other)
+    __radd__, __rmul__ = __add__, __mul__
 
     def __mod__(self, other: int) -> int:
         return self - self // other * other
@@ -621,7 +627,7 @@ def _extremum(largest: bool, dims: Sequence[int]) -> int:
     assert table is not None
     flat: list[int] = []
     for dim in map(resolve, dims):
-        atom = next(iter(dim.terms))[0] if isinstance(dim, SymbolicDim) and _is_atom(dim) else None
+        atom = sole_atom(dim)
         flat += atom.args if isinstance(atom, Extremum) and atom.largest == largest else [dim]
     bounds: list[int] = []
     for dim in flat:
@@ -631,13 +637,10 @@ def _extremum(largest: bool, dims: Sequence[int]) -> int:
     return bounds[0] if len(bounds) == 1 else table.extremum(largest, bounds)
 
 
-def _is_atom(dim: SymbolicDim) -> bool:
-    return len(dim.terms) == 1 and all(len(m) == 1 and c == 1 for m, c in dim.terms.items())
-
-
 def sole_atom(dim: int) -> Atom | None:
     """The atom that `dim` equals, if it is one."""
-    return next(iter(dim.terms))[0] if isinstance(dim, SymbolicDim) and _is_atom(dim) else None
+    terms = [*dim.terms.items()] if isinstance(dim, SymbolicDim) else []
+    return terms[0][0][0] if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1 else None
 
 
 def _outdoes(a: int, b: int, largest: bool) -> bool:

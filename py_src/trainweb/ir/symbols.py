@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd, lcm, prod
-from typing import Any
 
 from trainweb.errors import ModelError
 from trainweb.ir.dims import (
@@ -142,13 +141,7 @@ class SymbolTable:
         parts = {atom: self._now(atom) for monomial in dim.terms for atom in monomial}
         if all(value is atom.dim for atom, value in parts.items()):
             return dim
-        total: Any = 0
-        for monomial, c in dim.terms.items():
-            product: Any = c
-            for atom in monomial:
-                product = parts[atom] * product
-            total = total + product
-        return total  # type: ignore[no-any-return]
+        return dim.with_atoms(parts.__getitem__)
 
     def _now(self, atom: Atom) -> int:
         value = self._current.get(atom)
@@ -393,13 +386,7 @@ class SymbolTable:
         dim = resolve(dim)
         if not isinstance(dim, SymbolicDim):
             return dim
-        total: Any = 0
-        for monomial, c in dim.terms.items():
-            product: Any = c
-            for atom in monomial:
-                product *= self._size(atom, sizes)
-            total += product
-        return int(total)
+        return int(dim.with_atoms(lambda atom: self._size(atom, sizes)))
 
     def _size(self, atom: Atom, sizes: Mapping[str, int]) -> int:
         if isinstance(atom, Symbol):

@@ -545,7 +545,7 @@ class _Reader:
         return nodes
 
     def _size(self, nodes: Iterable[Any], depth: int = 0) -> int:
-        """Nodes with those of their bodies and of functions that they call. What is nested too deep is refused later."""
+        """Nodes with those of their bodies and of functions that they call. What is too deep is refused later."""
         count = 0
         for node in nodes if depth <= MAX_NESTING else ():
             key = function_key(node, node.op_type)

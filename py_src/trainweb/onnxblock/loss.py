@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, TypeVar
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
 from trainweb import messages
 from trainweb._names import public_names
@@ -24,10 +25,11 @@ LEAST_REST = 1e-7
 """Lower bound of 1 - p, below each value but 0 that it has in float32."""
 
 
-def _reduction(reduction: str) -> Block:
-    if reduction == "none":
-        return blocks.PassThrough()
-    return (blocks.ReduceMean if reduction == "mean" else blocks.ReduceSum)(keepdims=False)
+def _reduced(each: str, reduction: str) -> str:
+    """The mean or the sum of all elements, or each."""
+    reductions = {"mean": blocks.ReduceMean, "sum": blocks.ReduceSum}
+    block = reductions[reduction](keepdims=False) if reduction in reductions else blocks.PassThrough()
+    return str(block(each))
 
 
 def _target_like(pred: str, name: str) -> str:
@@ -72,8 +74,9 @@ def _flat_rows(scores: str, labels: str, axis: int, rank: int) -> list[str]:
     return [rows, Block().add_node("Reshape", [labels, flat])]
 
 
+@dataclass(eq=False, repr=False)
 class Loss(Block):
-    """A loss that is known by its name. Its settings are the arguments of `__init__`: see `trainweb.settings`."""
+    """A loss that is known by its name. Its settings are its fields: see `trainweb.settings`."""
 
     _n_inputs: ClassVar[int] = 1
     """Number of the model's outputs that it takes."""
@@ -81,25 +84,27 @@ class Loss(Block):
 
 LOSSES: dict[str, type[Loss]] = {}
 """Losses that `LossType`, the command line, pages and the documentation know, by name."""
-T = TypeVar("T", bound="type[Loss]")
+T = TypeVar("T", bound=Loss)
 
 
-def loss(cls: T) -> T:
-    """Class decorator that makes a loss known by its name."""
-    LOSSES[cls.__name__] = cls
-    return cls
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+def loss(cls: type[T]) -> type[T]:
+    """Class decorator that makes a loss known by its name, and arguments of its fields, which are checked."""
+    kind = dataclass(eq=False, repr=False)(cls)
+    kind.__init__ = checked(kind.__init__)  # type: ignore[method-assign]
+    LOSSES[cls.__name__] = kind
+    return kind
 
 
+@dataclass(eq=False, repr=False)
 class _Elementwise(Loss):
     """A loss of each element of a prediction; a subclass computes it by `_each`."""
 
-    @checked
-    def __init__(self, reduction: Reduction = "mean") -> None:
-        self._reduction = reduction
+    reduction: Reduction = "mean"
 
     def build(self, pred: str, target_name: str = "target") -> str:
         """Name of the loss of `pred` against input `target_name`, which is added if missing."""
-        return str(_reduction(self._reduction)(self._each(pred, _target_like(pred, target_name))))
+        return _reduced(self._each(pred, _target_like(pred, target_name)), self.reduction)
 
     def _each(self, pred: str, target: str) -> str:
         raise NotImplementedError
@@ -140,22 +145,17 @@ class CrossEntropyLoss(Loss):
         The labels are float32 probabilities of the classes in the shape of the scores, such as those of mixup.
     """
 
-    @checked
-    def __init__(
-        self,
-        weight: Weights | None = None,
-        reduction: Reduction = "mean",
-        ignore_index: Annotated[int, Whole()] | None = None,
-        label_smoothing: Annotated[float, Number(least=0, most=1)] = 0.0,
-        *,
-        class_axis: Annotated[int, Whole()] = -1,
-        probabilities: YesNo = False,
-    ) -> None:
-        if probabilities and ignore_index is not None:
-            raise messages.BAD_SETTING(name="ignore_index", value=ignore_index, expected="left out with probabilities")
-        self._smoothing, self._has_probabilities = float(label_smoothing), probabilities
-        self._weight, self._reduction, self._class_axis = weight, reduction, class_axis
-        self._ignore_index = ignore_index
+    weight: Weights | None = None
+    reduction: Reduction = "mean"
+    ignore_index: Annotated[int, Whole()] | None = None
+    label_smoothing: Annotated[float, Number(least=0, most=1)] = 0.0
+    class_axis: Annotated[int, Whole()] = field(default=-1, kw_only=True)
+    probabilities: YesNo = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.probabilities and self.ignore_index is not None:
+            expected = "left out with probabilities"
+            raise messages.BAD_SETTING(name="ignore_index", value=self.ignore_index, expected=expected)
 
     def build(self, scores: str, labels_name: str = "labels") -> str:
         """Name of the loss of `scores` against input `labels_name`, which is added if missing.
@@ -165,24 +165,24 @@ class CrossEntropyLoss(Loss):
         weight = generate_name("celoss.weight")
         accessor = context.current()
         rank = len(accessor.tensor_value(scores).shape or ())
-        if rank < 2 or not -rank <= self._class_axis < rank:
-            raise ModelError(f"Scores {scores!r} of rank {rank} have no class axis {self._class_axis}.")
-        axis = self._class_axis % rank
-        if self._has_probabilities:
+        if rank < 2 or not -rank <= self.class_axis < rank:
+            raise ModelError(f"Scores {scores!r} of rank {rank} have no class axis {self.class_axis}.")
+        axis = self.class_axis % rank
+        if self.probabilities:
             return self._of_probabilities(scores, _target_like(scores, labels_name), axis, rank, weight)
         labels = labels_name
         if not accessor.has(labels_name):
             labels = add_input_like(scores, labels_name, "int64", drop_axis=axis)
-        if self._smoothing:
+        if self.label_smoothing:
             return self._smoothed(scores, labels, axis, rank, weight)
         loss, log_prob = generate_name("loss"), generate_name("log_prob")
         inputs = self._rows(scores, labels, axis, rank)
-        if self._weight is not None:
-            inputs.append(array_initializer(weight, self._weight))
-        attrs: dict[str, Any] = {"reduction": self._reduction}
-        if self._ignore_index is not None:
-            attrs["ignore_index"] = self._ignore_index
-        restore = self._reduction == "none" and inputs[0] != scores
+        if self.weight is not None:
+            inputs.append(array_initializer(weight, self.weight))
+        attrs: dict[str, Any] = {"reduction": self.reduction}
+        if self.ignore_index is not None:
+            attrs["ignore_index"] = self.ignore_index
+        restore = self.reduction == "none" and inputs[0] != scores
         out = generate_name("loss_rows") if restore else loss
         add_node("SoftmaxCrossEntropyLoss", inputs, [out, log_prob], **attrs)
         if restore:
@@ -196,8 +196,8 @@ class CrossEntropyLoss(Loss):
     def _smoothed(self, scores: str, labels: str, axis: int, rank: int, weight: str) -> str:
         """(1 - s) * (-w[label] log p[label]) + s * mean of -w log p over the classes, as torch has it."""
         rows, targets = _flat_rows(scores, labels, axis, rank)
-        weights = [] if self._weight is None else [array_initializer(weight, self._weight)]
-        attrs: dict[str, Any] = {} if self._ignore_index is None else {"ignore_index": self._ignore_index}
+        weights = [] if self.weight is None else [array_initializer(weight, self.weight)]
+        attrs: dict[str, Any] = {} if self.ignore_index is None else {"ignore_index": self.ignore_index}
         inputs = [rows, targets, *weights]
         of_label, _ = self.add_node("SoftmaxCrossEntropyLoss", inputs, 2, reduction="none", **attrs)
         log_p = self.add_node("LogSoftmax", [rows], axis=1)
@@ -205,17 +205,17 @@ class CrossEntropyLoss(Loss):
             log_p = self.add_node("Mul", [log_p, weights[0]])
         of_all = self.add_node("Neg", [blocks.over_last_axis("ReduceMean", log_p)])
         counts = None
-        if self._ignore_index is not None:
-            counts = _counted(targets, self._ignore_index)
+        if self.ignore_index is not None:
+            counts = _counted(targets, self.ignore_index)
             of_all = self.add_node("Mul", [of_all, counts])
         each = blocks.Add()(
-            blocks.Mul()(of_label, blocks.Constant(1 - self._smoothing)()),
-            blocks.Mul()(of_all, blocks.Constant(self._smoothing)()),
+            blocks.Mul()(of_label, blocks.Constant(1 - self.label_smoothing)()),
+            blocks.Mul()(of_all, blocks.Constant(self.label_smoothing)()),
         )
-        if self._reduction == "none":
+        if self.reduction == "none":
             return self.add_node("Reshape", [each, self.add_node("Shape", [labels])])
-        if self._reduction == "sum" or (counts is None and not weights):
-            return str(_reduction(self._reduction)(each))
+        if self.reduction == "sum" or (counts is None and not weights):
+            return _reduced(each, self.reduction)
         return str(blocks.Div()(blocks.ReduceSum(keepdims=False)(each), self._total_weight(targets, weights, counts)))
 
     def _of_probabilities(self, scores: str, target: str, axis: int, rank: int, weight: str) -> str:
@@ -224,15 +224,15 @@ class CrossEntropyLoss(Loss):
             last = [k for k in range(rank) if k != axis] + [axis]
             scores, target = (self.add_node("Transpose", [name], perm=last) for name in (scores, target))
         log_p = self.add_node("LogSoftmax", [scores], axis=rank - 1)
-        if self._weight is not None:
-            log_p = self.add_node("Mul", [log_p, array_initializer(weight, self._weight)])
+        if self.weight is not None:
+            log_p = self.add_node("Mul", [log_p, array_initializer(weight, self.weight)])
         each = blocks.over_last_axis("ReduceSum", self.add_node("Mul", [target, log_p]))
-        if self._smoothing:
+        if self.label_smoothing:
             each = blocks.Add()(
-                blocks.Mul()(each, blocks.Constant(1 - self._smoothing)()),
-                blocks.Mul()(blocks.over_last_axis("ReduceMean", log_p), blocks.Constant(self._smoothing)()),
+                blocks.Mul()(each, blocks.Constant(1 - self.label_smoothing)()),
+                blocks.Mul()(blocks.over_last_axis("ReduceMean", log_p), blocks.Constant(self.label_smoothing)()),
             )
-        return str(_reduction(self._reduction)(self.add_node("Neg", [each])))
+        return _reduced(self.add_node("Neg", [each]), self.reduction)
 
     def _total_weight(self, targets: str, weights: list[str], counts: str | None) -> str:
         """The sum of the weights of the rows that count; of labels that are ignored no weight is looked up."""
@@ -263,36 +263,29 @@ class BCEWithLogitsLoss(Loss):
         Factor of the positive targets; broadcasts.
     """
 
-    @checked
-    def __init__(
-        self, weight: Weights | None = None, reduction: Reduction = "mean", pos_weight: Weights | None = None
-    ) -> None:
-        self._reduce = _reduction(reduction)
-        self._weight, self._pos_weight = weight, pos_weight
-        self._softplus, self._neg, self._mul = blocks.Softplus(), blocks.Neg(), blocks.Mul()
-        self._sub, self._add = blocks.Sub(), blocks.Add()
+    weight: Weights | None = None
+    reduction: Reduction = "mean"
+    pos_weight: Weights | None = None
 
     def build(self, logits: str, target_name: str = "target") -> str:
         """Name of the loss of `logits` against input `target_name`, which is added if missing."""
         pos_weight, weight = generate_name("bceloss.pos_weight"), generate_name("bceloss.weight")
         target = _target_like(logits, target_name)
-        if self._pos_weight is None:
+        if self.pos_weight is None:
             # ONNX Runtime's formula makes 20 names here: the loss keeps the name it has there.
-            loss: str = self._sub(self._softplus(logits), self._mul(logits, target))
+            loss: str = blocks.Sub()(blocks.Softplus()(logits), blocks.Mul()(logits, target))
             skip_names(14)
         else:
-            loss = self._weighted(logits, target, array_initializer(pos_weight, self._pos_weight))
-        if self._weight is not None:
-            loss = self._mul(loss, array_initializer(weight, self._weight))
-        result: str = self._reduce(loss)
-        return result
+            loss = self._weighted(logits, target, array_initializer(pos_weight, self.pos_weight))
+        if self.weight is not None:
+            loss = blocks.Mul()(loss, array_initializer(weight, self.weight))
+        return _reduced(loss, self.reduction)
 
     def _weighted(self, logits: str, target: str, pos_weight: str) -> str:
         one = blocks.Constant(1.0)()
-        factor = self._add(one, self._mul(self._sub(pos_weight, one), target))
-        positive = self._mul(factor, self._softplus(self._neg(logits)))
-        loss: str = self._add(self._mul(self._sub(one, target), logits), positive)
-        return loss
+        factor = blocks.Add()(one, blocks.Mul()(blocks.Sub()(pos_weight, one), target))
+        positive = blocks.Mul()(factor, blocks.Softplus()(blocks.Neg()(logits)))
+        return str(blocks.Add()(blocks.Mul()(blocks.Sub()(one, target), logits), positive))
 
 
 @loss
@@ -309,6 +302,13 @@ class L1Loss(_Elementwise):
         return str(blocks.Abs()(blocks.Sub()(pred, target)))
 
 
+def _huber(pred: str, target: str, delta: float, scale: float) -> str:
+    error = blocks.Abs()(blocks.Sub()(pred, target))
+    beyond = Block().add_node("Relu", [blocks.Sub()(error, blocks.Constant(delta)())])
+    square = blocks.Mul()(blocks.Pow(2.0)(blocks.Sub()(error, beyond)), blocks.Constant(0.5 * scale)())
+    return str(blocks.Add()(square, blocks.Mul()(beyond, blocks.Constant(delta * scale)())))
+
+
 @loss
 class HuberLoss(_Elementwise):
     """d^2 / 2 where |d| is at most delta, else delta (|d| - delta / 2), d being the error.
@@ -321,20 +321,14 @@ class HuberLoss(_Elementwise):
         Error at which the loss becomes linear.
     """
 
-    @checked
-    def __init__(self, reduction: Reduction = "mean", delta: Positive = 1.0) -> None:
-        self._reduction, self._delta, self._scale = reduction, float(delta), 1.0
+    delta: Positive = 1.0
 
     def _each(self, pred: str, target: str) -> str:
-        error = blocks.Abs()(blocks.Sub()(pred, target))
-        beyond = self.add_node("Relu", [blocks.Sub()(error, blocks.Constant(self._delta)())])
-        square = blocks.Mul()(blocks.Pow(2.0)(blocks.Sub()(error, beyond)), blocks.Constant(0.5 * self._scale)())
-        linear = blocks.Mul()(beyond, blocks.Constant(self._delta * self._scale)())
-        return str(blocks.Add()(square, linear))
+        return _huber(pred, target, float(self.delta), 1.0)
 
 
 @loss
-class SmoothL1Loss(HuberLoss):
+class SmoothL1Loss(_Elementwise):
     """d^2 / (2 beta) where |d| is at most beta, else |d| - beta / 2, d being the error.
 
     Parameters
@@ -345,10 +339,10 @@ class SmoothL1Loss(HuberLoss):
         Error at which the loss becomes linear.
     """
 
-    @checked
-    def __init__(self, reduction: Reduction = "mean", beta: Positive = 1.0) -> None:
-        super().__init__(reduction, beta)
-        self._scale = 1 / float(beta)
+    beta: Positive = 1.0
+
+    def _each(self, pred: str, target: str) -> str:
+        return _huber(pred, target, float(self.beta), 1 / float(self.beta))
 
 
 @loss
@@ -363,17 +357,12 @@ class KLDivLoss(_Elementwise):
         True if the target holds logarithms of probabilities, too.
     """
 
-    @checked
-    def __init__(
-        self,
-        reduction: Annotated[str, Choice(("mean", "sum", "none", "batchmean"))] = "mean",
-        log_target: YesNo = False,
-    ) -> None:
-        self._reduction, self._log_target = reduction, log_target
+    reduction: Annotated[str, Choice(("mean", "sum", "none", "batchmean"))] = "mean"
+    log_target: YesNo = False
 
     def build(self, pred: str, target_name: str = "target") -> str:
         """Name of the loss of `pred` against input `target_name`, which is added if missing."""
-        if self._reduction != "batchmean":
+        if self.reduction != "batchmean":
             return super().build(pred, target_name)
         each = self._each(pred, _target_like(pred, target_name))
         first = blocks.add_initializer_of("int64", "first_axis", [0])
@@ -384,7 +373,7 @@ class KLDivLoss(_Elementwise):
 
     def _each(self, pred: str, target: str) -> str:
         log = target
-        if self._log_target:
+        if self.log_target:
             target = self.add_node("Exp", [log])
         else:
             # 0 log 0 is 0.
@@ -411,35 +400,28 @@ class FocalLoss(Loss):
         Label of rows that the loss ignores.
     """
 
-    @checked
-    def __init__(
-        self,
-        gamma: NotNegative = 2.0,
-        weight: Weights | None = None,
-        reduction: Reduction = "mean",
-        *,
-        class_axis: Annotated[int, Whole()] = -1,
-        ignore_index: Annotated[int, Whole()] | None = None,
-    ) -> None:
-        self._gamma, self._weight, self._reduction = float(gamma), weight, reduction
-        self._ignore_index = ignore_index
-        self._entropy = CrossEntropyLoss(reduction="none", ignore_index=ignore_index, class_axis=class_axis)
+    gamma: NotNegative = 2.0
+    weight: Weights | None = None
+    reduction: Reduction = "mean"
+    class_axis: Annotated[int, Whole()] = field(default=-1, kw_only=True)
+    ignore_index: Annotated[int, Whole()] | None = field(default=None, kw_only=True)
 
     def build(self, scores: str, labels_name: str = "labels") -> str:
         """Name of the loss of `scores` against input `labels_name`, which is added if missing."""
         weight = generate_name("focal.weight")
-        each = entropy = self._entropy(scores, labels_name)
-        counts = None if self._ignore_index is None else _counted(labels_name, self._ignore_index)
-        if self._gamma:
+        of_rows = CrossEntropyLoss(reduction="none", ignore_index=self.ignore_index, class_axis=self.class_axis)
+        each = entropy = of_rows(scores, labels_name)
+        counts = None if self.ignore_index is None else _counted(labels_name, self.ignore_index)
+        if self.gamma:
             rest = blocks.Sub()(blocks.Constant(1.0)(), self.add_node("Exp", [blocks.Neg()(entropy)]))
-            if self._gamma < 1:  # its power is infinitely steep at 0
+            if self.gamma < 1:  # its power is infinitely steep at 0
                 rest = self.add_node("Max", [rest, blocks.Constant(LEAST_REST)()])
-            each = blocks.Mul()(blocks.Pow(self._gamma)(rest), entropy)
-        if self._weight is not None:
-            weights = _weights_of(labels_name, array_initializer(weight, self._weight), counts)
+            each = blocks.Mul()(blocks.Pow(self.gamma)(rest), entropy)
+        if self.weight is not None:
+            weights = _weights_of(labels_name, array_initializer(weight, self.weight), counts)
             each = blocks.Mul()(each, weights)
-        if counts is None or self._reduction != "mean":
-            return str(_reduction(self._reduction)(each))
+        if counts is None or self.reduction != "mean":
+            return _reduced(each, self.reduction)
         total = blocks.ReduceSum(keepdims=False)
         return str(blocks.Div()(total(each), total(counts)))
 
@@ -477,9 +459,8 @@ class CosineEmbeddingLoss(_OfPairs):
         How the samples are combined.
     """
 
-    @checked
-    def __init__(self, margin: Annotated[float, Number(least=-1, most=1)] = 0.0, reduction: Reduction = "mean") -> None:
-        self._margin, self._reduce = float(margin), _reduction(reduction)
+    margin: Annotated[float, Number(least=-1, most=1)] = 0.0
+    reduction: Reduction = "mean"
 
     def build(self, a: str, b: str) -> str:
         """Name of the loss of `a` and `b`, both (N, D), against input "labels" (N,), which is added if missing."""
@@ -491,8 +472,8 @@ class CosineEmbeddingLoss(_OfPairs):
         squares = blocks.Mul()(blocks.Add()(dot(a, a), small), blocks.Add()(dot(b, b), small))
         cosine = blocks.Div()(dot(a, b), self.add_node("Sqrt", [squares]))
         near = blocks.Mul()(self._is(a, 1), blocks.Sub()(blocks.Constant(1.0)(), cosine))
-        beyond = self.add_node("Relu", [blocks.Sub()(cosine, blocks.Constant(self._margin)())])
-        return str(self._reduce(blocks.Add()(near, blocks.Mul()(self._is(a, -1), beyond))))
+        beyond = self.add_node("Relu", [blocks.Sub()(cosine, blocks.Constant(self.margin)())])
+        return _reduced(blocks.Add()(near, blocks.Mul()(self._is(a, -1), beyond)), self.reduction)
 
 
 @loss
@@ -509,16 +490,16 @@ class ContrastiveLoss(_OfPairs):
         How the samples are combined.
     """
 
-    @checked
-    def __init__(self, margin: Positive = 1.0, reduction: Reduction = "mean") -> None:
-        self._margin, self._reduce = float(margin), _reduction(reduction)
+    margin: Positive = 1.0
+    reduction: Reduction = "mean"
 
     def build(self, a: str, b: str) -> str:
         """Name of the loss of `a` and `b`, both (N, D), against input "labels" (N,), which is added if missing."""
         distance = _distance(a, b)
-        short = self.add_node("Relu", [blocks.Sub()(blocks.Constant(self._margin)(), distance)])
+        short = self.add_node("Relu", [blocks.Sub()(blocks.Constant(self.margin)(), distance)])
         near = blocks.Mul()(self._is(a, 1), blocks.Mul()(distance, distance))
-        return str(self._reduce(blocks.Add()(near, blocks.Mul()(self._is(a, 0), blocks.Mul()(short, short)))))
+        far = blocks.Mul()(self._is(a, 0), blocks.Mul()(short, short))
+        return _reduced(blocks.Add()(near, far), self.reduction)
 
 
 @loss
@@ -535,14 +516,14 @@ class TripletMarginLoss(Loss):
 
     _n_inputs = 3
 
-    @checked
-    def __init__(self, margin: Positive = 1.0, reduction: Reduction = "mean") -> None:
-        self._margin, self._reduce = float(margin), _reduction(reduction)
+    margin: Positive = 1.0
+    reduction: Reduction = "mean"
 
     def build(self, anchor: str, positive: str, negative: str) -> str:
         """Name of the loss of the vectors `anchor`, `positive` and `negative`, each (N, D)."""
         further = blocks.Sub()(_distance(anchor, positive), _distance(anchor, negative))
-        return str(self._reduce(self.add_node("Relu", [blocks.Add()(further, blocks.Constant(self._margin)())])))
+        short = self.add_node("Relu", [blocks.Add()(further, blocks.Constant(self.margin)())])
+        return _reduced(short, self.reduction)
 
 
 @loss
@@ -564,16 +545,10 @@ class CTCLoss(Loss):
         True if the scores are (N, T, C) instead of (T, N, C).
     """
 
-    @checked
-    def __init__(
-        self,
-        blank: Annotated[int, Whole(least=0)] = 0,
-        reduction: Reduction = "mean",
-        zero_infinity: YesNo = False,
-        batch_first: YesNo = False,
-    ) -> None:
-        self._blank, self._reduction = int(blank), reduction
-        self._zero_infinity, self._batch_first = zero_infinity, batch_first
+    blank: Annotated[int, Whole(least=0)] = 0
+    reduction: Reduction = "mean"
+    zero_infinity: YesNo = False
+    batch_first: YesNo = False
 
     def build(
         self,
@@ -595,7 +570,7 @@ class CTCLoss(Loss):
         rank = len(accessor.tensor_value(scores).shape or ())
         if rank != 3:
             raise ModelError(f"Scores {scores!r} have {rank} axes; CTCLoss takes steps, items and classes.")
-        items = 0 if self._batch_first else 1
+        items = 0 if self.batch_first else 1
         if not accessor.has(targets_name):
             batch = _batch_dim(scores, targets_name, items)
             accessor.add_input(Value(targets_name, "int64", (batch, f"{targets_name}_length")))
@@ -604,15 +579,15 @@ class CTCLoss(Loss):
                 accessor.add_input(Value(name, "int64", (_batch_dim(scores, name, items),)))
         # Of log-probabilities it is themselves, and the gradient is that of torch for both.
         log_probs = self.add_node("LogSoftmax", [scores], axis=2)
-        if self._batch_first:
+        if self.batch_first:
             log_probs = self.add_node("Transpose", [log_probs], perm=[1, 0, 2])
         inputs = [log_probs, targets_name, input_lengths_name, target_lengths_name]
-        attrs = {"blank": self._blank, "zero_infinity": int(self._zero_infinity)}
+        attrs: dict[str, Any] = {"blank": int(self.blank), "zero_infinity": int(self.zero_infinity)}
         each = self.add_node("CTCLoss", inputs, domain=TRAINWEB, **attrs)
-        if self._reduction == "mean":
+        if self.reduction == "mean":
             lengths = self.add_node("Cast", [target_lengths_name], to=FLOAT)
             each = blocks.Div()(each, self.add_node("Max", [lengths, blocks.Constant(1.0)()]))
-        return str(_reduction(self._reduction)(each))
+        return _reduced(each, self.reduction)
 
 
 @loss
@@ -631,11 +606,8 @@ class DPOLoss(Loss):
         Share of pairs whose labels are wrong, below 0.5.
     """
 
-    @checked
-    def __init__(
-        self, beta: Positive = 0.1, label_smoothing: Annotated[float, Number(least=0, below=0.5)] = 0.0
-    ) -> None:
-        self._beta, self._smoothing = float(beta), float(label_smoothing)
+    beta: Positive = 0.1
+    label_smoothing: Annotated[float, Number(least=0, below=0.5)] = 0.0
 
     def build(self, scores: str, labels_name: str = "labels", reference_name: str = "reference") -> str:
         """Name of the loss of `scores` against two inputs, which are added if missing.
@@ -665,13 +637,13 @@ class DPOLoss(Loss):
         add_node("Neg", [blocks.over_last_axis("ReduceSum", each)], [LOG_PROBABILITIES])
         pairs = blocks.add_initializer_of("int64", "pair_shape", [-1, 2])
         changes = self.add_node("Reshape", [blocks.Sub()(LOG_PROBABILITIES, reference_name), pairs])
-        difference = array_initializer(generate_name("dpo.difference"), [[self._beta], [-self._beta]])
+        difference = array_initializer(generate_name("dpo.difference"), [[self.beta], [-self.beta]])
         margin = self.add_node("MatMul", [changes, difference])
         loss = blocks.Softplus()(blocks.Neg()(margin))
-        if self._smoothing:
-            rest = blocks.Mul()(blocks.Softplus()(margin), blocks.Constant(self._smoothing)())
-            loss = blocks.Add()(blocks.Mul()(loss, blocks.Constant(1 - self._smoothing)()), rest)
-        return str(_reduction("mean")(loss))
+        if self.label_smoothing:
+            rest = blocks.Mul()(blocks.Softplus()(margin), blocks.Constant(self.label_smoothing)())
+            loss = blocks.Add()(blocks.Mul()(loss, blocks.Constant(1 - self.label_smoothing)()), rest)
+        return _reduced(loss, "mean")
 
 
 @loss

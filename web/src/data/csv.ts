@@ -199,10 +199,8 @@ function treatmentOf(missing: NonNullable<CsvOptions["missing"]>): Treatment {
   }
   refuseSettingIf(!isRecord(missing), "missing", missing, '"error", "drop", "keep", or a value for each column');
   const { [OTHERS]: rest = "error", ...columns } = missing as Readonly<Record<string, unknown>>;
-  if (typeof rest !== "string" || !TREATMENTS.includes(rest)) {
-    throw badSetting("missing['*']", rest, '"error", "drop" or "keep"');
-  }
-  return { rest, fills: new Map(Object.entries(columns).map(([column, value]) => [column, String(value)])) };
+  refuseSettingIf(!TREATMENTS.includes(rest as string), "missing['*']", rest, '"error", "drop" or "keep"');
+  return { rest: rest as string, fills: new Map(Object.entries(columns).map(([column, value]) => [column, String(value)])) };
 }
 
 function isMissing(value: string, { dtype, classes }: Input): boolean {

@@ -10,7 +10,7 @@ import { Tensor } from "onnxruntime-common";
 import { areTexts, isObject } from "../wire/kinds.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from "./csv.js";
-import { badSetting, checkInteger, describe, isTensor, nameOf, refuseSettingIf } from "./given.js";
+import { checkInteger, describe, isTensor, nameOf, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { Opaque } from "../wire/opaque.js";
@@ -298,11 +298,8 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    */
   rows(indices: readonly number[] | Uint32Array): Dataset {
     const size = this.size ?? raise("STREAM_SPLIT");
-    for (const row of indices) {
-      if (!Number.isSafeInteger(row) || row < 0 || row >= size) {
-        throw badSetting("indices", row, `an integer >= 0 and < ${size}`);
-      }
-    }
+    const wrong = Array.from(indices).findIndex((row) => !Number.isSafeInteger(row) || row < 0 || row >= size);
+    refuseSettingIf(wrong >= 0, "indices", indices[wrong], `an integer >= 0 and < ${size}`);
     return this.#part(Uint32Array.from(indices), false);
   }
 

@@ -5,7 +5,7 @@ import { Tensor } from "onnxruntime-common";
 import { isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
-import { badSetting, checkInteger, describe, mustBe, refuseSettingIf } from "./given.js";
+import { checkInteger, describe, mustBe, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 
 /** Token ids as tokenizers give them. */
@@ -223,9 +223,8 @@ export function textColumns(
   refuseIf(!isObject(source) || !(Symbol.iterator in source), "NOT_TEXTS", { given: describe(source) });
   const needed = (name: string): boolean => inputs.includes(name);
   const isList = Array.isArray(inputs) && inputs.every((name) => Object.hasOwn(VALUES, name));
-  if (!isList || !needed("input_ids") || !needed("labels")) {
-    throw badSetting("inputs", inputs, "input_ids and labels, and if needed attention_mask and position_ids");
-  }
+  const hasBoth = isList && needed("input_ids") && needed("labels");
+  refuseSettingIf(!hasBoth, "inputs", inputs, "input_ids and labels, and if needed attention_mask and position_ids");
   const items = Array.from(source, fieldsOf);
   refuseIf(items.length === 0, "NOT_TEXTS", { given: "empty" });
   const further = [...new Set(items.flatMap((item) => item.further))].sort();

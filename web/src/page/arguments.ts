@@ -49,7 +49,7 @@ export function parseRunArguments(
       "'feeds' must be an object that use input names as keys and OnnxValue as corresponding values.",
     );
   }
-  const { fetches, options } = parseFetches(outputNames, arg1, arg2);
+  const [fetches, options] = parseFetches(outputNames, arg1, arg2);
   const inputNames = inputs.map(({ name }) => name);
   const isRenamed = Object.keys(feeds).some((name) => inputName(name, inputNames) !== name);
   const named = isRenamed ? byInputs(feeds as FeedsType, inputNames) : (feeds as FeedsType);
@@ -61,14 +61,11 @@ export function parseRunArguments(
   };
 }
 
-interface ParsedFetches {
-  readonly fetches: Map<string, Tensor | null> | null;
-  readonly options: object;
-}
+type Fetches = Map<string, Tensor | null>;
 
-function parseFetches(outputNames: readonly string[], arg1: unknown, arg2: unknown): ParsedFetches {
+function parseFetches(outputNames: readonly string[], arg1: unknown, arg2: unknown): [fetches: Fetches | null, options: object] {
   if (arg1 === undefined) {
-    return { fetches: null, options: parseOptions(arg2) };
+    return [null, parseOptions(arg2)];
   }
   if (arg1 === null) {
     throw new TypeError("Unexpected argument[1]: cannot be null.");
@@ -78,19 +75,13 @@ function parseFetches(outputNames: readonly string[], arg1: unknown, arg2: unkno
     throw new TypeError("Unexpected argument[1]: must be 'fetches' or 'options'.");
   }
   if (Array.isArray(arg1)) {
-    return { fetches: fetchesOfNames(outputNames, arg1), options: parseOptions(arg2) };
+    return [fetchesOfNames(outputNames, arg1), parseOptions(arg2)];
   }
   const fetches = fetchesOfObject(outputNames, arg1);
-  if (fetches.size === 0) {
-    return { fetches: null, options: arg1 };
-  }
-  return { fetches, options: parseOptions(arg2) };
+  return fetches.size === 0 ? [null, arg1] : [fetches, parseOptions(arg2)];
 }
 
-function fetchesOfNames(
-  outputNames: readonly string[],
-  names: readonly unknown[],
-): Map<string, Tensor | null> {
+function fetchesOfNames(outputNames: readonly string[], names: readonly unknown[]): Fetches {
   throwIf(names.length === 0, TypeError, "'fetches' cannot be an empty array.");
   const fetches = new Map<string, null>();
   for (const name of names) {
@@ -104,10 +95,7 @@ function fetchesOfNames(
 }
 
 /** The outputs among the object's own keys; none at all means that the object is `options`. */
-function fetchesOfObject(
-  outputNames: readonly string[],
-  object: object,
-): Map<string, Tensor | null> {
+function fetchesOfObject(outputNames: readonly string[], object: object): Fetches {
   const isFetch = ([name, value]: [string, unknown]): boolean => outputNames.includes(name) && (value === null || isTensor(value));
   return new Map(Object.entries(object).filter(isFetch) as [string, Tensor | null][]);
 }

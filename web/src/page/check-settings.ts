@@ -92,6 +92,12 @@ export function settingsOf<T>(what: string, fields: object, settings: Settings, 
   return withDefaults(checkFields(what, "", fields as Fields, settings, others), settings) as T;
 }
 
+/** The learning rate, which may also be given somewhere else. */
+export function oneRate(first: number | null, where: string, second: unknown): unknown {
+  refuseIf(first !== null && second !== null && second !== first, "TWO_RATES", { first, where, second });
+  return second ?? first;
+}
+
 /** The value as JSON can have it. */
 function checkValue(name: string, value: unknown, kind: Kind): unknown {
   if (kind.kind === "several") {

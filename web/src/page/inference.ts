@@ -72,7 +72,7 @@ export class InferenceSession extends Opaque {
     arg2?: SessionOptions | number,
     arg3?: SessionOptions,
   ): Promise<InferenceSession> {
-    const { source, options } = parseCreateArguments(model, arg1, arg2, arg3);
+    const [source, options] = parseCreateArguments(model, arg1, arg2, arg3);
     const resolved = resolveOptions(options);
     refuseIf(resolved.onGpu, "NOT_ON_GPU", { what: "an InferenceSession" });
     throwIf(resolved.checksNumerics, UnsupportedError, "debug.checkNumerics is for steps of a TrainingSession; eval steps are checked.");
@@ -191,43 +191,28 @@ export class InferenceSession extends Opaque {
   }
 }
 
-interface CreateArguments {
-  readonly source: Source;
-  readonly options: unknown;
-}
+type CreateArguments = readonly [source: Source, options: unknown];
 
 /** Sort out `(source[, options])` and `(buffer[, byteOffset[, byteLength]][, options])`. */
-function parseCreateArguments(
-  model: unknown,
-  arg1: unknown,
-  arg2: unknown,
-  arg3: unknown,
-): CreateArguments {
+function parseCreateArguments(model: unknown, arg1: unknown, arg2: unknown, arg3: unknown): CreateArguments {
   if (isBuffer(model)) {
-    return typeof arg1 === "number"
-      ? parseRange(model, arg1, arg2, arg3)
-      : { source: model, options: arg1 };
+    return typeof arg1 === "number" ? parseRange(model, arg1, arg2, arg3) : [model, arg1];
   }
   if (!isSource(model)) {
     throw new TypeError("Unexpected argument[0]: must be 'path' or 'buffer'.");
   }
-  return { source: model, options: arg1 };
+  return [model, arg1];
 }
 
-function parseRange(
-  buffer: ArrayBuffer,
-  byteOffset: number,
-  arg2: unknown,
-  arg3: unknown,
-): CreateArguments {
+function parseRange(buffer: ArrayBuffer, byteOffset: number, arg2: unknown, arg3: unknown): CreateArguments {
   const total = buffer.byteLength;
   checkPlace("byteOffset", byteOffset, byteOffset >= 0 && byteOffset < total, `[0, ${total})`);
   const rest = total - byteOffset;
   if (typeof arg2 !== "number") {
-    return { source: new Uint8Array(buffer, byteOffset, rest), options: arg2 };
+    return [new Uint8Array(buffer, byteOffset, rest), arg2];
   }
   checkPlace("byteLength", arg2, arg2 > 0 && arg2 <= rest, `(0, ${rest}]`);
-  return { source: new Uint8Array(buffer, byteOffset, arg2), options: arg3 };
+  return [new Uint8Array(buffer, byteOffset, arg2), arg3];
 }
 
 function checkPlace(name: string, value: number, isInRange: boolean, range: string): void {

@@ -4,8 +4,8 @@ import { describe, mustBe } from "../data/given.js";
 import { brief, checkKnown, checkOptions } from "../data/nearest.js";
 import { isObject } from "../wire/kinds.js";
 import { throwIf, UnsupportedError } from "../wire/errors.js";
-import { refuseIf, sessionError } from "../wire/messages.js";
-import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
+import { refuseIf } from "../wire/messages.js";
+import type { SessionLimits } from "../wire/protocol.js";
 import { LIMITS } from "../wire/records.js";
 import { MAX_THREADS } from "../engine/layout.js";
 import { locateFiles } from "./assets.js";
@@ -13,9 +13,9 @@ import { checkFlag } from "./call-values.js";
 import { snakeCase } from "./check-settings.js";
 import { env, kernelsPrefix, resolveThreads } from "./env.js";
 import { entriesOf, warnWithoutEffect } from "./inert.js";
-import { checkIntegrity, type FileName, type Integrity } from "./integrity.js";
+import { checkIntegrity, type FileName } from "./integrity.js";
 import { LoadTracker, type ProgressListener } from "./progress.js";
-import { isSource, type ExternalSource, type Source } from "./sources.js";
+import { isSource, type ExternalSource, type LoadOptions, type Source } from "./sources.js";
 import type { RunOptions } from "./run-options.js";
 
 /** Options of a session, from trainweb and from onnxruntime-web. */
@@ -158,14 +158,8 @@ const MAX_SEVERITY = 4;
 const WEIGHTS = "trainweb:weights";
 
 /** Options after the checks, as the worker and Python want them. */
-export interface ResolvedOptions {
-  readonly settings: WorkerSettings;
-  readonly progress: LoadTracker;
+export interface ResolvedOptions extends LoadOptions {
   readonly cache: boolean;
-  readonly integrity: Integrity;
-  /** Limits of fetched files; Python has other limits for the files that it reads. */
-  readonly limits: { readonly fileBytes: number; readonly arenaBytes: number };
-  readonly signal: AbortSignal | undefined;
   readonly hasBudget: boolean;
   /** Of steps that say nothing else; undefined: that of `env.logLevel`. */
   readonly severity: RunOptions["logSeverityLevel"];
@@ -295,13 +289,9 @@ function resolveWeights(sources: unknown): ResolvedOptions["externalData"] {
   });
 }
 
-function checkCount(name: string, value: unknown, minimum: number): void {
-  if (value === undefined) {
-    return;
-  }
-  if (typeof value !== "number" || !Number.isSafeInteger(value) || value < minimum) {
-    throw sessionError("NOT_A_COUNT", { name, least: minimum, value });
-  }
+function checkCount(name: string, value: unknown, least: number): void {
+  const isCount = Number.isSafeInteger(value) && (value as number) >= least;
+  refuseIf(value !== undefined && !isCount, "NOT_A_COUNT", { name, least, value });
 }
 
 function providersOf(providers: unknown): string[] {
@@ -345,28 +335,19 @@ function checkPeerOptions(options: SessionOptions): void {
 /** Options that would be accepted in vain. */
 function checkObeyed(options: SessionOptions): void {
   const { enableProfiling, enableGraphCapture, preferredOutputLocation, freeDimensionOverrides } = options;
-  if (enableProfiling) {
-    throw unsupported("enableProfiling", "session.profile(feeds) times every instruction of a step.");
-  }
-  if (enableGraphCapture) {
-    throw unsupported("enableGraphCapture", "it is for WebGPU; steps are compiled anyway.");
-  }
-  if (options.optimizedModelFilePath !== undefined) {
-    throw unsupported("optimizedModelFilePath", "a plan is not an ONNX model; session.explain(feeds) tells it.");
-  }
+  const refuse = (isAsked: boolean, what: string, why: string): void =>
+    throwIf(isAsked, UnsupportedError, `${what} is not supported: ${why}`);
+  refuse(Boolean(enableProfiling), "enableProfiling", "session.profile(feeds) times every instruction of a step.");
+  refuse(Boolean(enableGraphCapture), "enableGraphCapture", "it is for WebGPU; steps are compiled anyway.");
+  const path = options.optimizedModelFilePath;
+  refuse(path !== undefined, "optimizedModelFilePath", "a plan is not an ONNX model; session.explain(feeds) tells it.");
   const locations =
     typeof preferredOutputLocation === "object" ? Object.values(preferredOutputLocation) : [preferredOutputLocation];
   const elsewhere = locations.find((location) => ![undefined, "cpu", "cpu-pinned"].includes(location));
-  if (elsewhere !== undefined) {
-    throw unsupported(`preferredOutputLocation '${String(elsewhere)}'`, "results are in memory: 'cpu'.");
-  }
+  refuse(elsewhere !== undefined, `preferredOutputLocation '${String(elsewhere)}'`, "results are in memory: 'cpu'.");
   for (const [name, size] of Object.entries(freeDimensionOverrides ?? {})) {
     checkCount(`freeDimensionOverrides.${name}`, size, 0);
   }
-}
-
-function unsupported(what: string, why: string): UnsupportedError {
-  return new UnsupportedError(`${what} is not supported: ${why}`);
 }
 
 /** Check the common options of sessions and runs. */

@@ -17,9 +17,7 @@ export interface SessionFiles {
 
 /** @throws TypeError when they are neither artifacts nor a bundle */
 export function checkTrainingOptions(options: unknown): SessionFiles | { readonly bundle: Source } {
-  if (!isObject(options)) {
-    throw new TypeError("'trainingOptions' must be an object with 'trainModel' and 'checkpoint'.");
-  }
+  mustBe(isObject(options), "trainingOptions", "an object with 'trainModel' and 'checkpoint'", options);
   if ("bundle" in options) {
     checkBundleOptions(options);
     return options as { readonly bundle: Source };

@@ -67,8 +67,6 @@ import { checkOptions } from "../data/nearest.js";
 import { copiedInto, copyBytes, packFeeds, packTensor, unpackTensor } from "./tensors.js";
 import type { TrainingConfig } from "./training-config.js";
 
-type OpenOptions = Pick<ResolvedOptions, "hasBudget" | "severity" | "checksNumerics">;
-
 const KEY = Symbol("TrainingSession");
 const FILES: readonly FileName[] = ["bundle", "trainModel", "checkpointState", "evalModel", "optimizerModel"];
 
@@ -110,7 +108,7 @@ export class TrainingSession extends SessionMethods {
   }
 
   /** @internal */
-  static async open(client: WorkerClient, info: SessionInfo, options: OpenOptions): Promise<TrainingSession> {
+  static async open(client: WorkerClient, info: SessionInfo, options: ResolvedOptions): Promise<TrainingSession> {
     const session = new TrainingSession(KEY, client, info);
     session.#hasCost = options.hasBudget;
     session.#severity = options.severity;

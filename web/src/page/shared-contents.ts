@@ -5,9 +5,9 @@ import type { SessionCalls, StateCallNames } from "../wire/session-calls.js";
 import { refuseIf } from "../wire/messages.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker } from "./client.js";
+import type { Downloaded } from "./download.js";
 import type { ResolvedOptions } from "./options.js";
 import type { StateCaller } from "./session-methods.js";
-import type { Loaded } from "./sources.js";
 
 /** A session that uses a state. */
 export interface StateUser {
@@ -22,6 +22,12 @@ export interface StateUser {
 /** The holder of the contents: only this page, a worker, or the session that was called last. */
 type Holder = { readonly file: Blob } | { readonly channel: Channel } | "session";
 
+async function free(holder: Holder): Promise<void> {
+  if (holder !== "session" && "channel" in holder) {
+    await holder.channel.release();
+  }
+}
+
 export class SharedContents implements StateCaller {
   readonly #options: ResolvedOptions;
   #holder: Promise<Holder>;
@@ -30,20 +36,20 @@ export class SharedContents implements StateCaller {
   readonly #users = new Set<WeakRef<StateUser>>();
   #isReleased = false;
 
-  private constructor(file: Loaded, options: ResolvedOptions) {
+  private constructor(file: Downloaded, options: ResolvedOptions) {
     // The signal belongs to the first call, not to later ones that open the file anew.
     this.#options = { ...options, signal: undefined };
     this.#holder = this.#open(file, options);
   }
 
   /** Read a checkpoint in a worker. */
-  static async open(file: Loaded, options: ResolvedOptions): Promise<SharedContents> {
+  static async open(file: Downloaded, options: ResolvedOptions): Promise<SharedContents> {
     const contents = new SharedContents(file, options);
     await contents.#holder;
     return contents;
   }
 
-  #open(file: Loaded, options: ResolvedOptions): Promise<Holder> {
+  #open(file: Downloaded, options: ResolvedOptions): Promise<Holder> {
     return withWorker(options, async (client) => {
       const python = client.startPython();
       await client.ready;
@@ -69,10 +75,7 @@ export class SharedContents implements StateCaller {
   /** Free the memory of the worker; sessions go on. */
   async release(): Promise<void> {
     this.#isReleased = true;
-    const holder = await this.#holder;
-    if (holder !== "session" && "channel" in holder) {
-      await holder.channel.release();
-    }
+    await free(await this.#holder);
   }
 
   /** The file that a session starts from. */
@@ -89,9 +92,7 @@ export class SharedContents implements StateCaller {
     }
     this.#current = user;
     this.#holder = Promise.resolve("session");
-    if (holder !== "session" && "channel" in holder) {
-      await holder.channel.release();
-    }
+    await free(holder);
   }
 
   /** Move the contents to a session that is called, if another has them; null if it has them itself. */

@@ -11,13 +11,12 @@ import { copyBytes } from "./tensors.js";
 /** The source of a model or checkpoint. A string is a URL, relative to the page; in Node it may be a path. */
 export type Source = string | URL | Uint8Array | ArrayBuffer | Blob;
 
-export type Loaded = Downloaded;
-
 /** Options that loading depends on. */
 export interface LoadOptions {
   readonly settings: WorkerSettings;
   readonly progress: LoadTracker;
   readonly integrity: Integrity;
+  /** Limits of fetched files; Python has other limits for the files that it reads. */
   readonly limits: { readonly fileBytes: number; readonly arenaBytes: number };
   readonly signal: AbortSignal | undefined;
   readonly cache: Keeping;
@@ -40,11 +39,7 @@ export function checkSource(name: string, value: unknown): asserts value is Sour
  * @param what - name of the file in errors, e.g. "trainModel"
  * @throws as `download`; ModelError or CheckpointError when it has another hash
  */
-export async function loadSource(
-  what: FileName,
-  source: Source,
-  options: LoadOptions,
-): Promise<Loaded> {
+export async function loadSource(what: FileName, source: Source, options: LoadOptions): Promise<Downloaded> {
   const file = await readSource(what, source, downloadOptions(options, "fileBytes"));
   const hashes = hashesOf(options.integrity, what);
   if (hashes !== null) {
@@ -65,11 +60,7 @@ function downloadOptions(
   return { stallMs: settings.stallMs, progress, signal, cache, limit: { name: `limits.${limit}`, nbytes: limits[limit] } };
 }
 
-function readSource(
-  what: string,
-  source: Source,
-  options: DownloadOptions,
-): Promise<Loaded> {
+function readSource(what: string, source: Source, options: DownloadOptions): Promise<Downloaded> {
   if (isBytes(source)) {
     return Promise.resolve(copyBytes(source));
   }
@@ -96,7 +87,7 @@ export interface ExternalSource {
 export function loadExternalData(
   files: readonly ExternalSource[],
   options: LoadOptions,
-): Promise<{ readonly path: string; readonly data: Loaded }[]> {
+): Promise<{ readonly path: string; readonly data: Downloaded }[]> {
   return Promise.all(
     files.map(async ({ what, path, data }) => ({
       path,

@@ -2,9 +2,9 @@
 
 import { throwIf } from "../wire/errors.js";
 import { isObject, isRecord } from "../wire/kinds.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "../data/given.js";
-import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
+import { asFields, checkFields, type Fields, oneRate, resolveKind } from "./check-settings.js";
 import type { Settings } from "./setting-kinds.js";
 import {
   CONFIG,
@@ -244,10 +244,7 @@ export function takeRate(config: unknown): readonly [config: TrainingConfig, rat
   if (isObject(optimizer) && "learningRate" in optimizer) {
     const { learningRate: optimizerRate, ...settings } = optimizer;
     checkRate("optimizer.learningRate", optimizerRate);
-    if (rate !== null && rate !== optimizerRate) {
-      throw sessionError("TWO_RATES", { first: rate, where: "optimizer", second: optimizerRate });
-    }
-    rate = optimizerRate as number;
+    rate = oneRate(rate, "optimizer", optimizerRate) as number;
     others.optimizer = settings as OptimizerSettings;
   }
   if (rate === null) {

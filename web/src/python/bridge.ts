@@ -68,29 +68,22 @@ export class Bridge {
     if (typeof call !== "function") {
       throw new EngineError(`trainweb.page.bridge has no function ${name}.`);
     }
-    let result: PyProxy;
+    let result: PyProxy | null = null;
     try {
       // Pyodide converts undefined to None, but null to a special object.
       result = call(...args.map((arg) => arg ?? undefined));
+      return result.toJs() as [string, unknown];
     } catch (error) {
       const { type, pyodide_fatal_error: isFatal } = error as PyodideError;
-      if (type === "MemoryError") {
+      // Python has no room, or the browser has none for a copy of the bytes.
+      if (type === "MemoryError" || (result !== null && error instanceof RangeError)) {
         throw tooLarge(name, args, null);
       }
       // The bridge answers with every error that it knows: this is a defect, and the traceback shows it.
       const failure = new EngineError(`${name} failed in Python: ${String(error)}`);
       throw Object.assign(failure, isFatal === true ? { fatal: true } : {});
-    }
-    try {
-      return result.toJs() as [string, unknown];
-    } catch (error) {
-      // The browser has no room for a copy of the bytes.
-      if (error instanceof RangeError || (error as PyodideError).type === "MemoryError") {
-        throw tooLarge(name, args, null);
-      }
-      throw new EngineError(`${name} failed in Python: ${String(error)}`);
     } finally {
-      result.destroy();
+      result?.destroy();
     }
   }
 }

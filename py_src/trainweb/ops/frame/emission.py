@@ -52,7 +52,7 @@ class Emission(ABC):
             self.fresh(f"{name}_out" + (f"_{i}" if i else "")) if want else ""
             for i, want in enumerate([True] * wanted if isinstance(wanted, int) else wanted)
         ]
-        self.add(Node(op_type, names, outputs, attrs, domain or domain_of(op_type, self.opset), name))
+        self.add(Node(op_type, names, [*outputs], attrs, domain or domain_of(op_type, self.opset), name))
         return outputs
 
     @abstractmethod

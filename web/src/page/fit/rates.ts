@@ -1,6 +1,7 @@
 /** The learning rates of a fit; `trainweb/fit/plan.py` is the same in Python. */
 
-import { sessionError, refuseIf } from "../../wire/messages.js";
+import { refuseIf } from "../../wire/messages.js";
+import { oneRate } from "../check-settings.js";
 import { schedule, type Schedule } from "./schedule.js";
 import { SCHEDULES, type ScheduleSettings } from "../settings/schedules.js";
 
@@ -27,12 +28,9 @@ export function scheduleOf(
     return schedule(source);
   }
   const settings: Record<string, unknown> = typeof source === "string" ? { type: source } : { ...source };
-  const scheduleRate = settings["learningRate"] ?? null;
-  if (learningRate !== null && scheduleRate !== null && scheduleRate !== learningRate) {
-    throw sessionError("TWO_RATES", { first: learningRate, where: "schedule", second: scheduleRate });
-  }
-  if (learningRate !== null) {
-    settings["learningRate"] = learningRate;
+  const rate = oneRate(learningRate, "schedule", settings["learningRate"] ?? null);
+  if (rate !== null) {
+    settings["learningRate"] = rate;
   }
   const kind = String(settings["type"]);
   if (steps !== null && Object.hasOwn(SCHEDULES, kind) && "total" in SCHEDULES[kind as keyof typeof SCHEDULES]) {

@@ -181,14 +181,10 @@ export class PlanMemory {
   }
 
   #setTrained(runs: readonly ParameterRun[]): void {
-    const table = this.engine.alloc(2 * Uint32Array.BYTES_PER_ELEMENT * runs.length);
-    try {
+    this.#filled(2 * Uint32Array.BYTES_PER_ELEMENT * runs.length, (table) => {
       this.engine.write(table, Uint32Array.from(runs.flatMap(({ start, end }) => [start, end - start])));
       this.demand("tw_session_trained", table);
-    } catch (error) {
-      this.engine.free(table);
-      throw error;
-    }
+    });
   }
 
   #reserve(segment: number, nbytes: number): void {
@@ -200,37 +196,30 @@ export class PlanMemory {
 
   /** Address of a plan's constants; equal ones are there once. */
   #constantsOf({ constants }: BundlePlan): number {
-    if (constants.length === 0) {
-      return 0;
-    }
     const twin = this.loaded.find((one) => sameBytes(one.plan.constants, constants));
-    if (twin !== undefined) {
-      return twin.constants;
-    }
-    const ptr = this.engine.alloc(constants.length);
-    this.engine.write(ptr, constants);
-    return ptr;
+    const place = (): number => this.#filled(constants.length, (ptr) => this.engine.write(ptr, constants));
+    return twin?.constants ?? (constants.length === 0 ? 0 : place());
   }
 
   /** Address of a plan's large constants; equal ones are there once. */
   #largeOf({ large, largeBytes }: BundlePlan, read: ReadFile): number {
-    if (largeBytes === 0) {
-      return 0;
-    }
     const twin = this.loaded.find((one) => sameLarge(one.plan.large, large));
-    if (twin !== undefined) {
-      return twin.large;
-    }
-    const ptr = this.engine.alloc(largeBytes);
-    try {
-      for (const { offset, nbytes, file, start, data } of large) {
-        const target = this.engine.view(ptr + offset, nbytes);
-        if (data === null) {
-          read(file, start, target);
-        } else {
-          copyInto(target, data);
-        }
+    const fill = (ptr: number): void => large.forEach(({ offset, nbytes, file, start, data }) => {
+      const target = this.engine.view(ptr + offset, nbytes);
+      if (data === null) {
+        read(file, start, target);
+      } else {
+        copyInto(target, data);
       }
+    });
+    return twin?.large ?? (largeBytes === 0 ? 0 : this.#filled(largeBytes, fill));
+  }
+
+  /** A new block with contents. */
+  #filled(nbytes: number, fill: (ptr: number) => void): number {
+    const ptr = this.engine.alloc(nbytes);
+    try {
+      fill(ptr);
       return ptr;
     } catch (error) {
       this.engine.free(ptr);

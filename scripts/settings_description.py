@@ -14,7 +14,7 @@ from trainweb.data.images import AUGMENTATION, IMAGE
 from trainweb.data.images import DOCS as IMAGE_DOCS
 from trainweb.federated.client import FederatedClient
 from trainweb.fit.find_rate import find_learning_rate
-from trainweb.fit.options import BATCHES, CHECKPOINT, EARLY_STOPPING, FIT, EarlyStopping
+from trainweb.fit.options import ACCUMULATE, BATCHES, CHECKPOINT, EARLY_STOPPING, FIT, EarlyStopping
 from trainweb.generation.options import GENERATE, NEUTRAL, SAMPLED
 from trainweb.heads import HEAD
 from trainweb.lora.model import inject
@@ -22,6 +22,7 @@ from trainweb.metrics import METRICS, make_metric
 from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
+from trainweb.onnxblock.row_weights import SETTINGS as SAMPLE_WEIGHT
 from trainweb.ops.optim.rules import RULES
 from trainweb.schedules import SCHEDULES, ByFormula
 from trainweb.session.tasks import SessionTasks
@@ -65,8 +66,16 @@ CONFIG_DOCS = {n: text.replace("None:", "Null:") for n, text in parameter_docs(b
 CHECKPOINT_DOCS = {
     "every": "Optimizer steps between two checkpoints within an epoch; one is written after each epoch anyway."
 }
+ACCUMULATE_DOCS = {
+    "steps": "Batches for an optimizer step.",
+    "reduction": 'Their gradient: that of one batch of all their rows ("mean"), or the sum of their gradients ("sum").',
+}
 LORA_DOCS = parameter_docs(inject) | {
     "targets": 'Modules to adapt, by names or last parts of names, or ["all-linear"]; by default the choice of PEFT.'
+}
+SAMPLE_WEIGHT_DOCS = {
+    "name": "Name of the input.",
+    "of": 'What has a weight: a row ("rows"), or a label ("labels"), in the shape of the labels.',
 }
 HEAD_DOCS = {
     "classes": "Number of classes.",
@@ -300,6 +309,13 @@ export interface HeadFields {{
 {members(HEAD, HEAD_DOCS)}
 }}
 
+/** An input of weights. */
+export interface SampleWeightFields {{
+{members(SAMPLE_WEIGHT, SAMPLE_WEIGHT_DOCS)}
+}}
+
+{INTERNAL}{table("export const SAMPLE_WEIGHT: Settings = ", SAMPLE_WEIGHT)};
+
 /** The plain settings for training artifacts. */
 export interface ConfigFields {{
 {members(CONFIG, CONFIG_DOCS)}
@@ -346,6 +362,11 @@ export interface CheckpointFields {{
 {members(CHECKPOINT, CHECKPOINT_DOCS)}
 }}
 
+/** How batches make an optimizer step. */
+export interface AccumulateFields {{
+{members(ACCUMULATE, ACCUMULATE_DOCS)}
+}}
+
 {interface("EarlyStopping", EarlyStopping)}
 /** The metrics. */
 export type MetricType ={union(map(json.dumps, METRICS))};
@@ -366,6 +387,8 @@ export const EARLY_STOPPING_RULE: Rule = {json.dumps(EarlyStopping.rule.as_data(
 {INTERNAL}{table("export const BATCHES: Settings = ", BATCHES)};
 
 {INTERNAL}{table("export const CHECKPOINT: Settings = ", CHECKPOINT)};
+
+{INTERNAL}{table("export const ACCUMULATE: Settings = ", ACCUMULATE)};
 
 {tables("METRICS", "MetricType", METRICS)}
 /** Which value of a metric is better; null: it is not a number. @internal */

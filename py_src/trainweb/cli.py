@@ -304,9 +304,23 @@ def _add_loss(p: argparse.ArgumentParser, *older: str) -> None:
     from trainweb.artifacts import LossType
     from trainweb.artifacts.builder import BATCH_NORM
 
-    p.add_argument("--loss", help=f"{_names(LossType)}; without it the first output is the loss")
+    forms = 'or JSON, such as {"name": "HuberLoss", "delta": 2}, or a loss by outputs: {"kind": "CrossEntropyLoss"}'
+    p.add_argument("--loss", help=f"{_names(LossType)}; {forms}; without it the first output is the loss")
     _add_several(p, "--loss-output", "NAME", "output for the loss, where the model has more than it takes", *older)
+    p.add_argument("--sample-weight", metavar="NAME", help="new input with the weight of each row")
     p.add_argument("--batch-norm", choices=BATCH_NORM, help="train batch normalizations, or keep them as exported")
+
+
+def _loss(text: str | None) -> Any:
+    """A loss by its name, or of JSON."""
+    from trainweb.artifacts import LossType
+
+    if text is None or not text.startswith("{"):
+        return None if text is None else _member(LossType, "--loss", text)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"--loss is no JSON: {error}") from error
 
 
 def _add_artifacts(p: argparse.ArgumentParser) -> None:
@@ -336,14 +350,14 @@ def _open(args: argparse.Namespace, *, optimizer: bool = True) -> tuple[Checkpoi
 
 
 def _artifacts(args: argparse.Namespace) -> None:
-    from trainweb.artifacts import LossType, OptimType
+    from trainweb.artifacts import OptimType
     from trainweb.artifacts.builder import describe_missing_loss
     from trainweb.model import read_model
     from trainweb.model.graph import TRAINWEB
     from trainweb.onnxblock.optim import OPTIMIZERS
     from trainweb.session.creation import artifacts_of
 
-    loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
+    loss = _loss(args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
     lora = _lora(args)
     model = read_model(args.model, weights=_weights(args))
@@ -360,6 +374,7 @@ def _artifacts(args: argparse.Namespace) -> None:
         "dims": _dims(args),
         "loss_input_names": args.loss_output or None,
         "batch_norm": args.batch_norm,
+        "sample_weight": args.sample_weight,
     }
     files, _ = artifacts_of(model, lora, settings)
     files.write(args.output)
@@ -371,14 +386,14 @@ def _artifacts(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from trainweb.artifacts import LossType, OptimType
+    from trainweb.artifacts import OptimType
     from trainweb.session.check import check
 
-    loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
+    loss = _loss(args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
     choices = (args.train or None, _frozen(args), loss, optimizer)
     others: dict[str, Any] = {"loss_input_names": args.loss_output or None, "batch_norm": args.batch_norm}
-    others |= {"weights": _weights(args), "lora": _lora(args), "head": _head(args)}
+    others |= {"weights": _weights(args), "lora": _lora(args), "head": _head(args), "sample_weight": args.sample_weight}
     report = check(args.model, *choices, dims=_dims(args), **others)
     print(json.dumps(report.as_data(), indent=2) if args.json else _as_options(str(report)))
     if report.ok and args.steps > 0:

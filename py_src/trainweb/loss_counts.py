@@ -8,7 +8,7 @@ the output that has n.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ REDUCING_NOTHING = (
 )
 """Operators whose results have the rows of what they read."""
 CROSS_ENTROPIES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+SHARE = "trainweb.share"
+"""Input of the steps that add gradients: `share` of the state, see `layout state` of kernels.def."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def counted_loss(graph: Graph, loss: str, inputs: Iterable[Value]) -> tuple[Grap
     if node is None or node.domain not in ("", "ai.onnx"):
         return graph, LossCount()
     if node.op_type in CROSS_ENTROPIES:
-        return _of_labels(_Maker(graph, loss), node, fed.values())
+        return _of_labels(Maker(graph, _place(graph, loss)), node, fed.values())
     divisor = producers.get(node.inputs[-1])
     if node.op_type == "Div" and divisor is not None and divisor.op_type == "ReduceSum":
         return graph, LossCount(node.inputs[-1] if _has_rows(divisor.inputs[0], producers, fed) else None)
@@ -83,7 +85,32 @@ def counted_loss(graph: Graph, loss: str, inputs: Iterable[Value]) -> tuple[Grap
         return graph, LossCount()
     if node.op_type == "ReduceSum":
         return graph, LossCount(is_sum=True)
-    return _of(node.inputs[0], _Maker(graph, loss), fed.values())
+    return _of(node.inputs[0], Maker(graph, _place(graph, loss)), fed.values())
+
+
+def _place(graph: Graph, loss: str) -> int:
+    """The node of a loss: for the compiler, the forward pass ends with the last output."""
+    return next(k for k, node in enumerate(graph.nodes) if loss in node.outputs)
+
+
+def weighted_gradients(graph: Graph, loss: str, count: LossCount, inputs: Iterable[Value]) -> Graph | None:
+    """A training model whose gradients are those of the loss times its divisor and the fed `SHARE`, unless that is 0.
+
+    None if the model does not start from the gradient of its loss as an initializer.
+    """
+    start = graph.initializers.get(f"{loss}_grad")
+    if start is None or start.dtype != "float32" or start.size != 1:
+        return None
+    first = next(k for k, node in enumerate(graph.nodes) if start.name in node.inputs)
+    make = Maker(graph, first, start.name)
+    divisor = make.node("Reshape", [count.output or row_count(make, inputs), make.constant([1])])
+    zero, one = make.constant([0], "float32"), make.constant([1], "float32")
+    is_sum = make.node("Equal", [SHARE, zero])
+    weighted = make.node("Where", [is_sum, one, make.node("Mul", [divisor, SHARE])])
+    make.graph.nodes.insert(make.at, Node("Reshape", [weighted, make.constant(start.shape)], [start.name]))
+    del make.graph.initializers[start.name]
+    make.graph.inputs = [*make.graph.inputs, Value(SHARE, "float32", (1,))]
+    return make.graph
 
 
 def _has_rows(name: str, producers: Mapping[str, Node], fed: Container[str]) -> bool:
@@ -101,51 +128,70 @@ def _has_rows(name: str, producers: Mapping[str, Node], fed: Container[str]) -> 
     return False
 
 
-def _of(name: str, made: _Maker, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
+def _of(name: str, made: Maker, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
     """Count the elements of a tensor, unless there are as many in each row."""
     if all(v.shape is not None and all(isinstance(dim, int) for dim in v.shape[1:]) for v in inputs):
         return made.given, LossCount()
     return made.graph, LossCount(made.node("Cast", [made.node("Size", [name])], to=FLOAT))
 
 
-def _of_labels(made: _Maker, node: Node, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
-    """Count the labels of a cross entropy that are not ignored, times their weights."""
-    ignored, (_, labels, *weights) = node.attrs.get("ignore_index"), node.inputs
-    weight = weights[0] if weights else ""
+def _of_labels(made: Maker, node: Node, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
+    """Count the labels of a cross entropy."""
     if (reduction := node.attrs.get("reduction", "mean")) != "mean":
         return made.given, LossCount(is_sum=reduction == "sum")
+    count = label_count(made, node)
+    return _of(node.inputs[1], made, inputs) if count is None else (made.graph, LossCount(count))
+
+
+def label_count(made: Maker, node: Node) -> str | None:
+    """The number of labels of a cross entropy that are not ignored, times their weights; None: all of them."""
+    ignored, (_, labels, *weights) = node.attrs.get("ignore_index"), node.inputs
+    weight = weights[0] if weights else ""
     if ignored is None and not weight:
-        return _of(labels, made, inputs)
+        return None
     labels = made.node("Cast", [labels], to=INT64)
     counted = None
     if ignored is not None:
-        same = made.node("Equal", [labels, made.constant(int(ignored))])
+        same = made.node("Equal", [labels, made.constant([int(ignored)])])
         counted = made.node("Not", [same])
         labels = made.node("Mul", [labels, made.node("Cast", [counted], to=INT64)])
     each = made.node("Gather", [weight, labels], axis=0) if weight else ""
     if counted is not None:
         shares = made.node("Cast", [counted], to=FLOAT)
         each = made.node("Mul", [each, shares]) if each else shares
-    return made.graph, LossCount(made.node("ReduceSum", [each], keepdims=0))
+    return made.node("ReduceSum", [each], keepdims=0)
 
 
-class _Maker:
-    """Adds nodes to a copy of a graph before its loss: for the compiler, the forward pass ends with the last output."""
+class Maker:
+    """Adds nodes to a copy of a graph, before the node `at`."""
 
-    def __init__(self, graph: Graph, loss: str) -> None:
-        self.given, self.graph = graph, graph.with_nodes(graph.nodes)
+    def __init__(self, graph: Graph, at: int, name: str = "loss.count") -> None:
+        self.given, self.graph, self.at, self._name = graph, graph.with_nodes(graph.nodes), at, name
         self._used = set(graph.names())
-        self._at = next(k for k, node in enumerate(graph.nodes) if loss in node.outputs)
+
+    def take(self) -> str:
+        """A new name."""
+        return take_name(self._name, self._used)
+
+    def add(self, node: Node) -> None:
+        """Add a node."""
+        self.graph.nodes.insert(self.at, node)
+        self.at += 1
 
     def node(self, op_type: str, inputs: list[str], **attrs: Any) -> str:
         """The result of a new node."""
-        name = take_name("loss.count", self._used)
-        self.graph.nodes.insert(self._at, Node(op_type, inputs, [name], attrs, name=name))
-        self._at += 1
+        name = self.take()
+        self.add(Node(op_type, inputs, [name], attrs, name=name))
         return name
 
-    def constant(self, value: int) -> str:
-        """A new int64 of shape [1]."""
-        name = take_name("loss.count", self._used)
-        self.graph.initializers[name] = Tensor.of(name, "int64", (1,), (value,))
+    def constant(self, values: Sequence[float], dtype: str = "int64") -> str:
+        """A new vector."""
+        name = self.take()
+        self.graph.initializers[name] = Tensor.of(name, dtype, (len(values),), tuple(values))
         return name
+
+
+def row_count(make: Maker, inputs: Iterable[Value]) -> str:
+    """The number of rows of a batch, as a float32."""
+    first = next(v.name for v in inputs if v.shape)
+    return make.node("Cast", [make.node("Gather", [make.node("Shape", [first]), make.constant([0])])], to=FLOAT)

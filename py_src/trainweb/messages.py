@@ -587,7 +587,25 @@ RATE_WITHOUT_OPTIMIZER = Message(
     ModelError,
     "A learning rate needs an optimizer: give 'optimizer', or leave out the rate.",
 )
+UNWEIGHED_BATCHES = Message(
+    ModelError,
+    "The training model does not show the gradient of its loss, so '{argument.accumulate}' cannot weight batches by "
+    "their rows. Give it the reduction 'sum', which adds their gradients.",
+)
+NO_SAMPLE_WEIGHT = Message(
+    ModelError,
+    "The loss {name!r} takes no weights of rows: it is not the mean or the sum of parts of rows. Leave out "
+    "{argument.sample_weight}.",
+)
+UNWEIGHTED_METRIC = Message(
+    ModelError, "{name!r} is not computed with weights of rows. Leave it out, or make the session without them."
+)
 METRIC_TWICE = Message(ModelError, "The metric {name!r} is given twice.")
+FUNCTION_OF_OUTPUT = Message(
+    ModelError,
+    "A metric that is a function cannot be one of an output's metrics: name the output as 'predictions', and give the "
+    "functions without it.",
+)
 TRAIN_METRICS_STREAM = Message(
     ModelError,
     "'{argument.train_metrics}' evaluates the training data again after each epoch, which needs arrays; this data is a "

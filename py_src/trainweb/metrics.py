@@ -7,6 +7,7 @@ with its plans. It joins sums (`web/src/worker/fit/metrics.ts`), all in float64 
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,15 +16,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trainweb import messages
 from trainweb.formulas import Formula, Row, evaluated, number, total
-from trainweb.model.graph import TRAINWEB, Graph, Node, take_name
+from trainweb.loss_counts import Maker, counted_loss, row_count
+from trainweb.model.checks import DTYPE_CODES
+from trainweb.model.graph import SAMPLE_WEIGHT, TRAINWEB, Graph, Node, take_name
+from trainweb.model.graph import Value as GraphValue
 from trainweb.settings import Choice, Whole, checked, fields_of, make
 
 if TYPE_CHECKING:
     import numpy as np
 
+
 Value = float | list[float] | list[list[int]]
 Ignored = Annotated[int, Whole(least=-(2**31), most=2**31 - 1)] | None
 Classes = Annotated[int, Whole(least=1, most=2**31 - 1)]
+Given = tuple[str | None, Any]
+"""An output, or None for the one that the loss compares, and a metric of it."""
 Average = Annotated[str, Choice(("macro", "micro", "weighted", "none"))]
 
 PAIRS: Formula = ["+", "targets", "predictions"]
@@ -221,7 +228,7 @@ class MeanIoU(Classified):
         return ["/", ["sum", ["over", "right", ["-", PAIRS, "right"]]], ["sum", OCCURS]]
 
 
-ERRORS = ("rows", "shift", "mean", "squares", "errors", "magnitudes")
+ERRORS = ("rows", "shift", "mean", "squares", "errors", "magnitudes", "count")
 
 
 @metric("mae")
@@ -248,7 +255,7 @@ class R2(Metric):
         # With equal targets: 1 if all are met, else 0.
         explained: Formula = ["if", ["=", "squares", 0], ["=", "errors", 0], ["-", 1, ["/", "errors", "squares"]]]
         # One row has no score.
-        scores: Formula = ["if", [">", "rows", 1], explained, ["/", 0, 0]]
+        scores: Formula = ["if", [">", "count", 1], explained, ["/", 0, 0]]
         return ["/", ["sum", scores], ["size", "rows"]]
 
 
@@ -298,33 +305,76 @@ class Rows(Metric):
         return 0  # The functions give the values.
 
 
-# Sums of an eval step, as its kind has them: [predictions, targets, [[name, settings], ...]].
+class TermLoss(Metric):
+    """The mean of a term of the loss over all rows; it is not among `METRICS`."""
+
+    name = "term"
+    better = "min"
+
+    def sums(self) -> Sums:
+        return Sums("", {}, ("total", "all"))
+
+    def formula(self) -> Formula:
+        return ["/", "total", "all"]
 
 
-def request_of(metrics: Iterable[Metric], predictions: str, targets: str) -> list[Any]:
-    """The request that names metrics and what they compare; metrics of only the loss are left out."""
-    asked = [
-        [m.name, [getattr(m, setting) for setting in fields_of(type(m))]]
-        for m in sorted(metrics, key=lambda m: m.name)
-        if m.reads_outputs
+@dataclass(frozen=True)
+class Asked:
+    """A metric of an evaluation, whose value is named `key`. It compares predictions with targets, by their names.
+
+    Of a `TermLoss` the predictions are the term.
+    """
+
+    key: str
+    metric: Metric
+    predictions: str = ""
+    targets: str = ""
+
+
+def metrics_of(given: Any) -> list[Given]:
+    """A list of metrics with their outputs; `given` may be a mapping of outputs to metrics."""
+    if is_by_output(given):
+        return [(output, metric) for output, some in given.items() for _, metric in metrics_of(some)]
+    if isinstance(given, (str, Mapping)):
+        return [(None, given)]
+    if not isinstance(given, Iterable):
+        raise messages.BAD_SETTING(name="metrics", value=given, expected="a list of metrics")
+    return [one for metric in given for one in (metrics_of(metric) if is_by_output(metric) else [(None, metric)])]
+
+
+def is_by_output(metrics: Any) -> bool:
+    """Return whether metrics are a mapping of outputs."""
+    if not isinstance(metrics, Mapping) or "type" in metrics:
+        return False
+    return bool(metrics) and all(isinstance(some, (str, Mapping, list, tuple)) for some in metrics.values())
+
+
+def request_of(metrics: Iterable[Asked]) -> list[Any]:
+    """The request of an eval step that sums up metrics; those of only the loss are left out."""
+    return [
+        [one.key, one.metric.name, [getattr(one.metric, name) for name in fields_of(type(one.metric))], *pair]
+        for one in sorted(metrics, key=lambda one: one.key)
+        for pair in [(one.predictions, one.targets)]
+        if one.metric.reads_outputs
     ]
-    return [predictions, targets, asked]
 
 
-def read_request(request: Sequence[Any]) -> tuple[str, str, list[Metric]]:
-    """The reverse of `request_of`: predictions, targets, metrics."""
-    predictions, targets, asked = request
-    kinds = METRICS | {Rows.name: Rows}
-    metrics: list[Metric] = [
-        make("metric", kinds, {"type": name, **dict(zip(fields_of(kinds[name]), settings, strict=True))})
-        for name, settings in asked
+def read_request(request: Sequence[Any]) -> list[Asked]:
+    """The reverse of `request_of`."""
+    kinds = METRICS | {Rows.name: Rows, TermLoss.name: TermLoss}
+    return [
+        Asked(
+            key,
+            make("metric", kinds, {"type": name, **dict(zip(fields_of(kinds[name]), settings, strict=True))}),
+            *pair,
+        )
+        for key, name, settings, *pair in request
     ]
-    return predictions, targets, metrics
 
 
 @dataclass(frozen=True)
 class Described:
-    """A metric of a plan: `as_data` is its form for a page.
+    """A metric of a plan, by the name of its value: `as_data` is its form for a page.
 
     `sums` and `faults` ("" without) are outputs of the plan; of what is collected they are predictions and targets.
     `Sums` explains `rows`, `is_pooled` and `is_collected`.
@@ -345,39 +395,83 @@ class Described:
         return {**names, **joins, "formula": self.formula}
 
 
-def with_metrics(graph: Graph, request: Sequence[Any]) -> tuple[Graph, list[Described]]:
-    """An eval model with nodes that sum up, and what their outputs are."""
-    predictions, targets, metrics = read_request(request)
+def with_metrics(graph: Graph, request: Sequence[Any], inputs: Sequence[GraphValue]) -> tuple[Graph, list[Described]]:
+    """An eval model with nodes that sum up, and what their outputs are; `inputs` are fed."""
     graph = graph.with_nodes(graph.nodes)
     graph.opsets.setdefault(TRAINWEB, 1)
-    used, described, distribution = set(graph.names()), [], distribution_of(graph, targets)
-    for one in metrics:
-        sums = one.sums()
+    described, weight = [], weight_of(graph)
+    for one in read_request(request):
+        sums = one.metric.sums()
         if sums is None:
             continue
-        outputs = [take_name(f"metrics.{one.name}", used)]
-        if sums.is_collected:
-            outputs.append(take_name(f"metrics.{one.name}.targets", used))
-            graph.nodes += [
-                Node("Identity", [name], [output], {}, "", one.name)
-                for name, output in zip((predictions, targets), outputs, strict=True)
-            ]
-            names = outputs[0], outputs[1]
-            described.append(Described(one.name, *names, sums.rows, False, one.formula(), True))
-            continue
-        if sums.has_faults:
-            outputs.append(take_name(f"metrics.{one.name}.faults", used))
-        compared = targets
-        if distribution is not None and sums.has_faults:
-            compared = take_name(f"metrics.{one.name}.classes", used)
-            name, axis = distribution
-            graph.nodes.append(Node("ArgMax", [name], [compared], {"axis": axis, "keepdims": 0}, "", one.name))
-        graph.nodes.append(
-            Node(sums.operator, [predictions, compared], outputs, dict(sums.attributes), TRAINWEB, one.name)
-        )
-        faults = outputs[1] if sums.has_faults else ""
-        described.append(Described(one.name, outputs[0], faults, sums.rows, sums.is_pooled, one.formula()))
+        if isinstance(one.metric, TermLoss):
+            graph, names = _sum_term(graph, one, inputs)
+        elif not sums.is_collected:
+            names = _sum(graph, one, sums, weight)
+        elif weight is None:
+            names = _collect(graph, one)
+        else:
+            raise messages.UNWEIGHTED_METRIC(name="a function" if isinstance(one.metric, Rows) else one.key)
+        formula, is_collected = one.metric.formula(), sums.is_collected
+        described.append(Described(one.key, *names, sums.rows, sums.is_pooled, formula, is_collected))
     return graph, described
+
+
+def _collect(graph: Graph, one: Asked) -> tuple[str, str]:
+    used = set(graph.names())
+    outputs = take_name(f"metrics.{one.key}", used), take_name(f"metrics.{one.key}.targets", used)
+    for name, output in zip((one.predictions, one.targets), outputs, strict=True):
+        graph.nodes.append(Node("Identity", [name], [output], {}, "", one.key))
+    return outputs
+
+
+def weight_of(graph: Graph) -> str | None:
+    """The input of an eval model that has weights of rows or labels."""
+    note = graph.metadata.get(SAMPLE_WEIGHT)
+    return None if note is None else str(json.loads(note))
+
+
+def _weights_like(graph: Graph, weight: str, targets: str, rank: int) -> str:
+    """The weights of targets with so many axes; each may have its own, or those of a row the same."""
+    (value,) = (v for v in graph.inputs if v.name == weight and isinstance(v, GraphValue))
+    if len(value.shape or ()) == rank:
+        return weight
+    make = Maker(graph, len(graph.nodes), f"metrics.{weight}")
+    column = make.node("Reshape", [weight, make.constant([-1] + [1] * (rank - 1))])
+    weights = make.node("Expand", [column, make.node("Shape", [targets])])
+    graph.nodes, graph.initializers = make.graph.nodes, make.graph.initializers
+    return weights
+
+
+def _sum(graph: Graph, one: Asked, sums: Sums, weight: str | None) -> tuple[str, str]:
+    used, targets = set(graph.names()), one.targets
+    outputs = [take_name(f"metrics.{one.key}", used)]
+    if sums.has_faults:
+        outputs.append(take_name(f"metrics.{one.key}.faults", used))
+        if (distribution := distribution_of(graph, targets)) is not None:
+            targets = take_name(f"metrics.{one.key}.classes", used)
+            name, axis = distribution
+            graph.nodes.append(Node("ArgMax", [name], [targets], {"axis": axis, "keepdims": 0}, "", one.key))
+    inputs = [one.predictions, targets]
+    if weight is not None:
+        (value,) = (v for v in graph.inputs if isinstance(v, GraphValue) and v.name == one.targets)
+        rank = len(value.shape or ()) - (targets != one.targets)  # without the axis of classes
+        inputs.append(_weights_like(graph, weight, targets, rank))
+    graph.nodes.append(Node(sums.operator, inputs, outputs, dict(sums.attributes), TRAINWEB, one.key))
+    return outputs[0], outputs[1] if sums.has_faults else ""
+
+
+def _sum_term(graph: Graph, one: Asked, inputs: Sequence[GraphValue]) -> tuple[Graph, tuple[str, str]]:
+    """Add the total of a term and its divisor; without labels that count, both are 0."""
+    graph, count = counted_loss(graph, one.predictions, inputs)
+    make = Maker(graph, len(graph.nodes), f"metrics.{one.key}")
+    shape = make.constant([1, 1])
+    term = make.node("Reshape", [one.predictions, shape])
+    divisor = make.node("Reshape", [count.output or row_count(make, inputs), shape])
+    total = term if count.is_sum else make.node("Mul", [term, divisor])
+    has_none = make.node("Equal", [divisor, make.constant([0], "float32")])
+    both = make.node("Concat", [make.node("Where", [has_none, divisor, total]), divisor], axis=0)
+    return make.graph, (make.node("Cast", [both], to=DTYPE_CODES["float64"]), "")
 
 
 def distribution_of(graph: Graph, targets: str) -> tuple[str, int] | None:
@@ -465,23 +559,24 @@ class Totals:
         """Predictions and targets of each batch, if `Rows` is among the metrics."""
         return self._parts.get(Rows.name, [])
 
-    def values(self, metrics: Iterable[Metric], loss: float) -> dict[str, Value]:
+    def values(self, metrics: Iterable[Asked], loss: float) -> dict[str, Value]:
         """Of each metric; `loss` is the mean loss of the rows."""
         values: dict[str, Value] = {}
         rows = {one.name: one.rows for one in self.described}
-        for one in metrics:
-            if one.name in self._parts:
-                scores, targets = (list(part) for part in zip(*self._parts[one.name], strict=True))
-                areas = areas_under_curves(one.name, scores, targets)
+        for asked in metrics:
+            key, one = asked.key, asked.metric
+            if key in self._parts:
+                scores, targets = (list(part) for part in zip(*self._parts[key], strict=True))
+                areas = areas_under_curves(key, scores, targets)
                 each = isinstance(one, AreaUnderCurve) and one.average == "none"
-                values[one.name] = areas if each else mean_of(areas)
+                values[key] = areas if each else mean_of(areas)
                 continue
-            sums = self._sums[one.name].tolist() if one.reads_outputs else []
-            if one.reads_outputs and not rows[one.name]:
-                values[one.name] = [list(map(int, row)) for row in sums]
+            sums = self._sums[key].tolist() if one.reads_outputs else []
+            if one.reads_outputs and not rows[key]:
+                values[key] = [[int(x) if x == int(x) else x for x in row] for row in sums]
             else:
-                names = dict(zip(rows.get(one.name, ()), sums, strict=True))
-                values[one.name] = value_of(one.formula(), {**names, "loss": loss})
+                names = dict(zip(rows.get(key, ()), sums, strict=True))
+                values[key] = value_of(one.formula(), {**names, "loss": loss})
         return values
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from string import Formatter
 from typing import Any
@@ -75,3 +75,26 @@ def _unprintable(value: object) -> str:
 
 
 TEXTS = BoundedTexts()
+
+
+LABELS = ("labels", "target", "targets")
+"""Names of the input of labels, which losses call differently: each stands for the one that a model has."""
+
+
+def input_name(name: str, inputs: Collection[str]) -> str:
+    """The input that a feed or a column is meant for: labels have several names, and those of an output its own."""
+    if name in inputs:
+        return name
+    if f"{name}_labels" in inputs:
+        return f"{name}_labels"
+    known = [one for one in LABELS if one in inputs]
+    return known[0] if name in LABELS and len(known) == 1 else name
+
+
+def by_inputs(feeds: Mapping[Any, Any], inputs: Collection[str]) -> Mapping[Any, Any]:
+    """Feeds or columns by the names of inputs; two that are meant for one input keep their names."""
+    if all(name in inputs for name in feeds):
+        return feeds
+    names = {name: input_name(name, inputs) if isinstance(name, str) else name for name in feeds}
+    meant = list(names.values())
+    return {names[name] if meant.count(names[name]) == 1 else name: value for name, value in feeds.items()}

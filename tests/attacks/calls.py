@@ -396,7 +396,7 @@ CALLS: dict[str, PublicCall] = {
     "Trainer": PublicCall(lambda _: trainweb.Trainer, lambda _: {"session": session()}),
     "Trainer.fit": PublicCall(
         lambda _: trainweb.Trainer(session()).fit,
-        lambda _: {"data": feeds(16), "epochs": 1, "batch_size": 8, "schedule": None},
+        lambda _: {"data": feeds(16), "epochs": 1, "batch_size": 8, "schedule": None, "accumulate": {"steps": 2}},
     ),
     "build_artifacts": plain(
         artifacts.build_artifacts,
@@ -405,6 +405,7 @@ CALLS: dict[str, PublicCall] = {
         frozen_params=None,
         loss="CrossEntropyLoss",
         optimizer="AdamW",
+        sample_weight={"name": "w", "of": "rows"},
     ),
     "generate_artifacts": PublicCall(
         lambda _: artifacts.generate_artifacts,

@@ -95,6 +95,7 @@ BASES = {
 """What `o` has besides, by its call, or by the argument's name."""
 
 WITHIN = {
+    "accumulate": "{ steps: 2 }",
     "augment": "{ seed: 1 }",
     "checkpoint": "{ store: new CheckpointStore(), name: 'a' }",
     "debug": "{ checkNumerics: true }",
@@ -108,6 +109,7 @@ WITHIN = {
     "loss": "{ type: 'CrossEntropyLoss' }",
     "metrics": "[{ type: 'topK' }]",
     "optimizer": "{ type: 'AdamW' }",
+    "sampleWeight": "{ name: 'w' }",
     "schedule": "{ type: 'Cosine', learningRate: 0.1, total: 4 }",
 }
 """Options within options, as the misspelt name is added to them."""
@@ -177,6 +179,7 @@ Object.assign(window, { reactive });
 """Arrays and objects as Vue's reactive() gives them: proxies all the way down."""
 
 VALUES = {
+    "accumulate": "{ steps: 2, reduction: 'sum' }",
     "additionalOutputNames": "['logits']",
     "augment": "{ seed: 1, flip: true }",
     "callbacks": "[() => {}]",
@@ -212,6 +215,7 @@ VALUES = {
     "preferredOutputLocation": "{ logits: 'cpu' }",
     "reference": "session",
     "requiresGrad": "['fc1.weight']",
+    "sampleWeight": "{ name: 'w', of: 'rows' }",
     "schedule": "{ type: 'Cosine', learningRate: 0.1, total: 4 }",
     "std": "[0.5, 0.5, 0.5]",
     "stop": "['a']",

@@ -58,6 +58,26 @@ def test_batches_and_losses_are_those_of_python(page: JsPage) -> None:
     assert found["losses"] == [epoch.loss for epoch in history.epochs]
 
 
+def test_a_prompt_that_is_left_out_is_what_both_answers_begin_with(page: JsPage) -> None:
+    found = page.run(
+        START
+        + """
+        const explicit = [given.pairs[0], given.pairs[2]];
+        const implicit = explicit.map(({ prompt, ...answers }) =>
+          Object.fromEntries(Object.entries(answers).map(([name, text]) => [name, prompt + text])));
+        const rows = [];
+        for (const pairs of [explicit, implicit]) {
+          for await (const batch of await open(pairs, {})) {
+            rows.push(Object.values(batch).map(({ data }) => Array.from(data, Number)));
+          }
+        }
+        return rows;
+        """,
+        given=GIVEN,
+    )
+    assert len(found) == 2 and found[0] == found[1]
+
+
 def test_wrong_pairs_and_sessions_are_named(page: JsPage) -> None:
     found = page.run(
         START

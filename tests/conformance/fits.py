@@ -43,11 +43,27 @@ def masked() -> Any:
     )
 
 
+def outputs() -> Any:
+    """Scores of three kinds, and an age."""
+    return make_model(
+        [helper.make_node("MatMul", ["x", f"{name}.w"], [name]) for name in ("kind", "age")],
+        {"x": ["batch", 10]},
+        {"kind": ["batch", 3], "age": ["batch", 1]},
+        {"kind.w": normal(10, 3), "age.w": normal(10, 1)},
+    )
+
+
+TERMS = {
+    "kind": {"name": "CrossEntropyLoss", "weights": [1.0, 2.0, 1.0], "ignore_index": 2},
+    "age": [{"name": "HuberLoss", "weight": 0.3}, "L1Loss"],
+}
 KINDS: dict[str, tuple[Callable[[], bytes], dict[str, Any]]] = {
     "mlp": (BASE.read_bytes, CROSS_ENTROPY),
     "ema": (BASE.read_bytes, CROSS_ENTROPY | {"ema": {"decay": 0.7, "warmup": True, "warmup_gamma": 3.0}}),
     "deep": (lambda: deep_mlp(10, 32, 32, 3).SerializeToString(), {"loss": "CrossEntropyLoss"}),
     "wide": (lambda: deep_mlp(40_000, 4, 3).SerializeToString(), {"loss": "CrossEntropyLoss"}),
+    "weighed": (BASE.read_bytes, {"loss": "CrossEntropyLoss", "optimizer": "SGD", "sample_weight": "w"}),
+    "outputs": (lambda: outputs().SerializeToString(), {"loss": TERMS, "optimizer": "SGD"}),
     "masked": (lambda: masked().SerializeToString(), {"loss": "CrossEntropyLoss", "optimizer": "SGD"}),
     **{
         kind: (lambda: padded.model().SerializeToString(), {"loss": IGNORING | more, "optimizer": "SGD"})
@@ -168,6 +184,18 @@ def tokens(*steps: Any, label: int | None = None, **elements: Any) -> Data:
     if elements:
         labels[elements["row"]] = elements["value"]
     return Data({"tokens": padded.TOKENS, "labels": labels}, steps)
+
+
+def people(n: int = 30) -> Data:
+    """Rows of the kind "outputs"."""
+    x, labels = data(n).columns.values()
+    return Data({"x": x, "kind_labels": labels, "age_labels": x[:, :1] * 3})
+
+
+def weighed(n: int = 30, labels: str = "labels", **more: Any) -> Data:
+    """Rows of the kind "weighed"."""
+    x, classes = data(n).columns.values()
+    return Data({"x": x, labels: classes, "w": (np.arange(n) % 4 / 2).astype(np.float32), **more})
 
 
 Fit = tuple[str, list[Any], dict[str, Any]]
@@ -442,6 +470,37 @@ FITS: dict[str, list[Fit]] = {
             {},
         ),
     ],
+    "outputs": [
+        fit(
+            people(),
+            "outputs",
+            epochs=2,
+            batch_size=8,
+            accumulate=accumulate,
+            validation_data=people(20),
+            metrics=[{"kind": ["accuracy", {"type": "f1", "average": "none"}]}, {"age": "mae"}, "perplexity"],
+            train_metrics=True,
+            early_stopping={"patience": 1, "metric": metric},
+        )
+        for accumulate, metric in (
+            (1, "age_HuberLoss"),
+            (3, "kind_loss"),
+            ({"steps": 3, "reduction": "sum"}, "age_mae"),
+        )
+    ],
+    "weighed": [
+        fit(
+            weighed(),
+            "weighed",
+            epochs=2,
+            batch_size=8,
+            accumulate=3,
+            validation_split=0.3,
+            stratify=True,
+            metrics=["accuracy", {"type": "topK", "k": 2}, "confusionMatrix", "mIoU"],
+        ),
+        fit(weighed(labels="target"), "weighed", batch_size=8, validation_data=weighed(20, "targets")),
+    ],
     "infinite_on_purpose": [
         fit(changed(12, labels=np.arange(12) % 2), "masked", batch_size=4, on_nan=on_nan, epochs=2)
         for on_nan in ("stop", "skip", "restore")
@@ -488,6 +547,12 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (data(8), FULL | {"metrics": ["accurcy"]}, "TypeError", "did you mean 'accuracy'"),
     (data(8), FULL | {"metrics": ["mae", "mae"]}, "ModelError", "'mae' is given twice"),
     (data(8), FULL | {"metrics": ["mae"], "predictions": "y"}, "ModelError", "predictions is 'y'"),
+    (data(8), FULL | {"metrics": {"y": "mae"}}, "ModelError", "predictions is 'y'"),
+    (data(8), FULL | {"metrics": {"logits": "perplexity"}}, "ModelError", "metrics.logits is 'perplexity'; it must"),
+    (data(8), FULL | {"metrics": {"logits": "mae"}, "predictions": "logits"}, "ModelError", "left out with metrics of"),
+    (data(8), {"accumulate": 0}, "ModelError", "accumulate is 0; it must be an integer >= 1"),
+    (data(8), {"accumulate": {"steps": 0}}, "ModelError", "steps is 0; it must be an integer >= 1"),
+    (data(8), {"accumulate": {"reduction": "all"}}, "ModelError", "reduction is 'all'; it must be mean or sum"),
     (data(8), FULL | {"validation_data": data(8)}, "ModelError", "not both"),
     (data(8), {"stratify": True}, "ModelError", "'stratify' needs 'validation_split'"),
     (data(8), {"schedule": {"type": "Sine"}}, "TypeError", "There is no schedule 'Sine'"),

@@ -57,7 +57,7 @@ def descend(start: np.ndarray, mu: float, batches: int, accumulate: int = 1) -> 
     parts = np.array_split(np.arange(len(x)), batches)
     for k in range(0, batches, accumulate):
         taken = parts[k : k + accumulate]
-        slope = sum(2 / len(p) * x[p].T @ (x[p] @ w - t[p]) for p in taken)
+        slope = sum(2 * x[p].T @ (x[p] @ w - t[p]) for p in taken) / sum(map(len, taken))
         w = w - 0.05 * (slope + mu * (w - start))
     return w
 

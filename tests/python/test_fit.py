@@ -65,7 +65,7 @@ def test_fit_is_the_loop_written_out() -> None:
         epochs=2,
         batch_size=4,
         shuffle=False,
-        accumulate=2,
+        accumulate={"steps": 2, "reduction": "sum"},
         schedule=lambda step: 0.01 * (step + 1),
     )
     epoch = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]

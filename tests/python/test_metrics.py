@@ -21,7 +21,7 @@ import trainweb
 from trainweb.artifacts import build_artifacts
 from trainweb.errors import FeedError, ModelError
 from trainweb.fit import Trainer
-from trainweb.metrics import METRICS, Totals, compared_with, make_metric, read_request, request_of, with_metrics
+from trainweb.metrics import METRICS, Asked, Totals, compared_with, make_metric, read_request, request_of, with_metrics
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 
@@ -35,17 +35,18 @@ PARTS = (slice(0, 40), slice(40, 41), slice(41, 97))
 def counted(given: Any, predicted: np.ndarray, target: np.ndarray, loss: float = 0.0, parts: Any = PARTS) -> Any:
     """The metric of three batches."""
     metric = make_metric(given)
-    request = request_of([metric], "predicted", "target")
+    asked = Asked(metric.name, metric, "predicted", "target")
+    request = request_of([asked])
     arrays = {"predicted": predicted, "target": target}
     inputs = [Value(name, str(array.dtype), None) for name, array in arrays.items()]
     plain = Graph("metrics", inputs=[*inputs], opsets={"": 18})
-    graph, described = with_metrics(plain, request)
+    graph, described = with_metrics(plain, request, inputs)
     totals = Totals(described)
     for part in parts:
         names = [name for d in described for name in (d.sums, d.faults) if name]
         graph.outputs = [Value(name, "float64", None) for name in names]
         totals.add(run(graph, {name: array[part] for name, array in arrays.items()}))
-    return totals.values([metric], loss)[metric.name]
+    return totals.values([asked], loss)[metric.name]
 
 
 def sets(c: int) -> tuple[set[int], set[int]]:
@@ -114,8 +115,9 @@ def test_large_numbers_that_lie_close_together() -> None:
 
 
 def test_perplexity_goes_by_the_loss() -> None:
-    assert Totals([]).values([make_metric("perplexity")], 1.25)["perplexity"] == pytest.approx(np.exp(1.25))
-    assert Totals([]).values([make_metric("perplexity")], 1e4)["perplexity"] == math.inf
+    asked = Asked("perplexity", make_metric("perplexity"))
+    assert Totals([]).values([asked], 1.25)["perplexity"] == pytest.approx(np.exp(1.25))
+    assert Totals([]).values([asked], 1e4)["perplexity"] == math.inf
 
 
 def test_the_axis_of_classes_is_found() -> None:
@@ -174,15 +176,18 @@ def test_of_nothing_it_is_no_number(name: str) -> None:
 
 def test_a_request_names_the_metrics() -> None:
     metrics = [make_metric({"type": "topK", "k": 3}), make_metric("perplexity"), make_metric("accuracy")]
-    request = request_of(metrics, "é", "labels")
-    assert request == ["é", "labels", [["accuracy", [None]], ["topK", [3, None]]]]
-    predictions, targets, read = read_request(request)
-    assert (predictions, targets, request_of(read, "é", "labels")) == ("é", "labels", request)
+    request = request_of([Asked(f"é_{one.name}", one, "é", "labels") for one in metrics])
+    assert request == [
+        ["é_accuracy", "accuracy", [None], "é", "labels"],
+        ["é_topK", "topK", [3, None], "é", "labels"],
+    ]
+    assert request_of(read_request(request)) == request
 
 
 def test_names_of_the_model_are_left_alone() -> None:
     graph = Graph("", inputs=[Value("metrics.mae", "float32", (3,)), Value("t", "float32", (3,))], opsets={"": 18})
-    extended, (described,) = with_metrics(graph, request_of([make_metric("mae")], "metrics.mae", "t"))
+    request = request_of([Asked("mae", make_metric("mae"), "metrics.mae", "t")])
+    extended, (described,) = with_metrics(graph, request, [])
     assert described.sums == "metrics.mae_1" and not graph.nodes and len(extended.nodes) == 1
 
 

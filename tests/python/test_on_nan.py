@@ -63,7 +63,7 @@ def test_a_batch_that_is_skipped_leaves_no_trace() -> None:
 
 
 def test_gradients_of_a_batch_that_is_skipped_are_not_added() -> None:
-    got, history = fitted(rows(6, (1,)), on_nan="skip", accumulate=2)
+    got, history = fitted(rows(6, (1,)), on_nan="skip", accumulate={"steps": 2, "reduction": "sum"})
     assert got == expected([[0, 2], [3, 4], [5]]) and history.optimizer_steps == 3
 
 

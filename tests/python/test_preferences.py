@@ -16,6 +16,7 @@ from tests.python.test_text_data import Letters
 from trainweb import TrainingSession
 from trainweb.compiler.passes import head
 from trainweb.data import Dataset
+from trainweb.data.text import _with_prompt
 from trainweb.errors import FeedError, LimitError, ModelError
 from trainweb.ir.shapes import TensorType
 from trainweb.training.step_kind import EVAL, PREDICT, TRAIN, StepKind
@@ -112,6 +113,31 @@ def test_each_epoch_has_another_order_of_whole_pairs() -> None:
     pairs = {tuple(order[k : k + 2]) for order in found for k in (0, 2, 4)}
     assert len(pairs) == 3 and len({tuple(order) for order in found}) > 1
     assert found == list(orders(preferences(session, size=2))) != list(orders(preferences(session, size=2, seed=5)))
+
+
+def test_a_prompt_that_is_left_out_is_what_both_answers_begin_with() -> None:
+    """TRL's `extract_prompt`: a space at the end of the prompt belongs to the answers."""
+    session = session_of()
+    explicit = [PAIRS[0], PAIRS[2]]
+    implicit = [{name: pair["prompt"] + pair[name] for name in ("chosen", "rejected")} for pair in explicit]
+    first, second = (
+        list(Dataset.from_preferences(pairs, Letters(), length=LENGTH, reference=session))
+        for pairs in (explicit, implicit)
+    )
+    for a, b in zip(first, second, strict=True):
+        assert all(np.array_equal(a[name], b[name]) for name in a)
+    spaced = _with_prompt({"chosen": "ab de", "rejected": "ab fg"})
+    assert spaced == {"prompt": "ab", "chosen": " de", "rejected": " fg"}
+    user = {"role": "user", "content": "a"}
+    good, bad = ({"role": "assistant", "content": text} for text in "bc")
+    assert _with_prompt({"chosen": [user, good], "rejected": [user, bad]}) == {
+        "prompt": [user],
+        "chosen": [good],
+        "rejected": [bad],
+    }
+    assert _with_prompt({"chosen": "\U0001f600", "rejected": "\U0001f601"})["prompt"] == ""
+    with pytest.raises(FeedError, match="has no column 'prompt'"):
+        Dataset.from_preferences([{"chosen": "a", "rejected": [good]}], Letters(), length=LENGTH, reference=session)
 
 
 def test_wrong_pairs_and_sessions_are_named() -> None:

@@ -20,6 +20,7 @@ import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
 from trainweb.checkpoint import SessionContents, read_checkpoint, write_checkpoint
 from trainweb.errors import CheckpointError
+from trainweb.ir.layout import STATE_LOADS
 
 ORT_PYTHON = os.environ.get("TRAINWEB_ORT_PYTHON", "")
 
@@ -90,7 +91,7 @@ def outcome(s: trainweb.TrainingSession, steps: list[Any]) -> tuple[list[bytes],
     # Gradients that the next step overwrites are no part of the state.
     found = snapshot(s)
     state = bytearray(found["segments"].pop(6))
-    del state[-8:]  # how often parameters were loaded and changed
+    del state[4 * STATE_LOADS :]  # how often parameters were loaded and changed
     if state[0]:
         found["segments"].pop(3)
     return results, (found, bytes(state))

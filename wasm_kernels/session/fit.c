@@ -23,15 +23,19 @@ static tw_session *fitted(uint32_t session) {
     return s && s->fit.accumulate ? s : NULL;
 }
 
-/* The next train step overwrites gradients that no optimizer step waits for. */
-static void note_waiting(const tw_session *s) { tw_state_of(s)[STATE_LAZY_RESET] = s->fit.waiting == 0; }
+/* The next train step overwrites gradients that no optimizer step waits for, or adds its share to them. */
+static void note_waiting(const tw_session *s) {
+    const tw_fit *f = &s->fit;
+    tw_state_of(s)[STATE_LAZY_RESET] = f->waiting == 0;
+    set_state_f32(tw_state_of(s), STATE_SHARE, f->waiting && !f->sums ? (float)(1 / f->unit) : 0);
+}
 
 /* Begin a fit.
 
-   accumulate: batches for an optimizer step; on_nan: what follows NaN and infinity; is_sum: the loss is not divided;
-   mu: of the proximal term, 0: there is none. */
+   accumulate: batches for an optimizer step; on_nan: what follows NaN and infinity; sums: bits of `sums`; mu: of the
+   proximal term, 0: there is none. */
 TW_EXPORT(tw_fit_start)
-int32_t tw_fit_start(uint32_t session, uint32_t accumulate, uint32_t on_nan, uint32_t is_sum, double mu) {
+int32_t tw_fit_start(uint32_t session, uint32_t accumulate, uint32_t on_nan, uint32_t sums, double mu) {
     tw_session *s = tw_session_at(session);
     const int32_t *state = s ? tw_state_of(s) : NULL;
     if (!state) return TW_BAD_POINTER;
@@ -42,7 +46,7 @@ int32_t tw_fit_start(uint32_t session, uint32_t accumulate, uint32_t on_nan, uin
     s->fit = (tw_fit){
         .accumulate = accumulate,
         .on_nan = on_nan,
-        .is_sum = is_sum,
+        .sums = sums,
         .mu = mu,
         .lazy_reset = (uint32_t)state[STATE_LAZY_RESET],
         .learning_rate = state_f32(state, STATE_LEARNING_RATE),
@@ -103,10 +107,18 @@ static int32_t begin(uint32_t session, bool is_batch) {
     return TW_OK;
 }
 
-/* The gradients are complete: add the proximal term, and have the host run the optimizer step. */
+/* The gradients are complete: make them those of one batch, add the proximal term, and have the host run the optimizer step. */
 static int32_t complete(tw_session *s) {
-    s->fit.next = NEXT_UPDATE;
-    return s->fit.mu != 0 ? tw_pull(s, s->fit.mu) : TW_OK;
+    tw_fit *f = &s->fit;
+    f->next = NEXT_UPDATE;
+    if (!f->sums && f->total != 0 && f->total != f->unit) tw_scale_gradients(s, f->unit / f->total);
+    return f->mu != 0 ? tw_pull(s, f->mu) : TW_OK;
+}
+
+/* Take note of the divisor of a batch's loss. One without labels that count has no gradients; any unit suits it. */
+static void note_divisor(tw_fit *f) {
+    if (!f->waiting) f->unit = f->weight != 0 ? f->weight : 1;
+    f->total = (f->waiting ? f->total : 0) + f->weight;
 }
 
 static void fail(tw_fit *f, uint32_t fault) {
@@ -117,7 +129,7 @@ static void fail(tw_fit *f, uint32_t fault) {
 static void note_batch(tw_fit *f) {
     f->step++;
     f->kept++;
-    f->loss_sum += f->is_sum ? f->loss : f->loss * f->weight;
+    f->loss_sum += f->sums & SUMS_LOSS ? f->loss : f->loss * f->weight;
     f->rows += f->weight;
     f->is_batch = 0;
 }
@@ -144,6 +156,7 @@ TW_EXPORT(tw_fit_trained) int32_t tw_fit_trained(uint32_t session, double loss, 
         fail(f, is_finite ? worse : 0);
         return TW_OK;
     }
+    note_divisor(f);
     if (f->waiting + 1 >= f->accumulate) return complete(s);
     f->waiting++;
     f->next = NEXT_BATCH;
@@ -301,6 +314,7 @@ TW_EXPORT(tw_fit_end) int32_t tw_fit_end(uint32_t session) {
     if (!s) return TW_BAD_POINTER;
     int32_t *state = tw_state_of(s);
     state[STATE_LAZY_RESET] = s->fit.has_begun ? 1 : (int32_t)s->fit.lazy_reset;
+    set_state_f32(state, STATE_SHARE, 0);
     if (!s->fit.has_begun) set_state_f32(state, STATE_LEARNING_RATE, s->fit.learning_rate);
     s->fit.accumulate = 0;
     tw_session_forget(session, COPY_BATCH);

@@ -265,6 +265,11 @@ int32_t tw_pull(const tw_session *s, double mu) {
     return TW_OK;
 }
 
+void tw_scale_gradients(const tw_session *s, double factor) {
+    float *gradient = (float *)bytes_at(s->segments[GRADIENTS].base);
+    for (uint32_t k = 0; k < s->segments[GRADIENTS].nbytes / sizeof(float); k++) gradient[k] = (float)(gradient[k] * factor);
+}
+
 /* ---- numbers that are not finite */
 
 #define EXPONENT 0x7F800000u

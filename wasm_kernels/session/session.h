@@ -23,10 +23,11 @@ typedef struct tw_loaded {
 typedef struct {
     uint32_t next, fault, is_batch, waiting, epoch, step, kept, optimizer_steps;
     double loss_sum, rows;
-    uint32_t accumulate, on_nan, is_sum; /* accumulate is 0 while no fit runs */
-    uint32_t has_begun;                  /* a batch has changed the session */
+    uint32_t accumulate, on_nan, sums; /* accumulate is 0 while no fit runs */
+    uint32_t has_begun;                /* a batch has changed the session */
     uint32_t restores;
     double mu, loss, weight;
+    double unit, total; /* of the batches whose gradients wait: the divisor that counts as 1, and the sum of divisors */
     uint32_t lazy_reset; /* of the session before the fit */
     float learning_rate;
 } tw_fit;
@@ -62,6 +63,9 @@ int32_t tw_note_start(tw_session *session);
 
 /* Add `mu` times the way from their start to the gradients of the trained parameters; each sum is rounded once. */
 int32_t tw_pull(const tw_session *session, double mu);
+
+/* Multiply the gradients. */
+void tw_scale_gradients(const tw_session *session, double factor);
 
 /* Count the NaN and infinite elements of parameters and moments: a mask of minus infinity, say, is so on purpose. */
 void tw_count_usual(tw_session *session);

@@ -41,10 +41,12 @@ from trainweb.onnxblock.models import (
     note_own_outputs,
     with_outputs,
 )
+from trainweb.onnxblock.row_weights import RowWeights, weighed
+from trainweb.onnxblock.terms import LossTerms, is_by_output, named_loss
 from trainweb.onnxblock.training import ForwardBlock
 from trainweb.onnxblock.transforms import constants_to_initializers, prune
 from trainweb.ops.frame.functions import write_interchangeable
-from trainweb.settings import Choice, Names, Number, Patterns, Positive, Sizes, YesNo, make
+from trainweb.settings import Choice, Names, Number, Patterns, Positive, Sizes, YesNo
 from trainweb.spelling import ARGUMENT
 
 BATCH_NORM = ("train", "as_exported")
@@ -217,6 +219,7 @@ def build_artifacts(
     ema: Mapping[str, Any] | None = None,
     integrity: str | None = None,
     learning_rate: float | None = None,
+    sample_weight: str | Mapping[str, Any] | None = None,
 ) -> Artifacts:
     """Build training artifacts in memory.
 
@@ -236,7 +239,8 @@ def build_artifacts(
     loss : LossType, Block, str or dict, optional
         Called with the names of the model's outputs, or with `loss_input_names`. None: the first output of the model
         already is the loss. A str is the name of a class of `onnxblock.loss`. A dict has that name as "type", and the
-        arguments of the class.
+        arguments of the class. A dict of outputs has a loss for each, or a list of losses; each may have a "weight" in
+        the sum of all. The labels of the output "age" then are the input "age_labels".
     optimizer : OptimType, Block, str or dict, optional
         None: there is no optimizer model. A str is the name of a class of `onnxblock.optim`. A dict has that name as
         "type", the arguments of the class and three more. "groups" is a list of dicts of the arguments of
@@ -280,6 +284,11 @@ def build_artifacts(
     learning_rate : float, optional
         The rate that sessions of trainweb start from; 0.001 by default. The checkpoint keeps it in a field that ONNX
         Runtime does not read.
+    sample_weight : str or dict, optional
+        Name of a new input with the weight of each row (N,). The loss, its validation and metrics weight rows as Keras
+        does: the divisor of the loss stays, and metrics are divided by the sum of weights. Labels of weight 0 may be
+        NaN. ``{"name": "present", "of": "labels"}`` takes weights in the shape of the labels, such as the mask of
+        missing labels of several tasks.
 
     Returns
     -------
@@ -299,11 +308,15 @@ def build_artifacts(
     beside = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value, "ema": ema}
     optimizer, rate = rate_of(optimizer, learning_rate)
     _check_beside(optimizer, beside)
+    row_weights = RowWeights.of_setting(sample_weight)
+    terms = _terms_of(loss, loss_input_names, row_weights)
+    if terms is not None:
+        loss, loss_input_names = terms, terms.outputs
     graph = _forward_graph(model, external_data, weights, limits, integrity, dims)
     source = _read(without_unread(graph, loss_input_names, additional_output_names), requires_grad, frozen_params)
     with restarted_names():
         before, compared = set(source.graph.names()), loss_input_names or [v.name for v in source.graph.outputs]
-        graph, types = _with_loss(source, loss, loss_input_names, additional_output_names, compared)
+        graph, types = _with_loss(source, loss, loss_input_names, additional_output_names, compared, row_weights)
         stopped = _name_list(stop_gradient, "stop_gradient")
         chosen = _choose(source, graph, types, requires_grad, frozen_params, stopped)
         if optimizer is not None and not chosen.trainable:
@@ -314,6 +327,9 @@ def build_artifacts(
         settled = chosen.frozen if requires_grad is None else [*chosen.trainable, *chosen.frozen]
         models = _train(source, graph, types, chosen, batch_norm, settled)
         note_own_outputs(models, before, [] if loss is None else compared)
+        for note in (terms, row_weights):
+            if note is not None:
+                note.note(models.evaluation)
         update = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
         return Artifacts(models, update, chosen.decisions, rate)
 
@@ -349,13 +365,18 @@ def _with_loss(
     loss_input_names: Sequence[str] | None,
     additional: Sequence[str] | None,
     compared: Sequence[str],
+    weights: RowWeights | None,
 ) -> tuple[Graph, ModelAccessor | None]:
     """The graph with a loss, and its types; None where labels are cast to float32."""
     inputs = {v.name for v in source.graph.inputs}
-    graph, accessor = add_loss(source.graph, loss, loss_input_names, additional)
+    graph, accessor = add_loss(source.graph, loss, loss_input_names, additional, weights)
+    if weights is not None:
+        inputs.add(weights.name)
     types = _types_of_labels(graph, inputs, source.declared, compared)
     graph = cast_inputs(graph, types)
-    for remark in (*remark_on_file(graph, source.constants), *remark_on_loss(graph, loss, compared)):
+    each = [(term.loss, [term.output]) for term in loss.terms] if isinstance(loss, LossTerms) else [(loss, compared)]
+    remarks = [remark for one in each for remark in remark_on_loss(graph, *one)]
+    for remark in (*remark_on_file(graph, source.constants), *remarks):
         warn(remark)
     return graph, None if types else accessor
 
@@ -511,6 +532,7 @@ def add_loss(
     loss: LossLike,
     loss_input_names: Sequence[str] | None = None,
     additional_output_names: Sequence[str] | None = None,
+    weights: RowWeights | None = None,
 ) -> tuple[Graph, ModelAccessor]:
     """`graph` with a loss as its first output, then the additional outputs; without a loss block its own come first.
 
@@ -526,7 +548,10 @@ def add_loss(
             if not accessor.has(name):
                 raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
         # Without a loss block nothing is made of the outputs: they stay what they are.
-        losses_of_graph = arguments if loss is None else [_call_loss(loss, arguments)]
+        if loss is None:
+            losses_of_graph = [weighed(None, lambda: arguments[0], weights), *arguments[1:]]
+        else:
+            losses_of_graph = _call_loss(loss, arguments, weights)
         outputs = [*losses_of_graph, *additional]
         return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs}), accessor
 
@@ -612,24 +637,40 @@ def _name_list(names: Sequence[str] | None, argument: str) -> list[str]:
 def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
     """Describe a loss that takes only some of the model's outputs; None if it takes all of them."""
     names = [value.name for value in graph.outputs]
-    if not isinstance(loss, (LossType, str, Mapping)) or len(names) == (block := _made_loss(loss))._n_inputs:
+    if not isinstance(loss, (LossType, str, Mapping)) or is_by_output(loss):
+        return None
+    if len(names) == (block := named_loss(loss))._n_inputs:
         return None
     return messages.LOSS_INPUTS.fill(loss=type(block).__name__, n=block._n_inputs, names=", ".join(names))
 
 
-def _made_loss(loss: LossType | str | Mapping[str, Any]) -> losses.Loss:
-    block: losses.Loss = make("loss", losses.LOSSES, loss.name if isinstance(loss, LossType) else loss)
-    return block
+def _terms_of(loss: LossLike, loss_input_names: Sequence[str] | None, weights: RowWeights | None) -> LossTerms | None:
+    """The terms of a loss by outputs; None for other losses."""
+    if not is_by_output(loss):
+        return None
+    if loss_input_names:
+        expected = "left out with a loss for each output"
+        raise messages.BAD_SETTING(name=ARGUMENT.loss_input_names, value=loss_input_names, expected=expected)
+    assert isinstance(loss, Mapping)
+    return LossTerms(loss, weights)
 
 
-def _call_loss(loss: LossLike, names: Sequence[str]) -> str:
+def _call_loss(loss: LossLike, names: Sequence[str], weights: RowWeights | None) -> list[str]:
+    """Names of the loss, and of its terms if it has several."""
+    if isinstance(loss, LossTerms):
+        return list(loss(*names))
     if isinstance(loss, (LossType, str, Mapping)):
-        loss = _made_loss(loss)
-        if len(names) != loss._n_inputs:
-            raise messages.LOSS_INPUTS(loss=type(loss).__name__, n=loss._n_inputs, names=", ".join(names))
+        block = named_loss(loss)
+        if len(names) != block._n_inputs:
+            raise messages.LOSS_INPUTS(loss=type(block).__name__, n=block._n_inputs, names=", ".join(names))
     elif not isinstance(loss, Block):
         raise ModelError(f"Unknown loss provided {loss!r:.80}. Give a LossType or an onnxblock.Block.")
-    result = loss(*names)
+    else:
+        block = loss
+    return [weighed(block, lambda: _name_of_loss(block(*names)), weights)]
+
+
+def _name_of_loss(result: Any) -> str:
     result = result[0] if isinstance(result, (list, tuple)) and result else result
     if not isinstance(result, str):
         raise ModelError(f"The loss block returned {result!r:.80} instead of the name of the loss.")

@@ -118,7 +118,7 @@ def _remark_on_modes(
 
 def remark_on_loss(graph: Graph, loss: Any, names: Iterable[str]) -> list[str]:
     """Outputs that went through the operator which the loss applies itself, or lack the one that it needs."""
-    kind = loss.get("type") if isinstance(loss, Mapping) else loss
+    kind = loss.get("type", loss.get("name")) if isinstance(loss, Mapping) else loss
     name = kind if isinstance(kind, str) else getattr(kind, "name", type(kind).__name__)
     operator = _ACTIVATED.get(name)
     producers = {output: node for node in graph.nodes for output in node.outputs}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -12,6 +12,7 @@ from trainweb import messages
 from trainweb.arguments import warn
 from trainweb.data.dataset import Batch, Dataset, Remainder, batched, columns_of_table
 from trainweb.model.graph import Value
+from trainweb.spelling import by_inputs
 
 DEFAULT_BATCH = 32
 """Rows of a batch, where neither the user nor the file says how many."""
@@ -25,10 +26,13 @@ KINDS = {"f": "biuf", "i": "iuf", "u": "iuf", "b": "b"}
 
 
 class ModelInputs:
-    """The inputs of a model, to which data is fitted; a tuple gives them in the order of `inputs`."""
+    """The inputs of a model, to which data is fitted; a tuple gives them in the order of `inputs`.
 
-    def __init__(self, inputs: Mapping[str, Value]) -> None:
-        self.values = dict(inputs)
+    Data may lack `optional` ones, such as labels where they are not read.
+    """
+
+    def __init__(self, inputs: Mapping[str, Value], optional: Container[str] = ()) -> None:
+        self.values, self._optional = dict(inputs), optional
         first = {value.shape[0] for value in inputs.values() if value.shape}
         size = first.pop() if len(first) == 1 else None
         self.rows = size if isinstance(size, int) else None
@@ -131,8 +135,14 @@ class ModelInputs:
         return dict(zip(self.values, item, strict=False))
 
     def _read(self, columns: Any) -> Any:
-        """Columns without further ones, of which a notice tells; where one is missing, all of them, for the error."""
-        if not isinstance(columns, Mapping) or not self.values or any(name not in columns for name in self.values):
+        """Columns by the names of inputs, without further ones, of which a notice tells.
+
+        Where one is missing that is not `optional`, all of them, for the error.
+        """
+        if not isinstance(columns, Mapping) or not self.values:
+            return columns
+        columns = by_inputs(columns, self.values)
+        if any(name not in columns for name in self.values if name not in self._optional):
             return columns
         further = [str(name) for name in columns if name not in self.values]
         if not further:
@@ -140,7 +150,7 @@ class ModelInputs:
         if not self._has_told:
             self._has_told = True
             warn(str(messages.FURTHER_COLUMNS(source="data", names=", ".join(further))))
-        return {name: columns[name] for name in self.values}
+        return {name: columns[name] for name in self.values if name in columns}
 
     def fitted(self, name: str, value: Any, where: str) -> np.ndarray:
         """Convert rows of an input to its type. Raise FeedError for another shape, or a value that the type loses."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,7 @@ def preferences_of(
         kind = f"the class {reference.__name__}" if isinstance(reference, type) else type(reference).__name__
         raise TypeError(f"'reference' must be a TrainingSession, got {kind}.")
     texts: list[dict[str, Any]] = []
-    for k, pair in enumerate(pairs):
+    for k, pair in enumerate(map(_with_prompt, pairs)):
         columns_of_pair = pair if isinstance(pair, Mapping) else {}
         for column in ("prompt", *ANSWERS):
             if column not in columns_of_pair:
@@ -166,6 +167,18 @@ def preferences_of(
     columns[REFERENCE] = np.zeros(len(texts), np.float32)
     columns[REFERENCE] = reference.predict(columns, outputs=[LOG_PROBABILITIES])[LOG_PROBABILITIES]
     return {name: array.reshape(-1, 2, *array.shape[1:]) for name, array in columns.items()}
+
+
+def _with_prompt(pair: Any) -> Any:
+    """A pair with its prompt; without one it is what both answers begin with, less a space at its end, as in TRL."""
+    has_prompt = not isinstance(pair, Mapping) or "prompt" in pair
+    answers: list[Any] = [] if has_prompt else [pair.get(name) for name in ANSWERS]
+    if not answers or not (all(isinstance(a, str) for a in answers) or all(isinstance(a, list) for a in answers)):
+        return pair
+    chosen, rejected = answers
+    shared = len(list(takewhile(lambda both: both[0] == both[1], zip(chosen, rejected, strict=False))))
+    shared -= shared > 0 and chosen[shared - 1] == " "
+    return {**pair, "prompt": chosen[:shared], "chosen": chosen[shared:], "rejected": rejected[shared:]}
 
 
 def joined(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

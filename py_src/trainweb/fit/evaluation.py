@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -14,7 +14,7 @@ from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError
 from trainweb.fit.steps import Position, located
 from trainweb.loss_counts import MeanLoss
-from trainweb.metrics import Described, Rows, Totals, Value, make_metric, part_of, request_of
+from trainweb.metrics import Asked, Described, Given, Rows, Totals, Value, part_of, request_of
 from trainweb.training.step_kind import EVAL, StepKind
 from trainweb.training.steps import run_step
 
@@ -30,39 +30,41 @@ Function = Callable[[np.ndarray, np.ndarray], float]
 class Evaluation:
     """Loss and metrics of the validation data: the first output of the eval model is the loss.
 
-    Metrics are names, settings with "type", or functions by their names; they compare `predictions` with `targets`.
-    With `ema` averages replace the parameters.
+    Metrics are names, settings with "type", or functions by their names; they compare `predictions` with `targets`,
+    or an output with its labels. The terms of the loss are among them. With `ema` averages replace the parameters.
     """
 
     def __init__(
         self,
         core: SessionCore,
-        metrics: Sequence[str | Mapping[str, Any]],
+        metrics: Sequence[Given],
         predictions: str | None,
         targets: str | None,
         *,
         ema: bool = False,
     ) -> None:
         self.core, self.ema = core, ema
-        self.given = [m for m in metrics if not has_functions(m)]
-        functions = [item for m in metrics if has_functions(m) for item in m.items()]
+        functions = [item for _, m in metrics if has_functions(m) for item in m.items()]
         self.functions: dict[str, Function] = dict(functions)
-        built_in = [make_metric(m) for m in self.given]
-        check_names([m.name for m in built_in] + [name for name, _ in functions])
-        numbers = {m.name: m.better for m in built_in if m.better}
-        self.better: dict[str, str | None] = {"loss": "min"} | numbers | dict.fromkeys(self.functions)
         outputs = core.outputs["eval"]
         if not outputs:
             raise messages.NO_EVAL_MODEL()
         self.loss = outputs[0]
-        self.kind, self.described = EVAL, list[Described]()
+        self.names = "", ""
+        """Predictions and targets of the functions."""
+        built_in = [given for given in metrics if not has_functions(given[1])]
+        self.asked = core.models.own.asked(built_in, predictions, targets)
+        check_names([one.key for one in self.asked] + [name for name, _ in functions])
+        numbers = {one.key: one.metric.better for one in self.asked if one.metric.better}
+        self.better: dict[str, str | None] = {"loss": "min"} | numbers | dict.fromkeys(self.functions)
         if self.functions:
-            built_in.append(Rows())
-        if any(m.reads_outputs for m in built_in):
-            predictions, targets = core.models.own.pair(predictions, targets)
-            self.kind = StepKind("eval", request_of(built_in, predictions, targets))
-            self.described = core.models.described(self.kind)
-            self.names = predictions, targets
+            if any(output is not None for output, metric in metrics if has_functions(metric)):
+                raise messages.FUNCTION_OF_OUTPUT()
+            self.names = core.models.own.pair(predictions, targets)
+        collected = [Asked(Rows.name, Rows(), *self.names)] if self.functions else []
+        request = request_of([*self.asked, *collected])
+        self.kind = StepKind("eval", request) if request else EVAL
+        self.described: list[Described] = core.models.described(self.kind)
         self.count = core.models.counts["eval"]
         self.inputs = ModelInputs(core.inputs["eval"])
         sums = [name for d in self.described for name in (d.sums, d.faults) if name]
@@ -83,7 +85,6 @@ class EvaluationRun:
 
     def __init__(self, evaluation: Evaluation, epoch: int, source: str = "validation data") -> None:
         self._of, self._epoch, self._source, self._step = evaluation, epoch, source, 0
-        self._metrics = [make_metric(m) for m in evaluation.given]
         self._totals, self._loss = Totals(evaluation.described), MeanLoss(evaluation.count)
 
     def add(self, feeds: Batch, rows: Sequence[int]) -> None:
@@ -112,7 +113,7 @@ class EvaluationRun:
     def values(self) -> dict[str, Value]:
         """The loss and the metrics of all batches."""
         loss, totals = self._loss.value, self._totals
-        return {"loss": loss, **totals.values(self._metrics, loss), **self._of.own_values(totals)}
+        return {"loss": loss, **totals.values(self._of.asked, loss), **self._of.own_values(totals)}
 
 
 def has_functions(metric: Any) -> TypeGuard[Mapping[str, Function]]:
@@ -150,12 +151,3 @@ def joined(name: str, parts: Sequence[np.ndarray]) -> np.ndarray:
         shapes = ", ".join(str(list(shape)) for shape in sorted({part.shape for part in parts}))
         raise messages.UNLIKE_OUTPUTS(name=name, shapes=shapes)
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def metrics_of(given: Any) -> list[str | Mapping[str, Any]]:
-    """A list of metrics."""
-    if isinstance(given, (str, Mapping)):
-        return [given]
-    if not isinstance(given, Iterable):
-        raise messages.BAD_SETTING(name="metrics", value=given, expected="a list of metrics")
-    return list(given)

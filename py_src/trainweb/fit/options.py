@@ -8,7 +8,19 @@ from typing import Annotated, Any, Literal, TypedDict
 from trainweb import messages
 from trainweb.arguments import check_settings
 from trainweb.formulas import Course, Rule
-from trainweb.settings import SEED, Choice, Field, Flag, NotNegative, Number, Whole, YesNo, checked, fields_of
+from trainweb.settings import (
+    SEED,
+    Choice,
+    Field,
+    Flag,
+    NotNegative,
+    Number,
+    Whole,
+    YesNo,
+    checked,
+    checked_values,
+    fields_of,
+)
 
 FIT = {
     "epochs": Field(Whole(least=1), 1, is_optional=False),
@@ -22,7 +34,6 @@ FIT = {
     "stratify": Field(Flag(), False, is_optional=False),
     "train_metrics": Field(Flag(), False, is_optional=False),
     "learning_rate": Field(Number(least=0), None, is_optional=True),
-    "accumulate": Field(Whole(least=1), 1, is_optional=False),
     "clip_grad_norm": Field(Number(above=0), None, is_optional=True),
     "clip_grad_value": Field(Number(above=0), None, is_optional=True),
     "ema": Field(Flag(), False, is_optional=False),
@@ -51,7 +62,7 @@ class FitOptions(TypedDict, total=False):
     stratify: bool
     learning_rate: float | None
     schedule: Any
-    accumulate: int
+    accumulate: int | Mapping[str, Any]
     clip_grad_norm: float | None
     clip_grad_value: float | None
     ema: bool
@@ -69,6 +80,12 @@ class FitOptions(TypedDict, total=False):
 
 OTHERS = tuple(name for name in FitOptions.__annotations__ if name not in FIT)
 """Options that `FIT` does not check."""
+
+ACCUMULATE = {
+    "steps": Field(Whole(least=1, most=2**31 - 1), 1, is_optional=False),
+    "reduction": Field(Choice(("mean", "sum")), "mean", is_optional=False),
+}
+"""Batches for an optimizer step, and how their gradients become one: that of all their rows, or the sum."""
 
 CHECKPOINT = {"every": Field(Whole(least=1), None, is_optional=True)}
 """What may be given of a checkpoint besides its store and name."""
@@ -127,6 +144,14 @@ class EarlyStopping:
 
 
 EARLY_STOPPING = fields_of(EarlyStopping)
+
+
+def checked_accumulate(given: Any) -> dict[str, Any]:
+    """Return the settings of `accumulate`, which may be only the number of steps."""
+    if isinstance(given, Mapping):
+        return checked_values("accumulate", given, ACCUMULATE, "accumulate.")
+    ACCUMULATE["steps"].check("accumulate", given)
+    return {"steps": given, "reduction": "mean"}
 
 
 def checked_options(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from trainweb.data.dataset import Batch, Dataset, epoch_batches, labels_of
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
 from trainweb.data.waiting import NumberedBatch
-from trainweb.fit.evaluation import Evaluation, metrics_of
-from trainweb.fit.options import FIT, OTHERS, EarlyStopping, checked_options, make_early_stopping
+from trainweb.fit.evaluation import Evaluation
+from trainweb.fit.options import FIT, OTHERS, EarlyStopping, checked_accumulate, checked_options, make_early_stopping
 from trainweb.fit.resume import FitCheckpoint
+from trainweb.metrics import metrics_of
 from trainweb.schedules import SCHEDULES, Constant, Schedule, make_schedule
 from trainweb.settings import fields_of
 from trainweb.training.history import Event, Run
@@ -128,6 +129,7 @@ class FitPlan:
     count: LossCount
     epochs: int
     accumulate: int
+    sums_gradients: bool
     limits: tuple[float | None, float | None]
     ema: bool
     on_nan: str | None
@@ -149,7 +151,8 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
     options = checked_options({name: value for name, value in given.items() if name not in OTHERS})
     inputs = ModelInputs(core.inputs["train"])
     share, stratify = options["validation_split"], options["stratify"]
-    train, validation = split_data(inputs, data, given.get("validation_data"), share, stratify=stratify)
+    labels = [name for name in inputs.values if name != core.models.own.weight][-1:]
+    train, validation = split_data(inputs, data, given.get("validation_data"), share, labels, stratify=stratify)
     if train.is_batched and given.get("batch_size") is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if train.columns is None and options["shuffle"]:
@@ -163,8 +166,11 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
     batches = Batches(inputs, train, options, shuffle=shuffle, trains=True)
     evaluation, evaluated, trained = _evaluations(core, inputs, train, validation, options, given)
     better: Mapping[str, str | None] = {"loss": "min"} if evaluation is None or evaluated is None else evaluation.better
-    steps, epochs, accumulate = batches.steps, options["epochs"], options["accumulate"]
-    updates = None if steps is None else epochs * -(-steps // accumulate)
+    steps, epochs, accumulate = batches.steps, options["epochs"], checked_accumulate(given.get("accumulate", 1))
+    updates = None if steps is None else epochs * -(-steps // accumulate["steps"])
+    sums_gradients = accumulate["reduction"] == "sum"
+    if accumulate["steps"] > 1 and not sums_gradients and not core.models.weighs_batches:
+        raise messages.UNWEIGHED_BATCHES()
     schedule = schedule_of(given.get("schedule"), options["learning_rate"], updates)
     early, checkpoint = given.get("early_stopping"), given.get("checkpoint")
     early = None if early is None else make_early_stopping(early, better)
@@ -172,7 +178,7 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
     if options["proximal"] and checkpoint is not None:
         raise messages.PROXIMAL_CHECKPOINT()
     if checkpoint is not None:
-        fixed = kept_options(inputs, options, train, validation, shuffle=shuffle)
+        fixed = kept_options(inputs, options | {"accumulate": accumulate}, train, validation, shuffle=shuffle)
         checkpoint = FitCheckpoint(core, checkpoint, fixed)
     return FitPlan(
         core=core,
@@ -181,7 +187,8 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
         loss=core.outputs["train"][0],
         count=core.models.counts["train"],
         epochs=epochs,
-        accumulate=accumulate,
+        accumulate=accumulate["steps"],
+        sums_gradients=sums_gradients,
         limits=(options["clip_grad_value"], options["clip_grad_norm"]),
         ema=options["ema"],
         on_nan=options["on_nan"],
@@ -250,7 +257,8 @@ def kept_options(
         "batchSize": inputs.size(options["batch_size"]) if has_size else None,
         "remainder": options["remainder"] if has_size else None,
         "seed": options["seed"] if shuffle else None,
-        "accumulate": options["accumulate"],
+        "accumulate": options["accumulate"]["steps"],
+        "reduction": options["accumulate"]["reduction"] if options["accumulate"]["steps"] > 1 else None,
         "clipGradNorm": options["clip_grad_norm"],
         "clipGradValue": options["clip_grad_value"],
         "ema": options["ema"] or None,
@@ -303,9 +311,9 @@ NAMED_CLASSES = 10
 
 
 def split_data(
-    inputs: ModelInputs, data: Any, validation: Any, share: float | None, *, stratify: bool
+    inputs: ModelInputs, data: Any, validation: Any, share: float | None, names: Sequence[str], *, stratify: bool
 ) -> tuple[Dataset, Dataset | None]:
-    """Return the training data and the validation data."""
+    """Return the training data and the validation data; the input of `names` may hold classes."""
     train = inputs.dataset(data)
     if share is None:
         if stratify:
@@ -313,7 +321,7 @@ def split_data(
         return train, None if validation is None else inputs.dataset(validation)
     if validation is not None:
         raise messages.TWO_VALIDATIONS()
-    name = list(inputs.values)[-1]
+    (name,) = names
     if stratify:
         return train.split(share, stratify=name)
     parts = train.split(share)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +11,11 @@ from trainweb import messages
 from trainweb.arguments import texts
 from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError
-from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined, metrics_of
+from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined
 from trainweb.fit.options import FIT
 from trainweb.fit.plan import Batches, rows_of
 from trainweb.fit.steps import Position, located
+from trainweb.metrics import metrics_of
 from trainweb.training.step_kind import PREDICT, StepKind
 from trainweb.training.steps import run_step
 
@@ -33,13 +34,14 @@ def predict(
     ema: bool,
 ) -> dict[str, np.ndarray]:
     """See `TrainingSession.predict`; `options` are "batch_size" and "batched"."""
-    inputs, dataset = _checked(core, data, options, ema=ema)
+    core.check_step("eval")
     models = core.models
     names = models.own_outputs() if outputs is None else [outputs] if isinstance(outputs, str) else outputs
     if not names:
         raise messages.BAD_SETTING(name="outputs", value=names, expected="a list of tensors of the eval model")
     kind = StepKind(PREDICT, texts("outputs", names))
     unused = models.inputs["eval"].keys() - models.inputs_of(kind).keys()
+    inputs, dataset = _checked(core, data, options, unused, ema=ema)
     parts: list[dict[str, np.ndarray]] = []
     done = size = 0
     for number, batch in enumerate(_batches(inputs, dataset, options)):
@@ -80,14 +82,16 @@ def evaluate(
     return run.values()
 
 
-def _checked(core: SessionCore, data: Any, options: Mapping[str, Any], *, ema: bool) -> tuple[ModelInputs, Dataset]:
+def _checked(
+    core: SessionCore, data: Any, options: Mapping[str, Any], optional: Container[str] = (), *, ema: bool
+) -> tuple[ModelInputs, Dataset]:
     FIT["ema"].check("ema", ema)
     for name, value in options.items():
         FIT[name].check(name, value)
     core.check_step("eval")
     if ema and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
-    inputs = ModelInputs(core.inputs["eval"])
+    inputs = ModelInputs(core.inputs["eval"], optional)
     dataset = inputs.dataset(data)
     if dataset.is_batched and options["batch_size"] is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")

@@ -107,9 +107,9 @@ class Position(NamedTuple):
 class FitSteps:
     """The batches and updates of a fit, which the session's kernels count, check and undo."""
 
-    def __init__(self, host: Host, accumulate: int, on_nan: str | None, proximal: float, *, is_sum: bool) -> None:
+    def __init__(self, host: Host, accumulate: int, on_nan: str | None, proximal: float, sums: int) -> None:
         self._host, self.on_nan = host, on_nan
-        self.call("start", accumulate, ACTIONS.index(on_nan), is_sum, float(proximal))
+        self.call("start", accumulate, ACTIONS.index(on_nan), sums, float(proximal))
 
     def call(self, name: FitCall, *args: float) -> bool:
         """Call a function of `fit.c`; True if the optimizer step is due.

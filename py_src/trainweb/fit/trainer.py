@@ -27,6 +27,7 @@ from trainweb.fit.options import FitOptions
 from trainweb.fit.plan import Batches, FitPlan, checked_plan
 from trainweb.fit.resume import FitCheckpoint
 from trainweb.fit.steps import FitSteps, located
+from trainweb.ir.layout import SUMS_GRADIENTS, SUMS_LOSS
 from trainweb.ir.shapes import TensorType
 from trainweb.schedules import Function
 from trainweb.training.arrays import from_numpy, parameter_bytes, to_numpy
@@ -277,7 +278,8 @@ class _Fit:
 
     def __init__(self, plan: FitPlan, run: Run) -> None:
         self.plan, self.run, self.core = plan, run, plan.core
-        self.kernel = FitSteps(plan.core.host, plan.accumulate, plan.on_nan, plan.proximal, is_sum=plan.count.is_sum)
+        sums = SUMS_LOSS * plan.count.is_sum | SUMS_GRADIENTS * plan.sums_gradients
+        self.kernel = FitSteps(plan.core.host, plan.accumulate, plan.on_nan, plan.proximal, sums)
         self.opened: dict[str, Generator[NumberedBatch, None, None]] = {}
         """The batches of the epoch so far."""
         self.rows: RowBatches | None = None

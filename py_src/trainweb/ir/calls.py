@@ -1410,13 +1410,14 @@ class AveragePoolGradient(KernelCall, kernel="average_pool_gradient_f32", words=
     count_include_pad: int
 
 
-class CountClasses(KernelCall, kernel="count_classes", words=9):
+class CountClasses(KernelCall, kernel="count_classes", words=10):
     """Faults: the number of targets that are not a class, the first of them, and the number of classes. If `ignores` is
-    not 0, targets equal to `ignored` do not count.
+    not 0, targets equal to `ignored` do not count. A target counts by its weight.
     """
 
     predicted: In
     targets: In
+    weights: OptionalIn = None
     sums: Out
     faults: Out
     n: int
@@ -1426,11 +1427,12 @@ class CountClasses(KernelCall, kernel="count_classes", words=9):
     ignored: int
 
 
-class CountTop(KernelCall, kernel="count_top_f32", words=10):
+class CountTop(KernelCall, kernel="count_top_f32", words=11):
     """Right are those where fewer than k classes have a higher score than the target; sums: right ones and all."""
 
     scores: In
     targets: In
+    weights: OptionalIn = None
     sums: Out
     faults: Out
     outer: int
@@ -1441,9 +1443,10 @@ class CountTop(KernelCall, kernel="count_top_f32", words=10):
     ignored: int
 
 
-class ErrorSums(KernelCall, kernel="error_sums_f32", words=5):
+class ErrorSums(KernelCall, kernel="error_sums_f32", words=6):
     predicted: In
     target: In
+    weights: OptionalIn = None
     sums: Out
     rows: int
     columns: int

@@ -66,6 +66,10 @@ SMOOTHING = "trainweb.label_smoothing"
 """Key of the note on a loss that its label smoothing was put back as the file was read: the smoothing."""
 OWN_OUTPUTS = "trainweb.own_outputs"
 """Key of an eval model's metadata: the outputs of the base model, as a JSON list of names."""
+SAMPLE_WEIGHT = "trainweb.sample_weight"
+"""Key of an eval model's metadata: the input of weights of rows, as a JSON text."""
+LOSS_TERMS = "trainweb.loss_terms"
+"""Key of an eval model's metadata: the terms of its loss where there are several, as a JSON list of outputs."""
 EXPORTER_NOTES = frozenset(
     {
         DECLARED_TYPE,

@@ -31,10 +31,15 @@ class Scores(NamedTuple):
 
 
 class _Metric(Op, abstract=True):
-    """Common base of the operators: (predicted, target)."""
+    """Common base of the operators: (predicted, target, weights of targets)."""
 
     domain = TRAINWEB
-    min_inputs = max_inputs = 2
+    min_inputs, max_inputs = 2, 3
+
+    def need_weights(self, target: TensorType, weights: TensorType | None) -> None:
+        """Raise unless there are as many weights as targets, if any."""
+        if weights is not None and not equal(prod(weights.shape), prod(target.shape)):
+            raise self.misfit(weights.shape, target.shape)
 
     def need_numbers(self, *types: TensorType) -> None:
         """Raise unless the dtypes are numbers that can be compared."""
@@ -91,11 +96,13 @@ class _Counts(_Metric, abstract=True):
     n_outputs = 2
     attrs = {"ignores": Int(0), "ignored": Int(0)}
 
-    def operands(self, b: Builder, predicted: Buf, target: Buf) -> tuple[Scores, Buf, Buf]:
-        """The layout of the scores; the scores, and the targets as int64."""
+    def operands(
+        self, b: Builder, predicted: Buf, target: Buf, weights: Buf | None = None
+    ) -> tuple[Scores, Buf, Buf, Buf | None]:
+        """The layout of the scores; the scores, the targets as int64, and weights."""
         form = self.scores(predicted.shape, target.shape)
         classes = is_above(b, target, 0.5) if form.is_binary else as_dtype(b, target, "int64")
-        return form, as_dtype(b, predicted, "float32"), classes
+        return form, as_dtype(b, predicted, "float32"), classes, weights
 
 
 class ClassCounts(_Counts):
@@ -103,15 +110,18 @@ class ClassCounts(_Counts):
 
     attrs = {"count": Str("right"), **_Counts.attrs}
 
-    def infer(self, predicted: TensorType, target: TensorType) -> tuple[TensorType, TensorType]:
+    def infer(
+        self, predicted: TensorType, target: TensorType, weights: TensorType | None = None
+    ) -> tuple[TensorType, TensorType]:
         self.need_numbers(predicted, target)
+        self.need_weights(target, weights)
         if self.count not in MODES:
             raise self.error(f"count is {self.count!r}; it must be one of {', '.join(MODES)}.")
         n = self.scores(predicted.shape, target.shape).classes
         return TensorType("float64", self.sums_shape(n)), TensorType("float64", (3,))
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:
-        (outer, n, inner, is_binary), scores, targets = self.operands(b, *ins)
+        (outer, n, inner, is_binary), scores, targets, weights = self.operands(b, *ins)
         if is_binary:
             predicted = is_above(b, scores, 0)
         else:
@@ -121,6 +131,7 @@ class ClassCounts(_Counts):
             calls.CountClasses(
                 predicted=predicted,
                 targets=targets,
+                weights=weights,
                 sums=outs[0] or b.temp("float64", self.sums_shape(n)),
                 faults=outs[1] or b.temp("float64", (3,)),
                 n=prod(targets.shape),
@@ -141,15 +152,18 @@ class TopCounts(_Counts):
 
     attrs = {"k": Int(1), **_Counts.attrs}
 
-    def infer(self, predicted: TensorType, target: TensorType) -> tuple[TensorType, TensorType]:
+    def infer(
+        self, predicted: TensorType, target: TensorType, weights: TensorType | None = None
+    ) -> tuple[TensorType, TensorType]:
         self.need_numbers(predicted, target)
+        self.need_weights(target, weights)
         self.scores(predicted.shape, target.shape)
         if self.k < 1:
             raise self.error(f"k is {self.k}; it must be at least 1.")
         return TensorType("float64", (2, 1)), TensorType("float64", (3,))
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:
-        (outer, n, inner, is_binary), scores, targets = self.operands(b, *ins)
+        (outer, n, inner, is_binary), scores, targets, weights = self.operands(b, *ins)
         if is_binary:
             both = b.temp("float32", (outer, 2))
             pair = b.constant("float32", (1, 2), [0.0, 1.0])
@@ -163,6 +177,7 @@ class TopCounts(_Counts):
             calls.CountTop(
                 scores=scores,
                 targets=targets,
+                weights=weights,
                 sums=outs[0] or b.temp("float64", (2, 1)),
                 faults=outs[1] or b.temp("float64", (3,)),
                 outer=outer,
@@ -176,7 +191,7 @@ class TopCounts(_Counts):
 
 
 class ErrorSums(_Metric):
-    """Sums by column or of all: rows, first target, mean minus it, squares around it, squared errors, magnitudes."""
+    """Sums by column or of all: rows, first target, mean minus it, squares around it, errors, magnitudes, count."""
 
     attrs = {"columns": Int(0)}
 
@@ -186,13 +201,17 @@ class ErrorSums(_Metric):
         columns = prod(target[1:]) if self.columns else 1
         return total // columns if columns else 0, columns
 
-    def infer(self, predicted: TensorType, target: TensorType) -> TensorType:
+    def infer(self, predicted: TensorType, target: TensorType, weights: TensorType | None = None) -> TensorType:
         self.need_numbers(predicted, target)
+        self.need_weights(target, weights)
         if not equal(prod(predicted.shape), prod(target.shape)):
             raise self.misfit(predicted.shape, target.shape)
         return TensorType("float64", (ERROR_SUMS, self.shape(target.shape)[1]))
 
     def lower(self, b: Builder, outs: list[Buf], *ins: Buf) -> None:
         rows, columns = self.shape(ins[1].shape)
-        predicted, target = (as_dtype(b, x, "float32") for x in ins)
-        b.emit(calls.ErrorSums(predicted=predicted, target=target, sums=outs[0], rows=rows, columns=columns))
+        predicted, target = (as_dtype(b, x, "float32") for x in ins[:2])
+        weight, sums = ins[2] if len(ins) > 2 else None, outs[0]
+        b.emit(
+            calls.ErrorSums(predicted=predicted, target=target, weights=weight, sums=sums, rows=rows, columns=columns)
+        )

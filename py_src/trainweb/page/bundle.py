@@ -32,7 +32,7 @@ from trainweb.backend.plan import GpuBody, LargeConstants, Plan, TensorPlace
 from trainweb.checkpoint import SessionContents, write_checkpoint
 from trainweb.ir.layout import PARAMETERS, STATE, STATE_WORDS
 from trainweb.ir.shapes import TensorType
-from trainweb.metrics import Described, make_metric, request_of
+from trainweb.metrics import Described, metrics_of, request_of
 from trainweb.model.graph import Tensor, Value
 from trainweb.model.lazy import LazyTensor, form_at_place
 from trainweb.model.local import HeldFile
@@ -128,6 +128,9 @@ def session_header(
         "moving": models.moving,
         "pairs": models.own.pairs,
         "defaultPair": models.own.default,
+        "terms": models.own.terms,
+        "weighsBatches": models.weighs_batches,
+        "sampleWeight": models.own.weight,
         "lossCounts": {k: {"output": c.output, "isSum": c.is_sum} for k, c in models.counts.items()},
         "nominal": start.is_nominal,
         "parameters": [
@@ -332,12 +335,12 @@ def _check_names(feeds: Feeds, models: SessionModels) -> None:
 
 def metrics_kind(models: SessionModels, metrics: Sequence[str | Mapping[str, Any]]) -> StepKind | None:
     """The kind of an eval step that sums up metrics; None where none of them needs a sum."""
-    kinds = [make_metric(given) for given in metrics]
-    if not any(one.reads_outputs for one in kinds):
-        return None
     if models.graphs["eval"] is None:
-        raise messages.NO_EVAL_MODEL()
-    return StepKind("eval", request_of(kinds, *models.own.pair(None, None)))
+        if metrics:
+            raise messages.NO_EVAL_MODEL()
+        return None
+    request = request_of(models.own.asked(metrics_of(metrics)))
+    return StepKind("eval", request) if request else None
 
 
 def pack(header: Header, blobs: Blobs) -> bytes:

@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from trainweb.onnxblock.terms import is_by_output
 from trainweb.spelling import page_name
 
 ARRAYS = {
@@ -57,6 +58,7 @@ IN_PAGE = {
     "clip_grad_norm": "clipGradNorm",
     "clip_grad_value": "clipGradValue",
     "head": "head",
+    "sample_weight": "sampleWeight",
     "lora": "lora",
 }
 """Arguments of `from_model` that the lines may need, as a page spells them."""
@@ -184,9 +186,15 @@ def _python(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequen
 
 
 def _in_javascript(argument: str, value: Any) -> str:
-    if isinstance(value, Mapping) and argument != "dims":
-        return "{ " + ", ".join(f"{page_name(name)}: {json.dumps(one)}" for name, one in value.items()) + " }"
-    return json.dumps(value)
+    if isinstance(value, list) and argument == "loss":
+        return f"[{', '.join(_in_javascript(argument, one) for one in value)}]"
+    if not isinstance(value, Mapping) or argument == "dims":
+        return json.dumps(value)
+    if argument == "loss" and is_by_output(value):
+        parts = [f"{json.dumps(output)}: {_in_javascript(argument, one)}" for output, one in value.items()]
+    else:
+        parts = [f"{page_name(name)}: {json.dumps(one)}" for name, one in value.items()]
+    return f"{{ {', '.join(parts)} }}"
 
 
 def _literal(value: Any) -> str:

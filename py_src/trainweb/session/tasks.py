@@ -171,8 +171,10 @@ class SessionTasks(SessionMethods):
         schedule : str, dict, function of the optimizer step, or Schedule, optional
             Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is. Its ``total``
             is by default the number of optimizer steps of the fit, the warm-up among them.
-        accumulate : int, default 1
-            Batches whose gradients are added up for one optimizer step.
+        accumulate : int or dict, default 1
+            Batches for one optimizer step. Their gradient is that of one large batch: each counts by what its loss was
+            divided by, such as rows, tokens or weights of classes. ``{"steps": 4, "reduction": "sum"}`` adds the
+            gradients of the batches as they are.
         clip_grad_norm : float, optional
             Largest joint L2 norm of the gradients in an optimizer step of this fit. The optimizer model's own limit
             applies afterwards.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trainweb import messages
 from trainweb.errors import ModelError
 from trainweb.model.floats import as_noted, with_declared_types
-from trainweb.model.graph import DECLARED_TYPE, OWN_OUTPUTS, Graph, Tensor, Value
+from trainweb.model.graph import DECLARED_TYPE, LOSS_TERMS, OWN_OUTPUTS, SAMPLE_WEIGHT, Graph, Tensor, Value
 from trainweb.model.lazy import Part
 from trainweb.model.writer import model_parts
 from trainweb.ops.frame.shapes import infer_shapes
@@ -82,7 +82,8 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
     declared = {v.name: v for v in graph.outputs} | graph.value_info
     declared = {name: v for name, v in declared.items() if not isinstance(v, Value) or v.shape is not None}
     result = graph.copy()
-    result.metadata.pop(OWN_OUTPUTS, None)
+    for note in (OWN_OUTPUTS, LOSS_TERMS, SAMPLE_WEIGHT):
+        result.metadata.pop(note, None)
     result.nodes, result.outputs = nodes, []
     result.inputs = [v for v in graph.inputs if v.name in needed and v.name not in parameters]
     result.initializers = {n: t for n, t in graph.initializers.items() if n in needed}

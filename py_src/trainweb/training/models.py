@@ -20,9 +20,9 @@ from trainweb.compiler.context import Cache
 from trainweb.compiler.explain import Explanation
 from trainweb.control.deciding import deciding_inputs
 from trainweb.errors import CheckpointError, ModelError, TrainwebError, UnsupportedError
-from trainweb.ir.layout import GRADIENTS, PARAMETERS, PREPARED, STATE, STATE_LEARNING_RATE, STATE_STEP
+from trainweb.ir.layout import GRADIENTS, PARAMETERS, PREPARED, STATE, STATE_LEARNING_RATE, STATE_SHARE, STATE_STEP
 from trainweb.ir.shapes import TensorType
-from trainweb.loss_counts import LossCount, counted_loss
+from trainweb.loss_counts import SHARE, LossCount, counted_loss, weighted_gradients
 from trainweb.metrics import Described, with_metrics
 from trainweb.model.checks import Limits
 from trainweb.model.floats import cast_inputs
@@ -61,8 +61,9 @@ CLIP_LIMITS = TensorType("float32", (2,))
 OF_STATE = {
     "learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,)),
     "step": Binding(STATE, 4 * STATE_STEP, "int64", (1,)),
+    SHARE: Binding(STATE, 4 * STATE_SHARE, "float32", (1,)),
 }
-"""Inputs of update steps that the session keeps."""
+"""Inputs of steps that the session keeps."""
 
 Feeds = Mapping[str, TensorType]
 InUse = Mapping[str, tuple[int, int]]
@@ -120,6 +121,12 @@ class SessionModels:
             if graph is not None and self.outputs[kind]:
                 loss, inputs = self.outputs[kind][0], self.inputs[kind].values()
                 self.graphs[kind], self.counts[kind] = counted_loss(graph, loss, inputs)
+        self._adding = None
+        """The training model for steps that add to the gradients: each batch counts by the divisor of its loss."""
+        if self.outputs["train"] and not self.counts["train"].is_sum:
+            loss, inputs, whole = self.outputs["train"][0], self.inputs["train"].values(), self.graphs["train"]
+            assert whole is not None
+            self._adding = weighted_gradients(whole, loss, self.counts["train"], inputs)
         self._evaluations: dict[str, tuple[Graph, list[Described]]] = {}
         self._forwards: dict[str, Forward] = {}
 
@@ -180,7 +187,8 @@ class SessionModels:
         if kind.key not in self._evaluations:
             graph = self.graphs["eval"]
             assert graph is not None
-            self._evaluations = {kind.key: with_metrics(graph, kind.request)}  # one fit runs at a time
+            inputs = list(self.inputs["eval"].values())
+            self._evaluations = {kind.key: with_metrics(graph, kind.request, inputs)}  # one fit runs at a time
         return self._evaluations[kind.key]
 
     @cached_property
@@ -229,12 +237,15 @@ class SessionModels:
         `target` names the back end that the plan is for.
         """
         graph = self._graph_of(kind)
+        if kind.base == "train" and not overwrite and self._adding is not None:
+            graph = self._adding
         names = {v.name for v in graph.inputs}
         graph = cast_inputs(graph, {name: dtype for name, dtype in self.halves.items() if name in names})
         slots = self.layout.slots.values()
         bindings = {s.name: Binding(PARAMETERS, 4 * s.offset, s.dtype, s.shape) for s in slots}
         for s in self.layout.trained():
             bindings[s.name + BUFFER_SUFFIX] = Binding(GRADIENTS, 4 * s.trainable_offset, "float32", s.shape)
+        bindings |= OF_STATE
         known = {RESET: TensorType("bool", (1,), (overwrite,))} if RESET in names else {}
         cache = None if keep_all else Cache(self._fixed, in_use)
         forward = self.forward(kind)
@@ -262,6 +273,11 @@ class SessionModels:
         if plan.recomputation.instructions:
             _log_recomputation(kind.base, plan)
         return plan
+
+    @property
+    def weighs_batches(self) -> bool:
+        """True if gradients of several batches can become those of one large batch."""
+        return self._adding is not None or self.counts["train"].is_sum
 
     def count_of(self, kind: StepKind) -> str | None:
         """The result of a step that its loss was divided by, where there is one."""

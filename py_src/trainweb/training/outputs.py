@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainweb import messages
 from trainweb.errors import ModelError
-from trainweb.metrics import compared_with
-from trainweb.model.graph import OWN_OUTPUTS, Graph
+from trainweb.metrics import Asked, Given, TermLoss, compared_with, make_metric, weight_of
+from trainweb.model.graph import LOSS_TERMS, OWN_OUTPUTS, Graph
+from trainweb.spelling import input_name
 
 VIEWS = ("Flatten", "Reshape", "Transpose")
 MOVING = "Transpose"
@@ -22,7 +23,9 @@ class ModelOutputs:
 
     `own` are the outputs of the base model, which predictions and exports have by default. If the eval model notes
     them, `pairs` are predictions and targets that its loss compares. Else `compared` is what its loss compares with the
-    last input. `default` has predictions and targets where `pairs` does not decide, None if unknown.
+    last input. `default` has predictions and targets where `pairs` does not decide, None if unknown. `terms` are
+    outputs whose weighted sum is the loss, if it has several. The input `weight` has weights of rows; it is not among
+    `inputs`.
     """
 
     own: list[str]
@@ -31,6 +34,8 @@ class ModelOutputs:
     default: tuple[str | None, str | None]
     outputs: list[str]
     inputs: list[str]
+    terms: list[str] = field(default_factory=list)
+    weight: str | None = None
 
     def pair(self, predictions: str | None, targets: str | None) -> tuple[str, str]:
         """Return what metrics compare; `predictions` and `targets` are the user's, or None.
@@ -39,39 +44,61 @@ class ModelOutputs:
         """
         compared = [] if self.compared is None else [self.compared]
         names = [*dict.fromkeys([*self.outputs, *self.own, *compared, *(p for p, _ in self.pairs)])]
+        targets = None if targets is None else input_name(targets, self.inputs)
+        for name, value, known in (("predictions", predictions, names), ("targets", targets, self.inputs)):
+            if value is not None and value not in known:
+                raise messages.BAD_SETTING(name=name, value=value, expected=f"one of {', '.join(known)}")
         fits = [(p, t) for p, t in self.pairs if predictions in (None, p) and targets in (None, t)]
         first, second = fits[0] if len(fits) == 1 else self.default
         predictions = first if predictions is None else predictions
         targets = second if targets is None else targets
         if predictions is None or targets is None:
             raise messages.NO_PREDICTIONS(names=", ".join(names), inputs=", ".join(self.inputs))
-        for name, value, known in (("predictions", predictions, names), ("targets", targets, self.inputs)):
-            if value not in known:
-                raise messages.BAD_SETTING(name=name, value=value, expected=f"one of {', '.join(known)}")
         return predictions, targets
+
+    def asked(
+        self, metrics: Iterable[Given], predictions: str | None = None, targets: str | None = None
+    ) -> list[Asked]:
+        """Return metrics with what they compare, and the terms of the loss."""
+        asked = []
+        for output, settings in metrics:
+            metric = make_metric(settings)
+            key = metric.name if output is None else f"{output}_{metric.name}"
+            if output is not None and predictions is not None:
+                expected = "left out with metrics of outputs"
+                raise messages.BAD_SETTING(name="predictions", value=predictions, expected=expected)
+            if output is not None and not metric.reads_outputs:
+                expected = "a metric that compares outputs"
+                raise messages.BAD_SETTING(name=f"metrics.{output}", value=metric.name, expected=expected)
+            pair = self.pair(output or predictions, targets) if metric.reads_outputs else ("", "")
+            asked.append(Asked(key, metric, *pair))
+        return [*asked, *(Asked(name, TermLoss(), name) for name in self.terms)]
 
 
 def outputs_of(graph: Graph | None, inputs: Iterable[str], outputs: Iterable[str]) -> ModelOutputs:
     """The outputs of an eval model, by its note; artifacts of ONNX Runtime have none."""
-    fed, results = list(inputs), list(outputs)
+    results, weight = list(outputs), None if graph is None else weight_of(graph)
+    fed = [name for name in inputs if name != weight]
     if graph is None or not fed:
         return ModelOutputs(results[1:], None, [], (None, None), results, fed)
-    noted = _noted(graph)
+    noted, terms = _noted(graph, OWN_OUTPUTS), [name for name in _noted(graph, LOSS_TERMS) if name in results]
     if noted:
-        return ModelOutputs(noted, None, _pairs(graph, fed, noted), _default(graph, fed, noted), results, fed)
+        pairs, default = _pairs(graph, fed, noted), _default(graph, fed, noted)
+        return ModelOutputs(noted, None, pairs, default, results, fed, terms, weight)
     others, compared = results[1:], compared_with(graph, fed)
     own_outputs = others or ([] if compared is None else [_before_loss(graph, compared)])
-    return ModelOutputs(own_outputs, compared, [], (others[0] if len(others) == 1 else compared, fed[-1]), results, fed)
+    default = others[0] if len(others) == 1 else compared, fed[-1]
+    return ModelOutputs(own_outputs, compared, [], default, results, fed, terms, weight)
 
 
-def _noted(graph: Graph) -> list[str]:
-    """The note of a builder of artifacts."""
+def _noted(graph: Graph, note: str) -> list[str]:
+    """Names of tensors that a builder of artifacts noted."""
     try:
-        names = json.loads(graph.metadata.get(OWN_OUTPUTS, "[]"))
+        names = json.loads(graph.metadata.get(note, "[]"))
     except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ModelError(f"The eval model's metadata {OWN_OUTPUTS!r} must be a list of names of outputs.")
+        raise ModelError(f"The eval model's metadata {note!r} must be a list of names of outputs.")
     known = set(graph.names())
     return [name for name in names if name in known]
 

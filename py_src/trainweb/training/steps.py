@@ -10,6 +10,7 @@ import numpy as np
 from trainweb.errors import FeedError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor
+from trainweb.spelling import by_inputs
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import SessionCore
 from trainweb.training.ort.options import RunOptions
@@ -39,9 +40,8 @@ def run_step(
 def as_tensors(core: SessionCore, kind: StepKind, feeds: Any) -> dict[str, Tensor]:
     """The feeds of a step, where lists and numbers have the types of the inputs."""
     inputs = core.models.inputs_of(kind)
-    return {
-        n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v) for n, v in check_feeds(feeds).items()
-    }
+    named = by_inputs(check_feeds(feeds), inputs)
+    return {n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v) for n, v in named.items()}
 
 
 def check_feeds(feeds: Any) -> Mapping[str, Any]:

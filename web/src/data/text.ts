@@ -368,8 +368,8 @@ function columnOf(name: string, rows: readonly Row[], length: number): Tensor {
 
 /** A prompt with a better and a worse answer; all may be turns of a chat. */
 export interface Preference {
-  /** The text before both answers. */
-  readonly prompt: PromptedText["prompt"];
+  /** The text before both answers; by default what both begin with. */
+  readonly prompt?: PromptedText["prompt"];
   /** The better answer. */
   readonly chosen: PromptedText["completion"];
   /** The worse answer. */
@@ -416,7 +416,7 @@ export async function preferenceColumns(
   refuseIf(!isObject(pairs) || !(Symbol.iterator in pairs), "NOT_TEXTS", { given: describe(pairs) });
   const isSession = Array.isArray((reference as Partial<ReferenceSession> | null)?.trainingInputNames);
   mustBe(isSession, "reference", "a TrainingSession", reference);
-  const texts = [...pairs].flatMap((pair, position) => {
+  const texts = Array.from(pairs, withPrompt).flatMap((pair, position) => {
     const names = isObject(pair) ? Object.keys(pair) : [];
     const column = PAIR.find((name) => !names.includes(name));
     refuseIf(column !== undefined, "NOT_A_PAIR", { position, column });
@@ -430,6 +430,23 @@ export async function preferenceColumns(
   const outputs = await reference.predict(columns, { outputs: [LOG_PROBABILITIES] });
   const all = { ...columns, [REFERENCE]: outputs[LOG_PROBABILITIES] as Tensor };
   return reshaped(all, ([rows = 0, ...rest]) => [rows / 2, 2, ...rest]);
+}
+
+/** A pair with its prompt; without one it is what both answers begin with, less a space at its end, as in TRL. */
+function withPrompt(pair: Preference): Required<Preference> {
+  const { chosen, rejected } = (pair ?? {}) as Partial<Preference>;
+  const isText = typeof chosen === "string" && typeof rejected === "string";
+  if (typeof pair !== "object" || pair === null || "prompt" in pair || !(isText || (Array.isArray(chosen) && Array.isArray(rejected)))) {
+    return pair as Required<Preference>;
+  }
+  const [first, second] = [[...(chosen as string)], [...(rejected as string)]];
+  const differs = (part: unknown, k: number): boolean => JSON.stringify(part) !== JSON.stringify(second[k]);
+  const end = first.findIndex(differs);
+  const shared = end < 0 ? first.length : end;
+  const count = shared > 0 && first[shared - 1] === " " ? shared - 1 : shared;
+  const joined = (parts: readonly string[]): string => (isText ? parts.join("") : parts) as string;
+  const answers = { chosen: joined(first.slice(count)), rejected: joined(second.slice(count)) };
+  return { ...(pair as object), prompt: joined(first.slice(0, count)), ...answers } as Required<Preference>;
 }
 
 export function joinedPairs(batch: Readonly<Record<string, Tensor>>): Record<string, Tensor> {

@@ -6,7 +6,7 @@ import { isObject, isRecord } from "../wire/kinds.js";
 import { getLogLevel, levelOf, log } from "../wire/log.js";
 import { throwIf, TrainwebError } from "../wire/errors.js";
 import { refuseIf } from "../wire/messages.js";
-import { checkFeedNames } from "../wire/feed-names.js";
+import { byInputs, checkFeedNames, inputName } from "../wire/feed-names.js";
 import type { InputDeclaration } from "../wire/protocol.js";
 import { entriesOf, warnOfRunEntries } from "./inert.js";
 import { checkSeverity } from "./options.js";
@@ -51,9 +51,11 @@ export function parseRunArguments(
   }
   const [fetches, options] = parseFetches(outputNames, arg1, arg2);
   const inputNames = inputs.map(({ name }) => name);
-  checkFeedNames(inputNames, namesOf(inputNames, feeds));
+  const isRenamed = Object.keys(feeds).some((name) => inputName(name, inputNames) !== name);
+  const named = isRenamed ? byInputs(feeds as FeedsType, inputNames) : (feeds as FeedsType);
+  checkFeedNames(inputNames, namesOf(inputNames, named));
   return {
-    feeds: Object.fromEntries(inputs.map((input) => [input.name, asTensor(input, (feeds as FeedsType)[input.name])])),
+    feeds: Object.fromEntries(inputs.map((input) => [input.name, asTensor(input, named[input.name])])),
     fetches: fetches ?? new Map(outputNames.map((name) => [name, null])),
     options: checkRunOptions(options),
   };

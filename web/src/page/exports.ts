@@ -61,7 +61,7 @@ export type {
   TokenIds,
 } from "../data/text.js";
 export type { Tokenizer } from "./text.js";
-export type { MetricFunction, MetricFunctions, Metrics } from "./own-metrics.js";
+export type { Metric, MetricFunction, MetricFunctions, Metrics, MetricsByOutput } from "./own-metrics.js";
 export type * from "./settings/fit.js";
 export type { Remainder } from "../wire/fit.js";
 export { InferenceSession } from "./inference.js";
@@ -80,9 +80,11 @@ export type { LoadProgress, LoadStage, ProgressListener } from "./progress.js";
 export { type Schedule, schedule } from "./fit/schedule.js";
 export { TrainingSession } from "./session.js";
 export type * from "./session-types.js";
-export type { ConfigFields, EmaFields, HeadFields, LoraFields } from "./settings/config.js";
+export type { ConfigFields, EmaFields, HeadFields, LoraFields, SampleWeightFields } from "./settings/config.js";
 export type { AdapterFiles, DevicePlan, GpuAdapter, PropertyKind, PropertyValue, SessionDevice, ValueMetadata } from "../wire/protocol.js";
 export type { Source } from "./sources.js";
 export type { NumericArray } from "./tensors.js";
 export type { FileForm, FileOf, WireDtype } from "../wire/values.js";
-export type { PeftAdapterConfig, TrainingConfig } from "./training-config.js";
+export type {
+  LossByOutput, LossKind, LossName, LossTerm, Named, PeftAdapterConfig, TermWeight, TrainingConfig, Weighted,
+} from "./training-config.js";

@@ -7,6 +7,7 @@ import { fixedRows } from "../data/epoch.js";
 import { badSetting, describe, isTensor } from "../data/given.js";
 import { asTensor as asValue, batched, type Batch, type Row } from "../data/rows.js";
 import type { Remainder } from "../wire/fit.js";
+import { byInputs, inputName } from "../wire/feed-names.js";
 import { log } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type { InputDeclaration } from "../wire/protocol.js";
@@ -36,6 +37,7 @@ const CONVERTED: readonly string[] = [
 /** The inputs of a model, to which data is fitted. */
 export class ModelInputs {
   readonly #declared: readonly InputDeclaration[];
+  readonly #optional: readonly string[];
 
   /** Rows of a batch, where the file fixes them. */
   readonly rows: number | null;
@@ -44,8 +46,10 @@ export class ModelInputs {
   /** A notice was given of columns that are not read. */
   #hasToldOfColumns = false;
 
-  constructor(declared: readonly InputDeclaration[]) {
+  /** @param optional - inputs that data may lack, such as labels where they are not read */
+  constructor(declared: readonly InputDeclaration[], optional: readonly string[] = []) {
     this.#declared = declared;
+    this.#optional = optional;
     this.rows = fixedRows(declared);
   }
 
@@ -138,18 +142,24 @@ export class ModelInputs {
     return this.#fitAll(named as Named, `batch ${number} of the data`, true) as Batch;
   }
 
-  /** Columns without further ones, of which a notice tells; where one is missing, all of them, for the error. */
-  #read(columns: Named): Named {
+  /**
+   * Columns by the names of inputs, without further ones, of which a notice tells. Where one is missing that is not
+   * optional, all of them, for the error.
+   */
+  #read(given: Named): Named {
     const names = this.#declared.map(({ name }) => name);
+    const needed = names.filter((name) => !this.#optional.includes(name));
+    const isRenamed = Object.keys(given).some((name) => inputName(name, names) !== name);
+    const columns = isRenamed ? byInputs(given, names) : given;
     const further = Object.keys(columns).filter((name) => !names.includes(name));
-    if (names.length === 0 || further.length === 0 || !names.every((name) => Object.hasOwn(columns, name))) {
+    if (names.length === 0 || further.length === 0 || !needed.every((name) => Object.hasOwn(columns, name))) {
       return columns;
     }
     if (!this.#hasToldOfColumns) {
       this.#hasToldOfColumns = true;
       log("warning", sessionError("FURTHER_COLUMNS", { source: "data", names: further.join(", ") }).message);
     }
-    return Object.fromEntries(names.map((name) => [name, columns[name]]));
+    return Object.fromEntries(names.filter((name) => Object.hasOwn(columns, name)).map((name) => [name, columns[name]]));
   }
 
   #fitAll(columns: Named, where: string, hasArrays = false): Record<string, Tensor> {

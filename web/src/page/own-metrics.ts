@@ -2,7 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import { describe } from "../data/given.js";
+import { describe, refuseSettingIf } from "../data/given.js";
 import { isObject } from "../wire/kinds.js";
 import type { Evaluated, EvalValues, WireEvaluation } from "../wire/fit.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
@@ -15,12 +15,18 @@ export type MetricFunction = (predictions: Tensor, targets: Tensor) => number;
 /** Functions by the names of their metrics. */
 export type MetricFunctions = Readonly<Record<string, MetricFunction>>;
 
-/** A name, settings with `type`, or functions by their names; or a list of them. */
+/** A metric by its name, or with its settings. */
+export type Metric = MetricType | MetricSettings;
+
+/** Metrics of outputs that the loss compares with labels. */
+export type MetricsByOutput = Readonly<Record<string, Metric | readonly Metric[]>>;
+
+/** A name, settings with `type`, functions by their names, or metrics by outputs; or a list of them. */
 export type Metrics =
-  | MetricType
-  | MetricSettings
+  | Metric
   | MetricFunctions
-  | readonly (MetricType | MetricSettings | MetricFunctions)[];
+  | MetricsByOutput
+  | readonly (Metric | MetricFunctions | MetricsByOutput)[];
 
 /** True for an object of functions by their names. */
 export function hasFunctions(metric: unknown): metric is MetricFunctions {
@@ -28,17 +34,39 @@ export function hasFunctions(metric: unknown): metric is MetricFunctions {
   return values.length > 0 && values.every((value) => typeof value === "function");
 }
 
+/** True for metrics by outputs. */
+function areByOutput(metrics: unknown): metrics is Readonly<Record<string, unknown>> {
+  const values = typeof metrics === "object" && metrics !== null && !Array.isArray(metrics) ? Object.values(metrics) : [];
+  const isSome = (some: unknown): boolean => typeof some === "string" || (typeof some === "object" && some !== null);
+  return values.length > 0 && !("type" in (metrics as object)) && values.every(isSome);
+}
+
+/** A metric with its output; null: the output that the loss compares. */
+export type GivenMetric = readonly [output: string | null, metric: unknown];
+
+/** @throws ModelError for what is no list of metrics */
+export function metricsOf(given: unknown): GivenMetric[] {
+  if (areByOutput(given)) {
+    return Object.entries(given).flatMap(([output, some]) => metricsOf(some).map(([, metric]): GivenMetric => [output, metric]));
+  }
+  if (Array.isArray(given)) {
+    return given.flatMap((metric: unknown) => (areByOutput(metric) ? metricsOf(metric) : [[null, metric] as const]));
+  }
+  refuseSettingIf(typeof given !== "string" && (typeof given !== "object" || given === null), "metrics", given, "a list of metrics");
+  return [[null, given]];
+}
+
 /** The values of an evaluation, with the values of functions. */
 export function withFunctions(
   { values, rows }: Evaluated,
-  { predictions, targets }: WireEvaluation,
+  { collects }: WireEvaluation,
   functions: ReadonlyMap<string, MetricFunction>,
 ): EvalValues {
-  if (functions.size === 0) {
+  if (collects === null) {
     return values;
   }
-  const predicted = unpackTensor(joined(predictions as string, rows.map(([part]) => part)));
-  const target = unpackTensor(joined(targets as string, rows.map(([, part]) => part)));
+  const predicted = unpackTensor(joined(collects[0], rows.map(([part]) => part)));
+  const target = unpackTensor(joined(collects[1], rows.map(([, part]) => part)));
   const computed = [...functions].map(([name, call]): [string, number] => [name, ownValue(name, call, predicted, target)]);
   return { ...values, ...Object.fromEntries(computed) };
 }

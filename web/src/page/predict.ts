@@ -43,7 +43,9 @@ export interface EvaluateOptions extends BatchFields {
 /** See `TrainingSession.predict`. */
 export async function predict(host: FitHost, data: unknown, options: PredictOptions): Promise<Record<string, Tensor>> {
   const { outputs, ...others } = checkOptions("predict", options, { ...KNOWN, outputs: true });
-  const { batches, ema, whole: fixed } = resolve(host, data, others);
+  const { pairs, defaultPair, sampleWeight } = host.info;
+  const unread = [...pairs.map(([, targets]) => targets), defaultPair[1], sampleWeight].filter((name) => name !== null);
+  const { batches, ema, whole: fixed } = resolve(host, data, others, unread);
   const names = outputs ?? ownOutputs(host.info);
   refuseSettingIf(!areTexts(names) || names.length === 0, "outputs", names, "a list of tensors of the eval model");
   const { handle, evalInputNames } = host.info;
@@ -99,13 +101,14 @@ function resolve(
   { info }: FitHost,
   data: unknown,
   options: BatchFields,
+  unread: readonly string[] = [],
 ): { readonly batches: Dataset; readonly ema: boolean; readonly whole: number | null } {
   const { batchSize, batched, ema } = settingsOf<Required<BatchFields>>("options", options, BATCHES);
   refuseIf(!info.hasEval, "NO_EVAL_MODEL");
   if (ema) {
     checkAverages(info);
   }
-  const inputs = new ModelInputs(info.inputs.eval);
+  const inputs = new ModelInputs(info.inputs.eval, unread);
   const dataset = inputs.dataset(data);
   if (dataset.isBatched && batchSize !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });

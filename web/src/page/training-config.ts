@@ -6,7 +6,18 @@ import { refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "../data/given.js";
 import { asFields, checkFields, type Fields, oneRate, resolveKind } from "./check-settings.js";
 import type { Settings } from "./setting-kinds.js";
-import { CONFIG, EMA, HEAD, LORA, type ConfigFields, type EmaFields, type HeadFields, type LoraFields } from "./settings/config.js";
+import {
+  CONFIG,
+  EMA,
+  HEAD,
+  LORA,
+  SAMPLE_WEIGHT,
+  type ConfigFields,
+  type EmaFields,
+  type HeadFields,
+  type LoraFields,
+  type SampleWeightFields,
+} from "./settings/config.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
 
@@ -19,10 +30,51 @@ export interface PeftAdapterConfig {
   readonly adapterConfig: string;
 }
 
+/** A loss by its name. */
+export interface LossName<Type> {
+  /** The loss. */
+  readonly name: Type;
+}
+
+/** A loss by its type, which is the same. */
+export interface LossKind<Type> {
+  /** The loss. */
+  readonly type: Type;
+}
+
+/** Settings whose `type` may be given as `name`. */
+export type Named<Settings> = Settings extends LossKind<infer Type>
+  ? Settings | (Omit<Settings, "type"> & LossName<Type>)
+  : never;
+
+/** The weight of a term. */
+export interface TermWeight {
+  /** The factor of the term in the sum. */
+  readonly weight?: number;
+}
+
+/** Settings of a loss whose `weight` is that of the term. */
+export type Weighted<Settings> = Settings extends unknown ? Omit<Settings, "weight"> & TermWeight : never;
+
+/** A loss of one output, and its weight in the sum of all, 1 by default. Weights of classes are `weights` here. */
+export type LossTerm = LossType | Weighted<Named<LossSettings>>;
+
+/** Losses by outputs. The labels of the output `age` are the input `age_labels`. */
+export type LossByOutput = Readonly<Record<string, LossTerm | readonly LossTerm[]>>;
+
 /** Settings for building training artifacts from a forward model. */
 export interface TrainingConfig extends Omit<ConfigFields, "frozenParams"> {
-  /** A loss, by name or with its settings. Null: the first output of the model already is the loss. */
-  readonly loss: LossType | LossSettings | null;
+  /**
+   * A loss, by name or with its settings, or losses of several outputs, whose weighted sum is trained. Null: the first
+   * output of the model already is the loss.
+   */
+  readonly loss: LossType | Named<LossSettings> | LossByOutput | null;
+  /**
+   * A new input with the weight of each row. The loss, its validation and metrics weight rows as Keras does. Labels of
+   * weight 0 may be NaN. `{ name: "present", of: "labels" }` takes weights in the shape of the labels, such as the mask of
+   * missing labels.
+   */
+  readonly sampleWeight?: string | SampleWeightFields | null;
   /**
    * An optimizer, by name or with its settings. Default "AdamW" for a session, none for artifacts. Without one a session
    * cannot update parameters.
@@ -58,16 +110,17 @@ export interface TrainingConfig extends Omit<ConfigFields, "frozenParams"> {
 export function resolveConfig(config: unknown, more: readonly string[] = []): string {
   const [settings, rate] = takeRate(config);
   const entries = Object.entries(settings).filter(([name]) => !more.includes(name));
-  const { loss, optimizer, lora, ema, head, frozenParams, ...rest } = Object.fromEntries(entries) as Fields;
+  const { loss, optimizer, lora, ema, head, frozenParams, sampleWeight, ...rest } = Object.fromEntries(entries) as Fields;
   const isHeadLeft = frozenParams === ALL_BUT_HEAD && head !== undefined && head !== null;
   const others: Fields = frozenParams === undefined || isHeadLeft ? rest : { ...rest, frozenParams };
-  const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", ...more];
+  const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", "sampleWeight", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
   const resolve = <T>(value: T, how: (given: NonNullable<T>) => unknown): unknown => (value ?? null) === null ? undefined : how(value as NonNullable<T>);
   const parts = {
     head: resolve(head, (given) => resolveObject("head", given, "an object with 'classes'", HEAD)),
     lora: resolve(lora, (given) => resolveLora(given, others)),
-    loss: resolve(loss, (given) => resolveKind("loss", given, LOSSES)),
+    loss: resolve(loss, resolveLoss),
+    sample_weight: resolve(sampleWeight, resolveWeights),
     ema: resolve(ema, (given) => resolveObject("ema", given, "an object of its settings, such as 'decay'", EMA)),
     optimizer: resolve(optimizer, resolveOptimizer),
   };
@@ -82,6 +135,53 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
 export function requireLoss(config: unknown): void {
   const expected = "a loss, or null for a model whose first output is one";
   refuseIf(isRecord(config) && config["loss"] === undefined, "MISSING_SETTING", { what: "config", name: "loss", expected });
+}
+
+function resolveLoss(loss: unknown): unknown {
+  if (!isByOutput(loss)) {
+    return resolveKind("loss", withType(loss), LOSSES);
+  }
+  const terms = Object.entries(loss).map(([output, term]): [string, unknown] => {
+    const resolve = (one: unknown): unknown => resolveTerm(`loss.${output}`, one);
+    return [output, Array.isArray(term) ? term.map(resolve) : resolve(term)];
+  });
+  return Object.fromEntries(terms);
+}
+
+function resolveTerm(path: string, term: unknown): unknown {
+  if (typeof term === "string") {
+    return resolveKind("loss", term, LOSSES);
+  }
+  const { weight = 1, ...settings } = withType(term) as Fields;
+  const isWeight = typeof weight === "number" && Number.isFinite(weight) && weight >= 0;
+  refuseSettingIf(!isWeight, `${path}.weight`, weight, "a number at least 0; weights of classes are 'weights'");
+  const { weight: weights, ...resolved } = resolveKind("loss", settings, LOSSES);
+  return { ...resolved, ...(weights !== undefined && { weights }), weight };
+}
+
+/** A loss whose `type` is given as `name`. */
+function withType(loss: unknown): unknown {
+  if (typeof loss !== "object" || loss === null || !("name" in loss) || "type" in loss) {
+    return loss;
+  }
+  const { name, ...settings } = loss;
+  return { type: name, ...settings };
+}
+
+/** True for an object of outputs, and not of a name and settings. */
+function isByOutput(loss: unknown): loss is Fields {
+  if (typeof loss !== "object" || loss === null || Array.isArray(loss)) {
+    return false;
+  }
+  const { type, name } = loss as Fields;
+  const terms = Object.values(loss).flat() as unknown[];
+  const areTerms = terms.length > 0 && terms.every((term) => typeof term === "string" || (typeof term === "object" && term !== null));
+  return areTerms && typeof type !== "string" && typeof name !== "string";
+}
+
+function resolveWeights(weights: unknown): unknown {
+  const settings = isRecord(weights) ? weights : { name: weights };
+  return checkFields("sampleWeight", "sampleWeight.", settings, SAMPLE_WEIGHT);
 }
 
 function resolveObject(name: string, value: unknown, expected: string, settings: Settings): Fields {

@@ -338,8 +338,9 @@ class GpuHost implements StepHost {
 
   tellFit<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): MaybePromise<void> {
     if (name === "tw_fit_start") {
-      const [accumulate = 1, action = 0, , mu = 0] = args as readonly number[];
-      this.#fitLooks = UNDOES.includes(action) || mu !== 0;
+      const [accumulate = 1, action = 0, sums = 0, mu = 0] = args as readonly number[];
+      const scales = accumulate > 1 && sums === 0;
+      this.#fitLooks = UNDOES.includes(action) || scales || mu !== 0;
       this.#rules = { accumulate, stops: action !== IGNORES };
     }
     return this.#fitLooks ? this.#claimed(() => this.#kernels.tellFit(name, ...args)) : this.#kernels.tellFit(name, ...args);

@@ -2,6 +2,31 @@
 
 import { sessionError } from "./messages.js";
 
+/** Names of the input of labels, which losses call differently. */
+const LABELS = ["labels", "target", "targets"];
+
+/** The input that a feed or a column is meant for; trainweb/spelling.py is the same. */
+export function inputName(name: string, inputNames: readonly string[]): string {
+  if (inputNames.includes(name)) {
+    return name;
+  }
+  if (inputNames.includes(`${name}_labels`)) {
+    return `${name}_labels`;
+  }
+  const [label, ...others] = LABELS.filter((one) => inputNames.includes(one));
+  return LABELS.includes(name) && label !== undefined && others.length === 0 ? label : name;
+}
+
+/** Feeds or columns by the names of inputs; two that are meant for one input keep their names. */
+export function byInputs<T>(feeds: Readonly<Record<string, T>>, inputNames: readonly string[]): Readonly<Record<string, T>> {
+  const names = Object.keys(feeds).map((name) => inputName(name, inputNames));
+  const isOne = (name: string): boolean => names.indexOf(name) === names.lastIndexOf(name);
+  return Object.fromEntries(Object.entries(feeds).map(([name, value], k) => {
+    const meant = names[k] as string;
+    return [isOne(meant) ? meant : name, value];
+  }));
+}
+
 /** @throws FeedError for the first missing input, with the first unknown name; or for an unknown name */
 export function checkFeedNames(inputNames: readonly string[], feedNames: readonly string[]): void {
   const name = inputNames.find((input) => !feedNames.includes(input));

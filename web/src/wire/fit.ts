@@ -10,22 +10,24 @@ export type { EpochRecord, EvalValues, MetricValue } from "./records.js";
 export type Remainder = "keep" | "drop" | "pad";
 
 export interface WireMetric {
+  /** The name of its value. */
+  readonly key: string;
   readonly type: string;
   /** In the order in which Python declares them. */
   readonly settings: readonly unknown[];
   /** Formula of a metric that follows from the loss; null: its plan has it. */
   readonly formula: Formula | null;
+  /** The output that it compares with the input `targets`, or a term of the loss. */
+  readonly predictions: string;
+  readonly targets: string;
 }
 
 /** Outputs and inputs of the eval model that an evaluation uses, by name. */
 export interface WireEvaluation {
   readonly loss: string;
   readonly metrics: readonly WireMetric[];
-  /** The output that metrics compare; null: they follow from the loss. */
-  readonly predictions: string | null;
-  readonly targets: string | null;
-  /** True: the page wants predictions and targets of all rows. */
-  readonly collects: boolean;
+  /** Predictions and targets of which the page wants all rows; null: none. */
+  readonly collects: readonly [predictions: string, targets: string] | null;
 }
 
 /** The place of checkpoints: a storage of the browser, and a folder in it. */
@@ -87,6 +89,8 @@ export interface FitSpec {
   /** The first output of the training model. */
   readonly loss: string;
   readonly accumulate: number;
+  /** True: their gradients are added; false: they become those of one batch. */
+  readonly sumsGradients: boolean;
   readonly clip: WireClip | null;
   /** True: evaluate the averages of the parameters in their place. */
   readonly ema: boolean;

@@ -96,6 +96,12 @@ export interface SessionInfo {
   readonly pairs: readonly (readonly [predictions: string, targets: string])[];
   /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
   readonly defaultPair: readonly [predictions: string | null, targets: string | null];
+  /** The input with weights of rows; null: there is none. */
+  readonly sampleWeight: string | null;
+  /** True if gradients of several batches can become those of one large batch. */
+  readonly weighsBatches: boolean;
+  /** Outputs of the eval model whose weighted sum is the loss, if it has several terms. */
+  readonly terms: readonly string[];
   /** Parameters that a train step changes though they are not trained: running statistics and other buffers. */
   readonly moving: readonly string[];
   readonly nominal: boolean;

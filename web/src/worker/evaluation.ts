@@ -38,9 +38,7 @@ export class Evaluation {
     this.#inputNames = core.info.evalInputNames;
     this.#fixed = fixedRows(core.inputsOf(EVAL));
     this.#mean = new MeanLoss(core.lossCounts.eval);
-    const { predictions, targets } = spec;
-    this.#kind =
-      predictions === null || targets === null ? EVAL : core.metricsKind(metricsKind(predictions, targets, spec));
+    this.#kind = core.metricsKind(metricsKind(spec));
   }
 
   async add({ feeds, rows, first }: WireBatch): Promise<void> {
@@ -76,10 +74,9 @@ export class Evaluation {
 
   /** @throws SessionError if collected predictions or targets have no axis of rows */
   #checkRows(totals: Totals, rows: number): void {
-    const { predictions, targets } = this.#spec;
     for (const [k, { dims }] of (this.#batches > 0 ? (totals.rows.at(-1) ?? []) : []).entries()) {
       if (dims[0] !== rows) {
-        throw sessionError("NO_ROWS_IN_OUTPUT", { name: [predictions, targets][k] as string, shape: dims, rows });
+        throw sessionError("NO_ROWS_IN_OUTPUT", { name: this.#spec.collects?.[k] as string, shape: dims, rows });
       }
     }
   }

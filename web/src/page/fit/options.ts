@@ -4,13 +4,16 @@ import type { DataSource } from "../../data/dataset.js";
 import { Dataset, isSpent } from "../../data/dataset.js";
 import { countBatches, emptyData } from "../../data/epoch.js";
 import type { FitSpec, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
+import { inputName } from "../../wire/feed-names.js";
 import { log } from "../../wire/log.js";
 import { sessionError, refuseIf } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { badSetting, refuseSettingIf } from "../../data/given.js";
 import { checkIsObject } from "../../data/nearest.js";
 import { checkFields, resolveKind, settingsOf, withDefaults, type Fields } from "../check-settings.js";
+import type { Setting } from "../setting-kinds.js";
 import {
+  ACCUMULATE,
   BETTER,
   CHECKPOINT,
   EARLY_STOPPING,
@@ -18,6 +21,7 @@ import {
   FIT,
   METRICS,
   OF_LOSS,
+  type AccumulateFields,
   type CheckpointFields,
   type EarlyStoppingFields,
   type FitFields,
@@ -27,7 +31,7 @@ import { CheckpointStore } from "./checkpoint-store.js";
 import type { FitControl, FitEvent } from "./events.js";
 import { scheduleOf } from "./rates.js";
 import { ModelInputs } from "../model-inputs.js";
-import { hasFunctions, type MetricFunction, type Metrics } from "../own-metrics.js";
+import { hasFunctions, metricsOf, type MetricFunction, type Metrics } from "../own-metrics.js";
 import { splitData } from "../split.js";
 import type { Schedule } from "./schedule.js";
 import type { Resolved } from "../setting-kinds.js";
@@ -59,6 +63,11 @@ export type FitScheduleSettings = Without<ScheduleSettings, "total" | "learningR
 
 /** Options of `fit`. */
 export interface FitOptions extends FitFields {
+  /**
+   * Batches for an optimizer step. Their gradient is that of one large batch: each counts by what its loss was divided
+   * by, such as rows or tokens. Default 1.
+   */
+  readonly accumulate?: number | AccumulateFields;
   /** Evaluated after each epoch with the eval model. */
   readonly validationData?: DataSource | null;
   /**
@@ -84,6 +93,7 @@ export interface FitOptions extends FitFields {
 }
 
 const OTHERS = [
+  "accumulate",
   "validationData", "schedule", "metrics", "predictions", "targets", "earlyStopping", "callbacks", "signal",
   "checkpoint",
 ];
@@ -119,7 +129,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const settings = options as FitOptions;
   const plain = checkPlain(options);
   const inputs = new ModelInputs(info.inputs.train);
-  const [train, validation] = splitData(inputs, info.trainingInputNames.at(-1) as string, data, settings.validationData ?? null, plain);
+  const [train, validation] = splitData(inputs, labelsOf(info.trainingInputNames, info).at(-1) as string, data, settings.validationData ?? null, plain);
   const isStream = train.columns === null;
   if (train.isBatched && (settings.batchSize ?? null) !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
@@ -149,7 +159,9 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   }
   const batches = size === null ? null : countBatches(size, batchSize, remainder);
   const stepsPerEpoch = plain.stepsPerEpoch ?? batches;
-  const steps = stepsPerEpoch === null ? null : plain.epochs * Math.ceil(stepsPerEpoch / plain.accumulate);
+  const { steps: accumulate, reduction } = resolveAccumulate(settings.accumulate);
+  refuseIf(accumulate > 1 && reduction === "mean" && !info.weighsBatches, "UNWEIGHED_BATCHES");
+  const steps = stepsPerEpoch === null ? null : plain.epochs * Math.ceil(stepsPerEpoch / accumulate);
   const seed = isStream || plain.shuffle === false ? null : plain.seed;
   // The items of a stream may be batches of any size.
   const hasSize = !train.isBatched && !(isStream && plain.batchSize === null && plain.batched !== false);
@@ -157,7 +169,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     batchSize: hasSize ? batchSize : null,
     remainder: hasSize ? plain.remainder : null,
     seed,
-    accumulate: plain.accumulate,
+    accumulate,
+    reduction: accumulate > 1 ? reduction : null,
     clipGradNorm: plain.clipGradNorm,
     clipGradValue: plain.clipGradValue,
     ema: plain.ema || null,
@@ -174,7 +187,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     batchSize,
     remainder,
     seed,
-    accumulate: plain.accumulate,
+    accumulate,
+    sumsGradients: reduction === "sum",
     clip: clipOf(plain),
     ema: plain.ema,
     proximal: plain.proximal,
@@ -183,11 +197,19 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     evaluation: validation === null && !plain.trainMetrics ? null : resolveEvaluation(info, settings, metrics),
     evaluatesTraining: plain.trainMetrics,
     functions: metrics.functions,
-    early: early === null ? null : resolveEarlyStopping(early, validation === null ? NO_METRICS : metrics),
+    early: early === null ? null : resolveEarlyStopping(early, validation === null ? NO_METRICS : metrics, validation === null ? [] : info.terms),
     callbacks: asCallbacks(settings.callbacks ?? []),
     signal,
     checkpoint: resolveCheckpoint(settings.checkpoint ?? null, fingerprint),
   };
+}
+
+function resolveAccumulate(given: number | AccumulateFields = 1): Required<AccumulateFields> {
+  if (typeof given === "object" && given !== null) {
+    return settingsOf("accumulate", given, ACCUMULATE);
+  }
+  checkFields("accumulate", "", { accumulate: given }, { accumulate: ACCUMULATE["steps"] as Setting });
+  return { steps: given, reduction: "mean" };
 }
 
 /** @throws FeedError for a generator object that has been read, or that the fit may read again */
@@ -252,27 +274,31 @@ function checkPlain(options: object): Plain {
   return settingsOf<Plain>("fit", plain, FIT, OTHERS);
 }
 
+/** A metric of an output; null: of the one that the loss compares. */
+type ResolvedMetric = Omit<WireMetric, "predictions" | "targets"> & { readonly output: string | null };
+
 export interface ResolvedMetrics {
-  readonly metrics: readonly WireMetric[];
+  readonly metrics: readonly ResolvedMetric[];
   readonly functions: ReadonlyMap<string, MetricFunction>;
 }
 
 const NO_METRICS: ResolvedMetrics = { metrics: [], functions: new Map() };
 
 export function resolveMetrics(choices: unknown): ResolvedMetrics {
-  const isOne = typeof choices === "string" || (typeof choices === "object" && choices !== null && !Array.isArray(choices));
-  const listed: unknown = isOne ? [choices] : choices;
-  if (!Array.isArray(listed)) {
-    throw badSetting("metrics", choices, "a list of metrics");
-  }
-  const functions = listed.filter(hasFunctions).flatMap((metric) => Object.entries(metric));
-  const metrics = listed.filter((metric: unknown) => !hasFunctions(metric)).map((metric: unknown): WireMetric => {
+  const given = metricsOf(choices);
+  const functions = given.flatMap(([output, metric]) => {
+    refuseIf(output !== null && hasFunctions(metric), "FUNCTION_OF_OUTPUT");
+    return hasFunctions(metric) ? Object.entries(metric) : [];
+  });
+  const metrics = given.filter(([, metric]) => !hasFunctions(metric)).map(([output, metric]): ResolvedMetric => {
     const fields = resolveKind("metric", metric, METRICS);
     const type = fields["type"] as MetricType;
     const settings = Object.values(withDefaults(fields, METRICS[type]));
-    return { type, settings, formula: OF_LOSS[type] ?? null };
+    const formula = OF_LOSS[type] ?? null;
+    refuseSettingIf(output !== null && formula !== null, `metrics.${output}`, type, "a metric that compares outputs");
+    return { key: output === null ? type : `${output}_${type}`, type, settings, formula, output };
   });
-  checkNames([...metrics.map(({ type }) => type), ...functions.map(([name]) => name)]);
+  checkNames([...metrics.map(({ key }) => key), ...functions.map(([name]) => name)]);
   return { metrics, functions: new Map(functions) };
 }
 
@@ -285,31 +311,44 @@ function checkNames(names: readonly string[]): void {
   });
 }
 
-/** The metrics to evaluate, checked against the model. */
-export function resolveEvaluation(
-  info: SessionInfo,
-  { predictions, targets }: Pick<FitOptions, "predictions" | "targets">,
-  { metrics, functions }: ResolvedMetrics,
-): WireEvaluation {
-  const { hasEval, evalInputNames, evalOutputNames, ownOutputs, compared, pairs, defaultPair } = info;
+/** The inputs that may hold labels. */
+function labelsOf(inputs: readonly string[], { sampleWeight }: SessionInfo): readonly string[] {
+  return inputs.filter((name) => name !== sampleWeight);
+}
+
+type PairNames = Pick<FitOptions, "predictions" | "targets">;
+
+/** The metrics to evaluate, checked against the model, with the terms of the loss. */
+export function resolveEvaluation(info: SessionInfo, names: PairNames, { metrics, functions }: ResolvedMetrics): WireEvaluation {
+  const { hasEval, evalOutputNames, terms } = info;
   const [loss] = evalOutputNames;
   if (!hasEval || loss === undefined) {
     throw sessionError("NO_EVAL_MODEL", {});
   }
-  const collects = functions.size > 0;
-  if (!collects && metrics.every(({ formula }) => formula !== null)) {
-    return { loss, metrics, predictions: null, targets: null, collects };
-  }
+  const compared = metrics.map(({ output, ...metric }): WireMetric => {
+    refuseSettingIf(output !== null && names.predictions !== undefined, "predictions", names.predictions, "left out with metrics of outputs");
+    const [predictions, targets] = metric.formula === null ? pairOf(info, output === null ? names : { ...names, predictions: output }) : ["", ""];
+    return { ...metric, predictions, targets };
+  });
+  const ofLoss = terms.map((term): WireMetric => ({ key: term, type: "term", settings: [], formula: null, predictions: term, targets: "" }));
+  return { loss, metrics: [...compared, ...ofLoss], collects: functions.size > 0 ? pairOf(info, names) : null };
+}
+
+/** Predictions and targets of metrics. @throws ModelError for a name that is not known, or where one must be given */
+function pairOf(info: SessionInfo, { predictions, targets: meant }: PairNames): readonly [predictions: string, targets: string] {
+  const { evalOutputNames, ownOutputs, compared, pairs, defaultPair } = info;
+  const inputs = labelsOf(info.evalInputNames, info);
+  const targets = meant === undefined ? undefined : inputName(meant, inputs);
   const names = [...new Set([...evalOutputNames, ...ownOutputs, ...(compared === null ? [] : [compared]), ...pairs.map(([name]) => name)])];
+  refuseSettingIf(predictions !== undefined && !names.includes(predictions), "predictions", predictions, `one of ${names.join(", ")}`);
+  refuseSettingIf(targets !== undefined && !inputs.includes(targets), "targets", targets, `one of ${inputs.join(", ")}`);
   const fits = pairs.filter(([first, second]) => (predictions ?? first) === first && (targets ?? second) === second);
   const [first, second] = fits.length === 1 ? (fits[0] as (typeof fits)[0]) : defaultPair;
   const [predicted, target] = [predictions ?? first, targets ?? second];
   if (predicted === null || target === null) {
-    throw sessionError("NO_PREDICTIONS", { names: names.join(", "), inputs: evalInputNames.join(", ") });
+    throw sessionError("NO_PREDICTIONS", { names: names.join(", "), inputs: inputs.join(", ") });
   }
-  refuseSettingIf(!names.includes(predicted), "predictions", predicted, `one of ${names.join(", ")}`);
-  refuseSettingIf(!evalInputNames.includes(target), "targets", target, `one of ${evalInputNames.join(", ")}`);
-  return { loss, metrics, predictions: predicted, targets: target, collects };
+  return [predicted, target];
 }
 
 function asCallbacks(functions: FitCallback | readonly FitCallback[]): readonly FitCallback[] {
@@ -320,12 +359,17 @@ function asCallbacks(functions: FitCallback | readonly FitCallback[]): readonly 
   return callbacks as readonly FitCallback[];
 }
 
-function resolveEarlyStopping(stopping: EarlyStoppingSettings, { metrics, functions }: ResolvedMetrics): WireEarlyStopping {
+function resolveEarlyStopping(
+  stopping: EarlyStoppingSettings,
+  { metrics, functions }: ResolvedMetrics,
+  terms: readonly string[],
+): WireEarlyStopping {
   refuseSettingIf(typeof stopping !== "object", "earlyStopping", stopping, "an object with 'patience'");
   const { metric = "loss", ...settings } = stopping;
   const numbers = metrics.filter((one) => !one.settings.includes("none"));
   const better = new Map<string, "min" | "max" | null>([["loss", "min"]]);
-  numbers.filter(({ type }) => BETTER[type as MetricType] !== null).forEach(({ type }) => better.set(type, BETTER[type as MetricType]));
+  numbers.filter(({ type }) => BETTER[type as MetricType] !== null).forEach(({ key, type }) => better.set(key, BETTER[type as MetricType]));
+  terms.forEach((term) => better.set(term, "min"));
   functions.forEach((_, name) => better.set(name, null));
   refuseSettingIf(!better.has(metric), "earlyStopping.metric", metric, [...better.keys()].join(" or "));
   const checked = checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]);

@@ -231,6 +231,9 @@ const START = record({
   ownOutputs: names,
   pairs: optional(list(tuple(text, text)), []),
   defaultPair: optional(tuple(nullable(text), nullable(text)), undefined),
+  weighsBatches: optional(flag, false),
+  sampleWeight: optional(nullable(text), null),
+  terms: optional(names, []),
   moving: optional(names, []),
   /** Divisors of the losses. */
   lossCounts: record({ train: LOSS_COUNT, eval: LOSS_COUNT }),

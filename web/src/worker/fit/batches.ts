@@ -204,7 +204,7 @@ export function limitsOf({ value, norm }: WireClip): Feed & NamedTensor {
  * @returns the losses
  */
 export async function runTrainSteps(core: SessionCore, { batches, stacked }: StepsTask, loss: string): Promise<Float32Array> {
-  const steps = await FitSteps.start(core, { accumulate: 1, onNaN: "ignore", proximal: 0 });
+  const steps = await FitSteps.start(core, { accumulate: 1, sumsGradients: false, onNaN: "ignore", proximal: 0 });
   const columns = stacked && new Columns(stacked, true);
   const trained = new Batches(core, steps, columns, { loss, clip: null, accumulate: 1 });
   const losses = new Float32Array(columns?.rows ?? batches.length);

@@ -347,7 +347,7 @@ export class WorkerFit {
       return null;
     }
     const evaluated = evaluation.result();
-    return this.#spec.evaluation?.collects !== true ? evaluated.values : this.#control.ask("values", evaluated);
+    return (this.#spec.evaluation?.collects ?? null) === null ? evaluated.values : this.#control.ask("values", evaluated);
   }
 
   /** Evaluate batches, until an order ends it. */

@@ -8,7 +8,7 @@ import type { NamedTensor } from "../../wire/protocol.js";
 import type { PlanMetric } from "../bundle/metrics.js";
 import { Curves, meanOf } from "../curves.js";
 import { firstRows } from "../feeds.js";
-import { stepKind, type StepKind } from "../step-kind.js";
+import { EVAL, stepKind, type StepKind } from "../step-kind.js";
 
 /** The name by which a plan collects predictions and targets for functions: `Rows` of trainweb/metrics.py. */
 const ROWS = "rows";
@@ -17,23 +17,18 @@ const ROWS = "rows";
 type Row = readonly number[];
 
 /** The kind of a plan that sums up metrics. */
-export function metricsKind(
-  predictions: string,
-  targets: string,
-  { metrics, collects }: Pick<WireEvaluation, "metrics" | "collects">,
-): StepKind {
-  const summed = metrics.filter(({ formula }) => formula === null).map(({ type, settings }) => [type, settings]);
-  const entries = [...summed, ...(collects ? [[ROWS, []]] : [])]
-    .sort(([a], [b]) => (String(a) < String(b) ? -1 : 1));
-  return stepKind("eval", [predictions, targets, entries]);
+export function metricsKind({ metrics, collects }: Pick<WireEvaluation, "metrics" | "collects">): StepKind {
+  const summed = metrics
+    .filter(({ formula }) => formula === null)
+    .map(({ key, type, settings, predictions, targets }) => [key, type, settings, predictions, targets]);
+  const entries = [...summed, ...(collects === null ? [] : [[ROWS, ROWS, [], ...collects]])];
+  return entries.length === 0 ? EVAL : stepKind("eval", entries.sort(([a], [b]) => (String(a) < String(b) ? -1 : 1)));
 }
 
 /** The first of some kinds that sums up all metrics of `wanted`; else `wanted`. */
 export function coveringKind(kinds: Iterable<StepKind>, wanted: StepKind): StepKind {
-  const parts = ({ base, request }: StepKind): string[] => {
-    const [predictions, targets, entries] = base === "eval" && Array.isArray(request) ? (request as unknown[]) : [];
-    return Array.isArray(entries) ? entries.map((metric) => JSON.stringify([predictions, targets, metric])) : [];
-  };
+  const parts = ({ base, request }: StepKind): string[] =>
+    base === "eval" && Array.isArray(request) ? request.map((metric) => JSON.stringify(metric)) : [];
   const needed = parts(wanted);
   return [...kinds].find((kind) => {
     const offered = parts(kind);
@@ -93,21 +88,21 @@ export class Totals {
 
   /** @param loss - the mean loss of the rows */
   values(metrics: readonly WireMetric[], loss: number): EvalValues {
-    return { loss, ...Object.fromEntries(metrics.map(({ type, formula }) => [type, this.#value(type, formula, loss)])) };
+    return { loss, ...Object.fromEntries(metrics.map(({ key, formula }) => [key, this.#value(key, formula, loss)])) };
   }
 
-  #value(type: string, formula: Formula | null, loss: number): MetricValue {
+  #value(key: string, formula: Formula | null, loss: number): MetricValue {
     if (formula !== null) {
       return numberOf(formula, { loss });
     }
-    const metric = this.#metrics.find(({ name }) => name === type);
-    const curves = this.#curves.get(type);
+    const metric = this.#metrics.find(({ name }) => name === key);
+    const curves = this.#curves.get(key);
     if (metric !== undefined && curves !== undefined) {
       return (metric.formula as readonly unknown[]).at(-1) === "none" ? curves.areas() : meanOf(curves.areas());
     }
-    const sums = this.#sums.get(type);
+    const sums = this.#sums.get(key);
     if (metric === undefined || sums === undefined) {
-      throw new EngineError(`the plan does not sum up ${type}.`);
+      throw new EngineError(`the plan does not sum up ${key}.`);
     }
     if (metric.rows.length === 0) {
       return sums;

@@ -24,7 +24,7 @@ interface Position extends FitPosition {
 }
 
 /** How a fit counts and checks its steps. */
-type FitRules = Pick<FitSpec, "accumulate" | "proximal"> & { readonly onNaN: FitSpec["onNaN"] | "ignore" };
+type FitRules = Pick<FitSpec, "accumulate" | "sumsGradients" | "proximal"> & { readonly onNaN: FitSpec["onNaN"] | "ignore" };
 
 /** The batches and updates of a fit, which the session's kernels count, check and undo. */
 export class FitSteps {
@@ -36,10 +36,13 @@ export class FitSteps {
     this.#onNaN = onNaN;
   }
 
-  static start({ host, lossCounts }: SessionCore, { accumulate, onNaN, proximal }: FitRules): MaybePromise<FitSteps> {
+  static start(
+    { host, lossCounts }: SessionCore,
+    { accumulate, sumsGradients, onNaN, proximal }: FitRules,
+  ): MaybePromise<FitSteps> {
     const steps = new FitSteps(host, onNaN);
-    const isSum = Number(lossCounts.train.isSum);
-    return withValue(steps.call("tw_fit_start", accumulate, ACTIONS.indexOf(onNaN), isSum, proximal), () => steps);
+    const sums = (lossCounts.train.isSum ? layout.SUMS_LOSS : 0) | (sumsGradients ? layout.SUMS_GRADIENTS : 0);
+    return withValue(steps.call("tw_fit_start", accumulate, ACTIONS.indexOf(onNaN), sums, proximal), () => steps);
   }
 
   get at(): Position {

@@ -1,0 +1,150 @@
+"""Weights of rows or labels: the parts of a loss are multiplied by fed numbers, and labels of weight 0 are not read.
+
+The divisor of the loss stays, such as the number of rows, as that of Keras with `sample_weight` does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import Parameter
+from typing import Any
+
+from trainweb import messages
+from trainweb.loss_counts import CROSS_ENTROPIES, PASSING, Maker, label_count
+from trainweb.model.graph import SAMPLE_WEIGHT, Graph, Node, Value
+from trainweb.onnxblock import context
+from trainweb.onnxblock.blocks import Block
+from trainweb.onnxblock.loss import DPOLoss
+from trainweb.settings import Choice, Field, Text, checked_values
+from trainweb.spelling import ARGUMENT
+
+SETTINGS = {
+    "name": Field(Text(), Parameter.empty, is_optional=False),
+    "of": Field(Choice(("rows", "labels")), "rows", is_optional=False),
+}
+"""The name of the input, and what has a weight: a row (N,), or a label, in the shape of the labels."""
+
+
+@dataclass(frozen=True)
+class RowWeights:
+    """An input of weights, with the settings of `SETTINGS`."""
+
+    name: str
+    of: str = "rows"
+
+    @classmethod
+    def of_setting(cls, given: Any) -> RowWeights | None:
+        """Weights by the name of their input, or by settings; None without."""
+        if given is None:
+            return None
+        settings = given if isinstance(given, Mapping) else {"name": given}
+        return cls(**checked_values("sample_weight", settings, SETTINGS, "sample_weight."))
+
+    def note(self, evaluation: Graph) -> None:
+        """Note the weights in an eval model."""
+        evaluation.metadata[SAMPLE_WEIGHT] = json.dumps(self.name, ensure_ascii=False)
+
+    def weigh(self, loss: str, labels: Sequence[Value]) -> None:
+        """Weigh the parts of a loss of the current model; `labels` are the inputs that it compares."""
+        accessor = context.current()
+        accessor.sync()
+        self._add_input(labels)
+        graph = accessor.graph
+        for value in labels:
+            if value.dtype == "float32" and value.shape:
+                graph = self._without_labels(graph, value)
+        accessor.graph = self._weighed(graph, loss)
+
+    def _add_input(self, labels: Sequence[Value]) -> None:
+        accessor = context.current()
+        graph = accessor.graph
+        inputs = [v for v in (*labels, *graph.inputs) if isinstance(v, Value) and v.shape]
+        known = next((v for v in inputs if v.name == self.name), None)
+        if (accessor.has(self.name) and known is None) or not inputs or (self.of == "labels" and not labels):
+            expected = "the name of a new input, or of a float32 input"
+            raise messages.BAD_SETTING(name=ARGUMENT.sample_weight, value=self.name, expected=expected)
+        if known is None:
+            shape = inputs[0].shape or ()
+            accessor.add_input(Value(self.name, "float32", shape if self.of == "labels" else shape[:1]))
+
+    def _without_labels(self, graph: Graph, labels: Value) -> Graph:
+        """The graph in which labels of weight 0, which may be NaN, are 0."""
+        make = Maker(
+            graph, next(k for k, n in enumerate(graph.nodes) if labels.name in n.inputs), f"{self.name}.labels"
+        )
+        weights, zero = self.shaped(make, len(labels.shape or ())), make.constant([0], "float32")
+        cleared = make.node("Where", [make.node("Equal", [weights, zero]), zero, labels.name])
+        nodes = make.graph.nodes
+        for k in range(make.at, len(nodes)):
+            if labels.name in nodes[k].inputs:
+                names = [cleared if name == labels.name else name for name in nodes[k].inputs]
+                nodes[k] = replace(nodes[k], inputs=names)
+        return make.graph
+
+    def shaped(self, make: Maker, rank: int) -> str:
+        """The weights as a factor of labels of a rank."""
+        if self.of == "labels" or rank == 1:
+            return self.name
+        return make.node("Reshape", [self.name, make.constant([-1] + [1] * (rank - 1))])
+
+    def _weighed(self, graph: Graph, loss: str) -> Graph:
+        node = _reduction_of(graph, loss)
+        at = next(k for k, one in enumerate(graph.nodes) if one is node)
+        make = Maker(graph, at, f"{self.name}.loss")
+        reduced = replace(node, inputs=[self._times(make, node.inputs[0]), *node.inputs[1:]])
+        if node.op_type in CROSS_ENTROPIES:
+            reduced = self._of_entropies(make, node)
+        make.graph.nodes[make.at] = reduced
+        return make.graph
+
+    def _of_entropies(self, make: Maker, node: Node) -> Node:
+        """The reduction of the cross entropies of rows."""
+        reduction, (loss, *others) = node.attrs.get("reduction", "mean"), node.outputs
+        each = make.take()
+        attrs = {**node.attrs, "reduction": "none"}
+        count = label_count(make, node) if reduction == "mean" else None
+        make.add(replace(node, outputs=[each, *others], attrs=attrs))
+        weighed = self._times(make, each)
+        if count is None:
+            return Node(f"Reduce{reduction.capitalize()}", [weighed], [loss], {"keepdims": 0}, name=node.name)
+        return Node("Div", [make.node("ReduceSum", [weighed], keepdims=0), count], [loss], name=node.name)
+
+    def _times(self, make: Maker, each: str) -> str:
+        """The parts of a loss, in any shape of whole rows, times their weights."""
+        shape = make.node("Shape", [self.name])
+        if self.of == "rows":
+            shape = make.node("Concat", [shape, make.constant([-1])], axis=0)
+        weighed = make.node("Mul", [make.node("Reshape", [each, shape]), self.shaped(make, 2)])
+        return make.node("Reshape", [weighed, make.node("Shape", [each])])
+
+
+def weighed(loss: Block | None, build: Callable[[], str], weights: RowWeights | None) -> str:
+    """The name that `build` gives to a loss, whose parts are then multiplied by weights, if there are some."""
+    before = {value.name for value in context.current().graph.inputs}
+    name = build()
+    if weights is not None:
+        if isinstance(loss, DPOLoss):  # of pairs of rows
+            raise messages.NO_SAMPLE_WEIGHT(name=type(loss).__name__)
+        added = [v for v in context.current().graph.inputs if isinstance(v, Value) and v.name not in before]
+        weights.weigh(name, [v for v in added if v.name != weights.name])
+    return name
+
+
+def _reduction_of(graph: Graph, loss: str) -> Node:
+    """The node that makes one number of the parts of a loss."""
+    producers = graph.producers()
+    node = producers.get(loss)
+    while node is not None:
+        before = producers.get(node.inputs[0]) if node.inputs else None
+        is_passing = node.op_type in PASSING or (node.op_type == "Div" and before is not None)
+        if node.op_type == "ReduceSum" and before is not None and before.op_type == "Div":
+            first = producers.get(before.inputs[0])
+            is_passing = first is not None and first.op_type == "ReduceSum"  # of "batchmean"
+        if not is_passing:
+            break
+        node = before
+    if node is None or node.op_type not in ("ReduceMean", "ReduceSum", *CROSS_ENTROPIES):
+        raise messages.NO_SAMPLE_WEIGHT(name=loss)
+    return node

@@ -1,0 +1,77 @@
+"""The input of labels is `labels` for every loss; `target` and the name of an output mean the same."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.python.test_loss_terms import FIT, LOSS, rows, session
+
+from trainweb.data import Dataset
+from trainweb.errors import FeedError
+from trainweb.spelling import by_inputs, input_name
+
+
+@pytest.mark.parametrize(("loss", "name"), [("MSELoss", "target"), ("CrossEntropyLoss", "labels")])
+def test_labels_and_target_mean_the_same(loss: str, name: str) -> None:
+    output = "age" if loss == "MSELoss" else "kind"
+    data = rows("train", labels=output)
+    given = [data, {"x": data["x"], "target": data["labels"]}, (data["x"], data["labels"])]
+    with session(loss, output) as s:
+        assert s.input_names()[-1] == name
+        results = [s.evaluate(one) for one in given]
+        for one in given[:2]:
+            stream = [{n: a[k] for n, a in one.items()} for k in range(23)]  # type: ignore[union-attr]
+            results.append(s.evaluate(Dataset(lambda stream=stream: iter(stream))))
+        assert all(one == results[0] for one in results)
+        steps = [s.eval_step(one) for one in given[:2]]
+        assert steps[0].keys() == steps[1].keys()
+        assert all(np.array_equal(a, b) for a, b in zip(steps[0].values(), steps[1].values(), strict=True))
+        metric = "mae" if loss == "MSELoss" else "accuracy"
+        assert len({s.evaluate(data, metrics=metric, targets=t)[metric] for t in ("labels", "target")}) == 1
+        s.fit(given[1], **FIT)
+
+
+def test_labels_of_outputs_may_have_the_output_s_name() -> None:
+    with session(LOSS, "kind", "age") as s:
+        plain = s.evaluate(rows("test", kind_labels="kind", age_labels="age"))
+        assert s.evaluate(rows("test", kind="kind", age="age")) == plain
+
+
+def test_two_columns_for_one_input_are_further_columns() -> None:
+    data = rows("test", labels="age", target="age")
+    with session("MSELoss", "age") as s:
+        with pytest.raises(FeedError, match="invalid input 'labels'"):
+            s.eval_step(data)
+        with pytest.warns(UserWarning, match="labels"):
+            s.evaluate(data)
+    assert input_name("target", ["x", "target", "labels"]) == "target"
+    assert input_name("labels", ["x", "target", "targets"]) == "labels"
+    assert by_inputs({"age": 1, "age_labels": 2}, ["age_labels"]) == {"age": 1, "age_labels": 2}
+
+
+def test_predictions_do_not_need_labels_and_ignore_further_columns() -> None:
+    data = {**rows("test"), "id": np.arange(11)}
+    with session("MSELoss", "age", sample_weight="w") as s:
+        plain = s.predict({"x": data["x"]})["age"]
+        with pytest.warns(UserWarning, match="id"):
+            np.testing.assert_array_equal(s.predict(data)["age"], plain)
+        stream = Dataset(lambda: iter([{n: a[k] for n, a in data.items()} for k in range(11)]))
+        with pytest.warns(UserWarning, match="id"):
+            np.testing.assert_array_equal(s.predict(stream)["age"], plain)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            np.testing.assert_array_equal(s.predict(rows("test", labels="age", w="w"))["age"], plain)
+        with pytest.raises(FeedError, match="'x' is missing"):
+            s.predict({"points": data["x"], "id": data["id"]})
+
+
+def names_of(loss: Any) -> list[str]:
+    with session(loss, "age") as s:
+        return s.input_names()
+
+
+def test_models_keep_the_names_of_onnx_runtime() -> None:
+    assert names_of("MSELoss") == ["x", "target"]

@@ -1,0 +1,191 @@
+"""Several outputs, each with losses of its own and weights: the numbers are Keras', and float64 formulas."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, load_from_string
+from tests.conformance.models import make_model
+
+import trainweb
+from trainweb.artifacts import build_artifacts
+from trainweb.errors import ModelError
+from trainweb.page.bundle import metrics_kind
+from trainweb.training.core import SessionCore
+
+RECORDED = Path(__file__).parents[1] / "golden" / "outputs"
+ARRAYS = np.load(RECORDED / "expected.npz")
+HISTORIES = json.loads((RECORDED / "expected.json").read_text())
+SIZES = {"kind": 3, "age": 1, "tasks": 4}
+LOSS = {"kind": "CrossEntropyLoss", "age": {"name": "HuberLoss", "weight": 0.3}}
+FIT = {"epochs": 3, "batch_size": 5, "shuffle": False, "learning_rate": 0.1, "progress": False}
+
+
+def model(*outputs: str) -> bytes:
+    """relu(x hidden) times the weights of each output."""
+    nodes = [helper.make_node("MatMul", ["x", "hidden"], ["h"]), helper.make_node("Relu", ["h"], ["r"])]
+    nodes += [helper.make_node("MatMul", ["r", f"{name}.w"], [name]) for name in outputs]
+    weights = {"hidden": ARRAYS["start.hidden"], **{f"{name}.w": ARRAYS[f"start.{name}"] for name in outputs}}
+    made = make_model(nodes, {"x": ["N", 6]}, {name: ["N", SIZES[name]] for name in outputs}, weights)
+    return bytes(made.SerializeToString())
+
+
+def session(loss: Any, *outputs: str, optimizer: Any = "SGD", **options: Any) -> trainweb.TrainingSession:
+    return trainweb.TrainingSession.from_model(model(*outputs), loss=loss, optimizer=optimizer, **options)
+
+
+def rows(part: str, **columns: str) -> dict[str, np.ndarray]:
+    """Columns of the recorded data by the names of inputs."""
+    return {"x": ARRAYS[f"{part}.x"], **{name: ARRAYS[f"{part}.{source}"] for name, source in columns.items()}}
+
+
+def check_parameters(s: trainweb.TrainingSession, case: str, *outputs: str) -> None:
+    trained = s.state.parameters
+    for name, recorded in (("hidden", "hidden"), *((f"{output}.w", output) for output in outputs)):
+        np.testing.assert_allclose(trained[name].data, ARRAYS[f"{case}.{recorded}"], rtol=2e-5, atol=2e-6)
+
+
+def test_two_outputs_train_as_in_keras() -> None:
+    labels = {"kind_labels": "kind", "age_labels": "age"}
+    with session(LOSS, "kind", "age") as s:
+        history = s.fit(
+            rows("train", **labels),
+            validation_data=rows("test", **labels),
+            metrics={"kind": "accuracy", "age": ["mae"]},
+            train_metrics=True,
+            **FIT,
+        )
+        check_parameters(s, "terms", "kind", "age")
+    keras = HISTORIES["terms"]
+    np.testing.assert_allclose([e.loss for e in history.epochs], keras["loss"], rtol=1e-5)
+    for name in ("loss", "kind_loss", "age_loss", "kind_accuracy", "age_mae"):
+        values = [e.validation[name] for e in history.epochs if e.validation]
+        np.testing.assert_allclose(values, keras[f"val_{name}"], rtol=1e-5, err_msg=name)
+    assert all(set(e.training or ()) == set(e.validation or ()) for e in history.epochs)
+
+
+def test_history_and_early_stopping_know_the_terms() -> None:
+    labels = {"kind_labels": "kind", "age_labels": "age"}
+    with session(LOSS, "kind", "age") as s:
+        early = {"patience": 1, "metric": "age_loss"}
+        history = s.fit(rows("train", **labels), validation_data=rows("test", **labels), early_stopping=early, **FIT)
+        assert history.best_epoch is not None
+        assert len(history["val_kind_loss"]) == len(history.epochs)
+        result = s.evaluate(rows("test", **labels))
+        assert result.keys() == {"loss", "kind_loss", "age_loss"}
+        # The weighted sum of the terms is the loss, in evaluations of several batches, too.
+        assert result["loss"] == pytest.approx(result["kind_loss"] + 0.3 * result["age_loss"], rel=1e-6)
+
+
+def test_steps_return_the_terms() -> None:
+    with session(LOSS, "kind", "age") as s:
+        results = s.train_step(rows("train", kind_labels="kind", age_labels="age"))
+        assert s.output_names()[:3] == [s.output_names()[0], "kind_loss", "age_loss"]
+        kind, age = (float(results[name]) for name in ("kind_loss", "age_loss"))
+        assert float(results[s.output_names()[0]]) == pytest.approx(kind + 0.3 * age, rel=1e-6)
+
+
+def test_an_output_may_have_several_terms() -> None:
+    loss = {"age": ["MSELoss", {"name": "L1Loss", "weight": 0.1}, {"type": "L1Loss", "reduction": "sum"}]}
+    data = rows("train", age_labels="age")
+    with session(loss, "age", "kind") as s:
+        result = s.evaluate(data, batch_size=4)
+        error = s.predict({"x": data["x"]}, outputs=["age"])["age"].astype(np.float64) - data["age_labels"]
+    assert result["age_MSELoss"] == pytest.approx((error**2).mean(), rel=1e-5)
+    assert result["age_L1Loss"] == pytest.approx(np.abs(error).mean(), rel=1e-5)
+    assert result["age_L1Loss_1"] == pytest.approx(np.abs(error).sum() / len(error), rel=1e-5)
+
+
+def test_a_term_of_labels_that_are_left_out_counts_the_others() -> None:
+    loss = {
+        "kind": {"name": "CrossEntropyLoss", "ignore_index": 2, "weights": [1.0, 3.0, 1.0], "weight": 2},
+        "age": "MSELoss",
+    }
+    data = rows("train", kind_labels="kind", age_labels="age")
+    with session(loss, "kind", "age") as s:
+        results = [s.evaluate(data, batch_size=size)["kind_loss"] for size in (1, 4, 23)]
+        scores = s.predict({"x": data["x"]}, outputs=["kind"])["kind"].astype(np.float64)
+    log_p = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+    weights = np.array([1.0, 3.0, 0.0])[data["kind_labels"]]
+    expected = -(weights * log_p[np.arange(23), data["kind_labels"]]).sum() / weights.sum()
+    np.testing.assert_allclose(results, expected, rtol=1e-5)
+
+
+def test_a_loss_may_have_its_name_as_name() -> None:
+    with (
+        session({"name": "HuberLoss", "delta": 2.0}, "age") as named,
+        session({"type": "HuberLoss", "delta": 2.0}, "age") as s,
+    ):
+        assert named.input_names() == s.input_names()
+        data = {"x": ARRAYS["train.x"], s.input_names()[-1]: ARRAYS["train.age"]}
+        assert named.evaluate(data) == s.evaluate(data)
+
+
+def test_bundles_sum_up_the_terms() -> None:
+    with session(LOSS, "kind", "age") as s:
+        core: SessionCore = s._core
+        kind = metrics_kind(core.models, [{"kind": "accuracy"}])
+    assert kind is not None
+    assert kind.request == [
+        ["age_loss", "term", [], "age_loss", ""],
+        ["kind_accuracy", "accuracy", [None], "kind", "kind_labels"],
+        ["kind_loss", "term", [], "kind_loss", ""],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [
+        (
+            {"kind": {"name": "CrossEntropyLoss", "weight": -1}},
+            "loss.kind.weight is -1; it must be a number at least 0",
+        ),
+        ({"kind": {"name": "CrossEntropyLoss", "weight": [1, 2, 3]}}, "weights of classes are 'weights'"),
+        ({"kinds": "CrossEntropyLoss"}, "kinds is not a graph value info or a graph output"),
+        ({"kind": "TripletMarginLoss"}, "TripletMarginLoss takes 3 of the model's outputs"),
+    ],
+)
+def test_terms_that_are_wrong_are_refused(loss: Any, text: str) -> None:
+    with pytest.raises(ModelError, match=text):
+        session(loss, "kind", "age")
+
+
+def test_names_of_outputs_come_from_the_terms_alone() -> None:
+    with pytest.raises(ModelError, match="left out with a loss for each output"):
+        session(LOSS, "kind", "age", loss_input_names=["kind"])
+    with pytest.raises(TypeError, match="did you mean 'HuberLoss'"):
+        session({"age": "Huberloss"}, "age")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "options", "text"),
+    [
+        ({"kind": "perplexity"}, {}, "metrics.kind is 'perplexity'; it must be a metric that compares outputs"),
+        ({"kind": "accuracy"}, {"predictions": "age"}, "predictions is 'age'; it must be left out"),
+        ({"kinds": "accuracy"}, {}, "predictions is 'kinds'"),
+        ({"kind": {"own": lambda a, b: 0.0}}, {}, "cannot be one of an output's metrics"),
+        ("accuracy", {}, "the loss does not tell which"),
+    ],
+)
+def test_metrics_of_outputs_are_checked(metrics: Any, options: Any, text: str) -> None:
+    with session(LOSS, "kind", "age") as s, pytest.raises(ModelError, match=text):
+        s.evaluate(rows("test", kind_labels="kind", age_labels="age"), metrics=metrics, **options)
+
+
+def test_check_and_its_code_know_losses_of_outputs() -> None:
+    report = trainweb.check(model("kind", "age"), loss=LOSS, optimizer="SGD")
+    assert report.ok and {f.name for f in report.feeds} == {"x", "kind_labels", "age_labels"}
+    assert '{"kind": "CrossEntropyLoss", "age": {"name": "HuberLoss", "weight": 0.3}}' in report.code["python"]
+    assert (
+        'loss: { "kind": "CrossEntropyLoss", "age": { name: "HuberLoss", weight: 0.3 } }' in report.code["javascript"]
+    )
+
+
+def test_the_eval_model_notes_its_terms() -> None:
+    built = build_artifacts(model("kind", "age"), loss=LOSS, optimizer="SGD")
+    metadata = {p.key: p.value for p in load_from_string(built.eval_model).metadata_props}
+    assert json.loads(metadata["trainweb.loss_terms"]) == ["kind_loss", "age_loss"]

@@ -1,0 +1,174 @@
+"""Weights of rows and labels, as Keras computes them in training, validation and metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.python.test_loss_terms import ARRAYS, FIT, HISTORIES, check_parameters, rows, session
+
+import trainweb
+from trainweb.errors import ModelError
+
+TASKS = {"name": "present", "of": "labels"}
+
+
+def check(
+    case: str, loss: Any, metrics: Any, columns: dict[str, str], names: dict[str, str], weight: Any = "w"
+) -> None:
+    """A fit is that of Keras; `names` are those of Keras by ours."""
+    outputs = {"rows": ["kind", "age"], "one": ["kind"], "tasks": ["tasks"]}[case]
+    with session(loss, *outputs, sample_weight=weight) as s:
+        history = s.fit(
+            rows("train", **columns), validation_data=rows("test", **columns), metrics=metrics, accumulate=1, **FIT
+        )
+        check_parameters(s, case, *outputs)
+    keras = HISTORIES[case]
+    np.testing.assert_allclose([e.loss for e in history.epochs], keras["loss"], rtol=1e-5)
+    for name, of_keras in names.items():
+        values = [e.validation[name] for e in history.epochs if e.validation]
+        np.testing.assert_allclose(values, keras[f"val_{of_keras}"], rtol=2e-5, err_msg=name)
+
+
+def test_rows_of_two_outputs() -> None:
+    check(
+        "rows",
+        {"kind": "CrossEntropyLoss", "age": {"name": "MSELoss", "weight": 0.5}},
+        {"kind": "accuracy", "age": ["mae", "r2"]},
+        {"kind_labels": "kind", "age_labels": "age", "w": "w"},
+        {
+            **{name: name for name in ("loss", "kind_loss", "age_loss", "kind_accuracy", "age_mae")},
+            "age_r2": "age_r2_score",
+        },
+    )
+
+
+def test_rows_of_one_output() -> None:
+    check(
+        "one",
+        "CrossEntropyLoss",
+        ["accuracy", {"type": "topK", "k": 2}],
+        {"labels": "kind", "w": "w"},
+        {"loss": "loss", "accuracy": "accuracy", "topK": "top2"},
+    )
+
+
+def test_labels_that_some_tasks_lack() -> None:
+    name = "target"
+    check("tasks", "BCEWithLogitsLoss", [], {name: "tasks", "present": "present"}, {"loss": "loss"}, TASKS)
+
+
+def evaluated(loss: Any, data: dict[str, Any], metrics: Any = (), weight: Any = "w", output: str = "age") -> Any:
+    with session(loss, output, sample_weight=weight) as s:
+        return s.evaluate(data, metrics=list(metrics), batch_size=7)
+
+
+def test_labels_of_weight_0_may_be_missing() -> None:
+    data = rows("train", target="age", w="w")
+    data["target"] = np.where(data["w"][:, None] == 0, np.nan, data["target"])
+    with session("MSELoss", "age", sample_weight="w") as s:
+        history = s.fit(data, **FIT)
+        error = s.predict({"x": data["x"]})["age"][:, 0].astype(np.float64) - np.nan_to_num(data["target"][:, 0])
+        result = s.evaluate(data, metrics=["mae"], batch_size=4)
+    assert np.isfinite(history.losses).all()
+    w = data["w"].astype(np.float64)
+    assert result["loss"] == pytest.approx((w * error**2).sum() / len(w), rel=1e-5)
+    assert result["mae"] == pytest.approx((w * np.abs(error)).sum() / w.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "CrossEntropyLoss",
+        {"type": "CrossEntropyLoss", "reduction": "sum"},
+        {"type": "CrossEntropyLoss", "weight": [1.0, 2.0, 3.0], "ignore_index": 1},
+        {"type": "CrossEntropyLoss", "label_smoothing": 0.2, "weight": [1.0, 2.0, 3.0], "ignore_index": 1},
+        {"type": "FocalLoss", "ignore_index": 1},
+    ],
+    ids=str,
+)
+def test_a_weight_multiplies_the_row_s_part_of_the_loss(loss: Any) -> None:
+    """The gradient of the loss of all rows at once is linear in the weights: whole weights are rows that come again."""
+    data = rows("train", labels="kind", w="w")
+    scale = 2 * data["w"]
+    with session(loss, "kind", sample_weight="w") as s, session(loss, "kind") as plain:
+        whole = s.evaluate(data | {"w": scale}, batch_size=23)["loss"]
+        each = [plain.evaluate({n: data[n][k : k + 1] for n in ("x", "labels")})["loss"] for k in range(23)]
+    counts = np.ones(23) if not isinstance(loss, dict) or "ignore_index" not in loss else data["labels"] != 1
+    classes = np.array(loss.get("weight", [1, 1, 1]) if isinstance(loss, dict) else [1, 1, 1])[data["labels"]] * counts
+    parts = np.nan_to_num(np.array(each)) * classes * scale
+    divisor = 23 if isinstance(loss, dict) and loss.get("reduction") == "sum" else classes.sum()
+    assert whole == pytest.approx(parts.sum() / divisor, rel=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["f1", "precision", "recall", "mIoU"])
+def test_metrics_of_whole_weights_are_those_of_rows_that_come_again(metric: str) -> None:
+    data = rows("train", labels="kind", w="w")
+    times = (2 * data["w"]).astype(int)
+    again = {name: np.repeat(data[name], times, axis=0) for name in ("x", "labels")}
+    for settings in (metric, {"type": metric, "average": "weighted"} if metric != "mIoU" else metric):
+        weighted = evaluated("CrossEntropyLoss", data | {"w": times}, [settings], output="kind")[metric]
+        with session("CrossEntropyLoss", "kind") as s:
+            assert weighted == pytest.approx(s.evaluate(again, metrics=[settings])[metric], rel=1e-9)
+
+
+def test_confusion_matrices_hold_weights() -> None:
+    data = rows("train", labels="kind", w="w")
+    matrix = evaluated("CrossEntropyLoss", data, ["confusionMatrix"], output="kind")["confusionMatrix"]
+    assert np.sum(matrix) == pytest.approx(data["w"].sum())
+
+
+def test_accumulated_batches_make_the_step_of_one() -> None:
+    data, trained = rows("train", target="age", w="w"), []
+    for size, steps in ((23, 1), (8, 3), (5, 5)):
+        with session("MSELoss", "age", sample_weight="w") as s:
+            s.fit(data, **(FIT | {"epochs": 1, "batch_size": size, "accumulate": steps}))
+            trained.append(s.get_contiguous_parameters(False))
+    np.testing.assert_allclose(trained[1], trained[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(trained[2], trained[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_of_the_model_itself_has_weights_too() -> None:
+    from onnx import helper
+    from tests.conformance.models import make_model
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "hidden"], ["h"]),
+        helper.make_node("Mul", ["h", "h"], ["squares"]),
+        helper.make_node("ReduceMean", ["squares"], ["loss"], keepdims=0),
+    ]
+    made = make_model(nodes, {"x": ["N", 6]}, {"loss": []}, {"hidden": ARRAYS["start.hidden"]})
+    options = {"loss": None, "optimizer": "SGD", "sample_weight": "w"}
+    with trainweb.TrainingSession.from_model(made.SerializeToString(), **options) as s:
+        data = rows("train", w="w")
+        result = s.evaluate(data, batch_size=23)["loss"]
+    squares = (data["x"].astype(np.float64) @ ARRAYS["start.hidden"]) ** 2
+    assert result == pytest.approx((squares.mean(1) * data["w"]).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "weight", "text"),
+    [
+        ("MSELoss", {"name": "w", "of": "tokens"}, "sample_weight.of is 'tokens'; it must be rows or labels"),
+        ("MSELoss", 3, "sample_weight.name is 3; it must be a text"),
+        ("MSELoss", "h", "sample_weight is 'h'; it must be the name of a new input"),
+    ],
+)
+def test_wrong_weights_are_refused(loss: Any, weight: Any, text: str) -> None:
+    with pytest.raises(ModelError, match=text):
+        session(loss, "age", sample_weight=weight)
+
+
+@pytest.mark.parametrize("metrics", [["auc"], [{"mine": lambda a, b: 0.0}]])
+def test_metrics_without_weights_are_refused(metrics: Any) -> None:
+    with pytest.raises(ModelError, match="is not computed with weights of rows"):
+        evaluated("CrossEntropyLoss", rows("train", labels="kind", w="w"), metrics, output="kind")
+
+
+def test_the_share_for_validation_is_taken_of_the_labels_classes() -> None:
+    data = rows("train", labels="kind", w="w")
+    with session("CrossEntropyLoss", "kind", sample_weight="w") as s:
+        s.fit(data, validation_split=0.3, stratify=True, **FIT)
+        assert s.input_names() == ["x", "labels", "w"]
+        assert s.predict({"x": data["x"]})["kind"].shape == (23, 3)

@@ -498,15 +498,17 @@ def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
     *_, targets = inputs
     known = {*graph.initializers, *(v.name for v in graph.inputs), ""}.difference(inputs)
     compared: set[str] = set()
-    of_targets = {targets}
+    of_targets, results = {targets}, set[str]()
     for node in graph.nodes:
         names = [name for name in node.inputs if name not in known]
         if not names:
             known.update(node.outputs)
         elif of_targets.issuperset(names):
             of_targets.update(node.outputs)
-        elif not of_targets.isdisjoint(names):
-            compared.update(name for name in names if name not in of_targets)
+        elif not (of_targets | results).isdisjoint(names):
+            if not of_targets.isdisjoint(names):
+                compared.update(name for name in names if name not in of_targets | results)
+            results.update(node.outputs)
     return compared.pop() if len(compared) == 1 else None
 
 

@@ -18,6 +18,7 @@ from trainweb.onnxblock.blocks import Block
 from trainweb.onnxblock.loss import LOSSES, Loss
 from trainweb.onnxblock.row_weights import RowWeights, weighed
 from trainweb.settings import Number, make
+from trainweb.spelling import ARGUMENT
 
 WEIGHT = Number(least=0)
 LABELS = "labels"
@@ -93,6 +94,9 @@ class LossTerms(Block):
     """
 
     def __init__(self, loss: Mapping[str, Any], weights: RowWeights | None = None) -> None:
+        if weights is not None and weights.of == "labels" and len(loss) > 1:
+            expected = "'rows' for a loss by outputs: each output has labels of its own"
+            raise messages.BAD_SETTING(name=f"{ARGUMENT.sample_weight}.of", value=weights.of, expected=expected)
         self._weights = weights
         self.terms = [
             Term.of(output, term)

@@ -91,7 +91,7 @@ export class TrainingSession extends SessionMethods {
   #state: SharedContents | null = null;
   /** The fit under way. */
   #fit: FitRun | null = null;
-  /** Options of `generate` where none are given; `createFromPretrained` sets those of the folder. */
+  /** Options of `generate` where none are given; `createFromPretrained` sets the folder's options. */
   generationConfig: GenerateOptions = {};
 
   private constructor(key: symbol, client: WorkerClient, info: SessionInfo) {
@@ -549,7 +549,7 @@ export class TrainingSession extends SessionMethods {
     return this.saveCheckpoint({ includeOptimizerState: true, ...checkOptions("save", options, known) });
   }
 
-  /** `exportModelForInferencing` of the outputs of the model, or of those that are named. */
+  /** `exportModelForInferencing` of the outputs of the model, or of the named outputs. */
   async export<Form extends FileForm = "bytes">(options: NamedExportOptions<Form> = {}): Promise<FileOf<Form>> {
     const { outputs, ...form } = checkOptions("export", options, { outputs: true, ema: true, as: true });
     return this.exportModelForInferencing(outputs ?? ownOutputs(this.#info), form);

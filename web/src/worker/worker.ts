@@ -64,7 +64,7 @@ interface Turns<Core = SessionCore> {
   readonly evaluations: Evaluations;
   readonly decoder: Decoder;
   fit: WorkerFit | null;
-  /** Where the page knows that steps run. */
+  /** The device of steps, as the page knows it. */
   device: SessionDevice | undefined;
   /** Calls that wait: one for Python, the others behind it. */
   waiting: number;

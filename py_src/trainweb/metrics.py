@@ -162,8 +162,8 @@ class OfClasses(Classified):
     Parameters
     ----------
     average : {"macro", "micro", "weighted", "none"}
-        Mean over classes ("macro"), over all places ("micro"), over classes by their number of targets ("weighted"),
-        or a value for each class ("none").
+        Mean over classes ("macro"), over all places ("micro"), or over classes by their number of targets ("weighted").
+        "none" gives a value for each class.
     ignore_index : int or None
         Class of targets to ignore.
     """

@@ -44,7 +44,7 @@ class Dataset:
     Parameters
     ----------
     source : mapping, table, iterable or async iterable of mappings, or function that returns one
-        A mapping of names to arrays, whose first axis counts rows; a table of pandas, polars or pyarrow, whose columns
+        A mapping of names to arrays (first axis: rows); a table of pandas, polars or pyarrow, whose columns
         are such arrays; or rows. A source that can be iterated over only
         once, such as a generator, lasts for one epoch: pass the function that creates it. Async rows get an event
         loop of their own.

@@ -189,7 +189,7 @@ export class TrainingSession extends SessionMethods {
     return `<TrainingSession: ${all} parameters, ${trainable} trainable, ${this.#info.optimizer || "no optimizer"}>`;
   }
 
-  /** Where its steps run, and why: the GPU's adapter, and the device of each kind of step. */
+  /** The device of its steps, and the reason: the GPU's adapter, and the device of each kind of step. */
   get device(): SessionDevice {
     return this.#client.devices.get(this.#info.handle) ?? this.#info.device;
   }

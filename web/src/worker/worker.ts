@@ -540,7 +540,7 @@ async function fillFromFile(
   }
 }
 
-/** Where steps are to run. */
+/** The requested device of steps. */
 interface DeviceOptions {
   readonly device: string;
   /** An option that a GPU does not have. */

@@ -338,7 +338,7 @@ def build_artifacts(
 class _Source:
     """A forward model in float32, without control flow and with the parameters that its exporter lost.
 
-    `outputs` and `declared` types are those of the file. `constants` are the initializers and values of Constant nodes.
+    `outputs` and `declared` types come from the file. `constants` are the initializers and values of Constant nodes.
     """
 
     graph: Graph

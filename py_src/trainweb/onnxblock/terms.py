@@ -89,8 +89,8 @@ class LossTerms(Block):
     weights : RowWeights, optional
         Weights of rows in every term.
     loss : mapping
-        A term or a list of terms by outputs of the model. A term is the name of a loss, a Block, or a dict of the name
-        as "type" or "name", a "weight" (1 by default), and settings.
+        A term or a list of terms by outputs of the model. A term is the name of a loss, a Block, or a dict. A dict has
+        the name as "type" or "name", a "weight" (1 by default), and settings.
     """
 
     def __init__(self, loss: Mapping[str, Any], weights: RowWeights | None = None) -> None:

@@ -70,7 +70,7 @@ class SessionTasks(SessionMethods):
             what was replaced. ``frozen_params="all but head"`` then freezes the other parameters.
         lora : dict, optional
             Freeze the model and train adapters: settings of `trainweb.lora.inject`, or ``adapter_config`` with the text
-            of PEFT's file.
+            or values of PEFT's file.
         options : dict or SessionOptions, optional
             As `TrainingSession` takes them.
         **settings

@@ -162,8 +162,8 @@ class OfClasses(Classified):
     Parameters
     ----------
     average : {"macro", "micro", "weighted", "none"}
-        Mean over classes ("macro"), over all places ("micro"), over classes by their number of targets ("weighted"),
-        or a value for each class ("none").
+        Mean over classes ("macro"), over all places ("micro"), or over classes by their number of targets ("weighted").
+        "none" gives a value for each class.
     ignore_index : int or None
         Class of targets to ignore.
     """
@@ -368,7 +368,7 @@ def is_by_output(metrics: Any) -> bool:
 
 
 def request_of(metrics: Iterable[Asked]) -> list[Any]:
-    """The request of an eval step that sums up metrics; those of only the loss are left out."""
+    """The request of an eval step that sums up metrics; metrics of only the loss are left out."""
     return [
         [one.key, one.metric.name, [getattr(one.metric, name) for name in fields_of(type(one.metric))], *pair]
         for one in sorted(metrics, key=lambda one: one.key)
@@ -450,7 +450,7 @@ def weight_of(graph: Graph) -> str | None:
 
 
 def _weights_like(graph: Graph, weight: str, targets: str, rank: int) -> str:
-    """The weights of targets with so many axes; each may have its own, or those of a row the same."""
+    """The weights of targets with `rank` axes; each target may have its own, or all targets of a row share one."""
     (value,) = (v for v in graph.inputs if v.name == weight and isinstance(v, GraphValue))
     if len(value.shape or ()) == rank:
         return weight
@@ -516,15 +516,17 @@ def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
     *_, targets = inputs
     known = {*graph.initializers, *(v.name for v in graph.inputs), ""}.difference(inputs)
     compared: set[str] = set()
-    of_targets = {targets}
+    of_targets, results = {targets}, set[str]()
     for node in graph.nodes:
         names = [name for name in node.inputs if name not in known]
         if not names:
             known.update(node.outputs)
         elif of_targets.issuperset(names):
             of_targets.update(node.outputs)
-        elif not of_targets.isdisjoint(names):
-            compared.update(name for name in names if name not in of_targets)
+        elif not (of_targets | results).isdisjoint(names):
+            if not of_targets.isdisjoint(names):
+                compared.update(name for name in names if name not in of_targets | results)
+            results.update(node.outputs)
     return compared.pop() if len(compared) == 1 else None
 
 
@@ -620,7 +622,7 @@ def pooled(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def areas_under_curves(name: str, scores: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> list[float]:
     """The area under the curve of each class against the rest, or of the second of two; NaN for one without rows.
 
-    Scores of three classes and more that are no probabilities become some by a softmax, as in torchmetrics: the order
+    Scores of three classes and more that are no probabilities go through a softmax, as in torchmetrics. The order
     within a class depends on it. Raise FeedError unless each row has a prediction and a target that is a class.
     """
     rows: list[list[float]] = [row if isinstance(row, list) else [row] for part in scores for row in part.tolist()]

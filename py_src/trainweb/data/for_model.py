@@ -144,7 +144,7 @@ class ModelInputs:
     def _read(self, columns: Any) -> Any:
         """Columns by the names of inputs, without further ones, of which a notice tells.
 
-        Where one is missing that is not `optional`, all of them, for the error.
+        Return all columns, for the error, if one is missing that is not `optional`.
         """
         if not isinstance(columns, Mapping) or not self.values:
             return columns

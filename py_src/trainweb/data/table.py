@@ -1,7 +1,7 @@
 """Preprocessing of tables: steps that are fitted on rows, and applied to others.
 
-A step is plain JSON, the same in a page (web/src/data/table.ts): `type`, `input`, the numbers that were fitted, and
-`dtype`, the type of the fitted rows (steps of older files have none).
+A step is plain JSON, the same in a page (web/src/data/table.ts). It has `type`, `input`, the fitted numbers, and
+`dtype`, the type of the fitted rows (steps of older files lack it).
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class FitPlan:
     """A fit after the checks of its options.
 
     `steps` counts the batches of an epoch (None for a stream). The output `loss` is divided by `count`. `limits` are
-    those of single gradients and of their joint norm. Each epoch makes the `evaluation` of `validation` and `trained`
+    for single gradients and for their joint norm. Each epoch makes the `evaluation` of `validation` and `trained`
     data.
     """
 

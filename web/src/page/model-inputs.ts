@@ -150,8 +150,8 @@ export class ModelInputs {
   }
 
   /**
-   * Columns by the names of inputs, without further ones, of which a notice tells. Where one is missing that is not
-   * optional, all of them, for the error.
+   * Columns by the names of inputs, without further ones, of which a notice tells. Return all columns, for the error,
+   * if one is missing that is not optional.
    */
   #read(given: Named): Named {
     const names = this.#declared.map(({ name }) => name);

@@ -101,7 +101,7 @@ export interface FitSpec {
   /** The first output of the training model. */
   readonly loss: string;
   readonly accumulate: number;
-  /** True: their gradients are added; false: they become those of one batch. */
+  /** True: gradients of batches are added; false: they become the gradients of one batch. */
   readonly sumsGradients: boolean;
   readonly clip: WireClip | null;
   /** True: evaluate the averages of the parameters in their place. */

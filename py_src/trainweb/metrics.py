@@ -11,7 +11,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trainweb import messages
@@ -241,7 +241,19 @@ class MeanAbsoluteError(Metric):
         return Sums("ErrorSums", {"columns": 0}, ERRORS, is_pooled=True)
 
     def formula(self) -> Formula:
-        return ["/", "magnitudes", "rows"]
+        return ["/", ["*", "scale", "magnitudes"], "rows"]
+
+
+class MeanColumnError(MeanAbsoluteError):
+    """The same of columns with different units; it is not among `METRICS`."""
+
+    name = "column_mae"
+
+    def sums(self) -> Sums:
+        return Sums("ErrorSums", {"columns": 1}, ERRORS, is_pooled=True)
+
+    def formula(self) -> Formula:
+        return ["/", ["sum", ["*", "scale", "magnitudes"]], ["sum", "rows"]]
 
 
 @metric("r2")
@@ -322,13 +334,19 @@ class TermLoss(Metric):
 class Asked:
     """A metric of an evaluation, whose value is named `key`. It compares predictions with targets, by their names.
 
-    Of a `TermLoss` the predictions are the term.
+    Of a `TermLoss` the predictions are the term. `scale` has the units of errors: deviations of standardized targets.
     """
 
     key: str
     metric: Metric
     predictions: str = ""
     targets: str = ""
+    scale: Sequence[float] = (1.0,)
+
+    def of(self, deviations: Sequence[float]) -> Asked:
+        """The same of targets with these deviations."""
+        has_columns = isinstance(self.metric, MeanAbsoluteError) and len(deviations) > 1
+        return replace(self, metric=MeanColumnError() if has_columns else self.metric, scale=deviations)
 
 
 def metrics_of(given: Any) -> list[Given]:
@@ -361,7 +379,7 @@ def request_of(metrics: Iterable[Asked]) -> list[Any]:
 
 def read_request(request: Sequence[Any]) -> list[Asked]:
     """The reverse of `request_of`."""
-    kinds = METRICS | {Rows.name: Rows, TermLoss.name: TermLoss}
+    kinds = METRICS | {kind.name: kind for kind in (Rows, TermLoss, MeanColumnError)}
     return [
         Asked(
             key,
@@ -578,7 +596,10 @@ class Totals:
                 values[key] = [[int(x) if x == int(x) else x for x in row] for row in sums]
             else:
                 names = dict(zip(rows.get(key, ()), sums, strict=True))
-                values[key] = value_of(one.formula(), {**names, "loss": loss})
+                scale = list(asked.scale)
+                if isinstance(one, MeanColumnError) and len(names["rows"]) != len(scale):
+                    raise messages.TABLE_WIDTH(name=asked.targets, given=len(names["rows"]), expected=len(scale))
+                values[key] = value_of(one.formula(), {**names, "loss": loss, "scale": scale})
         return values
 
 

@@ -232,7 +232,8 @@ def _evaluations(
         if metrics:
             raise messages.METRICS_WITHOUT_DATA()
         return None, None, None
-    evaluation = Evaluation(core, metrics, given.get("predictions"), given.get("targets"), ema=options["ema"])
+    units = inputs.units(train if validation is None else validation)
+    evaluation = Evaluation(core, metrics, given.get("predictions"), given.get("targets"), units, ema=options["ema"])
     if evaluates_training and train.columns is None:
         raise messages.TRAIN_METRICS_STREAM()
 

@@ -402,7 +402,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   #applied(steps: readonly PreprocessingStep[]): Dataset {
     const columns = this.#columns ?? raise("TABLE_STREAM");
     const checkedSteps = checkSteps(steps);
-    return this.#after(checkedSteps, applySteps(checkedSteps, columns));
+    return this.after(checkedSteps, applySteps(checkedSteps, columns));
   }
 
   #fitted(type: Fitted, names: readonly string[]): Dataset {
@@ -413,8 +413,8 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     return this.#applied(names.map((name) => fittedStep(type, name, columns)));
   }
 
-  /** A dataset of tensors that has had more steps. */
-  #after(steps: readonly PreprocessingStep[], columns: Columns): Dataset {
+  /** @internal A dataset of tensors that has had more steps. */
+  after(steps: readonly PreprocessingStep[], columns: Columns): Dataset {
     streams.set(columns, { ...GIVEN, preprocessing: [...this.preprocessing, ...steps] });
     return new Dataset(columns);
   }
@@ -496,7 +496,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
       const size = rest.reduce((product, dim) => product * dim, 1);
       picked[name] = new Tensor(type as "float32", pick(data, size) as Float32Array, [rows, ...rest]);
     }
-    return this.#after([], picked);
+    return this.after([], picked);
   }
 }
 

@@ -547,9 +547,9 @@ def add_loss(
         accessor.correct_outputs()
         for name in (*arguments, *additional):
             if not accessor.has(name):
-                outputs = ", ".join(value.name for value in graph.outputs)
+                known = ", ".join(value.name for value in graph.outputs)
                 raise ModelError(
-                    f"The provided name {name} is not a graph value info or a graph output. The outputs are {outputs}."
+                    f"The provided name {name} is not a graph value info or a graph output. The outputs are {known}."
                 )
         # Without a loss block nothing is made of the outputs: they stay what they are.
         if loss is None:

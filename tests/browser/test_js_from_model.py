@@ -151,7 +151,7 @@ ADAMW = "type: 'AdamW'"
         ("TrainingSession.createFromModel(url, [config])", "TypeError", ["'config' must be an object"]),
         ("open({ loss: 'CrossEntropy' })", "TypeError", ["did you mean 'CrossEntropyLoss'?"]),
         ("open({ loss: 3 })", "ModelError", ["loss is 3; it must be the name of one, or an object with a 'type'"]),
-        ("open({ loss: { reduction: 'sum' } })", "ModelError", ["loss needs the setting 'type': one of MSELoss"]),
+        ("open({ loss: { reduction: 'sum' } })", "TypeError", ["There is no loss 'sum'", "There are MSELoss"]),
         ("open({ optimizer: 'toString' })", "TypeError", ["There is no optimizer 'toString'", "AdamW", "SGD", "Lion"]),
         (
             "open({ learningRates: 1 })",

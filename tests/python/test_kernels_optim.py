@@ -30,7 +30,7 @@ def state_words(
     seed: int = 0,
     offset: int = 0,
 ) -> np.ndarray:
-    packed = struct.pack("<IfqfIqqQQq", 1, rate, step, initial, 0, warmup, total, seed, offset, 0)
+    packed = struct.pack("<IfqfIqqQQqq", 1, rate, step, initial, 0, warmup, total, seed, offset, 0, 0)
     return np.frombuffer(packed, np.int32)
 
 
@@ -45,9 +45,10 @@ def read(state: np.ndarray) -> dict[str, Any]:
         "total",
         "seed",
         "offset",
-        "reserved",
+        "changes",
+        "share",
     )
-    return dict(zip(names, struct.unpack("<IfqfIqqQQq", state.tobytes()), strict=True))
+    return dict(zip(names, struct.unpack("<IfqfIqqQQqq", state.tobytes()), strict=True))
 
 
 def closed_form(

@@ -117,7 +117,7 @@ def draw(*shape: int) -> np.ndarray:
 def big_kernels(job: Job) -> None:
     rows, n = 700, 96
     x, dy = draw(rows, n), draw(rows, n + 0)
-    state = np.zeros(16, np.int32)
+    state = np.zeros(18, np.int32)
     state[1] = 0x3A83126F  # learning rate 1e-3
     state[10] = 77
     flat = {"n": rows * n}

@@ -116,7 +116,7 @@ def test_completion_leaves_out_internals() -> None:
     block = {"add_node", "base", "build"}
     for value, names in (
         (optim.Lookahead, {*block, "average", "clip", "exempt_vectors", "graph", "group", "to_model_proto"}),
-        (CrossEntropyLoss, block),
+        (CrossEntropyLoss, {*block, *(f.name for f in fields(CrossEntropyLoss) if f.default is not MISSING)}),
         (
             schedules.Linear,
             {"observe", "rate", *(f.name for f in fields(schedules.Linear) if f.default is not MISSING)},

@@ -458,7 +458,7 @@ def test_more_weights_than_kernel_memory_is_told_with_numbers(mib: int, optimize
     if fits:
         SessionModels({"w": True}, *built.graphs, **settings)
         return
-    with pytest.raises(LimitError, match=f"{4 * mib * 2**20 + 64} bytes .* 4294967296"):
+    with pytest.raises(LimitError, match=f"{4 * mib * 2**20 + 72} bytes .* 4294967296"):
         SessionModels({"w": True}, *built.graphs, **settings)
 
 

@@ -24,7 +24,7 @@ SORTED = {"x": np.tile(X, (5, 1))[:20], "labels": np.repeat([0, 1, 2], [12, 6, 2
 def split(data: Any, share: float | None, *, stratify: bool) -> list[np.ndarray]:
     with session() as s:
         inputs = ModelInputs(s._core.models.inputs["train"])
-        parts = split_data(inputs, data, None, share, stratify=stratify)
+        parts = split_data(inputs, data, None, share, ["labels"], stratify=stratify)
         return [part.columns["labels"] for part in parts if part is not None and part.columns is not None]
 
 
@@ -40,7 +40,7 @@ def test_the_last_rows_of_each_class_are_taken() -> None:
     with session() as s:
         inputs = ModelInputs(s._core.models.inputs["train"])
         shuffled = {name: array[order] for name, array in data.items()}
-        train, validation = split_data(inputs, shuffled, None, 0.25, stratify=True)
+        train, validation = split_data(inputs, shuffled, None, 0.25, ["labels"], stratify=True)
     assert validation is not None and train.columns is not None and validation.columns is not None
     rows = [np.flatnonzero((shuffled["x"] == x).all(1))[0] for x in validation.columns["x"]]
     assert rows == sorted(rows)
@@ -63,9 +63,9 @@ def test_images_are_split_by_class() -> None:
     data = from_images(sources, "x", columns={"labels": SORTED["labels"]}, width=5, height=1)
     with session() as s:
         inputs = ModelInputs(s._core.models.inputs["train"])
-        train, validation = split_data(inputs, data, None, 0.25, stratify=True)
+        train, validation = split_data(inputs, data, None, 0.25, ["labels"], stratify=True)
         with pytest.warns(UserWarning, match=r"validation data has no row with 0 as 'labels'"):
-            split_data(inputs, data, None, 0.25, stratify=False)
+            split_data(inputs, data, None, 0.25, ["labels"], stratify=False)
     assert validation is not None and (len(train), len(validation)) == (14, 6)
     assert [int(row["labels"]) for row in validation] == [0, 0, 0, 1, 1, 2]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -359,7 +360,7 @@ def test_the_time_of_a_decision_follows_the_number_of_nodes() -> None:
     edges = ["x", *(f"h{k}" for k in range(1000))]
     graph = helper.make_graph(
         [
-            *(helper.make_node("Mul", [edge, "w"], [after]) for edge, after in zip(edges, edges[1:], strict=False)),
+            *(helper.make_node("Mul", [edge, "w"], [after]) for edge, after in pairwise(edges)),
             helper.make_node("ReduceMean", [edges[-1]], ["loss"], keepdims=0),
         ],
         "chain",

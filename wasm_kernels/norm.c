@@ -191,7 +191,7 @@ TW_INLINE void layer_norm_grad_rows(const layer_norm_grad_f32_args *a, int64_t r
     }
 }
 
-/* Rows whose sums lie together: those of chunk k at partial + 2 n k. */
+/* Rows whose sums lie together: the sums of chunk k start at partial + 2 n k. */
 static int64_t partial_rows(const layer_norm_grad_f32_args *a) {
     int64_t count = min_i64(NORM_PARTIALS, ((int64_t)a->rows * a->n + GRAIN - 1) / GRAIN);
     return count ? (a->rows + count - 1) / count : 1;

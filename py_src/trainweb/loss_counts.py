@@ -94,7 +94,7 @@ def _place(graph: Graph, loss: str) -> int:
 
 
 def weighted_gradients(graph: Graph, loss: str, count: LossCount, inputs: Iterable[Value]) -> Graph | None:
-    """A training model whose gradients are those of the loss times its divisor and the fed `SHARE`, unless that is 0.
+    """A training model with gradients of the loss times its divisor and the fed `SHARE`, unless `SHARE` is 0.
 
     None if the model does not start from the gradient of its loss as an initializer.
     """

@@ -588,23 +588,17 @@ RATE_WITHOUT_OPTIMIZER = Message(
     "A learning rate needs an optimizer: give 'optimizer', or leave out the rate.",
 )
 UNWEIGHED_BATCHES = Message(
-    ModelError,
-    "The training model does not show the gradient of its loss, so '{argument.accumulate}' cannot weight batches by "
-    "their rows. Give it the reduction 'sum', which adds their gradients.",
+    ModelError, "This training model cannot weight batches by rows. Give '{argument.accumulate}' the reduction 'sum'."
 )
 NO_SAMPLE_WEIGHT = Message(
-    ModelError,
-    "The loss {name!r} takes no weights of rows: it is not the mean or the sum of parts of rows. Leave out "
-    "{argument.sample_weight}.",
+    ModelError, "The loss {name!r} is neither a mean nor a sum over rows. Leave out {argument.sample_weight}."
 )
 UNWEIGHTED_METRIC = Message(
     ModelError, "{name!r} is not computed with weights of rows. Leave it out, or make the session without them."
 )
 METRIC_TWICE = Message(ModelError, "The metric {name!r} is given twice.")
 FUNCTION_OF_OUTPUT = Message(
-    ModelError,
-    "A metric that is a function cannot be one of an output's metrics: name the output as 'predictions', and give the "
-    "functions without it.",
+    ModelError, "A function cannot be one of an output's metrics. Give it alone, with the output as 'predictions'."
 )
 TRAIN_METRICS_STREAM = Message(
     ModelError,
@@ -793,9 +787,7 @@ WIDE_FEED = Message(
     FeedError,
     "'{name}' has {value} at position {position}; a GPU takes integers of 32 bits. device: \"wasm\" takes all.",
 )
-GPU_PLAN_MALFORMED = Message(
-    ModelError, "The plan for the GPU is malformed: {what}. Compile it again with this version of trainweb."
-)
+GPU_PLAN_MALFORMED = Message(ModelError, "The plan for the GPU is malformed: {what}. Compile it again.")
 NOT_ON_GPU = Message(UnsupportedError, '{what} does not work with device: "webgpu" yet. device: "wasm" has it.')
 GPU_OUTSIDE_PAGE = Message(
     UnsupportedError, 'The option device="webgpu" is for sessions in a page. Here device="wasm" trains.'

@@ -11,7 +11,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trainweb import messages
@@ -162,8 +162,8 @@ class OfClasses(Classified):
     Parameters
     ----------
     average : {"macro", "micro", "weighted", "none"}
-        Mean over classes ("macro"), over all places ("micro"), over classes by their number of targets ("weighted"),
-        or a value for each class ("none").
+        Mean over classes ("macro"), over all places ("micro"), or over classes by their number of targets ("weighted").
+        "none" gives a value for each class.
     ignore_index : int or None
         Class of targets to ignore.
     """
@@ -241,7 +241,19 @@ class MeanAbsoluteError(Metric):
         return Sums("ErrorSums", {"columns": 0}, ERRORS, is_pooled=True)
 
     def formula(self) -> Formula:
-        return ["/", "magnitudes", "rows"]
+        return ["/", ["*", "scale", "magnitudes"], "rows"]
+
+
+class MeanColumnError(MeanAbsoluteError):
+    """The same of columns with different units; it is not among `METRICS`."""
+
+    name = "column_mae"
+
+    def sums(self) -> Sums:
+        return Sums("ErrorSums", {"columns": 1}, ERRORS, is_pooled=True)
+
+    def formula(self) -> Formula:
+        return ["/", ["sum", ["*", "scale", "magnitudes"]], ["sum", "rows"]]
 
 
 @metric("r2")
@@ -322,13 +334,19 @@ class TermLoss(Metric):
 class Asked:
     """A metric of an evaluation, whose value is named `key`. It compares predictions with targets, by their names.
 
-    Of a `TermLoss` the predictions are the term.
+    Of a `TermLoss` the predictions are the term. `scale` has the units of errors: deviations of standardized targets.
     """
 
     key: str
     metric: Metric
     predictions: str = ""
     targets: str = ""
+    scale: Sequence[float] = (1.0,)
+
+    def of(self, deviations: Sequence[float]) -> Asked:
+        """The same of targets with these deviations."""
+        has_columns = isinstance(self.metric, MeanAbsoluteError) and len(deviations) > 1
+        return replace(self, metric=MeanColumnError() if has_columns else self.metric, scale=deviations)
 
 
 def metrics_of(given: Any) -> list[Given]:
@@ -350,7 +368,7 @@ def is_by_output(metrics: Any) -> bool:
 
 
 def request_of(metrics: Iterable[Asked]) -> list[Any]:
-    """The request of an eval step that sums up metrics; those of only the loss are left out."""
+    """The request of an eval step that sums up metrics; metrics of only the loss are left out."""
     return [
         [one.key, one.metric.name, [getattr(one.metric, name) for name in fields_of(type(one.metric))], *pair]
         for one in sorted(metrics, key=lambda one: one.key)
@@ -361,7 +379,7 @@ def request_of(metrics: Iterable[Asked]) -> list[Any]:
 
 def read_request(request: Sequence[Any]) -> list[Asked]:
     """The reverse of `request_of`."""
-    kinds = METRICS | {Rows.name: Rows, TermLoss.name: TermLoss}
+    kinds = METRICS | {kind.name: kind for kind in (Rows, TermLoss, MeanColumnError)}
     return [
         Asked(
             key,
@@ -432,7 +450,7 @@ def weight_of(graph: Graph) -> str | None:
 
 
 def _weights_like(graph: Graph, weight: str, targets: str, rank: int) -> str:
-    """The weights of targets with so many axes; each may have its own, or those of a row the same."""
+    """The weights of targets with `rank` axes; each target may have its own, or all targets of a row share one."""
     (value,) = (v for v in graph.inputs if v.name == weight and isinstance(v, GraphValue))
     if len(value.shape or ()) == rank:
         return weight
@@ -498,15 +516,17 @@ def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
     *_, targets = inputs
     known = {*graph.initializers, *(v.name for v in graph.inputs), ""}.difference(inputs)
     compared: set[str] = set()
-    of_targets = {targets}
+    of_targets, results = {targets}, set[str]()
     for node in graph.nodes:
         names = [name for name in node.inputs if name not in known]
         if not names:
             known.update(node.outputs)
         elif of_targets.issuperset(names):
             of_targets.update(node.outputs)
-        elif not of_targets.isdisjoint(names):
-            compared.update(name for name in names if name not in of_targets)
+        elif not (of_targets | results).isdisjoint(names):
+            if not of_targets.isdisjoint(names):
+                compared.update(name for name in names if name not in of_targets | results)
+            results.update(node.outputs)
     return compared.pop() if len(compared) == 1 else None
 
 
@@ -576,7 +596,10 @@ class Totals:
                 values[key] = [[int(x) if x == int(x) else x for x in row] for row in sums]
             else:
                 names = dict(zip(rows.get(key, ()), sums, strict=True))
-                values[key] = value_of(one.formula(), {**names, "loss": loss})
+                scale = list(asked.scale)
+                if isinstance(one, MeanColumnError) and len(names["rows"]) != len(scale):
+                    raise messages.TABLE_WIDTH(name=asked.targets, given=len(names["rows"]), expected=len(scale))
+                values[key] = value_of(one.formula(), {**names, "loss": loss, "scale": scale})
         return values
 
 
@@ -599,7 +622,7 @@ def pooled(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def areas_under_curves(name: str, scores: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> list[float]:
     """The area under the curve of each class against the rest, or of the second of two; NaN for one without rows.
 
-    Scores of three classes and more that are no probabilities become some by a softmax, as in torchmetrics: the order
+    Scores of three classes and more that are no probabilities go through a softmax, as in torchmetrics. The order
     within a class depends on it. Raise FeedError unless each row has a prediction and a target that is a class.
     """
     rows: list[list[float]] = [row if isinstance(row, list) else [row] for part in scores for row in part.tolist()]

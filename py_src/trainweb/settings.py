@@ -360,7 +360,7 @@ def checked(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def checked_values(what: str, given: Mapping[str, Any], fields: Mapping[str, Field], path: str = "") -> dict[str, Any]:
-    """All settings, with the defaults of those that are not given.
+    """All settings, with the defaults of absent ones.
 
     Raises
     ------

@@ -82,7 +82,7 @@ LABELS = ("labels", "target", "targets")
 
 
 def input_name(name: str, inputs: Collection[str]) -> str:
-    """The input that a feed or a column is meant for: labels have several names, and those of an output its own."""
+    """The input of a feed or a column: labels have several names, and labels of an output have the output's name."""
     if name in inputs:
         return name
     if f"{name}_labels" in inputs:

@@ -64,6 +64,7 @@ KINDS: dict[str, tuple[Callable[[], bytes], dict[str, Any]]] = {
     "wide": (lambda: deep_mlp(40_000, 4, 3).SerializeToString(), {"loss": "CrossEntropyLoss"}),
     "weighed": (BASE.read_bytes, {"loss": "CrossEntropyLoss", "optimizer": "SGD", "sample_weight": "w"}),
     "outputs": (lambda: outputs().SerializeToString(), {"loss": TERMS, "optimizer": "SGD"}),
+    "prices": (BASE.read_bytes, {"loss": "MSELoss", "optimizer": "SGD"}),
     "masked": (lambda: masked().SerializeToString(), {"loss": "CrossEntropyLoss", "optimizer": "SGD"}),
     **{
         kind: (lambda: padded.model().SerializeToString(), {"loss": IGNORING | more, "optimizer": "SGD"})
@@ -142,6 +143,7 @@ STEPS: dict[str, Callable[..., Any]] = {
     "dataset": Dataset,
     "map": lambda data: data.map(dict),
     "numbers": lambda data: data.map(lambda _: 3),
+    "standardized": lambda data, *names: Dataset(data).standardize(*names),
     "batch": Dataset.batch,
     "shuffle": Dataset.shuffle,
     "take": Dataset.take,
@@ -196,6 +198,13 @@ def weighed(n: int = 30, labels: str = "labels", **more: Any) -> Data:
     """Rows of the kind "weighed"."""
     x, classes = data(n).columns.values()
     return Data({"x": x, labels: classes, "w": (np.arange(n) % 4 / 2).astype(np.float32), **more})
+
+
+def prices(n: int = 30, *steps: Any) -> Data:
+    """Rows of the kind "prices": three columns in units of their own, which are standardized before `steps`."""
+    x = data(n).columns["x"]
+    target = (x[:, :3] * np.float32([1, 100, 5e4]) + np.float32([5, -3, 1e5])).astype(np.float32)
+    return Data({"x": x, "target": target}, (("standardized", "target"), *steps))
 
 
 Fit = tuple[str, list[Any], dict[str, Any]]
@@ -488,6 +497,21 @@ FITS: dict[str, list[Fit]] = {
             ({"steps": 3, "reduction": "sum"}, "age_mae"),
         )
     ],
+    "units": [
+        fit(
+            source,
+            kind,
+            batch_size=8,
+            validation_data=source,
+            metrics=metrics,
+            after=[["predict", source], ["predict", Data({"x": source.columns["x"]})]],
+        )
+        for source, kind, metrics in (
+            (prices(), "prices", ["mae", "r2"]),
+            (prices(30, ("map",)), "prices", ["mae"]),
+            (Data(people().columns, (("standardized", "age_labels"),)), "outputs", [{"age": ["mae", "r2"]}]),
+        )
+    ],
     "weighed": [
         fit(
             weighed(),
@@ -680,6 +704,9 @@ class Runner:
 
     def reset(self) -> None:
         self.session.lazy_reset_grad()
+
+    def predict(self, source: Data) -> Any:
+        return {name: array.ravel().tolist() for name, array in self.session.predict(source.made()).items()}
 
     def evaluate(self, source: Data) -> Any:
         return self.session.evaluate(source.made())

@@ -248,6 +248,20 @@ def test_configs_of_peft_that_are_not_supported(change: dict[str, Any], text: st
         LoraConfig.from_peft(config | change)
 
 
+@pytest.mark.parametrize("form", ["text", "values", "config"])
+def test_the_config_of_a_file_is_a_setting_in_each_form(form: str) -> None:
+    text = (RECORDED / "attention.start/adapter_config.json").read_text()
+    values = json.loads(text)
+    lora = {
+        "text": {"adapter_config": text},
+        "values": {"adapter_config": values},
+        "config": {"config": LoraConfig.from_peft(values)},
+    }[form]
+    with trainweb.TrainingSession.from_model(RECORDED / "attention.dynamo.onnx", loss="MSELoss", lora=lora) as s:
+        names = [name for name in s.state.parameters if "lora_A" in name]
+    assert len(names) == len(values["target_modules"])
+
+
 def test_a_folder_of_another_type_of_adapter_is_refused_by_name(tmp_path: Path) -> None:
     values = {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 5, "task_type": "CAUSAL_LM", "token_dim": 16}
     vectors = Tensor("prompt_embeddings", "float32", (5, 16), bytes(320))

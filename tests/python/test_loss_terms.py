@@ -145,13 +145,26 @@ def test_bundles_sum_up_the_terms() -> None:
             "loss.kind.weight is -1; it must be a number at least 0",
         ),
         ({"kind": {"name": "CrossEntropyLoss", "weight": [1, 2, 3]}}, "weights of classes are 'weights'"),
-        ({"kinds": "CrossEntropyLoss"}, "kinds is not a graph value info or a graph output"),
+        ({"kinds": "CrossEntropyLoss"}, "kinds is not a graph value info or a graph output. The outputs are kind, age"),
         ({"kind": "TripletMarginLoss"}, "TripletMarginLoss takes 3 of the model's outputs"),
     ],
 )
 def test_terms_that_are_wrong_are_refused(loss: Any, text: str) -> None:
     with pytest.raises(ModelError, match=text):
         session(loss, "kind", "age")
+
+
+def test_an_output_behind_softmax_may_be_replaced_by_its_scores() -> None:
+    softmax = helper.make_node("Softmax", ["kind"], ["shares"])
+    made = load_from_string(model("kind", "age"))
+    made.graph.node.append(softmax)
+    made.graph.output[0].name = "shares"
+    options = {"optimizer": "SGD"}
+    with pytest.warns(UserWarning, match=r"Give it the scores: loss=\{'kind': \.\.\.\}"):
+        build_artifacts(made.SerializeToString(), loss={"shares": "CrossEntropyLoss", "age": "MSELoss"}, **options)
+    built = build_artifacts(made.SerializeToString(), loss={"kind": "CrossEntropyLoss", "age": "MSELoss"}, **options)
+    inputs = [v.name for v in load_from_string(built.eval_model).graph.input]
+    assert [name for name in inputs if name.endswith("_labels")] == ["kind_labels", "age_labels"]
 
 
 def test_names_of_outputs_come_from_the_terms_alone() -> None:

@@ -160,6 +160,21 @@ def test_wrong_weights_are_refused(loss: Any, weight: Any, text: str) -> None:
         session(loss, "age", sample_weight=weight)
 
 
+def test_a_mask_of_labels_is_of_one_output() -> None:
+    with pytest.raises(ModelError, match=r"sample_weight\.of is 'labels'; it must be 'rows' for a loss by outputs"):
+        session({"kind": "CrossEntropyLoss", "age": "MSELoss"}, "kind", "age", sample_weight=TASKS)
+
+
+def test_classes_and_rows_have_weights_together() -> None:
+    """With equal weights of rows, all is as without them."""
+    loss = {"kind": {"name": "CrossEntropyLoss", "weights": [1, 2, 1]}, "age": "MSELoss"}
+    data = rows("test", kind_labels="kind", age_labels="age")
+    with session(loss, "kind", "age") as plain, session(loss, "kind", "age", sample_weight="w") as s:
+        expected = plain.evaluate(data, metrics={"kind": "accuracy"})
+        result = s.evaluate({**data, "w": np.ones(len(data["x"]), "f4")}, metrics={"kind": "accuracy"})
+    assert result == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("metrics", [["auc"], [{"mine": lambda a, b: 0.0}]])
 def test_metrics_without_weights_are_refused(metrics: Any) -> None:
     with pytest.raises(ModelError, match="is not computed with weights of rows"):

@@ -48,8 +48,8 @@ the tests repeat. The options of the exporters follow [export.md](export.md): tr
 `optimize=False` and the default. All models are exported as they begin, never trained. The
 row *TorchScript, its default* compares losses only: the file is in evaluation mode, and its weights have no names.
 
-The exporters are those of torch 2.15. Torch 2.13 wrote all models again, by the defaults of both exporters. Where its
-file has the same nodes, attributes, numbers and notes on parameters, one file is kept, and there is no row of its own.
+The exporters belong to torch 2.15. Torch 2.13 wrote all models again, by the defaults of both exporters. If its
+file has the same nodes, attributes, numbers and notes on parameters, only one file is kept, without a second row.
 
 Another 136 models (transformers, plain modules) and 121 functions of torch between two layers were tested once, with
 torch 2.15. With the dynamo exporter and `optimize=False`, 210 of 219 files train to PyTorch's trajectory; with the
@@ -59,7 +59,7 @@ TorchScript exporter, 176 of 195. The others raise a warning or an error, except
 Three comparisons need an explanation:
 
 - **PyTorch's batch normalization.** At a batch of 1, PyTorch may be wrong, as for EfficientFormer. On the CPU (2.13 and
-  2.15), its gradient of `batch_norm` reads some gradients in the wrong order: those with strides like channels-last,
+  2.15), its gradient of `batch_norm` reads gradients with strides like channels-last in the wrong order,
   for example after `flatten(2).transpose(1, 2)`. The gradient of the bias is then not their sum. trainweb computes the
   sum, and so does PyTorch with `.contiguous()` before the transpose.
 - **Small batch norms.** The trajectories of 16 vision models leave float64 early, because their batch norms see few

@@ -130,8 +130,8 @@ void tap_offsets(const conv_axis axis[3], const conv_layout *l, int32_t channels
     }
 }
 
-/* Outputs i = first + q * stride of the data gradient meet the taps k with i + pad - k * dilation divisible by the
-   stride. These are every (stride / gcd(stride, dilation))-th one. */
+/* The data gradient has outputs i = first + q * stride. They meet the taps k with i + pad - k * dilation divisible by
+   the stride. These are every (stride / gcd(stride, dilation))-th one. */
 conv_axis gradient_axis(int32_t first, int32_t size, int32_t out, int32_t kernel, int32_t stride, int32_t dilation,
                         int32_t pad) {
     conv_axis a = {.count = first < size ? ceil_div(size - first, stride) : 0, .step = 1, .out_first = first,

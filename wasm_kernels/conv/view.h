@@ -5,7 +5,7 @@
 
 #include "tile.h"
 
-/* Output coordinate o of an axis sums over t < taps: weight w_first + t * w_step times source
+/* Output coordinate o of an axis is a sum over t < taps. A term is weight w_first + t * w_step times source
    o * step + shift_first + t * shift_step. Outside the source there are zeros. The sum is stored at out_first + o *
    out_step. */
 typedef struct {

@@ -2,10 +2,10 @@
    positions side by side and lanes are summed at the very end. A chunk owns a block of dw for a group of images, which it
    walks over in order; groups depend on shapes only and are added in order: the same bytes for any number of threads.
 
-   Three layouts of the positions, chosen in choose_layout():
-   IN_PLACE  one tap, no stride: each plane is one row, x and dy are read where they lie
+   Three layouts of the positions, chosen in choose_layout().
+   IN_PLACE  one tap, no stride: each plane is one row, x and dy are read where they lie.
    STRIPS    x comes from boxes padded with zeros in the workspace, whose strips are listed. dy is read where it lies, unless
-             its rows must be filled up to whole vectors
+             its rows must be filled up to whole vectors.
    MERGED    rows too short for vectors: the positions of several images side by side, [channel, tap] of x and [m] of dy */
 #include "weight_gradient.h"
 

@@ -348,8 +348,8 @@ TW_INLINE void product_step(const int32_t rows, const int32_t vecs, const bool i
     }
 }
 
-/* c (+)= sum over p of a(i, p) b(p, j): a(i, p) = a[i * a_row + p] going forward, a[i + p * a_row] in the gradient by the
-   weights. Each k steps of the depth have a panel of their own: b(p, j) = b[p / k][p % k * b_row + j]. */
+/* c (+)= sum over p of a(i, p) b(p, j). a(i, p) is a[i * a_row + p] going forward, a[i + p * a_row] in the gradient by
+   the weights. Each k steps of the depth have a panel of their own: b(p, j) = b[p / k][p % k * b_row + j]. */
 typedef struct {
     int32_t panels, k, a_row, b_row, c_row;
     bool add;

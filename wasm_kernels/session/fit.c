@@ -107,7 +107,7 @@ static int32_t begin(uint32_t session, bool is_batch) {
     return TW_OK;
 }
 
-/* The gradients are complete: make them those of one batch, add the proximal term, and have the host run the optimizer step. */
+/* The gradients are complete. Scale them to one batch, add the proximal term, and have the host run the optimizer step. */
 static int32_t complete(tw_session *s) {
     tw_fit *f = &s->fit;
     f->next = NEXT_UPDATE;

@@ -31,7 +31,7 @@ static bool has_constants(const tw_session *s, uint32_t constants) {
 
 /* Take over a plan, written to a block, and its constants and large constants, each in another block, or 0. Plans may have
    the same blocks of constants. The host has given the segments the room that the plan needs. `code_base` is the first
-   table slot of its functions. If a plan without feeds needs little workspace, it gets a block apart from the arena: a host
+   table slot of its functions. If a plan without feeds needs little workspace, it gets a block apart from the arena. A host
    may write the feeds of the next step while it runs. */
 TW_EXPORT(tw_session_load)
 int32_t tw_session_load(uint32_t session, uint32_t plan, uint32_t constants, uint32_t large, uint32_t code_base,

@@ -338,7 +338,7 @@ def build_artifacts(
 class _Source:
     """A forward model in float32, without control flow and with the parameters that its exporter lost.
 
-    `outputs` and `declared` types are those of the file. `constants` are the initializers and values of Constant nodes.
+    `outputs` and `declared` types come from the file. `constants` are the initializers and values of Constant nodes.
     """
 
     graph: Graph
@@ -375,7 +375,8 @@ def _with_loss(
     types = _types_of_labels(graph, inputs, source.declared, compared)
     graph = cast_inputs(graph, types)
     each = [(term.loss, [term.output]) for term in loss.terms] if isinstance(loss, LossTerms) else [(loss, compared)]
-    remarks = [remark for one in each for remark in remark_on_loss(graph, *one)]
+    is_by_output = isinstance(loss, LossTerms)
+    remarks = [remark for one in each for remark in remark_on_loss(graph, *one, is_by_output=is_by_output)]
     for remark in (*remark_on_file(graph, source.constants), *remarks):
         warn(remark)
     return graph, None if types else accessor
@@ -546,7 +547,10 @@ def add_loss(
         accessor.correct_outputs()
         for name in (*arguments, *additional):
             if not accessor.has(name):
-                raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
+                known = ", ".join(value.name for value in graph.outputs)
+                raise ModelError(
+                    f"The provided name {name} is not a graph value info or a graph output. The outputs are {known}."
+                )
         # Without a loss block nothing is made of the outputs: they stay what they are.
         if loss is None:
             losses_of_graph = [weighed(None, lambda: arguments[0], weights), *arguments[1:]]

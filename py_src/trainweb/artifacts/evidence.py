@@ -397,7 +397,7 @@ class Evidence:
         return list(dict.fromkeys(role_at(u.node, u.position) or self._role(u.node, u.edge) for u in uses))
 
     def _role(self, node: Node, name: str) -> str:
-        """The role of what an operator reads that does not say it alone."""
+        """The role of a tensor whose reader does not decide it by operator and position."""
         others = [edge for edge in node.inputs if edge and edge != name]
         if node.op_type in ("Add", "Sub", "Where"):
             if any(self._are_scores(edge) for edge in others) and self._meets(node.outputs[0], {"Softmax"}, _SCALES):
@@ -531,7 +531,7 @@ def merged(graph: Graph) -> list[tuple[Node, Tensor]]:
 
 
 def generated_names(graph: Graph) -> re.Pattern[str]:
-    """Names that the exporter of a file gives to what had none; an author's module may have those of another one."""
+    """Names that the exporter of a file generates; an author's module may have names that another one generates."""
     is_scripted = graph.producer == TORCH and not _is_recorded(graph)
     is_scripted &= not any(node.name.startswith(_DYNAMO_NODE) for node in graph.nodes)
     return _GENERATED_BY_SCRIPT if is_scripted else _GENERATED
@@ -558,8 +558,8 @@ def note(graph: Graph, tensor: Tensor, notes: dict[str, str]) -> None:
 def lost_parameters(graph: Graph) -> list[Decision]:
     """Parameters of the source module that the exporter's optimizer left no tensor of.
 
-    Without the optimizer, which leaves no Constant node of the exporter, what lacks a tensor is another name of a tied
-    parameter, or nothing reads it.
+    The optimizer leaves no Constant node of the exporter. Without the optimizer, a parameter that lacks a tensor is
+    another name of a tied parameter, or has no reader.
     """
     if any(node.op_type == "Constant" and SCOPES in node.notes for node in graph.nodes):
         return []

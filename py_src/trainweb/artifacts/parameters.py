@@ -29,7 +29,7 @@ class Selection:
 
     `decisions` are about each float32 tensor from which the loss is reached, and about parameters that the exporter
     lost. The file decides what no argument of the caller settles; tensors that lost a detach are among them. No
-    gradient goes through `stopped` tensors: the given ones, and those that the file shows to be detached.
+    gradient goes through `stopped` tensors: the given ones, and tensors that the file shows to be detached.
     """
 
     trainable: list[str]

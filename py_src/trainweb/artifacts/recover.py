@@ -53,10 +53,10 @@ def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
 
 
 def _unmerge(graph: Graph, keep: Collection[str]) -> None:
-    """A tensor for each name that the TorchScript exporter, in evaluation mode, made one of as they were equal.
+    """Separate the tensors that the TorchScript exporter merged in evaluation mode because they were equal.
 
-    Those filled with one number alone, and running statistics, which norms of one input have in common. What else
-    differs within and is equal was tied in the module, or copied.
+    These are tensors filled with one number, and running statistics, which are equal in norms of one input. Other
+    equal tensors were tied in the module, or copied.
     """
     outputs, statistics = {value.name for value in graph.outputs}, all_statistics(graph)
     gone: set[str] = set()

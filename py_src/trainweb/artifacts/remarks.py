@@ -116,7 +116,7 @@ def _remark_on_modes(
     ]
 
 
-def remark_on_loss(graph: Graph, loss: Any, names: Iterable[str]) -> list[str]:
+def remark_on_loss(graph: Graph, loss: Any, names: Iterable[str], *, is_by_output: bool) -> list[str]:
     """Outputs that went through the operator which the loss applies itself, or lack the one that it needs."""
     kind = loss.get("type", loss.get("name")) if isinstance(loss, Mapping) else loss
     name = kind if isinstance(kind, str) else getattr(kind, "name", type(kind).__name__)
@@ -128,9 +128,11 @@ def remark_on_loss(graph: Graph, loss: Any, names: Iterable[str]) -> list[str]:
         while node is not None and (node.op_type in _MOVES or (not operator and _adds_bias(graph, node))):
             node = producers.get(node.inputs[0])
         if node is not None and node.op_type == operator:
+            scores = repr(node.inputs[0])
+            given = f"loss={{{scores}: ...}}" if is_by_output else f"{ARGUMENT.loss_input_names}=[{scores}]"
             remarks.append(
                 f"{name} takes scores and applies {operator} itself, but {output!r} went through {node} already. "
-                f"Give it the scores: {ARGUMENT.loss_input_names}=[{node.inputs[0]!r}]."
+                f"Give it the scores: {given}."
             )
         elif node is not None and not operator and node.op_type in _NOT_LOG_PROBABILITIES:
             remarks.append(

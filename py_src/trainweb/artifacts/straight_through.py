@@ -95,7 +95,7 @@ def _comes_from(detour: Detour, producers: Mapping[str, Node], learned: Collecti
 
 
 def _behind(edge: str, producers: Mapping[str, Node]) -> set[str]:
-    """Return a tensor and all that it is computed from."""
+    """Return a tensor and the tensors that it is computed from."""
     edges, stack = set[str](), [edge]
     while stack:
         edge = stack.pop()

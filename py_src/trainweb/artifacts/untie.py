@@ -1,7 +1,7 @@
-"""Parameters and buffers that torch's dynamo exporter merged or dropped for their values, as those of new modules.
+"""Parameters and buffers that torch's dynamo exporter merged or dropped for their values, as in new modules.
 
-Its notes tell them apart. A node has the call of torch that it was made of, and the signature has the parameter or
-buffer behind each argument of the calls. Copies are several arguments. What the module ties is one.
+Its notes tell them apart. A node has the call of torch that it was made of. The signature has the parameter or
+buffer behind each argument of the calls. Copies are several arguments. A tied parameter is one.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class _Merged:
     def restore_biases(self) -> bool:
         """Give products and convolutions the biases back that were dropped as zeros; returns whether any was.
 
-        What is called `bias` has a number for each channel, as in torch's modules. Other names are of an unknown shape.
+        A parameter `bias` has a number for each channel, as in torch's modules. Other names are of an unknown shape.
         """
         found = False
         for node in self.graph.nodes:

@@ -12,7 +12,7 @@ def differentiate(op: CompositeGradient, types: Types, opsets: dict[str, int]) -
     """The graph of the gradients of the forward node; it recomputes the forward values that they need.
 
     Its inputs are `in_0`, `in_1`, ... and `out_0_grad`, ..., with gaps where the node leaves some out; the gradients
-    are `in_0_grad`, ... Compilation merges the recomputed values with those of the forward graph.
+    are `in_0_grad`, ... Compilation merges the recomputed values with the values of the forward graph.
     """
     node = op.forward()
     graph = Graph(op.of, [node], opsets=dict(opsets))

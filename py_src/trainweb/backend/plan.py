@@ -16,7 +16,7 @@ SEEN = "seen"
 class LargeConstants:
     """The segment of large constants: bytes, or tensors that lie in files, at their offsets.
 
-    Their order depends on their names alone, so that plans with the same ones have equal segments.
+    Their order depends only on their names, so that plans with the same constants have equal segments.
     """
 
     parts: tuple[tuple[int, bytes | memoryview | LazyTensor], ...] = ()

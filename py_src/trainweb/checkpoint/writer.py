@@ -33,7 +33,7 @@ def write_checkpoint(contents: SessionContents, *, generated: bool = False) -> b
 
 
 def write_checkpoint_file(path: str | Path, contents: SessionContents) -> None:
-    """Write a checkpoint to a file, as a whole or not at all; errors are those of `checkpoint_parts`, and OSError.
+    """Write a checkpoint to a file, as a whole or not at all. Raise OSError, and as `checkpoint_parts`.
 
     A checkpoint larger than `BESIDE_FROM` has its tensors in a second file, `<path>.data`, as in ONNX Runtime. Two
     files cannot be replaced at once. The first of two old files is removed before the second is written, so that a
@@ -62,7 +62,7 @@ def checkpoint_parts(
     there is no list of optimizer groups unless there are some. Otherwise everything is sorted by name, and the list is
     always there. `beside` takes the data of tensors of 64 bytes and more, for the file `<path>.data`. Raise
     CheckpointError for two parameters of one name, data that does not fit a shape, or a property that the file cannot
-    hold, and LimitError beyond 2 GiB.
+    hold. Raise LimitError beyond 2 GiB.
     """
     size = _size(contents)
     if beside is None and size > INT32_MAX:

@@ -367,7 +367,7 @@ class _Compilation:
     def _constant_nodes(self) -> tuple[set[int], dict[str, int], set[str], set[str]]:
         """Return the nodes that read only constants, and of each tensor the bytes of constants that it is made of.
 
-        Then the names of hoisted constants, and those of results for which numbers of fewer bits are unpacked.
+        Then the names of hoisted constants, and the names of results for which numbers of fewer bits are unpacked.
 
         A folded result is in Python. A result of constants outside of Python stays outside, too, if the `hoist` pass
         takes its instructions out of the step. It is then computed once in the kernels' memory and kept there.

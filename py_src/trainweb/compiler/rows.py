@@ -54,7 +54,7 @@ LINEAR = (
 
 
 def merged(parts: Iterable[AxisPart]) -> Parts:
-    """Join parts that one part describes as well, and leave out those of one element."""
+    """Join parts that one part describes as well, and leave out parts of one element."""
     result: list[AxisPart] = []
     for size, step in parts:
         if result and step != KEYS and result[-1][1] == size * step:

@@ -44,7 +44,7 @@ class Dataset:
     Parameters
     ----------
     source : mapping, table, iterable or async iterable of mappings, or function that returns one
-        A mapping of names to arrays, whose first axis counts rows; a table of pandas, polars or pyarrow, whose columns
+        A mapping of names to arrays (first axis: rows); a table of pandas, polars or pyarrow, whose columns
         are such arrays; or rows. A source that can be iterated over only
         once, such as a generator, lasts for one epoch: pass the function that creates it. Async rows get an event
         loop of their own.
@@ -67,7 +67,7 @@ class Dataset:
         self.preprocessing: list[table.Step] = []
         """Fitted steps of tables so far, such as `standardize` and `one_hot`: JSON, for `preprocess`."""
         self._known: Batch | None = None
-        """The arrays, or those that are known beside images."""
+        """The arrays, or the known arrays beside images."""
         self._pick: Callable[[np.ndarray, bool], Dataset] | None = None
         """Makes a dataset of some of the images."""
         self._skip: Callable[[int], None] = lambda rounds: None
@@ -172,7 +172,7 @@ class Dataset:
         size : int
             Rows of a batch.
         remainder : {"keep", "drop", "pad"}
-            What to do with the last rows: make a smaller batch, drop them, or fill the batch with the first rows.
+            The last rows: make a smaller batch, drop them, or fill the batch with the first rows.
         """
         COUNT.check("size", size)
         check_remainder(remainder)
@@ -304,7 +304,7 @@ class Dataset:
         classes : dict, optional
             Names of the classes of an input; a value becomes the index of its name.
         missing : {"error", "drop", "keep"} or dict
-            What to do with missing values: raise an error, drop their rows, use NaN, or use a value for each column.
+            Missing values: raise an error, drop their rows, use NaN, or use a value for each column.
             ``{"*": "keep", "colour": "none"}`` uses NaN in all other columns. A value is missing if it is empty; a
             number also if it is NA, N/A, NaN, null or ?, in any case. "keep" needs inputs of floats, which `fill_mean`
             and `fill_median` fill.
@@ -340,7 +340,7 @@ class Dataset:
         Parameters
         ----------
         texts : iterable of str or dict
-            Texts, or dicts: with "text", with "prompt" and "completion", which are joined, or with the "messages" of a
+            Texts, or dicts with "text", with "prompt" and "completion" to join, or with the "messages" of a
             chat. The tokenizer's ``apply_chat_template`` turns a chat into text; everything before the last answer is
             the prompt.
         tokenizer

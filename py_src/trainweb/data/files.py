@@ -65,7 +65,7 @@ def read_csv(
 
 
 def _treatment(missing: str | Mapping[str, object]) -> tuple[str, Mapping[str, str]]:
-    """What happens to missing values of most columns, and texts that replace those of others.
+    """The treatment of missing values in most columns, and the texts that replace them in others.
 
     Raise ModelError for another `missing`.
     """

@@ -11,8 +11,9 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import warn
 from trainweb.data.dataset import Batch, Dataset, Remainder, batched, columns_of_table
+from trainweb.data.table import Unit, units_of
 from trainweb.model.graph import Value
-from trainweb.spelling import by_inputs
+from trainweb.spelling import by_inputs, input_name
 
 DEFAULT_BATCH = 32
 """Rows of a batch, where neither the user nor the file says how many."""
@@ -74,8 +75,14 @@ class ModelInputs:
         if data.columns is not None:
             fitted = {name: self.fitted(name, array, "the data") for name, array in self._read(data.columns).items()}
             if any(fitted.get(name) is not array for name, array in data.columns.items()):
-                return Dataset(fitted)
+                converted = Dataset(fitted)
+                converted.preprocessing = data.preprocessing
+                return converted
         return data
+
+    def units(self, data: Dataset) -> dict[str, Unit]:
+        """The units of the inputs that steps of the data standardized."""
+        return {input_name(name, self.values): unit for name, unit in units_of(data.preprocessing).items()}
 
     def batches(
         self,
@@ -137,7 +144,7 @@ class ModelInputs:
     def _read(self, columns: Any) -> Any:
         """Columns by the names of inputs, without further ones, of which a notice tells.
 
-        Where one is missing that is not `optional`, all of them, for the error.
+        Return all columns, for the error, if one is missing that is not `optional`.
         """
         if not isinstance(columns, Mapping) or not self.values:
             return columns

@@ -183,7 +183,7 @@ def from_images(
 def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tuple[list[Path], np.ndarray, list[str]]:
     """The files of a folder that has a folder for each class.
 
-    Files whose names are not those of pictures, and hidden ones, are left out with a notice.
+    Hidden files, and files that are no pictures by their names, are left out with a notice.
 
     Parameters
     ----------

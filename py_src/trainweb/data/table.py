@@ -1,7 +1,7 @@
 """Preprocessing of tables: steps that are fitted on rows, and applied to others.
 
-A step is plain JSON, the same in a page (web/src/data/table.ts): `type`, `input`, the numbers that were fitted, and
-`dtype`, the type of the fitted rows (steps of older files have none).
+A step is plain JSON, the same in a page (web/src/data/table.ts). It has `type`, `input`, the fitted numbers, and
+`dtype`, the type of the fitted rows (steps of older files lack it).
 """
 
 from __future__ import annotations
@@ -102,6 +102,35 @@ def applied(steps: Iterable[Mapping[str, Any]], columns: Columns) -> Columns:
         elif step["input"] in result:
             result[step["input"]] = APPLY[step["type"]](step, result[step["input"]])
     return result
+
+
+Unit = tuple[np.ndarray, np.ndarray]
+"""Deviation and mean of each value in a row of a standardized input."""
+
+
+def units_of(steps: Iterable[Mapping[str, Any]]) -> dict[str, Unit]:
+    """The units of standardized inputs; one that `concat` makes has units if all its parts do."""
+    units: dict[str, Unit] = {}
+    for step in steps:
+        name, parts = step["input"], [units.pop(part, None) for part in step.get("parts", [])]
+        if step["type"] == "standardize":
+            std, mean = units.get(name, (np.ones(1), np.zeros(1)))
+            units[name] = std * np.array(step["std"]), mean + std * np.array(step["mean"])
+        elif parts and all(parts):
+            std, mean = (np.concatenate(numbers) for numbers in zip(*filter(None, parts), strict=True))
+            units[name] = std, mean
+    return units
+
+
+def in_units(name: str, array: np.ndarray, unit: Unit | None) -> np.ndarray:
+    """Return standardized values in the units of their column. Raise FeedError for another type or width."""
+    if unit is None:
+        return array
+    std, mean = unit
+    _check_type("standardize", name, array)
+    _check_width(name, 1 if len(std) == 1 else math.prod(array.shape[1:]), len(std))
+    rows: np.ndarray = array.reshape(-1, len(std)).astype(np.float64) * std + mean
+    return rows.astype(array.dtype).reshape(array.shape)
 
 
 def dtype_of(array: np.ndarray) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.data.for_model import ModelInputs
+from trainweb.data.table import Unit, in_units
 from trainweb.errors import FeedError
 from trainweb.fit.steps import Position, located
 from trainweb.loss_counts import MeanLoss
@@ -32,6 +33,7 @@ class Evaluation:
 
     Metrics are names, settings with "type", or functions by their names; they compare `predictions` with `targets`,
     or an output with its labels. The terms of the loss are among them. With `ema` averages replace the parameters.
+    Errors are in `units` of the inputs that have some.
     """
 
     def __init__(
@@ -40,10 +42,11 @@ class Evaluation:
         metrics: Sequence[Given],
         predictions: str | None,
         targets: str | None,
+        units: Mapping[str, Unit],
         *,
         ema: bool = False,
     ) -> None:
-        self.core, self.ema = core, ema
+        self.core, self.units, self.ema = core, units, ema
         functions = [item for _, m in metrics if has_functions(m) for item in m.items()]
         self.functions: dict[str, Function] = dict(functions)
         outputs = core.outputs["eval"]
@@ -53,7 +56,8 @@ class Evaluation:
         self.names = "", ""
         """Predictions and targets of the functions."""
         built_in = [given for given in metrics if not has_functions(given[1])]
-        self.asked = core.models.own.asked(built_in, predictions, targets)
+        asked = core.models.own.asked(built_in, predictions, targets)
+        self.asked = [one.of(units[one.targets][0].tolist()) if one.targets in units else one for one in asked]
         check_names([one.key for one in self.asked] + [name for name, _ in functions])
         numbers = {one.key: one.metric.better for one in self.asked if one.metric.better}
         self.better: dict[str, str | None] = {"loss": "min"} | numbers | dict.fromkeys(self.functions)
@@ -74,8 +78,10 @@ class Evaluation:
         """The values of functions."""
         if not self.functions:
             return {}
+        unit = self.units.get(self.names[1])
         predictions, targets = (
-            joined(name, list(parts)) for name, parts in zip(self.names, zip(*totals.rows(), strict=True), strict=True)
+            in_units(name, joined(name, list(parts)), unit)
+            for name, parts in zip(self.names, zip(*totals.rows(), strict=True), strict=True)
         )
         return {name: own_value(name, function, predictions, targets) for name, function in self.functions.items()}
 

@@ -118,7 +118,7 @@ class FitPlan:
     """A fit after the checks of its options.
 
     `steps` counts the batches of an epoch (None for a stream). The output `loss` is divided by `count`. `limits` are
-    those of single gradients and of their joint norm. Each epoch makes the `evaluation` of `validation` and `trained`
+    for single gradients and for their joint norm. Each epoch makes the `evaluation` of `validation` and `trained`
     data.
     """
 
@@ -232,7 +232,8 @@ def _evaluations(
         if metrics:
             raise messages.METRICS_WITHOUT_DATA()
         return None, None, None
-    evaluation = Evaluation(core, metrics, given.get("predictions"), given.get("targets"), ema=options["ema"])
+    units = inputs.units(train if validation is None else validation)
+    evaluation = Evaluation(core, metrics, given.get("predictions"), given.get("targets"), units, ema=options["ema"])
     if evaluates_training and train.columns is None:
         raise messages.TRAIN_METRICS_STREAM()
 

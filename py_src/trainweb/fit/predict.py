@@ -10,6 +10,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import texts
 from trainweb.data.for_model import ModelInputs
+from trainweb.data.table import in_units
 from trainweb.errors import FeedError
 from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined
 from trainweb.fit.options import FIT
@@ -60,7 +61,10 @@ def predict(
         done += count
     if not parts:
         raise messages.ENDED_DATASET(source="data", epoch=1)
-    return {name: joined(name, [part[name] for part in parts]) for name in names}
+    units = inputs.units(dataset)
+    pairs = models.own.pairs or [(models.own.compared or "", name) for name in models.own.inputs[-1:]]
+    of_outputs = {output: units[targets] for output, targets in reversed(pairs) if targets in units}
+    return {name: in_units(name, joined(name, [part[name] for part in parts]), of_outputs.get(name)) for name in names}
 
 
 def evaluate(
@@ -74,7 +78,7 @@ def evaluate(
 ) -> dict[str, Value]:
     """See `TrainingSession.evaluate`; `names` are the names of predictions and targets."""
     inputs, dataset = _checked(core, data, options, ema=ema)
-    evaluation = Evaluation(core, metrics_of(metrics), *names, ema=ema)
+    evaluation = Evaluation(core, metrics_of(metrics), *names, inputs.units(dataset), ema=ema)
     batches = Batches(inputs, dataset, {"remainder": "keep", **options}, shuffle=False)
     run = EvaluationRun(evaluation, 0)
     for batch in batches.epoch(0):

@@ -73,7 +73,7 @@ def decoding_graph(graph: Graph, length: int, rows: int) -> Decoding:
 
     Its inputs are the ids (1, T), other inputs that `_companion` knows, and parameters of static shapes. The cache
     holds T = `length` tokens, at least SHORTEST. Raise UnsupportedError for a model that mixes tokens otherwise than by
-    products with all of them, and ModelError for a model that does not take so many.
+    products with all of them. Raise ModelError for a model that does not take so many.
     """
     ids = ids_of(graph)
     try:

@@ -261,7 +261,7 @@ class CrossEntropyGrad(KernelCall, kernel="cross_entropy_grad_f32", words=13, fa
 
 
 class HeadLoss(KernelCall, kernel="head_loss_f32", words=26, fails=("labels",)):
-    """Cross entropy, as cross_entropy_f32 has it, of scores alpha * x w' + bias that are not stored: x [n, d], w [c, d]
+    """Cross entropy, as cross_entropy_f32 has it, of scores alpha * x w' + bias that are not stored. x [n, d], w [c, d]
     (turned 1: [d, c]). slope: the gradient by x where that by the loss is 1; log_sum: log(sum(e^score)) of each row, 0
     where it is ignored. The classes of a block of rows go to `parts` tasks. gradient 1: with slope.
     """
@@ -369,11 +369,11 @@ class CtcLossGrad(KernelCall, kernel="ctc_loss_grad_f32", words=15, fails=("targ
 
 
 class Attention(KernelCall, kernel="attention_f32", words=37, parts=("y",)):
-    """y = softmax(scale * q k' + mask) v for every item of the batch: q [m, d], k [n, d], v [n, e], mask [m, n].
+    """y = softmax(scale * q k' + mask) v for every item of the batch. q [m, d], k [n, d], v [n, e], mask [m, n].
     `group` items share k and v. Strides belong to the batch and to rows, whose elements lie side by side. If the mask
     is -infinity the score is `fill`. For the gradient: `top`, the largest score of each row, and `inverse`, 1 /
     sum(e^(score - top)). With `state` the probabilities go through dropout_f32's Dropout before v. guarded 1: rows of
-    NaN, such as those that are all masked, give zeros.
+    NaN, such as fully masked rows, give zeros.
     """
 
     q: In
@@ -883,7 +883,7 @@ class Gemm(KernelCall, kernel="gemm_f32", words=30, result="c", parts=("c",)):
 
 class WantedTokens(KernelCall, kernel="wanted_tokens", words=15):
     """wanted [n] = 1 for a token with a label that is not `ignore`, or for all tokens if no label counts. A wanted
-    token's keys are wanted, too: those that `mask` lowers by less than `ruled_out`, or all. The tokens of items lie
+    token's keys are wanted, too: the keys that `mask` lowers by less than `ruled_out`, or all. The tokens of items lie
     `token_strides` apart.
     """
 

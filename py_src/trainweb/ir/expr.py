@@ -36,7 +36,7 @@ class Expr:
 
 
 def _operation(op: str) -> Callable[..., Expr]:
-    """The method of `Emitter` that makes an operation, whose dtype is that of its first operand."""
+    """The method of `Emitter` that makes an operation with the dtype of its first operand."""
 
     def make(self: Emitter, *xs: Expr) -> Expr:
         return self.make(op, xs[0].dtype, *xs)

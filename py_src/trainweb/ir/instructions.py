@@ -321,7 +321,7 @@ class KernelCall:
         return ((name, getattr(self, name)) for name in self.ARGUMENTS)
 
     def shared(self, kind: type[KernelCall]) -> dict[str, Any]:
-        """The arguments whose names are also those of arguments of `kind`, but for its scratch."""
+        """The arguments with names that arguments of `kind` have, too, but for its scratch."""
         return {name: value for name, value in self.arguments() if name in kind._GIVEN}
 
     def map_operands(self, change: Callable[[Buf], Buf]) -> None:
@@ -367,7 +367,7 @@ class KernelCall:
 class Reduction:
     """The reduction of a generated function's last result: `op` (REDUCE_...) over the middle axis of [-1, n, inner].
 
-    The back end computes it in chunks. A chunk is whole planes of [n, inner]. Where `n` is 0, a chunk's rows of [inner]
+    The back end computes it in chunks. A chunk is whole planes of [n, inner]. If `n` is 0, a chunk's rows of [inner]
     make one partial sum.
     """
 

@@ -98,7 +98,7 @@ def is_stored_by_columns(graph: Graph, layer: Layer) -> bool:
 
 
 def computes_indices(graph: Graph, layer: Layer) -> bool:
-    """True for a table whose module makes the indices itself, as those of positions do in OPT and BART."""
+    """True for a table whose module makes the indices itself, as tables of positions do in OPT and BART."""
     producers = graph.producers()
     for site in layer.sites if layer.kind is EMBEDDING else ():
         node = producers.get(site.inputs[1])

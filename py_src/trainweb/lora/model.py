@@ -147,7 +147,8 @@ def adapted_by(lora: Mapping[str, Any], model: Callable[[], Any]) -> LoraModel:
     if not isinstance(lora, Mapping):
         raise messages.BAD_SETTING(name="lora", value=lora, expected="a mapping of settings of adapters")
     settings = dict(lora)
-    peft = settings.pop("adapter_config", None)
-    config = None if peft is None else Adapter.parse_config(peft)
+    config, peft = settings.pop("config", None), settings.pop("adapter_config", None)
+    if peft is not None:
+        config = LoraConfig.from_peft(peft) if isinstance(peft, Mapping) else Adapter.parse_config(peft)
     check_settings("lora", settings, [*signature(inject).parameters, "adapter_config"])
     return inject(model(), config=config, **settings)

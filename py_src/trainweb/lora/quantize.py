@@ -153,7 +153,7 @@ def _multiply(graph: Graph, site: Node, names: list[str], attrs: dict[str, int],
 def packed_rows(tensor: Tensor, rows_first: bool, bits: int, size: int) -> tuple[Tensor, Tensor]:
     """Numbers (N, blocks, bytes of a block) and scales (N, blocks) of a weight, computed on the kernels.
 
-    The element of a block that is farthest from zero becomes the least number: of an even count of numbers there is
+    The element of a block that is farthest from zero becomes the least number. An even count of numbers has
     one more below zero than above.
     """
     shape = tensor.shape if rows_first else tensor.shape[::-1]

@@ -20,8 +20,8 @@ LARGE = 16 * 1024
 class Place:
     """A place of bytes outside Python: a "segment" of a session in kernel memory, or a "file" that the page holds.
 
-    `conversion` names the type of float there and the wanted one; () if they are equal. `rows` are those of the matrix
-    there, if its transpose is wanted; else 0.
+    `conversion` names the type of float there and the wanted one; () if they are equal. `rows` counts the rows of the
+    matrix there, if its transpose is wanted; else 0.
     """
 
     kind: str

@@ -101,7 +101,7 @@ def read_model(
     integrity : str, optional
         The hash that the file (not its external data) must have, as in HTML: "sha256-" and Base64; also sha384, sha512.
     weights : bytes-like, str, Path, or a sequence of these, optional
-        Safetensors files with the data of initializers that have none in the model, by their names. Floats of another
+        Safetensors files with the data that initializers lack in the model, by their names. Floats of another
         type than the model declares are converted. An initializer may also name such a file as external data.
 
     Returns
@@ -545,7 +545,7 @@ class _Reader:
         return nodes
 
     def _size(self, nodes: Iterable[Any], depth: int = 0) -> int:
-        """Nodes with those of their bodies and of functions that they call. What is too deep is refused later."""
+        """The number of nodes, with nodes of bodies and of called functions. Too deep nesting is refused later."""
         count = 0
         for node in nodes if depth <= MAX_NESTING else ():
             key = function_key(node, node.op_type)

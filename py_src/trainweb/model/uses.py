@@ -1,4 +1,4 @@
-"""Who reads a weight, and how: the one table of operators and input numbers, and the one walk from a weight to readers.
+"""Readers of weights: the one table of operators and input numbers, and the one walk from a weight to its readers.
 
 Evidence, adapters, quantization and the recovery of parameters ask it. How kernels read a weight is no concern of a
 graph: the compiler's pass `read_packed` decides that.

@@ -54,9 +54,9 @@ class Weights:
     def tensor(self, name: str, dtype: str, shape: tuple[int, ...], absent: Absent = list) -> Tensor:
         """The tensor of an initializer, in the type that the graph declares.
 
-        `absent` returns parameters that the graph was made of and has no initializers of: what the files lack is tied
-        to the one of its shape. Raise ModelError for a name or shape that the files lack, a file of another format, or
-        two files with the same tensor.
+        `absent` returns parameters that the graph was made of and has no initializers of. A tensor that the files lack
+        is tied to the one of its shape. Raise ModelError for a name or shape that the files lack, a file of another
+        format, or two files with the same tensor.
         """
         files, source = ", ".join(self.names), name
         if name not in self._found:

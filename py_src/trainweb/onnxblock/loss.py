@@ -142,7 +142,7 @@ class CrossEntropyLoss(Loss):
         Axis of the scores that holds the classes. The last by default, as for (N, C) and (N, S, V);
         use 1 for (N, C, H, W).
     probabilities : bool
-        The labels are float32 probabilities of the classes in the shape of the scores, such as those of mixup.
+        The labels are float32 probabilities of the classes in the shape of the scores, as mixup makes them.
     """
 
     weight: Weights | None = None
@@ -594,8 +594,8 @@ class CTCLoss(Loss):
 class DPOLoss(Loss):
     """Direct preference optimization of scores (B, S, V) of tokens: chosen and rejected texts alternate.
 
-    It is TRL's "sigmoid" loss. It adds the inputs "labels" (B, S), int64, with -100 where a token does not count, and
-    "reference" (B,), the log-probabilities of the texts under the reference model. `Dataset.from_preferences` makes
+    It is TRL's "sigmoid" loss. It adds two inputs. "labels" (B, S), int64, are -100 where a token does not count.
+    "reference" (B,) has the log-probabilities of the texts under the reference model. `Dataset.from_preferences` makes
     them. The eval model has the log-probabilities of the texts as "log_probabilities".
 
     Parameters

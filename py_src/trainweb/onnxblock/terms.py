@@ -18,6 +18,7 @@ from trainweb.onnxblock.blocks import Block
 from trainweb.onnxblock.loss import LOSSES, Loss
 from trainweb.onnxblock.row_weights import RowWeights, weighed
 from trainweb.settings import Number, make
+from trainweb.spelling import ARGUMENT
 
 WEIGHT = Number(least=0)
 LABELS = "labels"
@@ -88,11 +89,14 @@ class LossTerms(Block):
     weights : RowWeights, optional
         Weights of rows in every term.
     loss : mapping
-        A term or a list of terms by outputs of the model. A term is the name of a loss, a Block, or a dict of the name
-        as "type" or "name", a "weight" (1 by default), and settings.
+        A term or a list of terms by outputs of the model. A term is the name of a loss, a Block, or a dict. A dict has
+        the name as "type" or "name", a "weight" (1 by default), and settings.
     """
 
     def __init__(self, loss: Mapping[str, Any], weights: RowWeights | None = None) -> None:
+        if weights is not None and weights.of == "labels" and len(loss) > 1:
+            expected = "'rows' for a loss by outputs: each output has labels of its own"
+            raise messages.BAD_SETTING(name=f"{ARGUMENT.sample_weight}.of", value=weights.of, expected=expected)
         self._weights = weights
         self.terms = [
             Term.of(output, term)

@@ -89,10 +89,10 @@ def _trained_batch_norms(
 ) -> list[Node]:
     """Return the batch normalizations that normalize by the statistics of the batch in training.
 
-    "as_exported" takes the ones in training mode in the file, "train" also the ones with a trainable scale or bias, or
-    with neither, unless only frozen weights come before. None is "train" for files without any in training mode, as of
-    a module exported in evaluation mode. If some are in training mode, the others were kept out of it on purpose. Nodes
-    whose statistics are computed keep their mode, and do not count. Statistics in `held` stay as they are.
+    "as_exported" takes the ones in training mode in the file. "train" also takes the ones with a trainable scale or
+    bias, or with neither, unless only frozen weights come before. None is "train" for files without any in training
+    mode, as of a module exported in evaluation mode. If some are in training mode, the others were kept out of it on
+    purpose. Nodes with computed statistics keep their mode, and do not count. Statistics in `held` stay as they are.
     """
     opset, frozen = graph.opsets.get("", 1), set(held)
     computed = {name for node in graph.nodes if node.op_type != "Constant" for name in node.outputs}
@@ -117,7 +117,7 @@ def _trained_batch_norms(
 
 
 def _made_of(graph: Graph, names: Collection[str]) -> set[str]:
-    """The edges whose numbers depend on those of `names`, and these."""
+    """The edges `names`, and the edges whose numbers depend on them."""
     found = set(names)
     for node in graph.nodes:
         read = node.inputs[:1] if node.op_type == "CastLike" else node.inputs

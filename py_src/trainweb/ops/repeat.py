@@ -189,7 +189,7 @@ class LoopGradient(_Repeat, abstract=True):
         b.loops.loop_gradient(b, self, types, ins, outs)
 
     def _pass_on(self, b: Builder, outs: list[Buf | None], ins: list[Buf]) -> None:
-        """Write the gradients of a loop without iterations: those of carried tensors pass through."""
+        """Write the gradients of a loop without iterations: gradients of carried tensors pass through."""
         seeds = dict(zip(self.seeds, ins[self.inputs + self.carried :], strict=True))
         for i, out in zip(self.wanted, outs, strict=True):
             if out is not None and i < self.carried and i in seeds:

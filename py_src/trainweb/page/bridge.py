@@ -266,7 +266,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     """Write the weights that a session starts from into its segments, which hold zeros; once.
 
     The worker copies the weights that are in files: "copies" lists segment, offset, file, offset and bytes of each.
-    Where the file has them in another form, `form_at_place` follows. "places" lists file, offset and bytes of what
+    If the file has them in another form, `form_at_place` follows. "places" lists file, offset and bytes of what
     may be read later on.
     """
     opened, bases = _find(handle), json.loads(bases_json)

@@ -282,11 +282,11 @@ def make_bundle(
 ) -> bytes:
     """Bytes of a bundle of the session's models and its start.
 
-    `signatures` are feeds of the steps to compile: train steps (overwriting and accumulating) and, where the names fit
-    and there is an eval model, eval steps. With the artifacts in `files` the page can start Python later for other
-    shapes, checkpoints and export, which plans cannot do. Eval steps sum up `metrics` for a fit without Python. Train
-    and optimizer steps are compiled for each of `targets`, the others for the kernels. Raise FeedError for feeds that
-    fit no step, and ModelError for a metric that is unknown, or whose targets are.
+    `signatures` are feeds of the steps to compile: train steps (overwriting and accumulating). Eval steps are among
+    them if the names fit and there is an eval model. With the artifacts in `files` the page can start Python later for
+    other shapes, checkpoints and export, which plans cannot do. Eval steps sum up `metrics` for a fit without Python.
+    Train and optimizer steps are compiled for each of `targets`, the others for the kernels. Raise FeedError for feeds
+    that fit no step, and ModelError for a metric that is unknown, or whose targets are.
     """
     blobs = Blobs()
     header = session_header(models, start, blobs, with_weights=True)

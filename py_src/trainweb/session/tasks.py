@@ -66,11 +66,11 @@ class SessionTasks(SessionMethods):
             The rate that the session starts with; 0.001 by default.
         head : dict, optional
             Replace the last layer by one for ``classes`` classes with random weights, such as ``{"classes": 5}``;
-            ``seed`` is that of the weights, and ``layer`` names the layer where several may be meant. A warning names
+            ``seed`` draws the weights, and ``layer`` names the layer where several may be meant. A warning names
             what was replaced. ``frozen_params="all but head"`` then freezes the other parameters.
         lora : dict, optional
             Freeze the model and train adapters: settings of `trainweb.lora.inject`, or ``adapter_config`` with the text
-            of PEFT's file.
+            or values of PEFT's file.
         options : dict or SessionOptions, optional
             As `TrainingSession` takes them.
         **settings
@@ -446,7 +446,7 @@ class SessionTasks(SessionMethods):
     def export(
         self, path: str | Path | None = None, *, outputs: Sequence[str] | str | None = None, ema: bool = False
     ) -> bytes | None:
-        """Export the model with the current parameters: `export_model_for_inferencing` of its own outputs.
+        """Export the model with the current parameters: `export_model_for_inferencing` of the model's outputs.
 
         Parameters
         ----------

@@ -276,7 +276,7 @@ class SessionModels:
 
     @property
     def weighs_batches(self) -> bool:
-        """True if gradients of several batches can become those of one large batch."""
+        """True if gradients of several batches can become the gradients of one large batch."""
         return self._adding is not None or self.counts["train"].is_sum
 
     def count_of(self, kind: StepKind) -> str | None:

@@ -14,8 +14,8 @@ GENERATE = "generate"
 class StepKind:
     """A kind of step: "train", "eval", "optimizer", "scheduler", "clip", "inference", PREDICT or GENERATE.
 
-    `request` is a JSON value: for "eval" the metrics to sum up (`trainweb.metrics.request_of`), for PREDICT the names
-    of the outputs, for GENERATE the arguments of `tokens_kind`. None asks for what the model gives. `key` is the text
+    `request` is a JSON value. For "eval" it has the metrics to sum up (`trainweb.metrics.request_of`), for PREDICT the
+    names of outputs, for GENERATE the arguments of `tokens_kind`. None asks for what the model gives. `key` is the text
     by which bundles and caches name the kind.
     """
 

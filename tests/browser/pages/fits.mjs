@@ -40,6 +40,7 @@ const STEPS = {
   dataset: (data) => new Dataset(data),
   map: (data) => data.map((row) => row),
   numbers: (data) => data.map(() => 3),
+  standardized: (data, ...names) => new Dataset(data).standardize(...names),
   batch: (data, size, remainder = "keep") => data.batch(size, { remainder }),
   shuffle: (data, buffer, seed) => data.shuffle({ buffer, seed }),
   take: (data, count) => data.take(count),
@@ -85,6 +86,7 @@ const CALLS = {
   train: async ({ s }, feeds) => void (await s.runTrainStep(feeds)),
   optimizer: ({ s }) => s.runOptimizerStep(),
   reset: ({ s }) => s.lazyResetGrad(),
+  predict: async ({ s }, source) => mapValues(await s.predict(source), ({ data }) => data),
   evaluate: ({ s }, source) => s.evaluate(source),
   parameters: async ({ s }) => {
     const { data } = await s.getContiguousParameters(false);

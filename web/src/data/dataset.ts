@@ -73,7 +73,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * Rows of `length` token ids for a language model, with the next token of each as its label. Tokens that are not
    * learned have the label -100: give the loss `ignoreIndex: -100`.
    *
-   * @param texts - texts, prompts and completions, which are joined, or chats, whose prompt is all before the last
+   * @param texts - texts, prompts and completions to join, or chats; the prompt of a chat is all before the last
    *   answer
    * @throws FeedError when there is no text, or one is empty, too long for a row or too short to learn from; ModelError
    *   when a setting is wrong, or the tokenizer has no `encode` or no end token
@@ -147,7 +147,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * The tensors, or those that are known beside images.
+   * The tensors, or the known tensors beside images.
    *
    * @internal
    */
@@ -263,7 +263,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * Split tensors or images. The second dataset has this share of the rows: the last ones, or rows drawn by `seed`.
    * Images of the second dataset are in order and without the changes of `augment`.
    *
-   * @param options - `stratify`: the input that holds the classes, each of which gives its share
+   * @param options - `stratify`: the input that holds the classes; each class gives its share
    * @throws FeedError when a part would have no rows, the rows are a stream, or `stratify` has no integer for each row
    */
   split(share: number, options: { readonly seed?: number; readonly stratify?: string } = {}): [Dataset, Dataset] {
@@ -390,9 +390,8 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * are left out if these rows have had them.
    *
    * @param steps - `preprocessing` of the dataset of these rows
-   * @throws FeedError when the rows are a stream, or an input has another width or category than the fitted rows, or text
-   *   for numbers;
-   *   ModelError when `steps` are no such steps
+   * @throws FeedError when the rows are a stream; when an input has another width or category than the fitted rows, or
+   *   text for numbers; ModelError when `steps` are no such steps
    */
   preprocess(steps: readonly PreprocessingStep[]): Dataset {
     const checkedSteps = checkSteps(steps);
@@ -403,7 +402,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   #applied(steps: readonly PreprocessingStep[]): Dataset {
     const columns = this.#columns ?? raise("TABLE_STREAM");
     const checkedSteps = checkSteps(steps);
-    return this.#after(checkedSteps, applySteps(checkedSteps, columns));
+    return this.after(checkedSteps, applySteps(checkedSteps, columns));
   }
 
   #fitted(type: Fitted, names: readonly string[]): Dataset {
@@ -414,8 +413,8 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     return this.#applied(names.map((name) => fittedStep(type, name, columns)));
   }
 
-  /** A dataset of tensors that has had more steps. */
-  #after(steps: readonly PreprocessingStep[], columns: Columns): Dataset {
+  /** @internal A dataset of tensors that has had more steps. */
+  after(steps: readonly PreprocessingStep[], columns: Columns): Dataset {
     streams.set(columns, { ...GIVEN, preprocessing: [...this.preprocessing, ...steps] });
     return new Dataset(columns);
   }
@@ -497,7 +496,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
       const size = rest.reduce((product, dim) => product * dim, 1);
       picked[name] = new Tensor(type as "float32", pick(data, size) as Float32Array, [rows, ...rest]);
     }
-    return this.#after([], picked);
+    return this.after([], picked);
   }
 }
 
@@ -505,7 +504,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
  * Read a CSV file as a dataset. The first line has the names of the columns.
  *
  * @param source - the text, or a file; or, in Node, Deno and Bun, a path or URL; pages read no path or URL
- * @param columns - for each input of the model its column (one value a row), or several, which become a vector
+ * @param columns - the column of each input (one value a row), or several columns for a vector
  * @throws FeedError for a missing or repeated column; or for a value that is missing, too large or not of its type,
  *   named by line and column. ModelError for an invalid delimiter
  */

@@ -35,8 +35,8 @@ const PICTURE = /^[^.]*$|\.(apng|avif|bmp|gif|heic|heif|ico|jfif|jpe|jpeg|jpg|pj
 const SHOWN_FILES = 3;
 
 /**
- * List the files of a folder that has a folder for each class. Files whose names are not those of pictures, and hidden
- * ones, are left out with a notice.
+ * List the files of a folder that has a folder for each class. Hidden files, and files that are no pictures by
+ * their names, are left out with a notice.
  *
  * @param options - `classes`: the folders in the order of their labels; by default all, in the order of their names.
  * @throws FeedError when there is no picture, one is in the folder of no class, or a class has no picture

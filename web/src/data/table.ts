@@ -2,6 +2,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
+import type { Unit, Units } from "../wire/fit.js";
 import { raise, refuseIf } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "./given.js";
 import { liveTensor } from "./rows.js";
@@ -180,6 +181,38 @@ export function applySteps(steps: readonly PreprocessingStep[], columns: Tensors
     }
   }
   return Object.fromEntries(results);
+}
+
+/** The units of standardized inputs; one that `concat` makes has units if all its parts do. */
+export function unitsOf(steps: readonly PreprocessingStep[]): Units {
+  const units = new Map<string, Unit>();
+  for (const step of steps) {
+    if (step.type === "standardize") {
+      const before = units.get(step.input);
+      const std = step.std.map((scale, k) => scale * (before?.std[k] ?? 1));
+      const mean = step.mean.map((shift, k) => (before?.mean[k] ?? 0) + shift * (before?.std[k] ?? 1));
+      units.set(step.input, { std, mean });
+    } else if (step.type === "concat") {
+      const parts = step.parts.flatMap((part) => units.get(part) ?? []);
+      step.parts.forEach((part) => units.delete(part));
+      if (parts.length === step.parts.length) {
+        units.set(step.input, { std: parts.flatMap(({ std }) => std), mean: parts.flatMap(({ mean }) => mean) });
+      }
+    }
+  }
+  return units;
+}
+
+/** Standardized values in the units of their column. @throws FeedError for another type or width */
+export function inUnits(name: string, tensor: Tensor, unit: Unit | undefined): Tensor {
+  if (unit === undefined) {
+    return tensor;
+  }
+  const { length } = unit.std;
+  checkType("standardize", name, tensor);
+  checkWidth(name, length === 1 ? 1 : flatDims(tensor)[1], length);
+  const data = (tensor.data as Float32Array).map((value, i) => value * unit.std[i % length]! + unit.mean[i % length]!);
+  return new Tensor(tensor.type as "float32", data, tensor.dims);
 }
 
 /** Numbers in the type of the fitted rows; integers and text stay, as a step takes them by their values. */

@@ -284,7 +284,7 @@ function tokensOf(
   const last = isChat ? endToken : end;
   const ids = [...encodedText(tokenizer, text, options)];
   const promptIds = prompt !== "" && (isMasked || endToken !== null) ? encodedText(tokenizer, prompt, options) : [];
-  // A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
+  // A token of both is learned, so the prompt ends at its first id that differs from the whole text's.
   const differs = promptIds.findIndex((id, k) => id !== ids[k]);
   const start = differs < 0 ? promptIds.length : differs;
   if (last !== null && !ids.slice(isChat ? start : -1).includes(last)) {

@@ -120,7 +120,7 @@ export class Engine extends Opaque {
    * Load the kernels and start their threads.
    *
    * @param options - with a function or URL for `wasm`, the fastest build that runs here is fetched;
-   *   a URL is the folder of the packed builds, as the package has them (`kernels.wasm.gz`)
+   *   a URL is the folder of the package's packed builds (`kernels.wasm.gz`)
    * @throws EngineError when a build cannot be fetched or does not compile; TypeError for an unknown option
    */
   static async create(options: EngineOptions): Promise<Engine> {

@@ -30,7 +30,7 @@ interface PyodideModule {
 
 type Main = (words: PyProxy, folder: string, engine: Engine) => number;
 
-/** Folders of Pyodide's own; those of the machine by these names stay outside. */
+/** Folders of Pyodide; the machine's folders of these names stay outside. */
 const OWN_FOLDERS = ["dev", "lib", "proc", "sys"];
 
 /** The packages lie where no folder of the machine hides them. */

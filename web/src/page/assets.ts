@@ -71,7 +71,7 @@ const PREBUNDLED = /\/node_modules\/\.vite\/(?:[^?]*\/)?deps[^/?]*\/[^/]*$/;
 const INSTALLED = "/node_modules/trainweb/dist/npm/";
 
 /**
- * A CDN that follows `exports` sends the script under an address of its own, such as `/npm/trainweb@0.1.0/+esm`. The
+ * A CDN that follows `exports` sends the script under another address, such as `/npm/trainweb@0.1.0/+esm`. The
  * other files of the package stay in their folder.
  */
 const ON_CDN = /(\/trainweb@[^/]+\/)(?!dist\/npm\/)[^?]*$/;

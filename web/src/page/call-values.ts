@@ -77,7 +77,7 @@ export function checkAdapter(adapter: AdapterFiles): AdapterFiles {
   const isAdapter = isBytes(weights) && typeof config === "string";
   mustBe(isAdapter, "adapter", "an object with 'weights' (a Uint8Array) and 'config' (a text)", adapter);
   checkOptions("adapter", adapter, { weights: true, config: true });
-  // What is sent is lost to the page.
+  // The page loses the bytes that it sends.
   return { weights: (weights as Uint8Array).slice(), config: config as string };
 }
 

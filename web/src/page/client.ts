@@ -180,7 +180,7 @@ export class WorkerClient {
   /** The reason why this worker makes no new session, though existing sessions go on. */
   #retired: string | null = null;
 
-  /** Where steps of sessions run that has changed since they were made. */
+  /** Devices of sessions that have changed since the sessions were made. */
   readonly devices = new Map<number, SessionDevice>();
   /** Settles when the kernels run. */
   readonly ready: Promise<WorkerInfo>;

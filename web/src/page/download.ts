@@ -27,7 +27,7 @@ export interface DownloadOptions {
   readonly cache: Keeping;
 }
 
-/** True if a large file is kept for the next visit; "unchecked": the worker checks what was kept. */
+/** True if a large file is kept for the next visit; "unchecked": the worker checks the kept file. */
 export type Keeping = boolean | "unchecked";
 
 /** True if workers can read Blobs while they compute: only in browsers. */

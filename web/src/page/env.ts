@@ -1,4 +1,4 @@
-/** Settings of the page, as onnxruntime's `env`, but only those that trainweb has. */
+/** Settings of the page, as onnxruntime's `env`, but only trainweb's settings. */
 
 import { env as common } from "onnxruntime-common";
 

@@ -27,7 +27,7 @@ interface Hash {
   readonly digest: string;
 }
 
-/** The option `integrity`, checked: hashes by files, or by `ONLY` those of the only file. */
+/** The option `integrity`, checked: hashes by files, or hashes of the only file by `ONLY`. */
 export type Integrity = ReadonlyMap<string, readonly Hash[]>;
 
 const ONLY = "";

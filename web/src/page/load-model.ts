@@ -12,7 +12,7 @@ import { loadExternalData, loadSource, type ExternalSource, type LoadOptions, ty
 /** Gives the arguments of a function of Python's bridge: the model, these, and the external data. */
 export type ArgumentsOf = (...args: readonly string[]) => BridgeArguments;
 
-/** Finds the files that a graph needs besides those of the options; by default those in the folder of its URL. */
+/** Finds the files that a graph needs besides files of the options; by default files in the folder of its URL. */
 export type Beside = (graph: GivenData) => Promise<readonly ExternalSource[]>;
 
 /**

@@ -6,7 +6,8 @@ import { Dataset, type DataSource } from "../data/dataset.js";
 import { fixedRows } from "../data/epoch.js";
 import { badSetting, describe, isTensor } from "../data/given.js";
 import { asTensor as asValue, batched, type Batch, type Row } from "../data/rows.js";
-import type { Remainder } from "../wire/fit.js";
+import { unitsOf } from "../data/table.js";
+import type { Remainder, Units } from "../wire/fit.js";
 import { byInputs, inputName } from "../wire/feed-names.js";
 import { log } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
@@ -83,7 +84,13 @@ export class ModelInputs {
       return data;
     }
     const fitted = this.#fitAll(this.#read(Object.fromEntries(data.columns)), "the data");
-    return [...data.columns].some(([name, tensor]) => fitted[name] !== tensor) ? new Dataset(fitted) : data;
+    return [...data.columns].some(([name, tensor]) => fitted[name] !== tensor) ? data.after([], fitted) : data;
+  }
+
+  /** The units of the inputs that steps of the data standardized. */
+  units(data: Dataset): Units {
+    const names = this.#declared.map(({ name }) => name);
+    return new Map([...unitsOf(data.preprocessing)].map(([name, unit]) => [inputName(name, names), unit]));
   }
 
   /** A stream as batches that the model takes. */
@@ -143,8 +150,8 @@ export class ModelInputs {
   }
 
   /**
-   * Columns by the names of inputs, without further ones, of which a notice tells. Where one is missing that is not
-   * optional, all of them, for the error.
+   * Columns by the names of inputs, without further ones, of which a notice tells. Return all columns, for the error,
+   * if one is missing that is not optional.
    */
   #read(given: Named): Named {
     const names = this.#declared.map(({ name }) => name);

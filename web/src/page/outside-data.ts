@@ -56,7 +56,7 @@ export async function outsideData(file: GivenData): Promise<OutsideData> {
   return outside;
 }
 
-/** The files at the locations of a graph, but for those that are nowhere. */
+/** The files at the locations of a graph; locations without a file are left out. */
 export function externalFiles(locations: Iterable<string>, at: (location: string) => Source | null): ExternalSource[] {
   // The worker refuses other locations.
   const inside = [...locations].filter((location) => !/^$|^[/\\]|^[a-z]+:|(^|[/\\])\.\.([/\\]|$)/iu.test(location));

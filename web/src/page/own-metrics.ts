@@ -3,6 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 import { describe, refuseSettingIf } from "../data/given.js";
+import { inUnits } from "../data/table.js";
 import { isObject } from "../wire/kinds.js";
 import type { Evaluated, EvalValues, WireEvaluation } from "../wire/fit.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
@@ -59,14 +60,14 @@ export function metricsOf(given: unknown): GivenMetric[] {
 /** The values of an evaluation, with the values of functions. */
 export function withFunctions(
   { values, rows }: Evaluated,
-  { collects }: WireEvaluation,
+  { collects, unit }: WireEvaluation,
   functions: ReadonlyMap<string, MetricFunction>,
 ): EvalValues {
   if (collects === null) {
     return values;
   }
-  const predicted = unpackTensor(joined(collects[0], rows.map(([part]) => part)));
-  const target = unpackTensor(joined(collects[1], rows.map(([, part]) => part)));
+  const [predicted, target] = ([0, 1] as const).map((k) =>
+    inUnits(collects[k], unpackTensor(joined(collects[k], rows.map((parts) => parts[k]))), unit)) as [Tensor, Tensor];
   const computed = [...functions].map(([name, call]): [string, number] => [name, ownValue(name, call, predicted, target)]);
   return { ...values, ...Object.fromEntries(computed) };
 }

@@ -6,8 +6,9 @@ import type { Dataset } from "../data/dataset.js";
 import { emptyData } from "../data/epoch.js";
 import { refuseSettingIf } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
+import { inUnits } from "../data/table.js";
 import { areTexts } from "../wire/kinds.js";
-import type { Evaluated, EvalValues, WireBatch } from "../wire/fit.js";
+import type { Evaluated, EvalValues, Unit, Units, WireBatch } from "../wire/fit.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import type { NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { settingsOf } from "./check-settings.js";
@@ -43,9 +44,9 @@ export interface EvaluateOptions extends BatchFields {
 /** See `TrainingSession.predict`. */
 export async function predict(host: FitHost, data: unknown, options: PredictOptions): Promise<Record<string, Tensor>> {
   const { outputs, ...others } = checkOptions("predict", options, { ...KNOWN, outputs: true });
-  const { pairs, defaultPair, sampleWeight } = host.info;
+  const { compared, pairs, defaultPair, sampleWeight } = host.info;
   const unread = [...pairs.map(([, targets]) => targets), defaultPair[1], sampleWeight].filter((name) => name !== null);
-  const { batches, ema, whole: fixed } = resolve(host, data, others, unread);
+  const { batches, ema, whole: fixed, units } = resolve(host, data, others, unread);
   const names = outputs ?? ownOutputs(host.info);
   refuseSettingIf(!areTexts(names) || names.length === 0, "outputs", names, "a list of tensors of the eval model");
   const { handle, evalInputNames } = host.info;
@@ -64,17 +65,20 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
   if (parts.length === 0) {
     throw emptyData(0);
   }
-  return unpackNamed(names.map((name, k) => joined(name, parts.map((part) => part[k] as NamedTensor))));
+  const results = unpackNamed(names.map((name, k) => joined(name, parts.map((part) => part[k] as NamedTensor))));
+  const ofLoss = pairs.length > 0 ? pairs : [[compared, evalInputNames.at(-1) as string] as const];
+  const unitOf = (name: string): Unit | undefined => units.get(ofLoss.find(([output, targets]) => output === name && units.has(targets))?.[1] ?? "");
+  return Object.fromEntries(Object.entries(results).map(([name, tensor]) => [name, inUnits(name, tensor, unitOf(name))]));
 }
 
 /** See `TrainingSession.evaluate`. */
 export async function evaluate(host: FitHost, data: unknown, options: EvaluateOptions): Promise<EvalValues> {
   const known = { ...KNOWN, metrics: true, predictions: true, targets: true } as const;
   const { metrics = [], predictions, targets, ...others } = checkOptions("evaluate", options, known);
-  const { batches, ema } = resolve(host, data, others);
+  const { batches, ema, units } = resolve(host, data, others);
   const names = { ...(predictions === undefined ? {} : { predictions }), ...(targets === undefined ? {} : { targets }) };
   const resolved = resolveMetrics(metrics);
-  const evaluation = resolveEvaluation(host.info, names, resolved);
+  const evaluation = resolveEvaluation(host.info, names, resolved, units);
   const { handle, evalInputNames } = host.info;
   const number = evaluations++;
   const send = (batch: WireBatch | null): Promise<Evaluated | null> =>
@@ -102,7 +106,7 @@ function resolve(
   data: unknown,
   options: BatchFields,
   unread: readonly string[] = [],
-): { readonly batches: Dataset; readonly ema: boolean; readonly whole: number | null } {
+): { readonly batches: Dataset; readonly ema: boolean; readonly whole: number | null; readonly units: Units } {
   const { batchSize, batched, ema } = settingsOf<Required<BatchFields>>("options", options, BATCHES);
   refuseIf(!info.hasEval, "NO_EVAL_MODEL");
   if (ema) {
@@ -118,7 +122,7 @@ function resolve(
   const batches = dataset.columns === null
     ? inputs.batches(dataset, { batchSize, batched, remainder: "keep" })
     : dataset.batch(inputs.size(batchSize));
-  return { batches, ema, whole: inputs.rows };
+  return { batches, ema, whole: inputs.rows, units: inputs.units(dataset) };
 }
 
 /** @throws SessionError where the eval model gives nothing but the loss */

@@ -168,7 +168,7 @@ async function answerOf(url: string | null, method = "GET"): Promise<Response | 
   }
   try {
     const response = await (otherPlatform()?.fetch(url, { method }) ?? fetch(url, { method }));
-    // A server of an app may answer with its page for all that it does not have.
+    // A server of an app may answer with its page for files that it lacks.
     return response.ok && response.headers.get("Content-Type")?.startsWith("text/html") !== true ? response : null;
   } catch (error) {
     if ((error as { readonly code?: string }).code === "ENOENT") {

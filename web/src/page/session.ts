@@ -91,7 +91,7 @@ export class TrainingSession extends SessionMethods {
   #state: SharedContents | null = null;
   /** The fit under way. */
   #fit: FitRun | null = null;
-  /** Options of `generate` where none are given; `createFromPretrained` sets those of the folder. */
+  /** Options of `generate` where none are given; `createFromPretrained` sets the folder's options. */
   generationConfig: GenerateOptions = {};
 
   private constructor(key: symbol, client: WorkerClient, info: SessionInfo) {
@@ -189,7 +189,7 @@ export class TrainingSession extends SessionMethods {
     return `<TrainingSession: ${all} parameters, ${trainable} trainable, ${this.#info.optimizer || "no optimizer"}>`;
   }
 
-  /** Where its steps run, and why: the GPU's adapter, and the device of each kind of step. */
+  /** The device of its steps, and the reason: the GPU's adapter, and the device of each kind of step. */
   get device(): SessionDevice {
     return this.#client.devices.get(this.#info.handle) ?? this.#info.device;
   }
@@ -549,7 +549,7 @@ export class TrainingSession extends SessionMethods {
     return this.saveCheckpoint({ includeOptimizerState: true, ...checkOptions("save", options, known) });
   }
 
-  /** `exportModelForInferencing` of the outputs of the model, or of those that are named. */
+  /** `exportModelForInferencing` of the outputs of the model, or of the named outputs. */
   async export<Form extends FileForm = "bytes">(options: NamedExportOptions<Form> = {}): Promise<FileOf<Form>> {
     const { outputs, ...form } = checkOptions("export", options, { outputs: true, ema: true, as: true });
     return this.exportModelForInferencing(outputs ?? ownOutputs(this.#info), form);

@@ -53,7 +53,7 @@ export interface TermWeight {
   readonly weight?: number;
 }
 
-/** Settings of a loss whose `weight` is that of the term. */
+/** Settings of a loss whose `weight` is the term's. */
 export type Weighted<Settings> = Settings extends unknown ? Omit<Settings, "weight"> & TermWeight : never;
 
 /** A loss of one output, and its weight in the sum of all, 1 by default. Weights of classes are `weights` here. */

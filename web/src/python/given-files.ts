@@ -34,8 +34,8 @@ export function readBlob(blob: Blob): Uint8Array<ArrayBuffer> {
 }
 
 /**
- * Go through bytes of a Blob at once. Each chunk is freed as soon as it was taken: what a worker that computes leaves to
- * the garbage collector stays for long, and would be as much as the file.
+ * Go through bytes of a Blob at once. Each chunk is freed as soon as it was taken. The garbage collector of a worker
+ * that computes would keep chunks for long, and they would take as much memory as the file.
  */
 function readChunks({ blob, start, nbytes }: BlobRange, write: (at: number, data: Uint8Array) => void): void {
   for (let at = 0; at < nbytes; at += CHUNK_BYTES) {

@@ -28,7 +28,7 @@ class RecentMean {
   #step = 0;
   #sum = 0;
 
-  /** `mean` is that of the first `step` steps of the epoch. */
+  /** `mean` is the mean of the first `step` steps of the epoch. */
   add(epoch: number, step: number, mean: number, window: number): number {
     if (epoch !== this.#epoch || step < this.#step) {
       [this.#epoch, this.#step, this.#sum] = [epoch, 0, 0];

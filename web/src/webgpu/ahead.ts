@@ -1,6 +1,6 @@
 /**
  * Batches of a fit that run ahead of their losses. The host learns of them afterwards, in order. All ends as if each loss had
- * been read before the next batch: behind a loss that is not finite nothing runs, and the state goes back to that batch.
+ * been read before the next batch. Behind a loss that is not finite nothing runs, and the state goes back to that batch.
  */
 
 import { ARENA, FIT_NEXT, FIT_OPTIMIZER_STEPS, FIT_WAITING, NEXT_UPDATE, STATE_LEARNING_RATE } from "../engine/layout.js";

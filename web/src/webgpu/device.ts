@@ -25,7 +25,7 @@ export interface AdapterInfo {
   readonly isFallback: boolean;
 }
 
-/** What has gone wrong with a device. */
+/** An error of a device. */
 interface Fault {
   readonly name: "DEVICE_LOST" | "DEVICE_ERROR";
   readonly reason: string;

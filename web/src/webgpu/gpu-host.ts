@@ -23,7 +23,7 @@ import { log, sessionError, useTools } from "./worker-tools.js";
 const ON_GPU: readonly string[] = ["train", "optimizer", "clip"];
 const LOOKS: readonly string[] = ["eval", "predict", "generate", "inference"];
 const ON_WASM = ["scheduler", "eval", "predict", "generate"];
-/** Values of `onNaN` in the kernels' enumeration: those that undo a batch, and one that goes on. */
+/** Values of `onNaN` in the kernels' enumeration: the values that undo a batch, and one that goes on. */
 const UNDOES: readonly number[] = [1, 2, 3];
 const IGNORES = 4;
 const EVERYTHING: Held = { reads: LASTING, writes: LASTING };
@@ -254,7 +254,7 @@ class GpuHost implements StepHost {
       runner.runHead(loaded);
       runner.encode(loaded, this.#timed);
     };
-    // Results are read with the commands of a step. Those of the first step are submitted, for their errors.
+    // Results are read with the commands of a step. Commands of the first step are submitted, for their errors.
     return loaded.hasRun ? encode() : runner.submit([loaded], encode).catch((error: unknown) => this.#fail(error));
   }
 

@@ -32,7 +32,7 @@ export function guardBlock(loss: TensorPlace, count: TensorPlace | null, page: n
   return new Uint8Array(Uint32Array.from(words).buffer);
 }
 
-/** What the guard has noted. */
+/** The record of the guard. */
 export interface Page {
   /** True if the last loss is not finite, and nothing ran behind it. */
   readonly isStopped: boolean;

@@ -17,7 +17,7 @@ type WholePlan = BundlePlan & { readonly body: Body };
 interface OwnBuffers {
   readonly constants: GPUBuffer;
   readonly large: GPUBuffer;
-  /** The numbers of dispatches, and those of the guard. */
+  /** The numbers of dispatches and of the guard. */
   readonly numbers: GPUBuffer;
 }
 
@@ -119,7 +119,7 @@ export class GpuRunner {
 
   // Steps.
 
-  /** Write the feeds of a plan: those of its head, and those of its body, which nothing reads that is not submitted yet. */
+  /** Write the feeds of a plan's head and body. Only submitted commands read the feeds of the body. */
   feed(loaded: GpuPlan, feeds: readonly Feed[]): void {
     const sources = this.#sources(loaded, feeds);
     void this.kernels.write(loaded.head, feeds);
@@ -152,7 +152,7 @@ export class GpuRunner {
     }
   }
 
-  /** Add the dispatches of a plan to the commands. @param timed - has each in a pass of its own */
+  /** Add the dispatches of a plan to the commands. @param timed - has each in a separate pass */
   encode(loaded: GpuPlan, timed: TimedPass | null = null): void {
     this.segments.bringUp();
     const group = this.#groupOf(loaded);

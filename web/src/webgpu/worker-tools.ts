@@ -1,4 +1,4 @@
-/** The worker's functions for the script of the GPU, which so has no table of messages of its own. */
+/** The worker's functions for the script of the GPU, which so needs no second table of messages. */
 
 import type { WorkerTools } from "../worker/host.js";
 

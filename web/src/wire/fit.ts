@@ -20,7 +20,17 @@ export interface WireMetric {
   /** The output that it compares with the input `targets`, or a term of the loss. */
   readonly predictions: string;
   readonly targets: string;
+  /** The units of errors: deviations of standardized targets. */
+  readonly scale: readonly number[];
 }
+
+/** Deviation and mean of each value in a row of a standardized input. */
+export interface Unit {
+  readonly std: readonly number[];
+  readonly mean: readonly number[];
+}
+/** By the names of inputs. */
+export type Units = ReadonlyMap<string, Unit>;
 
 /** Outputs and inputs of the eval model that an evaluation uses, by name. */
 export interface WireEvaluation {
@@ -28,6 +38,8 @@ export interface WireEvaluation {
   readonly metrics: readonly WireMetric[];
   /** Predictions and targets of which the page wants all rows; null: none. */
   readonly collects: readonly [predictions: string, targets: string] | null;
+  /** The units of what it collects. */
+  readonly unit: Unit | undefined;
 }
 
 /** The place of checkpoints: a storage of the browser, and a folder in it. */
@@ -89,7 +101,7 @@ export interface FitSpec {
   /** The first output of the training model. */
   readonly loss: string;
   readonly accumulate: number;
-  /** True: their gradients are added; false: they become those of one batch. */
+  /** True: gradients of batches are added; false: they become the gradients of one batch. */
   readonly sumsGradients: boolean;
   readonly clip: WireClip | null;
   /** True: evaluate the averages of the parameters in their place. */

@@ -1,6 +1,6 @@
 /**
- * Large files in pieces of memory. Each piece can be freed as soon as nobody needs it. Blobs are no place for them:
- * Chromium starts with room for 500 MB, which all pages share and which reading a part of a Blob takes, too.
+ * Large files in pieces of memory. Each piece can be freed as soon as nobody needs it. Blobs are no place for them.
+ * Chromium starts with room for 500 MB, which all pages share. Reading a part of a Blob takes room, too.
  */
 
 import type { FileData } from "./values.js";
@@ -31,7 +31,7 @@ export type GivenData = FileData | Pieces | BlobRange | JoinedFile;
 /** Hashes of a file's pieces. */
 export interface FileHashes {
   readonly pieces: readonly Uint8Array<ArrayBuffer>[];
-  /** False: they are those that the file had when it was kept. */
+  /** False: they are the file's hashes when it was kept. */
   readonly areChecked: boolean;
 }
 

@@ -73,7 +73,7 @@ export interface PythonInfo {
 /** A training session as the page knows it. */
 export interface SessionInfo {
   readonly handle: number;
-  /** Where its steps run. */
+  /** The device of its steps. */
   readonly device: SessionDevice;
   readonly trainingInputNames: readonly string[];
   readonly trainingOutputNames: readonly string[];
@@ -90,7 +90,7 @@ export interface SessionInfo {
   readonly hasAverages: boolean;
   /** The tensor that the loss compares with the last input, where the eval model does not note its own outputs. */
   readonly compared: string | null;
-  /** What `predict` gives: the outputs of the base model. */
+  /** The outputs of the base model, which `predict` gives. */
   readonly ownOutputs: readonly string[];
   /** Predictions and targets that the loss compares, where the eval model notes the outputs of its base model. */
   readonly pairs: readonly (readonly [predictions: string, targets: string])[];
@@ -98,7 +98,7 @@ export interface SessionInfo {
   readonly defaultPair: readonly [predictions: string | null, targets: string | null];
   /** The input with weights of rows; null: there is none. */
   readonly sampleWeight: string | null;
-  /** True if gradients of several batches can become those of one large batch. */
+  /** True if gradients of several batches can become the gradients of one large batch. */
   readonly weighsBatches: boolean;
   /** Outputs of the eval model whose weighted sum is the loss, if it has several terms. */
   readonly terms: readonly string[];
@@ -223,7 +223,7 @@ export interface WorkerApi {
   finish(): Promise<null>;
   /** Start Python as well; after the call of `start`, not necessarily its end. */
   startPython(): Promise<PythonInfo>;
-  /** From the bundle of an earlier visit if there is one. `cached` is null where none is kept. */
+  /** From the bundle of an earlier visit if there is one. `cached` is null if no bundle is kept. */
   /** @returns null: a file of which nobody has checked the hashes is damaged */
   createSession(origin: Origin, optionsJson: string, cached: KnownHashes | null): Promise<SessionInfo | null>;
   createFromBundle(file: FileData, optionsJson: string): Promise<SessionInfo>;

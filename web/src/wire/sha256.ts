@@ -89,7 +89,7 @@ export async function hasHashes(
 }
 
 /**
- * The same hash, where those of the pieces are known.
+ * The same hash, from known hashes of the pieces.
  *
  * @param nbytes - size of the file, which has more than one piece
  */

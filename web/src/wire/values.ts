@@ -130,7 +130,7 @@ export interface DevicePlan {
   readonly why: string;
 }
 
-/** Where the steps of a session run. */
+/** The device of a session's steps. */
 export interface SessionDevice {
   /** The device of train steps; "wasm" is the CPU. */
   readonly kind: "wasm" | "webgpu";

@@ -635,8 +635,8 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   /**
-   * Compile one more of the plans that the first steps will run, where the model says the shapes of its feeds and Python
-   * has the models open. It takes no room in the kernels' memory until its step is called.
+   * Compile one more of the plans that the first steps will run. The model must say the shapes of its feeds, and Python
+   * must have the models open. It takes no room in the kernels' memory until its step is called.
    *
    * @returns whether there may be more
    */

@@ -64,7 +64,7 @@ interface Turns<Core = SessionCore> {
   readonly evaluations: Evaluations;
   readonly decoder: Decoder;
   fit: WorkerFit | null;
-  /** Where the page knows that steps run. */
+  /** The device of steps, as the page knows it. */
   device: SessionDevice | undefined;
   /** Calls that wait: one for Python, the others behind it. */
   waiting: number;
@@ -540,7 +540,7 @@ async function fillFromFile(
   }
 }
 
-/** Where steps are to run. */
+/** The requested device of steps. */
 interface DeviceOptions {
   readonly device: string;
   /** An option that a GPU does not have. */

@@ -33,7 +33,7 @@ def place(
     outputs: Sequence[Buf],
     inner: frozenset[Storage] | None = None,
 ) -> int:
-    """Give every storage of the arena an offset, or only those of `inner`; returns the size of the arena."""
+    """Give every storage of the arena an offset, or only the storages of `inner`; returns the size of the arena."""
     allocations = _allocations(instructions, feeds, outputs, inner)
     size = _place_in_order(allocations)
     if size > _needed_at_once(allocations):
@@ -207,8 +207,8 @@ def _in_place_donor(
 def place_constants(instructions: Sequence[Instruction], outputs: Sequence[Buf]) -> tuple[bytes, LargeConstants]:
     """Give every constant its segment and offset; returns the contents of the two segments.
 
-    Large constants that are tensors of the graph lie in the order of their names, so that all plans that read the same
-    ones share them.
+    Large constants that are tensors of the graph lie in the order of their names. Plans that read the same constants
+    therefore share them.
     """
     large, end = [], 0
     storages = [b.storage for b in [*(b for i in instructions for b in i.reads), *outputs]]

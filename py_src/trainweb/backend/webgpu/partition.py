@@ -32,7 +32,7 @@ class BodyPart:
     kernels: list[Kernel]
 
     def for_memory(self) -> Instruction:
-        """What the memory plan is to see: an elementwise call may take an operand's place."""
+        """The call for the memory plan: an elementwise call may take an operand's place."""
         if isinstance(self.call, ElementwiseCall):
             return self.call
         scratch = [s for k in self.kernels for s in k.scratch]
@@ -56,7 +56,7 @@ class _Accesses(KernelCall):
 
 @dataclass(slots=True)
 class Parts:
-    """The head, on storages of its own, and the body; `uploads` are made by the one and read by the other."""
+    """The head, on separate storages, and the body; the head writes `uploads`, and the body reads them."""
 
     head: list[Instruction] = field(default_factory=list)
     body: list[BodyPart] = field(default_factory=list)

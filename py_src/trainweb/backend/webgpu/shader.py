@@ -1,7 +1,7 @@
 """A kernel of a plan for the GPU: the text of a shader, and the numbers that one dispatch of it is given.
 
-Two dispatches with one text share a pipeline: sizes, strides and offsets are numbers of a uniform block, and only what
-changes the form of the code is text.
+Two dispatches with one text share a pipeline. Sizes, strides and offsets are numbers of a uniform block. The text has
+only what changes the form of the code.
 """
 
 from __future__ import annotations

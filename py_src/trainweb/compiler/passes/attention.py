@@ -1,9 +1,9 @@
 """Softmax attention becomes two kernels that never store the scores (wasm_kernels/attention.c).
 
 The pattern is found among lowered calls, where all ways to write it look alike. It is a product q k', elementwise calls
-that scale and mask it, softmax along its rows, a guard against NaN, dropout, and a product with v. With gradients, it
-includes their four products, with dropout and the softmax gradient between them. Anything else that reads scores or
-probabilities keeps them stored.
+that scale and mask it, and softmax along its rows. A guard against NaN, dropout and a product with v follow. With
+gradients, it includes their four products, with dropout and the softmax gradient between them. Anything else that
+reads scores or probabilities keeps them stored.
 
 Several heads of queries may share a head of keys and values. The kernels then read keys and values before they are
 repeated, and sum the gradients of each.

@@ -3,7 +3,7 @@
 import type { DataSource } from "../../data/dataset.js";
 import { Dataset, isSpent } from "../../data/dataset.js";
 import { countBatches, emptyData } from "../../data/epoch.js";
-import type { FitSpec, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
+import type { FitSpec, Units, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
 import { inputName } from "../../wire/feed-names.js";
 import { log } from "../../wire/log.js";
 import { sessionError, refuseIf } from "../../wire/messages.js";
@@ -194,7 +194,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     proximal: plain.proximal,
     onNaN: plain.onNaN,
     schedule: scheduleOf(settings.schedule, plain.learningRate, steps),
-    evaluation: validation === null && !plain.trainMetrics ? null : resolveEvaluation(info, settings, metrics),
+    evaluation: validation === null && !plain.trainMetrics ? null : resolveEvaluation(info, settings, metrics, inputs.units(validation ?? train)),
     evaluatesTraining: plain.trainMetrics,
     functions: metrics.functions,
     early: early === null ? null : resolveEarlyStopping(early, validation === null ? NO_METRICS : metrics, validation === null ? [] : info.terms),
@@ -275,7 +275,7 @@ function checkPlain(options: object): Plain {
 }
 
 /** A metric of an output; null: of the one that the loss compares. */
-type ResolvedMetric = Omit<WireMetric, "predictions" | "targets"> & { readonly output: string | null };
+type ResolvedMetric = Omit<WireMetric, "predictions" | "targets" | "scale"> & { readonly output: string | null };
 
 export interface ResolvedMetrics {
   readonly metrics: readonly ResolvedMetric[];
@@ -319,7 +319,7 @@ function labelsOf(inputs: readonly string[], { sampleWeight }: SessionInfo): rea
 type PairNames = Pick<FitOptions, "predictions" | "targets">;
 
 /** The metrics to evaluate, checked against the model, with the terms of the loss. */
-export function resolveEvaluation(info: SessionInfo, names: PairNames, { metrics, functions }: ResolvedMetrics): WireEvaluation {
+export function resolveEvaluation(info: SessionInfo, names: PairNames, { metrics, functions }: ResolvedMetrics, units: Units): WireEvaluation {
   const { hasEval, evalOutputNames, terms } = info;
   const [loss] = evalOutputNames;
   if (!hasEval || loss === undefined) {
@@ -328,10 +328,12 @@ export function resolveEvaluation(info: SessionInfo, names: PairNames, { metrics
   const compared = metrics.map(({ output, ...metric }): WireMetric => {
     refuseSettingIf(output !== null && names.predictions !== undefined, "predictions", names.predictions, "left out with metrics of outputs");
     const [predictions, targets] = metric.formula === null ? pairOf(info, output === null ? names : { ...names, predictions: output }) : ["", ""];
-    return { ...metric, predictions, targets };
+    const scale = units.get(targets)?.std ?? [1];
+    return { ...metric, type: metric.type === "mae" && scale.length > 1 ? "column_mae" : metric.type, predictions, targets, scale };
   });
-  const ofLoss = terms.map((term): WireMetric => ({ key: term, type: "term", settings: [], formula: null, predictions: term, targets: "" }));
-  return { loss, metrics: [...compared, ...ofLoss], collects: functions.size > 0 ? pairOf(info, names) : null };
+  const ofLoss = terms.map((term): WireMetric => ({ key: term, type: "term", settings: [], formula: null, predictions: term, targets: "", scale: [1] }));
+  const collects = functions.size > 0 ? pairOf(info, names) : null;
+  return { loss, metrics: [...compared, ...ofLoss], collects, unit: units.get(collects?.[1] ?? "") };
 }
 
 /** Predictions and targets of metrics. @throws ModelError for a name that is not known, or where one must be given */

@@ -3,7 +3,7 @@
 import { EngineError } from "../../wire/errors.js";
 import type { CollectedRows, EvalValues, MetricValue, WireEvaluation, WireMetric } from "../../wire/fit.js";
 import { evaluated, numberOf, type Formula } from "../../wire/formulas.js";
-import { sessionError } from "../../wire/messages.js";
+import { refuseIf, sessionError } from "../../wire/messages.js";
 import type { NamedTensor } from "../../wire/protocol.js";
 import type { PlanMetric } from "../bundle/metrics.js";
 import { Curves, meanOf } from "../curves.js";
@@ -88,10 +88,10 @@ export class Totals {
 
   /** @param loss - the mean loss of the rows */
   values(metrics: readonly WireMetric[], loss: number): EvalValues {
-    return { loss, ...Object.fromEntries(metrics.map(({ key, formula }) => [key, this.#value(key, formula, loss)])) };
+    return { loss, ...Object.fromEntries(metrics.map((metric) => [metric.key, this.#value(metric, loss)])) };
   }
 
-  #value(key: string, formula: Formula | null, loss: number): MetricValue {
+  #value({ key, type, formula, targets, scale }: WireMetric, loss: number): MetricValue {
     if (formula !== null) {
       return numberOf(formula, { loss });
     }
@@ -107,7 +107,9 @@ export class Totals {
     if (metric.rows.length === 0) {
       return sums;
     }
-    const names = { ...Object.fromEntries(metric.rows.map((row, k): [string, Row] => [row, sums[k] ?? []])), loss };
+    const given = sums[0]?.length;
+    refuseIf(type === "column_mae" && given !== scale.length, "TABLE_WIDTH", { name: targets, given, expected: scale.length });
+    const names = { ...Object.fromEntries(metric.rows.map((row, k): [string, Row] => [row, sums[k] ?? []])), loss, scale };
     const { formula: planFormula } = metric;
     if (typeof planFormula === "object" && planFormula[0] === "each") {
       const row = evaluated(planFormula[1] as Formula, names);

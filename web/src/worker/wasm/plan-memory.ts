@@ -140,7 +140,7 @@ export class PlanMemory {
       large = this.#largeOf(plan, read);
       ptr = engine.alloc(plan.words.length);
       engine.write(ptr, plan.words);
-      // What the head of a body leaves in the arena goes to the GPU.
+      // The results that the head of a body leaves in the arena go to the GPU.
       const kind = plan.signature.length > 0 || plan.body !== null ? LOAD_STEP : LOAD_NO_FEEDS;
       this.demand("tw_session_load", ptr, constants, large, codeBase, kind);
     } catch (error) {

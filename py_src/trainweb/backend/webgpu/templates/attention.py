@@ -119,7 +119,7 @@ def attention(call: calls.Attention) -> list[Kernel]:
 
 
 def attention_gradient(call: calls.AttentionGradient) -> list[Kernel]:
-    """The gradients of the queries with the sums of dy y, and then those of keys and values."""
+    """The gradients of queries with the sums of dy y, and then the gradients of keys and values."""
     kernels = [_query_gradient(call)]
     if call.dk is not None or call.dv is not None:
         kernels.append(_key_gradient(call))

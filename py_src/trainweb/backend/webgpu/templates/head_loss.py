@@ -51,13 +51,13 @@ def _weight(k: Kernel, call: Head) -> Read:
 
 
 def head_loss(call: Loss) -> list[Kernel]:
-    """The loss, the gradient of x where that of the loss is 1, and the logarithm of each row's sum."""
+    """The loss, its gradient by x, and the logarithm of each row's sum."""
     kernels = [_parts_of_rows(call), _rows(call)]
     return kernels if call.reduction == LOSS_EACH else [*kernels, mean_loss(call, call.n)]
 
 
 def _parts_of_rows(call: Loss) -> Kernel:
-    """Of four rows and a part of the classes: the largest score, the sum of exponentials, and that of the rows of w."""
+    """For four rows and a part of the classes: the largest score, and the sums of exponentials and of rows of w."""
     k = Kernel("head_loss")
     x, w = _operands(k, call)
     groups = k.count("tiles", tiles(call.n))

@@ -1,6 +1,6 @@
 """Elements and slices by computed places, one-hot rows, cumulative sums and places of extremes (wasm_kernels/index.c).
 
-Where updates may meet, an invocation makes all those of a line, in the order of the indices.
+If updates may meet, an invocation makes all updates of a line, in the order of the indices.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _updated(
 def _along(k: Kernel, call: Elements, indices: Operand) -> None:
     """A loop of an invocation over a line of the indices along their axis, which a brace ends.
 
-    `at` is the place of an index, and `place` that of its element in the data.
+    `at` is the place of an index, and `place` is the place of its element in the data.
     """
     shape = list(zip(call.dims, call.strides, strict=True))
     axis = next((n for n, (size, step) in enumerate(shape) if size > 1 and not step), len(shape))

@@ -56,7 +56,7 @@ def max_pool_gradient(call: calls.MaxPoolGradient) -> list[Kernel]:
 
 
 def _divisor(k: Kernel, call: calls.AveragePool | calls.AveragePoolGradient) -> str:
-    """Declare the number of positions under a window; with `count_include_pad` those of the padding, too."""
+    """Declare the number of positions under a window; with `count_include_pad` it includes the padding."""
     k.declare(
         "fn taps(start: i32, first: i32, end: i32, kernel: u32, dilation: u32) -> i32 {\n"
         "  let step = i32(dilation);\n"

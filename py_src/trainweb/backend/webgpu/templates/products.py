@@ -129,7 +129,7 @@ def _tile(
 
 
 def _range(k: Kernel, p: Product, splits: int) -> list[str]:
-    """Statements for the steps of a split, [first, last), and for `batch`, from what is left of a number."""
+    """Statements that compute the steps [first, last) of a split, and `batch`, from the variable `rest`."""
     if splits == 1:
         return ["let first = 0u;", "let last = u.k;", "let batch = rest;"]
     number, span = k.count("splits", splits), k.count("span", ceil(p.k / splits))

@@ -23,7 +23,7 @@ Call = calls.Recurrence | calls.RecurrenceGradient
 
 
 def _kernels(call: Call, make: Callable[[Kernel, bool, bool], None]) -> list[Kernel]:
-    """Kernels that take the steps one after the other; the first and the last are told."""
+    """Kernels that take the steps in order; `make` gets flags for the first and the last kernel."""
     if call.hidden > MOST_STATES:
         raise NoKernelError(f"a recurrent layer of more than {MOST_STATES} states")
     lanes = 64 if call.hidden <= 64 else 256
@@ -44,7 +44,7 @@ def _kernels(call: Call, make: Callable[[Kernel, bool, bool], None]) -> list[Ker
 
 
 def _start(k: Kernel, call: Call, given: tuple[Buf | None, Buf | None], is_first: bool) -> None:
-    """Read the states: the given ones, or those that the kernel before left."""
+    """Read the given states, or the states that the kernel before left."""
     lines = []
     for n, (name, b) in enumerate(zip(("states", "cells"), given, strict=True)):
         if not is_first:
@@ -188,7 +188,7 @@ def _product(k: Kernel, call: calls.RecurrenceGradient, first: int, end: int) ->
 
 
 def _store_dx(k: Kernel, call: calls.RecurrenceGradient, gate: int, value: str, product: str) -> list[str]:
-    """Store the gradient of a gate's input, and that of its product."""
+    """Store the gradients of a gate's input and of its product."""
     at = f"(item * u.gates + {gate}u) * u.hidden + j"
     lines = [k.operand("dx", call.dx).store(at, value)]
     if call.dproduct is not None:

@@ -66,7 +66,7 @@ class ColumnSums:
     name
         The sums, and the scores that `share` stores.
     size
-        Columns. Where a lane has none of its own, lanes share the others of a column.
+        Columns. If there are fewer than lanes, several lanes share the others of a column.
     """
 
     def __init__(self, k: Kernel, name: str, size: int) -> None:

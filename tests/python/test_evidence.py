@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -351,6 +353,26 @@ def test_a_tensor_that_meets_the_input_itself_is_left_out() -> None:
     nodes.append(helper.make_node("Sub", ["most", "mean"], ["centered"], "/Sub"))
     with pytest.warns(UserWarning, match="'mean' is left out.*applied to an input"):
         build_artifacts(scripted("mean", (1, 3), nodes, "centered"))
+
+
+def test_the_time_of_a_decision_follows_the_number_of_nodes() -> None:
+    """An unrolled loop multiplies by one vector in each iteration; nothing else is learned."""
+    edges = ["x", *(f"h{k}" for k in range(1000))]
+    graph = helper.make_graph(
+        [
+            *(helper.make_node("Mul", [edge, "w"], [after]) for edge, after in pairwise(edges)),
+            helper.make_node("ReduceMean", [edges[-1]], ["loss"], keepdims=0),
+        ],
+        "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(np.full(8, 0.999, np.float32), "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    start = time.process_time()
+    decisions = {d.name: d for d in build_artifacts(model).decisions}
+    assert time.process_time() - start < 5
+    assert decisions["w"].trained
 
 
 @pytest.mark.parametrize("model", ["bart", "bert_masked_words", "gpt2", "opt"])

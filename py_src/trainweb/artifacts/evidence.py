@@ -345,12 +345,8 @@ class Evidence:
 
     def _scales_input(self, name: str) -> bool:
         """Return whether the tensor helps to center and scale an input before weights, as statistics of data do."""
-        nodes = self._consumers.get(name, ())
-        return any(
-            self._is_scaled(node.outputs[0])
-            and any(WEIGHT in self._roles(n) for n in self._reach(node.outputs, backwards=False) if n in self._tensors)
-            for node in nodes
-        )
+        scaled = [n.outputs[0] for n in self._consumers.get(name, ()) if self._is_scaled(n.outputs[0])]
+        return any(WEIGHT in self._roles(n) for n in self._reach(scaled, backwards=False) if n in self._tensors)
 
     def _is_scaled(self, edge: str) -> bool:
         """Return whether a tensor is made of inputs and constants only by arithmetic of single elements."""
@@ -433,13 +429,14 @@ class Evidence:
         return not any(self._is_constant(n) for n in node.inputs if n)
 
     def _meets(self, edge: str, targets: set[str], through: Iterable[str]) -> bool:
-        edges = [edge]
-        for tensor in edges:
-            for node in self._consumers.get(tensor, ()):
+        edges, stack = {edge}, [edge]
+        while stack:
+            for node in self._consumers.get(stack.pop(), ()):
                 if node.op_type in targets:
                     return True
                 if node.op_type in through and node.outputs[0] not in edges:
-                    edges.append(node.outputs[0])
+                    edges.add(node.outputs[0])
+                    stack.append(node.outputs[0])
         return False
 
 

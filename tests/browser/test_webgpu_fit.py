@@ -55,7 +55,8 @@ def fit(page: JsPage, clock: str, body: str) -> Any:
 @pytest.mark.parametrize("wrong", [1, 3, 4, 5, 7, 8])
 def test_nan_leaves_what_it_leaves_if_each_loss_is_read(gpu: JsPage, wrong: int) -> None:
     """1: the first batch of all. 2 and 3 run at once, as do 4 to 7."""
-    body = f"return fitted(gpu, data({wrong}, NaN), {{ accumulate: {{ steps: {1 + wrong % 2}, reduction: 'sum' }}, clipGradNorm: 1 }});"
+    sums = f"accumulate: {{ steps: {1 + wrong % 2}, reduction: 'sum' }}"
+    body = f"return fitted(gpu, data({wrong}, NaN), {{ {sums}, clipGradNorm: 1 }});"
     (ahead, _), (each, _) = fit(gpu, STILL, body), fit(gpu, SLOW, body)
     assert ahead == each
     assert ahead[0][0][0] == "NumericsError" and ahead[0][0][2:] == [1, wrong]

@@ -114,7 +114,7 @@ def test_a_model_that_hides_the_gradient_of_its_loss_only_adds(tmp_path: Path) -
         node.inputs = ["start" if name == seed.name else name for name in node.inputs]
     state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
     with trainweb.TrainingSession(state, write_model(graph), built.eval_model, built.optimizer_model) as s:
-        with pytest.raises(ModelError, match="Give it the reduction 'sum'"):
+        with pytest.raises(ModelError, match="Give 'accumulate' the reduction 'sum'"):
             s.fit(columns(), batch_size=10, accumulate=2, **FIT)
         s.fit(columns(), batch_size=10, **FIT)
         s.fit(columns(), batch_size=10, accumulate={"steps": 2, "reduction": "sum"}, **FIT)

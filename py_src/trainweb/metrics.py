@@ -360,7 +360,7 @@ def metrics_of(given: Any) -> list[Given]:
     return [one for metric in given for one in (metrics_of(metric) if is_by_output(metric) else [(None, metric)])]
 
 
-def is_by_output(metrics: Any) -> bool:
+def is_by_output(metrics: object) -> bool:
     """Return whether metrics are a mapping of outputs."""
     if not isinstance(metrics, Mapping) or "type" in metrics:
         return False

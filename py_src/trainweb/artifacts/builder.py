@@ -674,7 +674,7 @@ def _call_loss(loss: LossLike, names: Sequence[str], weights: RowWeights | None)
     return [weighed(block, lambda: _name_of_loss(block(*names)), weights)]
 
 
-def _name_of_loss(result: Any) -> str:
+def _name_of_loss(result: object) -> str:
     result = result[0] if isinstance(result, (list, tuple)) and result else result
     if not isinstance(result, str):
         raise ModelError(f"The loss block returned {result!r:.80} instead of the name of the loss.")

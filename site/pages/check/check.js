@@ -40,6 +40,7 @@ const optimizerSelect = element("optimizer", "select");
 const classesInput = element("classes", "input");
 const targetSelect = element("target", "select");
 const trainButton = element("train", "button");
+const fitButton = element("fit", "button");
 const saveButton = element("save", "button");
 
 /** @type {Given | null} */
@@ -130,6 +131,7 @@ async function endSession() {
   showCurve([]);
   element("table", "div").hidden = true;
   saveButton.hidden = true;
+  trainButton.disabled = fitButton.disabled = true;
   await ended?.release();
 }
 
@@ -239,6 +241,10 @@ async function tryOut(found, turn) {
   const memory = await made.memory();
   const all = Object.entries(memory).filter(([name]) => KERNEL_MEMORY.includes(name));
   const bytes = all.reduce((sum, [, size]) => sum + size, 0);
+  if (turn !== asked) {
+    return;
+  }
+  trainButton.disabled = fitButton.disabled = false;
   status.textContent = "";
   /** @type {[string, string][]} */
   const costs = [
@@ -330,8 +336,8 @@ async function fitTable() {
   if (made === null || found === null || !table) {
     return;
   }
-  const [button, told] = [element("fit", "button"), element("fitted", "p")];
-  button.disabled = true;
+  const told = element("fitted", "p");
+  fitButton.disabled = true;
   told.textContent = "";
   try {
     const { training, validation, count } = await readTable(table, found, targetSelect.value, isOfClasses());
@@ -349,9 +355,11 @@ async function fitTable() {
     told.textContent = `${count} rows: training loss ${loss.toPrecision(3)}, validation loss ${Number(values?.["loss"]).toPrecision(3)}.`;
     saveButton.hidden = false;
   } catch (error) {
-    told.textContent = messageOf(error);
+    if (session === made) {
+      told.textContent = messageOf(error);
+    }
   } finally {
-    button.disabled = false;
+    fitButton.disabled &&= session !== made;
   }
 }
 
@@ -443,7 +451,7 @@ async function train() {
       showVerdict(messageOf(error), "bad");
     }
   } finally {
-    trainButton.disabled = false;
+    trainButton.disabled &&= session !== made;
   }
 }
 
@@ -492,7 +500,7 @@ element("settings", "form").addEventListener("change", change);
 element("settings", "form").addEventListener("submit", (event) => event.preventDefault());
 targetSelect.addEventListener("change", () => void (report !== null && showCode(report)));
 trainButton.addEventListener("click", () => void train());
-element("fit", "button").addEventListener("click", () => void fitTable());
+fitButton.addEventListener("click", () => void fitTable());
 for (const button of element("samples", "p").querySelectorAll("button")) {
   button.addEventListener("click", () => {
     openSample(button.dataset).catch((error) => showVerdict(messageOf(error), "bad"));

@@ -326,7 +326,7 @@ def test_same_bytes_for_any_number_of_threads(name: str) -> None:
     job = Job(get_engine(reproducible=True))
     CASES[name](job)
     expected = job.run_natively()
-    for threads in (1, 2, 3, 5, 8):
-        result = job.run_threads(threads, repeat=2)
+    threads = (1, 2, 3, 5, 8)
+    for n, result in zip(threads, job.run_threads(*threads, repeat=2), strict=True):
         assert result["statuses"] == [0]
-        assert result["digests"] == [expected], f"{threads} threads"
+        assert result["digests"] == [expected], f"{n} threads"

@@ -14,6 +14,7 @@ import time
 import tomllib
 import venv
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import chromium
@@ -434,17 +435,23 @@ def _exec(*command: str | Path, **variables: str) -> None:
     os.execvpe(words[0], words, {**environment(), **variables})
 
 
+def check_types() -> None:
+    """Check the types of the TypeScript."""
+    run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
+
+
 def command_test(arguments: list[str]) -> None:
     """Run the tests; further arguments go to pytest."""
     build_all()
-    with build_lock():
+    with build_lock(), ThreadPoolExecutor() as together:  # most of it waits for registries
+        jobs: list[Callable[[], object]] = [typedoc.setup, teach_backbone.wheel, check_types]
         if pyodide_lockfile.find_python():
-            build_pyodide_distribution()
+            jobs.append(build_pyodide_distribution)
+        others = [together.submit(job) for job in jobs]
         ort_python = onnxruntime_training.setup()
-        typedoc.setup()
-        teach_backbone.wheel()
+        for other in others:
+            other.result()
     browser = setup_chromium()
-    run("npx", "--no-install", "tsc", "-p", "web/tsconfig.json", "--noEmit")
     processes = str(min(os.cpu_count() or 1, 4))
     # Whole files in the order of tests/order.py. Arguments come later and win: -n 0 for a debugger.
     parallel = ("-n", processes, "--dist", "loadfile", "--no-loadscope-reorder")

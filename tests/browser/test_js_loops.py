@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import Browser
 from tests.control.test_control_flow import recurrent
 from tests.control.test_while import normalized
+from tests.python.sessions import take_steps
 
 import trainweb
 from trainweb.artifacts import Artifacts, OptimType, build_artifacts
@@ -40,14 +41,9 @@ TRAIN = """
 
 def native(model: bytes) -> tuple[list[float], np.ndarray]:
     built = build_artifacts(model, requires_grad=["w"], optimizer=OptimType.SGD)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+    with trainweb.TrainingSession(**built) as session:
         session.set_learning_rate(0.5)
-        losses = []
-        for _ in range(3):
-            losses.append(float(session.train_step({"x": X})["loss"]))
-            session.optimizer_step()
-            session.lazy_reset_grad()
+        losses = take_steps(session, {"x": X}, 3)
         return losses, np.array(session.get_parameter("w"))
 
 
@@ -95,8 +91,7 @@ def ended_by_data() -> Artifacts:
 
 
 def natively(built: Artifacts) -> tuple[list[float], list[np.ndarray]]:
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+    with trainweb.TrainingSession(**built) as session:
         session.set_learning_rate(0.01)
         losses = []
         for _ in range(3):

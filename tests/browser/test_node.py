@@ -59,10 +59,7 @@ def trained_in_python() -> list[int]:
     from trainweb.artifacts import LossType, OptimType, build_artifacts
 
     files = build_artifacts(FIRST_MODEL, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
-    state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
-    session = trainweb.TrainingSession(
-        state, files.training_model, files.eval_model, files.optimizer_model, {"reproducible": True}
-    )
+    session = trainweb.TrainingSession(**files, options={"reproducible": True})
     points = (37 * np.arange(128) % 101 / 101 - 0.5).astype(np.float32).reshape(64, 2)
     labels = np.arange(64) % 2
     for _ in range(5):

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from tests.python.sessions import take_steps
 
 import trainweb
 from trainweb import onnxblock
@@ -45,11 +46,7 @@ def losses(artifacts: Artifacts, feeds: dict[str, Any], steps: int = 4) -> list[
     """Losses of consecutive steps on one batch."""
     with session(artifacts) as s:
         s.set_learning_rate(0.05)
-        found = []
-        for _ in range(steps):
-            found.append(float(next(iter(s.train_step(feeds).values()))))
-            s.optimizer_step()
-            s.lazy_reset_grad()
+        found = take_steps(s, feeds, steps)
         return found
 
 
@@ -244,11 +241,7 @@ def test_cross_entropy_of_models_older_than_its_operator(opset: int, settings: d
         artifacts = build_artifacts(mlp(opset=version), loss=loss, optimizer="SGD")
         with session(artifacts) as s:
             s.set_learning_rate(0.1)
-            losses = []
-            for _ in range(3):
-                losses.append(float(next(iter(s.train_step(feeds).values()))))
-                s.optimizer_step()
-                s.lazy_reset_grad()
+            losses = take_steps(s, feeds, 3)
             found.append((losses, s.get_contiguous_parameters()))
     assert found[0][0] == found[1][0]
     np.testing.assert_array_equal(found[0][1], found[1][1])

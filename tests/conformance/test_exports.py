@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.python.sessions import take_steps
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
@@ -101,11 +102,7 @@ def test_five_steps_are_pytorchs(name: str, exporter: str, kind: str) -> None:
         session.set_learning_rate(RATE)
         names = session.input_names()
         feeds = {n: data["labels" if n == "labels" else "x"] for n in names}
-        losses = []
-        for _ in range(5):
-            losses.append(float(next(iter(session.train_step(feeds).values()))))
-            session.optimizer_step()
-            session.lazy_reset_grad()
+        losses = take_steps(session, feeds, 5)
         np.testing.assert_allclose(losses, data[f"{kind}/losses"], rtol=2e-5)
         trained = {d.name for d in artifacts.decisions if d.trained}
         transposed = {d.name for d in artifacts.decisions if "transposed" in d.reason}

@@ -427,8 +427,7 @@ def test_a_loop_without_iterations_hands_its_state_on() -> None:
 def test_a_loop_trains_and_its_weight_is_one_parameter() -> None:
     proto = recurrent(4)
     built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+    with trainweb.TrainingSession(**built) as session:
         session.set_learning_rate(0.5)
         expected = session.get_contiguous_parameters() - 0.5 * gradients(proto, {"x": X}, ["w"])["w_grad"].reshape(-1)
         losses = []

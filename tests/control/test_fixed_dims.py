@@ -64,8 +64,7 @@ def with_rates() -> onnx.ModelProto:
 
 
 def session_of(built: Artifacts) -> trainweb.TrainingSession:
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    return trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model)
+    return trainweb.TrainingSession(**built)
 
 
 def check_step(session: trainweb.TrainingSession, **feeds: np.ndarray) -> None:

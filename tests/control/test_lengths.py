@@ -111,8 +111,7 @@ def test_a_list_that_a_loop_fills(axis: int, new_axis: int) -> None:
         gradient_agrees(proto, {"x": x}, ["x", "w", "h0"])
         # The inference session, which knows the length, writes the list out; a training model does not.
         built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
-        state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-        with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+        with trainweb.TrainingSession(**built) as session:
             loss = onnx.reference.ReferenceEvaluator(proto).run(["loss"], {"x": x})[0]
             np.testing.assert_allclose(session.train_step({"x": x})["loss"], loss, rtol=1e-5)
 
@@ -174,8 +173,7 @@ def test_no_iterations_hand_the_state_on() -> None:
 def test_more_iterations_than_a_plan_can_have_are_refused() -> None:
     proto = recurrent(None)
     built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+    with trainweb.TrainingSession(**built) as session:
         too_many = {"x": X, "count": np.array(65537)}
         with pytest.raises(LimitError, match=r"Repeat node 'unroll/Repeat'.*it has 65537 iterations.*at most 65536"):
             session.train_step(too_many)

@@ -10,6 +10,7 @@ import pytest
 from tests.control import test_control_flow as written
 from tests.python.kernel_description import kernels_of
 from tests.python.plan_builder import RawPlan, instruction
+from tests.python.sessions import take_steps
 
 import trainweb
 from trainweb.artifacts import OptimType, build_artifacts
@@ -70,14 +71,9 @@ def test_a_long_loop_is_few_instructions_in_little_memory(long: tuple[InferenceC
 def test_a_net_of_a_thousand_steps_trains() -> None:
     built = build_artifacts(written.recurrent(STEPS), requires_grad=["w"], optimizer=OptimType.SGD)
     x = np.random.default_rng(4).standard_normal((STEPS, 3)).astype(np.float32)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+    with trainweb.TrainingSession(**built) as session:
         session.set_learning_rate(0.5)
-        losses = []
-        for _ in range(5):
-            losses.append(float(session.train_step({"x": x})["loss"]))
-            session.optimizer_step()
-            session.lazy_reset_grad()
+        losses = take_steps(session, {"x": x}, 5)
         assert losses == sorted(losses, reverse=True)
         assert losses[-1] < 0.95 * losses[0]
 

@@ -12,6 +12,7 @@ from onnx import numpy_helper
 from tests.control.test_control_flow import BOOL, FLOAT, INT, LOSS, W, agree, body, gradient_agrees, info, model, node
 from tests.control.test_control_flow import run as run_model
 from tests.control.test_repeat import run_raw
+from tests.python.sessions import take_steps
 
 import trainweb
 from trainweb.artifacts import Artifacts, OptimType, build_artifacts
@@ -267,14 +268,9 @@ def test_a_step_beyond_the_limit_leaves_the_session_as_it_was() -> None:
 
 def test_a_loop_that_data_end_trains() -> None:
     built = build_artifacts(growing(None), requires_grad=["w"], optimizer=OptimType.SGD)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+    with trainweb.TrainingSession(**built) as session:
         session.set_learning_rate(1e-4)
-        losses = []
-        for _ in range(5):
-            losses.append(float(session.train_step({"x": FEEDS["one"]})["loss"]))
-            session.optimizer_step()
-            session.lazy_reset_grad()
+        losses = take_steps(session, {"x": FEEDS["one"]}, 5)
         assert losses == sorted(losses, reverse=True)
         assert losses[-1] < losses[0]
 

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import pytest
 from tests.lora.test_lora import arrays
+from tests.python.sessions import take_steps
 
 import trainweb
 from trainweb.errors import UnsupportedError
@@ -48,11 +49,7 @@ class Family:
         truth = self.truth | other
         feeds = {name: truth[name] for name in session.input_names() if name in truth}
         feeds |= {name: truth["labels"] for name in session.input_names() if name not in feeds}
-        losses = []
-        for _ in range(count):
-            losses.append(float(next(iter(session.train_step(feeds).values()))))
-            session.optimizer_step()
-            session.lazy_reset_grad()
+        losses = take_steps(session, feeds, count)
         return losses
 
     def losses(self, session: trainweb.TrainingSession, kind: str, **other: np.ndarray) -> None:
@@ -112,8 +109,7 @@ def test_adapts_as_peft(name: str, kind: str) -> None:
         assert modules == {layer.module for layer in adapted.layers}
     optimizer = AdamW(eps=1e-6, weight_decay=0.01, adam_mode=0)
     made = adapted.build_artifacts(optimizer=optimizer, **LOSS)
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-    session = trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model)
+    session = trainweb.TrainingSession(**made)
     try:
         session.set_learning_rate(ADAMW)
         adapted.load_adapter(session, start)

@@ -54,8 +54,7 @@ def model_of(name: str, exporter: str) -> LoraModel:
 def session_of(adapted: LoraModel, **arguments: Any) -> trainweb.TrainingSession:
     arguments = {"loss": "CrossEntropyLoss", "optimizer": AdamW(eps=1e-8, weight_decay=0.01, adam_mode=0)} | arguments
     made = adapted.build_artifacts(**arguments)
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-    session = trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model)
+    session = trainweb.TrainingSession(**made)
     session.set_learning_rate(RATE)
     OPENED.append(session)
     return session

@@ -185,6 +185,16 @@ def warm(s: trainweb.TrainingSession, kind: str = "mlp") -> None:
     s.train_step(batch(kind, seed=8))
 
 
+def take_steps(s: trainweb.TrainingSession, feeds: dict[str, np.ndarray], count: int) -> list[float]:
+    """Train on the same feeds; returns the loss of each step."""
+    losses = []
+    for _ in range(count):
+        losses.append(float(next(iter(s.train_step(feeds).values()))))
+        s.optimizer_step()
+        s.lazy_reset_grad()
+    return losses
+
+
 def snapshot(s: trainweb.TrainingSession) -> dict[str, Any]:
     """All a session remembers: parameters, gradients, moments and the words of its state."""
     host = s._core.host

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.python.sessions import take_steps
 
 import trainweb
 from trainweb.artifacts import OptimType, build_artifacts
@@ -59,14 +60,9 @@ def centred(target: str = "next", *, inputs: str = "center", notes: dict[str, st
 
 def train(model: bytes, **arguments: object) -> tuple[list[float], dict[str, np.ndarray]]:
     files = build_artifacts(model, optimizer=OptimType.SGD, **arguments)  # type: ignore[arg-type]
-    state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
-    with trainweb.TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model) as session:
+    with trainweb.TrainingSession(**files) as session:
         session.set_learning_rate(0.1)
-        losses = []
-        for _ in range(3):
-            losses.append(float(session.train_step({"x": X})["loss"]))
-            session.optimizer_step()
-            session.lazy_reset_grad()
+        losses = take_steps(session, {"x": X}, 3)
         return losses, {name: np.array(session.get_parameter(name)) for name in session.parameter_names()}
 
 

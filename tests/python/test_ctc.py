@@ -26,8 +26,7 @@ def session(scores: np.ndarray, **settings: Any) -> trainweb.TrainingSession:
         {"w": scores},
     )
     built = build_artifacts(model, ["w"], loss={"type": "CTCLoss", **settings}, optimizer="SGD")
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    return trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model)
+    return trainweb.TrainingSession(**built)
 
 
 def feeds(

@@ -190,9 +190,8 @@ def test_training_with_a_range_of_fed_floats() -> None:
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
     x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
-    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+    with trainweb.TrainingSession(**built) as session:
         for start, limit in ((0.0, 2.0), (-1.0, 0.9)):  # four places, as w has columns
             session.lazy_reset_grad()
             found = session.train_step({"x": x, "limit": np.float32(limit), "start": np.float32(start)})

@@ -13,7 +13,6 @@ from tests.conformance.models import make_model, normal
 
 from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.session.training_session import TrainingSession
-from trainweb.training.state import CheckpointState
 
 RANGES = {np.int8: (-128, 127), np.uint8: (0, 255), np.int16: (-32768, 32767)}
 W, V = normal(6, 4, seed=1), normal(4, 2, seed=2)
@@ -58,9 +57,8 @@ def model(
 def step(file: ModelProto, **options: Any) -> tuple[float, dict[str, np.ndarray]]:
     """The loss, and by how much each parameter moves at a rate of one."""
     made = build_artifacts(file, optimizer=OptimType.SGD, **options)
-    state = CheckpointState.load_checkpoint(made.checkpoint)
     names = [d.name for d in made.decisions if d.trained]
-    with TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as session:
+    with TrainingSession(**made) as session:
         before = {name: session.get_parameter(name).astype(float) for name in names}
         session.set_learning_rate(1.0)
         loss = session.train_step({"x": X})["loss"]
@@ -125,8 +123,7 @@ def test_the_sum_that_a_gradient_goes_through_is_the_quantized_value_to_the_bit(
     held = {"w": x, "scale": np.float32(0.1), "zero": np.int8(5)}
     file = make_model(nodes, {"one": []}, {"loss": []}, held, opset=21)
     made = build_artifacts(file, requires_grad=["w"], optimizer=OptimType.SGD, additional_output_names=["y"])
-    state = CheckpointState.load_checkpoint(made.checkpoint)
-    with TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as session:
+    with TrainingSession(**made) as session:
         feeds = {"one": np.float32(1)}
         trained, evaluated = (np.asarray(run(feeds)["y"]) for run in (session.train_step, session.eval_step))
     np.testing.assert_array_equal(trained, evaluated)

@@ -217,8 +217,7 @@ def test_an_output_without_a_shape_is_exported_with_one() -> None:
     proto = model(node("Relu", ["h"], ["y"]))
     shapeless_output(proto)
     built = build_artifacts(proto, loss=LossType.MSELoss, optimizer=OptimType.SGD)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+    with trainweb.TrainingSession(**built) as session:
         exported = onnx.load_from_string(session.export_model_for_inferencing(graph_output_names=["y"]))
     onnx.checker.check_model(exported, full_check=True)
     assert [d.dim_value or d.dim_param for d in exported.graph.output[0].type.tensor_type.shape.dim] == ["n", 3]

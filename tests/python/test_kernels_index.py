@@ -209,25 +209,11 @@ def test_elements(engine: Engine, dtype: Any, shape: Any, index_shape: Any, axis
     kind = REDUCED.index(dtype) if dtype in REDUCED else 0
     if dtype is np.float32 and updates.size:
         updates.flat[0] = data.flat[1] = np.nan  # which no maximum or minimum forgets
-    for reduction, function in (
-        (0, None),
-        (1, np.add),
-        (2, np.multiply),
-        (3, np.maximum),
-        (4, np.minimum),
-    ):
+    for reduction, function in enumerate((None, np.add, np.multiply, np.maximum, np.minimum)):
+        words = {"reduction": reduction, "type": kind, **args}
         if reduction and dtype not in REDUCED and data.itemsize != 4:
             with pytest.raises(PlanFailed, match="TW_BAD_CONDITION"):
-                run_kernel(
-                    engine,
-                    "scatter_elements",
-                    updates=updates,
-                    indices=indices,
-                    y=data,
-                    reduction=reduction,
-                    type=kind,
-                    **args,
-                )
+                run_kernel(engine, "scatter_elements", updates=updates, indices=indices, y=data, **words)
             continue
         want = data.copy()
         for at in np.ndindex(*index_shape):
@@ -235,16 +221,7 @@ def test_elements(engine: Engine, dtype: Any, shape: Any, index_shape: Any, axis
             to[axis] = indices[at]
             with np.errstate(over="ignore"):
                 want[tuple(to)] = updates[at] if function is None else function(want[tuple(to)], updates[at])
-        got = run_kernel(
-            engine,
-            "scatter_elements",
-            updates=updates,
-            indices=indices,
-            y=data,
-            reduction=reduction,
-            type=kind,
-            **args,
-        )
+        got = run_kernel(engine, "scatter_elements", updates=updates, indices=indices, y=data, **words)
         np.testing.assert_array_equal(got["y"], want)
 
 

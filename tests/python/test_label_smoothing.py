@@ -16,7 +16,6 @@ from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
 from trainweb.session.inference_session import InferenceSession
 from trainweb.session.training_session import TrainingSession
-from trainweb.training.state import CheckpointState
 
 SCORES = {"rows": normal(5, 3, seed=1), "images": normal(2, 3, 2, 2, seed=2)}
 LABELS = {"rows": np.array([0, 2, 1, 2, 0]), "images": np.array([[[0, 2], [1, 1]], [[2, 0], [0, 1]]])}
@@ -64,8 +63,7 @@ def expected(shape: str, share: float, weight: np.ndarray, ignored: int, reducti
 def trained(file: ModelProto, shape: str) -> tuple[float, np.ndarray]:
     """The loss, and the gradient of the scores."""
     made = build_artifacts(file, loss=None, requires_grad=["values"], optimizer=OptimType.SGD)
-    state = CheckpointState.load_checkpoint(made.checkpoint)
-    with TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as session:
+    with TrainingSession(**made) as session:
         feeds = {"x": np.ones(1, np.float32), "labels": LABELS[shape]}
         loss = float(session.train_step(feeds)["loss"])
         assert float(session.eval_step(feeds)["loss"]) == pytest.approx(loss, rel=1e-6)

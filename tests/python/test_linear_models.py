@@ -140,8 +140,7 @@ def test_outputs_that_are_no_numbers_refuse_nothing_that_does_not_read_them(labe
         maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, number))
         file.graph.output.append(helper.make_value_info("maps", maps))
     made = build_artifacts(file, loss="MSELoss", optimizer="SGD", loss_input_names=["y"])
-    state = CheckpointState.load_checkpoint(made.checkpoint)
-    with TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as session:
+    with TrainingSession(**made) as session:
         loss = float(next(iter(session.train_step({"x": X, "target": np.zeros((6, 3), np.float32)}).values())))
     scores = np.exp(X.astype(float) @ ROWS.T + INTERCEPTS)
     assert loss == pytest.approx(((scores / scores.sum(1, keepdims=True)) ** 2).mean(), rel=1e-5)

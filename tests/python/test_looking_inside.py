@@ -18,8 +18,7 @@ from .sessions import batch, session, unchanged
 
 def opened(model: Any, loss: LossType = LossType.MSELoss, **options: Any) -> trainweb.TrainingSession:
     made = build_artifacts(model, loss=loss, optimizer=OptimType.AdamW, **options)
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-    return trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model)
+    return trainweb.TrainingSession(**made)
 
 
 def test_norms_are_those_of_the_gradients() -> None:

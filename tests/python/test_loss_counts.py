@@ -52,8 +52,7 @@ def model(nodes: Any = (), loss: str | None = None, length: Any = LENGTH) -> Any
 def fitted(loss: Any, data: Any, made: Any = None, *, shuffle: bool | None = False, **options: Any) -> History:
     """An epoch at rate 0, with the same rows as validation data."""
     built = build_artifacts(made or model(), loss=loss, optimizer="SGD")
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as s:
+    with trainweb.TrainingSession(**built) as s:
         s.set_learning_rate(0.0)
         given = {"validation_data": data, "metrics": ["perplexity"], "progress": False, "shuffle": shuffle}
         return Trainer(s).fit(data, **(given | options))

@@ -10,7 +10,6 @@ from tests.conformance.models import make_model, normal
 from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.errors import GradientError
 from trainweb.session.training_session import TrainingSession
-from trainweb.training.state import CheckpointState
 
 TABLE = normal(6, 3, seed=1)
 WORDS = {1: np.array([2, 5, 2, 0, 1]), 2: np.array([[2, 5], [2, 0], [1, 1]])}
@@ -36,8 +35,7 @@ def model(note: str, rank: int = 2) -> ModelProto:
 def moved(file: ModelProto, words: np.ndarray) -> np.ndarray:
     """By how much the table moves in a step at a rate of one."""
     made = build_artifacts(file, requires_grad=["table"], optimizer=OptimType.SGD)
-    state = CheckpointState.load_checkpoint(made.checkpoint)
-    with TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as session:
+    with TrainingSession(**made) as session:
         session.set_learning_rate(1.0)
         session.train_step({"words": words.astype(np.int64)})
         session.optimizer_step()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.attacks.checkpoints import INT8, INT32, INT64, UINT8, Raw
 from tests.python.remote_files import Host
+from tests.python.sessions import take_steps
 
 import trainweb
 from trainweb.artifacts import LossType, OptimType, build_artifacts
@@ -90,16 +91,11 @@ def test_it_computes_what_onnxruntime_computed(name: str) -> None:
 def test_it_trains_as_the_onnx_file(name: str) -> None:
     def losses(source: Path) -> tuple[list[str], list[float]]:
         made = build_artifacts(source, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
-        state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-        session = trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model)
+        session = trainweb.TrainingSession(**made)
         session.set_learning_rate(0.01)
         feeds = recorded(name, "in")
         feeds["labels"] = np.arange(len(next(iter(feeds.values())))) % 3
-        found = []
-        for _ in range(5):
-            found.append(float(next(iter(session.train_step(feeds).values()))))
-            session.optimizer_step()
-            session.lazy_reset_grad()
+        found = take_steps(session, feeds, 5)
         names = list(session.parameter_names())
         session.release()
         return names, found

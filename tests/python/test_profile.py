@@ -35,8 +35,7 @@ def test_a_loop_is_one_call_in_explain_and_its_body_in_profiles() -> None:
     x = np.random.default_rng(4).standard_normal((steps, 3)).astype(np.float32)
     losses = []
     for profiled in (False, True):
-        state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-        with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+        with trainweb.TrainingSession(**built) as session:
             session.set_learning_rate(0.5)
             if profiled:
                 profile = session.profile({"x": x}, runs=2)

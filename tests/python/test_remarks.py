@@ -14,7 +14,6 @@ import trainweb
 from trainweb.artifacts import Artifacts, LossType, build_artifacts
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.session.training_session import TrainingSession
-from trainweb.training.state import CheckpointState
 
 Values = list[tuple[str, int, list[Any]]]
 RNG = np.random.default_rng(0)
@@ -50,8 +49,7 @@ def built(file: bytes, **arguments: Any) -> tuple[Artifacts, list[str]]:
 
 
 def first_loss(artifacts: Artifacts, feeds: dict[str, np.ndarray]) -> float:
-    state = CheckpointState.load_checkpoint(artifacts.checkpoint)
-    with TrainingSession(state, artifacts.training_model, artifacts.eval_model, artifacts.optimizer_model) as session:
+    with TrainingSession(**artifacts) as session:
         return float(next(iter(session.train_step(feeds).values())))
 
 

@@ -9,11 +9,10 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from tests.conformance.models import make_model, normal
 
-from trainweb.artifacts import OptimType, build_artifacts
+from trainweb.artifacts import Artifacts, OptimType, build_artifacts
 from trainweb.errors import ModelError
 from trainweb.session.check import check
 from trainweb.session.training_session import TrainingSession
-from trainweb.training.state import CheckpointState
 
 W, V = normal(3, 2, seed=1), normal(2, 2, seed=2)
 
@@ -35,16 +34,21 @@ def net() -> object:
     )
 
 
+def moved_by_a_step(made: Artifacts, x: np.ndarray) -> np.ndarray:
+    """The gradient of w, by which a step of SGD with the rate 1 moves it."""
+    with TrainingSession(**made) as session:
+        session.set_learning_rate(1.0)
+        session.train_step({"x": x})
+        session.optimizer_step()
+        moved: np.ndarray = W.astype(np.float64) - session.get_parameter("w")
+    return moved
+
+
 @pytest.mark.parametrize("stopped", [[], ["target"]])
 def test_no_gradient_goes_through_a_stopped_tensor(stopped: list[str]) -> None:
     made = build_artifacts(net(), optimizer=OptimType.SGD, stop_gradient=stopped)
     x = normal(4, 3, seed=5)
-    state = CheckpointState.load_checkpoint(made.checkpoint)
-    with TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as session:
-        session.set_learning_rate(1.0)
-        session.train_step({"x": x})
-        session.optimizer_step()
-        moved = W.astype(np.float64) - session.get_parameter("w")
+    moved = moved_by_a_step(made, x)
     x64, w64, v64 = (a.astype(np.float64) for a in (x, W, V))
     slope = 2 * (x64 @ w64 @ v64 - x64 @ w64) / 8
     towards = slope @ v64.T - (0 if stopped else slope)
@@ -141,12 +145,7 @@ def test_a_step_without_a_gradient_has_that_of_its_detour(
         (stopped,) = [d for d in check(model, requires_grad=named).left_out if d.name == "d"]
     assert "detached" in stopped.reason and "dynamo=True" in stopped.reason
     x = normal(4, 3, seed=5)
-    state = CheckpointState.load_checkpoint(made.checkpoint)
-    with TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as session:
-        session.set_learning_rate(1.0)
-        session.train_step({"x": x})
-        session.optimizer_step()
-        moved = W.astype(np.float64) - session.get_parameter("w")
+    moved = moved_by_a_step(made, x)
     towards = np.full((4, 2), 1 / 8) @ V.astype(np.float64).T
     np.testing.assert_allclose(moved, x.astype(np.float64).T @ towards, rtol=1e-4, atol=1e-6)
 
@@ -165,8 +164,7 @@ def test_what_does_not_come_from_what_it_goes_round_is_no_detour(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made = build_artifacts(model, optimizer=OptimType.SGD, requires_grad=["w", "v"])
-    state = CheckpointState.load_checkpoint(made.checkpoint)
-    with TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as session:
+    with TrainingSession(**made) as session:
         session.train_step({"x": normal(4, 3, seed=5)})
         np.testing.assert_allclose(session.get_gradient("w"), np.zeros_like(W), atol=1e-7)
 

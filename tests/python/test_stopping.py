@@ -53,8 +53,7 @@ def made() -> Artifacts:
 
 
 def open_session(made: Artifacts) -> trainweb.TrainingSession:
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-    return trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model)
+    return trainweb.TrainingSession(**made)
 
 
 CALLS: dict[str, Callable[[trainweb.TrainingSession, Any], Any]] = {

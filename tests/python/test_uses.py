@@ -155,8 +155,7 @@ def test_adapters_fit_beside_every_form_of_a_product(dora: bool) -> None:
     for op, attrs in LAYERS:
         adapted = inject(read_model(linear(op, attrs, weights)), ["m.a"], rank=2, seed=1, use_dora=dora, dropout=0.25)
         files = adapted.build_artifacts(loss="MSELoss", optimizer="AdamW")
-        state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
-        with trainweb.TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model) as session:
+        with trainweb.TrainingSession(**files) as session:
             row = []
             for _ in range(3):
                 row += map(

@@ -32,11 +32,9 @@ class BitShift(Binary):
 
     versions = (11, 28)
     dtypes = INTS
-    attrs = {"direction": Str(required=True)}
+    attrs = {"direction": Str(required=True, among=("LEFT", "RIGHT"))}
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
-        if self.direction not in ("LEFT", "RIGHT"):
-            raise self.error(f"direction is {self.direction!r}, not LEFT or RIGHT.")
         result = super().infer(a, b)
         if self.opset < 28 and not result.dtype.startswith("u"):
             raise self.unsupported(f"dtype {result.dtype}")

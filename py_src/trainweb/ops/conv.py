@@ -80,8 +80,6 @@ def window(
         counts(op, name, values, rank, 1)
     if pads is not None:
         counts(op, "pads", pads, 2 * rank, 0)
-    if auto_pad not in AUTO_PADS:
-        raise op.error(f"auto_pad {auto_pad!r} is not one of {', '.join(AUTO_PADS)}.")
     begin: list[int] = []
     end: list[int] = []
     out: list[int] = []
@@ -110,7 +108,7 @@ def window(
 class _Convolution(Op, abstract=True):
     unit_axis = 1
     attrs = {
-        "auto_pad": Str("NOTSET"),
+        "auto_pad": Str("NOTSET", among=AUTO_PADS),
         "dilations": Ints(),
         "group": Int(1),
         "kernel_shape": Ints(),
@@ -173,8 +171,7 @@ class Conv(_Convolution):
 
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None = None) -> TensorType:
         self.need_float32(x, w, b)
-        if b is not None and not equal_shapes(b.shape, w.shape[:1]):
-            raise self.error(f"the bias has shape {list(b.shape)}; it must be {list(w.shape[:1])}.")
+        self.need_shape("the bias", b, w.shape[:1])
         return TensorType("float32", (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out))
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, w: Buf, bias: Buf | None) -> None:
@@ -227,9 +224,7 @@ class ConvGrad(_Convolution):
 
     def infer(self, dy: TensorType, x: TensorType, w: TensorType) -> tuple[TensorType, TensorType, TensorType]:
         self.need_float32(dy, x, w)
-        expected = (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out)
-        if not equal_shapes(dy.shape, expected):
-            raise self.error(f"dY has shape {list(dy.shape)}; it must be {list(expected)}.")
+        self.need_shape("dY", dy, (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out))
         return TensorType("float32", x.shape), TensorType("float32", w.shape), TensorType("float32", w.shape[:1])
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, w: Buf) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from trainweb.ir.builder import Builder
-from trainweb.ir.dims import at_most, equal_shapes, maximum, static
+from trainweb.ir.dims import at_most, maximum, static
 from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts
+from trainweb.ops.conv import Window, _Convolution, counts
 from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Ints, Names
 from trainweb.ops.padding import WindowSizes
@@ -33,8 +33,6 @@ class ConvTranspose(_Convolution):
         rank = len(x) - 2
         if rank > 3:
             raise self.unsupported(f"{rank} spatial dimensions")
-        if self.auto_pad not in AUTO_PADS:
-            raise self.error(f"auto_pad {self.auto_pad!r} is not one of {', '.join(AUTO_PADS)}.")
         stride = counts(self, "strides", self.strides or (1,) * rank, rank, 1)
         dilation = counts(self, "dilations", self.dilations or (1,) * rank, rank, 1)
         extra = counts(self, "output_padding", self.output_padding or (0,) * rank, rank, 0)
@@ -74,8 +72,7 @@ class ConvTranspose(_Convolution):
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None = None) -> TensorType:
         self.need_float32(x, w, b)
         win = self.transposed(x.shape, w.shape)
-        if b is not None and not equal_shapes(b.shape, (self.channels(w.shape),)):
-            raise self.error(f"the bias has shape {list(b.shape)}; it must be {[self.channels(w.shape)]}.")
+        self.need_shape("the bias", b, (self.channels(w.shape),))
         return TensorType("float32", (x.shape[0], self.channels(w.shape), *win.size))
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, w: Buf, bias: Buf | None) -> None:

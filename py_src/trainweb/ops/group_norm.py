@@ -7,7 +7,7 @@ from typing import Any
 
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
-from trainweb.ir.dims import at_most, equal, equal_shapes, static
+from trainweb.ir.dims import at_most, equal, static
 from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
@@ -40,8 +40,7 @@ class _GroupNorm(Op, abstract=True):
         if x.shape[1] != 0 and (not at_most(1, groups) or not equal(x.shape[1] % groups, 0)):
             raise self.error(f"{x.shape[1]} channels do not fall into {groups} groups.")
         for t in vectors:
-            if not equal_shapes(t.shape, (self.scales_of(x.shape),)):
-                raise self.error(f"scale and bias must have shape {[self.scales_of(x.shape)]}, got {list(t.shape)}.")
+            self.need_shape("scale or bias", t, (self.scales_of(x.shape),))
 
     def arguments(self, shape: tuple[int, ...]) -> dict[str, Any]:
         """Kernel arguments."""
@@ -117,8 +116,7 @@ class GroupNormalizationGrad(_GroupNorm):
 
     def infer(self, dy: TensorType, x: TensorType, scale: TensorType) -> tuple[TensorType, ...]:
         self.need_float32(dy, x, scale)
-        if not equal_shapes(dy.shape, x.shape):
-            raise self.error(f"dY {list(dy.shape)} and X {list(x.shape)} differ in shape.")
+        self.need_shape("dY", dy, x.shape)
         sizes = (*scale.shape, x.shape[1], self.groups_of(x.shape))
         if scale.rank != 1 or (static(*sizes) and scale.shape[0] not in sizes[1:]):
             raise self.error(f"scale has shape {list(scale.shape)}; it needs one number per channel or group.")

@@ -125,9 +125,7 @@ class GatherGrad(Op):
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         axis = self.axis_of(self.axis, result.rank)
         check_range(self, indices, result.shape[axis])
-        expected = result.shape[:axis] + indices.shape + result.shape[axis + 1 :]
-        if not equal_shapes(dy.shape, expected):
-            raise self.error(f"dY has shape {list(dy.shape)}, not {list(expected)}.")
+        self.need_shape("dY", dy, result.shape[:axis] + indices.shape + result.shape[axis + 1 :])
         return result
 
     def lower(self, b: Builder, outs: list[Buf], _: Buf, indices: Buf, dy: Buf) -> None:
@@ -309,8 +307,7 @@ class GatherElementsGrad(ElementsOp):
         self.need_float32(dy)
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         self.check_elements(result, indices)
-        if not equal_shapes(dy.shape, indices.shape):
-            raise self.error(f"dY has shape {list(dy.shape)} and indices {list(indices.shape)}.")
+        self.need_shape("dY", dy, indices.shape)
         return result
 
     def lower(self, b: Builder, outs: list[Buf], dy: Buf, _: Buf, indices: Buf) -> None:
@@ -322,7 +319,7 @@ class ScatterElements(ElementsOp, ScatterOp):
     """data with updates put in. https://onnx.ai/onnx/operators/onnx__ScatterElements.html"""
 
     versions: ClassVar[tuple[int, ...]] = (11, 13, 16, 18)
-    attrs = {"axis": Int(0), "reduction": Str("none")}
+    attrs = {"axis": Int(0), "reduction": Str("none", among=REDUCTIONS)}
     picks = "GatherElements"
 
     def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
@@ -343,8 +340,6 @@ class Scatter(ScatterElements):
 
 def check_reduction(op: Op, reduction: str, dtype: str) -> None:
     """Reductions other than none are of numbers."""
-    if reduction not in REDUCTIONS:
-        raise op.error(f"there is no reduction {reduction!r}.")
     if reduction != "none" and dtype != "float32" and dtype not in INT_BITS:
         raise op.unsupported(f"reduction {reduction!r} of {dtype}")
 
@@ -432,9 +427,7 @@ class GatherNDGrad(TuplesOp):
     def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:
         self.need_float32(dy)
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
-        expected = self.check_tuples(result, indices)
-        if not equal_shapes(dy.shape, expected):
-            raise self.error(f"dY has shape {list(dy.shape)}, not {list(expected)}.")
+        self.need_shape("dY", dy, self.check_tuples(result, indices))
         return result
 
     def lower(self, b: Builder, outs: list[Buf], _: Buf, indices: Buf, dy: Buf) -> None:
@@ -446,7 +439,7 @@ class ScatterND(TuplesOp, ScatterOp):
     """data with slices put at index tuples. https://onnx.ai/onnx/operators/onnx__ScatterND.html"""
 
     versions = (11, 13, 16, 18)
-    attrs = {"reduction": Str("none")}
+    attrs = {"reduction": Str("none", among=REDUCTIONS)}
     picks = "GatherND"
 
     def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
@@ -462,8 +455,7 @@ class OneHot(Op):
     differentiable = (2,)
 
     def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:
-        if not equal_shapes(values.shape, (2,)):
-            raise self.error(f"values has shape {list(values.shape)}, not [2].")
+        self.need_shape("values", values, (2,))
         if indices.dtype != "float32" and indices.dtype not in INT_BITS:
             raise self.unsupported(f"indices of dtype {indices.dtype}")
         axis = self.axis_of(self.axis, indices.rank + 1)

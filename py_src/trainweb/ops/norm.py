@@ -184,8 +184,7 @@ class _BatchNorm(Op, abstract=True):
         if x.rank < 2:
             raise self.error(f"X has shape {list(x.shape)}; it needs channels in dim 1.")
         for t in vectors:
-            if not equal_shapes(t.shape, (x.shape[1],)):
-                raise self.error(f"scale, bias, mean and var must have shape {[x.shape[1]]}, got {list(t.shape)}.")
+            self.need_shape("scale, bias, mean or var", t, (x.shape[1],))
 
     @staticmethod
     def sizes(shape: tuple[int, ...]) -> dict[str, Any]:
@@ -333,8 +332,7 @@ class BatchNormalizationGrad(_BatchNorm):
         self, dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType, inv: TensorType
     ) -> tuple[TensorType, ...]:
         self.check_channels(x, scale, mean, inv)
-        if not equal_shapes(dy.shape, x.shape):
-            raise self.error(f"dY {list(dy.shape)} and X {list(x.shape)} differ in shape.")
+        self.need_shape("dY", dy, x.shape)
         vector = TensorType("float32", scale.shape)
         return TensorType("float32", x.shape), vector, vector
 

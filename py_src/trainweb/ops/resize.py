@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from trainweb.ir.builder import Builder
-from trainweb.ir.dims import at_most, equal_shapes, static
+from trainweb.ir.dims import at_most, static
 from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB, Node
@@ -27,6 +27,7 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 POLICIES = ("stretch", "not_larger", "not_smaller")
 RADIUS = {"linear": 1, "cubic": 2}
 """Distance that an element reaches, in elements of the input."""
+MODES = ("nearest", *RADIUS)
 Part = tuple[float, float]
 """Start and end of a crop along an axis, as parts of its size less 1."""
 WHOLE = (0.0, 1.0)
@@ -76,13 +77,13 @@ class Resize(Op):
     attrs = {
         "antialias": Int(0),
         "axes": Ints(),
-        "coordinate_transformation_mode": Str("half_pixel"),
+        "coordinate_transformation_mode": Str("half_pixel", among=COORDINATES),
         "cubic_coeff_a": Float(-0.75),
         "exclude_outside": Int(0),
         "extrapolation_value": Float(0.0),
-        "keep_aspect_ratio_policy": Str("stretch"),
-        "mode": Str("nearest"),
-        "nearest_mode": Str("round_prefer_floor"),
+        "keep_aspect_ratio_policy": Str("stretch", among=POLICIES),
+        "mode": Str("nearest", among=MODES),
+        "nearest_mode": Str("round_prefer_floor", among=ROUNDINGS),
     }
     differentiable: ClassVar[Sequence[int]] = (0,)
     static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
@@ -101,14 +102,6 @@ class Resize(Op):
         self, rank: int, scales: TensorType | None, sizes: TensorType | None
     ) -> tuple[list[int], tuple[float, ...], tuple[int, ...]]:
         """Axes, and their scales or their sizes."""
-        for name, allowed in (
-            ("mode", ("nearest", *RADIUS)),
-            ("coordinate_transformation_mode", COORDINATES),
-            ("nearest_mode", ROUNDINGS),
-            ("keep_aspect_ratio_policy", POLICIES),
-        ):
-            if getattr(self, name) not in allowed:
-                raise self.error(f"{name} {getattr(self, name)!r} is not one of {', '.join(allowed)}.")
         if self.antialias and self.mode == "nearest":
             raise self.error("antialias is for modes linear and cubic.")
         axes = [self.axis_of(a, rank) for a in (range(rank) if self.axes is None else self.axes)]
@@ -399,8 +392,7 @@ class ResizeGrad(Resize):
     ) -> TensorType:
         self.need_float32(dy)
         x = TensorType("float32", integers(self, shape, "the shape of X"))
-        if not equal_shapes(super().infer(x, roi, scales, sizes).shape, dy.shape):
-            raise self.error(f"dY of shape {list(dy.shape)} is not that of X of shape {list(x.shape)}, resized.")
+        self.need_shape("dY", dy, super().infer(x, roi, scales, sizes).shape)
         return x
 
     def lower(self, b: Builder, outs: list[Buf], dy: Buf, _shape: Buf | None, *others: Buf | None) -> None:
@@ -429,7 +421,7 @@ class Upsample(Resize):
     """Enlargement of opset 7 to 9: element i lies at i / scale. https://onnx.ai/onnx/operators/onnx__Upsample.html"""
 
     versions = (7, 9, 10)
-    attrs = {"mode": Str("nearest"), "scales": Floats()}
+    attrs = {"mode": Str("nearest", among=MODES), "scales": Floats()}
     min_inputs, max_inputs = 1, 2
     static_inputs = (1,)
     antialias = exclude_outside = 0

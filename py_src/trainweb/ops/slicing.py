@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from trainweb.ir.builder import Builder
-from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, maximum, minimum, static
+from trainweb.ir.dims import UndecidedError, at_most, equal, maximum, minimum, static
 from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import MS
@@ -186,9 +186,7 @@ class SliceGrad(Slice):
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         if self.waits_for(inputs) is not None:
             return result
-        counts = tuple(n for _, n, _ in self.bounds(result, *inputs))
-        if not equal_shapes(counts, dy.shape):
-            raise self.error(f"dY has shape {list(dy.shape)}; the slice has {list(counts)}.")
+        self.need_shape("dY", dy, [n for _, n, _ in self.bounds(result, *inputs)])
         return result
 
     def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
@@ -214,12 +212,18 @@ class SliceGrad(Slice):
 
 # ---- padding
 
+PAD_MODES = ("constant", "reflect", "edge", "wrap")
+
 
 class Pad(Op):
     """x within a margin; negative pads cut off. https://onnx.ai/onnx/operators/onnx__Pad.html"""
 
     versions = (2, 11, 13, 18, 19, 21, 23, 24, 25)
-    attrs = {"mode": Str("constant"), "pads": Ints(), "value": Float(0.0)}
+    attrs = {
+        "mode": Str("constant", among=("constant", "reflect", "edge", "wrap")),
+        "pads": Ints(),
+        "value": Float(0.0),
+    }
     differentiable = (0, 2)
     static_inputs = (1, 3)
 
@@ -248,8 +252,6 @@ class Pad(Op):
         value: TensorType | None = None,
         axes: TensorType | None = None,
     ) -> TensorType:
-        if self.mode not in ("constant", "reflect", "edge", "wrap"):
-            raise self.error(f"there is no mode {self.mode!r}.")
         if value is not None and (value.dtype != x.dtype or not equal(value.size, 1)):
             raise self.error(f"the value must be one {x.dtype} number.")
         if axes is not None and is_decided_later(self, axes):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
+from trainweb.ir.dims import UndecidedError, equal, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.composite import Composite
@@ -19,12 +19,15 @@ from trainweb.ops.frame.symbolic import Var, constant, integers
 MAX_STEPS = 1024
 """Longer sequences are refused where steps are written out: each is a few nodes of the compiled graph."""
 
+DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+"""True for each direction that is reverse."""
+
 _COMMON: dict[str, Attr] = {
     "activation_alpha": Floats(),
     "activation_beta": Floats(),
     "activations": Strs(),
     "clip": Float(),
-    "direction": Str("forward"),
+    "direction": Str("forward", among=DIRECTIONS),
     "hidden_size": Int(),
     "layout": Int(0),
 }
@@ -91,7 +94,7 @@ class RecurrentLayer(Composite, abstract=True):
         if (x.rank, w.rank, r.rank) != (3, 3, 3):
             raise self.error(f"X, W, R have the shapes {list(x.shape)}, {list(w.shape)}, {list(r.shape)}: not 3-D.")
         steps, batch = x.shape[:2] if not self.layout else (x.shape[1], x.shape[0])
-        directions, hidden = len(self._directions), r.shape[2]
+        directions, hidden = len(DIRECTIONS[self.direction]), r.shape[2]
         rows = self.gates * hidden
         if static(r.shape[1]) and not r.shape[1] % self.gates and r.shape[1] > rows:
             # As torch's dynamo exporter writes nn.LSTM(proj_size=...), whose projections it drops.
@@ -100,18 +103,14 @@ class RecurrentLayer(Composite, abstract=True):
                 f"R has shape {list(r.shape)}: {cells} cells, and a state of {hidden} numbers. ONNX has "
                 "no projected states: export an LSTM without proj_size, or nn.LSTMCell and nn.Linear in a loop."
             )
-        wanted: list[tuple[str, TensorType | None, tuple[int, ...]]] = [
-            ("W", w, (directions, rows, x.shape[2])),
-            ("R", r, (directions, rows, hidden)),
-            ("B", bias, (directions, 2 * rows)),
-            ("sequence_lens", lengths, (batch,)),
-            ("P", peepholes, (directions, 3 * hidden)),
-        ]
         state = (directions, batch, hidden) if not self.layout else (batch, directions, hidden)
-        wanted += [("an initial state", t, state) for t in states]
-        for name, t, shape in wanted:
-            if t is not None and not equal_shapes(t.shape, shape):
-                raise self.error(f"{name} has shape {list(t.shape)}; it must have {list(shape)}.")
+        self.need_shape("W", w, (directions, rows, x.shape[2]))
+        self.need_shape("R", r, (directions, rows, hidden))
+        self.need_shape("B", bias, (directions, 2 * rows))
+        self.need_shape("sequence_lens", lengths, (batch,))
+        self.need_shape("P", peepholes, (directions, 3 * hidden))
+        for t in states:
+            self.need_shape("an initial state", t, state)
         if self.hidden_size is not None and not equal(hidden, self.hidden_size):
             raise self.error(f"hidden_size is {self.hidden_size}, R is for {hidden}.")
         if lengths is not None and lengths.dtype != "int32":
@@ -120,17 +119,9 @@ class RecurrentLayer(Composite, abstract=True):
         y = (steps, directions, batch, hidden) if not self.layout else (batch, steps, directions, hidden)
         return TensorType("float32", y), *[TensorType("float32", state)] * self.n_states
 
-    @property
-    def _directions(self) -> tuple[bool, ...]:
-        """True for each direction that is reverse."""
-        directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(self.direction)
-        if directions is None:
-            raise self.error(f"direction is {self.direction!r}, not forward, reverse or bidirectional.")
-        return directions
-
     def _activations(self) -> list[list[Activation]]:
         """Return the activations of each direction."""
-        directions, each = len(self._directions), len(self.default_activations)
+        directions, each = len(DIRECTIONS[self.direction]), len(self.default_activations)
         names = [n if isinstance(n, str) else n.decode() for n in self.activations or ()]
         names = names or [*self.default_activations * directions]
         if len(names) != each * directions:
@@ -153,7 +144,7 @@ class RecurrentLayer(Composite, abstract=True):
             x, *states = (None if t is None else t.op("Transpose", perm=[1, 0, 2]) for t in (x, *states))
             assert x is not None
         sequences, finals = [], []
-        for k, (reverse, activations) in enumerate(zip(self._directions, self._activations(), strict=True)):
+        for k, (reverse, activations) in enumerate(zip(DIRECTIONS[self.direction], self._activations(), strict=True)):
             parameters = [None if t is None else self.direction_of(t, k) for t in (w, r, bias, peepholes, *states)]
             is_usual = peepholes is None and self.clip is None
             cell = self.usual_cell(activations) if is_usual else None
@@ -218,7 +209,7 @@ class RecurrentLayer(Composite, abstract=True):
         return [Var(g, name, x.dtype) for name in results if name]
 
     def direction_of(self, x: Var, k: int) -> Var:
-        one = x.part(0, k, k + 1) if len(self._directions) > 1 else x
+        one = x.part(0, k, k + 1) if len(DIRECTIONS[self.direction]) > 1 else x
         return one.squeeze(0)
 
     def _run(

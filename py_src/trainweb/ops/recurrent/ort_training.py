@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB
 from trainweb.ops.frame.composite import Composite
@@ -109,9 +108,7 @@ class _Grad(Composite, abstract=True):
         if (x.rank, w.rank, r.rank) != (3, 3, 3):
             raise self.error(f"X, W, R have the shapes {list(x.shape)}, {list(w.shape)}, {list(r.shape)}: not 3-D.")
         hidden = r.shape[2]
-        wanted = (*x.shape[:1], 1, x.shape[1], width * hidden)
-        if not equal_shapes(kept.shape, wanted):
-            raise self.error(f"what the layer kept has shape {list(kept.shape)}; it must have {list(wanted)}.")
+        self.need_shape("the saved output", kept, (*x.shape[:1], 1, x.shape[1], width * hidden))
         bias, state = (1, 2 * r.shape[1]), (1, x.shape[1], hidden)
         return tuple(TensorType("float32", shape) for shape in (x.shape, w.shape, r.shape, bias, state))
 

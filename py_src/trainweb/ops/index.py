@@ -6,20 +6,10 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any, ClassVar
 
-from trainweb.ir import calls
+from trainweb.ir import calls, layout
 from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal_shapes, static
 from trainweb.ir.instructions import Buf
-from trainweb.ir.layout import (
-    SCATTER_ADD,
-    SCATTER_F32,
-    SCATTER_I32,
-    SCATTER_I64,
-    SCATTER_MAX,
-    SCATTER_MIN,
-    SCATTER_MUL,
-    SCATTER_SET,
-)
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.calls import is_scaled_by_frequency, padding_word
 from trainweb.model.graph import ITEM_SIZE, MS
@@ -32,15 +22,15 @@ from trainweb.ops.frame.op import Int, Names, Op, Str
 from trainweb.ops.frame.symbolic import Var, names
 
 REDUCTIONS = {
-    "none": SCATTER_SET,
-    "add": SCATTER_ADD,
-    "mul": SCATTER_MUL,
-    "max": SCATTER_MAX,
-    "min": SCATTER_MIN,
+    "none": layout.SCATTER_SET,
+    "add": layout.SCATTER_ADD,
+    "mul": layout.SCATTER_MUL,
+    "max": layout.SCATTER_MAX,
+    "min": layout.SCATTER_MIN,
 }
 """Reductions by name, in the order of the kernels' numbers."""
 
-SCATTER_TYPES = {"float32": SCATTER_F32, "int32": SCATTER_I32, "int64": SCATTER_I64}
+SCATTER_TYPES = {"float32": layout.SCATTER_F32, "int32": layout.SCATTER_I32, "int64": layout.SCATTER_I64}
 """Dtypes that kernels reduce."""
 
 
@@ -270,7 +260,7 @@ class ElementsOp(Op, abstract=True):
                     updates=updates,
                     y=out,
                     reduction=REDUCTIONS[reduction],
-                    type=SCATTER_TYPES.get(out.dtype, SCATTER_F32),
+                    type=SCATTER_TYPES.get(out.dtype, layout.SCATTER_F32),
                     **self.arguments(b, out, indices),
                 )
             )
@@ -392,7 +382,7 @@ class TuplesOp(Op, abstract=True):
                 updates=updates,
                 y=out,
                 reduction=REDUCTIONS[reduction],
-                type=SCATTER_TYPES.get(out.dtype, SCATTER_F32),
+                type=SCATTER_TYPES.get(out.dtype, layout.SCATTER_F32),
                 **self.arguments(b, out, indices),
             )
         )

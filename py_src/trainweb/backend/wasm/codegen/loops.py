@@ -13,15 +13,8 @@ from functools import partial
 from trainweb.backend.wasm.codegen.assembler import I32, Callee, Function, Module
 from trainweb.backend.wasm.codegen.expressions import STRIP, Position, Scalar, Vector
 from trainweb.backend.wasm.codegen.function_spec import ACCESS_SECTION, FunctionSpec
+from trainweb.ir import layout
 from trainweb.ir.expr import MATH, UNARY_MATH, Expr, size_of, walk
-from trainweb.ir.layout import (
-    REDUCTION_GRAIN,
-    REDUCTION_INNER,
-    REDUCTION_N,
-    REDUCTION_OP,
-    REDUCTION_RESULTS,
-    REDUCTION_UNIT,
-)
 from trainweb.model.graph import ITEM_SIZE
 
 UNROLL_BELOW = 8
@@ -115,7 +108,7 @@ class _Loops:
     def _skipped(self) -> None:
         """Bytes of the last result before the chunk."""
         self.f.get(_LO)
-        self._load_reduction(REDUCTION_UNIT)
+        self._load_reduction(layout.REDUCTION_UNIT)
         self.f.op("i32.mul")
         self.f.i32_const(2)
         self.f.op("i32.shl")
@@ -144,18 +137,18 @@ class _Loops:
         f.get(self.block)
         self._load_word(self.s.n_addresses - 1)
         f.get(_LO)
-        self._load_reduction(REDUCTION_GRAIN)
+        self._load_reduction(layout.REDUCTION_GRAIN)
         f.op("i32.div_u")
-        self._load_reduction(REDUCTION_RESULTS)
+        self._load_reduction(layout.REDUCTION_RESULTS)
         f.op("i32.mul")
         f.i32_const(2)
         f.op("i32.shl", "i32.add")
         f.get(_HI)
         f.get(_LO)
         f.op("i32.sub")
-        self._load_reduction(REDUCTION_UNIT)
+        self._load_reduction(layout.REDUCTION_UNIT)
         f.op("i32.mul")
-        for word in (REDUCTION_N, REDUCTION_INNER, REDUCTION_OP):
+        for word in (layout.REDUCTION_N, layout.REDUCTION_INNER, layout.REDUCTION_OP):
             self._load_reduction(word)
         f.call(self.functions["reduce"])
 

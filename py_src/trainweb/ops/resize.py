@@ -281,18 +281,12 @@ class Resize(Op):
         if not scaled:
             b.copy(y, x)
         for k, (axis, (n, scale)) in enumerate(scaled.items(), 1):
-            n_in, lead, rest = x.shape[axis], prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
             out = y if k == len(scaled) else b.temp(x.dtype, (*x.shape[:axis], n, *x.shape[axis + 1 :]))
-            part = crops.get(axis, WHOLE)
+            n_in, part = x.shape[axis], crops.get(axis, WHOLE)
             if self.mode == "nearest" and all(self.inside(n_in, n, scale, part)):
                 gather_axis(b, out, x, b.constant("int64", (n,), self.nearest(n_in, n, scale, part)), axis)
             else:
-                rows = self.weights(n_in, n, scale, part)
-                weights = b.constant("float32", (n, n_in), [w for row in rows for w in row])
-                if rest == 1:
-                    lower_matmul(b, out.view((lead, n)), x.view((lead, n_in)), weights, trans_b=True)
-                else:
-                    lower_matmul(b, out.view((lead, n, rest)), weights, x.view((lead, n_in, rest)))
+                _multiply_axis(b, out, x, self.weights(n_in, n, scale, part), axis)
             x = out
         beyond = self._beyond(shape, scaled, crops)
         if beyond is not None:
@@ -370,6 +364,19 @@ class Resize(Op):
         return g.constant("int64", (len(shape),), shape)
 
 
+def _multiply_axis(b: Builder, y: Buf, x: Buf, rows: list[list[float]], axis: int, *, transposed: bool = False) -> None:
+    """y = the matrix `rows`, or its transpose, times x along an axis."""
+    lead, rest = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
+    n, m = y.shape[axis], x.shape[axis]
+    if rest == 1:
+        weights = b.constant("float32", (len(rows), len(rows[0])), [w for row in rows for w in row])
+        lower_matmul(b, y.view((lead, n)), x.view((lead, m)), weights, trans_b=not transposed)
+    else:
+        columns = zip(*rows, strict=True) if transposed else rows
+        weights = b.constant("float32", (n, m), [w for row in columns for w in row])
+        lower_matmul(b, y.view((lead, n, rest)), weights, x.view((lead, m, rest)))
+
+
 class ResizeGrad(Resize):
     """Gradient of Resize from (dY, shape of X, scales, sizes, roi) (ai.trainweb), of sizes that are known late.
 
@@ -405,15 +412,9 @@ class ResizeGrad(Resize):
         if not scaled:
             b.copy(dx, dy)
         for k, (axis, (n, scale)) in enumerate(reversed(scaled.items()), 1):
-            n_in, lead, rest = dx.shape[axis], prod(dy.shape[:axis]), prod(dy.shape[axis + 1 :])
+            n_in = dx.shape[axis]
             out = dx if k == len(scaled) else b.temp("float32", (*dy.shape[:axis], n_in, *dy.shape[axis + 1 :]))
-            weights = self.weights(n_in, n, scale, crops.get(axis, WHOLE))
-            if rest == 1:
-                by_output = b.constant("float32", (n, n_in), [w for row in weights for w in row])
-                lower_matmul(b, out.view((lead, n_in)), dy.view((lead, n)), by_output)
-            else:
-                by_input = b.constant("float32", (n_in, n), [row[j] for j in range(n_in) for row in weights])
-                lower_matmul(b, out.view((lead, n_in, rest)), by_input, dy.view((lead, n, rest)))
+            _multiply_axis(b, out, dy, self.weights(n_in, n, scale, crops.get(axis, WHOLE)), axis, transposed=True)
             dy = out
 
 

@@ -115,18 +115,16 @@ class Slice(Op):
         return tuple(map(x.value.__getitem__, index)) if x.value is not None else None
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, *ins: Buf | None) -> None:
+        start, strides = self._places(x, ins)
         out = outs[0]
-        parts = self.bounds(TensorType(x.dtype, x.shape), *map(type_of, ins))
-        strides = contiguous_strides(x.shape)
-        strided_copy(
-            b,
-            out,
-            x,
-            out.shape,
-            contiguous_strides(out.shape),
-            [step * s for (_, _, step), s in zip(parts, strides, strict=True)],
-            source_start=sum(start * s for (start, _, _), s in zip(parts, strides, strict=True)),
-        )
+        strided_copy(b, out, x, out.shape, contiguous_strides(out.shape), strides, source_start=start)
+
+    def _places(self, whole: Buf, ins: Sequence[Buf | None]) -> tuple[int, list[int]]:
+        """The first element of the slice in a tensor, and the strides between its elements."""
+        parts = self.bounds(TensorType(whole.dtype, whole.shape), *map(type_of, ins))
+        strides = contiguous_strides(whole.shape)
+        start = sum(start * s for (start, _, _), s in zip(parts, strides, strict=True))
+        return start, [step * s for (_, _, step), s in zip(parts, strides, strict=True)]
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.op("Shape", [ins[0]])
@@ -196,18 +194,9 @@ class SliceGrad(Slice):
 
     def lower(self, b: Builder, outs: list[Buf], dy: Buf, shape: Buf, *ins: Buf | None) -> None:
         out = outs[0]
-        parts = self.bounds(TensorType(out.dtype, out.shape), *map(type_of, ins))
-        strides = contiguous_strides(out.shape)
+        start, strides = self._places(out, ins)
         b.fill(out, 0)
-        strided_copy(
-            b,
-            out,
-            dy,
-            dy.shape,
-            [step * s for (_, _, step), s in zip(parts, strides, strict=True)],
-            contiguous_strides(dy.shape),
-            out_start=sum(start * s for (start, _, _), s in zip(parts, strides, strict=True)),
-        )
+        strided_copy(b, out, dy, dy.shape, strides, contiguous_strides(dy.shape), out_start=start)
 
 
 # ---- padding

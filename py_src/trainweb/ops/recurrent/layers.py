@@ -6,7 +6,7 @@ With other gates than the usual ones the steps are written out, each with one or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trainweb.ir.dims import UndecidedError, equal, static
 from trainweb.ir.shapes import TensorType
@@ -32,31 +32,20 @@ _COMMON: dict[str, Attr] = {
     "layout": Int(0),
 }
 
-_DEFAULTS: dict[str, tuple[float | None, float | None]] = {
-    "sigmoid": (None, None),
-    "tanh": (None, None),
-    "relu": (None, None),
-    "softsign": (None, None),
-    "softplus": (None, None),
-    "affine": (1.0, 0.0),
-    "leakyrelu": (0.01, None),
-    "thresholdedrelu": (1.0, None),
-    "scaledtanh": (1.0, 1.0),
-    "hardsigmoid": (0.2, 0.5),
-    "elu": (1.0, None),
+_ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
+    "sigmoid": ("Sigmoid", None, None),
+    "tanh": ("Tanh", None, None),
+    "relu": ("Relu", None, None),
+    "softsign": ("Softsign", None, None),
+    "softplus": ("Softplus", None, None),
+    "affine": ("", 1.0, 0.0),
+    "leakyrelu": ("LeakyRelu", 0.01, None),
+    "thresholdedrelu": ("ThresholdedRelu", 1.0, None),
+    "scaledtanh": ("", 1.0, 1.0),
+    "hardsigmoid": ("HardSigmoid", 0.2, 0.5),
+    "elu": ("Elu", 1.0, None),
 }
-"""Activations, with alpha and beta where they have them."""
-
-_OPERATORS = {
-    "sigmoid": "Sigmoid",
-    "tanh": "Tanh",
-    "relu": "Relu",
-    "softsign": "Softsign",
-    "softplus": "Softplus",
-    "leakyrelu": "LeakyRelu",
-    "thresholdedrelu": "ThresholdedRelu",
-    "elu": "Elu",
-}
+"""Activations: the operator, "" for several, and alpha and beta where they have them."""
 
 Activation = tuple[str, float | None, float | None]
 """Name, alpha, beta."""
@@ -69,9 +58,8 @@ def activate(x: Var, activation: Activation) -> Var:
         return x * (alpha or 0.0) + (beta or 0.0)
     if name == "scaledtanh":
         return (x * (beta or 0.0)).op("Tanh") * (alpha or 0.0)
-    if name == "hardsigmoid":
-        return x.op("HardSigmoid", alpha=alpha, beta=beta)
-    return x.op(_OPERATORS[name]) if alpha is None else x.op(_OPERATORS[name], alpha=alpha)
+    settings: dict[str, Any] = {k: v for k, v in (("alpha", alpha), ("beta", beta)) if v is not None}
+    return x.op(_ACTIVATIONS[name][0], **settings)
 
 
 class RecurrentLayer(Composite, abstract=True):
@@ -129,9 +117,9 @@ class RecurrentLayer(Composite, abstract=True):
         alphas, betas = iter(self.activation_alpha or ()), iter(self.activation_beta or ())
         activations: list[Activation] = []
         for name in names:
-            if name.lower() not in _DEFAULTS:
+            if name.lower() not in _ACTIVATIONS:
                 raise self.unsupported(f"the activation {name!r}")
-            alpha, beta = _DEFAULTS[name.lower()]
+            _, alpha, beta = _ACTIVATIONS[name.lower()]
             alpha = alpha if alpha is None else next(alphas, alpha)
             activations.append((name.lower(), alpha, beta if beta is None else next(betas, beta)))
         return [activations[k * each : (k + 1) * each] for k in range(directions)]

@@ -312,7 +312,7 @@ def optimizer(cls: T) -> T:
 
 
 def make_optimizer(
-    given: str | Mapping[str, Any],
+    choice: str | Mapping[str, Any],
     clip_grad_norm: float | None = None,
     clip_grad_value: float | None = None,
     ema: Mapping[str, Any] | None = None,
@@ -321,7 +321,7 @@ def make_optimizer(
 
     Parameters
     ----------
-    given : str or dict
+    choice : str or dict
         The name, or a dict with it as "type", the settings, and two more. "groups" is a list of dicts of the arguments
         of `Optimizer.group`. "decay_biases_and_norms" is False to turn off weight decay for parameters with fewer than
         two axes.
@@ -337,7 +337,7 @@ def make_optimizer(
     ModelError
         A setting has a value that is not allowed.
     """
-    settings = named_settings("optimizer", given)
+    settings = named_settings("optimizer", choice)
     groups: Sequence[Mapping[str, Any]] = settings.pop("groups", [])
     decays = settings.pop("decay_biases_and_norms", True)
     optimizer = make("optimizer", OPTIMIZERS, settings, ("learning_rate", "groups", "decay_biases_and_norms"))

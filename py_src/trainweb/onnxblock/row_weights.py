@@ -35,11 +35,11 @@ class RowWeights:
     of: str = "rows"
 
     @classmethod
-    def of_setting(cls, given: Any) -> RowWeights | None:
+    def of_setting(cls, setting: Any) -> RowWeights | None:
         """Weights by the name of their input, or by settings; None without."""
-        if given is None:
+        if setting is None:
             return None
-        settings = given if isinstance(given, Mapping) else {"name": given}
+        settings = setting if isinstance(setting, Mapping) else {"name": setting}
         return cls(**checked_values("sample_weight", settings, SETTINGS, "sample_weight."))
 
     def note(self, evaluation: Graph) -> None:

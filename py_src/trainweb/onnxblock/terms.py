@@ -32,15 +32,15 @@ def is_by_output(loss: Any) -> bool:
     """Return whether a loss is a mapping of outputs to terms, and not a name with settings."""
     if not isinstance(loss, Mapping) or any(isinstance(loss.get(key), str) for key in ("type", NAME)):
         return False
-    given = [term for terms in loss.values() for term in (terms if isinstance(terms, (list, tuple)) else [terms])]
-    return bool(given) and all(isinstance(term, (str, Mapping, Block)) or hasattr(term, NAME) for term in given)
+    listed = [term for terms in loss.values() for term in (terms if isinstance(terms, (list, tuple)) else [terms])]
+    return bool(listed) and all(isinstance(term, (str, Mapping, Block)) or hasattr(term, NAME) for term in listed)
 
 
-def named_loss(given: Any) -> Any:
+def named_loss(loss: Any) -> Any:
     """A loss by its name or settings; one that is a Block stays as it is."""
-    if isinstance(given, Mapping) and isinstance(given.get(NAME), str) and "type" not in given:
-        given = {"type": given[NAME], **{key: value for key, value in given.items() if key != NAME}}
-    return given if isinstance(given, Block) else make("loss", LOSSES, getattr(given, NAME, given))
+    if isinstance(loss, Mapping) and isinstance(loss.get(NAME), str) and "type" not in loss:
+        loss = {"type": loss[NAME], **{key: value for key, value in loss.items() if key != NAME}}
+    return loss if isinstance(loss, Block) else make("loss", LOSSES, getattr(loss, NAME, loss))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +52,17 @@ class Term:
     weight: float
 
     @classmethod
-    def of(cls, output: str, given: Any) -> Term:
+    def of(cls, output: str, term: Any) -> Term:
         """A term by the name of its loss, or by a mapping of that, a "weight" and settings."""
         weight = 1.0
-        if isinstance(given, Mapping):
-            settings = dict(given)
+        if isinstance(term, Mapping):
+            settings = dict(term)
             weight = settings.pop("weight", 1.0)
             if not WEIGHT.accepts(weight):
                 expected = f"{WEIGHT.expected}; weights of classes are 'weights'"
                 raise messages.BAD_SETTING(name=f"loss.{output}.weight", value=weight, expected=expected)
-            given = settings
-        return cls(output, named_loss(given), float(weight))
+            term = settings
+        return cls(output, named_loss(term), float(weight))
 
     @property
     def kind(self) -> str:

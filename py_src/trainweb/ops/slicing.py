@@ -119,10 +119,10 @@ class Slice(Op):
         out = outs[0]
         strided_copy(b, out, x, out.shape, contiguous_strides(out.shape), strides, source_start=start)
 
-    def _places(self, whole: Buf, ins: Sequence[Buf | None]) -> tuple[int, list[int]]:
+    def _places(self, tensor: Buf, ins: Sequence[Buf | None]) -> tuple[int, list[int]]:
         """The first element of the slice in a tensor, and the strides between its elements."""
-        parts = self.bounds(TensorType(whole.dtype, whole.shape), *map(type_of, ins))
-        strides = contiguous_strides(whole.shape)
+        parts = self.bounds(TensorType(tensor.dtype, tensor.shape), *map(type_of, ins))
+        strides = contiguous_strides(tensor.shape)
         start = sum(start * s for (start, _, _), s in zip(parts, strides, strict=True))
         return start, [step * s for (_, _, step), s in zip(parts, strides, strict=True)]
 

@@ -412,8 +412,8 @@ class PlanHost(SegmentMemory):
 
     def address(self, slot: TensorPlace, loaded: LoadedPlan) -> int:
         """Return the address of a slot of a loaded plan."""
-        own = {layout.CONSTANTS: loaded.constants, layout.LARGE_CONSTANTS: loaded.large}
-        return own.get(slot.segment, self.bases[slot.segment]) + slot.offset
+        blocks = {layout.CONSTANTS: loaded.constants, layout.LARGE_CONSTANTS: loaded.large}
+        return blocks.get(slot.segment, self.bases[slot.segment]) + slot.offset
 
     def release(self) -> None:
         """Free everything; harmless when repeated."""

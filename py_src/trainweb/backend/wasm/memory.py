@@ -61,12 +61,12 @@ def _allocations(
     for b in outputs:
         last[b.storage] = len(instructions)
     allocations: dict[Storage, _Allocation] = {}
-    found: list[_Allocation] = []
+    in_order: list[_Allocation] = []
 
     def add(s: Storage, k: int) -> None:
         if s.segment == ARENA and s not in allocations and (inner is None or s in inner):
             allocations[s] = allocation = _Allocation([s], align(max(s.nbytes, 1)), k, last.get(s, len(instructions)))
-            found.append(allocation)
+            in_order.append(allocation)
 
     for b in feeds:
         add(b.storage, -1)
@@ -82,7 +82,7 @@ def _allocations(
                 add(b.storage, k)
     for b in outputs:
         add(b.storage, len(instructions))
-    return found
+    return in_order
 
 
 def _needed_at_once(allocations: list[_Allocation]) -> int:

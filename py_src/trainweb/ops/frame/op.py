@@ -164,9 +164,8 @@ class Op:
         n = len(node.inputs)
         if not self.min_inputs <= n <= self.max_inputs and not self.accepts_inputs(n):
             raise ModelError(f"{node} has {n} inputs; {self.op_type()} takes {self._arity()}.")
-        given = node.attrs
         for name, attr in self.attrs.items():
-            setattr(self, name, self._attribute(name, attr) if name in given or attr.required else attr.default)
+            setattr(self, name, self._attribute(name, attr) if name in node.attrs or attr.required else attr.default)
 
     if TYPE_CHECKING:
 

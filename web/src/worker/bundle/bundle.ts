@@ -268,8 +268,8 @@ export function parseBundle(raw: RawBundle<Uint8Array | Blob>, fingerprint: numb
   checkKernels(raw.header, reader, fingerprint);
   const start = START(raw.header, "", reader);
   checkStart(start);
-  const { plans: given } = record({ plans: list((plan) => plan) })(raw.header, "", reader);
-  const plans = given.map((plan, k) => readPlan(reader, plan, `plans[${k}]`, start, fingerprint));
+  const { plans: encoded } = record({ plans: list((plan) => plan) })(raw.header, "", reader);
+  const plans = encoded.map((plan, k) => readPlan(reader, plan, `plans[${k}]`, start, fingerprint));
   damagedIf(plans.some(({ large }) => large.some(({ file }) => file >= files)), "a plan has constants in other files");
   const keys = plans.map((plan) => planKey(plan.kind, plan.overwrite, plan.signature, plan.target));
   damagedIf(new Set(keys).size !== keys.length, "two plans are for the same feeds");

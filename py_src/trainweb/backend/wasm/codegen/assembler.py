@@ -213,10 +213,10 @@ class Stack(dict["str | Instruction", "tuple[bytes, Stack]"]):
 
     def after(self, name: str, operands: str, results: str) -> Stack:
         """The stack after an instruction called `name`."""
-        kept = len(self.types) - len(operands)
+        below = len(self.types) - len(operands)
         if self is UNREACHABLE or not self.types.endswith(operands):
-            raise self.mismatch(name, _names(operands), max(kept, 0))
-        return stack_of(self.types[:kept] + results)
+            raise self.mismatch(name, _names(operands), max(below, 0))
+        return stack_of(self.types[:below] + results)
 
     def mismatch(self, name: str, expected: str, start: int = 0) -> AssemblyError:
         """Return the error of `name`, which does not find its operands."""

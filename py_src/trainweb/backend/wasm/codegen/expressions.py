@@ -236,12 +236,12 @@ class Scalar(Lanes):
 
     def _operands(self, x: Expr) -> list[int]:
         """Locals that hold the operands of `x`."""
-        found = []
+        operands = []
         for k, a in enumerate(x.args):
             self.value(a)
-            found.append(self._local(self._locals, -((id(x) << 2) + k + 1), self.kind(a.dtype)))
-            self.f.set(found[-1])
-        return found
+            operands.append(self._local(self._locals, -((id(x) << 2) + k + 1), self.kind(a.dtype)))
+            self.f.set(operands[-1])
+        return operands
 
     def _smaller(self, x: Expr) -> None:
         self._choice(x, larger=False)

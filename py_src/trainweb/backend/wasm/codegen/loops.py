@@ -44,8 +44,8 @@ def emit_module(specs: Sequence[FunctionSpec]) -> bytes:
     for kind in (_GENERATED, _UNARY, _BINARY, _STRIP_OF, _SCRATCH, _REDUCE):
         module.type_index(*kind)
     module.import_memory("env", "memory")
-    found = {x.op for s in specs for x in walk(s.roots)}
-    used = [m for m in MATH if m in found]
+    operations = {x.op for s in specs for x in walk(s.roots)}
+    used = [m for m in MATH if m in operations]
     kinds = {m: _UNARY if m in UNARY_MATH else _BINARY for m in used}
     kinds |= {f"{m}_n": _STRIP_OF if m in UNARY_MATH else _GENERATED for m in used}
     if any(s.reduces for s in specs):

@@ -119,7 +119,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       readFile: this.readFile,
       parse: (raw, outputs) => {
         const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs }, lossCounts: {} };
-        return parsePlan(raw, owner, fingerprint, models.given);
+        return parsePlan(raw, owner, fingerprint, models.sources);
       },
     });
     this.#numerics = options.checkNumerics ? new NumericsCheck(this.#inspected) : null;
@@ -295,7 +295,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     const owner = isForward(kind)
       ? { ...this.#owner, inputs: { ...inputs, [kind.base]: this.inputsOf(kind) }, outputs: { ...outputs, [kind.base]: outputsOf(kind) } }
       : this.#owner;
-    const plan = parsePlan(raw, owner, this.#fingerprint, this.#models.given);
+    const plan = parsePlan(raw, owner, this.#fingerprint, this.#models.sources);
     if (!isForward(kind)) {
       this.#onPlan(raw);
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
 
@@ -43,19 +43,19 @@ def check_types(op: Op, indices: TensorType) -> None:
 def check_range(op: Op, indices: TensorType, dim: int) -> None:
     """Refuse constant indices outside [-dim, dim); the kernels check the others."""
     check_types(op, indices)
-    for position, index in _unchecked(indices, dim, 0, 1):
-        if not at_most(-dim, index) or not at_most(index + 1, dim):
-            raise op.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
+    _check_indices(op, indices, dim, 0, 1)
     if dim == 0 and indices.size != 0:
         raise op.error("a dimension of 0 has no elements to pick.")
 
 
-def _unchecked(indices: TensorType, dim: int, first: int, step: int) -> Iterable[tuple[int, int]]:
-    """Positions and values of every `step`-th index that is known, unless all are plain numbers in [-dim, dim)."""
+def _check_indices(op: Op, indices: TensorType, dim: int, first: int, step: int) -> None:
+    """Refuse every `step`-th index that is known and outside [-dim, dim)."""
     values = (indices.value or ())[first::step]
     if not values or (static(dim, *values) and -dim <= min(values) and max(values) < dim):
-        return ()
-    return zip(range(first, first + step * len(values), step), values, strict=True)
+        return
+    for k, index in enumerate(values):
+        if not at_most(-dim, index) or not at_most(index + 1, dim):
+            raise op.error(f"index {index} at position {first + k * step} is outside [{-dim}, {dim - 1}].")
 
 
 def zeros_like(g: GradientBuilder, name: str) -> str:
@@ -139,7 +139,31 @@ class GatherGrad(Op):
 # ---- one index per element
 
 
-class ScatterOp(Op, abstract=True):
+class IndexedOp(Op, abstract=True):
+    """Shared by the operators that take elements or slices by index, or put them."""
+
+    call: ClassVar[type[calls.ScatterElements | calls.ScatterNd]]
+    """The call that puts them."""
+
+    def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
+        """Return the common arguments of the calls that take and that put."""
+        raise NotImplementedError
+
+    def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
+        """Put `updates` into `out`."""
+        if updates.size:
+            b.emit(
+                self.call(
+                    updates=updates,
+                    y=out,
+                    reduction=REDUCTIONS[reduction],
+                    type=SCATTER_TYPES.get(out.dtype, layout.SCATTER_F32),
+                    **self.arguments(b, out, indices),
+                )
+            )
+
+
+class ScatterOp(IndexedOp, abstract=True):
     """data with updates put in: shared by ScatterElements and ScatterND."""
 
     differentiable: ClassVar[Sequence[int]] = (0, 2)
@@ -148,10 +172,6 @@ class ScatterOp(Op, abstract=True):
 
     def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
         """Return the shape of the updates, after a check of the indices' shape."""
-        raise NotImplementedError
-
-    def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
-        """Put `updates` into `out`."""
         raise NotImplementedError
 
     def where(self) -> dict[str, Any]:
@@ -222,8 +242,10 @@ class ScatterOp(Op, abstract=True):
         return [*names(data_grad), None, *names(left.equal(0.0).where(others, 0.0))]
 
 
-class ElementsOp(Op, abstract=True):
+class ElementsOp(IndexedOp, abstract=True):
     """Shared by the operators whose indices have one entry per element taken or put."""
+
+    call = calls.ScatterElements
 
     def check_elements(self, data: TensorType, indices: TensorType) -> int:
         """The axis, after the shapes have been checked."""
@@ -237,7 +259,6 @@ class ElementsOp(Op, abstract=True):
         return axis
 
     def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
-        """Return the common arguments of gather_elements and scatter_elements."""
         axis = self.axis % len(data.shape)
         strides = list(contiguous_strides(data.shape))
         axis_stride, strides[axis] = strides[axis], 0
@@ -251,19 +272,6 @@ class ElementsOp(Op, abstract=True):
             "size": ITEM_SIZE[data.dtype],
             "index_size": ITEM_SIZE[indices.dtype],
         }
-
-    def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
-        """Put `updates` into `out`."""
-        if indices.size:
-            b.emit(
-                calls.ScatterElements(
-                    updates=updates,
-                    y=out,
-                    reduction=REDUCTIONS[reduction],
-                    type=SCATTER_TYPES.get(out.dtype, layout.SCATTER_F32),
-                    **self.arguments(b, out, indices),
-                )
-            )
 
 
 class GatherElements(ElementsOp):
@@ -337,9 +345,10 @@ def check_reduction(op: Op, reduction: str, dtype: str) -> None:
 # ---- index tuples
 
 
-class TuplesOp(Op, abstract=True):
+class TuplesOp(IndexedOp, abstract=True):
     """Shared by the operators whose last dimension of indices is a tuple that picks a slice of data."""
 
+    call = calls.ScatterNd
     batch_dims: int = 0
 
     def check_tuples(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
@@ -352,13 +361,10 @@ class TuplesOp(Op, abstract=True):
             raise self.error(f"indices of shape {list(indices.shape)} do not fit data of shape {list(data.shape)}.")
         check_types(self, indices)
         for first, dim in enumerate(data.shape[batch : batch + k]):
-            for position, index in _unchecked(indices, dim, first, k):
-                if not at_most(-dim, index) or not at_most(index + 1, dim):
-                    raise self.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
+            _check_indices(self, indices, dim, first, k)
         return indices.shape[:-1] + data.shape[batch + k :]
 
     def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
-        """Return the common arguments of gather_nd and scatter_nd."""
         batch, k = self.batch_dims, indices.shape[-1]
         if k > 8:
             raise self.unsupported("an index tuple of more than 8 numbers")
@@ -374,18 +380,6 @@ class TuplesOp(Op, abstract=True):
             "slice": prod(data.shape[batch + k :]) * ITEM_SIZE[data.dtype],
             "index_size": ITEM_SIZE[indices.dtype],
         }
-
-    def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
-        """Put `updates` into `out`."""
-        b.emit(
-            calls.ScatterNd(
-                updates=updates,
-                y=out,
-                reduction=REDUCTIONS[reduction],
-                type=SCATTER_TYPES.get(out.dtype, layout.SCATTER_F32),
-                **self.arguments(b, out, indices),
-            )
-        )
 
 
 class GatherND(TuplesOp):

@@ -56,7 +56,6 @@ FAMILIES = (
     "composed_norm",
     "optim.operators",
     "optim.rules",
-    "optim.averages",
     "metrics",
 )
 

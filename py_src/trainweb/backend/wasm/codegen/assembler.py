@@ -278,7 +278,7 @@ class Label:
 class Function:
     """Instructions and locals of one function; `params` and `results` are strings of value types.
 
-    A method emits one instruction. Only `op` emits several, by name: those without immediates.
+    A method emits one instruction; `op` and `get` emit several. `op` names those without immediates.
     """
 
     def __init__(self, params: str, results: str = "") -> None:
@@ -303,11 +303,12 @@ class Function:
             code, self._stack = self._stack[name]
             self._code += code
 
-    def get(self, local: int) -> None:
-        """Put a local on the stack."""
-        number, (get, _, _) = self._locals[local]
-        code, self._stack = self._stack[get]
-        self._code += code + number
+    def get(self, *locals_: int) -> None:
+        """Put locals on the stack, in this order."""
+        for local in locals_:
+            number, (get, _, _) = self._locals[local]
+            code, self._stack = self._stack[get]
+            self._code += code + number
 
     def set(self, local: int) -> None:
         """Take a local's new value from the stack."""

@@ -143,8 +143,7 @@ class _Loops:
         f.op("i32.mul")
         f.i32_const(2)
         f.op("i32.shl", "i32.add")
-        f.get(_HI)
-        f.get(_LO)
+        f.get(_HI, _LO)
         f.op("i32.sub")
         self._load_reduction(layout.REDUCTION_UNIT)
         f.op("i32.mul")
@@ -170,8 +169,7 @@ class _Loops:
         f.get(_LO)
         f.set(row)
         with f.block() as done, f.loop() as again:
-            f.get(row)
-            f.get(_HI)
+            f.get(row, _HI)
             f.op("i32.ge_u")
             f.br_if(done)
             self._result_rows(row, inner)
@@ -194,8 +192,7 @@ class _Loops:
         for k, address in enumerate(self.at.rows):
             f.get(self.bases[k])
             if k >= self.n_in:
-                f.get(row)
-                f.get(inner)
+                f.get(row, inner)
                 f.op("i32.mul")
                 f.i32_const(ITEM_SIZE[self.s.roots[k - self.n_in].dtype])
                 f.op("i32.mul", "i32.add")
@@ -219,8 +216,7 @@ class _Loops:
             else:
                 f.set(coordinate)
             for k in range(self.n_in):
-                f.get(self.at.rows[k])
-                f.get(coordinate)
+                f.get(self.at.rows[k], coordinate)
                 self._load_word(first + n_outer + k * n_outer + d)
                 f.op("i32.mul")
                 f.i32_const(ITEM_SIZE[self.s.in_dtypes[k]])
@@ -306,8 +302,7 @@ class _Loops:
     def _begin_strip(self, vector: Vector, scratch: int, start: int, last: int, count: int) -> None:
         """count = min(last - start, STRIP), in whole vectors; end = start + count; origin = scratch - 4 * start."""
         f = self.f
-        f.get(last)
-        f.get(start)
+        f.get(last, start)
         f.op("i32.sub")
         f.i32_const(-4)
         f.op("i32.and")
@@ -321,8 +316,7 @@ class _Loops:
         f.get(start)
         f.op("i32.add")
         f.set(self.end)
-        f.get(scratch)
-        f.get(start)
+        f.get(scratch, start)
         f.i32_const(2)
         f.op("i32.shl", "i32.sub")
         f.set(vector.origin)

@@ -25,7 +25,6 @@ FAMILIES = (
     "slicing",
     "index",
     "norm",
-    "group_norm",
     "softmax_loss",
     "ctc",
     "random",

@@ -408,7 +408,7 @@ def _train(
     settled: Sequence[str],
 ) -> TrainingModels:
     trainable, frozen = chosen.trainable, chosen.frozen
-    for remark in remark_on_norms(graph, trainable, frozen, batch_norm):
+    for remark in remark_on_norms(graph, chosen, batch_norm):
         warn(remark)
     models = build_training_models(
         graph,

@@ -151,7 +151,7 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
     options = checked_options({name: value for name, value in given.items() if name not in OTHERS})
     inputs = ModelInputs(core.inputs["train"])
     share, stratify = options["validation_split"], options["stratify"]
-    labels = [name for name in inputs.values if name != core.models.own.weight][-1:]
+    labels = [name for name in inputs.values if name not in core.models.own.weights][-1:]
     train, validation = split_data(inputs, data, given.get("validation_data"), share, labels, stratify=stratify)
     if train.is_batched and given.get("batch_size") is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")

@@ -312,8 +312,8 @@ function checkNames(names: readonly string[]): void {
 }
 
 /** The inputs that may hold labels. */
-function labelsOf(inputs: readonly string[], { sampleWeight }: SessionInfo): readonly string[] {
-  return inputs.filter((name) => name !== sampleWeight);
+function labelsOf(inputs: readonly string[], { sampleWeights }: SessionInfo): readonly string[] {
+  return inputs.filter((name) => !sampleWeights.includes(name));
 }
 
 type PairNames = Pick<FitOptions, "predictions" | "targets">;

@@ -29,7 +29,7 @@ RELEASED = Message(ReleasedError, "This session was released; create a new one."
 NO_EFFECT = Message(UnsupportedError, "These options have no effect here: {options}.")
 LOCAL_STATISTICS = Message(
     UnsupportedError,
-    "Training moves {count} untrained tensors, such as {name!r}: rounds do not average them, see docs/federated.md.",
+    "Training moves {count} untrained tensors, such as {name!r}. Rounds average them if 'statistics' is 'average'.",
 )
 NOT_PICTURES = Message(
     FeedError, "Files that are no pictures by their names are left out; there are {count}, such as {names}."
@@ -39,13 +39,14 @@ DROPPED_ROWS = Message(FeedError, "The file fixes batches of {rows} rows: each e
 # Federated rounds.
 
 NOISE_WITHOUT_CLIP = Message(
-    ModelError,
-    "Noise is scaled by the clip norm: give '{argument.clip_norm}' with '{argument.noise_multiplier}'.",
+    ModelError, "Noise is scaled by the clip norm: give '{argument.clip_norm}' with '{argument.noise_multiplier}'."
+)
+NOISE_AND_STATISTICS = Message(
+    ModelError, "Noise can make a running variance negative: with noise, 'statistics' must be 'local'."
 )
 NOISE_AND_WEIGHTS = Message(
     ModelError,
-    "Updates with noise need equal weights, as the accounting of privacy assumes: give weights='equal'.",
-    "Updates with noise need equal weights, as the accounting of privacy assumes: give 'equal'.",
+    "Updates with noise need equal weights, as the accounting of privacy assumes: give the weights 'equal'.",
 )
 UPDATE_SIZE = Message(BufferSizeError, "{name} has {actual} numbers, expected {expected}.")
 UPDATE_NOT_FINITE = Message(ModelError, "{name} has numbers that are not finite.")

@@ -64,6 +64,10 @@ KINDS: dict[str, tuple[Callable[[], bytes], dict[str, Any]]] = {
     "wide": (lambda: deep_mlp(40_000, 4, 3).SerializeToString(), {"loss": "CrossEntropyLoss"}),
     "weighed": (BASE.read_bytes, {"loss": "CrossEntropyLoss", "optimizer": "SGD", "sample_weight": "w"}),
     "outputs": (lambda: outputs().SerializeToString(), {"loss": TERMS, "optimizer": "SGD"}),
+    "with masks": (
+        lambda: outputs().SerializeToString(),
+        {"loss": TERMS, "optimizer": "SGD", "sample_weight": {"age": {"name": "known", "of": "labels"}, "kind": "w"}},
+    ),
     "prices": (BASE.read_bytes, {"loss": "MSELoss", "optimizer": "SGD"}),
     "masked": (lambda: masked().SerializeToString(), {"loss": "CrossEntropyLoss", "optimizer": "SGD"}),
     **{
@@ -192,6 +196,14 @@ def people(n: int = 30) -> Data:
     """Rows of the kind "outputs"."""
     x, labels = data(n).columns.values()
     return Data({"x": x, "kind_labels": labels, "age_labels": x[:, :1] * 3})
+
+
+def with_masks(n: int = 30) -> Data:
+    """Rows of which some have no age."""
+    weights = weighed(n).columns["w"]
+    columns = people(n).columns
+    age = np.where(weights[:, None] == 1, np.float32(np.nan), columns["age_labels"])
+    return Data({**columns, "age_labels": age, "known": np.isfinite(age).astype(np.float32), "w": weights})
 
 
 def weighed(n: int = 30, labels: str = "labels", **more: Any) -> Data:
@@ -525,6 +537,18 @@ FITS: dict[str, list[Fit]] = {
         ),
         fit(weighed(labels="target"), "weighed", batch_size=8, validation_data=weighed(20, "targets")),
     ],
+    "masks of outputs": [
+        fit(
+            with_masks(),
+            "with masks",
+            epochs=2,
+            batch_size=8,
+            accumulate=2,
+            validation_data=with_masks(20),
+            metrics={"kind": "accuracy", "age": ["mae", "r2"]},
+            after=[["predict", Data({"x": data(5).columns["x"]})]],
+        )
+    ],
     "infinite_on_purpose": [
         fit(changed(12, labels=np.arange(12) % 2), "masked", batch_size=4, on_nan=on_nan, epochs=2)
         for on_nan in ("stop", "skip", "restore")
@@ -549,6 +573,15 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (changed(8, "labels"), {}, "FeedError", "input 'labels' is missing"),
     (changed(8, "labels", y=data(8).columns["x"]), {}, "FeedError", "'labels' is missing in 'feeds', which has 'y'"),
     (changed(8, labels=np.ones(8, bool)), {}, "FeedError", "Unexpected input data type of 'labels'"),
+    (changed(2, labels=["no", "yes"]), {}, "FeedError", "'labels' has texts, and the model takes numbers. .*'categories'"),
+    (Data([{"x": "a fox", "labels": 1}]), {}, "FeedError", "'x' has texts, and the model takes .*Dataset.from_?[tT]ext"),
+    (Data(["a fox"]), {}, "FeedError", "Row 0 of the data has texts, and the model takes numbers"),
+    (
+        data(8),
+        {"validation_data": changed(8, "x", y=data(8).columns["x"])},
+        "FeedError",
+        "The validation data has no 'x'; it has (y, labels|labels, y). Give its rows the steps that the training rows",
+    ),
     (data(8), {"batch_size": 9, "remainder": "drop"}, "FeedError", "A batch of 9 rows is larger than the data"),
     (data(8), {"validation_split": 0.01}, "FeedError", "A share of 0.01 of 8 rows is less than one row"),
     (Data([]), {"validation_split": 0.5}, "FeedError", "cannot be split"),

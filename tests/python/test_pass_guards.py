@@ -6,25 +6,29 @@ Each pattern is found without that instruction: it is the guard that is tested.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 import pytest
 from tests.python import pipelines
 from tests.python.products import product
 from tests.python.test_program import check_index
 
+from trainweb.compiler.context import Cache
 from trainweb.compiler.passes import head as head_pass
 from trainweb.compiler.passes.accumulate import accumulate_in_place
 from trainweb.compiler.passes.attention import fuse_attention
 from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
-from trainweb.compiler.passes.fuse import fuse_elementwise
+from trainweb.compiler.passes.fuse import CHEAP_OPERATIONS, MAX_BUFFERS, MAX_OPERATIONS, fuse_elementwise, repeat_cheap
 from trainweb.compiler.passes.head import fuse_head_loss
+from trainweb.compiler.passes.hoist import hoist
 from trainweb.compiler.passes.pooling import mask_maxima
 from trainweb.compiler.passes.rotary import fuse_rotary
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
-from trainweb.ir.expr import Expr
+from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall, KernelCall
-from trainweb.ir.layout import ARENA, GRADIENTS, LOSS_MEAN
+from trainweb.ir.layout import ARENA, GRADIENTS, LOSS_MEAN, PARAMETERS
+from trainweb.ir.loop import LoopCall
 from trainweb.ir.program import Program
 from trainweb.ops.copies import copy_axis
 
@@ -592,3 +596,182 @@ def test_a_chain_stays_where_its_result_would_wait_beside_its_operands() -> None
 
 def test_a_chain_that_changes_state_stays_behind_what_may_fail() -> None:
     assert gated(segment=GRADIENTS) == 2
+
+
+def fused(w: Written) -> int:
+    """Elementwise calls that are left of a program."""
+    program = w.program()
+    fuse_elementwise(program, pipelines.context())
+    check_index(program)
+    return sum(isinstance(i, ElementwiseCall) for i in program)
+
+
+def test_a_chain_of_another_shape_takes_in_no_operand_that_is_repeated() -> None:
+    w = Written()
+    for name, shape in (("x", (N, N)), ("bias", (N,)), ("y", (N, N)), ("z", (N * N,))):
+        w.new(name, *shape)
+    b = w.bufs
+    for operand, count in (("x", 1), ("bias", 2)):
+        w.builder.instructions.clear()
+        w.builder.elementwise([b["y"]], [b["x"], b[operand]], lambda e, x, v: e.add(x, v))
+        w.builder.elementwise([b["z"]], [b["y"].view((N * N,))], lambda e, y: e.exp(y))
+        w.outputs = ["z"]
+        assert fused(w) == count
+
+
+def test_a_chain_takes_in_no_call_of_another_size_that_leaves_its_result_unread() -> None:
+    w = Written()
+    for name, shape in (("x", (N, N)), ("y", (N, N)), ("q", (N,)), ("r", (N,))):
+        w.new(name, *shape)
+    b = w.bufs
+    w.builder.elementwise([b["y"]], [b["x"]], lambda e, x: e.exp(x))
+    w.builder.elementwise([b["r"]], [b["q"], b["y"]], lambda e, q, _: e.exp(q))
+    w.read("r")
+    w.outputs = ["y"]
+    assert fused(w) == 2
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 1), (1, 2), (N, 1)])
+def test_a_chain_is_not_stored_across_its_operands(start: int, count: int) -> None:
+    w = Written()
+    x, y, w.outputs = w.new("x", 2 * N), w.new("y", N), ["x"]
+    w.builder.elementwise([y], [x.view((N,))], lambda e, a: e.exp(a))
+    w.builder.elementwise([x.view((N,), start)], [y], lambda e, a: e.tanh(a))
+    assert fused(w) == count
+
+
+@pytest.mark.parametrize(("inputs", "count"), [(MAX_BUFFERS - 2, 1), (MAX_BUFFERS - 1, 2)])
+def test_a_chain_holds_no_more_addresses_than_registers(inputs: int, count: int) -> None:
+    w = Written()
+    ins = [w.new(f"x{k}", N) for k in range(inputs)]
+    y, z, w.outputs = w.new("y", N), w.new("z", N), ["y", "z"]
+    w.builder.elementwise([y], ins, lambda e, *xs: reduce(e.add, xs))
+    w.builder.elementwise([z], [y], lambda e, x: e.exp(x))
+    assert fused(w) == count
+
+
+@pytest.mark.parametrize(("operations", "count"), [(MAX_OPERATIONS - 1, 1), (MAX_OPERATIONS, 2)])
+def test_a_chain_has_a_limit_of_operations(operations: int, count: int) -> None:
+    w = Written()
+    x, y, z, w.outputs = w.new("x", N), w.new("y", N), w.new("z", N), ["z"]
+    w.builder.elementwise([y], [x], lambda e, x: reduce(lambda v, k: e.add(v, e.const(k)), range(operations), x))
+    w.builder.elementwise([z], [y], lambda e, x: e.exp(x))
+    assert fused(w) == count
+
+
+# Cheap results.
+
+
+def repeated(*steps: str) -> set[str]:
+    """Results that calls make themselves that read them.
+
+    A step is "fill NAME" or "read NAME", or a result, its operands, and how many constants are added to their sum.
+    """
+    w = Written()
+    for name in "xyzabcd":
+        w.new(name, N, N)
+    w.bufs["part of y"] = w.bufs["y"].view((N,))
+    results = []
+    for step in steps:
+        what, _, name = step.partition(" ")
+        if what in ("read", "fill"):
+            (w.read if what == "read" else w.fill)(name)
+            continue
+        result, operands, constants = step.split(",")
+        ins = [w.bufs[name] for name in operands.split("+")]
+        out = w.bufs[result] if ins[-1].size == N * N else w.new(result, N)
+        results.append(result)
+
+        def compute(e: Emitter, *xs: Expr, count: str = constants) -> Expr:
+            if count == "exp":
+                return e.exp(reduce(e.add, xs))
+            return reduce(lambda v, k: e.mul(v, e.const(float(k + 2))), range(int(count)), reduce(e.add, xs))
+
+        w.builder.elementwise([out], ins, compute)
+    w.outputs = [name for name in results if name in "abcd"]
+    program = w.program()
+    repeat_cheap(program, pipelines.context())
+    check_index(program)
+    return {name for name in results if not program.writers(w.bufs[name].storage)}
+
+
+MANY = CHEAP_OPERATIONS - 1
+"""Products with constants that are cheap, and still are with another operation."""
+
+
+def test_cheap_results_are_made_where_they_are_read() -> None:
+    assert repeated("y,x,1", "a,y+x,1", "b,y+x,1") == {"y"}
+    assert repeated("y,x,1", "z,y+x,1", "a,z+x,1") == {"y", "z"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "names"),
+    [
+        (("y,x,1", "a,y+x,1", "fill x", "b,y+x,1"), ""),
+        (("y,x,1", "a,y+x,1", "read y"), ""),
+        (("y,x,exp", "a,y+x,1"), ""),
+        ((f"y,x,{CHEAP_OPERATIONS}", "a,y+x,1"), "y"),
+        ((f"y,x,{CHEAP_OPERATIONS + 1}", "a,y+x,1"), ""),
+        (("y,x,1", "a,y+x,1", "b,y,1"), ""),
+        (("y,x,1", "a,x+part of y,1"), ""),
+        (("y,x,1", f"z,y+x,{MANY}", "a,z+x,1"), "y"),
+        (("y,x,1", "z,y+x,1", "a,z,1"), "y"),
+        (("y,x,1", "z,y+x,1", "a,z+x,1", "fill x", "b,z+x,1"), "y"),
+    ],
+    ids=str,
+)
+def test_results_are_stored_that_others_read_or_that_are_not_cheap(steps: tuple[str, ...], names: str) -> None:
+    assert repeated(*steps) == set(names)
+
+
+# Results that are kept from run to run.
+
+
+def hoisted(*steps: str, outputs: tuple[str, ...] = ()) -> set[str]:
+    """Results that are made once for all steps.
+
+    A step is a result and its operands, and "loop" where a loop makes it. p is a frozen parameter, f a feed.
+    """
+    w = Written()
+    for name in "xyzf":
+        w.new(name, N)
+    w.new("p", N, segment=PARAMETERS).storage.offset = 0
+    w.bufs["f"].storage.is_feed = True
+    for step in steps:
+        result, *operands = (w.bufs[name] for name in step.removesuffix(" loop"))
+        w.builder.elementwise([result], operands, lambda e, *xs: e.exp(reduce(e.add, xs)))
+        if step.endswith("loop"):
+            body = w.builder.instructions.pop()
+            w.builder.instructions.append(LoopCall([body], 2, frozenset(), w.builder.temp("uint8", (8,)), "loop"))
+    w.outputs = list(outputs)
+    program, context = w.program(), pipelines.context()
+    context.cache = Cache({0})
+    hoist(program, context)
+    check_index(program)
+    made = {b.storage for part in program.hoisted.values() for i in part for b in i.writes}
+    return {name for name in "xyz" if w.bufs[name].storage in made}
+
+
+def test_results_of_parameters_are_kept_from_run_to_run() -> None:
+    assert hoisted("xp", "yx", "zyf") == {"x", "y"}
+    assert hoisted("xp", "xxp", "zxf") == {"x"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "names"),
+    [
+        (("xf", "yx", "zy"), ""),
+        (("xp", "xxf", "yx", "zyf"), ""),
+        (("xp", "yxf", "xf", "zx"), ""),
+        (("xp", "yxf", "xxp", "zxf"), ""),
+        (("yx", "zyf"), ""),
+        (("xp", "yx loop", "zyf"), "x"),
+    ],
+    ids=str,
+)
+def test_results_are_made_in_each_step_that_it_may_change(steps: tuple[str, ...], names: str) -> None:
+    assert hoisted(*steps) == set(names)
+
+
+def test_outputs_are_made_in_each_step() -> None:
+    assert hoisted("xp", "yx", "zyf", outputs=("x",)) == set()

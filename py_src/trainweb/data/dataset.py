@@ -694,12 +694,15 @@ def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
     batch: Batch = {}
     positions = list(numbers)
     for position, row in zip(positions, rows, strict=True):
+        if isinstance(row, str):
+            raise messages.TEXT_VALUES(what=f"Row {position} of the data")
         if not isinstance(row, Mapping):
             raise messages.NOT_A_ROW(position=position, given=type(row).__name__)
         if row.keys() != first.keys():
             raise messages.ROW_NAMES(position=position, names=", ".join(row), expected=", ".join(first))
     for name in first:
         arrays = [_value(name, row[name], position) for position, row in zip(positions, rows, strict=True)]
+        refuse_texts(name, arrays[0])
         for position, array in zip(positions, arrays, strict=True):
             if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
                 raise messages.ROW_TYPE(
@@ -710,6 +713,12 @@ def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
                 )
         batch[name] = np.stack(arrays)
     return batch
+
+
+def refuse_texts(name: str, array: np.ndarray) -> None:
+    """Raise FeedError for texts, which no model takes."""
+    if array.dtype.kind == "U":
+        raise messages.TEXT_VALUES(what=repr(name))
 
 
 def _value(name: str, value: Any, position: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.arguments import warn
-from trainweb.data.dataset import Batch, Dataset, Remainder, batched, columns_of_table
+from trainweb.data.dataset import Batch, Dataset, Remainder, batched, columns_of_table, refuse_texts
 from trainweb.data.table import Unit, units_of
 from trainweb.model.graph import Value
 from trainweb.spelling import by_inputs, input_name
@@ -73,6 +73,7 @@ class ModelInputs:
             source = self.named(source, "The data")
         data = Dataset.of(self._read(columns_of_table(source)))
         if data.columns is not None:
+            self._check_rows_first()
             fitted = {name: self.fitted(name, array, "the data") for name, array in self._read(data.columns).items()}
             if any(fitted.get(name) is not array for name, array in data.columns.items()):
                 converted = Dataset(fitted)
@@ -112,6 +113,8 @@ class ModelInputs:
             has_batches = is_batched or data.is_batched or (is_batched is None and self._is_batch(first))
             if has_batches and size is not None and not ignores_size:
                 raise messages.BATCH_OF_BATCHES(name="batch_size")
+            if not has_batches:
+                self._check_rows_first()
             rows = (self._read(self.named(item, f"Item {k} of the data")) for k, item in enumerate(items))
             batches_of_data = rows if has_batches else batched(rows, rows_of_batch, remainder)
             for batch in (self.batch(one, k) for k, one in enumerate(batches_of_data)):
@@ -124,6 +127,14 @@ class ModelInputs:
         stream = data._stream(made, is_batched=True)
         stream.is_padded = data.is_padded or (remainder == "pad" and not data.is_batched)
         return stream
+
+    def _check_rows_first(self) -> None:
+        """Raise FeedError for an input that counts time by its first axis, and the rows of the labels by another."""
+        *_, (labels, last) = self.values.items()
+        for name, value in self.values.items() if last.shape else ():
+            symbol, shape = last.shape[0], value.shape or ()
+            if isinstance(symbol, str) and symbol in shape[1:] and symbol != shape[0]:
+                raise messages.TIME_FIRST(name=name, shape=list(shape), other=labels, symbol=symbol)
 
     def batch(self, given: Any, number: int = 0) -> Batch:
         """Convert a whole batch. Raise FeedError for what is no batch of the model."""
@@ -165,6 +176,7 @@ class ModelInputs:
         declared = self.values.get(name)
         if declared is None:
             return array
+        refuse_texts(name, array)
         shape = declared.shape
         if shape is not None and len(shape) > 0 and not _fits(array.shape, shape):
             raise messages.DATA_SHAPE(

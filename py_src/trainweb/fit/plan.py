@@ -151,8 +151,10 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
     options = checked_options({name: value for name, value in given.items() if name not in OTHERS})
     inputs = ModelInputs(core.inputs["train"])
     share, stratify = options["validation_split"], options["stratify"]
-    labels = [name for name in inputs.values if name != core.models.own.weight][-1:]
+    labels = [name for name in inputs.values if name not in core.models.own.weights][-1:]
     train, validation = split_data(inputs, data, given.get("validation_data"), share, labels, stratify=stratify)
+    if validation is not None:
+        check_steps(train, validation, core.inputs["eval"])
     if train.is_batched and given.get("batch_size") is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if train.columns is None and options["shuffle"]:
@@ -330,6 +332,19 @@ def split_data(
     if labels is not None:
         warn_of_missing(name, labels, len(parts[0]))
     return parts
+
+
+def check_steps(train: Dataset, validation: Dataset, inputs: Iterable[str]) -> None:
+    """Raise FeedError for an input that validation rows lack, and warn of steps of tables that they lack."""
+    if validation.columns is None:
+        return
+    for name in inputs:
+        if name not in validation.columns:
+            raise messages.VALIDATION_INPUT(name=name, names=", ".join(validation.columns))
+    lacking = [step for step in train.preprocessing if step not in validation.preprocessing]
+    if lacking:
+        steps = ", ".join(f"{step['type']} of {step['input']!r}" for step in lacking)
+        warn(str(messages.UNPREPARED_VALIDATION(steps=steps)))
 
 
 def warn_of_missing(name: str, labels: np.ndarray, first: int) -> None:

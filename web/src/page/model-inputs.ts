@@ -5,12 +5,12 @@ import { Tensor } from "onnxruntime-common";
 import { Dataset, type DataSource } from "../data/dataset.js";
 import { fixedRows } from "../data/epoch.js";
 import { badSetting, describe, isTensor } from "../data/given.js";
-import { asTensor as asValue, batched, type Batch, type Row } from "../data/rows.js";
+import { asTensor as asValue, batched, refuseTexts, type Batch, type Row } from "../data/rows.js";
 import { unitsOf } from "../data/table.js";
 import type { Remainder, Units } from "../wire/fit.js";
 import { byInputs, inputName } from "../wire/feed-names.js";
 import { log } from "../wire/log.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import type { InputDeclaration } from "../wire/protocol.js";
 import { DEFAULT_BATCH } from "./settings/fit.js";
 import { arrayOf, asTensor, isOnCpu, type NumericArray } from "./tensors.js";
@@ -78,11 +78,15 @@ export class ModelInputs {
     const source = isValue(input) || isArray ? [input] : input;
     const isTuple = isArray || (Array.isArray(source) && source.length > 0 && source.every(isValue));
     const given = isTuple ? this.#named(source, "The data") : source;
+    if (isColumns(given)) {
+      this.#checkRowsFirst();
+    }
     const named = isColumns(given) ? this.#read(given) : given;
     const data = Dataset.of((isColumns(named) ? this.#fitAll(named, "the data", true) : named) as DataSource);
     if (data.columns === null || isColumns(named)) {
       return data;
     }
+    this.#checkRowsFirst();
     const fitted = this.#fitAll(this.#read(Object.fromEntries(data.columns)), "the data");
     return [...data.columns].some(([name, tensor]) => fitted[name] !== tensor) ? data.after([], fitted) : data;
   }
@@ -114,6 +118,9 @@ export class ModelInputs {
     if (isWhole && batchSize !== null && !ignoresSize) {
       throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
     }
+    if (!isWhole) {
+      this.#checkRowsFirst();
+    }
     const named = (item: unknown, k: number): unknown => {
       const row = this.#named(item, `Item ${k} of the data`);
       return typeof row === "object" && row !== null && !isTensor(row) ? this.#read(row as Named) : row;
@@ -134,6 +141,14 @@ export class ModelInputs {
         log("warning", sessionError("DROPPED_ROWS", { count, rows: this.rows }).message);
       }
     }
+  }
+
+  /** @throws FeedError for an input that counts time by its first axis, and the rows of the labels by another */
+  #checkRowsFirst(): void {
+    const labels = this.#declared.at(-1);
+    const symbol = labels?.dims?.[0];
+    const other = this.#declared.find(({ dims }) => typeof symbol === "string" && dims?.[0] !== symbol && dims?.includes(symbol));
+    refuseIf(other !== undefined, "TIME_FIRST", { name: other?.name, shape: other?.dims, other: labels?.name, symbol });
   }
 
   /**
@@ -233,6 +248,7 @@ function isNumeric(value: unknown): boolean {
 
 /** Values of an input for several rows, in its type. */
 function fitted({ name, dtype, dims }: InputDeclaration, tensor: Tensor, where: string): Tensor {
+  refuseTexts(name, tensor);
   if (dims !== null && dims.length > 0 && !fits(tensor.dims, dims)) {
     throw sessionError("DATA_SHAPE", { name, given: tensor.dims, where, batch: shown(dims), row: shown(dims.slice(1)) });
   }

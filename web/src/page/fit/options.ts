@@ -32,7 +32,7 @@ import type { FitControl, FitEvent } from "./events.js";
 import { scheduleOf } from "./rates.js";
 import { ModelInputs } from "../model-inputs.js";
 import { hasFunctions, metricsOf, type MetricFunction, type Metrics } from "../own-metrics.js";
-import { splitData } from "../split.js";
+import { checkSteps, splitData } from "../split.js";
 import type { Schedule } from "./schedule.js";
 import type { Resolved } from "../setting-kinds.js";
 import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
@@ -130,6 +130,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const plain = checkPlain(options);
   const inputs = new ModelInputs(info.inputs.train);
   const [train, validation] = splitData(inputs, labelsOf(info.trainingInputNames, info).at(-1) as string, data, settings.validationData ?? null, plain);
+  checkSteps(train, validation, info.evalInputNames);
   const isStream = train.columns === null;
   if (train.isBatched && (settings.batchSize ?? null) !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
@@ -312,8 +313,8 @@ function checkNames(names: readonly string[]): void {
 }
 
 /** The inputs that may hold labels. */
-function labelsOf(inputs: readonly string[], { sampleWeight }: SessionInfo): readonly string[] {
-  return inputs.filter((name) => name !== sampleWeight);
+function labelsOf(inputs: readonly string[], { sampleWeights }: SessionInfo): readonly string[] {
+  return inputs.filter((name) => !sampleWeights.includes(name));
 }
 
 type PairNames = Pick<FitOptions, "predictions" | "targets">;

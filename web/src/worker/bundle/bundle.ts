@@ -217,7 +217,7 @@ const START = record({
   pairs: optional(list(tuple(text, text)), []),
   defaultPair: optional(tuple(nullable(text), nullable(text)), undefined),
   weighsBatches: optional(flag, false),
-  sampleWeight: optional(nullable(text), null),
+  sampleWeights: optional(names, []),
   terms: optional(names, []),
   moving: optional(names, []),
   /** Divisors of the losses. */

@@ -13,7 +13,6 @@ FAMILIES = (
     "matmul",
     "einsum",
     "conv",
-    "conv_transpose",
     "pool",
     "resize",
     "extrema",

@@ -49,7 +49,6 @@ FAMILIES = (
     "selection",
     "vectorize",
     "stateful",
-    "composed_norm",
     "optim.operators",
     "optim.rules",
     "metrics",

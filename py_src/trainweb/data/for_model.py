@@ -129,10 +129,18 @@ class ModelInputs:
         return stream
 
     def _check_rows_first(self) -> None:
+    def require(self, data: Dataset, source: str) -> None:
+        """Raise FeedError for arrays without an input that is not optional."""
+        for name in self.values if data.columns is not None else ():
+            if name not in (data.columns or {}) and name not in self._optional:
+                columns, inputs = ", ".join(data.columns or {}), ", ".join(self.values)
+                raise messages.NO_INPUT(source=source, name=name, names=columns, inputs=inputs)
+
         """Raise FeedError for an input that counts time by its first axis, and the rows of the labels by another."""
         *_, (labels, last) = self.values.items()
-        for name, value in self.values.items() if last.shape else ():
-            symbol, shape = last.shape[0], value.shape or ()
+        symbol = last.shape[0] if last.shape else None
+        for name, value in self.values.items():
+            shape = value.shape or ()
             if isinstance(symbol, str) and symbol in shape[1:] and symbol != shape[0]:
                 raise messages.TIME_FIRST(name=name, shape=list(shape), other=labels, symbol=symbol)
 

@@ -153,8 +153,10 @@ def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitP
     share, stratify = options["validation_split"], options["stratify"]
     labels = [name for name in inputs.values if name not in core.models.own.weights][-1:]
     train, validation = split_data(inputs, data, given.get("validation_data"), share, labels, stratify=stratify)
+    inputs.require(train, "data")
     if validation is not None:
-        check_steps(train, validation, core.inputs["eval"])
+        ModelInputs(core.inputs["eval"]).require(validation, "validation data")
+        warn_of_steps(train, validation)
     if train.is_batched and given.get("batch_size") is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if train.columns is None and options["shuffle"]:
@@ -334,15 +336,10 @@ def split_data(
     return parts
 
 
-def check_steps(train: Dataset, validation: Dataset, inputs: Iterable[str]) -> None:
-    """Raise FeedError for an input that validation rows lack, and warn of steps of tables that they lack."""
-    if validation.columns is None:
-        return
-    for name in inputs:
-        if name not in validation.columns:
-            raise messages.VALIDATION_INPUT(name=name, names=", ".join(validation.columns))
+def warn_of_steps(train: Dataset, validation: Dataset) -> None:
+    """Warn of steps of tables that only the training rows have."""
     lacking = [step for step in train.preprocessing if step not in validation.preprocessing]
-    if lacking:
+    if lacking and validation.columns is not None:
         steps = ", ".join(f"{step['type']} of {step['input']!r}" for step in lacking)
         warn(str(messages.UNPREPARED_VALIDATION(steps=steps)))
 

@@ -98,6 +98,7 @@ def _checked(
     inputs = ModelInputs(core.inputs["eval"], optional)
     dataset = inputs.dataset(data)
     if dataset.is_batched and options["batch_size"] is not None:
+    inputs.require(dataset, "data")
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if dataset.is_padded:
         raise messages.PADDED_VALIDATION()

@@ -86,7 +86,6 @@ export class ModelInputs {
     if (data.columns === null || isColumns(named)) {
       return data;
     }
-    this.#checkRowsFirst();
     const fitted = this.#fitAll(this.#read(Object.fromEntries(data.columns)), "the data");
     return [...data.columns].some(([name, tensor]) => fitted[name] !== tensor) ? data.after([], fitted) : data;
   }
@@ -140,6 +139,15 @@ export class ModelInputs {
         this.#hasTold = true;
         log("warning", sessionError("DROPPED_ROWS", { count, rows: this.rows }).message);
       }
+    }
+  }
+
+  /** @throws FeedError for arrays without an input that is not optional */
+  require({ columns }: Dataset, source: string): void {
+    const missing = this.#declared.find(({ name }) => columns !== null && !columns.has(name) && !this.#optional.includes(name));
+    if (missing !== undefined) {
+      const [names, inputs] = [[...(columns?.keys() ?? [])], this.#declared.map(({ name }) => name)];
+      throw sessionError("NO_INPUT", { source, name: missing.name, names: names.join(", "), inputs: inputs.join(", ") });
     }
   }
 

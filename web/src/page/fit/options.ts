@@ -32,7 +32,7 @@ import type { FitControl, FitEvent } from "./events.js";
 import { scheduleOf } from "./rates.js";
 import { ModelInputs } from "../model-inputs.js";
 import { hasFunctions, metricsOf, type MetricFunction, type Metrics } from "../own-metrics.js";
-import { checkSteps, splitData } from "../split.js";
+import { splitData, warnOfSteps } from "../split.js";
 import type { Schedule } from "./schedule.js";
 import type { Resolved } from "../setting-kinds.js";
 import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
@@ -130,7 +130,11 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const plain = checkPlain(options);
   const inputs = new ModelInputs(info.inputs.train);
   const [train, validation] = splitData(inputs, labelsOf(info.trainingInputNames, info).at(-1) as string, data, settings.validationData ?? null, plain);
-  checkSteps(train, validation, info.evalInputNames);
+  inputs.require(train, "data");
+  if (validation !== null) {
+    new ModelInputs(info.inputs.eval).require(validation, "validation data");
+    warnOfSteps(train, validation);
+  }
   const isStream = train.columns === null;
   if (train.isBatched && (settings.batchSize ?? null) !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });

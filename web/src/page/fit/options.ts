@@ -209,12 +209,12 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   };
 }
 
-function resolveAccumulate(given: number | AccumulateFields = 1): Required<AccumulateFields> {
-  if (typeof given === "object" && given !== null) {
-    return settingsOf("accumulate", given, ACCUMULATE);
+function resolveAccumulate(accumulate: number | AccumulateFields = 1): Required<AccumulateFields> {
+  if (typeof accumulate === "object" && accumulate !== null) {
+    return settingsOf("accumulate", accumulate, ACCUMULATE);
   }
-  checkFields("accumulate", "", { accumulate: given }, { accumulate: ACCUMULATE["steps"] as Setting });
-  return { steps: given, reduction: "mean" };
+  checkFields("accumulate", "", { accumulate }, { accumulate: ACCUMULATE["steps"] as Setting });
+  return { steps: accumulate, reduction: "mean" };
 }
 
 /** @throws FeedError for a generator object that has been read, or that the fit may read again */
@@ -290,12 +290,12 @@ export interface ResolvedMetrics {
 const NO_METRICS: ResolvedMetrics = { metrics: [], functions: new Map() };
 
 export function resolveMetrics(choices: unknown): ResolvedMetrics {
-  const given = metricsOf(choices);
-  const functions = given.flatMap(([output, metric]) => {
+  const listed = metricsOf(choices);
+  const functions = listed.flatMap(([output, metric]) => {
     refuseIf(output !== null && hasFunctions(metric), "FUNCTION_OF_OUTPUT");
     return hasFunctions(metric) ? Object.entries(metric) : [];
   });
-  const metrics = given.filter(([, metric]) => !hasFunctions(metric)).map(([output, metric]): ResolvedMetric => {
+  const metrics = listed.filter(([, metric]) => !hasFunctions(metric)).map(([output, metric]): ResolvedMetric => {
     const fields = resolveKind("metric", metric, METRICS);
     const type = fields["type"] as MetricType;
     const settings = Object.values(withDefaults(fields, METRICS[type]));

@@ -253,13 +253,13 @@ TEXT_VALUES = Message(
 )
 TIME_FIRST = Message(
     FeedError,
-    "{name!r} has the shape {shape!r} in the file, and {other!r} counts rows by {symbol!r}: rows must be the first axis "
-    "of each input. Export the model so, as batch_first=True of PyTorch's recurrent layers does.",
+    "{name!r} has the shape {shape!r} in the file, and {other!r} counts rows by {symbol!r}: rows must be the first "
+    "axis of each input. Export the model so, as batch_first=True of PyTorch's recurrent layers does.",
 )
-VALIDATION_INPUT = Message(
+NO_INPUT = Message(
     FeedError,
-    "The validation data has no {name!r}; it has {names}. Give its rows the steps that the training rows have, such as "
-    "'map', or 'preprocess' with their 'preprocessing'.",
+    "The {source} has no {name!r}; it has {names}, and the model takes {inputs}. Give it, or apply the steps of the "
+    "training rows that make it: 'map', or 'preprocess' with their 'preprocessing'.",
 )
 UNPREPARED_VALIDATION = Message(
     FeedError,
@@ -334,8 +334,8 @@ CSV_FILL = Message(
 CSV_VALUE = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.")
 CSV_TEXT = Message(
     FeedError,
-    "Line {line}, column {column!r}: {value!r} is no number. Give a column of text the type {name!r}: 'string' in 'dtypes', "
-    "and make numbers of it by 'categories' or 'one_hot' ('oneHot' in a page). Labels may have 'classes' instead.",
+    "Line {line}, column {column!r}: {value!r} is no number. Give a column of text the type {name!r}: 'string' in "
+    "'dtypes', and make numbers of it by 'categories' or 'one_hot' ('oneHot' in a page). Labels may have 'classes'.",
 )
 CSV_CLASS = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
 TABLE_STREAM = Message(

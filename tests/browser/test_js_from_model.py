@@ -203,7 +203,7 @@ ADAMW = "type: 'AdamW'"
         (
             "open({ loss: { logits: 'CrossEntropyLoss' }, sampleWeight: { logit: 'w' } })",
             "ModelError",
-            ["sampleWeight.logit is 'w'; it must be of an output with a loss: logits"],
+            ["sampleWeight.logit is", "it must be of an output with a loss: logits"],
         ),
         (
             "open({ loss: { logits: 'MSELoss' }, sampleWeight: { logits: { name: 'w', of: 'tokens' } } })",

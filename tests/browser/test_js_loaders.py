@@ -98,7 +98,7 @@ WRONG = [
     ("({ x: xs, labels: labels.map(() => 0.5) })", "{}", "'labels' has 0.5 in the data; the model takes int64"),
     ("[whole.x, whole.labels, whole.x]", "{}", "The data has 3 values, and the model has 2 inputs: x, labels"),
     ("({ x: [[1, 2], [1]], labels: [0, 1] })", "{}", "an array of 1 stands where others have 2 elements"),
-    ("({ x: xs, labels: labels.map((k) => k ? k : 0n) })", "{}", "give only numbers, only bigints, only booleans or only texts"),
+    ("({ x: xs, labels: labels.map((k) => k ? k : 0n) })", "{}", "only bigints, only booleans or only texts"),
     ("({ x: xs, labels: labels.map(() => 16777217) })", "{}", "'labels' has 16777217, which float32 cannot hold"),
 ]
 
@@ -158,5 +158,5 @@ def test_an_input_that_counts_time_by_its_first_axis_is_named(js: JsPage) -> Non
         await s.release();
         return texts;"""
     )
-    said = "'x' has the shape ['time', 'batch', 3] in the file, and 'labels' counts rows by 'batch': rows must be the first"
+    said = "'x' has the shape ['time', 'batch', 3] in the file, and 'labels' counts rows by 'batch': rows must"
     assert all(said in text for text in found), found

@@ -331,8 +331,8 @@ def test_folded_norms_that_are_frozen_anyway_are_not_warned_of() -> None:
             warnings.simplefilter("always")
             trainweb.TrainingSession.from_model(model, **options, **more).release()
         remarks = trainweb.check(model, **options, **more).remarks
-        said = [[text for text in texts if "is folded" in text] for texts in ([str(w.message) for w in caught], remarks)]
-        assert len(said[0]) == len(said[1])
-        return len(said[0])
+        said, listed = (sum("is folded" in text for text in texts) for texts in (map(str, caught), remarks))
+        assert said == listed
+        return said
 
     assert (count(), count(frozen_params="all but head"), count(frozen_params=[r"0\..*"])) == (1, 0, 1)

@@ -273,3 +273,15 @@ def test_an_input_that_counts_time_by_its_first_axis_is_named() -> None:
                 session.predict({"x": x})
             batch = {"x": np.swapaxes(x, 0, 1), "labels": labels}
             session.fit(lambda batch=batch: iter([batch]), batched=True, progress=False)
+
+
+def test_rows_of_a_graph_may_be_counted_by_both_axes() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["adjacency", "features"], ["h"]),
+        helper.make_node("MatMul", ["h", "w"], ["y"]),
+    ]
+    inputs = {"adjacency": ["nodes", "nodes"], "features": ["nodes", 3]}
+    model = make_model(nodes, inputs, {"y": ["nodes", 2]}, {"w": np.ones((3, 2), np.float32)})
+    data = {"adjacency": np.eye(5), "features": np.ones((5, 3)), "labels": np.arange(5) % 2}
+    with trainweb.TrainingSession.from_model(model.SerializeToString(), loss="CrossEntropyLoss") as session:
+        session.fit(data, batch_size=5, shuffle=False, progress=False)

@@ -199,7 +199,7 @@ def test_an_output_without_weights_counts_each_row() -> None:
 @pytest.mark.parametrize(
     ("weight", "text"),
     [
-        (TASKS, "sample_weight.of is 'labels'; it must be 'rows', or sample_weight has a mask for each output, such as"),
+        (TASKS, "sample_weight.of is 'labels'; it must be 'rows', or sample_weight has a mask for each"),
         ({"kinds": "w"}, "sample_weight.kinds is 'w'; it must be of an output with a loss: kind, age"),
         ({"age": {"name": "w", "of": "tokens"}}, "sample_weight.age.of is 'tokens'; it must be rows or labels"),
         ({"age": 3}, "sample_weight.age.name is 3; it must be a text"),

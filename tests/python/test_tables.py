@@ -184,12 +184,12 @@ def test_validation_rows_need_the_steps_of_the_training_rows() -> None:
     training = training.standardize("points")
     with trainweb.TrainingSession.from_model(example("first.onnx"), loss="CrossEntropyLoss") as session:
         for other in (validation, validation.standardize("points")):
-            with pytest.warns(UserWarning, match=r"validation rows lack: standardize of 'points'\. Give 'preprocess' of"):
+            with pytest.warns(UserWarning, match=r"validation rows lack: standardize of 'points'\. Give 'preprocess'"):
                 session.fit(training, validation_data=other, progress=False)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             prepared = validation.preprocess(training.preprocessing)
             session.fit(training, validation_data=prepared, progress=False)
             session.fit(training.map(dict), validation_data=validation.map(dict), progress=False)
-        with pytest.raises(FeedError, match="The validation data has no 'points'; it has features, labels. Give its rows"):
+        with pytest.raises(FeedError, match="The validation data has no 'points'; it has features, labels, and the"):
             session.fit(training, validation_data=raw, progress=False)

@@ -67,7 +67,7 @@ export class ModelInputs {
   }
 
   /**
-   * `given` as a dataset. An array of tensors has one for each input, in their order. One tensor is the first input, and
+   * `input` as a dataset. An array of tensors has one for each input, in their order. One tensor is the first input, and
    * so is an array of numbers with its rank.
    *
    * @throws FeedError when it is no data, or a tensor has dims or values that its input does not take
@@ -77,16 +77,15 @@ export class ModelInputs {
     const isArray = Array.isArray(input) && isNumeric(input) && rankOf(input) === this.#declared[0]?.dims?.length;
     const source = isValue(input) || isArray ? [input] : input;
     const isTuple = isArray || (Array.isArray(source) && source.length > 0 && source.every(isValue));
-    const given = isTuple ? this.#named(source, "The data") : source;
-    if (isColumns(given)) {
+    const items = isTuple ? this.#named(source, "The data") : source;
+    const named = isColumns(items) ? this.#read(items) : items;
+    const data = Dataset.of((isColumns(named) ? this.#fitAll(named, "the data", true) : named) as DataSource);
+    if (data.columns !== null) {
       this.#checkRowsFirst();
     }
-    const named = isColumns(given) ? this.#read(given) : given;
-    const data = Dataset.of((isColumns(named) ? this.#fitAll(named, "the data", true) : named) as DataSource);
     if (data.columns === null || isColumns(named)) {
       return data;
     }
-    this.#checkRowsFirst();
     const fitted = this.#fitAll(this.#read(Object.fromEntries(data.columns)), "the data");
     return [...data.columns].some(([name, tensor]) => fitted[name] !== tensor) ? data.after([], fitted) : data;
   }
@@ -143,6 +142,15 @@ export class ModelInputs {
     }
   }
 
+  /** @throws FeedError for arrays without an input that is not optional */
+  require({ columns }: Dataset, source: string): void {
+    const missing = this.#declared.find(({ name }) => columns !== null && !columns.has(name) && !this.#optional.includes(name));
+    if (missing !== undefined) {
+      const [names, inputs] = [[...(columns?.keys() ?? [])], this.#declared.map(({ name }) => name)];
+      throw sessionError("NO_INPUT", { source, name: missing.name, names: names.join(", "), inputs: inputs.join(", ") });
+    }
+  }
+
   /** @throws FeedError for an input that counts time by its first axis, and the rows of the labels by another */
   #checkRowsFirst(): void {
     const labels = this.#declared.at(-1);
@@ -168,11 +176,11 @@ export class ModelInputs {
    * Columns by the names of inputs, without further ones, of which a notice tells. Return all columns, for the error,
    * if one is missing that is not optional.
    */
-  #read(given: Named): Named {
+  #read(source: Named): Named {
     const names = this.#declared.map(({ name }) => name);
     const needed = names.filter((name) => !this.#optional.includes(name));
-    const isRenamed = Object.keys(given).some((name) => inputName(name, names) !== name);
-    const columns = isRenamed ? byInputs(given, names) : given;
+    const isRenamed = Object.keys(source).some((name) => inputName(name, names) !== name);
+    const columns = isRenamed ? byInputs(source, names) : source;
     const further = Object.keys(columns).filter((name) => !names.includes(name));
     if (names.length === 0 || further.length === 0 || !needed.every((name) => Object.hasOwn(columns, name))) {
       return columns;

@@ -114,6 +114,7 @@ function resolve(
   }
   const inputs = new ModelInputs(info.inputs.eval, unread);
   const dataset = inputs.dataset(data);
+  inputs.require(dataset, "data");
   if (dataset.isBatched && batchSize !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
   }

@@ -38,17 +38,11 @@ export function splitData(
   return parts;
 }
 
-/** Warn of steps of tables that validation rows lack. @throws FeedError for an input that they lack */
-export function checkSteps(train: Dataset, validation: Dataset | null, inputs: readonly string[]): void {
-  const columns = validation?.columns ?? null;
-  if (validation === null || columns === null) {
-    return;
-  }
-  const missing = inputs.find((name) => !columns.has(name));
-  refuseIf(missing !== undefined, "VALIDATION_INPUT", { name: missing, names: [...columns.keys()].join(", ") });
+/** Warn of steps of tables that only the training rows have. */
+export function warnOfSteps(train: Dataset, validation: Dataset): void {
   const done = validation.preprocessing.map((step) => JSON.stringify(step));
   const lacking = train.preprocessing.filter((step) => !done.includes(JSON.stringify(step)));
-  if (lacking.length > 0) {
+  if (lacking.length > 0 && validation.columns !== null) {
     const steps = lacking.map(({ type, input }) => `${type} of '${input}'`).join(", ");
     log("warning", sessionError("UNPREPARED_VALIDATION", { steps }).message);
   }

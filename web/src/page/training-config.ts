@@ -115,13 +115,13 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
   const others: Fields = frozenParams === undefined || isHeadLeft ? rest : { ...rest, frozenParams };
   const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", "sampleWeight", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
-  const resolve = <T>(value: T, how: (given: NonNullable<T>) => unknown): unknown => (value ?? null) === null ? undefined : how(value as NonNullable<T>);
+  const resolve = <T>(value: T, how: (setting: NonNullable<T>) => unknown): unknown => (value ?? null) === null ? undefined : how(value as NonNullable<T>);
   const parts = {
-    head: resolve(head, (given) => resolveObject("head", given, "an object with 'classes'", HEAD)),
-    lora: resolve(lora, (given) => resolveLora(given, others)),
+    head: resolve(head, (setting) => resolveObject("head", setting, "an object with 'classes'", HEAD)),
+    lora: resolve(lora, (setting) => resolveLora(setting, others)),
     loss: resolve(loss, resolveLoss),
-    sample_weight: resolve(sampleWeight, (given) => resolveWeights(given, isByOutput(loss))),
-    ema: resolve(ema, (given) => resolveObject("ema", given, "an object of its settings, such as 'decay'", EMA)),
+    sample_weight: resolve(sampleWeight, (setting) => resolveWeights(setting, isByOutput(loss))),
+    ema: resolve(ema, (setting) => resolveObject("ema", setting, "an object of its settings, such as 'decay'", EMA)),
     optimizer: resolve(optimizer, resolveOptimizer),
   };
   const hasOptimizer = parts.optimizer !== undefined;

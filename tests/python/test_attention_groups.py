@@ -323,10 +323,17 @@ def test_heads_in_another_order_stay_repeated(group: int) -> None:
     assert groups(check(Grouped((2, 2 * group, 40, 40, 8, 8), group).build("wrong order"))) == [1, 1]
 
 
-def test_only_values_are_shared() -> None:
+def test_values_of_one_column_are_shared() -> None:
+    assert groups(check(Grouped((1, 4, 6, 5, 8, 1), 2).build("expand"))) == [2, 2]
+
+
+@pytest.mark.parametrize("heads", [6, 1])
+def test_keys_and_values_are_shared_alike_or_not_at_all(heads: int) -> None:
     a = Grouped((2, 6, 40, 40, 8, 8), 3)
-    x = {"k": (6, 40, 8), "v": (2, 40, 8), "q": (6, 40, 8)}
+    x = {"k": (heads, 40, 8), "v": (2, 40, 8), "q": (6, 40, 8)}
     q, k, v = (a.normal(name, 2, *x[name]) for name in "qkv")
+    if heads == 1:
+        k = WAYS["one head"](a, k, 8)
     p = a.op("Softmax", a.op("MatMul", q, a.op("Transpose", k, perm=[0, 1, 3, 2])), axis=-1)
     y = a.op("MatMul", p, expand(a, v, 8))
     a.graph.outputs = [Value(y, "float32", None)]
@@ -382,8 +389,11 @@ def shared_keys(p: RandomProgram, steps: str, places: dict[str, str]) -> None:
     for name in ("k", "v"):
         p.builder.elementwise([b[name]], [p.feeds[0].view((N * WIDTH,))], lambda e, x: e.tanh(x))
 
-    def repeat(x: str, result: str) -> None:
-        p.builder.elementwise([b[result].view((GROUP, N * WIDTH))], [b[x].view((1, N * WIDTH))], lambda e, y: y)
+    def repeat(x: str, result: str, factor: float = 1) -> None:
+        y = b[result].view((GROUP, N * WIDTH))
+        p.builder.elementwise(
+            [y], [b[x].view((1, N * WIDTH))], lambda e, v: v if factor == 1 else e.mul(v, e.const(factor))
+        )
 
     def multiply(x: str, y: str, result: str, sizes: tuple[int, int, int], turned: str = "") -> None:
         call = product(b[x], b[y], b[result], sizes, turned=(turned == x, turned == y))
@@ -394,6 +404,7 @@ def shared_keys(p: RandomProgram, steps: str, places: dict[str, str]) -> None:
 
     compute: dict[str, Callable[[], None]] = {
         "keys": lambda: repeat("k", "keys"),
+        "halves": lambda: repeat("k", "keys", 0.5),
         "values": lambda: repeat("v", "values"),
         "s": lambda: multiply("q", "keys", "s", (M, N, WIDTH), "keys"),
         "w": lambda: p.builder.emit(calls.Softmax(x=b["s"], y=b["w"], outer=GROUP * M, n=N, inner=1, log=0)),
@@ -450,6 +461,7 @@ def test_sums_of_gradients_are_made_by_the_kernel(steps: str) -> None:
     [
         ("keys change:k values s w y dvalues dv d ds dq dkeys dk", {}),
         ("keys values s w change:v y dvalues dv d ds dq dkeys dk", {}),
+        ("halves values s w y dvalues dv d ds dq dkeys dk", {}),
         (f"{FORWARD} change:k dvalues dv d ds dq dkeys dk", {}),
         (f"{FORWARD} dvalues dv d ds change:k dq dkeys dk", {}),
         (f"{FORWARD} dvalues d ds dq dkeys dk change:k change:v dv", {}),

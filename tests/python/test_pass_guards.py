@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,7 +111,7 @@ def attention(
     for name, other in (shared or {}).items():
         b[name] = b[other]
     numbers = {"outer": N, "n": N, "inner": 1, "log": 0}
-    draw = {"mask": None, "state": b["state"], "n": N * N, "ratio": 0.5, "salt": 1, "draw": 0}
+    draw: dict[str, Any] = {"mask": None, "state": b["state"], "n": N * N, "ratio": 0.5, "salt": 1, "draw": 0}
     steps: dict[str, Callable[[], None]] = {
         "scores": lambda: w.product("scores", "q", "k", b_turned=True),
         "weights": lambda: w.builder.emit(calls.Softmax(x=b["scores"], y=b["weights"], **numbers)),
@@ -431,10 +432,16 @@ def test_attention_stays_where_dropout_is_another(step: str, change: dict[str, o
 CLASSES = 5
 
 
-def head(changes: dict[str, dict[str, object]] | None = None, *between: str, is_trained: bool = True) -> list[str]:
+def head(
+    changes: dict[str, dict[str, object]] | None = None,
+    *between: str,
+    is_trained: bool = True,
+    outputs: tuple[str, ...] = (),
+) -> list[str]:
     """Kernels that are left of the cross entropy of x w' and, if it is trained, its gradients by x and w.
 
-    `changes`: arguments of a step, in which a tensor is a name; `between`: "read NAME" before the gradients.
+    `changes`: arguments of a step, in which a tensor is a name; `between`: "read NAME" before the gradients; `outputs`:
+    other results that are wanted.
     """
     w = Written()
     for name in ("x", "dx", "other x"):
@@ -465,7 +472,7 @@ def head(changes: dict[str, dict[str, object]] | None = None, *between: str, is_
         if step == "loss":
             for each in between:
                 w.read(each.removeprefix("read "))
-    w.outputs = ["loss", "dx", "dw"] if is_trained else ["loss"]
+    w.outputs = ["loss", *outputs, *(["dx", "dw"] if is_trained else [])]
     program = w.program()
     fuse_head_loss(program, pipelines.context())
     check_index(program)
@@ -529,6 +536,18 @@ def test_a_head_that_is_not_trained_stays_where_its_product_is_another(
     assert "cross_entropy_f32" in head({"scores": change}, is_trained=False)
 
 
+@pytest.mark.parametrize("change", [{"from_log": 1}, {"n": 1, "inner": N}, {"n": N - 1}], ids=str)
+def test_a_head_that_is_not_trained_stays_where_its_loss_is_another(
+    small_heads: None, change: dict[str, object]
+) -> None:
+    assert "cross_entropy_f32" in head({"loss": change}, is_trained=False)
+
+
+@pytest.mark.parametrize("name", ["scores", "log_prob", "dscores"])
+def test_a_head_stays_where_a_result_is_wanted_that_it_would_not_store(small_heads: None, name: str) -> None:
+    assert "cross_entropy_f32" in head(outputs=(name,))
+
+
 @pytest.mark.parametrize("name", ["scores", "log_prob"])
 def test_a_head_stays_where_somebody_reads_what_it_would_not_store(small_heads: None, name: str) -> None:
     assert "cross_entropy_f32" in head(None, f"read {name}")
@@ -537,23 +556,29 @@ def test_a_head_stays_where_somebody_reads_what_it_would_not_store(small_heads: 
 # Accumulation.
 
 
-def is_rotation(*between: str) -> bool:
+def is_rotation(*between: str, factor: str = "cos") -> bool:
     """Whether one call makes rows y of halves that cos and sin turn; `between` stands before the second half of y.
 
-    A step reads or fills a tensor, or covers the first column of y by that of a tensor.
+    A step reads or fills a tensor, or covers the first column of y by that of a tensor. `factor`: what the halves are
+    multiplied by, "cos", "column" or a number.
     """
     w = Written()
     x, y = w.new("x", 1, N, 2 * WIDTH), w.new("y", 1, N, 2 * WIDTH)
     names = ("x1", "x2", "cos", "sin", "real", "imaginary")
     x1, x2, cos, sin, real, imaginary = (w.new(name, 1, N, WIDTH) for name in names)
     w.bufs["half of y"] = y.view((WIDTH,), 0)
+    w.new("column", 1, N, 1)
     for name in ("x", "cos", "sin"):
         w.bufs[name].storage.segment = GRADIENTS
     for k, half in enumerate((x1, x2)):
         copy_axis(w.builder, half, x, 2, WIDTH, source_start=k * WIDTH)
-    ins = [x1, x2, cos, sin]
-    w.builder.elementwise([real], ins, lambda e, a, b, c, s: e.sub(e.mul(a, c), e.mul(b, s)))
-    w.builder.elementwise([imaginary], ins, lambda e, a, b, c, s: e.add(e.mul(b, c), e.mul(a, s)))
+    ins = [x1, x2, w.bufs.get(factor, cos), sin]
+
+    def by(e: Emitter, x: Expr, c: Expr) -> Expr:
+        return e.mul(x, c if factor in w.bufs else e.const(float(factor)))
+
+    w.builder.elementwise([real], ins, lambda e, a, b, c, s: e.sub(by(e, a, c), e.mul(b, s)))
+    w.builder.elementwise([imaginary], ins, lambda e, a, b, c, s: e.add(by(e, b, c), e.mul(a, s)))
     copy_axis(w.builder, y, real, 2, WIDTH, out_start=0)
     for step in between:
         what, name = step.split(" ", 1)
@@ -571,6 +596,11 @@ def is_rotation(*between: str) -> bool:
 
 def test_rotations_are_found() -> None:
     assert is_rotation() and is_rotation("read real")
+
+
+@pytest.mark.parametrize("factor", ["column", "0.5"])
+def test_rows_that_no_table_turns_stay(factor: str) -> None:
+    assert not is_rotation(factor=factor)
 
 
 @pytest.mark.parametrize("between", ["read half of y", "fill half of y", "cover cos", "fill cos", "fill x"])
@@ -732,6 +762,7 @@ BESIDE_EPILOGUES: dict[str, tuple[str, Callable[..., Expr | tuple[Expr, ...]]]] 
     "a part of the result": ("y = first", lambda e, c: e.pmax(c, e.const(0))),
     "a result that is repeated": ("wide = row", lambda e, c: e.pmax(c, e.const(0))),
     "a constant less the result": ("y = c", lambda e, c: e.sub(e.const(0.5), c)),
+    "a constant that is added": ("y = c", lambda e, c: e.add(c, e.const(0.5))),
     "the square": ("y = c", lambda e, c: e.mul(c, c)),
     "the inverse": ("y = c", lambda e, c: e.div(e.const(2), c)),
     "the double sum": ("y = c", lambda e, c: e.add(c, c)),

@@ -46,16 +46,35 @@ NEED = "_need"
 """The function of attention.py that raises where its condition does not hold."""
 CALL = "_guard"
 """The function that conditions of guards go through."""
+JUDGED = {
+    "fuse: self._tensor(b) not in target.ins": "a call that does not read the result may compute it: the same bytes",
+    "fuse: not _is_cheap(e.roots[number]) or not all(_reads_all(reader, made_of) for reader in calls)": "saves "
+    "expressions: the checks after it say the same",
+    "hoist: any(w.position < i.position and w not in chosen for w in self.program.writers(b.storage))": "saves turns "
+    "of `_close`, which takes these out",
+    "recompute: full <= budget": "saves work: the first schedule repeats nothing then",
+}
+"""Guards whose mutants give the same results, and why, by pass and first line of the condition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
     """A condition of a pass."""
 
-    name: str
-    """Name of the pass, line and first line of the condition."""
+    file: str
+    line: int
+    text: str
+    """The first line of the condition."""
     passes: bool
     """The value with which the pass goes on."""
+
+    @property
+    def verdict(self) -> str:
+        """The reason why no test can notice it; "" for one that tests must notice."""
+        return JUDGED.get(f"{self.file}: {self.text}", "")
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.text}"
 
 
 @dataclass(slots=True)
@@ -63,7 +82,7 @@ class Guards:
     """All guards of some passes, in functions that ask here whether a condition holds."""
 
     all: list[Guard] = field(default_factory=list)
-    meet: Callable[[int], None] = lambda number: None
+    meet: Callable[[int], object] = lambda number: None
     """Called with the number of a guard that holds something back."""
     taken_out: int = -1
 
@@ -89,12 +108,11 @@ class Guards:
         vars(module)[CALL] = self.ask
         for function in gc.get_objects():
             if isinstance(function, FunctionType) and function.__module__ == module.__name__:
-                if (code := new.get(function.__qualname__)) and code.co_firstlineno == function.__code__.co_firstlineno:
-                    function.__code__ = code
+                function.__code__ = new.get(function.__qualname__, function.__code__)
 
     def _asks(self, test: ast.expr, name: str, source: str, passes: bool) -> ast.Call:
         text = (ast.get_source_segment(source, test) or "").splitlines()[0]
-        self.all.append(Guard(f"{name}:{test.lineno}: {text}", passes))
+        self.all.append(Guard(name, test.lineno, text, passes))
         return ast.Call(ast.Name(CALL, ast.Load()), [ast.Constant(len(self.all) - 1), test], [])
 
 
@@ -154,9 +172,9 @@ class Trials:
             session.items[:] = [items[test] for test in shortest if (seconds := seconds + own[test]) < self.limit]
             self.guards.taken_out = number
             failed = self.fork(session)[0] if own else ""
-            self.survivors += not failed
-            verdict = f"noticed   {guard.name}  {failed}" if failed else f"SURVIVES  {guard.name}  {len(session.items)} of {len(own)} tests"
-            print(verdict, flush=True)
+            self.survivors += not failed and not guard.verdict
+            verdict = "noticed" if failed else "judged" if guard.verdict else "SURVIVES"
+            print(f"{verdict:<10}{guard}  {failed or guard.verdict or f'{len(own)} tests'}", flush=True)
         return True
 
     def fork(self, session: pytest.Session) -> tuple[str, dict[str, dict[str, float]]]:
@@ -192,7 +210,7 @@ def main() -> int:
     for name in names:
         guards.add(name)
     if args.list:
-        print(*(guard.name for guard in guards.all), sep="\n")
+        print(*guards.all, sep="\n")
         return 0
     trials = Trials(guards, args.seconds)
     tests = shlex.split(args.tests) if args.tests else tests_of(names)

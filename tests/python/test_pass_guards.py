@@ -5,7 +5,7 @@ Each pattern is found without that instruction: it is the guard that is tested.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any
 
@@ -26,13 +26,15 @@ from trainweb.compiler.passes.fuse import CHEAP_OPERATIONS, MAX_BUFFERS, MAX_OPE
 from trainweb.compiler.passes.head import fuse_head_loss
 from trainweb.compiler.passes.hoist import hoist
 from trainweb.compiler.passes.pooling import mask_maxima
+from trainweb.compiler.passes.recompute import Schedule, Values
 from trainweb.compiler.passes.rotary import fuse_rotary
 from trainweb.compiler.passes.strided import absorb_copies
 from trainweb.compiler.passes.transaction import write_state_last
 from trainweb.ir import calls
+from trainweb.ir.arena import align
 from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Emitter, Expr
-from trainweb.ir.instructions import Buf, ElementwiseCall, KernelCall
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA, GRADIENTS, LOSS_MEAN, PARAMETERS
 from trainweb.ir.loop import LoopCall
 from trainweb.ir.program import Program
@@ -65,11 +67,14 @@ class Written:
         self.builder.copy(self.new(f"{name} copied", *b.shape), b)
 
     def product(self, c: str, a: str, b: str, *, a_turned: bool = False, b_turned: bool = False) -> None:
-        """c = a b, of matrices of which a and b may be turned."""
+        """c = a b, of matrices or batches of them, of which a and b may be turned."""
         x, y, out = (self.bufs[name] for name in (a, b, c))
-        m, k = reversed(x.shape) if a_turned else x.shape
-        n = y.shape[0 if b_turned else 1]
-        self.builder.emit(product(x, y, out, (m, n, k), turned=(a_turned, b_turned)))
+        m, k = reversed(x.shape[-2:]) if a_turned else x.shape[-2:]
+        n = y.shape[-2 if b_turned else -1]
+        call = product(x, y, out, (m, n, k), turned=(a_turned, b_turned))
+        if len(x.shape) > 2:
+            call.batch, call.a_batch, call.b_batch, call.c_batch = (1, x.shape[0]), (0, m * k), (0, k * n), (0, m * n)
+        self.builder.emit(call)
 
     def program(self) -> Program:
         return Program(self.builder, [], [self.bufs[n] for n in self.outputs], self.builder.instructions)
@@ -99,12 +104,10 @@ def attention(
         w.new(name, N, WIDTH)
     w.new("column", N, 1)
     b = w.bufs
-    for name, shape in (("condition", (N, N)), ("other condition", (N, N)), ("is_nan", (N, N)), ("rows", (N, 1))):
-        b[name] = w.builder.temp("bool", shape)
+    for name in ("condition", "other condition", "is_nan"):
+        b[name] = w.builder.temp("bool", (N, N))
     for name in ("scores", "mask", "masked"):
         b[f"flat {name}"] = b[name].view((N * N,))
-    for name in ("dscores", "dmasked"):
-        b[f"{name} of columns"] = b[name].view((N, N, 1))
     for name in ("weights", "kept", "dweights", "dkept", "masked"):
         b[f"part of {name}"] = b[name].view((1, N))
     b["state"] = w.builder.state
@@ -286,7 +289,7 @@ def test_scores_may_be_masked_or_scaled(step: Elementwise) -> None:
         ("masked", "scores, condition, other", lambda e, x, c, y: e.select(c, x, y)),
         ("masked", "scores, condition, other", lambda e, x, c, y: e.select(c, y, e.const(0))),
         ("masked", "scores, other", lambda e, x, y: y),
-        ("masked, other", "scores", lambda e, x: (scaled(e, x), e.neg(x))),
+        ("masked, other", "scores, mask", lambda e, x, y: (e.add(x, y), e.neg(x))),
         ("flat masked", "flat scores, flat mask", added),
         ("masked", "scores, column", added),
     ],
@@ -296,9 +299,9 @@ def test_attention_stays_where_scores_are_masked_in_another_way(step: Elementwis
     assert "softmax_f32" in attention(*MASKING, changes=IS_MASKED, more={"mask!": step})
 
 
-def test_attention_stays_where_a_row_of_the_masked_scores_is_repeated() -> None:
+def test_attention_stays_where_a_row_of_the_scores_is_repeated() -> None:
     more: dict[str, Elementwise] = {
-        "mask!": ("masked", "scores, mask", added),
+        "mask!": ("masked", "scores", scaled),
         "scale!": ("other", "part of masked", scaled),
     }
     assert "softmax_f32" in attention(
@@ -317,18 +320,37 @@ def test_no_gradient_goes_through_scores_that_a_condition_hides() -> None:
         {"dmask!": ("dmasked", "dscores, condition", hidden(0, inverse=True))},
         {"dmask!": ("dmasked", "dscores, other condition", hidden(0))},
         {"dmask!": ("dmasked", "dscores, condition", hidden(1))},
-        {"dmask!": ("dmasked", "dscores", scaled), "mask!": CONDITION["mask!"]},
+        {"dmask!": ("dmasked", "dscores", lambda e, x: x)},
         {"dmask!": ("dmasked", "dscores, mask", added), "mask!": ("masked", "scores, mask", added)},
         {"dmask!": ("dmasked", "other, dscores", scaled), "mask!": ("masked", "scores", scaled)},
-        {
-            "dmask!": ("dmasked of columns", "dscores of columns, rows", hidden(0)),
-            "mask!": ("masked", "scores, rows", hidden(-1e4)),
-        },
     ],
     ids=str,
 )
 def test_attention_stays_where_gradients_of_scores_go_another_way(steps: dict[str, Elementwise]) -> None:
     assert "softmax_f32" in attention(*MASKING, *UNMASKING, changes=IS_MASKED, more=CONDITION | steps)
+
+
+@pytest.mark.parametrize(("shape", "is_whole"), [((2, N, N), True), ((N, 2, 1, N), False)])
+def test_gradients_are_hidden_in_the_shape_of_the_scores(shape: tuple[int, ...], is_whole: bool) -> None:
+    """The condition is of heads and keys: in another shape it hides others."""
+    w = Written()
+    for name in ("scores", "masked", "weights", "dweights", "dscores", "dmasked"):
+        w.new(name, 2, N, N)
+    for name in ("q", "k", "v", "y", "dy", "dq", "dk", "dv"):
+        w.new(name, 2, N, WIDTH)
+    b, condition = w.bufs, w.builder.temp("bool", (2, 1, N))
+    rows = {"outer": 2 * N, "n": N, "inner": 1, "log": 0}
+    w.product("scores", "q", "k", b_turned=True)
+    w.builder.elementwise([b["masked"]], [b["scores"], condition], hidden(-1e4))
+    w.builder.emit(calls.Softmax(x=b["masked"], y=b["weights"], **rows))
+    w.product("y", "weights", "v")
+    w.product("dweights", "dy", "v", b_turned=True)
+    w.builder.emit(calls.SoftmaxGrad(dy=b["dweights"], y=b["weights"], dx=b["dscores"], **rows))
+    w.builder.elementwise([b["dmasked"].view(shape)], [b["dscores"].view(shape), condition], hidden(0))
+    w.product("dq", "dmasked", "k")
+    program = w.program()
+    fuse_attention(program, pipelines.context())
+    assert any(isinstance(i, calls.AttentionGradient) for i in program) == is_whole
 
 
 def test_attention_stays_where_two_conditions_hide_gradients_or_others_read_them() -> None:
@@ -1033,10 +1055,11 @@ def test_outputs_are_made_in_each_step() -> None:
 # Copies that products do without.
 
 
-def reads_in_place(*between: str, start: int = 0, rows: int = N) -> bool:
+def reads_in_place(*between: str, start: int = 0, rows: int = N, part: tuple[int, int] = (0, N)) -> bool:
     """True if a product reads x where it is instead of its transpose, with these steps between.
 
-    `start`, `rows`: what the copy leaves out of the transpose.
+    `start`, `rows`: what the copy leaves out of the transpose; `part`: the first row that the product reads, and the
+    number of rows.
     """
     w = Written()
     for name, shape in (("x", (N, N)), ("turned", (N, N)), ("y", (N, N)), ("c", (N, N))):
@@ -1044,6 +1067,8 @@ def reads_in_place(*between: str, start: int = 0, rows: int = N) -> bool:
     strided_copy(w.builder, w.bufs["turned"], w.bufs["x"], (rows, N), (N, 1), (1, N), out_start=start)
     for name in between:
         w.fill(name)
+    first, count = part
+    w.bufs["turned"], w.bufs["c"] = w.bufs["turned"].view((count, N), N * first), w.bufs["c"].view((count, N))
     w.product("c", "turned", "y")
     program = w.program()
     absorb_copies(program, pipelines.context())
@@ -1054,13 +1079,14 @@ def reads_in_place(*between: str, start: int = 0, rows: int = N) -> bool:
 
 def test_products_read_transposed_tensors_in_place() -> None:
     assert reads_in_place()
+    assert reads_in_place(part=(N - 1, 1))
 
 
 def test_products_read_copies_of_what_changes_or_is_copied_in_part() -> None:
     assert not reads_in_place("x")
     assert not reads_in_place("turned")
     assert not reads_in_place(rows=N - 1)
-    assert not reads_in_place(rows=N - 1, start=N)
+    assert not reads_in_place(rows=N - 1, start=N, part=(N - 1, 1))
 
 
 def stores_in_place(
@@ -1156,6 +1182,36 @@ def test_results_are_made_again() -> None:
 )
 def test_results_are_kept_whose_makers_cannot_run_again(steps: tuple[str, ...]) -> None:
     assert not made_again(*steps)
+
+
+def seen(instructions: Iterable[Instruction]) -> list[object]:
+    """What the instructions store outside of the workspace, as text of what it is made of."""
+    contents: dict[Storage, object] = {}
+    stored = []
+    for i in instructions:
+        value = (i.node.removesuffix(", again"), *(contents.get(b.storage) for b in i.reads))
+        contents |= {b.storage: value for b in i.writes}
+        stored += [value for b in i.writes if b.storage.segment != ARENA]
+    return stored
+
+
+def test_a_schedule_within_any_limit_stores_what_the_program_stores() -> None:
+    w = Written()
+    feed, *values = (w.new(name, N) for name in "fxyz")
+    results = [w.new(f"p{k}", N, segment=PARAMETERS) for k in range(4)]
+    x, y, z = values
+    feed.storage.is_feed = True
+    pairs = [(x, feed), (y, x), (z, y), *zip(results, (z, x, y, feed), strict=True)]
+    for k, (result, operand) in enumerate(pairs):
+        w.builder.node = f"step {k}"
+        w.builder.elementwise([result], [operand], lambda e, a: e.exp(a))
+    program = Program(w.builder, [feed], [], w.builder.instructions)
+    fits = []
+    for limit in range(0, 8 * align(1), align(1)):
+        schedule = Schedule(Values(program), limit, 1.0)
+        fits.append(schedule.run())
+        assert not fits[-1] or seen(schedule.instructions) == seen(program)
+    assert fits == sorted(fits) and not fits[0] and fits[-1]
 
 
 # State that is written last.

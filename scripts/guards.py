@@ -1,6 +1,7 @@
 """Take out one guard of a compiler pass at a time, and see whether tests notice.
 
     python scripts/guards.py attention packed                the guards of these passes
+    python scripts/guards.py attention:204                   the guard in this line
     python scripts/guards.py --list                          all guards
     python scripts/guards.py head --tests "tests/zoo -k v2"  with other tests than those of the files' mutants
 
@@ -23,7 +24,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
@@ -52,6 +53,7 @@ JUDGED = {
     "expressions: the checks after it say the same",
     "hoist: any(w.position < i.position and w not in chosen for w in self.program.writers(b.storage))": "saves turns "
     "of `_close`, which takes these out",
+    "recompute: not isinstance(i, ElementwiseCall)": "an estimate: a plan is measured before it is taken",
     "recompute: full <= budget": "saves work: the first schedule repeats nothing then",
 }
 """Guards whose mutants give the same results, and why, by pass and first line of the condition."""
@@ -140,8 +142,9 @@ def tests_of(names: list[str]) -> list[str]:
 class Trials:
     """A plugin of pytest that tries the guards instead of running the tests once."""
 
-    def __init__(self, guards: Guards, limit: float) -> None:
+    def __init__(self, guards: Guards, only: Sequence[str], limit: float) -> None:
         self.guards, self.limit, self.survivors = guards, limit, 0
+        self.chosen = [k for k, guard in enumerate(guards.all) if not only or f"{guard}".startswith(tuple(only))]
         self.met: dict[int, dict[str, float]] = {number: {} for number in range(len(guards.all))}
         """Tests in which each guard holds something back, and the seconds that they take."""
         self.test, self.failed = "", ""
@@ -166,7 +169,8 @@ class Trials:
         if failed:
             raise pytest.UsageError(f"{failed} fails without any mutant")
         self.guards.meet = lambda number: None
-        for number, guard in enumerate(self.guards.all):
+        for number in self.chosen:
+            guard = self.guards.all[number]
             own, seconds = met.get(str(number), {}), 0.0
             shortest = sorted(own, key=own.__getitem__)
             session.items[:] = [items[test] for test in shortest if (seconds := seconds + own[test]) < self.limit]
@@ -199,12 +203,13 @@ class Trials:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("passes", nargs="*", help="names of files in compiler/passes; all by default")
+    parser.add_argument("passes", nargs="*", help="files in compiler/passes, perhaps with a line; all by default")
     parser.add_argument("--list", action="store_true", help="print the guards")
     parser.add_argument("--tests", help="arguments of pytest")
     parser.add_argument("--seconds", type=float, default=math.inf, help="of tests that a guard meets at most")
     args = parser.parse_args()
-    names = args.passes or sorted(path.stem for path in (ROOT / PASSES).glob("[!_]*.py"))
+    all_names = sorted(path.stem for path in (ROOT / PASSES).glob("[!_]*.py"))
+    names = list(dict.fromkeys(each.partition(":")[0] for each in args.passes)) or all_names
     os.chdir(ROOT)
     guards = Guards()
     for name in names:
@@ -212,10 +217,10 @@ def main() -> int:
     if args.list:
         print(*guards.all, sep="\n")
         return 0
-    trials = Trials(guards, args.seconds)
+    trials = Trials(guards, [f"{each}:" for each in args.passes], args.seconds)
     tests = shlex.split(args.tests) if args.tests else tests_of(names)
     status = pytest.main([*OPTIONS, *tests], [trials])
-    say(f"{trials.survivors} of {len(guards.all)} guards survive")
+    say(f"{trials.survivors} of {len(trials.chosen)} guards survive")
     return int(status) or int(trials.survivors > 0)
 
 

@@ -689,8 +689,10 @@ def masked_first(
         else:
             what, _, name = step.partition(" ")
             (w.read if what == "read" else w.fill)(name)
-    zero = w.builder.emitter.const(0.0)
-    w.builder.elementwise([b["dx"]], [b["drelu"], b[sign]], lambda e, g, y: e.select(e.compare("gt", y, zero), g, zero))
+    least = w.builder.emitter.const(zero)
+    w.builder.elementwise(
+        [b["dx"]], [b["drelu"], b[sign]], lambda e, g, y: e.select(e.compare("gt", y, least), g, least)
+    )
     w.outputs = ["drelu"] * output
     program = w.program()
     mask_maxima(program, pipelines.context())

@@ -1,6 +1,7 @@
 """Take out one guard of a compiler pass at a time, and see whether tests notice.
 
     python scripts/guards.py attention packed                the guards of these passes
+    python scripts/guards.py attention:204                   the guard in this line
     python scripts/guards.py --list                          all guards
     python scripts/guards.py head --tests "tests/zoo -k v2"  with other tests than those of the files' mutants
 
@@ -23,7 +24,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
@@ -46,16 +47,36 @@ NEED = "_need"
 """The function of attention.py that raises where its condition does not hold."""
 CALL = "_guard"
 """The function that conditions of guards go through."""
+JUDGED = {
+    "fuse: self._tensor(b) not in target.ins": "a call that does not read the result may compute it: the same bytes",
+    "fuse: not _is_cheap(e.roots[number]) or not all(_reads_all(reader, made_of) for reader in calls)": "saves "
+    "expressions: the checks after it say the same",
+    "hoist: any(w.position < i.position and w not in chosen for w in self.program.writers(b.storage))": "saves turns "
+    "of `_close`, which takes these out",
+    "recompute: not isinstance(i, ElementwiseCall)": "an estimate: a plan is measured before it is taken",
+    "recompute: full <= budget": "saves work: the first schedule repeats nothing then",
+}
+"""Guards whose mutants give the same results, and why, by pass and first line of the condition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
     """A condition of a pass."""
 
-    name: str
-    """Name of the pass, line and first line of the condition."""
+    file: str
+    line: int
+    text: str
+    """The first line of the condition."""
     passes: bool
     """The value with which the pass goes on."""
+
+    @property
+    def verdict(self) -> str:
+        """The reason why no test can notice it; "" for one that tests must notice."""
+        return JUDGED.get(f"{self.file}: {self.text}", "")
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.text}"
 
 
 @dataclass(slots=True)
@@ -63,7 +84,7 @@ class Guards:
     """All guards of some passes, in functions that ask here whether a condition holds."""
 
     all: list[Guard] = field(default_factory=list)
-    meet: Callable[[int], None] = lambda number: None
+    meet: Callable[[int], object] = lambda number: None
     """Called with the number of a guard that holds something back."""
     taken_out: int = -1
 
@@ -89,12 +110,11 @@ class Guards:
         vars(module)[CALL] = self.ask
         for function in gc.get_objects():
             if isinstance(function, FunctionType) and function.__module__ == module.__name__:
-                if (code := new.get(function.__qualname__)) and code.co_firstlineno == function.__code__.co_firstlineno:
-                    function.__code__ = code
+                function.__code__ = new.get(function.__qualname__, function.__code__)
 
     def _asks(self, test: ast.expr, name: str, source: str, passes: bool) -> ast.Call:
         text = (ast.get_source_segment(source, test) or "").splitlines()[0]
-        self.all.append(Guard(f"{name}:{test.lineno}: {text}", passes))
+        self.all.append(Guard(name, test.lineno, text, passes))
         return ast.Call(ast.Name(CALL, ast.Load()), [ast.Constant(len(self.all) - 1), test], [])
 
 
@@ -122,8 +142,9 @@ def tests_of(names: list[str]) -> list[str]:
 class Trials:
     """A plugin of pytest that tries the guards instead of running the tests once."""
 
-    def __init__(self, guards: Guards, limit: float) -> None:
+    def __init__(self, guards: Guards, only: Sequence[str], limit: float) -> None:
         self.guards, self.limit, self.survivors = guards, limit, 0
+        self.chosen = [k for k, guard in enumerate(guards.all) if not only or f"{guard}".startswith(tuple(only))]
         self.met: dict[int, dict[str, float]] = {number: {} for number in range(len(guards.all))}
         """Tests in which each guard holds something back, and the seconds that they take."""
         self.test, self.failed = "", ""
@@ -148,15 +169,16 @@ class Trials:
         if failed:
             raise pytest.UsageError(f"{failed} fails without any mutant")
         self.guards.meet = lambda number: None
-        for number, guard in enumerate(self.guards.all):
+        for number in self.chosen:
+            guard = self.guards.all[number]
             own, seconds = met.get(str(number), {}), 0.0
             shortest = sorted(own, key=own.__getitem__)
             session.items[:] = [items[test] for test in shortest if (seconds := seconds + own[test]) < self.limit]
             self.guards.taken_out = number
             failed = self.fork(session)[0] if own else ""
-            self.survivors += not failed
-            verdict = f"noticed   {guard.name}  {failed}" if failed else f"SURVIVES  {guard.name}  {len(session.items)} of {len(own)} tests"
-            print(verdict, flush=True)
+            self.survivors += not failed and not guard.verdict
+            verdict = "noticed" if failed else "judged" if guard.verdict else "SURVIVES"
+            print(f"{verdict:<10}{guard}  {failed or guard.verdict or f'{len(own)} tests'}", flush=True)
         return True
 
     def fork(self, session: pytest.Session) -> tuple[str, dict[str, dict[str, float]]]:
@@ -181,23 +203,24 @@ class Trials:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("passes", nargs="*", help="names of files in compiler/passes; all by default")
+    parser.add_argument("passes", nargs="*", help="files in compiler/passes, perhaps with a line; all by default")
     parser.add_argument("--list", action="store_true", help="print the guards")
     parser.add_argument("--tests", help="arguments of pytest")
     parser.add_argument("--seconds", type=float, default=math.inf, help="of tests that a guard meets at most")
     args = parser.parse_args()
-    names = args.passes or sorted(path.stem for path in (ROOT / PASSES).glob("[!_]*.py"))
+    all_names = sorted(path.stem for path in (ROOT / PASSES).glob("[!_]*.py"))
+    names = list(dict.fromkeys(each.partition(":")[0] for each in args.passes)) or all_names
     os.chdir(ROOT)
     guards = Guards()
     for name in names:
         guards.add(name)
     if args.list:
-        print(*(guard.name for guard in guards.all), sep="\n")
+        print(*guards.all, sep="\n")
         return 0
-    trials = Trials(guards, args.seconds)
+    trials = Trials(guards, [f"{each}:" for each in args.passes], args.seconds)
     tests = shlex.split(args.tests) if args.tests else tests_of(names)
     status = pytest.main([*OPTIONS, *tests], [trials])
-    say(f"{trials.survivors} of {len(guards.all)} guards survive")
+    say(f"{trials.survivors} of {len(trials.chosen)} guards survive")
     return int(status) or int(trials.survivors > 0)
 
 

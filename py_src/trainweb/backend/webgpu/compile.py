@@ -10,8 +10,7 @@ from trainweb.backend.plan import GpuBody, LargeConstants, Plan, TensorPlace
 from trainweb.backend.wasm.encode import encode
 from trainweb.backend.wasm.memory import place, place_constants
 from trainweb.backend.webgpu.partition import LEFT_OUT, BodyPart, Parts, cut
-from trainweb.backend.webgpu.shader import Kernel
-from trainweb.backend.webgpu.templates import TEMPLATES
+from trainweb.backend.webgpu.shader import TEMPLATES, Kernel
 from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
 from trainweb.ir.program import Program
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainweb import messages
-from trainweb.backend.webgpu.shader import Kernel, NoKernelError
-from trainweb.backend.webgpu.templates import TEMPLATES, kernels_of
+from trainweb.backend.webgpu.shader import TEMPLATES, Kernel, NoKernelError
+from trainweb.backend.webgpu.templates import kernels_of
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS, STATE
@@ -92,7 +92,7 @@ class Parts:
     def with_state(self, i: Instruction) -> Instruction:
         """The call of a template on a copy of the state, which the head makes."""
         state = next((b for b in i.reads if b.storage.segment == STATE), None)
-        if state is None or type(i) not in TEMPLATES:
+        if state is None or isinstance(i, ElementwiseCall) or type(i) not in TEMPLATES:
             return i
         if self.state is None:
             self.state = Buf(Storage(ARENA, state.nbytes), state.dtype, state.shape, name="state")

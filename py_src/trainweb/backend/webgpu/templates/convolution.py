@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from trainweb.backend.webgpu.shader import Kernel, Operand
-from trainweb.backend.webgpu.templates.products import Product, Side, Store, finished, product_kernels
-from trainweb.backend.webgpu.templates.tools import fold_over_lanes, over_lanes
+from trainweb.backend.webgpu.shader import Kernel, Operand, template
+from trainweb.backend.webgpu.templates.products import Product, Side, Store, finished
+from trainweb.backend.webgpu.templates.tools import fold_steps
 from trainweb.ir import calls
-from trainweb.ir.instructions import Buf
-from trainweb.ir.layout import ACTIVATION_NONE
 
 Convolution = calls.Conv | calls.ConvDataGradient | calls.ConvWeightGradient
 
@@ -21,16 +19,11 @@ def _axes(call: Convolution) -> list[int]:
     return [1, 2] if is_flat else [0, 1, 2]
 
 
-def _declare(k: Kernel, call: Convolution) -> None:
-    """Declare the sizes of a convolution."""
-    for axis in _axes(call):
-        for name in ("size", "kernel", "out", "stride", "dilation"):
-            k.count(f"{name}{axis}", getattr(call, name)[axis])
-        k.signed(f"pad{axis}", call.pad[axis])
-    for name, value in (("size", prod(call.size)), ("window", prod(call.kernel)), ("positions", prod(call.out))):
+def _declare(k: Kernel) -> None:
+    """Declare the sizes of planes, windows and groups."""
+    call = k.call
+    for name, value in (("plane", prod(call.size)), ("window", prod(call.kernel)), ("positions", prod(call.out))):
         k.count(name, value)
-    k.count("inputs", call.c)
-    k.count("outputs", call.m)
     k.count("group_inputs", call.c // call.groups)
     k.count("group_outputs", call.m // call.groups)
 
@@ -46,9 +39,9 @@ def _split(axes: list[int], number: str, at: str, name: str, size: str) -> list[
     return lines
 
 
-def _weight(axes: list[int], number: str, plane: str, at: str) -> list[str]:
+def _weight(axes: list[int], number: str, plane: str) -> list[str]:
     """Statements about a weight of the window: its distance along each axis, and the first element of its channel."""
-    lines = _split(axes, number, at, "weight", "kernel")
+    lines = _split(axes, number, number, "weight", "kernel")
     lines += [f"let far{axis}_{number} = weight{axis}_{number} * i32(u.dilation{axis});" for axis in axes]
     return [*lines, f"let channel_{number} = rest_{number} * {plane};"]
 
@@ -57,21 +50,21 @@ def _output(axes: list[int], number: str) -> list[str]:
     """Statements about a position of the output: where its window starts, and the first element of the image."""
     lines = _split(axes, number, number, "output", "out")
     lines += [f"let from{axis}_{number} = output{axis}_{number} * i32(u.stride{axis}) - u.pad{axis};" for axis in axes]
-    return [*lines, f"let image_{number} = (rest_{number} * u.inputs + batch * u.group_inputs) * u.size;"]
+    return [*lines, f"let image_{number} = (rest_{number} * u.c + batch * u.group_inputs) * u.plane;"]
 
 
 def _input(axes: list[int], number: str) -> list[str]:
     """Statements about a position of the input: where it is with the padding, and the first slope of the image."""
     lines = _split(axes, number, number, "input", "size")
     lines += [f"let from{axis}_{number} = input{axis}_{number} + u.pad{axis};" for axis in axes]
-    return [*lines, f"let image_{number} = (rest_{number} * u.outputs + batch * u.group_outputs) * u.positions;"]
+    return [*lines, f"let image_{number} = (rest_{number} * u.m + batch * u.group_outputs) * u.positions;"]
 
 
 def _element(axes: list[int], x: Operand, size: str) -> str:
     place = f"p{axes[0]}"
     for axis in axes[1:]:
         place = f"({place}) * i32(u.{size}{axis}) + p{axis}"
-    return x.load(f"plane + u32({place})")
+    return x[f"plane + u32({place})"]
 
 
 def _read_inputs(
@@ -111,120 +104,109 @@ def _read_slopes(k: Kernel, axes: list[int], dy: Operand) -> Callable[[str], str
     return read
 
 
-def _images(
-    call: calls.Conv | calls.ConvDataGradient, image: Buf, channels: int, plane: int
-) -> Callable[[Kernel], Store]:
-    """Results as images of so many channels: a row is a channel of the group, a column a position of all images."""
+def _images(image: str, channels: str, plane: str) -> Callable[[Kernel], Store]:
+    """Results as images: a row is a channel of the group, a column a position of all images."""
 
     def results(k: Kernel) -> Store:
-        y, bias = k.operand("image", image), None if call.bias is None else k.operand("bias", call.bias)
-        all_channels, own = k.count("channels", channels), k.count("group_channels", channels // call.groups)
-        positions = k.count("plane", plane)
+        _declare(k)
+        y, group = k.operand(image), "u.group_outputs" if channels == "u.m" else "u.group_inputs"
 
-        def store(k: Kernel, row: str, column: str, value: str) -> list[str]:
-            channel = f"(batch * {own} + {row})"
-            at = f"(({column} / {positions}) * {all_channels} + {channel}) * {positions} + {column} % {positions}"
-            added = "" if bias is None else f" + {bias.load(channel)}"
-            lines = finished(k, value + added, y if call.accumulate else None, at, call.activation)
-            return [*lines, y.store(at, "y")]
+        def store(row: str, column: str, value: str) -> list[str]:
+            channel = f"(batch * {group} + {row})"
+            at = f"(({column} / {plane}) * {channels} + {channel}) * {plane} + {column} % {plane}"
+            return finished(k, value + k.if_given("bias", " + {}", channel), y, at)
 
         return store
 
     return results
 
 
-def conv(call: calls.Conv) -> list[Kernel]:
+@template(calls.Conv)
+def conv(k: Kernel, call: calls.Conv) -> None:
     """y[image, group m](position) = sum over c and the window of w x."""
     axes = _axes(call)
 
     def operands(k: Kernel) -> tuple[Side, Side]:
-        _declare(k, call)
-        w, x = k.operand("w", call.w), k.operand("x", call.x)
+        _declare(k)
+        w, x = k.fields("w", "x")
         return (
             Side(
-                lambda row: [f"let w_{row} = (batch * u.group_outputs + {row}) * u.k;"],
-                lambda row: w.load(f"w_{row} + step"),
+                lambda row: [f"let w_{row} = (batch * u.group_outputs + {row}) * u.depth;"],
+                lambda row: w[f"w_{row} + step"],
             ),
             Side(
                 lambda column: _output(axes, column),
                 _read_inputs(k, axes, x, None, "step"),
-                tuple(_weight(axes, "step", "u.size", "step")),
+                tuple(_weight(axes, "step", "u.plane")),
                 is_along=False,
             ),
         )
 
-    groups = call.groups
-    steps = call.c // groups * prod(call.kernel)
-    p = Product("conv", call.m // groups, call.n * prod(call.out), steps, groups)
-    return product_kernels(p, operands, _images(call, call.y, call.m, prod(call.out)))
+    groups, steps = call.groups, call.c // call.groups * prod(call.kernel)
+    results = _images("y", "u.m", "u.positions")
+    Product(call.m // groups, call.n * prod(call.out), steps, groups, operands, results).fill(k)
 
 
-def conv_data_gradient(call: calls.ConvDataGradient) -> list[Kernel]:
+@template(calls.ConvDataGradient)
+def conv_data_gradient(k: Kernel, call: calls.ConvDataGradient) -> None:
     """dx[image, group c](position) = sum over m and the window of w dy."""
     axes = _axes(call)
 
     def operands(k: Kernel) -> tuple[Side, Side]:
-        _declare(k, call)
-        w, dy = k.operand("w", call.w), k.operand("dy", call.dy)
+        _declare(k)
+        w, dy = k.fields("w", "dy")
         first = "(batch * u.group_outputs + step / u.window) * u.group_inputs * u.window + step % u.window"
         return (
-            Side(lambda row: [], lambda row: w.load(f"w_step + {row} * u.window"), (f"let w_step = {first};",)),
+            Side(lambda row: [], lambda row: w[f"w_step + {row} * u.window"], (f"let w_step = {first};",)),
             Side(
                 lambda column: _input(axes, column),
                 _read_slopes(k, axes, dy),
-                tuple(_weight(axes, "step", "u.positions", "step")),
+                tuple(_weight(axes, "step", "u.positions")),
                 is_along=False,
             ),
         )
 
-    groups = call.groups
-    steps = call.m // groups * prod(call.kernel)
-    p = Product("conv_data_gradient", call.c // groups, call.n * prod(call.size), steps, groups)
-    return product_kernels(p, operands, _images(call, call.dx, call.c, prod(call.size)))
+    groups, steps = call.groups, call.m // call.groups * prod(call.kernel)
+    results = _images("dx", "u.c", "u.plane")
+    Product(call.c // groups, call.n * prod(call.size), steps, groups, operands, results).fill(k)
 
 
-def conv_weight_gradient(call: calls.ConvWeightGradient) -> list[Kernel]:
+@template(calls.ConvWeightGradient)
+def conv_weight_gradient(k: Kernel, call: calls.ConvWeightGradient) -> None:
     """dw[group m](c, window) = sum over images and positions of dy x, and db the sum of dy."""
     axes = _axes(call)
 
     def operands(k: Kernel) -> tuple[Side, Side]:
-        _declare(k, call)
-        dy, x = k.operand("dy", call.dy), k.operand("x", call.x)
-        first = "(step / u.positions * u.outputs + batch * u.group_outputs) * u.positions + step % u.positions"
+        _declare(k)
+        dy, x = k.fields("dy", "x")
+        first = "(step / u.positions * u.m + batch * u.group_outputs) * u.positions + step % u.positions"
         return (
-            Side(lambda row: [], lambda row: dy.load(f"dy_step + {row} * u.positions"), (f"let dy_step = {first};",)),
+            Side(lambda row: [], lambda row: dy[f"dy_step + {row} * u.positions"], (f"let dy_step = {first};",)),
             Side(
-                lambda column: _weight(axes, column, "u.size", column),
+                lambda column: _weight(axes, column, "u.plane"),
                 _read_inputs(k, axes, x, "step", None),
                 tuple(_output(axes, "step")),
             ),
         )
 
     def results(k: Kernel) -> Store:
-        dw = k.operand("dw", call.dw)
-        k.count("group_outputs", call.m // call.groups)
+        _declare(k)
+        dw = k.operand("dw")
+        return lambda row, column, value: finished(
+            k, value, dw, f"(batch * u.group_outputs + {row}) * u.width + {column}"
+        )
 
-        def store(k: Kernel, row: str, column: str, value: str) -> list[str]:
-            at = f"(batch * u.group_outputs + {row}) * u.n + {column}"
-            lines = finished(k, value, dw if call.accumulate else None, at, ACTIVATION_NONE)
-            return [*lines, dw.store(at, "y")]
-
-        return store
-
-    groups, steps = call.groups, call.n * prod(call.out)
-    p = Product("conv_weight_gradient", call.m // groups, call.c // groups * prod(call.kernel), steps, groups)
-    return [*product_kernels(p, operands, results), *([] if call.db is None else [_bias_gradient(call)])]
+    groups, width = call.groups, call.c // call.groups * prod(call.kernel)
+    Product(call.m // groups, width, call.n * prod(call.out), groups, operands, results).fill(k)
+    if call.db is not None:
+        _bias_gradient(k.then("bias"))
 
 
-def _bias_gradient(call: calls.ConvWeightGradient) -> Kernel:
-    k = Kernel("conv_bias_gradient")
-    assert call.db is not None
-    dy, db = k.operand("dy", call.dy), k.operand("db", call.db)
-    all_sum, positions = fold_over_lanes(k, "sum"), k.count("positions", prod(call.out))
-    k.blocks(call.m, "outputs")
-    k.count("steps", call.n * prod(call.out))
-    at = f"((step / {positions}) * u.outputs + block) * {positions} + step % {positions}"
-    k.add("var sum = 0.0f;", *over_lanes(k, "step", "u.steps", f"sum += {dy.load(at)};"))
-    k.add(f"sum = {all_sum}(lane, sum);", "if (lane == 0u) {")
-    k.add(*finished(k, "sum", db if call.accumulate else None, "block", ACTIVATION_NONE), db.store("block", "y"), "}")
-    return k
+def _bias_gradient(k: Kernel) -> None:
+    dy, db = k.fields("dy", "db")
+    _declare(k)
+    k.blocks(channel="m")
+    k.count("steps", k.call.n * prod(k.call.out))
+    at = "((step / u.positions) * u.m + block) * u.positions + step % u.positions"
+    fold_steps(k, "sum", "u.steps", sum=dy[at])
+    k.once(*finished(k, "sum", db, "block"))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import ceil
 
 from trainweb.backend.webgpu.shader import LANES, Kernel
-from trainweb.backend.webgpu.templates.tools import fold_over_lanes, over_lanes
+from trainweb.backend.webgpu.templates.tools import fold_over_lanes
 
 ROWS = 4
 MOST_KEPT = 320
@@ -41,7 +41,8 @@ def keep(k: Kernel, name: str, read: Read, size: int, width: str) -> str:
     if size > MOST_KEPT:
         return elements
     k.declare(f"var<workgroup> {name}: array<vec4f, {ceil(size / LANES) * LANES}>;")
-    k.add(*over_lanes(k, "column", width, f"{name}[column] = {elements};"), "workgroupBarrier();")
+    k.each_step(width, f"{name}[column] = {elements};", variable="column")
+    k.add("workgroupBarrier();")
     return f"{name}[column]"
 
 
@@ -64,7 +65,7 @@ class ColumnSums:
     Parameters
     ----------
     name
-        The sums, and the scores that `share` stores.
+        The sums, and the scores of a chunk.
     size
         Columns. If there are fewer than lanes, several lanes share the others of a column.
     """
@@ -81,16 +82,12 @@ class ColumnSums:
             k.add(f"let {name}_column{s} = lane % {self.width} + {s * LANES}u;", f"var {name}{s} = vec4f(0.0f);")
             k.add(f"let {name}_place{s} = min({name}_column{s}, {self.size} - 1u);")
 
-    def share(self, scores: str) -> str:
-        """The statement that stores the lane's scores for all; a barrier must follow."""
-        return f"{self.name}_scores[lane] = {scores};"
-
     def scale(self, factor: str) -> list[str]:
         """Statements that multiply the sums."""
         return [f"{self.name}{s} *= {factor};" for s in self.slots]
 
     def add(self, read: Read, end: str) -> list[str]:
-        """Statements that add the values of a chunk; a barrier must follow before scores are shared again."""
+        """Statements that add the values of a chunk, weighted by the scores that `NAME_scores` has."""
         name = self.name
         sums = [f"{name}{s} += {name}_scores[at] * {read('(chunk + at)', f'{name}_place{s}')};" for s in self.slots]
         head = f"for (var at = lane / {self.width}; at < min({LANES}u, {end} - chunk); at += {self.parts}) {{"
@@ -108,3 +105,30 @@ class ColumnSums:
                 lines = store(f"row{r}", f"{name}_column{s}", f"cells4[lane][{r}]")
                 k.add(f"if (first + {r}u < {count}) {{", *lines, "}")
             k.add("}", "workgroupBarrier();")
+
+
+def add_chunk(k: Kernel, end: str, *parts: tuple[ColumnSums, str, Read], scale: str = "") -> None:
+    """Add the values of a chunk, weighted by the scores that each lane has, to sums that are scaled before."""
+    k.add(*(f"{sums.name}_scores[lane] = {scores};" for sums, scores, _ in parts), "workgroupBarrier();")
+    for sums, _, read in parts:
+        k.add(*(sums.scale(scale) if scale else []), *sums.add(read, end))
+    k.add("workgroupBarrier();")
+
+
+def weigh_by_softmax(
+    k: Kernel, bounds: tuple[str, str], scores: list[str], sums: ColumnSums | None, values: Read, *dropped: str
+) -> None:
+    """Sum up values by the exponentials of their scores, of four rows; statements `scores` set `least`.
+
+    `top` is then the largest score, by which exponentials are divided, and `sum` their sum. `dropped` changes the
+    shares of a chunk before the values take them.
+    """
+    all_max, all_sum = (fold_over_lanes(k, fold, is_four=True) for fold in ("max", "sum"))
+    k.add("var top = vec4f(from_bits(0xff800000u));", "var sum = vec4f(0.0f);", for_chunks(*bounds))
+    k.add("var least = vec4f(from_bits(0xff800000u));", f"if (other < {bounds[1]}) {{", *scores, "}")
+    k.add(f"let highest = larger4(top, {all_max}(lane, least));", "let shift = finite4(highest);")
+    k.add("let factor = exp4(top - shift);", "var share = exp4(least - shift);", "top = highest;")
+    k.add(f"if (other >= {bounds[1]}) {{ share = vec4f(0.0f); }}", "sum = sum * factor + share;", *dropped)
+    if sums is not None:
+        add_chunk(k, bounds[1], (sums, "share", values), scale="factor")
+    k.add("}", f"sum = {all_sum}(lane, sum);")

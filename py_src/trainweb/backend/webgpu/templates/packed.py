@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError, template
-from trainweb.backend.webgpu.templates.products import Side, matrix_product
+from trainweb.backend.webgpu.templates.products import Offsets, Side, matrix_product
 from trainweb.backend.webgpu.templates.tiles import Read
 from trainweb.backend.webgpu.templates.tools import wrapped_index
 from trainweb.ir import calls
@@ -64,6 +64,11 @@ def gemm_quantized(k: Kernel, call: calls.GemmQuantized) -> None:
 
     def packed(k: Kernel) -> Side:
         read = read_packed(k, "w")
-        return Side(lambda at: [], lambda at: read(at, "step") if call.turned else read("step", at))
+
+        def load(offsets: Offsets) -> str:
+            column, step = f"column + {offsets['column']}u", f"k + {offsets.get('k', 0)}u"
+            return read(column, step) if call.turned else read(step, column)
+
+        return Side(lambda _: [], {}, load, bool(call.turned))
 
     matrix_product(k, packed)

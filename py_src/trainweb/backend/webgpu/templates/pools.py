@@ -36,12 +36,14 @@ def max_pool(k: Kernel, call: calls.MaxPool) -> None:
 
 @template(calls.MaxPoolGradient)
 def max_pool_gradient(k: Kernel, call: calls.MaxPoolGradient) -> None:
-    """A workgroup for each plane, in which a lane owns every 64th element: it adds up what comes there, in order."""
+    """Four invocations for each plane. Each owns every fourth element, and adds up what comes to those, in order."""
     dy, indices, dx = k.fields("dy", "indices", "dx")
-    k.blocks(plane="planes")
-    k.each_step("u.size", dx.store("plane * u.size + step", "0.0f"))
-    k.add("for (var step = 0u; step < u.out_size; step++) {", f"let place = {indices['plane * u.out_size + step']};")
-    k.add(f"if (place >= 0i && (u32(place) - plane * u.size) % {k.lanes}u == lane) {{")
+    k.count("parts", 4)
+    k.elements(plane="planes", part="parts")
+    k.add("let first = plane * u.size;", "for (var step = part; step < u.size; step += 4u) {")
+    k.add(dx.store("first + step", "0.0f"), "}", "for (var step = 0u; step < u.out_size; step++) {")
+    k.add(f"let place = {indices['plane * u.out_size + step']};")
+    k.add("if (place >= 0i && (u32(place) - first) % 4u == part) {")
     k.add(dx.store("u32(place)", f"{dx['u32(place)']} + {dy['plane * u.out_size + step']}"), "}", "}")
 
 

@@ -6,19 +6,22 @@ take another form: of a large product 256 lanes share tiles of the operands, of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import product
 from math import ceil, prod
 from typing import Any
 
-from trainweb.backend.webgpu.shader import Kernel, NoKernelError, Operand, template
+from trainweb.backend.webgpu.shader import Kernel, NoKernelError, Operand, split, template
 from trainweb.backend.webgpu.templates.tools import fold_steps, sum_of
 from trainweb.ir import calls
-from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import ACTIVATION_NONE, ACTIVATION_RELU
 
-TILE = 4
-"""Rows and columns of a tile, where the result has as many."""
+TILE, UNROLLED = 4, 4
+"""Rows and columns of a tile at most, and steps of a loop at once. A software adapter stores a sum after each of its
+statements, so a statement adds the products of several steps."""
+MOST_UNROLLED = 8
+"""Steps of a window's axis at most that are no loop."""
 LEAST_TILES, LEAST_SUM = 2048, 512
 """A product with fewer tiles than this is split, if its sums are longer than this."""
 MOST_SPLITS = 16
@@ -30,149 +33,244 @@ LEAST_SHARED = 32
 LEAST_VECTOR = 256
 """Steps of the sums of a row or a column from which on lanes share them."""
 
+Axes = dict[str, str]
+"""Names of axes, and of the numbers that are their sizes. The last axis is the innermost."""
+Offsets = dict[str, int]
+"""Places behind the variables of axes: of an element in a tile, and of a step among several."""
+Statements = Callable[[Offsets], list[str]]
+Store = Callable[[str, str, str], list[str]]
+"""Statements that store a result of `batch`, by row, column and value. Axes of the columns that have no tiles are
+variables."""
+PART = "((batch * u.splits + split) * u.height + {}) * u.width + {}"
+"""The element of a part of a sum."""
+RANGE = "let first = split * u.span; let last = min({}, first + u.span);"
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How a kernel reads one operand of a product.
+    """How a kernel reads one operand of a product. The place along an axis is the variable of its name, and an offset.
 
     Attributes
     ----------
     outer
-        Statements about a row of a (a column of b), by the name of its number: they run once.
+        Statements about a row or a column, which run before all steps.
+    steps
+        Statements about the place along an axis of the steps. Equal statements run once.
     load
-        The element at that row (column) and at `step`. `batch` is the number of the product.
-    step
-        Statements about `step`.
+        The element.
     is_along
         True if the elements of neighbouring steps lie side by side.
     """
 
-    outer: Callable[[str], list[str]]
-    load: Callable[[str], str]
-    step: tuple[str, ...] = ()
+    outer: Statements
+    steps: dict[str, Statements]
+    load: Callable[[Offsets], str]
     is_along: bool = True
 
 
-Sides = Callable[[Kernel], tuple[Side, Side]]
-"""Declares what a kernel reads."""
-Store = Callable[[str, str, str], list[str]]
-"""Statements that store a result of `batch`, by row, column and value."""
-PART = "((batch * u.splits + split) * u.height + {}) * u.width + {}"
-"""The element of a part of a sum."""
+def linear(x: Operand, axis: str, start: str, steps: dict[str, str], *, is_along: bool = True) -> Side:
+    """An operand whose element is the sum of a part for a row or a column, and of one for the steps.
+
+    In the texts, `{at}` is the place along an axis. `steps` names the axes in order; `{before}` is the part of the axis
+    before. The last part is the one that counts.
+    """
+    inner, name = [*steps][-1], x.start
+
+    def part(step: str, before: str) -> Statements:
+        def statements(offsets: Offsets) -> list[str]:
+            n = offsets.get(step, 0)
+            return [f"let {name}_{step}{n} = {steps[step].format(at=_behind(step, n), before=f'{name}_{before}0')};"]
+
+        return statements
+
+    return Side(
+        lambda offsets: [f"let {name}_{offsets[axis]} = {start.format(at=_behind(axis, offsets[axis]))};"],
+        {step: part(step, before) for step, before in zip(steps, ["", *steps], strict=False)},
+        lambda offsets: x[f"{name}_{offsets[axis]} + {name}_{inner}{offsets.get(inner, 0)}"],
+        is_along,
+    )
+
+
+def _behind(axis: str, offset: int) -> str:
+    return f"({axis} + {offset}u)" if offset else axis
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The sums c[batch](row, column) = sum over the depth of a(row, step) b(step, column).
+    """The sums c[batch](row, column) = sum over the steps of a(row, step) b(step, column).
 
     Attributes
     ----------
+    rows, columns, steps
+        The axes of each. The rows have one.
+    batches
+        The number of products.
+    tile
+        Elements of a tile along axes of the columns, in their order. Others have one.
     operands, results
         Declare what a kernel reads and writes.
     """
 
-    height: int
-    width: int
-    depth: int
+    rows: Axes
+    columns: Axes
+    steps: Axes
     batches: int
-    operands: Sides
+    tile: Offsets
+    operands: Callable[[Kernel], tuple[Side, Side]]
     results: Callable[[Kernel], Store]
 
     def fill(self, k: Kernel) -> None:
         """Write the kernels of the product."""
-        tile = [TILE if size >= TILE else 1 for size in (self.height, self.width)]
-        tiles = ceil(self.height / tile[0]) * ceil(self.width / tile[1]) * self.batches
-        splits = 1
-        if tiles < LEAST_TILES and self.depth >= LEAST_SUM:
-            splits = min(MOST_SPLITS, self.depth // (LEAST_SUM // 2), ceil(LEAST_TILES / tiles))
-        room = k.room(splits * self.batches * self.height * self.width) if splits > 1 else None
+        height, width, depth = (prod(map(k.value, axes.values())) for axes in (self.rows, self.columns, self.steps))
+        tiles = ceil(height / TILE) * ceil(width / TILE) * self.batches
+        splits, longest = 1, k.value(next(iter(self.steps.values())))
+        if tiles < LEAST_TILES and depth >= LEAST_SUM:
+            splits = min(MOST_SPLITS, depth // (LEAST_SUM // 2), ceil(LEAST_TILES / tiles), longest)
+        room = k.room(splits * self.batches * height * width) if splits > 1 else None
+        sizes = {"height": height, "width": width, "batches": self.batches, "splits": splits}
 
-        def results(k: Kernel) -> Store:
+        def declare(k: Kernel, steps: int) -> Store:
+            for name, value in (sizes | {"span": ceil(steps / splits), "depth": depth}).items():
+                k.count(name, value)
             if room is None:
                 return self.results(k)
             parts = k.operand("parts", room)
             return lambda row, column, value: [parts.store(PART.format(row, column), value)]
 
-        self._tile(k, splits, tile, results(k))
-        if min(self.height, self.width) >= LEAST_SHARED:
+        self._tile(k, declare(k, longest))
+        if min(height, width) >= LEAST_SHARED:
             k.shared = Kernel(f"{k.name} (shared tiles)", k.call, SHARED_LANES)
-            self._shared_tile(k.shared, splits, results(k.shared))
-        elif min(self.height, self.width) == 1 and self.depth >= LEAST_VECTOR:
+            self._shared_tile(k.shared, declare(k.shared, depth))
+        elif min(height, width) == 1 and depth >= LEAST_VECTOR:
             k.shared = Kernel(f"{k.name} (vector)", k.call)
-            self._vector(k.shared, splits, results(k.shared))
+            self._vector(k.shared, declare(k.shared, depth))
         if room is not None:
-            self._add_parts(k.then("sum of parts"), splits, room)
+            last = k.then("sum of parts")
+            for name, value in sizes.items():
+                last.count(name, value)
+            self._add_parts(last, last.operand("parts", room))
 
-    def _declare(self, k: Kernel, splits: int, tile: list[int]) -> dict[str, str]:
-        """Declare the sizes; returns the axes of the tiles."""
-        sizes = {"height": self.height, "width": self.width, "depth": self.depth, "batches": self.batches}
-        tiles = {"rows": ceil(self.height / tile[0]), "columns": ceil(self.width / tile[1])}
-        for name, value in (sizes | tiles | {"splits": splits, "span": ceil(self.depth / splits)}).items():
-            k.count(name, value)
-        return {"batch": "batches", "split": "splits", "tile_row": "rows", "tile_column": "columns"}
+    # A tile for each invocation.
 
-    def _tile(self, k: Kernel, splits: int, tile: list[int], store: Store) -> None:
-        height, width = tile
-        k.elements(**self._declare(k, splits, tile))
-        a, b = self.operands(k)
-        k.add(RANGE, f"let row = tile_row * {height}u;", f"let column = tile_column * {width}u;")
-        for r in range(height):
-            k.add(f"let row{r} = min(row + {r}u, u.height - 1u);", *a.outer(f"row{r}"))
-        for c in range(width):
-            k.add(f"let column{c} = min(column + {c}u, u.width - 1u);", *b.outer(f"column{c}"))
-        kind = "vec4f" if width > 1 else "f32"
-        k.add(*(f"var sum{r} = {kind}(0.0f);" for r in range(height)), "for (var step = first; step < last; step++) {")
-        k.add(*a.step, *b.step, f"let b = {kind}({', '.join(b.load(f'column{c}') for c in range(width))});")
-        k.add(*(f"sum{r} += {a.load(f'row{r}')} * b;" for r in range(height)), "}")
-        for r in range(height):
-            for c in range(width):
-                result = f"sum{r}[{c}]" if width > 1 else f"sum{r}"
-                k.add(f"if (row + {r}u < u.height && column + {c}u < u.width) {{")
-                k.add(*store(f"row{r}", f"column{c}", result), "}")
+    def _tile(self, k: Kernel, store: Store) -> None:
+        """An invocation for each tile: its sums are variables."""
+        axes, (row,) = self.rows | self.columns, self.rows
+        tile = {row: min(TILE, k.value("height"))} | self.tile
+        rows = [{row: n} for n in range(tile[row])]
+        columns = [dict(zip(self.tile, at, strict=True)) for at in product(*map(range, self.tile.values()))]
+        for axis, size in axes.items():
+            k.count(f"{axis}_tiles", ceil(k.value(size) / tile.get(axis, 1)))
+        k.elements(batch="batches", split="splits", **{f"{axis}_tile": f"{axis}_tiles" for axis in axes})
+        k.add(*(f"let {axis} = {axis}_tile * {tile.get(axis, 1)}u;" for axis in axes))
+        places = list(zip(self.operands(k), (rows, columns), strict=True))
+        k.add(*_once(side.outer(at) for side, offsets in places for at in offsets))
+        k.add(*(f"var sum{r}_{c} = 0.0f;" for r in range(len(rows)) for c in range(len(columns))))
+        self._add_products(k, places)
+        for r, c in product(range(len(rows)), range(len(columns))):
+            inside = [f"{_behind(axis, n)} < u.{axes[axis]}" for axis, n in (rows[r] | columns[c]).items()]
+            k.add(f"if ({' && '.join(inside)}) {{")
+            k.add(*store(_behind(row, r), f"({self._column(columns[c])})", f"sum{r}_{c}"), "}")
 
-    def _vector(self, k: Kernel, splits: int, store: Store) -> None:
+    def _column(self, offsets: Offsets) -> str:
+        """The number of a column."""
+        text = ""
+        for axis, size in self.columns.items():
+            text = (f"({text}) * u.{size} + " if text else "") + _behind(axis, offsets.get(axis, 0))
+        return text
+
+    def _add_products(self, k: Kernel, places: list[tuple[Side, list[Offsets]]]) -> None:
+        """The loops over the steps. The first axis is split; several steps of the last are taken at once."""
+        first, inner = next(iter(self.steps)), [*self.steps][-1]
+        k.add(RANGE.format(f"u.{self.steps[first]}"))
+        for axis, size in self.steps.items():
+            start, end = ("first", "last") if axis == first else ("0u", f"u.{size}")
+            if axis != inner:
+                k.add(f"for (var {axis} = {start}; {axis} < {end}; {axis}++) {{", *_at_step(axis, places))
+            elif size.startswith("kernel") and k.value(size) <= MOST_UNROLLED:
+                k.add(f"let {axis} = 0u;", *_sums(axis, places, k.value(size)))
+            else:
+                k.add(f"var {axis} = {start};", f"for (; {axis} + {UNROLLED - 1}u < {end}; {axis} += {UNROLLED}u) {{")
+                k.add(*_sums(axis, places, UNROLLED), "}", f"for (; {axis} < {end}; {axis}++) {{")
+                k.add(*_sums(axis, places, 1), "}")
+        k.add("}" * (len(self.steps) - 1))
+
+    # The forms for fast workgroup memory.
+
+    def _element(self, side: Side, axes: Axes, number: str) -> list[str]:
+        """Statements about one row or column by its number, and about one `step`."""
+        places = [(side, [dict.fromkeys(axes, 0)])]
+        lines = [*split(number, **axes), *_once(side.outer(at) for _, offsets in places for at in offsets)]
+        return [*lines, *split("step", **self.steps), *(line for axis in self.steps for line in _at_step(axis, places))]
+
+    def _vector(self, k: Kernel, store: Store) -> None:
         """A workgroup for each result, whose lanes share the sum."""
-        k.blocks(**self._declare(k, splits, [1, 1]))
-        a, b = self.operands(k)
-        k.add(RANGE, "let row = tile_row;", "let column = tile_column;", *a.outer("row"), *b.outer("column"))
-        product = f"{a.load('row')} * {b.load('column')}"
-        fold_steps(k, "sum", "last", *a.step, *b.step, start="first + lane", sum=product)
-        k.once(*store("row", "column", "sum"))
+        k.blocks(batch="batches", split="splits", row_number="height", column_number="width")
+        k.add(RANGE.format("u.depth"), "var product = 0.0f;")
+        body = []
+        for side, axes, number in self._sides(k):
+            body += [
+                "{",
+                *self._element(side, axes, f"{number}_number"),
+                f"let value = {side.load(dict.fromkeys(axes, 0))};",
+            ]
+            body += [f"product {'=' if number == 'row' else '*='} value;", "}"]
+        fold_steps(k, "sum", "last", *body, start="first + lane", sum="product")
+        k.once(*split("column_number", **self.columns), *store("row_number", "column_number", "sum"))
 
-    def _shared_tile(self, k: Kernel, splits: int, store: Store) -> None:
+    def _sides(self, k: Kernel) -> list[tuple[Side, Axes, str]]:
+        return list(zip(self.operands(k), (self.rows, self.columns), ("row", "column"), strict=True))
+
+    def _shared_tile(self, k: Kernel, store: Store) -> None:
         """A workgroup for each 64 x 64 results: its lanes have four rows and every 16th column."""
-        k.blocks(**self._declare(k, splits, [SHARED_TILE, SHARED_TILE]))
-        sides = self.operands(k)
-        k.add(RANGE, *(f"var sum{r} = vec4f(0.0f);" for r in range(TILE)), "let row_of_lane = lane / 16u * 4u;")
-        k.add("let column_of_lane = lane % 16u;", f"for (var tile = first; tile < last; tile += {SHARED_STEPS}u) {{")
-        for side, name, start, size in zip(sides, "ab", ("tile_row", "tile_column"), ("height", "width"), strict=True):
-            k.declare(f"var<workgroup> tile_{name}: array<f32, {SHARED_STEPS * LINE}>;")
+        for name, size in (("row", "height"), ("column", "width")):
+            k.count(f"{name}_tiles", ceil(k.value(size) / SHARED_TILE))
+        k.blocks(batch="batches", split="splits", row_tile="row_tiles", column_tile="column_tiles")
+        k.add(RANGE.format("u.depth"), *(f"var sum{r} = vec4f(0.0f);" for r in range(TILE)))
+        k.add(f"for (var tile = first; tile < last; tile += {SHARED_STEPS}u) {{")
+        for (side, axes, name), size in zip(self._sides(k), ("height", "width"), strict=True):
+            k.declare(f"var<workgroup> {name}s: array<f32, {SHARED_STEPS * LINE}>;")
             inner, outer = ("at % 16u", "at / 16u") if side.is_along else ("at / 64u", "at % 64u")
             k.add(f"for (var at = lane; at < {SHARED_STEPS * SHARED_TILE}u; at += {SHARED_LANES}u) {{")
             k.add(f"let inner = {inner};", f"let outer = {outer};", "let step = tile + inner;", "var value = 0.0f;")
-            k.add(f"let place = min({start} * {SHARED_TILE}u + outer, u.{size} - 1u);", "if (step < last) {")
-            k.add(*side.outer("place"), *side.step, f"value = {side.load('place')};", "}")
-            k.add(f"tile_{name}[inner * {LINE}u + outer] = value;", "}")
+            k.add(f"let number = min({name}_tile * {SHARED_TILE}u + outer, u.{size} - 1u);", "if (step < last) {")
+            k.add(*self._element(side, axes, "number"), f"value = {side.load(dict.fromkeys(axes, 0))};", "}")
+            k.add(f"{name}s[inner * {LINE}u + outer] = value;", "}")
         k.add("workgroupBarrier();", f"for (var inner = 0u; inner < {SHARED_STEPS}u; inner++) {{")
-        b = ", ".join(f"tile_b[line + column_of_lane + {16 * c}u]" for c in range(TILE))
+        b = ", ".join(f"columns[line + lane % 16u + {16 * c}u]" for c in range(TILE))
         k.add(f"let line = inner * {LINE}u;", f"let b = vec4f({b});")
-        k.add(*(f"sum{r} += tile_a[line + row_of_lane + {r}u] * b;" for r in range(TILE)))
+        k.add(*(f"sum{r} += rows[line + lane / 16u * 4u + {r}u] * b;" for r in range(TILE)))
         k.add("}", "workgroupBarrier();", "}")
-        for r in range(TILE):
-            for c in range(TILE):
-                k.add("{", f"let row = tile_row * {SHARED_TILE}u + row_of_lane + {r}u;")
-                k.add(f"let column = tile_column * {SHARED_TILE}u + column_of_lane + {16 * c}u;")
-                k.add("if (row < u.height && column < u.width) {", *store("row", "column", f"sum{r}[{c}]"), "}", "}")
+        for r, c in product(range(TILE), range(TILE)):
+            k.add("{", f"let row_number = row_tile * {SHARED_TILE}u + lane / 16u * 4u + {r}u;")
+            k.add(f"let column_number = column_tile * {SHARED_TILE}u + lane % 16u + {16 * c}u;")
+            k.add("if (row_number < u.height && column_number < u.width) {", *split("column_number", **self.columns))
+            k.add(*store("row_number", "column_number", f"sum{r}[{c}]"), "}", "}")
 
-    def _add_parts(self, k: Kernel, splits: int, room: Buf) -> None:
-        self._declare(k, splits, [1, 1])
-        parts, store = k.operand("parts", room), self.results(k)
-        k.elements(batch="batches", row="height", column="width")
+    def _add_parts(self, k: Kernel, parts: Operand) -> None:
+        k.elements(batch="batches", row_number="height", column_number="width")
         k.add("var sum = 0.0f;", "for (var split = 0u; split < u.splits; split++) {")
-        k.add(f"sum += {parts[PART.format('row', 'column')]};", "}", *store("row", "column", "sum"))
+        k.add(f"sum += {parts[PART.format('row_number', 'column_number')]};", "}")
+        k.add(*split("column_number", **self.columns), *self.results(k)("row_number", "column_number", "sum"))
 
 
-RANGE = "let first = split * u.span; let last = min(u.depth, first + u.span);"
+def _once(statements: Iterable[list[str]]) -> list[str]:
+    """Lines without those that are there before."""
+    return [*dict.fromkeys(line for lines in statements for line in lines)]
+
+
+def _at_step(axis: str, places: list[tuple[Side, list[Offsets]]]) -> list[str]:
+    return _once(side.steps[axis](at) for side, offsets in places for at in offsets if axis in side.steps)
+
+
+def _sums(axis: str, places: list[tuple[Side, list[Offsets]]], steps: int) -> list[str]:
+    """Statements that add the products of some steps to the sums of a tile."""
+    several = [(side, [at | {axis: n} for at in offsets for n in range(steps)]) for side, offsets in places]
+    lines = _at_step(axis, several)
+    for name, (side, offsets) in zip("ab", several, strict=True):
+        lines += [f"let {name}{n // steps}_{n % steps} = {side.load(at)};" for n, at in enumerate(offsets)]
+    for r, c in product(*(range(len(offsets)) for _, offsets in places)):
+        lines.append(f"sum{r}_{c} += {' + '.join(f'a{r}_{n} * b{c}_{n}' for n in range(steps))};")
+    return lines
 
 
 def finished(k: Kernel, value: str, result: Operand, at: str) -> list[str]:
@@ -193,7 +291,7 @@ def gemm(k: Kernel, call: calls.Gemm) -> None:
     """Products with any strides, a bias, relu and a sum into the result."""
     if call.a.dtype != "float32" or call.b.dtype != "float32":
         raise NoKernelError(f"a product of {call.a.dtype} and {call.b.dtype}")
-    matrix_product(k, lambda k: _side(k, "b", "b_col", "b_row"))
+    matrix_product(k, lambda k: _side(k, "b", "column", "b_col", "b_row"))
 
 
 def _place(k: Kernel, name: str, *places: tuple[str, str]) -> str:
@@ -203,14 +301,10 @@ def _place(k: Kernel, name: str, *places: tuple[str, str]) -> str:
     return sum_of([f"{at} * u.{stride}" for at, stride in places if k.field(stride)])
 
 
-def _side(k: Kernel, name: str, outer: str, inner: str) -> Side:
+def _side(k: Kernel, name: str, axis: str, outer: str, inner: str) -> Side:
     """An operand that is a matrix in memory, with the fields that are its strides."""
-    x = k.operand(name)
-    return Side(
-        lambda at: [f"let {name}_{at} = {_place(k, name, (at, outer))};"],
-        lambda at: x[f"{name}_{at} + step * u.{inner}"],
-        is_along=k.field(inner) == 1,
-    )
+    start = _place(k, name, ("{at}", outer))
+    return linear(k.operand(name), axis, start, {"k": f"{{at}} * u.{inner}"}, is_along=k.field(inner) == 1)
 
 
 def matrix_product(k: Kernel, right: Callable[[Kernel], Side]) -> None:
@@ -218,6 +312,9 @@ def matrix_product(k: Kernel, right: Callable[[Kernel], Side]) -> None:
     call: Any = k.call
     if call.wanted is not None:
         raise NoKernelError("wanted rows")
+
+    def operands(k: Kernel) -> tuple[Side, Side]:
+        return _side(k, "a", "row", "a_row", "a_col"), right(k)
 
     def results(k: Kernel) -> Store:
         c = k.operand("c")
@@ -229,4 +326,5 @@ def matrix_product(k: Kernel, right: Callable[[Kernel], Side]) -> None:
         return store
 
     batches = prod(call.batch) if isinstance(call, calls.Gemm) else 1
-    Product(call.m, call.n, call.k, batches, lambda k: (_side(k, "a", "a_row", "a_col"), right(k)), results).fill(k)
+    tile = {"column": min(TILE, call.n)}
+    Product({"row": "m"}, {"column": "n"}, {"k": "k"}, batches, tile, operands, results).fill(k)

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from trainweb.backend.webgpu.shader import TEMPLATES, Kernel, NoKernelError
-from trainweb.backend.webgpu.templates import (
-    attention,
-    channel_norms,
-    clipping,
-    convolution,
-    copies,
-    elementwise,
-    head_loss,
-    indexing,
-    losses,
-    norms,
-    packed,
-    pools,
-    products,
-    random,
-    recurrence,
-    sums,
-)
 from trainweb.ir.instructions import Instruction, KernelCall
 
-MODULES = (
-    attention, channel_norms, clipping, convolution, copies, elementwise, head_loss, indexing, losses, norms, packed,
-    pools, products, random, recurrence, sums,
-)  # fmt: skip
-"""Their import registers the templates."""
+for module in iter_modules(__path__):
+    import_module(f"{__name__}.{module.name}")  # registers its templates
 
 
 def kernels_of(i: Instruction) -> list[Kernel]:

@@ -10,20 +10,9 @@ from collections.abc import Callable
 from math import prod
 
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError, template
+from trainweb.backend.webgpu.templates import tiles
 from trainweb.backend.webgpu.templates.random import KEPT, drop
-from trainweb.backend.webgpu.templates.tiles import (
-    ROWS,
-    ColumnSums,
-    Read,
-    add_chunk,
-    first_rows,
-    for_chunks,
-    four,
-    keep,
-    products,
-    tiles,
-    weigh_by_softmax,
-)
+from trainweb.backend.webgpu.templates.tiles import ROWS, ColumnSums, Read, four
 from trainweb.backend.webgpu.templates.tools import fold_over_lanes
 from trainweb.ir import calls
 
@@ -73,10 +62,10 @@ def _start(k: Kernel, rows: str, heads: int) -> None:
             raise NoKernelError("dropout of more than 2^32 scores")
         drop(k)
     k.count("heads", heads)
-    k.count("tiles", tiles(k.value(rows)))
+    k.count("tiles", tiles.count(k.value(rows)))
     k.blocks(outer="batch0", index="heads", tile="tiles")
     k.add(f"let first = tile * {ROWS}u;")
-    first_rows(k, f"u.{rows}")
+    tiles.first_rows(k, f"u.{rows}")
 
 
 def _start_queries(k: Kernel) -> None:
@@ -97,11 +86,11 @@ def attention(k: Kernel, call: calls.Attention) -> None:
     """y = softmax(scale q k' + mask) v, and the statistics of its rows."""
     _start_queries(k)
     q, keys, values = _rows(k, "q", "k", "v")
-    kept = keep(k, "queries", q, call.d, "u.d")
+    kept = tiles.keep(k, "queries", q, call.d, "u.d")
     y = ColumnSums(k, "values", call.e)
-    scores = [*products("score", kept, keys, "other", "u.d"), *_masked(k, _by_query), "least = score;"]
+    scores = [*tiles.products("score", kept, keys, "other", "u.d"), *_masked(k, _by_query), "least = score;"]
     dropped = [] if call.state is None else [f"share *= {_dropped(k, _by_query)};"]
-    weigh_by_softmax(k, ("0u", "u.n"), scores, y, values, *dropped)
+    tiles.weigh_by_softmax(k, ("0u", "u.n"), scores, y, values, *dropped)
     k.add("var inverse = 1.0f / sum;")
     value = "({}) * inverse[{}]"
     if call.guarded:
@@ -135,23 +124,23 @@ def attention_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
 def _query_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     _start_queries(k)
     q, keys, values, y, dy = _rows(k, "q", "k", "v", "y", "dy")
-    slopes = keep(k, "slopes", dy, call.e, "u.e")
+    slopes = tiles.keep(k, "slopes", dy, call.e, "u.e")
     all_sum = fold_over_lanes(k, "sum", is_four=True)
     k.add("var delta = vec4f(0.0f);")
-    k.each_step("u.e", f"delta += {slopes} * {four(lambda r: y(f'row{r}', 'column'))};", variable="column")
+    k.each_step("u.e", f"delta += {slopes('column')} * {four(lambda r: y(f'row{r}', 'column'))};", variable="column")
     k.add(f"delta = {all_sum}(lane, delta);")
     _store_rows(k, ("delta", "delta"))
     if call.dq is None:
         return
-    kept, dq = keep(k, "queries", q, call.d, "u.d"), ColumnSums(k, "dq", call.d)
+    kept, dq = tiles.keep(k, "queries", q, call.d, "u.d"), ColumnSums(k, "dq", call.d)
     tops, inverses = k.fields("top", "inverse")
     k.add(f"let top = {four(lambda r: tops[f'item * u.m + row{r}'])};")
     k.add(f"let inverse = {four(lambda r: inverses[f'item * u.m + row{r}'])};")
-    k.add(for_chunks("0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
-    k.add(*products("score", kept, keys, "other", "u.d"), *products("dp", slopes, values, "other", "u.e"))
+    k.add(tiles.for_chunks("0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
+    k.add(*tiles.products("score", kept, keys, "other", "u.d"), *tiles.products("dp", slopes, values, "other", "u.e"))
     k.add(*_masked(k, _by_query), f"dp *= {_dropped(k, _by_query)};")
     k.add("slope = exp4(score - top) * inverse * (dp - delta) * u.scale;", *_unmasked(k), "}")
-    add_chunk(k, "u.n", (dq, "slope", keys))
+    tiles.add_chunk(k, "u.n", (dq, "slope", keys))
     k.add("}")
     _store(dq, "dq", "u.m")
 
@@ -172,21 +161,21 @@ def _key_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     _start(k, "n", call.batch[1] // call.group)
     q, keys, values, dy = _rows(k, "q", "k", "v", "dy")
     k.add("var head = index * u.group;")
-    kept = keep(k, "keys", keys, call.d, "u.d")
-    kept_values = "" if call.dk is None else keep(k, "values", values, call.e, "u.e")
+    kept = tiles.keep(k, "keys", keys, call.d, "u.d")
+    kept_values = tiles.keep(k, "values", values, call.e, "u.e")
     top, inverse, delta = (b["item * u.m + other"] for b in k.fields("top", "inverse", "delta"))
     dk = None if call.dk is None else ColumnSums(k, "dk", call.d)
     dv = None if call.dv is None else ColumnSums(k, "dv", call.e)
     k.add("for (var member = 0u; member < u.group; member++) {", "let item = outer * u.heads * u.group + head;")
-    k.add(for_chunks("0u", "u.m"), "var share = vec4f(0.0f);", "var slope = vec4f(0.0f);", "if (other < u.m) {")
-    k.add(*products("score", kept, q, "other", "u.d"), *_masked(k, _by_key))
+    k.add(tiles.for_chunks("0u", "u.m"), "var share = vec4f(0.0f);", "var slope = vec4f(0.0f);", "if (other < u.m) {")
+    k.add(*tiles.products("score", kept, q, "other", "u.d"), *_masked(k, _by_key))
     k.add(f"share = exp4(score - {top}) * {inverse};", f"let factor = vec4f({_dropped(k, _by_key)});")
     if dk is not None:
-        k.add(*products("dp", kept_values, dy, "other", "u.e"))
+        k.add(*tiles.products("dp", kept_values, dy, "other", "u.e"))
         k.add(f"slope = share * (dp * factor - {delta}) * u.scale;", *_unmasked(k))
     k.add("share = share * factor;", "}")
     parts = [(sums, name, rows) for sums, name, rows in ((dk, "slope", q), (dv, "share", dy)) if sums is not None]
-    add_chunk(k, "u.m", *parts)
+    tiles.add_chunk(k, "u.m", *parts)
     k.add("}", "head++;", "}", "head -= u.group;")
     for sums, *_ in parts:
         _store(sums, sums.name, "u.n")

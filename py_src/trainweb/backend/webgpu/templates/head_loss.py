@@ -10,21 +10,10 @@ from __future__ import annotations
 from math import ceil
 
 from trainweb.backend.webgpu.shader import Kernel, template
+from trainweb.backend.webgpu.templates import tiles
 from trainweb.backend.webgpu.templates.losses import divide_by_weights, label_of, store_losses
 from trainweb.backend.webgpu.templates.packed import read_packed
-from trainweb.backend.webgpu.templates.tiles import (
-    ROWS,
-    ColumnSums,
-    Read,
-    add_chunk,
-    first_rows,
-    for_chunks,
-    four,
-    keep,
-    products,
-    tiles,
-    weigh_by_softmax,
-)
+from trainweb.backend.webgpu.templates.tiles import ROWS, ColumnSums, Read, four
 from trainweb.ir import calls
 from trainweb.ir.layout import LOSS_EACH
 
@@ -53,20 +42,20 @@ def _weights(k: Kernel) -> Read:
 def head_loss(k: Kernel, call: Loss) -> None:
     """For four rows and a part of the classes: the largest score, and the sums of exponentials and of rows of w."""
     x, w, labels, target = _inputs(k), _weights(k), *k.fields("labels", "target")
-    k.count("tiles", tiles(call.n))
+    k.count("tiles", tiles.count(call.n))
     k.count("span", ceil(call.c / call.parts))
     k.blocks(part="parts", tile="tiles")
     k.add(f"let first = tile * {ROWS}u;", "let begin = part * u.span;", "let end = min(begin + u.span, u.c);")
-    first_rows(k, "u.n")
-    kept = keep(k, "own", x, call.d, "u.d")
+    tiles.first_rows(k, "u.n")
+    kept = tiles.keep(k, "own", x, call.d, "u.d")
     slopes = ColumnSums(k, "slopes", call.d) if call.gradient and call.slope is not None else None
     k.add("let label = vec4u(" + ", ".join(f"u32({labels[f'row{r}']})" for r in range(ROWS)) + ");")
-    scores = products("score", kept, w, "other", "u.d")
+    scores = tiles.products("score", kept, w, "other", "u.d")
     scores.append(f"least = score * u.alpha{k.if_given('bias', ' + {}', 'other')};")
     for r in range(ROWS):
         is_target = f"label[{r}] == other && first + {r}u < u.n"
         scores.append(f"if ({is_target}) {{ {target.store(f'row{r}', f'least[{r}]')} }}")
-    weigh_by_softmax(k, ("begin", "end"), scores, slopes, w)
+    tiles.weigh_by_softmax(k, ("begin", "end"), scores, slopes, w)
     stores = [k.operand(name).store("part * u.n + first + lane", f"{name}[lane]") for name in ("top", "sum")]
     k.add(f"if (lane < {ROWS}u && first + lane < u.n) {{", *stores, "}")
     if slopes:
@@ -105,17 +94,17 @@ def _add_parts(k: Kernel, call: Loss) -> None:
 def head_loss_weight_gradient(k: Kernel, call: calls.HeadLossWeightGrad) -> None:
     """dw (+)= sum over the rows of (probability - onehot) weight dy / D x."""
     x, w = _inputs(k), _weights(k)
-    k.count("tiles", tiles(call.c))
+    k.count("tiles", tiles.count(call.c))
     k.blocks(tile="tiles")
     k.add(f"let first = tile * {ROWS}u;")
-    first_rows(k, "u.c")
+    tiles.first_rows(k, "u.c")
     divide_by_weights(k)
-    kept = keep(k, "own", w, call.d, "u.d")
+    kept = tiles.keep(k, "own", w, call.d, "u.d")
     dw, dy, log_sum = k.fields("dw", "dy", "log_sum")
     sums = ColumnSums(k, "slopes", call.d)
-    k.add(for_chunks("0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
+    k.add(tiles.for_chunks("0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
     k.add(*label_of(k, "other"), "if (weight_of_label != 0.0f) {")
-    k.add(*products("score", kept, x, "other", "u.d"), "score *= u.alpha;")
+    k.add(*tiles.products("score", kept, x, "other", "u.d"), "score *= u.alpha;")
     if call.bias is not None:
         bias = k.operand("bias")
         k.add(f"score += {four(lambda r: bias[f'row{r}'])};")
@@ -123,7 +112,7 @@ def head_loss_weight_gradient(k: Kernel, call: calls.HeadLossWeightGrad) -> None
     k.add(f"let scale = weight_of_label * {each} / divisor * u.alpha;")
     chosen = four(lambda r: f"select(0.0f, 1.0f, class_of_label == row{r})")
     k.add(f"slope = (exp4(score - {log_sum['other']}) - {chosen}) * scale;", "}", "}")
-    add_chunk(k, "u.n", (sums, "slope", x))
+    tiles.add_chunk(k, "u.n", (sums, "slope", x))
     k.add("}")
 
     def store(row: str, column: str, value: str) -> list[str]:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import ceil, prod
 from typing import Any
 
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError, Operand, split, template
-from trainweb.backend.webgpu.templates.tools import fold_steps, sum_of
+from trainweb.backend.webgpu.templates.tools import fold_steps, sum_of, unrolled
 from trainweb.ir import calls
 from trainweb.ir.layout import ACTIVATION_NONE, ACTIVATION_RELU
 
-TILE, UNROLLED = 4, 4
-"""Rows and columns of a tile at most, and steps of a loop at once. A software adapter stores a sum after each of its
-statements, so a statement adds the products of several steps."""
+TILE = 4
+"""Rows and columns of a tile at most."""
 MOST_UNROLLED = 8
 """Steps of a window's axis at most that are no loop."""
 LEAST_TILES, LEAST_SUM = 2048, 512
@@ -189,9 +189,7 @@ class Product:
             elif size.startswith("kernel") and k.value(size) <= MOST_UNROLLED:
                 k.add(f"let {axis} = 0u;", *_sums(axis, places, k.value(size)))
             else:
-                k.add(f"var {axis} = {start};", f"for (; {axis} + {UNROLLED - 1}u < {end}; {axis} += {UNROLLED}u) {{")
-                k.add(*_sums(axis, places, UNROLLED), "}", f"for (; {axis} < {end}; {axis}++) {{")
-                k.add(*_sums(axis, places, 1), "}")
+                k.add(*unrolled(axis, start, end, partial(_sums, axis, places)))
         k.add("}" * (len(self.steps) - 1))
 
     # The forms for fast workgroup memory.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import ceil
 
 from trainweb.backend.webgpu.shader import LANES, Kernel
-from trainweb.backend.webgpu.templates.tools import fold_over_lanes
+from trainweb.backend.webgpu.templates.tools import fold_over_lanes, unrolled
 
 ROWS = 4
 MOST_KEPT = 320
@@ -18,6 +18,8 @@ MOST_KEPT = 320
 
 Read = Callable[[str, str], str]
 """The element at a row and a column."""
+Columns = Callable[[str], str]
+"""The elements of the four rows at a column."""
 
 
 def four(of: Callable[[int], str]) -> str:
@@ -25,9 +27,9 @@ def four(of: Callable[[int], str]) -> str:
     return f"vec4f({', '.join(of(r) for r in range(ROWS))})"
 
 
-def tiles(count: int) -> int:
+def count(rows: int) -> int:
     """Groups of four rows."""
-    return ceil(count / ROWS)
+    return ceil(rows / ROWS)
 
 
 def first_rows(k: Kernel, count: str) -> None:
@@ -35,23 +37,28 @@ def first_rows(k: Kernel, count: str) -> None:
     k.add(*(f"let row{r} = min(first + {r}u, {count} - 1u);" for r in range(ROWS)))
 
 
-def keep(k: Kernel, name: str, read: Read, size: int, width: str) -> str:
-    """Keep the elements of the four rows; returns them at `column`."""
-    elements = four(lambda r: read(f"row{r}", "column"))
+def keep(k: Kernel, name: str, read: Read, size: int, width: str) -> Columns:
+    """Keep the elements of the four rows, by column."""
+
+    def elements(column: str) -> str:
+        return four(lambda r: read(f"row{r}", column))
+
     if size > MOST_KEPT:
         return elements
     k.declare(f"var<workgroup> {name}: array<vec4f, {ceil(size / LANES) * LANES}>;")
-    k.each_step(width, f"{name}[column] = {elements};", variable="column")
+    k.each_step(width, f"{name}[column] = {elements('column')};", variable="column")
     k.add("workgroupBarrier();")
-    return f"{name}[column]"
+    return lambda column: f"{name}[{column}]"
 
 
-def products(name: str, kept: str, read: Read, row: str, width: str) -> list[str]:
+def products(name: str, kept: Columns, read: Read, row: str, width: str) -> list[str]:
     """Statements for `name`: the products of the four rows with one of the others."""
-    return [
-        f"var {name} = vec4f(0.0f);",
-        f"for (var column = 0u; column < {width}; column++) {{ {name} += {kept} * {read(row, 'column')}; }}",
-    ]
+
+    def add(steps: int) -> list[str]:
+        columns = [f"(column + {n}u)" for n in range(steps)]
+        return [f"{name} += {' + '.join(f'{kept(at)} * {read(row, at)}' for at in columns)};"]
+
+    return [f"var {name} = vec4f(0.0f);", "{", *unrolled("column", "0u", width, add), "}"]
 
 
 def for_chunks(first: str, end: str) -> str:
@@ -89,9 +96,15 @@ class ColumnSums:
     def add(self, read: Read, end: str) -> list[str]:
         """Statements that add the values of a chunk, weighted by the scores that `NAME_scores` has."""
         name = self.name
-        sums = [f"{name}{s} += {name}_scores[at] * {read('(chunk + at)', f'{name}_place{s}')};" for s in self.slots]
-        head = f"for (var at = lane / {self.width}; at < min({LANES}u, {end} - chunk); at += {self.parts}) {{"
-        return [head, *sums, "}"]
+
+        def add(s: int, steps: int) -> str:
+            rows = [f"at + {n}u * {self.parts}" for n in range(steps)]
+            terms = (f"{name}_scores[{at}] * {read(f'(chunk + {at})', f'{name}_place{s}')}" for at in rows)
+            return f"{name}{s} += {' + '.join(terms)};"
+
+        end = f"min({LANES}u, {end} - chunk)"
+        loops = unrolled("at", f"lane / {self.width}", end, lambda n: [add(s, n) for s in self.slots], self.parts)
+        return ["{", *loops, "}"]
 
     def store(self, count: str, store: Callable[[str, str, str], list[str]]) -> None:
         """Store the sums by row, column and value, of rows that are there."""

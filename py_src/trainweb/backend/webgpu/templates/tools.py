@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 
 from trainweb.backend.webgpu.shader import Kernel, Operand
@@ -14,6 +14,8 @@ FOLDS = {
     "prod": ("a * b", "1.0f"),
 }
 """The operation of a fold on two values, and the value to begin with."""
+UNROLLED = 4
+"""Steps of a loop at once."""
 COLUMNS, SLICES = 16, 16
 """A workgroup that folds columns has some side by side, and parts of each."""
 
@@ -87,6 +89,16 @@ def moments(k: Kernel, x: str, count: str, *, has_mean: bool = True) -> None:
     k.add(f"mean = mean / f32({count});" if has_mean else "let mean = 0.0f;")
     fold_steps(k, "sum", count, f"let part = {x} - mean;", variance="part * part")
     k.add(f"variance = variance / f32({count});", "let inverse = 1.0f / sqrt(variance + u.epsilon);")
+
+
+def unrolled(variable: str, start: str, end: str, body: Callable[[int], list[str]], by: str = "1u") -> list[str]:
+    """Loops over steps, of which several are taken at once; `body` has the statements for so many steps.
+
+    A software adapter stores a variable after each of its statements: one statement should add several products.
+    """
+    several = " + ".join([variable, *[by] * (UNROLLED - 1)])
+    lines = [f"var {variable} = {start};", f"for (; {several} < {end}; {variable} += {UNROLLED}u * {by}) {{"]
+    return [*lines, *body(UNROLLED), "}", f"for (; {variable} < {end}; {variable} += {by}) {{", *body(1), "}"]
 
 
 def sum_of(terms: Sequence[str]) -> str:

@@ -89,7 +89,7 @@ class Kernel:
     """One dispatch of a call.
 
     In its code, `u.FIELD` is the number of the call's field, and `u.FIELD0` the first of several. Other numbers are
-    declared by `count` and its like.
+    declared by `count`.
 
     Parameters
     ----------
@@ -133,17 +133,14 @@ class Kernel:
 
     # Numbers and operands.
 
-    def count(self, name: str, value: int) -> str:
-        """A number >= 0 of this dispatch."""
-        return self._number(name, "u32", value)
-
-    def signed(self, name: str, value: int) -> str:
-        """An integer of this dispatch."""
-        return self._number(name, "i32", value)
-
-    def real(self, name: str, value: float) -> str:
-        """A float32 of this dispatch."""
-        return self._number(name, "f32", value)
+    def count(self, name: str, value: float | Buf, kind: str = "u32") -> str:
+        """A number of this dispatch; for a tensor, the place of its first word."""
+        if isinstance(value, int) and not LEAST[kind] <= value < LEAST[kind] + 2**32:
+            raise NoKernelError(f"the number {value}")
+        assert self._numbers.setdefault(name, (kind, value)) == (kind, value)
+        if len(self._numbers) > UNIFORM_BYTES // WORD:
+            raise NoKernelError(f"it takes more than {UNIFORM_BYTES // WORD} numbers")
+        return f"u.{name}"
 
     def value(self, name: str) -> int:
         """The value of an integer of this dispatch."""
@@ -162,15 +159,7 @@ class Kernel:
 
     def _take_field(self, name: str) -> None:
         value, is_signed = self.field(name), name.rstrip("0123456789") in SIGNED
-        self._number(name, "f32" if isinstance(value, float) else "i32" if is_signed else "u32", value)
-
-    def _number(self, name: str, kind: str, value: float | Buf) -> str:
-        if isinstance(value, int) and not LEAST[kind] <= value < LEAST[kind] + 2**32:
-            raise NoKernelError(f"the number {value}")
-        assert self._numbers.setdefault(name, (kind, value)) == (kind, value)
-        if len(self._numbers) > UNIFORM_BYTES // WORD:
-            raise NoKernelError(f"it takes more than {UNIFORM_BYTES // WORD} numbers")
-        return f"u.{name}"
+        self.count(name, value, "f32" if isinstance(value, float) else "i32" if is_signed else "u32")
 
     def operand(self, name: str, b: Buf | None = None, *, is_raw: bool = False) -> Operand:
         """A tensor that the kernel reads or writes, a field of the call by default. Of any type if it is raw."""
@@ -183,7 +172,7 @@ class Kernel:
         if b.shift % WORD:
             raise NoKernelError("a tensor that starts within a word")
         start = f"at_{name}"
-        self._number(start, "u32", b)
+        self.count(start, b)
         self._segments.add(b.storage.segment)
         self.operands.append(b)
         return Operand(SEGMENT_NAMES[b.storage.segment], start, b.dtype)

@@ -13,12 +13,14 @@ from trainweb.backend.webgpu.shader import Kernel, NoKernelError, template
 from trainweb.backend.webgpu.templates import tiles
 from trainweb.backend.webgpu.templates.random import KEPT, drop
 from trainweb.backend.webgpu.templates.tiles import ROWS, ColumnSums, Read, four
-from trainweb.backend.webgpu.templates.tools import fold_over_lanes
+from trainweb.backend.webgpu.templates.tools import fold_steps
 from trainweb.ir import calls
 
 MOST_SCORES = 2**32
 SHARED = ("k", "v", "dk", "dv")
 """Operands that the heads of a group share."""
+QUERIES, KEYS = ("row{}", "other"), ("other", "row{}")
+"""Row and column of a score, where a workgroup has four queries or four keys."""
 ROW = "item * u.m + first + lane"
 """A row of the queries in a workgroup that has four of them."""
 
@@ -40,19 +42,20 @@ def _rows(k: Kernel, *names: str) -> list[Read]:
     return [read(name) for name in names]
 
 
-def _masked(k: Kernel, at: Callable[[int], tuple[str, str]]) -> list[str]:
-    """Statements that scale `score`, and add the mask; `at` is its row and column for one of four."""
+def _masked(k: Kernel, row: str, column: str) -> list[str]:
+    """Statements that scale `score`, and add the mask of four scores."""
     if k.call.mask is None:
         return ["score *= u.scale;"]
     (mask,) = _rows(k, "mask")
-    return [f"let mask = {four(lambda r: mask(*at(r)))};", "score = masked4(score * u.scale, mask, u.fill);"]
+    masks = four(lambda r: mask(row.format(r), column.format(r)))
+    return [f"let mask = {masks};", "score = masked4(score * u.scale, mask, u.fill);"]
 
 
-def _dropped(k: Kernel, at: Callable[[int], tuple[str, str]]) -> str:
+def _dropped(k: Kernel, row: str, column: str) -> str:
     """The factors of dropout for four scores."""
     if k.call.state is None:
-        return "1.0f"
-    return four(lambda r: KEPT.format(f"(item * u.m + {at(r)[0]}) * u.n + {at(r)[1]}"))
+        return "vec4f(1.0f)"
+    return four(lambda r: KEPT.format(f"(item * u.m + {row.format(r)}) * u.n + {column.format(r)}"))
 
 
 def _start(k: Kernel, rows: str, heads: int) -> None:
@@ -73,14 +76,6 @@ def _start_queries(k: Kernel) -> None:
     k.add("let head = index;", "let item = outer * u.heads + head;")
 
 
-def _by_query(r: int) -> tuple[str, str]:
-    return f"row{r}", "other"
-
-
-def _by_key(r: int) -> tuple[str, str]:
-    return "other", f"row{r}"
-
-
 @template(calls.Attention)
 def attention(k: Kernel, call: calls.Attention) -> None:
     """y = softmax(scale q k' + mask) v, and the statistics of its rows."""
@@ -88,8 +83,8 @@ def attention(k: Kernel, call: calls.Attention) -> None:
     q, keys, values = _rows(k, "q", "k", "v")
     kept = tiles.keep(k, "queries", q, call.d, "u.d")
     y = ColumnSums(k, "values", call.e)
-    scores = [*tiles.products("score", kept, keys, "other", "u.d"), *_masked(k, _by_query), "least = score;"]
-    dropped = [] if call.state is None else [f"share *= {_dropped(k, _by_query)};"]
+    scores = [*tiles.products("score", kept, keys, "other", "u.d"), *_masked(k, *QUERIES), "least = score;"]
+    dropped = [] if call.state is None else [f"share *= {_dropped(k, *QUERIES)};"]
     tiles.weigh_by_softmax(k, ("0u", "u.n"), scores, y, values, *dropped)
     k.add("var inverse = 1.0f / sum;")
     value = "({}) * inverse[{}]"
@@ -104,13 +99,7 @@ def attention(k: Kernel, call: calls.Attention) -> None:
         return [out.store(_place("y")(row, column), value.format(x, r, r))]
 
     y.store("u.m", store)
-    _store_rows(k, *((name, name) for name in ("top", "inverse") if getattr(call, name) is not None))
-
-
-def _store_rows(k: Kernel, *results: tuple[str, str]) -> None:
-    """Store numbers of the four rows, by the field of the call and the variable."""
-    stores = [k.operand(name).store(ROW, f"{value}[lane]") for name, value in results]
-    k.add(f"if (lane < {ROWS}u && first + lane < u.m) {{", *stores, "}")
+    tiles.store_rows(k, "u.m", ROW, "top", "inverse")
 
 
 @template(calls.AttentionGradient)
@@ -125,11 +114,8 @@ def _query_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     _start_queries(k)
     q, keys, values, y, dy = _rows(k, "q", "k", "v", "y", "dy")
     slopes = tiles.keep(k, "slopes", dy, call.e, "u.e")
-    all_sum = fold_over_lanes(k, "sum", is_four=True)
-    k.add("var delta = vec4f(0.0f);")
-    k.each_step("u.e", f"delta += {slopes('column')} * {four(lambda r: y(f'row{r}', 'column'))};", variable="column")
-    k.add(f"delta = {all_sum}(lane, delta);")
-    _store_rows(k, ("delta", "delta"))
+    fold_steps(k, "sum4", "u.e", delta=f"{slopes('step')} * {four(lambda r: y(f'row{r}', 'step'))}")
+    tiles.store_rows(k, "u.m", ROW, "delta")
     if call.dq is None:
         return
     kept, dq = tiles.keep(k, "queries", q, call.d, "u.d"), ColumnSums(k, "dq", call.d)
@@ -138,7 +124,7 @@ def _query_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     k.add(f"let inverse = {four(lambda r: inverses[f'item * u.m + row{r}'])};")
     k.add(tiles.for_chunks("0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
     k.add(*tiles.products("score", kept, keys, "other", "u.d"), *tiles.products("dp", slopes, values, "other", "u.e"))
-    k.add(*_masked(k, _by_query), f"dp *= {_dropped(k, _by_query)};")
+    k.add(*_masked(k, *QUERIES), f"dp *= {_dropped(k, *QUERIES)};")
     k.add("slope = exp4(score - top) * inverse * (dp - delta) * u.scale;", *_unmasked(k), "}")
     tiles.add_chunk(k, "u.n", (dq, "slope", keys))
     k.add("}")
@@ -168,8 +154,8 @@ def _key_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     dv = None if call.dv is None else ColumnSums(k, "dv", call.e)
     k.add("for (var member = 0u; member < u.group; member++) {", "let item = outer * u.heads * u.group + head;")
     k.add(tiles.for_chunks("0u", "u.m"), "var share = vec4f(0.0f);", "var slope = vec4f(0.0f);", "if (other < u.m) {")
-    k.add(*tiles.products("score", kept, q, "other", "u.d"), *_masked(k, _by_key))
-    k.add(f"share = exp4(score - {top}) * {inverse};", f"let factor = vec4f({_dropped(k, _by_key)});")
+    k.add(*tiles.products("score", kept, q, "other", "u.d"), *_masked(k, *KEYS))
+    k.add(f"share = exp4(score - {top}) * {inverse};", f"let factor = {_dropped(k, *KEYS)};")
     if dk is not None:
         k.add(*tiles.products("dp", kept_values, dy, "other", "u.e"))
         k.add(f"slope = share * (dp * factor - {delta}) * u.scale;", *_unmasked(k))

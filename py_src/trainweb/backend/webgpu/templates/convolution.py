@@ -7,18 +7,8 @@ from functools import partial
 from math import ceil, prod
 
 from trainweb.backend.webgpu.shader import Kernel, template
-from trainweb.backend.webgpu.templates.products import (
-    MOST_UNROLLED,
-    TILE,
-    Axes,
-    Offsets,
-    Product,
-    Side,
-    Statements,
-    Store,
-    finished,
-    linear,
-)
+from trainweb.backend.webgpu.templates import products
+from trainweb.backend.webgpu.templates.products import Offsets, Product, Side, Store, finished, linear
 from trainweb.backend.webgpu.templates.tools import fold_steps
 from trainweb.ir import calls
 
@@ -37,12 +27,12 @@ def _declare(k: Kernel) -> list[int]:
     return [1, 2] if is_flat else [0, 1, 2]
 
 
-def _axes(k: Kernel, first: str, count: str, name: str, size: str) -> Axes:
+def _axes(k: Kernel, first: str, count: str, name: str, size: str) -> products.Axes:
     """Channels or images, and the axes of images, results or windows."""
     return {first: count, **{f"{name}{axis}": f"{size}{axis}" for axis in _declare(k)}}
 
 
-def _row_major(axes: Axes, start: str) -> dict[str, str]:
+def _row_major(axes: products.Axes, start: str) -> dict[str, str]:
     """Parts of an element's number, for `linear`."""
     first, *others = axes
     return {first: start, **{axis: f"{{before}} * u.{axes[axis]} + {{at}}" for axis in others}}
@@ -50,7 +40,7 @@ def _row_major(axes: Axes, start: str) -> dict[str, str]:
 
 def _line_tile(size: int) -> int:
     """Elements of a tile along a line of so many: the tiles are as equal as can be."""
-    return ceil(size / ceil(size / MOST_UNROLLED))
+    return ceil(size / ceil(size / products.MOST_UNROLLED))
 
 
 class _Images:
@@ -62,43 +52,37 @@ class _Images:
         The first axis of the steps, and the number of the plane; `{c}` is the channel if it belongs to a column.
     near, far
         Variables of the places along the axes that columns and steps have, and the field that is their factor.
-    shift
-        What is added to a place.
     is_back
         True if places go back through the stride: `far` is subtracted, and a place must be a multiple.
     """
 
     def __init__(
-        self, k: Kernel, name: str, first: str, plane: str, near: tuple[str, str], far: tuple[str, str], shift: str,
-        *, is_back: bool = False,
-    ) -> None:  # fmt: skip
+        self, k: Kernel, name: str, first: str, plane: str, near: tuple[str, str], far: tuple[str, str], is_back: bool
+    ) -> None:
         self.x, self.axes, self.size = k.operand(name), _declare(k), "out" if is_back else "size"
-        self.plane, self.near, self.far, self.shift, self.is_back = plane, near[0], far[0], shift, is_back
+        self.plane, self.near, self.far, self.is_back = plane, near[0], far[0], is_back
         self.factors = {axis: [k.field(f"{of}{axis}") if of else 1 for of in (near[1], far[1])] for axis in self.axes}
         self.strides = {axis: k.field(f"stride{axis}") if is_back else 1 for axis in self.axes}
-        steps: dict[str, Statements] = {first: self._start}
-        steps |= {f"{far[0]}{axis}": partial(self._place, axis) for axis in self.axes}
+        steps: dict[str, products.Statements] = {first: self._start}
+        steps |= {f"{self.far}{axis}": partial(self._place, axis) for axis in self.axes}
         self.side = Side(self._outer, steps, lambda at: f"value_{self._name(at, 2)}")
 
     def _offset(self, at: Offsets, axis: int) -> int:
-        near, far = (at.get(f"{name}{axis}", 0) for name in (self.near, self.far))
+        near, far = (at[f"{name}{axis}"] for name in (self.near, self.far))
         return near * self.factors[axis][0] + far * self.factors[axis][1] * (-1 if self.is_back else 1)
 
     def _name(self, at: Offsets, last: int) -> str:
         """The offsets along all axes up to the last one: equal places have equal names."""
-        offsets = [at.get("c", 0), *(self._offset(at, axis) for axis in self.axes if axis <= last)]
+        offsets = [at["c"], *(self._offset(at, axis) for axis in self.axes if axis <= last)]
         return "_".join(map(str, offsets)).replace("-", "n")
 
-    def _outer(self, at: Offsets) -> list[str]:
-        del at
-        return [
-            f"let near{axis} = {self.near}{axis} * {self.factors[axis][0]}u {self.shift.format(axis)};"
-            for axis in self.axes
-        ]
+    def _outer(self, _: Offsets) -> list[str]:
+        place = f"let near{{0}} = {self.near}{{0}} * {{1}}u {'+' if self.is_back else '-'} u32(u.pad{{0}});"
+        return [place.format(axis, self.factors[axis][0]) for axis in self.axes]
 
     def _start(self, at: Offsets) -> list[str]:
-        plane = self.plane.format(c=f"(c + {at.get('c', 0)}u)")
-        return [f"let start{self.axes[0]}_{at.get('c', 0)} = ({plane}) * u.{self.size}{self.axes[0]};"]
+        plane = self.plane.format(c=f"(c + {at['c']}u)")
+        return [f"let start{self.axes[0]}_{at['c']} = ({plane}) * u.{self.size}{self.axes[0]};"]
 
     def _place(self, axis: int, at: Offsets) -> list[str]:
         """The place along an axis, whether it is inside, and the start of its line, or the element."""
@@ -137,68 +121,53 @@ def _results(image: str, group: str, channels: str, positions: str) -> Callable[
 @template(calls.Conv)
 def conv(k: Kernel, call: calls.Conv) -> None:
     """y[image, group m](position) = sum over c and the window of w x."""
-    steps = _axes(k, "c", "group_inputs", "k", "kernel")
+    columns, steps = _axes(k, "image", "n", "o", "out"), _axes(k, "c", "group_inputs", "k", "kernel")
 
     def operands(k: Kernel) -> tuple[Side, Side]:
-        plane, shift = "image * u.c + batch * u.group_inputs + c", "- u32(u.pad{})"
-        x = _Images(k, "x", "c", plane, ("o", "stride"), ("k", "dilation"), shift)
         start = "(batch * u.group_outputs + {at}) * u.group_inputs * u.window"
+        plane = "image * u.c + batch * u.group_inputs + c"
+        x = _Images(k, "x", "c", plane, ("o", "stride"), ("k", "dilation"), is_back=False)
         return linear(k.operand("w"), "m", start, _row_major(steps, "c")), x.side
 
-    Product(
-        {"m": "group_outputs"},
-        _axes(k, "image", "n", "o", "out"),
-        steps,
-        call.groups,
-        {"o2": _line_tile(call.out[2])},
-        operands,
-        _results("y", "u.group_outputs", "u.m", "u.positions"),
-    ).fill(k)
+    results, tile = _results("y", "u.group_outputs", "u.m", "u.positions"), {"o2": _line_tile(call.out[2])}
+    Product({"m": "group_outputs"}, columns, steps, call.groups, tile, operands, results).fill(k)
 
 
 @template(calls.ConvDataGradient)
 def conv_data_gradient(k: Kernel, call: calls.ConvDataGradient) -> None:
     """dx[image, group c](position) = sum over m and the window of w dy."""
-    steps = _axes(k, "m", "group_outputs", "k", "kernel")
+    columns, steps = _axes(k, "image", "n", "p", "size"), _axes(k, "m", "group_outputs", "k", "kernel")
 
     def operands(k: Kernel) -> tuple[Side, Side]:
-        plane, shift = "image * u.m + batch * u.group_outputs + m", "+ u32(u.pad{})"
-        dy = _Images(k, "dy", "m", plane, ("p", ""), ("k", "dilation"), shift, is_back=True)
+        plane = "image * u.m + batch * u.group_outputs + m"
+        dy = _Images(k, "dy", "m", plane, ("p", ""), ("k", "dilation"), is_back=True)
         start = "(batch * u.group_outputs + m) * u.group_inputs"
         return linear(k.operand("w"), "c", "{at} * u.window", _row_major(steps, start)), dy.side
 
-    Product(
-        {"c": "group_inputs"},
-        _axes(k, "image", "n", "p", "size"),
-        steps,
-        call.groups,
-        {"p2": _line_tile(call.size[2])},
-        operands,
-        _results("dx", "u.group_inputs", "u.c", "u.plane"),
-    ).fill(k)
+    results, tile = _results("dx", "u.group_inputs", "u.c", "u.plane"), {"p2": _line_tile(call.size[2])}
+    Product({"c": "group_inputs"}, columns, steps, call.groups, tile, operands, results).fill(k)
 
 
 @template(calls.ConvWeightGradient)
 def conv_weight_gradient(k: Kernel, call: calls.ConvWeightGradient) -> None:
     """dw[group m](c, window) = sum over images and positions of dy x, and db the sum of dy."""
-    steps = _axes(k, "image", "n", "o", "out")
+    columns, steps = _axes(k, "c", "group_inputs", "k", "kernel"), _axes(k, "image", "n", "o", "out")
 
     def operands(k: Kernel) -> tuple[Side, Side]:
-        plane, shift = "image * u.c + batch * u.group_inputs + {c}", "- u32(u.pad{})"
-        x = _Images(k, "x", "image", plane, ("k", "dilation"), ("o", "stride"), shift)
+        plane = "image * u.c + batch * u.group_inputs + {c}"
+        x = _Images(k, "x", "image", plane, ("k", "dilation"), ("o", "stride"), is_back=False)
         start = "(image * u.m + batch * u.group_outputs)"
         return linear(k.operand("dy"), "m", "{at} * u.positions", _row_major(steps, start)), x.side
 
     def results(k: Kernel) -> Store:
         _declare(k)
-        dw, first = k.operand("dw"), "(batch * u.group_outputs + {}) * u.width + {}"
-        return lambda row, column, value: finished(k, value, dw, first.format(row, column))
+        dw, at = k.operand("dw"), "(batch * u.group_outputs + {}) * u.width + {}"
+        return lambda row, column, value: finished(k, value, dw, at.format(row, column))
 
     _, height, width = call.kernel
     tile = {"k1": height, "k2": width} if height * width <= MOST_COLUMNS else {"k2": _line_tile(width)}
     if height * width == 1:
-        tile = {"c": min(TILE, call.c // call.groups)}
-    columns = _axes(k, "c", "group_inputs", "k", "kernel")
+        tile = {"c": min(products.TILE, call.c // call.groups)}
     Product({"m": "group_outputs"}, columns, steps, call.groups, tile, operands, results).fill(k)
     if call.db is not None:
         _bias_gradient(k.then("bias"))

@@ -28,8 +28,8 @@ def strided_copy(k: Kernel, call: calls.StridedCopy) -> None:
     axes = [axis for axis, n in enumerate(call.dims) if n > 1] or [0]
     for n, axis in enumerate(axes):  # the same form for the same number of axes
         k.count(f"size{n}", call.dims[axis])
-        k.signed(f"src{n}", call.src_strides[axis])
-        k.signed(f"dst{n}", call.dst_strides[axis])
+        k.count(f"src{n}", call.src_strides[axis], "i32")
+        k.count(f"dst{n}", call.dst_strides[axis], "i32")
     k.elements(**{f"d{n}": f"size{n}" for n in range(len(axes))})
     for side in ("src", "dst"):
         places = "".join(f" + i32(d{n}) * u.{side}{n}" for n in range(len(axes)))

@@ -56,8 +56,7 @@ def head_loss(k: Kernel, call: Loss) -> None:
         is_target = f"label[{r}] == other && first + {r}u < u.n"
         scores.append(f"if ({is_target}) {{ {target.store(f'row{r}', f'least[{r}]')} }}")
     tiles.weigh_by_softmax(k, ("begin", "end"), scores, slopes, w)
-    stores = [k.operand(name).store("part * u.n + first + lane", f"{name}[lane]") for name in ("top", "sum")]
-    k.add(f"if (lane < {ROWS}u && first + lane < u.n) {{", *stores, "}")
+    tiles.store_rows(k, "u.n", "part * u.n + first + lane", "top", "sum")
     if slopes:
         partial = k.operand("partial")
         at = "(part * u.n + {}) * u.d + {}"

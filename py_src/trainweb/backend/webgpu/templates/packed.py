@@ -66,7 +66,7 @@ def gemm_quantized(k: Kernel, call: calls.GemmQuantized) -> None:
         read = read_packed(k, "w")
 
         def load(offsets: Offsets) -> str:
-            column, step = f"column + {offsets['column']}u", f"k + {offsets.get('k', 0)}u"
+            column, step = f"column + {offsets['column']}u", f"k + {offsets['k']}u"
             return read(column, step) if call.turned else read(step, column)
 
         return Side(lambda _: [], {}, load, bool(call.turned))

@@ -6,6 +6,7 @@ take another form: of a large product 256 lanes share tiles of the operands, of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -35,8 +36,8 @@ LEAST_VECTOR = 256
 
 Axes = dict[str, str]
 """Names of axes, and of the numbers that are their sizes. The last axis is the innermost."""
-Offsets = dict[str, int]
-"""Places behind the variables of axes: of an element in a tile, and of a step among several."""
+Offsets = Counter[str]
+"""Places behind the variables of axes: of an element in a tile, and of a step among several. Others are 0."""
 Statements = Callable[[Offsets], list[str]]
 Store = Callable[[str, str, str], list[str]]
 """Statements that store a result of `batch`, by row, column and value. Axes of the columns that have no tiles are
@@ -78,7 +79,7 @@ def linear(x: Operand, axis: str, start: str, steps: dict[str, str], *, is_along
 
     def part(step: str, before: str) -> Statements:
         def statements(offsets: Offsets) -> list[str]:
-            n = offsets.get(step, 0)
+            n = offsets[step]
             return [f"let {name}_{step}{n} = {steps[step].format(at=_behind(step, n), before=f'{name}_{before}0')};"]
 
         return statements
@@ -86,7 +87,7 @@ def linear(x: Operand, axis: str, start: str, steps: dict[str, str], *, is_along
     return Side(
         lambda offsets: [f"let {name}_{offsets[axis]} = {start.format(at=_behind(axis, offsets[axis]))};"],
         {step: part(step, before) for step, before in zip(steps, ["", *steps], strict=False)},
-        lambda offsets: x[f"{name}_{offsets[axis]} + {name}_{inner}{offsets.get(inner, 0)}"],
+        lambda offsets: x[f"{name}_{offsets[axis]} + {name}_{inner}{offsets[inner]}"],
         is_along,
     )
 
@@ -115,7 +116,7 @@ class Product:
     columns: Axes
     steps: Axes
     batches: int
-    tile: Offsets
+    tile: dict[str, int]
     operands: Callable[[Kernel], tuple[Side, Side]]
     results: Callable[[Kernel], Store]
 
@@ -156,8 +157,8 @@ class Product:
         """An invocation for each tile: its sums are variables."""
         axes, (row,) = self.rows | self.columns, self.rows
         tile = {row: min(TILE, k.value("height"))} | self.tile
-        rows = [{row: n} for n in range(tile[row])]
-        columns = [dict(zip(self.tile, at, strict=True)) for at in product(*map(range, self.tile.values()))]
+        rows = [Counter({row: n}) for n in range(tile[row])]
+        columns = [Counter(dict(zip(self.tile, at, strict=True))) for at in product(*map(range, self.tile.values()))]
         for axis, size in axes.items():
             k.count(f"{axis}_tiles", ceil(k.value(size) / tile.get(axis, 1)))
         k.elements(batch="batches", split="splits", **{f"{axis}_tile": f"{axis}_tiles" for axis in axes})
@@ -167,7 +168,7 @@ class Product:
         k.add(*(f"var sum{r}_{c} = 0.0f;" for r in range(len(rows)) for c in range(len(columns))))
         self._add_products(k, places)
         for r, c in product(range(len(rows)), range(len(columns))):
-            inside = [f"{_behind(axis, n)} < u.{axes[axis]}" for axis, n in (rows[r] | columns[c]).items()]
+            inside = [f"{_behind(axis, (rows[r] | columns[c])[axis])} < u.{axes[axis]}" for axis in tile]
             k.add(f"if ({' && '.join(inside)}) {{")
             k.add(*store(_behind(row, r), f"({self._column(columns[c])})", f"sum{r}_{c}"), "}")
 
@@ -175,7 +176,7 @@ class Product:
         """The number of a column."""
         text = ""
         for axis, size in self.columns.items():
-            text = (f"({text}) * u.{size} + " if text else "") + _behind(axis, offsets.get(axis, 0))
+            text = (f"({text}) * u.{size} + " if text else "") + _behind(axis, offsets[axis])
         return text
 
     def _add_products(self, k: Kernel, places: list[tuple[Side, list[Offsets]]]) -> None:
@@ -194,25 +195,20 @@ class Product:
 
     # The forms for fast workgroup memory.
 
-    def _element(self, side: Side, axes: Axes, number: str) -> list[str]:
-        """Statements about one row or column by its number, and about one `step`."""
-        places = [(side, [dict.fromkeys(axes, 0)])]
-        lines = [*split(number, **axes), *_once(side.outer(at) for _, offsets in places for at in offsets)]
-        return [*lines, *split("step", **self.steps), *(line for axis in self.steps for line in _at_step(axis, places))]
+    def _element(self, side: Side, axes: Axes, number: str, store: str) -> list[str]:
+        """Statements that store the element of one row or column, by its number, and of one `step`."""
+        at: Offsets = Counter()
+        lines = [*split(number, **axes), *side.outer(at), *split("step", **self.steps)]
+        lines += [line for axis in self.steps for line in _at_step(axis, [(side, [at])])]
+        return ["{", *lines, f"{store} {side.load(at)};", "}"]
 
     def _vector(self, k: Kernel, store: Store) -> None:
         """A workgroup for each result, whose lanes share the sum."""
         k.blocks(batch="batches", split="splits", row_number="height", column_number="width")
         k.add(RANGE.format("u.depth"), "var product = 0.0f;")
-        body = []
-        for side, axes, number in self._sides(k):
-            body += [
-                "{",
-                *self._element(side, axes, f"{number}_number"),
-                f"let value = {side.load(dict.fromkeys(axes, 0))};",
-            ]
-            body += [f"product {'=' if number == 'row' else '*='} value;", "}"]
-        fold_steps(k, "sum", "last", *body, start="first + lane", sum="product")
+        signs = {"row": "=", "column": "*="}
+        factors = [self._element(side, axes, f"{n}_number", f"product {signs[n]}") for side, axes, n in self._sides(k)]
+        fold_steps(k, "sum", "last", *factors[0], *factors[1], start="first + lane", sum="product")
         k.once(*split("column_number", **self.columns), *store("row_number", "column_number", "sum"))
 
     def _sides(self, k: Kernel) -> list[tuple[Side, Axes, str]]:
@@ -231,7 +227,7 @@ class Product:
             k.add(f"for (var at = lane; at < {SHARED_STEPS * SHARED_TILE}u; at += {SHARED_LANES}u) {{")
             k.add(f"let inner = {inner};", f"let outer = {outer};", "let step = tile + inner;", "var value = 0.0f;")
             k.add(f"let number = min({name}_tile * {SHARED_TILE}u + outer, u.{size} - 1u);", "if (step < last) {")
-            k.add(*self._element(side, axes, "number"), f"value = {side.load(dict.fromkeys(axes, 0))};", "}")
+            k.add(*self._element(side, axes, "number", "value ="), "}")
             k.add(f"{name}s[inner * {LINE}u + outer] = value;", "}")
         k.add("workgroupBarrier();", f"for (var inner = 0u; inner < {SHARED_STEPS}u; inner++) {{")
         b = ", ".join(f"columns[line + lane % 16u + {16 * c}u]" for c in range(TILE))
@@ -262,7 +258,7 @@ def _at_step(axis: str, places: list[tuple[Side, list[Offsets]]]) -> list[str]:
 
 def _sums(axis: str, places: list[tuple[Side, list[Offsets]]], steps: int) -> list[str]:
     """Statements that add the products of some steps to the sums of a tile."""
-    several = [(side, [at | {axis: n} for at in offsets for n in range(steps)]) for side, offsets in places]
+    several = [(side, [at | Counter({axis: n}) for at in offsets for n in range(steps)]) for side, offsets in places]
     lines = _at_step(axis, several)
     for name, (side, offsets) in zip("ab", several, strict=True):
         lines += [f"let {name}{n // steps}_{n % steps} = {side.load(at)};" for n, at in enumerate(offsets)]

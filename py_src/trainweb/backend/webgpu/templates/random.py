@@ -34,7 +34,7 @@ def drop(k: Kernel) -> None:
         raise NoKernelError(f"dropout with the ratio {k.call.ratio}")
     draw(k)
     k.count("threshold", min(65535, int(_float32(ratio * 65536 + 0.5))))
-    k.real("kept", 1 / _float32(1 - ratio))
+    k.count("kept", 1 / _float32(1 - ratio), "f32")
 
 
 @template(calls.Dropout)
@@ -60,5 +60,5 @@ def random(k: Kernel, call: calls.Random) -> None:
         k.add("let x = radius * select(cos_(angle), sin_(angle), (place & 1u) == 1u);")
     else:
         k.add("let x = uniform_of(bits[place]);")
-        k.real("b", _float32(_float32(call.b) - _float32(call.a)))
+        k.count("b", _float32(_float32(call.b) - _float32(call.a)), "f32")
     k.add(k.operand("y").store("i", "x * u.b + u.a"))

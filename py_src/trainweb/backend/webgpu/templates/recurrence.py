@@ -5,6 +5,7 @@ A lane owns every 64th or 256th state. The states of a step lie in workgroup mem
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil
 
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError, template
@@ -21,7 +22,7 @@ HIDDEN = "item * u.hidden + j"
 """The state `j` of a step."""
 
 
-def _gate(n: int | str) -> str:
+def _gate(n: int) -> str:
     """The state `j` of a gate of a step."""
     return f"(item * u.of_gates + {n}u) * u.hidden + j"
 
@@ -37,78 +38,60 @@ def _each_state(k: Kernel, *lines: str) -> None:
     k.add(*(["storageBarrier();"] if isinstance(k.call, calls.RecurrenceGradient) else []), "workgroupBarrier();")
 
 
-def _spans(k: Kernel, call: Call) -> list[tuple[Kernel, bool, bool]]:
-    """Kernels that take the steps in order, and whether each is the first and the last; they run `step`s."""
+def _take_steps(
+    k: Kernel, call: Call, given: tuple[str, str], results: tuple[str, str], fill: Callable[[Kernel], None]
+) -> None:
+    """Kernels that take the steps in order, of which each begins with the states that the one before left.
+
+    `given` and `results` are fields of the first and the last states and cells; `fill` writes a step.
+    """
     if call.hidden > MOST_STATES:
         raise NoKernelError(f"a recurrent layer of more than {MOST_STATES} states")
     lanes = 64 if call.hidden <= 64 else 256
     span = max(1, MOST_WORK // (cell_gates(call.cell) * call.hidden * ceil(call.hidden / lanes)))
-    starts = range(0, call.steps, span)
-    kernels = [k.then(f"steps from {start}", lanes) for start in starts]
-    for start, part in zip(starts, kernels, strict=True):
+    for start in range(0, call.steps, span):
+        part = k.then(f"steps from {start}", lanes)
         part.count("begin", start)
         part.count("end", min(call.steps, start + span))
         part.count("of_gates", cell_gates(call.cell))
         part.count("of_kept", cell_kept(call.cell))
         part.blocks(row="batch")
+        first, last, states = [], [], part.operand("states")
+        for name, row, before, after in zip(
+            ("states", "cells"), ("row", "(u.batch + row)"), given, results, strict=True
+        ):
+            at = f"{row} * u.hidden + j"
+            value = part.if_given(before, "{}", "row * u.hidden + j") or "0.0f"
+            first.append(f"if (u.begin == 0u) {{ {name}[j] = {value}; }} else {{ {name}[j] = {states[at]}; }}")
+            last.append(states.store(at, f"{name}[j]"))
+            if getattr(call, after) is not None:
+                last.append(part.operand(after).store("row * u.hidden + j", f"{name}[j]"))
         for name in ("states", "cells", "others"):
             part.declare(f"var<workgroup> {name}: array<f32, {ceil(call.hidden / 64) * 64}>;")
-    return [(part, part is kernels[0], part is kernels[-1]) for part in kernels]
-
-
-def _start(k: Kernel, given: tuple[str, str], is_first: bool) -> None:
-    """Read the given states, or the states that the kernel before left."""
-    lines = []
-    for n, (name, field) in enumerate(zip(("states", "cells"), given, strict=True)):
-        if is_first:
-            value = k.if_given(field, "{}", "row * u.hidden + j") or "0.0f"
-        else:
-            value = k.operand("states")[f"({n}u * u.batch + row) * u.hidden + j"]
-        lines.append(f"{name}[j] = {value};")
-    _each_state(k, *lines)
-
-
-def _finish(k: Kernel, results: tuple[str, str], is_last: bool) -> None:
-    """Store the states for the next kernel, or as results."""
-    lines = []
-    for n, (name, field) in enumerate(zip(("states", "cells"), results, strict=True)):
-        if not is_last:
-            lines.append(k.operand("states").store(f"({n}u * u.batch + row) * u.hidden + j", f"{name}[j]"))
-        elif getattr(k.call, field) is not None:
-            lines.append(k.operand(field).store("row * u.hidden + j", f"{name}[j]"))
-    _each_state(k, *lines)
-
-
-def _step(k: Kernel, call: Call) -> None:
-    """The item of a step, and whether the sequence is over."""
-    over = k.if_given("lengths", "i32(time) >= {}", "row") or "false"
-    k.add(f"let time = {'u.steps - 1u - step' if call.reverse else 'step'};", "let item = time * u.batch + row;")
-    k.add(f"let is_over = {over};")
+        _each_state(part, *first)
+        is_backward = bool(call.reverse) != isinstance(call, calls.RecurrenceGradient)
+        part.add("for (var turn = u.begin; turn < u.end; turn++) {")
+        part.add(f"let time = {'u.steps - 1u - turn' if is_backward else 'turn'};", "let item = time * u.batch + row;")
+        part.add(f"let is_over = {part.if_given('lengths', 'i32(time) >= {}', 'row') or 'false'};")
+        fill(part)
+        part.add("}")
+        _each_state(part, *last)
 
 
 @template(calls.Recurrence)
 def recurrence(k: Kernel, call: calls.Recurrence) -> None:
     """The states of all steps, and what the gradient needs."""
-    for part, is_first, is_last in _spans(k, call):
-        _steps(part, call, is_first, is_last)
 
+    def fill(k: Kernel) -> None:
+        kept = [(b, what) for b, what in (("before", "states"), ("cells", "cells")) if getattr(call, b) is not None]
+        _each_state(k, *(k.operand(b).store(HIDDEN, f"{what}[j]") for b, what in kept), *_gates(k, call))
+        if call.cell == CELL_GRU:
+            _each_state(k, *_candidate(k))
+        new = "cells[j]" if call.cell == CELL_GRU else "others[j]"
+        y = k.operand("y").store(HIDDEN, "select(y, 0.0f, is_over)")
+        _each_state(k, f"let y = {new};", "if (!is_over) { states[j] = y; }", y)
 
-def _steps(k: Kernel, call: calls.Recurrence, is_first: bool, is_last: bool) -> None:
-    _start(k, ("h0", "c0"), is_first)
-    k.add("for (var step = u.begin; step < u.end; step++) {")
-    _step(k, call)
-    kept = [
-        (name, what) for name, what in (("before", "states"), ("cells", "cells")) if getattr(call, name) is not None
-    ]
-    stores = [k.operand(name).store(HIDDEN, f"{what}[j]") for name, what in kept]
-    _each_state(k, *stores, *_gates(k, call))
-    if call.cell == CELL_GRU:
-        _each_state(k, *_candidate(k))
-    new = "cells[j]" if call.cell == CELL_GRU else "others[j]"
-    y = k.operand("y").store(HIDDEN, "select(y, 0.0f, is_over)")
-    _each_state(k, f"let y = {new};", "if (!is_over) { states[j] = y; }", y)
-    k.add("}")
-    _finish(k, ("h", "c"), is_last)
+    _take_steps(k, call, ("h0", "c0"), ("h", "c"), fill)
 
 
 def _sum(k: Kernel, gate: int, source: str) -> list[str]:
@@ -164,25 +147,19 @@ def _candidate(k: Kernel) -> list[str]:
 @template(calls.RecurrenceGradient)
 def recurrence_gradient(k: Kernel, call: calls.RecurrenceGradient) -> None:
     """The gradients of the gates of all steps, from the last to the first, and of the first states."""
-    for part, is_first, is_last in _spans(k, call):
-        _steps_back(part, call, is_first, is_last)
 
+    def fill(k: Kernel) -> None:
+        _each_state(k, *_gate_gradients(k, call))
+        gates = cell_gates(call.cell)
+        if call.cell == CELL_GRU:
+            gates = 2
+            before, gate = k.fields("before", "gates")
+            slope = f"sum * {before[HIDDEN]} * (reset * (1.0f - reset))"
+            body = [f"let reset = {gate[_kept(1)]};", *_product(k, call, 2, 3), "if (!is_over) {"]
+            _each_state(k, *body, *_store_dx(k, 1, slope, slope), "others[j] += sum * reset;", "}")
+        _each_state(k, *_product(k, call, 0, gates), "states[j] = others[j] + sum;")
 
-def _steps_back(k: Kernel, call: calls.RecurrenceGradient, is_first: bool, is_last: bool) -> None:
-    _start(k, ("dh", "dc"), is_first)
-    k.add("for (var back = u.begin; back < u.end; back++) {", "let step = u.steps - 1u - back;")
-    _step(k, call)
-    _each_state(k, *_gate_gradients(k, call))
-    gates = cell_gates(call.cell)
-    if call.cell == CELL_GRU:
-        gates = 2
-        before, gate = k.fields("before", "gates")
-        slope = f"sum * {before[HIDDEN]} * (reset * (1.0f - reset))"
-        body = [f"let reset = {gate[_kept(1)]};", *_product(k, call, 2, 3), "if (!is_over) {"]
-        _each_state(k, *body, *_store_dx(k, 1, slope, slope), "others[j] += sum * reset;", "}")
-    _each_state(k, *_product(k, call, 0, gates), "states[j] = others[j] + sum;")
-    k.add("}")
-    _finish(k, ("dh0", "dc0"), is_last)
+    _take_steps(k, call, ("dh", "dc"), ("dh0", "dc0"), fill)
 
 
 def _product(k: Kernel, call: calls.RecurrenceGradient, first: int, end: int) -> list[str]:

@@ -37,6 +37,12 @@ def first_rows(k: Kernel, count: str) -> None:
     k.add(*(f"let row{r} = min(first + {r}u, {count} - 1u);" for r in range(ROWS)))
 
 
+def store_rows(k: Kernel, count: str, at: str, *names: str) -> None:
+    """Store numbers of the four rows, which are variables with the names of fields, where they are wanted."""
+    stores = [k.operand(name).store(at, f"{name}[lane]") for name in names if getattr(k.call, name) is not None]
+    k.add(f"if (lane < {ROWS}u && first + lane < {count}) {{", *stores, "}")
+
+
 def keep(k: Kernel, name: str, read: Read, size: int, width: str) -> Columns:
     """Keep the elements of the four rows, by column."""
 
@@ -84,7 +90,7 @@ class ColumnSums:
         self.size = k.count(f"{name}_size", size)
         self.slots = range(ceil(size / LANES))
         k.declare(f"var<workgroup> {name}_scores: array<vec4f, {LANES}>;")
-        fold_over_lanes(k, "sum", is_four=True)
+        fold_over_lanes(k, "sum4")
         for s in self.slots:
             k.add(f"let {name}_column{s} = lane % {self.width} + {s * LANES}u;", f"var {name}{s} = vec4f(0.0f);")
             k.add(f"let {name}_place{s} = min({name}_column{s}, {self.size} - 1u);")
@@ -136,7 +142,7 @@ def weigh_by_softmax(
     `top` is then the largest score, by which exponentials are divided, and `sum` their sum. `dropped` changes the
     shares of a chunk before the values take them.
     """
-    all_max, all_sum = (fold_over_lanes(k, fold, is_four=True) for fold in ("max", "sum"))
+    all_max, all_sum = (fold_over_lanes(k, fold) for fold in ("max4", "sum4"))
     k.add("var top = vec4f(from_bits(0xff800000u));", "var sum = vec4f(0.0f);", for_chunks(*bounds))
     k.add("var least = vec4f(from_bits(0xff800000u));", f"if (other < {bounds[1]}) {{", *scores, "}")
     k.add(f"let highest = larger4(top, {all_max}(lane, least));", "let shift = finite4(highest);")

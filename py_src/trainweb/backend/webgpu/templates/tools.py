@@ -12,34 +12,37 @@ FOLDS = {
     "max": ("larger(a, b)", "from_bits(0xff800000u)"),
     "min": ("smaller(a, b)", "from_bits(0x7f800000u)"),
     "prod": ("a * b", "1.0f"),
+    "sum4": ("a + b", "vec4f(0.0f)"),
+    "max4": ("larger4(a, b)", "vec4f(from_bits(0xff800000u))"),
 }
-"""The operation of a fold on two values, and the value to begin with."""
+"""The operation of a fold on two values, or on two times four, and the value to begin with."""
 UNROLLED = 4
 """Steps of a loop at once."""
 COLUMNS, SLICES = 16, 16
 """A workgroup that folds columns has some side by side, and parts of each."""
 
 
-def _declare_fold(k: Kernel, fold: str, cells: str = "cells", kind: str = "f32", suffix: str = "") -> None:
-    operation = FOLDS[fold][0].replace("larger", f"larger{suffix}")
+def _declare_fold(k: Kernel, fold: str, cells: str) -> str:
+    """Declare `fold_FOLD`, and cells for the lanes; returns the type of a value."""
+    kind = "vec4f" if fold.endswith("4") else "f32"
     k.declare(f"var<workgroup> {cells}: array<{kind}, {k.lanes}>;")
-    k.declare(f"fn fold_{fold}{suffix}(a: {kind}, b: {kind}) -> {kind} {{ return {operation}; }}")
+    k.declare(f"fn fold_{fold}(a: {kind}, b: {kind}) -> {kind} {{ return {FOLDS[fold][0]}; }}")
+    return kind
 
 
-def fold_over_lanes(k: Kernel, fold: str, *, is_four: bool = False) -> str:
+def fold_over_lanes(k: Kernel, fold: str) -> str:
     """Declare `all_FOLD(lane, value)`: the value of every lane is that of all, by halves, in one order."""
-    kind, suffix = ("vec4f", "4") if is_four else ("f32", "")
-    cells = f"cells{suffix}"
-    _declare_fold(k, fold, cells, kind, suffix)
+    cells = "cells4" if fold.endswith("4") else "cells"
+    kind = _declare_fold(k, fold, cells)
     k.declare(
-        f"fn all_{fold}{suffix}(lane: u32, value: {kind}) -> {kind} {{\n"
+        f"fn all_{fold}(lane: u32, value: {kind}) -> {kind} {{\n"
         f"  {cells}[lane] = value;\n  workgroupBarrier();\n"
         f"  for (var half = {k.lanes // 2}u; half > 0u; half = half >> 1u) {{\n"
-        f"    if (lane < half) {{ {cells}[lane] = fold_{fold}{suffix}({cells}[lane], {cells}[lane + half]); }}\n"
+        f"    if (lane < half) {{ {cells}[lane] = fold_{fold}({cells}[lane], {cells}[lane + half]); }}\n"
         "    workgroupBarrier();\n  }\n"
         f"  let result = {cells}[0];\n  workgroupBarrier();\n  return result;\n}}"
     )
-    return f"all_{fold}{suffix}"
+    return f"all_{fold}"
 
 
 def fold_steps(k: Kernel, fold: str, end: str, *body: str, start: str = "lane", **terms: str) -> None:
@@ -80,15 +83,6 @@ def middle_axis(k: Kernel, outer: str, n: str, inner: str) -> str:
     k.blocks(outer=outer, column=inner)
     k.add(f"let start = outer * u.{n} * u.{inner} + column;")
     return f"start + step * u.{inner}"
-
-
-def moments(k: Kernel, x: str, count: str, *, has_mean: bool = True) -> None:
-    """Statements for `mean`, `variance` and `inverse`, 1 / sqrt(variance + epsilon), of the elements x at `step`."""
-    if has_mean:
-        fold_steps(k, "sum", count, mean=x)
-    k.add(f"mean = mean / f32({count});" if has_mean else "let mean = 0.0f;")
-    fold_steps(k, "sum", count, f"let part = {x} - mean;", variance="part * part")
-    k.add(f"variance = variance / f32({count});", "let inverse = 1.0f / sqrt(variance + u.epsilon);")
 
 
 def unrolled(variable: str, start: str, end: str, body: Callable[[int], list[str]], by: str = "1u") -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainweb import messages
+from trainweb.backend.memory import place, place_constants
 from trainweb.backend.plan import Plan
 from trainweb.backend.wasm.encode import encode
-from trainweb.backend.wasm.memory import place, place_constants
 from trainweb.ir.instructions import KernelCall
 from trainweb.ir.program import Program
 

@@ -180,6 +180,8 @@ export interface StepHost extends FilledSegments {
    * in place; `train` and `adding` are then equal.
    */
   runBatches(batches: StagedBatches, n: number): MaybePromise<RanBatches>;
+  /** True if it can run batches of the fit at once. */
+  readonly runsSeveral: boolean;
   endFit(): MaybePromise<void>;
 
   release(): void;

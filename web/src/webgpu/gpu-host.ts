@@ -19,7 +19,7 @@ import { timesOf } from "./profile.js";
 import { readPage } from "./guard.js";
 import { GpuPlan, GpuRunner, type TimedPass } from "./runner.js";
 import { checkSize, LASTING, type Segments } from "./segments.js";
-import { log, sessionError, useTools } from "./worker-tools.js";
+import { log, sessionError, tellShaders, useTools } from "./worker-tools.js";
 
 /** Kinds of steps that run on the GPU. The others only look. */
 const ON_GPU: readonly string[] = ["train", "optimizer", "clip"];
@@ -204,7 +204,8 @@ class GpuHost implements StepHost {
     this.#check();
     this.#runner.commands.submit();
     try {
-      const loaded = await this.#runner.load(key, plan, read, this.#loaded.values());
+      const tell = (compiled: number, total: number): void => tellShaders(this, compiled, total);
+      const loaded = await this.#runner.load(key, plan, read, this.#loaded.values(), tell);
       this.#loaded.set(loaded.head, loaded);
       const { dispatches, pipelines } = loaded;
       const counts = { dispatches: dispatches.length, pipelines: pipelines.size };

@@ -128,12 +128,20 @@ export class Pipelines {
   /**
    * The pipelines of dispatches by their numbers, compiled at once.
    *
+   * @param tell - is told how many of them are there
    * @throws DeviceError when the browser refuses a shader
    */
-  async compile(body: Body, dispatches: readonly Dispatch[]): Promise<ReadonlyMap<number, GPUComputePipeline>> {
+  async compile(
+    body: Body,
+    dispatches: readonly Dispatch[],
+    tell: (compiled: number, total: number) => void,
+  ): Promise<ReadonlyMap<number, GPUComputePipeline>> {
     const nodes = new Map(dispatches.map(({ pipeline }, k) => [pipeline, body.nodes[k] as string]));
+    let compiled = 0;
     const all = [...nodes].map(async ([index, node]) => {
-      return [index, await this.get(new TextDecoder().decode(body.texts[index]), node)] as const;
+      const pipeline = await this.get(new TextDecoder().decode(body.texts[index]), node);
+      tell(++compiled, nodes.size);
+      return [index, pipeline] as const;
     });
     return new Map(await this.#gpu.settled(Promise.all(all)));
   }

@@ -61,12 +61,19 @@ export class GpuRunner {
    * Load a plan.
    *
    * @param twins - plans that may have the same large constants
+   * @param tell - is told how many shaders are compiled
    * @throws DeviceError when the device refuses a shader, or has no memory
    */
-  async load(key: string, plan: WholePlan, read: ReadFile, twins: Iterable<GpuPlan>): Promise<GpuPlan> {
+  async load(
+    key: string,
+    plan: WholePlan,
+    read: ReadFile,
+    twins: Iterable<GpuPlan>,
+    tell: (compiled: number, total: number) => void,
+  ): Promise<GpuPlan> {
     const body = bodyFor(plan.body, this.gpu.adapter);
     const dispatches = dispatchesOf({ ...plan, body }, this.kernels.sizes);
-    const pipelines = await this.#pipelines.compile(body, dispatches);
+    const pipelines = await this.#pipelines.compile(body, dispatches, tell);
     await this.segments.reserve(body.arenaBytes);
     const own = await this.#ownBuffers(body, read, twins);
     const head = await this.kernels.load(key, { ...plan, outputs: [] }, read);

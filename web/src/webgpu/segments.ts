@@ -2,7 +2,7 @@
 
 import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, SEGMENT_NAMES } from "../engine/layout.js";
 import type { StepHost } from "../worker/host.js";
-import { MAP_READ, sentence, SIZES, USAGE, type GpuDevice } from "./device.js";
+import { MAP_READ, sentence, SIZES, USAGE, writable, type GpuDevice } from "./device.js";
 import { BOUND, STATUS_BYTES } from "./plans.js";
 import { sessionError } from "./worker-tools.js";
 
@@ -85,8 +85,7 @@ export class Segments {
     const whole = bytes.length - (bytes.length % 4);
     const { queue } = this.#gpu.device;
     for (let start = 0; start < whole; start += PIECE) {
-      const piece = bytes.subarray(start, Math.min(start + PIECE, whole)) as Uint8Array<ArrayBuffer>;
-      queue.writeBuffer(buffer, offset + start, piece);
+      queue.writeBuffer(buffer, offset + start, writable(bytes.subarray(start, Math.min(start + PIECE, whole))));
     }
     if (whole < bytes.length) {
       const word = new Uint8Array(4);

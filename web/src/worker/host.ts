@@ -191,6 +191,8 @@ export interface StepHost extends FilledSegments {
 export interface WorkerTools {
   readonly sessionError: typeof sessionError;
   readonly log: typeof log;
+  /** Tell the page that so many shaders of a step are compiled. */
+  tellShaders(host: StepHost, compiled: number, total: number): void;
 }
 
 /** The script that runs plans on a GPU (`webgpu/`). */

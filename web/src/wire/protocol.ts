@@ -49,6 +49,8 @@ export interface WorkerSettings {
   readonly hasKernels: boolean;
   /** Limit of a silence during a download, in milliseconds. */
   readonly stallMs: number;
+  /** The module that has WebGPU, in Node. */
+  readonly gpu: string | null;
 }
 
 /** The kernels that run in a worker. */
@@ -331,6 +333,12 @@ export interface Note {
 export interface DeviceNote {
   readonly handle: number;
   readonly device: SessionDevice;
+}
+
+/** A message that so many shaders of a step are compiled. */
+export interface ShaderNote {
+  readonly handle: number;
+  readonly shaders: readonly [compiled: number, total: number];
 }
 
 /**

@@ -37,6 +37,7 @@ export interface Kernels {
 export class WasmHost extends PlanMemory implements StepHost {
   readonly device: SessionDevice;
   readonly gpuBytes = {};
+  readonly runsSeveral = true;
   readonly sliceMs = 1000 * SLICE_S;
   readonly #kernels: Kernels;
   readonly #workspaces = new WeakMap<PlacedPlan, Workspace>();

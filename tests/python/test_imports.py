@@ -157,8 +157,7 @@ def test_only_the_choice_of_the_back_end_knows_the_kernels() -> None:
     others = {path: names for path, names in imports.items() if Path("backend/wasm") not in path.parents}
     assert len(others) > 200
     kernels = {path for path, names in others.items() if any(n.startswith("trainweb.backend.wasm") for n in names)}
-    # The head of a plan for the GPU is a plan of the kernels.
-    assert kernels == {Path("backend/chosen.py"), Path("backend/webgpu/compile.py")}
+    assert kernels == {Path("backend/chosen.py")}
     words = {path for path, names in others.items() if any(n.startswith(formats) for n in names)}
     assert words == {Path("backend/engine.py"), Path("backend/description.py")}
 

@@ -77,12 +77,7 @@ def test_transposes(engine: Engine, dtype: Any, shape: tuple[int, ...], perm: tu
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 def test_slices_and_paddings(engine: Engine, dtype: Any) -> None:
     x = RNG.integers(0, 250, (7, 9, 11)).astype(dtype)
-    for key in (
-        np.s_[1:6, ::-1, 2:9],
-        np.s_[::2, 1::3, ::-2],
-        np.s_[6:0:-3, 4:5],
-        np.s_[::-1, ::-1, ::-1],
-    ):
+    for key in (np.s_[1:6, ::-1, 2:9], np.s_[::2, 1::3, ::-2], np.s_[6:0:-3, 4:5], np.s_[::-1, ::-1, ::-1]):
         view = x[key]
         out = np.full([d + 3 for d in view.shape], 9, dtype)
         expected = out.copy()

@@ -126,25 +126,13 @@ def test_bad_indices(engine: Engine, dtype: Any, bad: int) -> None:
     for name, args in calls:
         with pytest.raises(PlanFailed) as failure:
             run_kernel(engine, name, index_size=size, **args)
-        assert (failure.value.name, failure.value.value, failure.value.position) == (
-            "TW_BAD_INDEX",
-            bad,
-            2,
-        ), name
+        assert (failure.value.name, failure.value.value, failure.value.position) == ("TW_BAD_INDEX", bad, 2), name
 
 
 def test_check_indices(engine: Engine) -> None:
     def check(values: list[int], **args: Any) -> None:
         indices = np.array(values, np.int64)
-        full = {
-            "n": len(values),
-            "index_size": 8,
-            "lo": 0,
-            "hi": 5,
-            "has_ignore": 0,
-            "ignore": 0,
-            "label": 1,
-        } | args
+        full = {"n": len(values), "index_size": 8, "lo": 0, "hi": 5, "has_ignore": 0, "ignore": 0, "label": 1} | args
         run_kernel(engine, "check_indices", indices=indices, **full)
 
     check([0, 4, 2])
@@ -189,13 +177,7 @@ def spread(dtype: Any, shape: Any) -> np.ndarray:
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int16, np.float64, np.int32, np.int64])
 @pytest.mark.parametrize(
     ("shape", "index_shape", "axis"),
-    [
-        ((5,), (9,), 0),
-        ((3, 4), (3, 6), 1),
-        ((3, 4, 5), (2, 4, 3), 0),
-        ((2, 3, 4), (1, 5, 4), 1),
-        ((2, 3), (0, 3), 0),
-    ],
+    [((5,), (9,), 0), ((3, 4), (3, 6), 1), ((3, 4, 5), (2, 4, 3), 0), ((2, 3, 4), (1, 5, 4), 1), ((2, 3), (0, 3), 0)],
 )
 def test_elements(engine: Engine, dtype: Any, shape: Any, index_shape: Any, axis: int) -> None:
     data = spread(dtype, shape)

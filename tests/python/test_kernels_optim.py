@@ -89,11 +89,7 @@ def closed_form(
 @pytest.mark.parametrize("start", [0, 100_000])
 def test_adamw(n: int, mode: int, correct: int, start: int) -> None:
     rng = np.random.default_rng(n)
-    w, m, v = (
-        rng.standard_normal(n).astype(np.float32),
-        np.zeros(n, np.float32),
-        np.zeros(n, np.float32),
-    )
+    w, m, v = (rng.standard_normal(n).astype(np.float32), np.zeros(n, np.float32), np.zeros(n, np.float32))
     exact, past = (w.astype(np.float64), m, v), []
     for t in range(start + 1, start + 6):
         g = rng.standard_normal(n).astype(np.float32)

@@ -51,10 +51,7 @@ def test_uniform_numbers_are_philox(engine: Engine) -> None:
     y = random(engine, n, seed=seed, offset=offset, salt=salt)
     for i in range(n):
         block, j, lane = i // 16, i % 16 // 4, i % 4
-        words = philox(
-            [4 * block + lane, salt, offset & 0xFFFFFFFF, offset >> 32],
-            [seed & 0xFFFFFFFF, seed >> 32],
-        )
+        words = philox([4 * block + lane, salt, offset & 0xFFFFFFFF, offset >> 32], [seed & 0xFFFFFFFF, seed >> 32])
         assert y[i] == (words[j] >> 8) * 2.0**-24
 
 

@@ -8,18 +8,7 @@ from tests.python.plan_builder import PlanFailed, run_kernel
 
 from trainweb.backend.wasm.engine import Engine
 
-OPS = (
-    "sum",
-    "mean",
-    "max",
-    "min",
-    "prod",
-    "sum_squares",
-    "sum_abs",
-    "log_sum_exp",
-    "norm",
-    "log_sum",
-)
+OPS = ("sum", "mean", "max", "min", "prod", "sum_squares", "sum_abs", "log_sum_exp", "norm", "log_sum")
 SHAPES = [
     (1, 1, 1),
     (3, 7, 1),
@@ -103,8 +92,7 @@ def test_nan_and_infinity_get_through(engine: Engine) -> None:
         with np.errstate(invalid="ignore"):
             for op in ("sum", "max", "min"):
                 np.testing.assert_array_equal(
-                    np.isnan(reduce(engine, x.reshape(shape), op)),
-                    np.isnan(exact(x.reshape(shape), op)),
+                    np.isnan(reduce(engine, x.reshape(shape), op)), np.isnan(exact(x.reshape(shape), op))
                 )
     lse = reduce(engine, x[..., 2:4], "log_sum_exp")
     np.testing.assert_allclose(lse, [[np.inf, np.log(39)]], rtol=1e-6)
@@ -139,10 +127,7 @@ def test_integer_reductions(engine: Engine, dtype: type, shape: tuple[int, int, 
 @pytest.mark.parametrize("shape", [(4, 9, 1), (2, 6, 5), (1, 1, 3)])
 def test_arg_reductions(engine: Engine, shape: tuple[int, int, int]) -> None:
     x = np.random.default_rng(6).integers(0, 4, shape).astype(np.float32)
-    for array in (
-        x,
-        np.where(np.random.default_rng(7).random(shape) < 0.2, np.nan, x).astype(np.float32),
-    ):
+    for array in (x, np.where(np.random.default_rng(7).random(shape) < 0.2, np.nan, x).astype(np.float32)):
         for select_max, function in ((1, np.argmax), (0, np.argmin)):
             for last in (0, 1):
                 expected = function(array, axis=1)
@@ -173,14 +158,6 @@ def test_cumsum(engine: Engine, exclusive: int, reverse: int) -> None:
     if reverse:
         y = y[:, ::-1]
     actual = run_kernel(
-        engine,
-        "cumsum_f32",
-        x=x,
-        y=np.zeros_like(x),
-        outer=3,
-        n=50,
-        inner=4,
-        exclusive=exclusive,
-        reverse=reverse,
+        engine, "cumsum_f32", x=x, y=np.zeros_like(x), outer=3, n=50, inner=4, exclusive=exclusive, reverse=reverse
     )["y"]
     np.testing.assert_allclose(actual, y, rtol=1e-6, atol=1e-6)

@@ -10,16 +10,7 @@ from tests.python.plan_builder import PlanFailed, run_kernel
 
 from trainweb.backend.wasm.engine import Engine
 
-SHAPES = [
-    (3, 10, 1),
-    (1, 1, 1),
-    (40, 33, 1),
-    (2, 5, 7),
-    (3, 4, 4),
-    (1, 50257, 1),
-    (2, 700, 9),
-    (600, 50, 1),
-]
+SHAPES = [(3, 10, 1), (1, 1, 1), (40, 33, 1), (2, 5, 7), (3, 4, 4), (1, 50257, 1), (2, 700, 9), (600, 50, 1)]
 
 
 def sizes(x: np.ndarray) -> dict[str, int]:
@@ -66,13 +57,7 @@ def test_softmax_gradient(engine: Engine, shape: tuple[int, int, int], log: int)
     d = dy.astype(np.float64)
     expected = d - np.exp(log_y) * d.sum(axis=1, keepdims=True) if log else y * (d - (y * d).sum(axis=1, keepdims=True))
     actual = run_kernel(
-        engine,
-        "softmax_grad_f32",
-        dy=dy,
-        y=y.astype(np.float32),
-        dx=np.zeros_like(x),
-        log=log,
-        **sizes(x),
+        engine, "softmax_grad_f32", dy=dy, y=y.astype(np.float32), dx=np.zeros_like(x), log=log, **sizes(x)
     )["dx"]
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6 if log else 1e-6 * np.abs(y).max())
 
@@ -155,14 +140,7 @@ class Loss:
 @pytest.mark.parametrize("reduction", [0, 1, 2])
 @pytest.mark.parametrize("from_log", [0, 1])
 def test_cross_entropy(
-    engine: Engine,
-    n: int,
-    c: int,
-    inner: int,
-    weighted: bool,
-    ignore: int | None,
-    reduction: int,
-    from_log: int,
+    engine: Engine, n: int, c: int, inner: int, weighted: bool, ignore: int | None, reduction: int, from_log: int
 ) -> None:
     label_dtype = np.int32 if n % 2 else np.int64
     case = Loss(

@@ -78,12 +78,7 @@ class Job:
         }
         assert NODE is not None
         done = subprocess.run(
-            [NODE, str(SCRIPT)],
-            input=json.dumps(job),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
+            [NODE, str(SCRIPT)], input=json.dumps(job), capture_output=True, text=True, timeout=120, check=True
         )
         return json.loads(done.stdout)
 

@@ -8,7 +8,7 @@
 A guard is an `if` that ends in `return None`, `return False` or `continue`, or a call of `_need`. Its mutant goes on as
 if the condition held. A guard that no test notices is not needed, lacks a test, or only saves work: judge it.
 
-The tests are those that tests/mutants.txt has for the file, and those of all passes. Each guard meets those in which
+The tests are those that tests/mutants.toml has for the file, and those of all passes. Each guard meets those in which
 it holds something back, the shortest first. Each trial is a fork of the process that has loaded all modules. It needs
 a built tree (./build.sh).
 """

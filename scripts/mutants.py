@@ -1,6 +1,6 @@
 """Break one line at a time in a copy of the tree, and see whether the tests of its subject notice.
 
-    python scripts/mutants.py            all of tests/mutants.txt
+    python scripts/mutants.py            all of tests/mutants.toml
     python scripts/mutants.py pool norm  those with one of these words in their file or text
     python scripts/mutants.py --list
 
@@ -17,17 +17,16 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from steps import PYTHON, ROOT, BuildError, environment, say
 
-LIST = ROOT / "tests" / "mutants.txt"
+LIST = ROOT / "tests" / "mutants.toml"
 TIMEOUT_S = 900
 """For the tests of one mutant; one that makes them hang is noticed, too."""
-FOLLOWS = {"=": "+~", "@": "=+~", "-": "@+~", "+": "-", "~": "+"}
-"""By the sign of a line, the signs that the last one may have."""
 NOT_COPIED = (".git", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__", "zig-cache", "bench")
 LINKED = (".venv", "node_modules")
 PASSED, FAILED, INTERRUPTED = 0, 1, 2
@@ -63,35 +62,9 @@ class Mutant:
 
 
 def read_list(path: Path = LIST) -> list[Mutant]:
-    """The mutants of the list, whose head explains the signs.
-
-    Raises
-    ------
-    MutantError
-        A line has no known sign, or does not follow what it belongs to.
-    """
-    mutants: list[Mutant] = []
-    file = tests = old = ""
-    last = "+"
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        sign, text = line[:1], line[2:]
-        if sign in ("", "#"):
-            continue
-        if line[1:2].strip() or last not in FOLLOWS.get(sign, ""):
-            raise MutantError(f"{path.name}:{number}: {line!r} cannot stand here.")
-        match sign:
-            case "=":
-                file = text
-            case "@":
-                tests = text
-            case "-":
-                old = text
-            case "+":
-                mutants.append(Mutant(file, old, text, tests))
-            case "~":
-                mutants[-1] = replace(mutants[-1], equivalent=text)
-        last = sign
-    return mutants
+    """The mutants of the list."""
+    with path.open("rb") as handle:
+        return [Mutant(**entry) for entry in tomllib.load(handle)["mutant"]]
 
 
 def mutate(root: Path, mutant: Mutant) -> str:
@@ -105,7 +78,7 @@ def mutate(root: Path, mutant: Mutant) -> str:
     path = root / mutant.file
     text = path.read_text() if path.is_file() else ""
     if (found := text.count(mutant.old)) != 1:
-        raise MutantError(f"{mutant.file} has {mutant.old!r} {found} times; tests/mutants.txt must name it once.")
+        raise MutantError(f"{mutant.file} has {mutant.old!r} {found} times; tests/mutants.toml must name it once.")
     path.write_text(text.replace(mutant.old, mutant.new))
     return text
 

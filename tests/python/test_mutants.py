@@ -40,16 +40,3 @@ def test_a_text_that_is_gone_is_an_error_that_says_so(tmp_path: Path) -> None:
             mutants.mutate(tmp_path, mutants.Mutant("f.py", old, "x", "tests"))
     mutants.mutate(tmp_path, mutants.Mutant("f.py", "b = 1", "b = 2", "tests"))
     assert (tmp_path / "f.py").read_text() == "a = 1\nb = 2\n"
-
-
-def test_the_list_is_read_to_the_letter(tmp_path: Path) -> None:
-    head = "# A comment\n\n= f.py\n@ tests/a.py -k one\n"
-    path = tmp_path / "list.txt"
-    path.write_text(f"{head}-  if = 'a':\n+\n~ b\n- c\n+ # d\n\n@ tests/b.py\n- e\n+ -\n")
-    first = mutants.Mutant("f.py", " if = 'a':", "", "tests/a.py -k one", "b")
-    second = mutants.Mutant("f.py", "c", "# d", "tests/a.py -k one")
-    assert mutants.read_list(path) == [first, second, mutants.Mutant("f.py", "e", "-", "tests/b.py")]
-    for wrong in ("+ a", "- a\n- b", "- a\n~ b", "-a", "? a", "= g.py\n- a", "~ a"):
-        path.write_text(f"{head}{wrong}\n+ b\n")
-        with pytest.raises(mutants.MutantError, match=r"list.txt:\d: '.*' cannot stand here"):
-            mutants.read_list(path)

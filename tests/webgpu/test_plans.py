@@ -16,8 +16,7 @@ from tests.webgpu.train import open_model, types_of
 from trainweb.artifacts import build_artifacts
 from trainweb.backend.plan import Plan
 from trainweb.backend.webgpu.functions import FUNCTIONS, with_functions
-from trainweb.backend.webgpu.shader import MOST_GROUPS, UNIFORM_BYTES
-from trainweb.backend.webgpu.templates import TEMPLATES
+from trainweb.backend.webgpu.shader import MOST_GROUPS, TEMPLATES, UNIFORM_BYTES
 from trainweb.ir import layout
 from trainweb.ir.calls import FlushMoments, NoteChange
 from trainweb.ir.layout import ARENA, STATE, STATE_WORDS

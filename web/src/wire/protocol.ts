@@ -98,8 +98,8 @@ export interface SessionInfo {
   readonly pairs: readonly (readonly [predictions: string, targets: string])[];
   /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
   readonly defaultPair: readonly [predictions: string | null, targets: string | null];
-  /** The input with weights of rows; null: there is none. */
-  readonly sampleWeight: string | null;
+  /** The inputs with weights of rows or labels. */
+  readonly sampleWeights: readonly string[];
   /** True if gradients of several batches can become the gradients of one large batch. */
   readonly weighsBatches: boolean;
   /** Outputs of the eval model whose weighted sum is the loss, if it has several terms. */

@@ -268,7 +268,7 @@ class SessionWorker {
 
     openState: async (file) => this.#keep(new StateCore(await this.#bootPython(), file)),
 
-    readImage: async (given, options) => ({ data: await imageValues(given, options) }),
+    readImage: async (image, options) => ({ data: await imageValues(image, options) }),
 
     memory: () => ({ inUse: this.#running.bytesInUse, total: this.#running.memoryBytes }),
   };

@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainweb import messages
-from trainweb.backend.webgpu.shader import Kernel, NoKernelError
-from trainweb.backend.webgpu.templates import TEMPLATES, kernels_of
+from trainweb.backend.webgpu.shader import TEMPLATES, Kernel, NoKernelError
+from trainweb.backend.webgpu.templates import kernels_of
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS, STATE
 from trainweb.model.graph import ITEM_SIZE
 
-HEAD_CALLS = (calls.CheckIndices, calls.OptimizerAdvance, calls.LinearLr, calls.RandomAdvance, calls.NoteChange)
-"""Calls about state and feeds, which only the head makes."""
 LEFT_OUT = (calls.FlushMoments,)
 """Calls that a GPU does without: it may flush subnormal numbers, and is not slowed down by them."""
 
@@ -175,8 +173,6 @@ def _makers_of_indices(instructions: Sequence[Instruction]) -> set[Instruction]:
 
 def _kernels(i: Instruction, parts: Parts) -> tuple[list[Kernel], str]:
     """The kernels of an instruction of the body, or the reason why it has none."""
-    if isinstance(i, HEAD_CALLS):
-        return [], f"the kernel {i.KERNEL}"
     try:
         kernels = kernels_of(i)
         parts.check(i)

@@ -46,7 +46,7 @@ export async function runAhead(
     guard.begin();
     fault = await submitAll(runner, batches, n, rules, feedsOf, states);
     if (states.length > 0) {
-      const [bytes] = await runner.readAll([guard.record]);
+      const [bytes] = await runner.segments.readAll([guard.record]);
       page = readPage(bytes as Uint8Array);
     }
   } catch (error) {

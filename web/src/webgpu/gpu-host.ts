@@ -425,7 +425,7 @@ class GpuHost implements StepHost {
     const { guard } = this.#runner;
     guard.begin();
     guard.updated();
-    const [bytes] = await this.#runner.readAll([guard.record]).catch((error: unknown) => this.#fail(error));
+    const [bytes] = await this.#runner.segments.readAll([guard.record]).catch((error: unknown) => this.#fail(error));
     guard.goOn();
     return readPage(bytes as Uint8Array).fault;
   }

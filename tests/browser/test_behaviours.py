@@ -102,8 +102,8 @@ PAGE = """
     };
     const found = [];
     for (const [, kind, calls] of behaviours) {
-      const s = await TrainingSession.create(files(sessions[kind]),
-        { reproducible: true, debug: { checkNumerics: kind === "checked" } });
+      const exact = { reproducible: true, debug: { checkNumerics: kind === "checked" } };
+      const s = await TrainingSession.create(files(sessions[kind]), device === "wasm" ? exact : { device });
       const outcomes = [];
       for (const call of calls) {
         try {
@@ -138,8 +138,41 @@ def in_pyodide(browser: Browser, plain_site: Site) -> list[list[Any]]:
 def in_page(browser: Browser, plain_site: Site) -> list[list[Any]]:
     plain_site.add(f"/golden/mlp/{NOMINAL}", nominal((MLP / "checkpoint").read_bytes()))
     with open_js_page(browser, plain_site) as js:
-        found: list[list[Any]] = js.run(PAGE, behaviours=BEHAVIOURS, sessions=SESSIONS)
+        found: list[list[Any]] = js.run(PAGE, behaviours=BEHAVIOURS, sessions=SESSIONS, device="wasm")
         return found
+
+
+@pytest.fixture(scope="module")
+def on_gpu(gpu_browser: Browser, plain_site: Site) -> dict[str, list[Any]]:
+    """Sessions on the GPU by the name of the behaviour. It refuses to check each number."""
+    plain_site.add(f"/golden/mlp/{NOMINAL}", nominal((MLP / "checkpoint").read_bytes()))
+    behaviours = [each for each in BEHAVIOURS if each[1] != "checked"]
+    with open_js_page(gpu_browser, plain_site) as js:
+        outcomes = js.run(PAGE, behaviours=behaviours, sessions=SESSIONS, device="webgpu")
+    return {name: outcome for (name, *_), outcome in zip(behaviours, outcomes, strict=True)}
+
+
+DEVICE_CALLS = ("explain", "profile", "memory")
+"""Calls that say what a device does: tests/browser/test_webgpu_starts.py has these."""
+
+
+@pytest.mark.parametrize("name", [name for name, kind, _ in BEHAVIOURS if kind != "checked"])
+def test_behaves_on_the_gpu_as_in_python(in_python: list[list[Any]], on_gpu: dict[str, list[Any]], name: str) -> None:
+    index = NAMES.index(name)
+    for call, outcome, wanted in zip(BEHAVIOURS[index][2], on_gpu[name], in_python[index], strict=True):
+        if call[0] not in DEVICE_CALLS:
+            assert flat(common(outcome)) == [nearly(value) for value in flat(common(wanted))], call
+
+
+def nearly(value: Any) -> Any:
+    """A number up to the last of three digits; all else as it is."""
+    return pytest.approx(value, rel=0.02, abs=2e-4, nan_ok=True) if isinstance(value, int | float) else value
+
+
+def flat(outcome: Any) -> list[Any]:
+    """The values of an outcome, one after the other."""
+    parts = [*outcome.items()] if isinstance(outcome, dict) else outcome
+    return [value for part in parts for value in flat(part)] if isinstance(parts, list | tuple) else [parts]
 
 
 @pytest.mark.parametrize("where", ["in_pyodide", "in_page"])

@@ -175,8 +175,8 @@ def test_shaders_are_reported_while_they_are_compiled(gpu: JsPage) -> None:
         const onProgress = ({{ stage, loaded, total, percent }}) => {{
           if (stage === "shaders") reports.push([loaded, total, percent]);
         }};
-        const s = await open({{ ...gpu, onProgress }});
         const other = await open({{ onProgress }});
+        const s = await open({{ ...gpu, onProgress }});
         await train(s, 1);
         const device = s.device;
         await Promise.all([train(other, 1), s.release()]);

@@ -217,3 +217,20 @@ def test_no_function_of_the_package_is_longer_than_stated() -> None:
     found = [(path.name, name, n) for path in paths for name, n in function_lines(path)]
     assert len(found) > 1000
     assert [function for function in found if function[2] > 60] == []
+
+
+CHANGES = {"add", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update", "write"}
+
+
+def test_asserts_only_look() -> None:
+    """Python in a page runs none of them."""
+    asserts = [
+        (path.name, node)
+        for path in (ROOT / "py_src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assert)
+    ]
+    assert len(asserts) > 20
+    parts = [(name, part) for name, node in asserts for part in ast.walk(node)]
+    assert [name for name, part in parts if isinstance(part, ast.NamedExpr)] == []
+    assert [(name, part.attr) for name, part in parts if isinstance(part, ast.Attribute) and part.attr in CHANGES] == []

@@ -1,5 +1,5 @@
 /**
- * TensorFlow.js 4.22 in NHWC, the only layout of its wasm and cpu backends. query.backend: wasm or cpu.
+ * TensorFlow.js 4.22 in NHWC, the only layout of its wasm and cpu backends. query.backend: wasm, cpu or webgpu.
  *
  * query.tuned works around what the wasm backend lacks, as an expert would: matMul's gradient by explicit transposes
  * (its own falls off XNNPACK into a scalar loop), a filter gradient written as a forward convolution
@@ -22,6 +22,9 @@ async function start({ query, script, threads }) {
     if (threads === 1) {
       tf.env().set("WASM_HAS_MULTITHREAD_SUPPORT", false);
     }
+  }
+  if (query.backend === "webgpu") {
+    await script("/node_modules/@tensorflow/tfjs-backend-webgpu/dist/tf-backend-webgpu.min.js");
   }
   if (!(await tf.setBackend(query.backend))) {
     throw new Error(`tf.setBackend(${query.backend}) returned false`);

@@ -6,23 +6,19 @@
 import { FIT_NEXT, FIT_OPTIMIZER_STEPS, FIT_WAITING, NEXT_UPDATE, STATE_LEARNING_RATE, STATE_SHARE } from "../engine/layout.js";
 import type { Feed } from "../wire/protocol.js";
 import type { RanBatches, StagedBatches } from "../worker/host.js";
-import { IS_DUE, IS_FIRST, readPage, STOPS, type Page } from "./guard.js";
+import { IS_DUE, IS_FIRST, readPage, STOPS, type GuardRules, type Page } from "./guard.js";
 import type { GpuPlan, GpuRunner } from "./runner.js";
 
 /** Steps that the GPU has at a time. More make browsers slower. */
 const IN_FLIGHT = 2;
 
 /** The fit, as far as it decides what a batch does. */
-export interface AheadRules {
+export interface AheadRules extends GuardRules {
   readonly accumulate: number;
   /** True if a loss that is not finite ends the fit, or undoes the batch. */
   readonly stops: boolean;
-  /** True if numbers that are not finite undo the batch, wherever they are. */
-  readonly looks: boolean;
   /** True if a batch is undone alone. */
   readonly saves: boolean;
-  /** True if the gradients of batches are weighted by the divisors of their losses. */
-  readonly weighs: boolean;
 }
 
 /** The session's state before a batch and behind its train step. */
@@ -50,7 +46,7 @@ export async function runAhead(
     guard.begin();
     fault = await submitAll(runner, batches, n, rules, feedsOf, states);
     if (states.length > 0) {
-      const [bytes] = await runner.readAll([guard.record]);
+      const [bytes] = await runner.segments.readAll([guard.record]);
       page = readPage(bytes as Uint8Array);
     }
   } catch (error) {

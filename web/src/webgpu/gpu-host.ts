@@ -378,7 +378,7 @@ class GpuHost implements StepHost {
     await this.#kernels.tellFit("tw_fit_start", accumulate, action, sums, mu);
     if (this.#guards) {
       const { guard } = this.#runner;
-      await guard.open(looks).catch((error: unknown) => this.#fail(error));
+      await guard.open(this.#rules).catch((error: unknown) => this.#fail(error));
       void this.#kernels.tellFit("tw_fit_elsewhere", 1, 0);
       if (looks) {
         guard.start();
@@ -425,7 +425,7 @@ class GpuHost implements StepHost {
     const { guard } = this.#runner;
     guard.begin();
     guard.updated();
-    const [bytes] = await this.#runner.readAll([guard.record]).catch((error: unknown) => this.#fail(error));
+    const [bytes] = await this.#runner.segments.readAll([guard.record]).catch((error: unknown) => this.#fail(error));
     guard.goOn();
     return readPage(bytes as Uint8Array).fault;
   }

@@ -81,6 +81,17 @@ ${GATE}  let order = b[${ORDER}];
 }
 `;
 
+const TEXTS = { save: SAVE, scale: SCALE, look: LOOK, judge: JUDGE };
+type Tool = keyof typeof TEXTS;
+
+/** What a fit needs of the guard. */
+export interface GuardRules {
+  /** True if numbers that are not finite undo the batch, wherever they are. */
+  readonly looks: boolean;
+  /** True if the gradients of batches are weighted by the divisors of their losses. */
+  readonly weighs: boolean;
+}
+
 type Source = readonly [buffer: GPUBuffer, offset: number];
 
 /** The record of the guard. */
@@ -99,7 +110,7 @@ export class Guard {
   readonly #gpu: GpuDevice;
   readonly #segments: Segments;
   readonly #commands: Commands;
-  readonly #tools = new Map<string, GPUComputePipeline>();
+  readonly #tools = new Map<Tool, GPUComputePipeline>();
   /** By segment, the copy. */
   readonly #copies = new Map<number, GPUBuffer>();
   readonly #groups = new Map<string, GPUBindGroup>();
@@ -119,19 +130,17 @@ export class Guard {
     return [...this.#copies.values()].reduce((sum, { size }) => sum + size, this.#page?.size ?? 0);
   }
 
-  /** Have all that the guard needs. @param copies - room for a copy of the segments @throws DeviceError */
-  async open(copies: boolean): Promise<void> {
+  /** Have all that the guard needs of a fit. @throws DeviceError */
+  async open({ looks, weighs }: GuardRules): Promise<void> {
     const segments = this.#segments;
     await segments.reserve(0);
-    if (this.#page === null) {
-      this.#page = await segments.make(PAGE_BYTES, "page");
-      const texts = { save: SAVE, look: LOOK, scale: SCALE, judge: JUDGE };
-      const pipelines = Pipelines.of(this.#gpu);
-      await this.#gpu.settled(Promise.all(Object.entries(texts).map(async ([tool, text]) => {
-        this.#tools.set(tool, await pipelines.get(text, `guard (${tool})`, pipelines.toolLayout));
-      })));
-    }
-    for (const segment of copies ? segments.filled : []) {
+    this.#page ??= await segments.make(PAGE_BYTES, "page");
+    const pipelines = Pipelines.of(this.#gpu);
+    const tools: readonly Tool[] = ["judge", ...(looks ? (["save", "look"] as const) : []), ...(weighs ? (["scale"] as const) : [])];
+    await this.#gpu.settled(Promise.all(tools.map(async (tool) => {
+      this.#tools.set(tool, await pipelines.get(TEXTS[tool], `guard (${tool})`, pipelines.toolLayout));
+    })));
+    for (const segment of looks ? segments.filled : []) {
       if (!this.#copies.has(segment)) {
         this.#copies.set(segment, await segments.make(segments.buffer(segment).size, "copies"));
       }
@@ -259,7 +268,7 @@ export class Guard {
   }
 
   /** Run a tool on the words of a segment and another buffer. @param key - of the two */
-  #run(tool: string, key: string, segment: number, b: GPUBufferBinding, invocations?: number): void {
+  #run(tool: Tool, key: string, segment: number, b: GPUBufferBinding, invocations?: number): void {
     const { generation, status } = this.#segments;
     if (this.#generation !== generation) {
       this.#groups.clear();

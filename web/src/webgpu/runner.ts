@@ -51,8 +51,8 @@ export class GpuRunner {
   constructor(gpu: GpuDevice, kernels: StepHost) {
     this.gpu = gpu;
     this.kernels = kernels;
-    this.segments = new Segments(gpu, kernels);
     this.commands = new Commands(gpu.device);
+    this.segments = new Segments(gpu, kernels, this.commands);
     this.guard = new Guard(gpu, this.segments, this.commands);
     this.#pipelines = Pipelines.of(gpu);
   }
@@ -193,22 +193,8 @@ export class GpuRunner {
 
   /** Copies of tensors; the commands so far go with them. */
   async read(loaded: GpuPlan, places: readonly TensorPlace[]): Promise<readonly PlacedTensor[]> {
-    const bytes = await this.readAll(places.map((place) => [this.#bufferOf(loaded, place), place.offset, place.nbytes]));
+    const bytes = await this.segments.readAll(places.map((place) => [this.#bufferOf(loaded, place), place.offset, place.nbytes]));
     return places.map(({ name, dtype, dims, nbytes }, k) => ({ name, dtype, dims, ptr: 0, nbytes, data: bytes[k] as Uint8Array }));
-  }
-
-  /** Copies of parts of buffers. */
-  async readAll(parts: readonly (readonly [buffer: GPUBuffer, offset: number, nbytes: number])[]): Promise<Uint8Array[]> {
-    const words = parts.map(([, , nbytes]) => Math.ceil(nbytes / 4) * 4);
-    const starts = words.map((_, k) => words.slice(0, k).reduce((sum, length) => sum + length, 0));
-    const total = words.reduce((sum, length) => sum + length, 0);
-    const staging = this.segments.staging(total);
-    parts.forEach(([buffer, offset], k) => {
-      this.commands.between().copyBufferToBuffer(buffer, offset, staging, starts[k] as number, words[k] as number);
-    });
-    this.commands.submit();
-    const bytes = await this.segments.mapped(staging, total);
-    return parts.map(([, , nbytes], k) => bytes.slice(starts[k], (starts[k] as number) + nbytes));
   }
 
   /** The words of the state, in place. */

@@ -2,6 +2,7 @@
 
 import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, SEGMENT_NAMES } from "../engine/layout.js";
 import type { StepHost } from "../worker/host.js";
+import type { Commands } from "./commands.js";
 import { MAP_READ, sentence, SIZES, USAGE, writable, type GpuDevice } from "./device.js";
 import { BOUND, STATUS_BYTES } from "./plans.js";
 import { sessionError } from "./worker-tools.js";
@@ -16,6 +17,7 @@ const LEAST = 256;
 export class Segments {
   readonly #gpu: GpuDevice;
   readonly #host: Pick<StepHost, "range" | "sizes">;
+  readonly #commands: Commands;
   readonly #buffers = new Map<number, GPUBuffer>();
   /** The sides on which the bytes of a segment are up to date. */
   readonly #isHere = new Set(LASTING);
@@ -26,9 +28,10 @@ export class Segments {
   /** The word that stops dispatches. */
   readonly status: GPUBuffer;
 
-  constructor(gpu: GpuDevice, host: Pick<StepHost, "range" | "sizes">) {
+  constructor(gpu: GpuDevice, host: Pick<StepHost, "range" | "sizes">, commands: Commands) {
     this.#gpu = gpu;
     this.#host = host;
+    this.#commands = commands;
     this.status = gpu.device.createBuffer({ size: STATUS_BYTES, usage: USAGE.UNIFORM | USAGE.COPY_DST });
   }
 
@@ -132,40 +135,37 @@ export class Segments {
       const nbytes = this.#host.sizes[segment] as number;
       for (let start = 0; start < nbytes; start += PIECE) {
         const length = Math.min(PIECE, nbytes - start);
-        const bytes = await this.read(this.buffer(segment), start, length);
-        this.#host.range(segment, start, length).set(bytes);
+        const [bytes] = await this.readAll([[this.buffer(segment), start, length]]);
+        this.#host.range(segment, start, length).set(bytes as Uint8Array);
       }
       this.#isHere.add(segment);
     }
   }
 
-  /** A copy of bytes of a buffer. */
-  async read(buffer: GPUBuffer, offset: number, nbytes: number): Promise<Uint8Array> {
-    const { device } = this.#gpu;
-    const encoder = device.createCommandEncoder();
-    const target = this.staging(nbytes);
-    encoder.copyBufferToBuffer(buffer, offset, target, 0, Math.ceil(nbytes / 4) * 4);
-    device.queue.submit([encoder.finish()]);
-    return (await this.mapped(target, nbytes)).slice(0, nbytes);
+  /** Copies of parts of buffers; the commands so far go with them. */
+  async readAll(parts: readonly (readonly [buffer: GPUBuffer, offset: number, nbytes: number])[]): Promise<Uint8Array[]> {
+    const words = parts.map(([, , nbytes]) => Math.ceil(nbytes / 4) * 4);
+    const starts = words.map((_, k) => words.slice(0, k).reduce((sum, length) => sum + length, 0));
+    const total = words.reduce((sum, length) => sum + length, 0);
+    const target = this.#target(total);
+    parts.forEach(([buffer, offset], k) => {
+      this.#commands.between().copyBufferToBuffer(buffer, offset, target, starts[k] as number, words[k] as number);
+    });
+    this.#commands.submit();
+    await this.#gpu.settled(target.mapAsync(MAP_READ, 0, total));
+    const bytes = new Uint8Array(target.getMappedRange(0, total)).slice();
+    target.unmap();
+    return parts.map(([, , nbytes], k) => bytes.slice(starts[k], (starts[k] as number) + nbytes));
   }
 
   /** A buffer that copies go to before they are mapped. */
-  staging(nbytes: number): GPUBuffer {
+  #target(nbytes: number): GPUBuffer {
     if (this.#staging === null || this.#staging.size < nbytes) {
       this.#staging?.destroy();
       const size = Math.max(LEAST, 2 ** Math.ceil(Math.log2(nbytes)));
       this.#staging = this.#gpu.device.createBuffer({ size, usage: USAGE.MAP_READ | USAGE.COPY_DST });
     }
     return this.#staging;
-  }
-
-  /** A copy of the first bytes of such a buffer. */
-  async mapped(buffer: GPUBuffer, nbytes: number): Promise<Uint8Array> {
-    const length = Math.ceil(nbytes / 4) * 4;
-    await this.#gpu.settled(buffer.mapAsync(MAP_READ, 0, length));
-    const bytes = new Uint8Array(buffer.getMappedRange(0, length)).slice();
-    buffer.unmap();
-    return bytes;
   }
 
   release(): void {

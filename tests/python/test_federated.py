@@ -136,6 +136,9 @@ def test_averages_are_those_of_numpy() -> None:
             with pytest.raises(ModelError, match="equal weights"):
                 federated.average_updates(start, given, weights)
         equal = (start + exact.mean(axis=0)).astype(np.float32)
+        for weights in ("clients", 3):
+            with pytest.raises(ModelError, match="must be 'examples', 'equal' or a list of numbers, one a client"):
+                federated.average_updates(start, given, weights)  # type: ignore[arg-type]
         for weights in ("equal", (3, 3, 3)):
             np.testing.assert_allclose(federated.average_updates(start, given, weights), equal, rtol=1e-5, atol=1e-6)
 

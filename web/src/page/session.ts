@@ -113,6 +113,9 @@ export class TrainingSession extends SessionMethods {
     session.#hasCost = options.hasBudget;
     session.#severity = options.severity;
     session.#checksNumerics = options.checksNumerics;
+    if (info.device.kind !== "wasm") {
+      client.compiling.set(info.handle, options.progress);
+    }
     if (env.seed !== undefined) {
       await session.#channel.call("setSeed", env.seed);
     }
@@ -556,6 +559,7 @@ export class TrainingSession extends SessionMethods {
     this.#fit?.abort(sessionError("RELEASED", {}));
     this.#state?.takeBack(this, () => this.saveCheckpoint({ includeOptimizerState: true, as: "blob" }));
     this.#state = null;
+    this.#client.compiling.delete(this.#info.handle);
     return this.#channel.release();
   }
 

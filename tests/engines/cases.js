@@ -1,6 +1,6 @@
 /** What every browser must do: each case returns what the test compares, or fails. */
 
-import { env, InferenceSession, Tensor, TrainingSession } from "/dist/index.js";
+import { CheckpointStore, env, InferenceSession, Tensor, TrainingSession } from "/dist/index.js";
 
 const MODEL = "/docs/first.onnx";
 /** The same for batches of `POINTS` alone: a worker with nothing to do compiles its plans. */
@@ -10,6 +10,7 @@ const MEANWHILE = new URLSearchParams(location.search).get("meanwhile");
 const IDLE_MS = 15_000;
 const CONFIG = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
 const POINTS = 64;
+const FRAME_MS = 120_000;
 
 function check(condition, what) {
   if (!condition) {
@@ -38,6 +39,23 @@ async function steps(session, count) {
 async function bits(session) {
   const { data } = await session.getContiguousParameters();
   return Array.from(new Uint32Array(data.buffer.slice(data.byteOffset, data.byteOffset + data.byteLength)));
+}
+
+/** The cases of a frame with `sandbox="allow-scripts"`, as CodePen and notebooks have it. */
+async function inFrame(content) {
+  const frame = Object.assign(document.createElement("iframe"), content);
+  frame.sandbox = "allow-scripts";
+  const outcome = new Promise((resolve, reject) => {
+    addEventListener("message", ({ source, data }) => source === frame.contentWindow && resolve(data));
+    setTimeout(reject, FRAME_MS, new Error(`no outcome of a frame by ${Object.keys(content)} within ${FRAME_MS} ms`));
+  });
+  document.body.append(frame);
+  const { origin, results } = await outcome;
+  frame.remove();
+  check(origin === "null", `the frame has the origin ${origin}`);
+  const faults = Object.entries(results).filter(([, { error }]) => error !== null);
+  check(faults.length === 0, `in a frame by ${Object.keys(content)}: ${JSON.stringify(faults)}`);
+  return results.reproducible.value;
 }
 
 async function refused(promise, name, ...phrases) {
@@ -158,6 +176,28 @@ const CASES = {
     }
   },
 
+  /** As phones refuse it even to an isolated page: one thread computes. */
+  async refusedSharedMemory() {
+    env.baseURL = "/refused/";
+    try {
+      const session = await TrainingSession.createFromModel(MODEL, CONFIG, { reproducible: true, threads: 2 });
+      await steps(session, 5);
+      const parameters = await bits(session);
+      await session.release();
+      return parameters;
+    } finally {
+      env.baseURL = null;
+    }
+  },
+
+  /** Both ways to fill a frame come to the same bytes. */
+  async sandboxedFrames() {
+    const html = `<base href="${location.href}"><body><script type="module" src="cases.js"></script>`;
+    const all = [await inFrame({ src: location.pathname }), await inFrame({ srcdoc: html })];
+    check(all[0].join() === all[1].join(), "frames give different bytes");
+    return all[0];
+  },
+
   async workersThatDie() {
     const { Worker } = globalThis;
     const started = [];
@@ -184,9 +224,36 @@ const CASES = {
   },
 };
 
+/** The cases of a frame without an origin, where the browser denies all storage. */
+const FRAMED = {
+  reproducible: CASES.reproducible,
+  resumption: CASES.resumption,
+  exportAndInference: CASES.exportAndInference,
+  cache: CASES.cache,
+
+  /** WebKit lets the worker of such a frame read no Blob. */
+  async largeFile() {
+    const model = await (await fetch(MODEL)).arrayBuffer();
+    // Field 100 of a protobuf message, which nobody knows: 2^25 bytes.
+    const more = Uint8Array.of(0xa2, 0x06, 0x80, 0x80, 0x80, 0x10);
+    const file = new Blob([model, more, new Uint8Array(2 ** 25)]);
+    const session = await TrainingSession.createFromModel(file, CONFIG);
+    await steps(session, 1);
+    const exported = await session.exportModelForInferencing(["logits"]);
+    const blob = await session.exportModelForInferencing(["logits"], { as: "blob" });
+    check(new Uint8Array(await blob.arrayBuffer()).join() === exported.join(), "the exported Blob has other bytes");
+    await session.release();
+  },
+
+  async noStorage() {
+    await refused(new CheckpointStore("frame").list(), "StorageError", "There is no storage for checkpoints");
+  },
+};
+
 async function runAll() {
   const results = {};
-  for (const [name, run] of Object.entries(CASES).slice(0, MEANWHILE === null ? undefined : 1)) {
+  const cases = origin === "null" ? FRAMED : CASES;
+  for (const [name, run] of Object.entries(cases).slice(0, MEANWHILE === null ? undefined : 1)) {
     try {
       results[name] = { value: (await run()) ?? null, error: null };
     } catch (error) {
@@ -197,5 +264,9 @@ async function runAll() {
 }
 
 runAll().then((outcome) => {
-  window.outcome = JSON.stringify(outcome);
+  if (origin === "null") {
+    parent.postMessage({ origin, ...outcome }, "*");
+  } else {
+    window.outcome = JSON.stringify(outcome);
+  }
 });

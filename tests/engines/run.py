@@ -29,6 +29,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 from tests.browser.conftest import CHROMIUM_FLAGS, find_chromium
 from tests.browser.server import MOUNTS, ROOT, Site
+from tests.browser.test_faults_workers import REFUSE_MEMORY
 from tests.browser.test_js_prepare import fixed_model
 from tests.browser.test_node import trained_in_python
 from tests.browser.test_readme import check_log, code_block
@@ -37,7 +38,7 @@ from tests.bundlers.run import TABLE, WORK, BundlerError, free_port, install, wr
 
 HERE = Path(__file__).resolve().parent
 MARKS = ("<!-- results of ./build.sh test-browsers -->", "<!-- end of browsers -->")
-TIMEOUT_S = 240
+TIMEOUT_S = 400
 POINTS = 64
 """The batch of cases.js."""
 DRIVER = Project("puppeteer-core {}", "puppeteer", {"puppeteer-core": "25.16.0"}, ())
@@ -193,8 +194,11 @@ class Result:
 
 
 def _site(*, isolated: bool) -> Site:
-    mounts = {**MOUNTS, "/docs/": (ROOT / "docs",), "/engines/": (HERE,), "/trainweb/": (ROOT / "dist" / "npm",)}
-    site = Site(isolated=isolated, mounts=mounts)
+    package = ROOT / "dist" / "npm"
+    mounts = {"/docs/": (ROOT / "docs",), "/engines/": (HERE,), "/trainweb/": (package,), "/refused/": (package,)}
+    site = Site(isolated=isolated, mounts={**MOUNTS, **mounts})
+    stub = REFUSE_MEMORY.replace("SHARED", "1").replace("OWN", "65536")
+    site.add("/refused/worker.js", stub + (package / "worker.js").read_text())
     icon = '<link rel="icon" href="data:,">'
     site.add("/fixed.onnx", fixed_model(POINTS))
     site.add("/first.html", code_block("html").replace("<title>", icon + "<title>") + TELL_LOG)
@@ -220,8 +224,14 @@ def visit(name: str, wanted: Sequence[int], *, isolated: bool) -> Result:
         cases = outcome["results"]
         result.n_cases = len(cases) + 1
         result.faults += [f"{case}: {it['error']}" for case, it in cases.items() if it["error"] is not None]
-        if cases["reproducible"]["value"] != wanted:
-            result.faults.append("reproducible: other bytes than in CPython")
+        result.faults += [
+            f"{case}: other bytes than in CPython"
+            for case in ("reproducible", "sandboxedFrames", "refusedSharedMemory")
+            if cases[case]["error"] is None and cases[case]["value"] != wanted
+        ]
+        kernels = {path.partition("kernels")[2] for path in site.requests("/refused/kernels")}
+        if all(".threads" in name for name in kernels):
+            result.faults.append(f"refusedSharedMemory: of the kernels it took {sorted(kernels)}")
         for meanwhile in MEANWHILE:
             page = site.url(f"/engines/index.html?meanwhile={meanwhile}")
             first = cases if not meanwhile else json.loads(ENGINES[name](page).outcome)["results"]

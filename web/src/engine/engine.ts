@@ -552,7 +552,9 @@ async function fetchKernels(options: EngineOptions, canShare: boolean): Promise<
     return { bytes, build, source: String(url) };
   }
   try {
-    const unpacked = new Response(unpack(new Blob([bytes]).stream()));
+    // Not of a Blob: WebKit lets the worker of a sandboxed frame read none.
+    const packed = new Response(bytes).body as ReadableStream<Uint8Array<ArrayBuffer>>;
+    const unpacked = new Response(unpack(packed));
     return { bytes: new Uint8Array(await unpacked.arrayBuffer()), build, source: String(url) };
   } catch (error) {
     throw new EngineError(`${url} cannot be unpacked: ${messageOf(error)}`);

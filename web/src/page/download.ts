@@ -30,9 +30,9 @@ export interface DownloadOptions {
 /** True if a large file is kept for the next visit; "unchecked": the worker checks the kept file. */
 export type Keeping = boolean | "unchecked";
 
-/** True if workers can read Blobs while they compute: only in browsers. */
+/** True if workers can read Blobs while they compute: only in browsers. In WebKit not in a frame without an origin. */
 export function keepsBlobs(): boolean {
-  return otherPlatform() === null;
+  return otherPlatform() === null && globalThis.origin !== "null";
 }
 
 /**

@@ -270,33 +270,35 @@ CONDITION: dict[str, Elementwise] = {
 UNMASKING = ("dv", "dweights", "dscores", "dmask!", "dq", "dk")
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        ("masked", "scores, condition", hidden(-1e4)),
-        ("masked", "scores, mask", added),
-        ("masked", "scores", scaled),
-    ],
-    ids=str,
-)
-def test_scores_may_be_masked_or_scaled(step: Elementwise) -> None:
-    assert attention(*MASKING, changes=IS_MASKED, more={"mask!": step}).count("attention_f32") == 1
+PLAIN: dict[str, Elementwise] = {
+    "a condition": ("masked", "scores, condition", hidden(-1e4)),
+    "a mask": ("masked", "scores, mask", added),
+    "a factor": ("masked", "scores", scaled),
+}
+"""Changes of scores that attention makes itself."""
+OTHERS: dict[str, Elementwise] = {
+    "two tensors": ("masked", "scores, condition, other", lambda e, x, c, y: e.select(c, x, y)),
+    "another tensor under a condition": (
+        "masked",
+        "scores, condition, other",
+        lambda e, x, c, y: e.select(c, y, e.const(0)),
+    ),
+    "another tensor": ("masked", "scores, other", lambda e, x, y: y),
+    "two results": ("masked, other", "scores, mask", lambda e, x, y: (e.add(x, y), e.neg(x))),
+    "another shape": ("flat masked", "flat scores, flat mask", added),
+    "a column": ("masked", "scores, column", added),
+}
+"""Changes of scores that it does not make."""
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        ("masked", "scores, condition, other", lambda e, x, c, y: e.select(c, x, y)),
-        ("masked", "scores, condition, other", lambda e, x, c, y: e.select(c, y, e.const(0))),
-        ("masked", "scores, other", lambda e, x, y: y),
-        ("masked, other", "scores, mask", lambda e, x, y: (e.add(x, y), e.neg(x))),
-        ("flat masked", "flat scores, flat mask", added),
-        ("masked", "scores, column", added),
-    ],
-    ids=str,
-)
-def test_attention_stays_where_scores_are_masked_in_another_way(step: Elementwise) -> None:
-    assert "softmax_f32" in attention(*MASKING, changes=IS_MASKED, more={"mask!": step})
+@pytest.mark.parametrize("name", PLAIN)
+def test_scores_may_be_masked_or_scaled(name: str) -> None:
+    assert attention(*MASKING, changes=IS_MASKED, more={"mask!": PLAIN[name]}).count("attention_f32") == 1
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_attention_stays_where_scores_are_masked_in_another_way(name: str) -> None:
+    assert "softmax_f32" in attention(*MASKING, changes=IS_MASKED, more={"mask!": OTHERS[name]})
 
 
 def test_attention_stays_where_a_row_of_the_scores_is_repeated() -> None:
@@ -314,20 +316,21 @@ def test_no_gradient_goes_through_scores_that_a_condition_hides() -> None:
     assert "attention_gradient_f32" in kernels and "softmax_f32" not in kernels
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        {"dmask!": ("dmasked", "dscores, condition", hidden(0, inverse=True))},
-        {"dmask!": ("dmasked", "dscores, other condition", hidden(0))},
-        {"dmask!": ("dmasked", "dscores, condition", hidden(1))},
-        {"dmask!": ("dmasked", "dscores", lambda e, x: x)},
-        {"dmask!": ("dmasked", "dscores, mask", added), "mask!": ("masked", "scores, mask", added)},
-        {"dmask!": ("dmasked", "other, dscores", scaled), "mask!": ("masked", "scores", scaled)},
-    ],
-    ids=str,
-)
-def test_attention_stays_where_gradients_of_scores_go_another_way(steps: dict[str, Elementwise]) -> None:
-    assert "softmax_f32" in attention(*MASKING, *UNMASKING, changes=IS_MASKED, more=CONDITION | steps)
+OTHER_GRADIENTS: dict[str, dict[str, Elementwise]] = {
+    "the others": {"dmask!": ("dmasked", "dscores, condition", hidden(0, inverse=True))},
+    "another condition": {"dmask!": ("dmasked", "dscores, other condition", hidden(0))},
+    "another number": {"dmask!": ("dmasked", "dscores, condition", hidden(1))},
+    "no condition": {"dmask!": ("dmasked", "dscores", lambda e, x: x)},
+    "a sum": {"dmask!": ("dmasked", "dscores, mask", added), "mask!": PLAIN["a mask"]},
+    "another tensor": {"dmask!": ("dmasked", "other, dscores", scaled), "mask!": PLAIN["a factor"]},
+}
+"""Changes of the scores and of their gradient that do not belong together."""
+
+
+@pytest.mark.parametrize("name", OTHER_GRADIENTS)
+def test_attention_stays_where_gradients_of_scores_go_another_way(name: str) -> None:
+    more = CONDITION | OTHER_GRADIENTS[name]
+    assert "softmax_f32" in attention(*MASKING, *UNMASKING, changes=IS_MASKED, more=more)
 
 
 @pytest.mark.parametrize(("shape", "is_whole"), [((2, N, N), True), ((N, 2, 1, N), False)])
@@ -383,22 +386,22 @@ def test_a_guard_against_nan_is_found() -> None:
     assert "attention_gradient_f32" in kernels and "softmax_f32" not in kernels
 
 
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
-        ("nan!", ("is_nan", "weights, other", lambda e, x, y: e.compare("ne", x, y))),
-        ("nan!", ("is_nan", "weights", lambda e, x: e.compare("ne", x, e.const(0)))),
-        ("zero!", ("kept", "other, is_nan, weights", lambda e, x, c, _: e.select(c, e.const(0), x))),
-        ("zero!", ("kept", "weights, is_nan", scaled)),
-        ("zero!", ("kept", "weights, is_nan", hidden(0))),
-        ("zero!", ("kept", "weights, is_nan", hidden(1, inverse=True))),
-        ("dzero!", ("dkept", "dweights, is_nan", hidden(0))),
-        ("dzero!", ("dkept", "dweights, is_nan", hidden(1, inverse=True))),
-    ],
-    ids=str,
-)
-def test_attention_stays_where_a_guard_against_nan_is_none(name: str, step: Elementwise) -> None:
-    assert "softmax_f32" in attention(*GUARDED, changes=IS_KEPT, more=IS_NAN | {name: step})
+NO_GUARDS: dict[str, dict[str, Elementwise]] = {
+    "of another": {"nan!": ("is_nan", "weights, other", lambda e, x, y: e.compare("ne", x, y))},
+    "of a number": {"nan!": ("is_nan", "weights", lambda e, x: e.compare("ne", x, e.const(0)))},
+    "for another": {"zero!": ("kept", "other, is_nan, weights", lambda e, x, c, _: e.select(c, e.const(0), x))},
+    "unread": {"zero!": ("kept", "weights, is_nan", scaled)},
+    "of what is no NaN": {"zero!": ("kept", "weights, is_nan", hidden(0))},
+    "with ones": {"zero!": ("kept", "weights, is_nan", hidden(1, inverse=True))},
+    "of another gradient": {"dzero!": ("dkept", "dweights, is_nan", hidden(0))},
+    "with ones in the gradient": {"dzero!": ("dkept", "dweights, is_nan", hidden(1, inverse=True))},
+}
+"""Steps that are no guard against NaN."""
+
+
+@pytest.mark.parametrize("name", NO_GUARDS)
+def test_attention_stays_where_a_guard_against_nan_is_none(name: str) -> None:
+    assert "softmax_f32" in attention(*GUARDED, changes=IS_KEPT, more=IS_NAN | NO_GUARDS[name])
 
 
 def test_attention_stays_where_others_read_what_is_nan() -> None:

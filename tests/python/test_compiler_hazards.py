@@ -19,10 +19,10 @@ from tests.python.test_program import check_index
 from tests.python.test_recompute import Restless
 
 from trainweb.backend.base import N_SEGMENTS
+from trainweb.backend.memory import place
 from trainweb.backend.wasm.compile import compile_program
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.host import PlanHost
-from trainweb.backend.wasm.memory import place
 from trainweb.compiler.context import Cache
 from trainweb.compiler.passes.strided import absorb_copies
 from trainweb.compiler.pipeline import PASSES, Pass

@@ -12,7 +12,7 @@ from tests.ops.op_runner import run
 from tests.python import pipelines
 from tests.python.random_graphs import RandomGraph
 
-from trainweb.backend.wasm import memory
+from trainweb.backend import memory
 from trainweb.backend.wasm.passes import reductions
 from trainweb.compiler import compile as compiler
 from trainweb.ir.shapes import TensorType

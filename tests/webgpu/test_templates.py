@@ -158,8 +158,11 @@ def gemm(
     )
 
 
-@pytest.mark.parametrize(("m", "n", "k", "ta", "tb"), [(33, 70, 5, 0, 0), (65, 129, 37, 1, 0), (64, 32, 1100, 0, 1)])
-def test_products_by_tiles_that_lanes_share(m: int, n: int, k: int, ta: int, tb: int) -> None:
+SHARED = [(33, 70, 5, 0, 0), (65, 129, 37, 1, 0), (64, 32, 1100, 0, 1), (1, 7, 1100, 0, 1), (70, 1, 300, 1, 0)]
+
+
+@pytest.mark.parametrize(("m", "n", "k", "ta", "tb"), SHARED)
+def test_products_by_tiles_or_sums_that_lanes_share(m: int, n: int, k: int, ta: int, tb: int) -> None:
     case = Case()
     a, x = case.normal(*((k, m) if ta else (m, k)))
     b, y = case.normal(*((n, k) if tb else (k, n)))
@@ -395,7 +398,17 @@ CONVOLUTIONS = [
     dict(
         n=1, c=1, m=1, groups=1, size=(1, 1, 1), kernel=(1, 1, 1), stride=(1, 1, 1), dilation=(1, 1, 1), pad=(0, 0, 0)
     ),
+    dict(
+        n=2, c=6, m=5, groups=1, size=(1, 7, 9), kernel=(1, 1, 1), stride=(1, 2, 2), dilation=(1, 1, 1), pad=(0, 0, 0)
+    ),
+    dict(
+        n=2, c=3, m=4, groups=1, size=(1, 13, 12), kernel=(1, 7, 7), stride=(1, 2, 2), dilation=(1, 1, 1), pad=(0, 3, 3)
+    ),
+    dict(
+        n=2, c=2, m=3, groups=1, size=(1, 1, 40), kernel=(1, 1, 11), stride=(1, 1, 1), dilation=(1, 1, 2), pad=(0, 0, 5)
+    ),
 ]
+"""Windows of one element, as wide as a tile of a line, and wider than what is no loop."""
 
 
 @pytest.mark.parametrize("at", CONVOLUTIONS, ids=lambda at: f"groups{at['groups']}-{at['size']}")

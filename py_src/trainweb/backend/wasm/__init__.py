@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from trainweb.backend.base import Rewriting
-from trainweb.backend.wasm.compile import compile_program, has, name, workspace_bytes
+from trainweb.backend.memory import place as workspace_bytes
+from trainweb.backend.wasm.compile import compile_program, has, name
 from trainweb.backend.wasm.engine import get_engine, use_worker_engine
 from trainweb.backend.wasm.host import PlanHost, SegmentMemory
 from trainweb.backend.wasm.passes.methods import select_methods

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainweb import messages
+from trainweb.backend.memory import place, place_constants
 from trainweb.backend.plan import Plan
 from trainweb.backend.wasm.encode import encode
-from trainweb.backend.wasm.memory import place, place_constants
-from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
+from trainweb.ir.instructions import KernelCall
 from trainweb.ir.program import Program
 
 name = "wasm"
@@ -17,16 +17,6 @@ name = "wasm"
 def has(kind: type[KernelCall]) -> bool:
     """Return True: the kernels run every call (`Target`)."""
     return kind in KernelCall.KERNELS
-
-
-def workspace_bytes(
-    instructions: Sequence[Instruction],
-    feeds: Sequence[Buf],
-    outputs: Sequence[Buf],
-    inner: frozenset[Storage] | None = None,
-) -> int:
-    """Return the bytes of workspace that these instructions take (`Target`)."""
-    return place(instructions, feeds, outputs, inner)
 
 
 def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit: int) -> Plan:

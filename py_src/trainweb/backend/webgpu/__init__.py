@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from trainweb.backend.base import Rewriting
-from trainweb.backend.webgpu.compile import compile_program, has, name, workspace_bytes
+from trainweb.backend.memory import place as workspace_bytes
+from trainweb.backend.webgpu.compile import compile_program, has, name
 
 passes: Mapping[str, Rewriting] = {}
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from math import ceil
 
 from trainweb import messages
+from trainweb.backend.chosen import TARGETS, WASM
+from trainweb.backend.memory import place, place_constants
 from trainweb.backend.plan import GpuBody, LargeConstants, Plan, TensorPlace
-from trainweb.backend.wasm.encode import encode
-from trainweb.backend.wasm.memory import place, place_constants
 from trainweb.backend.webgpu.partition import LEFT_OUT, BodyPart, Parts, cut
-from trainweb.backend.webgpu.shader import Kernel
-from trainweb.backend.webgpu.templates import TEMPLATES
-from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
+from trainweb.backend.webgpu.shader import TEMPLATES, WORD, Kernel
+from trainweb.ir.instructions import Buf, KernelCall
 from trainweb.ir.program import Program
 
 name = "webgpu"
@@ -23,26 +23,15 @@ def has(kind: type[KernelCall]) -> bool:
     return kind in TEMPLATES or kind in LEFT_OUT
 
 
-def workspace_bytes(
-    instructions: Sequence[Instruction],
-    feeds: Sequence[Buf],
-    outputs: Sequence[Buf],
-    inner: frozenset[Storage] | None = None,
-) -> int:
-    """Return the bytes of workspace that these instructions take (`Target`)."""
-    return place(instructions, feeds, outputs, inner)
-
-
 def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit: int) -> Plan:
     """Cut a program, place its storages and write its shaders (`Target`)."""
     # Shaders name segments, and a large constant learns its own where it is placed.
     on_gpu = place_constants(program.instructions, program.outputs)
     parts = cut(program.instructions, program.outputs)
-    head_feeds = [b.among(parts.places) for b in program.feeds if b.storage in parts.places]
-    kept = [Buf(s, "uint8", (s.nbytes,), name=f"upload{n}") for n, s in enumerate(parts.uploads.values())]
-    head_bytes = place(parts.head, head_feeds, kept)
-    constants, large = place_constants(parts.head, kept)
-    plan = encode(parts.head, head_feeds, kept, head_bytes, constants, large, segment_bytes)
+    feeds = [b.among(parts.places) for b in program.feeds if b.storage in parts.places]
+    results = [Buf(s, "uint8", (s.nbytes,), name=f"upload{n}") for n, s in enumerate(parts.uploads.values())]
+    head = Program(program.builder, feeds, results, parts.head)
+    plan = TARGETS[WASM].compile_program(head, segment_bytes, arena_limit)
     plan.outputs = {}
     plan.target = name
     plan.body = _body(parts, program, on_gpu, arena_limit)
@@ -69,7 +58,8 @@ def _body(parts: Parts, program: Program, constants: tuple[bytes, LargeConstants
         *constants,
         {b.name: _place_of(b) for b in feeds},
         {b.name: _place_of(b) for b in program.outputs},
-        [(source.offset or 0, target.offset or 0, target.nbytes) for target, source in parts.uploads.items()],
+        # Whole words: no other tensor shares the last one.
+        [(s.offset or 0, t.offset or 0, WORD * ceil(t.nbytes / WORD)) for t, s in parts.uploads.items()],
         [part.call.node for part in parts.body for _ in part.kernels],
         [f"{k.name} {k.grid}  ; {part.call.node}" for part in parts.body for k in part.kernels],
         [_work(part) // len(part.kernels) for part in parts.body for _ in part.kernels],

@@ -19,7 +19,26 @@ TYPES = {
     "bool": "bool",
 }
 """Types of values. An int64 is its low word: feeds are checked to have 32 bits."""
-SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"}
+ANY = {"add": "({0} + {1})", "sub": "({0} - {1})", "mul": "({0} * {1})", "neg": "(-({0}))", "abs": "abs({0})"}
+FLOAT = ANY | {
+    "div": "({0} / {1})",
+    "max": "larger({0}, {1})",
+    "min": "smaller({0}, {1})",
+    "pmax": "p_max({0}, {1})",
+    "nearest": "round({0})",
+    **{name: f"{name}({{0}})" for name in ("sqrt", "floor", "ceil")},
+}
+INTEGER = ANY | {
+    "div": "select({0} / {1}, 0, {1} == 0)",
+    "max": "max({0}, {1})",
+    "min": "min({0}, {1})",
+    "pmax": "max({0}, {1})",
+    **{name: f"({{0}} {sign} {{1}})" for name, sign in (("and", "&"), ("or", "|"), ("xor", "^"))},
+    **{name: f"({{0}} {sign} u32({{1}}))" for name, sign in (("shl", "<<"), ("shr", ">>"))},
+}
+BOOL = {"and": "({0} && {1})", "or": "({0} || {1})", "xor": "({0} != {1})", "not": "!({0})"}
+OPERATIONS = {"float32": FLOAT, "bool": BOOL}
+"""Texts of operations by the type of their results; other types are integers."""
 RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 OVERFLOWING = ("mul", "div", "shl", "shr", "xor")
 """Operations of int64 that need more than the low word."""
@@ -78,31 +97,10 @@ def operation(x: Expr, args: list[str]) -> str:
         return _cast(source, x.dtype, args[0])
     if x.op == "select":
         return f"select({args[2]}, {args[1]}, {args[0]})"
-    if x.op == "not":
-        return f"!({args[0]})"
-    if x.dtype == "bool":
-        return f"({args[0]} {({'and': '&&', 'or': '||', 'xor': '!='})[x.op]} {args[1]})"
-    if x.op in ("shl", "shr"):
-        return f"({args[0]} {SIGNS[x.op]} u32({args[1]}))"
-    if x.op in SIGNS:
-        return f"({args[0]} {SIGNS[x.op]} {args[1]})"
-    return _function(x, args)
-
-
-def _function(x: Expr, args: list[str]) -> str:
-    is_float = x.dtype == "float32"
-    if x.op == "div":
-        return f"({args[0]} / {args[1]})" if is_float else f"select({args[0]} / {args[1]}, 0, {args[1]} == 0)"
-    if x.op == "neg":
-        return f"(-({args[0]}))"
-    if x.op in ("max", "min"):
-        name = ({"max": "larger", "min": "smaller"})[x.op] if is_float else x.op
-        return f"{name}({args[0]}, {args[1]})"
-    if x.op == "pmax":
-        return f"{'p_max' if is_float else 'max'}({args[0]}, {args[1]})"
-    if x.op in ("abs", "sqrt", "floor", "ceil", "nearest"):
-        return f"{'round' if x.op == 'nearest' else x.op}({args[0]})"
-    raise NoKernelError(f"the operation {x.op}")
+    text = OPERATIONS.get(x.dtype, INTEGER).get(x.op)
+    if text is None:
+        raise NoKernelError(f"the operation {x.op}")
+    return text.format(*args)
 
 
 def _comparison(op: str, dtype: str, args: list[str]) -> str:

@@ -128,16 +128,9 @@ FUNCTIONS = {
 }""",
     "erf_": """fn erf_(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
-  var c0 = vec4f(ERF_TERMS_0, ERF_TERMS_1, ERF_TERMS_2, ERF_TERMS_3);
-  var c1 = vec4f(ERF_TERMS_4, ERF_TERMS_5, ERF_TERMS_6, ERF_TERMS_7);
-  var c2 = vec4f(ERF_TERMS_8, ERF_TERMS_9, ERF_TERMS_10, ERF_TERMS_11);
-  var c3 = vec4f(ERF_TERMS_12, ERF_TERMS_13, ERF_TERMS_14, ERF_TERMS_15);
-  var c4 = vec4f(ERF_TERMS_16, ERF_TERMS_17, ERF_TERMS_18, ERF_TERMS_19);
-  var c5 = vec4f(ERF_TERMS_20, ERF_TERMS_21, ERF_TERMS_22, ERF_TERMS_23);
-  var c6 = vec4f(ERF_TERMS_24, ERF_TERMS_25, ERF_TERMS_26, ERF_TERMS_27);
-  var c7 = vec4f(ERF_TERMS_28, ERF_TERMS_29, ERF_TERMS_30, ERF_TERMS_31);
-  var c8 = vec4f(ERF_TERMS_32, ERF_TERMS_33, ERF_TERMS_34, ERF_TERMS_35);
-  let t = min(abs(x), 3.93f);
+"""
+    + "".join(f"  var c{n} = vec4f({', '.join(f'ERF_TERMS_{4 * n + part}' for part in range(4))});\n" for n in range(9))
+    + """  let t = min(abs(x), 3.93f);
   let n = round(t / 1.125f);
   let v = t - n * 1.125f;
   let k = min(u32(n), 3u);

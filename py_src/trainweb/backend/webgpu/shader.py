@@ -6,16 +6,18 @@ only what changes the form of the code.
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from math import ceil, prod
+from typing import Any, TypeVar
 
 from trainweb.backend.webgpu.functions import with_functions
 from trainweb.errors import UnsupportedError
-from trainweb.ir.instructions import Buf, Storage
+from trainweb.ir.instructions import Buf, Instruction, Storage
 from trainweb.ir.layout import ARENA, SEGMENT_NAMES, STATE
-from trainweb.model.graph import ITEM_SIZE
 
 MOST_GROUPS = 65535
 """Workgroups along an axis of a grid that every device has."""
@@ -26,6 +28,10 @@ UNIFORM_BINDING, STATUS_BINDING = 16, 17
 LANES = 64
 """Invocations of a workgroup."""
 WORD = 4
+NUMBER = re.compile(r"\bu\.(\w+)")
+SIGNED = ("center", "dst_offset", "dst_strides", "ignore_index", "pad", "pad_end", "src_offset", "src_strides")
+"""Fields of calls that may be negative."""
+LEAST = {"u32": 0, "i32": -(2**31), "f32": -(2**31)}
 
 HEAD = """@compute @workgroup_size({lanes})
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: vec3u,
@@ -59,7 +65,7 @@ class Operand:
         """A word as bits."""
         return f"{self.segment}[u.{self.start} + {at}]"
 
-    def load(self, at: str) -> str:
+    def __getitem__(self, at: str) -> str:
         """An element: f32, i32, u32 or bool."""
         if self.dtype == "float32":
             return f"bitcast<f32>({self.word(at)})"
@@ -80,67 +86,110 @@ class Operand:
 
 
 class Kernel:
-    """One dispatch.
+    """One dispatch of a call.
+
+    In its code, `u.FIELD` is the number of the call's field, and `u.FIELD0` the first of several. Other numbers are
+    declared by `count`.
 
     Parameters
     ----------
     name
         The template, for `explain` and for errors.
+    call
+        The call, of whose fields operands and numbers are taken.
     lanes
         Invocations of a workgroup.
     """
 
-    def __init__(self, name: str, lanes: int = LANES) -> None:
-        self.name, self.lanes = name, lanes
+    def __init__(self, name: str, call: Any, lanes: int = LANES) -> None:
+        self.name, self.call, self.lanes = name, call, lanes
         self.grid = (1, 1, 1)
         self.scratch: list[Storage] = []
         self.shared: Kernel | None = None
         """The same for devices with fast workgroup memory."""
+        self.dispatches = [self]
+        """The dispatches of the call, in order."""
+        self.operands: list[Buf] = []
         self._numbers: dict[str, tuple[str, float | Buf]] = {}
         self._segments: set[int] = set()
-        self.operands: list[Buf] = []
         self._declared: list[str] = []
         self._code: list[str] = []
 
+    def then(self, name: str, lanes: int = LANES) -> Kernel:
+        """A further dispatch of the call."""
+        k = Kernel(f"{self.name} ({name})", self.call, lanes)
+        k.dispatches = self.dispatches
+        self.dispatches.append(k)
+        return k
+
+    def finished(self) -> list[Kernel]:
+        """The dispatches of the call that have code, with all their numbers."""
+        kernels = [k for k in self.dispatches if k._code]
+        for k in [*kernels, *(k.shared for k in kernels if k.shared)]:
+            for name in NUMBER.findall("\n".join([*k._declared, *k._code])):
+                if name not in k._numbers:
+                    k._take_field(name)
+        return kernels
+
     # Numbers and operands.
 
-    def count(self, name: str, value: int) -> str:
-        """A number >= 0 of this dispatch."""
-        return self._number(name, "u32", value)
-
-    def signed(self, name: str, value: int) -> str:
-        """An integer of this dispatch."""
-        return self._number(name, "i32", value)
-
-    def real(self, name: str, value: float) -> str:
-        """A float32 of this dispatch."""
-        return self._number(name, "f32", value)
-
-    def _number(self, name: str, kind: str, value: float) -> str:
-        self._numbers[name] = (kind, value)
+    def count(self, name: str, value: float | Buf, kind: str = "u32") -> str:
+        """A number of this dispatch; for a tensor, the place of its first word."""
+        if isinstance(value, int) and not LEAST[kind] <= value < LEAST[kind] + 2**32:
+            raise NoKernelError(f"the number {value}")
+        assert self._numbers.setdefault(name, (kind, value)) == (kind, value)
         if len(self._numbers) > UNIFORM_BYTES // WORD:
             raise NoKernelError(f"it takes more than {UNIFORM_BYTES // WORD} numbers")
         return f"u.{name}"
 
-    def operand(self, name: str, b: Buf, *, is_raw: bool = False) -> Operand:
-        """A tensor that the kernel reads or writes; of any type if only its words are read."""
+    def value(self, name: str) -> int:
+        """The value of an integer of this dispatch."""
+        if name not in self._numbers:
+            self._take_field(name)
+        value = self._numbers[name][1]
+        assert isinstance(value, int)
+        return value
+
+    def field(self, name: str) -> Any:
+        """A field of the call, or one of several numbers of a field."""
+        several = name.rstrip("0123456789")
+        if hasattr(self.call, name):
+            return getattr(self.call, name)
+        return getattr(self.call, several)[int(name.removeprefix(several))]
+
+    def _take_field(self, name: str) -> None:
+        value, is_signed = self.field(name), name.rstrip("0123456789") in SIGNED
+        self.count(name, value, "f32" if isinstance(value, float) else "i32" if is_signed else "u32")
+
+    def operand(self, name: str, b: Buf | None = None, *, is_raw: bool = False) -> Operand:
+        """A tensor that the kernel reads or writes, a field of the call by default. Of any type if it is raw."""
+        b = b or getattr(self.call, name)
+        assert isinstance(b, Buf)
         if not is_raw and b.dtype not in ("float32", "int64", "int32", "uint32", "bool", "uint8"):
             raise NoKernelError(f"a {b.dtype} tensor")
         if b.storage.segment == STATE:
             raise NoKernelError("a tensor of the session's state")
         if b.shift % WORD:
             raise NoKernelError("a tensor that starts within a word")
-        self._number(name, "u32", 0)
-        self._numbers[name] = ("u32", b)
+        start = f"at_{name}"
+        self.count(start, b)
         self._segments.add(b.storage.segment)
         self.operands.append(b)
-        return Operand(SEGMENT_NAMES[b.storage.segment], name, b.dtype)
+        return Operand(SEGMENT_NAMES[b.storage.segment], start, b.dtype)
 
-    def partial(self, name: str, size: int) -> tuple[Operand, Buf]:
-        """Room in the arena for so many float32 numbers, which no other kernel overwrites meanwhile."""
+    def fields(self, *names: str) -> list[Operand]:
+        """Operands that are fields of the call."""
+        return [self.operand(name) for name in names]
+
+    def if_given(self, name: str, text: str, at: str) -> str:
+        """The text with an element of an optional operand, or nothing."""
+        return "" if getattr(self.call, name) is None else text.format(self.operand(name)[at])
+
+    def room(self, size: int) -> Buf:
+        """Room in the arena for so many float32 numbers, for the dispatches of the call."""
         b = Buf(Storage(ARENA, WORD * size), "float32", (size,), name="temp")
         self.scratch.append(b.storage)
-        return self.operand(name, b), b
+        return b
 
     # Code.
 
@@ -153,15 +202,31 @@ class Kernel:
         """Add lines to the main function."""
         self._code += lines
 
-    def elements(self, count: int, name: str = "elements") -> None:
-        """Run an invocation for each of so many elements: `i` is its number."""
+    def elements(self, **axes: str) -> None:
+        """Run an invocation for each element `i` of some axes: its place along each, by the name of the axis' size."""
+        count = prod(self.value(size) for size in axes.values())
         self.grid = grid_of(ceil(count / self.lanes))
-        self.add(f"let i = block * {self.lanes}u + lane;", f"if (i >= {self.count(name, count)}) {{ return; }}")
+        self.add(f"let i = block * {self.lanes}u + lane;", f"if (i >= {self.count('elements', count)}) {{ return; }}")
+        self.add(*split("i", **axes))
 
-    def blocks(self, count: int, name: str = "blocks") -> None:
-        """Run a workgroup for each of so many blocks: `block` is its number."""
+    def blocks(self, **axes: str) -> None:
+        """Run a workgroup for each `block` of some axes: its place along each, by the name of the axis' size."""
+        count = prod(self.value(size) for size in axes.values())
         self.grid = grid_of(count)
-        self.add(f"if (block >= {self.count(name, count)}) {{ return; }}")
+        self.add(f"if (block >= {self.count('blocks', count)}) {{ return; }}", *split("block", **axes))
+
+    def each_step(self, end: str, *body: str, variable: str = "step", start: str = "lane") -> None:
+        """Add a loop in which each lane takes its share of some steps."""
+        self.add(f"for (var {variable} = {start}; {variable} < {end}; {variable} += {self.lanes}u) {{", *body, "}")
+
+    def once(self, *lines: str, **results: str) -> None:
+        """Run lines by the first lane only, and store results at `block`, by field, where they are wanted."""
+        stores = [
+            self.operand(name).store("block", value)
+            for name, value in results.items()
+            if getattr(self.call, name) is not None
+        ]
+        self.add(*(["if (lane == 0u) {", *lines, *stores, "}"] if lines or stores else []))
 
     def text(self) -> str:
         """The WGSL of the shader."""
@@ -190,27 +255,34 @@ def _packed(kind: str, value: float | Buf) -> bytes:
     return struct.pack({"u32": "<I", "i32": "<i", "f32": "<f"}[kind], value)
 
 
-def position_in(k: Kernel, dims: Iterable[int], prefix: str = "d") -> Callable[[str], list[str]]:
-    """Statements that split the number of an element into its place along each axis: `d0`, `d1` and so on."""
-    sizes = [k.count(f"{prefix}_size{axis}", n) for axis, n in enumerate(dims)]
-
-    def split(i: str) -> list[str]:
-        lines = [f"var {prefix}_rest = {i};"]
-        for axis in range(len(sizes) - 1, 0, -1):
-            lines += [
-                f"let {prefix}{axis} = {prefix}_rest % {sizes[axis]};",
-                f"{prefix}_rest = {prefix}_rest / {sizes[axis]};",
-            ]
-        return [*lines, f"let {prefix}0 = {prefix}_rest;"]
-
-    return split
+def split(number: str, /, **axes: str) -> list[str]:
+    """Statements for the place of an element or a block along each axis, by the name of the axis' size."""
+    lines, rest = [], number
+    for n, (place, size) in enumerate(reversed(axes.items())):
+        if n == len(axes) - 1:
+            lines.append(f"let {place} = {rest};")
+        else:
+            lines += [f"let {place} = {rest} % u.{size};", f"let {place}_rest = {rest} / u.{size};"]
+            rest = f"{place}_rest"
+    return lines
 
 
-def elements_of(b: Buf) -> int:
-    """Number of elements of a tensor."""
-    return prod(b.shape)
+Fill = TypeVar("Fill", bound=Callable[..., None])
+TEMPLATES: dict[type[Instruction], Callable[[Any], list[Kernel]]] = {}
+"""By the kind of a call: it makes the dispatches."""
 
 
-def words_of(b: Buf) -> int:
-    """Words that a tensor takes, the last one perhaps in part."""
-    return ceil(b.size * ITEM_SIZE[b.dtype] / WORD)
+def template(*kinds: type[Instruction], lanes: int = LANES) -> Callable[[Fill], Fill]:
+    """Register a template of some calls: a function that fills a call's first kernel, and adds others by `then`."""
+
+    def register(fill: Fill) -> Fill:
+        @wraps(fill)
+        def kernels(call: Instruction) -> list[Kernel]:
+            k = Kernel(fill.__name__, call, lanes)
+            fill(k, call)
+            return k.finished()
+
+        TEMPLATES.update(dict.fromkeys(kinds, kernels))
+        return fill
+
+    return register

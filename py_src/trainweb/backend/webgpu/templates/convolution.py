@@ -3,228 +3,181 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from functools import partial
+from math import ceil, prod
 
-from trainweb.backend.webgpu.shader import Kernel, Operand
-from trainweb.backend.webgpu.templates.products import Product, Side, Store, finished, product_kernels
-from trainweb.backend.webgpu.templates.tools import fold_over_lanes, over_lanes
+from trainweb.backend.webgpu.shader import Kernel, template
+from trainweb.backend.webgpu.templates import products
+from trainweb.backend.webgpu.templates.products import Offsets, Product, Side, Store, finished, linear
+from trainweb.backend.webgpu.templates.tools import fold_steps
 from trainweb.ir import calls
-from trainweb.ir.instructions import Buf
-from trainweb.ir.layout import ACTIVATION_NONE
 
-Convolution = calls.Conv | calls.ConvDataGradient | calls.ConvWeightGradient
+MOST_COLUMNS = 9
+"""Weights of a window at most that a tile of the weights' gradient has."""
 
 
-def _axes(call: Convolution) -> list[int]:
-    """The axes of the images: without the depth where it is 1."""
+def _declare(k: Kernel) -> list[int]:
+    """Declare sizes of windows and groups; returns the axes of the images: without the depth where it is 1."""
+    call = k.call
+    for name, value in (("window", prod(call.kernel)), ("plane", prod(call.size)), ("positions", prod(call.out))):
+        k.count(name, value)
+    k.count("group_inputs", call.c // call.groups)
+    k.count("group_outputs", call.m // call.groups)
     is_flat = (call.size[0], call.kernel[0], call.out[0], call.pad[0]) == (1, 1, 1, 0)
     return [1, 2] if is_flat else [0, 1, 2]
 
 
-def _declare(k: Kernel, call: Convolution) -> None:
-    """Declare the sizes of a convolution."""
-    for axis in _axes(call):
-        for name in ("size", "kernel", "out", "stride", "dilation"):
-            k.count(f"{name}{axis}", getattr(call, name)[axis])
-        k.signed(f"pad{axis}", call.pad[axis])
-    for name, value in (("size", prod(call.size)), ("window", prod(call.kernel)), ("positions", prod(call.out))):
-        k.count(name, value)
-    k.count("inputs", call.c)
-    k.count("outputs", call.m)
-    k.count("group_inputs", call.c // call.groups)
-    k.count("group_outputs", call.m // call.groups)
+def _axes(k: Kernel, first: str, count: str, name: str, size: str) -> products.Axes:
+    """Channels or images, and the axes of images, results or windows."""
+    return {first: count, **{f"{name}{axis}": f"{size}{axis}" for axis in _declare(k)}}
 
 
-def _split(axes: list[int], number: str, at: str, name: str, size: str) -> list[str]:
-    """Statements that split a number into its place along each axis, NAME_AXIS_NUMBER, and the rest."""
-    lines = [f"var rest_{number} = {at};"]
-    for axis in reversed(axes):
-        lines += [
-            f"let {name}{axis}_{number} = i32(rest_{number} % u.{size}{axis});",
-            f"rest_{number} /= u.{size}{axis};",
-        ]
-    return lines
+def _row_major(axes: products.Axes, start: str) -> dict[str, str]:
+    """Parts of an element's number, for `linear`."""
+    first, *others = axes
+    return {first: start, **{axis: f"{{before}} * u.{axes[axis]} + {{at}}" for axis in others}}
 
 
-def _weight(axes: list[int], number: str, plane: str, at: str) -> list[str]:
-    """Statements about a weight of the window: its distance along each axis, and the first element of its channel."""
-    lines = _split(axes, number, at, "weight", "kernel")
-    lines += [f"let far{axis}_{number} = weight{axis}_{number} * i32(u.dilation{axis});" for axis in axes]
-    return [*lines, f"let channel_{number} = rest_{number} * {plane};"]
+def _line_tile(size: int) -> int:
+    """Elements of a tile along a line of so many: the tiles are as equal as can be."""
+    return ceil(size / ceil(size / products.MOST_UNROLLED))
 
 
-def _output(axes: list[int], number: str) -> list[str]:
-    """Statements about a position of the output: where its window starts, and the first element of the image."""
-    lines = _split(axes, number, number, "output", "out")
-    lines += [f"let from{axis}_{number} = output{axis}_{number} * i32(u.stride{axis}) - u.pad{axis};" for axis in axes]
-    return [*lines, f"let image_{number} = (rest_{number} * u.inputs + batch * u.group_inputs) * u.size;"]
+class _Images:
+    """Images that are read through the window, as a side of a product.
+
+    Parameters
+    ----------
+    first, plane
+        The first axis of the steps, and the number of the plane; `{c}` is the channel if it belongs to a column.
+    near, far
+        Variables of the places along the axes that columns and steps have, and the field that is their factor.
+    is_back
+        True if places go back through the stride: `far` is subtracted, and a place must be a multiple.
+    """
+
+    def __init__(
+        self, k: Kernel, name: str, first: str, plane: str, near: tuple[str, str], far: tuple[str, str], is_back: bool
+    ) -> None:
+        self.x, self.axes, self.size = k.operand(name), _declare(k), "out" if is_back else "size"
+        self.plane, self.near, self.far, self.is_back = plane, near[0], far[0], is_back
+        self.factors = {axis: [k.field(f"{of}{axis}") if of else 1 for of in (near[1], far[1])] for axis in self.axes}
+        self.strides = {axis: k.field(f"stride{axis}") if is_back else 1 for axis in self.axes}
+        steps: dict[str, products.Statements] = {first: self._start}
+        steps |= {f"{self.far}{axis}": partial(self._place, axis) for axis in self.axes}
+        self.side = Side(self._outer, steps, lambda at: f"value_{self._name(at, 2)}")
+
+    def _offset(self, at: Offsets, axis: int) -> int:
+        near, far = (at[f"{name}{axis}"] for name in (self.near, self.far))
+        return near * self.factors[axis][0] + far * self.factors[axis][1] * (-1 if self.is_back else 1)
+
+    def _name(self, at: Offsets, last: int) -> str:
+        """The offsets along all axes up to the last one: equal places have equal names."""
+        offsets = [at["c"], *(self._offset(at, axis) for axis in self.axes if axis <= last)]
+        return "_".join(map(str, offsets)).replace("-", "n")
+
+    def _outer(self, _: Offsets) -> list[str]:
+        place = f"let near{{0}} = {self.near}{{0}} * {{1}}u {'+' if self.is_back else '-'} u32(u.pad{{0}});"
+        return [place.format(axis, self.factors[axis][0]) for axis in self.axes]
+
+    def _start(self, at: Offsets) -> list[str]:
+        plane = self.plane.format(c=f"(c + {at['c']}u)")
+        return [f"let start{self.axes[0]}_{at['c']} = ({plane}) * u.{self.size}{self.axes[0]};"]
+
+    def _place(self, axis: int, at: Offsets) -> list[str]:
+        """The place along an axis, whether it is inside, and the start of its line, or the element."""
+        name, before, offset = self._name(at, axis), self._name(at, axis - 1), self._offset(at, axis)
+        far = f"{self.far}{axis} * {self.factors[axis][1]}u"
+        place = f"near{axis} {'-' if self.is_back else '+'} {far} {'-' if offset < 0 else '+'} {abs(offset)}u"
+        is_in = "" if axis == self.axes[0] else f"is_in{axis - 1}_{before} && "
+        if self.strides[axis] > 1:
+            is_in += f"place{axis}_{name} * {self.strides[axis]}u == {place} && "
+            place = f"({place}) / {self.strides[axis]}u"
+        is_in += f"place{axis}_{name} < u.{self.size}{axis}"
+        lines = [f"let place{axis}_{name} = {place};", f"let is_in{axis}_{name} = {is_in};"]
+        element = f"start{axis}_{before} + place{axis}_{name}"
+        if axis == 2:
+            return [*lines, f"let value_{name} = select(0.0f, {self.x[element]}, is_in{axis}_{name});"]
+        return [*lines, f"let start{axis + 1}_{name} = ({element}) * u.{self.size}{axis + 1};"]
 
 
-def _input(axes: list[int], number: str) -> list[str]:
-    """Statements about a position of the input: where it is with the padding, and the first slope of the image."""
-    lines = _split(axes, number, number, "input", "size")
-    lines += [f"let from{axis}_{number} = input{axis}_{number} + u.pad{axis};" for axis in axes]
-    return [*lines, f"let image_{number} = (rest_{number} * u.outputs + batch * u.group_outputs) * u.positions;"]
-
-
-def _element(axes: list[int], x: Operand, size: str) -> str:
-    place = f"p{axes[0]}"
-    for axis in axes[1:]:
-        place = f"({place}) * i32(u.{size}{axis}) + p{axis}"
-    return x.load(f"plane + u32({place})")
-
-
-def _read_inputs(
-    k: Kernel, axes: list[int], x: Operand, position: str | None, weight: str | None
-) -> Callable[[str], str]:
-    """Declare the read of an input; one of position and weight is the name that the function is given."""
-    outside = " || ".join(f"p{axis} < 0i || p{axis} >= i32(u.size{axis})" for axis in axes)
-    arguments = ", ".join(f"p{axis}: i32" for axis in axes)
-    k.declare(
-        f"fn input_at(plane: u32, {arguments}) -> f32 {{\n"
-        f"  if ({outside}) {{ return 0.0f; }}\n  return {_element(axes, x, 'size')};\n}}"
-    )
-
-    def read(name: str) -> str:
-        p, w = position or name, weight or name
-        places = ", ".join(f"from{axis}_{p} + far{axis}_{w}" for axis in axes)
-        return f"input_at(image_{p} + channel_{w}, {places})"
-
-    return read
-
-
-def _read_slopes(k: Kernel, axes: list[int], dy: Operand) -> Callable[[str], str]:
-    """Declare the read of the slope that a weight takes to a position of the input."""
-    arguments = ", ".join(f"from{axis}: i32" for axis in axes)
-    steps = "\n".join(
-        f"  let p{axis} = from{axis} / i32(u.stride{axis});\n"
-        f"  if (from{axis} < 0i || p{axis} * i32(u.stride{axis}) != from{axis} || p{axis} >= i32(u.out{axis})) "
-        "{ return 0.0f; }"
-        for axis in axes
-    )
-    k.declare(f"fn slope_at(plane: u32, {arguments}) -> f32 {{\n{steps}\n  return {_element(axes, dy, 'out')};\n}}")
-
-    def read(name: str) -> str:
-        places = ", ".join(f"from{axis}_{name} - far{axis}_step" for axis in axes)
-        return f"slope_at(image_{name} + channel_step, {places})"
-
-    return read
-
-
-def _images(
-    call: calls.Conv | calls.ConvDataGradient, image: Buf, channels: int, plane: int
-) -> Callable[[Kernel], Store]:
-    """Results as images of so many channels: a row is a channel of the group, a column a position of all images."""
+def _results(image: str, group: str, channels: str, positions: str) -> Callable[[Kernel], Store]:
+    """Results as images: a row is a channel of the group, a column a position of all images."""
 
     def results(k: Kernel) -> Store:
-        y, bias = k.operand("image", image), None if call.bias is None else k.operand("bias", call.bias)
-        all_channels, own = k.count("channels", channels), k.count("group_channels", channels // call.groups)
-        positions = k.count("plane", plane)
+        _declare(k)
+        y = k.operand(image)
 
-        def store(k: Kernel, row: str, column: str, value: str) -> list[str]:
-            channel = f"(batch * {own} + {row})"
-            at = f"(({column} / {positions}) * {all_channels} + {channel}) * {positions} + {column} % {positions}"
-            added = "" if bias is None else f" + {bias.load(channel)}"
-            lines = finished(k, value + added, y if call.accumulate else None, at, call.activation)
-            return [*lines, y.store(at, "y")]
+        def store(row: str, column: str, value: str) -> list[str]:
+            channel = f"(batch * {group} + {row})"
+            at = f"(image * ({channels} - 1u) + {channel}) * {positions} + {column}"
+            return finished(k, value + k.if_given("bias", " + {}", channel), y, at)
 
         return store
 
     return results
 
 
-def conv(call: calls.Conv) -> list[Kernel]:
+@template(calls.Conv)
+def conv(k: Kernel, call: calls.Conv) -> None:
     """y[image, group m](position) = sum over c and the window of w x."""
-    axes = _axes(call)
+    columns, steps = _axes(k, "image", "n", "o", "out"), _axes(k, "c", "group_inputs", "k", "kernel")
 
     def operands(k: Kernel) -> tuple[Side, Side]:
-        _declare(k, call)
-        w, x = k.operand("w", call.w), k.operand("x", call.x)
-        return (
-            Side(
-                lambda row: [f"let w_{row} = (batch * u.group_outputs + {row}) * u.k;"],
-                lambda row: w.load(f"w_{row} + step"),
-            ),
-            Side(
-                lambda column: _output(axes, column),
-                _read_inputs(k, axes, x, None, "step"),
-                tuple(_weight(axes, "step", "u.size", "step")),
-                is_along=False,
-            ),
-        )
+        start = "(batch * u.group_outputs + {at}) * u.group_inputs * u.window"
+        plane = "image * u.c + batch * u.group_inputs + c"
+        x = _Images(k, "x", "c", plane, ("o", "stride"), ("k", "dilation"), is_back=False)
+        return linear(k.operand("w"), "m", start, _row_major(steps, "c")), x.side
 
-    groups = call.groups
-    steps = call.c // groups * prod(call.kernel)
-    p = Product("conv", call.m // groups, call.n * prod(call.out), steps, groups)
-    return product_kernels(p, operands, _images(call, call.y, call.m, prod(call.out)))
+    results, tile = _results("y", "u.group_outputs", "u.m", "u.positions"), {"o2": _line_tile(call.out[2])}
+    Product({"m": "group_outputs"}, columns, steps, call.groups, tile, operands, results).fill(k)
 
 
-def conv_data_gradient(call: calls.ConvDataGradient) -> list[Kernel]:
+@template(calls.ConvDataGradient)
+def conv_data_gradient(k: Kernel, call: calls.ConvDataGradient) -> None:
     """dx[image, group c](position) = sum over m and the window of w dy."""
-    axes = _axes(call)
+    columns, steps = _axes(k, "image", "n", "p", "size"), _axes(k, "m", "group_outputs", "k", "kernel")
 
     def operands(k: Kernel) -> tuple[Side, Side]:
-        _declare(k, call)
-        w, dy = k.operand("w", call.w), k.operand("dy", call.dy)
-        first = "(batch * u.group_outputs + step / u.window) * u.group_inputs * u.window + step % u.window"
-        return (
-            Side(lambda row: [], lambda row: w.load(f"w_step + {row} * u.window"), (f"let w_step = {first};",)),
-            Side(
-                lambda column: _input(axes, column),
-                _read_slopes(k, axes, dy),
-                tuple(_weight(axes, "step", "u.positions", "step")),
-                is_along=False,
-            ),
-        )
+        plane = "image * u.m + batch * u.group_outputs + m"
+        dy = _Images(k, "dy", "m", plane, ("p", ""), ("k", "dilation"), is_back=True)
+        start = "(batch * u.group_outputs + m) * u.group_inputs"
+        return linear(k.operand("w"), "c", "{at} * u.window", _row_major(steps, start)), dy.side
 
-    groups = call.groups
-    steps = call.m // groups * prod(call.kernel)
-    p = Product("conv_data_gradient", call.c // groups, call.n * prod(call.size), steps, groups)
-    return product_kernels(p, operands, _images(call, call.dx, call.c, prod(call.size)))
+    results, tile = _results("dx", "u.group_inputs", "u.c", "u.plane"), {"p2": _line_tile(call.size[2])}
+    Product({"c": "group_inputs"}, columns, steps, call.groups, tile, operands, results).fill(k)
 
 
-def conv_weight_gradient(call: calls.ConvWeightGradient) -> list[Kernel]:
+@template(calls.ConvWeightGradient)
+def conv_weight_gradient(k: Kernel, call: calls.ConvWeightGradient) -> None:
     """dw[group m](c, window) = sum over images and positions of dy x, and db the sum of dy."""
-    axes = _axes(call)
+    columns, steps = _axes(k, "c", "group_inputs", "k", "kernel"), _axes(k, "image", "n", "o", "out")
 
     def operands(k: Kernel) -> tuple[Side, Side]:
-        _declare(k, call)
-        dy, x = k.operand("dy", call.dy), k.operand("x", call.x)
-        first = "(step / u.positions * u.outputs + batch * u.group_outputs) * u.positions + step % u.positions"
-        return (
-            Side(lambda row: [], lambda row: dy.load(f"dy_step + {row} * u.positions"), (f"let dy_step = {first};",)),
-            Side(
-                lambda column: _weight(axes, column, "u.size", column),
-                _read_inputs(k, axes, x, "step", None),
-                tuple(_output(axes, "step")),
-            ),
-        )
+        plane = "image * u.c + batch * u.group_inputs + {c}"
+        x = _Images(k, "x", "image", plane, ("k", "dilation"), ("o", "stride"), is_back=False)
+        start = "(image * u.m + batch * u.group_outputs)"
+        return linear(k.operand("dy"), "m", "{at} * u.positions", _row_major(steps, start)), x.side
 
     def results(k: Kernel) -> Store:
-        dw = k.operand("dw", call.dw)
-        k.count("group_outputs", call.m // call.groups)
+        _declare(k)
+        dw, at = k.operand("dw"), "(batch * u.group_outputs + {}) * u.width + {}"
+        return lambda row, column, value: finished(k, value, dw, at.format(row, column))
 
-        def store(k: Kernel, row: str, column: str, value: str) -> list[str]:
-            at = f"(batch * u.group_outputs + {row}) * u.n + {column}"
-            lines = finished(k, value, dw if call.accumulate else None, at, ACTIVATION_NONE)
-            return [*lines, dw.store(at, "y")]
-
-        return store
-
-    groups, steps = call.groups, call.n * prod(call.out)
-    p = Product("conv_weight_gradient", call.m // groups, call.c // groups * prod(call.kernel), steps, groups)
-    return [*product_kernels(p, operands, results), *([] if call.db is None else [_bias_gradient(call)])]
+    _, height, width = call.kernel
+    tile = {"k1": height, "k2": width} if height * width <= MOST_COLUMNS else {"k2": _line_tile(width)}
+    if height * width == 1:
+        tile = {"c": min(products.TILE, call.c // call.groups)}
+    Product({"m": "group_outputs"}, columns, steps, call.groups, tile, operands, results).fill(k)
+    if call.db is not None:
+        _bias_gradient(k.then("bias"))
 
 
-def _bias_gradient(call: calls.ConvWeightGradient) -> Kernel:
-    k = Kernel("conv_bias_gradient")
-    assert call.db is not None
-    dy, db = k.operand("dy", call.dy), k.operand("db", call.db)
-    all_sum, positions = fold_over_lanes(k, "sum"), k.count("positions", prod(call.out))
-    k.blocks(call.m, "outputs")
-    k.count("steps", call.n * prod(call.out))
-    at = f"((step / {positions}) * u.outputs + block) * {positions} + step % {positions}"
-    k.add("var sum = 0.0f;", *over_lanes(k, "step", "u.steps", f"sum += {dy.load(at)};"))
-    k.add(f"sum = {all_sum}(lane, sum);", "if (lane == 0u) {")
-    k.add(*finished(k, "sum", db if call.accumulate else None, "block", ACTIVATION_NONE), db.store("block", "y"), "}")
-    return k
+def _bias_gradient(k: Kernel) -> None:
+    dy, db = k.fields("dy", "db")
+    _declare(k)
+    k.blocks(channel="m")
+    k.count("steps", k.call.n * prod(k.call.out))
+    at = "((step / u.positions) * u.m + block) * u.positions + step % u.positions"
+    fold_steps(k, "sum", "u.steps", sum=dy[at])
+    k.once(*finished(k, "sum", db, "block"))

@@ -2,69 +2,61 @@
 
 from __future__ import annotations
 
-from math import prod
-
-from trainweb.backend.webgpu.shader import WORD, Kernel, NoKernelError
+from trainweb.backend.webgpu.shader import WORD, Kernel, NoKernelError, template
 from trainweb.backend.webgpu.templates.tools import wrapped_index
 from trainweb.ir import calls
 
 
-def copy(call: calls.Copy) -> list[Kernel]:
+@template(calls.Copy)
+def copy(k: Kernel, call: calls.Copy) -> None:
     """A copy of whole words."""
     is_whole = call.dst.shift == 0 and call.dst.storage.nbytes == call.n
     if call.n % WORD and not is_whole:
         raise NoKernelError("a copy of parts of words")
-    k = Kernel("copy")
-    source, target = k.operand("src", call.src), k.operand("dst", call.dst)
-    k.elements(-(-call.n // WORD))
+    source, target = k.fields("src", "dst")
+    k.count("words", -(-call.n // WORD))
+    k.elements(word="words")
     k.add(f"{target.word('i')} = {source.word('i')};")
-    return [k]
 
 
-def strided_copy(call: calls.StridedCopy) -> list[Kernel]:
+@template(calls.StridedCopy)
+def strided_copy(k: Kernel, call: calls.StridedCopy) -> None:
     """A copy with strides on both sides: slices, padding, joins, transposition."""
     if call.size not in (WORD, 2 * WORD):
         raise NoKernelError(f"a strided copy of elements of {call.size} bytes")
+    source, target = k.fields("src", "dst")
+    axes = [axis for axis, n in enumerate(call.dims) if n > 1] or [0]
+    for n, axis in enumerate(axes):  # the same form for the same number of axes
+        k.count(f"size{n}", call.dims[axis])
+        k.count(f"src{n}", call.src_strides[axis], "i32")
+        k.count(f"dst{n}", call.dst_strides[axis], "i32")
+    k.elements(**{f"d{n}": f"size{n}" for n in range(len(axes))})
+    for side in ("src", "dst"):
+        places = "".join(f" + i32(d{n}) * u.{side}{n}" for n in range(len(axes)))
+        k.add(f"let {side}_at = u32(u.{side}_offset{places});")
     words = call.size // WORD
-    k = Kernel("strided_copy")
-    source, target = k.operand("src", call.src), k.operand("dst", call.dst)
-    k.elements(prod(call.dims))
-    k.add("var rest = i;", f"var from_ = {k.signed('src_offset', call.src_offset)};")
-    k.add(f"var to = {k.signed('dst_offset', call.dst_offset)};")
-    axes = [axis for axis, n in enumerate(call.dims) if n > 1]
-    for number, axis in enumerate(reversed(axes)):
-        size = k.count(f"size{number}", call.dims[axis])
-        k.add("{", f"let place = i32(rest % {size});", f"rest = rest / {size};")
-        k.add(f"from_ += place * {k.signed(f'src{number}', call.src_strides[axis])};")
-        k.add(f"to += place * {k.signed(f'dst{number}', call.dst_strides[axis])};", "}")
     for part in range(words):
-        at = [f"{words}u * u32({name}) + {part}u" for name in ("from_", "to")]
+        at = [f"{words}u * {side}_at + {part}u" for side in ("src", "dst")]
         k.add(f"{target.word(at[1])} = {source.word(at[0])};")
-    return [k]
 
 
-def gather(call: calls.Gather) -> list[Kernel]:
+@template(calls.Gather)
+def gather(k: Kernel, call: calls.Gather) -> None:
     """Rows by their indices."""
     if call.inner % WORD:
         raise NoKernelError(f"a lookup of rows of {call.inner} bytes")
-    words = call.inner // WORD
-    k = Kernel("gather")
-    data, indices, y = k.operand("data", call.data), k.operand("indices", call.indices), k.operand("y", call.y)
-    k.elements(call.outer * call.n * words)
-    k.add(f"let column = i % {k.count('words', words)};", f"let row = (i / u.words) % {k.count('n', call.n)};")
-    k.add("let outer = i / (u.words * u.n);", *wrapped_index(indices, "row", k.count("dim", call.dim)))
+    data, indices, y = k.fields("data", "indices", "y")
+    k.count("words", call.inner // WORD)
+    k.elements(outer="outer", row="n", column="words")
+    k.add(*wrapped_index(indices, "row", "u.dim"))
     k.add(f"{y.word('i')} = {data.word('(outer * u.dim + u32(index)) * u.words + column')};")
-    return [k]
 
 
-def gather_gradient(call: calls.GatherGrad) -> list[Kernel]:
+@template(calls.GatherGrad)
+def gather_gradient(k: Kernel, call: calls.GatherGrad) -> None:
     """An invocation adds up what came from an element, in the order of the indices."""
-    k = Kernel("gather_gradient")
-    indices, dy, dx = k.operand("indices", call.indices), k.operand("dy", call.dy), k.operand("dx", call.dx)
-    k.elements(call.outer * call.dim * call.inner)
-    k.add(f"let column = i % {k.count('inner', call.inner)};", f"let row = (i / u.inner) % {k.count('dim', call.dim)};")
-    k.add("let outer = i / (u.inner * u.dim);", "var sum = 0.0f;")
-    k.add(f"for (var step = 0u; step < {k.count('n', call.n)}; step++) {{", *wrapped_index(indices, "step", "u.dim"))
-    k.add(f"if (u32(index) == row) {{ sum += {dy.load('(outer * u.n + step) * u.inner + column')}; }}", "}")
+    indices, dy, dx = k.fields("indices", "dy", "dx")
+    k.elements(outer="outer", row="dim", column="inner")
+    k.add("var sum = 0.0f;", "for (var step = 0u; step < u.n; step++) {", *wrapped_index(indices, "step", "u.dim"))
+    k.add(f"if (u32(index) == row) {{ sum += {dy['(outer * u.n + step) * u.inner + column']}; }}", "}")
     k.add(dx.store("i", "sum"))
-    return [k]

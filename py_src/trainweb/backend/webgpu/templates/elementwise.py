@@ -5,61 +5,57 @@ from __future__ import annotations
 from math import ceil, prod
 
 from trainweb.backend.webgpu.expressions import write_expressions
-from trainweb.backend.webgpu.shader import Kernel, NoKernelError, grid_of, position_in
+from trainweb.backend.webgpu.shader import Kernel, NoKernelError, split, template
 from trainweb.backend.webgpu.templates.tools import sum_of
-from trainweb.ir.instructions import Buf, ElementwiseCall
+from trainweb.ir.instructions import ElementwiseCall
 from trainweb.ir.shapes import collapse
 from trainweb.model.graph import ITEM_SIZE
 
-LANES = 256
 PER_WORD = 4
 
 
-def elementwise(call: ElementwiseCall) -> list[Kernel]:
+@template(ElementwiseCall, lanes=256)
+def elementwise(k: Kernel, call: ElementwiseCall) -> None:
     """outs[k] = roots[k](*ins)."""
     if call.reduction is not None:
         raise NoKernelError("a reduction within")
-    k = Kernel("elementwise", LANES)
     dims, strides = collapse(call.shape, [b.shape for b in call.ins])
     ins = [k.operand(f"x{n}", b) for n, b in enumerate(call.ins)]
     outs = [k.operand(f"y{n}", b) for n, b in enumerate(call.outs)]
-    places, split = _places(k, dims, strides)
-    lines, results = write_expressions(call.roots, lambda n: ins[n].load(places[n]))
+    places, lines = _places(k, dims, strides)
+    values, results = write_expressions(call.roots, lambda n: ins[n][places[n]])
+    lines += values
     packed = [n for n, b in enumerate(call.outs) if ITEM_SIZE[b.dtype] == 1]
+    if any(b.shift or b.storage.nbytes != b.nbytes for b in (call.outs[n] for n in packed)):
+        raise NoKernelError("bytes of a part of a tensor")  # results own whole words: the rest of the last is nobody's
+    lines += [out.store("i", results[n]) for n, out in enumerate(outs) if n not in packed]
     if packed:
-        _check_words([call.outs[n] for n in packed])
-        store = [f"bytes{n} |= u32({results[n]}) << (8u * part);" for n in packed]
-        store += [out.store("i", results[n]) for n, out in enumerate(outs) if n not in packed]
-        k.grid = grid_of(ceil(ceil(prod(dims) / PER_WORD) / LANES))
-        k.add(
-            f"let word = block * {LANES}u + lane;", f"if (word * 4u >= {k.count('elements', prod(dims))}) {{ return; }}"
-        )
-        k.add(*(f"var bytes{n} = 0u;" for n in packed))
-        k.add("for (var part = 0u; part < 4u; part++) {", "let i = word * 4u + part;", "if (i < u.elements) {")
-        k.add(*split, *lines, *store, "}", "}", *(f"{outs[n].word('word')} = bytes{n};" for n in packed))
+        each_of_word(k, prod(dims), *lines, **{f"bytes{n}": f"u32({results[n]})" for n in packed})
+        k.add(*(f"{outs[n].word('word')} = bytes{n};" for n in packed))
     else:
-        k.elements(prod(dims))
-        k.add(*split, *lines, *(out.store("i", result) for out, result in zip(outs, results, strict=True)))
-    return [k]
+        k.count("size", prod(dims))
+        k.elements(element="size")
+        k.add(*lines)
 
 
-def _check_words(outs: list[Buf]) -> None:
-    """Results of bytes own whole words: the bytes behind the last one are nobody's."""
-    if any(b.shift or b.storage.nbytes != b.nbytes for b in outs):
-        raise NoKernelError("bytes of a part of a tensor")
+def each_of_word(k: Kernel, size: int, *body: str, **packed: str) -> None:
+    """Run an invocation for each `word` of four elements `i`; bytes are packed into variables of their names."""
+    k.count("words", ceil(size / PER_WORD))
+    k.elements(word="words")
+    k.add(*(f"var {name} = 0u;" for name in packed), "for (var part = 0u; part < 4u; part++) {")
+    k.add("let i = word * 4u + part;", f"if (i < {k.count('size', size)}) {{", *body)
+    k.add(*(f"{name} |= {value} << (8u * part);" for name, value in packed.items()), "}", "}")
 
 
 def _places(k: Kernel, dims: list[int], strides: list[list[int]]) -> tuple[list[str], list[str]]:
     """The element of each operand, and the statements before that."""
-    full = [1] * len(dims)
-    for axis in range(len(dims) - 2, -1, -1):
-        full[axis] = full[axis + 1] * dims[axis + 1]
-    places, is_split = [], False
+    full = [prod(dims[axis + 1 :]) for axis in range(len(dims))]
+    places = []
     for n, row in enumerate(strides):
-        if row == full:
-            places.append("i")
-            continue
         terms = [f"d{axis} * {k.count(f'x{n}_stride{axis}', step)}" for axis, step in enumerate(row) if step]
-        is_split |= bool(terms)
-        places.append(sum_of(terms))
-    return places, position_in(k, dims)("i") if is_split else []
+        places.append("i" if row == full else sum_of(terms))
+    if not any("d" in place for place in places):
+        return places, []
+    for axis, size in enumerate(dims):
+        k.count(f"dim{axis}", size)
+    return places, split("i", **{f"d{axis}": f"dim{axis}" for axis in range(len(dims))})

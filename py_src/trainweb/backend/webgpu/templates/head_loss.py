@@ -9,160 +9,113 @@ from __future__ import annotations
 
 from math import ceil
 
-from trainweb.backend.webgpu.shader import Kernel
-from trainweb.backend.webgpu.templates.losses import divisor_of, label_of, mean_loss
+from trainweb.backend.webgpu.shader import Kernel, template
+from trainweb.backend.webgpu.templates import tiles
+from trainweb.backend.webgpu.templates.losses import divide_by_weights, label_of, store_losses
 from trainweb.backend.webgpu.templates.packed import read_packed
-from trainweb.backend.webgpu.templates.tiles import (
-    ROWS,
-    ColumnSums,
-    Read,
-    first_rows,
-    for_chunks,
-    four,
-    keep,
-    products,
-    tiles,
-)
-from trainweb.backend.webgpu.templates.tools import fold_over_lanes, over_lanes
+from trainweb.backend.webgpu.templates.tiles import ROWS, ColumnSums, Read, four
 from trainweb.ir import calls
 from trainweb.ir.layout import LOSS_EACH
 
 Loss = calls.HeadLoss | calls.HeadLossQuantized
-Head = Loss | calls.HeadLossWeightGrad
 
 
-def _operands(k: Kernel, call: Head) -> tuple[Read, Read]:
-    """The elements of x and of w, by row or class, and by depth."""
-    for name in ("n", "c", "d"):
-        k.count(name, getattr(call, name))
-    k.real("alpha", call.alpha)
-    x = k.operand("x", call.x)
-    return (lambda row, column: x.load(f"{row} * u.d + {column}")), _weight(k, call)
+def _inputs(k: Kernel) -> Read:
+    x = k.operand("x")
+    return lambda row, column: x[f"{row} * u.d + {column}"]
 
 
-def _weight(k: Kernel, call: Head) -> Read:
-    if isinstance(call, calls.HeadLossQuantized):
-        read = read_packed(k, call, call.w, "w")
-        return (lambda row, column: read(column, row)) if call.turned else read
-    w = k.operand("w", call.w)
-    if call.turned:
-        return lambda row, column: w.load(f"{column} * u.c + {row}")
-    return lambda row, column: w.load(f"{row} * u.d + {column}")
+def _weight_place(k: Kernel, row: str, column: str) -> str:
+    """The element of w, or of its gradient, of a class and by depth."""
+    return f"{column} * u.c + {row}" if k.call.turned else f"{row} * u.d + {column}"
 
 
-def head_loss(call: Loss) -> list[Kernel]:
-    """The loss, its gradient by x, and the logarithm of each row's sum."""
-    kernels = [_parts_of_rows(call), _rows(call)]
-    return kernels if call.reduction == LOSS_EACH else [*kernels, mean_loss(call, call.n)]
+def _weights(k: Kernel) -> Read:
+    if isinstance(k.call, calls.HeadLossQuantized):
+        read = read_packed(k, "w")
+        return (lambda row, column: read(column, row)) if k.call.turned else read
+    w = k.operand("w")
+    return lambda row, column: w[_weight_place(k, row, column)]
 
 
-def _parts_of_rows(call: Loss) -> Kernel:
+@template(calls.HeadLoss, calls.HeadLossQuantized)
+def head_loss(k: Kernel, call: Loss) -> None:
     """For four rows and a part of the classes: the largest score, and the sums of exponentials and of rows of w."""
-    k = Kernel("head_loss")
-    x, w = _operands(k, call)
-    groups = k.count("tiles", tiles(call.n))
-    k.blocks(tiles(call.n) * call.parts)
-    k.add(f"let part = block / {groups};", f"let first = (block % {groups}) * {ROWS}u;")
-    k.add(f"let begin = part * {k.count('span', ceil(call.c / call.parts))};", "let end = min(begin + u.span, u.c);")
-    first_rows(k, "u.n")
-    kept = keep(k, "own", x, call.d, "u.d")
-    all_max, all_sum = (fold_over_lanes(k, name, is_four=True) for name in ("max", "sum"))
+    x, w, labels, target = _inputs(k), _weights(k), *k.fields("labels", "target")
+    k.count("tiles", tiles.count(call.n))
+    k.count("span", ceil(call.c / call.parts))
+    k.blocks(part="parts", tile="tiles")
+    k.add(f"let first = tile * {ROWS}u;", "let begin = part * u.span;", "let end = min(begin + u.span, u.c);")
+    tiles.first_rows(k, "u.n")
+    kept = tiles.keep(k, "own", x, call.d, "u.d")
     slopes = ColumnSums(k, "slopes", call.d) if call.gradient and call.slope is not None else None
-    labels = k.operand("labels", call.labels)
-    k.add("let label = vec4u(" + ", ".join(f"u32({labels.load(f'row{r}')})" for r in range(ROWS)) + ");")
-    k.add("var top = vec4f(from_bits(0xff800000u));", "var sum = vec4f(0.0f);", for_chunks("begin", "end"))
-    k.add(
-        "var least = vec4f(from_bits(0xff800000u));", "if (other < end) {", *products("score", kept, w, "other", "u.d")
-    )
-    bias = "" if call.bias is None else f" + {k.operand('bias', call.bias).load('other')}"
-    k.add(f"least = score * u.alpha{bias};")
-    target = k.operand("targets", call.target)
+    k.add("let label = vec4u(" + ", ".join(f"u32({labels[f'row{r}']})" for r in range(ROWS)) + ");")
+    scores = tiles.products("score", kept, w, "other", "u.d")
+    scores.append(f"least = score * u.alpha{k.if_given('bias', ' + {}', 'other')};")
     for r in range(ROWS):
-        k.add(f"if (label[{r}] == other && first + {r}u < u.n) {{ {target.store(f'row{r}', f'least[{r}]')} }}")
-    k.add("}", f"let highest = larger4(top, {all_max}(lane, least));", "let shift = finite4(highest);")
-    k.add("let factor = exp4(top - shift);", "var share = exp4(least - shift);", "top = highest;")
-    k.add("if (other >= end) { share = vec4f(0.0f); }", "sum = sum * factor + share;")
+        is_target = f"label[{r}] == other && first + {r}u < u.n"
+        scores.append(f"if ({is_target}) {{ {target.store(f'row{r}', f'least[{r}]')} }}")
+    tiles.weigh_by_softmax(k, ("begin", "end"), scores, slopes, w)
+    tiles.store_rows(k, "u.n", "part * u.n + first + lane", "top", "sum")
     if slopes:
-        k.add(slopes.share("share"), "workgroupBarrier();", *slopes.scale("factor"), *slopes.add(w, "end"))
-        k.add("workgroupBarrier();")
-    k.add("}", f"sum = {all_sum}(lane, sum);", f"if (lane < {ROWS}u && first + lane < u.n) {{")
-    k.add(
-        *(
-            k.operand(f"{n}s", b).store("part * u.n + first + lane", f"{n}[lane]")
-            for n, b in (("top", call.top), ("sum", call.sum))
-        )
-    )
-    k.add("}")
-    if slopes:
-        partial = k.operand("partial", call.partial)
+        partial = k.operand("partial")
         at = "(part * u.n + {}) * u.d + {}"
         slopes.store("u.n", lambda row, column, value: [partial.store(at.format(row, column), value)])
-    return k
+    _add_parts(k.then("rows"), call)
 
 
-def _rows(call: Loss) -> Kernel:
-    """The parts of a row: its loss, and its gradient."""
-    k = Kernel("head_loss (rows)")
-    for name in ("n", "d", "c", "parts"):
-        k.count(name, getattr(call, name))
-    k.count("rows", call.n)
-    tops, sums = k.operand("tops", call.top), k.operand("sums", call.sum)
-    k.blocks(call.n)
-    divisor = divisor_of(k, call)
-    k.add(*label_of(k, call, "block"), "var top = from_bits(0xff800000u);")
-    k.add(
-        "for (var part = 0u; part < u.parts; part++) {", f"top = larger(top, {tops.load('part * u.n + block')});", "}"
-    )
-    factor = f"exp_({tops.load('part * u.n + block')} - top)"
-    k.add("var sum = 0.0f;", "for (var part = 0u; part < u.parts; part++) {")
-    k.add(f"sum += {sums.load('part * u.n + block')} * {factor};", "}", "let rest = log_(sum);")
-    each = k.operand("losses", call.loss if call.reduction == LOSS_EACH else call.row_loss)
-    k.add("let counts = weight_of_label != 0.0f;", "if (lane == 0u) {", "var loss = 0.0f;")
-    k.add(
-        f"if (counts) {{ loss = -weight_of_label * ({k.operand('targets', call.target).load('block')} - top - rest); }}"
-    )
-    k.add(each.store("block", "loss"))
-    if isinstance(call, calls.HeadLoss) and call.log_sum is not None:
-        k.add(k.operand("log_sum", call.log_sum).store("block", "select(0.0f, top + rest, counts)"))
-    k.add("}")
-    if call.gradient and call.slope is not None:
-        partial, w = k.operand("partial", call.partial), _weight(k, call)
-        k.add(f"let divisor = {divisor};", f"let scale = weight_of_label / divisor * {k.real('alpha', call.alpha)};")
-        body = ["var y = 0.0f;", "if (counts) {", "for (var part = 0u; part < u.parts; part++) {"]
-        body += [f"y += {partial.load('(part * u.n + block) * u.d + column')} * ({factor} / sum);", "}"]
-        body += [f"y = (y - {w('class_of_label', 'column')}) * scale;", "}"]
-        body.append(k.operand("slope", call.slope).store("block * u.d + column", "y"))
-        k.add(*over_lanes(k, "column", "u.d", *body))
-    return k
+def _add_parts(k: Kernel, call: Loss) -> None:
+    """The loss of a row, its gradient, and the logarithm of the row's sum."""
+    target, tops, sums = k.fields("target", "top", "sum")
+    k.blocks(row="n")
+    is_sloped = call.gradient and call.slope is not None
+    if is_sloped:
+        divide_by_weights(k)
+    k.add(*label_of(k, "row"), "var top = from_bits(0xff800000u);")
+    of_parts = "for (var part = 0u; part < u.parts; part++) {"
+    k.add(of_parts, f"top = larger(top, {tops['part * u.n + row']});", "}")
+    factor = f"exp_({tops['part * u.n + row']} - top)"
+    k.add("var sum = 0.0f;", of_parts, f"sum += {sums['part * u.n + row']} * {factor};", "}", "let rest = log_(sum);")
+    k.add("let counts = weight_of_label != 0.0f;", "var loss = 0.0f;")
+    k.add(f"if (counts) {{ loss = -weight_of_label * ({target['row']} - top - rest); }}")
+    has_sums = isinstance(call, calls.HeadLoss)
+    store_losses(k, **({"log_sum": "select(0.0f, top + rest, counts)"} if has_sums else {}))
+    if is_sloped:
+        partial, slope, w = *k.fields("partial", "slope"), _weights(k)
+        k.add("let scale = weight_of_label / divisor * u.alpha;")
+        body = ["var y = 0.0f;", "if (counts) {", of_parts]
+        body += [f"y += {partial['(part * u.n + row) * u.d + column']} * ({factor} / sum);", "}"]
+        body += [f"y = (y - {w('class_of_label', 'column')}) * scale;", "}", slope.store("row * u.d + column", "y")]
+        k.each_step("u.d", *body, variable="column")
 
 
-def head_loss_weight_gradient(call: calls.HeadLossWeightGrad) -> list[Kernel]:
+@template(calls.HeadLossWeightGrad)
+def head_loss_weight_gradient(k: Kernel, call: calls.HeadLossWeightGrad) -> None:
     """dw (+)= sum over the rows of (probability - onehot) weight dy / D x."""
-    k = Kernel("head_loss_weight_gradient")
-    x, w = _operands(k, call)
-    k.count("rows", call.n)
-    k.blocks(tiles(call.c))
-    k.add(f"let first = block * {ROWS}u;")
-    first_rows(k, "u.c")
-    divisor = divisor_of(k, call)
-    kept = keep(k, "own", w, call.d, "u.d")
-    dw, dy, log_sum = k.operand("dw", call.dw), k.operand("dy", call.dy), k.operand("log_sum", call.log_sum)
+    x, w = _inputs(k), _weights(k)
+    k.count("tiles", tiles.count(call.c))
+    k.blocks(tile="tiles")
+    k.add(f"let first = tile * {ROWS}u;")
+    tiles.first_rows(k, "u.c")
+    divide_by_weights(k)
+    kept = tiles.keep(k, "own", w, call.d, "u.d")
+    dw, dy, log_sum = k.fields("dw", "dy", "log_sum")
     sums = ColumnSums(k, "slopes", call.d)
-    k.add(f"let divisor = {divisor};", for_chunks("0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
-    k.add(*label_of(k, call, "other"), "if (weight_of_label != 0.0f) {")
-    k.add(*products("score", kept, x, "other", "u.d"), "score *= u.alpha;")
+    k.add(tiles.for_chunks("0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
+    k.add(*label_of(k, "other"), "if (weight_of_label != 0.0f) {")
+    k.add(*tiles.products("score", kept, x, "other", "u.d"), "score *= u.alpha;")
     if call.bias is not None:
-        bias = k.operand("bias", call.bias)
-        k.add(f"score += {four(lambda r: bias.load(f'row{r}'))};")
-    each = dy.load("other" if call.reduction == LOSS_EACH else "0u")
+        bias = k.operand("bias")
+        k.add(f"score += {four(lambda r: bias[f'row{r}'])};")
+    each = dy["other" if call.reduction == LOSS_EACH else "0u"]
     k.add(f"let scale = weight_of_label * {each} / divisor * u.alpha;")
     chosen = four(lambda r: f"select(0.0f, 1.0f, class_of_label == row{r})")
-    k.add(f"slope = (exp4(score - {log_sum.load('other')}) - {chosen}) * scale;", "}", "}")
-    k.add(sums.share("slope"), "workgroupBarrier();", *sums.add(x, "u.n"), "workgroupBarrier();", "}")
+    k.add(f"slope = (exp4(score - {log_sum['other']}) - {chosen}) * scale;", "}", "}")
+    tiles.add_chunk(k, "u.n", (sums, "slope", x))
+    k.add("}")
 
     def store(row: str, column: str, value: str) -> list[str]:
-        at = f"{column} * u.c + {row}" if call.turned else f"{row} * u.d + {column}"
-        return [dw.store(at, f"{dw.load(at)} + {value}" if call.accumulate else value)]
+        at = _weight_place(k, row, column)
+        return [dw.store(at, f"{dw[at]} + {value}" if call.accumulate else value)]
 
     sums.store("u.c", store)
-    return [k]

@@ -1,24 +1,28 @@
 """Products of matrices: every invocation keeps a tile of the result in registers, without workgroup memory.
 
-A long sum with few tiles is split; a second kernel adds the parts in their order. A large product has another form in
-which 256 lanes share tiles of the operands in workgroup memory. The page takes it on hardware that gains by it.
+A long sum with few tiles is split; a second kernel adds the parts in their order. Devices with fast workgroup memory
+take another form: of a large product 256 lanes share tiles of the operands, of a row or a column the lanes share sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from math import ceil, prod
 from typing import Any
 
-from trainweb.backend.webgpu.shader import Kernel, NoKernelError, Operand
-from trainweb.backend.webgpu.templates.tools import sum_of
+from trainweb.backend.webgpu.shader import Kernel, NoKernelError, Operand, split, template
+from trainweb.backend.webgpu.templates.tools import fold_steps, sum_of, unrolled
 from trainweb.ir import calls
-from trainweb.ir.instructions import Buf
-from trainweb.ir.layout import ACTIVATION_RELU
+from trainweb.ir.layout import ACTIVATION_NONE, ACTIVATION_RELU
 
 TILE = 4
-"""Rows and columns of a tile, where the result has as many."""
+"""Rows and columns of a tile at most."""
+MOST_UNROLLED = 8
+"""Steps of a window's axis at most that are no loop."""
 LEAST_TILES, LEAST_SUM = 2048, 512
 """A product with fewer tiles than this is split, if its sums are longer than this."""
 MOST_SPLITS = 16
@@ -27,226 +31,294 @@ SHARED_TILE, SHARED_STEPS, SHARED_LANES, LINE = 64, 16, 256, 65
 so that lanes write into different banks."""
 LEAST_SHARED = 32
 """Rows and columns of a result from which on tiles are shared."""
+LEAST_VECTOR = 256
+"""Steps of the sums of a row or a column from which on lanes share them."""
+
+Axes = dict[str, str]
+"""Names of axes, and of the numbers that are their sizes. The last axis is the innermost."""
+Offsets = Counter[str]
+"""Places behind the variables of axes: of an element in a tile, and of a step among several. Others are 0."""
+Statements = Callable[[Offsets], list[str]]
+Store = Callable[[str, str, str], list[str]]
+"""Statements that store a result of `batch`, by row, column and value. Axes of the columns that have no tiles are
+variables."""
+PART = "((batch * u.splits + split) * u.height + {}) * u.width + {}"
+"""The element of a part of a sum."""
+RANGE = "let first = split * u.span; let last = min({}, first + u.span);"
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How a kernel reads one operand of a product.
+    """How a kernel reads one operand of a product. The place along an axis is the variable of its name, and an offset.
 
     Attributes
     ----------
     outer
-        Statements about a row of a (a column of b), by the name of its number: they run once.
+        Statements about a row or a column, which run before all steps.
+    steps
+        Statements about the place along an axis of the steps. Equal statements run once.
     load
-        The element at that row (column) and at `step`. `batch` is the number of the product.
-    step
-        Statements about `step`.
+        The element.
     is_along
         True if the elements of neighbouring steps lie side by side.
     """
 
-    outer: Callable[[str], list[str]]
-    load: Callable[[str], str]
-    step: tuple[str, ...] = ()
+    outer: Statements
+    steps: dict[str, Statements]
+    load: Callable[[Offsets], str]
     is_along: bool = True
 
 
-Sides = Callable[[Kernel], tuple[Side, Side]]
-"""Declares what a kernel reads."""
-Store = Callable[[Kernel, str, str, str], list[str]]
-"""Statements that store a result of `batch`, by row, column and value."""
+def linear(x: Operand, axis: str, start: str, steps: dict[str, str], *, is_along: bool = True) -> Side:
+    """An operand whose element is the sum of a part for a row or a column, and of one for the steps.
+
+    In the texts, `{at}` is the place along an axis. `steps` names the axes in order; `{before}` is the part of the axis
+    before. The last part is the one that counts.
+    """
+    inner, name = [*steps][-1], x.start
+
+    def part(step: str, before: str) -> Statements:
+        def statements(offsets: Offsets) -> list[str]:
+            n = offsets[step]
+            return [f"let {name}_{step}{n} = {steps[step].format(at=_behind(step, n), before=f'{name}_{before}0')};"]
+
+        return statements
+
+    return Side(
+        lambda offsets: [f"let {name}_{offsets[axis]} = {start.format(at=_behind(axis, offsets[axis]))};"],
+        {step: part(step, before) for step, before in zip(steps, ["", *steps], strict=False)},
+        lambda offsets: x[f"{name}_{offsets[axis]} + {name}_{inner}{offsets[inner]}"],
+        is_along,
+    )
+
+
+def _behind(axis: str, offset: int) -> str:
+    return f"({axis} + {offset}u)" if offset else axis
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The sums c[batch](row, column) = sum over k of a(row, k) b(k, column)."""
+    """The sums c[batch](row, column) = sum over the steps of a(row, step) b(step, column).
 
-    name: str
-    m: int
-    n: int
-    k: int
-    batch: int
+    Attributes
+    ----------
+    rows, columns, steps
+        The axes of each. The rows have one.
+    batches
+        The number of products.
+    tile
+        Elements of a tile along axes of the columns, in their order. Others have one.
+    operands, results
+        Declare what a kernel reads and writes.
+    """
+
+    rows: Axes
+    columns: Axes
+    steps: Axes
+    batches: int
+    tile: dict[str, int]
+    operands: Callable[[Kernel], tuple[Side, Side]]
+    results: Callable[[Kernel], Store]
+
+    def fill(self, k: Kernel) -> None:
+        """Write the kernels of the product."""
+        height, width, depth = (prod(map(k.value, axes.values())) for axes in (self.rows, self.columns, self.steps))
+        tiles = ceil(height / TILE) * ceil(width / TILE) * self.batches
+        splits, longest = 1, k.value(next(iter(self.steps.values())))
+        if tiles < LEAST_TILES and depth >= LEAST_SUM:
+            splits = min(MOST_SPLITS, depth // (LEAST_SUM // 2), ceil(LEAST_TILES / tiles), longest)
+        room = k.room(splits * self.batches * height * width) if splits > 1 else None
+        sizes = {"height": height, "width": width, "batches": self.batches, "splits": splits}
+
+        def declare(k: Kernel, steps: int) -> Store:
+            for name, value in (sizes | {"span": ceil(steps / splits), "depth": depth}).items():
+                k.count(name, value)
+            if room is None:
+                return self.results(k)
+            parts = k.operand("parts", room)
+            return lambda row, column, value: [parts.store(PART.format(row, column), value)]
+
+        self._tile(k, declare(k, longest))
+        if min(height, width) >= LEAST_SHARED:
+            k.shared = Kernel(f"{k.name} (shared tiles)", k.call, SHARED_LANES)
+            self._shared_tile(k.shared, declare(k.shared, depth))
+        elif min(height, width) == 1 and depth >= LEAST_VECTOR:
+            k.shared = Kernel(f"{k.name} (vector)", k.call)
+            self._vector(k.shared, declare(k.shared, depth))
+        if room is not None:
+            last = k.then("sum of parts")
+            for name, value in sizes.items():
+                last.count(name, value)
+            self._add_parts(last, last.operand("parts", room))
+
+    # A tile for each invocation.
+
+    def _tile(self, k: Kernel, store: Store) -> None:
+        """An invocation for each tile: its sums are variables."""
+        axes, (row,) = self.rows | self.columns, self.rows
+        tile = {row: min(TILE, k.value("height"))} | self.tile
+        rows = [Counter({row: n}) for n in range(tile[row])]
+        columns = [Counter(dict(zip(self.tile, at, strict=True))) for at in product(*map(range, self.tile.values()))]
+        for axis, size in axes.items():
+            k.count(f"{axis}_tiles", ceil(k.value(size) / tile.get(axis, 1)))
+        k.elements(batch="batches", split="splits", **{f"{axis}_tile": f"{axis}_tiles" for axis in axes})
+        k.add(*(f"let {axis} = {axis}_tile * {tile.get(axis, 1)}u;" for axis in axes))
+        places = list(zip(self.operands(k), (rows, columns), strict=True))
+        k.add(*_once(side.outer(at) for side, offsets in places for at in offsets))
+        k.add(*(f"var sum{r}_{c} = 0.0f;" for r in range(len(rows)) for c in range(len(columns))))
+        self._add_products(k, places)
+        for r, c in product(range(len(rows)), range(len(columns))):
+            inside = [f"{_behind(axis, (rows[r] | columns[c])[axis])} < u.{axes[axis]}" for axis in tile]
+            k.add(f"if ({' && '.join(inside)}) {{")
+            k.add(*store(_behind(row, r), f"({self._column(columns[c])})", f"sum{r}_{c}"), "}")
+
+    def _column(self, offsets: Offsets) -> str:
+        """The number of a column."""
+        text = ""
+        for axis, size in self.columns.items():
+            text = (f"({text}) * u.{size} + " if text else "") + _behind(axis, offsets[axis])
+        return text
+
+    def _add_products(self, k: Kernel, places: list[tuple[Side, list[Offsets]]]) -> None:
+        """The loops over the steps. The first axis is split; several steps of the last are taken at once."""
+        first, inner = next(iter(self.steps)), [*self.steps][-1]
+        k.add(RANGE.format(f"u.{self.steps[first]}"))
+        for axis, size in self.steps.items():
+            start, end = ("first", "last") if axis == first else ("0u", f"u.{size}")
+            if axis != inner:
+                k.add(f"for (var {axis} = {start}; {axis} < {end}; {axis}++) {{", *_at_step(axis, places))
+            elif size.startswith("kernel") and k.value(size) <= MOST_UNROLLED:
+                k.add(f"let {axis} = 0u;", *_sums(axis, places, k.value(size)))
+            else:
+                k.add(*unrolled(axis, start, end, partial(_sums, axis, places)))
+        k.add("}" * (len(self.steps) - 1))
+
+    # The forms for fast workgroup memory.
+
+    def _element(self, side: Side, axes: Axes, number: str, store: str) -> list[str]:
+        """Statements that store the element of one row or column, by its number, and of one `step`."""
+        at: Offsets = Counter()
+        lines = [*split(number, **axes), *side.outer(at), *split("step", **self.steps)]
+        lines += [line for axis in self.steps for line in _at_step(axis, [(side, [at])])]
+        return ["{", *lines, f"{store} {side.load(at)};", "}"]
+
+    def _vector(self, k: Kernel, store: Store) -> None:
+        """A workgroup for each result, whose lanes share the sum."""
+        k.blocks(batch="batches", split="splits", row_number="height", column_number="width")
+        k.add(RANGE.format("u.depth"), "var product = 0.0f;")
+        signs = {"row": "=", "column": "*="}
+        factors = [self._element(side, axes, f"{n}_number", f"product {signs[n]}") for side, axes, n in self._sides(k)]
+        fold_steps(k, "sum", "last", *factors[0], *factors[1], start="first + lane", sum="product")
+        k.once(*split("column_number", **self.columns), *store("row_number", "column_number", "sum"))
+
+    def _sides(self, k: Kernel) -> list[tuple[Side, Axes, str]]:
+        return list(zip(self.operands(k), (self.rows, self.columns), ("row", "column"), strict=True))
+
+    def _shared_tile(self, k: Kernel, store: Store) -> None:
+        """A workgroup for each 64 x 64 results: its lanes have four rows and every 16th column."""
+        for name, size in (("row", "height"), ("column", "width")):
+            k.count(f"{name}_tiles", ceil(k.value(size) / SHARED_TILE))
+        k.blocks(batch="batches", split="splits", row_tile="row_tiles", column_tile="column_tiles")
+        k.add(RANGE.format("u.depth"), *(f"var sum{r} = vec4f(0.0f);" for r in range(TILE)))
+        k.add(f"for (var tile = first; tile < last; tile += {SHARED_STEPS}u) {{")
+        for (side, axes, name), size in zip(self._sides(k), ("height", "width"), strict=True):
+            k.declare(f"var<workgroup> {name}s: array<f32, {SHARED_STEPS * LINE}>;")
+            inner, outer = ("at % 16u", "at / 16u") if side.is_along else ("at / 64u", "at % 64u")
+            k.add(f"for (var at = lane; at < {SHARED_STEPS * SHARED_TILE}u; at += {SHARED_LANES}u) {{")
+            k.add(f"let inner = {inner};", f"let outer = {outer};", "let step = tile + inner;", "var value = 0.0f;")
+            k.add(f"let number = min({name}_tile * {SHARED_TILE}u + outer, u.{size} - 1u);", "if (step < last) {")
+            k.add(*self._element(side, axes, "number", "value ="), "}")
+            k.add(f"{name}s[inner * {LINE}u + outer] = value;", "}")
+        k.add("workgroupBarrier();", f"for (var inner = 0u; inner < {SHARED_STEPS}u; inner++) {{")
+        b = ", ".join(f"columns[line + lane % 16u + {16 * c}u]" for c in range(TILE))
+        k.add(f"let line = inner * {LINE}u;", f"let b = vec4f({b});")
+        k.add(*(f"sum{r} += rows[line + lane / 16u * 4u + {r}u] * b;" for r in range(TILE)))
+        k.add("}", "workgroupBarrier();", "}")
+        for r, c in product(range(TILE), range(TILE)):
+            k.add("{", f"let row_number = row_tile * {SHARED_TILE}u + lane / 16u * 4u + {r}u;")
+            k.add(f"let column_number = column_tile * {SHARED_TILE}u + lane % 16u + {16 * c}u;")
+            k.add("if (row_number < u.height && column_number < u.width) {", *split("column_number", **self.columns))
+            k.add(*store("row_number", "column_number", f"sum{r}[{c}]"), "}", "}")
+
+    def _add_parts(self, k: Kernel, parts: Operand) -> None:
+        k.elements(batch="batches", row_number="height", column_number="width")
+        k.add("var sum = 0.0f;", "for (var split = 0u; split < u.splits; split++) {")
+        k.add(f"sum += {parts[PART.format('row_number', 'column_number')]};", "}")
+        k.add(*split("column_number", **self.columns), *self.results(k)("row_number", "column_number", "sum"))
 
 
-def product_kernels(p: Product, operands: Sides, results: Callable[[Kernel], Store]) -> list[Kernel]:
-    """The kernels of a product; `operands` and `results` declare what they read and write in a kernel."""
-    height, width = (TILE if size >= TILE else 1 for size in (p.m, p.n))
-    tiles = ceil(p.m / height) * ceil(p.n / width) * p.batch
-    splits = 1
-    if tiles < LEAST_TILES and p.k >= LEAST_SUM:
-        splits = min(MOST_SPLITS, p.k // (LEAST_SUM // 2), ceil(LEAST_TILES / tiles))
-    k = Kernel(p.name)
-    is_large = min(p.m, p.n) >= LEAST_SHARED
-    if is_large:
-        k.shared = Kernel(f"{p.name} (shared tiles)", SHARED_LANES)
-    if splits == 1:
-        _tile(k, p, (height, width), 1, operands, results(k))
-        if k.shared:
-            _shared_tile(k.shared, p, 1, operands, results(k.shared))
-        return [k]
-    _, room = k.partial("parts", splits * p.batch * p.m * p.n)
-
-    def keep(k: Kernel, row: str, column: str, value: str) -> list[str]:
-        at = f"((batch * u.splits + split) * u.m + {row}) * u.n + {column}"
-        return [k.operand("parts", room).store(at, value)]
-
-    _tile(k, p, (height, width), splits, operands, keep)
-    if k.shared:
-        _shared_tile(k.shared, p, splits, operands, keep)
-    return [k, _sum_of_parts(p, splits, room, results)]
+def _once(statements: Iterable[list[str]]) -> list[str]:
+    """Lines without those that are there before."""
+    return [*dict.fromkeys(line for lines in statements for line in lines)]
 
 
-def _tile(
-    k: Kernel,
-    p: Product,
-    tile: tuple[int, int],
-    splits: int,
-    operands: Sides,
-    store: Store,
-) -> None:
-    height, width = tile
-    rows, columns = ceil(p.m / height), ceil(p.n / width)
-    for name, value in (("m", p.m), ("n", p.n), ("k", p.k), ("columns", columns)):
-        k.count(name, value)
-    k.elements(rows * columns * p.batch * splits)
-    k.add(f"let column = (i % u.columns) * {width}u;", "var rest = i / u.columns;")
-    k.add(f"let row = (rest % {k.count('rows', rows)}) * {height}u;", "rest = rest / u.rows;", *_range(k, p, splits))
-    side_a, side_b = operands(k)
-    for r in range(height):
-        k.add(f"let row{r} = min(row + {r}u, u.m - 1u);", *side_a.outer(f"row{r}"))
-    for c in range(width):
-        k.add(f"let column{c} = min(column + {c}u, u.n - 1u);", *side_b.outer(f"column{c}"))
-    kind = "vec4f" if width > 1 else "f32"
-    k.add(*(f"var sum{r} = {kind}(0.0f);" for r in range(height)), "for (var step = first; step < last; step++) {")
-    k.add(*side_a.step, *side_b.step)
-    k.add(f"let b = {kind}({', '.join(side_b.load(f'column{c}') for c in range(width))});")
-    k.add(*(f"sum{r} += {side_a.load(f'row{r}')} * b;" for r in range(height)), "}")
-    for r in range(height):
-        for c in range(width):
-            result = f"sum{r}[{c}]" if width > 1 else f"sum{r}"
-            k.add(f"if (row + {r}u < u.m && column + {c}u < u.n) {{")
-            k.add(*store(k, f"row{r}", f"column{c}", result), "}")
+def _at_step(axis: str, places: list[tuple[Side, list[Offsets]]]) -> list[str]:
+    return _once(side.steps[axis](at) for side, offsets in places for at in offsets if axis in side.steps)
 
 
-def _range(k: Kernel, p: Product, splits: int) -> list[str]:
-    """Statements that compute the steps [first, last) of a split, and `batch`, from the variable `rest`."""
-    if splits == 1:
-        return ["let first = 0u;", "let last = u.k;", "let batch = rest;"]
-    number, span = k.count("splits", splits), k.count("span", ceil(p.k / splits))
-    lines = [f"let split = rest % {number};", f"let batch = rest / {number};", f"let first = split * {span};"]
-    return [*lines, f"let last = min(u.k, first + {span});"]
-
-
-def _shared_tile(k: Kernel, p: Product, splits: int, operands: Sides, store: Store) -> None:
-    """A workgroup for each 64 x 64 results: its lanes have four rows and every 16th column."""
-    rows, columns = ceil(p.m / SHARED_TILE), ceil(p.n / SHARED_TILE)
-    for name, value in (("m", p.m), ("n", p.n), ("k", p.k), ("columns", columns), ("rows", rows)):
-        k.count(name, value)
-    k.blocks(rows * columns * p.batch * splits)
-    k.add(f"let first_column = (block % u.columns) * {SHARED_TILE}u;", "var rest = block / u.columns;")
-    k.add(f"let first_row = (rest % u.rows) * {SHARED_TILE}u;", "rest = rest / u.rows;", *_range(k, p, splits))
-    sides = operands(k)
-    k.add(*(f"var sum{r} = vec4f(0.0f);" for r in range(TILE)), "let row_of_lane = lane / 16u * 4u;")
-    k.add("let column_of_lane = lane % 16u;", f"for (var tile = first; tile < last; tile += {SHARED_STEPS}u) {{")
-    for side, name, start, size in zip(sides, "ab", ("first_row", "first_column"), ("u.m", "u.n"), strict=True):
-        k.declare(f"var<workgroup> tile_{name}: array<f32, {SHARED_STEPS * LINE}>;")
-        inner, outer = (f"at % {SHARED_STEPS}u", f"at / {SHARED_STEPS}u") if side.is_along else ("at / 64u", "at % 64u")
-        k.add(f"for (var at = lane; at < {SHARED_STEPS * SHARED_TILE}u; at += {SHARED_LANES}u) {{")
-        k.add(f"let inner = {inner};", f"let outer = {outer};", "let step = tile + inner;", "var value = 0.0f;")
-        k.add(f"let place = min({start} + outer, {size} - 1u);", "if (step < last) {", *side.outer("place"), *side.step)
-        k.add(f"value = {side.load('place')};", "}", f"tile_{name}[inner * {LINE}u + outer] = value;", "}")
-    k.add("workgroupBarrier();", f"for (var inner = 0u; inner < {SHARED_STEPS}u; inner++) {{")
-    b = ", ".join(f"tile_b[line + column_of_lane + {16 * c}u]" for c in range(TILE))
-    k.add(f"let line = inner * {LINE}u;", f"let b = vec4f({b});")
-    k.add(*(f"sum{r} += tile_a[line + row_of_lane + {r}u] * b;" for r in range(TILE)), "}", "workgroupBarrier();", "}")
-    for r in range(TILE):
-        for c in range(TILE):
-            k.add(
-                "{",
-                f"let row = first_row + row_of_lane + {r}u;",
-                f"let column = first_column + column_of_lane + {16 * c}u;",
-            )
-            k.add("if (row < u.m && column < u.n) {", *store(k, "row", "column", f"sum{r}[{c}]"), "}", "}")
-
-
-def _sum_of_parts(p: Product, splits: int, room: Buf, results: Callable[[Kernel], Store]) -> Kernel:
-    k = Kernel(f"{p.name} (sum of parts)")
-    parts, store = k.operand("parts", room), results(k)
-    k.elements(p.batch * p.m * p.n)
-    k.count("m", p.m)
-    k.add(f"let column = i % {k.count('n', p.n)};", "let row = (i / u.n) % u.m;", "let batch = i / (u.n * u.m);")
-    k.add("var sum = 0.0f;", f"for (var part = 0u; part < {k.count('splits', splits)}; part++) {{")
-    k.add(f"sum += {parts.load('((batch * u.splits + part) * u.m + row) * u.n + column')};", "}")
-    k.add(*store(k, "row", "column", "sum"))
-    return k
-
-
-def finished(k: Kernel, value: str, accumulate: Operand | None, at: str, activation: int) -> list[str]:
-    """Statements for `y`: a sum with what the result holds, and its activation."""
-    lines = [f"var y = {value};"]
-    if accumulate is not None:
-        lines.append(f"y += {accumulate.load(at)};")
-    if activation == ACTIVATION_RELU:
-        lines.append("y = p_max(y, 0.0f);")
-    elif activation:
-        raise NoKernelError(f"the activation {activation}")
+def _sums(axis: str, places: list[tuple[Side, list[Offsets]]], steps: int) -> list[str]:
+    """Statements that add the products of some steps to the sums of a tile."""
+    several = [(side, [at | Counter({axis: n}) for at in offsets for n in range(steps)]) for side, offsets in places]
+    lines = _at_step(axis, several)
+    for name, (side, offsets) in zip("ab", several, strict=True):
+        lines += [f"let {name}{n // steps}_{n % steps} = {side.load(at)};" for n, at in enumerate(offsets)]
+    for r, c in product(*(range(len(offsets)) for _, offsets in places)):
+        lines.append(f"sum{r}_{c} += {' + '.join(f'a{r}_{n} * b{c}_{n}' for n in range(steps))};")
     return lines
 
 
-def gemm(call: calls.Gemm) -> list[Kernel]:
+def finished(k: Kernel, value: str, result: Operand, at: str) -> list[str]:
+    """Statements that store a sum, with what the result holds and its activation, as the call says."""
+    lines = [f"var y = {value};"]
+    activation = getattr(k.call, "activation", ACTIVATION_NONE)
+    if k.call.accumulate:
+        lines.append(f"y += {result[at]};")
+    if activation == ACTIVATION_RELU:
+        lines.append("y = p_max(y, 0.0f);")
+    elif activation != ACTIVATION_NONE:
+        raise NoKernelError(f"the activation {activation}")
+    return [*lines, result.store(at, "y")]
+
+
+@template(calls.Gemm)
+def gemm(k: Kernel, call: calls.Gemm) -> None:
     """Products with any strides, a bias, relu and a sum into the result."""
     if call.a.dtype != "float32" or call.b.dtype != "float32":
         raise NoKernelError(f"a product of {call.a.dtype} and {call.b.dtype}")
-    return matrix_product(call, lambda k: _side(k, k.operand("b", call.b), call, call.b_batch, call.b_col, call.b_row))
+    matrix_product(k, lambda k: _side(k, "b", "column", "b_col", "b_row"))
 
 
-def _place(k: Kernel, call: Any, name: str, at: tuple[tuple[str, int], ...], strides: tuple[int, ...]) -> str:
-    """The element of an operand at these places along axes with strides, in a batch."""
-    terms = [(where, step) for where, step in at if step]
-    if isinstance(call, calls.Gemm):
-        batches = (f"(batch / {k.count('batch1', call.batch[1])})", "(batch % u.batch1)")
-        terms = [(where, step) for where, step in (*zip(batches, strides, strict=True), *at) if step]
-    return sum_of([f"{where} * {k.count(f'{name}_stride{n}', step)}" for n, (where, step) in enumerate(terms)])
+def _place(k: Kernel, name: str, *places: tuple[str, str]) -> str:
+    """The element of an operand in a batch, by places and the fields that are their strides, but for those of 0."""
+    if isinstance(k.call, calls.Gemm):
+        places = ("(batch / u.batch1)", f"{name}_batch0"), ("(batch % u.batch1)", f"{name}_batch1"), *places
+    return sum_of([f"{at} * u.{stride}" for at, stride in places if k.field(stride)])
 
 
-def _side(k: Kernel, x: Operand, call: Any, strides: tuple[int, ...], outer: int, inner: int) -> Side:
-    """An operand that is a matrix in memory."""
-    name = x.start
-    along = k.count(f"{name}_step", inner)
-    return Side(
-        lambda at: [f"let {name}_{at} = {_place(k, call, name, ((at, outer),), strides)};"],
-        lambda at: x.load(f"{name}_{at} + step * {along}"),
-        is_along=inner == 1,
-    )
+def _side(k: Kernel, name: str, axis: str, outer: str, inner: str) -> Side:
+    """An operand that is a matrix in memory, with the fields that are its strides."""
+    start = _place(k, name, ("{at}", outer))
+    return linear(k.operand(name), axis, start, {"k": f"{{at}} * u.{inner}"}, is_along=k.field(inner) == 1)
 
 
-def matrix_product(call: calls.Gemm | calls.GemmQuantized, right: Callable[[Kernel], Side]) -> list[Kernel]:
+def matrix_product(k: Kernel, right: Callable[[Kernel], Side]) -> None:
     """A product of matrices whose right operand a kernel reads as `right` declares."""
+    call: Any = k.call
     if call.wanted is not None:
         raise NoKernelError("wanted rows")
-    strides: dict[str, tuple[int, ...]] = {"a": (), "c": (), "bias": ()}
-    batch = 1
-    if isinstance(call, calls.Gemm):
-        strides, batch = {"a": call.a_batch, "c": call.c_batch, "bias": call.bias_batch}, prod(call.batch)
 
     def operands(k: Kernel) -> tuple[Side, Side]:
-        return _side(k, k.operand("a", call.a), call, strides["a"], call.a_row, call.a_col), right(k)
+        return _side(k, "a", "row", "a_row", "a_col"), right(k)
 
     def results(k: Kernel) -> Store:
-        c, bias = k.operand("c", call.c), None if call.bias is None else k.operand("bias", call.bias)
-        k.real("alpha", call.alpha)
-        if bias is not None:
-            k.real("beta", call.beta)
+        c = k.operand("c")
 
-        def store(k: Kernel, row: str, column: str, value: str) -> list[str]:
-            at = _place(k, call, "c", ((row, call.c_row), (column, 1)), strides["c"])
-            added = ""
-            if bias is not None:
-                of_bias = _place(k, call, "bias", ((row, call.bias_row), (column, call.bias_col)), strides["bias"])
-                added = f" + u.beta * {bias.load(of_bias)}"
-            lines = finished(k, f"u.alpha * {value}{added}", c if call.accumulate else None, at, call.activation)
-            return [*lines, c.store(at, "y")]
+        def store(row: str, column: str, value: str) -> list[str]:
+            bias = k.if_given("bias", " + u.beta * {}", _place(k, "bias", (row, "bias_row"), (column, "bias_col")))
+            return finished(k, f"u.alpha * {value}{bias}", c, f"{_place(k, 'c', (row, 'c_row'))} + {column}")
 
         return store
 
-    return product_kernels(Product("gemm", call.m, call.n, call.k, batch), operands, results)
+    batches = prod(call.batch) if isinstance(call, calls.Gemm) else 1
+    tile = {"column": min(TILE, call.n)}
+    Product({"row": "m"}, {"column": "n"}, {"k": "k"}, batches, tile, operands, results).fill(k)

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil
 
-from trainweb.backend.webgpu.shader import Kernel, NoKernelError
-from trainweb.backend.webgpu.templates.tools import over_lanes
+from trainweb.backend.webgpu.shader import Kernel, NoKernelError, template
 from trainweb.ir import calls
 from trainweb.ir.calls import cell_gates, cell_kept
-from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import CELL_GRU, CELL_GRU_LINEAR, CELL_LSTM, CELL_RNN_RELU
 
 MOST_STATES = 1344
@@ -20,199 +18,183 @@ MOST_STATES = 1344
 MOST_WORK = 1 << 24
 """Products of a lane in a dispatch: longer ones are cut at steps, so that no dispatch takes too long."""
 Call = calls.Recurrence | calls.RecurrenceGradient
+HIDDEN = "item * u.hidden + j"
+"""The state `j` of a step."""
 
 
-def _kernels(call: Call, make: Callable[[Kernel, bool, bool], None]) -> list[Kernel]:
-    """Kernels that take the steps in order; `make` gets flags for the first and the last kernel."""
+def _gate(n: int) -> str:
+    """The state `j` of a gate of a step."""
+    return f"(item * u.of_gates + {n}u) * u.hidden + j"
+
+
+def _kept(n: int) -> str:
+    """The state `j` of what is kept of a step for the gradient."""
+    return f"(item * u.of_kept + {n}u) * u.hidden + j"
+
+
+def _each_state(k: Kernel, *lines: str) -> None:
+    """Run lines for each state `j`; all lanes wait for each other before they go on."""
+    k.each_step("u.hidden", *lines, variable="j")
+    k.add(*(["storageBarrier();"] if isinstance(k.call, calls.RecurrenceGradient) else []), "workgroupBarrier();")
+
+
+def _take_steps(
+    k: Kernel, call: Call, given: tuple[str, str], results: tuple[str, str], fill: Callable[[Kernel], None]
+) -> None:
+    """Kernels that take the steps in order, of which each begins with the states that the one before left.
+
+    `given` and `results` are fields of the first and the last states and cells; `fill` writes a step.
+    """
     if call.hidden > MOST_STATES:
         raise NoKernelError(f"a recurrent layer of more than {MOST_STATES} states")
     lanes = 64 if call.hidden <= 64 else 256
     span = max(1, MOST_WORK // (cell_gates(call.cell) * call.hidden * ceil(call.hidden / lanes)))
-    kernels = []
     for start in range(0, call.steps, span):
-        end = min(call.steps, start + span)
-        k = Kernel("recurrence" if isinstance(call, calls.Recurrence) else "recurrence_gradient", lanes)
-        numbers = {"hidden": call.hidden, "batch": call.batch, "steps": call.steps, "begin": start, "end": end}
-        for name, value in (*numbers.items(), ("gates", cell_gates(call.cell)), ("kept", cell_kept(call.cell))):
-            k.count(name, value)
-        k.blocks(call.batch)
+        part = k.then(f"steps from {start}", lanes)
+        part.count("begin", start)
+        part.count("end", min(call.steps, start + span))
+        part.count("of_gates", cell_gates(call.cell))
+        part.count("of_kept", cell_kept(call.cell))
+        part.blocks(row="batch")
+        first, last, states = [], [], part.operand("states")
+        for name, row, before, after in zip(
+            ("states", "cells"), ("row", "(u.batch + row)"), given, results, strict=True
+        ):
+            at = f"{row} * u.hidden + j"
+            value = part.if_given(before, "{}", "row * u.hidden + j") or "0.0f"
+            first.append(f"if (u.begin == 0u) {{ {name}[j] = {value}; }} else {{ {name}[j] = {states[at]}; }}")
+            last.append(states.store(at, f"{name}[j]"))
+            if getattr(call, after) is not None:
+                last.append(part.operand(after).store("row * u.hidden + j", f"{name}[j]"))
         for name in ("states", "cells", "others"):
-            k.declare(f"var<workgroup> {name}: array<f32, {ceil(call.hidden / 64) * 64}>;")
-        make(k, start == 0, end == call.steps)
-        kernels.append(k)
-    return kernels
+            part.declare(f"var<workgroup> {name}: array<f32, {ceil(call.hidden / 64) * 64}>;")
+        _each_state(part, *first)
+        is_backward = bool(call.reverse) != isinstance(call, calls.RecurrenceGradient)
+        part.add("for (var turn = u.begin; turn < u.end; turn++) {")
+        part.add(f"let time = {'u.steps - 1u - turn' if is_backward else 'turn'};", "let item = time * u.batch + row;")
+        part.add(f"let is_over = {part.if_given('lengths', 'i32(time) >= {}', 'row') or 'false'};")
+        fill(part)
+        part.add("}")
+        _each_state(part, *last)
 
 
-def _start(k: Kernel, call: Call, given: tuple[Buf | None, Buf | None], is_first: bool) -> None:
-    """Read the given states, or the states that the kernel before left."""
-    lines = []
-    for n, (name, b) in enumerate(zip(("states", "cells"), given, strict=True)):
-        if not is_first:
-            value = k.operand("kept_states", call.states).load(f"({n}u * u.batch + block) * u.hidden + j")
-        else:
-            value = "0.0f" if b is None else k.operand(f"{name}_before", b).load("block * u.hidden + j")
-        lines.append(f"{name}[j] = {value};")
-    k.add(*over_lanes(k, "j", "u.hidden", *lines), "workgroupBarrier();")
-
-
-def _finish(k: Kernel, call: Call, results: tuple[Buf | None, Buf | None], is_last: bool) -> None:
-    """Store the states for the next kernel, or as results."""
-    lines = []
-    for n, (name, b) in enumerate(zip(("states", "cells"), results, strict=True)):
-        if not is_last:
-            place = f"({n}u * u.batch + block) * u.hidden + j"
-            lines.append(k.operand("kept_states", call.states).store(place, f"{name}[j]"))
-        elif b is not None:
-            lines.append(k.operand(f"{name}_after", b).store("block * u.hidden + j", f"{name}[j]"))
-    k.add(*over_lanes(k, "j", "u.hidden", *lines))
-
-
-def _step(k: Kernel, call: Call, step: str) -> None:
-    """The item of a step, and whether the sequence is over."""
-    time = f"u.steps - 1u - {step}" if call.reverse else step
-    over = "false"
-    if call.lengths is not None:
-        over = f"i32(time) >= {k.operand('lengths', call.lengths).load('block')}"
-    k.add(f"let time = {time};", "let item = time * u.batch + block;", f"let is_over = {over};")
-
-
-def recurrence(call: calls.Recurrence) -> list[Kernel]:
+@template(calls.Recurrence)
+def recurrence(k: Kernel, call: calls.Recurrence) -> None:
     """The states of all steps, and what the gradient needs."""
 
-    def make(k: Kernel, is_first: bool, is_last: bool) -> None:
-        _start(k, call, (call.h0, call.c0), is_first)
-        k.add("for (var step = u.begin; step < u.end; step++) {")
-        _step(k, call, "step")
-        kept = [(b, name) for b, name in ((call.before, "states"), (call.cells, "cells")) if b is not None]
-        stores = [k.operand(f"{name}_of", b).store("item * u.hidden + j", f"{name}[j]") for b, name in kept]
-        k.add(*over_lanes(k, "j", "u.hidden", *stores, *_gates(k, call)), "workgroupBarrier();")
+    def fill(k: Kernel) -> None:
+        kept = [(b, what) for b, what in (("before", "states"), ("cells", "cells")) if getattr(call, b) is not None]
+        _each_state(k, *(k.operand(b).store(HIDDEN, f"{what}[j]") for b, what in kept), *_gates(k, call))
         if call.cell == CELL_GRU:
-            k.add(*over_lanes(k, "j", "u.hidden", *_candidate(k, call)), "workgroupBarrier();")
-        y = k.operand("y", call.y)
+            _each_state(k, *_candidate(k))
         new = "cells[j]" if call.cell == CELL_GRU else "others[j]"
-        k.add(*over_lanes(
-            k, "j", "u.hidden", f"let y = {new};", "if (!is_over) { states[j] = y; }",
-            y.store("item * u.hidden + j", "select(y, 0.0f, is_over)"),
-        ), "workgroupBarrier();", "}")  # fmt: skip
-        _finish(k, call, (call.h, call.c), is_last)
+        y = k.operand("y").store(HIDDEN, "select(y, 0.0f, is_over)")
+        _each_state(k, f"let y = {new};", "if (!is_over) { states[j] = y; }", y)
 
-    return _kernels(call, make)
+    _take_steps(k, call, ("h0", "c0"), ("h", "c"), fill)
 
 
-def _sum(k: Kernel, call: calls.Recurrence, gate: int, source: str) -> list[str]:
+def _sum(k: Kernel, gate: int, source: str) -> list[str]:
     """Statements for `sumG`: the product of a gate with the states, and its bias."""
-    r = k.operand("r", call.r)
-    at = f"({gate}u * u.hidden + j) * u.hidden + n"
-    lines = [
+    weight = k.operand("r")[f"({gate}u * u.hidden + j) * u.hidden + n"]
+    return [
         f"var sum{gate} = 0.0f;",
-        f"for (var n = 0u; n < u.hidden; n++) {{ sum{gate} += {source}[n] * {r.load(at)}; }}",
+        f"for (var n = 0u; n < u.hidden; n++) {{ sum{gate} += {source}[n] * {weight}; }}",
+        f"sum{gate} += {k.if_given('bias', '{}', f'{gate}u * u.hidden + j') or '0.0f'};",
     ]
-    if call.bias is not None:
-        lines.append(f"sum{gate} += {k.operand('bias', call.bias).load(f'{gate}u * u.hidden + j')};")
-    return lines
 
 
 def _gates(k: Kernel, call: calls.Recurrence) -> list[str]:
     """Statements for a state of a step; of a GRU that multiplies the states, only its gates."""
-    x = k.operand("x", call.x)
+    x = k.operand("x")
     gates = 2 if call.cell == CELL_GRU else cell_gates(call.cell)
-    of_x = [x.load(f"(item * u.gates + {g}u) * u.hidden + j") for g in range(gates)]
-    lines = [line for g in range(gates) for line in _sum(k, call, g, "states")]
-    ins = [f"{of_x[g]} + sum{g}" for g in range(gates)]
+    lines = [line for g in range(gates) for line in _sum(k, g, "states")]
+    ins = [f"{x[_gate(g)]} + sum{g}" for g in range(gates)]
     if call.cell == CELL_LSTM:
         lines += [f"let gate{g} = {'tanh_' if g == 3 else 'sigmoid_'}({ins[g]});" for g in range(4)]
         lines += ["let cell = gate2 * cells[j] + gate0 * gate3;", "others[j] = gate1 * tanh_(cell);"]
         lines += ["if (!is_over) { cells[j] = cell; }"]
         values = [f"gate{g}" for g in range(4)]
-    elif call.cell == CELL_GRU:
+    elif call.cell in (CELL_GRU, CELL_GRU_LINEAR):
         lines += [f"let gate{g} = sigmoid_({ins[g]});" for g in range(2)]
-        lines += ["let reset = gate1 * states[j];", "cells[j] = gate0;", "others[j] = reset;"]
-        values = ["gate0", "gate1", "", "reset"]
-    elif call.cell == CELL_GRU_LINEAR:
-        lines += [f"let gate{g} = sigmoid_({ins[g]});" for g in range(2)]
-        lines += [f"let candidate = tanh_({of_x[2]} + gate1 * sum2);"]
-        lines += ["others[j] = (1.0f - gate0) * candidate + gate0 * states[j];"]
-        values = ["gate0", "gate1", "candidate", "sum2"]
+        if call.cell == CELL_GRU:
+            lines += ["let reset = gate1 * states[j];", "cells[j] = gate0;", "others[j] = reset;"]
+            values = ["gate0", "gate1", "", "reset"]
+        else:
+            lines += [f"let candidate = tanh_({x[_gate(2)]} + gate1 * sum2);"]
+            lines += ["others[j] = (1.0f - gate0) * candidate + gate0 * states[j];"]
+            values = ["gate0", "gate1", "candidate", "sum2"]
     else:
         value = f"p_max({ins[0]}, 0.0f)" if call.cell == CELL_RNN_RELU else f"tanh_({ins[0]})"
         lines.append(f"others[j] = {value};")
         values = ["others[j]"]
-    return [*lines, *_keep(k, call, values)]
+    return [*lines, *_keep(k, *values)]
 
 
-def _keep(k: Kernel, call: calls.Recurrence, values: list[str]) -> list[str]:
-    if call.gates is None:
+def _keep(k: Kernel, *values: str) -> list[str]:
+    if k.call.gates is None:
         return []
-    kept = k.operand("gates_of", call.gates)
-    return [kept.store(f"(item * u.kept + {n}u) * u.hidden + j", value) for n, value in enumerate(values) if value]
+    return [k.operand("gates").store(_kept(n), value) for n, value in enumerate(values) if value]
 
 
-def _candidate(k: Kernel, call: calls.Recurrence) -> list[str]:
+def _candidate(k: Kernel) -> list[str]:
     """Statements for the new state of a GRU; `others` is the reset gate times the states, `cells` the update gate."""
-    x = k.operand("x", call.x).load("(item * u.gates + 2u) * u.hidden + j")
-    lines = [*_sum(k, call, 2, "others"), f"let candidate = tanh_({x} + sum2);"]
+    lines = [*_sum(k, 2, "others"), f"let candidate = tanh_({k.operand('x')[_gate(2)]} + sum2);"]
     lines.append("cells[j] = (1.0f - cells[j]) * candidate + cells[j] * states[j];")
-    return [*lines, *_keep(k, call, ["", "", "candidate"])]
+    return [*lines, *_keep(k, "", "", "candidate")]
 
 
-def recurrence_gradient(call: calls.RecurrenceGradient) -> list[Kernel]:
+@template(calls.RecurrenceGradient)
+def recurrence_gradient(k: Kernel, call: calls.RecurrenceGradient) -> None:
     """The gradients of the gates of all steps, from the last to the first, and of the first states."""
 
-    def make(k: Kernel, is_first: bool, is_last: bool) -> None:
-        _start(k, call, (call.dh, call.dc), is_first)
-        k.add("for (var back = u.begin; back < u.end; back++) {", "let step = u.steps - 1u - back;")
-        _step(k, call, "step")
-        k.add(*over_lanes(k, "j", "u.hidden", *_gate_gradients(k, call)))
-        k.add("storageBarrier();", "workgroupBarrier();")
+    def fill(k: Kernel) -> None:
+        _each_state(k, *_gate_gradients(k, call))
         gates = cell_gates(call.cell)
         if call.cell == CELL_GRU:
-            before, gate = k.operand("before", call.before), k.operand("gates_of", call.gates)
-            reset = gate.load("(item * u.kept + 1u) * u.hidden + j")
-            body = [f"let reset = {reset};", *_product(k, call, 2, 3)]
-            slope = f"sum * {before.load('item * u.hidden + j')} * (reset * (1.0f - reset))"
-            body += ["if (!is_over) {", *_store_dx(k, call, 1, slope, slope), "others[j] += sum * reset;", "}"]
-            k.add(*over_lanes(k, "j", "u.hidden", *body), "storageBarrier();", "workgroupBarrier();")
             gates = 2
-        k.add(*over_lanes(k, "j", "u.hidden", *_product(k, call, 0, gates), "states[j] = others[j] + sum;"), "}")
-        _finish(k, call, (call.dh0, call.dc0), is_last)
+            before, gate = k.fields("before", "gates")
+            slope = f"sum * {before[HIDDEN]} * (reset * (1.0f - reset))"
+            body = [f"let reset = {gate[_kept(1)]};", *_product(k, call, 2, 3), "if (!is_over) {"]
+            _each_state(k, *body, *_store_dx(k, 1, slope, slope), "others[j] += sum * reset;", "}")
+        _each_state(k, *_product(k, call, 0, gates), "states[j] = others[j] + sum;")
 
-    return _kernels(call, make)
+    _take_steps(k, call, ("dh", "dc"), ("dh0", "dc0"), fill)
 
 
 def _product(k: Kernel, call: calls.RecurrenceGradient, first: int, end: int) -> list[str]:
     """Statements for `sum`: the gradients of some gates times the weights."""
     is_linear = call.cell == CELL_GRU_LINEAR and call.dproduct is not None
-    source = k.operand("dproduct", call.dproduct) if is_linear and call.dproduct else k.operand("dx", call.dx)
-    term = f"{source.load('item * u.gates * u.hidden + n')} * {k.operand('r', call.r).load('n * u.hidden + j')}"
+    source, r = k.fields("dproduct" if is_linear else "dx", "r")
+    term = f"{source['item * u.of_gates * u.hidden + n']} * {r['n * u.hidden + j']}"
     return ["var sum = 0.0f;", f"for (var n = {first}u * u.hidden; n < {end}u * u.hidden; n++) {{ sum += {term}; }}"]
 
 
-def _store_dx(k: Kernel, call: calls.RecurrenceGradient, gate: int, value: str, product: str) -> list[str]:
+def _store_dx(k: Kernel, gate: int, value: str, product: str) -> list[str]:
     """Store the gradients of a gate's input and of its product."""
-    at = f"(item * u.gates + {gate}u) * u.hidden + j"
-    lines = [k.operand("dx", call.dx).store(at, value)]
-    if call.dproduct is not None:
-        lines.append(k.operand("dproduct", call.dproduct).store(at, product))
+    lines = [k.operand("dx").store(_gate(gate), value)]
+    if k.call.dproduct is not None:
+        lines.append(k.operand("dproduct").store(_gate(gate), product))
     return lines
 
 
 def _gate_gradients(k: Kernel, call: calls.RecurrenceGradient) -> list[str]:
     """Statements for the gradients of the gates of a state; `others` is what goes past the products."""
-    gates, hidden = k.operand("gates_of", call.gates), "item * u.hidden + j"
-    lines = [
-        f"let gate{n} = {gates.load(f'(item * u.kept + {n}u) * u.hidden + j')};" for n in range(cell_kept(call.cell))
+    gates = k.operand("gates")
+    lines = [f"let gate{n} = {gates[_kept(n)]};" for n in range(cell_kept(call.cell))]
+    lines += [
+        f"let slope = states[j]{k.if_given('dy', ' + {}', HIDDEN)};",
+        "var direct = 0.0f;",
+        "var cell = cells[j];",
     ]
-    dy = "" if call.dy is None else f" + {k.operand('dy', call.dy).load(hidden)}"
-    lines += [f"let slope = states[j]{dy};", "var direct = 0.0f;", "var cell = cells[j];"]
     if call.cell == CELL_LSTM:
-        assert call.cells is not None
-        lines += [f"let old = {k.operand('cells_of', call.cells).load(hidden)};"]
+        lines += [f"let old = {k.operand('cells')[HIDDEN]};"]
         lines += ["let y = tanh_(gate2 * old + gate0 * gate3);", "cell += slope * gate1 * (1.0f - y * y);"]
         values = ["cell * gate3 * (gate0 * (1.0f - gate0))", "slope * y * (gate1 * (1.0f - gate1))"]
         values += ["cell * old * (gate2 * (1.0f - gate2))", "cell * gate0 * (1.0f - gate3 * gate3)"]
         products = values
     elif call.cell in (CELL_GRU, CELL_GRU_LINEAR):
-        lines += [f"let old = {k.operand('before', call.before).load(hidden)};"]
+        lines += [f"let old = {k.operand('before')[HIDDEN]};"]
         lines += ["let candidate = slope * (1.0f - gate0) * (1.0f - gate2 * gate2);", "direct = slope * gate0;"]
         values = ["slope * (old - gate2) * (gate0 * (1.0f - gate0))", "0.0f", "candidate"]
         products = values
@@ -223,7 +205,7 @@ def _gate_gradients(k: Kernel, call: calls.RecurrenceGradient) -> list[str]:
         slope = "select(0.0f, slope, gate0 > 0.0f)" if call.cell == CELL_RNN_RELU else "slope * (1.0f - gate0 * gate0)"
         products = values = [slope]
     for gate, (value, product) in enumerate(zip(values, products, strict=True)):
-        lines += _store_dx(k, call, gate, f"select({value}, 0.0f, is_over)", f"select({product}, 0.0f, is_over)")
+        lines += _store_dx(k, gate, f"select({value}, 0.0f, is_over)", f"select({product}, 0.0f, is_over)")
     if call.cell == CELL_LSTM:
         lines.append("if (!is_over) { cells[j] = cell * gate2; }")
     return [*lines, "others[j] = select(direct, states[j], is_over);"]

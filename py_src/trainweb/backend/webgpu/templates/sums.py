@@ -2,109 +2,64 @@
 
 from __future__ import annotations
 
-from math import ceil
-
-from trainweb.backend.webgpu.shader import Kernel
-from trainweb.backend.webgpu.templates.tools import FOLDS, fold_columns, fold_over_lanes, over_lanes
+from trainweb.backend.webgpu.shader import Kernel, template
+from trainweb.backend.webgpu.templates.tools import COLUMNS, SLICES, fold_columns, fold_steps, middle_axis
 from trainweb.ir import calls
 from trainweb.ir import layout as c
 
-COLUMNS, SLICES = 16, 16
-"""A workgroup of a reduction with columns: lanes that read side by side, and parts of each column."""
-
-KINDS: dict[int, tuple[str, str, str, str]] = {
-    c.REDUCE_SUM: ("sum", "0.0f", "x", "y"),
-    c.REDUCE_MEAN: ("sum", "0.0f", "x", "y / f32(u.n)"),
-    c.REDUCE_MAX: ("max", "from_bits(0xff800000u)", "x", "y"),
-    c.REDUCE_MIN: ("min", "from_bits(0x7f800000u)", "x", "y"),
-    c.REDUCE_PROD: ("prod", "1.0f", "x", "y"),
-    c.REDUCE_SUM_SQUARES: ("sum", "0.0f", "x * x", "y"),
-    c.REDUCE_SUM_ABS: ("sum", "0.0f", "abs(x)", "y"),
-    c.REDUCE_NORM: ("sum", "0.0f", "x * x", "sqrt(y)"),
-    c.REDUCE_LOG_SUM: ("sum", "0.0f", "x", "log_(y)"),
+KINDS: dict[int, tuple[str, str, str]] = {
+    c.REDUCE_SUM: ("sum", "x", "y"),
+    c.REDUCE_MEAN: ("sum", "x", "y / f32(u.n)"),
+    c.REDUCE_MAX: ("max", "x", "y"),
+    c.REDUCE_MIN: ("min", "x", "y"),
+    c.REDUCE_PROD: ("prod", "x", "y"),
+    c.REDUCE_SUM_SQUARES: ("sum", "x * x", "y"),
+    c.REDUCE_SUM_ABS: ("sum", "abs(x)", "y"),
+    c.REDUCE_NORM: ("sum", "x * x", "sqrt(y)"),
+    c.REDUCE_LOG_SUM: ("sum", "x", "log_(y)"),
 }
-"""By operation: how values are folded, the value to begin with, what is folded, and the result."""
+"""By operation: how values are folded, what is folded, and the result."""
 
 
-def reduce(call: calls.Reduce) -> list[Kernel]:
+@template(calls.Reduce)
+def reduce(k: Kernel, call: calls.Reduce) -> None:
     """Rows by a workgroup each, or columns side by side."""
     if call.op == c.REDUCE_LOG_SUM_EXP:
-        return _log_sum_exp(call)
-    fold, start, term, result = KINDS[call.op]
-    is_rows = call.inner == 1
-    k = Kernel("reduce", 64 if is_rows else COLUMNS * SLICES)
-    x, y = k.operand("x", call.x), k.operand("y", call.y)
-    k.count("n", call.n)
-    if is_rows:
-        all_of = fold_over_lanes(k, fold)
-        k.blocks(call.outer)
-        k.add(f"var sum = {start};")
-        k.add(
-            *over_lanes(
-                k, "step", "u.n", f"let x = {x.load('block * u.n + step')};", f"sum = fold_{fold}(sum, {term});"
-            )
-        )
-        k.add(f"let y = {all_of}(lane, sum);", f"if (lane == 0u) {{ {y.store('block', result)} }}")
-        return [k]
-    k.declare(f"var<workgroup> cells: array<f32, {k.lanes}>;")
-    k.declare(f"fn fold_{fold}(a: f32, b: f32) -> f32 {{ return {FOLDS[fold]}; }}")
-    k.count("inner", call.inner)
-    strips = ceil(call.inner / COLUMNS)
-    k.blocks(call.outer * strips)
-    k.add(f"let outer = block / {k.count('strips', strips)};")
-    k.add(f"let column = (block % u.strips) * {COLUMNS}u + lane % {COLUMNS}u;", f"var sum = {start};")
-    k.add("if (column < u.inner) {", f"for (var step = lane / {COLUMNS}u; step < u.n; step += {SLICES}u) {{")
-    k.add(f"let x = {x.load('(outer * u.n + step) * u.inner + column')};", f"sum = fold_{fold}(sum, {term});", "}", "}")
-    k.add("cells[lane] = sum;", *fold_columns(k, "cells", f"fold_{fold}({{}}, {{}})", COLUMNS))
-    k.add(f"if (lane < {COLUMNS}u && column < u.inner) {{", "let y = cells[lane];")
-    k.add(y.store("outer * u.inner + column", result), "}")
-    return [k]
+        return _log_sum_exp(k)
+    fold, term, result = KINDS[call.op]
+    x, y = k.fields("x", "y")
+    if call.inner == 1:
+        k.blocks(row="outer")
+        fold_steps(k, fold, "u.n", f"let x = {x['block * u.n + step']};", y=term)
+        return k.once(y=result)
+    k.lanes = COLUMNS * SLICES
+    is_first = fold_columns(k, fold, ("outer", "n", "inner"), f"let x = {x['at']};", y=term)
+    return k.add(f"if ({is_first}) {{ {y.store('column', result)} }}")
 
 
-def _columns(k: Kernel, outer: int, n: int, inner: int) -> str:
-    """A workgroup for each column; returns the element of `step`."""
-    k.count("n", n)
-    k.blocks(outer * inner)
-    k.add(f"let start = (block / {k.count('inner', inner)}) * u.n * u.inner + block % u.inner;")
-    return "start + step * u.inner"
+def _log_sum_exp(k: Kernel) -> None:
+    x = k.operand("x")[middle_axis(k, "outer", "n", "inner")]
+    fold_steps(k, "max", "u.n", top=x)
+    k.add("let shift = select(top, 0.0f, is_infinite(top));")
+    fold_steps(k, "sum", "u.n", sum=f"exp_({x} - shift)")
+    k.once(y="shift + log_(sum)")
 
 
-def _log_sum_exp(call: calls.Reduce) -> list[Kernel]:
-    k = Kernel("log_sum_exp")
-    x, y = k.operand("x", call.x), k.operand("y", call.y)
-    all_max, all_sum = fold_over_lanes(k, "max"), fold_over_lanes(k, "sum")
-    at = _columns(k, call.outer, call.n, call.inner)
-    k.add("var top = from_bits(0xff800000u);", *over_lanes(k, "step", "u.n", f"top = larger(top, {x.load(at)});"))
-    k.add(f"top = {all_max}(lane, top);", "let shift = select(top, 0.0f, is_infinite(top));", "var sum = 0.0f;")
-    k.add(*over_lanes(k, "step", "u.n", f"sum += exp_({x.load(at)} - shift);"), f"sum = {all_sum}(lane, sum);")
-    k.add(f"if (lane == 0u) {{ {y.store('block', 'shift + log_(sum)')} }}")
-    return [k]
-
-
-def softmax(call: calls.Softmax) -> list[Kernel]:
+@template(calls.Softmax)
+def softmax(k: Kernel, call: calls.Softmax) -> None:
     """e^(x - max) over its sum, or the logarithm of that."""
-    k = Kernel("softmax")
-    x, y = k.operand("x", call.x), k.operand("y", call.y)
-    all_max, all_sum = fold_over_lanes(k, "max"), fold_over_lanes(k, "sum")
-    at = _columns(k, call.outer, call.n, call.inner)
-    value = x.load(at)
-    k.add("var top = from_bits(0xff800000u);", *over_lanes(k, "step", "u.n", f"top = larger(top, {value});"))
-    k.add(f"top = {all_max}(lane, top);", "var sum = 0.0f;")
-    k.add(*over_lanes(k, "step", "u.n", f"sum += exp_({value} - top);"), f"sum = {all_sum}(lane, sum);")
+    x, y = k.fields("x", "y")
+    at = middle_axis(k, "outer", "n", "inner")
+    fold_steps(k, "max", "u.n", top=x[at])
+    fold_steps(k, "sum", "u.n", sum=f"exp_({x[at]} - top)")
     k.add("let rest = log_(sum);" if call.log else "let rest = 1.0f / sum;")
-    result = f"({value} - top) - rest" if call.log else f"exp_({value} - top) * rest"
-    k.add(*over_lanes(k, "step", "u.n", y.store(at, result)))
-    return [k]
+    k.each_step("u.n", y.store(at, f"({x[at]} - top) - rest" if call.log else f"exp_({x[at]} - top) * rest"))
 
 
-def softmax_gradient(call: calls.SoftmaxGrad) -> list[Kernel]:
+@template(calls.SoftmaxGrad)
+def softmax_gradient(k: Kernel, call: calls.SoftmaxGrad) -> None:
     """y (dy - sum of dy y), or dy - e^y sum of dy."""
-    k = Kernel("softmax_gradient")
-    dy, y, dx = k.operand("dy", call.dy), k.operand("y", call.y), k.operand("dx", call.dx)
-    all_sum = fold_over_lanes(k, "sum")
-    at = _columns(k, call.outer, call.n, call.inner)
-    term = dy.load(at) if call.log else f"{dy.load(at)} * {y.load(at)}"
-    k.add("var sum = 0.0f;", *over_lanes(k, "step", "u.n", f"sum += {term};"), f"sum = {all_sum}(lane, sum);")
-    result = f"{dy.load(at)} - exp_({y.load(at)}) * sum" if call.log else f"({dy.load(at)} - sum) * {y.load(at)}"
-    k.add(*over_lanes(k, "step", "u.n", dx.store(at, result)))
-    return [k]
+    dy, y, dx = k.fields("dy", "y", "dx")
+    at = middle_axis(k, "outer", "n", "inner")
+    fold_steps(k, "sum", "u.n", sum=dy[at] if call.log else f"{dy[at]} * {y[at]}")
+    k.each_step("u.n", dx.store(at, f"{dy[at]} - exp_({y[at]}) * sum" if call.log else f"({dy[at]} - sum) * {y[at]}"))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import ceil
 
 from trainweb.backend.webgpu.shader import LANES, Kernel
-from trainweb.backend.webgpu.templates.tools import fold_over_lanes, over_lanes
+from trainweb.backend.webgpu.templates.tools import fold_over_lanes, unrolled
 
 ROWS = 4
 MOST_KEPT = 320
@@ -18,6 +18,8 @@ MOST_KEPT = 320
 
 Read = Callable[[str, str], str]
 """The element at a row and a column."""
+Columns = Callable[[str], str]
+"""The elements of the four rows at a column."""
 
 
 def four(of: Callable[[int], str]) -> str:
@@ -25,9 +27,9 @@ def four(of: Callable[[int], str]) -> str:
     return f"vec4f({', '.join(of(r) for r in range(ROWS))})"
 
 
-def tiles(count: int) -> int:
+def count(rows: int) -> int:
     """Groups of four rows."""
-    return ceil(count / ROWS)
+    return ceil(rows / ROWS)
 
 
 def first_rows(k: Kernel, count: str) -> None:
@@ -35,22 +37,34 @@ def first_rows(k: Kernel, count: str) -> None:
     k.add(*(f"let row{r} = min(first + {r}u, {count} - 1u);" for r in range(ROWS)))
 
 
-def keep(k: Kernel, name: str, read: Read, size: int, width: str) -> str:
-    """Keep the elements of the four rows; returns them at `column`."""
-    elements = four(lambda r: read(f"row{r}", "column"))
+def store_rows(k: Kernel, count: str, at: str, *names: str) -> None:
+    """Store numbers of the four rows, which are variables with the names of fields, where they are wanted."""
+    stores = [k.operand(name).store(at, f"{name}[lane]") for name in names if getattr(k.call, name) is not None]
+    k.add(f"if (lane < {ROWS}u && first + lane < {count}) {{", *stores, "}")
+
+
+def keep(k: Kernel, name: str, read: Read, size: int, width: str) -> Columns:
+    """Keep the elements of the four rows, by column."""
+
+    def elements(column: str) -> str:
+        return four(lambda r: read(f"row{r}", column))
+
     if size > MOST_KEPT:
         return elements
     k.declare(f"var<workgroup> {name}: array<vec4f, {ceil(size / LANES) * LANES}>;")
-    k.add(*over_lanes(k, "column", width, f"{name}[column] = {elements};"), "workgroupBarrier();")
-    return f"{name}[column]"
+    k.each_step(width, f"{name}[column] = {elements('column')};", variable="column")
+    k.add("workgroupBarrier();")
+    return lambda column: f"{name}[{column}]"
 
 
-def products(name: str, kept: str, read: Read, row: str, width: str) -> list[str]:
+def products(name: str, kept: Columns, read: Read, row: str, width: str) -> list[str]:
     """Statements for `name`: the products of the four rows with one of the others."""
-    return [
-        f"var {name} = vec4f(0.0f);",
-        f"for (var column = 0u; column < {width}; column++) {{ {name} += {kept} * {read(row, 'column')}; }}",
-    ]
+
+    def add(steps: int) -> list[str]:
+        columns = [f"(column + {n}u)" for n in range(steps)]
+        return [f"{name} += {' + '.join(f'{kept(at)} * {read(row, at)}' for at in columns)};"]
+
+    return [f"var {name} = vec4f(0.0f);", "{", *unrolled("column", "0u", width, add), "}"]
 
 
 def for_chunks(first: str, end: str) -> str:
@@ -64,7 +78,7 @@ class ColumnSums:
     Parameters
     ----------
     name
-        The sums, and the scores that `share` stores.
+        The sums, and the scores of a chunk.
     size
         Columns. If there are fewer than lanes, several lanes share the others of a column.
     """
@@ -76,25 +90,27 @@ class ColumnSums:
         self.size = k.count(f"{name}_size", size)
         self.slots = range(ceil(size / LANES))
         k.declare(f"var<workgroup> {name}_scores: array<vec4f, {LANES}>;")
-        fold_over_lanes(k, "sum", is_four=True)
+        fold_over_lanes(k, "sum4")
         for s in self.slots:
             k.add(f"let {name}_column{s} = lane % {self.width} + {s * LANES}u;", f"var {name}{s} = vec4f(0.0f);")
             k.add(f"let {name}_place{s} = min({name}_column{s}, {self.size} - 1u);")
-
-    def share(self, scores: str) -> str:
-        """The statement that stores the lane's scores for all; a barrier must follow."""
-        return f"{self.name}_scores[lane] = {scores};"
 
     def scale(self, factor: str) -> list[str]:
         """Statements that multiply the sums."""
         return [f"{self.name}{s} *= {factor};" for s in self.slots]
 
     def add(self, read: Read, end: str) -> list[str]:
-        """Statements that add the values of a chunk; a barrier must follow before scores are shared again."""
+        """Statements that add the values of a chunk, weighted by the scores that `NAME_scores` has."""
         name = self.name
-        sums = [f"{name}{s} += {name}_scores[at] * {read('(chunk + at)', f'{name}_place{s}')};" for s in self.slots]
-        head = f"for (var at = lane / {self.width}; at < min({LANES}u, {end} - chunk); at += {self.parts}) {{"
-        return [head, *sums, "}"]
+
+        def add(s: int, steps: int) -> str:
+            rows = [f"at + {n}u * {self.parts}" for n in range(steps)]
+            terms = (f"{name}_scores[{at}] * {read(f'(chunk + {at})', f'{name}_place{s}')}" for at in rows)
+            return f"{name}{s} += {' + '.join(terms)};"
+
+        end = f"min({LANES}u, {end} - chunk)"
+        loops = unrolled("at", f"lane / {self.width}", end, lambda n: [add(s, n) for s in self.slots], self.parts)
+        return ["{", *loops, "}"]
 
     def store(self, count: str, store: Callable[[str, str, str], list[str]]) -> None:
         """Store the sums by row, column and value, of rows that are there."""
@@ -108,3 +124,30 @@ class ColumnSums:
                 lines = store(f"row{r}", f"{name}_column{s}", f"cells4[lane][{r}]")
                 k.add(f"if (first + {r}u < {count}) {{", *lines, "}")
             k.add("}", "workgroupBarrier();")
+
+
+def add_chunk(k: Kernel, end: str, *parts: tuple[ColumnSums, str, Read], scale: str = "") -> None:
+    """Add the values of a chunk, weighted by the scores that each lane has, to sums that are scaled before."""
+    k.add(*(f"{sums.name}_scores[lane] = {scores};" for sums, scores, _ in parts), "workgroupBarrier();")
+    for sums, _, read in parts:
+        k.add(*(sums.scale(scale) if scale else []), *sums.add(read, end))
+    k.add("workgroupBarrier();")
+
+
+def weigh_by_softmax(
+    k: Kernel, bounds: tuple[str, str], scores: list[str], sums: ColumnSums | None, values: Read, *dropped: str
+) -> None:
+    """Sum up values by the exponentials of their scores, of four rows; statements `scores` set `least`.
+
+    `top` is then the largest score, by which exponentials are divided, and `sum` their sum. `dropped` changes the
+    shares of a chunk before the values take them.
+    """
+    all_max, all_sum = (fold_over_lanes(k, fold) for fold in ("max4", "sum4"))
+    k.add("var top = vec4f(from_bits(0xff800000u));", "var sum = vec4f(0.0f);", for_chunks(*bounds))
+    k.add("var least = vec4f(from_bits(0xff800000u));", f"if (other < {bounds[1]}) {{", *scores, "}")
+    k.add(f"let highest = larger4(top, {all_max}(lane, least));", "let shift = finite4(highest);")
+    k.add("let factor = exp4(top - shift);", "var share = exp4(least - shift);", "top = highest;")
+    k.add(f"if (other >= {bounds[1]}) {{ share = vec4f(0.0f); }}", "sum = sum * factor + share;", *dropped)
+    if sums is not None:
+        add_chunk(k, bounds[1], (sums, "share", values), scale="factor")
+    k.add("}", f"sum = {all_sum}(lane, sum);")

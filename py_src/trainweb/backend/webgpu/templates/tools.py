@@ -1,63 +1,98 @@
-"""Parts that templates share: sums over a workgroup in a fixed tree, labels, and places in several axes."""
+"""Parts that templates share: folds over the lanes of a workgroup in a fixed order, and computed indices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import ceil
 
 from trainweb.backend.webgpu.shader import Kernel, Operand
 
-FOLDS = {"sum": "a + b", "max": "larger(a, b)", "min": "smaller(a, b)", "prod": "a * b"}
-"""The operation of a reduction on two values."""
+FOLDS = {
+    "sum": ("a + b", "0.0f"),
+    "max": ("larger(a, b)", "from_bits(0xff800000u)"),
+    "min": ("smaller(a, b)", "from_bits(0x7f800000u)"),
+    "prod": ("a * b", "1.0f"),
+    "sum4": ("a + b", "vec4f(0.0f)"),
+    "max4": ("larger4(a, b)", "vec4f(from_bits(0xff800000u))"),
+}
+"""The operation of a fold on two values, or on two times four, and the value to begin with."""
+UNROLLED = 4
+"""Steps of a loop at once."""
+COLUMNS, SLICES = 16, 16
+"""A workgroup that folds columns has some side by side, and parts of each."""
 
 
-def fold_over_lanes(k: Kernel, name: str, *, is_four: bool = False) -> str:
-    """Declare `all_NAME(lane, value)`: the value of every lane is that of all, by halves, in one order."""
-    kind, four = ("vec4f", "4") if is_four else ("f32", "")
-    cells, fold = f"cells{four}", FOLDS[name].replace("larger", f"larger{four}")
+def _declare_fold(k: Kernel, fold: str, cells: str) -> str:
+    """Declare `fold_FOLD`, and cells for the lanes; returns the type of a value."""
+    kind = "vec4f" if fold.endswith("4") else "f32"
     k.declare(f"var<workgroup> {cells}: array<{kind}, {k.lanes}>;")
+    k.declare(f"fn fold_{fold}(a: {kind}, b: {kind}) -> {kind} {{ return {FOLDS[fold][0]}; }}")
+    return kind
+
+
+def fold_over_lanes(k: Kernel, fold: str) -> str:
+    """Declare `all_FOLD(lane, value)`: the value of every lane is that of all, by halves, in one order."""
+    cells = "cells4" if fold.endswith("4") else "cells"
+    kind = _declare_fold(k, fold, cells)
     k.declare(
-        f"fn fold_{name}{four}(a: {kind}, b: {kind}) -> {kind} {{ return {fold}; }}\n"
-        f"fn all_{name}{four}(lane: u32, value: {kind}) -> {kind} {{\n"
+        f"fn all_{fold}(lane: u32, value: {kind}) -> {kind} {{\n"
         f"  {cells}[lane] = value;\n  workgroupBarrier();\n"
         f"  for (var half = {k.lanes // 2}u; half > 0u; half = half >> 1u) {{\n"
-        f"    if (lane < half) {{ {cells}[lane] = fold_{name}{four}({cells}[lane], {cells}[lane + half]); }}\n"
+        f"    if (lane < half) {{ {cells}[lane] = fold_{fold}({cells}[lane], {cells}[lane + half]); }}\n"
         "    workgroupBarrier();\n  }\n"
         f"  let result = {cells}[0];\n  workgroupBarrier();\n  return result;\n}}"
     )
-    return f"all_{name}{four}"
+    return f"all_{fold}"
 
 
-def over_lanes(k: Kernel, variable: str, count: str, *body: str) -> list[str]:
-    """A loop in which each lane takes its share of so many steps."""
-    return [f"for (var {variable} = lane; {variable} < {count}; {variable} += {k.lanes}u) {{", *body, "}"]
+def fold_steps(k: Kernel, fold: str, end: str, *body: str, start: str = "lane", **terms: str) -> None:
+    """Fold terms over steps, which the lanes share: variables of their names, the same for every lane."""
+    all_of = fold_over_lanes(k, fold)
+    k.add(*(f"var {name} = {FOLDS[fold][1]};" for name in terms))
+    folds = [f"{name} = fold_{fold}({name}, {term});" for name, term in terms.items()]
+    k.each_step(end, *body, *folds, start=start)
+    k.add(*(f"{name} = {all_of}(lane, {name});" for name in terms))
 
 
-def moments(k: Kernel, x: str, count: str, epsilon: float, *, has_mean: bool = True) -> str:
-    """Statements for `mean`, `variance` and `inverse`, 1 / sqrt(variance + epsilon), of the elements x at `step`.
+def fold_columns(k: Kernel, fold: str, size: tuple[str, str, str], *body: str, **terms: str) -> str:
+    """Fold terms over the middle of three axes, by the names of their sizes; the kernel has 256 lanes.
 
-    Returns the function that sums over the lanes.
+    `at` is the element of a `step`, and `column` that of the results, which lanes hold for which the condition is true
+    that this returns.
     """
-    all_sum = fold_over_lanes(k, "sum")
-    k.add("var mean = 0.0f;")
-    if has_mean:
-        k.add(*over_lanes(k, "step", count, f"mean += {x};"), f"mean = {all_sum}(lane, mean) / f32({count});")
-    k.add("var variance = 0.0f;")
-    k.add(*over_lanes(k, "step", count, f"let part = {x} - mean;", "variance += part * part;"))
-    k.add(f"variance = {all_sum}(lane, variance) / f32({count});")
-    k.add(f"let inverse = 1.0f / sqrt(variance + {k.real('epsilon', epsilon)});")
-    return all_sum
+    outer, steps, inner = size
+    k.count("strips", ceil(k.value(inner) / COLUMNS))
+    k.blocks(outer=outer, strip="strips")
+    k.add(f"let place = strip * {COLUMNS}u + lane % {COLUMNS}u;", f"let column = outer * u.{inner} + place;")
+    k.add(*(f"var {name} = {FOLDS[fold][1]};" for name in terms), f"if (place < u.{inner}) {{")
+    k.add(f"for (var step = lane / {COLUMNS}u; step < u.{steps}; step += {SLICES}u) {{")
+    k.add(f"let at = (outer * u.{steps} + step) * u.{inner} + place;", *body)
+    k.add(*(f"{name} = fold_{fold}({name}, {term});" for name, term in terms.items()), "}", "}")
+    for name in terms:
+        cells = f"{name}_cells"
+        _declare_fold(k, fold, cells)
+        k.add(f"{cells}[lane] = {name};", "workgroupBarrier();")
+        k.add(f"for (var half = {k.lanes // 2}u; half >= {COLUMNS}u; half = half >> 1u) {{")
+        k.add(f"if (lane < half) {{ {cells}[lane] = fold_{fold}({cells}[lane], {cells}[lane + half]); }}")
+        k.add("workgroupBarrier();", "}", f"{name} = {cells}[lane];")
+    return f"lane < {COLUMNS}u && place < u.{inner}"
 
 
-def fold_columns(k: Kernel, cells: str, fold: str, columns: int) -> list[str]:
-    """Statements that fold the lanes of each column, which are `columns` apart, into its first."""
-    head = f"for (var half = {k.lanes // 2}u; half >= {columns}u; half = half >> 1u) {{"
-    return [
-        "workgroupBarrier();",
-        head,
-        f"if (lane < half) {{ {cells}[lane] = {fold.format(f'{cells}[lane]', f'{cells}[lane + half]')}; }}",
-        "workgroupBarrier();",
-        "}",
-    ]
+def middle_axis(k: Kernel, outer: str, n: str, inner: str) -> str:
+    """Run a workgroup for each line along the middle axis; returns the element of `step`."""
+    k.blocks(outer=outer, column=inner)
+    k.add(f"let start = outer * u.{n} * u.{inner} + column;")
+    return f"start + step * u.{inner}"
+
+
+def unrolled(variable: str, start: str, end: str, body: Callable[[int], list[str]], by: str = "1u") -> list[str]:
+    """Loops over steps, of which several are taken at once; `body` has the statements for so many steps.
+
+    A software adapter stores a variable after each of its statements: one statement should add several products.
+    """
+    several = " + ".join([variable, *[by] * (UNROLLED - 1)])
+    lines = [f"var {variable} = {start};", f"for (; {several} < {end}; {variable} += {UNROLLED}u * {by}) {{"]
+    return [*lines, *body(UNROLLED), "}", f"for (; {variable} < {end}; {variable} += {by}) {{", *body(1), "}"]
 
 
 def sum_of(terms: Sequence[str]) -> str:
@@ -67,4 +102,4 @@ def sum_of(terms: Sequence[str]) -> str:
 
 def wrapped_index(indices: Operand, at: str, dim: str) -> list[str]:
     """Statements for `index`: an index, of which negative ones count from the end."""
-    return [f"var index = {indices.load(at)};", f"if (index < 0i) {{ index += i32({dim}); }}"]
+    return [f"var index = {indices[at]};", f"if (index < 0i) {{ index += i32({dim}); }}"]

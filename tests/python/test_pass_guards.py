@@ -581,14 +581,14 @@ def test_a_head_stays_where_somebody_reads_what_it_would_not_store(small_heads: 
 # Accumulation.
 
 
-def is_rotation(*between: str, factor: str = "cos") -> bool:
+def is_rotation(*between: str, factor: str = "cos", rows: int = N) -> bool:
     """Whether one call makes rows y of halves that cos and sin turn; `between` stands before the second half of y.
 
     A step reads or fills a tensor, or covers the first column of y by that of a tensor. `factor`: what the halves are
-    multiplied by, "cos", "column" or a number.
+    multiplied by, "cos", "column" or a number; `rows`: of x, the others are ones.
     """
     w = Written()
-    x, y = w.new("x", 1, N, 2 * WIDTH), w.new("y", 1, N, 2 * WIDTH)
+    x, y = w.new("x", 1, rows, 2 * WIDTH), w.new("y", 1, N, 2 * WIDTH)
     names = ("x1", "x2", "cos", "sin", "real", "imaginary")
     x1, x2, cos, sin, real, imaginary = (w.new(name, 1, N, WIDTH) for name in names)
     w.bufs["half of y"] = y.view((WIDTH,), 0)
@@ -596,7 +596,8 @@ def is_rotation(*between: str, factor: str = "cos") -> bool:
     for name in ("x", "cos", "sin"):
         w.bufs[name].storage.segment = GRADIENTS
     for k, half in enumerate((x1, x2)):
-        copy_axis(w.builder, half, x, 2, WIDTH, source_start=k * WIDTH)
+        w.builder.fill(half, 1.0)
+        strided_copy(w.builder, half, x, (rows, WIDTH), (WIDTH, 1), (2 * WIDTH, 1), source_start=k * WIDTH)
     ins = [x1, x2, w.bufs.get(factor, cos), sin]
 
     def by(e: Emitter, x: Expr, c: Expr) -> Expr:
@@ -626,6 +627,10 @@ def test_rotations_are_found() -> None:
 @pytest.mark.parametrize("factor", ["column", "0.5"])
 def test_rows_that_no_table_turns_stay(factor: str) -> None:
     assert not is_rotation(factor=factor)
+
+
+def test_rows_stay_of_which_some_come_from_elsewhere() -> None:
+    assert not is_rotation(rows=N - 1)
 
 
 @pytest.mark.parametrize("between", ["read half of y", "fill half of y", "cover cos", "fill cos", "fill x"])

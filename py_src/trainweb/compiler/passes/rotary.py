@@ -280,13 +280,7 @@ class _Rotation:
 def _columns(copy: StridedCopy) -> tuple[int, int, int] | None:
     """The first column in the source and in the target, and their number, if `copy` moves columns of all rows."""
     pitch, target = copy.src.shape[-1:], copy.dst.shape[-1:]
-    if (
-        copy.size != FLOAT
-        or not pitch
-        or not target
-        or not copy.src.size
-        or copy.dst.size * pitch[0] != copy.src.size * target[0]
-    ):
+    if not pitch or not target or not copy.src.size or copy.dst.size * pitch[0] != copy.src.size * target[0]:
         return None
     rows = copy.src.size // pitch[0]
     count = prod(copy.dims) // rows

@@ -581,11 +581,13 @@ def test_a_head_stays_where_somebody_reads_what_it_would_not_store(small_heads: 
 # Accumulation.
 
 
-def is_rotation(*between: str, factor: str = "cos", rows: int = N) -> bool:
+def is_rotation(*between: str, factor: str = "cos", rows: int = N, formula: str = "", start: int = 0) -> bool:
     """Whether one call makes rows y of halves that cos and sin turn; `between` stands before the second half of y.
 
-    A step reads or fills a tensor, or covers the first column of y by that of a tensor. `factor`: what the halves are
-    multiplied by, "cos", "column" or a number; `rows`: of x, the others are ones.
+    A step reads or fills a tensor, covers the first column of y by that of a tensor, or copies the first half of x.
+    `factor`: what the halves are multiplied by, "cos", "column" or a number; `rows`: of x, the others are ones;
+    `formula`: "plus" for the other sign, "more" for another product, "beside" for one that is another result's;
+    `start`: first column of what is taken for the first half.
     """
     w = Written()
     x, y = w.new("x", 1, rows, 2 * WIDTH), w.new("y", 1, N, 2 * WIDTH)
@@ -595,21 +597,34 @@ def is_rotation(*between: str, factor: str = "cos", rows: int = N) -> bool:
     w.new("column", 1, N, 1)
     for name in ("x", "cos", "sin"):
         w.bufs[name].storage.segment = GRADIENTS
-    for k, half in enumerate((x1, x2)):
+
+    def take(half: Buf, column: int) -> None:
+        strided_copy(w.builder, half, x, (rows, WIDTH), (WIDTH, 1), (2 * WIDTH, 1), source_start=column)
+
+    for half, column in ((x1, start), (x2, WIDTH)):
         w.builder.fill(half, 1.0)
-        strided_copy(w.builder, half, x, (rows, WIDTH), (WIDTH, 1), (2 * WIDTH, 1), source_start=k * WIDTH)
+        take(half, column)
     ins = [x1, x2, w.bufs.get(factor, cos), sin]
 
     def by(e: Emitter, x: Expr, c: Expr) -> Expr:
         return e.mul(x, c if factor in w.bufs else e.const(float(factor)))
 
-    w.builder.elementwise([real], ins, lambda e, a, b, c, s: e.sub(by(e, a, c), e.mul(b, s)))
+    def compute(e: Emitter, a: Expr, b: Expr, c: Expr, s: Expr) -> tuple[Expr, ...]:
+        first = (e.add if formula == "plus" else e.sub)(by(e, a, c), e.mul(b, s))
+        if formula == "beside":
+            return first, e.mul(a, s)
+        return (e.add(first, e.mul(a, s)) if formula == "more" else first,)
+
+    outs = [w.new("other", 1, N, WIDTH), real] if formula == "beside" else [real]
+    w.builder.elementwise(outs, ins, compute)
     w.builder.elementwise([imaginary], ins, lambda e, a, b, c, s: e.add(by(e, b, c), e.mul(a, s)))
     copy_axis(w.builder, y, real, 2, WIDTH, out_start=0)
     for step in between:
         what, name = step.split(" ", 1)
         if what == "cover":
             copy_axis(w.builder, y, w.bufs[name], 2, 1, out_start=0)
+        elif what == "take":
+            take(x1, 0)
         else:
             (w.read if what == "read" else w.fill)(name)
     copy_axis(w.builder, y, imaginary, 2, WIDTH, out_start=WIDTH)
@@ -629,8 +644,14 @@ def test_rows_that_no_table_turns_stay(factor: str) -> None:
     assert not is_rotation(factor=factor)
 
 
-def test_rows_stay_of_which_some_come_from_elsewhere() -> None:
+def test_rows_stay_of_which_some_come_from_elsewhere_or_come_later() -> None:
     assert not is_rotation(rows=N - 1)
+    assert not is_rotation("take x", start=WIDTH)
+
+
+@pytest.mark.parametrize("formula", ["plus", "more", "beside"])
+def test_rows_stay_that_are_turned_by_another_formula(formula: str) -> None:
+    assert not is_rotation(formula=formula)
 
 
 @pytest.mark.parametrize("between", ["read half of y", "fill half of y", "cover cos", "fill cos", "fill x"])

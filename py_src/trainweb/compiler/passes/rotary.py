@@ -262,8 +262,6 @@ class _Rotation:
     def _moved(self, move: Move, c: _Columns) -> _Columns | None:
         """Columns of a tensor in the tensor that it is a copy of or that is a copy of it."""
         b = c.as_buf(self.dims, 2 * self.half)
-        if c.start < move.dense.shift:
-            return None
         strides = move.strides_of((*zip(self.dims, c.strides, strict=True), (2 * self.half, 1)), b)
         if strides is None or strides[3] != 1:
             return None

@@ -38,7 +38,14 @@ from steps import ROOT, say
 PASSES = Path("py_src/trainweb/compiler/passes")
 OF_ALL = tuple(
     f"tests/python/test_{name}.py"
-    for name in ("pass_guards", "attention_hazards", "compiler_hazards", "compiler_passes")
+    for name in (
+        "pass_guards",
+        "attention_guards",
+        "attention_hazards",
+        "chain_guards",
+        "compiler_hazards",
+        "compiler_passes",
+    )
 )
 """Tests of all passes."""
 OPTIONS = ["-x", "-s", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]

@@ -8,9 +8,9 @@
 A guard is an `if` that ends in `return None`, `return False` or `continue`, or a call of `_need`. Its mutant goes on as
 if the condition held. A guard that no test notices is not needed, lacks a test, or only saves work: judge it.
 
-The tests are those that tests/mutants.toml has for the file, and those of all passes. Each guard meets those in which
-it holds something back, the shortest first. Each trial is a fork of the process that has loaded all modules. It needs
-a built tree (./build.sh).
+The tests are those of the pass, those that tests/mutants.toml has for the file, and those of all passes. Each guard
+meets those in which it holds something back, the shortest first. Each trial is a fork of the process that has loaded
+all modules. It needs a built tree (./build.sh).
 """
 
 from __future__ import annotations
@@ -38,7 +38,14 @@ from steps import ROOT, say
 PASSES = Path("py_src/trainweb/compiler/passes")
 OF_ALL = tuple(
     f"tests/python/test_{name}.py"
-    for name in ("pass_guards", "attention_hazards", "compiler_hazards", "compiler_passes")
+    for name in (
+        "pass_guards",
+        "attention_guards",
+        "attention_hazards",
+        "chain_guards",
+        "compiler_hazards",
+        "compiler_passes",
+    )
 )
 """Tests of all passes."""
 OPTIONS = ["-x", "-s", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
@@ -133,9 +140,10 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def tests_of(names: list[str]) -> list[str]:
-    """The files of tests that notice the mutants of passes, and those of all passes."""
+    """The files of tests that notice the mutants of passes or have their names, and those of all passes."""
     files = {str(PASSES / f"{name}.py") for name in names}
     own = [test for m in read_list() if m.file in files for test in m.tests.partition(" -k")[0].split()]
+    own += [test for name in names if (ROOT / (test := f"tests/python/test_{name}.py")).is_file()]
     return [test for test in dict.fromkeys([*OF_ALL, *own]) if "/browser/" not in test]
 
 
@@ -218,6 +226,8 @@ def main() -> int:
         print(*guards.all, sep="\n")
         return 0
     trials = Trials(guards, [f"{each}:" for each in args.passes], args.seconds)
+    if not trials.chosen:
+        parser.error(f"no guard is at {', '.join(args.passes)}")
     tests = shlex.split(args.tests) if args.tests else tests_of(names)
     status = pytest.main([*OPTIONS, *tests], [trials])
     say(f"{trials.survivors} of {len(trials.chosen)} guards survive")

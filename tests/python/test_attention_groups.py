@@ -350,7 +350,8 @@ def test_keys_are_shared_by_all_heads_of_a_group(heads: int, copies: int, used: 
     for name in ("k", "v"):
         w.new(name, heads, 1, N * WIDTH)
         whole = w.new(f"all {name}", heads, copies, N * WIDTH)
-        w.builder.elementwise([whole], [w.bufs[name]], lambda e, x: x)
+        unread = w.new(f"unread {name}", *whole.shape)
+        w.builder.elementwise([whole], [unread, w.bufs[name]], lambda e, _, x: x)
         w.bufs[f"all {name}"] = whole.view((used, N, WIDTH))
     w.new("q", used, M, WIDTH)
     w.new("scores", used, M, N)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import reduce
-from typing import Any
 
-import numpy as np
 import pytest
 from tests.python import pipelines
 from tests.python.products import product
@@ -17,12 +15,9 @@ from tests.python.test_program import check_index
 from tests.python.test_recompute import Restless
 
 from trainweb.compiler.context import Cache
-from trainweb.compiler.passes import attention as attention_pass
 from trainweb.compiler.passes import head as head_pass
 from trainweb.compiler.passes.accumulate import accumulate_in_place
-from trainweb.compiler.passes.attention import fuse_attention
 from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
-from trainweb.compiler.passes.fuse import CHEAP_OPERATIONS, MAX_BUFFERS, MAX_OPERATIONS, fuse_elementwise, repeat_cheap
 from trainweb.compiler.passes.head import fuse_head_loss
 from trainweb.compiler.passes.hoist import hoist
 from trainweb.compiler.passes.pooling import mask_maxima
@@ -34,7 +29,7 @@ from trainweb.ir import calls
 from trainweb.ir.arena import align
 from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Emitter, Expr
-from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA, GRADIENTS, LOSS_MEAN, PARAMETERS
 from trainweb.ir.loop import LoopCall
 from trainweb.ir.program import Program
@@ -78,375 +73,6 @@ class Written:
 
     def program(self) -> Program:
         return Program(self.builder, [], [self.bufs[n] for n in self.outputs], self.builder.instructions)
-
-
-Elementwise = tuple[str, str, Callable[..., Expr | tuple[Expr, ...]]]
-"""Results and operands of a call, and what it computes."""
-FORWARD = ("scores", "weights", "y")
-BACKWARD = ("dv", "dweights", "dscores", "dq", "dk")
-
-
-def attention(
-    *order: str,
-    shared: dict[str, str] | None = None,
-    changes: dict[str, dict[str, object]] | None = None,
-    more: dict[str, Elementwise] | None = None,
-) -> list[str]:
-    """Kernels that are left of y = softmax(q k') v and its gradients.
-
-    `order` has steps by their results, and others as "read NAME" and "fill NAME"; `shared`: tensors that are another;
-    `changes`: arguments of a step, in which a tensor is a name; `more`: other steps.
-    """
-    w = Written()
-    for name in ("scores", "mask", "masked", "weights", "kept", "dweights", "dkept", "dscores", "dmasked", "other"):
-        w.new(name, N, N)
-    for name in ("q", "k", "v", "y", "y'", "dy", "dq", "dk", "dv", "dv'"):
-        w.new(name, N, WIDTH)
-    w.new("column", N, 1)
-    b = w.bufs
-    for name in ("condition", "other condition", "is_nan"):
-        b[name] = w.builder.temp("bool", (N, N))
-    for name in ("scores", "mask", "masked"):
-        b[f"flat {name}"] = b[name].view((N * N,))
-    for name in ("weights", "kept", "dweights", "dkept", "masked"):
-        b[f"part of {name}"] = b[name].view((1, N))
-    b["state"] = w.builder.state
-    for name, other in (shared or {}).items():
-        b[name] = b[other]
-    numbers = {"outer": N, "n": N, "inner": 1, "log": 0}
-    draw: dict[str, Any] = {"mask": None, "state": b["state"], "n": N * N, "ratio": 0.5, "salt": 1, "draw": 0}
-    steps: dict[str, Callable[[], None]] = {
-        "scores": lambda: w.product("scores", "q", "k", b_turned=True),
-        "weights": lambda: w.builder.emit(calls.Softmax(x=b["scores"], y=b["weights"], **numbers)),
-        "masked": lambda: w.builder.elementwise([b["masked"]], [b["scores"], b["mask"]], lambda e, x, y: e.add(x, y)),
-        "weights-of-masked": lambda: w.builder.emit(calls.Softmax(x=b["masked"], y=b["weights"], **numbers)),
-        "y": lambda: w.product("y", "weights", "v"),
-        "dv": lambda: w.product("dv", "weights", "dy", a_turned=True),
-        "dweights": lambda: w.product("dweights", "dy", "v", b_turned=True),
-        "dscores": lambda: w.builder.emit(
-            calls.SoftmaxGrad(dy=b["dweights"], y=b["weights"], dx=b["dscores"], **numbers)
-        ),
-        "dq": lambda: w.product("dq", "dscores", "k"),
-        "dk": lambda: w.product("dk", "dscores", "q", a_turned=True),
-        "dropout": lambda: w.builder.emit(calls.Dropout(x=b["weights"], y=b["kept"], **draw)),
-        "y'": lambda: w.product("y'", "weights", "k"),
-        "dv'": lambda: w.product("dv'", "weights", "q", a_turned=True),
-        "dscores'": lambda: w.builder.emit(calls.SoftmaxGrad(dy=b["mask"], y=b["weights"], dx=b["other"], **numbers)),
-        "ddropout": lambda: w.builder.emit(calls.Dropout(x=b["dweights"], y=b["dkept"], **draw)),
-    }
-    for step in order:
-        what, _, name = step.partition(" ")
-        if name:
-            (w.read if what == "read" else w.fill)(name)
-        elif more and what in more:
-            outs, ins, compute = more[what]
-            w.builder.elementwise([b[n] for n in outs.split(", ")], [b[n] for n in ins.split(", ")], compute)
-        else:
-            steps[what]()
-            for argument, value in (changes or {}).get(what, {}).items():
-                setattr(w.builder.instructions[-1], argument, b[value] if isinstance(value, str) else value)
-    program = w.program()
-    fuse_attention(program, pipelines.context())
-    check_index(program)
-    return [i.KERNEL for i in program if isinstance(i, KernelCall) and not isinstance(i, calls.Copy)]
-
-
-def test_attention_is_found() -> None:
-    assert attention(*FORWARD) == ["attention_f32"]
-    assert attention(*FORWARD, *BACKWARD) == ["attention_f32", "attention_gradient_f32"]
-
-
-@pytest.mark.parametrize(
-    "order",
-    [
-        ("scores", "fill q", "weights", "y"),
-        ("scores", "weights", "fill k", "y"),
-        (*FORWARD, "fill q", *BACKWARD),
-        (*FORWARD, "fill k", *BACKWARD),
-        (*FORWARD, "fill v", *BACKWARD),
-        (*FORWARD, "fill y", *BACKWARD),
-        (*FORWARD, "dv", "fill dy", *BACKWARD[1:]),
-        (*FORWARD, "dv", "read dq", *BACKWARD[1:]),
-        (*FORWARD, "dv", "dweights", "read dk", "dscores", "dq", "dk"),
-        (*FORWARD, "dv", "fill dq", *BACKWARD[1:]),
-        (*FORWARD, "dv", "dweights", "fill dk", "dscores", "dq", "dk"),
-        ("scores", "weights", "dv", "y", *BACKWARD[1:]),
-        ("scores", "read scores", "weights", "y"),
-        ("scores", "weights", "read weights", "y"),
-        (*FORWARD, "read weights", *BACKWARD),
-        (*FORWARD, "dv", "dweights", "read dweights", *BACKWARD[2:]),
-        (*FORWARD, *BACKWARD[:3], "read dscores", *BACKWARD[3:]),
-    ],
-    ids=" ".join,
-)
-def test_attention_stays_where_an_operand_changes_or_a_result_is_not_free_yet(order: tuple[str, ...]) -> None:
-    kernels = attention(*order)
-    assert "softmax_f32" in kernels and not any("attention" in kernel for kernel in kernels)
-
-
-@pytest.mark.parametrize(
-    ("step", "change"),
-    [
-        ("scores", {"activation": 1}),
-        ("scores", {"accumulate": 1}),
-        ("scores", {"a_row": 1, "a_col": N}),
-        ("y", {"b_row": 1, "b_col": N}),
-        ("weights", {"log": 1}),
-        ("weights", {"outer": 1, "inner": N}),
-        ("y", {"alpha": 0.5}),
-        ("y", {"activation": 1}),
-        ("dv", {"alpha": 0.5}),
-        ("dv", {"a": "dweights"}),
-        ("dv", {"b": "q"}),
-        ("dweights", {"alpha": 0.5}),
-        ("dweights", {"a": "q"}),
-        ("dweights", {"b": "k"}),
-        ("dscores", {"log": 1}),
-        ("dscores", {"outer": 1, "inner": N}),
-        ("dq", {"alpha": 0.5}),
-        ("dq", {"b": "v"}),
-        ("dq", {"activation": 1}),
-        ("dk", {"alpha": 0.5}),
-        ("dk", {"b": "v"}),
-        ("dk", {"a_row": N, "a_col": 1}),
-    ],
-    ids=str,
-)
-def test_attention_stays_where_a_step_computes_something_else(step: str, change: dict[str, object]) -> None:
-    order = FORWARD if step in FORWARD else (*FORWARD, *BACKWARD)
-    assert not any("attention" in kernel for kernel in attention(*order, changes={step: change}))
-
-
-MASKED = ("scores", "fill mask", "masked", "weights-of-masked", "y")
-"""The mask is made after the product of the scores, which is early enough."""
-
-
-def test_a_mask_may_be_made_until_it_is_added() -> None:
-    assert "attention_f32" in attention(*MASKED)
-    assert "attention_gradient_f32" in attention(*MASKED, *BACKWARD)
-
-
-@pytest.mark.parametrize("place", range(3, 6))
-def test_attention_stays_where_a_mask_changes_after_it_was_added(place: int) -> None:
-    order = (*MASKED[:place], "fill mask", *MASKED[place:], *BACKWARD)
-    assert not any("attention" in kernel for kernel in attention(*order))
-
-
-@pytest.mark.parametrize("shared", [{"y": "q"}, {"y": "v"}], ids=str)
-def test_attention_does_not_store_its_result_in_an_operand(shared: dict[str, str]) -> None:
-    assert attention(*FORWARD, shared=shared).count("gemm_f32") == 2
-
-
-@pytest.mark.parametrize("shared", [{"dq": "q"}, {"dq": "dy"}, {"dq": "y"}, {"dq": "dk"}], ids=str)
-def test_gradients_of_attention_are_not_stored_in_what_they_are_made_of(shared: dict[str, str]) -> None:
-    order = (*FORWARD, "dv", "dweights", "dscores", "dk", "dq")
-    assert attention(*order, shared=shared).count("gemm_f32") == 6
-    assert attention(*order).count("gemm_f32") == 0
-
-
-def hidden(fill: float, *, inverse: bool = False) -> Callable[..., Expr]:
-    """A function of scores and a condition that has a number where it is false."""
-    return lambda e, x, c: e.select(c, e.const(fill), x) if inverse else e.select(c, x, e.const(fill))
-
-
-def scaled(e: Emitter, x: Expr, *_: Expr) -> Expr:
-    """Half of an operand."""
-    return e.mul(x, e.const(0.5))
-
-
-def added(e: Emitter, x: Expr, y: Expr) -> Expr:
-    """The sum of operands."""
-    return e.add(x, y)
-
-
-MASKING = ("scores", "mask!", "weights", "y")
-"""Attention whose scores a step changes."""
-IS_MASKED: dict[str, dict[str, object]] = {"weights": {"x": "masked"}, "dq": {"a": "dmasked"}, "dk": {"a": "dmasked"}}
-CONDITION: dict[str, Elementwise] = {
-    "mask!": ("masked", "scores, condition", hidden(-1e4)),
-    "dmask!": ("dmasked", "dscores, condition", hidden(0)),
-    "another!": ("other", "scores, condition", hidden(-1e4)),
-}
-UNMASKING = ("dv", "dweights", "dscores", "dmask!", "dq", "dk")
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        ("masked", "scores, condition", hidden(-1e4)),
-        ("masked", "scores, mask", added),
-        ("masked", "scores", scaled),
-    ],
-    ids=str,
-)
-def test_scores_may_be_masked_or_scaled(step: Elementwise) -> None:
-    assert attention(*MASKING, changes=IS_MASKED, more={"mask!": step}).count("attention_f32") == 1
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        ("masked", "scores, condition, other", lambda e, x, c, y: e.select(c, x, y)),
-        ("masked", "scores, condition, other", lambda e, x, c, y: e.select(c, y, e.const(0))),
-        ("masked", "scores, other", lambda e, x, y: y),
-        ("masked, other", "scores, mask", lambda e, x, y: (e.add(x, y), e.neg(x))),
-        ("flat masked", "flat scores, flat mask", added),
-        ("masked", "scores, column", added),
-    ],
-    ids=str,
-)
-def test_attention_stays_where_scores_are_masked_in_another_way(step: Elementwise) -> None:
-    assert "softmax_f32" in attention(*MASKING, changes=IS_MASKED, more={"mask!": step})
-
-
-def test_attention_stays_where_a_row_of_the_scores_is_repeated() -> None:
-    more: dict[str, Elementwise] = {
-        "mask!": ("masked", "scores", scaled),
-        "scale!": ("other", "part of masked", scaled),
-    }
-    assert "softmax_f32" in attention(
-        "scores", "mask!", "scale!", "weights", "y", changes={"weights": {"x": "other"}}, more=more
-    )
-
-
-def test_no_gradient_goes_through_scores_that_a_condition_hides() -> None:
-    kernels = attention(*MASKING, *UNMASKING, changes=IS_MASKED, more=CONDITION)
-    assert "attention_gradient_f32" in kernels and "softmax_f32" not in kernels
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        {"dmask!": ("dmasked", "dscores, condition", hidden(0, inverse=True))},
-        {"dmask!": ("dmasked", "dscores, other condition", hidden(0))},
-        {"dmask!": ("dmasked", "dscores, condition", hidden(1))},
-        {"dmask!": ("dmasked", "dscores", lambda e, x: x)},
-        {"dmask!": ("dmasked", "dscores, mask", added), "mask!": ("masked", "scores, mask", added)},
-        {"dmask!": ("dmasked", "other, dscores", scaled), "mask!": ("masked", "scores", scaled)},
-    ],
-    ids=str,
-)
-def test_attention_stays_where_gradients_of_scores_go_another_way(steps: dict[str, Elementwise]) -> None:
-    assert "softmax_f32" in attention(*MASKING, *UNMASKING, changes=IS_MASKED, more=CONDITION | steps)
-
-
-@pytest.mark.parametrize(("shape", "is_whole"), [((2, N, N), True), ((N, 2, 1, N), False)])
-def test_gradients_are_hidden_in_the_shape_of_the_scores(shape: tuple[int, ...], is_whole: bool) -> None:
-    """The condition is of heads and keys: in another shape it hides others."""
-    w = Written()
-    for name in ("scores", "masked", "weights", "dweights", "dscores", "dmasked"):
-        w.new(name, 2, N, N)
-    for name in ("q", "k", "v", "y", "dy", "dq", "dk", "dv"):
-        w.new(name, 2, N, WIDTH)
-    b, condition = w.bufs, w.builder.temp("bool", (2, 1, N))
-    rows = {"outer": 2 * N, "n": N, "inner": 1, "log": 0}
-    w.product("scores", "q", "k", b_turned=True)
-    w.builder.elementwise([b["masked"]], [b["scores"], condition], hidden(-1e4))
-    w.builder.emit(calls.Softmax(x=b["masked"], y=b["weights"], **rows))
-    w.product("y", "weights", "v")
-    w.product("dweights", "dy", "v", b_turned=True)
-    w.builder.emit(calls.SoftmaxGrad(dy=b["dweights"], y=b["weights"], dx=b["dscores"], **rows))
-    w.builder.elementwise([b["dmasked"].view(shape)], [b["dscores"].view(shape), condition], hidden(0))
-    w.product("dq", "dmasked", "k")
-    program = w.program()
-    fuse_attention(program, pipelines.context())
-    assert any(isinstance(i, calls.AttentionGradient) for i in program) == is_whole
-
-
-def test_attention_stays_where_two_conditions_hide_gradients_or_others_read_them() -> None:
-    first: dict[str, Elementwise] = {"first!": ("other", "dscores, other condition", hidden(0))}
-    second: dict[str, Elementwise] = {"dmask!": ("dmasked", "other, condition", hidden(0))}
-    order = (*MASKING, "dv", "dweights", "dscores", "first!", "dmask!", "dq", "dk")
-    assert "softmax_f32" in attention(*order, changes=IS_MASKED, more=CONDITION | first | second)
-    order = (*MASKING, "dv", "dweights", "dscores", "dmask!", "read dscores", "dq", "dk")
-    assert "softmax_f32" in attention(*order, changes=IS_MASKED, more=CONDITION)
-
-
-def test_attention_stays_where_two_products_or_gradients_read_the_probabilities() -> None:
-    for order in ((*FORWARD, "y'"), (*FORWARD, "dv", "dv'"), (*FORWARD, *BACKWARD, "dscores'")):
-        assert "softmax_f32" in attention(*order)
-
-
-IS_NAN: dict[str, Elementwise] = {
-    "nan!": ("is_nan", "weights, weights", lambda e, x, y: e.compare("ne", x, y)),
-    "zero!": ("kept", "weights, is_nan", hidden(0, inverse=True)),
-    "dzero!": ("dkept", "dweights, is_nan", hidden(0, inverse=True)),
-    "zero!!": ("other", "weights, is_nan", hidden(0, inverse=True)),
-}
-"""A guard against NaN among the probabilities, as torch's exporter writes it."""
-IS_KEPT: dict[str, dict[str, object]] = {"y": {"a": "kept"}, "dv": {"a": "kept"}, "dscores": {"dy": "dkept"}}
-GUARDED = ("scores", "weights", "nan!", "zero!", "y", "dv", "dweights", "dzero!", "dscores", "dq", "dk")
-
-
-def test_a_guard_against_nan_is_found() -> None:
-    kernels = attention(*GUARDED, changes=IS_KEPT, more=IS_NAN)
-    assert "attention_gradient_f32" in kernels and "softmax_f32" not in kernels
-
-
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
-        ("nan!", ("is_nan", "weights, other", lambda e, x, y: e.compare("ne", x, y))),
-        ("nan!", ("is_nan", "weights", lambda e, x: e.compare("ne", x, e.const(0)))),
-        ("zero!", ("kept", "other, is_nan, weights", lambda e, x, c, _: e.select(c, e.const(0), x))),
-        ("zero!", ("kept", "weights, is_nan", scaled)),
-        ("zero!", ("kept", "weights, is_nan", hidden(0))),
-        ("zero!", ("kept", "weights, is_nan", hidden(1, inverse=True))),
-        ("dzero!", ("dkept", "dweights, is_nan", hidden(0))),
-        ("dzero!", ("dkept", "dweights, is_nan", hidden(1, inverse=True))),
-    ],
-    ids=str,
-)
-def test_attention_stays_where_a_guard_against_nan_is_none(name: str, step: Elementwise) -> None:
-    assert "softmax_f32" in attention(*GUARDED, changes=IS_KEPT, more=IS_NAN | {name: step})
-
-
-def test_attention_stays_where_others_read_what_is_nan() -> None:
-    for other in ("read is_nan", "zero!!"):
-        assert "softmax_f32" in attention(*GUARDED[:4], other, *GUARDED[4:], changes=IS_KEPT, more=IS_NAN)
-    without = ("scores", "weights", "nan!", "read is_nan", "y")
-    assert "softmax_f32" in attention(*without, more=IS_NAN)
-    part = IS_KEPT | {"dscores": {"dy": "part of dkept"}}
-    assert "softmax_f32" in attention(*GUARDED, changes=part, more=IS_NAN)
-
-
-def test_loops_over_a_batch_have_the_strides_of_a_view_of_it() -> None:
-    rng, views = np.random.default_rng(0), 0
-    for _ in range(2000):
-        dims, loops = (tuple(int(d) for d in rng.choice((1, 1, 2, 2, 3, 4), 3)) for _ in range(2))
-        strides = tuple(int(s) for s in rng.choice((0, 1, 2, 3, 4, 6, 8, 12), 3))
-        x = np.lib.stride_tricks.as_strided(np.zeros(99, np.int8), dims, strides)
-        try:
-            found = attention_pass._regroup(dims, strides, loops)
-        except attention_pass._MismatchError:
-            continue
-        views += loops != dims
-        view = x.reshape(loops, copy=False)
-        assert found == tuple(s if d > 1 else 0 for s, d in zip(view.strides, loops, strict=True))
-    assert views > 50
-
-
-DROPPED = ("scores", "weights", "dropout", "y", "dv", "dweights", "ddropout", "dscores", "dq", "dk")
-
-
-def test_dropout_is_found() -> None:
-    kernels = attention(*DROPPED, changes=IS_KEPT)
-    assert "attention_gradient_f32" in kernels and "dropout_f32" not in kernels
-
-
-@pytest.mark.parametrize(
-    ("step", "change"),
-    [
-        ("dropout", {"n": N}),
-        ("dropout", {"x": "part of weights"}),
-        ("ddropout", {"n": N}),
-        ("ddropout", {"salt": 2}),
-        ("dscores", {"dy": "part of dkept"}),
-    ],
-    ids=str,
-)
-def test_attention_stays_where_dropout_is_another(step: str, change: dict[str, object]) -> None:
-    assert "softmax_f32" in attention(*DROPPED, changes=IS_KEPT | {step: change})
 
 
 # The head of a language model.
@@ -578,34 +204,50 @@ def test_a_head_stays_where_somebody_reads_what_it_would_not_store(small_heads: 
 # Accumulation.
 
 
-def is_rotation(*between: str, factor: str = "cos") -> bool:
+def is_rotation(*between: str, factor: str = "cos", rows: int = N, formula: str = "", start: int = 0) -> bool:
     """Whether one call makes rows y of halves that cos and sin turn; `between` stands before the second half of y.
 
-    A step reads or fills a tensor, or covers the first column of y by that of a tensor. `factor`: what the halves are
-    multiplied by, "cos", "column" or a number.
+    A step reads or fills a tensor, covers the first column of y by that of a tensor, or copies the first half of x.
+    `factor`: what the halves are multiplied by, "cos", "column" or a number; `rows`: of x, the others are ones;
+    `formula`: "plus" for the other sign, "more" for another product, "beside" for one that is another result's;
+    `start`: first column of what is taken for the first half.
     """
     w = Written()
-    x, y = w.new("x", 1, N, 2 * WIDTH), w.new("y", 1, N, 2 * WIDTH)
+    x, y = w.new("x", 1, rows, 2 * WIDTH), w.new("y", 1, N, 2 * WIDTH)
     names = ("x1", "x2", "cos", "sin", "real", "imaginary")
     x1, x2, cos, sin, real, imaginary = (w.new(name, 1, N, WIDTH) for name in names)
     w.bufs["half of y"] = y.view((WIDTH,), 0)
     w.new("column", 1, N, 1)
     for name in ("x", "cos", "sin"):
         w.bufs[name].storage.segment = GRADIENTS
-    for k, half in enumerate((x1, x2)):
-        copy_axis(w.builder, half, x, 2, WIDTH, source_start=k * WIDTH)
+
+    def take(half: Buf, column: int) -> None:
+        strided_copy(w.builder, half, x, (rows, WIDTH), (WIDTH, 1), (2 * WIDTH, 1), source_start=column)
+
+    for half, column in ((x1, start), (x2, WIDTH)):
+        w.builder.fill(half, 1.0)
+        take(half, column)
     ins = [x1, x2, w.bufs.get(factor, cos), sin]
 
     def by(e: Emitter, x: Expr, c: Expr) -> Expr:
         return e.mul(x, c if factor in w.bufs else e.const(float(factor)))
 
-    w.builder.elementwise([real], ins, lambda e, a, b, c, s: e.sub(by(e, a, c), e.mul(b, s)))
+    def compute(e: Emitter, a: Expr, b: Expr, c: Expr, s: Expr) -> tuple[Expr, ...]:
+        first = (e.add if formula == "plus" else e.sub)(by(e, a, c), e.mul(b, s))
+        if formula == "beside":
+            return first, e.mul(a, s)
+        return (e.add(first, e.mul(a, s)) if formula == "more" else first,)
+
+    outs = [w.new("other", 1, N, WIDTH), real] if formula == "beside" else [real]
+    w.builder.elementwise(outs, ins, compute)
     w.builder.elementwise([imaginary], ins, lambda e, a, b, c, s: e.add(by(e, b, c), e.mul(a, s)))
     copy_axis(w.builder, y, real, 2, WIDTH, out_start=0)
     for step in between:
         what, name = step.split(" ", 1)
         if what == "cover":
             copy_axis(w.builder, y, w.bufs[name], 2, 1, out_start=0)
+        elif what == "take":
+            take(x1, 0)
         else:
             (w.read if what == "read" else w.fill)(name)
     copy_axis(w.builder, y, imaginary, 2, WIDTH, out_start=WIDTH)
@@ -623,6 +265,16 @@ def test_rotations_are_found() -> None:
 @pytest.mark.parametrize("factor", ["column", "0.5"])
 def test_rows_that_no_table_turns_stay(factor: str) -> None:
     assert not is_rotation(factor=factor)
+
+
+def test_rows_stay_of_which_some_come_from_elsewhere_or_come_later() -> None:
+    assert not is_rotation(rows=N - 1)
+    assert not is_rotation("take x", start=WIDTH)
+
+
+@pytest.mark.parametrize("formula", ["plus", "more", "beside"])
+def test_rows_stay_that_are_turned_by_another_formula(formula: str) -> None:
+    assert not is_rotation(formula=formula)
 
 
 @pytest.mark.parametrize("between", ["read half of y", "fill half of y", "cover cos", "fill cos", "fill x"])
@@ -823,185 +475,6 @@ def test_products_do_not_compute_what_is_no_epilogue(name: str) -> None:
     program = w.program()
     fuse_epilogues(program, pipelines.context())
     assert list(program) == w.builder.instructions
-
-
-# Chains.
-
-
-def gated(*between: str, kept: tuple[str, ...] = (), segment: int = ARENA) -> int:
-    """Elementwise calls that are left of the gradients of y = sigmoid(a) b.
-
-    A product reads that of b, then come steps, then the gradient of a, which reads the sigmoid.
-    """
-    w = Written()
-    for name in ("a", "b", "dy", "s", "db", "w", "dx"):
-        w.new(name, N, N)
-    b, da = w.bufs, w.new("da", N, N, segment=segment)
-    w.builder.elementwise([b["s"]], [b["a"]], lambda e, a: e.sigmoid(a))
-    w.builder.elementwise([b["db"]], [b["dy"], b["s"]], lambda e, dy, s: e.mul(dy, s))
-    w.product("dx", "db", "w")
-    for step in between:
-        what, _, name = step.partition(" ")
-        if what == "read":
-            w.read(name)
-        else:
-            w.builder.copy(b[name], b["w"])
-    w.builder.elementwise(
-        [da], [b["dy"], b["b"], b["s"]], lambda e, dy, b, s: e.mul(e.mul(dy, b), e.mul(s, e.sub(e.const(1), s)))
-    )
-    w.outputs = ["dx", "da", *kept]
-    if segment == ARENA:
-        w.read("da")
-        w.outputs.remove("da")
-    program = w.program()
-    fuse_elementwise(program, pipelines.context())
-    check_index(program)
-    return sum(isinstance(i, ElementwiseCall) and len(i.ins) > 0 for i in program)
-
-
-@pytest.mark.parametrize("between", [(), ("read s",), ("read b", "read db"), ("change db",)])
-def test_a_chain_that_others_wait_for_takes_in_a_later_one(between: tuple[str, ...]) -> None:
-    assert gated(*between) == 1
-
-
-@pytest.mark.parametrize("between", ["change dy", "change s", "change b", "read da", "change da"])
-def test_a_chain_stays_behind_what_changes_its_operands_or_sees_its_result(between: str) -> None:
-    assert gated(between) == 2
-
-
-def test_a_chain_stays_where_its_result_would_wait_beside_its_operands() -> None:
-    assert gated(kept=("dy", "b")) == 1, "the sigmoid makes room"
-    assert gated(kept=("dy", "b", "s")) == 2
-
-
-def test_a_chain_that_changes_state_stays_behind_what_may_fail() -> None:
-    assert gated(segment=GRADIENTS) == 2
-
-
-def fused(w: Written) -> int:
-    """Elementwise calls that are left of a program."""
-    program = w.program()
-    fuse_elementwise(program, pipelines.context())
-    check_index(program)
-    return sum(isinstance(i, ElementwiseCall) for i in program)
-
-
-def test_a_chain_of_another_shape_takes_in_no_operand_that_is_repeated() -> None:
-    w = Written()
-    for name, shape in (("x", (N, N)), ("bias", (N,)), ("y", (N, N)), ("z", (N * N,))):
-        w.new(name, *shape)
-    b = w.bufs
-    for operand, count in (("x", 1), ("bias", 2)):
-        w.builder.instructions.clear()
-        w.builder.elementwise([b["y"]], [b["x"], b[operand]], lambda e, x, v: e.add(x, v))
-        w.builder.elementwise([b["z"]], [b["y"].view((N * N,))], lambda e, y: e.exp(y))
-        w.outputs = ["z"]
-        assert fused(w) == count
-
-
-def test_a_chain_takes_in_no_call_of_another_size_that_leaves_its_result_unread() -> None:
-    w = Written()
-    for name, shape in (("x", (N, N)), ("y", (N, N)), ("q", (N,)), ("r", (N,))):
-        w.new(name, *shape)
-    b = w.bufs
-    w.builder.elementwise([b["y"]], [b["x"]], lambda e, x: e.exp(x))
-    w.builder.elementwise([b["r"]], [b["q"], b["y"]], lambda e, q, _: e.exp(q))
-    w.read("r")
-    w.outputs = ["y"]
-    assert fused(w) == 2
-
-
-@pytest.mark.parametrize(("start", "count"), [(0, 1), (1, 2), (N, 1)])
-def test_a_chain_is_not_stored_across_its_operands(start: int, count: int) -> None:
-    w = Written()
-    x, y, w.outputs = w.new("x", 2 * N), w.new("y", N), ["x"]
-    w.builder.elementwise([y], [x.view((N,))], lambda e, a: e.exp(a))
-    w.builder.elementwise([x.view((N,), start)], [y], lambda e, a: e.tanh(a))
-    assert fused(w) == count
-
-
-@pytest.mark.parametrize(("inputs", "count"), [(MAX_BUFFERS - 2, 1), (MAX_BUFFERS - 1, 2)])
-def test_a_chain_holds_no_more_addresses_than_registers(inputs: int, count: int) -> None:
-    w = Written()
-    ins = [w.new(f"x{k}", N) for k in range(inputs)]
-    y, z, w.outputs = w.new("y", N), w.new("z", N), ["y", "z"]
-    w.builder.elementwise([y], ins, lambda e, *xs: reduce(e.add, xs))
-    w.builder.elementwise([z], [y], lambda e, x: e.exp(x))
-    assert fused(w) == count
-
-
-@pytest.mark.parametrize(("operations", "count"), [(MAX_OPERATIONS - 1, 1), (MAX_OPERATIONS, 2)])
-def test_a_chain_has_a_limit_of_operations(operations: int, count: int) -> None:
-    w = Written()
-    x, y, z, w.outputs = w.new("x", N), w.new("y", N), w.new("z", N), ["z"]
-    w.builder.elementwise([y], [x], lambda e, x: reduce(lambda v, k: e.add(v, e.const(k)), range(operations), x))
-    w.builder.elementwise([z], [y], lambda e, x: e.exp(x))
-    assert fused(w) == count
-
-
-# Cheap results.
-
-
-def repeated(*steps: str) -> set[str]:
-    """Results that calls make themselves that read them.
-
-    A step is "fill NAME" or "read NAME", or a result, its operands, and how many constants are added to their sum.
-    """
-    w = Written()
-    for name in "xyzabcd":
-        w.new(name, N, N)
-    w.bufs["part of y"] = w.bufs["y"].view((N,))
-    results = []
-    for step in steps:
-        what, _, name = step.partition(" ")
-        if what in ("read", "fill"):
-            (w.read if what == "read" else w.fill)(name)
-            continue
-        result, operands, constants = step.split(",")
-        ins = [w.bufs[name] for name in operands.split("+")]
-        out = w.bufs[result] if ins[-1].size == N * N else w.new(result, N)
-        results.append(result)
-
-        def compute(e: Emitter, *xs: Expr, count: str = constants) -> Expr:
-            if count == "exp":
-                return e.exp(reduce(e.add, xs))
-            return reduce(lambda v, k: e.mul(v, e.const(float(k + 2))), range(int(count)), reduce(e.add, xs))
-
-        w.builder.elementwise([out], ins, compute)
-    w.outputs = [name for name in results if name in "abcd"]
-    program = w.program()
-    repeat_cheap(program, pipelines.context())
-    check_index(program)
-    return {name for name in results if not program.writers(w.bufs[name].storage)}
-
-
-MANY = CHEAP_OPERATIONS - 1
-"""Products with constants that are cheap, and still are with another operation."""
-
-
-def test_cheap_results_are_made_where_they_are_read() -> None:
-    assert repeated("y,x,1", "a,y+x,1", "b,y+x,1") == {"y"}
-    assert repeated("y,x,1", "z,y+x,1", "a,z+x,1") == {"y", "z"}
-
-
-@pytest.mark.parametrize(
-    ("steps", "names"),
-    [
-        (("y,x,1", "a,y+x,1", "fill x", "b,y+x,1"), ""),
-        (("y,x,1", "a,y+x,1", "read y"), ""),
-        (("y,x,exp", "a,y+x,1"), ""),
-        ((f"y,x,{CHEAP_OPERATIONS}", "a,y+x,1"), "y"),
-        ((f"y,x,{CHEAP_OPERATIONS + 1}", "a,y+x,1"), ""),
-        (("y,x,1", "a,y+x,1", "b,y,1"), ""),
-        (("y,x,1", "a,x+part of y,1"), ""),
-        (("y,x,1", f"z,y+x,{MANY}", "a,z+x,1"), "y"),
-        (("y,x,1", "z,y+x,1", "a,z,1"), "y"),
-        (("y,x,1", "z,y+x,1", "a,z+x,1", "fill x", "b,z+x,1"), "y"),
-    ],
-    ids=str,
-)
-def test_results_are_stored_that_others_read_or_that_are_not_cheap(steps: tuple[str, ...], names: str) -> None:
-    assert repeated(*steps) == set(names)
 
 
 # Results that are kept from run to run.

@@ -262,8 +262,6 @@ class _Rotation:
     def _moved(self, move: Move, c: _Columns) -> _Columns | None:
         """Columns of a tensor in the tensor that it is a copy of or that is a copy of it."""
         b = c.as_buf(self.dims, 2 * self.half)
-        if c.start < move.dense.shift:
-            return None
         strides = move.strides_of((*zip(self.dims, c.strides, strict=True), (2 * self.half, 1)), b)
         if strides is None or strides[3] != 1:
             return None
@@ -280,13 +278,7 @@ class _Rotation:
 def _columns(copy: StridedCopy) -> tuple[int, int, int] | None:
     """The first column in the source and in the target, and their number, if `copy` moves columns of all rows."""
     pitch, target = copy.src.shape[-1:], copy.dst.shape[-1:]
-    if (
-        copy.size != FLOAT
-        or not pitch
-        or not target
-        or not copy.src.size
-        or copy.dst.size * pitch[0] != copy.src.size * target[0]
-    ):
+    if not pitch or not target or not copy.src.size or copy.dst.size * pitch[0] != copy.src.size * target[0]:
         return None
     rows = copy.src.size // pitch[0]
     count = prod(copy.dims) // rows

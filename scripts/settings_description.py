@@ -19,9 +19,8 @@ from trainweb.generation.options import GENERATE, NEUTRAL, SAMPLED
 from trainweb.heads import HEAD
 from trainweb.lora.model import inject
 from trainweb.metrics import METRICS, make_metric
-from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
 from trainweb.onnxblock.loss import LOSSES
-from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
+from trainweb.onnxblock.optim import EMA, OPTIMIZERS, ExponentialMovingAverage, Optimizer
 from trainweb.onnxblock.row_weights import SETTINGS as SAMPLE_WEIGHT
 from trainweb.ops.optim.rules import RULES
 from trainweb.schedules import SCHEDULES, ByFormula

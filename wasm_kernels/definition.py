@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -221,17 +221,10 @@ class Definition:
             tree = ast.parse(source, mode="eval").body
         except SyntaxError as e:
             raise DefinitionError(f"{owner}: cannot read {text!r}") from e
-        numbered = _Numbers(self.numbers).visit(deepcopy(tree))
+        numbers = {name: ast.Constant(value) for name, value in self.numbers.items()}
+        numbered = _Substitution(numbers).visit(deepcopy(tree))
         expanded = _Aliases(self.aliases, owner).visit(deepcopy(numbered))
         return Expression(ast.unparse(numbered), ast.unparse(expanded))
-
-
-class _Numbers(ast.NodeTransformer):
-    def __init__(self, numbers: dict[str, int]) -> None:
-        self.numbers = numbers
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Constant(self.numbers[node.id]) if node.id in self.numbers else node
 
 
 class _Aliases(ast.NodeTransformer):
@@ -245,19 +238,21 @@ class _Aliases(ast.NodeTransformer):
             return node
         if len(node.args) != len(alias.params):
             raise DefinitionError(f"{self.owner}: {alias.name} takes {len(alias.params)} arguments")
-        for given, is_array in zip(node.args, alias.arrays(), strict=True):
-            if is_array and not isinstance(given, ast.Name):
-                raise DefinitionError(f"{self.owner}: {alias.name} takes an array where {ast.unparse(given)} stands")
+        for arg, is_array in zip(node.args, alias.arrays(), strict=True):
+            if is_array and not isinstance(arg, ast.Name):
+                raise DefinitionError(f"{self.owner}: {alias.name} takes an array where {ast.unparse(arg)} stands")
         body: ast.expr = ast.parse(alias.body.text, mode="eval").body
-        return _Parameters(dict(zip(alias.names(), node.args, strict=True))).visit(body)
+        return _Substitution(dict(zip(alias.names(), node.args, strict=True))).visit(body)
 
 
-class _Parameters(ast.NodeTransformer):
-    def __init__(self, given: dict[str, ast.expr]) -> None:
-        self.given = given
+class _Substitution(ast.NodeTransformer):
+    """Expressions in the place of names."""
+
+    def __init__(self, values: Mapping[str, ast.expr]) -> None:
+        self.values = values
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return deepcopy(self.given.get(node.id, node))
+        return deepcopy(self.values.get(node.id, node))
 
 
 @dataclass

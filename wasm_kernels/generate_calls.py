@@ -145,7 +145,6 @@ def pays(kernel: Kernel) -> list[str]:
     params = [field(kernel, arg) for arg in kernel.args if arg.name in used]
     return [
         *("", "@staticmethod", f"def pays(*, {', '.join(params)}) -> bool:"),
-        '    """Tell whether the kernel takes these arguments and is worth taking."""',
         f"    return bool({' and '.join(f'({part.source})' for part in conditions)})",
     ]
 

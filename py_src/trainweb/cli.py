@@ -244,7 +244,7 @@ def _add_weights(p: argparse.ArgumentParser) -> None:
 
 
 def _weights(args: argparse.Namespace) -> list[Path] | None:
-    return None if args.weights is None else [file for given in args.weights for file in _files_of(given)]
+    return None if args.weights is None else [file for path in args.weights for file in _files_of(path)]
 
 
 def _files_of(weights: Path) -> list[Path]:

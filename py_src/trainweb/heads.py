@@ -12,7 +12,7 @@ from typing import Any
 
 from trainweb import messages
 from trainweb.arguments import warn
-from trainweb.artifacts.evidence import lost_parameters, note, notes_of
+from trainweb.artifacts.evidence import KIND, lost_parameters, note, notes_of
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.control.repeat import with_bodies
 from trainweb.errors import ModelError
@@ -104,7 +104,12 @@ def _chosen(graph: Graph, name: str | None) -> _Candidate:
     candidates = {candidate.layer.module: candidate for candidate in _candidates(graph)}
     if name is None and len(candidates) == 1:
         return next(iter(candidates.values()))
-    names = ", ".join(map(shown, candidates)) or "none"
+    names = ", ".join(map(shown, candidates))
+    if not names:
+        raise ModelError(
+            "No layer can be the head of the model: what follows them needs their number of classes. Replace the last "
+            "layer before the export."
+        )
     if name is None:
         raise ModelError(
             f"The layers that may be the head of the model are {names}. Name one as the setting 'layer' of 'head'."
@@ -144,13 +149,16 @@ def _followed(
     """The candidate of a layer; None if what follows depends on the number of classes, or is no output."""
     bias = site.inputs[2] if len(site.inputs) > 2 and site.inputs[2] else None
     waiting, reshapes, is_output = [site.outputs[0]], list[Node](), False
+    products = {site.outputs[0]}
     while waiting:
         name = waiting.pop()
         is_output = is_output or name in outputs
         for node in consumers.get(name, []):
             others = [constants.get(other) for other in node.inputs if other != name]
             other = others[0] if len(others) == 1 else None
-            if node.op_type == "Add" and bias is None and name == site.outputs[0] and other and other.size > 1:
+            if node.op_type == "Cast" and name in products:  # Keras writes casts from float32 to float32
+                products.update(node.outputs)
+            if node.op_type == "Add" and bias is None and name in products and other and other.size > 1:
                 bias = other.name
             elif node.op_type == "Reshape" and name == node.inputs[0]:
                 reshapes.append(node)
@@ -210,6 +218,7 @@ def _set(graph: Graph, name: str, shape: tuple[int, ...], values: list[float], *
     graph.initializers[name] = tensor = Tensor.of(name, "float32", shape, values)
     graph.value_info.pop(name, None)
     note(graph, tensor, notes)
+    tensor.notes = {**tensor.notes, KIND: "PARAMETER"}  # of this tensor alone: other tensors have no such record
 
 
 def _resize(graph: Graph, reshapes: tuple[Node, ...], old: int, classes: int) -> None:

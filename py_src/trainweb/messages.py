@@ -5,9 +5,6 @@ A text is a template of `str.format`; `{x!r}` is a value as Python shows it, als
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from trainweb.errors import (
     BufferSizeError,
     CheckpointError,
@@ -23,39 +20,7 @@ from trainweb.errors import (
     StorageError,
     UnsupportedError,
 )
-from trainweb.spelling import ARGUMENT, TEXTS
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """An error of a session: its class and its text.
-
-    `{argument.some_name}` is the name of an argument, as the user's language spells it. `page` is the page's text if
-    its advice is about JavaScript.
-    """
-
-    error: type[Exception]
-    text: str
-    page: str | None = None
-
-    def __call__(self, **values: Any) -> Exception:
-        """Return the error with these values in its text."""
-        return self.error(self.fill(**values))
-
-    def fill(self, **values: Any) -> str:
-        """Return the text with these values."""
-        values["argument"] = ARGUMENT
-        text = self.text
-        # A page that finds the fault itself may know more about it.
-        if ARGUMENT.in_page and self.page is not None and fields_of(self.page) <= values.keys():
-            text = self.page
-        return TEXTS.vformat(text, (), values)
-
-
-def fields_of(text: str) -> set[str]:
-    """Names of the values of a template."""
-    return {name.partition(".")[0] for _, name, _, _ in TEXTS.parse(text) if name}
-
+from trainweb.message import Message
 
 RELEASED = Message(ReleasedError, "This session was released; create a new one.")
 
@@ -64,7 +29,7 @@ RELEASED = Message(ReleasedError, "This session was released; create a new one."
 NO_EFFECT = Message(UnsupportedError, "These options have no effect here: {options}.")
 LOCAL_STATISTICS = Message(
     UnsupportedError,
-    "Training moves {count} untrained tensors, such as {name!r}: rounds do not average them, see docs/federated.md.",
+    "Training moves {count} untrained tensors, such as {name!r}. Rounds average them if 'statistics' is 'average'.",
 )
 NOT_PICTURES = Message(
     FeedError, "Files that are no pictures by their names are left out; there are {count}, such as {names}."
@@ -74,13 +39,14 @@ DROPPED_ROWS = Message(FeedError, "The file fixes batches of {rows} rows: each e
 # Federated rounds.
 
 NOISE_WITHOUT_CLIP = Message(
-    ModelError,
-    "Noise is scaled by the clip norm: give '{argument.clip_norm}' with '{argument.noise_multiplier}'.",
+    ModelError, "Noise is scaled by the clip norm: give '{argument.clip_norm}' with '{argument.noise_multiplier}'."
+)
+NOISE_AND_STATISTICS = Message(
+    ModelError, "Noise can make a running variance negative: with noise, 'statistics' must be 'local'."
 )
 NOISE_AND_WEIGHTS = Message(
     ModelError,
-    "Updates with noise need equal weights, as the accounting of privacy assumes: give weights='equal'.",
-    "Updates with noise need equal weights, as the accounting of privacy assumes: give 'equal'.",
+    "Updates with noise need equal weights, as the accounting of privacy assumes: give the weights 'equal'.",
 )
 UPDATE_SIZE = Message(BufferSizeError, "{name} has {actual} numbers, expected {expected}.")
 UPDATE_NOT_FINITE = Message(ModelError, "{name} has numbers that are not finite.")
@@ -276,8 +242,31 @@ OBJECTS_IN_COLUMN = Message(
 )
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(
-    FeedError, "{name!r} has {given} among its values: give only numbers, only bigints or only booleans."
+    FeedError, "{name!r} has {given} among its values: give only numbers, only bigints, only booleans or only texts."
 )
+TEXT_VALUES = Message(
+    FeedError,
+    "{what} has texts, and the model takes numbers. Make numbers of a column of a table by 'categories' or 'one_hot' "
+    "of a Dataset, and of texts for a language model by Dataset.from_text.",
+    "{what} has texts, and the model takes numbers. Make numbers of a column of a table by 'categories' or 'oneHot' "
+    "of a Dataset, and of texts for a language model by Dataset.fromText.",
+)
+TIME_FIRST = Message(
+    FeedError,
+    "{name!r} has the shape {shape!r} in the file, and {other!r} counts rows by {symbol!r}: rows must be the first "
+    "axis of each input. Export the model so, as batch_first=True of PyTorch's recurrent layers does.",
+)
+NO_INPUT = Message(
+    FeedError,
+    "The {source} has no {name!r}; it has {names}, and the model takes {inputs}. Give it, or apply the steps of the "
+    "training rows that make it: 'map', or 'preprocess' with their 'preprocessing'.",
+)
+UNPREPARED_VALIDATION = Message(
+    FeedError,
+    "The training rows have steps that the validation rows lack: {steps}. Give 'preprocess' of the validation data the "
+    "'preprocessing' of the training data.",
+)
+"""A warning, of both languages."""
 DATA_SHAPE = Message(
     FeedError,
     "{name!r} has shape {given!r} in {where}. The model takes {batch} for a batch, so {row} for a row.",
@@ -343,6 +332,11 @@ CSV_FILL = Message(
     FeedError, "'missing' has a value for the column {column!r}, which no input takes; they take {names}."
 )
 CSV_VALUE = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.")
+CSV_TEXT = Message(
+    FeedError,
+    "Line {line}, column {column!r}: {value!r} is no number. Give a column of text the type {name!r}: 'string' in "
+    "'dtypes', and make numbers of it by 'categories' or 'one_hot' ('oneHot' in a page). Labels may have 'classes'.",
+)
 CSV_CLASS = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
 TABLE_STREAM = Message(
     FeedError, "A stream of rows cannot be preprocessed: preprocess arrays, before 'map' and 'filter'."

@@ -417,9 +417,9 @@ def with_metrics(graph: Graph, request: Sequence[Any], inputs: Sequence[GraphVal
     """An eval model with nodes that sum up, and what their outputs are; `inputs` are fed."""
     graph = graph.with_nodes(graph.nodes)
     graph.opsets.setdefault(TRAINWEB, 1)
-    described, weight = [], weight_of(graph)
+    described, weights = [], weights_in(graph)
     for one in read_request(request):
-        sums = one.metric.sums()
+        sums, weight = one.metric.sums(), weights.get(one.targets, weights.get(""))
         if sums is None:
             continue
         if isinstance(one.metric, TermLoss):
@@ -443,10 +443,10 @@ def _collect(graph: Graph, one: Asked) -> tuple[str, str]:
     return outputs
 
 
-def weight_of(graph: Graph) -> str | None:
-    """The input of an eval model that has weights of rows or labels."""
-    note = graph.metadata.get(SAMPLE_WEIGHT)
-    return None if note is None else str(json.loads(note))
+def weights_in(graph: Graph) -> dict[str, str]:
+    """Inputs of an eval model that have weights of rows or labels, by the labels; those under "" are of all labels."""
+    weights: dict[str, str] = json.loads(graph.metadata.get(SAMPLE_WEIGHT, "{}"))
+    return weights
 
 
 def _weights_like(graph: Graph, weight: str, targets: str, rank: int) -> str:

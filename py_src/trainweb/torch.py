@@ -135,17 +135,18 @@ def _loss(loss: LossType | str | Mapping[str, Any] | None) -> dict[str, Any] | N
     """The loss as a mapping of its name and settings."""
     if loss is None:
         return None
-    given: dict[str, Any] = (
+    settings: dict[str, Any] = (
         dict(loss) if isinstance(loss, Mapping) else {"type": loss.name if isinstance(loss, LossType) else loss}
     )
-    if given.get("type") not in LOSSES:
+    if settings.get("type") not in LOSSES:
         raise ModelError(
-            f"loss {given.get('type')!r} is not one of {', '.join(LOSSES)}: compute it in the module, with loss=None."
+            f"loss {settings.get('type')!r} is not one of {', '.join(LOSSES)}: compute it in the module, with "
+            "loss=None."
         )
-    given = {OTHER_NAMES.get(name, name): value for name, value in given.items()}
-    if given["type"] == "CrossEntropyLoss":
-        given.setdefault("class_axis", 1)
-    return given
+    settings = {OTHER_NAMES.get(name, name): value for name, value in settings.items()}
+    if settings["type"] == "CrossEntropyLoss":
+        settings.setdefault("class_axis", 1)
+    return settings
 
 
 def _without_dropout(module: nn.Module) -> nn.Module:
@@ -226,9 +227,9 @@ def _prove(
         additional_output_names=outputs,
         frozen_params=list(frozen) or None,
     )
-    found = {d.name for d in built.decisions if d.trained}
-    if found != set(trained):
-        missing, extra = sorted(set(trained) - found), sorted(found - set(trained))
+    actual = {d.name for d in built.decisions if d.trained}
+    if actual != set(trained):
+        missing, extra = sorted(set(trained) - actual), sorted(actual - set(trained))
         reasons = [f"{d.name!r}: {d.reason}." for d in built.decisions if d.name in missing]
         text = f"The exported model does not train {missing or 'all'} and trains {extra or 'nothing else'}."
         raise ModelError(" ".join([text, *reasons]))
@@ -336,17 +337,17 @@ def _steps(session: TrainingSession, feeds: Mapping[str, np.ndarray]) -> tuple[l
     return losses, first
 
 
-def _difference(found: np.ndarray, expected: np.ndarray) -> float:
-    if found.shape != expected.shape:
-        raise ModelError(f"The output has shape {list(found.shape)}; PyTorch's has {list(expected.shape)}.")
-    return float(np.abs(found - expected).max(initial=0) / max(float(np.abs(expected).max(initial=0)), NOISE))
+def _difference(values: np.ndarray, expected: np.ndarray) -> float:
+    if values.shape != expected.shape:
+        raise ModelError(f"The output has shape {list(values.shape)}; PyTorch's has {list(expected.shape)}.")
+    return float(np.abs(values - expected).max(initial=0) / max(float(np.abs(expected).max(initial=0)), NOISE))
 
 
-def _update_difference(found: np.ndarray, expected: np.ndarray, before: np.ndarray) -> float:
+def _update_difference(values: np.ndarray, expected: np.ndarray, before: np.ndarray) -> float:
     """In parts of the largest update, or of what is rounding if that is more."""
     update = float(np.abs(expected - before).max(initial=0))
     floor = NOISE * max(float(np.abs(before).max(initial=0)), 1.0)
-    return float(np.abs(found - expected).max(initial=0)) / max(update, floor / TOLERANCE)
+    return float(np.abs(values - expected).max(initial=0)) / max(update, floor / TOLERANCE)
 
 
 def _check_close(what: str, difference: float) -> None:

@@ -617,7 +617,9 @@ CALLS: dict[str, PublicCall] = {
     "LoraModel.load_adapter": PublicCall(
         lambda _: lora_model().load_adapter, lambda _: {"target": lora_state(), "adapter": lora_model().adapter()}
     ),
-    "federated": of_session("federated", clip_norm=1.0, noise_multiplier=0.5, noise_clients=2, seed=None),
+    "federated": of_session(
+        "federated", clip_norm=1.0, noise_multiplier=0.5, noise_clients=2, seed=None, statistics="local"
+    ),
     "FederatedClient": PublicCall(
         lambda _: federated.FederatedClient, lambda _: {"session": session(), "clip_norm": 1.0}
     ),

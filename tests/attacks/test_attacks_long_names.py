@@ -1,4 +1,4 @@
-"""Names and values of hundreds of thousands of characters: an error shows the beginning and the length."""
+"""Names and values of tens of thousands of characters: an error shows the beginning and the length."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .test_attacks_misuse_sweep import release
 
 LONGEST = 6000
 """Characters of any message: room for one whose middle is left out."""
-LENGTH = 200_000
+LENGTH = 20_000
+"""Of a name, several times LONGEST, and of a list."""
 
 
 NAME = "".join(random.Random(5).choices("ab\n'\"\\{}é\U0001f600", k=LENGTH))

@@ -230,14 +230,6 @@ def pyodide_page(browser: Browser, plain_site: Site) -> Iterator[Kernel]:
 
 
 @pytest.fixture(scope="module")
-def isolated_pyodide_page(browser: Browser, isolated_site: Site) -> Iterator[Kernel]:
-    """The same in a cross-origin isolated page."""
-    with open_kernel(browser, isolated_site) as kernel:
-        kernel.install()
-        yield kernel
-
-
-@pytest.fixture(scope="module")
 def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
     """A page with the package, shared by a module."""
     from .js_session import open_js_page  # which needs this module

@@ -15,7 +15,7 @@ from .js_session import JsPage, open_js_page
 from .server import ROOT, Site
 
 PATH = "/w/cached.safetensors"
-REST = {"lm_head.weight": np.ones(10 << 20, np.float32)}
+REST = {"lm_head.weight": np.ones((8 << 20) + 1024, np.float32)}
 """Makes a file of more than 32 MiB, in three pieces."""
 
 SUM = """
@@ -169,8 +169,11 @@ def test_the_hash_of_a_kept_file_names_the_compiled_session(js: JsPage, plain_si
         plain_site.remove("/dist/worker.js")
 
 
-@pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled", "not compiled"])
-@pytest.mark.parametrize(("how", "at"), [("byte", 20), ("byte", 2**25 + 5), ("cut", 0)])
+@pytest.mark.parametrize(
+    ("how", "at", "is_compiled"),
+    [("byte", 20, True), ("byte", 2**25 + 5, False), ("cut", 0, True), ("cut", 0, False)],
+    ids=str,
+)
 def test_training_notices_damage(js: JsPage, plain_site: Site, how: str, at: int, is_compiled: bool) -> None:
     """The worker, which starts a compiled session from the file, or compiles. A server that lies shows the fetch."""
     given = {"model": plain_site.add("/w/model.onnx", graph_of()), "url": PATH, "isFetched": True, "isAdapted": True}

@@ -113,8 +113,9 @@ def test_files_may_lie_in_another_folder(page: Page, make_site: Callable[..., Si
     assert "/sub/shared/trainweb/worker.js" in site.requests()
 
 
-@pytest.mark.parametrize("kind", ["", ' type="module"'], ids=["classic", "module"])
-@pytest.mark.parametrize("policy", [None, STRICT_POLICY], ids=["no policy", "strict policy"])
+@pytest.mark.parametrize(
+    ("kind", "policy"), [("", STRICT_POLICY), (' type="module"', None)], ids=["classic, strict policy", "module"]
+)
 def test_a_script_tag_gives_the_global(
     page: Page, make_site: Callable[..., Site], tmp_path: Path, kind: str, policy: str | None
 ) -> None:
@@ -336,8 +337,7 @@ window.told = [fitted.length, sizes];
 """
 
 
-@pytest.mark.parametrize("isolated", [False, True])
-@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize(("isolated", "inline"), [(False, True), (True, False)], ids=["inline", "isolated"])
 def test_a_sandboxed_frame_trains(
     page: Page, make_site: Callable[..., Site], tmp_path: Path, isolated: bool, inline: bool
 ) -> None:

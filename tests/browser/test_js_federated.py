@@ -47,6 +47,7 @@ def test_a_client_warns_of_statistics_that_rounds_do_not_average(js: JsPage, fro
         """const config = { loss: null, optimizer: "SGD", frozenParams: frozen };
         const s = await TrainingSession.createFromModel("/norm.onnx", config);
         s.federated();
+        s.federated({ statistics: "average" }); // it has nothing to warn of
         const x = new Tensor("float32", new Float32Array(9), [3, 3]);
         for (let k = 0; k < 3; k++) await s.fit({ x }, { batchSize: 2 });
         await s.release();""",
@@ -208,6 +209,9 @@ def test_what_cannot_be_is_refused(js: JsPage) -> None:
           unknown: () => s.federated({{ clip: 1 }}),
           clip: () => s.federated({{ clipNorm: 0 }}),
           noise: () => s.federated({{ noiseMultiplier: 1 }}),
+          statistics: () => s.federated({{ clipNorm: 1, noiseMultiplier: 1, statistics: "average" }}),
+          average: () => s.federated({{ statistics: "mean" }}),
+          joined: () => joinFlower("ws://127.0.0.1:9", s, {{ train: () => {{}}, statistics: "mean" }}),
           length: () => s.federated().round(start.subarray(1), data()),
           array: () => s.federated().round([...start], data()),
           finite: () => s.federated().round(start.map(() => NaN), data()),
@@ -234,6 +238,9 @@ def test_what_cannot_be_is_refused(js: JsPage) -> None:
         "unknown": "has no setting 'clip'",
         "clip": "clipNorm is 0",
         "noise": "give 'clipNorm' with",
+        "statistics": "with noise, 'statistics' must be 'local'",
+        "average": "statistics is 'mean'; it must be local or average",
+        "joined": "statistics is 'mean'; it must be local or average",
         "length": "BufferSizeError: parameters has",
         "array": "a Float32Array",
         "finite": "not finite",

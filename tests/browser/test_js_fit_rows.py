@@ -7,7 +7,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-from tests.conformance.fits import FITS, KINDS, WRONG, WRONG_LATER, Fit, camel, common, odd_files, run_python, snake
+from tests.conformance.fits import FITS, KINDS, Fit, camel, common, odd_files, run_python, snake
+from tests.conformance.wrong_fits import WRONG, WRONG_LATER
 
 from .js_session import JsPage
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
-from tests.federated import run, task
+from tests.federated import norms, run, task
 from tests.python.flower_fleet import FakeFleet, FakeNode
 from websockets.sync.client import connect
 
@@ -85,6 +85,51 @@ def test_pages_send_what_clients_in_pytorch_sent(browser: Browser, task_site: Si
     for page in pages[1:]:
         assert state_is(page, "left") == "left"
         page.close()
+
+
+def test_pages_average_statistics_as_flower_with_pytorch(js: JsPage) -> None:
+    """PyTorch's clients sent their whole state, of which flwr made the recorded averages."""
+    record = norms.recorded()
+    common = norms.states(record, 0)
+    js.site.add("/norms.onnx", norms.model(common).SerializeToString())
+    clients = range(len(norms.SIZES))
+    rows = [{"x": record[f"x{k}"].tolist(), "labels": record[f"labels{k}"].tolist()} for k in clients]
+    with FakeFleet() as fleet:
+        js.run(
+            f"""window.sessions = [];
+            const config = {{ loss: "CrossEntropyLoss", optimizer: "SGD", learningRate: {norms.RATE} }};
+            for (const data of rows) {{
+              const session = await TrainingSession.createFromModel("/norms.onnx", config);
+              const client = session.federated({{ statistics: "average" }});
+              window.sessions.push(session);
+              await new Promise((onJoin, reject) => joinFlower(url, session, {{
+                statistics: "average",
+                train: (parameters) => client.round(parameters, data, {{ epochs: 2, batchSize: 8, shuffle: false }}),
+                evaluate: async () => ({{ examples: 1, metrics: await session.evaluate(data) }}),
+                onJoin,
+              }}).catch(reject));
+            }}""",
+            rows=rows,
+            url=fleet.url,
+        )
+        nodes = [node_of(fleet) for _ in clients]
+        for number in range(1, norms.ROUNDS + 1):
+            for node in nodes:
+                node.tasks.put(asked("train", number, common))
+            answers = [node.answers.get(timeout=SECONDS)[1][0] for node in nodes]
+            average = {
+                name: np.average([sent[name].astype(np.float64) for sent in answers], axis=0, weights=norms.SIZES)
+                for name in common
+            }
+            common = {name: array.astype(np.float32) for name, array in average.items()}
+            for name, array in norms.states(record, number).items():
+                np.testing.assert_allclose(common[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
+        # The session that evaluates has the statistics, too.
+        nodes[0].tasks.put(asked("evaluate", 4, common))
+        nodes[0].answers.get(timeout=SECONDS)
+        mean = js.run('return [...(await sessions[0].getParameter("1.running_mean")).data];')
+        np.testing.assert_array_equal(np.float32(mean), common["1.running_mean"])
+        js.run("for (const session of sessions) await session.release();")
 
 
 @pytest.mark.page_errors(r"WebSocket connection to .* failed")

@@ -151,7 +151,6 @@ ADAMW = "type: 'AdamW'"
         ("TrainingSession.createFromModel(url, [config])", "TypeError", ["'config' must be an object"]),
         ("open({ loss: 'CrossEntropy' })", "TypeError", ["did you mean 'CrossEntropyLoss'?"]),
         ("open({ loss: 3 })", "ModelError", ["loss is 3; it must be the name of one, or an object with a 'type'"]),
-        ("open({ loss: { reduction: 'sum' } })", "TypeError", ["There is no loss 'sum'", "There are MSELoss"]),
         ("open({ optimizer: 'toString' })", "TypeError", ["There is no optimizer 'toString'", "AdamW", "SGD", "Lion"]),
         (
             "open({ learningRates: 1 })",
@@ -199,6 +198,18 @@ ADAMW = "type: 'AdamW'"
         ("open({ lossInputNames: ['logits', 'logits'] })", "ModelError", ["takes 1", "Choose with 'lossInputNames'"]),
         ("open({ loss: { type: 'CrossEntropyLoss', weights: [1, '2'] } })", "ModelError", ["loss.weights is [1, '2']"]),
         ("open({ loss: { type: 'CrossEntropyLoss', ignoreIndex: 0.5 } })", "ModelError", ["loss.ignoreIndex is 0.5"]),
+        ("open({ loss: { reduction: 'sum' } })", "ModelError", ["loss needs the setting 'type': one of MSELoss"]),
+        ("open({ loss: { y: { weight: 2 } } })", "ModelError", ["loss.y needs the setting 'type': one of MSELoss"]),
+        (
+            "open({ loss: { logits: 'CrossEntropyLoss' }, sampleWeight: { logit: 'w' } })",
+            "ModelError",
+            ["sampleWeight.logit is", "it must be of an output with a loss: logits"],
+        ),
+        (
+            "open({ loss: { logits: 'MSELoss' }, sampleWeight: { logits: { name: 'w', of: 'tokens' } } })",
+            "ModelError",
+            ["sampleWeight.logits.of is 'tokens'; it must be rows or labels"],
+        ),
         (
             "open({ loss: { type: 'MSELoss', reduction: 'max' } })",
             "ModelError",

@@ -63,7 +63,8 @@ def test_labels_have_one_name_and_further_columns_are_left_out(page: JsPage) -> 
     assert found["steps"][0] == found["steps"][1]
     first, *others = found["predicted"]
     assert others == [first, first]
-    assert "invalid input 'labels'" in found["refused"][0] and "'x' is missing" in found["refused"][1]
+    first, second = found["refused"]
+    assert "invalid input 'labels'" in first and "The data has no 'x'; it has y, id" in second
 
 
 def test_weights_are_those_of_python(page: JsPage) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from onnx import helper
+from tests.conformance.models import make_model
 
 from .js_session import JsPage
 from .test_js_fit import OPEN, arrays, native
@@ -95,7 +98,7 @@ WRONG = [
     ("({ x: xs, labels: labels.map(() => 0.5) })", "{}", "'labels' has 0.5 in the data; the model takes int64"),
     ("[whole.x, whole.labels, whole.x]", "{}", "The data has 3 values, and the model has 2 inputs: x, labels"),
     ("({ x: [[1, 2], [1]], labels: [0, 1] })", "{}", "an array of 1 stands where others have 2 elements"),
-    ("({ x: xs, labels: labels.map((k) => k ? k : 0n) })", "{}", "give only numbers, only bigints or only booleans"),
+    ("({ x: xs, labels: labels.map((k) => k ? k : 0n) })", "{}", "only bigints, only booleans or only texts"),
     ("({ x: xs, labels: labels.map(() => 16777217) })", "{}", "'labels' has 16777217, which float32 cannot hold"),
 ]
 
@@ -111,3 +114,49 @@ def test_what_is_wrong_is_named(js: JsPage, source: str, options: str, said: str
         finally {{ await s.release(); }}"""
     )
     assert said in found
+
+
+def test_validation_rows_need_the_steps_of_the_training_rows(js: JsPage) -> None:
+    found = js.run(
+        MAKE
+        + """
+        const warnings = [];
+        const before = console.warn;
+        console.warn = (...texts) => warnings.push(texts.join(" "));
+        const s = await open();
+        const [first, validation] = new Dataset({ x: xs, labels }).split(0.5);
+        const training = first.standardize("x");
+        await s.fit(training, { validationData: validation });
+        await s.fit(training, { validationData: validation.standardize("x") });
+        const count = warnings.length;
+        await s.fit(training, { validationData: validation.preprocess(training.preprocessing) });
+        await s.release();
+        console.warn = before;
+        return [warnings.length === count, warnings];"""
+    )
+    assert found[0] and sum("the validation rows lack: standardize of 'x'. Give" in text for text in found[1]) == 2
+
+
+def test_an_input_that_counts_time_by_its_first_axis_is_named(js: JsPage) -> None:
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0], keepdims=0),
+        helper.make_node("MatMul", ["mean", "w"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": ["time", "batch", 3]}, {"y": ["batch", 2]}, {"w": np.ones((3, 2), np.float32)})
+    js.site.add("/time.onnx", model.SerializeToString())
+    found = js.run(
+        OPEN
+        + """
+        const s = await TrainingSession.createFromModel("/time.onnx", { loss: "CrossEntropyLoss" });
+        const x = new Tensor("float32", new Float32Array(8 * 7 * 3), [8, 7, 3]);
+        const labels = Array.from({ length: 8 }, () => 1);
+        const row = { x: new Tensor("float32", new Float32Array(21), [7, 3]), labels: 1 };
+        const texts = [];
+        for (const make of [() => s.fit({ x, labels }), () => s.fit([row, row]), () => s.predict({ x })]) {
+          texts.push((await failure(async () => await make())).message);
+        }
+        await s.release();
+        return texts;"""
+    )
+    said = "'x' has the shape ['time', 'batch', 3] in the file, and 'labels' counts rows by 'batch': rows must"
+    assert all(said in text for text in found), found

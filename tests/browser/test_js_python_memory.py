@@ -63,7 +63,6 @@ def js(request: pytest.FixtureRequest, browser: Browser, make_site: Callable[...
     ("js", "nbytes"),
     [
         ("snapshot", 2**29),
-        ("snapshot", 2**20),
         ("snapshot", 1000),
         ("plain start", 2**20),
         ("another version", 2**20),

@@ -54,4 +54,4 @@ def test_further_columns_are_not_read(js: JsPage) -> None:
     assert losses[1:] == losses[:1] * 3
     notice = "trainweb: These columns of the data are not read: id, source"
     assert [text.partition(".")[0] for text in warned] == [notice, notice, f"{notice}, tags"]
-    assert "input 'labels' is missing" in missing
+    assert "The data has no 'labels'; it has x, id" in missing

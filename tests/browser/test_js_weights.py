@@ -12,6 +12,7 @@ import pytest
 from bench import smol
 from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Browser
+from tests.each import run_each
 from tests.lora.test_lora import RECORDED, truth
 from tests.python.test_safetensors_beside import NAME, SHAPE, TABLE, WEIGHT, file_of, graph_of, tied_model
 
@@ -23,7 +24,7 @@ from .processes import processes, resident_bytes
 from .server import Site
 
 OTHER = {"model.norm.weight": np.ones(3, np.float32)}
-LARGE = {"lm_head.weight": np.ones(10 << 20, np.float32)}
+LARGE = {"lm_head.weight": np.ones((8 << 20) + 1024, np.float32)}
 """Makes a file that the page leaves with the browser (from 32 MiB on)."""
 
 RUN = """
@@ -55,17 +56,17 @@ return loss;
 FAIL = "return failure(() => InferenceSession.create(model, options));"
 
 
-@pytest.fixture(scope="module", params=["plain", "isolated"])
-def js(browser: Browser, request: pytest.FixtureRequest) -> Iterator[JsPage]:
-    """A page on either kind of site, for all tests that neither watch nor measure it."""
-    site = request.getfixturevalue(f"{request.param}_site")
-    with open_js_page(browser, site, expected=(r"status of 404",)) as page:
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    """A page for all tests that neither watch nor measure it."""
+    with open_js_page(browser, plain_site, expected=(r"status of 404",)) as page:
         yield page
 
 
 @pytest.fixture
 def fresh(browser: Browser, site: Site) -> Iterator[JsPage]:
     with open_js_page(browser, site) as page:
+        page.run("env.timeouts.idle = 1e9;")  # the worker waits however long the files take to make
         yield page
 
 
@@ -73,15 +74,27 @@ def served(site: Site, name: str, tensors: dict[str, Any]) -> str:
     return site.add(f"/w/{name}.safetensors", file_of(tensors))
 
 
-@pytest.mark.parametrize("form", ["url", "bytes", "blob", "shards"])
-@pytest.mark.parametrize("rest", [OTHER, LARGE], ids=["small", "large"])
-def test_weights_are_found_by_name(js: JsPage, form: str, rest: dict[str, Any]) -> None:
+FORMS = ("url", "bytes", "blob", "shards")
+
+
+def check_found_by_name(js: JsPage, form: str, rest: dict[str, Any]) -> None:
     model = js.site.add("/w/model.onnx", graph_of())
     half = WEIGHT.astype(ml_dtypes.bfloat16)
     first = {NAME: half} if form == "shards" else {**rest, NAME: half}
     files = [served(js.site, "a", first), served(js.site, "b", rest)]
     found = js.run(RUN, model=model, files=files, kind=form)
     np.testing.assert_allclose(found, half.astype(np.float64).sum(1), atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rest", [OTHER, LARGE], ids=["small", "large"])
+def test_weights_are_found_by_name(js: JsPage, form: str, rest: dict[str, Any]) -> None:
+    check_found_by_name(js, form, rest)
+
+
+def test_large_files_of_weights_go_to_shared_memory(browser: Browser, isolated_site: Site) -> None:
+    with open_js_page(browser, isolated_site) as page:
+        run_each(FORMS, lambda form: check_found_by_name(page, form, LARGE))
 
 
 def test_a_tied_table_is_found_by_its_other_name(js: JsPage) -> None:

@@ -7,8 +7,10 @@ from math import isfinite
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
-from .js_session import JsPage
+from .js_session import JsPage, open_js_page
+from .server import Site
 from .webgpu import OPEN, close, count
 
 FIT = """
@@ -26,14 +28,15 @@ FIT = """
         ({ epochs }) => epochs.map(({ loss, steps }) => [loss, steps]),
         ({ name, message, epoch, batch }) => [name, message, epoch, batch]);
       const all = [Array.from((await s.getContiguousParameters(false)).data)];
+      const gradients = [];
       for (const name of await s.parameterNames({ trainableOnly: true })) {
-        all.push(Array.from((await s.getGradient(name)).data));
+        gradients.push(Array.from((await s.getGradient(name)).data));
         for (const moment of Object.values(await s.getMoments(name))) all.push(Array.from(moment.data));
       }
       const numbers = [ended, await s.stepCount(), await s.getLearningRate(), all];
       const after = [await train(s, 2)];
       await s.release();
-      return [numbers, after];
+      return [numbers, after, gradients];
     };
 """
 STILL = "() => { performance.now = () => 0; }"
@@ -82,16 +85,72 @@ def test_a_wrong_label_leaves_what_it_leaves_if_each_loss_is_read(gpu: JsPage) -
 
 
 @pytest.mark.parametrize("on_nan", ["skip", "stop", "restore"])
-def test_nan_that_is_undone_leaves_the_session_as_on_the_kernels(gpu: JsPage, on_nan: str) -> None:
-    body = f"return fitted(gpu, data(5, NaN), {{ onNaN: '{on_nan}' }});"
-    (on_gpu, _), (on_kernels, _) = fit(gpu, STILL, body), fit(gpu, STILL, body.replace("fitted(gpu,", "fitted({},"))
-    (ended, *counts, numbers), after = on_gpu
-    (expected, *others, tensors), later = on_kernels
+@pytest.mark.parametrize(("wrong", "value"), [(1, "NaN"), (3, "NaN"), (4, "NaN"), (4, "1e25"), (5, "NaN"), (7, "1e25")])
+def test_nan_is_undone_as_if_each_batch_were_looked_at(gpu: JsPage, on_nan: str, wrong: int, value: str) -> None:
+    """Batches 2 and 3 run at once, as do 4 to 7. Squares of large gradients are infinite."""
+    body = f"return fitted(gpu, data({wrong}, {value}), {{ onNaN: '{on_nan}', accumulate: {1 + wrong % 2} }});"
+    (ahead, few), (each, many) = fit(gpu, STILL, body), fit(gpu, SLOW, body)
+    assert ahead == each
+    assert few < many or wrong == 1
+    same_as_the_kernels(ahead, fit(gpu, STILL, body.replace("fitted(gpu,", "fitted({},"))[0])
+
+
+def same_as_the_kernels(on_gpu: Any, on_kernels: Any) -> None:
+    # Gradients that wait have another unit there.
+    (ended, *counts, numbers), after, _ = on_gpu
+    (expected, *others, tensors), later, _ = on_kernels
     close(counts, others)
+    assert len(ended) == len(expected)
     close([*chain(*ended)], [*chain(*expected)])
     for mine, theirs in zip(numbers, tensors, strict=True):
         close(mine, theirs, 2e-3)
     close(after[0], later[0], 1e-3)
+
+
+LOSSES = {
+    "rows": "'CrossEntropyLoss'",
+    "weights": "{ type: 'CrossEntropyLoss', weights: [0.5, 2, 3, 1] }",
+    "ignored": "{ type: 'CrossEntropyLoss', ignoreIndex: 2, weights: [0.5, 2, 3, 1] }",
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_weighted_gradients_run_ahead(gpu: JsPage, loss: str) -> None:
+    """Each epoch ends with gradients of two batches, the last one smaller."""
+    more = f"{{ config: {{ loss: {LOSSES[loss]} }}, accumulate: 5, clipGradNorm: 1, epochs: 3 }}"
+    body = f"const all = rows(94); return fitted(gpu, all, {more});"
+    (ahead, few), (each, many) = fit(gpu, STILL, body), fit(gpu, SLOW, body)
+    assert ahead == each, ahead[0][0]
+    assert few < many - 15, ahead[0][0]
+    same_as_the_kernels(ahead, fit(gpu, STILL, body.replace("fitted(gpu,", "fitted({},"))[0])
+
+
+@pytest.mark.parametrize("on_nan", ["skip", "restore"])
+def test_batches_of_the_page_are_undone_and_weighted(gpu: JsPage, on_nan: str) -> None:
+    more = f"{{ config: {{ loss: {LOSSES['ignored']} }}, onNaN: '{on_nan}', accumulate: 3, schedule: undefined }}"
+    body = f"const all = new Dataset(data(4, NaN)).map((row) => row); return fitted(gpu, all, {more});"
+    same_as_the_kernels(*(fit(gpu, STILL, body.replace("gpu,", f"{device},"))[0] for device in ("gpu", "{}")))
+
+
+def test_a_fit_with_a_proximal_term_looks_at_each_batch(gpu: JsPage) -> None:
+    body = "return fitted(gpu, data(1), { proximal: 0.5, accumulate: 2, onNaN: 'skip' });"
+    same_as_the_kernels(*(fit(gpu, STILL, body.replace("gpu,", f"{device},"))[0] for device in ("gpu", "{}")))
+
+
+def test_a_fit_that_leaves_the_gpu_is_undone_and_weighted_by_the_kernels(
+    gpu_browser: Browser, plain_site: Site
+) -> None:
+    with open_js_page(gpu_browser, plain_site) as page:
+        page.run(f"{OPEN} await open({{}});")
+        page.worker.evaluate("""() => {
+            Object.defineProperty(GPUAdapterInfo.prototype, "isFallbackAdapter", { value: false });
+        }""")
+        bodies = [
+            f"return fitted({{ device: '{device}' }}, data(4, NaN), {more});"
+            for more in ("{ config: { optimizer: 'Lamb' }, onNaN: 'restore', accumulate: 2 }",)
+            for device in ("auto", "wasm")
+        ]
+        same_as_the_kernels(*(page.run(f"{OPEN} {FIT} {body}") for body in bodies))
 
 
 def test_a_fit_that_is_stopped_has_the_bytes_of_its_steps(gpu: JsPage) -> None:

@@ -7,6 +7,7 @@ from itertools import chain
 import onnx
 import pytest
 from playwright.sync_api import Browser
+from tests.webgpu.networks import networks
 
 from .js_session import JsPage, open_js_page
 from .server import ROOT, Site
@@ -33,6 +34,16 @@ def test_losses_and_parameters_are_those_of_the_kernels(gpu: JsPage) -> None:
     assert plans["clip"] == {"device": "webgpu", "dispatches": None, "pipelines": None, "why": ""}
     assert plans["eval"]["device"] == "wasm" and "only training steps" in plans["eval"]["why"]
     assert device[1]["kind"] == "wasm" and device[1]["adapter"] is None
+
+
+def wide() -> bytes:
+    """Three layers of some size."""
+    net = networks.Network("wide", 3, dict(kind="mlp", batch=64))
+    hidden = net.op("Relu", [net.linear(net.input([64, 256]), 64, 256, 512, "fc1", needs_dx=False)])
+    hidden = net.op("Relu", [net.linear(hidden, 64, 512, 256, "fc2")])
+    net.output(net.linear(hidden, 64, 256, networks.N_CLASSES, "fc3"), 64, networks.N_CLASSES)
+    serialized: bytes = net.model().SerializeToString()
+    return serialized
 
 
 def lenet() -> bytes:
@@ -130,6 +141,59 @@ def test_a_step_makes_one_submit_and_no_buffer_or_group(gpu: JsPage) -> None:
     # The guard is one more dispatch. The page of losses is read once.
     assert counts.pop("dispatchWorkgroups") == dispatches + update + 1
     assert counts == {"submit": 2, "writeBuffer": 3, "mapAsync": 1}
+
+
+BUDGETS = {
+    "plain": ("{}", 0),
+    "clipped": ("{ clipGradNorm: 1, accumulate: 2 }", 0),
+    "undone": ("{ onNaN: 'skip', clipGradNorm: 1, accumulate: 2 }", 4),
+    "restored": ("{ onNaN: 'restore' }", 4),
+}
+"""Options of a fit, and the segments that it copies."""
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_a_fit_stays_within_its_budget(gpu: JsPage, budget: str) -> None:
+    """The first fit of each kind makes what stays. Steps make nothing."""
+    options, copies = BUDGETS[budget]
+    body = f"{OPEN} await s.fit(rows(512), {{ epochs: 4, batchSize: 8, ...{options} }});"
+    gpu.run(f"{OPEN} window.s = window.s ?? await open();")
+    gpu.worker.evaluate("() => { performance.now = () => 0; }")
+    try:
+        gpu.run(body)
+        count(gpu)
+        gpu.run(body)
+    finally:
+        gpu.worker.evaluate("() => { delete performance.now; }")
+    counts, steps = gpu.worker.evaluate("counts"), 4 * 64
+    reads = counts.pop("mapAsync")
+    assert reads <= steps / 8
+    assert counts.pop("submit") <= steps + 2 * reads
+    # Two feeds, and what the heads and the guard need.
+    assert counts.pop("writeBuffer") <= 3 * steps + reads
+    del counts["dispatchWorkgroups"]
+    assert counts.pop("createBuffer", 0) == counts.pop("createBindGroup", 0) == copies
+    assert counts == {}
+
+
+def test_buffers_take_little_more_than_the_kernels_memory(gpu: JsPage) -> None:
+    gpu.site.add("/wide.onnx", wide())
+    on_gpu, on_kernels, feeds = gpu.run("""
+        const batch = {
+          x: new Tensor("float32", new Float32Array(256 * 64), [64, 256]),
+          labels: new Tensor("int64", new BigInt64Array(64), [64]),
+        };
+        const memory = [];
+        for (const device of ["webgpu", "wasm"]) {
+          const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+          const s = await TrainingSession.createFromModel("/wide.onnx", config, { device });
+          await s.fit({ x: batch.x, labels: batch.labels }, { epochs: 2, batchSize: 64 });
+          memory.push(await s.memory());
+        }
+        return [...memory, 64 * (256 * 4 + 8)];
+    """)
+    segments = sum(on_kernels[name] for name in ("parameters", "gradients", "moments", "arena"))
+    assert sum(on_gpu["gpu"].values()) <= 1.2 * (segments + feeds), (on_gpu, on_kernels)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from playwright.sync_api import Browser
 from tests.python.test_large_constants import large_bytes, model
 
 from .bundles import MLP, compile_bundle, python_requests
 from .js_session import JsPage, open_js_page
 from .server import Site
+from .test_node import node
 from .webgpu import OPEN, close
 
 __all__ = ["model"]  # the fixture
@@ -125,3 +129,60 @@ def test_adapters_train_on_large_quantized_weights(gpu: JsPage, model: bytes) ->
     # Plans that overwrite and plans that add share it.
     assert large_bytes(model) <= mine["largeConstants"] < 1.5 * large_bytes(model), mine
     assert mine["parameters"] > 0 and mine["arena"] > 0 and none == {}
+
+
+NODE = """
+import { env, TrainingSession } from "trainweb";
+const open = () => TrainingSession.createFromModel("tests/golden/mlp/base.onnx",
+  { loss: "CrossEntropyLoss", optimizer: "AdamW" }, { device: "webgpu" });
+const ends = [];
+for (const gpu of [GPU, 3]) {
+  env.webgpu.gpu = gpu;
+  await open().catch(({ name, message }) => ends.push([name, message]));
+}
+console.log(JSON.stringify(ends));
+"""
+
+
+def test_node_takes_the_gpu_of_a_module(tmp_path: Path) -> None:
+    module = tmp_path / "gpu.mjs"
+    module.write_text("""
+        // The module sees Node, not the worker that the thread becomes.
+        const isNode = typeof process.platform === "string";
+        export const create = (flags) => ({
+          requestAdapter: async () => ({
+            info: { vendor: "stand-in" },
+            limits: {},
+            requestDevice: async () => { throw new Error(`asked with ${flags.length} flags, ${isNode}`); },
+          }),
+        });
+    """)
+    no_device, no_module = json.loads(node(NODE.replace("GPU", json.dumps(module.as_uri()))))
+    assert no_device[0] == "DeviceError" and "asked with 0 flags, true." in no_device[1]
+    assert no_module == ["TypeError", "env.webgpu.gpu must be the URL of a module, got number."]
+
+
+def test_a_page_refuses_the_module_of_a_gpu(gpu: JsPage) -> None:
+    gpu.run("env.webgpu.gpu = 'webgpu';")
+    error = gpu.failure(f"{OPEN} await open();")
+    gpu.run("delete env.webgpu.gpu;")
+    assert error["name"] == "TypeError" and error["message"] == "env.webgpu.gpu is for Node: a page has navigator.gpu."
+
+
+def test_shaders_are_reported_while_they_are_compiled(gpu: JsPage) -> None:
+    reports, device = gpu.run(f"""{OPEN}
+        const reports = [];
+        const onProgress = ({{ stage, loaded, total, percent }}) => {{
+          if (stage === "shaders") reports.push([loaded, total, percent]);
+        }};
+        const s = await open({{ ...gpu, onProgress }});
+        const other = await open({{ onProgress }});
+        await train(s, 1);
+        const device = s.device;
+        await Promise.all([train(other, 1), s.release()]);
+        await train(await open(), 1);
+        return [reports, device];
+    """)
+    pipelines = {plan["step"]: plan["pipelines"] for plan in device["plans"]}
+    expected = [[k, n, 100 * k // n] for n in (pipelines["train"], pipelines["optimizer"]) for k in range(1, n + 1)]
+    assert reports == expected

@@ -57,7 +57,7 @@ def test_it_says_what_it_takes_and_learns_a_proverb_by_heart(page: Page, tmp_pat
     expect(page.locator("#save")).to_be_disabled()
     page.fill("#text", PROVERB * 400)
     page.fill("#beginning", "a rolling")
-    train(page, 8)
+    train(page, 4)
     told = page.inner_text("#round").removesuffix(".")
     assert float(told.rpartition(" ")[2]) < 1, told
     page.locator("#temperature").fill("0.2")

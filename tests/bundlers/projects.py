@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 COPY = "npx trainweb copy {folder}"
 
@@ -114,6 +115,17 @@ def _vite(version: str, *, is_old: bool = False) -> Project:
     )  # fmt: skip
 
 
+def _state(title: str, template: str, packages: Mapping[str, str], added: tuple[str, ...] = ()) -> Project:
+    """Make a project of `npm create vite` whose framework keeps the session, its data and its fit in its state."""
+    modes = (
+        Mode("dev", server="npx vite --port PORT --strictPort --host 127.0.0.1", path="/sub/app/"),
+        Mode("build", build="npx vite build", path="/sub/app/index.html"),
+    )
+    return Project(
+        title, template, {**packages, "vite": "8.4.0"}, modes, added=added, script="src/start.js", sources="src",
+    )  # fmt: skip
+
+
 STATIC_COPY = COPY.format(folder="dist/trainweb")
 
 NEXT_SERVER = "npx next start --port PORT --hostname 127.0.0.1"
@@ -125,6 +137,15 @@ def _runtime(title: str, version: str, command: str) -> Project:
     package = title.lower()
     return Project(
         f"{title} {{}}", "runtime", {package: version}, (Mode("script", program=command),), public=".", label=package,
+    )  # fmt: skip
+
+
+def _vitest(version: str, jsdom: str, node: Mapping[str, str] = MappingProxyType({})) -> Project:
+    return Project(
+        "Vitest {}", "tests", {"vitest": version, "jsdom": jsdom, **node}, (
+            Mode("node", program="npx vitest run --globals"),
+            Mode("jsdom", program="env DOM=1 npx vitest run --globals --environment jsdom"),
+        ), public=".", label="vitest",
     )  # fmt: skip
 
 
@@ -190,6 +211,14 @@ PROJECTS = (
             Mode("build", build="npx vite build", folder="build"),
         ), public="static", sources="src",
     ),
+    _state("Vue {}, Pinia {}", "vue", {"vue": "3.5.45", "pinia": "4.1.0", "@vitejs/plugin-vue": "6.0.11"}),
+    _state("Alpine {}", "alpine", {"alpinejs": "3.17.5"}),
+    _state("Svelte {}", "svelte", {"svelte": "5.57.3", "@sveltejs/vite-plugin-svelte": "7.3.1"}),
+    _state(
+        "Valtio {}, React {}", "valtio",
+        {"valtio": "2.3.2", "react": "19.3.1", "react-dom": "19.3.1", "@vitejs/plugin-react": "6.3.0"},
+        added=("state.session = ref(session)",),
+    ),
     Project(
         "Nuxt {}", "nuxt", {"nuxt": "4.5.2", "vue": "3.5.45", "node": NODE},
         (Mode("build", build="npx nuxt build", server="npx nuxt preview --port PORT", path="/"),),
@@ -221,14 +250,10 @@ PROJECTS = (
     _runtime("Node", "24.9.0", "npx node run.js"),
     _runtime("Deno", "2.9.6", DENO),
     _runtime("Bun", "1.4.5", "npx bun run.js"),
+    _vitest("5.1.2", "31.0.1", {"node": NODE}),
+    _vitest("4.1.12", "29.1.1"),
     Project(
-        "Vitest {}", "tests", {"vitest": "4.1.12", "jsdom": "29.1.1"}, (
-            Mode("node", program="npx vitest run --globals"),
-            Mode("jsdom", program="npx vitest run --globals --environment jsdom"),
-        ), public=".", label="vitest",
-    ),
-    Project(
-        "Jest {}", "tests", {"jest": "30.5.2"},
+        "Jest {}", "tests", {"jest": "30.5.2", "jest-environment-jsdom": "30.5.2"},
         (Mode("node", program="node --experimental-vm-modules node_modules/jest/bin/jest.js"),),
         public=".", label="jest",
     ),

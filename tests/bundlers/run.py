@@ -153,7 +153,7 @@ def prepare(project: Project, folder: Path) -> None:
     """Make the project anew: sources, packages, the tarball, and the lines that a user adds."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(HERE / "projects" / project.template, folder)
-    for name in ("main.js", "train.js"):
+    for name in ("main.js", "train.js", "state.js"):
         (folder / project.sources).mkdir(exist_ok=True)
         shutil.copy(HERE / "app" / name, folder / project.sources / name)
     (folder / project.sources / "ten.js").write_text(ten_lines(wrapped=False))

@@ -158,7 +158,8 @@ DATASETS: list[tuple[str, Chain, Any]] = [
     *(
         (f"csv: {contents!r:.40} {options}", [csv(contents, columns, **options)], error(said))
         for contents, columns, options, said in (
-            ("a\n1\nx\n", {"x": "a"}, {}, "Line 3, column 'a': 'x' is not a valid float32"),
+            ("a\n1\nx\n", {"x": "a"}, {}, "Line 3, column 'a': 'x' is no number. Give a column of text the type 'x'"),
+            ("a\n1\n?\n", {"x": "a"}, {"missing": {"a": "no"}}, "Line 3, column 'a': 'no' is no number"),
             ("a\n1\n\n\n\n", {"x": "b"}, {}, "The file has no column 'b'; it has a"),
             ("a,b\n1,2\n3\n", {"x": "a"}, {}, "Line 3 has 1 values; the header has 2"),
             ('a,b\n"1\n",2\n3,\n', {"x": "b"}, {}, "Line 4, column 'b': the value is missing"),

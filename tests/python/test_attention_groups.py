@@ -27,12 +27,15 @@ from tests.python.test_attention import (
 )
 from tests.python.test_compiler_hazards import RandomProgram
 from tests.python.test_compiler_hazards import check as check_program
+from tests.python.test_pass_guards import Written
 
 from trainweb import CheckpointState, TrainingSession
 from trainweb.backend.plan import Plan
 from trainweb.backend.wasm.engine import Engine
+from trainweb.compiler.passes.attention import fuse_attention
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf
+from trainweb.ir.layout import REDUCE_MEAN, REDUCE_SUM
 from trainweb.ir.shapes import TensorType
 from trainweb.lora import inject
 from trainweb.model.graph import Node, Value
@@ -323,14 +326,43 @@ def test_heads_in_another_order_stay_repeated(group: int) -> None:
     assert groups(check(Grouped((2, 2 * group, 40, 40, 8, 8), group).build("wrong order"))) == [1, 1]
 
 
-def test_only_values_are_shared() -> None:
+def test_values_of_one_column_are_shared() -> None:
+    assert groups(check(Grouped((1, 4, 6, 5, 8, 1), 2).build("expand"))) == [2, 2]
+
+
+@pytest.mark.parametrize("heads", [6, 1])
+def test_keys_and_values_are_shared_alike_or_not_at_all(heads: int) -> None:
     a = Grouped((2, 6, 40, 40, 8, 8), 3)
-    x = {"k": (6, 40, 8), "v": (2, 40, 8), "q": (6, 40, 8)}
+    x = {"k": (heads, 40, 8), "v": (2, 40, 8), "q": (6, 40, 8)}
     q, k, v = (a.normal(name, 2, *x[name]) for name in "qkv")
+    if heads == 1:
+        k = WAYS["one head"](a, k, 8)
     p = a.op("Softmax", a.op("MatMul", q, a.op("Transpose", k, perm=[0, 1, 3, 2])), axis=-1)
     y = a.op("MatMul", p, expand(a, v, 8))
     a.graph.outputs = [Value(y, "float32", None)]
     assert groups(check(a)) == [1, 1]
+    assert groups(compute(a.graph, a.feeds, [y])[1]) == [1]
+
+
+@pytest.mark.parametrize(("heads", "copies", "used", "group"), [(1, 3, 3, 3), (1, 3, 2, 1), (2, 1, 2, 1), (2, 2, 4, 2)])
+def test_keys_are_shared_by_all_heads_of_a_group(heads: int, copies: int, used: int, group: int) -> None:
+    w = Written()
+    for name in ("k", "v"):
+        w.new(name, heads, 1, N * WIDTH)
+        whole = w.new(f"all {name}", heads, copies, N * WIDTH)
+        w.builder.elementwise([whole], [w.bufs[name]], lambda e, x: x)
+        w.bufs[f"all {name}"] = whole.view((used, N, WIDTH))
+    w.new("q", used, M, WIDTH)
+    w.new("scores", used, M, N)
+    w.new("weights", used, M, N)
+    w.new("y", used, M, WIDTH)
+    w.product("scores", "q", "all k", b_turned=True)
+    softmax = {"outer": used * M, "n": N, "inner": 1, "log": 0}
+    w.builder.emit(calls.Softmax(x=w.bufs["scores"], y=w.bufs["weights"], **softmax))
+    w.product("y", "weights", "all v")
+    program = w.program()
+    fuse_attention(program, pipelines.context())
+    assert [i.group for i in program if isinstance(i, calls.Attention)] == [group]
 
 
 def test_repeated_keys_that_others_read_stay() -> None:
@@ -382,18 +414,22 @@ def shared_keys(p: RandomProgram, steps: str, places: dict[str, str]) -> None:
     for name in ("k", "v"):
         p.builder.elementwise([b[name]], [p.feeds[0].view((N * WIDTH,))], lambda e, x: e.tanh(x))
 
-    def repeat(x: str, result: str) -> None:
-        p.builder.elementwise([b[result].view((GROUP, N * WIDTH))], [b[x].view((1, N * WIDTH))], lambda e, y: y)
+    def repeat(x: str, result: str, factor: float = 1) -> None:
+        y = b[result].view((GROUP, N * WIDTH))
+        p.builder.elementwise(
+            [y], [b[x].view((1, N * WIDTH))], lambda e, v: v if factor == 1 else e.mul(v, e.const(factor))
+        )
 
     def multiply(x: str, y: str, result: str, sizes: tuple[int, int, int], turned: str = "") -> None:
         call = product(b[x], b[y], b[result], sizes, turned=(turned == x, turned == y))
         p.builder.emit(batched(call))
 
-    def total(x: str, result: str) -> None:
-        p.builder.emit(calls.Reduce(x=b[x], y=b[result], outer=1, n=GROUP, inner=N * WIDTH, op=0))
+    def total(x: str, result: str, op: int = REDUCE_SUM) -> None:
+        p.builder.emit(calls.Reduce(x=b[x], y=b[result], outer=1, n=GROUP, inner=N * WIDTH, op=op))
 
     compute: dict[str, Callable[[], None]] = {
         "keys": lambda: repeat("k", "keys"),
+        "halves": lambda: repeat("k", "keys", 0.5),
         "values": lambda: repeat("v", "values"),
         "s": lambda: multiply("q", "keys", "s", (M, N, WIDTH), "keys"),
         "w": lambda: p.builder.emit(calls.Softmax(x=b["s"], y=b["w"], outer=GROUP * M, n=N, inner=1, log=0)),
@@ -406,6 +442,7 @@ def shared_keys(p: RandomProgram, steps: str, places: dict[str, str]) -> None:
         "dq": lambda: multiply("ds", "keys", "dq", (M, WIDTH, N)),
         "dkeys": lambda: multiply("ds", "q", "dkeys", (N, WIDTH, M), "ds"),
         "dk": lambda: total("dkeys", "dk"),
+        "mean": lambda: total("dkeys", "dk", REDUCE_MEAN),
         "dv": lambda: total("dvalues", "dv"),
     }
     for step in steps.split():
@@ -450,11 +487,14 @@ def test_sums_of_gradients_are_made_by_the_kernel(steps: str) -> None:
     [
         ("keys change:k values s w y dvalues dv d ds dq dkeys dk", {}),
         ("keys values s w change:v y dvalues dv d ds dq dkeys dk", {}),
+        ("halves values s w y dvalues dv d ds dq dkeys dk", {}),
         (f"{FORWARD} change:k dvalues dv d ds dq dkeys dk", {}),
         (f"{FORWARD} dvalues dv d ds change:k dq dkeys dk", {}),
         (f"{FORWARD} dvalues d ds dq dkeys dk change:k change:v dv", {}),
         (f"{FORWARD} dvalues d ds fill:dv dq dkeys dk dv", {}),
         (f"{FORWARD} d ds dq dkeys dvalues read:dkeys dv dk", {}),
+        (f"{FORWARD} dvalues dv d ds dq dkeys mean", {}),
+        (f"{FORWARD} dvalues dv d ds dq dkeys dk read:dkeys", {}),
         (f"{FORWARD} dvalues dv d ds dq dkeys dk", {"dv": "k"}),
         (f"{FORWARD} dvalues dv d ds dq dkeys dk", {"dk": "v"}),
         (f"{FORWARD} dvalues dv read:dv d ds dq dkeys dk", {"dk": "dv"}),

@@ -320,3 +320,19 @@ def test_norms_that_the_exporter_folded_are_warned_of(how: str) -> None:
     assert said.startswith("Batch normalization '1', in training mode, is folded into weights as for inference.")
     assert messages("plain") == messages("script") == messages("default") == []
     assert any("is folded" in w for w in trainweb.check(files["dynamo"], loss="CrossEntropyLoss").remarks)
+
+
+def test_folded_norms_that_are_frozen_anyway_are_not_warned_of() -> None:
+    """The new head is trained alone, so the norm would keep the file's statistics in an unfolded file, too."""
+    model, options = load("mlp").files["dynamo"], {"loss": "CrossEntropyLoss", "head": {"classes": 2}}
+
+    def count(**more: Any) -> int:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trainweb.TrainingSession.from_model(model, **options, **more).release()
+        remarks = trainweb.check(model, **options, **more).remarks
+        said, listed = (sum("is folded" in text for text in texts) for texts in (map(str, caught), remarks))
+        assert said == listed
+        return said
+
+    assert (count(), count(frozen_params="all but head"), count(frozen_params=[r"0\..*"])) == (1, 0, 1)

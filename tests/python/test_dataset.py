@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 from tests.conformance.datasets import DATASETS, Chain, encoded, outcome
+from tests.conformance.models import make_model
 
+import trainweb
 from trainweb.data import Dataset, from_csv
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError, ModelError
@@ -133,7 +136,9 @@ def test_long_values_take_no_time(dtype: str) -> None:
             with pytest.raises(FeedError) as caught:
                 from_csv(io.StringIO(f"a\n{digits}\n"), {"x": "a"}, dtypes={"x": dtype})
             shown = f"'{digits[:499]}... ({len(digits) + 2} characters)"
-            assert str(caught.value) == f"Line 2, column 'a': {shown} is not a valid {dtype}."
+            is_text = digits[0] == "x"
+            said = "no number. Give a column of text the type" if is_text else f"not a valid {dtype}."
+            assert str(caught.value).startswith(f"Line 2, column 'a': {shown} is {said}")
     finally:
         csv.field_size_limit(before)
 
@@ -247,3 +252,36 @@ def test_the_end_of_a_shuffled_stream_is_shuffled_too() -> None:
     orders = Counter(tuple(values(numbers(4).shuffle(4, seed=seed))) for seed in range(1200))
     assert len(orders) == 24
     assert min(orders.values()) > 20 and max(orders.values()) < 85
+
+
+def test_an_input_that_counts_time_by_its_first_axis_is_named() -> None:
+    """A recurrent layer of PyTorch without batch_first; whole batches in that order are possible."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0], keepdims=0),
+        helper.make_node("MatMul", ["mean", "w"], ["y"]),
+    ]
+    weights = {"w": np.ones((3, 2), np.float32)}
+    for time in ("time", 7):
+        model = make_model(nodes, {"x": [time, "batch", 3]}, {"y": ["batch", 2]}, weights)
+        with trainweb.TrainingSession.from_model(model.SerializeToString(), loss="CrossEntropyLoss") as session:
+            x, labels = np.zeros((40, 7, 3), np.float32), np.arange(40) % 2
+            said = r"'x' has the shape \[.*\] in the file, and 'labels' counts rows by 'batch': rows must be the first"
+            for data in ({"x": x, "labels": labels}, [{"x": x[0], "labels": 1}] * 3):
+                with pytest.raises(FeedError, match=said):
+                    session.fit(data, progress=False)
+            with pytest.raises(FeedError, match=said):
+                session.predict({"x": x})
+            batch = {"x": np.swapaxes(x, 0, 1), "labels": labels}
+            session.fit(lambda batch=batch: iter([batch]), batched=True, progress=False)
+
+
+def test_rows_of_a_graph_may_be_counted_by_both_axes() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["adjacency", "features"], ["h"]),
+        helper.make_node("MatMul", ["h", "w"], ["y"]),
+    ]
+    inputs = {"adjacency": ["nodes", "nodes"], "features": ["nodes", 3]}
+    model = make_model(nodes, inputs, {"y": ["nodes", 2]}, {"w": np.ones((3, 2), np.float32)})
+    data = {"adjacency": np.eye(5), "features": np.ones((5, 3)), "labels": np.arange(5) % 2}
+    with trainweb.TrainingSession.from_model(model.SerializeToString(), loss="CrossEntropyLoss") as session:
+        session.fit(data, batch_size=5, shuffle=False, progress=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
@@ -15,6 +16,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from onnx import TensorProto, helper, numpy_helper
 from scipy import stats
+from tests.federated import norms
+from tests.python.test_noted_batch_norm import MEAN, TRAINED, VARIANCE, net
 
 import trainweb
 from trainweb import federated
@@ -133,8 +136,76 @@ def test_averages_are_those_of_numpy() -> None:
             with pytest.raises(ModelError, match="equal weights"):
                 federated.average_updates(start, given, weights)
         equal = (start + exact.mean(axis=0)).astype(np.float32)
+        for weights in ("clients", 3):
+            with pytest.raises(ModelError, match="must be 'examples', 'equal' or a list of numbers, one a client"):
+                federated.average_updates(start, given, weights)  # type: ignore[arg-type]
         for weights in ("equal", (3, 3, 3)):
             np.testing.assert_allclose(federated.average_updates(start, given, weights), equal, rtol=1e-5, atol=1e-6)
+
+
+def clients_of_norms(record: dict[str, np.ndarray], **options: Any) -> list[FederatedClient]:
+    model = norms.model(norms.states(record, 0))
+    settings = {"loss": "CrossEntropyLoss", "optimizer": "SGD", "learning_rate": norms.RATE}
+    return [trainweb.TrainingSession.from_model(model, **settings).federated(**options) for _ in norms.SIZES]
+
+
+def test_averaged_statistics_are_those_of_flower_with_pytorch() -> None:
+    """Flower's clients send their whole state: parameters and running statistics."""
+    record = norms.recorded()
+    clients = clients_of_norms(record, statistics="average")
+    session = clients[0].session
+    common = session.get_contiguous_parameters(False)
+    for number in range(1, norms.ROUNDS + 1):
+        rows = [{"x": record[f"x{k}"], "labels": record[f"labels{k}"]} for k in range(len(clients))]
+        pairs = zip(clients, rows, strict=True)
+        updates = [client.round(common, data, **norms.OPTIONS, progress=False) for client, data in pairs]
+        common = federated.average_updates(common, updates)
+        session.load_parameters_buffer(common, False)
+        expected = norms.states(record, number)
+        assert set(expected) == set(session.parameter_names())
+        for name, array in expected.items():
+            np.testing.assert_allclose(session.get_parameter(name), array, rtol=1e-5, atol=1e-5, err_msg=name)
+    for client in clients:
+        client.session.release()
+
+
+@pytest.mark.parametrize(("weights", "clip"), [("examples", None), ("equal", None), ("examples", 0.5)])
+def test_averaged_statistics_are_a_formula(weights: str, clip: float | None) -> None:
+    """Statistics of the rows themselves depend on no parameter."""
+    rows = [RNG.normal(2 * k, 1 + k, (size, 3)).astype(np.float32) for k, size in enumerate((4, 12))]
+    options = {"statistics": "average"} | ({} if clip is None else {"clip_norm": clip})
+    sessions = [trainweb.TrainingSession.from_model(net(TRAINED), loss=None, optimizer="SGD") for _ in rows]
+    common = sessions[0].get_contiguous_parameters(False)
+    pairs = zip(sessions, rows, strict=True)
+    updates = [
+        s.federated(**options).round(common, {"x": x}, batch_size=4, shuffle=False, progress=False) for s, x in pairs
+    ]
+    sessions[0].load_parameters_buffer(federated.average_updates(common, updates, weights), False)
+    for name, start, moment in (("mean", MEAN, np.mean), ("var", VARIANCE, np.var)):
+        moved = []
+        for x, update in zip(rows, updates, strict=True):
+            statistic = start.astype(np.float64)
+            for part in np.split(x.astype(np.float64), len(x) // 4):
+                statistic = 0.9 * statistic + 0.1 * moment(part, axis=0)
+            moved.append((statistic - start) * min(1.0, (clip or np.inf) / update.norm))
+        expected = start + np.average(moved, axis=0, weights=[4, 12] if weights == "examples" else None)
+        np.testing.assert_allclose(sessions[0].get_parameter(f"n0.running_{name}"), expected, rtol=1e-5)
+    for session in sessions:
+        session.release()
+
+
+@pytest.mark.parametrize(("options", "count"), [({}, 3), ({"statistics": "local"}, 3), ({"statistics": "average"}, 0)])
+def test_clients_warn_of_local_statistics(options: dict[str, str], count: int) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        clients = clients_of_norms(norms.recorded(), **options)
+    texts = [
+        str(one.message) for one in caught if "moves 2 untrained tensors, such as '1.running_mean'" in str(one.message)
+    ]
+    assert len(texts) == count and all("'statistics' is 'average'" in text for text in texts)
+    assert all(one.filename == __file__ for one in caught)
+    for client in clients:
+        client.session.release()
 
 
 def test_what_cannot_be_is_refused(session: trainweb.TrainingSession) -> None:
@@ -144,6 +215,10 @@ def test_what_cannot_be_is_refused(session: trainweb.TrainingSession) -> None:
         session.federated(clip_norm=0)
     with pytest.raises(ModelError, match="give 'clip_norm'"):
         session.federated(noise_multiplier=1.0)
+    with pytest.raises(ModelError, match="running variance negative"):
+        session.federated(clip_norm=1.0, noise_multiplier=1.0, statistics="average")
+    with pytest.raises(ModelError, match="statistics is 'mean'; it must be local or average"):
+        session.federated(statistics="mean")
     client = session.federated()
     assert isinstance(client, FederatedClient)
     with pytest.raises(BufferSizeError, match="parameters has 4 numbers, expected 5"):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tests.conformance import fits
 from tests.conformance.models import deep_mlp, mlp, normal
+from tests.conformance.wrong_fits import WRONG, WRONG_LATER
 from tests.each import run_each
 
 import trainweb
@@ -421,9 +422,9 @@ def test_what_is_wrong_with_a_bad_label_or_used_up_rows_is_named(tmp_path: Path)
             )
             assert told is not None and [*told.groups()] == [str(places[k]) for k in (0, 1, 3, 2)]
 
-    run_each([*fits.WRONG, *WRONG_IN_PYTHON], check, lambda case: case[3])
+    run_each([*WRONG, *WRONG_IN_PYTHON], check, lambda case: case[3])
     assert runner.parameters() == before
-    run_each([*fits.WRONG_LATER, *LATER_IN_PYTHON], check, lambda case: case[3])
+    run_each([*WRONG_LATER, *LATER_IN_PYTHON], check, lambda case: case[3])
     runner.session.release()
 
 

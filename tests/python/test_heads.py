@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -140,14 +141,14 @@ def behind(op: str, **attrs: Any) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("op", ["Gather", "Mul"])
 def test_what_needs_the_old_number_of_classes_is_refused(op: str) -> None:
-    with pytest.raises(ModelError, match="the head of the model are none"):
+    with pytest.raises(ModelError, match="No layer can be the head of the model"):
         replace_head(read_model(behind(op)), {"classes": 2})
 
 
 def test_a_tied_weight_is_no_head() -> None:
     proto = two_heads()
     proto.graph.node[2].input[1] = "kind.weight"
-    with pytest.raises(ModelError, match="the head of the model are none"):
+    with pytest.raises(ModelError, match="No layer can be the head of the model"):
         replace_head(read_model(proto), {"classes": 2})
 
 
@@ -176,6 +177,23 @@ def test_an_adapter_of_a_file_has_its_own_head() -> None:
     config = json.dumps({"peft_type": "LORA", "target_modules": ["body"]})
     with pytest.raises(ModelError, match="left out with the files of an adapter"), pytest.warns(UserWarning, match=NEW):
         TrainingSession.from_model(model_of("tokens"), head=SETTINGS, lora={"adapter_config": config}, **TRAINING)
+
+
+def test_a_cast_may_stand_before_the_bias() -> None:
+    """As in the file of Keras' PyTorch back end, where names do not tell that the head's tensors are parameters."""
+    proto = two_heads()
+    del proto.graph.node[2], proto.graph.output[1]
+    proto.graph.node[1].output[0] = "product"
+    proto.graph.node.append(helper.make_node("Cast", ["product"], ["same"], to=TensorProto.FLOAT))
+    proto.graph.node.append(helper.make_node("Add", ["same", "onnx::Add_7"], ["kind"]))
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "onnx::Add_7"))
+    proto.producer_name = "pytorch"
+    with pytest.warns(UserWarning, match="'kind' is new: its 3 classes became 5"):
+        changed, _, parameters = replace_head(read_model(proto), {"classes": 5})
+    assert parameters == ["kind.weight", "onnx::Add_7"] and changed.initializers["onnx::Add_7"].shape == (5,)
+    with warnings.catch_warnings(record=True) as caught, session_of(proto, head={"classes": 5}) as session:
+        trained = {name for name, value in session.state.parameters.items() if value.requires_grad}
+    assert trained >= set(parameters) and not any("does not settle" in str(w.message) for w in caught)
 
 
 def test_the_file_itself_is_not_changed() -> None:

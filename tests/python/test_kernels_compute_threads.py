@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.python.kernel_cases import gemm_words
 from tests.python.test_kernels_threads import NODE, Job, draw
 
 from trainweb.backend.wasm.engine import get_engine
@@ -18,80 +19,19 @@ def zeros(*shape: int) -> np.ndarray:
 
 
 def products(job: Job) -> None:
-    flags = {
-        "alpha": 0.5,
-        "beta": 1.0,
-        "accumulate": 0,
-        "activation": 1,
-        "clears": 0,
-        "wanted": None,
-        "bias_row": 0,
-        "bias_col": 1,
-    }
-    one = {"batch": [1, 1], "a_batch": [0, 0], "b_batch": [0, 0], "c_batch": [0, 0], "bias_batch": [0, 0]}
+    flags = {"alpha": 0.5, "activation": 1, "bias_col": 1}
     m, n, k = 300, 260, 700
     strides = {"N": lambda rows, cols: (cols, 1), "T": lambda rows, cols: (1, rows)}
     for a, b in ("NN", "NT", "TN", "TT"):
         (a_row, a_col), (b_row, b_col) = strides[a](m, k), strides[b](k, n)
-        job.call(
-            "gemm_f32",
-            a=draw(m * k),
-            b=draw(k * n),
-            bias=draw(n),
-            c=zeros(m, n),
-            m=m,
-            n=n,
-            k=k,
-            a_row=a_row,
-            a_col=a_col,
-            b_row=b_row,
-            b_col=b_col,
-            c_row=n,
-            **flags,
-            **one,
-        )
-    many = {
-        "batch": [3, 5],
-        "a_batch": [5 * 64 * 40, 64 * 40],
-        "b_batch": [40 * 48, 0],
-        "c_batch": [5 * 64 * 48, 64 * 48],
-        "bias_batch": [0, 0],
-    }
-    job.call(
-        "gemm_f32",
-        a=draw(15 * 64 * 40),
-        b=draw(3 * 40 * 48),
-        bias=draw(48),
-        c=zeros(15, 64, 48),
-        m=64,
-        n=48,
-        k=40,
-        a_row=40,
-        a_col=1,
-        b_row=48,
-        b_col=1,
-        c_row=48,
-        **flags,
-        **many,
-    )
+        words = gemm_words(m, n, k, a_row=a_row, a_col=a_col, b_row=b_row, b_col=b_col, **flags)
+        job.call("gemm_f32", a=draw(m * k), b=draw(k * n), bias=draw(n), c=zeros(m, n), **words)
+    batches = {"a_batch": [5 * 64 * 40, 64 * 40], "b_batch": [40 * 48, 0], "c_batch": [5 * 64 * 48, 64 * 48]}
+    words = gemm_words(64, 48, 40, batch=[3, 5], **batches, **flags)
+    job.call("gemm_f32", a=draw(15 * 64 * 40), b=draw(3 * 40 * 48), bias=draw(48), c=zeros(15, 64, 48), **words)
     # Few columns, an odd number of rows: no chunk may add to another's.
-    job.call(
-        "gemm_f32",
-        a=draw(1401 * 160),
-        b=draw(10 * 160),
-        bias=draw(10),
-        c=draw(1401, 10),
-        m=1401,
-        n=10,
-        k=160,
-        a_row=160,
-        a_col=1,
-        b_row=1,
-        b_col=160,
-        c_row=10,
-        **{**flags, "accumulate": 1},
-        **one,
-    )
+    words = gemm_words(1401, 10, 160, b_row=1, b_col=160, accumulate=1, **flags)
+    job.call("gemm_f32", a=draw(1401 * 160), b=draw(10 * 160), bias=draw(10), c=draw(1401, 10), **words)
     job.call(
         "gemm_int",
         a=np.arange(3 * 200 * 90, dtype=np.int64).view(np.uint8),
@@ -109,6 +49,7 @@ def products(job: Job) -> None:
         b_batch=[0, 0],
         size=8,
     )
+    flags |= {"beta": 1.0, "accumulate": 0, "clears": 0, "wanted": None, "bias_row": 0, "bias_col": 0}
     blocks = {"block_rows": 1, "block_cols": 32, "scale_row": 20, "scale_col": 1, "zero_row": 20, "zero_col": 1}
     stored = {"pitch": 640, "packing": 0, "flip": 8, "center": 8, **blocks}
     numbers = {"scale": draw(300, 20), "zero": None}
@@ -127,7 +68,7 @@ def products(job: Job) -> None:
             a_row=640,
             a_col=1,
             c_row=300,
-            **{**flags, "bias_col": 0},
+            **flags,
             **numbers,
             **stored,
         )
@@ -326,7 +267,7 @@ def test_same_bytes_for_any_number_of_threads(name: str) -> None:
     job = Job(get_engine(reproducible=True))
     CASES[name](job)
     expected = job.run_natively()
-    for threads in (1, 2, 3, 5, 8):
-        result = job.run_threads(threads, repeat=2)
+    threads = (1, 2, 3, 5, 8)
+    for n, result in zip(threads, job.run_threads(*threads, repeat=2), strict=True):
         assert result["statuses"] == [0]
-        assert result["digests"] == [expected], f"{threads} threads"
+        assert result["digests"] == [expected], f"{n} threads"

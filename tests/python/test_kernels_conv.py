@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -300,6 +300,14 @@ def tiled(conv: Conv, *, flipped: bool) -> dict[str, Any] | None:
     return numbers if takes and conv.stride[1] == conv.stride[2] else None
 
 
+@cache
+def exact(reference: Callable[..., np.ndarray], conv: Conv) -> tuple[np.ndarray, np.ndarray]:
+    """The result of the operands of `reference`, and its magnitude: the same for all builds and methods."""
+    x, w, y = operands(conv)
+    a, b = {forward: (x, w), data_gradient: (y, w), weight_gradient: (x, y)}[reference]
+    return reference(conv, a, b), reference(conv, abs(a), abs(b))
+
+
 WINDOWS, TILES, COLUMNS = ("windows", "tiles", "columns")
 
 
@@ -353,8 +361,8 @@ def check_forward(build: str, conv: Conv, accumulate: int, activation: int, last
     start = y0 if accumulate else np.full_like(y0, np.nan)
     args = {"x": x, "w": w, "bias": bias, "y": start, "accumulate": accumulate, "activation": activation}
     got = run_forward(build, conv, args, last, method)
-    want = forward(conv, x, w) + per_channel(bias)
-    magnitude = forward(conv, abs(x), abs(w)) + abs(per_channel(bias))
+    product, magnitude = exact(forward, conv)
+    want, magnitude = product + per_channel(bias), magnitude + abs(per_channel(bias))
     if accumulate:
         want, magnitude = want + y0, magnitude + abs(y0)
     if activation:
@@ -381,7 +389,7 @@ def check_data_gradient(
     start = x0 if accumulate else np.full_like(x0, np.nan)
     args = {"dy": dy, "w": w, "bias": bias, "dx": start, "accumulate": accumulate, "activation": int(bias is not None)}
     got = run_data_gradient(build, conv, args, last, method)
-    want, magnitude = data_gradient(conv, dy, w), data_gradient(conv, abs(dy), abs(w))
+    want, magnitude = exact(data_gradient, conv)
     if accumulate:
         want, magnitude = want + x0, magnitude + abs(x0)
     if bias is not None:
@@ -425,7 +433,7 @@ def check_weight_gradient(
     numbers = {name: value for name, value in (numbers or {}).items() if name not in ("flipped", "activation")}
     got = runner(build).run(kernel, {**numbers, **args, "accumulate": accumulate}, last=last)
     terms = conv.n * int(np.prod(conv.out))
-    want, magnitude = weight_gradient(conv, x, dy), weight_gradient(conv, abs(x), abs(dy))
+    want, magnitude = exact(weight_gradient, conv)
     assert_close(conv, got["dw"], want + accumulate * w0, magnitude + accumulate * abs(w0), terms + 1)
     if with_bias:
         axes = (0, 2, 3, 4)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
+from tests.python.kernel_cases import BUILDS, assert_close_sum, gemm_words, random, runner
 from tests.python.kernel_runner import KernelError, evaluate
 
 SIZES = [
@@ -114,33 +114,13 @@ def run_case(
     bias_flat, bias_row, bias_col, bias_values = BIASES[bias](m, n)
     c_row = n + pad
     c = random(*batch, m, c_row, seed=3)
-    args = {
-        "a": a.flat,
-        "b": b.flat,
-        "bias": bias_flat,
-        "c": c.reshape(-1),
-        "m": m,
-        "n": n,
-        "k": k,
-        "a_row": a.row,
-        "a_col": a.col,
-        "b_row": b.row,
-        "b_col": b.col,
-        "c_row": c_row,
-        "bias_row": bias_row,
-        "bias_col": bias_col,
-        "batch": list(batch),
-        "a_batch": a.batch,
-        "b_batch": b.batch,
-        "c_batch": [m * c_row * batch[1], m * c_row],
-        "bias_batch": [0, 0],
-        "alpha": alpha,
-        "beta": beta,
-        "accumulate": accumulate,
-        "activation": activation,
-        "clears": 0,
-        "wanted": None,
-    }
+    strides = {"a_row": a.row, "a_col": a.col, "b_row": b.row, "b_col": b.col, "c_row": c_row}
+    strides |= {"bias_row": bias_row, "bias_col": bias_col}
+    batches = {"batch": list(batch), "a_batch": a.batch, "b_batch": b.batch}
+    batches["c_batch"] = [m * c_row * batch[1], m * c_row]
+    flags = {"alpha": alpha, "beta": beta, "accumulate": accumulate, "activation": activation}
+    operands = {"a": a.flat, "b": b.flat, "bias": bias_flat, "c": c.reshape(-1)}
+    args = operands | gemm_words(m, n, k, **strides, **batches, **flags)
     trim(args)
     if not accumulate:
         # The old contents of c must not matter.
@@ -213,33 +193,8 @@ def test_parts_of_longer_lines(build: str, layout: str) -> None:
 def test_operands_without_neighbours(size: tuple[int, int, int]) -> None:
     m, n, k = size
     a, b = random(m, k, 2, seed=1), random(k, n, 3, seed=2)
-    args = {
-        "a": a.reshape(-1),
-        "b": b.reshape(-1),
-        "bias": None,
-        "c": np.zeros(m * n, np.float32),
-        "m": m,
-        "n": n,
-        "k": k,
-        "a_row": 2 * k,
-        "a_col": 2,
-        "b_row": 3 * n,
-        "b_col": 3,
-        "c_row": n,
-        "bias_row": 0,
-        "bias_col": 0,
-        "batch": [1, 1],
-        "a_batch": [0, 0],
-        "b_batch": [0, 0],
-        "c_batch": [0, 0],
-        "bias_batch": [0, 0],
-        "alpha": 1.0,
-        "beta": 1.0,
-        "accumulate": 0,
-        "activation": 0,
-        "clears": 0,
-        "wanted": None,
-    }
+    operands = {"a": a.reshape(-1), "b": b.reshape(-1), "bias": None, "c": np.zeros(m * n, np.float32)}
+    args = operands | gemm_words(m, n, k, a_row=2 * k, a_col=2, b_row=3 * n, b_col=3)
     trim(args)
     x, y = a[..., 0].astype(np.float64), b[..., 0].astype(np.float64)
     for build in BUILDS:
@@ -255,66 +210,16 @@ def test_small_products_of_a_batch_share_chunks() -> None:
 
 def test_relu_keeps_nan() -> None:
     a = np.full(64, np.nan, np.float32)
-    args = {
-        "a": a,
-        "b": a.copy(),
-        "bias": None,
-        "c": np.zeros(64, np.float32),
-        "m": 8,
-        "n": 8,
-        "k": 8,
-        "a_row": 8,
-        "a_col": 1,
-        "b_row": 8,
-        "b_col": 1,
-        "c_row": 8,
-        "bias_row": 0,
-        "bias_col": 0,
-        "batch": [1, 1],
-        "a_batch": [0, 0],
-        "b_batch": [0, 0],
-        "c_batch": [0, 0],
-        "bias_batch": [0, 0],
-        "alpha": 1.0,
-        "beta": 0.0,
-        "accumulate": 0,
-        "activation": 1,
-        "clears": 0,
-        "wanted": None,
-    }
+    operands = {"a": a, "b": a.copy(), "bias": None, "c": np.zeros(64, np.float32)}
+    args = operands | gemm_words(8, 8, 8, beta=0.0, activation=1)
     for build in BUILDS:
         assert np.isnan(runner(build).run("gemm_f32", args)["c"]).all()
 
 
 @pytest.mark.parametrize("name", ["a", "b", "bias", "c"])
 def test_an_operand_one_element_short_is_refused(name: str) -> None:
-    args = {
-        "a": random(12),
-        "b": random(20),
-        "bias": random(5),
-        "c": random(15),
-        "m": 3,
-        "n": 5,
-        "k": 4,
-        "a_row": 4,
-        "a_col": 1,
-        "b_row": 5,
-        "b_col": 1,
-        "c_row": 5,
-        "bias_row": 0,
-        "bias_col": 1,
-        "batch": [1, 1],
-        "a_batch": [0, 0],
-        "b_batch": [0, 0],
-        "c_batch": [0, 0],
-        "bias_batch": [0, 0],
-        "alpha": 1.0,
-        "beta": 1.0,
-        "accumulate": 0,
-        "activation": 0,
-        "clears": 0,
-        "wanted": None,
-    }
+    operands = {"a": random(12), "b": random(20), "bias": random(5), "c": random(15)}
+    args = operands | gemm_words(3, 5, 4, bias_col=1)
     runner("kernels").run("gemm_f32", args)
     args[name] = args[name][:-1].copy()
     with pytest.raises(KernelError, match="TW_BAD_EXTENT"):

@@ -433,6 +433,29 @@ def test_a_batch_that_makes_nan_is_undone(yard: Yard, on_nan: int) -> None:
     assert lazy_reset(yard) == (on_nan != ON_NAN_SKIP)
 
 
+@pytest.mark.parametrize("on_nan", [ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_RESTORE])
+def test_the_host_copies_segments_that_lie_elsewhere(yard: Yard, on_nan: int) -> None:
+    yard.start(accumulate=2, on_nan=on_nan)
+    yard.engine.demand("tw_fit_elsewhere", yard.session, 1, 0)
+    yard.fit("epoch", 0)
+    yard.fit("batch")
+    here = yard.fill(16)
+    yard.write(MOMENTUM0, np.full(SIZES[MOMENTUM0] // 4, np.nan, np.float32))
+    yard.fit("trained", 1.0, 2.0)
+    yard.fit("batch")
+    here = yard.contents()
+    assert yard.fit("trained", 1.0, 4.0)["next"] == NEXT_UPDATE
+    assert yard.contents() == here, "nothing is scaled"
+    yard.engine.demand("tw_fit_elsewhere", yard.session, 1, GRADIENTS)
+    at = yard.fit("updated")
+    assert (at["next"], at["fault"]) == (NEXT_UNDO, GRADIENTS)
+    state = yard.read(STATE).copy()
+    yard.write(STATE, state + 1)
+    yard.fit("undo")
+    assert yard.contents() | {STATE: b""} == here | {STATE: b""}
+    assert yard.read(STATE)[STATE_LEARNING_RATE] == state[STATE_LEARNING_RATE]
+
+
 def test_a_fit_goes_back_three_times(yard: Yard) -> None:
     yard.start(on_nan=ON_NAN_RESTORE)
     yard.fit("epoch", 0)
@@ -594,6 +617,7 @@ NO_SESSION = 64
         (lambda y: y.engine.call("tw_fit_start", y.session, 0, 0, 0, 0.0), "TW_BAD_ARGUMENT"),
         (lambda y: y.engine.call("tw_fit_start", y.session, 1, 5, 0, 0.0), "TW_BAD_ARGUMENT"),
         (lambda y: y.engine.call("tw_fit_batch", y.session), "TW_BAD_POINTER"),
+        (lambda y: y.engine.call("tw_fit_elsewhere", y.session, 1, 0), "TW_BAD_POINTER"),
         (lambda y: y.engine.call("tw_fit_end", y.session), "TW_BAD_POINTER"),
         (lambda y: y.call("trained", y.canaries[0]), "TW_BAD_POINTER"),
         (lambda y: y.call("load", y.base(PARAMETERS), 0, 0, 0, 1), "TW_BAD_POINTER"),

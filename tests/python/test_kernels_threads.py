@@ -65,7 +65,8 @@ class Job:
         }
         self.plan.code.append(instruction(kernel, words_of(kernel, args, buffers)))
 
-    def run_threads(self, threads: int, repeat: int = 1) -> dict[str, Any]:
+    def run_threads(self, *threads: int, repeat: int = 1) -> list[dict[str, Any]]:
+        """The results with each number of threads, one after the other in one process."""
         job = {
             "wasm": str(resources.files("trainweb.backend.wasm.engine") / "kernels.threads.wasm"),
             "threads": threads,
@@ -206,8 +207,7 @@ def big_kernels(job: Job) -> None:
 def test_same_bytes_for_any_number_of_threads(job: Job) -> None:
     big_kernels(job)
     expected = job.run_natively()
-    for threads in range(1, 9):
-        result = job.run_threads(threads)
+    for threads, result in enumerate(job.run_threads(*range(1, 9)), 1):
         assert result["statuses"] == [0]
         assert result["ready"] == threads - 1
         assert result["digests"] == [expected], f"{threads} threads"
@@ -232,16 +232,16 @@ def test_generated_reductions(job: Job, monkeypatch: pytest.MonkeyPatch, axes: t
     job.plan.n_functions = plan.n_functions
     monkeypatch.setattr(job.plan, "encode", lambda: np.frombuffer(plan.words, np.uint32))
     job.code, job.arrays = plan.code, [memory, np.frombuffer(plan.constants, np.uint8), *[np.zeros(0)] * 6]
-    digests = {threads: job.run_threads(threads, repeat=3)["digests"] for threads in (1, 2, 5)}
-    assert len(digests[1]) == 1 and digests[1] == digests[2] == digests[5]
-    assert digests[1] != [hashlib.sha256(b"".join(a.tobytes() for a in job.arrays)).hexdigest()]
+    one, *others = (result["digests"] for result in job.run_threads(1, 2, 5, repeat=3))
+    assert len(one) == 1 and others == [one, one]
+    assert one != [hashlib.sha256(b"".join(a.tobytes() for a in job.arrays)).hexdigest()]
 
 
 def test_many_small_forks(job: Job) -> None:
     """Thousands of jobs right after each other: late wakers must not disturb the next one."""
     for _ in range(15):
         job.call("reduce_f32", x=draw(400, 100), y=np.zeros(400, np.float32), outer=400, n=100, inner=1, op=7)
-    result = job.run_threads(4, repeat=250)
+    (result,) = job.run_threads(4, repeat=250)
     assert result["statuses"] == [0]
     assert result["digests"] == [job.run_natively()]
 
@@ -257,7 +257,7 @@ def generated(job: Job, body: str, n: int) -> None:
 def test_workers_load_generated_code(job: Job) -> None:
     generated(job, FILL, 100_000)
     expected = hashlib.sha256(np.arange(100_000, dtype=np.float32).tobytes()).hexdigest()
-    result = job.run_threads(3, repeat=20)
+    (result,) = job.run_threads(3, repeat=20)
     assert (result["statuses"], result["digests"]) == ([0], [expected])
 
 
@@ -268,7 +268,7 @@ def test_a_trap_in_a_task_ends_the_run(job: Job) -> None:
     assert "unreachable" in failure.value.stderr
     try:
         trapped = engine_status(job, "TW_TRAPPED")
-        assert job.run_threads(3)["statuses"] == [trapped]
+        assert job.run_threads(3)[0]["statuses"] == [trapped]
     except subprocess.CalledProcessError as error:  # the coordinator took the first chunk
         assert "unreachable" in error.stderr
 

@@ -64,7 +64,7 @@ def test_predictions_do_not_need_labels_and_ignore_further_columns() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             np.testing.assert_array_equal(s.predict(rows("test", labels="age", w="w"))["age"], plain)
-        with pytest.raises(FeedError, match="'x' is missing"):
+        with pytest.raises(FeedError, match="The data has no 'x'; it has points, id"):
             s.predict({"points": data["x"], "id": data["id"]})
 
 

@@ -139,5 +139,5 @@ def test_further_columns_are_not_read(form: str) -> None:
     with pytest.warns(UserWarning, match=r"^These columns of the data are not read: id, source\.") as notices:
         assert trained(data, **options) == expected
     assert len(notices) == 1
-    with session() as s, pytest.raises(FeedError, match="input 'labels' is missing in 'feeds', which has 'id'"):
+    with session() as s, pytest.raises(FeedError, match="The data has no 'labels'; it has x, id"):
         Trainer(s).fit({"x": DATA["x"], "id": further["id"]}, progress=False)

@@ -147,6 +147,9 @@ def test_bundles_sum_up_the_terms() -> None:
         ({"kind": {"name": "CrossEntropyLoss", "weight": [1, 2, 3]}}, "weights of classes are 'weights'"),
         ({"kinds": "CrossEntropyLoss"}, "kinds is not a graph value info or a graph output. The outputs are kind, age"),
         ({"kind": "TripletMarginLoss"}, "TripletMarginLoss takes 3 of the model's outputs"),
+        ({"reduction": "sum"}, "loss needs the setting 'type': one of MSELoss"),
+        ({"label_smoothing": 0.1}, "loss needs the setting 'type': one of MSELoss"),
+        ({"age": {"weight": 0.5}}, "loss.age needs the setting 'type': one of MSELoss"),
     ],
 )
 def test_terms_that_are_wrong_are_refused(loss: Any, text: str) -> None:

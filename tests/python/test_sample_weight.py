@@ -160,9 +160,54 @@ def test_wrong_weights_are_refused(loss: Any, weight: Any, text: str) -> None:
         session(loss, "age", sample_weight=weight)
 
 
-def test_a_mask_of_labels_is_of_one_output() -> None:
-    with pytest.raises(ModelError, match=r"sample_weight\.of is 'labels'; it must be 'rows' for a loss by outputs"):
-        session({"kind": "CrossEntropyLoss", "age": "MSELoss"}, "kind", "age", sample_weight=TASKS)
+def test_each_output_has_a_mask_of_its_own() -> None:
+    """Missing labels are NaN; the second term of an output leaves them out, too."""
+    loss = {"tasks": ["BCEWithLogitsLoss", {"name": "MSELoss", "weight": 0.2}], "age": "MSELoss"}
+    data = rows("train", tasks_labels="tasks", age_labels="age", present="present", w="w")
+    data["tasks_labels"] = np.where(data["present"] == 0, np.nan, data["tasks_labels"])
+    data["age_labels"] = np.where(data["w"][:, None] == 0, np.nan, data["age_labels"])
+    metrics = {"age": "mae", "tasks": "mae"}
+    with session(loss, "tasks", "age", sample_weight={"tasks": TASKS, "age": "w"}) as s:
+        assert s.input_names() == ["x", "tasks_labels", "present", "age_labels", "w"]
+        assert np.isfinite(s.fit(data, **FIT).losses).all()
+        result = s.evaluate(data, metrics=metrics, batch_size=4)
+        outputs = {name: values.astype(np.float64) for name, values in s.predict({"x": data["x"]}).items()}
+    present, w = data["present"].astype(np.float64), data["w"].astype(np.float64)
+    y = outputs["tasks"]
+    labels = np.nan_to_num(data["tasks_labels"])
+    entropies = present * (np.log1p(np.exp(y)) - y * labels)
+    squares = present * (y - labels) ** 2
+    errors = outputs["age"][:, 0] - np.nan_to_num(data["age_labels"][:, 0])
+    assert result["tasks_BCEWithLogitsLoss"] == pytest.approx(entropies.mean(), rel=1e-5)
+    assert result["tasks_MSELoss"] == pytest.approx(squares.mean(), rel=1e-5)
+    assert result["age_loss"] == pytest.approx((w * errors**2).mean(), rel=1e-5)
+    assert result["tasks_mae"] == pytest.approx((present * np.abs(y - labels)).sum() / present.sum(), rel=1e-5)
+    assert result["age_mae"] == pytest.approx((w * np.abs(errors)).sum() / w.sum(), rel=1e-5)
+
+
+def test_an_output_without_weights_counts_each_row() -> None:
+    data = rows("test", kind_labels="kind", age_labels="age", w="w")
+    loss = {"kind": "CrossEntropyLoss", "age": "MSELoss"}
+    metrics = {"kind": "accuracy", "age": "mae"}
+    with session(loss, "kind", "age") as plain, session(loss, "kind", "age", sample_weight={"age": "w"}) as s:
+        expected = plain.evaluate({n: data[n] for n in ("x", "kind_labels", "age_labels")}, metrics=metrics)
+        result = s.evaluate(data, metrics=metrics)
+    assert result["kind_accuracy"] == expected["kind_accuracy"] and result["kind_loss"] == expected["kind_loss"]
+    assert result["age_mae"] != pytest.approx(expected["age_mae"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("weight", "text"),
+    [
+        (TASKS, "sample_weight.of is 'labels'; it must be 'rows', or sample_weight has a mask for each"),
+        ({"kinds": "w"}, "sample_weight.kinds is 'w'; it must be of an output with a loss: kind, age"),
+        ({"age": {"name": "w", "of": "tokens"}}, "sample_weight.age.of is 'tokens'; it must be rows or labels"),
+        ({"age": 3}, "sample_weight.age.name is 3; it must be a text"),
+    ],
+)
+def test_wrong_weights_of_outputs_are_refused(weight: Any, text: str) -> None:
+    with pytest.raises(ModelError, match=text):
+        session({"kind": "CrossEntropyLoss", "age": "MSELoss"}, "kind", "age", sample_weight=weight)
 
 
 def test_classes_and_rows_have_weights_together() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -173,3 +174,22 @@ def test_numbers_that_cannot_be_standardized() -> None:
             Dataset({"x": np.array([1.0, value])}).standardize("x")
     with pytest.raises(TypeError, match="'standardize' needs the names of inputs; there are x"):
         Dataset({"x": np.arange(4.0)}).standardize()
+
+
+def test_validation_rows_need_the_steps_of_the_training_rows() -> None:
+    """Numbers that are not standardized are accepted, but with a notice."""
+    x = np.random.default_rng(0).normal(5, 3, (12, 2)).astype(np.float32)
+    raw = {"features": x, "labels": np.arange(12) % 2}
+    training, validation = Dataset({"points": x, "labels": np.arange(12) % 2}).split(0.5)
+    training = training.standardize("points")
+    with trainweb.TrainingSession.from_model(example("first.onnx"), loss="CrossEntropyLoss") as session:
+        for other in (validation, validation.standardize("points")):
+            with pytest.warns(UserWarning, match=r"validation rows lack: standardize of 'points'\. Give 'preprocess'"):
+                session.fit(training, validation_data=other, progress=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            prepared = validation.preprocess(training.preprocessing)
+            session.fit(training, validation_data=prepared, progress=False)
+            session.fit(training.map(dict), validation_data=validation.map(dict), progress=False)
+        with pytest.raises(FeedError, match="The validation data has no 'points'; it has features, labels, and the"):
+            session.fit(training, validation_data=raw, progress=False)

@@ -1,7 +1,7 @@
 // Drives the threads build under Node as web/src does in the page: reads a JSON job from stdin, answers with JSON.
 //
-// job: {wasm, threads, blocks: [base64], one for each segment, plan: base64, code?: base64, functions, repeat}
-//      -> {statuses, digests: [hex sha256], ready, seconds}
+// job: {wasm, threads: [number], blocks: [base64], one for each segment, plan: base64, code?: base64, functions, repeat}
+//      -> for each number of threads, one after the other: {statuses, digests: [hex sha256], ready, seconds}
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { isMainThread, parentPort, Worker, workerData } from "node:worker_threads";
@@ -34,8 +34,7 @@ function serve({ module, memory, index }) {
   parentPort.close();
 }
 
-async function drive(job) {
-  const module = new WebAssembly.Module(readFileSync(job.wasm));
+async function drive(job, module, threads) {
   const memory = new WebAssembly.Memory({ initial: 64, maximum: 65536, shared: true });
   const kernels = instantiate(module, memory);
   const allocate = (bytes) => {
@@ -43,9 +42,9 @@ async function drive(job) {
     new Uint8Array(memory.buffer, ptr, bytes.length).set(bytes);
     return ptr;
   };
-  if (kernels.tw_set_threads(job.threads) !== 0) throw new Error("no memory for threads");
+  if (kernels.tw_set_threads(threads) !== 0) throw new Error("no memory for threads");
   const workers = [];
-  for (let index = 1; index < job.threads; index++) {
+  for (let index = 1; index < threads; index++) {
     workers.push(new Worker(new URL(import.meta.url), { workerData: { module, memory, index } }));
   }
   while (kernels.tw_threads_ready() < workers.length) await new Promise((done) => setTimeout(done, 1));
@@ -88,8 +87,11 @@ async function drive(job) {
 }
 
 if (isMainThread) {
-  const result = await drive(JSON.parse(readFileSync(0, "utf8")));
-  process.stdout.write(JSON.stringify(result));
+  const job = JSON.parse(readFileSync(0, "utf8"));
+  const module = new WebAssembly.Module(readFileSync(job.wasm));
+  const results = [];
+  for (const threads of job.threads) results.push(await drive(job, module, threads));
+  process.stdout.write(JSON.stringify(results));
 } else {
   serve(workerData);
 }

@@ -8,16 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from tests.webgpu.networks import dropping, networks
 from tests.webgpu.train import open_model, types_of
 
+from trainweb.artifacts import build_artifacts
 from trainweb.backend.plan import Plan
 from trainweb.backend.webgpu.functions import FUNCTIONS, with_functions
 from trainweb.backend.webgpu.shader import MOST_GROUPS, TEMPLATES, UNIFORM_BYTES
 from trainweb.ir import layout
 from trainweb.ir.calls import FlushMoments, NoteChange
-from trainweb.ir.layout import ARENA, STATE
+from trainweb.ir.layout import ARENA, STATE, STATE_WORDS
+from trainweb.ir.shapes import TensorType
+from trainweb.model.reader import read_model
+from trainweb.onnxblock.loss import CrossEntropyLoss
+from trainweb.onnxblock.optim import AdamW
 from trainweb.page.bundle import Blobs, plan_json
+from trainweb.training.core import SessionCore
+from trainweb.training.state import CheckpointState
 from trainweb.training.step_kind import TRAIN, StepKind
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +58,24 @@ def test_dispatches_name_what_is_there(plans: dict[str, Plan], step: str) -> Non
         assert all(p.offset + p.nbytes <= body.arena_bytes for p in places.values() if p.segment == ARENA)
     for source, target, nbytes in body.uploads:
         assert source + nbytes <= plan.arena_bytes and target + nbytes <= body.arena_bytes
+
+
+def test_calls_read_copies_of_the_words_of_the_state_that_they_need() -> None:
+    """Dropout reads the place in the random numbers, and the weighted gradient its share."""
+    net = dropping()
+    model = onnx.shape_inference.infer_shapes(net.model()).SerializeToString()
+    loss = CrossEntropyLoss(weight=np.full(networks.N_CLASSES, 0.5, np.float32), ignore_index=2)
+    made = build_artifacts(model, [p.name for p in net.parameters], [], loss, AdamW())
+    graphs = [read_model(m) for m in (made.training_model, made.optimizer_model)]
+    core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), graphs[0], None, graphs[1])
+    names = [name for name in core.inputs["train"] if "label" not in name]
+    types = dict.fromkeys(core.inputs["train"], TensorType("int64", (6,))) | {names[0]: TensorType("float32", (6, 12))}
+    plan = core.models.compile_step(TRAIN, types, False, target="webgpu")
+    core.release()
+    assert plan.body is not None
+    sizes = sorted(nbytes for *_, nbytes in plan.body.uploads)
+    assert sizes[0] == 4 and sizes[-1] == 4 * STATE_WORDS
+    assert all(nbytes % 4 == 0 for nbytes in sizes)
 
 
 def test_the_head_checks_and_counts(plans: dict[str, Plan]) -> None:

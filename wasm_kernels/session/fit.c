@@ -14,6 +14,9 @@ _Static_assert(offsetof(tw_fit, accumulate) == 4 * FIT_WORDS, "layout fit of ker
 
 #define ALL_SEGMENTS ((1u << N_SEGMENTS) - 1)
 
+/* Bits of the segments that are copied here. */
+static uint32_t segments_here(const tw_fit *f) { return f->is_elsewhere ? 1u << STATE : ALL_SEGMENTS; }
+
 /* NaN and infinity are looked for in all that a batch writes, and undone. */
 static bool undoes(uint32_t on_nan) { return on_nan != ON_NAN_FAIL && on_nan != ON_NAN_IGNORE; }
 
@@ -81,13 +84,30 @@ int32_t tw_fit_resume(uint32_t session, uint32_t epoch, uint32_t step, uint32_t 
     return TW_OK;
 }
 
+/* The host copies, scales and looks at all segments but the state itself from now on, or does not. The call that follows fails
+   with a `fault` that it tells: the segment with NaN or infinity, 0: there is none. */
+TW_EXPORT(tw_fit_elsewhere) int32_t tw_fit_elsewhere(uint32_t session, uint32_t is_elsewhere, uint32_t fault) {
+    tw_session *s = fitted(session);
+    if (!s) return TW_BAD_POINTER;
+    if (fault >= N_SEGMENTS) return TW_BAD_ARGUMENT;
+    s->fit.is_elsewhere = is_elsewhere;
+    s->fit.fault = fault;
+    return TW_OK;
+}
+
+/* The segment that a batch has spoiled, or 0. */
+static uint32_t worse_segment(const tw_session *s) {
+    const tw_fit *f = &s->fit;
+    return !undoes(f->on_nan) ? 0 : f->is_elsewhere ? f->fault : tw_worse(s);
+}
+
 /* Drop gradients that wait, and note a state that may be gone back to. */
 TW_EXPORT(tw_fit_keep) int32_t tw_fit_keep(uint32_t session) {
     tw_session *s = fitted(session);
     if (!s) return TW_BAD_POINTER;
     s->fit.waiting = 0;
     note_waiting(s);
-    return s->fit.on_nan == ON_NAN_RESTORE ? tw_session_save(session, COPY_GOOD, ALL_SEGMENTS) : TW_OK;
+    return s->fit.on_nan == ON_NAN_RESTORE ? tw_session_save(session, COPY_GOOD, segments_here(&s->fit)) : TW_OK;
 }
 
 /* Be in an epoch, at its first batch unless the fit is in the epoch already, and note the state. */
@@ -101,7 +121,7 @@ TW_EXPORT(tw_fit_epoch) int32_t tw_fit_epoch(uint32_t session, uint32_t epoch) {
 static int32_t begin(uint32_t session, bool is_batch) {
     tw_session *s = fitted(session);
     if (!s) return TW_BAD_POINTER;
-    int32_t status = undoes(s->fit.on_nan) ? tw_session_save(session, COPY_BATCH, ALL_SEGMENTS) : TW_OK;
+    int32_t status = undoes(s->fit.on_nan) ? tw_session_save(session, COPY_BATCH, segments_here(&s->fit)) : TW_OK;
     if (status) return status;
     s->fit.is_batch = is_batch;
     return TW_OK;
@@ -111,6 +131,7 @@ static int32_t begin(uint32_t session, bool is_batch) {
 static int32_t complete(tw_session *s) {
     tw_fit *f = &s->fit;
     f->next = NEXT_UPDATE;
+    if (f->is_elsewhere) return TW_OK;
     if (!f->sums && f->total != 0 && f->total != f->unit) tw_scale_gradients(s, f->unit / f->total);
     return f->mu != 0 ? tw_pull(s, f->mu) : TW_OK;
 }
@@ -150,7 +171,7 @@ TW_EXPORT(tw_fit_trained) int32_t tw_fit_trained(uint32_t session, double loss, 
     f->has_begun = 1;
     f->loss = loss;
     f->weight = weight;
-    uint32_t worse = undoes(f->on_nan) ? tw_worse(s) : 0;
+    uint32_t worse = worse_segment(s);
     const bool is_finite = __builtin_fabs(loss) < __builtin_inf();
     if (worse || !(is_finite || f->on_nan == ON_NAN_IGNORE)) {
         fail(f, is_finite ? worse : 0);
@@ -181,7 +202,7 @@ TW_EXPORT(tw_fit_updated) int32_t tw_fit_updated(uint32_t session) {
     if (!s) return TW_BAD_POINTER;
     tw_fit *f = &s->fit;
     if (f->next != NEXT_UPDATE) return TW_BAD_ARGUMENT;
-    uint32_t worse = undoes(f->on_nan) ? tw_worse(s) : 0;
+    uint32_t worse = worse_segment(s);
     if (worse) {
         fail(f, worse);
         return TW_OK;

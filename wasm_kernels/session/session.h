@@ -26,6 +26,7 @@ typedef struct {
     uint32_t accumulate, on_nan, sums; /* accumulate is 0 while no fit runs */
     uint32_t has_begun;                /* a batch has changed the session */
     uint32_t restores;
+    bool is_elsewhere; /* the segments but the state lie elsewhere */
     double mu, loss, weight;
     double unit, total; /* of the batches whose gradients wait: the divisor that counts as 1, and the sum of divisors */
     uint32_t lazy_reset; /* of the session before the fit */

@@ -41,7 +41,7 @@ from trainweb.onnxblock.models import (
     note_own_outputs,
     with_outputs,
 )
-from trainweb.onnxblock.row_weights import RowWeights, weighed
+from trainweb.onnxblock.row_weights import EVERY, RowWeights, note_weights, weighed, weights_of
 from trainweb.onnxblock.terms import LossTerms, is_by_output, named_loss
 from trainweb.onnxblock.training import ForwardBlock
 from trainweb.onnxblock.transforms import constants_to_initializers, prune
@@ -288,7 +288,7 @@ def build_artifacts(
         Name of a new input with the weight of each row (N,). The loss, its validation and metrics weight rows as Keras
         does: the divisor of the loss stays, and metrics are divided by the sum of weights. Labels of weight 0 may be
         NaN. ``{"name": "present", "of": "labels"}`` takes weights in the shape of the labels, such as the mask of
-        missing labels of several tasks.
+        missing labels of several tasks. With a loss by outputs, a dict of outputs may have weights for each.
 
     Returns
     -------
@@ -308,8 +308,8 @@ def build_artifacts(
     beside = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value, "ema": ema}
     optimizer, rate = rate_of(optimizer, learning_rate)
     _check_beside(optimizer, beside)
-    row_weights = RowWeights.of_setting(sample_weight)
-    terms = _terms_of(loss, loss_input_names, row_weights)
+    terms = _terms_of(loss, loss_input_names, sample_weight)
+    row_weights = weights_of(sample_weight) if terms is None else terms.weights
     if terms is not None:
         loss, loss_input_names = terms, terms.outputs
     graph = _forward_graph(model, external_data, weights, limits, integrity, dims)
@@ -327,9 +327,9 @@ def build_artifacts(
         settled = chosen.frozen if requires_grad is None else [*chosen.trainable, *chosen.frozen]
         models = _train(source, graph, types, chosen, batch_norm, settled)
         note_own_outputs(models, before, [] if loss is None else compared)
-        for note in (terms, row_weights):
-            if note is not None:
-                note.note(models.evaluation)
+        if terms is not None:
+            terms.note(models.evaluation)
+        note_weights(models.evaluation, row_weights)
         update = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
         return Artifacts(models, update, chosen.decisions, rate)
 
@@ -365,13 +365,12 @@ def _with_loss(
     loss_input_names: Sequence[str] | None,
     additional: Sequence[str] | None,
     compared: Sequence[str],
-    weights: RowWeights | None,
+    weights: Mapping[str, RowWeights],
 ) -> tuple[Graph, ModelAccessor | None]:
     """The graph with a loss, and its types; None where labels are cast to float32."""
     inputs = {v.name for v in source.graph.inputs}
-    graph, accessor = add_loss(source.graph, loss, loss_input_names, additional, weights)
-    if weights is not None:
-        inputs.add(weights.name)
+    graph, accessor = add_loss(source.graph, loss, loss_input_names, additional, weights.get(EVERY))
+    inputs.update(one.name for one in weights.values())
     types = _types_of_labels(graph, inputs, source.declared, compared)
     graph = cast_inputs(graph, types)
     each = [(term.loss, [term.output]) for term in loss.terms] if isinstance(loss, LossTerms) else [(loss, compared)]
@@ -408,7 +407,7 @@ def _train(
     settled: Sequence[str],
 ) -> TrainingModels:
     trainable, frozen = chosen.trainable, chosen.frozen
-    for remark in remark_on_norms(graph, trainable, frozen, batch_norm):
+    for remark in remark_on_norms(graph, chosen, batch_norm):
         warn(remark)
     models = build_training_models(
         graph,
@@ -648,7 +647,7 @@ def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
     return messages.LOSS_INPUTS.fill(loss=type(block).__name__, n=block._n_inputs, names=", ".join(names))
 
 
-def _terms_of(loss: LossLike, loss_input_names: Sequence[str] | None, weights: RowWeights | None) -> LossTerms | None:
+def _terms_of(loss: LossLike, loss_input_names: Sequence[str] | None, weights: Any) -> LossTerms | None:
     """The terms of a loss by outputs; None for other losses."""
     if not is_by_output(loss):
         return None

@@ -29,13 +29,15 @@ class Selection:
 
     `decisions` are about each float32 tensor from which the loss is reached, and about parameters that the exporter
     lost. The file decides what no argument of the caller settles; tensors that lost a detach are among them. No
-    gradient goes through `stopped` tensors: the given ones, and tensors that the file shows to be detached.
+    gradient goes through `stopped` tensors: the given ones, and tensors that the file shows to be detached. `held` are
+    names and expressions of the frozen parameters, of which the file may lack some.
     """
 
     trainable: list[str]
     frozen: list[str]
     decisions: list[Decision] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
 
 
 def select_parameters(
@@ -54,7 +56,9 @@ def select_parameters(
     through `stopped` tensors. `inference` knows types of the graph already. For `requires_grad` and `frozen_params` see
     `trainweb.artifacts.build_artifacts`.
     """
-    frozen = _expand(frozen_params or (), constants, "frozen_params", listed_parameters(graph))
+    held = [frozen_params] if isinstance(frozen_params, str) else frozen_params or ()
+    frozen = _expand(held, constants, "frozen_params", listed_parameters(graph))
+    held = list(held)
     if not any(_is_float(t) and t.shape for t in initializers.values()):
         initializers = constants
     if requires_grad is not None:
@@ -64,7 +68,7 @@ def select_parameters(
             raise ModelError(f"A parameter cannot be frozen and require gradient at the same time: {', '.join(both)}.")
         decisions = _as_named(constants, initializers, trainable, frozen)
         reached = _reached(graph, stopped, inference) if detours(graph) else set()
-        return _with_detaches(Selection(trainable, frozen, decisions), graph, reached, stopped)
+        return _with_detaches(Selection(trainable, frozen, decisions, held=held), graph, reached, stopped)
     candidates = [t for t in initializers.values() if _is_float(t)]
     reached = _reached(graph, stopped, inference) if candidates else set()
     evidence = Evidence(graph, constants)
@@ -76,7 +80,7 @@ def select_parameters(
     ]
     decisions += _out_of_reach(graph, evidence, [t for t in candidates if t.name not in reached | named], stopped)
     decisions += lost_parameters(graph)
-    chosen = Selection([d.name for d in decisions if d.trained], frozen, decisions)
+    chosen = Selection([d.name for d in decisions if d.trained], frozen, decisions, held=held)
     return _with_detaches(chosen, graph, reached, stopped)
 
 

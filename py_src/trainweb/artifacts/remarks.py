@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainweb.artifacts.buffers import folded_norms
+from trainweb.artifacts.parameters import Selection
 from trainweb.model.graph import SMOOTHING, Graph, Node, Tensor
 from trainweb.onnxblock.transforms import retrained_norms
+from trainweb.settings import matching
 from trainweb.spelling import ARGUMENT
 
 _ACTIVATED = {
@@ -74,18 +76,14 @@ def _remark_on_dropout(graph: Graph, constants: Mapping[str, Tensor]) -> list[st
     ]
 
 
-def remark_on_norms(
-    graph: Graph, trainable: Collection[str], held: Collection[str], batch_norm: str | None
-) -> list[str]:
-    """Batch normalizations that are not as the file or the option says: folded, retrained, or none to decide for.
-
-    `held` are the frozen parameters.
-    """
-    return [*_remark_on_folded_norms(graph), *_remark_on_modes(graph, trainable, held, batch_norm)]
+def remark_on_norms(graph: Graph, chosen: Selection, batch_norm: str | None) -> list[str]:
+    """Batch normalizations that are not as the file or the option says: folded, retrained, or none to decide for."""
+    return [*_remark_on_folded_norms(graph, chosen.held), *_remark_on_modes(graph, chosen, batch_norm)]
 
 
-def _remark_on_folded_norms(graph: Graph) -> list[str]:
-    modules = folded_norms(graph)
+def _remark_on_folded_norms(graph: Graph, held: Sequence[str]) -> list[str]:
+    """Folded norms of which nothing `held` would keep the statistics anyway."""
+    modules = [name for name in folded_norms(graph) if not any(matching(one, [f"{name}.running_mean"]) for one in held)]
     if not modules:
         return []
     more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
@@ -95,10 +93,8 @@ def _remark_on_folded_norms(graph: Graph) -> list[str]:
     ]
 
 
-def _remark_on_modes(
-    graph: Graph, trainable: Collection[str], held: Collection[str], batch_norm: str | None
-) -> list[str]:
-    norms = retrained_norms(graph, trainable, batch_norm and "train", held)
+def _remark_on_modes(graph: Graph, chosen: Selection, batch_norm: str | None) -> list[str]:
+    norms = retrained_norms(graph, chosen.trainable, batch_norm and "train", chosen.frozen)
     if batch_norm is not None:
         in_vain = (
             f"{ARGUMENT.batch_norm}={batch_norm!r} changes no node: the file has no BatchNormalization in inference "

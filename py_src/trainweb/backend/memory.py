@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -61,12 +61,12 @@ def _allocations(
     for b in outputs:
         last[b.storage] = len(instructions)
     allocations: dict[Storage, _Allocation] = {}
-    found: list[_Allocation] = []
+    in_order: list[_Allocation] = []
 
     def add(s: Storage, k: int) -> None:
         if s.segment == ARENA and s not in allocations and (inner is None or s in inner):
             allocations[s] = allocation = _Allocation([s], align(max(s.nbytes, 1)), k, last.get(s, len(instructions)))
-            found.append(allocation)
+            in_order.append(allocation)
 
     for b in feeds:
         add(b.storage, -1)
@@ -82,16 +82,22 @@ def _allocations(
                 add(b.storage, k)
     for b in outputs:
         add(b.storage, len(instructions))
-    return found
+    return in_order
 
 
 def _needed_at_once(allocations: list[_Allocation]) -> int:
     """Bytes of the allocations that are there at the same time, at most: no placement takes less."""
+    return max(_there(allocations, lambda t: t.nbytes).values(), default=0)
+
+
+def _there(allocations: list[_Allocation], weight: Callable[[_Allocation], int]) -> dict[int, int]:
+    """The weights of the allocations that are there together, from each instruction on where they change."""
     changes: dict[int, int] = {}
     for t in allocations:
-        changes[t.first] = changes.get(t.first, 0) + t.nbytes
-        changes[t.last + 1] = changes.get(t.last + 1, 0) - t.nbytes
-    return max(accumulate(changes[k] for k in sorted(changes)), default=0)
+        changes[t.first] = changes.get(t.first, 0) + weight(t)
+        changes[t.last + 1] = changes.get(t.last + 1, 0) - weight(t)
+    order = sorted(changes)
+    return dict(zip(order, accumulate(changes[k] for k in order), strict=True))
 
 
 def _place_in_order(allocations: list[_Allocation]) -> int:
@@ -157,13 +163,8 @@ _Span = tuple[int, int, int, int]
 
 def _most_crowded(allocations: list[_Allocation]) -> int:
     """An instruction through which most allocations live."""
-    changes: dict[int, int] = {}
-    for t in allocations:
-        changes[t.first] = changes.get(t.first, 0) + 1
-        changes[t.last + 1] = changes.get(t.last + 1, 0) - 1
-    order = sorted(changes)
-    counts = list(accumulate(changes[k] for k in order))
-    return order[counts.index(max(counts))]
+    counts = _there(allocations, lambda t: 1)
+    return max(counts, key=counts.__getitem__)
 
 
 def _lowest(near: list[_Span], first: int, last: int, nbytes: int) -> int:

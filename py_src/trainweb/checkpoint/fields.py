@@ -20,9 +20,9 @@ WORDS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 MISSING = ...
 
 
-def refuse(given: Any, field: str, expected: str) -> NoReturn:
+def refuse(value: Any, field: str, expected: str) -> NoReturn:
     """Raise for a value that is not allowed."""
-    raise messages.BAD_FIELD(given=describe(given), field=field, expected=expected)
+    raise messages.BAD_FIELD(given=describe(value), field=field, expected=expected)
 
 
 def describe(value: Any) -> str:

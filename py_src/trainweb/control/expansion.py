@@ -106,7 +106,7 @@ class Expansion:
         self.graph.nodes = []
         self.inference = ShapeInference(self.graph)
         for name, t in types.items():
-            self.inference.given(name, t)
+            self.inference.set_input(name, t)
         self.sequences: dict[str, list[str]] = {}
         self.optionals: set[str] = set()
         self.rows: dict[str, str] = {}

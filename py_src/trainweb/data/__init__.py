@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib import resources
 
 from trainweb.arguments import instance_of
-from trainweb.data.dataset import Dataset, Remainder
+from trainweb.data.dataset import Dataset
 from trainweb.data.images import from_images, list_folder, read_image
+from trainweb.data.rows import Remainder
 from trainweb.errors import UnknownNameError
 
 from_csv = Dataset.from_csv

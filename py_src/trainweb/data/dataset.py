@@ -12,7 +12,7 @@ import math
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import isasyncgen, isgenerator
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -20,15 +20,11 @@ from trainweb import messages
 from trainweb.arguments import checks_keywords, texts
 from trainweb.data import table
 from trainweb.data.files import read_csv
-from trainweb.data.random import permutation, random_words
+from trainweb.data.random import permutation
+from trainweb.data.rows import Batch, Remainder, batched, bucketed, drawn
 from trainweb.data.waiting import plainly, prefetched
 from trainweb.errors import FeedError
 from trainweb.settings import SEED, Number, Whole
-
-Row = Mapping[str, Any]
-Batch = dict[str, np.ndarray]
-Remainder = Literal["keep", "drop", "pad"]
-"""Use of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start."""
 
 COUNT = Whole(least=1)
 LENGTH = Whole(least=0)
@@ -680,121 +676,3 @@ def epoch_batches(count: int, size: int, remainder: Remainder, order: np.ndarray
     if remainder == "pad" and len(batches[-1]) < size:
         batches[-1] = np.resize(np.concatenate([batches[-1], order]), size)
     return batches
-
-
-def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
-    """Rows as a batch; errors name them by their numbers.
-
-    Raises
-    ------
-    FeedError
-        A row is not a mapping, has other names than the first, or an array of another shape.
-    """
-    first = rows[0]
-    batch: Batch = {}
-    positions = list(numbers)
-    for position, row in zip(positions, rows, strict=True):
-        if not isinstance(row, Mapping):
-            raise messages.NOT_A_ROW(position=position, given=type(row).__name__)
-        if row.keys() != first.keys():
-            raise messages.ROW_NAMES(position=position, names=", ".join(row), expected=", ".join(first))
-    for name in first:
-        arrays = [_value(name, row[name], position) for position, row in zip(positions, rows, strict=True)]
-        for position, array in zip(positions, arrays, strict=True):
-            if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
-                raise messages.ROW_TYPE(
-                    position=position,
-                    name=name,
-                    given=f"{array.dtype}{list(array.shape)}",
-                    expected=f"{arrays[0].dtype}{list(arrays[0].shape)}",
-                )
-        batch[name] = np.stack(arrays)
-    return batch
-
-
-def _value(name: str, value: Any, position: int) -> np.ndarray:
-    try:
-        return np.asarray(value)
-    except ValueError as error:
-        raise messages.RAGGED_VALUE(position=position, name=name, reason=str(error)) from error
-
-
-def batched(rows: Iterator[Row], size: int, remainder: Remainder) -> Iterator[Batch]:
-    """Rows as batches."""
-    start: list[tuple[int, Row]] = []
-    pending: list[tuple[int, Row]] = []
-    for numbered in enumerate(rows):
-        if remainder == "pad" and len(start) < size:
-            start.append(numbered)
-        pending.append(numbered)
-        if len(pending) == size:
-            yield _stacked(pending)
-            pending = []
-    if pending and remainder == "pad":
-        while len(pending) < size:
-            pending = (pending + start)[:size]
-    if pending and remainder != "drop":
-        yield _stacked(pending)
-
-
-def _stacked(numbered: list[tuple[int, Row]]) -> Batch:
-    return stack([row for _, row in numbered], (number for number, _ in numbered))
-
-
-def drawn(rows: Iterator[Any], buffer: int, seed: int, stream: int) -> Iterator[Any]:
-    """Rows drawn from a buffer that is filled up in order."""
-    held: list[Any] = []
-    block = 256
-    words: list[int] = []
-    used = 0
-
-    def below(count: int) -> int:
-        nonlocal words, used, block
-        if used == len(words):
-            block *= 2
-            words = random_words(seed, stream, block).tolist()
-        used += 1
-        return int(float(words[used - 1]) * float(count) / 2**32)
-
-    for row in rows:
-        if len(held) < buffer:
-            held.append(row)
-            continue
-        k = below(buffer)
-        yield held[k]
-        held[k] = row
-    while held:
-        k = below(len(held))
-        held[k], held[-1] = held[-1], held[k]
-        yield held.pop()
-
-
-def bucketed(
-    rows: Iterator[Row], length: Callable[[Any], int], limits: list[int], size: int, names: list[str] | None
-) -> Iterator[Batch]:
-    """Batches by the least of the limits that holds their rows."""
-    buckets: dict[int, list[tuple[int, Row]]] = {limit: [] for limit in limits}
-    for number, row in enumerate(rows):
-        n = length(row)
-        limit = next((bound for bound in limits if n <= bound), None)
-        if limit is None:
-            raise messages.BEYOND_BUCKETS(length=n, most=limits[-1] if limits else 0)
-        values = {name: np.asarray(value) for name, value in row.items()}
-        for name in values if names is None else names:
-            if name in values and values[name].shape[:1] == (n,):
-                values[name] = padded(values[name], limit)
-            elif names is not None:
-                actual = f"{values[name].dtype}{list(values[name].shape)}" if name in values else "missing"
-                raise messages.NOT_PADDED(name=name, length=n, given=actual)
-        buckets[limit].append((number, values))
-        if len(buckets[limit]) == size:
-            yield _stacked(buckets[limit])
-            buckets[limit] = []
-    for pending in buckets.values():
-        if pending:
-            yield _stacked(pending)
-
-
-def padded(array: np.ndarray, length: int) -> np.ndarray:
-    """An array that is so long along its first axis, with zeros behind."""
-    return np.concatenate([array, np.zeros((length - len(array), *array.shape[1:]), array.dtype)])

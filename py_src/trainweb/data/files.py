@@ -166,7 +166,7 @@ class _Table:
             value = self.fills[column]
         if self.kinds[name] == "string" and name not in self.places:
             return value
-        return parse(value, self.kinds[name], self.places.get(name), line, column)
+        return parse(value, self.kinds[name], self.places.get(name), line, column, name)
 
 
 def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -184,8 +184,8 @@ def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
         yield line, row
 
 
-def parse(value: str, dtype: str, labels: Mapping[str, int] | None, line: int, column: str) -> object:
-    """A value of a CSV file; `labels` are names of classes, in reverse, and their places."""
+def parse(value: str, dtype: str, labels: Mapping[str, int] | None, line: int, column: str, name: str) -> object:
+    """A value of a CSV file for an input; `labels` are names of classes, in reverse, and their places."""
     if labels is not None:
         if value not in labels:
             raise messages.CSV_CLASS(line=line, column=column, value=value, names=", ".join(reversed(list(labels))))
@@ -195,6 +195,8 @@ def parse(value: str, dtype: str, labels: Mapping[str, int] | None, line: int, c
             if value.lower() not in TRUE + FALSE:
                 raise ValueError
             return value.lower() in TRUE
+        if not re.search("[0-9]", value):
+            raise messages.CSV_TEXT(line=line, column=column, value=value, name=name)
         if not (NUMBER if dtype.startswith("float") else INTEGER).fullmatch(value):
             raise ValueError
         if dtype.startswith("float"):

@@ -10,7 +10,8 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.arguments import warn
-from trainweb.data.dataset import Batch, Dataset, Remainder, batched, columns_of_table
+from trainweb.data.dataset import Dataset, columns_of_table
+from trainweb.data.rows import Batch, Remainder, batched, refuse_texts
 from trainweb.data.table import Unit, units_of
 from trainweb.model.graph import Value
 from trainweb.spelling import by_inputs, input_name
@@ -41,12 +42,12 @@ class ModelInputs:
         self._has_told = False
         """A notice was given of columns that are not read."""
 
-    def size(self, given: int | None) -> int:
-        """Return the rows of a batch: `given`, or the default. Raise ModelError if the file fixes another number."""
-        if self.rows is not None and given not in (None, self.rows):
+    def size(self, batch_size: int | None) -> int:
+        """The rows of a batch: `batch_size`, or the default. Raise ModelError if the file fixes another number."""
+        if self.rows is not None and batch_size not in (None, self.rows):
             expected = f"{self.rows}, which the first axis of the input {next(iter(self.values))!r} fixes in the file"
-            raise messages.BAD_SETTING(name="batch_size", value=given, expected=expected)
-        return given or self.rows or DEFAULT_BATCH
+            raise messages.BAD_SETTING(name="batch_size", value=batch_size, expected=expected)
+        return batch_size or self.rows or DEFAULT_BATCH
 
     def parts(self, batch: Batch, rows: Sequence[int]) -> Iterator[tuple[Batch, Sequence[int], int]]:
         """Split a batch into parts that fill a batch of the model; the numbers of their rows, and how often they occur.
@@ -73,6 +74,7 @@ class ModelInputs:
             source = self.named(source, "The data")
         data = Dataset.of(self._read(columns_of_table(source)))
         if data.columns is not None:
+            self._check_rows_first()
             fitted = {name: self.fitted(name, array, "the data") for name, array in self._read(data.columns).items()}
             if any(fitted.get(name) is not array for name, array in data.columns.items()):
                 converted = Dataset(fitted)
@@ -112,6 +114,8 @@ class ModelInputs:
             has_batches = is_batched or data.is_batched or (is_batched is None and self._is_batch(first))
             if has_batches and size is not None and not ignores_size:
                 raise messages.BATCH_OF_BATCHES(name="batch_size")
+            if not has_batches:
+                self._check_rows_first()
             rows = (self._read(self.named(item, f"Item {k} of the data")) for k, item in enumerate(items))
             batches_of_data = rows if has_batches else batched(rows, rows_of_batch, remainder)
             for batch in (self.batch(one, k) for k, one in enumerate(batches_of_data)):
@@ -125,11 +129,27 @@ class ModelInputs:
         stream.is_padded = data.is_padded or (remainder == "pad" and not data.is_batched)
         return stream
 
-    def batch(self, given: Any, number: int = 0) -> Batch:
+    def require(self, data: Dataset, source: str) -> None:
+        """Raise FeedError for arrays without an input that is not optional."""
+        for name in self.values if data.columns is not None else ():
+            if name not in (data.columns or {}) and name not in self._optional:
+                columns, inputs = ", ".join(data.columns or {}), ", ".join(self.values)
+                raise messages.NO_INPUT(source=source, name=name, names=columns, inputs=inputs)
+
+    def _check_rows_first(self) -> None:
+        """Raise FeedError for an input that counts time by its first axis, and the rows of the labels by another."""
+        *_, (labels, last) = self.values.items()
+        symbol = last.shape[0] if last.shape else None
+        for name, value in self.values.items():
+            shape = value.shape or ()
+            if isinstance(symbol, str) and symbol in shape[1:] and symbol != shape[0]:
+                raise messages.TIME_FIRST(name=name, shape=list(shape), other=labels, symbol=symbol)
+
+    def batch(self, item: Any, number: int = 0) -> Batch:
         """Convert a whole batch. Raise FeedError for what is no batch of the model."""
-        named = self.named(given, f"Batch {number} of the data")
+        named = self.named(item, f"Batch {number} of the data")
         if not isinstance(named, Mapping):
-            raise messages.NOT_A_BATCH(position=number, given=type(given).__name__)
+            raise messages.NOT_A_BATCH(position=number, given=type(item).__name__)
         return {name: self.fitted(name, value, f"batch {number} of the data") for name, value in named.items()}
 
     def named(self, item: Any, where: str) -> Any:
@@ -165,6 +185,7 @@ class ModelInputs:
         declared = self.values.get(name)
         if declared is None:
             return array
+        refuse_texts(name, array)
         shape = declared.shape
         if shape is not None and len(shape) > 0 and not _fits(array.shape, shape):
             raise messages.DATA_SHAPE(

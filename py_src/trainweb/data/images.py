@@ -18,8 +18,9 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.arguments import check_settings, checks_keywords, mapping, path_of, texts, warn
-from trainweb.data.dataset import Dataset, Row, checked_columns
+from trainweb.data.dataset import Dataset, checked_columns
 from trainweb.data.random import permutation, random_words
+from trainweb.data.rows import Row
 from trainweb.errors import FeedError
 from trainweb.settings import SEED, Choice, Field, Flag, Number, Whole, checked_values
 
@@ -280,7 +281,7 @@ class Options:
         return Options(**{**vars(self), "augment": {**(self.augment or {}), "seed": seed}})
 
 
-def checked_options(given: Mapping[str, Any]) -> Options:
+def checked_options(options: Mapping[str, Any]) -> Options:
     """The options of an image.
 
     Raises
@@ -288,14 +289,16 @@ def checked_options(given: Mapping[str, Any]) -> Options:
     ModelError
         One of them cannot be, or is not known.
     """
-    check_settings("read_image", given, (*IMAGE, *OTHERS))
-    plain = checked_values("read_image", {n: v for n, v in given.items() if n in IMAGE}, IMAGE)
-    mean, std = (_for_channels(n, given.get(n, default), plain["channels"]) for n, default in (("mean", 0), ("std", 1)))
+    check_settings("read_image", options, (*IMAGE, *OTHERS))
+    plain = checked_values("read_image", {n: v for n, v in options.items() if n in IMAGE}, IMAGE)
+    mean, std = (
+        _for_channels(n, options.get(n, default), plain["channels"]) for n, default in (("mean", 0), ("std", 1))
+    )
     if not std.all():
         raise messages.BAD_SETTING(
-            name="std", value=given["std"], expected="a number other than 0, or one for each channel"
+            name="std", value=options["std"], expected="a number other than 0, or one for each channel"
         )
-    augment = given.get("augment")
+    augment = options.get("augment")
     if augment is not None and not isinstance(augment, Mapping):
         raise messages.BAD_SETTING(name="augment", value=augment, expected="a dict with a seed")
     changes = None if augment is None else checked_values("augment", augment, AUGMENTATION)

@@ -174,9 +174,9 @@ def _flat(array: np.ndarray) -> np.ndarray:
     return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
-def _check_width(name: str, given: int, expected: int) -> None:
-    if given != expected:
-        raise messages.TABLE_WIDTH(name=name, given=given, expected=expected)
+def _check_width(name: str, width: int, expected: int) -> None:
+    if width != expected:
+        raise messages.TABLE_WIDTH(name=name, given=width, expected=expected)
 
 
 def _standardize(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:

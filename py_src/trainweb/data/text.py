@@ -99,7 +99,7 @@ def cutter(lengths: Sequence[int]) -> Callable[[Mapping[str, np.ndarray]], dict[
 
 
 def columns_of(
-    given: Any,
+    source: Any,
     tokenizer: Any,
     length: int,
     *,
@@ -113,14 +113,14 @@ def columns_of(
     if isinstance(tokenizer, (str, bytes)):
         raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)
     pack, mask_prompt = flag("pack", pack), flag("mask_prompt", mask_prompt)
-    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-        raise messages.NOT_TEXTS(given=type(given).__name__)
+    if isinstance(source, (str, bytes, Mapping)) or not isinstance(source, Iterable):
+        raise messages.NOT_TEXTS(given=type(source).__name__)
     names = list(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, str) else []
     if any(name not in INPUTS for name in names) or "input_ids" not in names or "labels" not in names:
         raise messages.BAD_SETTING(
             name="inputs", value=inputs, expected="input_ids and labels, and if needed attention_mask and position_ids"
         )
-    items = list(given)
+    items = list(source)
     if not items:
         raise messages.NOT_TEXTS(given="empty")
     fields = [_fields(item, k) for k, item in enumerate(items)]
@@ -186,8 +186,8 @@ def joined(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: array.reshape(-1, *array.shape[2:]) for name, array in batch.items()}
 
 
-def _end_token(tokenizer: Any, given: int | None, texts: int) -> int | None:
-    end = getattr(tokenizer, "eos_token_id", None) if given is None else given
+def _end_token(tokenizer: Any, end_token: int | None, texts: int) -> int | None:
+    end = getattr(tokenizer, "eos_token_id", None) if end_token is None else end_token
     if end is not None:
         TOKEN.check("end_token", end)
     elif texts > 1:
@@ -208,19 +208,19 @@ def _fields(item: Any, position: int) -> dict[str, Any]:
 
 
 def _tokens(
-    tokenizer: Any, fields: Mapping[str, Any], position: int, end: int | None, given: int | None, *, is_masked: bool
+    tokenizer: Any, fields: Mapping[str, Any], position: int, end: int | None, chat_end: int | None, *, is_masked: bool
 ) -> Tokens:
-    """A text, a pair or a chat, before the token `end`; before `given` if it is a chat that has no such end."""
+    """A text, a pair or a chat, before the token `end`; before `chat_end` if it is a chat that has no such end."""
     settings = {}
     chat = _chat_of(fields)
     if chat is not None:
         prompt, text = _chat(tokenizer, *chat, position)
         # The template has the tokens around the text.
-        settings["add_special_tokens"], end = False, given
+        settings["add_special_tokens"], end = False, chat_end
     else:
         prompt, text = _pair(fields, position, is_masked=is_masked)
     ids = encoded(tokenizer, text, **settings)
-    prompt_ids = encoded(tokenizer, prompt, **settings) if prompt and (is_masked or given is not None) else ids[:0]
+    prompt_ids = encoded(tokenizer, prompt, **settings) if prompt and (is_masked or chat_end is not None) else ids[:0]
     # A token of both is learned, so the prompt ends where its ids and the ids of the whole text differ.
     count = min(len(prompt_ids), len(ids))
     start = int(np.argmin(np.append(prompt_ids[:count] == ids[:count], False)))

@@ -140,9 +140,9 @@ async def _close(iterator: AsyncIterator[Any]) -> None:
         await _in_time(close())
 
 
-async def _in_time(made: Coroutine[Any, Any, Any]) -> None:
+async def _in_time(coroutine: Coroutine[Any, Any, Any]) -> None:
     """Wait for what ends rows, which may not end themselves."""
-    done, _ = await asyncio.wait({asyncio.ensure_future(made)}, timeout=CANCEL_S)
+    done, _ = await asyncio.wait({asyncio.ensure_future(coroutine)}, timeout=CANCEL_S)
     for task in done:
         task.result()
 
@@ -169,9 +169,9 @@ def _runner() -> Iterator[Run]:
     thread = Thread(target=loop.run_forever, name="trainweb-rows", daemon=True)
     thread.start()
 
-    def run(made: Coroutine[Any, Any, Any]) -> Any:
+    def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
         try:
-            return asyncio.run_coroutine_threadsafe(made, loop).result()
+            return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
         except KeyboardInterrupt:
             # The rows may never come.
             asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from trainweb import messages
 from trainweb.data.dataset import Dataset
 from trainweb.federated.updates import ClientUpdate, add_noise, as_vector, clip_update
 from trainweb.fit.trainer import fit
-from trainweb.settings import Count, NotNegative, Positive, Seed, checked
+from trainweb.settings import Choice, Count, NotNegative, Positive, Seed, checked
 from trainweb.training.arrays import parameter_bytes, to_numpy
 from trainweb.training.session_methods import SessionMethods
 
@@ -35,11 +35,14 @@ class FederatedClient:
     seed : int, optional
         Seed of the noise, for tests: it lets others remove the noise. By default the system's source for cryptography
         draws it.
+    statistics : {"local", "average"}
+        "average": rounds are of all parameters, with the running statistics of batch norms. They are averaged as the
+        trained parameters are. "local": each client keeps its own.
 
     Raises
     ------
     ModelError
-        An option is wrong, or there is noise without a clip norm.
+        An option is wrong, or there is noise without a clip norm or with averaged statistics.
     """
 
     @checked
@@ -51,10 +54,14 @@ class FederatedClient:
         noise_multiplier: NotNegative = 0.0,
         noise_clients: Count = 1,
         seed: Seed | None = None,
+        statistics: Annotated[str, Choice(("local", "average"))] = "local",
     ) -> None:
         if noise_multiplier and clip_norm is None:
             raise messages.NOISE_WITHOUT_CLIP()
+        if noise_multiplier and statistics == "average":
+            raise messages.NOISE_AND_STATISTICS()
         self.session, self._clip_norm, self._seed, self._rounds = session, clip_norm, seed, 0
+        self._trainable_only = statistics == "local"
         # The noise of the sum has the variance of all shares together.
         self._deviation = noise_multiplier / math.sqrt(noise_clients) * (clip_norm or 0.0)
 
@@ -64,7 +71,8 @@ class FederatedClient:
         Parameters
         ----------
         parameters : array_like
-            All trained parameters, float32, as `get_contiguous_parameters` gives them.
+            All trained parameters, float32, as `get_contiguous_parameters` gives them; all parameters, trained or not,
+            where statistics are averaged.
         data
             As `TrainingSession.fit` takes it; its rows must be countable.
         **options
@@ -84,14 +92,14 @@ class FederatedClient:
             As `TrainingSession.fit`; or an update that is not finite.
         """
         core = self.session._core
-        size = core.get_parameters_size(True)
+        size = core.get_parameters_size(self._trainable_only)
         start = as_vector("parameters", parameters, size)
         dataset = Dataset.of(data)
         if dataset._known is None:
             raise messages.UNCOUNTED_ROWS()
-        core.load_parameters_buffer(parameter_bytes(start), True)
+        core.load_parameters_buffer(parameter_bytes(start), self._trainable_only)
         history = fit(core, dataset, options)
-        delta = to_numpy(core.get_contiguous_parameters(True)) - start
+        delta = to_numpy(core.get_contiguous_parameters(self._trainable_only)) - start
         return self._update(delta, len(dataset), history)
 
     def _update(self, delta: np.ndarray, examples: int, history: History) -> ClientUpdate:

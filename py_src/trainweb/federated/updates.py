@@ -12,9 +12,9 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.data.random import random_words
-from trainweb.settings import SEED, Choice, Number, Whole
+from trainweb.settings import SEED, Number, Whole
 
-WEIGHTS = Choice(("examples", "equal"))
+WEIGHTS = ("examples", "equal")
 NORM = Number(above=0)
 DEVIATION = Number(least=0)
 COUNT = Whole(least=1)
@@ -180,11 +180,13 @@ def _shares(updates: Sequence[ClientUpdate], weights: Any) -> list[float]:
     if not isinstance(weights, str) and isinstance(weights, (Sequence, np.ndarray)):
         shares = list(weights)
         if len(shares) != len(updates):
-            raise messages.BAD_SETTING(name="weights", value=shares, expected=f"{len(updates)} numbers")
+            raise messages.BAD_SETTING(name="weights", value=shares, expected=f"{len(updates)} numbers, one a client")
         for k, share in enumerate(shares):
             NORM.check(f"weights[{k}]", share)
     else:
-        WEIGHTS.check("weights", weights)
+        if weights not in WEIGHTS:
+            expected = "'examples', 'equal' or a list of numbers, one a client"
+            raise messages.BAD_SETTING(name="weights", value=weights, expected=expected)
         for k, update in enumerate(updates):
             COUNT.check(f"updates[{k}].examples", update.examples)
         shares = [update.examples if weights == "examples" else 1 for update in updates]

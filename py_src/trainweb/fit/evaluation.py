@@ -20,7 +20,7 @@ from trainweb.training.step_kind import EVAL, StepKind
 from trainweb.training.steps import run_step
 
 if TYPE_CHECKING:
-    from trainweb.data.dataset import Batch
+    from trainweb.data.rows import Batch
     from trainweb.training.core import SessionCore
 
 

@@ -146,26 +146,26 @@ class EarlyStopping:
 EARLY_STOPPING = fields_of(EarlyStopping)
 
 
-def checked_accumulate(given: Any) -> dict[str, Any]:
+def checked_accumulate(accumulate: Any) -> dict[str, Any]:
     """Return the settings of `accumulate`, which may be only the number of steps."""
-    if isinstance(given, Mapping):
-        return checked_values("accumulate", given, ACCUMULATE, "accumulate.")
-    ACCUMULATE["steps"].check("accumulate", given)
-    return {"steps": given, "reduction": "mean"}
+    if isinstance(accumulate, Mapping):
+        return checked_values("accumulate", accumulate, ACCUMULATE, "accumulate.")
+    ACCUMULATE["steps"].check("accumulate", accumulate)
+    return {"steps": accumulate, "reduction": "mean"}
 
 
-def checked_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return all plain options: the given values, and defaults. Raise ModelError for a value that is not allowed."""
-    for name, value in given.items():
+    for name, value in options.items():
         FIT[name].check(name, value)
-    return {name: given.get(name, field.default) for name, field in FIT.items()}
+    return {name: options.get(name, field.default) for name, field in FIT.items()}
 
 
-def make_early_stopping(given: Any, better: Mapping[str, str | None]) -> EarlyStopping:
+def make_early_stopping(stopping: Any, better: Mapping[str, str | None]) -> EarlyStopping:
     """Make early stopping of its settings; `better` says of metrics which values are better, None if settings must."""
-    if not isinstance(given, Mapping):
-        raise messages.BAD_SETTING(name="early_stopping", value=given, expected="a mapping with 'patience'")
-    settings = dict(given)
+    if not isinstance(stopping, Mapping):
+        raise messages.BAD_SETTING(name="early_stopping", value=stopping, expected="a mapping with 'patience'")
+    settings = dict(stopping)
     metric = settings.pop("metric", "loss")
     if metric not in better:
         raise messages.BAD_SETTING(name="early_stopping.metric", value=metric, expected=" or ".join(better))

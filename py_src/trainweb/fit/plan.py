@@ -14,9 +14,10 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.arguments import check_settings, flag, warn
-from trainweb.data.dataset import Batch, Dataset, epoch_batches, labels_of
+from trainweb.data.dataset import Dataset, epoch_batches, labels_of
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
+from trainweb.data.rows import Batch
 from trainweb.data.waiting import NumberedBatch
 from trainweb.fit.evaluation import Evaluation
 from trainweb.fit.options import FIT, OTHERS, EarlyStopping, checked_accumulate, checked_options, make_early_stopping
@@ -144,37 +145,41 @@ class FitPlan:
     checkpoint: FitCheckpoint | None
 
 
-def checked_plan(core: SessionCore, data: Any, given: Mapping[str, Any]) -> FitPlan:
+def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> FitPlan:
     """Check the options of a fit, with the errors of `TrainingSession.fit`."""
     core.get_learning_rate()  # which needs an optimizer model
-    check_settings("fit", [name for name in given if name not in OTHERS], [*FIT, *OTHERS])
-    options = checked_options({name: value for name, value in given.items() if name not in OTHERS})
+    check_settings("fit", [name for name in settings if name not in OTHERS], [*FIT, *OTHERS])
+    options = checked_options({name: value for name, value in settings.items() if name not in OTHERS})
     inputs = ModelInputs(core.inputs["train"])
     share, stratify = options["validation_split"], options["stratify"]
-    labels = [name for name in inputs.values if name != core.models.own.weight][-1:]
-    train, validation = split_data(inputs, data, given.get("validation_data"), share, labels, stratify=stratify)
-    if train.is_batched and given.get("batch_size") is not None:
+    labels = [name for name in inputs.values if name not in core.models.own.weights][-1:]
+    train, validation = split_data(inputs, data, settings.get("validation_data"), share, labels, stratify=stratify)
+    inputs.require(train, "data")
+    if validation is not None:
+        ModelInputs(core.inputs["eval"]).require(validation, "validation data")
+        warn_of_steps(train, validation)
+    if train.is_batched and settings.get("batch_size") is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if train.columns is None and options["shuffle"]:
         raise messages.SHUFFLED_STREAM()
     if train.columns is not None and options["steps_per_epoch"] is not None:
         raise messages.STEPS_OF_ARRAYS()
-    check_generators(train, validation, options, is_kept=given.get("checkpoint") is not None)
+    check_generators(train, validation, options, is_kept=settings.get("checkpoint") is not None)
     if options["ema"] and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
     shuffle = options["shuffle"] is not False and train.columns is not None
     batches = Batches(inputs, train, options, shuffle=shuffle, trains=True)
-    evaluation, evaluated, trained = _evaluations(core, inputs, train, validation, options, given)
+    evaluation, evaluated, trained = _evaluations(core, inputs, train, validation, options, settings)
     better: Mapping[str, str | None] = {"loss": "min"} if evaluation is None or evaluated is None else evaluation.better
-    steps, epochs, accumulate = batches.steps, options["epochs"], checked_accumulate(given.get("accumulate", 1))
+    steps, epochs, accumulate = batches.steps, options["epochs"], checked_accumulate(settings.get("accumulate", 1))
     updates = None if steps is None else epochs * -(-steps // accumulate["steps"])
     sums_gradients = accumulate["reduction"] == "sum"
     if accumulate["steps"] > 1 and not sums_gradients and not core.models.weighs_batches:
         raise messages.UNWEIGHED_BATCHES()
-    schedule = schedule_of(given.get("schedule"), options["learning_rate"], updates)
-    early, checkpoint = given.get("early_stopping"), given.get("checkpoint")
+    schedule = schedule_of(settings.get("schedule"), options["learning_rate"], updates)
+    early, checkpoint = settings.get("early_stopping"), settings.get("checkpoint")
     early = None if early is None else make_early_stopping(early, better)
-    callbacks, progress = as_callbacks(given.get("callbacks")), flag("progress", given.get("progress", True))
+    callbacks, progress = as_callbacks(settings.get("callbacks")), flag("progress", settings.get("progress", True))
     if options["proximal"] and checkpoint is not None:
         raise messages.PROXIMAL_CHECKPOINT()
     if checkpoint is not None:
@@ -224,24 +229,25 @@ def _evaluations(
     train: Dataset,
     validation: Dataset | None,
     options: Mapping[str, Any],
-    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> tuple[Evaluation | None, Batches | None, Batches | None]:
     """Return the evaluation of each epoch, and the batches of validation and training data that it evaluates."""
-    metrics, evaluates_training = metrics_of(given.get("metrics") or []), options["train_metrics"]
+    metrics, evaluates_training = metrics_of(settings.get("metrics") or []), options["train_metrics"]
     if validation is None and not evaluates_training:
         if metrics:
             raise messages.METRICS_WITHOUT_DATA()
         return None, None, None
     units = inputs.units(train if validation is None else validation)
-    evaluation = Evaluation(core, metrics, given.get("predictions"), given.get("targets"), units, ema=options["ema"])
+    pair = settings.get("predictions"), settings.get("targets")
+    evaluation = Evaluation(core, metrics, *pair, units, ema=options["ema"])
     if evaluates_training and train.columns is None:
         raise messages.TRAIN_METRICS_STREAM()
 
     def whole(data: Dataset) -> Batches:
         if data.is_padded:
             raise messages.PADDED_VALIDATION()
-        settings = {**options, "remainder": "keep", "batched": None}
-        return Batches(inputs, data, settings, shuffle=False, ignores_size=True)
+        of_batches = {**options, "remainder": "keep", "batched": None}
+        return Batches(inputs, data, of_batches, shuffle=False, ignores_size=True)
 
     evaluated = None if validation is None else whole(validation)
     return evaluation, evaluated, whole(train) if evaluates_training else None
@@ -270,11 +276,11 @@ def kept_options(
     }
 
 
-def as_callbacks(given: Any) -> Sequence[Callback]:
+def as_callbacks(functions: Any) -> Sequence[Callback]:
     """Functions."""
-    if given is None:
+    if functions is None:
         return []
-    callbacks = list(given) if isinstance(given, Iterable) and not callable(given) else [given]
+    callbacks = list(functions) if isinstance(functions, Iterable) and not callable(functions) else [functions]
     for callback in callbacks:
         if not callable(callback) or iscoroutinefunction(callback):
             expected = "a function of an event and the run that is not async, or a list of them"
@@ -282,18 +288,18 @@ def as_callbacks(given: Any) -> Sequence[Callback]:
     return callbacks
 
 
-def schedule_of(given: Any, learning_rate: float | None, steps: int | None) -> Schedule | None:
+def schedule_of(schedule: Any, learning_rate: float | None, steps: int | None) -> Schedule | None:
     """The schedule of a fit by its options `schedule` and `learning_rate`; None keeps the rate.
 
     `steps` are the optimizer steps of the fit, None if unknown. Raise ModelError for a wrong setting, or two rates.
     """
-    if given is None:
+    if schedule is None:
         return None if learning_rate is None else Constant(learning_rate)
-    if isinstance(given, Schedule) or callable(given):
+    if isinstance(schedule, Schedule) or callable(schedule):
         if learning_rate is not None:
             raise messages.RATE_AND_SCHEDULE()
-        return given if isinstance(given, Schedule) else make_schedule(given)
-    settings = {"type": given} if isinstance(given, str) else given
+        return schedule if isinstance(schedule, Schedule) else make_schedule(schedule)
+    settings = {"type": schedule} if isinstance(schedule, str) else schedule
     if isinstance(settings, Mapping):
         settings = dict(settings)
         rate = settings.get("learning_rate")
@@ -330,6 +336,14 @@ def split_data(
     if labels is not None:
         warn_of_missing(name, labels, len(parts[0]))
     return parts
+
+
+def warn_of_steps(train: Dataset, validation: Dataset) -> None:
+    """Warn of steps of tables that only the training rows have."""
+    lacking = [step for step in train.preprocessing if step not in validation.preprocessing]
+    if lacking and validation.columns is not None:
+        steps = ", ".join(f"{step['type']} of {step['input']!r}" for step in lacking)
+        warn(str(messages.UNPREPARED_VALIDATION(steps=steps)))
 
 
 def warn_of_missing(name: str, labels: np.ndarray, first: int) -> None:

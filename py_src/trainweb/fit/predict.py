@@ -21,7 +21,8 @@ from trainweb.training.step_kind import PREDICT, StepKind
 from trainweb.training.steps import run_step
 
 if TYPE_CHECKING:
-    from trainweb.data.dataset import Batch, Dataset
+    from trainweb.data.dataset import Dataset
+    from trainweb.data.rows import Batch
     from trainweb.metrics import Value
     from trainweb.training.core import SessionCore
 
@@ -97,6 +98,7 @@ def _checked(
         raise messages.NO_AVERAGES()
     inputs = ModelInputs(core.inputs["eval"], optional)
     dataset = inputs.dataset(data)
+    inputs.require(dataset, "data")
     if dataset.is_batched and options["batch_size"] is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if dataset.is_padded:

@@ -39,11 +39,11 @@ class FitCheckpoint:
     A fit goes on only with the same `options`, which determine batches and their order.
     """
 
-    def __init__(self, core: SessionCore, given: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, core: SessionCore, checkpoint: Any, options: Mapping[str, Any]) -> None:
         expected = "a mapping with 'store' and 'name'"
-        if not isinstance(given, Mapping):
-            raise messages.BAD_SETTING(name="checkpoint", value=given, expected=expected)
-        settings = dict(given)
+        if not isinstance(checkpoint, Mapping):
+            raise messages.BAD_SETTING(name="checkpoint", value=checkpoint, expected=expected)
+        settings = dict(checkpoint)
         for name in ("store", "name"):
             if settings.get(name) is None:
                 raise messages.MISSING_SETTING(what="checkpoint", name=name, expected=expected)
@@ -208,11 +208,11 @@ def read_epoch(epoch: Any, index: int) -> Epoch:
     return Epoch(number, steps, loss, rate, fields.rate(*get("seconds")), values, training)
 
 
-def read_values(given: Any, field: str) -> dict[str, Value] | None:
+def read_values(entry: Any, field: str) -> dict[str, Value] | None:
     """The loss and metrics of some data, by name; None where it was not evaluated."""
-    if given is None:
+    if entry is None:
         return None
-    values = fields.mapping(given, field)
+    values = fields.mapping(entry, field)
     fields.any_number(values.get("loss", fields.MISSING), f"{field}.loss")
     return {n: read_metric(v, f"{field}.{n[:LONGEST_NAME]}") for n, v in values.items()}
 

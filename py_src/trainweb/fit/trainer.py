@@ -19,7 +19,8 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.backend.base import StagedBatches
-from trainweb.data.dataset import Batch, Dataset
+from trainweb.data.dataset import Dataset
+from trainweb.data.rows import Batch
 from trainweb.data.waiting import BatchThread, Fetch, NumberedBatch
 from trainweb.errors import FeedError, NumericsError, TrainwebError
 from trainweb.fit.evaluation import EvaluationRun

@@ -130,20 +130,20 @@ class Request:
     text: Text | None
 
 
-def request_of(prompt: Any, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Request:
+def request_of(prompt: Any, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> Request:
     """Check the arguments of `generate`; missing ones come from `defaults`, then from `GENERATE`.
 
     Errors are ModelError, FeedError and TypeError.
     """
     settings = {name: field.default for name, field in GENERATE.items()} | {"stop": (), "tokenizer": None}
-    for source in (defaults, given):
+    for source in (defaults, arguments):
         settings |= {name: value for name, value in source.items() if value is not None}
     for name, field in GENERATE.items():
         if settings[name] is not None:
             field.kind.check(name, settings[name])
     if settings["temperature"] == 0:
         for name in ("top_k", "top_p", "seed"):
-            if given.get(name) is not None:
+            if arguments.get(name) is not None:
                 raise messages.GREEDY_SETTING(name=name)
     stop, tokenizer = settings["stop"], settings["tokenizer"]
     lacks = tokenizer is not None and not all(hasattr(tokenizer, name) for name in ("encode", "decode"))

@@ -180,7 +180,7 @@ class _Incremental:
         self.caches: dict[str, TensorType] = {}
         self.sources: list[str] = []
         """Tensors whose rows are cached."""
-        self.made: dict[tuple[Hashable, ...], str] = {}
+        self.shared: dict[tuple[Hashable, ...], str] = {}
         self.producers = {name: k for k, node in enumerate(full.graph.nodes) for name in node.outputs if name}
         self.graph = full.graph.with_nodes([])
         self.used = set(full.graph.names())
@@ -317,8 +317,8 @@ class _Incremental:
         return picked
 
     def _picked(self, name: str, places: str, axis: int) -> str:
-        def pick(made: str) -> None:
-            self.graph.nodes.append(Node("Gather", [name, places], [made], {"axis": axis}, "", made))
+        def pick(target: str) -> None:
+            self.graph.nodes.append(Node("Gather", [name, places], [target], {"axis": axis}, "", target))
 
         return self._once((name, places, axis), f"{name}/{places}", pick)
 
@@ -329,12 +329,12 @@ class _Incremental:
         if k is not None and axes is not None and axes.moves:
             node = self.full.graph.nodes[k]
 
-            def move(made: str) -> None:
+            def move(target: str) -> None:
                 inputs = [self._everywhere(node.inputs[0]), *node.inputs[1:]]
-                self.graph.nodes.append(Node(node.op_type, inputs, [made], node.attrs, node.domain, made))
+                self.graph.nodes.append(Node(node.op_type, inputs, [target], node.attrs, node.domain, target))
 
             return self._once((name, "everywhere"), f"{name}/everywhere", move)
-        return self._once((name, "everywhere"), CACHE + name, lambda made: self._cache(made, name))
+        return self._once((name, "everywhere"), CACHE + name, lambda cache: self._cache(cache, name))
 
     def _cache(self, cache: str, name: str) -> None:
         t = self.full.types[name]
@@ -347,10 +347,10 @@ class _Incremental:
 
     def _once(self, key: tuple[Hashable, ...], name: str, make: Callable[[str], None]) -> str:
         """The tensor of this key; made at first use."""
-        if key not in self.made:
-            self.made[key] = take_name(name, self.used)
-            make(self.made[key])
-        return self.made[key]
+        if key not in self.shared:
+            self.shared[key] = take_name(name, self.used)
+            make(self.shared[key])
+        return self.shared[key]
 
     def _constant(self, name: str, t: TensorType) -> None:
         assert t.value is not None

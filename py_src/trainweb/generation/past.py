@@ -90,9 +90,9 @@ def _is_emptied(graph: Graph, inputs: Mapping[str, Value], name: str) -> bool:
         return False
     for node in left_out:
         if node.domain == MS:
-            node.inputs = ["" if given in empty else given for given in node.inputs]
+            node.inputs = ["" if name in empty else name for name in node.inputs]
         else:
-            node.inputs = [given for given in node.inputs if given not in empty]
+            node.inputs = [name for name in node.inputs if name not in empty]
             node.op_type, node.attrs = "Identity", {}
     if others:
         graph.nodes[:0] = _made(graph, inputs[name], shape)

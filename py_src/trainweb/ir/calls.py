@@ -1228,7 +1228,6 @@ class WinogradConv(KernelCall, kernel="winograd_conv_f32", words=17, result="y")
 
     @staticmethod
     def pays(*, n: int, c: int, m: int, size: Ints, out: Ints, stride: int, pad: Ints, flipped: int, activation: int) -> bool:
-        """Tell whether the kernel takes these arguments and is worth taking."""
         return bool((winograd_window(n, c, m, size, out, stride, pad) and flipped <= 1 and (activation <= 1) and ((pad[0] - pad[0] // 2 * 2 == pad[1] - pad[1] // 2 * 2) + (stride == 1) + (flipped == 0) >= 1)) and (min(c, m) >= 4 and 4 * prod(out) >= (1 + stride) * winograd_tiled(out[0], stride, flipped) * winograd_tiled(out[1], stride, flipped)))
 
 
@@ -1254,7 +1253,6 @@ class WinogradWeightGradient(KernelCall, kernel="winograd_weight_gradient_f32", 
 
     @staticmethod
     def pays(*, n: int, c: int, m: int, size: Ints, out: Ints, stride: int, pad: Ints) -> bool:
-        """Tell whether the kernel takes these arguments and is worth taking."""
         return bool((winograd_window(n, c, m, size, out, stride, pad)) and ((few_positions(n, m, 9 * m * c, out) == 0) + (n * prod(out) > 64) >= 1))
 
 
@@ -1288,7 +1286,6 @@ class ColumnsConv(KernelCall, kernel="columns_conv_f32", words=30, result="y"):
 
     @staticmethod
     def pays(*, n: int, c: int, m: int, size: Ints, kernel: Ints, out: Ints, stride: Ints, dilation: Ints, pad: Ints, activation: int) -> bool:
-        """Tell whether the kernel takes these arguments and is worth taking."""
         return bool((grouped(c, m, 1) and windows(size, kernel, out, stride, dilation, pad) and (activation <= 1)) and (few_positions(n, m, m * c * prod(kernel), out)))
 
 
@@ -1317,7 +1314,6 @@ class ColumnsDataGradient(KernelCall, kernel="columns_data_gradient_f32", words=
 
     @staticmethod
     def pays(*, n: int, c: int, m: int, size: Ints, kernel: Ints, out: Ints, stride: Ints, dilation: Ints, pad: Ints, activation: int) -> bool:
-        """Tell whether the kernel takes these arguments and is worth taking."""
         return bool((grouped(c, m, 1) and windows(size, kernel, out, stride, dilation, pad) and (activation <= 1) and (4 * prod(size) <= 1048576)) and (few_positions(n, m, m * c * prod(kernel), out)))
 
 
@@ -1345,7 +1341,6 @@ class ColumnsWeightGradient(KernelCall, kernel="columns_weight_gradient_f32", wo
 
     @staticmethod
     def pays(*, n: int, c: int, m: int, size: Ints, kernel: Ints, out: Ints, stride: Ints, dilation: Ints, pad: Ints) -> bool:
-        """Tell whether the kernel takes these arguments and is worth taking."""
         return bool((grouped(c, m, 1) and windows(size, kernel, out, stride, dilation, pad)) and (few_positions(n, m, m * c * prod(kernel), out)))
 
 

@@ -74,19 +74,19 @@ class LoraModel:
         self.layers = [replace(layer, sites=[nodes[id(n)] for n in layer.sites]) for layer in layers]
         self._base_layers = layers
         saved, every = config.modules_to_save, find_layers(base)
-        whole = chosen(saved, owners(base), "modules_to_save", of_peft=True) if saved else []
-        shared = {x.weight for x in every if lies_in(x.module, whole) and len(tied_layers(every, x.weight)) > 1}
+        saved_modules = chosen(saved, owners(base), "modules_to_save", of_peft=True) if saved else []
+        shared = {x.weight for x in every if lies_in(x.module, saved_modules) and len(tied_layers(every, x.weight)) > 1}
         self._statistics = all_statistics(base) & base.initializers.keys()
         """Running statistics. PEFT saves those of `modules_to_save`, and merges into a model that has all."""
-        self._saved = [name for name in base.initializers if name in self._statistics and lies_in(name, whole)]
+        self._saved = [name for name in base.initializers if name in self._statistics and lies_in(name, saved_modules)]
         buffers = {name for kind, name in signature(base).values() if kind == "BUFFER"} | self._statistics
         self._whole = [
             name
             for name, tensor in base.initializers.items()
-            if tensor.dtype == "float32" and name not in buffers and (lies_in(name, whole) or name in shared)
+            if tensor.dtype == "float32" and name not in buffers and (lies_in(name, saved_modules) or name in shared)
         ]
         for layer in every:
-            if lies_in(layer.module, whole) and layer.weight not in self._whole:
+            if lies_in(layer.module, saved_modules) and layer.weight not in self._whole:
                 raise UnsupportedError(
                     f"{layer.module!r} of modules_to_save cannot be saved: its weight is {shown(layer.weight)} in the "
                     "file, not a parameter of the module. Export it with dynamo=True, in float32."
@@ -131,7 +131,7 @@ class LoraModel:
         """
         held = {n: self._turned(self._read(n, source)) for n in [*self.parameter_names, *self._saved]}
         counts = {n: Tensor.of(n, "int64", (), (0,)) for n in self._counts()}
-        copies = {n: held[own].renamed(n) for n, own in self._copies.items()}
+        copies = {n: held[weight].renamed(n) for n, weight in self._copies.items()}
         return Adapter(held | copies | counts, self.config)
 
     def load_adapter(self, target: Source, adapter: Adapter) -> None:
@@ -288,16 +288,16 @@ class LoraModel:
         )
 
 
-def arguments_of(adapted: LoraModel, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given arguments of `build_artifacts`, with the choice of parameters: only the adapters are trained."""
+def arguments_of(adapted: LoraModel, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `build_artifacts`, with the choice of parameters: only the adapters are trained."""
     for name in ("model", "requires_grad", "frozen_params"):
-        if given.get(name) is not None:
+        if arguments.get(name) is not None:
             raise TypeError(
                 f"'{ARGUMENT[name]}' is not an argument here: the adapters are trained, and the base is frozen."
             )
-    stopped = [*adapted._stopped, *(given.get("stop_gradient") or ())]
+    stopped = [*adapted._stopped, *(arguments.get("stop_gradient") or ())]
     return {
-        **given,
+        **arguments,
         "model": adapted.graph,
         "requires_grad": adapted.parameter_names,
         "frozen_params": adapted._frozen(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -19,23 +19,6 @@ MOST_RANK = 2**16
 LEAST_FLOAT32, MOST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 """Of normal numbers: the scaling is a float32 of the model."""
 
-READ = {
-    "alpha_pattern",
-    "bias",
-    "ensure_weight_tying",
-    "fan_in_fan_out",
-    "init_lora_weights",
-    "lora_alpha",
-    "lora_dropout",
-    "modules_to_save",
-    "peft_type",
-    "r",
-    "rank_pattern",
-    "target_modules",
-    "use_dora",
-    "use_rslora",
-}
-"""Settings of PEFT that count here."""
 WITHOUT_EFFECT = {
     "auto_mapping",
     "base_model_name_or_path",
@@ -58,6 +41,8 @@ CHOOSING = ("exclude_modules", "layers_pattern", "layers_to_transform")
 """Settings of PEFT that narrow the choice of modules, and are not read."""
 MERGE = " In PEFT, merge_and_unload() puts the adapter into the base. Export that model."
 PEFT_TYPE = "LORA"
+OF_PEFT = {"targets": "target_modules", "rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout"}
+"""Settings that have other names in PEFT."""
 PREFIX = "base_model.model."
 """PEFT's name of the base model in the keys of a file."""
 ALL_LINEAR = "all-linear"
@@ -149,25 +134,22 @@ class LoraConfig:
 
     def to_peft(self) -> dict[str, Any]:
         """The contents of PEFT's `adapter_config.json`."""
-        tying = {"ensure_weight_tying": True} if self.ensure_weight_tying else {}  # older PEFT does not know it
-        return tying | {
+        settings = {OF_PEFT.get(name, name): value for name, value in vars(self).items()}
+        if not self.ensure_weight_tying:
+            del settings["ensure_weight_tying"]  # older PEFT does not know it
+        settings |= {
             "alpha_pattern": dict(self.alpha_pattern),
             "base_model_name_or_path": None,
             "bias": "none",
-            "fan_in_fan_out": self.fan_in_fan_out,
             "inference_mode": True,
             "init_lora_weights": True,
-            "lora_alpha": self.alpha,
-            "lora_dropout": self.dropout,
             "modules_to_save": list(self.modules_to_save) or None,
             "peft_type": PEFT_TYPE,
-            "r": self.rank,
             "rank_pattern": dict(self.rank_pattern),
             "target_modules": self.targets if isinstance(self.targets, str) else list(self.targets),
             "task_type": None,
-            "use_dora": self.use_dora,
-            "use_rslora": self.use_rslora,
         }
+        return dict(sorted(settings.items()))
 
     @classmethod
     def from_peft(cls, values: Mapping[str, Any]) -> LoraConfig:
@@ -193,23 +175,21 @@ class LoraConfig:
                 "the base, or which matrices are trained. PEFT makes a plain adapter of pissa, olora, corda and "
                 "lora_ga by save_pretrained(folder, path_initial_model_for_weight_conversion=...)."
             )
-        targets = values.get("target_modules") or ()
-        try:
-            return cls(
-                targets if isinstance(targets, str) else _names("target_modules", targets),
-                values["r"],
-                values["lora_alpha"],
-                values.get("lora_dropout", 0.0),
-                values.get("use_rslora") or False,
-                values.get("use_dora") or False,
-                _names("modules_to_save", values.get("modules_to_save") or ()),
-                values.get("fan_in_fan_out") or False,
-                values.get("rank_pattern") or {},
-                values.get("alpha_pattern") or {},
-                values.get("ensure_weight_tying") or False,
-            )
-        except KeyError as error:
-            raise ModelError(f"adapter_config.json: {error.args[0]!r} is missing.") from error
+        settings = {name: values[key] for name, key in KEYS.items() if values.get(key)}
+        for name in ("rank", "alpha"):
+            if KEYS[name] not in values:
+                raise ModelError(f"adapter_config.json: {KEYS[name]!r} is missing.")
+            settings[name] = values[KEYS[name]]
+        targets, saved = settings.get("targets", ()), settings.get("modules_to_save", ())
+        settings["targets"] = targets if isinstance(targets, str) else _names("target_modules", targets)
+        settings["modules_to_save"] = _names("modules_to_save", saved)
+        return cls(**settings)
+
+
+KEYS = {field.name: OF_PEFT.get(field.name, field.name) for field in fields(LoraConfig)}
+"""Settings by their names in PEFT."""
+READ = {*KEYS.values(), "bias", "init_lora_weights", "peft_type"}
+"""Settings of PEFT that count here."""
 
 
 def _check_peft(values: Mapping[str, Any]) -> None:

@@ -165,9 +165,9 @@ class Declared:
 
     def __str__(self) -> str:
         parts = [f"{n} constants of {dtype}" for dtype, n in sorted(self.tensors.items())]
-        for what, found in (("inputs", self.inputs), ("outputs", self.outputs)):
-            for dtype in sorted(set(found.values())):
-                names = [name for name, t in found.items() if t == dtype]
+        for what, dtypes in (("inputs", self.inputs), ("outputs", self.outputs)):
+            for dtype in sorted(set(dtypes.values())):
+                names = [name for name, t in dtypes.items() if t == dtype]
                 parts.append(f"{what} of {dtype}: {', '.join(names)}")
         parts += [f"{n} casts to {dtype}" for dtype, n in sorted(self.casts.items())]
         if not parts:
@@ -319,8 +319,8 @@ def rename_reads(nodes: Iterable[Node], names: Mapping[str, str]) -> None:
 
 
 def _renamed_body(body: Graph, names: Mapping[str, str]) -> Graph:
-    own = set(body.names())
-    outer = {a: b for a, b in names.items() if a not in own}
+    inner_names = set(body.names())
+    outer = {a: b for a, b in names.items() if a not in inner_names}
     inner = body.copy()
     rename_reads(inner.nodes, outer)
     inner.outputs = [replace(v, name=outer.get(v.name, v.name)) for v in inner.outputs]

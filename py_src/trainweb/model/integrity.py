@@ -44,11 +44,11 @@ def check_integrity(
     hashes = parse_integrity(text)
     strongest = max((algorithm for algorithm, _ in hashes), key=lambda algorithm: BYTES[algorithm])
     wanted = [digest for algorithm, digest in hashes if algorithm == strongest]
-    found = hashlib.new(strongest, data).digest()
-    if found not in wanted:
+    digest = hashlib.new(strongest, data).digest()
+    if digest not in wanted:
         texts = " or ".join(f"{strongest}-{base64.b64encode(digest).decode()}" for digest in wanted)
-        given = base64.b64encode(found).decode()
-        raise error(f"{what}: its hash is {strongest}-{given}, and integrity wants {texts}.")
+        text = base64.b64encode(digest).decode()
+        raise error(f"{what}: its hash is {strongest}-{text}, and integrity wants {texts}.")
 
 
 def check_names(integrity: Any, names: tuple[str, ...]) -> dict[str, str]:

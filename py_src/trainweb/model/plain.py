@@ -7,7 +7,7 @@ protobuf decodes. The classes here have only the fields of its messages that the
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -22,10 +22,9 @@ INPUT, OUTPUT, NAME, OP_TYPE, ATTRIBUTE, NODE_DOC, DOMAIN, NODE_PROPERTY = (
 ATTRIBUTE_NAME, STRING, STRINGS, ATTRIBUTE_DOC = (k << 3 | 2 for k in (1, 4, 9, 13))
 FLOAT, FLOATS, PACKED_FLOATS = 2 << 3 | 5, 7 << 3 | 5, 7 << 3 | 2
 INTEGER, INTEGERS, PACKED_INTEGERS = 3 << 3, 8 << 3, 8 << 3 | 2
-ATTRIBUTE_TYPE = bytes((0xA0, 0x01))  # field 20, a varint
+ATTRIBUTE_TYPE = 20 << 3
 DIMS, PACKED_DIMS, DATA_TYPE, LOCATION = 1 << 3, 1 << 3 | 2, 2 << 3, 14 << 3
-TENSOR_NAME, RAW_DATA, TENSOR_DOC, EXTERNAL_DATA = (k << 3 | 2 for k in (8, 9, 12, 13))
-TENSOR_PROPERTY = bytes((0x82, 0x01))  # field 16, with a size
+TENSOR_NAME, RAW_DATA, TENSOR_DOC, EXTERNAL_DATA, TENSOR_PROPERTY = (k << 3 | 2 for k in (8, 9, 12, 13, 16))
 
 LISTS = {6: FLOATS, 7: INTEGERS, 8: STRINGS}
 KINDS = {1: FLOAT, 2: INTEGER, 3: STRING, **LISTS}
@@ -152,20 +151,20 @@ def _attribute(data: bytes) -> PlainAttribute:
     attribute = PlainAttribute("", 0, None)
     values: list[Any] = []
     kind = 0
-    at, end = 0, len(data)
-    while at < end:
-        tag = data[at]
-        if tag == ATTRIBUTE_TYPE[0]:
-            if data[at + 1] != ATTRIBUTE_TYPE[1]:
+    for tag, content in _fields(data):
+        if tag == ATTRIBUTE_TYPE:
+            attribute.type = content
+        elif tag == ATTRIBUTE_NAME:
+            attribute.name = content.decode()
+        elif tag == ATTRIBUTE_DOC:
+            content.decode()
+        else:
+            used, items = _items(tag, content)
+            if kind not in (0, used):
                 raise _OtherError
-            attribute.type, at = data[at + 2], at + 3
-            continue
-        used, given, at = _attribute_field(data, tag, at + 1, attribute)
-        if kind and used and used != kind:
-            raise _OtherError
-        kind = kind or used
-        values += given
-    if at != end or attribute.type not in KINDS or kind not in (0, KINDS[attribute.type]):
+            kind = used
+            values += items
+    if attribute.type not in KINDS or kind not in (0, KINDS[attribute.type]):
         raise _OtherError
     if attribute.type in LISTS:
         attribute.value = values
@@ -176,79 +175,60 @@ def _attribute(data: bytes) -> PlainAttribute:
     return attribute
 
 
-def _attribute_field(data: bytes, tag: int, at: int, attribute: PlainAttribute) -> tuple[int, list[Any], int]:
-    """The field of the value (0: another field), what is in it, and where the next field begins."""
+def _items(tag: int, content: Any) -> tuple[int, list[Any]]:
+    """The field of an attribute's value, and the values in it."""
     if tag in (INTEGER, INTEGERS):
-        number, at = _signed(data, at)
-        return tag, [number], at
+        return tag, [_signed(content)]
     if tag in (FLOAT, FLOATS):
-        return tag, [*struct.unpack_from("<f", data, at)], at + 4
-    size, at = _number(data, at)
-    stop = at + size
-    part = data[at:stop]
-    if len(part) != size:
-        raise _OtherError
-    if tag == ATTRIBUTE_NAME:
-        attribute.name = part.decode()
-    elif tag == ATTRIBUTE_DOC:
-        part.decode()
-    elif tag in (STRING, STRINGS):
-        return tag, [part], stop
-    elif tag == PACKED_INTEGERS:
-        return INTEGERS, _signed_numbers(part), stop
-    elif tag == PACKED_FLOATS:
-        return FLOATS, [*struct.unpack(f"<{size // 4}f", part)], stop
-    else:
-        raise _OtherError
-    return 0, [], stop
+        return tag, [*struct.unpack("<f", content)]
+    if tag in (STRING, STRINGS):
+        return tag, [content]
+    if tag == PACKED_INTEGERS:
+        return INTEGERS, _signed_numbers(content)
+    if tag == PACKED_FLOATS:
+        return FLOATS, [*struct.unpack(f"<{len(content) // 4}f", content)]
+    raise _OtherError
 
 
 def _tensor(data: bytes) -> PlainTensor:
     tensor = PlainTensor()
-    at, end = 0, len(data)
-    while at < end:
-        tag, at = data[at], at + 1
+    for tag, content in _fields(data):
         if tag == DIMS:
-            dim, at = _signed(data, at)
-            tensor.dims.append(dim)
-            continue
-        if tag in (DATA_TYPE, LOCATION):
-            number, at = data[at], at + 1
-            if number >= SHORT or (tag == LOCATION and number > 1):
-                raise _OtherError
-            if tag == DATA_TYPE:
-                tensor.data_type = number
-            else:
-                tensor.data_location = number
-            continue
-        if tag == TENSOR_PROPERTY[0]:
-            if data[at] != TENSOR_PROPERTY[1]:
-                raise _OtherError
-            at += 1
-        size, at = _number(data, at)
-        stop = at + size
-        part = data[at:stop]
-        if tag == TENSOR_NAME:
-            tensor.name = part.decode()
-        elif tag == RAW_DATA:
-            tensor.raw_data, tensor.has_raw_data = part, True
-        elif tag == EXTERNAL_DATA:
-            entry = plain_property(part)
-            if entry is None:
-                raise _OtherError
-            tensor.external_data.append(Entry(*entry))
-        elif tag == TENSOR_PROPERTY[0]:
-            tensor.metadata_props.append(part)
+            tensor.dims.append(_signed(content))
         elif tag == PACKED_DIMS:
-            tensor.dims += _signed_numbers(part)
+            tensor.dims += _signed_numbers(content)
+        elif tag == DATA_TYPE and content < SHORT:
+            tensor.data_type = content
+        elif tag == LOCATION and content <= 1:
+            tensor.data_location = content
+        elif tag == TENSOR_NAME:
+            tensor.name = content.decode()
+        elif tag == RAW_DATA:
+            tensor.raw_data, tensor.has_raw_data = content, True
+        elif tag == EXTERNAL_DATA and (entry := plain_property(content)) is not None:
+            tensor.external_data.append(Entry(*entry))
+        elif tag == TENSOR_PROPERTY:
+            tensor.metadata_props.append(content)
         elif tag == TENSOR_DOC:
-            part.decode()
+            content.decode()
         else:
             raise _OtherError
-        at = stop
+    return tensor
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """The tags of a message's fields, with the number or the bytes in each."""
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = _number(data, at)
+        number, at = (4, at) if tag & 7 == 5 else _number(data, at)
+        if not tag & 7:
+            yield tag, number
+        else:
+            yield tag, data[at : at + number]
+            at += number
     if at != end:
         raise _OtherError
-    return tensor
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
@@ -267,16 +247,15 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
             raise _OtherError
 
 
-def _signed(data: bytes, at: int) -> tuple[int, int]:
-    """An int64, and where it ends."""
-    number, at = _number(data, at)
+def _signed(number: int) -> int:
+    """The int64 of the same bits."""
     number %= WORD
-    return (number - WORD if number >= WORD // 2 else number), at
+    return number - WORD if number >= WORD // 2 else number
 
 
 def _signed_numbers(data: bytes) -> list[int]:
     numbers, at = [], 0
     while at < len(data):
-        number, at = _signed(data, at)
-        numbers.append(number)
+        number, at = _number(data, at)
+        numbers.append(_signed(number))
     return numbers

@@ -122,14 +122,14 @@ def read_model(
     data, directory = _open_model(source, limits)
     if integrity is not None:
         check_integrity(data[0 : len(data)], integrity, "the model")
-    given: dict[str, Any] = dict(mapping("external_data", external_data or {}))
+    files: dict[str, Any] = dict(mapping("external_data", external_data or {}))
     is_ort = is_ort_format(data)
     if is_ort or isinstance(data, RangedFile):
-        given[LOCATION] = data
-    beside = _weights(weights, given, limits)
-    with ExternalData(directory, given, beside) as external:
+        files[LOCATION] = data
+    beside = _weights(weights, files, limits)
+    with ExternalData(directory, files, beside) as external:
         graph = _Reader(limits, external).model(_split(data, limits))
-        is_spare = weights is None and any(location.startswith(SPARE) for location in given)
+        is_spare = weights is None and any(location.startswith(SPARE) for location in files)
         if beside is not None and not beside.is_read and not is_spare:
             raise ModelError("weights are given, but every initializer of the model has data of its own")
         graph.external_files = tuple(name for name in external.names if name != LOCATION)
@@ -138,9 +138,9 @@ def read_model(
         return graph
 
 
-def _weights(given: Any, external: Mapping[str, Any], limits: Limits) -> Weights | None:
+def _weights(weights: Any, external: Mapping[str, Any], limits: Limits) -> Weights | None:
     """Files of weights as the caller gave them, or as a page gives them among external data; None without any."""
-    sources = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    sources = list(weights) if isinstance(weights, (list, tuple)) else [] if weights is None else [weights]
     sources += [source for location, source in external.items() if location.startswith(GIVEN)]
     if not sources:
         return None
@@ -472,12 +472,12 @@ class _Reader:
             if proto.ref_attr_name:
                 if frame is None:
                     raise ModelError(f"attribute {name!r} of {node} refers to a function's, but is in none")
-                given = frame.attrs.get(check_name(proto.ref_attr_name, f"attribute {name!r} of {node}"))
-                if given is None:
+                argument = frame.attrs.get(check_name(proto.ref_attr_name, f"attribute {name!r} of {node}"))
+                if argument is None:
                     continue
-                if given[0] != proto.type:
-                    raise ModelError(f"attribute {name!r} of {node} has type {proto.type}, given is {given[0]}")
-                attrs[name] = given
+                if argument[0] != proto.type:
+                    raise ModelError(f"attribute {name!r} of {node} has type {proto.type}, given is {argument[0]}")
+                attrs[name] = argument
             else:
                 attrs[name] = (
                     proto.type,

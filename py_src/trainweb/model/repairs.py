@@ -59,10 +59,10 @@ def drop_zero_biases(nodes: Iterable[Node]) -> None:
                 node.inputs.pop()
 
 
-def _is_zero(node: Node | None, made: dict[str, Node]) -> bool:
+def _is_zero(node: Node | None, producers: dict[str, Node]) -> bool:
     """Return whether a node makes the constant 0."""
     while node is not None and node.op_type in ("Cast", "CastLike", "Identity"):
-        node = made.get(node.inputs[0])
+        node = producers.get(node.inputs[0])
     value = node.attrs.get("value") if node is not None and node.op_type == "Constant" else None
     return isinstance(value, Tensor) and value.size == 1 and not any(bytes(value.data))
 
@@ -96,9 +96,9 @@ _SCATTERS = ("ScatterElements", "ScatterND")
 _MOVES = ("Cast", "CastLike", "Identity", "Expand", "Reshape", "Unsqueeze", "Tile", "ConstantOfShape")
 
 
-def _is_zeros(name: str, made: Mapping[str, Node], initializers: Mapping[str, Tensor]) -> bool:
+def _is_zeros(name: str, producers: Mapping[str, Node], initializers: Mapping[str, Tensor]) -> bool:
     """Return whether a tensor is a constant of zeros, of a shape that may vary."""
-    node = made.get(name)
+    node = producers.get(name)
     if node is not None and node.op_type == "ConstantOfShape":
         value = node.attrs.get("value")
         return value is None or (isinstance(value, Tensor) and not any(bytes(value.data)))
@@ -106,19 +106,19 @@ def _is_zeros(name: str, made: Mapping[str, Node], initializers: Mapping[str, Te
     return isinstance(value, Tensor) and value.size <= _LOOKED_AT and not any(bytes(value.data))
 
 
-def _is_constant(name: str, made: Mapping[str, Node], initializers: Mapping[str, Tensor]) -> bool:
-    while name in made and made[name].op_type in _MOVES:
-        if made[name].op_type == "ConstantOfShape":
+def _is_constant(name: str, producers: Mapping[str, Node], initializers: Mapping[str, Tensor]) -> bool:
+    while name in producers and producers[name].op_type in _MOVES:
+        if producers[name].op_type == "ConstantOfShape":
             return True
-        name = made[name].inputs[0]
-    return name in initializers or (name in made and made[name].op_type == "Constant")
+        name = producers[name].inputs[0]
+    return name in initializers or (name in producers and producers[name].op_type == "Constant")
 
 
-def _is_of_index_add(node: Node, others: Iterable[str], made: Mapping[str, Node]) -> bool:
+def _is_of_index_add(node: Node, others: Iterable[str], producers: Mapping[str, Node]) -> bool:
     """Return whether updates have the shape of a part of the result, which exporters write only for `index_add`."""
-    expand = made.get(node.inputs[2])
-    shape = made.get(expand.inputs[1]) if expand is not None and expand.op_type == "Expand" else None
-    part = made.get(shape.inputs[0]) if shape is not None and shape.op_type == "Shape" else None
+    expand = producers.get(node.inputs[2])
+    shape = producers.get(expand.inputs[1]) if expand is not None and expand.op_type == "Expand" else None
+    part = producers.get(shape.inputs[0]) if shape is not None and shape.op_type == "Shape" else None
     return part is not None and part.op_type == "Slice" and part.inputs[0] in others
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 from trainweb import messages
 from trainweb._names import public_names
+from trainweb.arguments import check_settings
 from trainweb.errors import ModelError
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.graph import Value
 from trainweb.onnxblock import context
-from trainweb.onnxblock.averages import ExponentialMovingAverage, make_average
 from trainweb.onnxblock.blocks import Block, add_initializer_of
 from trainweb.onnxblock.context import add_node, generate_name
 from trainweb.onnxblock.training import ForwardBlock
@@ -71,6 +71,77 @@ class ClipGradValue(Block):
         operator = operators.InplaceClipGradValue
         add_node(operator.op_type(), [gradients], [output], domain=operator.domain, max_value=self._max_value)
         return output
+
+
+class ExponentialMovingAverage(Block):
+    """Exponential moving average of the trainable parameters, after each optimizer step; it begins as they are then.
+
+    Evaluation and exports read it on request. As timm's ModelEmaV3 and torch.optim.swa_utils.AveragedModel. ONNX
+    Runtime lacks it.
+
+    Parameters
+    ----------
+    decay : float
+        Share of the average that is kept from step to step, in [0, 1).
+    warmup : bool
+        True if the decay grows: after t steps it is at most 1 - (1 + t / warmup_gamma) ** -warmup_power.
+    warmup_power : float
+        Exponent of the warm-up. timm suggests 2/3 for 1e6 steps and more, 3/4 for fewer.
+    warmup_gamma : float
+        Divisor of the steps: larger values slow the warm-up.
+    """
+
+    @checked
+    def __init__(
+        self,
+        decay: Fraction = 0.999,
+        warmup: YesNo = False,
+        warmup_power: Positive = 2 / 3,
+        warmup_gamma: Positive = 1.0,
+    ) -> None:
+        self._attributes = {"decay": float(decay)}
+        if warmup:
+            self._attributes |= {"warmup_power": float(warmup_power), "warmup_gamma": float(warmup_gamma)}
+
+    def build(self, parameters: str) -> str:
+        """Name of the flag that says whether the averages were updated.
+
+        Parameters
+        ----------
+        parameters : str
+            Name of the sequence of the parameters.
+        """
+        accessor, operator = context.current(), operators.ExponentialMovingAverage
+        name = accessor.add_input(SequenceValue(operators.AVERAGES.input, "float32"))
+        output = generate_name("ema_updated_flag")
+        add_node(operator.op_type(), ["step", parameters, name], [output], domain=operator.domain, **self._attributes)
+        accessor.graph.value_info[output] = Value(output, "bool", (1,))
+        return output
+
+
+EMA = fields_of(ExponentialMovingAverage)
+"""The settings, by name."""
+
+
+def make_average(settings: Any) -> ExponentialMovingAverage:
+    """The block of its settings.
+
+    Parameters
+    ----------
+    settings : dict
+        The arguments of `ExponentialMovingAverage`.
+
+    Raises
+    ------
+    ModelError
+        It has no such setting, or not with such a value.
+    """
+    if not isinstance(settings, Mapping):
+        raise messages.BAD_SETTING(name="ema", value=settings, expected="a mapping of its settings, such as 'decay'")
+    check_settings("ema", settings, EMA)
+    for name, value in settings.items():
+        EMA[name].check(f"ema.{name}", value)
+    return ExponentialMovingAverage(**settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +383,7 @@ def optimizer(cls: T) -> T:
 
 
 def make_optimizer(
-    given: str | Mapping[str, Any],
+    choice: str | Mapping[str, Any],
     clip_grad_norm: float | None = None,
     clip_grad_value: float | None = None,
     ema: Mapping[str, Any] | None = None,
@@ -321,7 +392,7 @@ def make_optimizer(
 
     Parameters
     ----------
-    given : str or dict
+    choice : str or dict
         The name, or a dict with it as "type", the settings, and two more. "groups" is a list of dicts of the arguments
         of `Optimizer.group`. "decay_biases_and_norms" is False to turn off weight decay for parameters with fewer than
         two axes.
@@ -337,7 +408,7 @@ def make_optimizer(
     ModelError
         A setting has a value that is not allowed.
     """
-    settings = named_settings("optimizer", given)
+    settings = named_settings("optimizer", choice)
     groups: Sequence[Mapping[str, Any]] = settings.pop("groups", [])
     decays = settings.pop("decay_biases_and_norms", True)
     optimizer = make("optimizer", OPTIMIZERS, settings, ("learning_rate", "groups", "decay_biases_and_norms"))

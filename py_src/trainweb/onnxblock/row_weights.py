@@ -6,7 +6,7 @@ The divisor of the loss stays, such as the number of rows, as that of Keras with
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from typing import Any
@@ -26,6 +26,9 @@ SETTINGS = {
 }
 """The name of the input, and what has a weight: a row (N,), or a label, in the shape of the labels."""
 
+EVERY = ""
+"""In the place of an output or of labels: all of them."""
+
 
 @dataclass(frozen=True)
 class RowWeights:
@@ -35,26 +38,23 @@ class RowWeights:
     of: str = "rows"
 
     @classmethod
-    def of_setting(cls, given: Any) -> RowWeights | None:
-        """Weights by the name of their input, or by settings; None without."""
-        if given is None:
-            return None
-        settings = given if isinstance(given, Mapping) else {"name": given}
-        return cls(**checked_values("sample_weight", settings, SETTINGS, "sample_weight."))
+    def of_setting(cls, setting: Any, path: str = "sample_weight") -> RowWeights:
+        """Weights by the name of their input, or by settings."""
+        settings = setting if isinstance(setting, Mapping) else {"name": setting}
+        return cls(**checked_values(path, settings, SETTINGS, f"{path}."))
 
-    def note(self, evaluation: Graph) -> None:
-        """Note the weights in an eval model."""
-        evaluation.metadata[SAMPLE_WEIGHT] = json.dumps(self.name, ensure_ascii=False)
+    def weigh(self, loss: str, labels: Sequence[Value], first: int) -> None:
+        """Weigh the parts of a loss of the current model.
 
-    def weigh(self, loss: str, labels: Sequence[Value]) -> None:
-        """Weigh the parts of a loss of the current model; `labels` are the inputs that it compares."""
+        `labels` are the inputs that it compares; its nodes start at `first`.
+        """
         accessor = context.current()
         accessor.sync()
         self._add_input(labels)
         graph = accessor.graph
         for value in labels:
             if value.dtype == "float32" and value.shape:
-                graph = self._without_labels(graph, value)
+                graph = self._without_labels(graph, value, first)
         accessor.graph = self._weighed(graph, loss)
 
     def _add_input(self, labels: Sequence[Value]) -> None:
@@ -69,11 +69,9 @@ class RowWeights:
             shape = inputs[0].shape or ()
             accessor.add_input(Value(self.name, "float32", shape if self.of == "labels" else shape[:1]))
 
-    def _without_labels(self, graph: Graph, labels: Value) -> Graph:
-        """The graph in which labels of weight 0, which may be NaN, are 0."""
-        make = Maker(
-            graph, next(k for k, n in enumerate(graph.nodes) if labels.name in n.inputs), f"{self.name}.labels"
-        )
+    def _without_labels(self, graph: Graph, labels: Value, first: int) -> Graph:
+        """The graph in which labels of weight 0, which may be NaN, are 0 for the nodes from `first`."""
+        make = Maker(graph, first, f"{self.name}.labels")
         weights, zero = self.shaped(make, len(labels.shape or ())), make.constant([0], "float32")
         cleared = make.node("Where", [make.node("Equal", [weights, zero]), zero, labels.name])
         nodes = make.graph.nodes
@@ -120,15 +118,56 @@ class RowWeights:
         return make.node("Reshape", [weighed, make.node("Shape", [each])])
 
 
-def weighed(loss: Block | None, build: Callable[[], str], weights: RowWeights | None) -> str:
-    """The name that `build` gives to a loss, whose parts are then multiplied by weights, if there are some."""
-    before = {value.name for value in context.current().graph.inputs}
+def labels_of(output: str) -> str:
+    """The input of labels of an output that has a loss of its own."""
+    return f"{output}_labels"
+
+
+def weights_of(setting: Any, outputs: Sequence[str] = ()) -> dict[str, RowWeights]:
+    """Weights by the outputs of a loss of several terms; those under `EVERY` are of all outputs.
+
+    Raise ModelError for another output, and for one mask of several outputs, whose labels differ in shape.
+    """
+    if setting is None:
+        return {}
+    path = ARGUMENT.sample_weight
+    if outputs and isinstance(setting, Mapping) and not isinstance(setting.get("name"), str):
+        for output, weights in setting.items():
+            if output not in outputs:
+                expected = f"of an output with a loss: {', '.join(outputs)}"
+                raise messages.BAD_SETTING(name=f"{path}.{output}", value=weights, expected=expected)
+        return {output: RowWeights.of_setting(one, f"sample_weight.{output}") for output, one in setting.items()}
+    weights = RowWeights.of_setting(setting)
+    if weights.of == "labels" and len(outputs) > 1:
+        mask = {outputs[0]: {"name": f"{outputs[0]}_{weights.name}", "of": "labels"}}
+        expected = f"'rows', or {path} has a mask for each output, such as {mask}"
+        raise messages.BAD_SETTING(name=f"{path}.of", value="labels", expected=expected)
+    return {EVERY: weights}
+
+
+def note_weights(evaluation: Graph, weights: Mapping[str, RowWeights]) -> None:
+    """Note weights in an eval model, by their labels."""
+    names = {output and labels_of(output): one.name for output, one in weights.items()}
+    if names:
+        evaluation.metadata[SAMPLE_WEIGHT] = json.dumps(names, ensure_ascii=False)
+
+
+def weighed(
+    loss: Block | None, build: Callable[[], str], weights: RowWeights | None, labels: Collection[str] = ()
+) -> str:
+    """The name that `build` gives to a loss, whose parts are then multiplied by weights, if there are some.
+
+    It compares the inputs that it adds, and `labels`.
+    """
+    accessor = context.current()
+    accessor.sync()
+    before, first = {value.name for value in accessor.graph.inputs}, len(accessor.graph.nodes)
     name = build()
     if weights is not None:
         if isinstance(loss, DPOLoss):  # of pairs of rows
             raise messages.NO_SAMPLE_WEIGHT(name=type(loss).__name__)
-        added = [v for v in context.current().graph.inputs if isinstance(v, Value) and v.name not in before]
-        weights.weigh(name, [v for v in added if v.name != weights.name])
+        inputs = [v for v in accessor.graph.inputs if isinstance(v, Value) and v.name != weights.name]
+        weights.weigh(name, [v for v in inputs if v.name not in before or v.name in labels], first)
     return name
 
 

@@ -16,12 +16,10 @@ from trainweb.model.graph import LOSS_TERMS, Graph, take_name
 from trainweb.onnxblock import blocks, context
 from trainweb.onnxblock.blocks import Block
 from trainweb.onnxblock.loss import LOSSES, Loss
-from trainweb.onnxblock.row_weights import RowWeights, weighed
+from trainweb.onnxblock.row_weights import EVERY, RowWeights, labels_of, weighed, weights_of
 from trainweb.settings import Number, make
-from trainweb.spelling import ARGUMENT
 
 WEIGHT = Number(least=0)
-LABELS = "labels"
 OF_LABELS = ("labels_name", "target_name", "targets_name")
 """Arguments of losses that name the input of labels."""
 NAME = "name"
@@ -30,17 +28,17 @@ NAME = "name"
 
 def is_by_output(loss: Any) -> bool:
     """Return whether a loss is a mapping of outputs to terms, and not a name with settings."""
-    if not isinstance(loss, Mapping) or any(isinstance(loss.get(key), str) for key in ("type", NAME)):
+    if not isinstance(loss, Mapping) or any(isinstance(loss.get(key), str) for key in ("type", NAME, "reduction")):
         return False
-    given = [term for terms in loss.values() for term in (terms if isinstance(terms, (list, tuple)) else [terms])]
-    return bool(given) and all(isinstance(term, (str, Mapping, Block)) or hasattr(term, NAME) for term in given)
+    every = [term for terms in loss.values() for term in (terms if isinstance(terms, (list, tuple)) else [terms])]
+    return bool(every) and all(isinstance(term, (str, Mapping, Block)) or hasattr(term, NAME) for term in every)
 
 
-def named_loss(given: Any) -> Any:
+def named_loss(loss: Any, path: str = "loss") -> Any:
     """A loss by its name or settings; one that is a Block stays as it is."""
-    if isinstance(given, Mapping) and isinstance(given.get(NAME), str) and "type" not in given:
-        given = {"type": given[NAME], **{key: value for key, value in given.items() if key != NAME}}
-    return given if isinstance(given, Block) else make("loss", LOSSES, getattr(given, NAME, given))
+    if isinstance(loss, Mapping) and isinstance(loss.get(NAME), str) and "type" not in loss:
+        loss = {"type": loss[NAME], **{key: value for key, value in loss.items() if key != NAME}}
+    return loss if isinstance(loss, Block) else make(path, LOSSES, getattr(loss, NAME, loss))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +50,17 @@ class Term:
     weight: float
 
     @classmethod
-    def of(cls, output: str, given: Any) -> Term:
+    def of(cls, output: str, loss: Any) -> Term:
         """A term by the name of its loss, or by a mapping of that, a "weight" and settings."""
-        weight = 1.0
-        if isinstance(given, Mapping):
-            settings = dict(given)
+        weight, path = 1.0, f"loss.{output}"
+        if isinstance(loss, Mapping):
+            settings = dict(loss)
             weight = settings.pop("weight", 1.0)
             if not WEIGHT.accepts(weight):
                 expected = f"{WEIGHT.expected}; weights of classes are 'weights'"
-                raise messages.BAD_SETTING(name=f"loss.{output}.weight", value=weight, expected=expected)
-            given = settings
-        return cls(output, named_loss(given), float(weight))
+                raise messages.BAD_SETTING(name=f"{path}.weight", value=weight, expected=expected)
+            loss = settings
+        return cls(output, named_loss(loss, path), float(weight))
 
     @property
     def kind(self) -> str:
@@ -74,11 +72,11 @@ class Term:
         names = {}
         for parameter in signature(self.loss.build).parameters.values() if isinstance(self.loss, Loss) else ():
             if isinstance(parameter.default, str) and parameter.name.endswith("_name"):
-                own = LABELS if parameter.name in OF_LABELS else parameter.name.removesuffix("_name")
-                names[parameter.name] = f"{self.output}_{own}"
+                own = f"{self.output}_{parameter.name.removesuffix('_name')}"
+                names[parameter.name] = labels_of(self.output) if parameter.name in OF_LABELS else own
         if isinstance(self.loss, Loss) and (self.loss._n_inputs != 1 or not names):
             raise messages.LOSS_INPUTS(loss=self.kind, n=self.loss._n_inputs, names=self.output)
-        return weighed(self.loss, lambda: str(self.loss(self.output, **names)), weights)
+        return weighed(self.loss, lambda: str(self.loss(self.output, **names)), weights, names.values())
 
 
 class LossTerms(Block):
@@ -86,18 +84,15 @@ class LossTerms(Block):
 
     Parameters
     ----------
-    weights : RowWeights, optional
-        Weights of rows in every term.
+    weights : str or dict, optional
+        Weights of rows in every term, or weights by outputs.
     loss : mapping
         A term or a list of terms by outputs of the model. A term is the name of a loss, a Block, or a dict. A dict has
         the name as "type" or "name", a "weight" (1 by default), and settings.
     """
 
-    def __init__(self, loss: Mapping[str, Any], weights: RowWeights | None = None) -> None:
-        if weights is not None and weights.of == "labels" and len(loss) > 1:
-            expected = "'rows' for a loss by outputs: each output has labels of its own"
-            raise messages.BAD_SETTING(name=f"{ARGUMENT.sample_weight}.of", value=weights.of, expected=expected)
-        self._weights = weights
+    def __init__(self, loss: Mapping[str, Any], weights: Any = None) -> None:
+        self.weights = weights_of(weights, list(loss))
         self.terms = [
             Term.of(output, term)
             for output, terms in loss.items()
@@ -118,7 +113,8 @@ class LossTerms(Block):
         for term in self.terms:
             is_only = sum(other.output == term.output for other in self.terms) == 1
             name = take_name(f"{term.output}_{'loss' if is_only else term.kind}", used)
-            context.add_node("Identity", [term.build(self._weights)], [name])
+            weights = self.weights.get(term.output, self.weights.get(EVERY))
+            context.add_node("Identity", [term.build(weights)], [name])
             weight = blocks.float_initializer("term_weight", [term.weight], ())
             weighted.append(self.add_node("Mul", [name, weight]))
             self._names.append(name)

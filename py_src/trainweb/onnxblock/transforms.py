@@ -118,12 +118,12 @@ def _trained_batch_norms(
 
 def _made_of(graph: Graph, names: Collection[str]) -> set[str]:
     """The edges `names`, and the edges whose numbers depend on them."""
-    found = set(names)
+    reached = set(names)
     for node in graph.nodes:
         read = node.inputs[:1] if node.op_type == "CastLike" else node.inputs
-        if node.op_type not in ("Shape", "Size") and not found.isdisjoint(read):
-            found.update(node.outputs)
-    return found
+        if node.op_type not in ("Shape", "Size") and not reached.isdisjoint(read):
+            reached.update(node.outputs)
+    return reached
 
 
 def _is_bare(graph: Graph, node: Node) -> bool:
@@ -134,10 +134,10 @@ def _is_bare(graph: Graph, node: Node) -> bool:
     module = _statistics(node)[0].rpartition(".")[0]
     if module and any(node.inputs[position].startswith(f"{module}.") for position in AFFINE):
         return False
-    made = _made_of(graph, {name for name, tensor in graph.initializers.items() if tensor.size > 1})
+    computed = _made_of(graph, {name for name, tensor in graph.initializers.items() if tensor.size > 1})
     for position, value in zip(AFFINE, (1, 0), strict=True):
         tensor = graph.initializers.get(node.inputs[position])
-        if set(tensor.values()) != {value} if tensor else node.inputs[position] in made:
+        if set(tensor.values()) != {value} if tensor else node.inputs[position] in computed:
             return False
     return True
 

@@ -123,12 +123,7 @@ class Gelu(Unary):
     """x cdf(x), or its tanh approximation. https://onnx.ai/onnx/operators/onnx__Gelu.html"""
 
     versions = (20,)
-    attrs = {"approximate": Str("none")}
-
-    def infer(self, *inputs: TensorType | None) -> TensorType:
-        if self.approximate not in ("none", "tanh"):
-            raise self.error(f"approximate is {self.approximate!r}, not 'none' or 'tanh'.")
-        return super().infer(*inputs)
+    attrs = {"approximate": Str("none", among=("none", "tanh"))}
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
         return e.gelu(x) if self.approximate == "none" else e.mul(x, fast_gelu_sigmoid(e, x))
@@ -166,8 +161,8 @@ class BiasActivation(Pointwise, abstract=True):
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         x, *bias = (t for t in inputs if t is not None)
-        if bias and not equal_shapes(bias[0].shape, x.shape[-1:]):
-            raise self.error(f"the bias has shape {list(bias[0].shape)}, not {list(x.shape[-1:])}.")
+        for t in bias:
+            self.need_shape("the bias", t, x.shape[-1:])
         return super().infer(*inputs)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:

@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainweb.ir import calls
+from trainweb.ir import calls, layout
 from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf
-from trainweb.ir.layout import (
-    BFLOAT_TO_FLOAT,
-    FLOAT_TO_BFLOAT,
-    FLOAT_TO_HALF,
-    HALF_TO_FLOAT,
-    PACKED_BFLOAT,
-    PACKED_HALF,
-    PARAMETERS,
-)
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.floats import HALVES
@@ -38,10 +29,10 @@ def cast(b: Builder, out: Buf | None, x: Buf) -> None:
             b.copy(out, x)
             return
         wide = out if out.dtype == "float32" else b.temp("float32", x.shape)
-        if x.storage.segment == PARAMETERS and wide is out:
+        if x.storage.segment == layout.PARAMETERS and wide is out:
             _unpack(b, out, x)
             return
-        conversion = HALF_TO_FLOAT if x.dtype == "float16" else BFLOAT_TO_FLOAT
+        conversion = layout.HALF_TO_FLOAT if x.dtype == "float16" else layout.BFLOAT_TO_FLOAT
         b.emit(calls.ConvertHalf(x=x, y=wide, n=x.size, conversion=conversion))
         if wide is out:
             return
@@ -51,7 +42,7 @@ def cast(b: Builder, out: Buf | None, x: Buf) -> None:
             wide = b.temp("float32", x.shape)
             b.elementwise([wide], [x], lambda e, v: e.cast(v, "float32"))
             x = wide
-        conversion = FLOAT_TO_HALF if out.dtype == "float16" else FLOAT_TO_BFLOAT
+        conversion = layout.FLOAT_TO_HALF if out.dtype == "float16" else layout.FLOAT_TO_BFLOAT
         b.emit(calls.ConvertHalf(x=x, y=out, n=x.size, conversion=conversion))
         return
     b.elementwise([out], [x], lambda e, v: e.cast(v, out.dtype))
@@ -61,7 +52,7 @@ def _unpack(b: Builder, out: Buf, x: Buf) -> None:
     """Make float32 of weights, which products and lookups may read as they are stored."""
     rows = x.shape[0] if x.shape else 1
     cols = x.size // rows
-    packing = PACKED_HALF if x.dtype == "float16" else PACKED_BFLOAT
+    packing = layout.PACKED_HALF if x.dtype == "float16" else layout.PACKED_BFLOAT
     stored = Buf(x.storage, "uint8", (x.nbytes,), None, x.shift, x.name)
     sizes = {"rows": rows, "cols": cols, "pitch": cols, "block_rows": rows, "block_cols": cols}
     unscaled = dict.fromkeys(("flip", "center", "scale_row", "scale_col", "zero_row", "zero_col"), 0)

@@ -20,7 +20,7 @@ class _Ctc(Op, abstract=True):
     """Common base of the loss and its gradient: (..., log_probs, targets, input_lengths, target_lengths)."""
 
     domain = TRAINWEB
-    attrs = {"blank": Int(0), "zero_infinity": Int(0)}
+    attrs = {"blank": Int(0), "zero_infinity": Int(0, among=(0, 1))}
 
     def check(self, log_probs: TensorType, targets: TensorType, *lengths: TensorType) -> None:
         """Raise unless dtypes, shapes and attributes fit."""
@@ -42,8 +42,6 @@ class _Ctc(Op, abstract=True):
         classes = log_probs.shape[2]
         if self.blank < 0 or (isinstance(classes, int) and self.blank >= classes):
             raise self.error(f"blank is {self.blank}; there are {classes} classes.")
-        if self.zero_infinity not in (0, 1):
-            raise self.error(f"zero_infinity is {self.zero_infinity}; it must be 0 or 1.")
 
     def words(self, b: Builder, log_probs: Buf, targets: Buf, *lengths: Buf) -> dict[str, Any]:
         """Emit checks of the fed labels and lengths; the operands and sizes of the kernels."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from trainweb.errors import LimitError
 from trainweb.ir.builder import Builder
-from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.dims import equal
 from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
@@ -96,8 +96,7 @@ class DivGrad(Pointwise):
     dtypes = ("float32",)
 
     def infer(self, dy: TensorType, a: TensorType, b: TensorType) -> Any:
-        if not equal_shapes(super().infer(a, b).shape, dy.shape):
-            raise self.error(f"dY has shape {list(dy.shape)}, not that of A / B.")
+        self.need_shape("dY", dy, super().infer(a, b).shape)
         return TensorType("float32", a.shape), TensorType("float32", b.shape)
 
     def evaluate(self, *inputs: TensorType | None) -> None:

@@ -33,13 +33,15 @@ class GridSample(Composite):
     """
 
     versions = (16, 20, 22)
-    attrs = {"align_corners": Int(0), "mode": Str("linear"), "padding_mode": Str("zeros")}
+    attrs = {
+        "align_corners": Int(0),
+        "mode": Str("linear", among=MODES),
+        "padding_mode": Str("zeros", among=("zeros", "border", "reflection")),
+    }
     differentiable = (0, 1)
 
     def infer(self, x: TensorType, grid: TensorType) -> TensorType:
         self.need_float32(x, grid)
-        if self.mode not in MODES or self.padding_mode not in ("zeros", "border", "reflection"):
-            raise self.error(f"there is no mode {self.mode!r} with padding_mode {self.padding_mode!r}.")
         n = x.rank - 2
         fits = n >= 1 and grid.rank == x.rank and equal(grid.shape[0], x.shape[0])
         if not fits or not equal_shapes(grid.shape[-1:], (n,)):

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
 
-from trainweb.ir import calls
+from trainweb.ir import calls, layout
 from trainweb.ir.builder import Builder
 from trainweb.ir.dims import at_most, equal_shapes, static
 from trainweb.ir.instructions import Buf
-from trainweb.ir.layout import (
-    SCATTER_ADD,
-    SCATTER_F32,
-    SCATTER_I32,
-    SCATTER_I64,
-    SCATTER_MAX,
-    SCATTER_MIN,
-    SCATTER_MUL,
-    SCATTER_SET,
-)
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.calls import is_scaled_by_frequency, padding_word
 from trainweb.model.graph import ITEM_SIZE, MS
@@ -32,15 +22,15 @@ from trainweb.ops.frame.op import Int, Names, Op, Str
 from trainweb.ops.frame.symbolic import Var, names
 
 REDUCTIONS = {
-    "none": SCATTER_SET,
-    "add": SCATTER_ADD,
-    "mul": SCATTER_MUL,
-    "max": SCATTER_MAX,
-    "min": SCATTER_MIN,
+    "none": layout.SCATTER_SET,
+    "add": layout.SCATTER_ADD,
+    "mul": layout.SCATTER_MUL,
+    "max": layout.SCATTER_MAX,
+    "min": layout.SCATTER_MIN,
 }
 """Reductions by name, in the order of the kernels' numbers."""
 
-SCATTER_TYPES = {"float32": SCATTER_F32, "int32": SCATTER_I32, "int64": SCATTER_I64}
+SCATTER_TYPES = {"float32": layout.SCATTER_F32, "int32": layout.SCATTER_I32, "int64": layout.SCATTER_I64}
 """Dtypes that kernels reduce."""
 
 
@@ -53,19 +43,19 @@ def check_types(op: Op, indices: TensorType) -> None:
 def check_range(op: Op, indices: TensorType, dim: int) -> None:
     """Refuse constant indices outside [-dim, dim); the kernels check the others."""
     check_types(op, indices)
-    for position, index in _unchecked(indices, dim, 0, 1):
-        if not at_most(-dim, index) or not at_most(index + 1, dim):
-            raise op.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
+    _check_indices(op, indices, dim, 0, 1)
     if dim == 0 and indices.size != 0:
         raise op.error("a dimension of 0 has no elements to pick.")
 
 
-def _unchecked(indices: TensorType, dim: int, first: int, step: int) -> Iterable[tuple[int, int]]:
-    """Positions and values of every `step`-th index that is known, unless all are plain numbers in [-dim, dim)."""
+def _check_indices(op: Op, indices: TensorType, dim: int, first: int, step: int) -> None:
+    """Refuse every `step`-th index that is known and outside [-dim, dim)."""
     values = (indices.value or ())[first::step]
     if not values or (static(dim, *values) and -dim <= min(values) and max(values) < dim):
-        return ()
-    return zip(range(first, first + step * len(values), step), values, strict=True)
+        return
+    for k, index in enumerate(values):
+        if not at_most(-dim, index) or not at_most(index + 1, dim):
+            raise op.error(f"index {index} at position {first + k * step} is outside [{-dim}, {dim - 1}].")
 
 
 def zeros_like(g: GradientBuilder, name: str) -> str:
@@ -125,9 +115,7 @@ class GatherGrad(Op):
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         axis = self.axis_of(self.axis, result.rank)
         check_range(self, indices, result.shape[axis])
-        expected = result.shape[:axis] + indices.shape + result.shape[axis + 1 :]
-        if not equal_shapes(dy.shape, expected):
-            raise self.error(f"dY has shape {list(dy.shape)}, not {list(expected)}.")
+        self.need_shape("dY", dy, result.shape[:axis] + indices.shape + result.shape[axis + 1 :])
         return result
 
     def lower(self, b: Builder, outs: list[Buf], _: Buf, indices: Buf, dy: Buf) -> None:
@@ -151,7 +139,31 @@ class GatherGrad(Op):
 # ---- one index per element
 
 
-class ScatterOp(Op, abstract=True):
+class IndexedOp(Op, abstract=True):
+    """Shared by the operators that take elements or slices by index, or put them."""
+
+    call: ClassVar[type[calls.ScatterElements | calls.ScatterNd]]
+    """The call that puts them."""
+
+    def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
+        """Return the common arguments of the calls that take and that put."""
+        raise NotImplementedError
+
+    def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
+        """Put `updates` into `out`."""
+        if updates.size:
+            b.emit(
+                self.call(
+                    updates=updates,
+                    y=out,
+                    reduction=REDUCTIONS[reduction],
+                    type=SCATTER_TYPES.get(out.dtype, layout.SCATTER_F32),
+                    **self.arguments(b, out, indices),
+                )
+            )
+
+
+class ScatterOp(IndexedOp, abstract=True):
     """data with updates put in: shared by ScatterElements and ScatterND."""
 
     differentiable: ClassVar[Sequence[int]] = (0, 2)
@@ -160,10 +172,6 @@ class ScatterOp(Op, abstract=True):
 
     def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
         """Return the shape of the updates, after a check of the indices' shape."""
-        raise NotImplementedError
-
-    def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
-        """Put `updates` into `out`."""
         raise NotImplementedError
 
     def where(self) -> dict[str, Any]:
@@ -234,8 +242,10 @@ class ScatterOp(Op, abstract=True):
         return [*names(data_grad), None, *names(left.equal(0.0).where(others, 0.0))]
 
 
-class ElementsOp(Op, abstract=True):
+class ElementsOp(IndexedOp, abstract=True):
     """Shared by the operators whose indices have one entry per element taken or put."""
+
+    call = calls.ScatterElements
 
     def check_elements(self, data: TensorType, indices: TensorType) -> int:
         """The axis, after the shapes have been checked."""
@@ -249,7 +259,6 @@ class ElementsOp(Op, abstract=True):
         return axis
 
     def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
-        """Return the common arguments of gather_elements and scatter_elements."""
         axis = self.axis % len(data.shape)
         strides = list(contiguous_strides(data.shape))
         axis_stride, strides[axis] = strides[axis], 0
@@ -263,19 +272,6 @@ class ElementsOp(Op, abstract=True):
             "size": ITEM_SIZE[data.dtype],
             "index_size": ITEM_SIZE[indices.dtype],
         }
-
-    def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
-        """Put `updates` into `out`."""
-        if indices.size:
-            b.emit(
-                calls.ScatterElements(
-                    updates=updates,
-                    y=out,
-                    reduction=REDUCTIONS[reduction],
-                    type=SCATTER_TYPES.get(out.dtype, SCATTER_F32),
-                    **self.arguments(b, out, indices),
-                )
-            )
 
 
 class GatherElements(ElementsOp):
@@ -309,8 +305,7 @@ class GatherElementsGrad(ElementsOp):
         self.need_float32(dy)
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         self.check_elements(result, indices)
-        if not equal_shapes(dy.shape, indices.shape):
-            raise self.error(f"dY has shape {list(dy.shape)} and indices {list(indices.shape)}.")
+        self.need_shape("dY", dy, indices.shape)
         return result
 
     def lower(self, b: Builder, outs: list[Buf], dy: Buf, _: Buf, indices: Buf) -> None:
@@ -322,7 +317,7 @@ class ScatterElements(ElementsOp, ScatterOp):
     """data with updates put in. https://onnx.ai/onnx/operators/onnx__ScatterElements.html"""
 
     versions: ClassVar[tuple[int, ...]] = (11, 13, 16, 18)
-    attrs = {"axis": Int(0), "reduction": Str("none")}
+    attrs = {"axis": Int(0), "reduction": Str("none", among=REDUCTIONS)}
     picks = "GatherElements"
 
     def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
@@ -343,8 +338,6 @@ class Scatter(ScatterElements):
 
 def check_reduction(op: Op, reduction: str, dtype: str) -> None:
     """Reductions other than none are of numbers."""
-    if reduction not in REDUCTIONS:
-        raise op.error(f"there is no reduction {reduction!r}.")
     if reduction != "none" and dtype != "float32" and dtype not in INT_BITS:
         raise op.unsupported(f"reduction {reduction!r} of {dtype}")
 
@@ -352,9 +345,10 @@ def check_reduction(op: Op, reduction: str, dtype: str) -> None:
 # ---- index tuples
 
 
-class TuplesOp(Op, abstract=True):
+class TuplesOp(IndexedOp, abstract=True):
     """Shared by the operators whose last dimension of indices is a tuple that picks a slice of data."""
 
+    call = calls.ScatterNd
     batch_dims: int = 0
 
     def check_tuples(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
@@ -367,13 +361,10 @@ class TuplesOp(Op, abstract=True):
             raise self.error(f"indices of shape {list(indices.shape)} do not fit data of shape {list(data.shape)}.")
         check_types(self, indices)
         for first, dim in enumerate(data.shape[batch : batch + k]):
-            for position, index in _unchecked(indices, dim, first, k):
-                if not at_most(-dim, index) or not at_most(index + 1, dim):
-                    raise self.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
+            _check_indices(self, indices, dim, first, k)
         return indices.shape[:-1] + data.shape[batch + k :]
 
     def arguments(self, b: Builder, data: Buf, indices: Buf) -> dict[str, Any]:
-        """Return the common arguments of gather_nd and scatter_nd."""
         batch, k = self.batch_dims, indices.shape[-1]
         if k > 8:
             raise self.unsupported("an index tuple of more than 8 numbers")
@@ -389,18 +380,6 @@ class TuplesOp(Op, abstract=True):
             "slice": prod(data.shape[batch + k :]) * ITEM_SIZE[data.dtype],
             "index_size": ITEM_SIZE[indices.dtype],
         }
-
-    def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
-        """Put `updates` into `out`."""
-        b.emit(
-            calls.ScatterNd(
-                updates=updates,
-                y=out,
-                reduction=REDUCTIONS[reduction],
-                type=SCATTER_TYPES.get(out.dtype, SCATTER_F32),
-                **self.arguments(b, out, indices),
-            )
-        )
 
 
 class GatherND(TuplesOp):
@@ -432,9 +411,7 @@ class GatherNDGrad(TuplesOp):
     def infer(self, shape: TensorType, indices: TensorType, dy: TensorType) -> TensorType:
         self.need_float32(dy)
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
-        expected = self.check_tuples(result, indices)
-        if not equal_shapes(dy.shape, expected):
-            raise self.error(f"dY has shape {list(dy.shape)}, not {list(expected)}.")
+        self.need_shape("dY", dy, self.check_tuples(result, indices))
         return result
 
     def lower(self, b: Builder, outs: list[Buf], _: Buf, indices: Buf, dy: Buf) -> None:
@@ -446,7 +423,7 @@ class ScatterND(TuplesOp, ScatterOp):
     """data with slices put at index tuples. https://onnx.ai/onnx/operators/onnx__ScatterND.html"""
 
     versions = (11, 13, 16, 18)
-    attrs = {"reduction": Str("none")}
+    attrs = {"reduction": Str("none", among=REDUCTIONS)}
     picks = "GatherND"
 
     def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
@@ -462,8 +439,7 @@ class OneHot(Op):
     differentiable = (2,)
 
     def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:
-        if not equal_shapes(values.shape, (2,)):
-            raise self.error(f"values has shape {list(values.shape)}, not [2].")
+        self.need_shape("values", values, (2,))
         if indices.dtype != "float32" and indices.dtype not in INT_BITS:
             raise self.unsupported(f"indices of dtype {indices.dtype}")
         axis = self.axis_of(self.axis, indices.rank + 1)

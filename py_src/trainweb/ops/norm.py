@@ -1,20 +1,24 @@
-"""Layer and batch normalization and their gradients."""
+"""Layer, batch, group and instance normalization and their gradients."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from trainweb.arguments import warn
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
-from trainweb.ir.dims import equal, equal_shapes
+from trainweb.ir.dims import at_most, equal, equal_shapes, static
 from trainweb.ir.instructions import Buf
-from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import MS
+from trainweb.ir.shapes import TensorType, broadcast_shapes
+from trainweb.model.graph import MS, TRAINWEB
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.gradients import GradientBuilder
-from trainweb.ops.frame.op import Float, Int, Names, Op
+from trainweb.ops.frame.op import Float, Int, Ints, Names, Op
 from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.reduce import sum_to
 
 CONSTANT_SEGMENT = 1
 """Statistics that are constants of the model are not updated."""
@@ -175,17 +179,24 @@ class SimplifiedLayerNormalizationGrad(_LayerNormGrad):
     n_outputs = 2
 
 
-class _BatchNorm(Op, abstract=True):
-    attrs = {"epsilon": Float(1e-5), "momentum": Float(0.9), "training_mode": Int(0)}
+class _ChannelNorm(Op, abstract=True):
+    """A normalization of X (N, C, ...) with vectors of a number for each channel."""
+
+    def scales_of(self, shape: tuple[int, ...]) -> int:
+        """Elements of each vector."""
+        return shape[1]
 
     def check_channels(self, x: TensorType, *vectors: TensorType) -> None:
-        """Everything but X is one number per channel."""
+        """Raise unless X has channels, and the vectors a number for each."""
         self.need_float32(x, *vectors)
         if x.rank < 2:
             raise self.error(f"X has shape {list(x.shape)}; it needs channels in dim 1.")
         for t in vectors:
-            if not equal_shapes(t.shape, (x.shape[1],)):
-                raise self.error(f"scale, bias, mean and var must have shape {[x.shape[1]]}, got {list(t.shape)}.")
+            self.need_shape("scale, bias, mean or var", t, (self.scales_of(x.shape),))
+
+
+class _BatchNorm(_ChannelNorm, abstract=True):
+    attrs = {"epsilon": Float(1e-5), "momentum": Float(0.9), "training_mode": Int(0)}
 
     @staticmethod
     def sizes(shape: tuple[int, ...]) -> dict[str, Any]:
@@ -333,8 +344,7 @@ class BatchNormalizationGrad(_BatchNorm):
         self, dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType, inv: TensorType
     ) -> tuple[TensorType, ...]:
         self.check_channels(x, scale, mean, inv)
-        if not equal_shapes(dy.shape, x.shape):
-            raise self.error(f"dY {list(dy.shape)} and X {list(x.shape)} differ in shape.")
+        self.need_shape("dY", dy, x.shape)
         vector = TensorType("float32", scale.shape)
         return TensorType("float32", x.shape), vector, vector
 
@@ -353,3 +363,265 @@ class BatchNormalizationGrad(_BatchNorm):
                 **self.sizes(x.shape),
             )
         )
+
+
+class _GroupNorm(_ChannelNorm, abstract=True):
+    """Normalisation of each image over its dims after the channels and over the channels of a group."""
+
+    attrs = {"epsilon": Float(1e-5)}
+    num_groups: int = 0
+    """0: as many as channels."""
+
+    def groups_of(self, shape: tuple[int, ...]) -> int:
+        """Number of groups of an input of this shape."""
+        return self.num_groups or shape[1]
+
+    def check_channels(self, x: TensorType, *vectors: TensorType) -> None:
+        """Raise unless the channels fall into whole groups, too."""
+        super().check_channels(x, *vectors)
+        groups = self.groups_of(x.shape)
+        if x.shape[1] != 0 and (not at_most(1, groups) or not equal(x.shape[1] % groups, 0)):
+            raise self.error(f"{x.shape[1]} channels do not fall into {groups} groups.")
+
+    def arguments(self, shape: tuple[int, ...]) -> dict[str, Any]:
+        """Kernel arguments."""
+        return {
+            "batch": shape[0],
+            "channels": shape[1],
+            "size": prod(shape[2:]),
+            "groups": max(self.groups_of(shape), 1),
+            "epsilon": self.epsilon,
+        }
+
+    def per_channel(self, b: Builder, v: Buf, channels: int) -> Buf:
+        """Return one number per channel: the given ones, or each of them for a group."""
+        if v.size == channels:
+            return v
+        spread = b.temp("float32", (v.size, channels // v.size))
+        b.elementwise([spread], [v.view((v.size, 1))], lambda e, x: x)
+        return spread.view((channels,))
+
+
+class _Forward(_GroupNorm, abstract=True):
+    differentiable = (0, 1, 2)
+
+    def infer(self, x: TensorType, scale: TensorType, bias: TensorType) -> TensorType:
+        self.check_channels(x, scale, bias)
+        return TensorType("float32", x.shape)
+
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, scale: Buf, bias: Buf) -> None:
+        if x.size:
+            scale, bias = (self.per_channel(b, v, x.shape[1]) for v in (scale, bias))
+            b.emit(calls.GroupNorm(x=x, scale=scale, bias=bias, y=outs[0], **self.arguments(x.shape)))
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        attrs: dict[str, Any] = {"epsilon": float(self.epsilon), "num_groups": self.num_groups}
+        inputs = [douts[0], ins[0], ins[1]]
+        return [*g.ops("GroupNormalizationGrad", inputs, 3, domain=TRAINWEB, **attrs)]
+
+
+class GroupNormalization(_Forward):
+    """(x - mean) / sqrt(var + epsilon) * scale + bias, with the statistics of each group of channels of an image.
+
+    https://onnx.ai/onnx/operators/onnx__GroupNormalization.html; Wu & He, https://arxiv.org/abs/1803.08494.
+    Before opset 21 there is one scale and bias per group, from then on per channel.
+    """
+
+    versions = (18, 21)
+    attrs = {**_Forward.attrs, "num_groups": Int(required=True), "stash_type": Int(1)}
+
+    def infer(self, x: TensorType, scale: TensorType, bias: TensorType) -> TensorType:
+        if self.num_groups < 1:
+            raise self.error(f"num_groups is {self.num_groups}; it must be at least 1.")
+        return super().infer(x, scale, bias)
+
+    def scales_of(self, shape: tuple[int, ...]) -> int:
+        return shape[1] if self.opset >= 21 else self.num_groups
+
+
+class InstanceNormalization(_Forward):
+    """(x - mean) / sqrt(var + epsilon) * scale + bias, with the statistics of each channel of an image.
+
+    https://onnx.ai/onnx/operators/onnx__InstanceNormalization.html; Ulyanov et al., https://arxiv.org/abs/1607.08022.
+    """
+
+    versions = (1, 6, 22)
+
+
+class GroupNormalizationGrad(_GroupNorm):
+    """Gradients of GroupNormalization and InstanceNormalization from (dY, X, scale) (ai.trainweb)."""
+
+    domain = TRAINWEB
+    n_outputs = 3
+    attrs = {**_GroupNorm.attrs, "num_groups": Int(0)}
+
+    def infer(self, dy: TensorType, x: TensorType, scale: TensorType) -> tuple[TensorType, ...]:
+        self.need_float32(dy, x, scale)
+        self.need_shape("dY", dy, x.shape)
+        sizes = (*scale.shape, x.shape[1], self.groups_of(x.shape))
+        if scale.rank != 1 or (static(*sizes) and scale.shape[0] not in sizes[1:]):
+            raise self.error(f"scale has shape {list(scale.shape)}; it needs one number per channel or group.")
+        return TensorType("float32", x.shape), TensorType("float32", scale.shape), TensorType("float32", scale.shape)
+
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf) -> None:
+        channels = x.shape[1]
+        dx, *sums = outs
+        results = [o if o is None or o.size == channels else b.temp("float32", (channels,)) for o in sums]
+        b.emit(
+            calls.GroupNormGrad(
+                dy=dy,
+                x=x,
+                scale=self.per_channel(b, scale, channels),
+                dx=dx,
+                dscale=results[0],
+                dbias=results[1],
+                **self.arguments(x.shape),
+            )
+        )
+        for out, result in zip(sums, results, strict=True):
+            if out is not None and result is not None and out is not result:
+                sum_to(b, out.view((out.size, 1)), result.view((out.size, channels // out.size)))
+
+
+class RMSNormalization(Composite):
+    """x / sqrt(mean(x^2) + epsilon) * scale. https://onnx.ai/onnx/operators/onnx__RMSNormalization.html"""
+
+    versions = (23,)
+    attrs = {"axis": Int(-1), "epsilon": Float(1e-5), "stash_type": Int(1)}
+    differentiable = (0, 1)
+
+    def infer(self, x: TensorType, scale: TensorType) -> TensorType:
+        self.need_float32(x, scale)
+        axis = self.axis_of(self.axis, x.rank)
+        try:
+            fits = equal_shapes(broadcast_shapes(x.shape, scale.shape), x.shape)
+        except ValueError:
+            fits = False
+        if not fits:
+            raise self.error(f"a scale of shape {list(scale.shape)} does not broadcast to {list(x.shape[axis:])}.")
+        return x
+
+    def expand(self, g: Emission, x: Var, scale: Var) -> Sequence[Var | None]:
+        axis, rank = self.axis_of(self.axis, x.rank), x.rank
+        if equal_shapes(scale.shape, x.shape[axis:]):
+            return [x.op("SimplifiedLayerNormalization", scale, axis=self.axis, epsilon=self.epsilon)]
+        # torch's exporter gives a norm without weights ones of the shape of x.
+        square = (x * x).mean(range(axis, rank), keepdims=True)
+        return [x / (square + self.epsilon).op("Sqrt") * scale]
+
+
+class _SkipNorm(Composite, abstract=True):
+    """The norm of X + skip (+ bias), and that sum as output 3."""
+
+    domain = MS
+    attrs = {"epsilon": Float(1e-5)}
+    n_outputs = 4
+    norm: str
+    """The operator of the norm. Its inputs but the first are between the skip and the bias."""
+
+    def infer(self, x: TensorType, skip: TensorType, *vectors: TensorType | None) -> tuple[TensorType, ...]:
+        self.need_float32(x, skip, *vectors)
+        if not equal_shapes(x.shape, skip.shape) and not equal_shapes(x.shape[1:], skip.shape[-2:]):
+            raise self.error(f"skip has shape {list(skip.shape)}, X {list(x.shape)}.")
+        for t in vectors:
+            if t is not None and (t.rank != 1 or not equal(t.shape[0], x.shape[-1])):
+                raise self.error(f"a vector has shape {list(t.shape)}; it must have {x.shape[-1]} numbers.")
+        statistics = TensorType("float32", (*x.shape[:-1], 1))
+        return x, statistics, statistics, x
+
+    def expand(self, g: Emission, x: Var, skip: Var, *vectors: Var | None) -> Sequence[Var | None]:
+        if self.wants_output(1) or self.wants_output(2):
+            raise self.unsupported("an output of the statistics")
+        *parameters, bias = vectors
+        total = x + skip
+        total = total if bias is None else total + bias
+        y = total.op(self.norm, *(v for v in parameters if v is not None), axis=-1, epsilon=self.epsilon)
+        return [y, None, None, total]
+
+
+class SkipLayerNormalization(_SkipNorm):
+    """LayerNormalization of X + skip (+ bias)."""
+
+    min_inputs, max_inputs = 3, 5
+    differentiable = (0, 1, 2, 3, 4)
+    norm = "LayerNormalization"
+
+
+class SkipSimplifiedLayerNormalization(_SkipNorm):
+    """SimplifiedLayerNormalization (RMS norm) of X + skip (+ bias)."""
+
+    min_inputs, max_inputs = 3, 4
+    differentiable = (0, 1, 2, 3)
+    norm = "SimplifiedLayerNormalization"
+
+
+class LpNormalization(Composite):
+    """x / norm(x) along an axis; 0 where the norm is 0. https://onnx.ai/onnx/operators/onnx__LpNormalization.html"""
+
+    versions = (1, 22)
+    attrs = {"axis": Int(-1), "p": Int(2)}
+    differentiable = (0,)
+
+    def infer(self, x: TensorType) -> TensorType:
+        self.need_float32(x)
+        self.axis_of(self.axis, x.rank)
+        if self.p not in (1, 2):
+            raise self.error(f"p is {self.p}, not 1 or 2.")
+        return x
+
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
+        size = x.op("Abs") if self.p == 1 else x * x
+        norm = size.sum([self.axis_of(self.axis, x.rank)], keepdims=True)
+        zero = norm.equal(0.0)
+        # Before the root, whose slope at 0 is infinite.
+        norm = zero.where(norm.lift(1.0), norm)
+        return [x / (norm if self.p == 1 else norm.op("Sqrt"))]
+
+
+class MeanVarianceNormalization(Composite):
+    """(x - mean) / (sqrt(var) + 1e-9). https://onnx.ai/onnx/operators/onnx__MeanVarianceNormalization.html"""
+
+    versions = (9, 13)
+    attrs = {"axes": Ints([0, 2, 3])}
+    differentiable = (0,)
+
+    def infer(self, x: TensorType) -> TensorType:
+        self.need_float32(x)
+        for axis in self.axes:
+            self.axis_of(axis, x.rank)
+        return x
+
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
+        axes = sorted(self.axis_of(axis, x.rank) for axis in self.axes)
+        centred = x - x.mean(axes, keepdims=True)
+        variance = (centred * centred).mean(axes, keepdims=True)
+        return [centred / (variance.op("Sqrt") + 1e-9)]
+
+
+class LRN(Composite):
+    """x / (bias + alpha / size * sum of squares of near channels) ^ beta. https://onnx.ai/onnx/operators/onnx__LRN.html"""
+
+    versions = (1, 13)
+    attrs = {"alpha": Float(0.0001), "beta": Float(0.75), "bias": Float(1.0), "size": Int(required=True)}
+    differentiable = (0,)
+
+    def infer(self, x: TensorType) -> TensorType:
+        self.need_float32(x)
+        if x.rank < 3 or self.size < 1:
+            raise self.error(f"X has shape {list(x.shape)} and size is {self.size}; images and at least 1 are needed.")
+        return x
+
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
+        # The mean over a window of channels, zeros beyond, as pooling of rank 2: (batch, 1, channels, pixels).
+        before, after = (self.size - 1) // 2, self.size // 2
+        flat = g.op("Reshape", [(x * x).name, g.constant("int64", (4,), [0, 1, x.shape[1], -1])])
+        pooled = g.op(
+            "AveragePool",
+            [flat],
+            kernel_shape=[self.size, 1],
+            strides=[1, 1],
+            pads=[before, 0, after, 0],
+            count_include_pad=1,
+        )
+        mean = Var(g, g.reshape_like(pooled, x.name), x.dtype)
+        return [x / (mean * self.alpha + self.bias) ** self.beta]

@@ -111,8 +111,7 @@ class MatMulNBits(_Rows, Composite):
         self.check(packed, scales, zeros)
         if not equal(a.shape[-1], self.K):
             raise self.error(f"A has rows of {a.shape[-1]}, K is {self.K}.")
-        if bias is not None and not equal_shapes(bias.shape, (self.N,)):
-            raise self.error(f"the bias has shape {list(bias.shape)}, not {[self.N]}.")
+        self.need_shape("the bias", bias, (self.N,))
         return TensorType("float32", (*a.shape[:-1], self.N))
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
@@ -155,8 +154,7 @@ class GatherBlockQuantized(Op):
             raise self.error(f"block_size is {self.block_size}; it must be positive.")
         rows, columns = data.shape[0], self._columns(data)
         blocks = (columns + self.block_size - 1) // self.block_size
-        if not equal_shapes(scales.shape, (rows, blocks)):
-            raise self.error(f"the scales have shape {list(scales.shape)}, not {[rows, blocks]}.")
+        self.need_shape("the input scales", scales, (rows, blocks))
         of_row = (blocks + 1) // 2 if data.dtype == "uint8" and self.bits == 4 else blocks
         if zeros is not None and (zeros.dtype != data.dtype or not equal_shapes(zeros.shape, (rows, of_row))):
             raise self.error(

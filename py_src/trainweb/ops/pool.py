@@ -13,7 +13,7 @@ from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.conv import Window, window
+from trainweb.ops.conv import AUTO_PADS, Window, window
 from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.op import Int, Ints, Names, Op, Str
 
@@ -25,7 +25,7 @@ class _Pool(Op, abstract=True):
     """An operator on windows of (N, C, *size)."""
 
     attrs = {
-        "auto_pad": Str("NOTSET"),
+        "auto_pad": Str("NOTSET", among=AUTO_PADS),
         "ceil_mode": Int(0),
         "dilations": Ints(),
         "kernel_shape": Ints(required=True),
@@ -191,8 +191,7 @@ class AveragePoolGrad(AveragePool):
 
     def infer(self, dy: TensorType) -> TensorType:
         x = self.forward_type()
-        if not equal_shapes(dy.shape, self.pooled(x)):
-            raise self.error(f"dY {list(dy.shape)} does not fit X {list(x.shape)}.")
+        self.need_shape("dY", dy, self.pooled(x))
         return TensorType("float32", x.shape)
 
     def lower(self, b: Builder, outs: list[Buf], dy: Buf) -> None:

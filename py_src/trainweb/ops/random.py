@@ -147,6 +147,8 @@ class Noise(RandomOp, abstract=True):
 
     min_inputs = max_inputs = 0
     normal: int
+    numbers: tuple[str, str]
+    """Attributes that are a and b of the kernel."""
 
     def infer(self, *like: TensorType) -> TensorType:
         dtype = ONNX_DTYPES.get(1 if self.dtype is None else self.dtype)
@@ -155,15 +157,11 @@ class Noise(RandomOp, abstract=True):
         self.need_dtype(("float32",), dtype)
         return checked(self, dtype, like[0].shape if like else self.shape)
 
-    def parameters(self) -> tuple[float, float]:
-        """a and b of the kernel."""
-        raise NotImplementedError
-
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None] * len(ins)
 
     def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
-        first, second = self.parameters()
+        first, second = (getattr(self, name) for name in self.numbers)
         b.emit(
             calls.Random(
                 y=outs[0],
@@ -189,10 +187,7 @@ class RandomNormal(Noise):
 
     versions = (1, 22)
     attrs = _SHAPED | _NORMAL
-    normal = 1
-
-    def parameters(self) -> tuple[float, float]:
-        return self.mean, self.scale
+    normal, numbers = 1, ("mean", "scale")
 
 
 class RandomUniform(Noise):
@@ -200,10 +195,7 @@ class RandomUniform(Noise):
 
     versions = (1, 22)
     attrs = _SHAPED | _UNIFORM
-    normal = 0
-
-    def parameters(self) -> tuple[float, float]:
-        return self.low, self.high
+    normal, numbers = 0, ("low", "high")
 
 
 class RandomNormalLike(RandomNormal):

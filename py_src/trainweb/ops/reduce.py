@@ -8,22 +8,10 @@ from itertools import groupby
 from math import prod
 from typing import Any, ClassVar
 
-from trainweb.ir import calls
+from trainweb.ir import calls, layout
 from trainweb.ir.builder import Builder
 from trainweb.ir.dims import static, table_of
 from trainweb.ir.instructions import Buf
-from trainweb.ir.layout import (
-    REDUCE_LOG_SUM,
-    REDUCE_LOG_SUM_EXP,
-    REDUCE_MAX,
-    REDUCE_MEAN,
-    REDUCE_MIN,
-    REDUCE_NORM,
-    REDUCE_PROD,
-    REDUCE_SUM,
-    REDUCE_SUM_ABS,
-    REDUCE_SUM_SQUARES,
-)
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.calls import takes_the_first
 from trainweb.model.graph import ITEM_SIZE, MS
@@ -48,7 +36,13 @@ def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
     groups = [(kind, prod(d for _, d in run)) for kind, run in groupby(flags, lambda flag: flag[0])]
     sizes = [size for _, size in groups] or [1]
     todo = [k for k, (reduced, _) in enumerate(groups) if reduced]
-    if not todo and op in (REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_PROD):
+    if not todo and op in (
+        layout.REDUCE_SUM,
+        layout.REDUCE_MEAN,
+        layout.REDUCE_MAX,
+        layout.REDUCE_MIN,
+        layout.REDUCE_PROD,
+    ):
         b.elementwise([out.view(x.shape)], [x], lambda e, v: v)
         return
     if not todo:
@@ -58,8 +52,8 @@ def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
         sizes[k] = 1
         target = out if k == todo[0] else b.temp(x.dtype, (outer * inner,))
         step = (
-            REDUCE_SUM
-            if (op == REDUCE_SUM_SQUARES and k != todo[-1]) or (op == REDUCE_LOG_SUM and k != todo[0])
+            layout.REDUCE_SUM
+            if (op == layout.REDUCE_SUM_SQUARES and k != todo[-1]) or (op == layout.REDUCE_LOG_SUM and k != todo[0])
             else op
         )
         if x.dtype == "float32":
@@ -72,19 +66,19 @@ def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
 
 def _reduce_as_int64(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
     """Integers that no kernel reduces: as int64, where sums and products wrap to the same bits."""
-    if not x.size and op in (REDUCE_MAX, REDUCE_MIN):
+    if not x.size and op in (layout.REDUCE_MAX, layout.REDUCE_MIN):
         if out.size:
-            b.fill(out, extreme(x.dtype, largest=op == REDUCE_MIN))
+            b.fill(out, extreme(x.dtype, largest=op == layout.REDUCE_MIN))
         return
-    ordered = op in (REDUCE_MAX, REDUCE_MIN)
+    ordered = op in (layout.REDUCE_MAX, layout.REDUCE_MIN)
     wide = as_int64(b, x, ordered=ordered)
-    if op in (REDUCE_SUM_ABS, REDUCE_SUM_SQUARES):
+    if op in (layout.REDUCE_SUM_ABS, layout.REDUCE_SUM_SQUARES):
         terms = b.temp("int64", x.shape)
-        b.elementwise([terms], [wide], lambda e, v: e.mul(v, v) if op == REDUCE_SUM_SQUARES else e.abs(v))
+        b.elementwise([terms], [wide], lambda e, v: e.mul(v, v) if op == layout.REDUCE_SUM_SQUARES else e.abs(v))
         wide = terms
     total = b.temp("int64", out.shape)
-    reduce(b, total, wide, axes, op if op in _FOLDS else REDUCE_SUM)
-    if op == REDUCE_MEAN and total.size:
+    reduce(b, total, wide, axes, op if op in _FOLDS else layout.REDUCE_SUM)
+    if op == layout.REDUCE_MEAN and total.size:
         count = x.size // total.size
         b.elementwise([out], [total], lambda e, v: e.cast(e.div(v, e.like(v, count)), out.dtype))
     else:
@@ -95,7 +89,7 @@ def sum_to(b: Builder, out: Buf, source: Buf) -> None:
     """Sum `source` over the axes along which the shape of `out` was broadcast."""
     shape = (1,) * (len(source.shape) - len(out.shape)) + out.shape
     axes = [k for k, (s, t) in enumerate(zip(source.shape, shape, strict=True)) if s != t]
-    reduce(b, out, source, axes, REDUCE_SUM)
+    reduce(b, out, source, axes, layout.REDUCE_SUM)
 
 
 class Reduction(Op, abstract=True):
@@ -179,10 +173,10 @@ def spread_like(g: GradientBuilder, v: Var, x: Var) -> Var:
 
 
 _FOLDS: dict[int, Any] = {
-    REDUCE_SUM: lambda a, b: a + b,
-    REDUCE_PROD: lambda a, b: a * b,
-    REDUCE_MAX: max,
-    REDUCE_MIN: min,
+    layout.REDUCE_SUM: lambda a, b: a + b,
+    layout.REDUCE_PROD: lambda a, b: a * b,
+    layout.REDUCE_MAX: max,
+    layout.REDUCE_MIN: min,
 }
 
 
@@ -215,7 +209,7 @@ class ReduceSum(NumberReduction):
 
     versions: ClassVar[tuple[int, ...]] = (1, 11, 13)
     axes_since = 13
-    kernel = REDUCE_SUM
+    kernel = layout.REDUCE_SUM
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         return spread_like(g, dy, x)
@@ -234,7 +228,7 @@ class ReduceSumTraining(ReduceSum):
 class ReduceMean(Reduction):
     """Mean. https://onnx.ai/onnx/operators/onnx__ReduceMean.html"""
 
-    kernel = REDUCE_MEAN
+    kernel = layout.REDUCE_MEAN
     dtypes = NUMBERS
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
@@ -268,19 +262,19 @@ class ReduceExtremum(NumberReduction, abstract=True):
 class ReduceMax(ReduceExtremum):
     """Largest. https://onnx.ai/onnx/operators/onnx__ReduceMax.html"""
 
-    kernel, chosen = REDUCE_MAX, "ArgMax"
+    kernel, chosen = layout.REDUCE_MAX, "ArgMax"
 
 
 class ReduceMin(ReduceExtremum):
     """Smallest. https://onnx.ai/onnx/operators/onnx__ReduceMin.html"""
 
-    kernel, chosen = REDUCE_MIN, "ArgMin"
+    kernel, chosen = layout.REDUCE_MIN, "ArgMin"
 
 
 class ReduceProd(NumberReduction):
     """Product. https://onnx.ai/onnx/operators/onnx__ReduceProd.html"""
 
-    kernel = REDUCE_PROD
+    kernel = layout.REDUCE_PROD
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         # The product of the others: of all nonzero ones without x, unless another one is zero.
@@ -293,7 +287,7 @@ class ReduceProd(NumberReduction):
 class ReduceL1(Reduction):
     """Sum of absolute values. https://onnx.ai/onnx/operators/onnx__ReduceL1.html"""
 
-    kernel = REDUCE_SUM_ABS
+    kernel = layout.REDUCE_SUM_ABS
     dtypes = NUMBERS
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
@@ -303,7 +297,7 @@ class ReduceL1(Reduction):
 class ReduceL2(Reduction):
     """Euclidean norm. https://onnx.ai/onnx/operators/onnx__ReduceL2.html"""
 
-    kernel = REDUCE_NORM
+    kernel = layout.REDUCE_NORM
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         zero = y.equal(0.0)
@@ -313,7 +307,7 @@ class ReduceL2(Reduction):
 class ReduceSumSquare(Reduction):
     """Sum of squares. https://onnx.ai/onnx/operators/onnx__ReduceSumSquare.html"""
 
-    kernel = REDUCE_SUM_SQUARES
+    kernel = layout.REDUCE_SUM_SQUARES
     dtypes = NUMBERS
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
@@ -324,7 +318,7 @@ class ReduceLogSum(Reduction):
     """Logarithm of the sum. https://onnx.ai/onnx/operators/onnx__ReduceLogSum.html"""
 
     versions = (1, 11, 13, 18, 28)
-    kernel = REDUCE_LOG_SUM
+    kernel = layout.REDUCE_LOG_SUM
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         return spread_like(g, dy / over("ReduceSum", x), x)
@@ -334,7 +328,7 @@ class ReduceLogSumExp(Reduction):
     """Logarithm of the sum of exponentials. https://onnx.ai/onnx/operators/onnx__ReduceLogSumExp.html"""
 
     versions = (1, 11, 13, 18, 28)
-    kernel = REDUCE_LOG_SUM_EXP
+    kernel = layout.REDUCE_LOG_SUM_EXP
 
     def backward(self, g: GradientBuilder, x: Var, y: Var, dy: Var, over: Over) -> Var:
         return (x - y).op("Exp") * dy
@@ -356,8 +350,8 @@ class ReduceAllL2(Op):
         norms = b.temp("float32", (len(ins),))
         for k, x in enumerate(ins):
             if x is not None:
-                reduce(b, norms.view((), k), x, range(len(x.shape)), REDUCE_NORM)
-        reduce(b, outs[0], norms, (0,), REDUCE_NORM)
+                reduce(b, norms.view((), k), x, range(len(x.shape)), layout.REDUCE_NORM)
+        reduce(b, outs[0], norms, (0,), layout.REDUCE_NORM)
 
 
 class CumSum(Op):

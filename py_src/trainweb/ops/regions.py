@@ -94,7 +94,7 @@ class RoiAlign(Composite):
     versions = (10, 16, 22)
     attrs = {
         "coordinate_transformation_mode": Str("half_pixel"),
-        "mode": Str("avg"),
+        "mode": Str("avg", among=("avg", "max")),
         "output_height": Int(1),
         "output_width": Int(1),
         "sampling_ratio": Int(0),
@@ -111,8 +111,8 @@ class RoiAlign(Composite):
             or not equal_shapes(batch.shape, rois.shape[:1])
         ):
             raise self.error(f"X, rois and indices have the shapes {[list(t.shape) for t in (x, rois, batch)]}.")
-        if self.mode not in ("avg", "max") or min(self.output_height, self.output_width) < 1:
-            raise self.error(f"mode {self.mode!r} of {self.output_height} by {self.output_width} bins.")
+        if min(self.output_height, self.output_width) < 1:
+            raise self.error(f"there are {self.output_height} by {self.output_width} bins.")
         return checked(self, "float32", (rois.shape[0], x.shape[1], self.output_height, self.output_width))
 
     @property

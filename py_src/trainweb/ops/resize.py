@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from trainweb.ir.builder import Builder
-from trainweb.ir.dims import at_most, equal_shapes, static
+from trainweb.ir.dims import at_most, static
 from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB, Node
@@ -27,6 +27,7 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 POLICIES = ("stretch", "not_larger", "not_smaller")
 RADIUS = {"linear": 1, "cubic": 2}
 """Distance that an element reaches, in elements of the input."""
+MODES = ("nearest", *RADIUS)
 Part = tuple[float, float]
 """Start and end of a crop along an axis, as parts of its size less 1."""
 WHOLE = (0.0, 1.0)
@@ -76,13 +77,13 @@ class Resize(Op):
     attrs = {
         "antialias": Int(0),
         "axes": Ints(),
-        "coordinate_transformation_mode": Str("half_pixel"),
+        "coordinate_transformation_mode": Str("half_pixel", among=COORDINATES),
         "cubic_coeff_a": Float(-0.75),
         "exclude_outside": Int(0),
         "extrapolation_value": Float(0.0),
-        "keep_aspect_ratio_policy": Str("stretch"),
-        "mode": Str("nearest"),
-        "nearest_mode": Str("round_prefer_floor"),
+        "keep_aspect_ratio_policy": Str("stretch", among=POLICIES),
+        "mode": Str("nearest", among=MODES),
+        "nearest_mode": Str("round_prefer_floor", among=ROUNDINGS),
     }
     differentiable: ClassVar[Sequence[int]] = (0,)
     static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
@@ -101,14 +102,6 @@ class Resize(Op):
         self, rank: int, scales: TensorType | None, sizes: TensorType | None
     ) -> tuple[list[int], tuple[float, ...], tuple[int, ...]]:
         """Axes, and their scales or their sizes."""
-        for name, allowed in (
-            ("mode", ("nearest", *RADIUS)),
-            ("coordinate_transformation_mode", COORDINATES),
-            ("nearest_mode", ROUNDINGS),
-            ("keep_aspect_ratio_policy", POLICIES),
-        ):
-            if getattr(self, name) not in allowed:
-                raise self.error(f"{name} {getattr(self, name)!r} is not one of {', '.join(allowed)}.")
         if self.antialias and self.mode == "nearest":
             raise self.error("antialias is for modes linear and cubic.")
         axes = [self.axis_of(a, rank) for a in (range(rank) if self.axes is None else self.axes)]
@@ -288,18 +281,12 @@ class Resize(Op):
         if not scaled:
             b.copy(y, x)
         for k, (axis, (n, scale)) in enumerate(scaled.items(), 1):
-            n_in, lead, rest = x.shape[axis], prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
             out = y if k == len(scaled) else b.temp(x.dtype, (*x.shape[:axis], n, *x.shape[axis + 1 :]))
-            part = crops.get(axis, WHOLE)
+            n_in, part = x.shape[axis], crops.get(axis, WHOLE)
             if self.mode == "nearest" and all(self.inside(n_in, n, scale, part)):
                 gather_axis(b, out, x, b.constant("int64", (n,), self.nearest(n_in, n, scale, part)), axis)
             else:
-                rows = self.weights(n_in, n, scale, part)
-                weights = b.constant("float32", (n, n_in), [w for row in rows for w in row])
-                if rest == 1:
-                    lower_matmul(b, out.view((lead, n)), x.view((lead, n_in)), weights, trans_b=True)
-                else:
-                    lower_matmul(b, out.view((lead, n, rest)), weights, x.view((lead, n_in, rest)))
+                _multiply_axis(b, out, x, self.weights(n_in, n, scale, part), axis)
             x = out
         beyond = self._beyond(shape, scaled, crops)
         if beyond is not None:
@@ -377,6 +364,19 @@ class Resize(Op):
         return g.constant("int64", (len(shape),), shape)
 
 
+def _multiply_axis(b: Builder, y: Buf, x: Buf, rows: list[list[float]], axis: int, *, transposed: bool = False) -> None:
+    """y = the matrix `rows`, or its transpose, times x along an axis."""
+    lead, rest = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
+    n, m = y.shape[axis], x.shape[axis]
+    if rest == 1:
+        weights = b.constant("float32", (len(rows), len(rows[0])), [w for row in rows for w in row])
+        lower_matmul(b, y.view((lead, n)), x.view((lead, m)), weights, trans_b=not transposed)
+    else:
+        columns = zip(*rows, strict=True) if transposed else rows
+        weights = b.constant("float32", (n, m), [w for row in columns for w in row])
+        lower_matmul(b, y.view((lead, n, rest)), weights, x.view((lead, m, rest)))
+
+
 class ResizeGrad(Resize):
     """Gradient of Resize from (dY, shape of X, scales, sizes, roi) (ai.trainweb), of sizes that are known late.
 
@@ -399,8 +399,7 @@ class ResizeGrad(Resize):
     ) -> TensorType:
         self.need_float32(dy)
         x = TensorType("float32", integers(self, shape, "the shape of X"))
-        if not equal_shapes(super().infer(x, roi, scales, sizes).shape, dy.shape):
-            raise self.error(f"dY of shape {list(dy.shape)} is not that of X of shape {list(x.shape)}, resized.")
+        self.need_shape("dY", dy, super().infer(x, roi, scales, sizes).shape)
         return x
 
     def lower(self, b: Builder, outs: list[Buf], dy: Buf, _shape: Buf | None, *others: Buf | None) -> None:
@@ -413,15 +412,9 @@ class ResizeGrad(Resize):
         if not scaled:
             b.copy(dx, dy)
         for k, (axis, (n, scale)) in enumerate(reversed(scaled.items()), 1):
-            n_in, lead, rest = dx.shape[axis], prod(dy.shape[:axis]), prod(dy.shape[axis + 1 :])
+            n_in = dx.shape[axis]
             out = dx if k == len(scaled) else b.temp("float32", (*dy.shape[:axis], n_in, *dy.shape[axis + 1 :]))
-            weights = self.weights(n_in, n, scale, crops.get(axis, WHOLE))
-            if rest == 1:
-                by_output = b.constant("float32", (n, n_in), [w for row in weights for w in row])
-                lower_matmul(b, out.view((lead, n_in)), dy.view((lead, n)), by_output)
-            else:
-                by_input = b.constant("float32", (n_in, n), [row[j] for j in range(n_in) for row in weights])
-                lower_matmul(b, out.view((lead, n_in, rest)), by_input, dy.view((lead, n, rest)))
+            _multiply_axis(b, out, dy, self.weights(n_in, n, scale, crops.get(axis, WHOLE)), axis, transposed=True)
             dy = out
 
 
@@ -429,7 +422,7 @@ class Upsample(Resize):
     """Enlargement of opset 7 to 9: element i lies at i / scale. https://onnx.ai/onnx/operators/onnx__Upsample.html"""
 
     versions = (7, 9, 10)
-    attrs = {"mode": Str("nearest"), "scales": Floats()}
+    attrs = {"mode": Str("nearest", among=MODES), "scales": Floats()}
     min_inputs, max_inputs = 1, 2
     static_inputs = (1,)
     antialias = exclude_outside = 0

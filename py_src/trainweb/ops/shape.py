@@ -163,7 +163,7 @@ class MicrosoftTrilu(TriangleBase):
 class Blocks(Op, abstract=True):
     """Channels into blocks of pixels or back, by transposing the 6-D view; `mode` is the order of channels."""
 
-    attrs = {"blocksize": Int(required=True), "mode": Str("DCR")}
+    attrs = {"blocksize": Int(required=True), "mode": Str("DCR", among=("DCR", "CRD"))}
     differentiable = (0,)
     inverse: str
 
@@ -180,8 +180,6 @@ class Blocks(Op, abstract=True):
             raise self.error(f"x of shape {list(x.shape)} is not (N, C, H, W).")
         if self.blocksize < 1:
             raise self.error(f"blocksize is {self.blocksize}.")
-        if self.mode not in ("DCR", "CRD"):
-            raise self.error(f"there is no mode {self.mode!r}.")
         return checked(self, x.dtype, self.result(x.shape))
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:

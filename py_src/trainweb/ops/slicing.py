@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from trainweb.ir.builder import Builder
-from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, maximum, minimum, static
+from trainweb.ir.dims import UndecidedError, at_most, equal, maximum, minimum, static
 from trainweb.ir.instructions import Buf
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import MS
@@ -115,18 +115,16 @@ class Slice(Op):
         return tuple(map(x.value.__getitem__, index)) if x.value is not None else None
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, *ins: Buf | None) -> None:
+        start, strides = self._places(x, ins)
         out = outs[0]
-        parts = self.bounds(TensorType(x.dtype, x.shape), *map(type_of, ins))
-        strides = contiguous_strides(x.shape)
-        strided_copy(
-            b,
-            out,
-            x,
-            out.shape,
-            contiguous_strides(out.shape),
-            [step * s for (_, _, step), s in zip(parts, strides, strict=True)],
-            source_start=sum(start * s for (start, _, _), s in zip(parts, strides, strict=True)),
-        )
+        strided_copy(b, out, x, out.shape, contiguous_strides(out.shape), strides, source_start=start)
+
+    def _places(self, tensor: Buf, ins: Sequence[Buf | None]) -> tuple[int, list[int]]:
+        """The first element of the slice in a tensor, and the strides between its elements."""
+        parts = self.bounds(TensorType(tensor.dtype, tensor.shape), *map(type_of, ins))
+        strides = contiguous_strides(tensor.shape)
+        start = sum(start * s for (start, _, _), s in zip(parts, strides, strict=True))
+        return start, [step * s for (_, _, step), s in zip(parts, strides, strict=True)]
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.op("Shape", [ins[0]])
@@ -186,9 +184,7 @@ class SliceGrad(Slice):
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
         if self.waits_for(inputs) is not None:
             return result
-        counts = tuple(n for _, n, _ in self.bounds(result, *inputs))
-        if not equal_shapes(counts, dy.shape):
-            raise self.error(f"dY has shape {list(dy.shape)}; the slice has {list(counts)}.")
+        self.need_shape("dY", dy, [n for _, n, _ in self.bounds(result, *inputs)])
         return result
 
     def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
@@ -198,28 +194,25 @@ class SliceGrad(Slice):
 
     def lower(self, b: Builder, outs: list[Buf], dy: Buf, shape: Buf, *ins: Buf | None) -> None:
         out = outs[0]
-        parts = self.bounds(TensorType(out.dtype, out.shape), *map(type_of, ins))
-        strides = contiguous_strides(out.shape)
+        start, strides = self._places(out, ins)
         b.fill(out, 0)
-        strided_copy(
-            b,
-            out,
-            dy,
-            dy.shape,
-            [step * s for (_, _, step), s in zip(parts, strides, strict=True)],
-            contiguous_strides(dy.shape),
-            out_start=sum(start * s for (start, _, _), s in zip(parts, strides, strict=True)),
-        )
+        strided_copy(b, out, dy, dy.shape, strides, contiguous_strides(dy.shape), out_start=start)
 
 
 # ---- padding
+
+PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
 
 class Pad(Op):
     """x within a margin; negative pads cut off. https://onnx.ai/onnx/operators/onnx__Pad.html"""
 
     versions = (2, 11, 13, 18, 19, 21, 23, 24, 25)
-    attrs = {"mode": Str("constant"), "pads": Ints(), "value": Float(0.0)}
+    attrs = {
+        "mode": Str("constant", among=("constant", "reflect", "edge", "wrap")),
+        "pads": Ints(),
+        "value": Float(0.0),
+    }
     differentiable = (0, 2)
     static_inputs = (1, 3)
 
@@ -248,8 +241,6 @@ class Pad(Op):
         value: TensorType | None = None,
         axes: TensorType | None = None,
     ) -> TensorType:
-        if self.mode not in ("constant", "reflect", "edge", "wrap"):
-            raise self.error(f"there is no mode {self.mode!r}.")
         if value is not None and (value.dtype != x.dtype or not equal(value.size, 1)):
             raise self.error(f"the value must be one {x.dtype} number.")
         if axes is not None and is_decided_later(self, axes):

@@ -47,8 +47,7 @@ class _AlongAxis(Op, abstract=True):
         t = inputs[0]
         assert t is not None
         self.need_float32(*inputs)
-        if len(inputs) == 2 and inputs[1] is not None and not equal_shapes(inputs[1].shape, t.shape):
-            raise self.error(f"shapes {list(t.shape)} and {list(inputs[1].shape)} differ.")
+        self.need_shape("the second input", inputs[-1], t.shape)
         self.axis_for(t.rank)
         return TensorType(t.dtype, t.shape)
 
@@ -121,14 +120,12 @@ LABEL_BYTES = {"int32": 4, "int64": 8}
 class _CrossEntropy(Op, abstract=True):
     """Common base of cross entropy and its gradient: scores (N, C, d1, ...), labels (N, d1, ...)."""
 
-    attrs = {"reduction": Str("mean"), "ignore_index": Int()}
+    attrs = {"reduction": Str("mean", among=REDUCTIONS), "ignore_index": Int()}
     from_log: ClassVar[int] = 0
     """1: the scores are logarithms of probabilities already."""
 
     def check(self, scores: TensorType, labels: TensorType, weights: TensorType | None) -> None:
         """Raise unless the types fit."""
-        if self.reduction not in REDUCTIONS:
-            raise self.error(f"reduction {self.reduction!r} is not one of {', '.join(REDUCTIONS)}.")
         if scores.dtype != "float32" or labels.dtype not in LABEL_BYTES:
             raise self.unsupported(f"{scores.dtype} scores with {labels.dtype} labels")
         expected = (*scores.shape[:1], *scores.shape[2:])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import cos, floor, isqrt, log10, pi, sin
 from typing import Any
 
-from trainweb.ir.dims import UndecidedError, at_most, equal_shapes, minimum, static
+from trainweb.ir.dims import UndecidedError, at_most, minimum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.ops.frame.arguments import by_unknown_axes, checked, is_fed, scalar, unknown
@@ -209,8 +209,7 @@ class STFT(Composite):
         n = scalar(self, length, "frame_length") if length is not None else window.shape[0] if window is not None else 0
         if not at_most(1, every) or not at_most(1, n) or not at_most(n, size):
             raise self.error(f"frames of {n} every {every} of a signal of {size}.")
-        if window is not None and not equal_shapes(window.shape, (n,)):
-            raise self.error(f"the window has shape {list(window.shape)}, the frames {n} elements.")
+        self.need_shape("the window", window, (n,))
         if self.onesided and x.rank == 3 and _is_complex(x.shape[2]):
             raise self.error("onesided is for real signals.")
         frames = 1 + (size - n) // every if static(every) else unknown(self, 1, every)

@@ -31,8 +31,7 @@ class SwiGLU(Composite):
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
         self.need_float32(a, b)
-        if not equal_shapes(a.shape, b.shape):
-            raise self.error(f"A has shape {list(a.shape)}, B {list(b.shape)}: they must be equal.")
+        self.need_shape("B", b, a.shape)
         return a
 
     def expand(self, g: Emission, a: Var, b: Var) -> Sequence[Var | None]:
@@ -46,7 +45,7 @@ class CausalConvWithState(Composite):
     """
 
     versions = (27,)
-    attrs = {"activation": Str("none")}
+    attrs = {"activation": Str("none", among=("none", "silu", "swish"))}
     n_outputs = 2
     differentiable = (0, 1, 2, 3)
 
@@ -54,15 +53,11 @@ class CausalConvWithState(Composite):
         self, x: TensorType, w: TensorType, bias: TensorType | None = None, past: TensorType | None = None
     ) -> tuple[TensorType, TensorType]:
         self.need_float32(x, w, bias, past)
-        if self.activation not in ("none", "silu", "swish"):
-            raise self.error(f"activation is {self.activation!r}, not none, silu or swish.")
         if x.rank != 3 or w.rank != 3 or not equal_shapes(w.shape[:2], (x.shape[1], 1)):
             raise self.error(f"X and the weights have the shapes {list(x.shape)} and {list(w.shape)}.")
         state = (*x.shape[:2], w.shape[2] - 1)
-        if bias is not None and not equal_shapes(bias.shape, x.shape[1:2]):
-            raise self.error(f"the bias has shape {list(bias.shape)}, not {[x.shape[1]]}.")
-        if past is not None and not equal_shapes(past.shape, state):
-            raise self.error(f"the state has shape {list(past.shape)}, not {list(state)}.")
+        self.need_shape("the bias", bias, x.shape[1:2])
+        self.need_shape("the state", past, state)
         return x, TensorType("float32", state)
 
     def expand(self, g: Emission, x: Var, w: Var, bias: Var | None, past: Var | None) -> Sequence[Var | None]:
@@ -84,16 +79,14 @@ class TensorScatter(Composite):
     """
 
     versions = (24,)
-    attrs = {"axis": Int(-2), "mode": Str("linear")}
+    attrs = {"axis": Int(-2), "mode": Str("linear", among=("linear", "circular"))}
     differentiable = (0, 1)
 
     def infer(self, past: TensorType, update: TensorType, at: TensorType | None = None) -> TensorType:
         self.need_float32(past, update)
         axis = self.axis_of(self.axis, past.rank)
-        if self.mode not in ("linear", "circular") or axis == 0:
-            raise self.error(
-                f"mode is {self.mode!r}, axis {self.axis}: not linear or circular along an axis after the first."
-            )
+        if axis == 0:
+            raise self.error(f"axis is {self.axis}: the cache is written along an axis after the first.")
         wanted = list(past.shape)
         if update.rank == past.rank:
             wanted[axis] = update.shape[axis]

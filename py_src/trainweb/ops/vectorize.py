@@ -27,7 +27,7 @@ class TfIdfVectorizer(Composite):
         "max_gram_length": Int(required=True),
         "max_skip_count": Int(required=True),
         "min_gram_length": Int(required=True),
-        "mode": Str(required=True),
+        "mode": Str(required=True, among=MODES),
         "ngram_counts": Ints(required=True),
         "ngram_indexes": Ints(required=True),
         "pool_int64s": Ints(),
@@ -42,8 +42,6 @@ class TfIdfVectorizer(Composite):
             )
         if x.rank not in (1, 2):
             raise self.error(f"X has shape {list(x.shape)}; it must be 1-D or 2-D.")
-        if self.mode not in MODES:
-            raise self.error(f"mode {self.mode!r} is not one of {', '.join(MODES)}.")
         if self.min_gram_length < 1 or self.max_gram_length < self.min_gram_length or self.max_skip_count < 0:
             raise self.error("lengths of n-grams are at least 1, the longest last, and skips not negative.")
         self._grams()

@@ -130,7 +130,7 @@ def session_header(
         "defaultPair": models.own.default,
         "terms": models.own.terms,
         "weighsBatches": models.weighs_batches,
-        "sampleWeight": models.own.weight,
+        "sampleWeights": models.own.weights,
         "lossCounts": {k: {"output": c.output, "isSum": c.is_sum} for k, c in models.counts.items()},
         "nominal": start.is_nominal,
         "parameters": [

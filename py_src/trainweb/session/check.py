@@ -491,7 +491,7 @@ def _select(graph: Graph, choices: tuple[Any, ...], batch_norm: str | None, repo
     constants = constants_to_initializers(graph).initializers
     with _noting(report):
         chosen = select_parameters(graph, graph.initializers, constants, *choices[:2])
-        norms = remark_on_norms(graph, chosen.trainable, chosen.frozen, batch_norm)
+        norms = remark_on_norms(graph, chosen, batch_norm)
         for remark in (*remark_on_file(graph, constants), *norms):
             warn(remark)
     report.decisions = chosen.decisions

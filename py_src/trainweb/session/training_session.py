@@ -181,16 +181,17 @@ class TrainingSession(SessionTasks):
         Parameters
         ----------
         **options
-            Clipping and noise of the updates, as `trainweb.federated.FederatedClient` takes them; none by default.
+            Of `trainweb.federated.FederatedClient`: clipping and noise of the updates, and running statistics.
 
         Raises
         ------
         ModelError
-            An option is wrong, or there is noise without a clip norm.
+            An option is wrong, or there is noise without a clip norm or with averaged statistics.
         """
-        if moving := self._core.models.moving:
+        client = FederatedClient(self, **options)
+        if client._trainable_only and (moving := self._core.models.moving):
             warn(str(messages.LOCAL_STATISTICS(count=len(moving), name=moving[0])))
-        return FederatedClient(self, **options)
+        return client
 
     # Learning rate.
 

@@ -485,11 +485,11 @@ def read_models(
         if name in hashes and given is None:
             raise TypeError(f"'integrity' has a hash of {name!r:.80}, which is not given.")
 
-    def read(name: str, given: Any) -> Graph:
-        if isinstance(given, Graph):
-            return given.copy()
+    def read(name: str, model: Any) -> Graph:
+        if isinstance(model, Graph):
+            return model.copy()
         try:
-            return read_model(given, limits=limits, integrity=hashes.get(name))
+            return read_model(model, limits=limits, integrity=hashes.get(name))
         except TrainwebError as error:
             if tells_which:
                 error.args = (f"{name}: {error}", *error.args[1:])
@@ -534,21 +534,21 @@ def signature_of_feeds(deciding: Container[str], feeds: Mapping[str, Tensor]) ->
     return {n: initializer_type(t) if n in deciding else TensorType(t.dtype, t.shape) for n, t in feeds.items()}
 
 
-def check_feed(value: Value, given: TensorType, symbols: dict[str, tuple[int, str]]) -> None:
-    """Raise FeedError unless `given` fits the input `value`; `symbols` collects sizes of symbolic dims."""
-    if given.dtype != value.dtype:
-        raise messages.FEED_DTYPE(name=value.name, actual=given.dtype, expected=value.dtype)
+def check_feed(value: Value, tensor: TensorType, symbols: dict[str, tuple[int, str]]) -> None:
+    """Raise FeedError unless `tensor` fits the input `value`; `symbols` collects sizes of symbolic dims."""
+    if tensor.dtype != value.dtype:
+        raise messages.FEED_DTYPE(name=value.name, actual=tensor.dtype, expected=value.dtype)
     if value.shape is None:
         return
-    if len(given.shape) != len(value.shape):
+    if len(tensor.shape) != len(value.shape):
         raise messages.FEED_RANK(
             name=value.name,
-            actual=len(given.shape),
+            actual=len(tensor.shape),
             expected=len(value.shape),
-            shape=list(given.shape),
+            shape=list(tensor.shape),
             declared=list(value.shape),
         )
-    for k, (size, dim) in enumerate(zip(given.shape, value.shape, strict=True)):
+    for k, (size, dim) in enumerate(zip(tensor.shape, value.shape, strict=True)):
         if isinstance(dim, int) and size != dim:
             raise messages.FEED_DIM(name=value.name, index=k, actual=size, expected=dim)
         if isinstance(dim, str):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from trainweb import messages
 from trainweb.errors import ModelError
-from trainweb.metrics import Asked, Given, TermLoss, compared_with, make_metric, weight_of
+from trainweb.metrics import Asked, Given, TermLoss, compared_with, make_metric, weights_in
 from trainweb.model.graph import LOSS_TERMS, OWN_OUTPUTS, Graph
 from trainweb.spelling import input_name
 
@@ -24,8 +24,8 @@ class ModelOutputs:
     `own` are the outputs of the base model, which predictions and exports have by default. If the eval model notes
     them, `pairs` are predictions and targets that its loss compares. Else `compared` is what its loss compares with the
     last input. `default` has predictions and targets where `pairs` does not decide, None if unknown. `terms` are
-    outputs whose weighted sum is the loss, if it has several. The input `weight` has weights of rows; it is not among
-    `inputs`.
+    outputs whose weighted sum is the loss, if it has several. The inputs `weights` have weights of rows or labels; they
+    are not among `inputs`.
     """
 
     own: list[str]
@@ -35,7 +35,7 @@ class ModelOutputs:
     outputs: list[str]
     inputs: list[str]
     terms: list[str] = field(default_factory=list)
-    weight: str | None = None
+    weights: list[str] = field(default_factory=list)
 
     def pair(self, predictions: str | None, targets: str | None) -> tuple[str, str]:
         """Return what metrics compare; `predictions` and `targets` are the user's, or None.
@@ -77,18 +77,18 @@ class ModelOutputs:
 
 def outputs_of(graph: Graph | None, inputs: Iterable[str], outputs: Iterable[str]) -> ModelOutputs:
     """The outputs of an eval model, by its note; artifacts of ONNX Runtime have none."""
-    results, weight = list(outputs), None if graph is None else weight_of(graph)
-    fed = [name for name in inputs if name != weight]
+    results, weights = list(outputs), [] if graph is None else sorted(weights_in(graph).values())
+    fed = [name for name in inputs if name not in weights]
     if graph is None or not fed:
         return ModelOutputs(results[1:], None, [], (None, None), results, fed)
     noted, terms = _noted(graph, OWN_OUTPUTS), [name for name in _noted(graph, LOSS_TERMS) if name in results]
     if noted:
         pairs, default = _pairs(graph, fed, noted), _default(graph, fed, noted)
-        return ModelOutputs(noted, None, pairs, default, results, fed, terms, weight)
+        return ModelOutputs(noted, None, pairs, default, results, fed, terms, weights)
     others, compared = results[1:], compared_with(graph, fed)
     own_outputs = others or ([] if compared is None else [_before_loss(graph, compared)])
     default = others[0] if len(others) == 1 else compared, fed[-1]
-    return ModelOutputs(own_outputs, compared, [], default, results, fed, terms, weight)
+    return ModelOutputs(own_outputs, compared, [], default, results, fed, terms, weights)
 
 
 def _noted(graph: Graph, note: str) -> list[str]:

@@ -58,13 +58,16 @@ export async function train(env, Tensor, TrainingSession, threads = 2) {
 
 let isRunning = false;
 
-export function report(env, Tensor, TrainingSession) {
+/** Tell the test of the training, and of what else the project does after it. */
+export function report(env, Tensor, TrainingSession, after = async () => {}) {
   if (isRunning) {
     return;
   }
   isRunning = true;
-  train(env, Tensor, TrainingSession).then(
-    (result) => (window.trained = result),
-    (error) => (window.failed = `${error?.stack ?? error}`),
-  );
+  train(env, Tensor, TrainingSession)
+    .then((result) => after().then(() => result))
+    .then(
+      (result) => (window.trained = result),
+      (error) => (window.failed = `${error?.stack ?? error}`),
+    );
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from tests.ops.cases import CASES, Bad, Cases, Sample, reference
-from tests.ops.literals import f32, i32, literal
+from tests.ops.literals import bools, f32, i32, i64, literal
 
 from trainweb.errors import UnsupportedError
 from trainweb.ops import linear_quantization
@@ -164,3 +164,35 @@ def numpy_spread(op: linear_quantization._Linear, x: Any, v: Any) -> Any:
 def unclipped(op: linear_quantization.Unclipped, x: Any, scale: Any, quantized: Any, zero: Any = None) -> Any:
     places = np.rint(x.astype(np.float32) / numpy_spread(op, x, scale).astype(np.float32))
     return places + (0 if zero is None else numpy_spread(op, x, zero).astype(float)) == quantized
+
+
+CASES[linear_quantization.FakeQuant] = Cases(
+    samples=(
+        Sample([f32([-3.0, -0.11, 0.0, 0.26, 90.0]), f32(0.1), f32(10.0)], outputs=2, grad=()),
+        Sample([(3, 4), f32(0.05), f32(0.0)], {"quant_min": -8, "quant_max": 7}, outputs=2, grad=()),
+        Sample([f32([-1e9, 1e9]), f32(1.0), f32(0.0)], outputs=2),
+    ),
+    bad=(
+        Bad([(3,), (2,), f32(0.0)]),
+        Bad([(3,), f32(0.1), i64(0)]),
+        Bad([i64([1]), f32(1.0), f32(0.0)], error=UnsupportedError),
+        Bad([(3,), f32(0.1), f32(0.0)], {"quant_min": 5, "quant_max": 4}),
+    ),
+)
+
+CASES[linear_quantization.FakeQuantGrad] = Cases(
+    samples=(Sample([(4,), bools([True, False, True, True])]),),
+    bad=(Bad([(4,), (4,)]), Bad([(4,), bools([True])])),
+)
+
+
+@reference(linear_quantization.FakeQuant)
+def fake_quant(op: linear_quantization.FakeQuant, x: Any, scale: Any, zero_point: Any) -> Any:
+    steps = np.rint(x / scale + zero_point)
+    kept = np.clip(steps, op.quant_min, op.quant_max)
+    return (kept - zero_point) * scale, steps == kept
+
+
+@reference(linear_quantization.FakeQuantGrad)
+def fake_quant_grad(op: linear_quantization.FakeQuantGrad, dy: Any, mask: Any) -> Any:
+    return np.where(mask, dy, 0)

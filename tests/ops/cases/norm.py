@@ -68,8 +68,8 @@ def rows_of(op: norm._LayerNorm, x: Any) -> Any:
 
 
 def column(v: Any, x: Any) -> Any:
-    """A vector of channels that broadcasts to `x`."""
-    return v.reshape(1, -1, *[1] * (x.ndim - 2))
+    """A vector of channels or of groups that broadcasts to `x`."""
+    return np.repeat(v, x.shape[1] // len(v)).reshape(1, -1, *[1] * (x.ndim - 2))
 
 
 @reference(norm._LayerNormGrad)
@@ -103,3 +103,135 @@ def batch_normalization_grad(
     xh = (x - column(mean, x)) * column(inv, x)
     centred = dy - dy.mean(axis=axes, keepdims=True) - xh * (dy * xh).mean(axis=axes, keepdims=True)
     return column(scale * inv, x) * centred, (dy * xh).sum(axis=axes), dy.sum(axis=axes)
+
+
+CASES[norm.GroupNormalization] = Cases(
+    samples=(
+        Sample([(2, 6, 3, 5), (6,), (6,)], {"num_groups": 3}, opset=21),
+        Sample([(3, 4, 7), (4,), (4,)], {"num_groups": 1, "epsilon": 1e-3}, opset=21),
+        Sample([(2, 6, 3, 3), (2,), (2,)], {"num_groups": 2}, opset=18),
+        Sample([(5, 8), (8,), (8,)], {"num_groups": 2}, opset=21),
+    ),
+    bad=(
+        Bad([(2, 6, 3, 5), (6,), (6,)], {"num_groups": 4}, opset=21),
+        Bad([(2, 6, 3, 5), (3,), (3,)], {"num_groups": 3}, opset=21),
+        Bad([(2, 6, 3, 5), (6,), (6,)], {"num_groups": 3}, opset=18),
+        Bad([(2, 6, 3, 5), (6,), (6,)], {"num_groups": 0}, opset=21),
+        Bad([(2, 6, 3, 5), (6,), (6,)], opset=21),
+    ),
+)
+
+CASES[norm.InstanceNormalization] = Cases(
+    samples=(
+        Sample([(2, 3, 4, 4), (3,), (3,)]),
+        Sample([(2, 3, 11), (3,), (3,)], {"epsilon": 1e-2}),
+    ),
+    bad=(Bad([(2, 3, 4, 4), (2,), (3,)]), Bad([(3,), (3,), (3,)])),
+)
+
+CASES[norm.GroupNormalizationGrad] = Cases(
+    samples=(
+        Sample([(2, 6, 3, 5), (2, 6, 3, 5), (6,)], {"num_groups": 3}),
+        Sample([(2, 6, 3, 5), (2, 6, 3, 5), (2,)], {"num_groups": 2}),
+        Sample([(2, 3, 9), (2, 3, 9), (3,)]),
+    ),
+    bad=(
+        Bad([(2, 6, 3, 5), (2, 6, 3, 4), (6,)], {"num_groups": 3}),
+        Bad([(2, 6, 3, 5), (2, 6, 3, 5), (4,)], {"num_groups": 3}),
+    ),
+)
+
+
+def normal(op: norm._GroupNorm, x: Any) -> tuple[Any, Any]:
+    """The normalised input and the inverse deviations, both (batch, groups, -1)."""
+    rows = x.reshape(x.shape[0], op.groups_of(x.shape), -1)
+    inv = 1 / np.sqrt(rows.var(axis=2, keepdims=True) + op.epsilon)
+    return (rows - rows.mean(axis=2, keepdims=True)) * inv, inv
+
+
+@reference(norm._Forward)
+def forward(op: norm._Forward, x: Any, scale: Any, bias: Any) -> Any:
+    return normal(op, x)[0].reshape(x.shape) * column(scale, x) + column(bias, x)
+
+
+@reference(norm.GroupNormalizationGrad)
+def group_normalization_grad(op: norm.GroupNormalizationGrad, dy: Any, x: Any, scale: Any) -> tuple[Any, Any, Any]:
+    xh, inv = normal(op, x)
+    g = (dy * column(scale, x)).reshape(xh.shape)
+    dx = inv * (g - g.mean(axis=2, keepdims=True) - xh * (g * xh).mean(axis=2, keepdims=True))
+    axes = (0, *range(2, x.ndim))
+    sums = [v.sum(axis=axes).reshape(len(scale), -1).sum(axis=1) for v in (dy * xh.reshape(x.shape), dy)]
+    return dx.reshape(x.shape), sums[0], sums[1]
+
+
+CASES[norm.RMSNormalization] = Cases(
+    samples=(
+        Sample([(3, 8), (8,)], opset=23),
+        Sample([(2, 3, 4), (3, 4)], {"axis": 1, "epsilon": 0.1}, opset=23),
+        Sample([(2, 3, 4), (2, 3, 4)], opset=23),
+        Sample([(2, 3, 4), (4,)], {"axis": 1}, opset=23),
+    ),
+    bad=(
+        Bad([(3, 8), (8,)], {"axis": 2}, opset=23),
+        Bad([(3, 8), (3,)], opset=23),
+        Bad([(3, 8), (2, 3, 8)], opset=23),
+    ),
+)
+
+CASES[norm.SkipLayerNormalization] = Cases(
+    samples=(
+        Sample([(2, 3, 4), (2, 3, 4), (4,), (4,), (4,)]),
+        Sample([(2, 3, 4), (2, 3, 4), (4,)], {"epsilon": 0.1}),
+        Sample([(2, 3, 4), (3, 4), (4,), (4,)]),
+    ),
+    bad=(Bad([(2, 3, 4), (2, 3, 4), (5,)]), Bad([(2, 3, 4), (2, 2, 4), (4,)])),
+)
+
+CASES[norm.SkipSimplifiedLayerNormalization] = Cases(
+    samples=(Sample([(2, 3, 4), (2, 3, 4), (4,), (4,)]), Sample([(2, 3, 4), (2, 3, 4), (4,)])),
+    bad=(Bad([(2, 3, 4), (2, 3, 4), (5,)]),),
+)
+
+CASES[norm.LpNormalization] = Cases(
+    samples=(Sample([(3, 4)]), Sample([(2, 3, 4)], {"axis": 1, "p": 1}, away_from=(0.0,)), Sample([(3, 4)], opset=22)),
+    bad=(Bad([(3, 4)], {"p": 3}), Bad([(3, 4)], {"axis": 2})),
+)
+
+CASES[norm.MeanVarianceNormalization] = Cases(
+    samples=(Sample([(2, 3, 4, 5)]), Sample([(3, 4)], {"axes": [-1]})),
+    bad=(Bad([(3, 4)]),),
+)
+
+CASES[norm.LRN] = Cases(
+    samples=(
+        Sample([(2, 5, 3, 4)], {"size": 3, "alpha": 0.5}),
+        Sample([(2, 5, 3, 4)], {"size": 4, "alpha": 0.5, "beta": 0.6, "bias": 2.0}),
+    ),
+    bad=(Bad([(2, 5, 3, 4)]), Bad([(2, 5, 3, 4)], {"size": 0})),
+)
+
+
+def normalized(op: norm._SkipNorm, total: Any, mean: Any, gamma: Any, beta: Any) -> tuple[Any, ...]:
+    inverse = 1 / np.sqrt(((total - mean) ** 2).mean(-1, keepdims=True) + op.epsilon)
+    return (total - mean) * inverse * gamma + beta, mean, inverse, total
+
+
+@reference(norm.SkipLayerNormalization)
+def skip_layer_normalization(
+    op: norm.SkipLayerNormalization, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None
+) -> tuple[Any, ...]:
+    total = x + skip + (0 if bias is None else bias)
+    return normalized(op, total, total.mean(-1, keepdims=True), gamma, 0 if beta is None else beta)
+
+
+@reference(norm.SkipSimplifiedLayerNormalization)
+def skip_simplified_layer_normalization(
+    op: norm.SkipSimplifiedLayerNormalization, x: Any, skip: Any, gamma: Any, bias: Any = None
+) -> tuple[Any, ...]:
+    total = x + skip + (0 if bias is None else bias)
+    return normalized(op, total, np.zeros((*total.shape[:-1], 1)), gamma, 0)
+
+
+@reference(norm.MeanVarianceNormalization)
+def mean_variance_normalization(op: norm.MeanVarianceNormalization, x: Any) -> Any:
+    return (x - x.mean(tuple(op.axes), keepdims=True)) / (x.std(tuple(op.axes), keepdims=True) + 1e-9)

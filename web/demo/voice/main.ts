@@ -171,7 +171,8 @@ function tellNeeds(): void {
   const { bytes, secondsPerStep, stepsPerPass } = needs;
   const steps = stepsPerPass * passesOf();
   ui.memory.textContent = megabytes(pageBytes + bytes);
-  ui.needs.textContent = `Training takes about ${duration(secondsPerStep * steps)} for ${steps} steps on this machine. ` +
+  // It ends earlier where the unseen lines get no better.
+  ui.needs.textContent = `Training takes at most ${duration(secondsPerStep * steps)} for ${steps} steps on this machine. ` +
     `The page takes some ${megabytes(pageBytes + bytes)} of memory.`;
 }
 
@@ -211,18 +212,29 @@ async function train(): Promise<void> {
   update();
   ui.curves.watch(running);
   const started = performance.now();
+  const secondsSince = (start: number): number => (performance.now() - start) / 1000;
+  /** Of a step: in the first pass without its first steps, which compile; then of whole passes with what they write. */
+  let secondsPerStep = needs?.secondsPerStep ?? 0;
+  let first: { readonly step: number; readonly time: number } | null = null;
   try {
     for await (const event of running) {
       hasLearned = true;
+      if (event.type === "epoch") {
+        secondsPerStep = secondsSince(started) / (event.epoch * (needs?.stepsPerPass ?? 1));
+      }
       if (event.type === "progress" && event.steps !== null) {
         const last = (event.epoch - 1) * event.steps + event.step;
         const total = passes * event.steps;
-        const seconds = (performance.now() - started) / 1000;
+        const seconds = secondsSince(started);
+        first ??= { step: last, time: performance.now() };
+        if (event.epoch === 1 && last > first.step) {
+          secondsPerStep = secondsSince(first.time) / (last - first.step);
+        }
         ui.trainingProgress.value = last / total;
         ui.step.textContent = `${last} of ${total}`;
         ui.loss.textContent = event.loss.toFixed(2);
         ui.time.textContent = duration(seconds);
-        ui.trainingStatus.textContent = `Training: some ${duration((seconds / last) * (total - last))} to go.`;
+        ui.trainingStatus.textContent = `Training: at most ${duration(secondsPerStep * (total - last))} to go.`;
       }
     }
     const { ended, losses, bestEpoch } = await running;
@@ -237,7 +249,7 @@ async function train(): Promise<void> {
     ui.trainingProgress.value = 0;
     update();
   }
-  needs = await pupil.needs();
+  needs = { ...(await pupil.needs()), secondsPerStep };
   tellNeeds();
   await write();
 }

@@ -271,7 +271,7 @@ function valueOf(text: string, input: Input, line: number, column: string, fills
   return input.dtype === "string" && input.classes === null ? value : parse(value, input, line, column);
 }
 
-function parse(value: string, { dtype, classes }: Input, line: number, column: string): number | bigint {
+function parse(value: string, { name, dtype, classes }: Input, line: number, column: string): number | bigint {
   if (classes !== null) {
     return classes.get(value) ?? raise("CSV_CLASS", { line, column, value, names: [...classes.keys()].reverse().join(", ") });
   }
@@ -293,5 +293,6 @@ function parse(value: string, { dtype, classes }: Input, line: number, column: s
       return dtype === "int64" ? number : Number(number);
     }
   }
+  refuseIf(dtype !== "bool" && !/[0-9]/.test(value), "CSV_TEXT", { line, column, value, name });
   throw sessionError("CSV_VALUE", { line, column, value, dtype });
 }

@@ -8,14 +8,14 @@ import { describe, isTensor } from "./given.js";
 import { RandomStream } from "./random.js";
 import type { Remainder } from "../wire/fit.js";
 
-/** Numbers, bigints or booleans, or arrays of these, all of the same length. */
-export type Numbers = readonly (number | bigint | boolean | Numbers)[];
+/** Numbers, bigints, booleans or texts, or arrays of these, all of the same length. */
+export type Numbers = readonly (number | bigint | boolean | string | Numbers)[];
 
 /**
- * A value of a row: a tensor, typed array or nested array without the axis of the batch, a number (float32), bigint (int64) or
- * boolean.
+ * A value of a row: a tensor, typed array or nested array without the axis of the batch, a number (float32), bigint (int64),
+ * boolean, or a text for the steps of tables.
  */
-export type RowValue = Tensor | ArrayBufferView | Numbers | number | bigint | boolean;
+export type RowValue = Tensor | ArrayBufferView | Numbers | number | bigint | boolean | string;
 
 /** A value for each input, by name. */
 export type Row = { readonly [name: string]: RowValue };
@@ -31,6 +31,7 @@ type Numbered = readonly [number, Row];
 /** Rows as a batch; errors name them by their numbers. */
 function stack(rows: readonly Numbered[]): Batch {
   const tensors = rows.map(([position, row]) => {
+    refuseIf(typeof row === "string", "TEXT_VALUES", { what: `Row ${position} of the data` });
     refuseIf(!isObject(row) || isTensor(row) || ArrayBuffer.isView(row), "NOT_A_ROW", { position, given: describe(row) });
     return Object.fromEntries(Object.entries(row).map(([name, value]) => [name, liveTensor(name, value, position)]));
   });
@@ -56,6 +57,7 @@ export function liveTensor(name: string, value: unknown, position: number): Tens
 
 function stackValues(name: string, values: readonly Tensor[], positions: readonly number[]): Tensor {
   const first = values[0] as Tensor;
+  refuseTexts(name, first);
   const sizes = (first.data as Data).length;
   const Made = first.data.constructor as new (length: number) => Data;
   const data = new Made(sizes * values.length);
@@ -67,6 +69,11 @@ function stackValues(name: string, values: readonly Tensor[], positions: readonl
   });
   // The overloads of Tensor go by type; dtype and array agree by construction.
   return new Tensor(first.type as "float32", data as Float32Array, [values.length, ...first.dims]);
+}
+
+/** @throws FeedError for texts, which no model takes */
+export function refuseTexts(name: string, { type }: Tensor): void {
+  refuseIf(type === "string", "TEXT_VALUES", { what: `'${name}'` });
 }
 
 function typeOf({ type, dims }: Tensor): string {
@@ -85,6 +92,8 @@ export function asTensor(name: string, value: unknown): Tensor {
       return new Tensor("int64", [value], []);
     case "boolean":
       return new Tensor("bool", [value], []);
+    case "string":
+      return new Tensor("string", [value], []);
   }
   if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
     return new Tensor(value as Float32Array);
@@ -95,7 +104,10 @@ export function asTensor(name: string, value: unknown): Tensor {
   throw sessionError("NOT_A_COLUMN", { name, given: describe(value) });
 }
 
-/** A tensor of nested arrays, by the type of their first element: float32 of numbers, int64 of bigints. */
+/** Types of tensors by the types of the values of nested arrays. */
+const TYPES: Readonly<Record<string, string>> = { number: "float32", bigint: "int64", boolean: "bool", string: "string" };
+
+/** A tensor of nested arrays, by the type of their first element: float32 of numbers, int64 of bigints, texts of strings. */
 function nestedTensor(name: string, value: Numbers): Tensor {
   const dims: number[] = [];
   for (let one: unknown = value; Array.isArray(one); one = one[0]) {
@@ -104,7 +116,7 @@ function nestedTensor(name: string, value: Numbers): Tensor {
   const flat: unknown[] = [];
   const collect = (one: unknown, axis: number): void => {
     if (axis === dims.length) {
-      if (typeof one !== typeof (flat[0] ?? one) || !["number", "bigint", "boolean"].includes(typeof one)) {
+      if (typeof one !== typeof (flat[0] ?? one) || !Object.hasOwn(TYPES, typeof one)) {
         throw sessionError("NOT_NUMBERS", { name, given: describe(one) });
       }
       if (Number.isInteger(one) && Math.fround(one as number) !== one) {
@@ -120,8 +132,8 @@ function nestedTensor(name: string, value: Numbers): Tensor {
     one.forEach((part: unknown) => collect(part, axis + 1));
   };
   collect(value, 0);
-  const type = typeof flat[0];
-  return new Tensor(type === "bigint" ? "int64" : type === "boolean" ? "bool" : "float32", flat as number[], dims);
+  // The overloads of Tensor go by type; dtype and values agree by construction.
+  return new Tensor((TYPES[typeof flat[0]] ?? "float32") as "float32", flat as number[], dims);
 }
 
 export async function* batched(rows: AsyncIterable<Row>, size: number, remainder: Remainder): AsyncGenerator<Batch> {

@@ -161,10 +161,10 @@ export function averageUpdates(
 function sharesOf(updates: readonly WeightedUpdate[], weights: unknown): number[] {
   let shares: number[];
   if (Array.isArray(weights)) {
-    refuseSettingIf(weights.length !== updates.length, "weights", weights, `${updates.length} numbers`);
+    refuseSettingIf(weights.length !== updates.length, "weights", weights, `${updates.length} numbers, one a client`);
     shares = weights.map((share, k) => checkPositive(`weights[${k}]`, share));
   } else {
-    refuseSettingIf(weights !== "examples" && weights !== "equal", "weights", weights, "examples or equal");
+    refuseSettingIf(weights !== "examples" && weights !== "equal", "weights", weights, "'examples', 'equal' or a list of numbers, one a client");
     updates.forEach(({ examples }, k) => checkInteger(`updates[${k}].examples`, examples, 1));
     shares = updates.map(({ examples }) => (weights === "examples" ? examples : 1));
   }

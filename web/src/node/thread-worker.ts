@@ -6,14 +6,14 @@ import { Worker as Thread } from "node:worker_threads";
 const LONG_MS = 2 ** 30;
 
 /** Start a thread, which Bun does by way of the global `process`; worker-scope.ts takes that from the package's workers. */
-function startThread(scope: URL, url: string): Thread {
+function startThread(scope: URL, url: string, gpu: string | null): Thread {
   const isHidden = !("process" in globalThis);
   if (isHidden) {
     Object.defineProperty(globalThis, "process", { value: process, configurable: true, writable: true });
   }
   try {
     // The flags of the process are for its own script: with some, as --input-type, none would start here.
-    return new Thread(scope, { workerData: url, execArgv: [] });
+    return new Thread(scope, { workerData: [url, gpu], execArgv: [] });
   } finally {
     if (isHidden) {
       Reflect.deleteProperty(globalThis, "process");
@@ -27,12 +27,12 @@ export class ThreadWorker extends EventTarget {
   #awaited: ReturnType<typeof setInterval> | undefined;
   onerror: ((event: ErrorEvent) => void) | null = null;
 
-  /** @param url - of the script, absolute */
-  constructor(url: string) {
+  /** @param url - of the script, absolute @param gpu - the module that has WebGPU */
+  constructor(url: string, gpu: string | null = null) {
     super();
     // Not in the call: there webpack would take the script apart.
     const scope = new URL("./worker-scope.js", import.meta.url);
-    this.#thread = startThread(scope, url);
+    this.#thread = startThread(scope, url, gpu);
     this.#thread.on("message", (data) => this.dispatchEvent(new MessageEvent("message", { data })));
     this.#thread.on("messageerror", () => this.dispatchEvent(new Event("messageerror")));
     this.#thread.on("error", (error) => this.#fail(error instanceof Error ? error.message : String(error)));

@@ -10,22 +10,35 @@ import { parentPort, workerData } from "node:worker_threads";
 import { withFiles } from "./files.js";
 import { ThreadWorker, transferred } from "./thread-worker.js";
 
-const script = workerData as string;
+const [script, gpuModule] = workerData as readonly [script: string, gpu: string | null];
 
 /** Globals from which Pyodide would conclude that this is not a browser's worker. */
 const RUNTIMES = ["process", "Deno", "Bun"];
+
+interface WebGpuModule {
+  create(flags: readonly string[]): unknown;
+}
 
 function give(name: string, value: unknown): void {
   Object.defineProperty(globalThis, name, { value, configurable: true, writable: true });
 }
 
-function becomeWorker(): void {
+/** The GPU of a module such as the npm package `webgpu`, which needs the runtime's globals. */
+async function openGpu(module: string | null): Promise<unknown> {
+  if (module === null) {
+    return undefined;
+  }
+  const { create } = (await import(/* @vite-ignore */ /* webpackIgnore: true */ /* turbopackIgnore: true */ module)) as WebGpuModule;
+  return create([]);
+}
+
+function becomeWorker(gpu: unknown): void {
   give("self", globalThis);
   give("WorkerGlobalScope", Object);
   give("location", new URL(script));
   give("origin", "null");
   give("crossOriginIsolated", true);
-  give("navigator", { userAgent: "", hardwareConcurrency: availableParallelism() });
+  give("navigator", { userAgent: "", hardwareConcurrency: availableParallelism(), gpu });
   give("Worker", ThreadWorker);
   give("fetch", withFiles(fetch));
   give("addEventListener", parentPort.addEventListener.bind(parentPort));
@@ -38,6 +51,6 @@ function becomeWorker(): void {
   }
 }
 
-becomeWorker();
+becomeWorker(await openGpu(gpuModule));
 // Not resolved by bundlers: it lies where the page's script says.
 await import(/* @vite-ignore */ /* webpackIgnore: true */ /* turbopackIgnore: true */ script);

@@ -10,6 +10,7 @@ import type {
   Answer,
   Call,
   DeviceNote,
+  ShaderNote,
   Listening,
   Method,
   Note,
@@ -182,6 +183,8 @@ export class WorkerClient {
 
   /** Devices of sessions that have changed since the sessions were made. */
   readonly devices = new Map<number, SessionDevice>();
+  /** Who hears of shaders, by the handle of a session. */
+  readonly compiling = new Map<number, LoadTracker>();
   /** Settles when the kernels run. */
   readonly ready: Promise<WorkerInfo>;
 
@@ -193,7 +196,7 @@ export class WorkerClient {
     this.#files = settings.files;
     this.#known = knownFiles(settings.files);
     this.#note({ url: settings.files.worker, loaded: 0, isDone: false });
-    this.#worker = startWorker(settings.files.worker);
+    this.#worker = startWorker(settings.files.worker, settings.gpu);
     keepInBackground(this.#worker);
     this.#worker.addEventListener("error", (event) => {
       if (event.message) {
@@ -204,13 +207,15 @@ export class WorkerClient {
       }
     });
     this.#worker.addEventListener("messageerror", () => this.#fail("a message was unreadable"));
-    this.#worker.addEventListener("message", ({ data }: MessageEvent<Reply | Note | DeviceNote | Listening>) => {
+    this.#worker.addEventListener("message", ({ data }: MessageEvent<Reply | Note | DeviceNote | ShaderNote | Listening>) => {
       if ("listens" in data) {
         this.#isHeard = true;
       } else if ("progress" in data) {
         this.#note(data.progress);
       } else if ("device" in data) {
         this.devices.set(data.handle, data.device);
+      } else if ("shaders" in data) {
+        this.compiling.get(data.handle)?.shaders(...data.shaders);
       } else {
         const step = this.#waiting.get(data.id)?.step;
         if (step && "ok" in data.result) {

@@ -6,7 +6,7 @@ import { MAX_THREADS } from "../engine/layout.js";
 import { isObject } from "../wire/kinds.js";
 import { getLogLevel, log, setLogLevel, type LogLevel } from "../wire/log.js";
 import type { SnapshotChoice } from "../wire/protocol.js";
-import { canShareMemory } from "../wire/platform.js";
+import { canShareMemory, otherPlatform } from "../wire/platform.js";
 import { VERSION } from "../wire/version.js";
 import type { ProgressListener } from "./progress.js";
 import { Opaque } from "../wire/opaque.js";
@@ -57,6 +57,15 @@ export interface PyodideFlags {
 /** Settings of back ends that trainweb does not have. Setting them has no effect. */
 export type InertFlags = Record<string, unknown>;
 
+/** Flags of WebGPU. */
+export interface WebGpuFlags extends InertFlags {
+  /**
+   * The module that has WebGPU in Node: `import.meta.resolve("webgpu")` of the npm package. Workers import it, and take
+   * what its `create([])` returns as their `navigator.gpu`. Pages have WebGPU themselves.
+   */
+  gpu?: string | undefined;
+}
+
 /** Limits of time, in milliseconds. */
 export interface Timeouts {
   /**
@@ -86,8 +95,8 @@ export class Env extends Opaque {
   /** No effect, because computation is on the CPU. Pages for onnxruntime-web may set its flags. */
   readonly webgl: InertFlags = {};
 
-  /** No effect, as `webgl`. */
-  readonly webgpu: InertFlags = {};
+  /** The module that has WebGPU in Node. Other flags have no effect, as `webgl`. */
+  readonly webgpu: WebGpuFlags = {};
 
   /** No effect: `logLevel` selects the messages on the console. */
   debug?: boolean;
@@ -199,6 +208,16 @@ export function warnOfKernels(fault: string, flag = "env.wasm.wasmPaths"): void 
         "assignment, or set env.baseURL to the folder of trainweb's files.",
     );
   }
+}
+
+/** The module that has WebGPU; null: that of the platform counts. */
+export function gpuModule(): string | null {
+  const { gpu } = env.webgpu;
+  if (gpu !== undefined && (typeof gpu !== "string" || otherPlatform() === null)) {
+    const fault = typeof gpu === "string" ? "is for Node: a page has navigator.gpu" : `must be the URL of a module, got ${typeof gpu}`;
+    throw new TypeError(`env.webgpu.gpu ${fault}.`);
+  }
+  return gpu ?? null;
 }
 
 /** The number of threads of a session, for a requested number (0, undefined: the default). */

@@ -11,7 +11,7 @@ export { CheckpointState } from "./checkpoint-state.js";
 export { CheckpointStore, type StorageQuota, type StoredCheckpoint, type StoredSession } from "./fit/checkpoint-store.js";
 export { env } from "./env.js";
 export type { LogLevel } from "../wire/log.js";
-export type { Env, InertFlags, PyodideFlags, Timeouts, WasmFlags } from "./env.js";
+export type { Env, InertFlags, PyodideFlags, Timeouts, WasmFlags, WebGpuFlags } from "./env.js";
 export * from "../wire/error-classes.js";
 export { TrainwebError, type TensorRange } from "../wire/base-error.js";
 export type { CsvColumns, CsvDtype, CsvOptions, CsvSource } from "../data/csv.js";

@@ -6,7 +6,8 @@ import { Dataset, type DataSource } from "../data/dataset.js";
 import { addNoise, checkVector, clipUpdate, type ClientUpdate } from "../federated/updates.js";
 import { refuseSettingIf } from "../data/given.js";
 import { isObject } from "../wire/kinds.js";
-import { raise, refuseIf } from "../wire/messages.js";
+import { log } from "../wire/log.js";
+import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { settingsOf } from "./check-settings.js";
 import type { History } from "./fit/events.js";
 import type { FitOptions } from "./fit/options.js";
@@ -17,11 +18,11 @@ import { Opaque } from "../wire/opaque.js";
 export interface FederatedSession {
   /** Train on rows. */
   fit(data: DataSource, options?: FitOptions): PromiseLike<History>;
-  /** All trained parameters. */
+  /** All (trained) parameters. */
   getContiguousParameters(trainableOnly: boolean): Promise<Tensor>;
   /** The number of elements in the parameters. */
   getParametersSize(trainableOnly: boolean): Promise<number>;
-  /** Put all trained parameters in. */
+  /** Put all (trained) parameters in. */
   loadParametersBuffer(buffer: Float32Array, trainableOnly: boolean): Promise<void>;
 }
 
@@ -37,17 +38,24 @@ export class FederatedClient extends Opaque {
   readonly #clipNorm: number | null;
   readonly #deviation: number;
   readonly #seed: number | null;
+  readonly #trainableOnly: boolean;
   #rounds = 0;
 
   /** @internal */
-  constructor(session: FederatedSession, options: FederatedFields) {
+  constructor(session: FederatedSession, moving: readonly string[], options: FederatedFields) {
     super();
     refuseSettingIf(!isObject(options), "options", options, "an object");
-    const { clipNorm, noiseMultiplier, noiseClients, seed } = settingsOf<Required<FederatedFields>>("federated", options, FEDERATED);
+    const settings = settingsOf<Required<FederatedFields>>("federated", options, FEDERATED);
+    const { clipNorm, noiseMultiplier, noiseClients, seed, statistics } = settings;
     refuseIf(noiseMultiplier > 0 && clipNorm === null, "NOISE_WITHOUT_CLIP");
+    refuseIf(noiseMultiplier > 0 && statistics === "average", "NOISE_AND_STATISTICS");
+    if (moving.length > 0 && statistics === "local") {
+      log("warning", sessionError("LOCAL_STATISTICS", { count: moving.length, name: moving[0] as string }).message);
+    }
     this.#session = session;
     this.#clipNorm = clipNorm;
     this.#seed = seed;
+    this.#trainableOnly = statistics === "local";
     // The noise of the sum has the variance of all shares together.
     this.#deviation = (noiseMultiplier / Math.sqrt(noiseClients)) * (clipNorm ?? 0);
   }
@@ -55,7 +63,8 @@ export class FederatedClient extends Opaque {
   /**
    * Train from the common parameters on this page's data.
    *
-   * @param parameters - all trained parameters, as `getContiguousParameters(true)` gives them
+   * @param parameters - all trained parameters, as `getContiguousParameters(true)` gives them; all parameters, trained
+   *   or not, where statistics are averaged
    * @param data - as `fit` takes it; its rows must be countable
    * @param options - of `fit`: `epochs`, `batchSize`, `proximal` (FedProx), `seed` (of the order of rows: give another
    *   one each round) and the others
@@ -64,15 +73,15 @@ export class FederatedClient extends Opaque {
    * @throws ModelError, FeedError, SessionError, NumericsError: as `fit`; or an update that is not finite
    */
   async round(parameters: Float32Array, data: DataSource, options: FitOptions = {}): Promise<RoundUpdate> {
-    const session = this.#session;
-    checkVector("parameters", parameters, await session.getParametersSize(true));
+    const [session, trainableOnly] = [this.#session, this.#trainableOnly];
+    checkVector("parameters", parameters, await session.getParametersSize(trainableOnly));
     const dataset = Dataset.of(data);
     const examples = dataset.size ?? raise("UNCOUNTED_ROWS");
     // A copy: loading may take the buffer away.
     const start = parameters.slice();
-    await session.loadParametersBuffer(parameters.slice(), true);
+    await session.loadParametersBuffer(parameters.slice(), trainableOnly);
     const history = await session.fit(dataset, options);
-    const learned = (await session.getContiguousParameters(true)).data as Float32Array;
+    const learned = (await session.getContiguousParameters(trainableOnly)).data as Float32Array;
     const { delta, norm } = clipUpdate(learned.map((x, i) => x - (start[i] as number)), this.#clipNorm ?? Number.MAX_VALUE);
     if (this.#deviation === 0) {
       return { delta, examples, norm, isNoised: false, history };

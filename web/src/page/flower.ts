@@ -39,6 +39,8 @@ export interface FlowerOptions {
   readonly train: (parameters: Float32Array, task: FlowerTask) => Promise<FlowerTraining>;
   /** Evaluate the common parameters, which the session then has. Without it, the page answers that it cannot. */
   readonly evaluate?: (parameters: Float32Array, task: FlowerTask) => Promise<FlowerEvaluation>;
+  /** "average": the server's parameters have the running statistics, and all others that are not trained. Default "local". */
+  readonly statistics?: "local" | "average";
   /** Called when the page has become a node. */
   readonly onJoin?: (node: string) => void;
   /** Abort it to leave; `joinFlower` then resolves. Running training continues unless it has the signal, too. */
@@ -47,13 +49,13 @@ export interface FlowerOptions {
 
 /** Methods of a session that pages need to be clients. */
 export interface FlowerSession extends Pick<FederatedSession, "getParametersSize" | "loadParametersBuffer"> {
-  /** Names of the trained parameters. */
+  /** Names of the (trained) parameters. */
   parameterNames(options: { readonly trainableOnly: boolean }): Promise<readonly string[]>;
   /** Type and dims of a parameter. */
   getParameterTypeAndShape(name: string): Promise<ParameterTypeAndShape>;
 }
 
-const OPTIONS = ["train", "evaluate", "onJoin", "signal"];
+const OPTIONS = ["train", "evaluate", "statistics", "onJoin", "signal"];
 /** The bridge is stopped, or the page left: both are good ends. */
 const ENDS = [1000, 1001];
 const COUNT = "num-examples";
@@ -64,7 +66,8 @@ const MAX_REASON = 500;
  * Be a client of a Flower server until the bridge is stopped or the signal aborted.
  *
  * @param url - the address of the bridge: `wss://...`, or `ws://localhost:8765`
- * @param session - its trained parameters have the names and shapes of the server's
+ * @param session - its trained parameters have the names and shapes of the server's; all parameters where statistics
+ *   are averaged
  * @throws SessionError: there is no connection, it ended (the message says why), or the bridge sent an unexpected
  *   message
  * @throws ModelError: an option is wrong
@@ -72,7 +75,7 @@ const MAX_REASON = 500;
 export async function joinFlower(url: string | URL, session: FlowerSession, options: FlowerOptions): Promise<void> {
   checkOptions(options);
   options.signal?.throwIfAborted();
-  const names = await session.parameterNames({ trainableOnly: true });
+  const names = await session.parameterNames({ trainableOnly: options.statistics !== "average" });
   const shapes = await Promise.all(
     names.map(async (name) => ({ name, shape: (await session.getParameterTypeAndShape(name)).dims })),
   );
@@ -87,6 +90,8 @@ function checkOptions(options: FlowerOptions): void {
       throw badSetting(name, describe(options[name]), "a function");
     }
   }
+  const { statistics = "local" } = options;
+  refuseSettingIf(statistics !== "local" && statistics !== "average", "statistics", statistics, "local or average");
   if (options.signal !== undefined && !(options.signal instanceof AbortSignal)) {
     throw badSetting("signal", describe(options.signal), "an AbortSignal");
   }
@@ -182,7 +187,7 @@ class FlowerNode {
       if (this.#options.evaluate === undefined) {
         throw new Error("this page does not evaluate");
       }
-      await this.#session.loadParametersBuffer(parameters.slice(), true);
+      await this.#session.loadParametersBuffer(parameters.slice(), this.#options.statistics !== "average");
       const { examples, metrics } = await this.#options.evaluate(parameters.slice(), details);
       this.#send({ type: "result", id, metrics: { ...metrics, [COUNT]: examples } });
     } catch (error) {

@@ -5,12 +5,12 @@ import { Tensor } from "onnxruntime-common";
 import { Dataset, type DataSource } from "../data/dataset.js";
 import { fixedRows } from "../data/epoch.js";
 import { badSetting, describe, isTensor } from "../data/given.js";
-import { asTensor as asValue, batched, type Batch, type Row } from "../data/rows.js";
+import { asTensor as asValue, batched, refuseTexts, type Batch, type Row } from "../data/rows.js";
 import { unitsOf } from "../data/table.js";
 import type { Remainder, Units } from "../wire/fit.js";
 import { byInputs, inputName } from "../wire/feed-names.js";
 import { log } from "../wire/log.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import type { InputDeclaration } from "../wire/protocol.js";
 import { DEFAULT_BATCH } from "./settings/fit.js";
 import { arrayOf, asTensor, isOnCpu, type NumericArray } from "./tensors.js";
@@ -67,7 +67,7 @@ export class ModelInputs {
   }
 
   /**
-   * `given` as a dataset. An array of tensors has one for each input, in their order. One tensor is the first input, and
+   * `input` as a dataset. An array of tensors has one for each input, in their order. One tensor is the first input, and
    * so is an array of numbers with its rank.
    *
    * @throws FeedError when it is no data, or a tensor has dims or values that its input does not take
@@ -77,9 +77,12 @@ export class ModelInputs {
     const isArray = Array.isArray(input) && isNumeric(input) && rankOf(input) === this.#declared[0]?.dims?.length;
     const source = isValue(input) || isArray ? [input] : input;
     const isTuple = isArray || (Array.isArray(source) && source.length > 0 && source.every(isValue));
-    const given = isTuple ? this.#named(source, "The data") : source;
-    const named = isColumns(given) ? this.#read(given) : given;
+    const items = isTuple ? this.#named(source, "The data") : source;
+    const named = isColumns(items) ? this.#read(items) : items;
     const data = Dataset.of((isColumns(named) ? this.#fitAll(named, "the data", true) : named) as DataSource);
+    if (data.columns !== null) {
+      this.#checkRowsFirst();
+    }
     if (data.columns === null || isColumns(named)) {
       return data;
     }
@@ -114,6 +117,9 @@ export class ModelInputs {
     if (isWhole && batchSize !== null && !ignoresSize) {
       throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
     }
+    if (!isWhole) {
+      this.#checkRowsFirst();
+    }
     const named = (item: unknown, k: number): unknown => {
       const row = this.#named(item, `Item ${k} of the data`);
       return typeof row === "object" && row !== null && !isTensor(row) ? this.#read(row as Named) : row;
@@ -136,6 +142,23 @@ export class ModelInputs {
     }
   }
 
+  /** @throws FeedError for arrays without an input that is not optional */
+  require({ columns }: Dataset, source: string): void {
+    const missing = this.#declared.find(({ name }) => columns !== null && !columns.has(name) && !this.#optional.includes(name));
+    if (missing !== undefined) {
+      const [names, inputs] = [[...(columns?.keys() ?? [])], this.#declared.map(({ name }) => name)];
+      throw sessionError("NO_INPUT", { source, name: missing.name, names: names.join(", "), inputs: inputs.join(", ") });
+    }
+  }
+
+  /** @throws FeedError for an input that counts time by its first axis, and the rows of the labels by another */
+  #checkRowsFirst(): void {
+    const labels = this.#declared.at(-1);
+    const symbol = labels?.dims?.[0];
+    const other = this.#declared.find(({ dims }) => typeof symbol === "string" && dims?.[0] !== symbol && dims?.includes(symbol));
+    refuseIf(other !== undefined, "TIME_FIRST", { name: other?.name, shape: other?.dims, other: labels?.name, symbol });
+  }
+
   /**
    * A whole batch, converted.
    *
@@ -153,11 +176,11 @@ export class ModelInputs {
    * Columns by the names of inputs, without further ones, of which a notice tells. Return all columns, for the error,
    * if one is missing that is not optional.
    */
-  #read(given: Named): Named {
+  #read(source: Named): Named {
     const names = this.#declared.map(({ name }) => name);
     const needed = names.filter((name) => !this.#optional.includes(name));
-    const isRenamed = Object.keys(given).some((name) => inputName(name, names) !== name);
-    const columns = isRenamed ? byInputs(given, names) : given;
+    const isRenamed = Object.keys(source).some((name) => inputName(name, names) !== name);
+    const columns = isRenamed ? byInputs(source, names) : source;
     const further = Object.keys(columns).filter((name) => !names.includes(name));
     if (names.length === 0 || further.length === 0 || !needed.every((name) => Object.hasOwn(columns, name))) {
       return columns;
@@ -233,6 +256,7 @@ function isNumeric(value: unknown): boolean {
 
 /** Values of an input for several rows, in its type. */
 function fitted({ name, dtype, dims }: InputDeclaration, tensor: Tensor, where: string): Tensor {
+  refuseTexts(name, tensor);
   if (dims !== null && dims.length > 0 && !fits(tensor.dims, dims)) {
     throw sessionError("DATA_SHAPE", { name, given: tensor.dims, where, batch: shown(dims), row: shown(dims.slice(1)) });
   }

@@ -11,7 +11,7 @@ import { MAX_THREADS } from "../engine/layout.js";
 import { locateFiles } from "./assets.js";
 import { checkFlag } from "./call-values.js";
 import { snakeCase } from "./check-settings.js";
-import { env, kernelsPrefix, resolveThreads } from "./env.js";
+import { env, gpuModule, kernelsPrefix, resolveThreads } from "./env.js";
 import { entriesOf, warnWithoutEffect } from "./inert.js";
 import { checkIntegrity, type FileName } from "./integrity.js";
 import { LoadTracker, type ProgressListener } from "./progress.js";
@@ -198,6 +198,7 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
       reproducible,
       hasKernels: true,
       stallMs: env.timeouts.stall,
+      gpu: gpuModule(),
     },
     progress: new LoadTracker([env.onProgress, settings.onProgress]),
     cache: settings.cache ?? false,

@@ -46,15 +46,15 @@ function areByOutput(metrics: unknown): metrics is Readonly<Record<string, unkno
 export type GivenMetric = readonly [output: string | null, metric: unknown];
 
 /** @throws ModelError for what is no list of metrics */
-export function metricsOf(given: unknown): GivenMetric[] {
-  if (areByOutput(given)) {
-    return Object.entries(given).flatMap(([output, some]) => metricsOf(some).map(([, metric]): GivenMetric => [output, metric]));
+export function metricsOf(metrics: unknown): GivenMetric[] {
+  if (areByOutput(metrics)) {
+    return Object.entries(metrics).flatMap(([output, some]) => metricsOf(some).map(([, metric]): GivenMetric => [output, metric]));
   }
-  if (Array.isArray(given)) {
-    return given.flatMap((metric: unknown) => (areByOutput(metric) ? metricsOf(metric) : [[null, metric] as const]));
+  if (Array.isArray(metrics)) {
+    return metrics.flatMap((metric: unknown) => (areByOutput(metric) ? metricsOf(metric) : [[null, metric] as const]));
   }
-  refuseSettingIf(typeof given !== "string" && (typeof given !== "object" || given === null), "metrics", given, "a list of metrics");
-  return [[null, given]];
+  refuseSettingIf(typeof metrics !== "string" && (typeof metrics !== "object" || metrics === null), "metrics", metrics, "a list of metrics");
+  return [[null, metrics]];
 }
 
 /** The values of an evaluation, with the values of functions. */

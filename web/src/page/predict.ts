@@ -44,8 +44,8 @@ export interface EvaluateOptions extends BatchFields {
 /** See `TrainingSession.predict`. */
 export async function predict(host: FitHost, data: unknown, options: PredictOptions): Promise<Record<string, Tensor>> {
   const { outputs, ...others } = checkOptions("predict", options, { ...KNOWN, outputs: true });
-  const { compared, pairs, defaultPair, sampleWeight } = host.info;
-  const unread = [...pairs.map(([, targets]) => targets), defaultPair[1], sampleWeight].filter((name) => name !== null);
+  const { compared, pairs, defaultPair, sampleWeights } = host.info;
+  const unread = [...pairs.map(([, targets]) => targets), defaultPair[1], ...sampleWeights].filter((name) => name !== null);
   const { batches, ema, whole: fixed, units } = resolve(host, data, others, unread);
   const names = outputs ?? ownOutputs(host.info);
   refuseSettingIf(!areTexts(names) || names.length === 0, "outputs", names, "a list of tensors of the eval model");
@@ -114,6 +114,7 @@ function resolve(
   }
   const inputs = new ModelInputs(info.inputs.eval, unread);
   const dataset = inputs.dataset(data);
+  inputs.require(dataset, "data");
   if (dataset.isBatched && batchSize !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
   }

@@ -3,18 +3,27 @@
 import { log } from "../wire/log.js";
 import type { FileProgress } from "../wire/progress.js";
 
-/** "script": the scripts; "kernels"; "python"; "model": the files of the session; "compile": all is there, Python works. */
-export type LoadStage = "script" | "kernels" | "python" | "model" | "compile";
+/**
+ * "script": the scripts; "kernels"; "python"; "model": the files of the session; "compile": all is there, Python works;
+ * "shaders": the browser compiles the shaders of a step for the GPU, at the first step of each kind.
+ */
+export type LoadStage = "script" | "kernels" | "python" | "model" | "compile" | "shaders";
 
 /** Progress of a session in the making. */
 export interface LoadProgress {
   /** The stage of the report; files of several stages come at the same time. */
   readonly stage: LoadStage;
-  /** Received bytes of all files that this session fetches; a running worker already has the package's files. */
+  /**
+   * Received bytes of all files that this session fetches; a running worker already has the package's files. With
+   * "shaders", the shaders of the step that are compiled.
+   */
   readonly loaded: number;
-  /** Bytes of these files, as far as they are known. */
+  /** Bytes of these files, as far as they are known; with "shaders", the shaders of the step. */
   readonly total: number;
-  /** 0 to 100, never decreasing; 100 from "compile" on. With the option `cache`, "compile" is not reported. */
+  /**
+   * 0 to 100, never decreasing; 100 from "compile" on. With the option `cache`, "compile" is not reported. With
+   * "shaders", the percentage of these.
+   */
   readonly percent: number;
 }
 
@@ -69,6 +78,11 @@ export class LoadTracker {
     this.#tell("compile");
   }
 
+  /** So many shaders of a step are compiled. */
+  shaders(loaded: number, total: number): void {
+    this.#report({ stage: "shaders", loaded, total, percent: Math.floor((100 * loaded) / total) });
+  }
+
   #count(stage: LoadStage, url: string, loaded: number, total: number): void {
     this.#files.set(url, { loaded, total });
     this.#tell(stage);
@@ -80,9 +94,13 @@ export class LoadTracker {
     const total = files.reduce((sum, file) => sum + file.total, 0);
     // Unexpected files make the total larger.
     this.#percent = Math.max(this.#percent, total > 0 ? Math.min(99, Math.floor((100 * loaded) / total)) : 0);
+    this.#report({ stage, loaded, total, percent: this.#percent });
+  }
+
+  #report(progress: LoadProgress): void {
     for (const listener of this.#listeners) {
       try {
-        listener({ stage, loaded, total, percent: this.#percent });
+        listener(progress);
       } catch (error) {
         log("error", `onProgress failed: ${String(error)}`);
       }

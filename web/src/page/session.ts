@@ -113,6 +113,9 @@ export class TrainingSession extends SessionMethods {
     session.#hasCost = options.hasBudget;
     session.#severity = options.severity;
     session.#checksNumerics = options.checksNumerics;
+    if (info.device.kind !== "wasm") {
+      client.compiling.set(info.handle, options.progress);
+    }
     if (env.seed !== undefined) {
       await session.#channel.call("setSeed", env.seed);
     }
@@ -364,15 +367,11 @@ export class TrainingSession extends SessionMethods {
   /**
    * The client's part of federated learning: train locally from the common parameters, and return the update.
    *
-   * @param options - clipping and noise of the updates; none by default
-   * @throws ModelError: an option is wrong, or there is noise without a clip norm
+   * @param options - clipping and noise of the updates, and running statistics
+   * @throws ModelError: an option is wrong, or there is noise without a clip norm or with averaged statistics
    */
   federated(options: FederatedFields = {}): FederatedClient {
-    const { moving } = this.#info;
-    if (moving.length > 0) {
-      log("warning", sessionError("LOCAL_STATISTICS", { count: moving.length, name: moving[0] as string }).message);
-    }
-    return new FederatedClient(this, options);
+    return new FederatedClient(this, this.#info.moving, options);
   }
 
   /** @internal */
@@ -560,6 +559,7 @@ export class TrainingSession extends SessionMethods {
     this.#fit?.abort(sessionError("RELEASED", {}));
     this.#state?.takeBack(this, () => this.saveCheckpoint({ includeOptimizerState: true, as: "blob" }));
     this.#state = null;
+    this.#client.compiling.delete(this.#info.handle);
     return this.#channel.release();
   }
 

@@ -38,6 +38,16 @@ export function splitData(
   return parts;
 }
 
+/** Warn of steps of tables that only the training rows have. */
+export function warnOfSteps(train: Dataset, validation: Dataset): void {
+  const done = validation.preprocessing.map((step) => JSON.stringify(step));
+  const lacking = train.preprocessing.filter((step) => !done.includes(JSON.stringify(step)));
+  if (lacking.length > 0 && validation.columns !== null) {
+    const steps = lacking.map(({ type, input }) => `${type} of '${input}'`).join(", ");
+    log("warning", sessionError("UNPREPARED_VALIDATION", { steps }).message);
+  }
+}
+
 /** Warn of classes that only one of two parts has, if there are few classes. */
 function warnOfMissing(name: string, labels: readonly number[], first: number): void {
   const classes = [...new Set(labels)].sort((a, b) => a - b);

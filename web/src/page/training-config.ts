@@ -72,9 +72,9 @@ export interface TrainingConfig extends Omit<ConfigFields, "frozenParams"> {
   /**
    * A new input with the weight of each row. The loss, its validation and metrics weight rows as Keras does. Labels of
    * weight 0 may be NaN. `{ name: "present", of: "labels" }` takes weights in the shape of the labels, such as the mask of
-   * missing labels.
+   * missing labels. With losses by outputs, an object of outputs may have weights for each.
    */
-  readonly sampleWeight?: string | SampleWeightFields | null;
+  readonly sampleWeight?: string | SampleWeightFields | Readonly<Record<string, string | SampleWeightFields>> | null;
   /**
    * An optimizer, by name or with its settings. Default "AdamW" for a session, none for artifacts. Without one a session
    * cannot update parameters.
@@ -115,13 +115,13 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
   const others: Fields = frozenParams === undefined || isHeadLeft ? rest : { ...rest, frozenParams };
   const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", "sampleWeight", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
-  const resolve = <T>(value: T, how: (given: NonNullable<T>) => unknown): unknown => (value ?? null) === null ? undefined : how(value as NonNullable<T>);
+  const resolve = <T>(value: T, how: (setting: NonNullable<T>) => unknown): unknown => (value ?? null) === null ? undefined : how(value as NonNullable<T>);
   const parts = {
-    head: resolve(head, (given) => resolveObject("head", given, "an object with 'classes'", HEAD)),
-    lora: resolve(lora, (given) => resolveLora(given, others)),
+    head: resolve(head, (setting) => resolveObject("head", setting, "an object with 'classes'", HEAD)),
+    lora: resolve(lora, (setting) => resolveLora(setting, others)),
     loss: resolve(loss, resolveLoss),
-    sample_weight: resolve(sampleWeight, resolveWeights),
-    ema: resolve(ema, (given) => resolveObject("ema", given, "an object of its settings, such as 'decay'", EMA)),
+    sample_weight: resolve(sampleWeight, (setting) => resolveWeights(setting, isByOutput(loss))),
+    ema: resolve(ema, (setting) => resolveObject("ema", setting, "an object of its settings, such as 'decay'", EMA)),
     optimizer: resolve(optimizer, resolveOptimizer),
   };
   const hasOptimizer = parts.optimizer !== undefined;
@@ -150,12 +150,12 @@ function resolveLoss(loss: unknown): unknown {
 
 function resolveTerm(path: string, term: unknown): unknown {
   if (typeof term === "string") {
-    return resolveKind("loss", term, LOSSES);
+    return resolveKind(path, term, LOSSES);
   }
   const { weight = 1, ...settings } = withType(term) as Fields;
   const isWeight = typeof weight === "number" && Number.isFinite(weight) && weight >= 0;
   refuseSettingIf(!isWeight, `${path}.weight`, weight, "a number at least 0; weights of classes are 'weights'");
-  const { weight: weights, ...resolved } = resolveKind("loss", settings, LOSSES);
+  const { weight: weights, ...resolved } = resolveKind(path, settings, LOSSES);
   return { ...resolved, ...(weights !== undefined && { weights }), weight };
 }
 
@@ -173,15 +173,17 @@ function isByOutput(loss: unknown): loss is Fields {
   if (typeof loss !== "object" || loss === null || Array.isArray(loss)) {
     return false;
   }
-  const { type, name } = loss as Fields;
+  const { type, name, reduction } = loss as Fields;
   const terms = Object.values(loss).flat() as unknown[];
   const areTerms = terms.length > 0 && terms.every((term) => typeof term === "string" || (typeof term === "object" && term !== null));
-  return areTerms && typeof type !== "string" && typeof name !== "string";
+  return areTerms && [type, name, reduction].every((setting) => typeof setting !== "string");
 }
 
-function resolveWeights(weights: unknown): unknown {
-  const settings = isRecord(weights) ? weights : { name: weights };
-  return checkFields("sampleWeight", "sampleWeight.", settings, SAMPLE_WEIGHT);
+function resolveWeights(weights: unknown, hasTerms: boolean, path = "sampleWeight"): unknown {
+  if (hasTerms && isRecord(weights) && typeof weights["name"] !== "string") {
+    return Object.fromEntries(Object.entries(weights).map(([output, one]) => [output, resolveWeights(one, false, `${path}.${output}`)]));
+  }
+  return checkFields(path, `${path}.`, isRecord(weights) ? weights : { name: weights }, SAMPLE_WEIGHT);
 }
 
 function resolveObject(name: string, value: unknown, expected: string, settings: Settings): Fields {

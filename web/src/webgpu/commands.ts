@@ -1,6 +1,6 @@
 /** Commands that go to the GPU together, with the few bytes that they need. */
 
-import { USAGE } from "./device.js";
+import { USAGE, writable } from "./device.js";
 
 /** Bytes that may go up with a submit. */
 const STAGED_BYTES = 2 ** 14;
@@ -35,7 +35,7 @@ export class Commands {
   write(target: GPUBuffer, offset: number, bytes: Uint8Array): void {
     if (bytes.length > STAGED_BYTES) {
       this.submit();
-      this.#device.queue.writeBuffer(target, offset, bytes as Uint8Array<ArrayBuffer>);
+      this.#device.queue.writeBuffer(target, offset, writable(bytes));
       return;
     }
     if (this.#stagedBytes + bytes.length > STAGED_BYTES) {

@@ -135,6 +135,12 @@ export class SharedDevice {
   }
 }
 
+/** Bytes that may be written to a buffer. Node's package crashes on shared memory; browsers have a name for themselves. */
+export function writable(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
+  const isCopied = !(bytes.buffer instanceof ArrayBuffer) && globalThis.navigator.userAgent === "";
+  return (isCopied ? bytes.slice() : bytes) as Uint8Array<ArrayBuffer>;
+}
+
 /** The first line of a browser's text, with a full stop. */
 export function sentence(text: string): string {
   const [line = ""] = text.trim().split("\n");

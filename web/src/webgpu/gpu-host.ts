@@ -1,8 +1,8 @@
 /** The host of a session that trains on the GPU. It wraps the kernels' host, which has heads of plans, the state and the mirror. */
 
 import {
-  ARENA, FIT_NEXT, FIT_OPTIMIZER_STEPS, FIT_WAITING, NEXT_BATCH, NEXT_UPDATE, PARAMETERS, SEGMENT_NAMES, STATE_LEARNING_RATE,
-  STATE_STEP, type SessionCalls,
+  FIT_NEXT, FIT_WAITING, NEXT_BATCH, NEXT_UPDATE, ON_NAN_IGNORE, ON_NAN_RESTORE, ON_NAN_SKIP, ON_NAN_STOP, PARAMETERS, SEGMENT_NAMES,
+  STATE_SHARE, STATE_STEP, SUMS_GRADIENTS, type SessionCalls,
 } from "../engine/layout.js";
 import type { DevicePlan, Feed, MaybePromise, PlacedTensor, SessionDevice, Workspace } from "../wire/protocol.js";
 import type { Held } from "../wire/session-calls.js";
@@ -10,22 +10,23 @@ import type { BundlePlan, TensorPlace } from "../worker/bundle/bundle.js";
 import type {
   FitCall, GpuScript, InstructionTimes, Listing, LoadedPlan, RanBatches, ReadFile, Side, StagedBatches, StepHost,
 } from "../worker/host.js";
+import { withValue } from "../worker/host.js";
 import type { Addresses } from "../worker/python-models.js";
 import type { StepKind } from "../worker/step-kind.js";
 import { runAhead, type AheadRules } from "./ahead.js";
 import { SharedDevice, type GpuDevice } from "./device.js";
 import { timesOf } from "./profile.js";
+import { readPage } from "./guard.js";
 import { GpuPlan, GpuRunner, type TimedPass } from "./runner.js";
 import { checkSize, LASTING, type Segments } from "./segments.js";
-import { log, sessionError, useTools } from "./worker-tools.js";
+import { log, sessionError, tellShaders, useTools } from "./worker-tools.js";
 
 /** Kinds of steps that run on the GPU. The others only look. */
 const ON_GPU: readonly string[] = ["train", "optimizer", "clip"];
 const LOOKS: readonly string[] = ["eval", "predict", "generate", "inference"];
 const ON_WASM = ["scheduler", "eval", "predict", "generate"];
-/** Values of `onNaN` in the kernels' enumeration: the values that undo a batch, and one that goes on. */
-const UNDOES: readonly number[] = [1, 2, 3];
-const IGNORES = 4;
+/** Values of `onNaN` that undo batches. */
+const UNDOES: readonly number[] = [ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_RESTORE];
 const EVERYTHING: Held = { reads: LASTING, writes: LASTING };
 /** Target time of a call that runs batches. */
 const SLICE_MS = 100;
@@ -63,9 +64,13 @@ class GpuHost implements StepHost {
   /** By what the kernels loaded of them. */
   readonly #loaded = new Map<LoadedPlan, GpuPlan>();
   #device: SessionDevice;
-  /** True if each call of the fit looks at segments. */
-  #fitLooks = false;
-  #rules: AheadRules = { accumulate: 1, stops: false };
+  /** True if the guard looks at the batches of the fit. Else the kernels do, and segments are claimed for them. */
+  #guards = false;
+  #rules: AheadRules = { accumulate: 1, stops: false, looks: false, saves: false, weighs: false };
+  /** Calls of the fit that copy all that it may go back to. */
+  #copies: readonly FitCall[] = [];
+  /** True if the guard made the last such copy. */
+  #isCopyThere = false;
   #timed: TimedPass | null = null;
 
   constructor(gpu: GpuDevice, kernels: StepHost, isAuto: boolean) {
@@ -128,6 +133,7 @@ class GpuHost implements StepHost {
       constants: sum(plans.map(({ own }) => own.constants)),
       largeConstants: sum(plans.map(({ own }) => own.large)),
       numbers: sum(plans.map(({ own }) => own.numbers)),
+      guard: this.#runner.guard.bytes,
     };
   }
 
@@ -198,7 +204,8 @@ class GpuHost implements StepHost {
     this.#check();
     this.#runner.commands.submit();
     try {
-      const loaded = await this.#runner.load(key, plan, read, this.#loaded.values());
+      const tell = (compiled: number, total: number): void => tellShaders(this, compiled, total);
+      const loaded = await this.#runner.load(key, plan, read, this.#loaded.values(), tell);
       this.#loaded.set(loaded.head, loaded);
       const { dispatches, pipelines } = loaded;
       const counts = { dispatches: dispatches.length, pipelines: pipelines.size };
@@ -336,92 +343,120 @@ class GpuHost implements StepHost {
     return this.#device.kind === "webgpu" ? SLICE_MS : this.#kernels.sliceMs;
   }
 
+  get runsSeveral(): boolean {
+    return this.#device.kind === "webgpu" ? this.#guards : !this.#guards || this.#waiting === 0;
+  }
+
   tellFit<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): MaybePromise<void> {
     if (name === "tw_fit_start") {
-      const [accumulate = 1, action = 0, sums = 0, mu = 0] = args as readonly number[];
-      const scales = accumulate > 1 && sums === 0;
-      this.#fitLooks = UNDOES.includes(action) || scales || mu !== 0;
-      this.#rules = { accumulate, stops: action !== IGNORES };
+      return this.#startFit(args as SessionCalls["tw_fit_start"]);
     }
-    return this.#fitLooks ? this.#claimed(() => this.#kernels.tellFit(name, ...args)) : this.#kernels.tellFit(name, ...args);
+    if (name === "tw_fit_batch") {
+      this.#leaveGuard();
+    }
+    if (!this.#guards && this.#copies.includes(name)) {
+      this.#isCopyThere = false;
+    }
+    const tell = (): MaybePromise<void> => this.#kernels.tellFit(name, ...args);
+    if (name === "tw_fit_undo" && this.#isCopyThere) {
+      return withValue(tell(), () => this.#runner.guard.putBack());
+    }
+    return this.#guards ? this.#tellGuarded(name, args, tell) : this.#claimed(tell);
   }
 
-  runBatches(batches: StagedBatches, n: number): MaybePromise<RanBatches> {
-    const plans = [batches.train, batches.adding, batches.update, ...(batches.clip === null ? [] : [batches.clip])];
-    if (!plans.some((plan) => plan instanceof GpuPlan)) {
-      return this.#claimed(() => this.#kernels.runBatches(batches, n));
+  async #startFit([accumulate, action, sums, mu]: SessionCalls["tw_fit_start"]): Promise<void> {
+    const looks = UNDOES.includes(action);
+    const saves = looks && action !== ON_NAN_RESTORE;
+    this.#rules = { accumulate, stops: action !== ON_NAN_IGNORE, looks, saves, weighs: accumulate > 1 && (sums & SUMS_GRADIENTS) === 0 };
+    this.#isCopyThere = false;
+    this.#copies = saves ? ["tw_fit_batch", "tw_fit_rest"] : looks ? ["tw_fit_keep", "tw_fit_epoch"] : [];
+    // The kernels pull parameters, in float64.
+    this.#guards = mu === 0 && this.#device.kind === "webgpu";
+    if (looks || mu !== 0) {
+      await this.claim({ reads: LASTING, writes: [] }, "host");
     }
-    return this.#runStaged(batches, n, !this.#fitLooks && plans.every((plan) => plan instanceof GpuPlan && isInArena(plan, batches)));
+    await this.#kernels.tellFit("tw_fit_start", accumulate, action, sums, mu);
+    if (this.#guards) {
+      const { guard } = this.#runner;
+      await guard.open(looks).catch((error: unknown) => this.#fail(error));
+      void this.#kernels.tellFit("tw_fit_elsewhere", 1, 0);
+      if (looks) {
+        guard.start();
+      }
+    }
   }
 
-  async #runStaged(batches: StagedBatches, n: number, mayRunAhead: boolean): Promise<RanBatches> {
+  /** Leave segments to the kernels if steps run there now, and no gradients wait that the guard has weighted. */
+  #leaveGuard(): void {
+    if (this.#guards && this.#device.kind === "wasm" && this.#waiting === 0) {
+      this.#guards = false;
+      void this.#kernels.tellFit("tw_fit_elsewhere", 0, 0);
+    }
+  }
+
+  /** Tell the kernels, while the guard copies, looks at and scales segments. */
+  async #tellGuarded(name: FitCall, [, weight = 0]: readonly number[], tell: () => MaybePromise<void>): Promise<void> {
+    const { guard } = this.#runner;
+    const { looks, weighs } = this.#rules;
+    const isFirst = this.#waiting === 0;
+    const isTrained = name === "tw_fit_trained";
+    if (this.#copies.includes(name)) {
+      guard.save();
+      this.#isCopyThere = true;
+    }
+    if (looks && (isTrained || name === "tw_fit_updated")) {
+      void this.#kernels.tellFit("tw_fit_elsewhere", 1, await this.#fault());
+    }
+    await tell();
+    if (isTrained) {
+      guard.noteWeight(weight, isFirst, this.#next);
+    }
+    if (weighs && name === "tw_fit_batch" && !isFirst) {
+      this.state.setFloat32(4 * STATE_SHARE, 1, true);
+    } else if (weighs && this.#next === NEXT_UPDATE && (isTrained || name === "tw_fit_rest")) {
+      guard.average();
+    } else if (weighs && isTrained && isFirst && this.#next === NEXT_BATCH) {
+      guard.scale(weight);
+    }
+  }
+
+  /** The segment that a step has spoiled; 0: there is none. */
+  async #fault(): Promise<number> {
+    const { guard } = this.#runner;
+    guard.begin();
+    guard.updated();
+    const [bytes] = await this.#runner.readAll([guard.record]).catch((error: unknown) => this.#fail(error));
+    guard.goOn();
+    return readPage(bytes as Uint8Array).fault;
+  }
+
+  async runBatches(batches: StagedBatches, n: number): Promise<RanBatches> {
     try {
       this.#check();
-      this.#runner.commands.submit();
-      const feedsOf = stagedFeeds(batches, n);
-      if (mayRunAhead) {
-        return await runAhead(this.#runner, batches as StagedBatches<GpuPlan>, n, this.#rules, feedsOf);
+      if (!(batches.train instanceof GpuPlan)) {
+        this.#leaveGuard();
+        return await this.#claimed(() => this.#kernels.runBatches(batches, n));
       }
-      return await this.#runEach(batches, n, feedsOf);
+      this.#runner.commands.submit();
+      this.#isCopyThere ||= this.#rules.saves;
+      return await runAhead(this.#runner, batches as StagedBatches<GpuPlan>, n, this.#rules, stagedFeeds(batches, n));
     } catch (error) {
       return { losses: new Float32Array(0), error: this.#located(error) };
     }
   }
 
-  /** Run batches one after the other: each loss is read before the optimizer step. */
-  async #runEach(batches: StagedBatches, n: number, feedsOf: (k: number) => readonly Feed[]): Promise<RanBatches> {
-    const losses = new Float32Array(n);
-    try {
-      const first = this.fit.getUint32(4 * FIT_OPTIMIZER_STEPS, true);
-      for (let k = 0; k < n; k++) {
-        await this.tellFit("tw_fit_batch");
-        if (!(await this.#runBatch(batches, feedsOf(k), first, losses, k))) {
-          break;
-        }
-      }
-      return { losses, error: null };
-    } catch (error) {
-      return { losses, error };
-    }
+  get #next(): number {
+    return this.fit.getUint32(4 * FIT_NEXT, true);
   }
 
-  /** Run a batch, and the optimizer step if it is due; true if the next batch may follow. */
-  async #runBatch(batches: StagedBatches, feeds: readonly Feed[], first: number, losses: Float32Array, k: number): Promise<boolean> {
-    const { fit, state } = this;
-    const [waiting, steps] = [fit.getUint32(4 * FIT_WAITING, true), fit.getUint32(4 * FIT_OPTIMIZER_STEPS, true)];
-    const { rates, clip, limits, update } = batches;
-    if (rates !== null && waiting === 0) {
-      state.setFloat32(4 * STATE_LEARNING_RATE, rates[steps - first] as number, true);
-    }
-    const names = [batches.loss, ...(batches.count === null ? [] : [batches.count])];
-    const step = waiting === 0 ? batches.train : batches.adding;
-    const results = await this.#step(step, feeds, names);
-    const [loss = NaN, weight = batches.rows] = results.map(({ data }) => new Float32Array(data.buffer, data.byteOffset, 1)[0]);
-    losses[k] = loss;
-    await this.tellFit("tw_fit_trained", loss, weight);
-    if (!this.#isNext(NEXT_UPDATE)) {
-      return this.#isNext(NEXT_BATCH);
-    }
-    if (clip !== null) {
-      await this.#step(clip, [{ name: "limits", dtype: "float32", dims: [2], data: limits as Uint8Array }], []);
-    }
-    await this.#step(update, [], []);
-    await this.tellFit("tw_fit_updated");
-    return this.#isNext(NEXT_BATCH);
-  }
-
-  #isNext(action: number): boolean {
-    return this.fit.getUint32(4 * FIT_NEXT, true) === action;
-  }
-
-  async #step(loaded: LoadedPlan, feeds: readonly Feed[], names: readonly string[]): Promise<readonly PlacedTensor[]> {
-    await this.write(loaded, feeds);
-    await this.run(loaded, null);
-    return this.read(loaded, names.map((name) => outputOf(loaded, name)));
+  get #waiting(): number {
+    return this.fit.getUint32(4 * FIT_WAITING, true);
   }
 
   endFit(): MaybePromise<void> {
-    this.#fitLooks = false;
+    this.#guards = false;
+    this.#runner.commands.submit();
+    this.#runner.guard.forget();
     return this.#kernels.endFit();
   }
 
@@ -459,16 +494,6 @@ class GpuHost implements StepHost {
 
 function headOf(loaded: LoadedPlan): LoadedPlan {
   return loaded instanceof GpuPlan ? loaded.head : loaded;
-}
-
-function outputOf({ plan }: LoadedPlan, name: string): TensorPlace {
-  return plan.outputs.find((place) => place.name === name) as TensorPlace;
-}
-
-/** True if the guard can read the loss of a train step, and its divisor. Other steps have none. */
-function isInArena(loaded: LoadedPlan, { loss, count }: StagedBatches): boolean {
-  const places = loaded.plan.outputs.filter(({ name }) => name === loss || name === count);
-  return places.every(({ segment }) => segment === ARENA);
 }
 
 /** Feeds of batches whose inputs are written at once. */

@@ -81,8 +81,10 @@ function refuseUnless(isRight: boolean, what: string): void {
 /** The layout of all pipelines of a device, and its pipelines by text. */
 export class Pipelines {
   static readonly #known = new WeakMap<GPUDevice, Pipelines>();
-  readonly groupLayout: GPUBindGroupLayout;
+  /** Of shaders that read and write two buffers, whatever they are. */
+  readonly toolLayout: GPUPipelineLayout;
   readonly #gpu: GpuDevice;
+  readonly #groups: readonly [plans: GPUBindGroupLayout, tools: GPUBindGroupLayout];
   readonly #layout: GPUPipelineLayout;
   readonly #pipelines = new Map<string, Promise<GPUComputePipeline>>();
 
@@ -94,15 +96,16 @@ export class Pipelines {
 
   private constructor(gpu: GpuDevice) {
     this.#gpu = gpu;
-    const visibility = COMPUTE;
-    const entries: GPUBindGroupLayoutEntry[] = BOUND.map((binding) => ({ binding, visibility, buffer: { type: "storage" } }));
-    const buffer = { type: "uniform", hasDynamicOffset: true, minBindingSize: BLOCK_BYTES } as const;
-    const uniforms: GPUBindGroupLayoutEntry[] = [
-      { binding: NUMBERS, visibility, buffer },
-      { binding: STATUS, visibility, buffer: { type: "uniform", minBindingSize: STATUS_BYTES } },
-    ];
-    this.groupLayout = gpu.device.createBindGroupLayout({ entries: [...entries, ...uniforms] });
-    this.#layout = gpu.device.createPipelineLayout({ bindGroupLayouts: [this.groupLayout] });
+    const { device } = gpu;
+    const entry = (binding: number, buffer: GPUBufferBindingLayout): GPUBindGroupLayoutEntry => ({ binding, visibility: COMPUTE, buffer });
+    const storage = (binding: number): GPUBindGroupLayoutEntry => entry(binding, { type: "storage" });
+    const numbers = entry(NUMBERS, { type: "uniform", hasDynamicOffset: true, minBindingSize: BLOCK_BYTES });
+    const status = entry(STATUS, { type: "uniform", minBindingSize: STATUS_BYTES });
+    const plans = device.createBindGroupLayout({ entries: [...BOUND.map(storage), numbers, status] });
+    const tools = device.createBindGroupLayout({ entries: [storage(0), storage(1), status] });
+    this.#groups = [plans, tools];
+    this.#layout = device.createPipelineLayout({ bindGroupLayouts: [plans] });
+    this.toolLayout = device.createPipelineLayout({ bindGroupLayouts: [tools] });
   }
 
   /** A group of the buffers of segments, the numbers of dispatches, and the status. */
@@ -112,39 +115,54 @@ export class Pipelines {
       { binding: NUMBERS, resource: { buffer: numbers, size: BLOCK_BYTES } },
       { binding: STATUS, resource: { buffer: status } },
     ];
-    return this.#gpu.device.createBindGroup({ layout: this.groupLayout, entries: [...entries, ...uniforms] });
+    return this.#gpu.device.createBindGroup({ layout: this.#groups[0], entries: [...entries, ...uniforms] });
+  }
+
+  /** A group of two buffers and the status. */
+  toolGroup(a: GPUBufferBinding, b: GPUBufferBinding, status: GPUBuffer): GPUBindGroup {
+    const resources = [[0, a], [1, b], [STATUS, { buffer: status }]] as const;
+    const entries = resources.map(([binding, resource]) => ({ binding, resource }));
+    return this.#gpu.device.createBindGroup({ layout: this.#groups[1], entries });
   }
 
   /**
    * The pipelines of dispatches by their numbers, compiled at once.
    *
+   * @param tell - is told how many of them are there
    * @throws DeviceError when the browser refuses a shader
    */
-  async compile(body: Body, dispatches: readonly Dispatch[]): Promise<ReadonlyMap<number, GPUComputePipeline>> {
+  async compile(
+    body: Body,
+    dispatches: readonly Dispatch[],
+    tell: (compiled: number, total: number) => void,
+  ): Promise<ReadonlyMap<number, GPUComputePipeline>> {
     const nodes = new Map(dispatches.map(({ pipeline }, k) => [pipeline, body.nodes[k] as string]));
+    let compiled = 0;
     const all = [...nodes].map(async ([index, node]) => {
-      return [index, await this.get(new TextDecoder().decode(body.texts[index]), node)] as const;
+      const pipeline = await this.get(new TextDecoder().decode(body.texts[index]), node);
+      tell(++compiled, nodes.size);
+      return [index, pipeline] as const;
     });
     return new Map(await this.#gpu.settled(Promise.all(all)));
   }
 
   /** The pipeline of a text. */
-  get(text: string, node: string): Promise<GPUComputePipeline> {
-    const pipeline = this.#pipelines.get(text) ?? this.#make(text, node);
+  get(text: string, node: string, layout = this.#layout): Promise<GPUComputePipeline> {
+    const pipeline = this.#pipelines.get(text) ?? this.#make(text, node, layout);
     this.#pipelines.set(text, pipeline);
     // A text that was refused is tried again, and its error is the caller's.
     pipeline.catch(() => this.#pipelines.delete(text));
     return pipeline;
   }
 
-  async #make(text: string, node: string): Promise<GPUComputePipeline> {
+  async #make(text: string, node: string, layout: GPUPipelineLayout): Promise<GPUComputePipeline> {
     const { device } = this.#gpu;
     device.pushErrorScope("validation");
     const module = device.createShaderModule({ code: text });
     const fault = device.popErrorScope();
     try {
       const compute = { module, entryPoint: "main" };
-      const pipeline = await device.createComputePipelineAsync({ layout: this.#layout, compute });
+      const pipeline = await device.createComputePipelineAsync({ layout, compute });
       const error = await fault;
       if (error === null) {
         return pipeline;

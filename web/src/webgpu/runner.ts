@@ -3,11 +3,11 @@
 import { ARENA, CONSTANTS, LARGE_CONSTANTS, STATE } from "../engine/layout.js";
 import type { Feed, PlacedTensor } from "../wire/protocol.js";
 import type { BundlePlan, LargeConstant, TensorPlace } from "../worker/bundle/bundle.js";
-import type { LoadedPlan, ReadFile, StagedBatches, StepHost } from "../worker/host.js";
+import type { LoadedPlan, ReadFile, StepHost } from "../worker/host.js";
 import { Commands } from "./commands.js";
 import { USAGE, type GpuDevice } from "./device.js";
-import { GUARD, guardBlock, PAGE_BYTES } from "./guard.js";
-import { BLOCK_BYTES, bodyFor, dispatchesOf, largeBytesOf, Pipelines, STATUS_BYTES, type Body, type Dispatch } from "./plans.js";
+import { Guard } from "./guard.js";
+import { BLOCK_BYTES, bodyFor, dispatchesOf, largeBytesOf, Pipelines, type Body, type Dispatch } from "./plans.js";
 import { Segments } from "./segments.js";
 import { sessionError } from "./worker-tools.js";
 
@@ -17,7 +17,6 @@ type WholePlan = BundlePlan & { readonly body: Body };
 interface OwnBuffers {
   readonly constants: GPUBuffer;
   readonly large: GPUBuffer;
-  /** The numbers of dispatches and of the guard. */
   readonly numbers: GPUBuffer;
 }
 
@@ -36,11 +35,6 @@ export class GpuPlan implements LoadedPlan {
     readonly pipelines: ReadonlyMap<number, GPUComputePipeline>,
     readonly own: OwnBuffers,
   ) {}
-
-  /** The place of an output that the plan has. */
-  output(name: string): TensorPlace {
-    return this.plan.outputs.find((place) => place.name === name) as TensorPlace;
-  }
 }
 
 /** Runs the dispatches of a pass with times. */
@@ -51,14 +45,15 @@ export class GpuRunner {
   readonly kernels: StepHost;
   readonly segments: Segments;
   readonly commands: Commands;
+  readonly guard: Guard;
   readonly #pipelines: Pipelines;
-  #guard: GPUComputePipeline | null = null;
 
   constructor(gpu: GpuDevice, kernels: StepHost) {
     this.gpu = gpu;
     this.kernels = kernels;
-    this.segments = new Segments(gpu, kernels, PAGE_BYTES);
+    this.segments = new Segments(gpu, kernels);
     this.commands = new Commands(gpu.device);
+    this.guard = new Guard(gpu, this.segments, this.commands);
     this.#pipelines = Pipelines.of(gpu);
   }
 
@@ -66,16 +61,19 @@ export class GpuRunner {
    * Load a plan.
    *
    * @param twins - plans that may have the same large constants
+   * @param tell - is told how many shaders are compiled
    * @throws DeviceError when the device refuses a shader, or has no memory
    */
-  async load(key: string, plan: WholePlan, read: ReadFile, twins: Iterable<GpuPlan>): Promise<GpuPlan> {
+  async load(
+    key: string,
+    plan: WholePlan,
+    read: ReadFile,
+    twins: Iterable<GpuPlan>,
+    tell: (compiled: number, total: number) => void,
+  ): Promise<GpuPlan> {
     const body = bodyFor(plan.body, this.gpu.adapter);
     const dispatches = dispatchesOf({ ...plan, body }, this.kernels.sizes);
-    const [pipelines, guard] = await Promise.all([
-      this.#pipelines.compile(body, dispatches),
-      this.gpu.settled(this.#pipelines.get(GUARD, "guard")),
-    ]);
-    this.#guard = guard;
+    const pipelines = await this.#pipelines.compile(body, dispatches, tell);
     await this.segments.reserve(body.arenaBytes);
     const own = await this.#ownBuffers(body, read, twins);
     const head = await this.kernels.load(key, { ...plan, outputs: [] }, read);
@@ -86,7 +84,7 @@ export class GpuRunner {
     const { segments } = this;
     const constants = await segments.make(body.constants.length, "constants");
     segments.write(constants, 0, body.constants);
-    const numbers = await segments.make(body.uniforms.length + BLOCK_BYTES, "numbers", USAGE.UNIFORM);
+    const numbers = await segments.make(body.uniforms.length, "numbers", USAGE.UNIFORM);
     segments.write(numbers, 0, body.uniforms);
     const twin = [...twins].find(({ plan }) => sameLarge(plan.body, body));
     return { constants, numbers, large: twin?.own.large ?? (await this.#largeConstants(body, read)) };
@@ -170,32 +168,6 @@ export class GpuRunner {
     this.segments.wroteThere();
   }
 
-  /** Have the guard note losses of such train steps from the first on, and stop nothing before. */
-  arm(plans: readonly GpuPlan[], { loss, count }: Pick<StagedBatches, "loss" | "count">, stops: boolean): void {
-    const { segments, commands } = this;
-    commands.between().clearBuffer(segments.buffer(ARENA), segments.page, PAGE_BYTES);
-    commands.between().clearBuffer(segments.status);
-    for (const loaded of plans) {
-      const places = [loaded.output(loss), count === null ? null : loaded.output(count)] as const;
-      commands.write(loaded.own.numbers, loaded.plan.body.uniforms.length, guardBlock(...places, segments.page, stops));
-    }
-  }
-
-  /** Add the guard to the commands, behind a train step. */
-  guard(loaded: GpuPlan): void {
-    const { segments, commands } = this;
-    const pass = commands.pass();
-    pass.setPipeline(this.#guard as GPUComputePipeline);
-    pass.setBindGroup(0, this.#groupOf(loaded), [loaded.plan.body.uniforms.length]);
-    pass.dispatchWorkgroups(1);
-    commands.between().copyBufferToBuffer(segments.buffer(ARENA), segments.page, segments.status, 0, STATUS_BYTES);
-  }
-
-  /** Have later dispatches run again. */
-  goOn(): void {
-    this.segments.write(this.segments.status, 0, new Uint8Array(STATUS_BYTES));
-  }
-
   /** Submit a step. Settles when the device took it, where a plan has not run before. @throws DeviceError */
   async submit(plans: readonly GpuPlan[], action: () => void): Promise<void> {
     const { device } = this.gpu;
@@ -254,11 +226,18 @@ export class GpuRunner {
     return loaded.group.bound;
   }
 
+  /** The place of an output that a plan has. */
+  output(loaded: GpuPlan, name: string): readonly [buffer: GPUBuffer, offset: number] {
+    const place = loaded.plan.outputs.find((one) => one.name === name) as TensorPlace;
+    return [this.#bufferOf(loaded, place), place.offset];
+  }
+
   #bufferOf({ own }: GpuPlan, { segment }: TensorPlace): GPUBuffer {
     return segment === CONSTANTS ? own.constants : segment === LARGE_CONSTANTS ? own.large : this.segments.buffer(segment);
   }
 
   release(): void {
+    this.guard.release();
     this.commands.release();
     this.segments.release();
   }

@@ -2,7 +2,7 @@
 
 import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, SEGMENT_NAMES } from "../engine/layout.js";
 import type { StepHost } from "../worker/host.js";
-import { MAP_READ, sentence, SIZES, USAGE, type GpuDevice } from "./device.js";
+import { MAP_READ, sentence, SIZES, USAGE, writable, type GpuDevice } from "./device.js";
 import { BOUND, STATUS_BYTES } from "./plans.js";
 import { sessionError } from "./worker-tools.js";
 
@@ -10,7 +10,7 @@ import { sessionError } from "./worker-tools.js";
 export const LASTING: readonly number[] = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1];
 /** Bytes of a segment that go up or down at once. */
 const PIECE = 2 ** 24;
-/** Size of the buffer of an empty segment, and what sizes of arenas are multiples of. */
+/** Size of the buffer of an empty segment. */
 const LEAST = 256;
 
 export class Segments {
@@ -20,24 +20,16 @@ export class Segments {
   /** The sides on which the bytes of a segment are up to date. */
   readonly #isHere = new Set(LASTING);
   readonly #isThere = new Set<number>();
-  readonly #pageBytes: number;
   #staging: GPUBuffer | null = null;
   /** Changes with a buffer. */
   generation = 0;
   /** The word that stops dispatches. */
   readonly status: GPUBuffer;
 
-  /** @param pageBytes - room behind the arena of plans */
-  constructor(gpu: GpuDevice, host: Pick<StepHost, "range" | "sizes">, pageBytes: number) {
+  constructor(gpu: GpuDevice, host: Pick<StepHost, "range" | "sizes">) {
     this.#gpu = gpu;
     this.#host = host;
-    this.#pageBytes = pageBytes;
     this.status = gpu.device.createBuffer({ size: STATUS_BYTES, usage: USAGE.UNIFORM | USAGE.COPY_DST });
-  }
-
-  /** Offset of the page in the buffer of the arena. */
-  get page(): number {
-    return this.buffer(ARENA).size - this.#pageBytes;
   }
 
   /** Bytes of buffers, by segment. */
@@ -51,6 +43,11 @@ export class Segments {
     return SEGMENT_NAMES.map((_, segment) => this.#buffers.get(segment) as GPUBuffer);
   }
 
+  /** The segments that last and have bytes. */
+  get filled(): number[] {
+    return LASTING.filter((segment) => (this.#host.sizes[segment] as number) > 0);
+  }
+
   buffer(segment: number): GPUBuffer {
     return this.#buffers.get(segment) as GPUBuffer;
   }
@@ -58,8 +55,7 @@ export class Segments {
   /** Have buffers for all segments, and this room in the arena. @throws DeviceError when there is no memory */
   async reserve(arenaBytes: number): Promise<void> {
     for (const segment of BOUND) {
-      const whole = Math.ceil(arenaBytes / LEAST) * LEAST + this.#pageBytes;
-      const nbytes = segment === ARENA ? whole : LASTING.includes(segment) ? (this.#host.sizes[segment] as number) : 0;
+      const nbytes = segment === ARENA ? arenaBytes : LASTING.includes(segment) ? (this.#host.sizes[segment] as number) : 0;
       const former = this.#buffers.get(segment);
       if (former === undefined || former.size < nbytes) {
         this.#buffers.set(segment, await this.make(nbytes, SEGMENT_NAMES[segment] as string));
@@ -89,8 +85,7 @@ export class Segments {
     const whole = bytes.length - (bytes.length % 4);
     const { queue } = this.#gpu.device;
     for (let start = 0; start < whole; start += PIECE) {
-      const piece = bytes.subarray(start, Math.min(start + PIECE, whole)) as Uint8Array<ArrayBuffer>;
-      queue.writeBuffer(buffer, offset + start, piece);
+      queue.writeBuffer(buffer, offset + start, writable(bytes.subarray(start, Math.min(start + PIECE, whole))));
     }
     if (whole < bytes.length) {
       const word = new Uint8Array(4);
@@ -113,6 +108,12 @@ export class Segments {
   /** Note that a step on the GPU may have written all that lasts. */
   wroteThere(): void {
     this.#isHere.clear();
+  }
+
+  /** Note that all that lasts was replaced on the GPU. */
+  replacedThere(): void {
+    this.wroteThere();
+    LASTING.forEach((segment) => this.#isThere.add(segment));
   }
 
   /** Note that segments change on the host. */

@@ -2,9 +2,9 @@
 
 import type { WorkerTools } from "../worker/host.js";
 
-export let { sessionError, log } = {} as WorkerTools;
+export let { sessionError, log, tellShaders } = {} as WorkerTools;
 
 /** Take the functions of the worker that imports this script. */
 export function useTools(tools: WorkerTools): void {
-  ({ sessionError, log } = tools);
+  ({ sessionError, log, tellShaders } = tools);
 }

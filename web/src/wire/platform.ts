@@ -1,8 +1,12 @@
 /** The environment of a script outside of browsers: Node, Deno and Bun. The package's entry for them sets it. */
 
 export interface Platform {
-  /** Start one of the package's workers in a thread. The worker reports its end by an error. */
-  startWorker(url: string): Worker;
+  /**
+   * Start one of the package's workers in a thread. The worker reports its end by an error.
+   *
+   * @param gpu - the module that has WebGPU
+   */
+  startWorker(url: string, gpu: string | null): Worker;
   /** As `fetch`, of files, too: a string that is no URL is a path. */
   fetch(source: string | URL, init?: RequestInit): Promise<Response>;
   /** The base of relative URLs. */

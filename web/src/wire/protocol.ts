@@ -49,6 +49,8 @@ export interface WorkerSettings {
   readonly hasKernels: boolean;
   /** Limit of a silence during a download, in milliseconds. */
   readonly stallMs: number;
+  /** The module that has WebGPU, in Node. */
+  readonly gpu: string | null;
 }
 
 /** The kernels that run in a worker. */
@@ -96,8 +98,8 @@ export interface SessionInfo {
   readonly pairs: readonly (readonly [predictions: string, targets: string])[];
   /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
   readonly defaultPair: readonly [predictions: string | null, targets: string | null];
-  /** The input with weights of rows; null: there is none. */
-  readonly sampleWeight: string | null;
+  /** The inputs with weights of rows or labels. */
+  readonly sampleWeights: readonly string[];
   /** True if gradients of several batches can become the gradients of one large batch. */
   readonly weighsBatches: boolean;
   /** Outputs of the eval model whose weighted sum is the loss, if it has several terms. */
@@ -331,6 +333,12 @@ export interface Note {
 export interface DeviceNote {
   readonly handle: number;
   readonly device: SessionDevice;
+}
+
+/** A message that so many shaders of a step are compiled. */
+export interface ShaderNote {
+  readonly handle: number;
+  readonly shaders: readonly [compiled: number, total: number];
 }
 
 /**

@@ -11,11 +11,12 @@ import type { TrustedTypePolicy, TrustedTypes, WithTrustedTypes } from "./truste
  * `sandbox="allow-scripts"` has no origin, and Chromium starts no module from its blobs: there it is a `data:` URL.
  *
  * @param url - of the script, absolute. Never a literal `new URL` here: bundlers would take the worker apart
+ * @param gpu - the module that has WebGPU where the platform has none
  */
-export function startWorker(url: string): Worker {
+export function startWorker(url: string, gpu: string | null = null): Worker {
   const other = otherPlatform();
   if (other !== null) {
-    return other.startWorker(url);
+    return other.startWorker(url, gpu);
   }
   const { origin } = new URL(url);
   return origin === globalThis.origin ? new Worker(trusted(url), { type: "module" }) : startFromBlob(url);

@@ -115,21 +115,21 @@ export function checkFeeds(
   });
 }
 
-function checkFeed({ name, dtype, dims }: Declaration, given: TensorType, symbols: Symbols): void {
-  if (given.dtype !== dtype) {
+function checkFeed({ name, dtype, dims }: Declaration, feed: TensorType, symbols: Symbols): void {
+  if (feed.dtype !== dtype) {
     const array = `${dtype[0]?.toUpperCase()}${dtype.slice(1)}Array`;
     const conversion = CONVERSIONS[dtype] ?? `${array}.from(values)`;
-    throw sessionError("FEED_DTYPE", { name, actual: given.dtype, expected: dtype, conversion });
+    throw sessionError("FEED_DTYPE", { name, actual: feed.dtype, expected: dtype, conversion });
   }
   if (dims === null) {
     return;
   }
-  if (given.dims.length !== dims.length) {
-    const [actual, expected] = [given.dims.length, dims.length];
-    throw sessionError("FEED_RANK", { name, actual, expected, shape: given.dims, declared: dims });
+  if (feed.dims.length !== dims.length) {
+    const [actual, expected] = [feed.dims.length, dims.length];
+    throw sessionError("FEED_RANK", { name, actual, expected, shape: feed.dims, declared: dims });
   }
   dims.forEach((dim, index) => {
-    const size = given.dims[index] as number;
+    const size = feed.dims[index] as number;
     if (typeof dim === "number" && size !== dim) {
       throw sessionError("FEED_DIM", { name, index, actual: size, expected: dim });
     }

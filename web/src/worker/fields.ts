@@ -14,8 +14,8 @@ const NUMBERS: ReadonlyMap<unknown, number> = new Map([...TEXTS].map(([value, te
 type JsonObject = Readonly<Record<string, unknown>>;
 
 /** Throw for a value that is not allowed. */
-export function refuse(given: unknown, field: string, expected: string): never {
-  throw sessionError("BAD_FIELD", { given: describe(given), field, expected });
+export function refuse(value: unknown, field: string, expected: string): never {
+  throw sessionError("BAD_FIELD", { given: describe(value), field, expected });
 }
 
 /** Describe a value in a few words, also a large one. */

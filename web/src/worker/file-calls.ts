@@ -27,9 +27,9 @@ function withFiles<T>(
   args: readonly (BridgeArguments[number] | number)[],
   use: (answer: { readonly value: unknown; readonly file: Handout | null }) => T,
 ): T {
-  const { given, files } = addFiles(bridge, args);
+  const { converted, files } = addFiles(bridge, args);
   try {
-    return use(bridge.call(call, ...given));
+    return use(bridge.call(call, ...converted));
   } finally {
     files.forEach((index) => bridge.files.drop(index));
   }

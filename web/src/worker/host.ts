@@ -180,6 +180,8 @@ export interface StepHost extends FilledSegments {
    * in place; `train` and `adding` are then equal.
    */
   runBatches(batches: StagedBatches, n: number): MaybePromise<RanBatches>;
+  /** True if it can run batches of the fit at once. */
+  readonly runsSeveral: boolean;
   endFit(): MaybePromise<void>;
 
   release(): void;
@@ -189,6 +191,8 @@ export interface StepHost extends FilledSegments {
 export interface WorkerTools {
   readonly sessionError: typeof sessionError;
   readonly log: typeof log;
+  /** Tell the page that so many shaders of a step are compiled. */
+  tellShaders(host: StepHost, compiled: number, total: number): void;
 }
 
 /** The script that runs plans on a GPU (`webgpu/`). */

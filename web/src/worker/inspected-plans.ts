@@ -30,7 +30,7 @@ export interface InspectedStep {
 
 export class InspectedPlans {
   readonly host: InspectedHost;
-  readonly #found = new WeakMap<BundlePlan, InspectedPlan>();
+  readonly #ofPlans = new WeakMap<BundlePlan, InspectedPlan>();
 
   constructor(host: InspectedHost) {
     this.host = host;
@@ -46,7 +46,7 @@ export class InspectedPlans {
     host.evict();
     const inspected = models.compileInspected(kind, overwrite, signature);
     const plan = parse(inspected.raw, inspected.outputs);
-    this.#found.set(plan, inspected);
+    this.#ofPlans.set(plan, inspected);
     return host.load(key, plan, readFile);
   }
 
@@ -60,14 +60,14 @@ export class InspectedPlans {
     const { host, runner } = this.host;
     const models = await this.host.models.get("deadUnits");
     await host.save(COPY_CHECK, 1 << STATE);
-    const found = new Map<string, { readonly units: DeadUnits; readonly fires: Uint8Array }>();
+    const byTensor = new Map<string, { readonly units: DeadUnits; readonly fires: Uint8Array }>();
     try {
       for (const step of steps) {
         const loaded = await this.load(models, step);
         await runner.execute(loaded, step.feeds);
         for (const units of this.#inspected(loaded.plan).units) {
-          const entry = found.get(units.tensor) ?? { units, fires: new Uint8Array(units.units) };
-          found.set(units.tensor, entry);
+          const entry = byTensor.get(units.tensor) ?? { units, fires: new Uint8Array(units.units) };
+          byTensor.set(units.tensor, entry);
           const place = loaded.plan.outputs.find(({ name }) => name === units.tensor);
           if (place !== undefined) {
             const [values] = await host.read(loaded, [place]);
@@ -79,11 +79,11 @@ export class InspectedPlans {
       await host.putBack(COPY_CHECK);
       await host.forget(COPY_CHECK);
     }
-    return [...found.values()].map(({ units, fires }) => ({ ...units, dead: units.dead.filter((unit) => fires[unit] === 0) }));
+    return [...byTensor.values()].map(({ units, fires }) => ({ ...units, dead: units.dead.filter((unit) => fires[unit] === 0) }));
   }
 
   #inspected(plan: BundlePlan): InspectedPlan {
-    return this.#found.get(plan) as InspectedPlan;
+    return this.#ofPlans.get(plan) as InspectedPlan;
   }
 }
 

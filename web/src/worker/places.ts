@@ -26,11 +26,11 @@ export function located(error: unknown, failed: FailedBatch, place: FitPlace, da
   }
   Object.assign(error, place);
   const { value, position } = error as FeedError;
-  const found = value === undefined ? null : findValue(failed, value, position ?? null);
-  if (found === null) {
+  const match = value === undefined ? null : findValue(failed, value, position ?? null);
+  if (match === null) {
     return error;
   }
-  const [name, k] = found;
+  const [name, k] = match;
   const row = failed.numberOf(k);
   const said = sessionError("IN_ROW", { reason: error.message, name, row, data, ...place });
   return Object.assign(said, { value, position, input: name, row, ...place });

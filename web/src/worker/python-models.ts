@@ -115,8 +115,8 @@ type Places = readonly TensorPlace[];
 export class PythonModels {
   readonly #bridge: Bridge;
   readonly #handle: number;
-  /** Files that the models were read from, in the order of `LazyModels.given`. */
-  readonly #given: readonly number[];
+  /** Files that the models were read from, in the order of `LazyModels.sources`. */
+  readonly #sources: readonly number[];
   /** The files that are still needed. */
   #files: readonly number[];
   /** Feeds of steps that predict or make tokens, by their kinds. */
@@ -125,7 +125,7 @@ export class PythonModels {
   private constructor(bridge: Bridge, handle: number, files: readonly number[]) {
     this.#bridge = bridge;
     this.#handle = handle;
-    this.#given = files;
+    this.#sources = files;
     this.#files = files;
   }
 
@@ -135,9 +135,9 @@ export class PythonModels {
     call: Origin["call"] | "create_inference",
     args: Origin["args"],
   ): { readonly models: PythonModels; readonly raw: RawBundle } {
-    const { given, files } = addFiles(bridge, args);
+    const { converted, files } = addFiles(bridge, args);
     try {
-      const { value, file } = bridge.call(call, ...given);
+      const { value, file } = bridge.call(call, ...converted);
       const { handle, header } = value as Opened;
       const models = new PythonModels(bridge, handle, files);
       return { models, raw: { header, blobs: file?.data ?? new Uint8Array() } };
@@ -165,7 +165,7 @@ export class PythonModels {
     this.#keepFiles([...new Set(places.map(([file]) => file))]);
     // The first plan copies constants of these files: its copy must not lie beside pieces and Blob.
     await Promise.all(this.#files.map((index) => files.settle(index)));
-    return copies.map(([segment, at, file, ...more]): Copy => [segment, at, this.#given.indexOf(file), ...more]);
+    return copies.map(([segment, at, file, ...more]): Copy => [segment, at, this.#sources.indexOf(file), ...more]);
   }
 
   /** Fill a target with bytes of a file that the models were read from. */
@@ -175,7 +175,7 @@ export class PythonModels {
 
   /** The same of a file as plans name it. */
   readGiven(file: number, offset: number, target: Uint8Array): void {
-    this.readFile(this.#given[file] as number, offset, target);
+    this.readFile(this.#sources[file] as number, offset, target);
   }
 
   #keepFiles(needed: readonly number[]): void {
@@ -209,7 +209,7 @@ export class PythonModels {
   /** A plan of Python, in which files have the names of bundles: the same in each visit. */
   #planOf(header: RawPlan["header"], file: Handout | null): RawPlan {
     const named = (large: RawPlan["header"]["large"]): RawPlan["header"]["large"] =>
-      large.map(([offset, index, ...place]) => [offset, this.#given.indexOf(index), ...place] as const);
+      large.map(([offset, index, ...place]) => [offset, this.#sources.indexOf(index), ...place] as const);
     const body = header.body && { ...header.body, large: named(header.body.large) };
     return { header: { ...header, large: named(header.large), ...(body && { body }) }, blobs: file?.data ?? new Uint8Array() };
   }
@@ -232,9 +232,9 @@ export class PythonModels {
     const plain = args.map((arg: unknown) =>
       typeof arg === "object" && !(arg instanceof Uint8Array) ? JSON.stringify(arg) : (arg as Uint8Array | string | number | boolean),
     );
-    const { given, files } = addFiles(this.#bridge, plain);
+    const { converted, files } = addFiles(this.#bridge, plain);
     try {
-      const { value, file } = this.#bridge.call(name, this.#handle, ...given);
+      const { value, file } = this.#bridge.call(name, this.#handle, ...converted);
       return { value: value as Questions[Name][1], file };
     } finally {
       files.forEach((index) => this.#bridge.files.drop(index));
@@ -284,9 +284,9 @@ export async function copyToSegments(
 export function addFiles<Plain extends string | number | boolean | null>(
   bridge: Bridge,
   args: readonly (GivenData | Plain)[],
-): { readonly given: readonly (GivenFile | Plain)[]; readonly files: readonly number[] } {
+): { readonly converted: readonly (GivenFile | Plain)[]; readonly files: readonly number[] } {
   const files: number[] = [];
-  const given = args.map((arg) => {
+  const converted = args.map((arg) => {
     if (arg === null || typeof arg !== "object") {
       return arg;
     }
@@ -294,7 +294,7 @@ export function addFiles<Plain extends string | number | boolean | null>(
     files.push(file.index);
     return file;
   });
-  return { given, files };
+  return { converted, files };
 }
 
 /** The models of a session. Python starts when they are first needed. */
@@ -319,7 +319,7 @@ export class LazyModels {
   }
 
   /** The files among the arguments of the call that opens them. Plans name these by their positions. */
-  get given(): readonly GivenData[] {
+  get sources(): readonly GivenData[] {
     return (this.#origin?.args ?? []).filter((arg) => arg !== null && typeof arg === "object");
   }
 
@@ -346,7 +346,7 @@ export class LazyModels {
   readGiven(file: number, start: number, target: Uint8Array): void {
     if (this.#models === null) {
       const files = new GivenFiles();
-      files.copy(files.add(this.given[file] as GivenData).index, start, target);
+      files.copy(files.add(this.sources[file] as GivenData).index, start, target);
     } else {
       this.#models.readGiven(file, start, target);
     }

@@ -1,28 +1,19 @@
 /** The contents of a session: their checks, and their way into its segments. In Python `training/contents.py`. */
 
-import {
-  GRADIENTS,
-  MOMENTUM0,
-  MOMENTUM1,
-  PARAMETERS,
-  STATE,
-  STATE_INITIAL_LR,
-  STATE_LAZY_RESET,
-  STATE_LEARNING_RATE,
-  STATE_LOADS,
-  STATE_SCHEDULER,
-  STATE_STEP,
-  STATE_TOTAL,
-  STATE_WARMUP,
-} from "../engine/layout.js";
+import * as layout from "../engine/layout.js";
 import * as fields from "./fields.js";
 
 /** A property: its name, its type, and its value as text. */
 export type Property = readonly [name: string, type: "int" | "float" | "str", text: string];
 
-export const SEGMENTS = { parameters: PARAMETERS, gradients: GRADIENTS, momentum0: MOMENTUM0, momentum1: MOMENTUM1 };
+export const SEGMENTS = {
+  parameters: layout.PARAMETERS,
+  gradients: layout.GRADIENTS,
+  momentum0: layout.MOMENTUM0,
+  momentum1: layout.MOMENTUM1,
+};
 /** Bytes of the state that files keep. Counts of the session's memory follow them. */
-export const STATE_KEPT = 4 * STATE_LOADS;
+export const STATE_KEPT = 4 * layout.STATE_LOADS;
 /** Texts of properties by their type. */
 const TYPES = {
   int: /^-?[0-9]{1,19}$/,
@@ -44,14 +35,14 @@ export interface SessionContents {
 /** Raise CheckpointError for words of the state that no session writes. Seed and offset may have any value. */
 export function checkState(words: Uint8Array): void {
   const state = new DataView(words.buffer, words.byteOffset, words.byteLength);
-  fields.rate(state.getFloat32(4 * STATE_LEARNING_RATE, true), "state.learningRate");
-  fields.rate(state.getFloat32(4 * STATE_INITIAL_LR, true), "state.initialLr");
-  fields.count(state.getUint32(4 * STATE_LAZY_RESET, true), "state.lazyReset", 0, 1);
-  fields.count(state.getUint32(4 * STATE_SCHEDULER, true), "state.scheduler", 0, 1);
+  fields.rate(state.getFloat32(4 * layout.STATE_LEARNING_RATE, true), "state.learningRate");
+  fields.rate(state.getFloat32(4 * layout.STATE_INITIAL_LR, true), "state.initialLr");
+  fields.count(state.getUint32(4 * layout.STATE_LAZY_RESET, true), "state.lazyReset", 0, 1);
+  fields.count(state.getUint32(4 * layout.STATE_SCHEDULER, true), "state.scheduler", 0, 1);
   const long = (at: number): number => Number(state.getBigInt64(4 * at, true));
-  fields.count(long(STATE_STEP), "state.step");
-  const total = fields.count(long(STATE_TOTAL), "state.totalStepCount");
-  fields.count(long(STATE_WARMUP), "state.warmupStepCount", 0, total);
+  fields.count(long(layout.STATE_STEP), "state.step");
+  const total = fields.count(long(layout.STATE_TOTAL), "state.totalStepCount");
+  fields.count(long(layout.STATE_WARMUP), "state.warmupStepCount", 0, total);
 }
 
 /** Read properties of JSON: name, type and text of each. */
@@ -83,5 +74,5 @@ export function writeContents(host: { view(segment: number): Uint8Array }, { seg
       host.view(segment).set(data);
     }
   }
-  host.view(STATE).set(state);
+  host.view(layout.STATE).set(state);
 }

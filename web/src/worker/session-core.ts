@@ -1,21 +1,6 @@
 /** A training session in the worker, with Python or without. In Python training/core.py. */
 
-import {
-  COPY_TRIAL,
-  GRADIENTS,
-  PARAMETERS,
-  STATE,
-  STATE_INITIAL_LR,
-  STATE_LAZY_RESET,
-  STATE_LEARNING_RATE,
-  STATE_LOADS,
-  STATE_RANDOM_OFFSET,
-  STATE_SCHEDULER,
-  STATE_SEED,
-  STATE_STEP,
-  STATE_TOTAL,
-  STATE_WARMUP,
-} from "../engine/layout.js";
+import * as layout from "../engine/layout.js";
 import { isZero } from "../python/boot.js";
 import type { Handout } from "../python/handout.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
@@ -134,7 +119,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       readFile: this.readFile,
       parse: (raw, outputs) => {
         const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs }, lossCounts: {} };
-        return parsePlan(raw, owner, fingerprint, models.given);
+        return parsePlan(raw, owner, fingerprint, models.sources);
       },
     });
     this.#numerics = options.checkNumerics ? new NumericsCheck(this.#inspected) : null;
@@ -166,7 +151,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       .map((nbytes, segment) => ({ segment, nbytes }))
       .filter(({ nbytes, segment }) => {
         const { buffer, byteOffset, length } = this.host.view(segment);
-        const isState = PARAMETERS <= segment && segment <= STATE;
+        const isState = layout.PARAMETERS <= segment && segment <= layout.STATE;
         return isState && nbytes > 0 && !isZero(new Uint32Array(buffer, byteOffset, length / 4));
       });
   }
@@ -178,7 +163,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** Set whether the next train step overwrites the gradients. */
   #setLazyReset(overwrites: boolean): void {
-    this.host.state.setUint32(4 * STATE_LAZY_RESET, Number(overwrites), true);
+    this.host.state.setUint32(4 * layout.STATE_LAZY_RESET, Number(overwrites), true);
   }
 
   // Steps.
@@ -270,7 +255,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     }
     this.#checkOptimizer();
     refuseIf(base === "optimizer" && this.#nominal, "NOMINAL_OPTIMIZER");
-    refuseIf(base === "scheduler" && this.host.state.getUint32(4 * STATE_SCHEDULER, true) === 0, "NO_SCHEDULER");
+    refuseIf(base === "scheduler" && this.host.state.getUint32(4 * layout.STATE_SCHEDULER, true) === 0, "NO_SCHEDULER");
   }
 
   /** The inputs of a step that predicts or makes tokens; Python knows them. */
@@ -310,7 +295,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     const owner = isForward(kind)
       ? { ...this.#owner, inputs: { ...inputs, [kind.base]: this.inputsOf(kind) }, outputs: { ...outputs, [kind.base]: outputsOf(kind) } }
       : this.#owner;
-    const plan = parsePlan(raw, owner, this.#fingerprint, this.#models.given);
+    const plan = parsePlan(raw, owner, this.#fingerprint, this.#models.sources);
     if (!isForward(kind)) {
       this.#onPlan(raw);
     }
@@ -337,13 +322,13 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   getLearningRate(): number {
     this.#checkOptimizer();
-    return this.host.state.getFloat32(4 * STATE_LEARNING_RATE, true);
+    return this.host.state.getFloat32(4 * layout.STATE_LEARNING_RATE, true);
   }
 
   setLearningRate(rate: number): null {
     this.#checkOptimizer();
     checkRate("learningRate", rate);
-    this.host.state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
+    this.host.state.setFloat32(4 * layout.STATE_LEARNING_RATE, rate, true);
     return null;
   }
 
@@ -354,21 +339,21 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     refuseIf(warmup > total, "WARMUP_BEYOND_TOTAL", { name: "warmupStepCount", total, value: warmup });
     checkRate("initialLr", rate);
     const state = this.host.state;
-    state.setFloat32(4 * STATE_LEARNING_RATE, rate, true);
-    state.setFloat32(4 * STATE_INITIAL_LR, rate, true);
-    state.setUint32(4 * STATE_SCHEDULER, 1, true);
-    state.setBigInt64(4 * STATE_WARMUP, BigInt(warmup), true);
-    state.setBigInt64(4 * STATE_TOTAL, BigInt(total), true);
+    state.setFloat32(4 * layout.STATE_LEARNING_RATE, rate, true);
+    state.setFloat32(4 * layout.STATE_INITIAL_LR, rate, true);
+    state.setUint32(4 * layout.STATE_SCHEDULER, 1, true);
+    state.setBigInt64(4 * layout.STATE_WARMUP, BigInt(warmup), true);
+    state.setBigInt64(4 * layout.STATE_TOTAL, BigInt(total), true);
     return null;
   }
 
   getSeed(): bigint {
-    return this.host.state.getBigUint64(4 * STATE_SEED, true);
+    return this.host.state.getBigUint64(4 * layout.STATE_SEED, true);
   }
 
   setSeed(value: bigint): null {
-    this.host.state.setBigUint64(4 * STATE_SEED, BigInt.asUintN(64, value), true);
-    this.host.state.setBigUint64(4 * STATE_RANDOM_OFFSET, 0n, true);
+    this.host.state.setBigUint64(4 * layout.STATE_SEED, BigInt.asUintN(64, value), true);
+    this.host.state.setBigUint64(4 * layout.STATE_RANDOM_OFFSET, 0n, true);
     return null;
   }
 
@@ -404,7 +389,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   #contiguousParameters(trainableOnly: boolean): WireTensor {
     this.#checkNotNominal();
     const size = this.getParametersSize(trainableOnly);
-    const all = this.host.view(PARAMETERS);
+    const all = this.host.view(layout.PARAMETERS);
     const data = new Uint8Array(4 * size);
     let at = 0;
     for (const slot of this.#slots(trainableOnly)) {
@@ -418,7 +403,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     refuseIf(this.#nominal && trainableOnly, "NOMINAL_LOAD");
     const expected = 4 * this.getParametersSize(trainableOnly);
     refuseIf(data.length !== expected, "BUFFER_SIZE", { expected, actual: data.length });
-    const all = this.host.view(PARAMETERS);
+    const all = this.host.view(layout.PARAMETERS);
     let at = 0;
     for (const slot of this.#slots(trainableOnly)) {
       writeParameter(all, slot, data.subarray(at, (at += 4 * sizeOf(slot.dims))));
@@ -431,7 +416,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   getParameter(name: string): WireTensor {
     const slot = this.#slot(name);
     this.#checkNotNominal("NOMINAL_GET");
-    return { ...typeOf(slot), data: readParameter(this.host.view(PARAMETERS), slot) };
+    return { ...typeOf(slot), data: readParameter(this.host.view(layout.PARAMETERS), slot) };
   }
 
   updateParameter({ name, dtype, dims, data }: NamedTensor): null {
@@ -441,7 +426,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     if (String(dims) !== String(slot.dims) || data.length !== 4 * sizeOf(slot.dims)) {
       throw sessionError("PARAMETER_SHAPE", { name, expected: slot.dims, actual: dims });
     }
-    writeParameter(this.host.view(PARAMETERS), slot, data);
+    writeParameter(this.host.view(layout.PARAMETERS), slot, data);
     this.#countLoad();
     return null;
   }
@@ -458,29 +443,29 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     const slot = this.#slot(name);
     refuseIf(slot.trainableOffset < 0, "FROZEN_GRADIENT", { name });
     const { start, end } = bytesOf({ ...slot, offset: slot.trainableOffset });
-    return { ...typeOf(slot), data: new Uint8Array(this.host.view(GRADIENTS).subarray(start, end)) };
+    return { ...typeOf(slot), data: new Uint8Array(this.host.view(layout.GRADIENTS).subarray(start, end)) };
   }
 
   gradientNorms(): Readonly<Record<string, number>> {
     this.#checkNotNominal();
     const trained = this.#bundle.parameters.filter(({ trainableOffset }) => trainableOffset >= 0);
     const squares = ({ trainableOffset, dims }: ParameterSlot): number =>
-      this.host.squares(GRADIENTS, 4 * trainableOffset, sizeOf(dims));
+      this.host.squares(layout.GRADIENTS, 4 * trainableOffset, sizeOf(dims));
     return Object.fromEntries(trained.map((slot) => [slot.name, Math.sqrt(squares(slot))]));
   }
 
   keepState(): MaybePromise<null> {
     this.#checkNotNominal("NOMINAL_SAVE");
-    return withValue(this.host.save(COPY_TRIAL), () => null);
+    return withValue(this.host.save(layout.COPY_TRIAL), () => null);
   }
 
   goBack(): MaybePromise<null> {
-    return withValue(this.host.goBack(COPY_TRIAL), () => withValue(this.host.forget(COPY_TRIAL), () => null));
+    return withValue(this.host.goBack(layout.COPY_TRIAL), () => withValue(this.host.forget(layout.COPY_TRIAL), () => null));
   }
 
   stepCount(): number {
     this.#checkOptimizer();
-    return Number(this.host.state.getBigInt64(4 * STATE_STEP, true));
+    return Number(this.host.state.getBigInt64(4 * layout.STATE_STEP, true));
   }
 
   inputMetadata(training: boolean): readonly ValueMetadata[] {
@@ -674,7 +659,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** Note that values which plans prepared from the parameters are void. */
   #countLoad(): void {
-    this.host.state.setUint32(4 * STATE_LOADS, this.host.state.getUint32(4 * STATE_LOADS, true) + 1, true);
+    this.host.state.setUint32(4 * layout.STATE_LOADS, this.host.state.getUint32(4 * layout.STATE_LOADS, true) + 1, true);
   }
 
   #slot(name: string): ParameterSlot {
@@ -690,7 +675,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** True if the next train step overwrites the gradients. */
   get overwrites(): boolean {
-    return this.host.state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
+    return this.host.state.getUint32(4 * layout.STATE_LAZY_RESET, true) !== 0;
   }
 
   /** Call a method once the segments are here that it reads or writes. */

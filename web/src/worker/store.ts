@@ -140,8 +140,8 @@ export async function hashOf(
     parts.map((part) => {
       const file = typeof part === "string" ? new TextEncoder().encode(part) : part;
       const hashes = known.get(file)?.pieces;
-      const hash = (given: GivenData): Promise<Uint8Array> =>
-        hashes === undefined ? sha256OfFile(given) : sha256OfPieces(hashes, sizeOf(given));
+      const hash = (data: GivenData): Promise<Uint8Array> =>
+        hashes === undefined ? sha256OfFile(data) : sha256OfPieces(hashes, sizeOf(data));
       return file === null ? new Uint8Array(32) : hash(file);
     }),
   );

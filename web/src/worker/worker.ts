@@ -16,6 +16,7 @@ import { log, setLogLevel } from "../wire/log.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import type {
   DeviceNote,
+  ShaderNote,
   FileData,
   InferenceAbout,
   KnownHashes,
@@ -44,7 +45,7 @@ import { runTrainSteps } from "./fit/batches.js";
 import { WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
 import { WorkerLane } from "./lane.js";
-import { withValue, type GpuScript, type HostOpener } from "./host.js";
+import { withValue, type GpuScript, type HostOpener, type WorkerTools } from "./host.js";
 import { LazyModels, originOf, PythonModels, type FilledSegments } from "./python-models.js";
 import type { Run } from "./runner.js";
 import { SessionCore, type CoreOptions } from "./session-core.js";
@@ -267,7 +268,7 @@ class SessionWorker {
 
     openState: async (file) => this.#keep(new StateCore(await this.#bootPython(), file)),
 
-    readImage: async (given, options) => ({ data: await imageValues(given, options) }),
+    readImage: async (image, options) => ({ data: await imageValues(image, options) }),
 
     memory: () => ({ inUse: this.#running.bytesInUse, total: this.#running.memoryBytes }),
   };
@@ -324,7 +325,7 @@ class SessionWorker {
     try {
       const { files, stallMs } = this.#settings as WorkerSettings;
       const { openGpu } = await importModule<GpuScript>(files.webgpu, "openGpu", stallMs);
-      const gpu = await openGpu(globalThis.navigator?.gpu, { sessionError, log }, isAuto);
+      const gpu = await openGpu(globalThis.navigator?.gpu, { sessionError, log, tellShaders: this.#tellShaders }, isAuto);
       return (start, options) => {
         try {
           gpu.check(start.segments);
@@ -499,6 +500,13 @@ class SessionWorker {
   #parse(raw: RawBundle<Uint8Array | Blob>, files = 0): Bundle {
     return parseBundle(raw, this.#describeKernels().fingerprint, files);
   }
+
+  readonly #tellShaders: WorkerTools["tellShaders"] = (host, compiled, total) => {
+    const [handle] = [...this.#sessions].find(([, { core }]) => "host" in core && core.host === host) ?? [];
+    if (handle !== undefined) {
+      postMessage({ handle, shaders: [compiled, total] } satisfies ShaderNote);
+    }
+  };
 
   /** Tell the page where the steps of a session run, if that has changed. */
   #tellDevice(handle: number, session: Turns): void {

@@ -11,38 +11,14 @@ from math import prod
 from trainweb.backend.plan import LargeConstants, Plan, TensorPlace
 from trainweb.backend.wasm.chunks import GRAIN_ELEMENTS, chunk_elements
 from trainweb.backend.wasm.codegen import FunctionSpec, emit_module
+from trainweb.ir import layout
 from trainweb.ir.expr import text_of
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall
-from trainweb.ir.layout import (
-    BUFFER_WORDS,
-    CONSTANTS,
-    FINGERPRINT,
-    HEADER_FINGERPRINT,
-    HEADER_MAGIC,
-    HEADER_N_BUFFERS,
-    HEADER_N_CODE,
-    HEADER_N_FUNCTIONS,
-    HEADER_N_INSTRUCTIONS,
-    HEADER_N_SEGMENTS,
-    HEADER_TOTAL_WORDS,
-    HEADER_VERSION,
-    HEADER_WORDS,
-    LARGE_CONSTANTS,
-    PLAN_MAGIC,
-    PLAN_NO_BUFFER,
-    PLAN_VERSION,
-    PLAN_WRITABLE,
-    REDUCE_MEAN,
-    REDUCE_SUM,
-    REDUCE_SUM_SQUARES,
-    SEGMENT_NAMES,
-    SEGMENT_WORDS,
-)
 from trainweb.ir.loop import written_out
 from trainweb.ir.shapes import collapse
 
 GENERATED = 0
-REDUCTIONS = {REDUCE_SUM: "sum", REDUCE_MEAN: "mean", REDUCE_SUM_SQUARES: "sum of squares"}
+REDUCTIONS = {layout.REDUCE_SUM: "sum", layout.REDUCE_MEAN: "mean", layout.REDUCE_SUM_SQUARES: "sum of squares"}
 
 
 def encode(
@@ -66,20 +42,22 @@ def encode(
     instructions = written_out(instructions)
     for instruction in instructions:
         encoder.add(instruction)
-    sizes = [arena_bytes, len(constants), *segment_bytes[2:LARGE_CONSTANTS], *([len(large)] if large else [])]
-    segments = [(0, size, 0 if k in (CONSTANTS, LARGE_CONSTANTS) else PLAN_WRITABLE) for k, size in enumerate(sizes)]
+    sizes = [arena_bytes, len(constants), *segment_bytes[2 : layout.LARGE_CONSTANTS], *([len(large)] if large else [])]
+    constant = (layout.CONSTANTS, layout.LARGE_CONSTANTS)
+    segments = [(0, size, 0 if k in constant else layout.PLAN_WRITABLE) for k, size in enumerate(sizes)]
     n_code = len(encoder.code)
-    total = HEADER_WORDS + SEGMENT_WORDS * len(segments) + BUFFER_WORDS * len(encoder.buffers) + 2 * n_code
-    header = [0] * HEADER_WORDS
-    header[HEADER_MAGIC] = PLAN_MAGIC
-    header[HEADER_VERSION] = PLAN_VERSION
-    header[HEADER_TOTAL_WORDS] = total
-    header[HEADER_FINGERPRINT] = FINGERPRINT
-    header[HEADER_N_SEGMENTS] = len(segments)
-    header[HEADER_N_BUFFERS] = len(encoder.buffers)
-    header[HEADER_N_CODE] = n_code
-    header[HEADER_N_INSTRUCTIONS] = len(instructions)
-    header[HEADER_N_FUNCTIONS] = len(encoder.specs)
+    tables = layout.SEGMENT_WORDS * len(segments) + layout.BUFFER_WORDS * len(encoder.buffers)
+    total = layout.HEADER_WORDS + tables + 2 * n_code
+    header = [0] * layout.HEADER_WORDS
+    header[layout.HEADER_MAGIC] = layout.PLAN_MAGIC
+    header[layout.HEADER_VERSION] = layout.PLAN_VERSION
+    header[layout.HEADER_TOTAL_WORDS] = total
+    header[layout.HEADER_FINGERPRINT] = layout.FINGERPRINT
+    header[layout.HEADER_N_SEGMENTS] = len(segments)
+    header[layout.HEADER_N_BUFFERS] = len(encoder.buffers)
+    header[layout.HEADER_N_CODE] = n_code
+    header[layout.HEADER_N_INSTRUCTIONS] = len(instructions)
+    header[layout.HEADER_N_FUNCTIONS] = len(encoder.specs)
     words = array("I", [*header, *chain.from_iterable(segments), *chain.from_iterable(encoder.buffers)])
     return Plan(
         b"".join([words, encoder.code, bytes(4 * n_code)]),
@@ -106,7 +84,7 @@ def _float_bits(value: float) -> int:
 
 def _operand(b: Buf) -> str:
     shape = "x".join(map(str, b.shape)) or "scalar"
-    return f"{SEGMENT_NAMES[b.storage.segment]}+{(b.storage.offset or 0) + b.shift}:{b.dtype}[{shape}]"
+    return f"{layout.SEGMENT_NAMES[b.storage.segment]}+{(b.storage.offset or 0) + b.shift}:{b.dtype}[{shape}]"
 
 
 class _Encoder:
@@ -119,7 +97,7 @@ class _Encoder:
     def buffer(self, b: Buf | None) -> int:
         """Index of the buffer table entry of `b`."""
         if b is None:
-            return PLAN_NO_BUFFER
+            return layout.PLAN_NO_BUFFER
         entry = (b.storage.segment, (b.storage.offset or 0) + b.shift, b.nbytes)
         return self.buffers.setdefault(entry, len(self.buffers))
 

@@ -11,24 +11,7 @@ from trainweb.backend.base import ALL, N_SEGMENTS, STATE_BYTES, StagedBatches, S
 from trainweb.backend.engine import MORE, Engine, NumberRange
 from trainweb.backend.plan import SEEN, LoadedPlan, Plan, TensorPlace
 from trainweb.errors import FeedError
-from trainweb.ir.layout import (
-    ARENA,
-    BATCHES_WORDS,
-    CONSTANTS,
-    COPY_STEP,
-    FIT_WORDS,
-    LARGE_CONSTANTS,
-    LOAD_FEEDS,
-    LOAD_NO_FEEDS,
-    LOAD_STEP,
-    PARAMETERS,
-    PREPARED,
-    STATE,
-    STATE_LOADS,
-    STATE_TYPES,
-    FitCall,
-    SessionCall,
-)
+from trainweb.ir import layout
 from trainweb.model.graph import Tensor
 
 SLICE_MS = 10.0
@@ -72,18 +55,18 @@ class SegmentMemory:
         self.check()
         if len(data):
             self.engine.write(self.bases[segment] + offset, data)
-        if segment == PARAMETERS:
-            self.write_state(STATE_LOADS, (self.read_state(STATE_LOADS) + 1) % 2**32)
+        if segment == layout.PARAMETERS:
+            self.write_state(layout.STATE_LOADS, (self.read_state(layout.STATE_LOADS) + 1) % 2**32)
 
     def read_state(self, word: int) -> int | float:
         """A field of the session's state: one of the STATE_... of ir/layout.py."""
-        pattern = "<" + STATE_TYPES[word]
-        (value,) = struct.unpack(pattern, self.read_segment(STATE, 4 * word, struct.calcsize(pattern)))
+        pattern = "<" + layout.STATE_TYPES[word]
+        (value,) = struct.unpack(pattern, self.read_segment(layout.STATE, 4 * word, struct.calcsize(pattern)))
         return value if isinstance(value, float) else int(value)
 
     def write_state(self, word: int, value: float) -> None:
         """Set a field of the session's state."""
-        self.write_segment(STATE, 4 * word, struct.pack("<" + STATE_TYPES[word], value))
+        self.write_segment(layout.STATE, 4 * word, struct.pack("<" + layout.STATE_TYPES[word], value))
 
 
 class PlanHost(SegmentMemory):
@@ -110,17 +93,17 @@ class PlanHost(SegmentMemory):
             raise engine.no_memory(engine.call("tw_missing"))
         try:
             for segment, nbytes in enumerate(segment_bytes):
-                if segment not in (ARENA, CONSTANTS, LARGE_CONSTANTS):
-                    self._reserve(segment, STATE_BYTES if segment == STATE else nbytes)
+                if segment not in (layout.ARENA, layout.CONSTANTS, layout.LARGE_CONSTANTS):
+                    self._reserve(segment, STATE_BYTES if segment == layout.STATE else nbytes)
         except BaseException:
             self.release()
             raise
 
-    def call(self, name: SessionCall, *args: float) -> int:
+    def call(self, name: layout.SessionCall, *args: float) -> int:
         """Call a function of `wasm_kernels/session/` on the session; its result."""
         return self.engine.call(name, self.session, *args)
 
-    def demand(self, name: SessionCall, *args: float) -> None:
+    def demand(self, name: layout.SessionCall, *args: float) -> None:
         """Call a function of `wasm_kernels/session/` on the session, which must not fail."""
         self.engine.demand(name, self.session, *args)
 
@@ -150,10 +133,10 @@ class PlanHost(SegmentMemory):
     def load(self, plan: Plan, *, is_step: bool = True) -> LoadedPlan:
         """Put `plan` into kernel memory, growing the segments where it needs more."""
         self.check()
-        self._reserve(ARENA, plan.arena_bytes)
-        self._reserve(PREPARED, plan.prepared_bytes)
+        self._reserve(layout.ARENA, plan.arena_bytes)
+        self._reserve(layout.PREPARED, plan.prepared_bytes)
         loaded = LoadedPlan(plan, 0, 0, 0, 0)
-        kind = LOAD_STEP if is_step else LOAD_FEEDS if plan.inputs else LOAD_NO_FEEDS
+        kind = layout.LOAD_STEP if is_step else layout.LOAD_FEEDS if plan.inputs else layout.LOAD_NO_FEEDS
         try:
             loaded.code_base = self.engine.load_code(plan.code) if plan.code else 0
             self._load_constants(loaded)
@@ -166,7 +149,7 @@ class PlanHost(SegmentMemory):
         for name, (offset, nbytes) in plan.kept.items():
             # Another value may have been cached at this offset before.
             if name.startswith(SEEN):
-                self.engine.write(self.bases[PREPARED] + offset, bytes(nbytes))
+                self.engine.write(self.bases[layout.PREPARED] + offset, bytes(nbytes))
         self.loaded.append(loaded)
         return loaded
 
@@ -231,7 +214,7 @@ class PlanHost(SegmentMemory):
             raise self.explain(loaded, status)
 
     def _run_in_slices(self, loaded: LoadedPlan, stop: Callable[[], bool]) -> int:
-        with self.undone(COPY_STEP, self.engine.written(loaded.ptr)):
+        with self.undone(layout.COPY_STEP, self.engine.written(loaded.ptr)):
             status = self.engine.run_slice(loaded.ptr, anew=True, milliseconds=SLICE_MS)
             while status == MORE:
                 if stop():
@@ -263,14 +246,14 @@ class PlanHost(SegmentMemory):
         """Let the trained parameters and their averages change places."""
         self.demand("tw_session_exchange")
 
-    def fit(self, name: FitCall, *args: float) -> bytes:
+    def fit(self, name: layout.FitCall, *args: float) -> bytes:
         """Call a function of `fit.c`; the position of the fit."""
         self.check()
         self.engine.demand(f"tw_fit_{name}", self.session, *args)
         return self._position()
 
     def _position(self) -> bytes:
-        return self.engine.read(self.call("tw_fit_at"), 4 * FIT_WORDS)
+        return self.engine.read(self.call("tw_fit_at"), 4 * layout.FIT_WORDS)
 
     def run_batches(self, batches: StagedBatches, count: int) -> tuple[bytes, list[float], Exception | None]:
         """Run batches of a fit; the position, the losses, and the error of a plan."""
@@ -284,7 +267,7 @@ class PlanHost(SegmentMemory):
         if clip is not None:
             (slot,) = clip.plan.inputs.values()
             inputs.append((memoryview(batches.limits), slot.nbytes, [slot.offset] * 2))
-        losses = 4 * (BATCHES_WORDS + 4 * len(inputs))
+        losses = 4 * (layout.BATCHES_WORDS + 4 * len(inputs))
         rates = losses + 4 * count
         place = rates + 4 * (count + 1)
         words, pieces = list[int](), []
@@ -429,8 +412,8 @@ class PlanHost(SegmentMemory):
 
     def address(self, slot: TensorPlace, loaded: LoadedPlan) -> int:
         """Return the address of a slot of a loaded plan."""
-        own = {CONSTANTS: loaded.constants, LARGE_CONSTANTS: loaded.large}
-        return own.get(slot.segment, self.bases[slot.segment]) + slot.offset
+        blocks = {layout.CONSTANTS: loaded.constants, layout.LARGE_CONSTANTS: loaded.large}
+        return blocks.get(slot.segment, self.bases[slot.segment]) + slot.offset
 
     def release(self) -> None:
         """Free everything; harmless when repeated."""

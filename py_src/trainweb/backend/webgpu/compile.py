@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from math import ceil
 
 from trainweb import messages
 from trainweb.backend.chosen import TARGETS, WASM
 from trainweb.backend.memory import place, place_constants
 from trainweb.backend.plan import GpuBody, LargeConstants, Plan, TensorPlace
 from trainweb.backend.webgpu.partition import LEFT_OUT, BodyPart, Parts, cut
-from trainweb.backend.webgpu.shader import TEMPLATES, Kernel
+from trainweb.backend.webgpu.shader import TEMPLATES, WORD, Kernel
 from trainweb.ir.instructions import Buf, KernelCall
 from trainweb.ir.program import Program
 
@@ -57,7 +58,8 @@ def _body(parts: Parts, program: Program, constants: tuple[bytes, LargeConstants
         *constants,
         {b.name: _place_of(b) for b in feeds},
         {b.name: _place_of(b) for b in program.outputs},
-        [(source.offset or 0, target.offset or 0, target.nbytes) for target, source in parts.uploads.items()],
+        # Whole words: no other tensor shares the last one.
+        [(s.offset or 0, t.offset or 0, WORD * ceil(t.nbytes / WORD)) for t, s in parts.uploads.items()],
         [part.call.node for part in parts.body for _ in part.kernels],
         [f"{k.name} {k.grid}  ; {part.call.node}" for part in parts.body for k in part.kernels],
         [_work(part) // len(part.kernels) for part in parts.body for _ in part.kernels],

@@ -64,8 +64,8 @@ class Parts:
     """By a storage of the program, the head's."""
     made: set[Storage] = field(default_factory=set)
     """Storages of the program that the head writes."""
-    state: Buf | None = None
-    """A copy of the session's state, for calls that draw random numbers."""
+    state: dict[tuple[int | None, int, int], Buf] = field(default_factory=dict)
+    """Copies of words of the session's state, by their place."""
 
     def in_head(self, b: Buf) -> Buf:
         """The tensor as the head has it: its arena and its constants are the kernels'."""
@@ -85,19 +85,24 @@ class Parts:
         self.head.append(i.moved(self.in_head, i.node))
         self.made |= {b.storage for b in i.writes if b.storage.segment == ARENA}
         if any(b.storage.segment == STATE for b in i.writes):
-            self.state = None
+            self.state.clear()
 
     def with_state(self, i: Instruction) -> Instruction:
-        """The call of a template on a copy of the state, which the head makes."""
-        state = next((b for b in i.reads if b.storage.segment == STATE), None)
-        if state is None or isinstance(i, ElementwiseCall) or type(i) not in TEMPLATES:
+        """The call of the body on a copy of the state, which the head makes."""
+        is_body = not all(map(self.is_known, i.reads)) if isinstance(i, ElementwiseCall) else type(i) in TEMPLATES
+        if not is_body or all(b.storage.segment != STATE for b in i.reads):
             return i
-        if self.state is None:
-            self.state = Buf(Storage(ARENA, state.nbytes), state.dtype, state.shape, name="state")
-            copied = calls.Copy(src=state, dst=self.state, n=state.nbytes)
-            copied.node = i.node
-            self.add_to_head(copied)
-        return i.moved(lambda b: self.state if b is state and self.state else b, i.node)
+        return i.moved(lambda b: self._copied(b, i.node) if b.storage.segment == STATE else b, i.node)
+
+    def _copied(self, state: Buf, node: str) -> Buf:
+        place = (state.storage.offset, state.shift, state.nbytes)
+        if place not in self.state:
+            copy = Buf(Storage(ARENA, state.nbytes), state.dtype, state.shape, name="state")
+            call = calls.Copy(src=state, dst=copy, n=state.nbytes)
+            call.node = node
+            self.add_to_head(call)
+            self.state[place] = copy
+        return self.state[place]
 
     def check(self, i: Instruction) -> None:
         """Let the head check indices that it computed and that a call of the body reads.
@@ -153,7 +158,7 @@ def cut(instructions: Sequence[Instruction], outputs: Iterable[Buf]) -> Parts:
 
 
 def _makers_of_indices(instructions: Sequence[Instruction]) -> set[Instruction]:
-    """The instructions that compute indices: the head makes and checks them, where it can."""
+    """The instructions that compute indices, or copies of the state to advance: the head makes them, where it can."""
     makers, wanted = set[Instruction](), set[Storage]()
     for i in reversed(instructions):
         if any(b.storage in wanted for b in i.writes):
@@ -161,6 +166,8 @@ def _makers_of_indices(instructions: Sequence[Instruction]) -> set[Instruction]:
             wanted |= {b.storage for b in i.reads}
         if isinstance(i, KernelCall):
             wanted |= {b.storage for b in i.checked if not b.is_given}
+        if isinstance(i, calls.RandomAdvance):
+            wanted |= {b.storage for b in i.reads if b.storage.segment == ARENA}
     return makers
 
 

@@ -55,7 +55,7 @@ def _sum_of(program: Program, call: Accumulates, b: Buf) -> ElementwiseCall | No
 def accumulate_sums(program: Program, _: Context) -> None:
     """Let a product add to another product's result directly, with the same bits."""
     for e in program:
-        if isinstance(e, ElementwiseCall) and len(e.roots) == 1 and not e.reduction:
+        if isinstance(e, ElementwiseCall) and len(e.roots) == 1:
             summands = _summands(e.roots[0])
             if len(set(summands)) == len(summands) > 1:
                 _sum_products(program, e, summands)

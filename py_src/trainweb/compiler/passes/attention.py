@@ -23,7 +23,7 @@ from trainweb.compiler.passes.epilogue import added_operand, scaled_operand
 from trainweb.compiler.passes.strided import Move, Side, operand
 from trainweb.ir import calls
 from trainweb.ir.calls import Gemm, Softmax, SoftmaxGrad
-from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.expr import Emitter, Expr, inputs_of
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA, ATTENTION_KEYS, ATTENTION_WIDTH, REDUCE_SUM
 from trainweb.ir.program import ATTENTION, POSITION, Program, Refusal
@@ -248,7 +248,6 @@ class _Fusion:
             if isinstance(call, ElementwiseCall) and [root.op for root in call.roots] == ["ne"]:
                 is_nan = call.outs[0]
                 _need(all(a.op == "input" and call.ins[int(a.imm or 0)].same_place(p) for a in call.roots[0].args))
-                _need(is_nan.size == p.size and len(call.roots[0].args) == 2)
                 guard = [r for r in self._readers(is_nan) if r in self._readers(p)]
                 _need(len(guard) == 1)
                 return self._guarded(guard[0], is_nan, p), is_nan, [call, *guard]
@@ -258,10 +257,8 @@ class _Fusion:
         """Return the result of `call`, x with zeros where `is_nan` is True."""
         e = _need_a(ElementwiseCall, call)
         found, step = self._step(e)
-        _need(isinstance(step, MaskCondition) and found.same_place(x) and e.outs[0].size == x.size)
-        _need(
-            isinstance(step, MaskCondition) and step.same(MaskCondition(is_nan, keeps=False, fill=0)) and step.fill == 0
-        )
+        zeros = MaskCondition(is_nan, keeps=False, fill=0)
+        _need(found.same_place(x) and isinstance(step, MaskCondition) and step.same(zeros) and step.fill == 0)
         return e.outs[0]
 
     def _dropout(self, call: Instruction, x: Buf) -> tuple[Buf, DropoutDraw]:
@@ -342,7 +339,8 @@ class _Fusion:
         if (scaled := scaled_operand(call)) is not None:
             _need(scaled[0].size == math.prod(call.shape))
             return scaled
-        full = [b for b in call.ins if b.size == math.prod(call.shape) and b.dtype == "float32"]
+        ins = [call.ins[k] for k in inputs_of(call.roots)]  # it may have others that it does not read
+        full = [b for b in ins if b.size == math.prod(call.shape) and b.dtype == "float32"]
         full.sort(key=lambda b: not any(isinstance(w, Gemm) for w in self.program.writers(b.storage)))
         _need(bool(full) and len(call.roots) == 1)
         x, root = full[0], call.roots[0]
@@ -356,7 +354,6 @@ class _Fusion:
         _need({a.op for a in root.args[1:]} == {"input", "const"})
         condition, a, b = root.args
         kept, fill = (a, b) if a.op == "input" else (b, a)
-        _need(call.ins[int(kept.imm or 0)].same_place(x))
         return x, MaskCondition(call.ins[int(condition.imm or 0)], kept is a, float(fill.imm or 0))
 
     # Heads that share keys and values.
@@ -392,10 +389,10 @@ class _Fusion:
         _need(len(made) == 1 and made[0].position < reader.position)
         call = _need_a(ElementwiseCall, made[0])
         _need([root.op for root in call.roots] == ["input"])
-        x, y = call.ins[0], call.outs[0]
+        x, y = call.ins[inputs_of(call.roots)[0]], call.outs[0]
         dims, (_, strides) = collapse(call.shape, [y.shape, x.shape])
         repeated = [d for d, s in zip(dims, strides, strict=True) if s == 0]
-        _need(x.dtype == "float32" and len(repeated) == 1)
+        _need(len(repeated) == 1)
         (group,) = repeated
         return group, _shared(f, group, rows, width, Move(y, x, tuple(dims), 0, tuple(strides))), {call: x}
 

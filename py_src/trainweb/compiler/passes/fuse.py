@@ -147,7 +147,7 @@ class _Fuser:
         """The elementwise call that wrote `b` last before `e`, if it was one."""
         before = [w for w in self.program.writers(b.storage) if w.position < e.position]
         source = before[-1] if before else None
-        return source if isinstance(source, ElementwiseCall) and not source.reduction and not e.reduction else None
+        return source if isinstance(source, ElementwiseCall) else None
 
     def _may_pass(self, moved: ElementwiseCall, first: ElementwiseCall, last: ElementwiseCall) -> bool:
         """Return whether nobody between the two reads what `moved`, one of them, writes, or writes what it uses."""
@@ -184,7 +184,7 @@ class _Fuser:
             for out, root in results:
                 if b.storage is out.storage:
                     # Every use of the producer's results in the consumer must be element by element.
-                    if not out.same_place(b) or b.size != target.size:
+                    if not out.same_place(b):
                         return None
                     made.setdefault(x, root)
             if x not in made:
@@ -221,8 +221,6 @@ class _Fuser:
 
     def repeat_results(self, e: ElementwiseCall) -> None:
         """Compute results of `e` in the calls that read them, where they are cheap."""
-        if e.reduction:
-            return
         program = self.program
         stored = []
         for k, out in enumerate(e.outs):
@@ -242,7 +240,7 @@ class _Fuser:
 
     def _repeat(self, e: ElementwiseCall, number: int, readers: Sequence[Instruction]) -> bool:
         """Compute a result of `e` in all that read it; False where it is not cheap or one had to read anything more."""
-        calls = [r for r in readers if isinstance(r, ElementwiseCall) and not r.reduction]
+        calls = [r for r in readers if isinstance(r, ElementwiseCall)]
         if len(calls) < len(readers):
             return False
         if e.roots:  # rejects most calls before a chain is made of them
@@ -258,10 +256,7 @@ class _Fuser:
         alone = _Chain(chain.shape, chain.size, ins, [out], [root], chain.node, operations)
         repeated = []
         for reader in calls:
-            target = self._chain(reader)
-            if any(out.storage is o.storage for o in target.outs):
-                return False
-            fused = self._merge(alone, target, None)
+            fused = self._merge(alone, self._chain(reader), None)
             if fused is None or not _reads_all(reader, list(fused.ins.values())):
                 return False
             repeated.append(fused)

@@ -135,7 +135,7 @@ class _Rotation:
             return None
         for w in reversed(writers):
             if isinstance(w, ElementwiseCall):
-                if len(w.outs) > 1 or w.reduction or not w.outs[0].same_place(b) or w.shape != b.shape:
+                if len(w.outs) > 1 or not w.outs[0].same_place(b) or w.shape != b.shape:
                     return None
                 self.traced[w] = None
                 return w

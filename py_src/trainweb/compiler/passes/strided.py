@@ -88,7 +88,7 @@ class Move:
         kept = [k for k, d in enumerate(call.dims) if d != 1]
         kept.sort(key=lambda k: -order[k])
         dims = tuple(call.dims[k] for k in kept)
-        if call.size != FLOAT or start or prod(dims) != dense.size:
+        if start or prod(dims) != dense.size:
             return None
         if tuple(order[k] for k in kept) != contiguous_strides(dims):
             return None

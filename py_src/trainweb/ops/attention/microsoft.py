@@ -223,8 +223,7 @@ class MicrosoftAttention(_Masked):
         sizes, heads = self._widths(w), self.num_heads
         if len(sizes) != 3 or not equal(sum(sizes), w.shape[1]) or any(not equal(size % heads, 0) for size in sizes):
             raise self.error(f"{w.shape[1]} projections are not {sizes} for {heads} heads.")
-        if bias is not None and not equal_shapes(bias.shape, w.shape[1:]):
-            raise self.error(f"the bias has shape {list(bias.shape)}, not {list(w.shape[1:])}.")
+        self.need_shape("the bias", bias, w.shape[1:])
         (batch, m, _), n, width = x.shape, x.shape[1], sizes[0] // heads
         if past is not None:
             if past.rank != 5 or not equal_shapes(past.shape, (2, batch, heads, past.shape[3], width)):
@@ -293,8 +292,7 @@ class GroupQueryAttention(Composite):
         batch, m, _ = q.shape
         width = self._width(q, k)
         for t in (k, v):
-            if t is not None and not equal_shapes(t.shape, (batch, m, self.kv_num_heads * width)):
-                raise self.error(f"key or value has shape {list(t.shape)} beside a query of {list(q.shape)}.")
+            self.need_shape("key or value", t, (batch, m, self.kv_num_heads * width))
         if lengths is None or total_length is None or not equal(lengths.size, batch):
             raise self.error("seqlens_k must have a number for each item, and total_sequence_length must be given.")
         if lengths.dtype != "int32":
@@ -310,8 +308,7 @@ class GroupQueryAttention(Composite):
             raise self.unsupported(f"total_sequence_length {total_length.value[0]} of a past and new tokens of {n}")
         if self.do_rotary and (cos is None or sin is None):
             raise self.error("do_rotary needs cos_cache and sin_cache.")
-        if position is not None and not equal_shapes(position.shape, (batch, m)):
-            raise self.error(f"position_ids has shape {list(position.shape)}, not {[batch, m]}.")
+        self.need_shape("position_ids", position, (batch, m))
         if added is not None and past_k is not None and not equal(past_k.shape[2], 0):
             raise self.unsupported("attention_bias beside a past")
         check_added(self, added, (batch, self.num_heads, m, n))

@@ -178,7 +178,7 @@ def expand_composites(
             result.opsets.setdefault(node.domain, 1)
         result.nodes.append(node)
     read = {name for node in result.nodes for name in node.inputs}
-    result.initializers = {n: t for n, t in result.initializers.items() if n in read or n not in names.made}
+    result.initializers = {n: t for n, t in result.initializers.items() if n in read or n not in names.added}
     return result
 
 
@@ -215,7 +215,7 @@ class _Names:
 
     def __init__(self, graph: Graph, types: Types) -> None:
         self.graph, self.types = graph, types
-        self.made: set[str] = set()
+        self.added: set[str] = set()
         """Constants that were added."""
         self._used = set(graph.names())
         self._constants: dict[Hashable, str] = {}
@@ -231,7 +231,7 @@ class _Names:
             name = self.fresh(f"{prefix}/Constant_{len(self._constants)}")
             self.graph.initializers[name] = tensor.renamed(name)
             self.types.constant(self.graph.initializers[name])
-            self.made.add(name)
+            self.added.add(name)
             self._constants[key] = name
         return self._constants[key]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.ir.builder import Builder
+from trainweb.ir.dims import equal_shapes
 from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf, BufSequence
 from trainweb.ir.shapes import TensorType, broadcast_shapes
@@ -34,12 +35,13 @@ INTS = ("int32", "int64", "uint8", "int8", "int16", "uint16", "uint32", "uint64"
 
 @dataclass(frozen=True, slots=True)
 class Attr:
-    """Type of an attribute and its default; `required` where the operator has none."""
+    """Type of an attribute and its default; `required` where the operator has none. `among`: the allowed values."""
 
     type: type | tuple[type, ...]
     default: Any = None
     required: bool = False
     is_list: bool = False
+    among: Collection[Any] = ()
 
     def check(self, value: Any) -> bool:
         """Return whether `value` is of this attribute's type."""
@@ -57,9 +59,9 @@ class Body:
     nodes: list[Node]
 
 
-def Int(default: int | None = None, *, required: bool = False) -> Attr:
+def Int(default: int | None = None, *, required: bool = False, among: Collection[int] = ()) -> Attr:
     """An integer attribute."""
-    return Attr(int, default, required)
+    return Attr(int, default, required, among=among)
 
 
 def Float(default: float | None = None, *, required: bool = False) -> Attr:
@@ -67,9 +69,9 @@ def Float(default: float | None = None, *, required: bool = False) -> Attr:
     return Attr((float, int), default, required)
 
 
-def Str(default: str | None = None, *, required: bool = False) -> Attr:
+def Str(default: str | None = None, *, required: bool = False, among: Collection[str] = ()) -> Attr:
     """A string attribute."""
-    return Attr((str, bytes), default, required)
+    return Attr((str, bytes), default, required, among=among)
 
 
 def Ints(default: Sequence[int] | None = None, *, required: bool = False) -> Attr:
@@ -162,9 +164,8 @@ class Op:
         n = len(node.inputs)
         if not self.min_inputs <= n <= self.max_inputs and not self.accepts_inputs(n):
             raise ModelError(f"{node} has {n} inputs; {self.op_type()} takes {self._arity()}.")
-        given = node.attrs
         for name, attr in self.attrs.items():
-            setattr(self, name, self._attribute(name, attr) if name in given or attr.required else attr.default)
+            setattr(self, name, self._attribute(name, attr) if name in node.attrs or attr.required else attr.default)
 
     if TYPE_CHECKING:
 
@@ -196,8 +197,9 @@ class Op:
         value = self.node.attrs[name]
         if not attr.check(value):
             raise ModelError(f"Attribute {name!r} of {self.node} is {value!r:.80}, which is not of its type.")
-        if isinstance(value, bytes):
-            return value.decode()
+        value = value.decode() if isinstance(value, bytes) else value
+        if attr.among and value not in attr.among:
+            raise self.error(f"{name} {value!r:.80} is not one of {', '.join(map(str, attr.among))}.")
         return tuple(value) if isinstance(value, list) else value
 
     @classmethod
@@ -228,6 +230,11 @@ class Op:
     def need_float32(self, *types: TensorType | None) -> None:
         """Raise unless all inputs given are float32, which is what the kernels compute in."""
         self.need_dtype(("float32",), *(t.dtype for t in types if t is not None))
+
+    def need_shape(self, what: str, t: TensorType | None, shape: Sequence[int]) -> None:
+        """Raise unless an input has a shape, or is absent."""
+        if t is not None and not equal_shapes(t.shape, shape):
+            raise self.error(f"{what} has shape {list(t.shape)}; it must have {list(shape)}.")
 
     def axis_of(self, axis: int, rank: int) -> int:
         """`axis` counted from the front, checked against `rank`."""

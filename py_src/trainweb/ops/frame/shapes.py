@@ -158,7 +158,7 @@ class ShapeInference:
         vars(result).update(vars(op), node=node, types=mine)
         return result
 
-    def given(self, name: str, t: TensorType) -> None:
+    def set_input(self, name: str, t: TensorType) -> None:
         """Set the type of an input that is known better than its declaration."""
         self._types.put(name, t)
         self._rankless.discard(name)

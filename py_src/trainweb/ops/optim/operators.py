@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
-from trainweb.ir.dims import equal_shapes
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
 from trainweb.ir.layout import MOMENTUM0, MOMENTUM1
 from trainweb.ir.shapes import TensorType
@@ -165,18 +164,13 @@ class AdamWOptimizer(Optimizer):
         "epsilon": Float(1e-8),
         "weight_decay": Float(1e-2),
         "correct_bias": Int(1),
-        "adam_mode": Int(0),
+        "adam_mode": Int(0, among=(0, 1)),
     }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
 
     def check(self) -> None:
-        self._check_mode()
         if self.adam_mode == 0 and not self.correct_bias:
             raise self.error("adam_mode 0 needs correct_bias 1.")
-
-    def _check_mode(self) -> None:
-        if self.adam_mode not in (0, 1):
-            raise self.error(f"adam_mode is {self.adam_mode}; it must be 0 or 1.")
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         s.m = self.alpha * s.m + (1 - self.alpha) * g
@@ -197,7 +191,7 @@ class OlderAdamOptimizer(AdamWOptimizer):
     domain = TRAINWEB
 
     def check(self) -> None:
-        self._check_mode()
+        """Each mode goes with either choice."""
 
 
 class SGDOptimizerV2(Optimizer):
@@ -209,6 +203,33 @@ class SGDOptimizerV2(Optimizer):
 
     def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         return w - lr * g
+
+
+class ExponentialMovingAverage(SequenceOp):
+    """average += (1 - d) * (params - average) over sequences, after the optimizer's update; at the first step params.
+
+    d is `decay`. With a `warmup_power` it is the lesser of `decay` and 1 - (1 + t / warmup_gamma) ** -warmup_power,
+    where t counts the steps before. See timm's ModelEmaV3 and, without warm-up, torch.optim.swa_utils.AveragedModel.
+    """
+
+    domain = TRAINWEB
+    attrs = {"decay": Float(0.999), "warmup_power": Float(0.0), "warmup_gamma": Float(1.0)}
+    state_inputs = (2,)
+
+    def lower(self, b: Builder, outs: list[Buf | None], step: Buf, params: BufSequence, averages: BufSequence) -> None:
+        if not 0 <= self.decay < 1 or self.warmup_power < 0 or not self.warmup_gamma > 0:
+            raise self.error("decay must be in [0, 1), warmup_power at least 0 and warmup_gamma greater than 0.")
+        formula = Formula(b, None, step)
+        if runs := [run for run in flat_runs(params, averages) if run[0].size]:
+            w, average = formula.elements(runs[0])
+            formula.emit({1: self._average(w, average, formula.step)}, runs)
+
+    def _average(self, w: Any, average: Any, step: Any) -> Any:
+        decay: Any = self.decay
+        if self.warmup_power:
+            grown = 1 - ((1 + (step - 1) / self.warmup_gamma).log() * -self.warmup_power).exp()
+            decay = grown.smaller(self.decay)
+        return step.is_more(1).where(average + (1 - decay) * (w - average), w)
 
 
 class Subsequence(SequenceOp):
@@ -307,8 +328,7 @@ class InPlaceAccumulatorV2(Op):
         self, buffer: TensorType, value: TensorType, flag: TensorType | None = None
     ) -> tuple[TensorType, TensorType]:
         self.need_float32(buffer, value)
-        if not equal_shapes(buffer.shape, value.shape):
-            raise self.error(f"the buffer has shape {list(buffer.shape)} and the value {list(value.shape)}.")
+        self.need_shape("the value", value, buffer.shape)
         return TensorType("bool", (1,)), buffer
 
     def lower(self, b: Builder, outs: list[Buf | None], buffer: Buf, value: Buf, flag: Buf | None) -> None:
@@ -331,8 +351,7 @@ class Assign(Op):
 
     def infer(self, buffer: TensorType, value: TensorType) -> TensorType:
         self.need_float32(buffer, value)
-        if not equal_shapes(buffer.shape, value.shape):
-            raise self.error(f"the buffer has shape {list(buffer.shape)} and the value {list(value.shape)}.")
+        self.need_shape("the value", value, buffer.shape)
         return buffer
 
     def lower(self, b: Builder, outs: list[Buf | None], buffer: Buf, value: Buf) -> None:

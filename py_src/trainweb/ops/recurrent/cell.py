@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
-from trainweb.ir.dims import equal_shapes, static
+from trainweb.ir.dims import static
 from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import CELL_GRU, CELL_GRU_LINEAR, CELL_LSTM, CELL_RNN_RELU, CELL_RNN_TANH
 from trainweb.ir.shapes import TensorType
@@ -85,12 +85,6 @@ class _Recurrence(Op, abstract=True):
         names = (*self.function_inputs, *self.function_outputs)
         return dict(zip(names, (*ins, *outs), strict=True))
 
-    def check_shapes(self, wanted: Iterable[tuple[TensorType | None, tuple[int, ...]]]) -> None:
-        """Raise unless the inputs that are given have these shapes."""
-        for t, shape in wanted:
-            if t is not None and not equal_shapes(t.shape, shape):
-                raise self.error(f"an input has shape {list(t.shape)}; it must have {list(shape)}.")
-
     def sizes(self, y: Buf) -> dict[str, Any]:
         """The other arguments of both kernels; `y` is [steps, batch, hidden]."""
         steps, batch, hidden = y.shape
@@ -127,8 +121,12 @@ class Recurrence(_Recurrence):
             raise self.error(f"X and R have shapes {list(x.shape)} and {list(r.shape)}: not 3-D and 2-D.")
         steps, batch, rows = x.shape
         hidden = r.shape[1]
-        wanted = [(x, (steps, batch, self.gates * hidden)), (r, (rows, hidden)), (bias, (rows,)), (lengths, (batch,))]
-        self.check_shapes([*wanted, *((t, (batch, hidden)) for t in states)])
+        self.need_shape("X", x, (steps, batch, self.gates * hidden))
+        self.need_shape("R", r, (rows, hidden))
+        self.need_shape("the bias", bias, (rows,))
+        self.need_shape("sequence_lens", lengths, (batch,))
+        for t in states:
+            self.need_shape("an initial state", t, (batch, hidden))
         every, last = TensorType("float32", (steps, batch, hidden)), TensorType("float32", (batch, hidden))
         gates = TensorType("float32", (steps, batch, calls.cell_kept(self.kind) * hidden))
         return every, last, last, gates, every, every
@@ -191,16 +189,13 @@ class RecurrenceGrad(_Recurrence):
             raise self.error(f"the states have shape {list(before.shape)}: not 3-D.")
         steps, batch, hidden = before.shape
         rows = self.gates * hidden
-        wanted = [
-            (r, (rows, hidden)),
-            (gates, (steps, batch, calls.cell_kept(self.kind) * hidden)),
-            (cells, (steps, batch, hidden)),
-            (lengths, (batch,)),
-            (dy, (steps, batch, hidden)),
-            (dh, (batch, hidden)),
-            (dc, (batch, hidden)),
-        ]
-        self.check_shapes(wanted)
+        self.need_shape("R", r, (rows, hidden))
+        self.need_shape("gates", gates, (steps, batch, calls.cell_kept(self.kind) * hidden))
+        self.need_shape("sequence_lens", lengths, (batch,))
+        for what, t in (("dH", dh), ("dC", dc)):
+            self.need_shape(what, t, (batch, hidden))
+        for what, t in (("dY", dy), ("a tensor of cell states", cells)):
+            self.need_shape(what, t, before.shape)
         if self.kind == CELL_LSTM and cells is None:
             raise self.error("the cell states are left out.")
         dx, state = TensorType("float32", (steps, batch, rows)), TensorType("float32", (batch, hidden))

@@ -6,9 +6,9 @@ With other gates than the usual ones the steps are written out, each with one or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
+from trainweb.ir.dims import UndecidedError, equal, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
 from trainweb.ops.frame.composite import Composite
@@ -19,41 +19,33 @@ from trainweb.ops.frame.symbolic import Var, constant, integers
 MAX_STEPS = 1024
 """Longer sequences are refused where steps are written out: each is a few nodes of the compiled graph."""
 
+DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+"""True for each direction that is reverse."""
+
 _COMMON: dict[str, Attr] = {
     "activation_alpha": Floats(),
     "activation_beta": Floats(),
     "activations": Strs(),
     "clip": Float(),
-    "direction": Str("forward"),
+    "direction": Str("forward", among=DIRECTIONS),
     "hidden_size": Int(),
     "layout": Int(0),
 }
 
-_DEFAULTS: dict[str, tuple[float | None, float | None]] = {
-    "sigmoid": (None, None),
-    "tanh": (None, None),
-    "relu": (None, None),
-    "softsign": (None, None),
-    "softplus": (None, None),
-    "affine": (1.0, 0.0),
-    "leakyrelu": (0.01, None),
-    "thresholdedrelu": (1.0, None),
-    "scaledtanh": (1.0, 1.0),
-    "hardsigmoid": (0.2, 0.5),
-    "elu": (1.0, None),
+_ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
+    "sigmoid": ("Sigmoid", None, None),
+    "tanh": ("Tanh", None, None),
+    "relu": ("Relu", None, None),
+    "softsign": ("Softsign", None, None),
+    "softplus": ("Softplus", None, None),
+    "affine": ("", 1.0, 0.0),
+    "leakyrelu": ("LeakyRelu", 0.01, None),
+    "thresholdedrelu": ("ThresholdedRelu", 1.0, None),
+    "scaledtanh": ("", 1.0, 1.0),
+    "hardsigmoid": ("HardSigmoid", 0.2, 0.5),
+    "elu": ("Elu", 1.0, None),
 }
-"""Activations, with alpha and beta where they have them."""
-
-_OPERATORS = {
-    "sigmoid": "Sigmoid",
-    "tanh": "Tanh",
-    "relu": "Relu",
-    "softsign": "Softsign",
-    "softplus": "Softplus",
-    "leakyrelu": "LeakyRelu",
-    "thresholdedrelu": "ThresholdedRelu",
-    "elu": "Elu",
-}
+"""Activations: the operator, "" for several, and alpha and beta where they have them."""
 
 Activation = tuple[str, float | None, float | None]
 """Name, alpha, beta."""
@@ -66,9 +58,8 @@ def activate(x: Var, activation: Activation) -> Var:
         return x * (alpha or 0.0) + (beta or 0.0)
     if name == "scaledtanh":
         return (x * (beta or 0.0)).op("Tanh") * (alpha or 0.0)
-    if name == "hardsigmoid":
-        return x.op("HardSigmoid", alpha=alpha, beta=beta)
-    return x.op(_OPERATORS[name]) if alpha is None else x.op(_OPERATORS[name], alpha=alpha)
+    settings: dict[str, Any] = {k: v for k, v in (("alpha", alpha), ("beta", beta)) if v is not None}
+    return x.op(_ACTIVATIONS[name][0], **settings)
 
 
 class RecurrentLayer(Composite, abstract=True):
@@ -91,7 +82,7 @@ class RecurrentLayer(Composite, abstract=True):
         if (x.rank, w.rank, r.rank) != (3, 3, 3):
             raise self.error(f"X, W, R have the shapes {list(x.shape)}, {list(w.shape)}, {list(r.shape)}: not 3-D.")
         steps, batch = x.shape[:2] if not self.layout else (x.shape[1], x.shape[0])
-        directions, hidden = len(self._directions), r.shape[2]
+        directions, hidden = len(DIRECTIONS[self.direction]), r.shape[2]
         rows = self.gates * hidden
         if static(r.shape[1]) and not r.shape[1] % self.gates and r.shape[1] > rows:
             # As torch's dynamo exporter writes nn.LSTM(proj_size=...), whose projections it drops.
@@ -100,18 +91,14 @@ class RecurrentLayer(Composite, abstract=True):
                 f"R has shape {list(r.shape)}: {cells} cells, and a state of {hidden} numbers. ONNX has "
                 "no projected states: export an LSTM without proj_size, or nn.LSTMCell and nn.Linear in a loop."
             )
-        wanted: list[tuple[str, TensorType | None, tuple[int, ...]]] = [
-            ("W", w, (directions, rows, x.shape[2])),
-            ("R", r, (directions, rows, hidden)),
-            ("B", bias, (directions, 2 * rows)),
-            ("sequence_lens", lengths, (batch,)),
-            ("P", peepholes, (directions, 3 * hidden)),
-        ]
         state = (directions, batch, hidden) if not self.layout else (batch, directions, hidden)
-        wanted += [("an initial state", t, state) for t in states]
-        for name, t, shape in wanted:
-            if t is not None and not equal_shapes(t.shape, shape):
-                raise self.error(f"{name} has shape {list(t.shape)}; it must have {list(shape)}.")
+        self.need_shape("W", w, (directions, rows, x.shape[2]))
+        self.need_shape("R", r, (directions, rows, hidden))
+        self.need_shape("B", bias, (directions, 2 * rows))
+        self.need_shape("sequence_lens", lengths, (batch,))
+        self.need_shape("P", peepholes, (directions, 3 * hidden))
+        for t in states:
+            self.need_shape("an initial state", t, state)
         if self.hidden_size is not None and not equal(hidden, self.hidden_size):
             raise self.error(f"hidden_size is {self.hidden_size}, R is for {hidden}.")
         if lengths is not None and lengths.dtype != "int32":
@@ -120,17 +107,9 @@ class RecurrentLayer(Composite, abstract=True):
         y = (steps, directions, batch, hidden) if not self.layout else (batch, steps, directions, hidden)
         return TensorType("float32", y), *[TensorType("float32", state)] * self.n_states
 
-    @property
-    def _directions(self) -> tuple[bool, ...]:
-        """True for each direction that is reverse."""
-        directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(self.direction)
-        if directions is None:
-            raise self.error(f"direction is {self.direction!r}, not forward, reverse or bidirectional.")
-        return directions
-
     def _activations(self) -> list[list[Activation]]:
         """Return the activations of each direction."""
-        directions, each = len(self._directions), len(self.default_activations)
+        directions, each = len(DIRECTIONS[self.direction]), len(self.default_activations)
         names = [n if isinstance(n, str) else n.decode() for n in self.activations or ()]
         names = names or [*self.default_activations * directions]
         if len(names) != each * directions:
@@ -138,9 +117,9 @@ class RecurrentLayer(Composite, abstract=True):
         alphas, betas = iter(self.activation_alpha or ()), iter(self.activation_beta or ())
         activations: list[Activation] = []
         for name in names:
-            if name.lower() not in _DEFAULTS:
+            if name.lower() not in _ACTIVATIONS:
                 raise self.unsupported(f"the activation {name!r}")
-            alpha, beta = _DEFAULTS[name.lower()]
+            _, alpha, beta = _ACTIVATIONS[name.lower()]
             alpha = alpha if alpha is None else next(alphas, alpha)
             activations.append((name.lower(), alpha, beta if beta is None else next(betas, beta)))
         return [activations[k * each : (k + 1) * each] for k in range(directions)]
@@ -153,7 +132,7 @@ class RecurrentLayer(Composite, abstract=True):
             x, *states = (None if t is None else t.op("Transpose", perm=[1, 0, 2]) for t in (x, *states))
             assert x is not None
         sequences, finals = [], []
-        for k, (reverse, activations) in enumerate(zip(self._directions, self._activations(), strict=True)):
+        for k, (reverse, activations) in enumerate(zip(DIRECTIONS[self.direction], self._activations(), strict=True)):
             parameters = [None if t is None else self.direction_of(t, k) for t in (w, r, bias, peepholes, *states)]
             is_usual = peepholes is None and self.clip is None
             cell = self.usual_cell(activations) if is_usual else None
@@ -218,7 +197,7 @@ class RecurrentLayer(Composite, abstract=True):
         return [Var(g, name, x.dtype) for name in results if name]
 
     def direction_of(self, x: Var, k: int) -> Var:
-        one = x.part(0, k, k + 1) if len(self._directions) > 1 else x
+        one = x.part(0, k, k + 1) if len(DIRECTIONS[self.direction]) > 1 else x
         return one.squeeze(0)
 
     def _run(

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB
 from trainweb.ops.frame.composite import Composite
@@ -101,17 +100,15 @@ class _Grad(Composite, abstract=True):
         return self.forward(replace(self.node, inputs=self.node.inputs[:3]), self.opset).forward_cell()
 
     def gradient_types(
-        self, x: TensorType, w: TensorType, r: TensorType, kept: TensorType, width: int
+        self, x: TensorType, w: TensorType, r: TensorType, saved: TensorType, width: int
     ) -> tuple[TensorType, ...]:
-        """Return the types of all gradients, of first states last. The kept tensor is `width` states wide."""
-        self.need_float32(x, w, r, kept)
+        """Return the types of all gradients, of first states last. The saved tensor is `width` states wide."""
+        self.need_float32(x, w, r, saved)
         self.forward_cell()
         if (x.rank, w.rank, r.rank) != (3, 3, 3):
             raise self.error(f"X, W, R have the shapes {list(x.shape)}, {list(w.shape)}, {list(r.shape)}: not 3-D.")
         hidden = r.shape[2]
-        wanted = (*x.shape[:1], 1, x.shape[1], width * hidden)
-        if not equal_shapes(kept.shape, wanted):
-            raise self.error(f"what the layer kept has shape {list(kept.shape)}; it must have {list(wanted)}.")
+        self.need_shape("the saved output", saved, (*x.shape[:1], 1, x.shape[1], width * hidden))
         bias, state = (1, 2 * r.shape[1]), (1, x.shape[1], hidden)
         return tuple(TensorType("float32", shape) for shape in (x.shape, w.shape, r.shape, bias, state))
 

@@ -242,15 +242,17 @@ class NumericsRules:
         op = self._models.optimizer_operator()
         return self._error("optimizer", f"The optimizer {op} of {parameter!r}", op, found, inputs)
 
-    def _error(self, kind: str, node: str, op: str, made: TensorRange, inputs: Sequence[TensorRange]) -> NumericsError:
+    def _error(
+        self, kind: str, node: str, op: str, tensor: TensorRange, inputs: Sequence[TensorRange]
+    ) -> NumericsError:
         step = int(self._numbers.read_state(STATE_STEP))
         read = f" Its inputs are {'; '.join(r.text for r in inputs)}." if inputs else ""
         error = messages.NUMERICS(
-            node=node, bad=made.bad, count=prod(made.shape), tensor=made.name, kind=kind, step=step, inputs=read
+            node=node, bad=tensor.bad, count=prod(tensor.shape), tensor=tensor.name, kind=kind, step=step, inputs=read
         )
         assert isinstance(error, NumericsError)
-        error.node, error.op, error.tensor, error.step = node, op, made.name, step
-        error.made, error.inputs = asdict(made), [asdict(r) for r in inputs]
+        error.node, error.op, error.tensor, error.step = node, op, tensor.name, step
+        error.made, error.inputs = asdict(tensor), [asdict(r) for r in inputs]
         return error
 
 

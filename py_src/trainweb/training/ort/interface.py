@@ -129,13 +129,13 @@ def _listed(name: str, value: Any) -> list[Any]:
     return list(value or ())
 
 
-def _provider(given: Any) -> tuple[str, Any]:
+def _provider(provider: Any) -> tuple[str, Any]:
     """A provider's name, and its options."""
-    if isinstance(given, str):
-        return given, {}
-    if not isinstance(given, (tuple, list)) or len(given) != 2 or not isinstance(given[0], str):
-        raise TypeError(f"'providers' has {given!r:.80}, which is neither a name nor a name with options.")
-    return given[0], given[1]
+    if isinstance(provider, str):
+        return provider, {}
+    if not isinstance(provider, (tuple, list)) or len(provider) != 2 or not isinstance(provider[0], str):
+        raise TypeError(f"'providers' has {provider!r:.80}, which is neither a name nor a name with options.")
+    return provider[0], provider[1]
 
 
 class SessionBase(ABC):

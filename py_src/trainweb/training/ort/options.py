@@ -76,26 +76,26 @@ class Attributes:
     """An attribute that onnxruntime's object has."""
 
     @classmethod
-    def _of(cls, given: Any) -> Self:
+    def _of(cls, source: Any) -> Self:
         """Check options: None, a dict, or an object with onnxruntime's attributes.
 
         Raise TypeError for an unknown name or a wrong type, and UnsupportedError for what has no meaning here.
         """
-        if given is None:
+        if source is None:
             return cls()
         known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-        if isinstance(given, Mapping):
-            for name in given:
+        if isinstance(source, Mapping):
+            for name in source:
                 if name not in known:
                     raise TypeError(unknown(cls._kind, name, known))
-            options = cls(**given)
-        elif isinstance(given, cls):
-            options = given
-        elif hasattr(given, cls._sign):
+            options = cls(**source)
+        elif isinstance(source, cls):
+            options = source
+        elif hasattr(source, cls._sign):
             # Not all can be read of onnxruntime's own, and some are trainweb's.
-            options = cls(**{name: getattr(given, name) for name in known if hasattr(given, name)})
+            options = cls(**{name: getattr(source, name) for name in known if hasattr(source, name)})
         else:
-            raise TypeError(f"{cls._kind}s must be a dict or {cls.__name__}, got {type(given).__name__}.")
+            raise TypeError(f"{cls._kind}s must be a dict or {cls.__name__}, got {type(source).__name__}.")
         options._check()
         return options
 
@@ -173,18 +173,18 @@ class RunOptions(Attributes):
         return entries[key]
 
     @classmethod
-    def _of(cls, given: Any) -> RunOptions:
-        if given is None:
+    def _of(cls, source: Any) -> RunOptions:
+        if source is None:
             return cls()
-        if isinstance(given, Mapping):
-            return super()._of({"tag" if k == "logid" else k: v for k, v in given.items()})
-        options = super()._of(given)
-        if isinstance(given, cls):
+        if isinstance(source, Mapping):
+            return super()._of({"tag" if k == "logid" else k: v for k, v in source.items()})
+        options = super()._of(source)
+        if isinstance(source, cls):
             options.__dict__["_watched"] = True
         else:
-            options.tag = getattr(given, "logid", "")
+            options.tag = getattr(source, "logid", "")
             check_type("tag", options.tag, str)
-            options.__dict__["_watched"] = given
+            options.__dict__["_watched"] = source
         return options
 
     def _check(self) -> None:
@@ -308,8 +308,8 @@ class SessionOptions(Attributes):
     free_dimension_overrides: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def _of(cls, given: Any) -> SessionOptions:
-        options = super()._of(given)
+    def _of(cls, source: Any) -> SessionOptions:
+        options = super()._of(source)
         if not options.__dict__.get("_told"):
             warn_without_effect(without_effect(options, options._config))
         return options
@@ -470,11 +470,11 @@ def check_type(name: str, value: object, kind: type) -> None:
         raise TypeError(f"{name} must be a {kind.__name__}, got {value!r:.80}.")
 
 
-def check_debug(given: object) -> None:
+def check_debug(debug: object) -> None:
     """Raise TypeError unless this can be ``debug``."""
-    if given is not None and not isinstance(given, Mapping):
-        raise TypeError(f"'debug' must be a dict of {', '.join(DEBUG)}, got {type(given).__name__}.")
-    for name, value in (given or {}).items():
+    if debug is not None and not isinstance(debug, Mapping):
+        raise TypeError(f"'debug' must be a dict of {', '.join(DEBUG)}, got {type(debug).__name__}.")
+    for name, value in (debug or {}).items():
         if name not in DEBUG:
             raise TypeError(unknown("Option of debug", name, DEBUG))
         check_type(f"debug.{name}", value, bool)

@@ -168,3 +168,28 @@ def linear_learning_rate(op: operators.LinearLearningRate, step: Any, warmup: An
     if step < warmup:
         return initial * step / max(1, warmup)
     return initial * max(0.0, (total - step) / max(1, total - warmup))
+
+
+CASES[operators.ExponentialMovingAverage] = Cases(
+    samples=(
+        Sample([i64([1]), PARAMETERS, FIRST_MOMENTS]),
+        Sample([i64([7]), PARAMETERS, FIRST_MOMENTS], {"decay": 0.9}),
+        Sample([i64([4]), PARAMETERS, FIRST_MOMENTS], {"warmup_power": 2 / 3}),
+        Sample([i64([900]), PARAMETERS, FIRST_MOMENTS], {"decay": 0.5, "warmup_power": 0.75, "warmup_gamma": 10.0}),
+    ),
+    bad=(
+        Bad([i64([1]), PARAMETERS, FIRST_MOMENTS], {"decay": 1.0}),
+        Bad([i64([1]), PARAMETERS, f32([1.0] * 7)], {"warmup_power": -1.0}),
+        Bad([i64([1]), PARAMETERS, f32([1.0] * 7)], {"warmup_gamma": 0.0}),
+    ),
+)
+
+
+@reference(operators.ExponentialMovingAverage)
+def exponential_moving_average(op: operators.ExponentialMovingAverage, step: Any, w: Any, average: Any) -> Any:
+    """The average after step number `step` (1 at the first)."""
+    t = step - 1
+    decay = op.decay
+    if op.warmup_power:
+        decay = min(decay, 1 - (1 + t / op.warmup_gamma) ** -op.warmup_power)
+    return w if t == 0 else decay * average + (1 - decay) * w

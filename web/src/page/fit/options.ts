@@ -32,7 +32,7 @@ import type { FitControl, FitEvent } from "./events.js";
 import { scheduleOf } from "./rates.js";
 import { ModelInputs } from "../model-inputs.js";
 import { hasFunctions, metricsOf, type MetricFunction, type Metrics } from "../own-metrics.js";
-import { splitData } from "../split.js";
+import { splitData, warnOfSteps } from "../split.js";
 import type { Schedule } from "./schedule.js";
 import type { Resolved } from "../setting-kinds.js";
 import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
@@ -130,6 +130,11 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const plain = checkPlain(options);
   const inputs = new ModelInputs(info.inputs.train);
   const [train, validation] = splitData(inputs, labelsOf(info.trainingInputNames, info).at(-1) as string, data, settings.validationData ?? null, plain);
+  inputs.require(train, "data");
+  if (validation !== null) {
+    new ModelInputs(info.inputs.eval).require(validation, "validation data");
+    warnOfSteps(train, validation);
+  }
   const isStream = train.columns === null;
   if (train.isBatched && (settings.batchSize ?? null) !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
@@ -204,12 +209,12 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   };
 }
 
-function resolveAccumulate(given: number | AccumulateFields = 1): Required<AccumulateFields> {
-  if (typeof given === "object" && given !== null) {
-    return settingsOf("accumulate", given, ACCUMULATE);
+function resolveAccumulate(accumulate: number | AccumulateFields = 1): Required<AccumulateFields> {
+  if (typeof accumulate === "object" && accumulate !== null) {
+    return settingsOf("accumulate", accumulate, ACCUMULATE);
   }
-  checkFields("accumulate", "", { accumulate: given }, { accumulate: ACCUMULATE["steps"] as Setting });
-  return { steps: given, reduction: "mean" };
+  checkFields("accumulate", "", { accumulate }, { accumulate: ACCUMULATE["steps"] as Setting });
+  return { steps: accumulate, reduction: "mean" };
 }
 
 /** @throws FeedError for a generator object that has been read, or that the fit may read again */
@@ -285,12 +290,12 @@ export interface ResolvedMetrics {
 const NO_METRICS: ResolvedMetrics = { metrics: [], functions: new Map() };
 
 export function resolveMetrics(choices: unknown): ResolvedMetrics {
-  const given = metricsOf(choices);
-  const functions = given.flatMap(([output, metric]) => {
+  const listed = metricsOf(choices);
+  const functions = listed.flatMap(([output, metric]) => {
     refuseIf(output !== null && hasFunctions(metric), "FUNCTION_OF_OUTPUT");
     return hasFunctions(metric) ? Object.entries(metric) : [];
   });
-  const metrics = given.filter(([, metric]) => !hasFunctions(metric)).map(([output, metric]): ResolvedMetric => {
+  const metrics = listed.filter(([, metric]) => !hasFunctions(metric)).map(([output, metric]): ResolvedMetric => {
     const fields = resolveKind("metric", metric, METRICS);
     const type = fields["type"] as MetricType;
     const settings = Object.values(withDefaults(fields, METRICS[type]));
@@ -312,8 +317,8 @@ function checkNames(names: readonly string[]): void {
 }
 
 /** The inputs that may hold labels. */
-function labelsOf(inputs: readonly string[], { sampleWeight }: SessionInfo): readonly string[] {
-  return inputs.filter((name) => name !== sampleWeight);
+function labelsOf(inputs: readonly string[], { sampleWeights }: SessionInfo): readonly string[] {
+  return inputs.filter((name) => !sampleWeights.includes(name));
 }
 
 type PairNames = Pick<FitOptions, "predictions" | "targets">;

@@ -5,22 +5,7 @@
  * is.
  */
 
-import {
-  ARENA,
-  CONSTANTS,
-  GRADIENTS,
-  HEADER_N_INSTRUCTIONS,
-  HEADER_N_SEGMENTS,
-  HEADER_WORDS,
-  LARGE_CONSTANTS,
-  MOMENTUM1,
-  PLAN_MAGIC,
-  PLAN_VERSION,
-  PREPARED,
-  SEGMENT_NAMES,
-  SEGMENT_WORDS,
-  STATE_WORDS,
-} from "../../engine/layout.js";
+import * as layout from "../../engine/layout.js";
 import { WASM } from "../constants.js";
 import { readKind, type BaseKind, type StepKind } from "../step-kind.js";
 import { METRIC } from "./metrics.js";
@@ -39,7 +24,7 @@ const OLDEST = 3;
 const PREFIX_BYTES = 64;
 const HASH = { start: 16, end: 48 };
 
-const N_SEGMENTS = SEGMENT_NAMES.length;
+const N_SEGMENTS = layout.SEGMENT_NAMES.length;
 /** Most moments in one segment, averages among them; some are smaller than the parameters. */
 const MOST_MOMENTS = 4;
 /** The file of a large constant that is in the bundle itself. */
@@ -232,7 +217,7 @@ const START = record({
   pairs: optional(list(tuple(text, text)), []),
   defaultPair: optional(tuple(nullable(text), nullable(text)), undefined),
   weighsBatches: optional(flag, false),
-  sampleWeight: optional(nullable(text), null),
+  sampleWeights: optional(names, []),
   terms: optional(names, []),
   moving: optional(names, []),
   /** Divisors of the losses. */
@@ -283,8 +268,8 @@ export function parseBundle(raw: RawBundle<Uint8Array | Blob>, fingerprint: numb
   checkKernels(raw.header, reader, fingerprint);
   const start = START(raw.header, "", reader);
   checkStart(start);
-  const { plans: given } = record({ plans: list((plan) => plan) })(raw.header, "", reader);
-  const plans = given.map((plan, k) => readPlan(reader, plan, `plans[${k}]`, start, fingerprint));
+  const { plans: encoded } = record({ plans: list((plan) => plan) })(raw.header, "", reader);
+  const plans = encoded.map((plan, k) => readPlan(reader, plan, `plans[${k}]`, start, fingerprint));
   damagedIf(plans.some(({ large }) => large.some(({ file }) => file >= files)), "a plan has constants in other files");
   const keys = plans.map((plan) => planKey(plan.kind, plan.overwrite, plan.signature, plan.target));
   damagedIf(new Set(keys).size !== keys.length, "two plans are for the same feeds");
@@ -482,12 +467,12 @@ function segmentsFit(
   session: { readonly words: number; readonly trainableSize: number; readonly hasAverages: boolean },
 ): boolean {
   const { words, trainableSize, hasAverages } = session;
-  const moments = sizes.slice(GRADIENTS + 1, MOMENTUM1 + 1);
+  const moments = sizes.slice(layout.GRADIENTS + 1, layout.MOMENTUM1 + 1);
   // The segment of the second moment has the others, too.
   const isMoment = (bytes: number): boolean => bytes % 4 === 0 && bytes <= MOST_MOMENTS * 4 * trainableSize;
-  const expected = [0, 0, 4 * words, 4 * trainableSize, ...moments, 4 * STATE_WORDS, 0, 0];
+  const expected = [0, 0, 4 * words, 4 * trainableSize, ...moments, 4 * layout.STATE_WORDS, 0, 0];
   const hasRoom = !hasAverages || (moments.at(-1) ?? 0) >= 4 * trainableSize;
-  return String(sizes) === String(expected) && sizes.length === SEGMENT_NAMES.length && moments.every(isMoment) && hasRoom;
+  return String(sizes) === String(expected) && sizes.length === layout.SEGMENT_NAMES.length && moments.every(isMoment) && hasRoom;
 }
 
 /** Inputs of a plan that clips gradients: the limit of each magnitude, and of the joint norm; infinity: no limit. */
@@ -511,10 +496,10 @@ function readPlan(reader: Reader, value: unknown, where: string, session: PlanOw
   // A profile has room for so many times.
   damagedIf(nodes.length !== instructions, `${where} has ${nodes.length} nodes for ${instructions} instructions`);
   const sizes = session.segments.map(({ bytes }) => bytes);
-  sizes[ARENA] = arenaBytes;
-  sizes[PREPARED] = preparedBytes;
-  sizes[CONSTANTS] = constants.length;
-  sizes[LARGE_CONSTANTS] = largeBytes;
+  sizes[layout.ARENA] = arenaBytes;
+  sizes[layout.PREPARED] = preparedBytes;
+  sizes[layout.CONSTANTS] = constants.length;
+  sizes[layout.LARGE_CONSTANTS] = largeBytes;
   [...inputs, ...plan.outputs].forEach((slot) => checkPlace(slot, where, sizes));
   for (const [name, offset, nbytes] of plan.kept) {
     damagedIf(offset + nbytes > preparedBytes, `'${name}' of ${where} is at [${offset}, ${offset + nbytes}) of ${preparedBytes} bytes`);
@@ -525,15 +510,15 @@ function readPlan(reader: Reader, value: unknown, where: string, session: PlanOw
 
 /** Return the number of instructions that the plan declares; the verifier counts them. */
 function checkWords(words: Uint8Array, where: string, fingerprint: number, segments: number): number {
-  const minimum = 4 * (HEADER_WORDS + segments * SEGMENT_WORDS);
+  const minimum = 4 * (layout.HEADER_WORDS + segments * layout.SEGMENT_WORDS);
   damagedIf(words.length % 4 !== 0 || words.length < minimum, `${where} has ${words.length} bytes of words`);
   const view = new DataView(words.buffer, words.byteOffset, words.byteLength);
-  const header = Array.from({ length: HEADER_WORDS }, (_, word) => view.getUint32(4 * word, true));
-  const expected = [PLAN_MAGIC, PLAN_VERSION, words.length / 4, fingerprint];
-  if (String(header.slice(0, expected.length)) !== String(expected) || header[HEADER_N_SEGMENTS] !== segments) {
+  const header = Array.from({ length: layout.HEADER_WORDS }, (_, word) => view.getUint32(4 * word, true));
+  const expected = [layout.PLAN_MAGIC, layout.PLAN_VERSION, words.length / 4, fingerprint];
+  if (String(header.slice(0, expected.length)) !== String(expected) || header[layout.HEADER_N_SEGMENTS] !== segments) {
     throw malformed(`${where} is no plan of ${words.length / 4} words for these kernels`);
   }
-  return header[HEADER_N_INSTRUCTIONS] as number;
+  return header[layout.HEADER_N_INSTRUCTIONS] as number;
 }
 
 /** Check that the plan takes its declared feeds, in the arena, and has the outputs of the model. */
@@ -547,7 +532,7 @@ function checkInterface(plan: Of<typeof PLAN>, where: string, session: PlanOwner
   for (const slot of inputs) {
     const feed = signature.find(({ name }) => name === slot.name);
     const isFeed = feed?.dtype === slot.dtype && String(feed.dims) === String(slot.dims);
-    damagedIf(!isFeed || slot.segment !== ARENA, `${where} has an input '${slot.name}' that is no feed of its own`);
+    damagedIf(!isFeed || slot.segment !== layout.ARENA, `${where} has an input '${slot.name}' that is no feed of its own`);
   }
   const sums = metrics.flatMap(({ sums: one, faults }) => (faults === "" ? [one] : [one, faults]));
   const count = session.lossCounts?.[kind]?.output ?? null;

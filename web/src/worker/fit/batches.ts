@@ -86,6 +86,7 @@ export class Batches {
   async #plans(size: number): Promise<StepPlans | null> {
     const { host, runner, lossCounts, info } = this.#core;
     const { clip: limits, accumulate, loss } = this.#options;
+    const target = host.targetOf(TRAIN);
     const types = (this.#columns as Columns).types(size, info.trainingInputNames);
     const update = await runner.prepare(OPTIMIZER, true, []);
     const clipTypes = limits && signatureOf(CLIP_INPUTS, [limitsOf(limits)], () => NO_BYTES);
@@ -93,11 +94,15 @@ export class Batches {
     const other = accumulate === 1 ? null : await runner.prepare(TRAIN, false, types);
     const train = await runner.prepare(TRAIN, true, types);
     const adding = other ?? train;
+    if (host.targetOf(TRAIN) !== target) {
+      // The session has left the GPU meanwhile.
+      return this.#plans(size);
+    }
     // A session may keep one plan of a step only.
     const areHere = [adding, update, clip].every((one) => one === null || host.plans.includes(one.plan));
     const results = train.plan.outputs.filter(({ name }) => [loss, lossCounts.train.output].includes(name));
     const areNumbers = results.every(({ dtype, nbytes }) => dtype === "float32" && nbytes === 4);
-    return areHere && areNumbers ? { train, adding, update, clip } : null;
+    return areHere && areNumbers && host.runsSeveral ? { train, adding, update, clip } : null;
   }
 
   /** Run the first of some batches, as many as take a few milliseconds. */

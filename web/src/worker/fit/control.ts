@@ -19,7 +19,7 @@ export class Control {
   #hasEnded = false;
   #resumed: (() => void) | null = null;
   #listened = performance.now();
-  #told = 0;
+  #reported = 0;
   /** Questions so far, and those without an answer yet. */
   #asks = 0;
   readonly #asked = new Map<number, (answer: unknown) => void>();
@@ -82,8 +82,8 @@ export class Control {
 
   /** Report the progress, if it is time, and receive messages; false: the fit is to end. */
   async listen(progress: FitProgress | null): Promise<boolean> {
-    if (this.#tells && progress !== null && performance.now() - this.#told > FRAME_MS) {
-      this.#told = performance.now();
+    if (this.#tells && progress !== null && performance.now() - this.#reported > FRAME_MS) {
+      this.#reported = performance.now();
       this.#port.postMessage(progress);
     }
     await this.#turn();

@@ -46,7 +46,7 @@ export class WorkerFit {
   /** Of all batches so far. */
   readonly #losses: number[] = [];
   /** Number of losses that the page knows. */
-  #told = 0;
+  #reported = 0;
   readonly #epochs: FitEpochs;
   #checkpoint: CheckpointWriter | null = null;
   /** True if NaN or infinity has ended it. */
@@ -92,7 +92,7 @@ export class WorkerFit {
     const { position, losses } = record;
     const { epoch, step, lossSum, rows, optimizerSteps } = position;
     losses.forEach((loss) => this.#losses.push(loss));
-    this.#told = losses.length;
+    this.#reported = losses.length;
     const kept = losses.subarray(losses.length - step).filter((loss) => !Number.isNaN(loss)).length;
     await this.#steps.call("tw_fit_resume", epoch, step, kept, optimizerSteps, lossSum, rows);
     record.epochs.forEach((epoch) => this.#epochs.observe(epoch));
@@ -226,8 +226,8 @@ export class WorkerFit {
 
   /** Tell the page of batches that it does not know. */
   #tell(): void {
-    const losses = Float32Array.from(this.#losses.slice(this.#told));
-    this.#told = this.#losses.length;
+    const losses = Float32Array.from(this.#losses.slice(this.#reported));
+    this.#reported = this.#losses.length;
     this.#control.tell({ losses, optimizerSteps: this.#steps.at.optimizerSteps, isNaN: this.#isNaN });
   }
 

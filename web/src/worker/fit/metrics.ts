@@ -107,8 +107,8 @@ export class Totals {
     if (metric.rows.length === 0) {
       return sums;
     }
-    const given = sums[0]?.length;
-    refuseIf(type === "column_mae" && given !== scale.length, "TABLE_WIDTH", { name: targets, given, expected: scale.length });
+    const width = sums[0]?.length;
+    refuseIf(type === "column_mae" && width !== scale.length, "TABLE_WIDTH", { name: targets, given: width, expected: scale.length });
     const names = { ...Object.fromEntries(metric.rows.map((row, k): [string, Row] => [row, sums[k] ?? []])), loss, scale };
     const { formula: planFormula } = metric;
     if (typeof planFormula === "object" && planFormula[0] === "each") {

@@ -1,18 +1,6 @@
 /** Plans as text, from their words and the kernels' description of themselves. */
 
-import {
-  BUFFER_NBYTES,
-  BUFFER_OFFSET,
-  BUFFER_SEGMENT,
-  BUFFER_WORDS,
-  HEADER_N_BUFFERS,
-  HEADER_N_CODE,
-  HEADER_N_SEGMENTS,
-  HEADER_WORDS,
-  PLAN_NO_BUFFER,
-  SEGMENT_NAMES,
-  SEGMENT_WORDS,
-} from "../../engine/layout.js";
+import * as layout from "../../engine/layout.js";
 
 /** One argument of a kernel; pointers and numbers are of different kinds. */
 interface Argument {
@@ -33,20 +21,21 @@ const NUMBERS: ReadonlySet<string> = new Set(["i32", "s32", "f32"]);
 export function disassemble(bytes: Uint8Array, kernels: readonly KernelDescription[]): string[] {
   const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const word = (at: number): number => words.getUint32(4 * at, true);
-  const buffers = HEADER_WORDS + SEGMENT_WORDS * word(HEADER_N_SEGMENTS);
-  const code = buffers + BUFFER_WORDS * word(HEADER_N_BUFFERS);
+  const buffers = layout.HEADER_WORDS + layout.SEGMENT_WORDS * word(layout.HEADER_N_SEGMENTS);
+  const code = buffers + layout.BUFFER_WORDS * word(layout.HEADER_N_BUFFERS);
   const operand = (index: number): string => {
-    if (index === PLAN_NO_BUFFER) {
+    if (index === layout.PLAN_NO_BUFFER) {
       return "null";
     }
-    const at = buffers + BUFFER_WORDS * index;
-    return `${SEGMENT_NAMES[word(at + BUFFER_SEGMENT)]}+${word(at + BUFFER_OFFSET)}:${word(at + BUFFER_NBYTES)}`;
+    const field = (place: number): number => word(buffers + layout.BUFFER_WORDS * index + place);
+    const segment = layout.SEGMENT_NAMES[field(layout.BUFFER_SEGMENT)];
+    return `${segment}+${field(layout.BUFFER_OFFSET)}:${field(layout.BUFFER_NBYTES)}`;
   };
   const number = (kind: string, at: number): number =>
     kind === "f32" ? words.getFloat32(4 * at, true) : words.getInt32(4 * at, true);
 
   const lines: string[] = [];
-  for (let at = code; at < code + word(HEADER_N_CODE); at += 1 + (word(at) >>> 16)) {
+  for (let at = code; at < code + word(layout.HEADER_N_CODE); at += 1 + (word(at) >>> 16)) {
     const opcode = word(at) & 0xffff;
     const kernel = kernels.find((one) => one.opcode === opcode);
     if (kernel === undefined) {

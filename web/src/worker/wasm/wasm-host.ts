@@ -1,26 +1,7 @@
 /** The host of a session whose plans the kernels run. All of its results are there at once, except of runs with a stop. */
 
 import { MORE, type Engine } from "../../engine/engine.js";
-import {
-  APART_BYTES,
-  BATCHES_RAN,
-  BATCHES_WORDS,
-  CONSTANTS,
-  COPY_STEP,
-  FIT_WORDS,
-  HEADER_FAILED,
-  HEADER_POSITION,
-  HEADER_VALUE,
-  HEADER_WORDS,
-  LARGE_CONSTANTS,
-  MOMENTUM0,
-  MOMENTUM1,
-  SEGMENT_NAMES,
-  STATE,
-  TW_BAD_POINTER,
-  TW_BAD_SEGMENT,
-  type SessionCalls,
-} from "../../engine/layout.js";
+import * as layout from "../../engine/layout.js";
 import { EngineError, FeedError } from "../../wire/errors.js";
 import { refuseIf, sessionError } from "../../wire/messages.js";
 import type { Feed, MaybePromise, PlacedTensor, SessionDevice, Workspace } from "../../wire/protocol.js";
@@ -34,7 +15,7 @@ import { disassemble, type KernelDescription } from "./disassembly.js";
 import { PlanMemory, type PlacedPlan } from "./plan-memory.js";
 
 /** Segments that are read before they are first written to. */
-const MOMENTS = [MOMENTUM0, MOMENTUM1] as const;
+const MOMENTS = [layout.MOMENTUM0, layout.MOMENTUM1] as const;
 
 /** Words of int32 that the system gives memory for at once. */
 const SYSTEM_PAGE_WORDS = 4096 / 4;
@@ -44,7 +25,7 @@ const SLICE_MS = 10;
 
 const EMPTY = new Uint8Array(0);
 /** Bits of all segments. */
-const ALL = 2 ** SEGMENT_NAMES.length - 1;
+const ALL = 2 ** layout.SEGMENT_NAMES.length - 1;
 
 /** The kernels' own description of themselves, as far as sessions need it. */
 export interface Kernels {
@@ -56,6 +37,7 @@ export interface Kernels {
 export class WasmHost extends PlanMemory implements StepHost {
   readonly device: SessionDevice;
   readonly gpuBytes = {};
+  readonly runsSeveral = true;
   readonly sliceMs = 1000 * SLICE_S;
   readonly #kernels: Kernels;
   readonly #workspaces = new WeakMap<PlacedPlan, Workspace>();
@@ -83,7 +65,7 @@ export class WasmHost extends PlanMemory implements StepHost {
   }
 
   get state(): DataView {
-    return new DataView(this.engine.u8.buffer, this.call("tw_session_base", STATE), this.call("tw_session_bytes", STATE));
+    return new DataView(this.engine.u8.buffer, this.call("tw_session_base", layout.STATE), this.call("tw_session_bytes", layout.STATE));
   }
 
   squares(segment: number, offset: number, count: number): number {
@@ -129,7 +111,7 @@ export class WasmHost extends PlanMemory implements StepHost {
 
   async #runUntil(loaded: PlacedPlan, stop: AbortSignal): Promise<void> {
     const { engine } = this;
-    this.save(COPY_STEP, engine.written(loaded.ptr));
+    this.save(layout.COPY_STEP, engine.written(loaded.ptr));
     try {
       let code = engine.runSlice(loaded.ptr, true, SLICE_MS);
       while (code === MORE) {
@@ -140,10 +122,10 @@ export class WasmHost extends PlanMemory implements StepHost {
       this.#take(loaded, code);
     } catch (error) {
       // Also where another session's step has ended the engine: this one's parameters can still be read.
-      this.putBack(COPY_STEP);
+      this.putBack(layout.COPY_STEP);
       throw error;
     } finally {
-      this.forget(COPY_STEP);
+      this.forget(layout.COPY_STEP);
     }
   }
 
@@ -165,7 +147,7 @@ export class WasmHost extends PlanMemory implements StepHost {
     const workspace = {
       generation,
       // Feeds may be written meanwhile where the plan does not run in the arena (`tw_session_load`).
-      nbytes: signature.length === 0 && arenaBytes <= APART_BYTES ? 0 : arenaBytes,
+      nbytes: signature.length === 0 && arenaBytes <= layout.APART_BYTES ? 0 : arenaBytes,
       feeds: feeds.map(({ name }) => {
         const slot = inputs.find((one) => one.name === name);
         // No bytes for a feed that the plan does not read.
@@ -236,17 +218,17 @@ export class WasmHost extends PlanMemory implements StepHost {
 
   addresses(copy: number, loaded?: PlacedPlan): Addresses {
     const { constants = 0, large = 0 } = loaded ?? {};
-    const bases = Object.assign([...this.bases], { [CONSTANTS]: constants, [LARGE_CONSTANTS]: large });
-    return { bases, copies: SEGMENT_NAMES.map((_, segment) => this.call("tw_session_copy", copy, segment)) };
+    const bases = Object.assign([...this.bases], { [layout.CONSTANTS]: constants, [layout.LARGE_CONSTANTS]: large });
+    return { bases, copies: layout.SEGMENT_NAMES.map((_, segment) => this.call("tw_session_copy", copy, segment)) };
   }
 
   // Fits.
 
   get fit(): DataView {
-    return new DataView(this.engine.u8.buffer, this.call("tw_fit_at"), 4 * FIT_WORDS);
+    return new DataView(this.engine.u8.buffer, this.call("tw_fit_at"), 4 * layout.FIT_WORDS);
   }
 
-  tellFit<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): void {
+  tellFit<Name extends FitCall>(name: Name, ...args: layout.SessionCalls[Name]): void {
     this.demand(name, ...args);
   }
 
@@ -263,7 +245,7 @@ export class WasmHost extends PlanMemory implements StepHost {
       }),
       ...(clip?.plan.inputs ?? []).map(({ nbytes, offset }) => ({ nbytes, size: nbytes, targets: [offset, offset] })),
     ];
-    const losses = 4 * (BATCHES_WORDS + 4 * inputs.length);
+    const losses = 4 * (layout.BATCHES_WORDS + 4 * inputs.length);
     const ratesAt = losses + 4 * n;
     const first = ratesAt + 4 * (n + 1);
     const places = inputs.map((_, k) => inputs.slice(0, k).reduce((place, { size }) => place + size, first));
@@ -283,7 +265,7 @@ export class WasmHost extends PlanMemory implements StepHost {
     const status = engine.runBatches(this.session, block, n);
     return {
       losses: new Float32Array(engine.read(block + losses, 4 * n).buffer),
-      error: status === 0 ? null : this.#failureOf(engine.u32[block / 4 + BATCHES_RAN] as number, status),
+      error: status === 0 ? null : this.#failureOf(engine.u32[block / 4 + layout.BATCHES_RAN] as number, status),
     };
   }
 
@@ -332,12 +314,12 @@ export class WasmHost extends PlanMemory implements StepHost {
 
   /** The error that a status other than 0 means. */
   #failure({ plan, ptr }: PlacedPlan, code: number): Error {
-    const header = new DataView(this.engine.read(ptr, 4 * HEADER_WORDS).buffer);
-    const instruction = header.getUint32(4 * HEADER_FAILED, true);
+    const header = new DataView(this.engine.read(ptr, 4 * layout.HEADER_WORDS).buffer);
+    const instruction = header.getUint32(4 * layout.HEADER_FAILED, true);
     const fault = {
       node: plan.nodes[instruction] ?? "the plan",
-      value: header.getBigInt64(4 * HEADER_VALUE, true),
-      position: header.getBigInt64(4 * HEADER_POSITION, true),
+      value: header.getBigInt64(4 * layout.HEADER_VALUE, true),
+      position: header.getBigInt64(4 * layout.HEADER_POSITION, true),
     };
     const [status = `status ${code}`] = Object.entries(this.#kernels.status).find(([, one]) => one === code) ?? [];
     if (status in FEED_FAULTS) {
@@ -349,7 +331,7 @@ export class WasmHost extends PlanMemory implements StepHost {
     const line = plan.text?.[instruction] ?? "";
     const error = sessionError("PLAN_FAILED", { status, code, instruction, line, ...fault });
     // The segments were allocated here, and the plan placed here: no plan makes these wrong.
-    if (code === TW_BAD_SEGMENT || code === TW_BAD_POINTER) {
+    if (code === layout.TW_BAD_SEGMENT || code === layout.TW_BAD_POINTER) {
       this.engine.giveUp(`its memory is in disorder (${error.message})`);
     }
     this.options.onRefused();

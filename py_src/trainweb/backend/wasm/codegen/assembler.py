@@ -77,211 +77,104 @@ def sleb(value: int) -> bytes:
     return bytes(out)
 
 
-def _table(rows: dict[str, tuple[int, str, str]], prefix: bytes = b"") -> _Table:
-    """Rows of opcode (after `prefix`, if there is one), operands and results."""
+def _table(*runs: tuple[int, str, str, str], prefix: bytes = b"") -> _Table:
+    """Instructions by runs of opcodes (after `prefix`, if there is one) that follow each other.
+
+    A run has its first opcode, operands and results, and the type and names of the instructions. Some names are in the
+    tables only because others follow them.
+    """
     encode = leb if prefix else lambda opcode: bytes([opcode])
-    return _Table(
-        {name: Instruction(name, prefix + encode(code), ins, outs) for name, (code, ins, outs) in rows.items()}
-    )
+    table = _Table()
+    for first, operands, results, names in runs:
+        kind, *members = names.split()
+        for opcode, member in enumerate(members, first):
+            name = f"{kind}.{member}"
+            table[name] = Instruction(name, prefix + encode(opcode), operands, results)
+    return table
 
 
 _SIMD, _SATURATING = b"\xfd", b"\xfc"
 
 PLAIN = _Table(
     _table(
-        {
-            "i32.eqz": (0x45, "i", "i"),
-            "i32.eq": (0x46, "ii", "i"),
-            "i32.ne": (0x47, "ii", "i"),
-            "i32.lt_s": (0x48, "ii", "i"),
-            "i32.lt_u": (0x49, "ii", "i"),
-            "i32.gt_s": (0x4A, "ii", "i"),
-            "i32.gt_u": (0x4B, "ii", "i"),
-            "i32.le_s": (0x4C, "ii", "i"),
-            "i32.le_u": (0x4D, "ii", "i"),
-            "i32.ge_s": (0x4E, "ii", "i"),
-            "i32.ge_u": (0x4F, "ii", "i"),
-            "i64.eqz": (0x50, "l", "i"),
-            "i64.eq": (0x51, "ll", "i"),
-            "i64.ne": (0x52, "ll", "i"),
-            "i64.lt_s": (0x53, "ll", "i"),
-            "i64.lt_u": (0x54, "ll", "i"),
-            "i64.gt_s": (0x55, "ll", "i"),
-            "i64.gt_u": (0x56, "ll", "i"),
-            "i64.le_s": (0x57, "ll", "i"),
-            "i64.le_u": (0x58, "ll", "i"),
-            "i64.ge_s": (0x59, "ll", "i"),
-            "i64.ge_u": (0x5A, "ll", "i"),
-            "f32.eq": (0x5B, "ff", "i"),
-            "f32.ne": (0x5C, "ff", "i"),
-            "f32.lt": (0x5D, "ff", "i"),
-            "f32.gt": (0x5E, "ff", "i"),
-            "f32.le": (0x5F, "ff", "i"),
-            "f32.ge": (0x60, "ff", "i"),
-            "f64.eq": (0x61, "dd", "i"),
-            "f64.ne": (0x62, "dd", "i"),
-            "f64.lt": (0x63, "dd", "i"),
-            "f64.gt": (0x64, "dd", "i"),
-            "f64.le": (0x65, "dd", "i"),
-            "f64.ge": (0x66, "dd", "i"),
-            "i32.add": (0x6A, "ii", "i"),
-            "i32.sub": (0x6B, "ii", "i"),
-            "i32.mul": (0x6C, "ii", "i"),
-            "i32.div_s": (0x6D, "ii", "i"),
-            "i32.div_u": (0x6E, "ii", "i"),
-            "i32.rem_u": (0x70, "ii", "i"),
-            "i32.and": (0x71, "ii", "i"),
-            "i32.or": (0x72, "ii", "i"),
-            "i32.xor": (0x73, "ii", "i"),
-            "i32.shl": (0x74, "ii", "i"),
-            "i32.shr_s": (0x75, "ii", "i"),
-            "i32.shr_u": (0x76, "ii", "i"),
-            "i64.add": (0x7C, "ll", "l"),
-            "i64.sub": (0x7D, "ll", "l"),
-            "i64.mul": (0x7E, "ll", "l"),
-            "i64.div_s": (0x7F, "ll", "l"),
-            "i64.div_u": (0x80, "ll", "l"),
-            "i64.and": (0x83, "ll", "l"),
-            "i64.or": (0x84, "ll", "l"),
-            "i64.xor": (0x85, "ll", "l"),
-            "i64.shl": (0x86, "ll", "l"),
-            "i64.shr_s": (0x87, "ll", "l"),
-            "i64.shr_u": (0x88, "ll", "l"),
-            "f32.abs": (0x8B, "f", "f"),
-            "f32.neg": (0x8C, "f", "f"),
-            "f32.ceil": (0x8D, "f", "f"),
-            "f32.floor": (0x8E, "f", "f"),
-            "f32.nearest": (0x90, "f", "f"),
-            "f32.sqrt": (0x91, "f", "f"),
-            "f32.add": (0x92, "ff", "f"),
-            "f32.sub": (0x93, "ff", "f"),
-            "f32.mul": (0x94, "ff", "f"),
-            "f32.div": (0x95, "ff", "f"),
-            "f32.min": (0x96, "ff", "f"),
-            "f32.max": (0x97, "ff", "f"),
-            "f64.abs": (0x99, "d", "d"),
-            "f64.neg": (0x9A, "d", "d"),
-            "f64.ceil": (0x9B, "d", "d"),
-            "f64.floor": (0x9C, "d", "d"),
-            "f64.nearest": (0x9E, "d", "d"),
-            "f64.sqrt": (0x9F, "d", "d"),
-            "f64.add": (0xA0, "dd", "d"),
-            "f64.sub": (0xA1, "dd", "d"),
-            "f64.mul": (0xA2, "dd", "d"),
-            "f64.div": (0xA3, "dd", "d"),
-            "f64.min": (0xA4, "dd", "d"),
-            "f64.max": (0xA5, "dd", "d"),
-            "i32.wrap_i64": (0xA7, "l", "i"),
-            "i64.extend_i32_s": (0xAC, "i", "l"),
-            "i64.extend_i32_u": (0xAD, "i", "l"),
-            "f32.convert_i32_s": (0xB2, "i", "f"),
-            "f32.convert_i32_u": (0xB3, "i", "f"),
-            "f32.convert_i64_s": (0xB4, "l", "f"),
-            "f32.convert_i64_u": (0xB5, "l", "f"),
-            "f32.demote_f64": (0xB6, "d", "f"),
-            "f64.convert_i32_s": (0xB7, "i", "d"),
-            "f64.convert_i32_u": (0xB8, "i", "d"),
-            "f64.convert_i64_s": (0xB9, "l", "d"),
-            "f64.convert_i64_u": (0xBA, "l", "d"),
-            "f64.promote_f32": (0xBB, "f", "d"),
-            "i32.extend8_s": (0xC0, "i", "i"),
-            "i32.extend16_s": (0xC1, "i", "i"),
-        }
+        (0x45, "i", "i", "i32 eqz"),
+        (0x46, "ii", "i", "i32 eq ne lt_s lt_u gt_s gt_u le_s le_u ge_s ge_u"),
+        (0x50, "l", "i", "i64 eqz"),
+        (0x51, "ll", "i", "i64 eq ne lt_s lt_u gt_s gt_u le_s le_u ge_s ge_u"),
+        (0x5B, "ff", "i", "f32 eq ne lt gt le ge"),
+        (0x61, "dd", "i", "f64 eq ne lt gt le ge"),
+        (0x6A, "ii", "i", "i32 add sub mul div_s div_u rem_s rem_u and or xor shl shr_s shr_u"),
+        (0x7C, "ll", "l", "i64 add sub mul div_s div_u rem_s rem_u and or xor shl shr_s shr_u"),
+        (0x8B, "f", "f", "f32 abs neg ceil floor trunc nearest sqrt"),
+        (0x92, "ff", "f", "f32 add sub mul div min max"),
+        (0x99, "d", "d", "f64 abs neg ceil floor trunc nearest sqrt"),
+        (0xA0, "dd", "d", "f64 add sub mul div min max"),
+        (0xA7, "l", "i", "i32 wrap_i64"),
+        (0xAC, "i", "l", "i64 extend_i32_s extend_i32_u"),
+        (0xB2, "i", "f", "f32 convert_i32_s convert_i32_u"),
+        (0xB4, "l", "f", "f32 convert_i64_s convert_i64_u"),
+        (0xB6, "d", "f", "f32 demote_f64"),
+        (0xB7, "i", "d", "f64 convert_i32_s convert_i32_u"),
+        (0xB9, "l", "d", "f64 convert_i64_s convert_i64_u"),
+        (0xBB, "f", "d", "f64 promote_f32"),
+        (0xC0, "i", "i", "i32 extend8_s extend16_s"),
     )
     | _table(
-        {
-            "i32.trunc_sat_f32_s": (0, "f", "i"),
-            "i32.trunc_sat_f32_u": (1, "f", "i"),
-            "i32.trunc_sat_f64_s": (2, "d", "i"),
-            "i32.trunc_sat_f64_u": (3, "d", "i"),
-            "i64.trunc_sat_f32_s": (4, "f", "l"),
-            "i64.trunc_sat_f32_u": (5, "f", "l"),
-            "i64.trunc_sat_f64_s": (6, "d", "l"),
-            "i64.trunc_sat_f64_u": (7, "d", "l"),
-        },
-        _SATURATING,
+        (0, "f", "i", "i32 trunc_sat_f32_s trunc_sat_f32_u"),
+        (2, "d", "i", "i32 trunc_sat_f64_s trunc_sat_f64_u"),
+        (4, "f", "l", "i64 trunc_sat_f32_s trunc_sat_f32_u"),
+        (6, "d", "l", "i64 trunc_sat_f64_s trunc_sat_f64_u"),
+        prefix=_SATURATING,
     )
     | _table(
-        {
-            "i32x4.splat": (17, "i", "v"),
-            "f32x4.splat": (19, "f", "v"),
-            "i32x4.eq": (55, "vv", "v"),
-            "i32x4.ne": (56, "vv", "v"),
-            "i32x4.lt_s": (57, "vv", "v"),
-            "i32x4.gt_s": (59, "vv", "v"),
-            "i32x4.le_s": (61, "vv", "v"),
-            "i32x4.ge_s": (63, "vv", "v"),
-            "f32x4.eq": (65, "vv", "v"),
-            "f32x4.ne": (66, "vv", "v"),
-            "f32x4.lt": (67, "vv", "v"),
-            "f32x4.gt": (68, "vv", "v"),
-            "f32x4.le": (69, "vv", "v"),
-            "f32x4.ge": (70, "vv", "v"),
-            "v128.not": (77, "v", "v"),
-            "v128.and": (78, "vv", "v"),
-            "v128.or": (80, "vv", "v"),
-            "v128.xor": (81, "vv", "v"),
-            "v128.bitselect": (82, "vvv", "v"),
-            "f32x4.ceil": (103, "v", "v"),
-            "f32x4.floor": (104, "v", "v"),
-            "f32x4.nearest": (106, "v", "v"),
-            "i16x8.extend_low_i8x16_u": (137, "v", "v"),
-            "i32x4.abs": (160, "v", "v"),
-            "i32x4.neg": (161, "v", "v"),
-            "i32x4.extend_low_i16x8_u": (169, "v", "v"),
-            "i32x4.add": (174, "vv", "v"),
-            "i32x4.sub": (177, "vv", "v"),
-            "i32x4.mul": (181, "vv", "v"),
-            "i32x4.min_s": (182, "vv", "v"),
-            "i32x4.max_s": (184, "vv", "v"),
-            "f32x4.abs": (224, "v", "v"),
-            "f32x4.neg": (225, "v", "v"),
-            "f32x4.sqrt": (227, "v", "v"),
-            "f32x4.add": (228, "vv", "v"),
-            "f32x4.sub": (229, "vv", "v"),
-            "f32x4.mul": (230, "vv", "v"),
-            "f32x4.div": (231, "vv", "v"),
-            "f32x4.min": (232, "vv", "v"),
-            "f32x4.max": (233, "vv", "v"),
-            "f32x4.pmax": (235, "vv", "v"),
-            "i32x4.trunc_sat_f32x4_s": (248, "v", "v"),
-            "f32x4.convert_i32x4_s": (250, "v", "v"),
-        },
-        _SIMD,
+        (17, "i", "v", "i32x4 splat"),
+        (19, "f", "v", "f32x4 splat"),
+        (55, "vv", "v", "i32x4 eq ne lt_s lt_u gt_s gt_u le_s le_u ge_s"),
+        (65, "vv", "v", "f32x4 eq ne lt gt le ge"),
+        (77, "v", "v", "v128 not"),
+        (78, "vv", "v", "v128 and andnot or xor"),
+        (82, "vvv", "v", "v128 bitselect"),
+        (103, "v", "v", "f32x4 ceil floor trunc nearest"),
+        (137, "v", "v", "i16x8 extend_low_i8x16_u"),
+        (160, "v", "v", "i32x4 abs neg"),
+        (169, "v", "v", "i32x4 extend_low_i16x8_u"),
+        (174, "vv", "v", "i32x4 add"),
+        (177, "vv", "v", "i32x4 sub"),
+        (181, "vv", "v", "i32x4 mul min_s min_u max_s"),
+        (224, "v", "v", "f32x4 abs neg"),
+        (227, "v", "v", "f32x4 sqrt"),
+        (228, "vv", "v", "f32x4 add sub mul div min max pmin pmax"),
+        (248, "v", "v", "i32x4 trunc_sat_f32x4_s"),
+        (250, "v", "v", "f32x4 convert_i32x4_s"),
+        prefix=_SIMD,
     )
 )
 """Instructions that take only operands."""
 
 MEMORY = _Table(
     _table(
-        {
-            "i32.load": (0x28, "i", "i"),
-            "i64.load": (0x29, "i", "l"),
-            "f32.load": (0x2A, "i", "f"),
-            "f64.load": (0x2B, "i", "d"),
-            "i32.load8_s": (0x2C, "i", "i"),
-            "i32.load8_u": (0x2D, "i", "i"),
-            "i32.load16_s": (0x2E, "i", "i"),
-            "i32.load16_u": (0x2F, "i", "i"),
-            "i32.store": (0x36, "ii", ""),
-            "i64.store": (0x37, "il", ""),
-            "f32.store": (0x38, "if", ""),
-            "f64.store": (0x39, "id", ""),
-            "i32.store8": (0x3A, "ii", ""),
-            "i32.store16": (0x3B, "ii", ""),
-        }
+        (0x28, "i", "i", "i32 load"),
+        (0x29, "i", "l", "i64 load"),
+        (0x2A, "i", "f", "f32 load"),
+        (0x2B, "i", "d", "f64 load"),
+        (0x2C, "i", "i", "i32 load8_s load8_u load16_s load16_u"),
+        (0x36, "ii", "", "i32 store"),
+        (0x37, "il", "", "i64 store"),
+        (0x38, "if", "", "f32 store"),
+        (0x39, "id", "", "f64 store"),
+        (0x3A, "ii", "", "i32 store8 store16"),
     )
-    | _table({"v128.load": (0, "i", "v"), "v128.store": (11, "iv", ""), "v128.load32_zero": (92, "i", "v")}, _SIMD)
+    | _table((0, "i", "v", "v128 load"), (11, "iv", "", "v128 store"), (92, "i", "v", "v128 load32_zero"), prefix=_SIMD)
 )
 """Instructions that also take an alignment and an offset."""
 
-MEMORY_LANE = _table({"v128.store32_lane": (90, "iv", "")}, _SIMD)
+MEMORY_LANE = _table((90, "iv", "", "v128 store32_lane"), prefix=_SIMD)
 """Instructions that take a lane, too."""
 
-LANE = _table({"f32x4.extract_lane": (31, "v", "f")}, _SIMD)
+LANE = _table((31, "v", "f", "f32x4 extract_lane"), prefix=_SIMD)
 """Instructions that take only a lane."""
 
-VECTOR = _table({"v128.const": (12, "", "v"), "i8x16.shuffle": (13, "vv", "v")}, _SIMD)
+VECTOR = _table((12, "", "v", "v128 const"), (13, "vv", "v", "i8x16 shuffle"), prefix=_SIMD)
 """Instructions that take 16 bytes."""
 
 
@@ -320,10 +213,10 @@ class Stack(dict["str | Instruction", "tuple[bytes, Stack]"]):
 
     def after(self, name: str, operands: str, results: str) -> Stack:
         """The stack after an instruction called `name`."""
-        kept = len(self.types) - len(operands)
+        below = len(self.types) - len(operands)
         if self is UNREACHABLE or not self.types.endswith(operands):
-            raise self.mismatch(name, _names(operands), max(kept, 0))
-        return stack_of(self.types[:kept] + results)
+            raise self.mismatch(name, _names(operands), max(below, 0))
+        return stack_of(self.types[:below] + results)
 
     def mismatch(self, name: str, expected: str, start: int = 0) -> AssemblyError:
         """Return the error of `name`, which does not find its operands."""
@@ -385,7 +278,7 @@ class Label:
 class Function:
     """Instructions and locals of one function; `params` and `results` are strings of value types.
 
-    A method emits one instruction. Only `op` emits several, by name: those without immediates.
+    A method emits one instruction; `op` and `get` emit several. `op` names those without immediates.
     """
 
     def __init__(self, params: str, results: str = "") -> None:
@@ -410,11 +303,12 @@ class Function:
             code, self._stack = self._stack[name]
             self._code += code
 
-    def get(self, local: int) -> None:
-        """Put a local on the stack."""
-        number, (get, _, _) = self._locals[local]
-        code, self._stack = self._stack[get]
-        self._code += code + number
+    def get(self, *locals_: int) -> None:
+        """Put locals on the stack, in this order."""
+        for local in locals_:
+            number, (get, _, _) = self._locals[local]
+            code, self._stack = self._stack[get]
+            self._code += code + number
 
     def set(self, local: int) -> None:
         """Take a local's new value from the stack."""

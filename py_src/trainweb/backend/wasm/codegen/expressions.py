@@ -144,8 +144,7 @@ class Lanes(ABC):
     def address(self, buffer: int, dtype: str) -> None:
         """Put the address of the current element of an input or a result on the stack."""
         f = self.f
-        f.get(self.position.rows[buffer])
-        f.get(self.position.index)
+        f.get(self.position.rows[buffer], self.position.index)
         if (size := ITEM_SIZE[dtype]) > 1:
             f.i32_const(size.bit_length() - 1)
             f.op("i32.shl")
@@ -236,12 +235,12 @@ class Scalar(Lanes):
 
     def _operands(self, x: Expr) -> list[int]:
         """Locals that hold the operands of `x`."""
-        found = []
+        operands = []
         for k, a in enumerate(x.args):
             self.value(a)
-            found.append(self._local(self._locals, -((id(x) << 2) + k + 1), self.kind(a.dtype)))
-            self.f.set(found[-1])
-        return found
+            operands.append(self._local(self._locals, -((id(x) << 2) + k + 1), self.kind(a.dtype)))
+            self.f.set(operands[-1])
+        return operands
 
     def _smaller(self, x: Expr) -> None:
         self._choice(x, larger=False)
@@ -268,8 +267,7 @@ class Scalar(Lanes):
         self._number(kind, 0)
         f.get(a)
         f.op(direct["sub"])
-        f.get(a)
-        f.get(a)
+        f.get(a, a)
         self._number(kind, 0)
         f.op(direct["lt"])
         f.select()
@@ -287,8 +285,7 @@ class Scalar(Lanes):
             self._number(kind, 0)
             f.else_(by_zero)
             if not is_signed:
-                f.get(a)
-                f.get(b)
+                f.get(a, b)
                 f.op(div)
                 return
             f.get(b)
@@ -299,8 +296,7 @@ class Scalar(Lanes):
                 f.get(a)
                 f.op(direct["sub"])
                 f.else_(by_minus_one)
-                f.get(a)
-                f.get(b)
+                f.get(a, b)
                 f.op(div)
 
     _COMPOSED: dict[str, Callable[[Scalar, Expr], None]] = {
@@ -404,8 +400,7 @@ class Vector(Lanes):
     def _strip_address(self) -> None:
         """Put the address of the current element in the first strip on the stack."""
         f = self.f
-        f.get(self.origin)
-        f.get(self.position.index)
+        f.get(self.origin, self.position.index)
         f.i32_const(2)
         f.op("i32.shl", "i32.add")
 

@@ -13,15 +13,8 @@ from functools import partial
 from trainweb.backend.wasm.codegen.assembler import I32, Callee, Function, Module
 from trainweb.backend.wasm.codegen.expressions import STRIP, Position, Scalar, Vector
 from trainweb.backend.wasm.codegen.function_spec import ACCESS_SECTION, FunctionSpec
+from trainweb.ir import layout
 from trainweb.ir.expr import MATH, UNARY_MATH, Expr, size_of, walk
-from trainweb.ir.layout import (
-    REDUCTION_GRAIN,
-    REDUCTION_INNER,
-    REDUCTION_N,
-    REDUCTION_OP,
-    REDUCTION_RESULTS,
-    REDUCTION_UNIT,
-)
 from trainweb.model.graph import ITEM_SIZE
 
 UNROLL_BELOW = 8
@@ -51,8 +44,8 @@ def emit_module(specs: Sequence[FunctionSpec]) -> bytes:
     for kind in (_GENERATED, _UNARY, _BINARY, _STRIP_OF, _SCRATCH, _REDUCE):
         module.type_index(*kind)
     module.import_memory("env", "memory")
-    found = {x.op for s in specs for x in walk(s.roots)}
-    used = [m for m in MATH if m in found]
+    operations = {x.op for s in specs for x in walk(s.roots)}
+    used = [m for m in MATH if m in operations]
     kinds = {m: _UNARY if m in UNARY_MATH else _BINARY for m in used}
     kinds |= {f"{m}_n": _STRIP_OF if m in UNARY_MATH else _GENERATED for m in used}
     if any(s.reduces for s in specs):
@@ -115,7 +108,7 @@ class _Loops:
     def _skipped(self) -> None:
         """Bytes of the last result before the chunk."""
         self.f.get(_LO)
-        self._load_reduction(REDUCTION_UNIT)
+        self._load_reduction(layout.REDUCTION_UNIT)
         self.f.op("i32.mul")
         self.f.i32_const(2)
         self.f.op("i32.shl")
@@ -144,18 +137,17 @@ class _Loops:
         f.get(self.block)
         self._load_word(self.s.n_addresses - 1)
         f.get(_LO)
-        self._load_reduction(REDUCTION_GRAIN)
+        self._load_reduction(layout.REDUCTION_GRAIN)
         f.op("i32.div_u")
-        self._load_reduction(REDUCTION_RESULTS)
+        self._load_reduction(layout.REDUCTION_RESULTS)
         f.op("i32.mul")
         f.i32_const(2)
         f.op("i32.shl", "i32.add")
-        f.get(_HI)
-        f.get(_LO)
+        f.get(_HI, _LO)
         f.op("i32.sub")
-        self._load_reduction(REDUCTION_UNIT)
+        self._load_reduction(layout.REDUCTION_UNIT)
         f.op("i32.mul")
-        for word in (REDUCTION_N, REDUCTION_INNER, REDUCTION_OP):
+        for word in (layout.REDUCTION_N, layout.REDUCTION_INNER, layout.REDUCTION_OP):
             self._load_reduction(word)
         f.call(self.functions["reduce"])
 
@@ -177,8 +169,7 @@ class _Loops:
         f.get(_LO)
         f.set(row)
         with f.block() as done, f.loop() as again:
-            f.get(row)
-            f.get(_HI)
+            f.get(row, _HI)
             f.op("i32.ge_u")
             f.br_if(done)
             self._result_rows(row, inner)
@@ -201,8 +192,7 @@ class _Loops:
         for k, address in enumerate(self.at.rows):
             f.get(self.bases[k])
             if k >= self.n_in:
-                f.get(row)
-                f.get(inner)
+                f.get(row, inner)
                 f.op("i32.mul")
                 f.i32_const(ITEM_SIZE[self.s.roots[k - self.n_in].dtype])
                 f.op("i32.mul", "i32.add")
@@ -226,8 +216,7 @@ class _Loops:
             else:
                 f.set(coordinate)
             for k in range(self.n_in):
-                f.get(self.at.rows[k])
-                f.get(coordinate)
+                f.get(self.at.rows[k], coordinate)
                 self._load_word(first + n_outer + k * n_outer + d)
                 f.op("i32.mul")
                 f.i32_const(ITEM_SIZE[self.s.in_dtypes[k]])
@@ -313,8 +302,7 @@ class _Loops:
     def _begin_strip(self, vector: Vector, scratch: int, start: int, last: int, count: int) -> None:
         """count = min(last - start, STRIP), in whole vectors; end = start + count; origin = scratch - 4 * start."""
         f = self.f
-        f.get(last)
-        f.get(start)
+        f.get(last, start)
         f.op("i32.sub")
         f.i32_const(-4)
         f.op("i32.and")
@@ -328,8 +316,7 @@ class _Loops:
         f.get(start)
         f.op("i32.add")
         f.set(self.end)
-        f.get(scratch)
-        f.get(start)
+        f.get(scratch, start)
         f.i32_const(2)
         f.op("i32.shl", "i32.sub")
         f.set(vector.origin)

@@ -198,10 +198,10 @@ class WasmtimeEngine(Engine):
         self._slots.give(code.slot, code.count)
 
     def unload_code(self, slot: int) -> None:
-        found = next((item for item in self._code.items() if item[1].slot == slot), None)
-        if found is None:
+        entry = next((item for item in self._code.items() if item[1].slot == slot), None)
+        if entry is None:
             raise EngineError(f"no generated code starts at slot {slot}.")
-        wasm, code = found
+        wasm, code = entry
         code.uses -= 1
         if not code.uses:
             del self._code[wasm]

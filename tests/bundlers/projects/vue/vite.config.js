@@ -1,0 +1,8 @@
+import vue from "@vitejs/plugin-vue";
+import { defineConfig } from "vite";
+
+const headers = process.env.ISOLATED
+  ? { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" }
+  : {};
+
+export default defineConfig({ base: "/sub/app/", plugins: [vue()], server: { headers } });

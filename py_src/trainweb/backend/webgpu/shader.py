@@ -137,7 +137,8 @@ class Kernel:
         """A number of this dispatch; for a tensor, the place of its first word."""
         if isinstance(value, int) and not LEAST[kind] <= value < LEAST[kind] + 2**32:
             raise NoKernelError(f"the number {value}")
-        assert self._numbers.setdefault(name, (kind, value)) == (kind, value)
+        known = self._numbers.setdefault(name, (kind, value))
+        assert known == (kind, value)
         if len(self._numbers) > UNIFORM_BYTES // WORD:
             raise NoKernelError(f"it takes more than {UNIFORM_BYTES // WORD} numbers")
         return f"u.{name}"

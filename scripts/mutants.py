@@ -64,7 +64,13 @@ class Mutant:
 def read_list(path: Path = LIST) -> list[Mutant]:
     """The mutants of the list."""
     with path.open("rb") as handle:
-        return [Mutant(**entry) for entry in tomllib.load(handle)["mutant"]]
+        files = tomllib.load(handle)
+    return [
+        Mutant(file, old, new, tests, *proof)
+        for file, lists in files.items()
+        for tests, texts in lists.items()
+        for old, new, *proof in texts
+    ]
 
 
 def mutate(root: Path, mutant: Mutant) -> str:

@@ -22,7 +22,7 @@ useTools({ log, sessionError });
 """
 
 WORKER = """
-import { GpuDevice, SharedDevice } from "/webgpu/device.js";
+import { GpuDevice, sharedDevice } from "/webgpu/device.js";
 self.onmessage = async ({ data }) => {
   const failure = async (action) => {
     try {
@@ -33,9 +33,9 @@ self.onmessage = async ({ data }) => {
     }
   };
   const AsyncFunction = (async () => {}).constructor;
-  const run = new AsyncFunction("GpuDevice", "SharedDevice", "gpu", "failure", data);
+  const run = new AsyncFunction("GpuDevice", "sharedDevice", "gpu", "failure", data);
   try {
-    postMessage({ ok: await run(GpuDevice, SharedDevice, navigator.gpu, failure) });
+    postMessage({ ok: await run(GpuDevice, sharedDevice, navigator.gpu, failure) });
   } catch (error) {
     postMessage({ error: String(error.stack) });
   }
@@ -171,11 +171,11 @@ def test_sessions_share_a_device_until_it_is_lost(run: Callable[[str], Any]) -> 
           asked++;
           return asked === 1 ? null : gpu.requestAdapter(...args);
         } };
-        const shared = new SharedDevice(counted);
-        const none = await failure(() => shared.get());
-        const [first, second] = await Promise.all([shared.get(), shared.get()]);
+        const shared = () => sharedDevice(counted);
+        const none = await failure(() => shared());
+        const [first, second] = await Promise.all([shared(), shared()]);
         first.device.destroy();
         await failure(() => first.settled(new Promise(() => {})));
-        const fresh = await shared.get();
+        const fresh = await shared();
         return [none.name, first === second, first === fresh, first.isBroken, fresh.isBroken, asked];
     """) == ["DeviceError", True, False, True, False, 3]

@@ -12,6 +12,7 @@ import { fetchFile, messageOf, WEBASSEMBLY } from "../wire/fetch-file.js";
 import type { KernelBuild } from "../wire/files.js";
 import { log } from "../wire/log.js";
 import { Opaque } from "../wire/opaque.js";
+import { sameBytes } from "../wire/pieces.js";
 import { pickBuild } from "./features.js";
 import {
   fillTable,
@@ -604,21 +605,6 @@ function copyOf(data: ArrayBuffer | ArrayBufferView | ForeignBuffer): Uint8Array
   } finally {
     buffer.release();
   }
-}
-
-/**
- * True if two arrays have the same bytes. Plans have megabytes of constants, so no function is called for each byte.
- */
-export function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
-  if (a === b || a.length !== b.length) {
-    return a === b;
-  }
-  for (let k = 0; k < a.length; k++) {
-    if (a[k] !== b[k]) {
-      return false;
-    }
-  }
-  return true;
 }
 
 /** @throws EngineError where WebAssembly is not that of kernels */

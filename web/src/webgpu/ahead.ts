@@ -6,20 +6,11 @@
 import { FIT_NEXT, FIT_OPTIMIZER_STEPS, FIT_WAITING, NEXT_UPDATE, STATE_LEARNING_RATE, STATE_SHARE } from "../engine/layout.js";
 import type { Feed } from "../wire/protocol.js";
 import type { RanBatches, StagedBatches } from "../worker/host.js";
-import { IS_DUE, IS_FIRST, readPage, STOPS, type GuardRules, type Page } from "./guard.js";
+import type { Page } from "./guard.js";
 import type { GpuPlan, GpuRunner } from "./runner.js";
 
 /** Steps that the GPU has at a time. More make browsers slower. */
 const IN_FLIGHT = 2;
-
-/** The fit, as far as it decides what a batch does. */
-export interface AheadRules extends GuardRules {
-  readonly accumulate: number;
-  /** True if a loss that is not finite ends the fit, or undoes the batch. */
-  readonly stops: boolean;
-  /** True if a batch is undone alone. */
-  readonly saves: boolean;
-}
 
 /** The session's state before a batch and behind its train step. */
 interface States {
@@ -34,7 +25,6 @@ export async function runAhead(
   runner: GpuRunner,
   batches: StagedBatches<GpuPlan>,
   n: number,
-  rules: AheadRules,
   feedsOf: (k: number) => readonly Feed[],
 ): Promise<RanBatches> {
   const { kernels, guard } = runner;
@@ -44,10 +34,9 @@ export async function runAhead(
   let page = NOTHING;
   try {
     guard.begin();
-    fault = await submitAll(runner, batches, n, rules, feedsOf, states);
+    fault = await submitAll(runner, batches, n, feedsOf, states);
     if (states.length > 0) {
-      const [bytes] = await runner.segments.readAll([guard.record]);
-      page = readPage(bytes as Uint8Array);
+      page = await guard.read();
     }
   } catch (error) {
     // The GPU is lost. The count of steps is the one that was known last.
@@ -56,7 +45,7 @@ export async function runAhead(
   }
   if (page.isStopped) {
     const last = states[page.losses.length - 1] as States;
-    runner.stateBytes.set(rules.looks ? last.before : last.trained);
+    runner.stateBytes.set(guard.rules.looks ? last.before : last.trained);
     guard.goOn();
   }
   tellAll(runner, page);
@@ -68,10 +57,9 @@ export async function runAhead(
 }
 
 /** Tell `fit.c` of batches. */
-function tellAll({ kernels, guard }: GpuRunner, { isStopped, isUpdate, fault, losses, counts }: Page): void {
+function tellAll({ kernels }: GpuRunner, { isStopped, isUpdate, fault, losses, counts }: Page): void {
   losses.forEach((loss, k) => {
     const own = isStopped && k === losses.length - 1 ? fault : 0;
-    const isFirst = kernels.fit.getUint32(4 * FIT_WAITING, true) === 0;
     void kernels.tellFit("tw_fit_batch");
     void kernels.tellFit("tw_fit_elsewhere", 1, isUpdate ? 0 : own);
     void kernels.tellFit("tw_fit_trained", loss, counts[k] as number);
@@ -79,7 +67,6 @@ function tellAll({ kernels, guard }: GpuRunner, { isStopped, isUpdate, fault, lo
       void kernels.tellFit("tw_fit_elsewhere", 1, own);
       void kernels.tellFit("tw_fit_updated");
     }
-    guard.noteWeight(counts[k] as number, isFirst, kernels.fit.getUint32(4 * FIT_NEXT, true));
   });
 }
 
@@ -93,11 +80,11 @@ async function submitAll(
   runner: GpuRunner,
   batches: StagedBatches<GpuPlan>,
   n: number,
-  rules: AheadRules,
   feedsOf: (k: number) => readonly Feed[],
   states: States[],
 ): Promise<unknown> {
   const { kernels } = runner;
+  const { rules } = runner.guard;
   const { train, adding, update, clip, rates } = batches;
   let waiting = kernels.fit.getUint32(4 * FIT_WAITING, true);
   const first = kernels.fit.getUint32(4 * FIT_OPTIMIZER_STEPS, true);
@@ -123,9 +110,9 @@ async function submitAll(
         return;
       }
       states.push({ before, trained: runner.stateBytes.slice() });
-      encodeTrain(runner, batches, rules, step, isFirst, isDue);
+      encodeTrain(runner, batches, step, isFirst, isDue);
       if (isDue) {
-        encodeUpdate(runner, batches, rules);
+        encodeUpdate(runner, batches);
       }
     });
     if (fault !== null) {
@@ -145,33 +132,26 @@ async function submitAll(
 function encodeTrain(
   runner: GpuRunner,
   { loss, count, rows }: StagedBatches<GpuPlan>,
-  { stops, looks, saves, weighs }: AheadRules,
   step: GpuPlan,
   isFirst: boolean,
   isDue: boolean,
 ): void {
   const { guard } = runner;
-  if (saves) {
+  if (guard.rules.saves) {
     guard.save();
   }
   runner.encode(step);
-  const order = (stops ? STOPS : 0) | (isFirst ? IS_FIRST : 0) | (isDue ? IS_DUE : 0);
-  guard.trained(order, runner.output(step, loss), count === null ? rows : runner.output(step, count), looks);
-  if (weighs && (isFirst || isDue)) {
-    guard.scale(null);
-  }
+  guard.trained(isFirst, isDue, runner.output(step, loss), count === null ? rows : runner.output(step, count));
 }
 
 /** Add the optimizer step. */
-function encodeUpdate(runner: GpuRunner, { clip, limits, update }: StagedBatches<GpuPlan>, { looks }: AheadRules): void {
+function encodeUpdate(runner: GpuRunner, { clip, limits, update }: StagedBatches<GpuPlan>): void {
   if (clip !== null) {
-    runner.feedBehind(clip, [{ name: "limits", dtype: "float32", dims: [2], data: limits as Uint8Array }]);
+    runner.feed(clip, [{ name: "limits", dtype: "float32", dims: [2], data: limits as Uint8Array }]);
     runner.runHead(clip);
     runner.encode(clip);
   }
   runner.runHead(update);
   runner.encode(update);
-  if (looks) {
-    runner.guard.updated();
-  }
+  runner.guard.updated();
 }

@@ -4,6 +4,8 @@ import { USAGE, writable } from "./device.js";
 
 /** Bytes that may go up with a submit. */
 const STAGED_BYTES = 2 ** 14;
+/** Bytes of a segment that go up or down at once. */
+export const PIECE = 2 ** 24;
 
 export class Commands {
   readonly #device: GPUDevice;
@@ -31,19 +33,29 @@ export class Commands {
     return this.#encode();
   }
 
-  /** Write whole words to a buffer, after the commands so far. */
+  /** Write to a buffer, after the commands so far; the bytes are copied. The last word is filled with zeros. */
   write(target: GPUBuffer, offset: number, bytes: Uint8Array): void {
-    if (bytes.length > STAGED_BYTES) {
-      this.submit();
-      this.#device.queue.writeBuffer(target, offset, writable(bytes));
+    const nbytes = Math.ceil(bytes.length / 4) * 4;
+    if (nbytes > STAGED_BYTES) {
+      this.#writeLarge(target, offset, bytes);
       return;
     }
-    if (this.#stagedBytes + bytes.length > STAGED_BYTES) {
+    if (this.#stagedBytes + nbytes > STAGED_BYTES) {
       this.submit();
     }
-    this.#staged.set(bytes, this.#stagedBytes);
-    this.between().copyBufferToBuffer(this.#source, this.#stagedBytes, target, offset, bytes.length);
-    this.#stagedBytes += bytes.length;
+    const at = this.#stagedBytes;
+    this.#staged.fill(0, at, at + nbytes).set(bytes, at);
+    this.between().copyBufferToBuffer(this.#source, at, target, offset, nbytes);
+    this.#stagedBytes += nbytes;
+  }
+
+  #writeLarge(target: GPUBuffer, offset: number, bytes: Uint8Array): void {
+    this.submit();
+    const whole = bytes.length - (bytes.length % 4);
+    for (let start = 0; start < whole; start += PIECE) {
+      this.#device.queue.writeBuffer(target, offset + start, writable(bytes.subarray(start, Math.min(start + PIECE, whole))));
+    }
+    this.write(target, offset + whole, bytes.subarray(whole));
   }
 
   submit(): void {

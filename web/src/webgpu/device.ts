@@ -112,27 +112,19 @@ export class GpuDevice {
   }
 }
 
-/** The device of a worker: another one is opened only after a loss. */
-export class SharedDevice {
-  readonly #gpu: GPU | undefined;
-  #current: Promise<GpuDevice | null> = Promise.resolve(null);
+const opened = new Map<GPU | undefined, Promise<GpuDevice | null>>();
 
-  constructor(gpu: GPU | undefined) {
-    this.#gpu = gpu;
-  }
-
-  /** @throws DeviceError as `GpuDevice.open` */
-  get(): Promise<GpuDevice> {
-    const next = this.#current.then((current) => {
-      if (current?.isBroken === false) {
-        return current;
-      }
-      current?.device.destroy();
-      return GpuDevice.open(this.#gpu);
-    });
-    this.#current = next.catch(() => null);
-    return next;
-  }
+/** The device of this worker: another one is opened only after a loss. @throws DeviceError as `GpuDevice.open` */
+export function sharedDevice(gpu: GPU | undefined): Promise<GpuDevice> {
+  const next = (opened.get(gpu) ?? Promise.resolve(null)).then((current) => {
+    if (current?.isBroken === false) {
+      return current;
+    }
+    current?.device.destroy();
+    return GpuDevice.open(gpu);
+  });
+  opened.set(gpu, next.catch(() => null));
+  return next;
 }
 
 /** Bytes that may be written to a buffer. Node's package crashes on shared memory; browsers have a name for themselves. */

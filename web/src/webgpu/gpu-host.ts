@@ -1,8 +1,8 @@
 /** The host of a session that trains on the GPU. It wraps the kernels' host, which has heads of plans, the state and the mirror. */
 
 import {
-  FIT_NEXT, FIT_WAITING, NEXT_BATCH, NEXT_UPDATE, ON_NAN_IGNORE, ON_NAN_RESTORE, ON_NAN_SKIP, ON_NAN_STOP, PARAMETERS, SEGMENT_NAMES,
-  STATE_SHARE, STATE_STEP, SUMS_GRADIENTS, type SessionCalls,
+  FIT_WAITING, ON_NAN_IGNORE, ON_NAN_RESTORE, ON_NAN_SKIP, ON_NAN_STOP, PARAMETERS, SEGMENT_NAMES, STATE_SHARE, STATE_STEP,
+  SUMS_GRADIENTS, type SessionCalls,
 } from "../engine/layout.js";
 import type { DevicePlan, Feed, MaybePromise, PlacedTensor, SessionDevice, Workspace } from "../wire/protocol.js";
 import type { Held } from "../wire/session-calls.js";
@@ -13,10 +13,9 @@ import type {
 import { withValue } from "../worker/host.js";
 import type { Addresses } from "../worker/python-models.js";
 import type { StepKind } from "../worker/step-kind.js";
-import { runAhead, type AheadRules } from "./ahead.js";
-import { SharedDevice, type GpuDevice } from "./device.js";
+import { runAhead } from "./ahead.js";
+import { sharedDevice, type GpuDevice } from "./device.js";
 import { timesOf } from "./profile.js";
-import { readPage } from "./guard.js";
 import { GpuPlan, GpuRunner, type TimedPass } from "./runner.js";
 import { checkSize, LASTING, type Segments } from "./segments.js";
 import { log, sessionError, tellShaders, useTools } from "./worker-tools.js";
@@ -33,14 +32,10 @@ const SLICE_MS = 100;
 /** Errors of plans that a device cannot run, though another may. */
 const CANNOT: readonly string[] = ["UnsupportedError", "DeviceError"];
 
-const shared = new Map<GPU | undefined, SharedDevice>();
-
 /** The GPU of this worker. */
 export const openGpu: GpuScript["openGpu"] = async (gpu, tools, isAuto) => {
   useTools(tools);
-  const device = shared.get(gpu) ?? new SharedDevice(gpu);
-  shared.set(gpu, device);
-  const opened = await device.get();
+  const opened = await sharedDevice(gpu);
   const { isFallback, description, vendor } = opened.adapter;
   if (isFallback) {
     const warning = sessionError("SOFTWARE_ADAPTER", { adapter: description || vendor });
@@ -51,11 +46,19 @@ export const openGpu: GpuScript["openGpu"] = async (gpu, tools, isAuto) => {
   }
   return {
     check: (segments) => segments.forEach(({ bytes }, segment) => checkSize(opened, bytes, SEGMENT_NAMES[segment] as string)),
-    over: (kernels) => new GpuHost(opened, kernels, isAuto),
+    over: (kernels) => new GpuHost(opened, kernels, isAuto).whole,
   };
 };
 
-class GpuHost implements StepHost {
+/** Members of a host that change segments. */
+const CHANGES: readonly PropertyKey[] = ["clear", "save", "putBack", "goBack", "exchangeAverages", "isAnyBad"];
+/** Members whose first argument is a plan: on the GPU, or of the kernels. */
+const OF_PLANS: readonly PropertyKey[] = ["listing", "write", "read", "workspace"];
+
+/** A host for plans on the GPU. All else is the kernels', as it is or once segments are claimed. */
+class GpuHost implements Partial<StepHost> {
+  /** The host with the kernels' members. */
+  readonly whole: StepHost;
   readonly #gpu: GpuDevice;
   readonly #kernels: StepHost;
   readonly #segments: Segments;
@@ -66,7 +69,6 @@ class GpuHost implements StepHost {
   #device: SessionDevice;
   /** True if the guard looks at the batches of the fit. Else the kernels do, and segments are claimed for them. */
   #guards = false;
-  #rules: AheadRules = { accumulate: 1, stops: false, looks: false, saves: false, weighs: false };
   /** Calls of the fit that copy all that it may go back to. */
   #copies: readonly FitCall[] = [];
   /** True if the guard made the last such copy. */
@@ -79,11 +81,25 @@ class GpuHost implements StepHost {
     this.#runner = new GpuRunner(gpu, kernels);
     this.#segments = this.#runner.segments;
     this.#isAuto = isAuto;
+    this.whole = new Proxy(kernels, { get: (_, name) => this.#member(name) });
     const onGpu = ON_GPU.map((step): DevicePlan => ({ step, device: "webgpu", dispatches: null, pipelines: null, why: "" }));
     const why = "only training steps run on the GPU";
     const others = ON_WASM.map((step): DevicePlan => ({ step, device: "wasm", dispatches: null, pipelines: null, why }));
     const reason = isAuto ? "a GPU is here" : "the option device";
     this.#device = { kind: "webgpu", adapter: gpu.adapter, why: reason, plans: [...onGpu, ...others] };
+  }
+
+  #member(name: PropertyKey): unknown {
+    const call = (host: object, args: readonly unknown[]): unknown => Reflect.apply(Reflect.get(host, name) as () => unknown, host, args);
+    if (CHANGES.includes(name)) {
+      return (...args: readonly unknown[]) => this.#claimed(() => call(this.#kernels, args));
+    }
+    if (OF_PLANS.includes(name)) {
+      return (...args: readonly unknown[]) => call(args[0] instanceof GpuPlan ? this : this.#kernels, args);
+    }
+    const host = name in this ? this : this.#kernels;
+    const member: unknown = Reflect.get(host, name);
+    return typeof member === "function" ? member.bind(host) : member;
   }
 
   get device(): SessionDevice {
@@ -113,7 +129,6 @@ class GpuHost implements StepHost {
     if (side === "device") {
       return undefined;
     }
-    this.#runner.commands.submit();
     const missing = this.#segments.missing([...reads, ...writes]);
     const note = (): void => this.#segments.writesHere(writes);
     return missing.length === 0 ? note() : this.#segments.bringDown(missing).then(note, (error: unknown) => this.#fail(error));
@@ -126,58 +141,14 @@ class GpuHost implements StepHost {
   }
 
   get gpuBytes(): Readonly<Record<string, number>> {
-    const plans = [...this.#loaded.values()];
-    const sum = (buffers: readonly GPUBuffer[]): number => [...new Set(buffers)].reduce((nbytes, { size }) => nbytes + size, 0);
-    return {
-      ...this.#segments.bytes,
-      constants: sum(plans.map(({ own }) => own.constants)),
-      largeConstants: sum(plans.map(({ own }) => own.large)),
-      numbers: sum(plans.map(({ own }) => own.numbers)),
-      guard: this.#runner.guard.bytes,
-    };
-  }
-
-  view(segment: number): Uint8Array {
-    return this.#kernels.view(segment);
-  }
-
-  range(segment: number, offset: number, nbytes: number): Uint8Array {
-    return this.#kernels.range(segment, offset, nbytes);
-  }
-
-  get state(): DataView {
-    return this.#kernels.state;
-  }
-
-  get sizes(): readonly number[] {
-    return this.#kernels.sizes;
-  }
-
-  get bases(): readonly number[] {
-    return this.#kernels.bases;
-  }
-
-  squares(segment: number, offset: number, count: number): number {
-    return this.#kernels.squares(segment, offset, count);
-  }
-
-  clear(segment: number, offset: number, nbytes: number): MaybePromise<void> {
-    return this.#claimed(() => this.#kernels.clear(segment, offset, nbytes));
+    return this.#segments.bytes;
   }
 
   // Plans.
 
-  get generation(): number {
-    return this.#kernels.generation;
-  }
-
   get plans(): readonly BundlePlan[] {
     const whole = new Map([...this.#loaded].map(([head, { plan }]) => [head.plan, plan]));
     return this.#kernels.plans.map((plan) => whole.get(plan) ?? plan);
-  }
-
-  get planBytes(): number {
-    return this.#kernels.planBytes;
   }
 
   find(key: string): LoadedPlan | undefined {
@@ -202,9 +173,8 @@ class GpuHost implements StepHost {
 
   async #loadBody(key: string, plan: GpuPlan["plan"], read: ReadFile): Promise<LoadedPlan> {
     this.#check();
-    this.#runner.commands.submit();
     try {
-      const tell = (compiled: number, total: number): void => tellShaders(this, compiled, total);
+      const tell = (compiled: number, total: number): void => tellShaders(this.whole, compiled, total);
       const loaded = await this.#runner.load(key, plan, read, this.#loaded.values(), tell);
       this.#loaded.set(loaded.head, loaded);
       const { dispatches, pipelines } = loaded;
@@ -217,29 +187,16 @@ class GpuHost implements StepHost {
     }
   }
 
-  listing(loaded: LoadedPlan): Listing {
-    if (!(loaded instanceof GpuPlan)) {
-      return this.#kernels.listing(loaded);
-    }
-    const { body, text, nodes } = loaded.plan;
-    const names = text?.slice(nodes.length) ?? loaded.dispatches.map(({ pipeline, grid }) => `shader${pipeline} (${grid.join(", ")})`);
+  listing({ plan: { body, text, nodes }, dispatches }: GpuPlan): Listing {
+    const names = text?.slice(nodes.length) ?? dispatches.map(({ pipeline, grid }) => `shader${pipeline} (${grid.join(", ")})`);
     return { text: names, nodes: body.nodes };
   }
 
   // Steps.
 
-  bytesOf(feed: Feed): Uint8Array {
-    return this.#kernels.bytesOf(feed);
-  }
-
-  write(loaded: LoadedPlan, feeds: readonly Feed[]): MaybePromise<void> {
-    if (!(loaded instanceof GpuPlan)) {
-      return this.#kernels.write(loaded, feeds);
-    }
+  write(loaded: GpuPlan, feeds: readonly Feed[]): void {
     this.#check();
-    this.#runner.commands.submit();
     this.#runner.feed(loaded, feeds);
-    return undefined;
   }
 
   run(loaded: LoadedPlan, stop: AbortSignal | null): MaybePromise<void> {
@@ -256,7 +213,6 @@ class GpuHost implements StepHost {
   #runBody(loaded: GpuPlan): MaybePromise<void> {
     this.#check();
     const runner = this.#runner;
-    runner.commands.submit();
     const encode = (): void => {
       runner.runHead(loaded);
       runner.encode(loaded, this.#timed);
@@ -265,10 +221,7 @@ class GpuHost implements StepHost {
     return loaded.hasRun ? encode() : runner.submit([loaded], encode).catch((error: unknown) => this.#fail(error));
   }
 
-  read(loaded: LoadedPlan, places: readonly TensorPlace[]): MaybePromise<readonly PlacedTensor[]> {
-    if (!(loaded instanceof GpuPlan)) {
-      return this.#kernels.read(loaded, places);
-    }
+  read(loaded: GpuPlan, places: readonly TensorPlace[]): MaybePromise<readonly PlacedTensor[]> {
     if (places.length === 0) {
       this.#runner.commands.submit();
       return [];
@@ -277,11 +230,9 @@ class GpuHost implements StepHost {
   }
 
   /** Feeds of steps on the GPU travel: their places are beyond all memory. */
-  workspace(loaded: LoadedPlan, feeds: readonly Feed[]): Workspace {
-    if (!(loaded instanceof GpuPlan)) {
-      return this.#kernels.workspace(loaded, feeds);
-    }
-    return { generation: this.generation, nbytes: Math.max(loaded.plan.arenaBytes, 1), feeds: feeds.map(() => ({ ptr: Infinity, nbytes: 0 })) };
+  workspace({ plan }: GpuPlan, feeds: readonly Feed[]): Workspace {
+    const { generation } = this.#kernels;
+    return { generation, nbytes: Math.max(plan.arenaBytes, 1), feeds: feeds.map(() => ({ ptr: Infinity, nbytes: 0 })) };
   }
 
   times(count: number): InstructionTimes {
@@ -303,41 +254,11 @@ class GpuHost implements StepHost {
     return { measure, release: () => ofKernels.release() };
   }
 
-  // Copies.
-
-  save(copy: number, segments?: number): MaybePromise<void> {
-    return this.#claimed(() => this.#kernels.save(copy, segments));
-  }
-
-  putBack(copy: number): MaybePromise<void> {
-    return this.#claimed(() => this.#kernels.putBack(copy));
-  }
-
-  goBack(copy: number): MaybePromise<void> {
-    return this.#claimed(() => this.#kernels.goBack(copy));
-  }
-
-  forget(copy: number): MaybePromise<void> {
-    return this.#kernels.forget(copy);
-  }
-
-  exchangeAverages(side: Side): MaybePromise<void> {
-    return this.#claimed(() => this.#kernels.exchangeAverages(side));
-  }
-
-  isAnyBad(segments: readonly number[], copy: number, loaded?: LoadedPlan): MaybePromise<boolean> {
-    return this.#claimed(() => this.#kernels.isAnyBad(segments, copy, loaded));
-  }
-
   addresses(copy: number, loaded?: LoadedPlan): Addresses {
-    return this.#kernels.addresses(copy, loaded && headOf(loaded));
+    return this.#kernels.addresses(copy, loaded instanceof GpuPlan ? loaded.head : loaded);
   }
 
   // Fits.
-
-  get fit(): DataView {
-    return this.#kernels.fit;
-  }
 
   get sliceMs(): number {
     return this.#device.kind === "webgpu" ? SLICE_MS : this.#kernels.sliceMs;
@@ -365,9 +286,10 @@ class GpuHost implements StepHost {
   }
 
   async #startFit([accumulate, action, sums, mu]: SessionCalls["tw_fit_start"]): Promise<void> {
+    const { guard } = this.#runner;
     const looks = UNDOES.includes(action);
     const saves = looks && action !== ON_NAN_RESTORE;
-    this.#rules = { accumulate, stops: action !== ON_NAN_IGNORE, looks, saves, weighs: accumulate > 1 && (sums & SUMS_GRADIENTS) === 0 };
+    guard.rules = { accumulate, stops: action !== ON_NAN_IGNORE, looks, saves, weighs: accumulate > 1 && (sums & SUMS_GRADIENTS) === 0 };
     this.#isCopyThere = false;
     this.#copies = saves ? ["tw_fit_batch", "tw_fit_rest"] : looks ? ["tw_fit_keep", "tw_fit_epoch"] : [];
     // The kernels pull parameters, in float64.
@@ -377,12 +299,8 @@ class GpuHost implements StepHost {
     }
     await this.#kernels.tellFit("tw_fit_start", accumulate, action, sums, mu);
     if (this.#guards) {
-      const { guard } = this.#runner;
-      await guard.open(this.#rules).catch((error: unknown) => this.#fail(error));
+      await guard.open().catch((error: unknown) => this.#fail(error));
       void this.#kernels.tellFit("tw_fit_elsewhere", 1, 0);
-      if (looks) {
-        guard.start();
-      }
     }
   }
 
@@ -395,39 +313,39 @@ class GpuHost implements StepHost {
   }
 
   /** Tell the kernels, while the guard copies, looks at and scales segments. */
-  async #tellGuarded(name: FitCall, [, weight = 0]: readonly number[], tell: () => MaybePromise<void>): Promise<void> {
+  async #tellGuarded(name: FitCall, [loss, weight]: readonly number[], tell: () => MaybePromise<void>): Promise<void> {
     const { guard } = this.#runner;
-    const { looks, weighs } = this.#rules;
-    const isFirst = this.#waiting === 0;
-    const isTrained = name === "tw_fit_trained";
+    const { accumulate, weighs } = guard.rules;
     if (this.#copies.includes(name)) {
       guard.save();
       this.#isCopyThere = true;
     }
-    if (looks && (isTrained || name === "tw_fit_updated")) {
-      void this.#kernels.tellFit("tw_fit_elsewhere", 1, await this.#fault());
+    const isFirst = this.#waiting === 0;
+    if (name === "tw_fit_trained") {
+      await this.#judged(() => guard.trained(isFirst, this.#waiting + 1 >= accumulate, loss, weight));
+    } else if (name === "tw_fit_rest") {
+      await this.#judged(() => guard.trained(false, true));
+    } else if (name === "tw_fit_updated") {
+      await this.#judged(() => guard.updated());
     }
     await tell();
-    if (isTrained) {
-      guard.noteWeight(weight, isFirst, this.#next);
-    }
     if (weighs && name === "tw_fit_batch" && !isFirst) {
-      this.state.setFloat32(4 * STATE_SHARE, 1, true);
-    } else if (weighs && this.#next === NEXT_UPDATE && (isTrained || name === "tw_fit_rest")) {
-      guard.average();
-    } else if (weighs && isTrained && isFirst && this.#next === NEXT_BATCH) {
-      guard.scale(weight);
+      this.#kernels.state.setFloat32(4 * STATE_SHARE, 1, true);
     }
   }
 
-  /** The segment that a step has spoiled; 0: there is none. */
-  async #fault(): Promise<number> {
+  /** Have the guard judge a step, of which the kernels are told next. */
+  async #judged(judge: () => void): Promise<void> {
     const { guard } = this.#runner;
+    const { looks, weighs } = guard.rules;
+    if (!looks && !weighs) {
+      return;
+    }
     guard.begin();
-    guard.updated();
-    const [bytes] = await this.#runner.segments.readAll([guard.record]).catch((error: unknown) => this.#fail(error));
+    judge();
+    const fault = looks ? (await guard.read().catch((error: unknown) => this.#fail(error))).fault : 0;
     guard.goOn();
-    return readPage(bytes as Uint8Array).fault;
+    void this.#kernels.tellFit("tw_fit_elsewhere", 1, fault);
   }
 
   async runBatches(batches: StagedBatches, n: number): Promise<RanBatches> {
@@ -437,32 +355,24 @@ class GpuHost implements StepHost {
         this.#leaveGuard();
         return await this.#claimed(() => this.#kernels.runBatches(batches, n));
       }
-      this.#runner.commands.submit();
-      this.#isCopyThere ||= this.#rules.saves;
-      return await runAhead(this.#runner, batches as StagedBatches<GpuPlan>, n, this.#rules, stagedFeeds(batches, n));
+      this.#isCopyThere ||= this.#runner.guard.rules.saves;
+      return await runAhead(this.#runner, batches as StagedBatches<GpuPlan>, n, stagedFeeds(batches, n));
     } catch (error) {
       return { losses: new Float32Array(0), error: this.#located(error) };
     }
   }
 
-  get #next(): number {
-    return this.fit.getUint32(4 * FIT_NEXT, true);
-  }
-
   get #waiting(): number {
-    return this.fit.getUint32(4 * FIT_WAITING, true);
+    return this.#kernels.fit.getUint32(4 * FIT_WAITING, true);
   }
 
   endFit(): MaybePromise<void> {
     this.#guards = false;
-    this.#runner.commands.submit();
     this.#runner.guard.forget();
     return this.#kernels.endFit();
   }
 
   release(): void {
-    const plans = [...this.#loaded.values()];
-    plans.forEach((plan) => this.#runner.unload(plan, []));
     this.#runner.release();
     this.#kernels.release();
   }
@@ -474,7 +384,7 @@ class GpuHost implements StepHost {
 
   /** Optimizer steps until now. */
   get #steps(): number {
-    return Number(this.state.getBigInt64(4 * STATE_STEP, true));
+    return Number(this.#kernels.state.getBigInt64(4 * STATE_STEP, true));
   }
 
   /** The error of a lost device in the place of another, which follows from it. */
@@ -490,10 +400,6 @@ class GpuHost implements StepHost {
   #fail(error: unknown): never {
     throw this.#located(error);
   }
-}
-
-function headOf(loaded: LoadedPlan): LoadedPlan {
-  return loaded instanceof GpuPlan ? loaded.head : loaded;
 }
 
 /** Feeds of batches whose inputs are written at once. */

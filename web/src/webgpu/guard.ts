@@ -3,91 +3,96 @@
  * batch that must not count sets the status: all dispatches from then on do nothing. A copy of the segments undoes it.
  */
 
-import { GRADIENTS, NEXT_BATCH, NEXT_UPDATE } from "../engine/layout.js";
+import { CONSTANTS, GRADIENTS, LARGE_CONSTANTS } from "../engine/layout.js";
 import { MOST_BATCHES } from "../worker/constants.js";
-import type { Commands } from "./commands.js";
-import type { GpuDevice } from "./device.js";
-import { Pipelines, STATUS_BYTES } from "./plans.js";
-import { LASTING, type Segments } from "./segments.js";
+import { USAGE } from "./device.js";
+import { BLOCK_BYTES, MOST_GROUPS, STATUS, STATUS_BYTES } from "./plans.js";
+import type { GpuRunner, OwnBuffers, Program } from "./runner.js";
+import { LASTING } from "./segments.js";
 
-/** Words of the page. The order of a batch and its factor for gradients follow the record's head. */
-const [STOPPED, COUNT, FAULT, IS_UPDATE, ORDER, LOSS, WEIGHT, TOTAL, FACTOR] = [0, 1, 2, 3, 4, 5, 6, 7, 8] as const;
-/** Words from a tally of a segment to the next: bindings start at multiples of 256 bytes. */
-const APART = 64;
-const USUAL = APART * (1 + LASTING.length);
-const RECORDS = USUAL + APART;
-const PAGE_BYTES = 4 * (RECORDS + 2 * MOST_BATCHES);
+/** Words of the page. Tallies and usual tallies have one for each segment, and records two for each batch. */
+const AT = {
+  STOPPED: 0, COUNT: 1, FAULT: 2, IS_UPDATE: 3, ORDER: 4, LOSS: 5, WEIGHT: 6, TOTAL: 7, FORMER_TOTAL: 8, FACTOR: 9,
+  TALLIES: 10, USUAL: 10 + LASTING.length, RECORDS: 10 + 2 * LASTING.length,
+} as const;
+const PAGE_BYTES = 4 * (AT.RECORDS + 2 * MOST_BATCHES);
 
 /** Bits of an order. */
-export const STOPS = 1;
-export const IS_TRAINED = 2;
-export const IS_FIRST = 4;
-export const IS_DUE = 8;
+const STOPS = 1;
+const IS_TRAINED = 2;
+const IS_FIRST = 4;
+const IS_DUE = 8;
 const IS_START = 16;
 
 const LANES = 256;
-const MOST_GROUPS = 65_535;
-const HEAD = `@group(0) @binding(17) var<uniform> status: vec4u;
-@group(0) @binding(0) var<storage, read_write> a: array<u32>;
-`;
-const GATE = "  if (status.x != 0u) { return; }\n";
-const WORDS = `@compute @workgroup_size(${LANES})
-fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {
-${GATE}  let step = groups.x * ${LANES}u;
-`;
-const LOOP = "for (var i = id.x; i < arrayLength(&a); i += step)";
-const B = "@group(0) @binding(1) var<storage, read_write> b: array<u32>;\n";
+const NAMES = Object.entries({ ...AT, STOPS, IS_TRAINED, IS_FIRST, IS_DUE, IS_START })
+  .map(([name, value]) => `const ${name} = ${value}u;\n`)
+  .join("");
 
-/** Copies a segment. */
-const SAVE = `${HEAD}${B}${WORDS}  ${LOOP} { b[i] = a[i]; }\n}\n`;
-/** Multiplies gradients by the factor of the page. */
-const SCALE = `${HEAD}${B}${WORDS}  let factor = bitcast<f32>(b[${FACTOR}]);
-  ${LOOP} { a[i] = bitcast<u32>(bitcast<f32>(a[i]) * factor); }\n}\n`;
-/** Counts numbers that are not finite. The order of additions of integers does not matter. */
-const LOOK = `${HEAD}@group(0) @binding(1) var<storage, read_write> tally: array<atomic<u32>>;
-${WORDS}  var n = 0u;
-  ${LOOP} { n += select(0u, 1u, (a[i] & 0x7f800000u) == 0x7f800000u); }
-  if (n != 0u) { atomicAdd(&tally[0], n); }\n}\n`;
-/** Judges a batch by its loss and by the tallies. */
-const JUDGE = `${HEAD}${B}@compute @workgroup_size(1)
-fn main() {
-${GATE}  let order = b[${ORDER}];
-  var fault = 0u;
-  for (var k = 0u; k < ${LASTING.length}u; k++) {
-    let tally = b[${APART}u * (k + 1u)];
-    b[${APART}u * (k + 1u)] = 0u;
-    if ((order & ${IS_START}u) != 0u) { b[${USUAL}u + k] = select(tally, 0u, k == ${LASTING.indexOf(GRADIENTS)}u); }
-    if (fault == 0u && tally > b[${USUAL}u + k]) { fault = k + ${LASTING[0]}u; }
-  }
-  if ((order & ${IS_START}u) != 0u) { return; }
-  var stops = fault != 0u;
-  if ((order & ${IS_TRAINED}u) != 0u) {
-    let n = b[${COUNT}];
-    let loss = b[${LOSS}];
-    let weight = bitcast<f32>(b[${WEIGHT}]);
-    b[${RECORDS}u + 2u * n] = loss;
-    b[${RECORDS}u + 2u * n + 1u] = b[${WEIGHT}];
-    b[${COUNT}] = n + 1u;
-    let total = weight + select(bitcast<f32>(b[${TOTAL}]), 0.0f, (order & ${IS_FIRST}u) != 0u);
-    b[${TOTAL}] = bitcast<u32>(total);
-    b[${FACTOR}] = bitcast<u32>(select(weight, 1.0f / select(total, 1.0f, total == 0.0f), (order & ${IS_DUE}u) != 0u));
-    if ((order & ${STOPS}u) != 0u && (loss & 0x7fffffffu) >= 0x7f800000u) { stops = true; fault = 0u; }
-  }
-  if (stops) {
-    b[${STOPPED}] = 1u;
-    b[${FAULT}] = fault;
-    b[${IS_UPDATE}] = select(1u, 0u, (order & ${IS_TRAINED}u) != 0u);
-  }
+/** A shader on the words of a segment, the page, and a copy of the segment. @param own - of each word `i`, or of the page */
+function textOf(segment: number, own: string, word = "u32"): string {
+  return `${NAMES}@group(0) @binding(${STATUS}) var<uniform> status: vec4u;
+@group(0) @binding(${segment}) var<storage, read_write> a: array<u32>;
+@group(0) @binding(${CONSTANTS}) var<storage, read_write> page: array<${word}>;
+@group(0) @binding(${LARGE_CONSTANTS}) var<storage, read_write> copy: array<u32>;
+@compute @workgroup_size(${LANES})
+fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {
+  if (status.x != 0u) { return; }
+  var n = 0u;
+${own}
 }
 `;
+}
 
-const TEXTS = { save: SAVE, scale: SCALE, look: LOOK, judge: JUDGE };
-type Tool = keyof typeof TEXTS;
+const EACH = `  for (var i = id.x; i < arrayLength(&a); i += groups.x * ${LANES}u)`;
+const saveText = (segment: number): string => textOf(segment, `${EACH} { copy[i] = a[i]; }`);
+/** Counts numbers that are not finite. The order of additions of integers does not matter. */
+const lookText = (segment: number): string => textOf(segment, `${EACH} { n += select(0u, 1u, (a[i] & 0x7f800000u) == 0x7f800000u); }
+  if (n != 0u) { atomicAdd(&page[TALLIES + ${LASTING.indexOf(segment)}u], n); }`, "atomic<u32>");
+/** Multiplies gradients by the factor of the page. */
+const SCALE = textOf(GRADIENTS, `  let factor = bitcast<f32>(page[FACTOR]);
+${EACH} { a[i] = bitcast<u32>(bitcast<f32>(a[i]) * factor); }`);
+/** Judges a batch by its loss and by the tallies. A batch that is undone leaves the sum of divisors as it was. */
+const JUDGE = textOf(GRADIENTS, `  if (id.x != 0u) { return; }
+  let order = page[ORDER];
+  let is_trained = (order & IS_TRAINED) != 0u;
+  var fault = 0u;
+  for (var k = 0u; k < ${LASTING.length}u; k++) {
+    let tally = page[TALLIES + k];
+    page[TALLIES + k] = 0u;
+    if ((order & IS_START) != 0u) { page[USUAL + k] = select(tally, 0u, k == ${LASTING.indexOf(GRADIENTS)}u); }
+    if (fault == 0u && tally > page[USUAL + k]) { fault = k + ${LASTING[0]}u; }
+  }
+  if ((order & IS_START) != 0u) { return; }
+  var stops = fault != 0u;
+  if (is_trained) {
+    n = page[COUNT];
+    let weight = bitcast<f32>(page[WEIGHT]);
+    page[RECORDS + 2u * n] = page[LOSS];
+    page[RECORDS + 2u * n + 1u] = page[WEIGHT];
+    page[COUNT] = n + 1u;
+    let total = weight + select(bitcast<f32>(page[TOTAL]), 0.0f, (order & IS_FIRST) != 0u);
+    page[FORMER_TOTAL] = page[TOTAL];
+    page[TOTAL] = bitcast<u32>(total);
+    page[FACTOR] = bitcast<u32>(select(weight, 1.0f / select(total, 1.0f, total == 0.0f), (order & IS_DUE) != 0u));
+    if ((order & STOPS) != 0u && (page[LOSS] & 0x7fffffffu) >= 0x7f800000u) { stops = true; fault = 0u; }
+  }
+  if (stops) {
+    page[TOTAL] = page[FORMER_TOTAL];
+    page[STOPPED] = 1u;
+    page[FAULT] = fault;
+    page[IS_UPDATE] = select(1u, 0u, is_trained);
+  }`);
 
-/** What a fit needs of the guard. */
-export interface GuardRules {
+/** A fit, as far as it decides what a batch does. */
+export interface FitRules {
+  readonly accumulate: number;
+  /** True if a loss that is not finite ends the fit, or undoes the batch. */
+  readonly stops: boolean;
   /** True if numbers that are not finite undo the batch, wherever they are. */
   readonly looks: boolean;
+  /** True if a batch is undone alone. */
+  readonly saves: boolean;
   /** True if the gradients of batches are weighted by the divisors of their losses. */
   readonly weighs: boolean;
 }
@@ -107,198 +112,136 @@ export interface Page {
 }
 
 export class Guard {
-  readonly #gpu: GpuDevice;
-  readonly #segments: Segments;
-  readonly #commands: Commands;
-  readonly #tools = new Map<Tool, GPUComputePipeline>();
-  /** By segment, the copy. */
-  readonly #copies = new Map<number, GPUBuffer>();
-  readonly #groups = new Map<string, GPUBindGroup>();
-  #generation = -1;
-  /** Sum of the divisors of batches whose gradients wait. */
-  #total = 0;
-  #page: GPUBuffer | null = null;
+  readonly #runner: GpuRunner;
+  /** The page, and no copy. */
+  #own: OwnBuffers | null = null;
+  #judge: Program | null = null;
+  #scale: Program | null = null;
+  #looks: readonly Program[] = [];
+  /** By segment. Each has a copy. */
+  readonly #saves = new Map<number, Program>();
 
-  constructor(gpu: GpuDevice, segments: Segments, commands: Commands) {
-    this.#gpu = gpu;
-    this.#segments = segments;
-    this.#commands = commands;
+  rules: FitRules = { accumulate: 1, stops: false, looks: false, saves: false, weighs: false };
+
+  constructor(runner: GpuRunner) {
+    this.#runner = runner;
   }
 
-  /** Bytes of its buffers. */
-  get bytes(): number {
-    return [...this.#copies.values()].reduce((sum, { size }) => sum + size, this.#page?.size ?? 0);
-  }
-
-  /** Have all that the guard needs of a fit. @throws DeviceError */
-  async open({ looks, weighs }: GuardRules): Promise<void> {
-    const segments = this.#segments;
+  /** Have all that the rules need, and count the numbers that are not finite on purpose. @throws DeviceError */
+  async open(): Promise<void> {
+    const { segments } = this.#runner;
+    const { looks, weighs } = this.rules;
     await segments.reserve(0);
-    this.#page ??= await segments.make(PAGE_BYTES, "page");
-    const pipelines = Pipelines.of(this.#gpu);
-    const tools: readonly Tool[] = ["judge", ...(looks ? (["save", "look"] as const) : []), ...(weighs ? (["scale"] as const) : [])];
-    await this.#gpu.settled(Promise.all(tools.map(async (tool) => {
-      this.#tools.set(tool, await pipelines.get(TEXTS[tool], `guard (${tool})`, pipelines.toolLayout));
-    })));
-    for (const segment of looks ? segments.filled : []) {
-      if (!this.#copies.has(segment)) {
-        this.#copies.set(segment, await segments.make(segments.buffer(segment).size, "copies"));
+    this.#own ??= {
+      constants: await segments.make(PAGE_BYTES, "guard"),
+      large: await segments.make(0, "guard"),
+      numbers: await segments.make(BLOCK_BYTES, "guard", USAGE.UNIFORM),
+      group: null,
+    };
+    const own = this.#own;
+    this.#judge ??= await this.#program(JUDGE, own, 1);
+    if (weighs) {
+      this.#scale ??= await this.#program(SCALE, own, segments.buffer(GRADIENTS).size / 4);
+    }
+    if (looks) {
+      const words = (segment: number): number => segments.buffer(segment).size / 4;
+      const { filled } = segments;
+      this.#looks = await Promise.all(filled.map((segment) => this.#program(lookText(segment), own, words(segment))));
+      for (const segment of filled.filter((one) => !this.#saves.has(one))) {
+        const large = await segments.make(4 * words(segment), "guard");
+        this.#saves.set(segment, await this.#program(saveText(segment), { ...own, large, group: null }, words(segment)));
       }
+      this.#order(IS_START);
     }
   }
 
-  /** Count the numbers that are not finite on purpose. */
-  start(): void {
-    this.#order(IS_START, 0);
-    this.#look();
-    this.#judge();
+  async #program(text: string, own: OwnBuffers, invocations: number): Promise<Program> {
+    const pipeline = await this.#runner.gpu.settled(this.#runner.pipelines.get(text, "guard"));
+    const groups = Math.min(Math.ceil(invocations / LANES), MOST_GROUPS);
+    return { dispatches: [{ pipeline: 0, grid: [groups, 1, 1], block: 0, cuts: false }], pipelines: new Map([[0, pipeline]]), own };
   }
 
   /** Begin a record. */
   begin(): void {
-    this.#commands.between().clearBuffer(this.#page as GPUBuffer, 0, 4 * ORDER);
-    this.#commands.write(this.#page as GPUBuffer, 4 * TOTAL, bytesOf([this.#total]));
+    this.#runner.commands.between().clearBuffer(this.#page, 0, 4 * AT.ORDER);
     this.goOn();
   }
 
   /** Copy all that a batch may change. */
   save(): void {
-    this.#segments.bringUp();
-    for (const segment of this.#segments.filled) {
-      const copy = this.#copies.get(segment) as GPUBuffer;
-      this.#run("save", `copy ${segment}`, segment, { buffer: copy });
-    }
+    this.#saves.forEach((program) => this.#runner.encode(program));
   }
 
   /** Have all as it was when it was copied. */
   putBack(): void {
-    this.#copies.forEach((copy, segment) => {
-      this.#commands.between().copyBufferToBuffer(copy, 0, this.#segments.buffer(segment), 0, copy.size);
+    const { segments, commands } = this.#runner;
+    this.#saves.forEach(({ own: { large } }, segment) => {
+      commands.between().copyBufferToBuffer(large, 0, segments.buffer(segment), 0, large.size);
     });
-    this.#segments.replacedThere();
+    segments.wroteThere();
     this.goOn();
   }
 
-  /** Note loss and divisor of a train step. @param weight - the divisor, or its place @param looks - at segments as well */
-  trained(order: number, loss: Source, weight: Source | number, looks: boolean): void {
-    const page = this.#page as GPUBuffer;
-    this.#order(order | IS_TRAINED, typeof weight === "number" ? weight : 0);
-    this.#commands.between().copyBufferToBuffer(...loss, page, 4 * LOSS, 4);
-    if (typeof weight !== "number") {
-      this.#commands.between().copyBufferToBuffer(...weight, page, 4 * WEIGHT, 4);
+  /** Judge a train step, and weight the gradients. @param loss - or its place, as `weight`, the loss's divisor */
+  trained(isFirst: boolean, isDue: boolean, loss: Source | number = 0, weight: Source | number = 0): void {
+    const { stops, weighs } = this.rules;
+    this.#order(IS_TRAINED | (stops ? STOPS : 0) | (isFirst ? IS_FIRST : 0) | (isDue ? IS_DUE : 0), loss, weight);
+    if (weighs && (isFirst || isDue)) {
+      this.#runner.encode(this.#scale as Program);
     }
-    if (looks) {
-      this.#look();
-    }
-    this.#judge();
   }
 
-  /** Look at segments behind an optimizer step. */
+  /** Judge an optimizer step. */
   updated(): void {
-    this.#order(0, 0);
-    this.#look();
-    this.#judge();
-  }
-
-  /** Take note of a batch that the host knows of. @param next - the next action of the fit */
-  noteWeight(weight: number, isFirst: boolean, next: number): void {
-    if (next === NEXT_BATCH || next === NEXT_UPDATE) {
-      this.#total = weight + (isFirst ? 0 : this.#total);
+    if (this.rules.looks) {
+      this.#order(0);
     }
   }
 
-  /** Divide gradients by the sum of the divisors. */
-  average(): void {
-    this.scale(1 / (this.#total || 1));
-  }
-
-  /** Multiply gradients by the factor of the page, or by this one. */
-  scale(factor: number | null): void {
-    if (factor !== null) {
-      this.#commands.write(this.#page as GPUBuffer, 4 * FACTOR, bytesOf([factor]));
+  #order(order: number, loss: Source | number = 0, weight: Source | number = 0): void {
+    const { commands, segments } = this.#runner;
+    const bits = [loss, weight].map((value) => (typeof value === "number" ? value : 0));
+    const words = Uint32Array.of(order, ...new Uint32Array(Float32Array.from(bits).buffer));
+    commands.write(this.#page, 4 * AT.ORDER, new Uint8Array(words.buffer));
+    for (const [source, word] of [[loss, AT.LOSS], [weight, AT.WEIGHT]] as const) {
+      if (typeof source !== "number") {
+        commands.between().copyBufferToBuffer(...source, this.#page, 4 * word, 4);
+      }
     }
-    this.#segments.bringUp();
-    this.#run("scale", "page", GRADIENTS, { buffer: this.#page as GPUBuffer });
-    this.#segments.wroteThere();
+    if (this.rules.looks) {
+      this.#looks.forEach((program) => this.#runner.encode(program));
+    }
+    this.#runner.encode(this.#judge as Program);
+    commands.between().copyBufferToBuffer(this.#page, 0, segments.status, 0, STATUS_BYTES);
   }
 
   /** Have later dispatches run again. */
   goOn(): void {
-    this.#commands.between().clearBuffer(this.#segments.status);
+    this.#runner.commands.between().clearBuffer(this.#runner.segments.status);
   }
 
-  /** The place of the record. */
-  get record(): readonly [buffer: GPUBuffer, offset: number, nbytes: number] {
-    return [this.#page as GPUBuffer, 0, PAGE_BYTES];
+  /** The record of the last batches. */
+  async read(): Promise<Page> {
+    const [bytes] = (await this.#runner.segments.readAll([[this.#page, 0, PAGE_BYTES]])) as [Uint8Array];
+    const words = new Uint32Array(bytes.buffer, bytes.byteOffset);
+    const n = words[AT.COUNT] as number;
+    const pairs = new Float32Array(bytes.buffer, bytes.byteOffset + 4 * AT.RECORDS, 2 * n);
+    return {
+      isStopped: words[AT.STOPPED] !== 0,
+      fault: words[AT.FAULT] as number,
+      isUpdate: words[AT.IS_UPDATE] !== 0,
+      losses: pairs.filter((_, k) => k % 2 === 0),
+      counts: pairs.filter((_, k) => k % 2 === 1),
+    };
   }
 
   /** Give back the copies. */
   forget(): void {
-    this.#copies.forEach((copy, segment) => {
-      copy.destroy();
-      this.#groups.delete(`copy ${segment}`);
-    });
-    this.#copies.clear();
+    this.#saves.forEach(({ own }) => this.#runner.segments.drop(own.large));
+    this.#saves.clear();
   }
 
-  release(): void {
-    this.forget();
-    this.#page?.destroy();
+  get #page(): GPUBuffer {
+    return (this.#own as OwnBuffers).constants;
   }
-
-  #order(order: number, weight: number): void {
-    const words = new Uint8Array(12);
-    words.set(new Uint8Array(Uint32Array.of(order).buffer));
-    words.set(bytesOf([weight]), 8);
-    this.#commands.write(this.#page as GPUBuffer, 4 * ORDER, words);
-  }
-
-  #look(): void {
-    this.#segments.bringUp();
-    for (const segment of this.#segments.filled) {
-      const offset = 4 * APART * (1 + LASTING.indexOf(segment));
-      const tally = { buffer: this.#page as GPUBuffer, offset, size: 4 * APART };
-      this.#run("look", `tally ${segment}`, segment, tally);
-    }
-  }
-
-  #judge(): void {
-    this.#run("judge", "page", GRADIENTS, { buffer: this.#page as GPUBuffer }, 1);
-    this.#commands.between().copyBufferToBuffer(this.#page as GPUBuffer, 0, this.#segments.status, 0, STATUS_BYTES);
-  }
-
-  /** Run a tool on the words of a segment and another buffer. @param key - of the two */
-  #run(tool: Tool, key: string, segment: number, b: GPUBufferBinding, invocations?: number): void {
-    const { generation, status } = this.#segments;
-    if (this.#generation !== generation) {
-      this.#groups.clear();
-      this.#generation = generation;
-    }
-    const buffer = this.#segments.buffer(segment);
-    const group = this.#groups.get(key) ?? Pipelines.of(this.#gpu).toolGroup({ buffer }, b, status);
-    this.#groups.set(key, group);
-    const pass = this.#commands.pass();
-    pass.setPipeline(this.#tools.get(tool) as GPUComputePipeline);
-    pass.setBindGroup(0, group);
-    pass.dispatchWorkgroups(Math.min(Math.ceil((invocations ?? buffer.size / 4) / LANES), MOST_GROUPS));
-  }
-}
-
-function bytesOf(numbers: readonly number[]): Uint8Array {
-  return new Uint8Array(Float32Array.from(numbers).buffer);
-}
-
-/** The record of the last batches. */
-export function readPage(bytes: Uint8Array): Page {
-  const words = new Uint32Array(bytes.buffer, bytes.byteOffset);
-  const n = words[COUNT] as number;
-  const pairs = new Float32Array(bytes.buffer, bytes.byteOffset + 4 * RECORDS, 2 * n);
-  const every = (first: number): Float32Array => Float32Array.from({ length: n }, (_, k) => pairs[2 * k + first] as number);
-  return {
-    isStopped: words[STOPPED] !== 0,
-    fault: words[FAULT] as number,
-    isUpdate: words[IS_UPDATE] !== 0,
-    losses: every(0),
-    counts: every(1),
-  };
 }

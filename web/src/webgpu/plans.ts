@@ -12,13 +12,13 @@ export type Body = NonNullable<BundlePlan["body"]>;
 export const BOUND: readonly number[] = [ARENA, ...range(CONSTANTS, MOMENTUM1), PREPARED, LARGE_CONSTANTS];
 const NUMBERS = 16;
 /** A word that is not 0 once a loss is not finite: dispatches behind it do nothing. */
-const STATUS = 17;
+export const STATUS = 17;
 /** Bytes of the status. */
 export const STATUS_BYTES = 16;
 /** Bytes of the numbers of a dispatch. */
 export const BLOCK_BYTES = 256;
 const DISPATCH_WORDS = 5;
-const MOST_GROUPS = 65_535;
+export const MOST_GROUPS = 65_535;
 /** Operations of a submit at most: 300 ms of a GPU of 20 GFLOPS. A system resets a GPU that is busy for 2 s. */
 const MOST_WORK = 6e9;
 
@@ -81,10 +81,8 @@ function refuseUnless(isRight: boolean, what: string): void {
 /** The layout of all pipelines of a device, and its pipelines by text. */
 export class Pipelines {
   static readonly #known = new WeakMap<GPUDevice, Pipelines>();
-  /** Of shaders that read and write two buffers, whatever they are. */
-  readonly toolLayout: GPUPipelineLayout;
   readonly #gpu: GpuDevice;
-  readonly #groups: readonly [plans: GPUBindGroupLayout, tools: GPUBindGroupLayout];
+  readonly #groups: GPUBindGroupLayout;
   readonly #layout: GPUPipelineLayout;
   readonly #pipelines = new Map<string, Promise<GPUComputePipeline>>();
 
@@ -101,11 +99,8 @@ export class Pipelines {
     const storage = (binding: number): GPUBindGroupLayoutEntry => entry(binding, { type: "storage" });
     const numbers = entry(NUMBERS, { type: "uniform", hasDynamicOffset: true, minBindingSize: BLOCK_BYTES });
     const status = entry(STATUS, { type: "uniform", minBindingSize: STATUS_BYTES });
-    const plans = device.createBindGroupLayout({ entries: [...BOUND.map(storage), numbers, status] });
-    const tools = device.createBindGroupLayout({ entries: [storage(0), storage(1), status] });
-    this.#groups = [plans, tools];
-    this.#layout = device.createPipelineLayout({ bindGroupLayouts: [plans] });
-    this.toolLayout = device.createPipelineLayout({ bindGroupLayouts: [tools] });
+    this.#groups = device.createBindGroupLayout({ entries: [...BOUND.map(storage), numbers, status] });
+    this.#layout = device.createPipelineLayout({ bindGroupLayouts: [this.#groups] });
   }
 
   /** A group of the buffers of segments, the numbers of dispatches, and the status. */
@@ -115,14 +110,7 @@ export class Pipelines {
       { binding: NUMBERS, resource: { buffer: numbers, size: BLOCK_BYTES } },
       { binding: STATUS, resource: { buffer: status } },
     ];
-    return this.#gpu.device.createBindGroup({ layout: this.#groups[0], entries: [...entries, ...uniforms] });
-  }
-
-  /** A group of two buffers and the status. */
-  toolGroup(a: GPUBufferBinding, b: GPUBufferBinding, status: GPUBuffer): GPUBindGroup {
-    const resources = [[0, a], [1, b], [STATUS, { buffer: status }]] as const;
-    const entries = resources.map(([binding, resource]) => ({ binding, resource }));
-    return this.#gpu.device.createBindGroup({ layout: this.#groups[1], entries });
+    return this.#gpu.device.createBindGroup({ layout: this.#groups, entries: [...entries, ...uniforms] });
   }
 
   /**
@@ -147,22 +135,22 @@ export class Pipelines {
   }
 
   /** The pipeline of a text. */
-  get(text: string, node: string, layout = this.#layout): Promise<GPUComputePipeline> {
-    const pipeline = this.#pipelines.get(text) ?? this.#make(text, node, layout);
+  get(text: string, node: string): Promise<GPUComputePipeline> {
+    const pipeline = this.#pipelines.get(text) ?? this.#make(text, node);
     this.#pipelines.set(text, pipeline);
     // A text that was refused is tried again, and its error is the caller's.
     pipeline.catch(() => this.#pipelines.delete(text));
     return pipeline;
   }
 
-  async #make(text: string, node: string, layout: GPUPipelineLayout): Promise<GPUComputePipeline> {
+  async #make(text: string, node: string): Promise<GPUComputePipeline> {
     const { device } = this.#gpu;
     device.pushErrorScope("validation");
     const module = device.createShaderModule({ code: text });
     const fault = device.popErrorScope();
     try {
       const compute = { module, entryPoint: "main" };
-      const pipeline = await device.createComputePipelineAsync({ layout, compute });
+      const pipeline = await device.createComputePipelineAsync({ layout: this.#layout, compute });
       const error = await fault;
       if (error === null) {
         return pipeline;

@@ -2,7 +2,8 @@
 
 import { ARENA, CONSTANTS, LARGE_CONSTANTS, STATE } from "../engine/layout.js";
 import type { Feed, PlacedTensor } from "../wire/protocol.js";
-import type { BundlePlan, LargeConstant, TensorPlace } from "../worker/bundle/bundle.js";
+import type { BundlePlan, TensorPlace } from "../worker/bundle/bundle.js";
+import { fillLarge, sameLarge } from "../worker/bundle/large.js";
 import type { LoadedPlan, ReadFile, StepHost } from "../worker/host.js";
 import { Commands } from "./commands.js";
 import { USAGE, type GpuDevice } from "./device.js";
@@ -14,16 +15,23 @@ import { sessionError } from "./worker-tools.js";
 type WholePlan = BundlePlan & { readonly body: Body };
 
 /** Buffers that only some plans use. */
-interface OwnBuffers {
+export interface OwnBuffers {
   readonly constants: GPUBuffer;
   readonly large: GPUBuffer;
   readonly numbers: GPUBuffer;
+  /** With the segments' buffers of this generation. */
+  group: { readonly bound: GPUBindGroup; readonly generation: number } | null;
+}
+
+/** Dispatches, and all that they need. */
+export interface Program {
+  readonly dispatches: readonly Dispatch[];
+  readonly pipelines: ReadonlyMap<number, GPUComputePipeline>;
+  readonly own: OwnBuffers;
 }
 
 /** A plan whose body is on the GPU. */
-export class GpuPlan implements LoadedPlan {
-  /** Of the buffers of this generation. */
-  group: { readonly bound: GPUBindGroup; readonly generation: number } | null = null;
+export class GpuPlan implements LoadedPlan, Program {
   /** True once the device took a step of it without an error. */
   hasRun = false;
 
@@ -46,15 +54,15 @@ export class GpuRunner {
   readonly segments: Segments;
   readonly commands: Commands;
   readonly guard: Guard;
-  readonly #pipelines: Pipelines;
+  readonly pipelines: Pipelines;
 
   constructor(gpu: GpuDevice, kernels: StepHost) {
     this.gpu = gpu;
     this.kernels = kernels;
     this.commands = new Commands(gpu.device);
     this.segments = new Segments(gpu, kernels, this.commands);
-    this.guard = new Guard(gpu, this.segments, this.commands);
-    this.#pipelines = Pipelines.of(gpu);
+    this.guard = new Guard(this);
+    this.pipelines = Pipelines.of(gpu);
   }
 
   /**
@@ -73,7 +81,7 @@ export class GpuRunner {
   ): Promise<GpuPlan> {
     const body = bodyFor(plan.body, this.gpu.adapter);
     const dispatches = dispatchesOf({ ...plan, body }, this.kernels.sizes);
-    const pipelines = await this.#pipelines.compile(body, dispatches, tell);
+    const pipelines = await this.pipelines.compile(body, dispatches, tell);
     await this.segments.reserve(body.arenaBytes);
     const own = await this.#ownBuffers(body, read, twins);
     const head = await this.kernels.load(key, { ...plan, outputs: [] }, read);
@@ -81,64 +89,47 @@ export class GpuRunner {
   }
 
   async #ownBuffers(body: Body, read: ReadFile, twins: Iterable<GpuPlan>): Promise<OwnBuffers> {
-    const { segments } = this;
+    const { segments, commands } = this;
     const constants = await segments.make(body.constants.length, "constants");
-    segments.write(constants, 0, body.constants);
+    commands.write(constants, 0, body.constants);
     const numbers = await segments.make(body.uniforms.length, "numbers", USAGE.UNIFORM);
-    segments.write(numbers, 0, body.uniforms);
-    const twin = [...twins].find(({ plan }) => sameLarge(plan.body, body));
-    return { constants, numbers, large: twin?.own.large ?? (await this.#largeConstants(body, read)) };
+    commands.write(numbers, 0, body.uniforms);
+    const twin = [...twins].find(({ plan }) => sameLarge(plan.body.large, body.large));
+    return { constants, numbers, large: twin?.own.large ?? (await this.#largeConstants(body, read)), group: null };
   }
 
   async #largeConstants(body: Body, read: ReadFile): Promise<GPUBuffer> {
-    const buffer = await this.segments.make(largeBytesOf(body), "large constants");
-    for (const { offset, nbytes, file, start, data } of body.large) {
-      let bytes: Uint8Array = new Uint8Array(nbytes);
-      if (data === null) {
-        read(file, start, bytes);
-      } else if (data instanceof Uint8Array) {
-        bytes = data;
-      } else {
-        bytes = new Uint8Array(await data.blob.slice(data.start, data.start + nbytes).arrayBuffer());
-      }
-      this.segments.write(buffer, offset, bytes);
+    const buffer = await this.segments.make(largeBytesOf(body), "largeConstants");
+    for (const large of body.large) {
+      const bytes = new Uint8Array(large.nbytes);
+      fillLarge(bytes, large, read);
+      this.commands.write(buffer, large.offset, bytes);
     }
     return buffer;
   }
 
   /** Give back the buffers of a plan; `others` stay loaded. */
   unload({ own }: GpuPlan, others: Iterable<GpuPlan>): void {
-    own.constants.destroy();
-    own.numbers.destroy();
+    this.segments.drop(own.constants);
+    this.segments.drop(own.numbers);
     if (![...others].some((other) => other.own.large === own.large)) {
-      own.large.destroy();
+      this.segments.drop(own.large);
     }
   }
 
   // Steps.
 
-  /** Write the feeds of a plan's head and body. Only submitted commands read the feeds of the body. */
+  /** Write the feeds of a plan's head and, after the commands so far, of its body. */
   feed(loaded: GpuPlan, feeds: readonly Feed[]): void {
-    const sources = this.#sources(loaded, feeds);
-    void this.kernels.write(loaded.head, feeds);
-    for (const [place, source] of sources) {
-      this.segments.write(this.#bufferOf(loaded, place), place.offset, source);
-    }
-  }
-
-  /** The same after the commands so far, for few bytes. */
-  feedBehind(loaded: GpuPlan, feeds: readonly Feed[]): void {
-    for (const [place, source] of this.#sources(loaded, feeds)) {
-      this.commands.write(this.#bufferOf(loaded, place), place.offset, source);
-    }
-  }
-
-  #sources({ plan }: GpuPlan, feeds: readonly Feed[]): (readonly [TensorPlace, Uint8Array])[] {
-    return plan.body.inputs.map((place) => {
+    const sources = loaded.plan.body.inputs.map((place) => {
       const source = this.kernels.bytesOf(feeds.find(({ name }) => name === place.name) as Feed);
       checkWidth(place, source);
-      return [place, source];
+      return [place, source] as const;
     });
+    void this.kernels.write(loaded.head, feeds);
+    for (const [place, source] of sources) {
+      this.commands.write(this.#bufferOf(loaded, place), place.offset, source);
+    }
   }
 
   /** Run the head of a plan; its faults end the step before anything has changed. */
@@ -150,16 +141,16 @@ export class GpuRunner {
     }
   }
 
-  /** Add the dispatches of a plan to the commands. @param timed - has each in a separate pass */
-  encode(loaded: GpuPlan, timed: TimedPass | null = null): void {
+  /** Add the dispatches of a program to the commands. @param timed - has each in a separate pass */
+  encode({ dispatches, pipelines, own }: Program, timed: TimedPass | null = null): void {
     this.segments.bringUp();
-    const group = this.#groupOf(loaded);
-    loaded.dispatches.forEach(({ pipeline, grid, block, cuts }, k) => {
+    const group = this.#groupOf(own);
+    dispatches.forEach(({ pipeline, grid, block, cuts }, k) => {
       if (cuts) {
         this.commands.submit();
       }
       const encode = (pass: GPUComputePassEncoder): void => {
-        pass.setPipeline(loaded.pipelines.get(pipeline) as GPUComputePipeline);
+        pass.setPipeline(pipelines.get(pipeline) as GPUComputePipeline);
         pass.setBindGroup(0, group, [BLOCK_BYTES * block]);
         pass.dispatchWorkgroups(...grid);
       };
@@ -202,14 +193,13 @@ export class GpuRunner {
     return this.kernels.range(STATE, 0, this.kernels.sizes[STATE] as number);
   }
 
-  #groupOf(loaded: GpuPlan): GPUBindGroup {
+  #groupOf(own: OwnBuffers): GPUBindGroup {
     const { generation, buffers, status } = this.segments;
-    if (loaded.group?.generation !== generation) {
-      const { constants, large, numbers } = loaded.own;
-      const all = Object.assign(buffers, { [CONSTANTS]: constants, [LARGE_CONSTANTS]: large });
-      loaded.group = { bound: this.#pipelines.group(all, numbers, status), generation };
+    if (own.group?.generation !== generation) {
+      const all = Object.assign(buffers, { [CONSTANTS]: own.constants, [LARGE_CONSTANTS]: own.large });
+      own.group = { bound: this.pipelines.group(all, own.numbers, status), generation };
     }
-    return loaded.group.bound;
+    return own.group.bound;
   }
 
   /** The place of an output that a plan has. */
@@ -223,22 +213,9 @@ export class GpuRunner {
   }
 
   release(): void {
-    this.guard.release();
     this.commands.release();
     this.segments.release();
   }
-}
-
-/** True if two bodies have the same large constants. */
-function sameLarge({ large: a }: Body, { large: b }: Body): boolean {
-  const isSame = (one: LargeConstant, other: LargeConstant): boolean =>
-    one.offset === other.offset && one.nbytes === other.nbytes && one.file === other.file && sameData(one, other);
-  return a.length === b.length && a.length > 0 && a.every((one, k) => isSame(one, b[k] as LargeConstant));
-}
-
-function sameData({ data: a, start }: LargeConstant, { data: b, start: other }: LargeConstant): boolean {
-  const haveBytes = a instanceof Uint8Array && b instanceof Uint8Array;
-  return haveBytes ? a === b || a.every((byte, k) => byte === b[k]) : a === b && start === other;
 }
 
 /** @throws FeedError for an integer of more than 32 bits, of which shaders would read the lower half */

@@ -2,15 +2,13 @@
 
 import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, SEGMENT_NAMES } from "../engine/layout.js";
 import type { StepHost } from "../worker/host.js";
-import type { Commands } from "./commands.js";
-import { MAP_READ, sentence, SIZES, USAGE, writable, type GpuDevice } from "./device.js";
+import { PIECE, type Commands } from "./commands.js";
+import { MAP_READ, sentence, SIZES, USAGE, type GpuDevice } from "./device.js";
 import { BOUND, STATUS_BYTES } from "./plans.js";
 import { sessionError } from "./worker-tools.js";
 
 /** Segments that outlast a step. */
 export const LASTING: readonly number[] = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1];
-/** Bytes of a segment that go up or down at once. */
-const PIECE = 2 ** 24;
 /** Size of the buffer of an empty segment. */
 const LEAST = 256;
 
@@ -19,6 +17,8 @@ export class Segments {
   readonly #host: Pick<StepHost, "range" | "sizes">;
   readonly #commands: Commands;
   readonly #buffers = new Map<number, GPUBuffer>();
+  /** All buffers of the session, by what they are for. */
+  readonly #made = new Map<GPUBuffer, string>();
   /** The sides on which the bytes of a segment are up to date. */
   readonly #isHere = new Set(LASTING);
   readonly #isThere = new Set<number>();
@@ -32,13 +32,16 @@ export class Segments {
     this.#gpu = gpu;
     this.#host = host;
     this.#commands = commands;
-    this.status = gpu.device.createBuffer({ size: STATUS_BYTES, usage: USAGE.UNIFORM | USAGE.COPY_DST });
+    this.status = this.#noted(gpu.device.createBuffer({ size: STATUS_BYTES, usage: USAGE.UNIFORM | USAGE.COPY_DST }), "guard");
   }
 
-  /** Bytes of buffers, by segment. */
+  /** Bytes of buffers, by what they are for. */
   get bytes(): Record<string, number> {
-    const sizes = [...this.#buffers].map(([segment, { size }]) => [SEGMENT_NAMES[segment] as string, size] as const);
-    return { ...Object.fromEntries(sizes), staging: this.#staging?.size ?? 0 };
+    const sums: Record<string, number> = {};
+    for (const [{ size }, what] of this.#made) {
+      sums[what] = (sums[what] ?? 0) + size;
+    }
+    return sums;
   }
 
   /** Buffers by segment. */
@@ -62,8 +65,10 @@ export class Segments {
       const former = this.#buffers.get(segment);
       if (former === undefined || former.size < nbytes) {
         this.#buffers.set(segment, await this.make(nbytes, SEGMENT_NAMES[segment] as string));
-        former?.destroy();
         this.generation++;
+        if (former !== undefined) {
+          this.drop(former);
+        }
       }
     }
   }
@@ -80,21 +85,19 @@ export class Segments {
       const help = what === SEGMENT_NAMES[ARENA] ? " Smaller batches need less." : "";
       throw sessionError("DEVICE_MEMORY", { nbytes: size, what, message: sentence(error.message), help });
     }
+    return this.#noted(buffer, what);
+  }
+
+  #noted(buffer: GPUBuffer, what: string): GPUBuffer {
+    this.#made.set(buffer, what);
     return buffer;
   }
 
-  /** Write to a buffer; the bytes are copied. The last word is filled with zeros. */
-  write(buffer: GPUBuffer, offset: number, bytes: Uint8Array): void {
-    const whole = bytes.length - (bytes.length % 4);
-    const { queue } = this.#gpu.device;
-    for (let start = 0; start < whole; start += PIECE) {
-      queue.writeBuffer(buffer, offset + start, writable(bytes.subarray(start, Math.min(start + PIECE, whole))));
-    }
-    if (whole < bytes.length) {
-      const word = new Uint8Array(4);
-      word.set(bytes.subarray(whole));
-      queue.writeBuffer(buffer, offset + whole, word);
-    }
+  /** Give back a buffer, which commands so far may use. */
+  drop(buffer: GPUBuffer): void {
+    this.#commands.submit();
+    this.#made.delete(buffer);
+    buffer.destroy();
   }
 
   /** Have all that lasts on the GPU. */
@@ -102,20 +105,15 @@ export class Segments {
     for (const segment of LASTING) {
       const nbytes = this.#host.sizes[segment] as number;
       if (!this.#isThere.has(segment)) {
-        this.write(this.buffer(segment), 0, this.#host.range(segment, 0, nbytes));
+        this.#commands.write(this.buffer(segment), 0, this.#host.range(segment, 0, nbytes));
         this.#isThere.add(segment);
       }
     }
   }
 
-  /** Note that a step on the GPU may have written all that lasts. */
+  /** Note that all that lasts may have been written on the GPU, where it lies. */
   wroteThere(): void {
     this.#isHere.clear();
-  }
-
-  /** Note that all that lasts was replaced on the GPU. */
-  replacedThere(): void {
-    this.wroteThere();
     LASTING.forEach((segment) => this.#isThere.add(segment));
   }
 
@@ -161,18 +159,17 @@ export class Segments {
   /** A buffer that copies go to before they are mapped. */
   #target(nbytes: number): GPUBuffer {
     if (this.#staging === null || this.#staging.size < nbytes) {
-      this.#staging?.destroy();
+      if (this.#staging !== null) {
+        this.drop(this.#staging);
+      }
       const size = Math.max(LEAST, 2 ** Math.ceil(Math.log2(nbytes)));
-      this.#staging = this.#gpu.device.createBuffer({ size, usage: USAGE.MAP_READ | USAGE.COPY_DST });
+      this.#staging = this.#noted(this.#gpu.device.createBuffer({ size, usage: USAGE.MAP_READ | USAGE.COPY_DST }), "staging");
     }
     return this.#staging;
   }
 
   release(): void {
-    this.status.destroy();
-    this.#staging?.destroy();
-    this.#buffers.forEach((buffer) => buffer.destroy());
-    this.#buffers.clear();
+    [...this.#made.keys()].forEach((buffer) => buffer.destroy());
   }
 }
 

@@ -172,3 +172,18 @@ export function concatenate(parts: readonly Uint8Array[]): Uint8Array<ArrayBuffe
   }
   return result;
 }
+
+/**
+ * True if two arrays have the same bytes. Plans have megabytes of constants, so no function is called for each byte.
+ */
+export function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
+  if (a === b || a.length !== b.length) {
+    return a === b;
+  }
+  for (let k = 0; k < a.length; k++) {
+    if (a[k] !== b[k]) {
+      return false;
+    }
+  }
+  return true;
+}

@@ -1,13 +1,14 @@
 /** The memory of a session of the kernels (`wasm_kernels/session/`): its segments, and the plans that are loaded. */
 
-import { sameBytes, type Engine } from "../../engine/engine.js";
+import type { Engine } from "../../engine/engine.js";
 import {
   ARENA, CONSTANTS, LARGE_CONSTANTS, LOAD_NO_FEEDS, LOAD_STEP, PREPARED, SEGMENT_NAMES, type SessionCalls,
 } from "../../engine/layout.js";
-import { copyInto } from "../../python/given-files.js";
 import { EngineError } from "../../wire/errors.js";
 import { refuseIf } from "../../wire/messages.js";
-import type { BundlePlan, LargeConstant, SegmentStart, TensorPlace } from "../bundle/bundle.js";
+import { sameBytes } from "../../wire/pieces.js";
+import type { BundlePlan, SegmentStart, TensorPlace } from "../bundle/bundle.js";
+import { fillLarge, sameLarge } from "../bundle/large.js";
 import { KERNEL_MEMORY, SEEN } from "../constants.js";
 import type { HostOptions, HostStart, LoadedPlan, ParameterRun, ReadFile } from "../host.js";
 
@@ -204,14 +205,9 @@ export class PlanMemory {
   /** Address of a plan's large constants; equal ones are there once. */
   #largeOf({ large, largeBytes }: BundlePlan, read: ReadFile): number {
     const twin = this.loaded.find((one) => sameLarge(one.plan.large, large));
-    const fill = (ptr: number): void => large.forEach(({ offset, nbytes, file, start, data }) => {
-      const target = this.engine.view(ptr + offset, nbytes);
-      if (data === null) {
-        read(file, start, target);
-      } else {
-        copyInto(target, data);
-      }
-    });
+    const fill = (ptr: number): void => {
+      large.forEach((one) => fillLarge(this.engine.view(ptr + one.offset, one.nbytes), one, read));
+    };
     return twin?.large ?? (largeBytes === 0 ? 0 : this.#filled(largeBytes, fill));
   }
 
@@ -249,16 +245,3 @@ export class PlanMemory {
 function needOf(plan: BundlePlan, segment: number): number {
   return segment === ARENA ? plan.arenaBytes : segment === PREPARED ? plan.preparedBytes : 0;
 }
-
-function sameLarge(a: readonly LargeConstant[], b: readonly LargeConstant[]): boolean {
-  const places = (large: readonly LargeConstant[]): string =>
-    String(large.flatMap(({ offset, nbytes, file, start, data }) => [offset, nbytes, ...(data === null ? [file, start] : [])]));
-  return (
-    places(a) === places(b) &&
-    a.every(({ data }, k) => {
-      const other = b[k]?.data ?? null;
-      return data === other || (data instanceof Uint8Array && other instanceof Uint8Array && sameBytes(data, other));
-    })
-  );
-}
-

@@ -3,7 +3,9 @@
  * been looked at before the next one. Behind a batch that must not count nothing runs, and the state goes back to that batch.
  */
 
-import { FIT_NEXT, FIT_OPTIMIZER_STEPS, FIT_WAITING, NEXT_UPDATE, STATE_LEARNING_RATE, STATE_SHARE } from "../engine/layout.js";
+import {
+  FIT_NEXT, FIT_OPTIMIZER_STEPS, FIT_WAITING, NEXT_UPDATE, STATE, STATE_LEARNING_RATE, STATE_SHARE,
+} from "../engine/layout.js";
 import type { Feed } from "../wire/protocol.js";
 import type { RanBatches, StagedBatches } from "../worker/host.js";
 import type { Page } from "./guard.js";
@@ -11,14 +13,6 @@ import type { GpuPlan, GpuRunner } from "./runner.js";
 
 /** Steps that the GPU has at a time. More make browsers slower. */
 const IN_FLIGHT = 2;
-
-/** The session's state before a batch and behind its train step. */
-interface States {
-  readonly before: Uint8Array;
-  readonly trained: Uint8Array;
-}
-
-const NOTHING: Page = { isStopped: false, fault: 0, isUpdate: false, losses: new Float32Array(0), counts: new Float32Array(0) };
 
 /** Run so many batches. @param feedsOf - of a batch */
 export async function runAhead(
@@ -28,32 +22,29 @@ export async function runAhead(
   feedsOf: (k: number) => readonly Feed[],
 ): Promise<RanBatches> {
   const { kernels, guard } = runner;
-  const before = runner.stateBytes.slice();
-  const states: States[] = [];
-  let fault: unknown = null;
-  let page = NOTHING;
+  const before = kernels.view(STATE).slice();
+  const states: Uint8Array[] = [];
+  let fault: unknown;
+  let page: Page;
   try {
     guard.begin();
     fault = await submitAll(runner, batches, n, feedsOf, states);
-    if (states.length > 0) {
-      page = await guard.read();
-    }
+    page = await guard.read();
   } catch (error) {
     // The GPU is lost. The count of steps is the one that was known last.
-    runner.stateBytes.set(before);
+    kernels.view(STATE).set(before);
     throw error;
   }
   if (page.isStopped) {
-    const last = states[page.losses.length - 1] as States;
-    runner.stateBytes.set(guard.rules.looks ? last.before : last.trained);
+    kernels.view(STATE).set(states[page.losses.length - 1] as Uint8Array);
     guard.goOn();
   }
   tellAll(runner, page);
-  if (fault !== null && !page.isStopped) {
+  const error = page.isStopped ? null : fault;
+  if (error !== null) {
     void kernels.tellFit("tw_fit_batch");
-    return { losses: page.losses, error: fault };
   }
-  return { losses: page.losses, error: null };
+  return { losses: page.losses, error };
 }
 
 /** Tell `fit.c` of batches. */
@@ -73,7 +64,7 @@ function tellAll({ kernels }: GpuRunner, { isStopped, isUpdate, fault, losses, c
 /**
  * Submit batches up to one whose head fails.
  *
- * @param states - gets the states of each batch
+ * @param states - gets the state for each batch if the guard stops there
  * @returns the error of the head; null: all were submitted
  */
 async function submitAll(
@@ -81,17 +72,16 @@ async function submitAll(
   batches: StagedBatches<GpuPlan>,
   n: number,
   feedsOf: (k: number) => readonly Feed[],
-  states: States[],
+  states: Uint8Array[],
 ): Promise<unknown> {
-  const { kernels } = runner;
-  const { rules } = runner.guard;
+  const { kernels, guard: { rules } } = runner;
   const { train, adding, update, clip, rates } = batches;
   let waiting = kernels.fit.getUint32(4 * FIT_WAITING, true);
   const first = kernels.fit.getUint32(4 * FIT_OPTIMIZER_STEPS, true);
   let steps = first;
   const flight: Promise<unknown>[] = [];
   for (let k = 0; k < n; k++) {
-    const before = runner.stateBytes.slice();
+    const before = kernels.view(STATE).slice();
     const [isFirst, isDue] = [waiting === 0, waiting + 1 >= rules.accumulate];
     if (rates !== null && isFirst) {
       kernels.state.setFloat32(4 * STATE_LEARNING_RATE, rates[steps - first] as number, true);
@@ -100,24 +90,15 @@ async function submitAll(
       kernels.state.setFloat32(4 * STATE_SHARE, 1, true);
     }
     const step = isFirst ? train : adding;
-    let fault: unknown = null;
-    await runner.submit([step, ...(isDue ? [update, ...(clip === null ? [] : [clip])] : [])], () => {
-      try {
-        runner.feed(step, feedsOf(k));
-        runner.runHead(step);
-      } catch (error) {
-        fault = error;
-        return;
-      }
-      states.push({ before, trained: runner.stateBytes.slice() });
-      encodeTrain(runner, batches, step, isFirst, isDue);
-      if (isDue) {
-        encodeUpdate(runner, batches);
-      }
-    });
-    if (fault !== null) {
-      return fault;
+    try {
+      runner.feed(step, feedsOf(k));
+      runner.runHead(step);
+    } catch (error) {
+      return error;
     }
+    states.push(rules.looks ? before : kernels.view(STATE).slice());
+    const plans = [step, ...(isDue ? [update] : []), ...(isDue && clip !== null ? [clip] : [])];
+    await runner.submit(plans, () => encodeBatch(runner, batches, step, isFirst, isDue ? update : null));
     waiting = isDue ? 0 : waiting + 1;
     steps += Number(isDue);
     flight.push(runner.gpu.device.queue.onSubmittedWorkDone());
@@ -128,24 +109,23 @@ async function submitAll(
   return null;
 }
 
-/** Add a train step, whose head has run, and the guard. */
-function encodeTrain(
+/** Add the steps of a batch, whose head has run, and the guard. @param update - the optimizer step; null: it is not due */
+function encodeBatch(
   runner: GpuRunner,
-  { loss, count, rows }: StagedBatches<GpuPlan>,
+  { loss, count, rows, clip, limits }: StagedBatches<GpuPlan>,
   step: GpuPlan,
   isFirst: boolean,
-  isDue: boolean,
+  update: GpuPlan | null,
 ): void {
   const { guard } = runner;
   if (guard.rules.saves) {
     guard.save();
   }
   runner.encode(step);
-  guard.trained(isFirst, isDue, runner.output(step, loss), count === null ? rows : runner.output(step, count));
-}
-
-/** Add the optimizer step. */
-function encodeUpdate(runner: GpuRunner, { clip, limits, update }: StagedBatches<GpuPlan>): void {
+  guard.trained(isFirst, update !== null, runner.output(step, loss), count === null ? rows : runner.output(step, count));
+  if (update === null) {
+    return;
+  }
   if (clip !== null) {
     runner.feed(clip, [{ name: "limits", dtype: "float32", dims: [2], data: limits as Uint8Array }]);
     runner.runHead(clip);
@@ -153,5 +133,5 @@ function encodeUpdate(runner: GpuRunner, { clip, limits, update }: StagedBatches
   }
   runner.runHead(update);
   runner.encode(update);
-  runner.guard.updated();
+  guard.updated();
 }

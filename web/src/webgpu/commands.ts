@@ -22,7 +22,7 @@ export class Commands {
 
   /** The pass under way, or a new one. */
   pass(timestampWrites?: GPUComputePassTimestampWrites): GPUComputePassEncoder {
-    this.#pass ??= this.#encode().beginComputePass(timestampWrites && { timestampWrites });
+    this.#pass ??= this.between().beginComputePass(timestampWrites && { timestampWrites });
     return this.#pass;
   }
 
@@ -30,12 +30,16 @@ export class Commands {
   between(): GPUCommandEncoder {
     this.#pass?.end();
     this.#pass = null;
-    return this.#encode();
+    this.#encoder ??= this.#device.createCommandEncoder();
+    return this.#encoder;
   }
 
   /** Write to a buffer, after the commands so far; the bytes are copied. The last word is filled with zeros. */
   write(target: GPUBuffer, offset: number, bytes: Uint8Array): void {
     const nbytes = Math.ceil(bytes.length / 4) * 4;
+    if (nbytes === 0) {
+      return;
+    }
     if (nbytes > STAGED_BYTES) {
       this.#writeLarge(target, offset, bytes);
       return;
@@ -75,10 +79,5 @@ export class Commands {
   release(): void {
     this.#encoder = null;
     this.#source.destroy();
-  }
-
-  #encode(): GPUCommandEncoder {
-    this.#encoder ??= this.#device.createCommandEncoder();
-    return this.#encoder;
   }
 }

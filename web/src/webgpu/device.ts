@@ -1,5 +1,7 @@
 /** The GPU of a worker. A device is opened once and shared by sessions. */
 
+import type { GpuAdapter } from "../wire/protocol.js";
+import type { Pipelines } from "./plans.js";
 import { sessionError } from "./worker-tools.js";
 
 /** Flags of WebGPU. Node has no globals of these. */
@@ -16,15 +18,6 @@ const IS_FIREFOX = /Firefox\//.test(globalThis.navigator?.userAgent ?? "");
 const POKE_MS = 1;
 const GRACE_MS = 100;
 
-/** The adapter of a device, as users see it. */
-export interface AdapterInfo {
-  readonly vendor: string;
-  readonly architecture: string;
-  readonly description: string;
-  /** True if it computes in software. */
-  readonly isFallback: boolean;
-}
-
 /** An error of a device. */
 interface Fault {
   readonly name: "DEVICE_LOST" | "DEVICE_ERROR";
@@ -35,13 +28,15 @@ interface Fault {
 /** A device, and what has gone wrong with it. */
 export class GpuDevice {
   readonly device: GPUDevice;
-  readonly adapter: AdapterInfo;
+  readonly adapter: GpuAdapter;
+  /** The pipelines of all sessions. */
+  pipelines: Pipelines | null = null;
   /** Settles when the device is lost. Waits for a GPU race against it. */
   readonly #lost: Promise<void>;
   /** The reason why all later calls fail. */
   #fault: Fault | null = null;
 
-  private constructor(device: GPUDevice, adapter: AdapterInfo) {
+  private constructor(device: GPUDevice, adapter: GpuAdapter) {
     this.device = device;
     this.adapter = adapter;
     this.#lost = device.lost.then(({ reason, message }) => {
@@ -95,10 +90,7 @@ export class GpuDevice {
   /** Wait for a GPU, but not for a lost one, whose promises may stay pending. */
   async settled<T>(result: Promise<T>): Promise<T> {
     const poke = IS_FIREFOX ? setInterval(() => this.device.queue.submit([]), POKE_MS) : undefined;
-    const lost = this.#lost.then((): never => {
-      this.check();
-      throw new Error("The device is lost.");
-    });
+    const lost = this.#lost.then(() => this.check() as never);
     try {
       return await Promise.race([result, lost]);
     } catch (error) {

@@ -15,15 +15,15 @@ import type { Addresses } from "../worker/python-models.js";
 import type { StepKind } from "../worker/step-kind.js";
 import { runAhead } from "./ahead.js";
 import { sharedDevice, type GpuDevice } from "./device.js";
-import { timesOf } from "./profile.js";
-import { GpuPlan, GpuRunner, type TimedPass } from "./runner.js";
-import { checkSize, LASTING, type Segments } from "./segments.js";
+import { LASTING } from "./plans.js";
+import { measured } from "./profile.js";
+import { GpuPlan, GpuRunner } from "./runner.js";
+import { checkSize } from "./segments.js";
 import { log, sessionError, tellShaders, useTools } from "./worker-tools.js";
 
 /** Kinds of steps that run on the GPU. The others only look. */
 const ON_GPU: readonly string[] = ["train", "optimizer", "clip"];
-const LOOKS: readonly string[] = ["eval", "predict", "generate", "inference"];
-const ON_WASM = ["scheduler", "eval", "predict", "generate"];
+const ON_WASM: readonly string[] = ["scheduler", "eval", "predict", "generate"];
 /** Values of `onNaN` that undo batches. */
 const UNDOES: readonly number[] = [ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_RESTORE];
 const EVERYTHING: Held = { reads: LASTING, writes: LASTING };
@@ -59,13 +59,9 @@ const OF_PLANS: readonly PropertyKey[] = ["listing", "write", "read", "workspace
 class GpuHost implements Partial<StepHost> {
   /** The host with the kernels' members. */
   readonly whole: StepHost;
-  readonly #gpu: GpuDevice;
   readonly #kernels: StepHost;
-  readonly #segments: Segments;
   readonly #runner: GpuRunner;
   readonly #isAuto: boolean;
-  /** By what the kernels loaded of them. */
-  readonly #loaded = new Map<LoadedPlan, GpuPlan>();
   #device: SessionDevice;
   /** True if the guard looks at the batches of the fit. Else the kernels do, and segments are claimed for them. */
   #guards = false;
@@ -73,33 +69,31 @@ class GpuHost implements Partial<StepHost> {
   #copies: readonly FitCall[] = [];
   /** True if the guard made the last such copy. */
   #isCopyThere = false;
-  #timed: TimedPass | null = null;
 
   constructor(gpu: GpuDevice, kernels: StepHost, isAuto: boolean) {
-    this.#gpu = gpu;
     this.#kernels = kernels;
     this.#runner = new GpuRunner(gpu, kernels);
-    this.#segments = this.#runner.segments;
     this.#isAuto = isAuto;
     this.whole = new Proxy(kernels, { get: (_, name) => this.#member(name) });
-    const onGpu = ON_GPU.map((step): DevicePlan => ({ step, device: "webgpu", dispatches: null, pipelines: null, why: "" }));
-    const why = "only training steps run on the GPU";
-    const others = ON_WASM.map((step): DevicePlan => ({ step, device: "wasm", dispatches: null, pipelines: null, why }));
-    const reason = isAuto ? "a GPU is here" : "the option device";
-    this.#device = { kind: "webgpu", adapter: gpu.adapter, why: reason, plans: [...onGpu, ...others] };
+    const planOf = (device: DevicePlan["device"], why: string) => (step: string): DevicePlan => {
+      return { step, device, dispatches: null, pipelines: null, why };
+    };
+    const plans = [...ON_GPU.map(planOf("webgpu", "")), ...ON_WASM.map(planOf("wasm", "only training steps run on the GPU"))];
+    this.#device = { kind: "webgpu", adapter: gpu.adapter, why: isAuto ? "a GPU is here" : "the option device", plans };
   }
 
   #member(name: PropertyKey): unknown {
-    const call = (host: object, args: readonly unknown[]): unknown => Reflect.apply(Reflect.get(host, name) as () => unknown, host, args);
-    if (CHANGES.includes(name)) {
-      return (...args: readonly unknown[]) => this.#claimed(() => call(this.#kernels, args));
-    }
-    if (OF_PLANS.includes(name)) {
-      return (...args: readonly unknown[]) => call(args[0] instanceof GpuPlan ? this : this.#kernels, args);
-    }
-    const host = name in this ? this : this.#kernels;
+    const host: object = name in this ? this : this.#kernels;
     const member: unknown = Reflect.get(host, name);
-    return typeof member === "function" ? member.bind(host) : member;
+    if (typeof member !== "function") {
+      return member;
+    }
+    return (...args: readonly unknown[]) => {
+      const owner = OF_PLANS.includes(name) && !(args[0] instanceof GpuPlan) ? this.#kernels : host;
+      const call = (): unknown => Reflect.apply(Reflect.get(owner, name) as () => unknown, owner, args);
+      const result = CHANGES.includes(name) ? this.#claimed(call) : call();
+      return result instanceof Promise ? result.catch((error: unknown) => this.#fail(error)) : result;
+    };
   }
 
   get device(): SessionDevice {
@@ -113,7 +107,7 @@ class GpuHost implements Partial<StepHost> {
 
   leavesGpu(error: unknown): boolean {
     const { name, message } = error as Error;
-    const leaves = this.#isAuto && this.#device.kind === "webgpu" && !this.#gpu.isBroken && CANNOT.includes(name);
+    const leaves = this.#isAuto && this.#device.kind === "webgpu" && !this.#runner.gpu.isBroken && CANNOT.includes(name);
     if (leaves) {
       log("info", `the session trains on the CPU: ${message}`);
       const plans = this.#device.plans.map((plan): DevicePlan => ({ ...plan, device: "wasm", dispatches: null, pipelines: null, why: message }));
@@ -124,67 +118,45 @@ class GpuHost implements Partial<StepHost> {
 
   // Memory.
 
-  claim({ reads, writes }: Held, side: Side): MaybePromise<void> {
+  claim(segments: Held, side: Side): MaybePromise<void> {
     this.#check();
-    if (side === "device") {
-      return undefined;
-    }
-    const missing = this.#segments.missing([...reads, ...writes]);
-    const note = (): void => this.#segments.writesHere(writes);
-    return missing.length === 0 ? note() : this.#segments.bringDown(missing).then(note, (error: unknown) => this.#fail(error));
+    return side === "device" ? undefined : this.#runner.segments.claim(segments);
   }
 
   /** Have all segments here, to change them. */
   #claimed<T>(action: () => MaybePromise<T>): MaybePromise<T> {
-    const claim = this.claim(EVERYTHING, "host");
-    return claim instanceof Promise ? claim.then(action) : action();
+    return withValue(this.claim(EVERYTHING, "host"), action);
   }
 
   get gpuBytes(): Readonly<Record<string, number>> {
-    return this.#segments.bytes;
+    return this.#runner.segments.bytes;
   }
 
   // Plans.
 
-  get plans(): readonly BundlePlan[] {
-    const whole = new Map([...this.#loaded].map(([head, { plan }]) => [head.plan, plan]));
-    return this.#kernels.plans.map((plan) => whole.get(plan) ?? plan);
-  }
-
   find(key: string): LoadedPlan | undefined {
     const loaded = this.#kernels.find(key);
-    return loaded && (this.#loaded.get(loaded) ?? loaded);
+    return loaded && (this.#runner.plans.get(loaded) ?? loaded);
   }
 
   evict(): void {
     this.#kernels.evict();
     const here = new Set(this.#kernels.plans);
-    for (const [head, loaded] of this.#loaded) {
-      if (!here.has(head.plan)) {
-        this.#loaded.delete(head);
-        this.#runner.unload(loaded, this.#loaded.values());
-      }
+    const gone = [...this.#runner.plans.values()].filter(({ head }) => !here.has(head.plan));
+    gone.forEach((loaded) => this.#runner.unload(loaded));
+  }
+
+  async load(key: string, plan: BundlePlan, read: ReadFile): Promise<LoadedPlan> {
+    if (plan.body === null) {
+      return this.#kernels.load(key, plan, read);
     }
-  }
-
-  load(key: string, plan: BundlePlan, read: ReadFile): MaybePromise<LoadedPlan> {
-    return plan.body === null ? this.#kernels.load(key, plan, read) : this.#loadBody(key, plan as GpuPlan["plan"], read);
-  }
-
-  async #loadBody(key: string, plan: GpuPlan["plan"], read: ReadFile): Promise<LoadedPlan> {
     this.#check();
-    try {
-      const tell = (compiled: number, total: number): void => tellShaders(this.whole, compiled, total);
-      const loaded = await this.#runner.load(key, plan, read, this.#loaded.values(), tell);
-      this.#loaded.set(loaded.head, loaded);
-      const { dispatches, pipelines } = loaded;
-      const counts = { dispatches: dispatches.length, pipelines: pipelines.size };
-      const plans = this.#device.plans.map((one) => (one.step === plan.kind.base ? { ...one, ...counts } : one));
-      this.#device = { ...this.#device, plans };
-      return loaded;
-    } catch (error) {
-      return this.#fail(error);
-    }
+    const tell = (compiled: number, total: number): void => tellShaders(this.whole, compiled, total);
+    const loaded = await this.#runner.load(key, plan as GpuPlan["plan"], read, tell);
+    const counts = { dispatches: loaded.dispatches.length, pipelines: loaded.pipelines.size };
+    const plans = this.#device.plans.map((one) => (one.step === plan.kind.base ? { ...one, ...counts } : one));
+    this.#device = { ...this.#device, plans };
+    return loaded;
   }
 
   listing({ plan: { body, text, nodes }, dispatches }: GpuPlan): Listing {
@@ -200,25 +172,19 @@ class GpuHost implements Partial<StepHost> {
   }
 
   run(loaded: LoadedPlan, stop: AbortSignal | null): MaybePromise<void> {
-    if (loaded instanceof GpuPlan) {
-      return this.#runBody(loaded);
+    if (!(loaded instanceof GpuPlan)) {
+      // Others look at parameters, and the scheduler's changes the state only.
+      const { base } = loaded.plan.kind;
+      const held = ON_WASM.includes(base) ? { reads: base === "scheduler" ? [] : [PARAMETERS], writes: [] } : EVERYTHING;
+      return withValue(this.claim(held, "host"), () => this.#kernels.run(loaded, stop));
     }
-    // Others look at parameters, and the scheduler's changes the state only.
-    const { base } = loaded.plan.kind;
-    const held = LOOKS.includes(base) ? { reads: [PARAMETERS], writes: [] } : base === "scheduler" ? { reads: [], writes: [] } : EVERYTHING;
-    const claim = this.claim(held, "host");
-    return claim instanceof Promise ? claim.then(() => this.#kernels.run(loaded, stop)) : this.#kernels.run(loaded, stop);
-  }
-
-  #runBody(loaded: GpuPlan): MaybePromise<void> {
     this.#check();
-    const runner = this.#runner;
     const encode = (): void => {
-      runner.runHead(loaded);
-      runner.encode(loaded, this.#timed);
+      this.#runner.runHead(loaded);
+      this.#runner.encode(loaded);
     };
     // Results are read with the commands of a step. Commands of the first step are submitted, for their errors.
-    return loaded.hasRun ? encode() : runner.submit([loaded], encode).catch((error: unknown) => this.#fail(error));
+    return loaded.hasRun ? encode() : this.#runner.submit([loaded], encode);
   }
 
   read(loaded: GpuPlan, places: readonly TensorPlace[]): MaybePromise<readonly PlacedTensor[]> {
@@ -226,7 +192,7 @@ class GpuHost implements Partial<StepHost> {
       this.#runner.commands.submit();
       return [];
     }
-    return this.#runner.read(loaded, places).catch((error: unknown) => this.#fail(error));
+    return this.#runner.read(loaded, places);
   }
 
   /** Feeds of steps on the GPU travel: their places are beyond all memory. */
@@ -237,21 +203,11 @@ class GpuHost implements Partial<StepHost> {
 
   times(count: number): InstructionTimes {
     const ofKernels = this.#kernels.times(count);
-    const measure: InstructionTimes["measure"] = async (loaded, action) => {
-      if (!(loaded instanceof GpuPlan)) {
-        return ofKernels.measure(loaded, action);
-      }
-      const times = timesOf(this.#runner, loaded.dispatches.length);
-      this.#timed = times.pass;
-      try {
-        await action();
-        return await times.milliseconds();
-      } finally {
-        this.#timed = null;
-        times.release();
-      }
+    return {
+      measure: (loaded, action) =>
+        loaded instanceof GpuPlan ? measured(this.#runner, loaded, action) : ofKernels.measure(loaded, action),
+      release: () => ofKernels.release(),
     };
-    return { measure, release: () => ofKernels.release() };
   }
 
   addresses(copy: number, loaded?: LoadedPlan): Addresses {
@@ -299,7 +255,7 @@ class GpuHost implements Partial<StepHost> {
     }
     await this.#kernels.tellFit("tw_fit_start", accumulate, action, sums, mu);
     if (this.#guards) {
-      await guard.open().catch((error: unknown) => this.#fail(error));
+      await guard.open();
       void this.#kernels.tellFit("tw_fit_elsewhere", 1, 0);
     }
   }
@@ -315,37 +271,29 @@ class GpuHost implements Partial<StepHost> {
   /** Tell the kernels, while the guard copies, looks at and scales segments. */
   async #tellGuarded(name: FitCall, [loss, weight]: readonly number[], tell: () => MaybePromise<void>): Promise<void> {
     const { guard } = this.#runner;
-    const { accumulate, weighs } = guard.rules;
+    const { accumulate, looks, weighs } = guard.rules;
+    const waiting = this.#waiting;
     if (this.#copies.includes(name)) {
       guard.save();
       this.#isCopyThere = true;
     }
-    const isFirst = this.#waiting === 0;
-    if (name === "tw_fit_trained") {
-      await this.#judged(() => guard.trained(isFirst, this.#waiting + 1 >= accumulate, loss, weight));
-    } else if (name === "tw_fit_rest") {
-      await this.#judged(() => guard.trained(false, true));
-    } else if (name === "tw_fit_updated") {
-      await this.#judged(() => guard.updated());
+    const judges: Partial<Record<FitCall, () => void>> = {
+      tw_fit_trained: () => guard.trained(waiting === 0, waiting + 1 >= accumulate, loss, weight),
+      tw_fit_rest: () => guard.trained(false, true),
+      tw_fit_updated: () => guard.updated(),
+    };
+    const judge = judges[name];
+    if (judge !== undefined && (looks || weighs)) {
+      guard.begin();
+      judge();
+      const fault = looks ? (await guard.read()).fault : 0;
+      guard.goOn();
+      void this.#kernels.tellFit("tw_fit_elsewhere", 1, fault);
     }
     await tell();
-    if (weighs && name === "tw_fit_batch" && !isFirst) {
+    if (weighs && name === "tw_fit_batch" && waiting > 0) {
       this.#kernels.state.setFloat32(4 * STATE_SHARE, 1, true);
     }
-  }
-
-  /** Have the guard judge a step, of which the kernels are told next. */
-  async #judged(judge: () => void): Promise<void> {
-    const { guard } = this.#runner;
-    const { looks, weighs } = guard.rules;
-    if (!looks && !weighs) {
-      return;
-    }
-    guard.begin();
-    judge();
-    const fault = looks ? (await guard.read().catch((error: unknown) => this.#fail(error))).fault : 0;
-    guard.goOn();
-    void this.#kernels.tellFit("tw_fit_elsewhere", 1, fault);
   }
 
   async runBatches(batches: StagedBatches, n: number): Promise<RanBatches> {
@@ -379,12 +327,7 @@ class GpuHost implements Partial<StepHost> {
 
   /** @throws DeviceError of a lost device */
   #check(): void {
-    this.#gpu.check(this.#steps);
-  }
-
-  /** Optimizer steps until now. */
-  get #steps(): number {
-    return Number(this.#kernels.state.getBigInt64(4 * STATE_STEP, true));
+    this.#runner.gpu.check(Number(this.#kernels.state.getBigInt64(4 * STATE_STEP, true)));
   }
 
   /** The error of a lost device in the place of another, which follows from it. */

@@ -6,9 +6,8 @@
 import { CONSTANTS, GRADIENTS, LARGE_CONSTANTS } from "../engine/layout.js";
 import { MOST_BATCHES } from "../worker/constants.js";
 import { USAGE } from "./device.js";
-import { BLOCK_BYTES, MOST_GROUPS, STATUS, STATUS_BYTES } from "./plans.js";
+import { BLOCK_BYTES, LASTING, MOST_GROUPS, STATUS, STATUS_BYTES, type Dispatch } from "./plans.js";
 import type { GpuRunner, OwnBuffers, Program } from "./runner.js";
-import { LASTING } from "./segments.js";
 
 /** Words of the page. Tallies and usual tallies have one for each segment, and records two for each batch. */
 const AT = {
@@ -120,7 +119,7 @@ export class Guard {
   #looks: readonly Program[] = [];
   /** By segment. Each has a copy. */
   readonly #saves = new Map<number, Program>();
-
+  /** Of the fit under way. */
   rules: FitRules = { accumulate: 1, stops: false, looks: false, saves: false, weighs: false };
 
   constructor(runner: GpuRunner) {
@@ -129,7 +128,7 @@ export class Guard {
 
   /** Have all that the rules need, and count the numbers that are not finite on purpose. @throws DeviceError */
   async open(): Promise<void> {
-    const { segments } = this.#runner;
+    const { segments, kernels } = this.#runner;
     const { looks, weighs } = this.rules;
     await segments.reserve(0);
     this.#own ??= {
@@ -139,13 +138,13 @@ export class Guard {
       group: null,
     };
     const own = this.#own;
+    const words = (segment: number): number => (segments.buffers[segment] as GPUBuffer).size / 4;
     this.#judge ??= await this.#program(JUDGE, own, 1);
     if (weighs) {
-      this.#scale ??= await this.#program(SCALE, own, segments.buffer(GRADIENTS).size / 4);
+      this.#scale ??= await this.#program(SCALE, own, words(GRADIENTS));
     }
     if (looks) {
-      const words = (segment: number): number => segments.buffer(segment).size / 4;
-      const { filled } = segments;
+      const filled = LASTING.filter((segment) => (kernels.sizes[segment] as number) > 0);
       this.#looks = await Promise.all(filled.map((segment) => this.#program(lookText(segment), own, words(segment))));
       for (const segment of filled.filter((one) => !this.#saves.has(one))) {
         const large = await segments.make(4 * words(segment), "guard");
@@ -158,7 +157,8 @@ export class Guard {
   async #program(text: string, own: OwnBuffers, invocations: number): Promise<Program> {
     const pipeline = await this.#runner.gpu.settled(this.#runner.pipelines.get(text, "guard"));
     const groups = Math.min(Math.ceil(invocations / LANES), MOST_GROUPS);
-    return { dispatches: [{ pipeline: 0, grid: [groups, 1, 1], block: 0, cuts: false }], pipelines: new Map([[0, pipeline]]), own };
+    const dispatch: Dispatch = { pipeline: 0, grid: [groups, 1, 1], block: 0, cuts: false };
+    return { dispatches: [dispatch], pipelines: new Map([[0, pipeline]]), own };
   }
 
   /** Begin a record. */
@@ -176,7 +176,7 @@ export class Guard {
   putBack(): void {
     const { segments, commands } = this.#runner;
     this.#saves.forEach(({ own: { large } }, segment) => {
-      commands.between().copyBufferToBuffer(large, 0, segments.buffer(segment), 0, large.size);
+      commands.between().copyBufferToBuffer(large, 0, segments.buffers[segment] as GPUBuffer, 0, large.size);
     });
     segments.wroteThere();
     this.goOn();

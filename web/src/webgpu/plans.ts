@@ -1,15 +1,19 @@
 /** Plans for the GPU: their checks, and pipelines by the text of their shaders. */
 
-import { ARENA, CONSTANTS, LARGE_CONSTANTS, MOMENTUM1, PREPARED } from "../engine/layout.js";
+import { ARENA, CONSTANTS, GRADIENTS, LARGE_CONSTANTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED } from "../engine/layout.js";
 import type { BundlePlan, TensorPlace } from "../worker/bundle/bundle.js";
-import { COMPUTE, sentence, type AdapterInfo, type GpuDevice } from "./device.js";
+import { largeBytesOf } from "../worker/bundle/large.js";
+import type { GpuAdapter } from "../wire/protocol.js";
+import { COMPUTE, sentence, type GpuDevice } from "./device.js";
 import { sessionError } from "./worker-tools.js";
 
 /** The part of a plan that runs on the GPU. */
 export type Body = NonNullable<BundlePlan["body"]>;
 
+/** Segments that outlast a step. */
+export const LASTING: readonly number[] = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1];
 /** Segments that shaders see. The number of a segment is its binding. */
-export const BOUND: readonly number[] = [ARENA, ...range(CONSTANTS, MOMENTUM1), PREPARED, LARGE_CONSTANTS];
+export const BOUND: readonly number[] = [ARENA, CONSTANTS, ...LASTING, PREPARED, LARGE_CONSTANTS];
 const NUMBERS = 16;
 /** A word that is not 0 once a loss is not finite: dispatches behind it do nothing. */
 export const STATUS = 17;
@@ -31,7 +35,7 @@ export interface Dispatch {
 }
 
 /** The body for an adapter. Arm's GPUs and software are slow at tiles in workgroup memory. */
-export function bodyFor(body: Body, { vendor, isFallback }: AdapterInfo): Body {
+export function bodyFor(body: Body, { vendor, isFallback }: GpuAdapter): Body {
   return isFallback || vendor.toLowerCase() === "arm" ? body : { ...body, dispatches: body.tiled };
 }
 
@@ -41,7 +45,7 @@ export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body:
   const bounds = [...sizes];
   bounds[ARENA] = body.arenaBytes;
   bounds[CONSTANTS] = body.constants.length;
-  bounds[LARGE_CONSTANTS] = largeBytesOf(body);
+  bounds[LARGE_CONSTANTS] = largeBytesOf(body.large);
   const words = new Uint32Array(blob.slice().buffer, 0, Math.floor(blob.length / 4));
   const n = words.length / DISPATCH_WORDS;
   refuseUnless(blob.length === 4 * DISPATCH_WORDS * n && Number.isInteger(n) && nodes.length === n, "dispatches");
@@ -63,10 +67,6 @@ export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body:
   });
 }
 
-export function largeBytesOf({ large }: Body): number {
-  return Math.max(0, ...large.map(({ offset, nbytes }) => offset + nbytes));
-}
-
 function isInside({ segment, offset, nbytes }: TensorPlace, bounds: readonly number[]): boolean {
   // The end of a tensor of bytes is rounded up to a word.
   return BOUND.includes(segment) && offset % 4 === 0 && offset + nbytes <= (bounds[segment] ?? 0);
@@ -80,19 +80,12 @@ function refuseUnless(isRight: boolean, what: string): void {
 
 /** The layout of all pipelines of a device, and its pipelines by text. */
 export class Pipelines {
-  static readonly #known = new WeakMap<GPUDevice, Pipelines>();
   readonly #gpu: GpuDevice;
   readonly #groups: GPUBindGroupLayout;
   readonly #layout: GPUPipelineLayout;
   readonly #pipelines = new Map<string, Promise<GPUComputePipeline>>();
 
-  static of(gpu: GpuDevice): Pipelines {
-    const known = this.#known.get(gpu.device) ?? new Pipelines(gpu);
-    this.#known.set(gpu.device, known);
-    return known;
-  }
-
-  private constructor(gpu: GpuDevice) {
+  constructor(gpu: GpuDevice) {
     this.#gpu = gpu;
     const { device } = gpu;
     const entry = (binding: number, buffer: GPUBufferBindingLayout): GPUBindGroupLayoutEntry => ({ binding, visibility: COMPUTE, buffer });
@@ -164,8 +157,4 @@ export class Pipelines {
       throw sessionError("SHADER_REFUSED", { node, message: sentence(message) });
     }
   }
-}
-
-function range(first: number, last: number): number[] {
-  return Array.from({ length: last - first + 1 }, (_, k) => first + k);
 }

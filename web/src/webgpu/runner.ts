@@ -1,14 +1,14 @@
 /** Plans of a session on the GPU, and their steps. */
 
-import { ARENA, CONSTANTS, LARGE_CONSTANTS, STATE } from "../engine/layout.js";
+import { ARENA, CONSTANTS, LARGE_CONSTANTS } from "../engine/layout.js";
 import type { Feed, PlacedTensor } from "../wire/protocol.js";
 import type { BundlePlan, TensorPlace } from "../worker/bundle/bundle.js";
-import { fillLarge, sameLarge } from "../worker/bundle/large.js";
+import { fillLarge, largeBytesOf, sameLarge } from "../worker/bundle/large.js";
 import type { LoadedPlan, ReadFile, StepHost } from "../worker/host.js";
 import { Commands } from "./commands.js";
 import { USAGE, type GpuDevice } from "./device.js";
 import { Guard } from "./guard.js";
-import { BLOCK_BYTES, bodyFor, dispatchesOf, largeBytesOf, Pipelines, type Body, type Dispatch } from "./plans.js";
+import { BLOCK_BYTES, bodyFor, dispatchesOf, Pipelines, type Body, type Dispatch } from "./plans.js";
 import { Segments } from "./segments.js";
 import { sessionError } from "./worker-tools.js";
 
@@ -55,6 +55,10 @@ export class GpuRunner {
   readonly commands: Commands;
   readonly guard: Guard;
   readonly pipelines: Pipelines;
+  /** Plans on the GPU, by what the kernels loaded of them. */
+  readonly plans = new Map<LoadedPlan, GpuPlan>();
+  /** Has each dispatch in a separate pass. */
+  timed: TimedPass | null = null;
 
   constructor(gpu: GpuDevice, kernels: StepHost) {
     this.gpu = gpu;
@@ -62,44 +66,39 @@ export class GpuRunner {
     this.commands = new Commands(gpu.device);
     this.segments = new Segments(gpu, kernels, this.commands);
     this.guard = new Guard(this);
-    this.pipelines = Pipelines.of(gpu);
+    this.pipelines = gpu.pipelines ??= new Pipelines(gpu);
   }
 
   /**
    * Load a plan.
    *
-   * @param twins - plans that may have the same large constants
    * @param tell - is told how many shaders are compiled
    * @throws DeviceError when the device refuses a shader, or has no memory
    */
-  async load(
-    key: string,
-    plan: WholePlan,
-    read: ReadFile,
-    twins: Iterable<GpuPlan>,
-    tell: (compiled: number, total: number) => void,
-  ): Promise<GpuPlan> {
+  async load(key: string, plan: WholePlan, read: ReadFile, tell: (compiled: number, total: number) => void): Promise<GpuPlan> {
     const body = bodyFor(plan.body, this.gpu.adapter);
     const dispatches = dispatchesOf({ ...plan, body }, this.kernels.sizes);
     const pipelines = await this.pipelines.compile(body, dispatches, tell);
     await this.segments.reserve(body.arenaBytes);
-    const own = await this.#ownBuffers(body, read, twins);
-    const head = await this.kernels.load(key, { ...plan, outputs: [] }, read);
-    return new GpuPlan(plan, head, dispatches, pipelines, own);
+    const own = await this.#ownBuffers(body, read);
+    const head = await this.kernels.load(key, plan, read);
+    const loaded = new GpuPlan(plan, head, dispatches, pipelines, own);
+    this.plans.set(head, loaded);
+    return loaded;
   }
 
-  async #ownBuffers(body: Body, read: ReadFile, twins: Iterable<GpuPlan>): Promise<OwnBuffers> {
+  async #ownBuffers(body: Body, read: ReadFile): Promise<OwnBuffers> {
     const { segments, commands } = this;
     const constants = await segments.make(body.constants.length, "constants");
     commands.write(constants, 0, body.constants);
     const numbers = await segments.make(body.uniforms.length, "numbers", USAGE.UNIFORM);
     commands.write(numbers, 0, body.uniforms);
-    const twin = [...twins].find(({ plan }) => sameLarge(plan.body.large, body.large));
+    const twin = [...this.plans.values()].find(({ plan }) => sameLarge(plan.body.large, body.large));
     return { constants, numbers, large: twin?.own.large ?? (await this.#largeConstants(body, read)), group: null };
   }
 
   async #largeConstants(body: Body, read: ReadFile): Promise<GPUBuffer> {
-    const buffer = await this.segments.make(largeBytesOf(body), "largeConstants");
+    const buffer = await this.segments.make(largeBytesOf(body.large), "largeConstants");
     for (const large of body.large) {
       const bytes = new Uint8Array(large.nbytes);
       fillLarge(bytes, large, read);
@@ -108,11 +107,12 @@ export class GpuRunner {
     return buffer;
   }
 
-  /** Give back the buffers of a plan; `others` stay loaded. */
-  unload({ own }: GpuPlan, others: Iterable<GpuPlan>): void {
+  /** Give back the buffers of a plan. */
+  unload({ head, own }: GpuPlan): void {
+    this.plans.delete(head);
     this.segments.drop(own.constants);
     this.segments.drop(own.numbers);
-    if (![...others].some((other) => other.own.large === own.large)) {
+    if (![...this.plans.values()].some((other) => other.own.large === own.large)) {
       this.segments.drop(own.large);
     }
   }
@@ -127,7 +127,8 @@ export class GpuRunner {
       return [place, source] as const;
     });
     void this.kernels.write(loaded.head, feeds);
-    for (const [place, source] of sources) {
+    // Large ones submit the commands so far: they come first.
+    for (const [place, source] of sources.sort(([, a], [, b]) => b.length - a.length)) {
       this.commands.write(this.#bufferOf(loaded, place), place.offset, source);
     }
   }
@@ -137,12 +138,12 @@ export class GpuRunner {
     // Without a stop the kernels answer at once.
     void this.kernels.run(head, null);
     for (const [source, target, nbytes] of plan.body.uploads) {
-      this.commands.write(this.segments.buffer(ARENA), target, this.kernels.range(ARENA, source, nbytes));
+      this.commands.write(this.segments.buffers[ARENA] as GPUBuffer, target, this.kernels.range(ARENA, source, nbytes));
     }
   }
 
-  /** Add the dispatches of a program to the commands. @param timed - has each in a separate pass */
-  encode({ dispatches, pipelines, own }: Program, timed: TimedPass | null = null): void {
+  /** Add the dispatches of a program to the commands. */
+  encode({ dispatches, pipelines, own }: Program): void {
     this.segments.bringUp();
     const group = this.#groupOf(own);
     dispatches.forEach(({ pipeline, grid, block, cuts }, k) => {
@@ -154,7 +155,7 @@ export class GpuRunner {
         pass.setBindGroup(0, group, [BLOCK_BYTES * block]);
         pass.dispatchWorkgroups(...grid);
       };
-      timed === null ? encode(this.commands.pass()) : timed(encode, k);
+      this.timed === null ? encode(this.commands.pass()) : this.timed(encode, k);
     });
     this.segments.wroteThere();
   }
@@ -188,15 +189,10 @@ export class GpuRunner {
     return places.map(({ name, dtype, dims, nbytes }, k) => ({ name, dtype, dims, ptr: 0, nbytes, data: bytes[k] as Uint8Array }));
   }
 
-  /** The words of the state, in place. */
-  get stateBytes(): Uint8Array {
-    return this.kernels.range(STATE, 0, this.kernels.sizes[STATE] as number);
-  }
-
   #groupOf(own: OwnBuffers): GPUBindGroup {
     const { generation, buffers, status } = this.segments;
     if (own.group?.generation !== generation) {
-      const all = Object.assign(buffers, { [CONSTANTS]: own.constants, [LARGE_CONSTANTS]: own.large });
+      const all = Object.assign([...buffers], { [CONSTANTS]: own.constants, [LARGE_CONSTANTS]: own.large });
       own.group = { bound: this.pipelines.group(all, own.numbers, status), generation };
     }
     return own.group.bound;
@@ -209,7 +205,7 @@ export class GpuRunner {
   }
 
   #bufferOf({ own }: GpuPlan, { segment }: TensorPlace): GPUBuffer {
-    return segment === CONSTANTS ? own.constants : segment === LARGE_CONSTANTS ? own.large : this.segments.buffer(segment);
+    return { [CONSTANTS]: own.constants, [LARGE_CONSTANTS]: own.large }[segment] ?? (this.segments.buffers[segment] as GPUBuffer);
   }
 
   release(): void {

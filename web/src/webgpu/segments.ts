@@ -1,22 +1,23 @@
 /** Segments of a session on the GPU, and their mirror in the kernels' memory. */
 
-import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, SEGMENT_NAMES } from "../engine/layout.js";
+import { ARENA, SEGMENT_NAMES } from "../engine/layout.js";
+import type { MaybePromise } from "../wire/protocol.js";
+import type { Held } from "../wire/session-calls.js";
 import type { StepHost } from "../worker/host.js";
 import { PIECE, type Commands } from "./commands.js";
 import { MAP_READ, sentence, SIZES, USAGE, type GpuDevice } from "./device.js";
-import { BOUND, STATUS_BYTES } from "./plans.js";
+import { BOUND, LASTING, STATUS_BYTES } from "./plans.js";
 import { sessionError } from "./worker-tools.js";
 
-/** Segments that outlast a step. */
-export const LASTING: readonly number[] = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1];
 /** Size of the buffer of an empty segment. */
 const LEAST = 256;
 
 export class Segments {
   readonly #gpu: GpuDevice;
-  readonly #host: Pick<StepHost, "range" | "sizes">;
+  readonly #host: StepHost;
   readonly #commands: Commands;
-  readonly #buffers = new Map<number, GPUBuffer>();
+  /** By segment. */
+  readonly buffers: GPUBuffer[] = [];
   /** All buffers of the session, by what they are for. */
   readonly #made = new Map<GPUBuffer, string>();
   /** The sides on which the bytes of a segment are up to date. */
@@ -28,7 +29,7 @@ export class Segments {
   /** The word that stops dispatches. */
   readonly status: GPUBuffer;
 
-  constructor(gpu: GpuDevice, host: Pick<StepHost, "range" | "sizes">, commands: Commands) {
+  constructor(gpu: GpuDevice, host: StepHost, commands: Commands) {
     this.#gpu = gpu;
     this.#host = host;
     this.#commands = commands;
@@ -44,27 +45,13 @@ export class Segments {
     return sums;
   }
 
-  /** Buffers by segment. */
-  get buffers(): GPUBuffer[] {
-    return SEGMENT_NAMES.map((_, segment) => this.#buffers.get(segment) as GPUBuffer);
-  }
-
-  /** The segments that last and have bytes. */
-  get filled(): number[] {
-    return LASTING.filter((segment) => (this.#host.sizes[segment] as number) > 0);
-  }
-
-  buffer(segment: number): GPUBuffer {
-    return this.#buffers.get(segment) as GPUBuffer;
-  }
-
   /** Have buffers for all segments, and this room in the arena. @throws DeviceError when there is no memory */
   async reserve(arenaBytes: number): Promise<void> {
     for (const segment of BOUND) {
       const nbytes = segment === ARENA ? arenaBytes : LASTING.includes(segment) ? (this.#host.sizes[segment] as number) : 0;
-      const former = this.#buffers.get(segment);
+      const former = this.buffers[segment];
       if (former === undefined || former.size < nbytes) {
-        this.#buffers.set(segment, await this.make(nbytes, SEGMENT_NAMES[segment] as string));
+        this.buffers[segment] = await this.make(nbytes, SEGMENT_NAMES[segment] as string);
         this.generation++;
         if (former !== undefined) {
           this.drop(former);
@@ -77,7 +64,7 @@ export class Segments {
   async make(nbytes: number, what: string, more: number = USAGE.STORAGE): Promise<GPUBuffer> {
     const { device } = this.#gpu;
     const size = Math.max(LEAST, Math.ceil(nbytes / 4) * 4);
-    checkSize(this.#gpu, size, what, more === USAGE.STORAGE ? SIZES : ["maxBufferSize"]);
+    checkSize(this.#gpu, size, what);
     device.pushErrorScope("out-of-memory");
     const buffer = device.createBuffer({ size, usage: USAGE.COPY_SRC | USAGE.COPY_DST | more });
     const error = await this.#gpu.settled(device.popErrorScope());
@@ -102,12 +89,9 @@ export class Segments {
 
   /** Have all that lasts on the GPU. */
   bringUp(): void {
-    for (const segment of LASTING) {
-      const nbytes = this.#host.sizes[segment] as number;
-      if (!this.#isThere.has(segment)) {
-        this.#commands.write(this.buffer(segment), 0, this.#host.range(segment, 0, nbytes));
-        this.#isThere.add(segment);
-      }
+    for (const segment of LASTING.filter((one) => !this.#isThere.has(one))) {
+      this.#commands.write(this.buffers[segment] as GPUBuffer, 0, this.#host.view(segment));
+      this.#isThere.add(segment);
     }
   }
 
@@ -117,23 +101,19 @@ export class Segments {
     LASTING.forEach((segment) => this.#isThere.add(segment));
   }
 
-  /** Note that segments change on the host. */
-  writesHere(segments: readonly number[]): void {
-    segments.forEach((segment) => this.#isThere.delete(segment));
+  /** Have segments up to date on the host, which may write some of them. */
+  claim({ reads, writes }: Held): MaybePromise<void> {
+    const missing = LASTING.filter((segment) => !this.#isHere.has(segment) && [...reads, ...writes].includes(segment));
+    const note = (): void => writes.forEach((segment) => this.#isThere.delete(segment));
+    return missing.length === 0 ? note() : this.#bringDown(missing).then(note);
   }
 
-  /** The segments among these whose bytes lie on the GPU only. */
-  missing(segments: readonly number[]): number[] {
-    return LASTING.filter((segment) => segments.includes(segment) && !this.#isHere.has(segment));
-  }
-
-  /** Copy segments to the host. */
-  async bringDown(segments: readonly number[]): Promise<void> {
+  async #bringDown(segments: readonly number[]): Promise<void> {
     for (const segment of segments) {
       const nbytes = this.#host.sizes[segment] as number;
       for (let start = 0; start < nbytes; start += PIECE) {
         const length = Math.min(PIECE, nbytes - start);
-        const [bytes] = await this.readAll([[this.buffer(segment), start, length]]);
+        const [bytes] = await this.readAll([[this.buffers[segment] as GPUBuffer, start, length]]);
         this.#host.range(segment, start, length).set(bytes as Uint8Array);
       }
       this.#isHere.add(segment);
@@ -174,13 +154,8 @@ export class Segments {
 }
 
 /** @throws DeviceError for a buffer that is larger than the device allows */
-export function checkSize(
-  { device }: GpuDevice,
-  nbytes: number,
-  what: string,
-  limits: readonly (typeof SIZES)[number][] = SIZES,
-): void {
-  for (const name of limits) {
+export function checkSize({ device }: GpuDevice, nbytes: number, what: string): void {
+  for (const name of SIZES) {
     if (nbytes > device.limits[name]) {
       throw sessionError("DEVICE_LIMIT", { what, needed: nbytes, name, offered: device.limits[name] });
     }

@@ -14,6 +14,11 @@ export function fillLarge(target: Uint8Array, { file, start, data }: LargeConsta
   }
 }
 
+/** Size of a segment of these constants. */
+export function largeBytesOf(large: readonly LargeConstant[]): number {
+  return Math.max(0, ...large.map(({ offset, nbytes }) => offset + nbytes));
+}
+
 /** True if two plans have the same large constants. */
 export function sameLarge(a: readonly LargeConstant[], b: readonly LargeConstant[]): boolean {
   const places = (large: readonly LargeConstant[]): string =>

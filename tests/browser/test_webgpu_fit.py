@@ -125,10 +125,11 @@ def test_weighted_gradients_run_ahead(gpu: JsPage, loss: str) -> None:
     same_as_the_kernels(ahead, fit(gpu, STILL, body.replace("fitted(gpu,", "fitted({},"))[0])
 
 
-@pytest.mark.parametrize("on_nan", ["skip", "restore"])
-def test_batches_of_the_page_are_undone_and_weighted(gpu: JsPage, on_nan: str) -> None:
+@pytest.mark.parametrize(("on_nan", "wrong"), [("skip", 4), ("skip", 5), ("restore", 4)])
+def test_batches_of_the_page_are_undone_and_weighted(gpu: JsPage, on_nan: str, wrong: int) -> None:
+    """Gradients of batch 4 wait when batch 5 is undone."""
     more = f"{{ config: {{ loss: {LOSSES['ignored']} }}, onNaN: '{on_nan}', accumulate: 3, schedule: undefined }}"
-    body = f"const all = new Dataset(data(4, NaN)).map((row) => row); return fitted(gpu, all, {more});"
+    body = f"const all = new Dataset(data({wrong}, NaN)).map((row) => row); return fitted(gpu, all, {more});"
     same_as_the_kernels(*(fit(gpu, STILL, body.replace("gpu,", f"{device},"))[0] for device in ("gpu", "{}")))
 
 

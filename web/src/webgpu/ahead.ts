@@ -8,7 +8,7 @@ import {
 } from "../engine/layout.js";
 import type { Feed } from "../wire/protocol.js";
 import type { RanBatches, StagedBatches } from "../worker/host.js";
-import type { Page } from "./guard.js";
+import type { Guard, Page } from "./guard.js";
 import type { GpuPlan, GpuRunner } from "./runner.js";
 
 /** Steps that the GPU has at a time. More make browsers slower. */
@@ -16,19 +16,20 @@ const IN_FLIGHT = 2;
 
 /** Run so many batches. @param feedsOf - of a batch */
 export async function runAhead(
-  runner: GpuRunner,
+  guard: Guard,
   batches: StagedBatches<GpuPlan>,
   n: number,
   feedsOf: (k: number) => readonly Feed[],
 ): Promise<RanBatches> {
-  const { kernels, guard } = runner;
+  const { runner } = guard;
+  const { kernels } = runner;
   const before = kernels.view(STATE).slice();
   const states: Uint8Array[] = [];
   let fault: unknown;
   let page: Page;
   try {
     guard.begin();
-    fault = await submitAll(runner, batches, n, feedsOf, states);
+    fault = await submitAll(guard, batches, n, feedsOf, states);
     page = await guard.read();
   } catch (error) {
     // The GPU is lost. The count of steps is the one that was known last.
@@ -68,13 +69,14 @@ function tellAll({ kernels }: GpuRunner, { isStopped, isUpdate, fault, losses, c
  * @returns the error of the head; null: all were submitted
  */
 async function submitAll(
-  runner: GpuRunner,
+  guard: Guard,
   batches: StagedBatches<GpuPlan>,
   n: number,
   feedsOf: (k: number) => readonly Feed[],
   states: Uint8Array[],
 ): Promise<unknown> {
-  const { kernels, guard: { rules } } = runner;
+  const { runner, rules } = guard;
+  const { kernels } = runner;
   const { train, adding, update, clip, rates } = batches;
   let waiting = kernels.fit.getUint32(4 * FIT_WAITING, true);
   const first = kernels.fit.getUint32(4 * FIT_OPTIMIZER_STEPS, true);
@@ -98,7 +100,7 @@ async function submitAll(
     }
     states.push(rules.looks ? before : kernels.view(STATE).slice());
     const plans = [step, ...(isDue ? [update] : []), ...(isDue && clip !== null ? [clip] : [])];
-    await runner.submit(plans, () => encodeBatch(runner, batches, step, isFirst, isDue ? update : null));
+    await runner.submit(plans, () => encodeBatch(guard, batches, step, isFirst, isDue ? update : null));
     waiting = isDue ? 0 : waiting + 1;
     steps += Number(isDue);
     flight.push(runner.gpu.device.queue.onSubmittedWorkDone());
@@ -111,13 +113,13 @@ async function submitAll(
 
 /** Add the steps of a batch, whose head has run, and the guard. @param update - the optimizer step; null: it is not due */
 function encodeBatch(
-  runner: GpuRunner,
+  guard: Guard,
   { loss, count, rows, clip, limits }: StagedBatches<GpuPlan>,
   step: GpuPlan,
   isFirst: boolean,
   update: GpuPlan | null,
 ): void {
-  const { guard } = runner;
+  const { runner } = guard;
   if (guard.rules.saves) {
     guard.save();
   }

@@ -1,7 +1,6 @@
 /** The GPU of a worker. A device is opened once and shared by sessions. */
 
 import type { GpuAdapter } from "../wire/protocol.js";
-import type { Pipelines } from "./plans.js";
 import { sessionError } from "./worker-tools.js";
 
 /** Flags of WebGPU. Node has no globals of these. */
@@ -29,8 +28,8 @@ interface Fault {
 export class GpuDevice {
   readonly device: GPUDevice;
   readonly adapter: GpuAdapter;
-  /** The pipelines of all sessions. */
-  pipelines: Pipelines | null = null;
+  /** The pipelines of all sessions, by the text of their shader. */
+  readonly pipelines = new Map<string, Promise<GPUComputePipeline>>();
   /** Settles when the device is lost. Waits for a GPU race against it. */
   readonly #lost: Promise<void>;
   /** The reason why all later calls fail. */

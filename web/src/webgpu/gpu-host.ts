@@ -15,6 +15,7 @@ import type { Addresses } from "../worker/python-models.js";
 import type { StepKind } from "../worker/step-kind.js";
 import { runAhead } from "./ahead.js";
 import { sharedDevice, type GpuDevice } from "./device.js";
+import { Guard } from "./guard.js";
 import { LASTING } from "./plans.js";
 import { measured } from "./profile.js";
 import { GpuPlan, GpuRunner } from "./runner.js";
@@ -61,10 +62,11 @@ class GpuHost implements Partial<StepHost> {
   readonly whole: StepHost;
   readonly #kernels: StepHost;
   readonly #runner: GpuRunner;
+  readonly #guard: Guard;
   readonly #isAuto: boolean;
   #device: SessionDevice;
   /** True if the guard looks at the batches of the fit. Else the kernels do, and segments are claimed for them. */
-  #guards = false;
+  #isGuarded = false;
   /** Calls of the fit that copy all that it may go back to. */
   #copies: readonly FitCall[] = [];
   /** True if the guard made the last such copy. */
@@ -73,6 +75,7 @@ class GpuHost implements Partial<StepHost> {
   constructor(gpu: GpuDevice, kernels: StepHost, isAuto: boolean) {
     this.#kernels = kernels;
     this.#runner = new GpuRunner(gpu, kernels);
+    this.#guard = new Guard(this.#runner);
     this.#isAuto = isAuto;
     this.whole = new Proxy(kernels, { get: (_, name) => this.#member(name) });
     const planOf = (device: DevicePlan["device"], why: string) => (step: string): DevicePlan => {
@@ -221,7 +224,7 @@ class GpuHost implements Partial<StepHost> {
   }
 
   get runsSeveral(): boolean {
-    return this.#device.kind === "webgpu" ? this.#guards : !this.#guards || this.#waiting === 0;
+    return this.#device.kind === "webgpu" ? this.#isGuarded : !this.#isGuarded || this.#waiting === 0;
   }
 
   tellFit<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): MaybePromise<void> {
@@ -231,30 +234,30 @@ class GpuHost implements Partial<StepHost> {
     if (name === "tw_fit_batch") {
       this.#leaveGuard();
     }
-    if (!this.#guards && this.#copies.includes(name)) {
+    if (!this.#isGuarded && this.#copies.includes(name)) {
       this.#isCopyThere = false;
     }
     const tell = (): MaybePromise<void> => this.#kernels.tellFit(name, ...args);
     if (name === "tw_fit_undo" && this.#isCopyThere) {
-      return withValue(tell(), () => this.#runner.guard.putBack());
+      return withValue(tell(), () => this.#guard.putBack());
     }
-    return this.#guards ? this.#tellGuarded(name, args, tell) : this.#claimed(tell);
+    return this.#isGuarded ? this.#tellGuarded(name, args, tell) : this.#claimed(tell);
   }
 
   async #startFit([accumulate, action, sums, mu]: SessionCalls["tw_fit_start"]): Promise<void> {
-    const { guard } = this.#runner;
+    const guard = this.#guard;
     const looks = UNDOES.includes(action);
     const saves = looks && action !== ON_NAN_RESTORE;
     guard.rules = { accumulate, stops: action !== ON_NAN_IGNORE, looks, saves, weighs: accumulate > 1 && (sums & SUMS_GRADIENTS) === 0 };
     this.#isCopyThere = false;
     this.#copies = saves ? ["tw_fit_batch", "tw_fit_rest"] : looks ? ["tw_fit_keep", "tw_fit_epoch"] : [];
     // The kernels pull parameters, in float64.
-    this.#guards = mu === 0 && this.#device.kind === "webgpu";
+    this.#isGuarded = mu === 0 && this.#device.kind === "webgpu";
     if (looks || mu !== 0) {
       await this.claim({ reads: LASTING, writes: [] }, "host");
     }
     await this.#kernels.tellFit("tw_fit_start", accumulate, action, sums, mu);
-    if (this.#guards) {
+    if (this.#isGuarded) {
       await guard.open();
       void this.#kernels.tellFit("tw_fit_elsewhere", 1, 0);
     }
@@ -262,15 +265,15 @@ class GpuHost implements Partial<StepHost> {
 
   /** Leave segments to the kernels if steps run there now, and no gradients wait that the guard has weighted. */
   #leaveGuard(): void {
-    if (this.#guards && this.#device.kind === "wasm" && this.#waiting === 0) {
-      this.#guards = false;
+    if (this.#isGuarded && this.#device.kind === "wasm" && this.#waiting === 0) {
+      this.#isGuarded = false;
       void this.#kernels.tellFit("tw_fit_elsewhere", 0, 0);
     }
   }
 
   /** Tell the kernels, while the guard copies, looks at and scales segments. */
   async #tellGuarded(name: FitCall, [loss, weight]: readonly number[], tell: () => MaybePromise<void>): Promise<void> {
-    const { guard } = this.#runner;
+    const guard = this.#guard;
     const { accumulate, looks, weighs } = guard.rules;
     const waiting = this.#waiting;
     if (this.#copies.includes(name)) {
@@ -303,8 +306,8 @@ class GpuHost implements Partial<StepHost> {
         this.#leaveGuard();
         return await this.#claimed(() => this.#kernels.runBatches(batches, n));
       }
-      this.#isCopyThere ||= this.#runner.guard.rules.saves;
-      return await runAhead(this.#runner, batches as StagedBatches<GpuPlan>, n, stagedFeeds(batches, n));
+      this.#isCopyThere ||= this.#guard.rules.saves;
+      return await runAhead(this.#guard, batches as StagedBatches<GpuPlan>, n, stagedFeeds(batches, n));
     } catch (error) {
       return { losses: new Float32Array(0), error: this.#located(error) };
     }
@@ -315,8 +318,8 @@ class GpuHost implements Partial<StepHost> {
   }
 
   endFit(): MaybePromise<void> {
-    this.#guards = false;
-    this.#runner.guard.forget();
+    this.#isGuarded = false;
+    this.#guard.forget();
     return this.#kernels.endFit();
   }
 

@@ -111,7 +111,7 @@ export interface Page {
 }
 
 export class Guard {
-  readonly #runner: GpuRunner;
+  readonly runner: GpuRunner;
   /** The page, and no copy. */
   #own: OwnBuffers | null = null;
   #judge: Program | null = null;
@@ -123,12 +123,12 @@ export class Guard {
   rules: FitRules = { accumulate: 1, stops: false, looks: false, saves: false, weighs: false };
 
   constructor(runner: GpuRunner) {
-    this.#runner = runner;
+    this.runner = runner;
   }
 
   /** Have all that the rules need, and count the numbers that are not finite on purpose. @throws DeviceError */
   async open(): Promise<void> {
-    const { segments, kernels } = this.#runner;
+    const { segments, kernels } = this.runner;
     const { looks, weighs } = this.rules;
     await segments.reserve(0);
     this.#own ??= {
@@ -155,7 +155,7 @@ export class Guard {
   }
 
   async #program(text: string, own: OwnBuffers, invocations: number): Promise<Program> {
-    const pipeline = await this.#runner.gpu.settled(this.#runner.pipelines.get(text, "guard"));
+    const pipeline = await this.runner.gpu.settled(this.runner.pipelines.get(text, "guard"));
     const groups = Math.min(Math.ceil(invocations / LANES), MOST_GROUPS);
     const dispatch: Dispatch = { pipeline: 0, grid: [groups, 1, 1], block: 0, cuts: false };
     return { dispatches: [dispatch], pipelines: new Map([[0, pipeline]]), own };
@@ -163,18 +163,18 @@ export class Guard {
 
   /** Begin a record. */
   begin(): void {
-    this.#runner.commands.between().clearBuffer(this.#page, 0, 4 * AT.ORDER);
+    this.runner.commands.between().clearBuffer(this.#page, 0, 4 * AT.ORDER);
     this.goOn();
   }
 
   /** Copy all that a batch may change. */
   save(): void {
-    this.#saves.forEach((program) => this.#runner.encode(program));
+    this.#saves.forEach((program) => this.runner.encode(program));
   }
 
   /** Have all as it was when it was copied. */
   putBack(): void {
-    const { segments, commands } = this.#runner;
+    const { segments, commands } = this.runner;
     this.#saves.forEach(({ own: { large } }, segment) => {
       commands.between().copyBufferToBuffer(large, 0, segments.buffers[segment] as GPUBuffer, 0, large.size);
     });
@@ -187,7 +187,7 @@ export class Guard {
     const { stops, weighs } = this.rules;
     this.#order(IS_TRAINED | (stops ? STOPS : 0) | (isFirst ? IS_FIRST : 0) | (isDue ? IS_DUE : 0), loss, weight);
     if (weighs && (isFirst || isDue)) {
-      this.#runner.encode(this.#scale as Program);
+      this.runner.encode(this.#scale as Program);
     }
   }
 
@@ -199,7 +199,7 @@ export class Guard {
   }
 
   #order(order: number, loss: Source | number = 0, weight: Source | number = 0): void {
-    const { commands, segments } = this.#runner;
+    const { commands, segments } = this.runner;
     const bits = [loss, weight].map((value) => (typeof value === "number" ? value : 0));
     const words = Uint32Array.of(order, ...new Uint32Array(Float32Array.from(bits).buffer));
     commands.write(this.#page, 4 * AT.ORDER, new Uint8Array(words.buffer));
@@ -209,20 +209,20 @@ export class Guard {
       }
     }
     if (this.rules.looks) {
-      this.#looks.forEach((program) => this.#runner.encode(program));
+      this.#looks.forEach((program) => this.runner.encode(program));
     }
-    this.#runner.encode(this.#judge as Program);
+    this.runner.encode(this.#judge as Program);
     commands.between().copyBufferToBuffer(this.#page, 0, segments.status, 0, STATUS_BYTES);
   }
 
   /** Have later dispatches run again. */
   goOn(): void {
-    this.#runner.commands.between().clearBuffer(this.#runner.segments.status);
+    this.runner.commands.between().clearBuffer(this.runner.segments.status);
   }
 
   /** The record of the last batches. */
   async read(): Promise<Page> {
-    const [bytes] = (await this.#runner.segments.readAll([[this.#page, 0, PAGE_BYTES]])) as [Uint8Array];
+    const [bytes] = (await this.runner.segments.readAll([[this.#page, 0, PAGE_BYTES]])) as [Uint8Array];
     const words = new Uint32Array(bytes.buffer, bytes.byteOffset);
     const n = words[AT.COUNT] as number;
     const pairs = new Float32Array(bytes.buffer, bytes.byteOffset + 4 * AT.RECORDS, 2 * n);
@@ -237,7 +237,7 @@ export class Guard {
 
   /** Give back the copies. */
   forget(): void {
-    this.#saves.forEach(({ own }) => this.#runner.segments.drop(own.large));
+    this.#saves.forEach(({ own }) => this.runner.segments.drop(own.large));
     this.#saves.clear();
   }
 

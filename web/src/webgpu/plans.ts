@@ -78,12 +78,11 @@ function refuseUnless(isRight: boolean, what: string): void {
   }
 }
 
-/** The layout of all pipelines of a device, and its pipelines by text. */
+/** Pipelines of a device, and their layout. */
 export class Pipelines {
   readonly #gpu: GpuDevice;
   readonly #groups: GPUBindGroupLayout;
   readonly #layout: GPUPipelineLayout;
-  readonly #pipelines = new Map<string, Promise<GPUComputePipeline>>();
 
   constructor(gpu: GpuDevice) {
     this.#gpu = gpu;
@@ -129,10 +128,10 @@ export class Pipelines {
 
   /** The pipeline of a text. */
   get(text: string, node: string): Promise<GPUComputePipeline> {
-    const pipeline = this.#pipelines.get(text) ?? this.#make(text, node);
-    this.#pipelines.set(text, pipeline);
+    const pipeline = this.#gpu.pipelines.get(text) ?? this.#make(text, node);
+    this.#gpu.pipelines.set(text, pipeline);
     // A text that was refused is tried again, and its error is the caller's.
-    pipeline.catch(() => this.#pipelines.delete(text));
+    pipeline.catch(() => this.#gpu.pipelines.delete(text));
     return pipeline;
   }
 

@@ -7,7 +7,6 @@ import { fillLarge, largeBytesOf, sameLarge } from "../worker/bundle/large.js";
 import type { LoadedPlan, ReadFile, StepHost } from "../worker/host.js";
 import { Commands } from "./commands.js";
 import { USAGE, type GpuDevice } from "./device.js";
-import { Guard } from "./guard.js";
 import { BLOCK_BYTES, bodyFor, dispatchesOf, Pipelines, type Body, type Dispatch } from "./plans.js";
 import { Segments } from "./segments.js";
 import { sessionError } from "./worker-tools.js";
@@ -53,7 +52,6 @@ export class GpuRunner {
   readonly kernels: StepHost;
   readonly segments: Segments;
   readonly commands: Commands;
-  readonly guard: Guard;
   readonly pipelines: Pipelines;
   /** Plans on the GPU, by what the kernels loaded of them. */
   readonly plans = new Map<LoadedPlan, GpuPlan>();
@@ -65,8 +63,7 @@ export class GpuRunner {
     this.kernels = kernels;
     this.commands = new Commands(gpu.device);
     this.segments = new Segments(gpu, kernels, this.commands);
-    this.guard = new Guard(this);
-    this.pipelines = gpu.pipelines ??= new Pipelines(gpu);
+    this.pipelines = new Pipelines(gpu);
   }
 
   /**

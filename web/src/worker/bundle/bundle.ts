@@ -8,7 +8,6 @@
 import * as layout from "../../engine/layout.js";
 import { WASM } from "../constants.js";
 import { readKind, type BaseKind, type StepKind } from "../step-kind.js";
-import { largeBytesOf } from "./large.js";
 import { METRIC } from "./metrics.js";
 import {
   ALIGNMENT, blob, checkUnlike, damagedIf, dims, dtype, file, flag, integer, integerFrom, ITEM_SIZE, kept, list, malformed, names, nullable,
@@ -492,7 +491,7 @@ function readPlan(reader: Reader, value: unknown, where: string, session: PlanOw
   const { words, constants, large, arenaBytes, preparedBytes, nodes, inputs, body } = plan;
   // Results of a plan with a body are the body's, whose places its host checks.
   const outputs = body?.outputs ?? plan.outputs;
-  const largeBytes = largeBytesOf(large);
+  const largeBytes = Math.max(0, ...large.map(({ offset, nbytes }) => offset + nbytes));
   const instructions = checkWords(words, where, fingerprint, largeBytes > 0 ? N_SEGMENTS : N_SEGMENTS - 1);
   // A profile has room for so many times.
   damagedIf(nodes.length !== instructions, `${where} has ${nodes.length} nodes for ${instructions} instructions`);

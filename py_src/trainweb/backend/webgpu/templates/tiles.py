@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import ceil
 
 from trainweb.backend.webgpu.shader import LANES, Kernel
-from trainweb.backend.webgpu.templates.tools import fold_over_lanes, unrolled
+from trainweb.backend.webgpu.templates.tools import fold_over_lanes
 
 ROWS = 4
 MOST_KEPT = 320
@@ -59,12 +59,8 @@ def keep(k: Kernel, name: str, read: Read, size: int, width: str) -> Columns:
 
 def products(name: str, kept: Columns, read: Read, row: str, width: str) -> list[str]:
     """Statements for `name`: the products of the four rows with one of the others."""
-
-    def add(steps: int) -> list[str]:
-        columns = [f"(column + {n}u)" for n in range(steps)]
-        return [f"{name} += {' + '.join(f'{kept(at)} * {read(row, at)}' for at in columns)};"]
-
-    return [f"var {name} = vec4f(0.0f);", "{", *unrolled("column", "0u", width, add), "}"]
+    loop = f"for (var column = 0u; column < {width}; column++) {{"
+    return [f"var {name} = vec4f(0.0f);", loop, f"{name} += {kept('column')} * {read(row, 'column')};", "}"]
 
 
 def for_chunks(first: str, end: str) -> str:
@@ -102,15 +98,10 @@ class ColumnSums:
     def add(self, read: Read, end: str) -> list[str]:
         """Statements that add the values of a chunk, weighted by the scores that `NAME_scores` has."""
         name = self.name
-
-        def add(s: int, steps: int) -> str:
-            rows = [f"at + {n}u * {self.parts}" for n in range(steps)]
-            terms = (f"{name}_scores[{at}] * {read(f'(chunk + {at})', f'{name}_place{s}')}" for at in rows)
-            return f"{name}{s} += {' + '.join(terms)};"
-
-        end = f"min({LANES}u, {end} - chunk)"
-        loops = unrolled("at", f"lane / {self.width}", end, lambda n: [add(s, n) for s in self.slots], self.parts)
-        return ["{", *loops, "}"]
+        loop = f"for (var at = lane / {self.width}; at < min({LANES}u, {end} - chunk); at += {self.parts}) {{"
+        values = [read("(chunk + at)", f"{name}_place{s}") for s in self.slots]
+        sums = [f"{name}{s} += {name}_scores[at] * {value};" for s, value in enumerate(values)]
+        return [loop, *sums, "}"]
 
     def store(self, count: str, store: Callable[[str, str, str], list[str]]) -> None:
         """Store the sums by row, column and value, of rows that are there."""

@@ -85,14 +85,15 @@ def middle_axis(k: Kernel, outer: str, n: str, inner: str) -> str:
     return f"start + step * u.{inner}"
 
 
-def unrolled(variable: str, start: str, end: str, body: Callable[[int], list[str]], by: str = "1u") -> list[str]:
+def unrolled(variable: str, start: str, end: str, body: Callable[[int], list[str]]) -> list[str]:
     """Loops over steps, of which several are taken at once; `body` has the statements for so many steps.
 
     A software adapter stores a variable after each of its statements: one statement should add several products.
     """
-    several = " + ".join([variable, *[by] * (UNROLLED - 1)])
-    lines = [f"var {variable} = {start};", f"for (; {several} < {end}; {variable} += {UNROLLED}u * {by}) {{"]
-    return [*lines, *body(UNROLLED), "}", f"for (; {variable} < {end}; {variable} += {by}) {{", *body(1), "}"]
+    lines = [f"var {variable} = {start};"]
+    for steps in (UNROLLED, 1):
+        lines += [f"for (; {variable} + {steps - 1}u < {end}; {variable} += {steps}u) {{", *body(steps), "}"]
+    return lines
 
 
 def sum_of(terms: Sequence[str]) -> str:

@@ -87,18 +87,12 @@ def attention(k: Kernel, call: calls.Attention) -> None:
     dropped = [] if call.state is None else [f"share *= {_dropped(k, *QUERIES)};"]
     tiles.weigh_by_softmax(k, ("0u", "u.n"), scores, y, values, *dropped)
     k.add("var inverse = 1.0f / sum;")
-    value = "({}) * inverse[{}]"
+    value = "({0}) * inverse[{1}]"
     if call.guarded:
         k.add("let is_whole = (sum > vec4f(0.0f)) & !are_nan(sum);")
         k.add("top = select(vec4f(0.0f), top, is_whole);", "inverse = select(vec4f(0.0f), inverse, is_whole);")
-        value = "select(0.0f, {} * inverse[{}], is_whole[{}])"
-    out = k.operand("y")
-
-    def store(row: str, column: str, x: str) -> list[str]:
-        r = row.removeprefix("row")
-        return [out.store(_place("y")(row, column), value.format(x, r, r))]
-
-    y.store("u.m", store)
+        value = "select(0.0f, {0} * inverse[{1}], is_whole[{1}])"
+    y.store("u.m", k.operand("y"), _place("y"), value)
     tiles.store_rows(k, "u.m", ROW, "top", "inverse")
 
 
@@ -128,18 +122,13 @@ def _query_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     k.add("slope = exp4(score - top) * inverse * (dp - delta) * u.scale;", *_unmasked(k), "}")
     tiles.add_chunk(k, "u.n", (dq, "slope", keys))
     k.add("}")
-    _store(dq, "dq", "u.m")
+    dq.store("u.m", k.operand("dq"), _place("dq"))
 
 
 def _unmasked(k: Kernel) -> list[str]:
     """Statements that make the slopes of masked scores 0."""
     is_needed = k.call.mask is not None and k.call.conditional
     return ["slope = select(slope, vec4f(0.0f), are_hidden(mask));"] if is_needed else []
-
-
-def _store(sums: ColumnSums, name: str, count: str) -> None:
-    out, place = sums.k.operand(name), _place(name)
-    sums.store(count, lambda row, column, x: [out.store(place(row, column), x)])
 
 
 def _key_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
@@ -164,7 +153,7 @@ def _key_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     tiles.add_chunk(k, "u.m", *parts)
     k.add("}", "head++;", "}", "head -= u.group;")
     for sums, *_ in parts:
-        _store(sums, sums.name, "u.n")
+        sums.store("u.n", k.operand(sums.name), _place(sums.name))
 
 
 @template(calls.Rotary)

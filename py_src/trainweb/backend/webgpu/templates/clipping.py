@@ -28,12 +28,9 @@ def clip_gradients(k: Kernel, call: calls.ClipGrads | calls.ClipGradNorm) -> Non
         body += ["if (!is_infinite(limit)) { x = smaller(larger(x, -limit), limit); }", g.store("i", "x")]
     fold_steps(k, "sum", "count", *body, sum="x * x")
     k.once(partial="sum")
-    _scale(k.then("norm", LANES), "u.max_norm" if not is_all else None)
-
-
-def _scale(k: Kernel, limit: str | None) -> None:
-    g, partial = k.fields("g", "partial")
-    fold_steps(k, "sum", k.count("parts", ceil(k.call.n / PART)), sum=partial["step"])
-    k.add(f"let limit = {limit or k.operand('limits')['1u']};", f"let factor = limit / (sqrt(sum) + {SMALL});")
+    k = k.then("norm", LANES)
+    fold_steps(k, "sum", "u.parts", sum=k.operand("partial")["step"])
+    limit = k.operand("limits")["1u"] if is_all else "u.max_norm"
+    k.add(f"let limit = {limit};", f"let factor = limit / (sqrt(sum) + {SMALL});")
     k.elements(number="n")
     k.add("if (!is_infinite(limit) && (factor < 1.0f || is_nan(factor))) {", g.store("i", f"{g['i']} * factor"), "}")

@@ -21,7 +21,6 @@ fn p_max(a: f32, b: f32) -> f32 { return select(a, b, !is_nan(a) && !is_nan(b) &
 fn larger4(a: vec4f, b: vec4f) -> vec4f {
   return vec4f(larger(a.x, b.x), larger(a.y, b.y), larger(a.z, b.z), larger(a.w, b.w));
 }
-fn exp4(x: vec4f) -> vec4f { return vec4f(exp_(x.x), exp_(x.y), exp_(x.z), exp_(x.w)); }
 fn are_nan(x: vec4f) -> vec4<bool> { return (bitcast<vec4u>(x) & vec4u(0x7fffffffu)) > vec4u(0x7f800000u); }
 fn are_hidden(mask: vec4f) -> vec4<bool> { return bitcast<vec4u>(mask) == vec4u(0xff800000u); }
 fn masked4(score: vec4f, mask: vec4f, fill: f32) -> vec4f {
@@ -66,6 +65,7 @@ fn exp_(x: f32) -> f32 {
   let half = i32(n) >> 1u;
   return e * power_of_two(half) * power_of_two(i32(n) - half);
 }
+fn exp4(x: vec4f) -> vec4f { return vec4f(exp_(x.x), exp_(x.y), exp_(x.z), exp_(x.w)); }
 fn expm1_(x: f32) -> f32 {
   if (is_nan(x) || abs(x) < 0x1p-30f) { return x; }
   let c = clamp(x, -20.0f, 89.0f);
@@ -177,14 +177,9 @@ NUMBER = re.compile(r"\b([A-Z][A-Z0-9]*(?:_TERMS)?)_(\d+)\b")
 
 def with_functions(text: str) -> str:
     """A text with the functions that it calls before it."""
-    called: dict[str, None] = {}
-
-    def visit(source: str) -> None:
-        for name in NAME.findall(source):
-            if name in FUNCTIONS and name not in called:
-                called[name] = None
-                visit(FUNCTIONS[name])
-
-    visit(text)
+    called = {*NAME.findall(text)}
+    for name in reversed(FUNCTIONS):  # a function calls those before it
+        if name in called:
+            called |= {*NAME.findall(FUNCTIONS[name])}
     functions = "\n".join(FUNCTIONS[name] for name in FUNCTIONS if name in called)
     return "\n".join([NUMBER.sub(lambda match: getattr(layout, match[1])[int(match[2])], functions), text])

@@ -11,7 +11,7 @@ from math import prod
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError, template
 from trainweb.backend.webgpu.templates import tiles
 from trainweb.backend.webgpu.templates.random import KEPT, drop
-from trainweb.backend.webgpu.templates.tiles import ROWS, ColumnSums, Read, four
+from trainweb.backend.webgpu.templates.tiles import ColumnSums, Read, four
 from trainweb.backend.webgpu.templates.tools import fold_steps
 from trainweb.ir import calls
 
@@ -63,10 +63,7 @@ def _start(k: Kernel, rows: str, heads: int) -> None:
             raise NoKernelError("dropout of more than 2^32 scores")
         drop(k)
     k.count("heads", heads)
-    k.count("tiles", tiles.count(k.value(rows)))
-    k.blocks(outer="batch0", index="heads", tile="tiles")
-    k.add(f"let first = tile * {ROWS}u;")
-    tiles.first_rows(k, f"u.{rows}")
+    tiles.start(k, rows, outer="batch0", index="heads")
 
 
 def _start_queries(k: Kernel) -> None:

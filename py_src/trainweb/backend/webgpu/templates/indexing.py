@@ -161,17 +161,12 @@ def one_hot(k: Kernel, call: calls.OneHot) -> None:
     k.add("let value = select(0u, 1u, index == i32(category));", *_copy(y, "i", values, "value", _words(call.size)))
 
 
-def _lines(k: Kernel) -> None:
-    """Run an invocation for each line along the middle axis; `start` is its first element."""
-    k.elements(line="outer", column="inner")
-    k.add("let start = line * u.n * u.inner + column;")
-
-
 @template(calls.Cumsum)
 def cumsum(k: Kernel, call: calls.Cumsum) -> None:
     """Sums along an axis; `error` is what their rounding lost."""
     x, y = k.fields("x", "y")
-    _lines(k)
+    k.elements(line="outer", column="inner")
+    k.add("let start = line * u.n * u.inner + column;")
     k.add("var sum = 0.0f;", "var error = 0.0f;", "for (var step = 0u; step < u.n; step++) {")
     k.add(f"let at = start + {'(u.n - 1u - step)' if call.reverse else 'step'} * u.inner;", f"let value = {x['at']};")
     store = y.store("at", "sum + error")
@@ -185,7 +180,8 @@ def cumsum(k: Kernel, call: calls.Cumsum) -> None:
 def arg_reduce(k: Kernel, call: calls.ArgReduce) -> None:
     """The place of the largest or the smallest element along an axis; a NaN wins."""
     x, y = k.fields("x", "y")
-    _lines(k)
+    k.elements(line="outer", column="inner")
+    k.add("let start = line * u.n * u.inner + column;")
     sign = (">" if call.select_max else "<") + ("=" if call.last_index else "")
     k.add(f"var best = {x['start']};", "var place = 0i;", "for (var step = 1u; step < u.n; step++) {")
     k.add(f"let value = {x['start + step * u.inner']};", f"let is_new = value {sign} best;")

@@ -90,10 +90,10 @@ def cross_entropy_gradient(k: Kernel, call: calls.CrossEntropyGrad) -> None:
     """(e^log_prob - onehot) weight dy / D."""
     if call.reduction == LOSS_MEAN and (call.weights is not None or call.has_ignore):
         _divide_by_weights(k)
-        room = k.room(1)
-        k.once(k.operand("total", room).store("0u", "divisor"))
+        total = k.operand("total", k.room(1))
+        k.once(total.store("0u", "divisor"))
         k = k.then("elements")
-        k.add(f"let divisor = {k.operand('total', room)['0u']};")
+        k.add(f"let divisor = {total['0u']};")
     else:
         _divide_by_weights(k)
     k.elements(item="n", step="c", column="inner")
@@ -127,11 +127,9 @@ def _weights(k: Kernel) -> Read:
 def head_loss(k: Kernel, call: Loss) -> None:
     """For four rows and a part of the classes: the largest score, and the sums of exponentials and of rows of w."""
     x, w, labels, target = _inputs(k), _weights(k), *k.fields("labels", "target")
-    k.count("tiles", tiles.count(call.n))
     k.count("span", ceil(call.c / call.parts))
-    k.blocks(part="parts", tile="tiles")
-    k.add(f"let first = tile * {ROWS}u;", "let begin = part * u.span;", "let end = min(begin + u.span, u.c);")
-    tiles.first_rows(k, "u.n")
+    tiles.start(k, "n", part="parts")
+    k.add("let begin = part * u.span;", "let end = min(begin + u.span, u.c);")
     kept = tiles.keep(k, "own", x, call.d, "u.d")
     slopes = ColumnSums(k, "slopes", call.d) if call.gradient and call.slope is not None else None
     k.add("let label = vec4u(" + ", ".join(f"u32({labels[f'row{r}']})" for r in range(ROWS)) + ");")
@@ -176,10 +174,7 @@ def _add_parts(k: Kernel, call: Loss) -> None:
 def head_loss_weight_gradient(k: Kernel, call: calls.HeadLossWeightGrad) -> None:
     """dw (+)= sum over the rows of (probability - onehot) weight dy / D x."""
     x, w = _inputs(k), _weights(k)
-    k.count("tiles", tiles.count(call.c))
-    k.blocks(tile="tiles")
-    k.add(f"let first = tile * {ROWS}u;")
-    tiles.first_rows(k, "u.c")
+    tiles.start(k, "c")
     _divide_by_weights(k)
     kept = tiles.keep(k, "own", w, call.d, "u.d")
     dw, dy, log_sum = k.fields("dw", "dy", "log_sum")

@@ -27,14 +27,11 @@ def four(of: Callable[[int], str]) -> str:
     return f"vec4f({', '.join(of(r) for r in range(ROWS))})"
 
 
-def count(rows: int) -> int:
-    """Groups of four rows."""
-    return ceil(rows / ROWS)
-
-
-def first_rows(k: Kernel, count: str) -> None:
-    """The numbers of the four rows from `first` on; those past the end repeat the last."""
-    k.add(*(f"let row{r} = min(first + {r}u, {count} - 1u);" for r in range(ROWS)))
+def start(k: Kernel, rows: str, **axes: str) -> None:
+    """Run a workgroup for each four rows from `first` on, along other axes; past the end the last row repeats."""
+    k.count("tiles", ceil(k.value(rows) / ROWS))
+    k.blocks(**axes, tile="tiles")
+    k.add(f"let first = tile * {ROWS}u;", *(f"let row{r} = min(first + {r}u, u.{rows} - 1u);" for r in range(ROWS)))
 
 
 def store_rows(k: Kernel, count: str, at: str, *names: str) -> None:

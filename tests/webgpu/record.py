@@ -16,7 +16,7 @@ import onnx
 import torch
 import torch.nn.functional as F
 from onnx import numpy_helper
-from tests.webgpu.networks import BATCHES, RATE, SMALL, STEPS, networks
+from tests.webgpu.networks import BATCHES, RATE, RATES, SMALL, STEPS, networks
 
 Values = dict[str, Any]
 
@@ -80,8 +80,8 @@ def logits(model: onnx.ModelProto, values: Values) -> torch.Tensor:
     return result
 
 
-def losses(net: Any, steps: int) -> list[float]:
-    """The losses of so many steps."""
+def losses(net: Any, steps: int, rate: float = RATE) -> list[float]:
+    """The losses of so many steps at a learning rate."""
     model = net.model()
     values: Values = {t.name: torch.tensor(numpy_helper.to_array(t)) for t in model.graph.initializer}
     values = {name: x.double() if x.is_floating_point() else x for name, x in values.items()}
@@ -100,7 +100,7 @@ def losses(net: Any, steps: int) -> list[float]:
                 m, v = moments[name]
                 m += 0.1 * (g - m)
                 v += 0.001 * (g * g - v)
-                w -= RATE * (1 - 0.999**k) ** 0.5 / (1 - 0.9**k) * m / (v.sqrt() + 1e-8)
+                w -= rate * (1 - 0.999**k) ** 0.5 / (1 - 0.9**k) * m / (v.sqrt() + 1e-8)
     return found
 
 
@@ -109,4 +109,5 @@ if __name__ == "__main__":
         print(json.dumps(losses(networks.MODELS[sys.argv[2]](), STEPS)))
     else:
         # Rounded: tests compare within 1e-4.
-        print(json.dumps({n: [round(x, 8) for x in losses(make(), STEPS)] for n, make in SMALL.items()}))
+        of_all = {name: losses(make(), STEPS, RATES.get(name, RATE)) for name, make in SMALL.items()}
+        print(json.dumps({name: [round(x, 8) for x in of_one] for name, of_one in of_all.items()}))

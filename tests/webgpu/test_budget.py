@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
 from tests.webgpu import train as models
 
-from trainweb import lora
-from trainweb.artifacts import LossType
 from trainweb.backend.plan import GpuBody
 from trainweb.ir.shapes import TensorType
-from trainweb.model.reader import read_model
-from trainweb.onnxblock.optim import AdamW
-from trainweb.training.core import SessionCore
-from trainweb.training.state import CheckpointState
 from trainweb.training.step_kind import TRAIN
 
 MOST = {"A": (18, 12), "C": (29, 18), "E": (143, 22), "LoRA": (233, 25), "LoRA of 6 layers": (347, 25)}
@@ -28,20 +21,11 @@ def pipelines_of(body: GpuBody, dispatches: bytes) -> set[str]:
     return {body.texts[k] for k in np.frombuffer(dispatches, np.uint32).reshape(-1, 5)[:, 0]}
 
 
-def open_adapters(layers: int) -> SessionCore:
-    """A session that trains adapters of a language model."""
-    net = models.networks.gpt("E", 5, layers=layers)
-    model = onnx.shape_inference.infer_shapes(net.model()).SerializeToString()
-    made = lora.inject(model, rank=8).build_artifacts(loss=LossType.CrossEntropyLoss, optimizer=AdamW())
-    graphs = [read_model(m) for m in (made.training_model, made.optimizer_model)]
-    return SessionCore(CheckpointState.load_checkpoint(made.checkpoint), graphs[0], None, graphs[1])
-
-
 @pytest.mark.parametrize("name", MOST)
 def test_plans_stay_within_their_budget(name: str) -> None:
     has_adapters = name.startswith("LoRA")
     whole, batches = models.open_model("E" if has_adapters else name, 1)
-    core = open_adapters(6 if "6" in name else 4) if has_adapters else whole
+    core = models.open_adapters(models.networks.gpt("E", 5, layers=6 if "6" in name else 4)) if has_adapters else whole
     types: dict[str, TensorType] = models.types_of(batches[0])
     train, kernels = (core.models.compile_step(TRAIN, types, True, target=t) for t in ("webgpu", "wasm"))
     update = core.models.compile_optimizer(target="webgpu")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from tests.webgpu.host import SEGMENTS, GpuHost
-from tests.webgpu.networks import SMALL, SPECIAL, networks
+from tests.webgpu.networks import RATE, RATES, SMALL, SPECIAL, networks
 
+from trainweb import lora
 from trainweb.artifacts import LossType, build_artifacts
 from trainweb.ir.layout import STATE
 from trainweb.ir.shapes import TensorType
@@ -30,13 +31,27 @@ def open_model(name: str, batches: int, *, is_small: bool = False) -> tuple[Sess
     made = build_artifacts(model.SerializeToString(), trained, frozen, LossType.CrossEntropyLoss, optimizer)
     graphs = [read_model(m) for m in (made.training_model, made.optimizer_model)]
     core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), graphs[0], None, graphs[1])
-    xs, ys = networks.batches(net, batches, 1)
+    core.set_learning_rate(RATES.get(name, RATE) if is_small else RATE)
+    return core, batches_of(core, net, batches)
+
+
+def open_adapters(net: networks.Network) -> SessionCore:
+    """A session that trains adapters of a language model."""
+    model = onnx.shape_inference.infer_shapes(net.model()).SerializeToString()
+    made = lora.inject(model, rank=8).build_artifacts(loss=LossType.CrossEntropyLoss, optimizer=AdamW())
+    graphs = [read_model(m) for m in (made.training_model, made.optimizer_model)]
+    return SessionCore(CheckpointState.load_checkpoint(made.checkpoint), graphs[0], None, graphs[1])
+
+
+def batches_of(core: SessionCore, net: networks.Network, count: int) -> Batches:
+    """Feeds of so many steps."""
+    xs, ys = networks.batches(net, count, 1)
     feeds = []
     for x, y in zip(xs, ys, strict=True):
         arrays = {n: (y if "label" in n else x) for n in core.inputs["train"]}
         typed = {n: np.ascontiguousarray(a, core.inputs["train"][n].dtype) for n, a in arrays.items()}
         feeds.append({n: Tensor(n, str(a.dtype), a.shape, a.tobytes()) for n, a in typed.items()})
-    return core, feeds
+    return feeds
 
 
 def types_of(feeds: dict[str, Tensor]) -> dict[str, TensorType]:

@@ -16,6 +16,14 @@ from trainweb.ir.layout import ARENA, CONSTANTS, LARGE_CONSTANTS
 from trainweb.model.lazy import LARGE, LazyTensor
 
 
+@dataclass(frozen=True, slots=True)
+class Accesses:
+    """Tensors that some kernels read and write."""
+
+    reads: list[Buf]
+    writes: list[Buf]
+
+
 @dataclass(eq=False, slots=True)
 class _Allocation:
     """Storages that take one place after the other, and from which to which instruction it is theirs."""
@@ -28,7 +36,7 @@ class _Allocation:
 
 
 def place(
-    instructions: Sequence[Instruction],
+    instructions: Sequence[Instruction | Accesses],
     feeds: Sequence[Buf],
     outputs: Sequence[Buf],
     inner: frozenset[Storage] | None = None,
@@ -51,7 +59,10 @@ def place(
 
 
 def _allocations(
-    instructions: Sequence[Instruction], feeds: Sequence[Buf], outputs: Sequence[Buf], inner: frozenset[Storage] | None
+    instructions: Sequence[Instruction | Accesses],
+    feeds: Sequence[Buf],
+    outputs: Sequence[Buf],
+    inner: frozenset[Storage] | None,
 ) -> list[_Allocation]:
     """Allocations of the arena, in the order in which they come."""
     last: dict[Storage, int] = {}
@@ -180,7 +191,11 @@ def _lowest(near: list[_Span], first: int, last: int, nbytes: int) -> int:
 
 
 def _in_place_donor(
-    instruction: Instruction, out: Buf, last: dict[Storage, int], k: int, allocations: dict[Storage, _Allocation]
+    instruction: Instruction | Accesses,
+    out: Buf,
+    last: dict[Storage, int],
+    k: int,
+    allocations: dict[Storage, _Allocation],
 ) -> _Allocation | None:
     # An elementwise result may overwrite an operand that nobody reads afterwards, as long as it goes where the same
     # element was read.

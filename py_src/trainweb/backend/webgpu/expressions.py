@@ -44,9 +44,6 @@ OVERFLOWING = ("mul", "div", "shl", "shr", "xor")
 """Operations of int64 that need more than the low word."""
 NARROW = ("int16", "int8")
 
-Load = Callable[[int], str]
-"""The element of an input, as an expression."""
-
 
 def literal(value: float, dtype: str) -> str:
     """A constant; floats by their bits where they have no literal."""
@@ -65,8 +62,8 @@ def literal(value: float, dtype: str) -> str:
     return f"{float(struct.unpack('<f', struct.pack('<f', value))[0]).hex()}f"
 
 
-def write_expressions(roots: Sequence[Expr], load: Load) -> tuple[list[str], list[str]]:
-    """Statements, and an expression for each root."""
+def write_expressions(roots: Sequence[Expr], load: Callable[[int], str]) -> tuple[list[str], list[str]]:
+    """Statements, and an expression for each root; `load` is the element of an input."""
     names: dict[int, str] = {}
     lines: list[str] = []
 

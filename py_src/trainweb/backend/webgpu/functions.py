@@ -7,44 +7,33 @@ are found and made by their bits, because shaders may be compiled as if there we
 from __future__ import annotations
 
 import re
-from functools import reduce
 
 from trainweb.ir import layout
 
-
-def horner(x: str, name: str) -> str:
-    """A polynomial, of which the coefficient of the highest power comes first."""
-    terms = [f"{name}_{n}" for n in range(len(getattr(layout, name)))]
-    return reduce(lambda sum_, term: f"({sum_} * {x} + {term})", terms)
-
-
-FUNCTIONS = {
-    "is_nan": "fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }",
-    "is_infinite": "fn is_infinite(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) == 0x7f800000u; }",
-    "from_bits": "fn from_bits(b: u32) -> f32 { return bitcast<f32>(b); }",
-    "with_sign": "fn with_sign(y: f32, x: f32) -> f32 "
-    "{ return bitcast<f32>(bitcast<u32>(y) | (bitcast<u32>(x) & 0x80000000u)); }",
-    "larger": "fn larger(a: f32, b: f32) -> f32 "
-    "{ if (is_nan(a)) { return a; } if (is_nan(b)) { return b; } return max(a, b); }",
-    "smaller": "fn smaller(a: f32, b: f32) -> f32 "
-    "{ if (is_nan(a)) { return a; } if (is_nan(b)) { return b; } return min(a, b); }",
-    "p_max": "fn p_max(a: f32, b: f32) -> f32 { return select(a, b, !is_nan(a) && !is_nan(b) && a < b); }",
-    "larger4": "fn larger4(a: vec4f, b: vec4f) -> vec4f "
-    "{ return vec4f(larger(a.x, b.x), larger(a.y, b.y), larger(a.z, b.z), larger(a.w, b.w)); }",
-    "exp4": "fn exp4(x: vec4f) -> vec4f { return vec4f(exp_(x.x), exp_(x.y), exp_(x.z), exp_(x.w)); }",
-    "are_nan": "fn are_nan(x: vec4f) -> vec4<bool> "
-    "{ return (bitcast<vec4u>(x) & vec4u(0x7fffffffu)) > vec4u(0x7f800000u); }",
-    "are_hidden": "fn are_hidden(mask: vec4f) -> vec4<bool> { return bitcast<vec4u>(mask) == vec4u(0xff800000u); }",
-    "masked4": "fn masked4(score: vec4f, mask: vec4f, fill: f32) -> vec4f "
-    "{ return select(score + mask, vec4f(fill), are_hidden(mask)); }",
-    "finite4": "fn finite4(top: vec4f) -> vec4f { return select(top, vec4f(0.0f), are_hidden(top)); }",
-    "mul_high": """fn mul_high(a: u32, b: u32) -> u32 {
+TEXT = (
+    """fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }
+fn is_infinite(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) == 0x7f800000u; }
+fn from_bits(b: u32) -> f32 { return bitcast<f32>(b); }
+fn with_sign(y: f32, x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(y) | (bitcast<u32>(x) & 0x80000000u)); }
+fn larger(a: f32, b: f32) -> f32 { if (is_nan(a)) { return a; } if (is_nan(b)) { return b; } return max(a, b); }
+fn smaller(a: f32, b: f32) -> f32 { if (is_nan(a)) { return a; } if (is_nan(b)) { return b; } return min(a, b); }
+fn p_max(a: f32, b: f32) -> f32 { return select(a, b, !is_nan(a) && !is_nan(b) && a < b); }
+fn larger4(a: vec4f, b: vec4f) -> vec4f {
+  return vec4f(larger(a.x, b.x), larger(a.y, b.y), larger(a.z, b.z), larger(a.w, b.w));
+}
+fn are_nan(x: vec4f) -> vec4<bool> { return (bitcast<vec4u>(x) & vec4u(0x7fffffffu)) > vec4u(0x7f800000u); }
+fn are_hidden(mask: vec4f) -> vec4<bool> { return bitcast<vec4u>(mask) == vec4u(0xff800000u); }
+fn masked4(score: vec4f, mask: vec4f, fill: f32) -> vec4f {
+  return select(score + mask, vec4f(fill), are_hidden(mask));
+}
+fn finite4(top: vec4f) -> vec4f { return select(top, vec4f(0.0f), are_hidden(top)); }
+fn mul_high(a: u32, b: u32) -> u32 {
   let low = (a & 0xffffu) * (b & 0xffffu);
   let middle = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
   let other = (a & 0xffffu) * (b >> 16u) + (middle & 0xffffu);
   return (a >> 16u) * (b >> 16u) + (middle >> 16u) + (other >> 16u);
-}""",
-    "philox": """fn philox(counter: u32, salt: u32, offset: vec2u, seed: vec2u) -> vec4u {
+}
+fn philox(counter: u32, salt: u32, offset: vec2u, seed: vec2u) -> vec4u {
   var c = vec4u(counter, salt, offset);
   var key = seed;
   for (var round = 0u; round < 10u; round++) {
@@ -53,46 +42,46 @@ FUNCTIONS = {
     key += vec2u(0x9E3779B9u, 0xBB67AE85u);
   }
   return c;
-}""",
-    "half_of_random": """fn half_of_random(i: u32, salt: u32, offset: vec2u, seed: vec2u) -> u32 {
+}
+fn half_of_random(i: u32, salt: u32, offset: vec2u, seed: vec2u) -> u32 {
   let bits = philox((i >> 5u) * 4u + ((i >> 1u) & 3u), salt, offset, seed);
   return (bits[(i >> 3u) & 3u] >> (16u * (i & 1u))) & 0xffffu;
-}""",
-    "uniform_of": "fn uniform_of(bits: u32) -> f32 { return f32(bits >> 8u) * 0x1p-24f; }",
-    "power_of_two": "fn power_of_two(n: i32) -> f32 { return bitcast<f32>((n << 23u) + 0x3f800000i); }",
-    "reduced_exp": """fn reduced_exp(x: f32, n: f32) -> f32 {
+}
+fn uniform_of(bits: u32) -> f32 { return f32(bits >> 8u) * 0x1p-24f; }
+fn power_of_two(n: i32) -> f32 { return bitcast<f32>((n << 23u) + 0x3f800000i); }
+fn reduced_exp(x: f32, n: f32) -> f32 {
   let r = (x - n * LN2_0) - n * LN2_1;
   let s = r * r;
   let p0 = EXP_TERMS_4 * r + EXP_TERMS_5;
   let p2 = EXP_TERMS_2 * r + EXP_TERMS_3;
   let p4 = EXP_TERMS_0 * r + EXP_TERMS_1;
   return ((p4 * s + p2) * s + p0) * s + r;
-}""",
-    "exp_": """fn exp_(x: f32) -> f32 {
+}
+fn exp_(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
   let c = clamp(x, -104.0f, 89.0f);
   let n = round(c * LN2_2);
   let e = reduced_exp(c, n) + 1.0f;
   let half = i32(n) >> 1u;
   return e * power_of_two(half) * power_of_two(i32(n) - half);
-}""",
-    "expm1_": """fn expm1_(x: f32) -> f32 {
+}
+fn exp4(x: vec4f) -> vec4f { return vec4f(exp_(x.x), exp_(x.y), exp_(x.z), exp_(x.w)); }
+fn expm1_(x: f32) -> f32 {
   if (is_nan(x) || abs(x) < 0x1p-30f) { return x; }
   let c = clamp(x, -20.0f, 89.0f);
   let n = round(c * LN2_2);
   let scale = power_of_two(i32(n) - 1i);
   let y = reduced_exp(c, n) * scale + (scale - 0.5f);
   return y + y;
-}""",
-    "log_of_parts": """fn log_of_parts(f: f32, e: f32) -> f32 {
-  let p = """
-    + horner("f", "LOG_TERMS")
-    + """;
+}
+fn log_of_parts(f: f32, e: f32) -> f32 {
+  let p = ((((((((LOG_TERMS_0 * f + LOG_TERMS_1) * f + LOG_TERMS_2) * f + LOG_TERMS_3) * f + LOG_TERMS_4)
+    * f + LOG_TERMS_5) * f + LOG_TERMS_6) * f + LOG_TERMS_7) * f + LOG_TERMS_8);
   let square = f * f;
   let y = (e * LN2_1 + (p * f) * square) - square * 0.5f;
   return e * LN2_0 + (f + y);
-}""",
-    "log_": """fn log_(x: f32) -> f32 {
+}
+fn log_(x: f32) -> f32 {
   let bits = bitcast<u32>(x);
   if (is_nan(x) || bits == 0x7f800000u) { return x; }
   if ((bits & 0x7fffffffu) == 0u) { return from_bits(0xff800000u); }
@@ -103,30 +92,28 @@ FUNCTIONS = {
   let f = bitcast<f32>(scaled - (exponent << 23u)) - 1.0f;
   let e = f32(exponent - select(0i, 23i, tiny));
   return log_of_parts(f, e);
-}""",
-    "log1p_": """fn log1p_(x: f32) -> f32 {
+}
+fn log1p_(x: f32) -> f32 {
   if (abs(x) < 0x1p-30f) { return x; }
   if (x > -0.29f && x < 0.41f) { return log_of_parts(x, 0.0f); }
   return log_(1.0f + x);
-}""",
-    "sigmoid_": """fn sigmoid_(x: f32) -> f32 {
+}
+fn sigmoid_(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
   let e = exp_(-abs(x));
   return select(1.0f, e, x < 0.0f) / (e + 1.0f);
-}""",
-    "tanh_": """fn tanh_(x: f32) -> f32 {
+}
+fn tanh_(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
   let t = abs(x);
   if (t < 0.625f) {
     let s = x * x;
-    let p = """
-    + horner("s", "TANH_TERMS")
-    + """;
+    let p = ((((TANH_TERMS_0 * s + TANH_TERMS_1) * s + TANH_TERMS_2) * s + TANH_TERMS_3) * s + TANH_TERMS_4);
     return (p * s) * x + x;
   }
   return with_sign(1.0f - 2.0f / (exp_(min(t + t, 20.0f)) + 1.0f), x);
-}""",
-    "erf_": """fn erf_(x: f32) -> f32 {
+}
+fn erf_(x: f32) -> f32 {
   if (is_nan(x)) { return x; }
 """
     + "".join(f"  var c{n} = vec4f({', '.join(f'ERF_TERMS_{4 * n + part}' for part in range(4))});\n" for n in range(9))
@@ -140,8 +127,8 @@ FUNCTIONS = {
   let p6 = c8[k] * s + (c7[k] * v + c6[k]);
   let p = p6 * (s * s) + (p4 * s + p2);
   return with_sign((p * v + c1[k]) * v + c0[k], x);
-}""",
-    "sin_shifted": """fn sin_shifted(x: f32, quarter: i32) -> f32 {
+}
+fn sin_shifted(x: f32, quarter: i32) -> f32 {
   if (is_nan(x) || is_infinite(x)) { return from_bits(0x7fc00000u); }
   let k = round(x * 0.636619772f);
   let r = ((x - k * 1.5703125f) - k * 4.83751297e-4f) - k * 7.54978996e-8f;
@@ -153,10 +140,10 @@ FUNCTIONS = {
     y = ((c * s) * s + s * -0.5f) + 1.0f;
   }
   return select(y, -y, (turn & 2i) == 2i);
-}""",
-    "sin_": "fn sin_(x: f32) -> f32 { if (x == 0.0f) { return x; } return sin_shifted(x, 0i); }",
-    "cos_": "fn cos_(x: f32) -> f32 { return sin_shifted(x, 1i); }",
-    "pow_": """fn pow_(x: f32, y: f32) -> f32 {
+}
+fn sin_(x: f32) -> f32 { if (x == 0.0f) { return x; } return sin_shifted(x, 0i); }
+fn cos_(x: f32) -> f32 { return sin_shifted(x, 1i); }
+fn pow_(x: f32, y: f32) -> f32 {
   if (y == 0.0f || x == 1.0f) { return 1.0f; }
   if (is_nan(x) || is_nan(y)) { return from_bits(0x7fc00000u); }
   let a = abs(x);
@@ -178,8 +165,9 @@ FUNCTIONS = {
   if (x < 0.0f && !is_integer && !is_infinite(x)) { return from_bits(0x7fc00000u); }
   if (is_odd) { return with_sign(r, x); }
   return r;
-}""",
-}
+}"""
+)
+FUNCTIONS = {text[3 : text.index("(")]: text for text in re.split(r"\n(?=fn )", TEXT)}
 """By name, with numbers that wasm_kernels/kernels.def declares. pow is a product for small integers, else e^(y log x).
 Near 0, log1p takes the polynomial of log itself: a shader may be compiled as if (1 + x) - 1 were x."""
 
@@ -189,14 +177,9 @@ NUMBER = re.compile(r"\b([A-Z][A-Z0-9]*(?:_TERMS)?)_(\d+)\b")
 
 def with_functions(text: str) -> str:
     """A text with the functions that it calls before it."""
-    called: dict[str, None] = {}
-
-    def visit(source: str) -> None:
-        for name in NAME.findall(source):
-            if name in FUNCTIONS and name not in called:
-                called[name] = None
-                visit(FUNCTIONS[name])
-
-    visit(text)
+    called = {*NAME.findall(text)}
+    for name in reversed(FUNCTIONS):  # a function calls those before it
+        if name in called:
+            called |= {*NAME.findall(FUNCTIONS[name])}
     functions = "\n".join(FUNCTIONS[name] for name in FUNCTIONS if name in called)
     return "\n".join([NUMBER.sub(lambda match: getattr(layout, match[1])[int(match[2])], functions), text])

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainweb import messages
-from trainweb.backend.webgpu.shader import TEMPLATES, Kernel, NoKernelError
-from trainweb.backend.webgpu.templates import kernels_of
+from trainweb.backend.memory import Accesses
+from trainweb.backend.webgpu.shader import Kernel, NoKernelError
+from trainweb.backend.webgpu.templates import TEMPLATES
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS, STATE
@@ -29,27 +30,14 @@ class BodyPart:
     call: Instruction
     kernels: list[Kernel]
 
-    def for_memory(self) -> Instruction:
+    def for_memory(self) -> Instruction | Accesses:
         """The call for the memory plan: an elementwise call may take an operand's place."""
         if isinstance(self.call, ElementwiseCall):
             return self.call
         scratch = [s for k in self.kernels for s in k.scratch]
         accessed = {b.storage for k in self.kernels for b in k.operands}
         writes = [b for b in self.call.writes if b.storage.segment != ARENA or b.storage in accessed]
-        return _Accesses(self.call.reads, [*writes, *(Buf(s, "uint8", (s.nbytes,)) for s in scratch)])
-
-
-class _Accesses(KernelCall):
-    def __init__(self, reads: list[Buf], writes: list[Buf]) -> None:
-        self._read, self._written, self.node = reads, writes, ""
-
-    @property
-    def reads(self) -> list[Buf]:
-        return self._read
-
-    @property
-    def writes(self) -> list[Buf]:
-        return self._written
+        return Accesses(self.call.reads, [*writes, *(Buf(s, "uint8", (s.nbytes,)) for s in scratch)])
 
 
 @dataclass(slots=True)
@@ -173,8 +161,12 @@ def _makers_of_indices(instructions: Sequence[Instruction]) -> set[Instruction]:
 
 def _kernels(i: Instruction, parts: Parts) -> tuple[list[Kernel], str]:
     """The kernels of an instruction of the body, or the reason why it has none."""
+    make = TEMPLATES.get(type(i))
+    if make is None:
+        assert isinstance(i, KernelCall)
+        return [], f"the kernel {i.KERNEL}"
     try:
-        kernels = kernels_of(i)
+        kernels = make(i)
         parts.check(i)
         return kernels, ""
     except NoKernelError as error:

@@ -41,6 +41,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: ve
 """
 
 
+Number = tuple[str, float | Buf]
+"""The type of a number in shaders, and its value; of a tensor, the place of its first word."""
+
+
 class NoKernelError(UnsupportedError):
     """A call is beyond its template: `str(error)` says how."""
 
@@ -109,29 +113,45 @@ class Kernel:
         """The same for devices with fast workgroup memory."""
         self.dispatches = [self]
         """The dispatches of the call, in order."""
-        self.operands: list[Buf] = []
-        self._numbers: dict[str, tuple[str, float | Buf]] = {}
-        self._segments: set[int] = set()
+        self._numbers: dict[str, Number] = {}
+        self._inherited: dict[str, Number] = {}
         self._declared: list[str] = []
         self._code: list[str] = []
 
     def then(self, name: str, lanes: int = LANES) -> Kernel:
-        """A further dispatch of the call."""
-        k = Kernel(f"{self.name} ({name})", self.call, lanes)
+        """A further dispatch of the call, which has the numbers and operands of this one."""
+        k = self._twin(name, lanes)
         k.dispatches = self.dispatches
         self.dispatches.append(k)
         return k
 
+    def share(self, name: str, lanes: int = LANES) -> Kernel:
+        """The same for devices with fast workgroup memory, with what this one has declared so far."""
+        self.shared = self._twin(name, lanes)
+        self.shared._declared += self._declared
+        return self.shared
+
+    def _twin(self, name: str, lanes: int) -> Kernel:
+        k = Kernel(f"{self.name} ({name})", self.call, lanes)
+        k._inherited = self._inherited | self._numbers
+        return k
+
     def finished(self) -> list[Kernel]:
-        """The dispatches of the call that have code, with all their numbers."""
+        """The dispatches of the call that have code, with the numbers that it names."""
         kernels = [k for k in self.dispatches if k._code]
         for k in [*kernels, *(k.shared for k in kernels if k.shared)]:
-            for name in NUMBER.findall("\n".join([*k._declared, *k._code])):
-                if name not in k._numbers:
-                    k._take_field(name)
+            names = dict.fromkeys(NUMBER.findall("\n".join([*k._declared, *k._code])))
+            k._numbers = {name: k._number(name) for name in names}
+            if len(names) > UNIFORM_BYTES // WORD:
+                raise NoKernelError(f"it takes more than {UNIFORM_BYTES // WORD} numbers")
         return kernels
 
     # Numbers and operands.
+
+    @property
+    def operands(self) -> list[Buf]:
+        """The tensors that the kernel reads or writes."""
+        return [value for _, value in self._numbers.values() if isinstance(value, Buf)]
 
     def count(self, name: str, value: float | Buf, kind: str = "u32") -> str:
         """A number of this dispatch; for a tensor, the place of its first word."""
@@ -139,15 +159,11 @@ class Kernel:
             raise NoKernelError(f"the number {value}")
         known = self._numbers.setdefault(name, (kind, value))
         assert known == (kind, value)
-        if len(self._numbers) > UNIFORM_BYTES // WORD:
-            raise NoKernelError(f"it takes more than {UNIFORM_BYTES // WORD} numbers")
         return f"u.{name}"
 
     def value(self, name: str) -> int:
         """The value of an integer of this dispatch."""
-        if name not in self._numbers:
-            self._take_field(name)
-        value = self._numbers[name][1]
+        value = self._number(name)[1]
         assert isinstance(value, int)
         return value
 
@@ -158,9 +174,13 @@ class Kernel:
             return getattr(self.call, name)
         return getattr(self.call, several)[int(name.removeprefix(several))]
 
-    def _take_field(self, name: str) -> None:
-        value, is_signed = self.field(name), name.rstrip("0123456789") in SIGNED
-        self.count(name, value, "f32" if isinstance(value, float) else "i32" if is_signed else "u32")
+    def _number(self, name: str) -> Number:
+        if name in self._inherited:
+            self._numbers.setdefault(name, self._inherited[name])
+        if name not in self._numbers:
+            value, is_signed = self.field(name), name.rstrip("0123456789") in SIGNED
+            self.count(name, value, "f32" if isinstance(value, float) else "i32" if is_signed else "u32")
+        return self._numbers[name]
 
     def operand(self, name: str, b: Buf | None = None, *, is_raw: bool = False) -> Operand:
         """A tensor that the kernel reads or writes, a field of the call by default. Of any type if it is raw."""
@@ -174,8 +194,6 @@ class Kernel:
             raise NoKernelError("a tensor that starts within a word")
         start = f"at_{name}"
         self.count(start, b)
-        self._segments.add(b.storage.segment)
-        self.operands.append(b)
         return Operand(SEGMENT_NAMES[b.storage.segment], start, b.dtype)
 
     def fields(self, *names: str) -> list[Operand]:
@@ -234,7 +252,7 @@ class Kernel:
         fields = ", ".join(f"{name}: {kind}" for name, (kind, _) in self._numbers.items())
         segments = "\n".join(
             f"@group(0) @binding({s}) var<storage, read_write> {SEGMENT_NAMES[s]}: array<u32>;"
-            for s in sorted(self._segments)
+            for s in sorted({b.storage.segment for b in self.operands})
         )
         body = "\n".join(f"  {line}" for line in self._code)
         text = "\n".join([*self._declared, HEAD.format(lanes=self.lanes) + body + "\n}\n"])

@@ -6,13 +6,12 @@ once for four queries, and once for four keys and all queries of their group.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError, template
 from trainweb.backend.webgpu.templates import tiles
 from trainweb.backend.webgpu.templates.random import KEPT, drop
-from trainweb.backend.webgpu.templates.tiles import ROWS, ColumnSums, Read, four
+from trainweb.backend.webgpu.templates.tiles import ColumnSums, Read, four
 from trainweb.backend.webgpu.templates.tools import fold_steps
 from trainweb.ir import calls
 
@@ -25,21 +24,20 @@ ROW = "item * u.m + first + lane"
 """A row of the queries in a workgroup that has four of them."""
 
 
-def _place(name: str) -> Callable[[str, str], str]:
-    """The element of an operand of the item `outer`, `head`."""
-    head = "head / u.group" if name in SHARED else "head"
-    outer = f"outer * u.{name}_strides0 + {head} * u.{name}_strides1"
-    return lambda row, column: f"{outer} + {row} * u.{name}_strides2 + {column}"
-
-
 def _rows(k: Kernel, *names: str) -> list[Read]:
-    """The rows of operands."""
+    """The elements of operands at the item `outer`, `head`, by row and column; their starts are computed here."""
 
     def read(name: str) -> Read:
-        x, place = k.operand(name), _place(name)
+        x, place = k.operand(name), _place(k, name)
         return lambda row, column: x[place(row, column)]
 
     return [read(name) for name in names]
+
+
+def _place(k: Kernel, name: str) -> Read:
+    head = "shared_head" if name in SHARED else "head"
+    k.add(f"let {name}_start = outer * u.{name}_strides0 + {head} * u.{name}_strides1;")
+    return lambda row, column: f"{name}_start + {row} * u.{name}_strides2 + {column}"
 
 
 def _masked(k: Kernel, row: str, column: str) -> list[str]:
@@ -65,15 +63,12 @@ def _start(k: Kernel, rows: str, heads: int) -> None:
             raise NoKernelError("dropout of more than 2^32 scores")
         drop(k)
     k.count("heads", heads)
-    k.count("tiles", tiles.count(k.value(rows)))
-    k.blocks(outer="batch0", index="heads", tile="tiles")
-    k.add(f"let first = tile * {ROWS}u;")
-    tiles.first_rows(k, f"u.{rows}")
+    tiles.start(k, rows, outer="batch0", index="heads")
 
 
 def _start_queries(k: Kernel) -> None:
     _start(k, "m", k.call.batch[1])
-    k.add("let head = index;", "let item = outer * u.heads + head;")
+    k.add("let head = index;", "let shared_head = head / u.group;", "let item = outer * u.heads + head;")
 
 
 @template(calls.Attention)
@@ -87,18 +82,12 @@ def attention(k: Kernel, call: calls.Attention) -> None:
     dropped = [] if call.state is None else [f"share *= {_dropped(k, *QUERIES)};"]
     tiles.weigh_by_softmax(k, ("0u", "u.n"), scores, y, values, *dropped)
     k.add("var inverse = 1.0f / sum;")
-    value = "({}) * inverse[{}]"
+    value = "({0}) * inverse[{1}]"
     if call.guarded:
         k.add("let is_whole = (sum > vec4f(0.0f)) & !are_nan(sum);")
         k.add("top = select(vec4f(0.0f), top, is_whole);", "inverse = select(vec4f(0.0f), inverse, is_whole);")
-        value = "select(0.0f, {} * inverse[{}], is_whole[{}])"
-    out = k.operand("y")
-
-    def store(row: str, column: str, x: str) -> list[str]:
-        r = row.removeprefix("row")
-        return [out.store(_place("y")(row, column), value.format(x, r, r))]
-
-    y.store("u.m", store)
+        value = "select(0.0f, {0} * inverse[{1}], is_whole[{1}])"
+    y.store("u.m", k.operand("y"), _place(k, "y"), value)
     tiles.store_rows(k, "u.m", ROW, "top", "inverse")
 
 
@@ -128,7 +117,7 @@ def _query_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     k.add("slope = exp4(score - top) * inverse * (dp - delta) * u.scale;", *_unmasked(k), "}")
     tiles.add_chunk(k, "u.n", (dq, "slope", keys))
     k.add("}")
-    _store(dq, "dq", "u.m")
+    dq.store("u.m", k.operand("dq"), _place(k, "dq"))
 
 
 def _unmasked(k: Kernel) -> list[str]:
@@ -137,22 +126,19 @@ def _unmasked(k: Kernel) -> list[str]:
     return ["slope = select(slope, vec4f(0.0f), are_hidden(mask));"] if is_needed else []
 
 
-def _store(sums: ColumnSums, name: str, count: str) -> None:
-    out, place = sums.k.operand(name), _place(name)
-    sums.store(count, lambda row, column, x: [out.store(place(row, column), x)])
-
-
 def _key_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     """A workgroup for each four keys of a group: the lanes take the queries of all its heads."""
     _start(k, "n", call.batch[1] // call.group)
-    q, keys, values, dy = _rows(k, "q", "k", "v", "dy")
-    k.add("var head = index * u.group;")
+    k.add("let shared_head = index;")
+    keys, values = _rows(k, "k", "v")
     kept = tiles.keep(k, "keys", keys, call.d, "u.d")
     kept_values = tiles.keep(k, "values", values, call.e, "u.e")
     top, inverse, delta = (b["item * u.m + other"] for b in k.fields("top", "inverse", "delta"))
     dk = None if call.dk is None else ColumnSums(k, "dk", call.d)
     dv = None if call.dv is None else ColumnSums(k, "dv", call.e)
-    k.add("for (var member = 0u; member < u.group; member++) {", "let item = outer * u.heads * u.group + head;")
+    k.add("for (var member = 0u; member < u.group; member++) {", "let head = index * u.group + member;")
+    k.add("let item = outer * u.heads * u.group + head;")
+    q, dy = _rows(k, "q", "dy")
     k.add(tiles.for_chunks("0u", "u.m"), "var share = vec4f(0.0f);", "var slope = vec4f(0.0f);", "if (other < u.m) {")
     k.add(*tiles.products("score", kept, q, "other", "u.d"), *_masked(k, *KEYS))
     k.add(f"share = exp4(score - {top}) * {inverse};", f"let factor = {_dropped(k, *KEYS)};")
@@ -162,9 +148,9 @@ def _key_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     k.add("share = share * factor;", "}")
     parts = [(sums, name, rows) for sums, name, rows in ((dk, "slope", q), (dv, "share", dy)) if sums is not None]
     tiles.add_chunk(k, "u.m", *parts)
-    k.add("}", "head++;", "}", "head -= u.group;")
+    k.add("}", "}")
     for sums, *_ in parts:
-        _store(sums, sums.name, "u.n")
+        sums.store("u.n", k.operand(sums.name), _place(k, sums.name))
 
 
 @template(calls.Rotary)

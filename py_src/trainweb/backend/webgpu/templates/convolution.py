@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from math import ceil, prod
 
@@ -101,81 +100,66 @@ class _Images:
         return [*lines, f"let start{axis + 1}_{name} = ({element}) * u.{self.size}{axis + 1};"]
 
 
-def _results(image: str, group: str, channels: str, positions: str) -> Callable[[Kernel], Store]:
+def _images(k: Kernel, image: str, group: str, channels: str, positions: str) -> Store:
     """Results as images: a row is a channel of the group, a column a position of all images."""
+    y, bias = k.operand(image), k.if_given("bias", " + {}", "{at}")
 
-    def results(k: Kernel) -> Store:
-        _declare(k)
-        y = k.operand(image)
+    def store(row: str, column: str, value: str) -> list[str]:
+        channel = f"(batch * {group} + {row})"
+        at = f"(image * ({channels} - 1u) + {channel}) * {positions} + {column}"
+        return finished(k, value + bias.format(at=channel), y, at)
 
-        def store(row: str, column: str, value: str) -> list[str]:
-            channel = f"(batch * {group} + {row})"
-            at = f"(image * ({channels} - 1u) + {channel}) * {positions} + {column}"
-            return finished(k, value + k.if_given("bias", " + {}", channel), y, at)
-
-        return store
-
-    return results
+    return store
 
 
 @template(calls.Conv)
 def conv(k: Kernel, call: calls.Conv) -> None:
     """y[image, group m](position) = sum over c and the window of w x."""
     columns, steps = _axes(k, "image", "n", "o", "out"), _axes(k, "c", "group_inputs", "k", "kernel")
-
-    def operands(k: Kernel) -> tuple[Side, Side]:
-        start = "(batch * u.group_outputs + {at}) * u.group_inputs * u.window"
-        plane = "image * u.c + batch * u.group_inputs + c"
-        x = _Images(k, "x", "c", plane, ("o", "stride"), ("k", "dilation"), is_back=False)
-        return linear(k.operand("w"), "m", start, _row_major(steps, "c")), x.side
-
-    results, tile = _results("y", "u.group_outputs", "u.m", "u.positions"), {"o2": _line_tile(call.out[2])}
-    Product({"m": "group_outputs"}, columns, steps, call.groups, tile, operands, results).fill(k)
+    start = "(batch * u.group_outputs + {at}) * u.group_inputs * u.window"
+    w = linear(k.operand("w"), "m", start, _row_major(steps, "c"))
+    plane = "image * u.c + batch * u.group_inputs + c"
+    x = _Images(k, "x", "c", plane, ("o", "stride"), ("k", "dilation"), is_back=False).side
+    y, tile = _images(k, "y", "u.group_outputs", "u.m", "u.positions"), {"o2": _line_tile(call.out[2])}
+    Product({"m": "group_outputs"}, columns, steps, call.groups, tile, w, x, y).fill(k)
 
 
 @template(calls.ConvDataGradient)
 def conv_data_gradient(k: Kernel, call: calls.ConvDataGradient) -> None:
     """dx[image, group c](position) = sum over m and the window of w dy."""
     columns, steps = _axes(k, "image", "n", "p", "size"), _axes(k, "m", "group_outputs", "k", "kernel")
-
-    def operands(k: Kernel) -> tuple[Side, Side]:
-        plane = "image * u.m + batch * u.group_outputs + m"
-        dy = _Images(k, "dy", "m", plane, ("p", ""), ("k", "dilation"), is_back=True)
-        start = "(batch * u.group_outputs + m) * u.group_inputs"
-        return linear(k.operand("w"), "c", "{at} * u.window", _row_major(steps, start)), dy.side
-
-    results, tile = _results("dx", "u.group_inputs", "u.c", "u.plane"), {"p2": _line_tile(call.size[2])}
-    Product({"c": "group_inputs"}, columns, steps, call.groups, tile, operands, results).fill(k)
+    start = "(batch * u.group_outputs + m) * u.group_inputs"
+    w = linear(k.operand("w"), "c", "{at} * u.window", _row_major(steps, start))
+    plane = "image * u.m + batch * u.group_outputs + m"
+    dy = _Images(k, "dy", "m", plane, ("p", ""), ("k", "dilation"), is_back=True).side
+    dx, tile = _images(k, "dx", "u.group_inputs", "u.c", "u.plane"), {"p2": _line_tile(call.size[2])}
+    Product({"c": "group_inputs"}, columns, steps, call.groups, tile, w, dy, dx).fill(k)
 
 
 @template(calls.ConvWeightGradient)
 def conv_weight_gradient(k: Kernel, call: calls.ConvWeightGradient) -> None:
     """dw[group m](c, window) = sum over images and positions of dy x, and db the sum of dy."""
     columns, steps = _axes(k, "c", "group_inputs", "k", "kernel"), _axes(k, "image", "n", "o", "out")
+    start = "(image * u.m + batch * u.group_outputs)"
+    dy = linear(k.operand("dy"), "m", "{at} * u.positions", _row_major(steps, start))
+    plane = "image * u.c + batch * u.group_inputs + {c}"
+    x = _Images(k, "x", "image", plane, ("k", "dilation"), ("o", "stride"), is_back=False).side
+    dw, at = k.operand("dw"), "(batch * u.group_outputs + {}) * u.width + {}"
 
-    def operands(k: Kernel) -> tuple[Side, Side]:
-        plane = "image * u.c + batch * u.group_inputs + {c}"
-        x = _Images(k, "x", "image", plane, ("k", "dilation"), ("o", "stride"), is_back=False)
-        start = "(image * u.m + batch * u.group_outputs)"
-        return linear(k.operand("dy"), "m", "{at} * u.positions", _row_major(steps, start)), x.side
-
-    def results(k: Kernel) -> Store:
-        _declare(k)
-        dw, at = k.operand("dw"), "(batch * u.group_outputs + {}) * u.width + {}"
-        return lambda row, column, value: finished(k, value, dw, at.format(row, column))
+    def store(row: str, column: str, value: str) -> list[str]:
+        return finished(k, value, dw, at.format(row, column))
 
     _, height, width = call.kernel
     tile = {"k1": height, "k2": width} if height * width <= MOST_COLUMNS else {"k2": _line_tile(width)}
     if height * width == 1:
         tile = {"c": min(products.TILE, call.c // call.groups)}
-    Product({"m": "group_outputs"}, columns, steps, call.groups, tile, operands, results).fill(k)
+    Product({"m": "group_outputs"}, columns, steps, call.groups, tile, dy, x, store).fill(k)
     if call.db is not None:
         _bias_gradient(k.then("bias"))
 
 
 def _bias_gradient(k: Kernel) -> None:
     dy, db = k.fields("dy", "db")
-    _declare(k)
     k.blocks(channel="m")
     k.count("steps", k.call.n * prod(k.call.out))
     at = "((step / u.positions) * u.m + block) * u.positions + step % u.positions"

@@ -5,13 +5,11 @@ from __future__ import annotations
 from math import ceil, prod
 
 from trainweb.backend.webgpu.expressions import write_expressions
-from trainweb.backend.webgpu.shader import Kernel, NoKernelError, split, template
+from trainweb.backend.webgpu.shader import WORD, Kernel, NoKernelError, split, template
 from trainweb.backend.webgpu.templates.tools import sum_of
 from trainweb.ir.instructions import ElementwiseCall
 from trainweb.ir.shapes import collapse
 from trainweb.model.graph import ITEM_SIZE
-
-PER_WORD = 4
 
 
 @template(ElementwiseCall, lanes=256)
@@ -40,7 +38,7 @@ def elementwise(k: Kernel, call: ElementwiseCall) -> None:
 
 def each_of_word(k: Kernel, size: int, *body: str, **packed: str) -> None:
     """Run an invocation for each `word` of four elements `i`; bytes are packed into variables of their names."""
-    k.count("words", ceil(size / PER_WORD))
+    k.count("words", ceil(size / WORD))
     k.elements(word="words")
     k.add(*(f"var {name} = 0u;" for name in packed), "for (var part = 0u; part < 4u; part++) {")
     k.add("let i = word * 4u + part;", f"if (i < {k.count('size', size)}) {{", *body)

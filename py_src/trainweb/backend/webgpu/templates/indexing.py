@@ -1,4 +1,4 @@
-"""Elements and slices by computed places, one-hot rows, cumulative sums and places of extremes (wasm_kernels/index.c).
+"""Copies, lookups, and elements by computed places; one-hot rows, cumulative sums, places of extremes.
 
 If updates may meet, an invocation makes all updates of a line, in the order of the indices.
 """
@@ -25,6 +25,54 @@ def _copy(target: Operand, to: str, source: Operand, at: str, words: int) -> lis
         f"{target.word(f'{words}u * ({to}) + {n}u')} = {source.word(f'{words}u * ({at}) + {n}u')};"
         for n in range(words)
     ]
+
+
+@template(calls.Copy)
+def copy(k: Kernel, call: calls.Copy) -> None:
+    """A copy of whole words."""
+    is_whole = call.dst.shift == 0 and call.dst.storage.nbytes == call.n
+    if call.n % WORD and not is_whole:
+        raise NoKernelError("a copy of parts of words")
+    source, target = k.fields("src", "dst")
+    k.count("words", -(-call.n // WORD))
+    k.elements(word="words")
+    k.add(f"{target.word('i')} = {source.word('i')};")
+
+
+@template(calls.StridedCopy)
+def strided_copy(k: Kernel, call: calls.StridedCopy) -> None:
+    """A copy with strides on both sides: slices, padding, joins, transposition."""
+    source, target = k.fields("src", "dst")
+    axes = [axis for axis, n in enumerate(call.dims) if n > 1] or [0]
+    for n, axis in enumerate(axes):  # the same form for the same number of axes
+        k.count(f"size{n}", call.dims[axis])
+        k.count(f"src{n}", call.src_strides[axis], "i32")
+        k.count(f"dst{n}", call.dst_strides[axis], "i32")
+    k.elements(**{f"d{n}": f"size{n}" for n in range(len(axes))})
+    for side in ("src", "dst"):
+        places = "".join(f" + i32(d{n}) * u.{side}{n}" for n in range(len(axes)))
+        k.add(f"let {side}_at = u32(u.{side}_offset{places});")
+    k.add(*_copy(target, "dst_at", source, "src_at", _words(call.size)))
+
+
+@template(calls.Gather)
+def gather(k: Kernel, call: calls.Gather) -> None:
+    """Rows by their indices."""
+    data, indices, y = k.fields("data", "indices", "y")
+    k.count("words", _words(call.inner))
+    k.elements(outer="outer", row="n", column="words")
+    k.add(*wrapped_index(indices, "row", "u.dim"))
+    k.add(f"{y.word('i')} = {data.word('(outer * u.dim + u32(index)) * u.words + column')};")
+
+
+@template(calls.GatherGrad)
+def gather_gradient(k: Kernel, call: calls.GatherGrad) -> None:
+    """An invocation adds up what came from an element, in the order of the indices."""
+    indices, dy, dx = k.fields("indices", "dy", "dx")
+    k.elements(outer="outer", row="dim", column="inner")
+    k.add("var sum = 0.0f;", "for (var step = 0u; step < u.n; step++) {", *wrapped_index(indices, "step", "u.dim"))
+    k.add(f"if (u32(index) == row) {{ sum += {dy['(outer * u.n + step) * u.inner + column']}; }}", "}")
+    k.add(dx.store("i", "sum"))
 
 
 def _update(k: Kernel, to: str, at: str, words: int) -> list[str]:
@@ -113,17 +161,12 @@ def one_hot(k: Kernel, call: calls.OneHot) -> None:
     k.add("let value = select(0u, 1u, index == i32(category));", *_copy(y, "i", values, "value", _words(call.size)))
 
 
-def _lines(k: Kernel) -> None:
-    """Run an invocation for each line along the middle axis; `start` is its first element."""
-    k.elements(line="outer", column="inner")
-    k.add("let start = line * u.n * u.inner + column;")
-
-
 @template(calls.Cumsum)
 def cumsum(k: Kernel, call: calls.Cumsum) -> None:
     """Sums along an axis; `error` is what their rounding lost."""
     x, y = k.fields("x", "y")
-    _lines(k)
+    k.elements(line="outer", column="inner")
+    k.add("let start = line * u.n * u.inner + column;")
     k.add("var sum = 0.0f;", "var error = 0.0f;", "for (var step = 0u; step < u.n; step++) {")
     k.add(f"let at = start + {'(u.n - 1u - step)' if call.reverse else 'step'} * u.inner;", f"let value = {x['at']};")
     store = y.store("at", "sum + error")
@@ -137,7 +180,8 @@ def cumsum(k: Kernel, call: calls.Cumsum) -> None:
 def arg_reduce(k: Kernel, call: calls.ArgReduce) -> None:
     """The place of the largest or the smallest element along an axis; a NaN wins."""
     x, y = k.fields("x", "y")
-    _lines(k)
+    k.elements(line="outer", column="inner")
+    k.add("let start = line * u.n * u.inner + column;")
     sign = (">" if call.select_max else "<") + ("=" if call.last_index else "")
     k.add(f"var best = {x['start']};", "var place = 0i;", "for (var step = 1u; step < u.n; step++) {")
     k.add(f"let value = {x['start + step * u.inner']};", f"let is_new = value {sign} best;")

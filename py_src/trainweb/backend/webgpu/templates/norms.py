@@ -144,9 +144,7 @@ def group_norm_gradient(k: Kernel, call: calls.GroupNormGrad) -> None:
     if call.dscale is None and call.dbias is None:
         return
     k = k.then("scale, bias", LANES)
-    x, dy, partial = k.fields("x", "dy", "partial")
     _channels(k)
-    k.count("width", call.channels // call.groups)
     body = "let at = 2u * (step / u.size * u.groups + block / u.width);", f"let each = {dy[CHANNEL]};"
     along = f"each * ({x[CHANNEL]} - {partial['at']}) * {partial['at + 1u']}"
     fold_steps(k, "sum", "u.steps", *body, slope="each", along=along)

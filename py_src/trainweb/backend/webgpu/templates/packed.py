@@ -61,14 +61,10 @@ def gather_dequantized(k: Kernel, call: calls.GatherDequantized) -> None:
 @template(calls.GemmQuantized)
 def gemm_quantized(k: Kernel, call: calls.GemmQuantized) -> None:
     """A product whose right operand is packed, and transposed if `turned`."""
+    read = read_packed(k, "w")
 
-    def packed(k: Kernel) -> Side:
-        read = read_packed(k, "w")
+    def load(offsets: Offsets) -> str:
+        column, step = f"column + {offsets['column']}u", f"k + {offsets['k']}u"
+        return read(column, step) if call.turned else read(step, column)
 
-        def load(offsets: Offsets) -> str:
-            column, step = f"column + {offsets['column']}u", f"k + {offsets['k']}u"
-            return read(column, step) if call.turned else read(step, column)
-
-        return Side(lambda _: [], {}, load, bool(call.turned))
-
-    matrix_product(k, packed)
+    matrix_product(k, Side(lambda _: [], {}, load, bool(call.turned)))

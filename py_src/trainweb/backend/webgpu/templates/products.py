@@ -44,7 +44,7 @@ Store = Callable[[str, str, str], list[str]]
 variables."""
 PART = "((batch * u.splits + split) * u.height + {}) * u.width + {}"
 """The element of a part of a sum."""
-RANGE = "let first = split * u.span; let last = min({}, first + u.span);"
+RANGE = "let first = split * u.{span}; let last = min(u.{end}, first + u.{span});"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class Product:
         The number of products.
     tile
         Elements of a tile along axes of the columns, in their order. Others have one.
-    operands, results
-        Declare what a kernel reads and writes.
+    left, right, store
+        How a kernel reads the operands, and stores a result.
     """
 
     rows: Axes
@@ -117,8 +117,9 @@ class Product:
     steps: Axes
     batches: int
     tile: dict[str, int]
-    operands: Callable[[Kernel], tuple[Side, Side]]
-    results: Callable[[Kernel], Store]
+    left: Side
+    right: Side
+    store: Store
 
     def fill(self, k: Kernel) -> None:
         """Write the kernels of the product."""
@@ -128,28 +129,22 @@ class Product:
         if tiles < LEAST_TILES and depth >= LEAST_SUM:
             splits = min(MOST_SPLITS, depth // (LEAST_SUM // 2), ceil(LEAST_TILES / tiles), longest)
         room = k.room(splits * self.batches * height * width) if splits > 1 else None
-        sizes = {"height": height, "width": width, "batches": self.batches, "splits": splits}
+        sizes = {"height": height, "width": width, "depth": depth, "batches": self.batches, "splits": splits}
+        for name, value in (sizes | {"span": ceil(longest / splits), "depth_span": ceil(depth / splits)}).items():
+            k.count(name, value)
+        store, parts = self.store, None if room is None else k.operand("parts", room)
+        if parts is not None:
 
-        def declare(k: Kernel, steps: int) -> Store:
-            for name, value in (sizes | {"span": ceil(steps / splits), "depth": depth}).items():
-                k.count(name, value)
-            if room is None:
-                return self.results(k)
-            parts = k.operand("parts", room)
-            return lambda row, column, value: [parts.store(PART.format(row, column), value)]
+            def store(row: str, column: str, value: str) -> list[str]:
+                return [parts.store(PART.format(row, column), value)]
 
-        self._tile(k, declare(k, longest))
         if min(height, width) >= LEAST_SHARED:
-            k.shared = Kernel(f"{k.name} (shared tiles)", k.call, SHARED_LANES)
-            self._shared_tile(k.shared, declare(k.shared, depth))
+            self._shared_tile(k.share("shared tiles", SHARED_LANES), store)
         elif min(height, width) == 1 and depth >= LEAST_VECTOR:
-            k.shared = Kernel(f"{k.name} (vector)", k.call)
-            self._vector(k.shared, declare(k.shared, depth))
-        if room is not None:
-            last = k.then("sum of parts")
-            for name, value in sizes.items():
-                last.count(name, value)
-            self._add_parts(last, last.operand("parts", room))
+            self._vector(k.share("vector"), store)
+        self._tile(k, store)
+        if parts is not None:
+            self._add_parts(k.then("sum of parts"), parts)
 
     # A tile for each invocation.
 
@@ -163,7 +158,7 @@ class Product:
             k.count(f"{axis}_tiles", ceil(k.value(size) / tile.get(axis, 1)))
         k.elements(batch="batches", split="splits", **{f"{axis}_tile": f"{axis}_tiles" for axis in axes})
         k.add(*(f"let {axis} = {axis}_tile * {tile.get(axis, 1)}u;" for axis in axes))
-        places = list(zip(self.operands(k), (rows, columns), strict=True))
+        places = [(self.left, rows), (self.right, columns)]
         k.add(*_once(side.outer(at) for side, offsets in places for at in offsets))
         k.add(*(f"var sum{r}_{c} = 0.0f;" for r in range(len(rows)) for c in range(len(columns))))
         self._add_products(k, places)
@@ -182,7 +177,7 @@ class Product:
     def _add_products(self, k: Kernel, places: list[tuple[Side, list[Offsets]]]) -> None:
         """The loops over the steps. The first axis is split; several steps of the last are taken at once."""
         first, inner = next(iter(self.steps)), [*self.steps][-1]
-        k.add(RANGE.format(f"u.{self.steps[first]}"))
+        k.add(RANGE.format(span="span", end=self.steps[first]))
         for axis, size in self.steps.items():
             start, end = ("first", "last") if axis == first else ("0u", f"u.{size}")
             if axis != inner:
@@ -205,23 +200,23 @@ class Product:
     def _vector(self, k: Kernel, store: Store) -> None:
         """A workgroup for each result, whose lanes share the sum."""
         k.blocks(batch="batches", split="splits", row_number="height", column_number="width")
-        k.add(RANGE.format("u.depth"), "var product = 0.0f;")
+        k.add(RANGE.format(span="depth_span", end="depth"), "var product = 0.0f;")
         signs = {"row": "=", "column": "*="}
-        factors = [self._element(side, axes, f"{n}_number", f"product {signs[n]}") for side, axes, n in self._sides(k)]
+        factors = [self._element(side, axes, f"{n}_number", f"product {signs[n]}") for side, axes, n in self._sides()]
         fold_steps(k, "sum", "last", *factors[0], *factors[1], start="first + lane", sum="product")
         k.once(*split("column_number", **self.columns), *store("row_number", "column_number", "sum"))
 
-    def _sides(self, k: Kernel) -> list[tuple[Side, Axes, str]]:
-        return list(zip(self.operands(k), (self.rows, self.columns), ("row", "column"), strict=True))
+    def _sides(self) -> list[tuple[Side, Axes, str]]:
+        return [(self.left, self.rows, "row"), (self.right, self.columns, "column")]
 
     def _shared_tile(self, k: Kernel, store: Store) -> None:
         """A workgroup for each 64 x 64 results: its lanes have four rows and every 16th column."""
         for name, size in (("row", "height"), ("column", "width")):
             k.count(f"{name}_tiles", ceil(k.value(size) / SHARED_TILE))
         k.blocks(batch="batches", split="splits", row_tile="row_tiles", column_tile="column_tiles")
-        k.add(RANGE.format("u.depth"), *(f"var sum{r} = vec4f(0.0f);" for r in range(TILE)))
+        k.add(RANGE.format(span="depth_span", end="depth"), *(f"var sum{r} = vec4f(0.0f);" for r in range(TILE)))
         k.add(f"for (var tile = first; tile < last; tile += {SHARED_STEPS}u) {{")
-        for (side, axes, name), size in zip(self._sides(k), ("height", "width"), strict=True):
+        for (side, axes, name), size in zip(self._sides(), ("height", "width"), strict=True):
             k.declare(f"var<workgroup> {name}s: array<f32, {SHARED_STEPS * LINE}>;")
             inner, outer = ("at % 16u", "at / 16u") if side.is_along else ("at / 64u", "at % 64u")
             k.add(f"for (var at = lane; at < {SHARED_STEPS * SHARED_TILE}u; at += {SHARED_LANES}u) {{")
@@ -244,7 +239,7 @@ class Product:
         k.elements(batch="batches", row_number="height", column_number="width")
         k.add("var sum = 0.0f;", "for (var split = 0u; split < u.splits; split++) {")
         k.add(f"sum += {parts[PART.format('row_number', 'column_number')]};", "}")
-        k.add(*split("column_number", **self.columns), *self.results(k)("row_number", "column_number", "sum"))
+        k.add(*split("column_number", **self.columns), *self.store("row_number", "column_number", "sum"))
 
 
 def _once(statements: Iterable[list[str]]) -> list[str]:
@@ -285,7 +280,7 @@ def gemm(k: Kernel, call: calls.Gemm) -> None:
     """Products with any strides, a bias, relu and a sum into the result."""
     if call.a.dtype != "float32" or call.b.dtype != "float32":
         raise NoKernelError(f"a product of {call.a.dtype} and {call.b.dtype}")
-    matrix_product(k, lambda k: _side(k, "b", "column", "b_col", "b_row"))
+    matrix_product(k, _side(k, "b", "column", "b_col", "b_row"))
 
 
 def _place(k: Kernel, name: str, *places: tuple[str, str]) -> str:
@@ -301,24 +296,18 @@ def _side(k: Kernel, name: str, axis: str, outer: str, inner: str) -> Side:
     return linear(k.operand(name), axis, start, {"k": f"{{at}} * u.{inner}"}, is_along=k.field(inner) == 1)
 
 
-def matrix_product(k: Kernel, right: Callable[[Kernel], Side]) -> None:
-    """A product of matrices whose right operand a kernel reads as `right` declares."""
+def matrix_product(k: Kernel, right: Side) -> None:
+    """A product of matrices, of which the right one is read as `right` says."""
     call: Any = k.call
     if call.wanted is not None:
         raise NoKernelError("wanted rows")
+    left, c = _side(k, "a", "row", "a_row", "a_col"), k.operand("c")
+    bias = k.if_given("bias", " + u.beta * {}", "{at}")
 
-    def operands(k: Kernel) -> tuple[Side, Side]:
-        return _side(k, "a", "row", "a_row", "a_col"), right(k)
-
-    def results(k: Kernel) -> Store:
-        c = k.operand("c")
-
-        def store(row: str, column: str, value: str) -> list[str]:
-            bias = k.if_given("bias", " + u.beta * {}", _place(k, "bias", (row, "bias_row"), (column, "bias_col")))
-            return finished(k, f"u.alpha * {value}{bias}", c, f"{_place(k, 'c', (row, 'c_row'))} + {column}")
-
-        return store
+    def store(row: str, column: str, value: str) -> list[str]:
+        added = bias and bias.format(at=_place(k, "bias", (row, "bias_row"), (column, "bias_col")))
+        return finished(k, f"u.alpha * {value}{added}", c, f"{_place(k, 'c', (row, 'c_row'))} + {column}")
 
     batches = prod(call.batch) if isinstance(call, calls.Gemm) else 1
     tile = {"column": min(TILE, call.n)}
-    Product({"row": "m"}, {"column": "n"}, {"k": "k"}, batches, tile, operands, results).fill(k)
+    Product({"row": "m"}, {"column": "n"}, {"k": "k"}, batches, tile, left, right, store).fill(k)

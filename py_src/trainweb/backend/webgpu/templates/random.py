@@ -9,8 +9,6 @@ from trainweb.backend.webgpu.templates.elementwise import each_of_word
 from trainweb.ir import calls
 from trainweb.ir.layout import STATE_RANDOM_OFFSET, STATE_SEED
 
-BITS = "philox({}, u.salt, offset, seed)"
-"""Four random words for a counter, after `draw`."""
 KEPT = "select(0.0f, u.kept, half_of_random({}, u.salt, offset, seed) >= u.threshold)"
 """By what dropout multiplies an element, after `drop`."""
 
@@ -53,7 +51,7 @@ def random(k: Kernel, call: calls.Random) -> None:
     """Uniform numbers in [a, b), or normal ones with the mean a and the standard deviation b, by Box and Muller."""
     draw(k)
     k.elements(element="n")
-    k.add("let place = (i >> 2u) & 3u;", f"let bits = {BITS.format('(i >> 4u) * 4u + (i & 3u)')};")
+    k.add("let place = (i >> 2u) & 3u;", "let bits = philox((i >> 4u) * 4u + (i & 3u), u.salt, offset, seed);")
     if call.normal:
         k.add("let pair = place & 2u;", "let radius = sqrt(-2.0f * log_(uniform_of(bits[pair]) + 0x1p-24f));")
         k.add("let angle = uniform_of(bits[pair + 1u]) * 6.2831853f;")

@@ -5,7 +5,7 @@ A lane owns every 64th or 256th state. The states of a step lie in workgroup mem
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from math import ceil
 
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError, template
@@ -22,14 +22,9 @@ HIDDEN = "item * u.hidden + j"
 """The state `j` of a step."""
 
 
-def _gate(n: int) -> str:
-    """The state `j` of a gate of a step."""
-    return f"(item * u.of_gates + {n}u) * u.hidden + j"
-
-
-def _kept(n: int) -> str:
-    """The state `j` of what is kept of a step for the gradient."""
-    return f"(item * u.of_kept + {n}u) * u.hidden + j"
+def _of(group: str, n: int) -> str:
+    """The state `j` of one of the `gates` of a step, or of what is `kept` of it for the gradient."""
+    return f"(item * u.of_{group} + {n}u) * u.hidden + j"
 
 
 def _each_state(k: Kernel, *lines: str) -> None:
@@ -38,12 +33,10 @@ def _each_state(k: Kernel, *lines: str) -> None:
     k.add(*(["storageBarrier();"] if isinstance(k.call, calls.RecurrenceGradient) else []), "workgroupBarrier();")
 
 
-def _take_steps(
-    k: Kernel, call: Call, given: tuple[str, str], results: tuple[str, str], fill: Callable[[Kernel], None]
-) -> None:
+def _parts(k: Kernel, call: Call, given: tuple[str, str], results: tuple[str, str]) -> Iterator[Kernel]:
     """Kernels that take the steps in order, of which each begins with the states that the one before left.
 
-    `given` and `results` are fields of the first and the last states and cells; `fill` writes a step.
+    `given` and `results` are fields of the first and the last states and cells. The caller adds the lines of a step.
     """
     if call.hidden > MOST_STATES:
         raise NoKernelError(f"a recurrent layer of more than {MOST_STATES} states")
@@ -73,7 +66,7 @@ def _take_steps(
         part.add("for (var turn = u.begin; turn < u.end; turn++) {")
         part.add(f"let time = {'u.steps - 1u - turn' if is_backward else 'turn'};", "let item = time * u.batch + row;")
         part.add(f"let is_over = {part.if_given('lengths', 'i32(time) >= {}', 'row') or 'false'};")
-        fill(part)
+        yield part
         part.add("}")
         _each_state(part, *last)
 
@@ -81,17 +74,15 @@ def _take_steps(
 @template(calls.Recurrence)
 def recurrence(k: Kernel, call: calls.Recurrence) -> None:
     """The states of all steps, and what the gradient needs."""
-
-    def fill(k: Kernel) -> None:
+    for part in _parts(k, call, ("h0", "c0"), ("h", "c")):
         kept = [(b, what) for b, what in (("before", "states"), ("cells", "cells")) if getattr(call, b) is not None]
-        _each_state(k, *(k.operand(b).store(HIDDEN, f"{what}[j]") for b, what in kept), *_gates(k, call))
+        stores = (part.operand(b).store(HIDDEN, f"{what}[j]") for b, what in kept)
+        _each_state(part, *stores, *_gates(part, call))
         if call.cell == CELL_GRU:
-            _each_state(k, *_candidate(k))
+            _each_state(part, *_candidate(part))
         new = "cells[j]" if call.cell == CELL_GRU else "others[j]"
-        y = k.operand("y").store(HIDDEN, "select(y, 0.0f, is_over)")
-        _each_state(k, f"let y = {new};", "if (!is_over) { states[j] = y; }", y)
-
-    _take_steps(k, call, ("h0", "c0"), ("h", "c"), fill)
+        y = part.operand("y").store(HIDDEN, "select(y, 0.0f, is_over)")
+        _each_state(part, f"let y = {new};", "if (!is_over) { states[j] = y; }", y)
 
 
 def _sum(k: Kernel, gate: int, source: str) -> list[str]:
@@ -109,7 +100,7 @@ def _gates(k: Kernel, call: calls.Recurrence) -> list[str]:
     x = k.operand("x")
     gates = 2 if call.cell == CELL_GRU else cell_gates(call.cell)
     lines = [line for g in range(gates) for line in _sum(k, g, "states")]
-    ins = [f"{x[_gate(g)]} + sum{g}" for g in range(gates)]
+    ins = [f"{x[_of('gates', g)]} + sum{g}" for g in range(gates)]
     if call.cell == CELL_LSTM:
         lines += [f"let gate{g} = {'tanh_' if g == 3 else 'sigmoid_'}({ins[g]});" for g in range(4)]
         lines += ["let cell = gate2 * cells[j] + gate0 * gate3;", "others[j] = gate1 * tanh_(cell);"]
@@ -121,7 +112,7 @@ def _gates(k: Kernel, call: calls.Recurrence) -> list[str]:
             lines += ["let reset = gate1 * states[j];", "cells[j] = gate0;", "others[j] = reset;"]
             values = ["gate0", "gate1", "", "reset"]
         else:
-            lines += [f"let candidate = tanh_({x[_gate(2)]} + gate1 * sum2);"]
+            lines += [f"let candidate = tanh_({x[_of('gates', 2)]} + gate1 * sum2);"]
             lines += ["others[j] = (1.0f - gate0) * candidate + gate0 * states[j];"]
             values = ["gate0", "gate1", "candidate", "sum2"]
     else:
@@ -134,12 +125,12 @@ def _gates(k: Kernel, call: calls.Recurrence) -> list[str]:
 def _keep(k: Kernel, *values: str) -> list[str]:
     if k.call.gates is None:
         return []
-    return [k.operand("gates").store(_kept(n), value) for n, value in enumerate(values) if value]
+    return [k.operand("gates").store(_of("kept", n), value) for n, value in enumerate(values) if value]
 
 
 def _candidate(k: Kernel) -> list[str]:
     """Statements for the new state of a GRU; `others` is the reset gate times the states, `cells` the update gate."""
-    lines = [*_sum(k, 2, "others"), f"let candidate = tanh_({k.operand('x')[_gate(2)]} + sum2);"]
+    lines = [*_sum(k, 2, "others"), f"let candidate = tanh_({k.operand('x')[_of('gates', 2)]} + sum2);"]
     lines.append("cells[j] = (1.0f - cells[j]) * candidate + cells[j] * states[j];")
     return [*lines, *_keep(k, "", "", "candidate")]
 
@@ -147,19 +138,16 @@ def _candidate(k: Kernel) -> list[str]:
 @template(calls.RecurrenceGradient)
 def recurrence_gradient(k: Kernel, call: calls.RecurrenceGradient) -> None:
     """The gradients of the gates of all steps, from the last to the first, and of the first states."""
-
-    def fill(k: Kernel) -> None:
-        _each_state(k, *_gate_gradients(k, call))
+    for part in _parts(k, call, ("dh", "dc"), ("dh0", "dc0")):
+        _each_state(part, *_gate_gradients(part, call))
         gates = cell_gates(call.cell)
         if call.cell == CELL_GRU:
             gates = 2
-            before, gate = k.fields("before", "gates")
+            before, gate = part.fields("before", "gates")
             slope = f"sum * {before[HIDDEN]} * (reset * (1.0f - reset))"
-            body = [f"let reset = {gate[_kept(1)]};", *_product(k, call, 2, 3), "if (!is_over) {"]
-            _each_state(k, *body, *_store_dx(k, 1, slope, slope), "others[j] += sum * reset;", "}")
-        _each_state(k, *_product(k, call, 0, gates), "states[j] = others[j] + sum;")
-
-    _take_steps(k, call, ("dh", "dc"), ("dh0", "dc0"), fill)
+            body = [f"let reset = {gate[_of('kept', 1)]};", *_product(part, call, 2, 3), "if (!is_over) {"]
+            _each_state(part, *body, *_store_dx(part, 1, slope, slope), "others[j] += sum * reset;", "}")
+        _each_state(part, *_product(part, call, 0, gates), "states[j] = others[j] + sum;")
 
 
 def _product(k: Kernel, call: calls.RecurrenceGradient, first: int, end: int) -> list[str]:
@@ -172,21 +160,18 @@ def _product(k: Kernel, call: calls.RecurrenceGradient, first: int, end: int) ->
 
 def _store_dx(k: Kernel, gate: int, value: str, product: str) -> list[str]:
     """Store the gradients of a gate's input and of its product."""
-    lines = [k.operand("dx").store(_gate(gate), value)]
+    lines = [k.operand("dx").store(_of("gates", gate), value)]
     if k.call.dproduct is not None:
-        lines.append(k.operand("dproduct").store(_gate(gate), product))
+        lines.append(k.operand("dproduct").store(_of("gates", gate), product))
     return lines
 
 
 def _gate_gradients(k: Kernel, call: calls.RecurrenceGradient) -> list[str]:
     """Statements for the gradients of the gates of a state; `others` is what goes past the products."""
     gates = k.operand("gates")
-    lines = [f"let gate{n} = {gates[_kept(n)]};" for n in range(cell_kept(call.cell))]
-    lines += [
-        f"let slope = states[j]{k.if_given('dy', ' + {}', HIDDEN)};",
-        "var direct = 0.0f;",
-        "var cell = cells[j];",
-    ]
+    lines = [f"let gate{n} = {gates[_of('kept', n)]};" for n in range(cell_kept(call.cell))]
+    slope = f"let slope = states[j]{k.if_given('dy', ' + {}', HIDDEN)};"
+    lines += [slope, "var direct = 0.0f;", "var cell = cells[j];"]
     if call.cell == CELL_LSTM:
         lines += [f"let old = {k.operand('cells')[HIDDEN]};"]
         lines += ["let y = tanh_(gate2 * old + gate0 * gate3);", "cell += slope * gate1 * (1.0f - y * y);"]

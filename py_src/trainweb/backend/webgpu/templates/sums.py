@@ -1,12 +1,18 @@
-"""Reductions along the middle axis of [outer, n, inner], softmax and its gradient."""
+"""Reductions along the middle axis of [outer, n, inner], softmax and its gradient; clipping of gradients."""
 
 from __future__ import annotations
+
+from math import ceil
 
 from trainweb.backend.webgpu.shader import Kernel, template
 from trainweb.backend.webgpu.templates.tools import COLUMNS, SLICES, fold_columns, fold_steps, middle_axis
 from trainweb.ir import calls
 from trainweb.ir import layout as c
 
+CLIP_LANES, PART = 256, 16384
+"""Invocations of a workgroup, and elements of a partial sum, of clipping."""
+SMALL = "0x1.0c6f7ap-20f"
+"""1e-6, which torch adds to the norm."""
 KINDS: dict[int, tuple[str, str, str]] = {
     c.REDUCE_SUM: ("sum", "x", "y"),
     c.REDUCE_MEAN: ("sum", "x", "y / f32(u.n)"),
@@ -63,3 +69,25 @@ def softmax_gradient(k: Kernel, call: calls.SoftmaxGrad) -> None:
     at = middle_axis(k, "outer", "n", "inner")
     fold_steps(k, "sum", "u.n", sum=dy[at] if call.log else f"{dy[at]} * {y[at]}")
     k.each_step("u.n", dx.store(at, f"{dy[at]} - exp_({y[at]}) * sum" if call.log else f"({dy[at]} - sum) * {y[at]}"))
+
+
+@template(calls.ClipGrads, calls.ClipGradNorm, lanes=CLIP_LANES)
+def clip_gradients(k: Kernel, call: calls.ClipGrads | calls.ClipGradNorm) -> None:
+    """Clip each number to the first limit, and then the norm of all to the second; ClipGradNorm has only this one."""
+    is_all = isinstance(call, calls.ClipGrads)
+    g = k.operand("g")
+    k.count("parts", ceil(call.n / PART))
+    k.blocks(part="parts")
+    k.add(f"let count = min({PART}u, u.n - block * {PART}u);")
+    body = [f"let i = block * {PART}u + step;", f"var x = {g['i']};"]
+    if is_all:
+        body += [f"let limit = {k.operand('limits')['0u']};"]
+        body += ["if (!is_infinite(limit)) { x = smaller(larger(x, -limit), limit); }", g.store("i", "x")]
+    fold_steps(k, "sum", "count", *body, sum="x * x")
+    k.once(partial="sum")
+    k = k.then("norm", CLIP_LANES)
+    fold_steps(k, "sum", "u.parts", sum=k.operand("partial")["step"])
+    limit = k.operand("limits")["1u"] if is_all else "u.max_norm"
+    k.add(f"let limit = {limit};", f"let factor = limit / (sqrt(sum) + {SMALL});")
+    k.elements(number="n")
+    k.add("if (!is_infinite(limit) && (factor < 1.0f || is_nan(factor))) {", g.store("i", f"{g['i']} * factor"), "}")

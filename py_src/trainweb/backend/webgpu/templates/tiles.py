@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil
 
-from trainweb.backend.webgpu.shader import LANES, Kernel
-from trainweb.backend.webgpu.templates.tools import fold_over_lanes, unrolled
+from trainweb.backend.webgpu.shader import LANES, Kernel, Operand
+from trainweb.backend.webgpu.templates.tools import fold_over_lanes
 
 ROWS = 4
 MOST_KEPT = 320
@@ -27,14 +27,11 @@ def four(of: Callable[[int], str]) -> str:
     return f"vec4f({', '.join(of(r) for r in range(ROWS))})"
 
 
-def count(rows: int) -> int:
-    """Groups of four rows."""
-    return ceil(rows / ROWS)
-
-
-def first_rows(k: Kernel, count: str) -> None:
-    """The numbers of the four rows from `first` on; those past the end repeat the last."""
-    k.add(*(f"let row{r} = min(first + {r}u, {count} - 1u);" for r in range(ROWS)))
+def start(k: Kernel, rows: str, **axes: str) -> None:
+    """Run a workgroup for each four rows from `first` on, along other axes; past the end the last row repeats."""
+    k.count("tiles", ceil(k.value(rows) / ROWS))
+    k.blocks(**axes, tile="tiles")
+    k.add(f"let first = tile * {ROWS}u;", *(f"let row{r} = min(first + {r}u, u.{rows} - 1u);" for r in range(ROWS)))
 
 
 def store_rows(k: Kernel, count: str, at: str, *names: str) -> None:
@@ -59,12 +56,8 @@ def keep(k: Kernel, name: str, read: Read, size: int, width: str) -> Columns:
 
 def products(name: str, kept: Columns, read: Read, row: str, width: str) -> list[str]:
     """Statements for `name`: the products of the four rows with one of the others."""
-
-    def add(steps: int) -> list[str]:
-        columns = [f"(column + {n}u)" for n in range(steps)]
-        return [f"{name} += {' + '.join(f'{kept(at)} * {read(row, at)}' for at in columns)};"]
-
-    return [f"var {name} = vec4f(0.0f);", "{", *unrolled("column", "0u", width, add), "}"]
+    loop = f"for (var column = 0u; column < {width}; column++) {{"
+    return [f"var {name} = vec4f(0.0f);", loop, f"{name} += {kept('column')} * {read(row, 'column')};", "}"]
 
 
 def for_chunks(first: str, end: str) -> str:
@@ -90,7 +83,7 @@ class ColumnSums:
         self.size = k.count(f"{name}_size", size)
         self.slots = range(ceil(size / LANES))
         k.declare(f"var<workgroup> {name}_scores: array<vec4f, {LANES}>;")
-        fold_over_lanes(k, "sum4")
+        self.all_sum = fold_over_lanes(k, "sum4")
         for s in self.slots:
             k.add(f"let {name}_column{s} = lane % {self.width} + {s * LANES}u;", f"var {name}{s} = vec4f(0.0f);")
             k.add(f"let {name}_place{s} = min({name}_column{s}, {self.size} - 1u);")
@@ -102,28 +95,22 @@ class ColumnSums:
     def add(self, read: Read, end: str) -> list[str]:
         """Statements that add the values of a chunk, weighted by the scores that `NAME_scores` has."""
         name = self.name
+        loop = f"for (var at = lane / {self.width}; at < min({LANES}u, {end} - chunk); at += {self.parts}) {{"
+        values = [read("(chunk + at)", f"{name}_place{s}") for s in self.slots]
+        sums = [f"{name}{s} += {name}_scores[at] * {value};" for s, value in enumerate(values)]
+        return [loop, *sums, "}"]
 
-        def add(s: int, steps: int) -> str:
-            rows = [f"at + {n}u * {self.parts}" for n in range(steps)]
-            terms = (f"{name}_scores[{at}] * {read(f'(chunk + {at})', f'{name}_place{s}')}" for at in rows)
-            return f"{name}{s} += {' + '.join(terms)};"
-
-        end = f"min({LANES}u, {end} - chunk)"
-        loops = unrolled("at", f"lane / {self.width}", end, lambda n: [add(s, n) for s in self.slots], self.parts)
-        return ["{", *loops, "}"]
-
-    def store(self, count: str, store: Callable[[str, str, str], list[str]]) -> None:
-        """Store the sums by row, column and value, of rows that are there."""
+    def store(self, count: str, out: Operand, place: Read, value: str = "{}", *, accumulate: bool = False) -> None:
+        """Store the sums at their places, of rows that are there; `value` is made of a sum and the row's number."""
         k, name = self.k, self.name
         for s in self.slots:
-            k.add(f"cells4[lane] = {name}{s};", "workgroupBarrier();")
-            k.add(f"for (var half = {self.parts} / 2u; half > 0u; half = half >> 1u) {{")
-            k.add(f"if (lane < half * {self.width}) {{ cells4[lane] += cells4[lane + half * {self.width}]; }}")
-            k.add("workgroupBarrier();", "}", f"if (lane < {self.width} && {name}_column{s} < {self.size}) {{")
+            k.add(f"{name}{s} = {self.all_sum}(lane, {name}{s}, {self.width});")
+            k.add(f"if (lane < {self.width} && {name}_column{s} < {self.size}) {{")
             for r in range(ROWS):
-                lines = store(f"row{r}", f"{name}_column{s}", f"cells4[lane][{r}]")
-                k.add(f"if (first + {r}u < {count}) {{", *lines, "}")
-            k.add("}", "workgroupBarrier();")
+                at, result = place(f"row{r}", f"{name}_column{s}"), value.format(f"{name}{s}[{r}]", r)
+                stored = out.store(at, f"{out[at]} + {result}" if accumulate else result)
+                k.add(f"if (first + {r}u < {count}) {{ {stored} }}")
+            k.add("}")
 
 
 def add_chunk(k: Kernel, end: str, *parts: tuple[ColumnSums, str, Read], scale: str = "") -> None:
@@ -145,9 +132,9 @@ def weigh_by_softmax(
     all_max, all_sum = (fold_over_lanes(k, fold) for fold in ("max4", "sum4"))
     k.add("var top = vec4f(from_bits(0xff800000u));", "var sum = vec4f(0.0f);", for_chunks(*bounds))
     k.add("var least = vec4f(from_bits(0xff800000u));", f"if (other < {bounds[1]}) {{", *scores, "}")
-    k.add(f"let highest = larger4(top, {all_max}(lane, least));", "let shift = finite4(highest);")
+    k.add(f"let highest = larger4(top, {all_max}(lane, least, 1u));", "let shift = finite4(highest);")
     k.add("let factor = exp4(top - shift);", "var share = exp4(least - shift);", "top = highest;")
     k.add(f"if (other >= {bounds[1]}) {{ share = vec4f(0.0f); }}", "sum = sum * factor + share;", *dropped)
     if sums is not None:
         add_chunk(k, bounds[1], (sums, "share", values), scale="factor")
-    k.add("}", f"sum = {all_sum}(lane, sum);")
+    k.add("}", f"sum = {all_sum}(lane, sum, 1u);")

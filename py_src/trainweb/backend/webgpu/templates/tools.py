@@ -22,25 +22,18 @@ COLUMNS, SLICES = 16, 16
 """A workgroup that folds columns has some side by side, and parts of each."""
 
 
-def _declare_fold(k: Kernel, fold: str, cells: str) -> str:
-    """Declare `fold_FOLD`, and cells for the lanes; returns the type of a value."""
-    kind = "vec4f" if fold.endswith("4") else "f32"
+def fold_over_lanes(k: Kernel, fold: str) -> str:
+    """Declare `all_FOLD(lane, value, by)`: the fold of every `by`th lane's value, by halves, in one order."""
+    kind, cells = ("vec4f", "cells4") if fold.endswith("4") else ("f32", "cells")
     k.declare(f"var<workgroup> {cells}: array<{kind}, {k.lanes}>;")
     k.declare(f"fn fold_{fold}(a: {kind}, b: {kind}) -> {kind} {{ return {FOLDS[fold][0]}; }}")
-    return kind
-
-
-def fold_over_lanes(k: Kernel, fold: str) -> str:
-    """Declare `all_FOLD(lane, value)`: the value of every lane is that of all, by halves, in one order."""
-    cells = "cells4" if fold.endswith("4") else "cells"
-    kind = _declare_fold(k, fold, cells)
     k.declare(
-        f"fn all_{fold}(lane: u32, value: {kind}) -> {kind} {{\n"
+        f"fn all_{fold}(lane: u32, value: {kind}, by: u32) -> {kind} {{\n"
         f"  {cells}[lane] = value;\n  workgroupBarrier();\n"
-        f"  for (var half = {k.lanes // 2}u; half > 0u; half = half >> 1u) {{\n"
+        f"  for (var half = {k.lanes // 2}u; half >= by; half = half >> 1u) {{\n"
         f"    if (lane < half) {{ {cells}[lane] = fold_{fold}({cells}[lane], {cells}[lane + half]); }}\n"
         "    workgroupBarrier();\n  }\n"
-        f"  let result = {cells}[0];\n  workgroupBarrier();\n  return result;\n}}"
+        f"  let result = {cells}[lane % by];\n  workgroupBarrier();\n  return result;\n}}"
     )
     return f"all_{fold}"
 
@@ -51,7 +44,7 @@ def fold_steps(k: Kernel, fold: str, end: str, *body: str, start: str = "lane", 
     k.add(*(f"var {name} = {FOLDS[fold][1]};" for name in terms))
     folds = [f"{name} = fold_{fold}({name}, {term});" for name, term in terms.items()]
     k.each_step(end, *body, *folds, start=start)
-    k.add(*(f"{name} = {all_of}(lane, {name});" for name in terms))
+    k.add(*(f"{name} = {all_of}(lane, {name}, 1u);" for name in terms))
 
 
 def fold_columns(k: Kernel, fold: str, size: tuple[str, str, str], *body: str, **terms: str) -> str:
@@ -60,7 +53,7 @@ def fold_columns(k: Kernel, fold: str, size: tuple[str, str, str], *body: str, *
     `at` is the element of a `step`, and `column` that of the results, which lanes hold for which the condition is true
     that this returns.
     """
-    outer, steps, inner = size
+    (outer, steps, inner), all_of = size, fold_over_lanes(k, fold)
     k.count("strips", ceil(k.value(inner) / COLUMNS))
     k.blocks(outer=outer, strip="strips")
     k.add(f"let place = strip * {COLUMNS}u + lane % {COLUMNS}u;", f"let column = outer * u.{inner} + place;")
@@ -68,13 +61,7 @@ def fold_columns(k: Kernel, fold: str, size: tuple[str, str, str], *body: str, *
     k.add(f"for (var step = lane / {COLUMNS}u; step < u.{steps}; step += {SLICES}u) {{")
     k.add(f"let at = (outer * u.{steps} + step) * u.{inner} + place;", *body)
     k.add(*(f"{name} = fold_{fold}({name}, {term});" for name, term in terms.items()), "}", "}")
-    for name in terms:
-        cells = f"{name}_cells"
-        _declare_fold(k, fold, cells)
-        k.add(f"{cells}[lane] = {name};", "workgroupBarrier();")
-        k.add(f"for (var half = {k.lanes // 2}u; half >= {COLUMNS}u; half = half >> 1u) {{")
-        k.add(f"if (lane < half) {{ {cells}[lane] = fold_{fold}({cells}[lane], {cells}[lane + half]); }}")
-        k.add("workgroupBarrier();", "}", f"{name} = {cells}[lane];")
+    k.add(*(f"{name} = {all_of}(lane, {name}, {COLUMNS}u);" for name in terms))
     return f"lane < {COLUMNS}u && place < u.{inner}"
 
 
@@ -85,14 +72,15 @@ def middle_axis(k: Kernel, outer: str, n: str, inner: str) -> str:
     return f"start + step * u.{inner}"
 
 
-def unrolled(variable: str, start: str, end: str, body: Callable[[int], list[str]], by: str = "1u") -> list[str]:
+def unrolled(variable: str, start: str, end: str, body: Callable[[int], list[str]]) -> list[str]:
     """Loops over steps, of which several are taken at once; `body` has the statements for so many steps.
 
     A software adapter stores a variable after each of its statements: one statement should add several products.
     """
-    several = " + ".join([variable, *[by] * (UNROLLED - 1)])
-    lines = [f"var {variable} = {start};", f"for (; {several} < {end}; {variable} += {UNROLLED}u * {by}) {{"]
-    return [*lines, *body(UNROLLED), "}", f"for (; {variable} < {end}; {variable} += {by}) {{", *body(1), "}"]
+    lines = [f"var {variable} = {start};"]
+    for steps in (UNROLLED, 1):
+        lines += [f"for (; {variable} + {steps - 1}u < {end}; {variable} += {steps}u) {{", *body(steps), "}"]
+    return lines
 
 
 def sum_of(terms: Sequence[str]) -> str:

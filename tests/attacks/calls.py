@@ -339,7 +339,7 @@ CALLS: dict[str, PublicCall] = {
     "OrtValue.update_inplace": on(
         lambda: ort.OrtValue.ortvalue_from_numpy(np.zeros(3)), "update_inplace", np_arr=np.ones(3)
     ),
-    "SessionOptions": plain(trainweb.SessionOptions._of, given={}),
+    "SessionOptions": plain(trainweb.SessionOptions._of, source={}),
     "SessionOptions.add_free_dimension_override_by_name": on(
         trainweb.SessionOptions, "add_free_dimension_override_by_name", name="n", size=3
     ),
@@ -353,7 +353,7 @@ CALLS: dict[str, PublicCall] = {
     "SessionOptions.add_external_initializers": refused(
         trainweb.SessionOptions, "add_external_initializers", names=["a"], values=[1]
     ),
-    "RunOptions": plain(trainweb.RunOptions._of, given={}),
+    "RunOptions": plain(trainweb.RunOptions._of, source={}),
     "RunOptions.get_run_config_entry": refused(trainweb.RunOptions, "get_run_config_entry", key="a"),
     "TrainingSession.from_model": plain(
         trainweb.TrainingSession.from_model,
@@ -656,7 +656,7 @@ CALLS: dict[str, PublicCall] = {
     ),
     "GradientGraphBuilder.save": PublicCall(lambda _: built().save, lambda folder: {"path": folder / "g.onnx"}),
     "make_schedule": plain(schedules.make_schedule, given={"type": "Constant", "learning_rate": 0.1}),
-    "make_optimizer": plain(onnxblock.optim.make_optimizer, given="AdamW", clip_grad_norm=None, clip_grad_value=None),
+    "make_optimizer": plain(onnxblock.optim.make_optimizer, choice="AdamW", clip_grad_norm=None, clip_grad_value=None),
 }
 
 

@@ -39,12 +39,13 @@ HOSTILE: dict[str, Any] = {
 ENDLESS = {("profile", "runs"), ("Trainer.fit", "epochs")}
 """Where a large number means what it says."""
 OTHER_WORDS = {
-    "source": "checkpoint|data|column",
+    "source": "checkpoint|data|column|run option|session option",
     "path_or_bytes": "model",
     "clip_grad_norm": "max_norm",
     "clip_grad_value": "max_value",
     "lr": "learning_rate",
-    "given": "optimizer|schedule|run option|session option",
+    "choice": "optimizer",
+    "given": "schedule",
     "sess_options": "session option",
     "session_options": "session option",
     "run_options": "run option",

@@ -120,7 +120,8 @@ def test_fits_are_those_of_python(later: JsPage, name: str) -> None:
 
 
 def test_calls_behave_as_in_python(later: JsPage) -> None:
-    outcomes: list[list[Any]] = later.run(PAGE, behaviours=behaviours.BEHAVIOURS, sessions=behaviours.SESSIONS)
+    tables = {"behaviours": behaviours.BEHAVIOURS, "sessions": behaviours.SESSIONS}
+    outcomes: list[list[Any]] = later.run(PAGE, **tables, device="wasm")
     in_python = behaviours.run_python(str(MLP))
     for (_, _, calls), found, expected in zip(behaviours.BEHAVIOURS, outcomes, in_python, strict=True):
         for call, outcome, wanted in zip(calls, found, expected, strict=True):

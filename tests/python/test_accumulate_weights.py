@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from tests.python.test_loss_counts import COUNTED, LABELS, TABLE, TOKENS, WEIGHTS, V, model
 
 import trainweb
@@ -79,6 +80,32 @@ def test_batches_without_labels_change_nothing() -> None:
     for order in (slice(None), slice(None, None, -1)):
         result = trained({n: a[order] for n, a in data.items()}, batch_size=10, accumulate=2, on_nan="skip")
         np.testing.assert_allclose(result, TABLE - RATE * total / count, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("bad", [1, 3])
+def test_a_batch_that_an_optimizer_step_spoils_leaves_no_divisor(bad: int) -> None:
+    """Squares of its gradients are infinite. The fit without the batch has the same bytes."""
+
+    def weights(batches: list[int]) -> bytes:
+        points = np.arange(40, dtype=np.float32).reshape(20, 2) / 20 - 1
+        points[4 * bad : 4 * bad + 4] = 1e22
+        rows = np.concatenate([np.arange(4 * k, 4 * k + 4) for k in batches])
+        data = {"points": points[rows], "labels": np.zeros((len(rows), 1), np.float32)}
+        matmul = helper.make_node("MatMul", ["points", "w"], ["y"])
+        typed = helper.make_tensor_value_info
+        graph = helper.make_graph(
+            [matmul],
+            "g",
+            [typed("points", TensorProto.FLOAT, ["N", 2])],
+            [typed("y", TensorProto.FLOAT, ["N", 1])],
+            [numpy_helper.from_array(np.ones((2, 1), np.float32), "w")],
+        )
+        linear = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+        with trainweb.TrainingSession.from_model(linear, loss="L1Loss", optimizer="AdamW") as s:
+            s.fit(data, batch_size=4, accumulate=2, on_nan="skip", **FIT)
+            return s.state.parameters["w"].data.tobytes()
+
+    assert weights([0, 1, 2, 3, 4]) == weights([k for k in range(5) if k != bad])
 
 
 def test_sums_are_sums() -> None:

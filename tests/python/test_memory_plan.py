@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from trainweb.backend.wasm import memory
+from trainweb.backend import memory
 from trainweb.compiler.compile import _Compilation, compile_model
 from trainweb.ir.arena import Arena
 from trainweb.ir.instructions import Buf, Storage

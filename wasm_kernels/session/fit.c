@@ -139,7 +139,8 @@ static int32_t complete(tw_session *s) {
 /* Take note of the divisor of a batch's loss. One without labels that count has no gradients; any unit suits it. */
 static void note_divisor(tw_fit *f) {
     if (!f->waiting) f->unit = f->weight != 0 ? f->weight : 1;
-    f->total = (f->waiting ? f->total : 0) + f->weight;
+    f->former = f->waiting ? f->total : 0;
+    f->total = f->former + f->weight;
 }
 
 static void fail(tw_fit *f, uint32_t fault) {
@@ -204,6 +205,7 @@ TW_EXPORT(tw_fit_updated) int32_t tw_fit_updated(uint32_t session) {
     if (f->next != NEXT_UPDATE) return TW_BAD_ARGUMENT;
     uint32_t worse = worse_segment(s);
     if (worse) {
+        if (f->is_batch) f->total = f->former;
         fail(f, worse);
         return TW_OK;
     }

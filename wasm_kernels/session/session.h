@@ -29,6 +29,7 @@ typedef struct {
     bool is_elsewhere; /* the segments but the state lie elsewhere */
     double mu, loss, weight;
     double unit, total; /* of the batches whose gradients wait: the divisor that counts as 1, and the sum of divisors */
+    double former;      /* `total` before the batch */
     uint32_t lazy_reset; /* of the session before the fit */
     float learning_rate;
 } tw_fit;

@@ -105,16 +105,18 @@ function resolve(
   { info }: FitHost,
   data: unknown,
   options: BatchFields,
-  unread: readonly string[] = [],
+  unread: readonly string[] | null = null,
 ): { readonly batches: Dataset; readonly ema: boolean; readonly whole: number | null; readonly units: Units } {
   const { batchSize, batched, ema } = settingsOf<Required<BatchFields>>("options", options, BATCHES);
   refuseIf(!info.hasEval, "NO_EVAL_MODEL");
   if (ema) {
     checkAverages(info);
   }
-  const inputs = new ModelInputs(info.inputs.eval, unread);
+  const inputs = new ModelInputs(info.inputs.eval, unread ?? []);
   const dataset = inputs.dataset(data);
-  inputs.require(dataset, "data");
+  if (unread === null) {
+    inputs.require(dataset, "data");
+  } // else the plan of the outputs says what it reads
   if (dataset.isBatched && batchSize !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
   }

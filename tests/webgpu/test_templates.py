@@ -16,7 +16,7 @@ from trainweb.ir import calls
 from trainweb.ir import layout as c
 from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf, Storage
-from trainweb.ir.layout import PARAMETERS
+from trainweb.ir.layout import GRADIENTS, PARAMETERS
 from trainweb.ir.program import Program
 
 SPECIAL = np.array(
@@ -570,13 +570,14 @@ def test_labels_that_a_model_computes_are_checked(largest: int) -> None:
 
 
 def test_indices_that_the_gpu_computes_are_refused() -> None:
+    """A tail may use them, but it has no parameters."""
     case = Case()
-    data, _ = case.normal(4, 2)
+    data = Buf(Storage(PARAMETERS, 48, 0), "float32", (4, 2))
     x, at = Buf(Storage(PARAMETERS, 48, 0), "float32", (3, 4)), case.builder.temp("int64", (3,))
     case.builder.emit(calls.ArgReduce(x=x, y=at, outer=3, n=4, inner=1, select_max=1, last_index=0))
     y = case.result((3, 2))
     case.builder.emit(calls.Gather(data=data, indices=at, y=y, outer=1, dim=4, n=3, inner=8, index_size=8))
-    program = Program(case.builder, [data], [], case.builder.instructions)
+    program = Program(case.builder, [], [], case.builder.instructions)
     with pytest.raises(UnsupportedError, match="indices that the GPU computes"):
         TARGETS[WEBGPU].compile_program(program, [0] * 9, 1 << 20)
 
@@ -587,7 +588,8 @@ def test_a_call_without_a_template_is_refused_by_name() -> None:
     case.builder.node = "TopK node 'best'"
     out = case.builder.temp("float32", (3, 4))
     case.builder.elementwise([out], [b], lambda e, a: e.neg(a))
-    case.builder.emit(calls.Topk(x=out, y=case.result((3, 2)), outer=3, n=4, inner=1, k=2, largest=1))
+    y = Buf(Storage(GRADIENTS, 24, 0), "float32", (3, 2))
+    case.builder.emit(calls.Topk(x=out, y=y, outer=3, n=4, inner=1, k=2, largest=1))
     program = Program(case.builder, [b], [], case.builder.instructions)
     with pytest.raises(UnsupportedError, match=r"TopK node 'best' needs the kernel topk_f32, .* device='wasm' runs it"):
         TARGETS[WEBGPU].compile_program(program, [0] * 9, 1 << 20)

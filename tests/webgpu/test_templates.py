@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.webgpu.cases import Case, close
 from tests.webgpu.host import open_device
 
 from trainweb.backend.chosen import TARGETS, WEBGPU
+from trainweb.backend.webgpu.templates import TEMPLATES
 from trainweb.errors import TrainwebError, UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir import layout as c
@@ -159,6 +161,7 @@ def gemm(
 
 
 SHARED = [(33, 70, 5, 0, 0), (65, 129, 37, 1, 0), (64, 32, 1100, 0, 1), (1, 7, 1100, 0, 1), (70, 1, 300, 1, 0)]
+SHARED += [(5, 70, 300, 0, 0), (33, 8, 700, 1, 1)]
 
 
 @pytest.mark.parametrize(("m", "n", "k", "ta", "tb"), SHARED)
@@ -170,6 +173,21 @@ def test_products_by_tiles_or_sums_that_lanes_share(m: int, n: int, k: int, ta: 
     (w, v), out = case.normal(n), case.result((m, n), before)
     case.builder.emit(gemm(a, b, w, out, (m, n, k), (ta, tb), alpha=0.5, beta=1.0, accumulate=1, activation=0))
     close(case.run(is_tiled=True)[0], 0.5 * (x.T if ta else x) @ (y.T if tb else y) + v + before, 4e-6)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "form"), [(4, 768, "vector"), (8, 96, "vector"), (9, 96, ""), (4, 9000, ""), (1, 9000, "vector")]
+)
+def test_few_rows_have_many_lanes(m: int, n: int, form: str) -> None:
+    """A tile for each lane would be 576 lanes for the first, of many thousands that a GPU has."""
+    case = Case()
+    sizes = (m, n, 768)
+    call = gemm(case.normal(m, 768)[0], case.normal(768, n)[0], None, case.result((m, n)), sizes, (0, 0), alpha=1.0,
+                beta=0.0, accumulate=0, activation=0)  # fmt: skip
+    kernel = TEMPLATES[calls.Gemm](call)[0]
+    assert kernel.shared is None if not form else kernel.shared is not None and form in kernel.shared.name
+    if kernel.shared is not None:
+        assert prod(kernel.shared.grid) == m * n * kernel.value("splits")
 
 
 def test_convolutions_by_tiles_that_lanes_share() -> None:

@@ -32,7 +32,7 @@ so that lanes write into different banks."""
 LEAST_SHARED = 32
 """Rows and columns of a result from which on tiles are shared."""
 LEAST_VECTOR = 256
-"""Steps of the sums of a row or a column from which on lanes share them."""
+"""Steps of the sums of a row or a column, or of few rows with few tiles, from which on lanes share them."""
 
 Axes = dict[str, str]
 """Names of axes, and of the numbers that are their sizes. The last axis is the innermost."""
@@ -120,9 +120,10 @@ class Product:
             def store(row: str, column: str, value: str) -> list[str]:
                 return [parts.store(PART.format(row, column), value)]
 
+        is_low = min(height, width) == 1 or (tiles < LEAST_TILES and min(height, width) <= 2 * TILE)
         if min(height, width) >= LEAST_SHARED:
             self._shared_tile(k.share("shared tiles", SHARED_LANES), store)
-        elif min(height, width) == 1 and depth >= LEAST_VECTOR:
+        elif is_low and depth >= LEAST_VECTOR:
             self._vector(k.share("vector"), store)
         self._tile(k, store)
         if parts is not None:

@@ -10,7 +10,7 @@ from trainweb import messages
 from trainweb.backend.chosen import TARGETS, WASM
 from trainweb.backend.memory import place, place_constants, place_of
 from trainweb.backend.plan import GpuBody, LargeConstants, Plan
-from trainweb.backend.webgpu.partition import LEFT_OUT, BodyPart, Parts, cut
+from trainweb.backend.webgpu.partition import LEFT_OUT, Parts, cut, for_memory
 from trainweb.backend.webgpu.shader import TEMPLATES, WORD, Kernel
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
@@ -66,24 +66,25 @@ def _in_turn(parts: Parts, program: Program, turns: Buf) -> list[Instruction]:
 def _body(parts: Parts, program: Program, constants: tuple[bytes, LargeConstants], arena_limit: int) -> GpuBody:
     """The body, placed."""
     outputs = [] if parts.tail else program.outputs
-    accesses = [part.for_memory() for part in parts.body]
+    accesses = [for_memory(kernels) for kernels in parts.body]
     read = {b.storage for b in (*(b for i in accesses for b in i.reads), *outputs)}
     feeds = [b for b in program.feeds if b.storage in read]
     uploads, downloads = _bytes_of(parts.uploads), _bytes_of(parts.downloads)
     arena_bytes = place(accesses, [*feeds, *uploads], [*outputs, *downloads])
     if arena_bytes > arena_limit:
         raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
+    kernels = [k for of_call in parts.body for k in of_call]
     return GpuBody(
-        *_dispatches(parts.body),
+        *_dispatches(kernels),
         arena_bytes,
         *constants,
         {b.name: place_of(b) for b in feeds},
         {b.name: place_of(b) for b in outputs},
         [_copied(s, t) for t, s in parts.uploads.items()],
         [_copied(s, t) for s, t in parts.downloads.items()],
-        [part.call.node for part in parts.body for _ in part.kernels],
-        [f"{k.name} {k.grid}  ; {part.call.node}" for part in parts.body for k in part.kernels],
-        [_work(part) // len(part.kernels) for part in parts.body for _ in part.kernels],
+        [k.call.node for k in kernels],
+        [f"{k.name} {k.grid}  ; {k.call.node}" for k in kernels],
+        [_work(of_call[0].call) // len(of_call) for of_call in parts.body for _ in of_call],
     )
 
 
@@ -92,24 +93,23 @@ def _copied(source: Storage, target: Storage) -> tuple[int, int, int]:
     return source.offset or 0, target.offset or 0, WORD * ceil(target.nbytes / WORD)
 
 
-def _work(part: BodyPart) -> int:
+def _work(call: Instruction) -> int:
     """Operations of an instruction, or elements where they are more."""
-    flops = part.call.flops() if isinstance(part.call, KernelCall) else 0
-    return max(flops, *(b.size for b in (*part.call.reads, *part.call.writes)))
+    flops = call.flops() if isinstance(call, KernelCall) else 0
+    return max(flops, *(b.size for b in (*call.reads, *call.writes)))
 
 
-def _dispatches(body: Sequence[BodyPart]) -> tuple[list[str], bytes, bytes, bytes]:
+def _dispatches(kernels: Sequence[Kernel]) -> tuple[list[str], bytes, bytes, bytes]:
     """The texts, the numbers of dispatches, and pipeline, grid and slot of each: for all devices, and for fast ones."""
     texts: dict[str, int] = {}
     slots: dict[bytes, int] = {}
 
-    def words(kernels: list[Kernel]) -> bytes:
+    def words(forms: Sequence[Kernel]) -> bytes:
         numbers = array("I")
-        for k in kernels:
+        for k in forms:
             pipeline = texts.setdefault(k.text(), len(texts))
             numbers.extend((pipeline, *k.grid, slots.setdefault(k.uniforms(), len(slots))))
         return numbers.tobytes()
 
-    kernels = [k for part in body for k in part.kernels]
     dispatches, tiled = words(kernels), words([k.shared or k for k in kernels])
     return [*texts], b"".join(slots), dispatches, tiled

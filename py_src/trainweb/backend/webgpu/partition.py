@@ -26,21 +26,15 @@ LEFT_OUT = (calls.FlushMoments,)
 """Calls that a GPU does without: it may flush subnormal numbers, and is not slowed down by them."""
 
 
-@dataclass(slots=True)
-class BodyPart:
-    """An instruction of the body; the memory plan sees the scratch of its kernels as results."""
-
-    call: Instruction
-    kernels: list[Kernel]
-
-    def for_memory(self) -> Instruction | Accesses:
-        """The call for the memory plan: an elementwise call may take an operand's place."""
-        if isinstance(self.call, ElementwiseCall):
-            return self.call
-        scratch = [s for k in self.kernels for s in k.scratch]
-        accessed = {b.storage for k in self.kernels for b in k.operands}
-        writes = [b for b in self.call.writes if b.storage.segment != ARENA or b.storage in accessed]
-        return Accesses(self.call.reads, [*writes, *(Buf(s, "uint8", (s.nbytes,)) for s in scratch)])
+def for_memory(kernels: list[Kernel]) -> Instruction | Accesses:
+    """The call of some kernels for the memory plan. Their scratch is a result; an elementwise one may take a place."""
+    call: Instruction = kernels[0].call
+    if isinstance(call, ElementwiseCall):
+        return call
+    scratch = [s for k in kernels for s in k.scratch]
+    accessed = {b.storage for k in kernels for b in k.operands}
+    writes = [b for b in call.writes if b.storage.segment != ARENA or b.storage in accessed]
+    return Accesses(call.reads, [*writes, *(Buf(s, "uint8", (s.nbytes,)) for s in scratch)])
 
 
 @dataclass(slots=True)
@@ -48,7 +42,8 @@ class Parts:
     """Head and tail, on separate storages, and the body."""
 
     head: list[Instruction] = field(default_factory=list)
-    body: list[BodyPart] = field(default_factory=list)
+    body: list[list[Kernel]] = field(default_factory=list)
+    """By instruction."""
     tail: list[Instruction] = field(default_factory=list)
     uploads: dict[Storage, Storage] = field(default_factory=dict)
     """By a storage in the body, that of the head, whose bytes go up."""
@@ -149,13 +144,13 @@ def cut(instructions: Sequence[Instruction], outputs: Iterable[Buf]) -> Parts:
         if may_be_head and not is_late and (not kernels or goes_on or original in of_indices):
             parts.add_to_head(original)
         elif kernels and not goes_on:
-            parts.body.append(BodyPart(i, kernels))
+            parts.body.append(kernels)
         elif only_looks and all(b.storage.segment in OF_TAIL for b in (*i.reads, *i.writes)):
             parts.add_to_tail(i)
         else:
             raise messages.NO_GPU_KERNEL(node=i.node, what=reason or "a result that the host makes")
-    written = {b.storage for part in parts.body for b in part.call.writes}
-    needed = [b.storage for part in parts.body for b in part.call.reads]
+    written = {b.storage for k, *_ in parts.body for b in k.call.writes}
+    needed = [b.storage for k, *_ in parts.body for b in k.call.reads]
     if parts.tail:
         parts.used |= {b.storage for b in outputs}
         parts.places |= {b.storage: parts.in_head(b).storage for b in outputs}

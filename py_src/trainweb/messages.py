@@ -191,6 +191,7 @@ NO_GPU_KERNEL = Message(
     "This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. device='wasm' runs it.",
     'This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. device: "wasm" runs it.',
 )
+ONLY_ON_CPU = Message(UnsupportedError, "The bundle has plans of this step for the CPU only.")
 ARENA_LIMIT = Message(
     LimitError,
     "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",

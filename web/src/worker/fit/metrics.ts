@@ -27,12 +27,12 @@ export function metricsKind({ metrics, collects }: Pick<WireEvaluation, "metrics
 
 /** The first of some kinds that sums up all metrics of `wanted`; else `wanted`. */
 export function coveringKind(kinds: Iterable<StepKind>, wanted: StepKind): StepKind {
-  const parts = ({ base, request }: StepKind): string[] =>
-    base === "eval" && Array.isArray(request) ? request.map((metric) => JSON.stringify(metric)) : [];
+  const parts = ({ request }: StepKind): string[] =>
+    Array.isArray(request) ? request.map((metric) => JSON.stringify(metric)) : [];
   const needed = parts(wanted);
   return [...kinds].find((kind) => {
     const offered = parts(kind);
-    return needed.every((metric) => offered.includes(metric));
+    return kind.base === wanted.base && needed.every((metric) => offered.includes(metric));
   }) ?? wanted;
 }
 

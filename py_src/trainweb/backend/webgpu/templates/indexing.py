@@ -157,9 +157,8 @@ def scatter_nd(k: Kernel, call: calls.ScatterNd) -> None:
     k.count("width", _words(call.slice) // words)
     k.elements(item="batch", column="width")
     k.add("for (var step = 0u; step < u.n; step++) {", "let at = item * u.n + step;", *_place_of_tuple(k, call))
-    k.add(
-        "let to = (item * u.plane + place) * u.width + column;", *_update(k, "to", "at * u.width + column", words), "}"
-    )
+    k.add("let to = (item * u.plane + place) * u.width + column;")
+    k.add(*_update(k, "to", "at * u.width + column", words), "}")
 
 
 @template(calls.OneHot)

@@ -36,12 +36,6 @@ def _set(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-def code_of(header: dict[str, Any]) -> list[int]:
-    """The largest code of a plan."""
-    codes: list[list[int]] = [plan["code"] for plan in header["plans"]]
-    return max(codes, key=lambda code: code[1])
-
-
 def end_of(header: dict[str, Any]) -> int:
     """The end of the models, which are behind all other data."""
     return max(sum(place) for places in header["models"].values() for place in places)

@@ -451,11 +451,12 @@ def command_test(arguments: list[str]) -> None:
         ort_python = onnxruntime_training.setup()
         for other in others:
             other.result()
-    browser = setup_chromium()
+    setup_chromium()
+    say(f"headless: {chromium.find_headless()}")
     processes = str(min(os.cpu_count() or 1, 4))
     # Whole files in the order of tests/order.py. Arguments come later and win: -n 0 for a debugger.
     parallel = ("-n", processes, "--dist", "loadfile", "--no-loadscope-reorder")
-    _exec(PYTHON, "-m", "pytest", *parallel, *arguments, TRAINWEB_CHROMIUM=browser, TRAINWEB_ORT_PYTHON=ort_python)
+    _exec(PYTHON, "-m", "pytest", *parallel, *arguments, TRAINWEB_ORT_PYTHON=ort_python)
 
 
 def command_test_large(arguments: list[str]) -> None:

@@ -159,12 +159,6 @@ def photographs(folder: Path) -> str:
     return str(folder)
 
 
-def checkpoint_file(folder: Path) -> str:
-    path = folder / "checkpoint"
-    path.write_bytes(CHECKPOINT)
-    return str(path)
-
-
 @cache
 def private_key() -> bytes:
     key = ec.generate_private_key(ec.SECP256R1())

@@ -281,7 +281,8 @@ def test_a_download_that_does_not_end_well_is_given_up() -> None:
     """As in pages, where `test_downloads.py` has more of it; afterwards nothing keeps the process."""
     code = """
     import { createServer } from "node:http";
-    import { InferenceSession } from "trainweb";
+    import { env, InferenceSession } from "trainweb";
+    env.timeouts.stall = 2000;
     const answers = {
       "/silent": () => {},
       "/stalls": (response) => response.write(Buffer.alloc(100)),
@@ -307,8 +308,8 @@ def test_a_download_that_does_not_end_well_is_given_up() -> None:
     server.closeAllConnections();
     """
     assert node(code).splitlines() == [
-        "ModelError: model: /silent stalls: nothing came for 8 s after 0 bytes (env.timeouts.stall).",
-        "ModelError: model: /stalls stalls: nothing came for 8 s after 100 bytes (env.timeouts.stall).",
+        "ModelError: model: /silent stalls: nothing came for 2 s after 0 bytes (env.timeouts.stall).",
+        "ModelError: model: /stalls stalls: nothing came for 2 s after 100 bytes (env.timeouts.stall).",
         "LimitError: model: /endless has more than 1048576 bytes, the limit (limits.fileBytes).",
         "mine",
         "before",

@@ -31,6 +31,11 @@ LOCAL_STATISTICS = Message(
     UnsupportedError,
     "Training moves {count} untrained tensors, such as {name!r}. Rounds average them if 'statistics' is 'average'.",
 )
+LOCAL_MOMENTS = Message(
+    UnsupportedError,
+    "{optimizer} keeps its moments on each client from round to round, where they do not fit the averaged parameters. "
+    "The usual optimizer of rounds is SGD.",
+)
 NOT_PICTURES = Message(
     FeedError, "Files that are no pictures by their names are left out; there are {count}, such as {names}."
 )

@@ -32,9 +32,7 @@ LOCAL_STATISTICS = Message(
     "Training moves {count} untrained tensors, such as {name!r}. Rounds average them if 'statistics' is 'average'.",
 )
 LOCAL_MOMENTS = Message(
-    UnsupportedError,
-    "{optimizer} keeps its moments on each client from round to round, where they do not fit the averaged parameters. "
-    "The usual optimizer of rounds is SGD.",
+    UnsupportedError, "Moments of {optimizer} stay with each client, and do not fit averaged parameters. Use plain SGD."
 )
 NOT_PICTURES = Message(
     FeedError, "Files that are no pictures by their names are left out; there are {count}, such as {names}."
@@ -273,8 +271,12 @@ UNPREPARED_VALIDATION = Message(
 )
 """A warning, of both languages."""
 DATA_SHAPE = Message(
+    FeedError, "{name!r} has shape {given!r} in {where}. The model takes {batch} for a batch, so {row} for a row."
+)
+SHAPE_OF_SCORES = Message(
     FeedError,
-    "{name!r} has shape {given!r} in {where}. The model takes {batch} for a batch, so {row} for a row.",
+    "{name!r} has shape {given!r} in {where}, and the model takes {batch}: the indices of classes. For one-hot rows or "
+    "other probabilities, CrossEntropyLoss has the setting 'probabilities'.",
 )
 LOST_VALUE = Message(FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")
 TOO_MANY_VALUES = Message(FeedError, "{where} has {count} values, and the model has {inputs} inputs: {names}.")

@@ -69,8 +69,7 @@ def test_a_client_warns_of_moments_that_stay(js: JsPage) -> None:
           await s.release();
         }"""
     )
-    assert [text for text in said if "keeps its moments on each client" in text] == [text for text in said if "AdamW" in text]
-    assert len(said) == 1
+    assert ["Moments of AdamW stay with each client" in text for text in said] == [True], said
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.6])

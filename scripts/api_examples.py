@@ -108,7 +108,8 @@ const [data, test] = rows.split(0.2, { seed: 1 });
         "trainweb.data Dataset.from_csv",
         "Dataset fromCsv",
         """
-file = io.StringIO("x,y,kind\\n0.1,0.4,inside\\n0.9,,outside\\n")
+text = "x,y,kind\\n0.1,0.4,inside\\n0.9,,outside\\n"
+file = io.StringIO(text)
 columns = {"points": ["x", "y"], "labels": "kind"}
 classes = {"labels": ["outside", "inside"]}
 table = trainweb.data.Dataset.from_csv(

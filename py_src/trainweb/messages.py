@@ -31,6 +31,9 @@ LOCAL_STATISTICS = Message(
     UnsupportedError,
     "Training moves {count} untrained tensors, such as {name!r}. Rounds average them if 'statistics' is 'average'.",
 )
+LOCAL_MOMENTS = Message(
+    UnsupportedError, "Moments of {optimizer} stay with each client, and do not fit averaged parameters. Use plain SGD."
+)
 NOT_PICTURES = Message(
     FeedError, "Files that are no pictures by their names are left out; there are {count}, such as {names}."
 )
@@ -269,8 +272,12 @@ UNPREPARED_VALIDATION = Message(
 )
 """A warning, of both languages."""
 DATA_SHAPE = Message(
+    FeedError, "{name!r} has shape {actual!r} in {where}. The model takes {batch} for a batch, so {row} for a row."
+)
+SHAPE_OF_SCORES = Message(
     FeedError,
-    "{name!r} has shape {actual!r} in {where}. The model takes {batch} for a batch, so {row} for a row.",
+    "{name!r} has shape {actual!r} in {where}, and the model takes {batch}: the indices of classes. For one-hot rows or "
+    "other probabilities, CrossEntropyLoss has the setting 'probabilities'.",
 )
 LOST_VALUE = Message(FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")
 TOO_MANY_VALUES = Message(FeedError, "{where} has {count} values, and the model has {inputs} inputs: {names}.")

@@ -127,7 +127,7 @@ def test_the_first_page_s_script_trains() -> None:
     code = script[1]
     for old, new in (
         ('"./trainweb/index.js"', '"trainweb"'),
-        ('document.querySelector("#log").textContent += `\\n${line}`', "console.log(line)"),
+        ('document.querySelector("#log").append(`\\n${line}`)', "console.log(line)"),
     ):
         assert code.count(old) == 1, old
         code = code.replace(old, new)

@@ -25,6 +25,8 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (changed(8, "labels"), {}, "FeedError", "The data has no 'labels'; it has x, and the model takes x, labels"),
     (changed(8, "labels", y=data(8).columns["x"]), {}, "FeedError", "no 'labels'; it has x, y, and the model"),
     (changed(8, labels=np.ones(8, bool)), {}, "FeedError", "Unexpected input data type of 'labels'"),
+    (changed(8, labels=np.ones((8, 4), "f4")), {}, "FeedError", "one-hot rows or .*has the setting 'probabilities'"),
+    (changed(8, labels=np.ones((8, 4), "i8")), {}, "FeedError", r"shape \[8, 4\] in the data. The model takes"),
     (changed(2, labels=["no", "yes"]), {}, "FeedError", "'labels' has texts, and the model takes .*'categories'"),
     (Data([{"x": "a fox", "labels": 1}]), {}, "FeedError", "'x' has texts, and the model takes .*Dataset.from"),
     (Data(["a fox"]), {}, "FeedError", "Row 0 of the data has texts, and the model takes numbers"),

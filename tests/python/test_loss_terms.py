@@ -150,11 +150,14 @@ def test_bundles_sum_up_the_terms() -> None:
         ({"reduction": "sum"}, "loss needs the setting 'type': one of MSELoss"),
         ({"label_smoothing": 0.1}, "loss needs the setting 'type': one of MSELoss"),
         ({"age": {"weight": 0.5}}, "loss.age needs the setting 'type': one of MSELoss"),
+        ({"kind": "CrossEntropyLoss", "age": []}, r"loss.age is \[\]; it must be a loss, or a list of losses"),
+        ({"kind": "CrossEntropyLoss", "age": None}, "'loss.age' must be a name or a dict"),
+        ({"kind": "CrossEntropyLoss", "age": ["MSELoss", 5]}, "'loss.age' must be a name or a dict"),
     ],
 )
 def test_terms_that_are_wrong_are_refused(loss: Any, text: str) -> None:
-    with pytest.raises(ModelError, match=text):
-        session(loss, "kind", "age")
+    with pytest.raises((ModelError, TypeError), match=text):
+        session(loss, "kind", "age", sample_weight={"kind": "w"} if "kind" in loss else None)
 
 
 def test_an_output_behind_softmax_may_be_replaced_by_its_scores() -> None:

@@ -258,7 +258,9 @@ function isNumeric(value: unknown): boolean {
 function fitted({ name, dtype, dims }: InputDeclaration, tensor: Tensor, where: string): Tensor {
   refuseTexts(name, tensor);
   if (dims !== null && dims.length > 0 && !fits(tensor.dims, dims)) {
-    throw sessionError("DATA_SHAPE", { name, actual: tensor.dims, where, batch: shown(dims), row: shown(dims.slice(1)) });
+    const areScores = dtype === "int64" && tensor.type.startsWith("float") && tensor.dims.length === dims.length + 1;
+    const shapes = { actual: tensor.dims, batch: shown(dims), row: shown(dims.slice(1)) };
+    throw sessionError(areScores ? "SHAPE_OF_SCORES" : "DATA_SHAPE", { name, where, ...shapes });
   }
   if (tensor.type === dtype || !CONVERTED.includes(dtype) || !CONVERTED.includes(tensor.type) || !isOnCpu(tensor)) {
     return tensor;

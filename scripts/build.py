@@ -159,6 +159,11 @@ def setup_chromium() -> str:
     return path
 
 
+def setup_headless() -> None:
+    """Find or install the headless shell, in which most tests of pages run."""
+    say(f"headless: {chromium.find_headless()}")
+
+
 # --- build --------------------------------------------------------------------------------------
 
 
@@ -419,6 +424,7 @@ def command_setup(_: list[str]) -> None:
         setup_python()
         setup_node()
         setup_chromium()
+        setup_headless()
         typedoc.setup()
 
 
@@ -452,7 +458,7 @@ def command_test(arguments: list[str]) -> None:
         for other in others:
             other.result()
     setup_chromium()
-    say(f"headless: {chromium.find_headless()}")
+    setup_headless()
     processes = str(min(os.cpu_count() or 1, 4))
     # Whole files in the order of tests/order.py. Arguments come later and win: -n 0 for a debugger.
     parallel = ("-n", processes, "--dist", "loadfile", "--no-loadscope-reorder")

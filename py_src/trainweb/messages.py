@@ -363,7 +363,7 @@ TABLE_CATEGORY = Message(
     "data, or leave such rows out.",
 )
 TABLE_CONCAT = Message(
-    FeedError, "{name!r} is {actual} and {first!r} is {expected}: inputs of one type can be concatenated."
+    FeedError, "{name!r} is {actual} and {first!r} is {expected}: numbers and text cannot be concatenated."
 )
 
 # Fit.

@@ -52,6 +52,7 @@ ASKED: list[dict[str, Any]] = [
     {"numbers": [dtype, [1, 2], [2, 3]], "size": [size, [1], [1]], "colour": ["string", [1], ["blue"]]}
     for dtype, size in (("float32", "int64"), ("float64", "int32"), ("int64", "int64"), ("float32", "float32"))
 ]
+MIXED = {"n": ["int64", [2], [1, 3]], "m": ["float64", [2, 1], [0.1, 0.2]], "k": ["float32", [2], [2, 5]]}
 HALF = csv(text("a,b,c", "1,0.1,7", ",0.7,3", "4,NA,", "2.5,0.4,?"), {"x": ["a", "b"], "y": "c"}, missing="keep")
 RAGGED = ["lengths", [3, 8, 2, 5, 4]]
 ELEVEN = ["columns", {"x": ["float32", [11], list(range(11))]}]
@@ -240,6 +241,16 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         )
     ),
     ("a table", [TABLE, *FITTED], None),
+    (
+        "numbers of several types side by side",
+        [["columns", MIXED], ["concat", "x", [*MIXED]]],
+        {"x": F4([[1, 0.1, 2], [3, 0.2, 5]])},
+    ),
+    (
+        "texts side by side",
+        [TABLE, ["concat", "x", ["colour", "labels"]], ["one_hot", "x"], ["take", 1]],
+        None,
+    ),
     ("a table that was fitted before", [TABLE, ["steps of", [TABLE, *FITTED]]], None),
     ("a table that is fitted again", [TABLE, *FITTED, ["steps of", [TABLE, *FITTED]]], None),
     ("a part of a table", [TABLE, ["split", 0.5, 3, 1], ["steps of", [TABLE, *FITTED]]], None),
@@ -270,7 +281,7 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ([TABLE, ["one_hot", "numbers"]], "'numbers' is float32; the step 'one_hot' takes", "FeedError"),
             ([TABLE, ["categories", "size"]], "'size' is int64; the step 'categories' takes", "FeedError"),
             ([TABLE, ["standardize", "width"]], "'width'", "FeedError"),
-            ([TABLE, ["concat", "x", ["numbers", "size"]]], "'size' is int64", "FeedError"),
+            ([TABLE, ["concat", "x", ["size", "colour"]]], "'colour' is string and 'size' is float32", "FeedError"),
             ([TABLE, ["concat", "size", ["numbers"]]], "name is 'size'; it must be a name that no", "ModelError"),
             ([["numbers", 3], ["preprocess", []]], "A stream of rows cannot be preprocessed", "FeedError"),
             (

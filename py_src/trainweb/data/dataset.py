@@ -497,7 +497,7 @@ class Dataset:
         return self._fitted("categories", names)
 
     def concat(self, name: str, parts: Iterable[str]) -> Dataset:
-        """Join inputs of one type into one, which has their columns side by side.
+        """Join inputs into one, which has their columns side by side. Numbers of several types become float32.
 
         Parameters
         ----------
@@ -509,11 +509,11 @@ class Dataset:
         Raises
         ------
         FeedError
-            The rows are a stream, there is no such input, or they have several types.
+            The rows are a stream, there is no such input, or some are text.
         """
         names = texts("parts", parts)
         dtypes = {table.dtype_of(column) for part, column in (self.columns or {}).items() if part in names}
-        dtype = dtypes.pop() if len(dtypes) == 1 else ""
+        dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
         return self._applied([{"type": "concat", "input": name, "dtype": dtype, "parts": names}])
 
     def preprocess(self, steps: list[table.Step]) -> Dataset:

@@ -235,8 +235,8 @@ def _concat(step: Mapping[str, Any], columns: Columns) -> None:
     for name in parts:
         if name not in columns:
             raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
-        if columns[name].dtype != columns[first].dtype:
-            actual, expected = str(columns[name].dtype), str(columns[first].dtype)
+        actual, expected = dtype_of(columns[name]), dtype_of(columns[first])
+        if actual != expected:
             raise messages.TABLE_CONCAT(name=name, actual=actual, first=first, expected=expected)
     if step["input"] in set(columns).difference(parts):
         raise messages.BAD_SETTING(name="name", value=step["input"], expected="a name that no other input has")

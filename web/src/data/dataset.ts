@@ -372,15 +372,15 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Join inputs of one type into one, which has their columns side by side.
+   * Join inputs into one, which has their columns side by side. Numbers of several types become float32.
    *
    * @param name - the new input
    * @param parts - inputs that it replaces
-   * @throws FeedError when the rows are a stream, there is no such input, or they have several types
+   * @throws FeedError when the rows are a stream, there is no such input, or some are text
    */
   concat(name: string, parts: readonly string[]): Dataset {
     const types = new Set(Array.from(parts, (part) => this.#columns?.get(part)?.type));
-    const dtype = types.size === 1 ? ([...types][0] ?? "") : "";
+    const dtype = types.size === 1 ? ([...types][0] ?? "") : "float32";
     return this.#applied([{ type: "concat", input: name, dtype, parts }]);
   }
 

@@ -251,6 +251,11 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         [TABLE, ["concat", "x", ["colour", "labels"]], ["one_hot", "x"], ["take", 1]],
         None,
     ),
+    (
+        "rows without the labels that steps join",
+        [["columns", {"x": ["float32", [1], [2]]}], ["steps of", [["columns", MIXED], ["concat", "y", [*MIXED]]]]],
+        {"x": F4([2])},
+    ),
     ("a table that was fitted before", [TABLE, ["steps of", [TABLE, *FITTED]]], None),
     ("a table that is fitted again", [TABLE, *FITTED, ["steps of", [TABLE, *FITTED]]], None),
     ("a part of a table", [TABLE, ["split", 0.5, 3, 1], ["steps of", [TABLE, *FITTED]]], None),
@@ -282,6 +287,12 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ([TABLE, ["categories", "size"]], "'size' is int64; the step 'categories' takes", "FeedError"),
             ([TABLE, ["standardize", "width"]], "'width'", "FeedError"),
             ([TABLE, ["concat", "x", ["size", "colour"]]], "'colour' is string and 'size' is float32", "FeedError"),
+            ([TABLE, ["concat", "x", ["width", "depth"]]], "The data has no input 'width'", "FeedError"),
+            (
+                [["columns", {"n": MIXED["n"]}], ["steps of", [["columns", MIXED], ["concat", "y", [*MIXED]]]]],
+                "The data has no input 'm'; the names of its inputs are n",
+                "FeedError",
+            ),
             ([TABLE, ["concat", "size", ["numbers"]]], "name is 'size'; it must be a name that no", "ModelError"),
             ([["numbers", 3], ["preprocess", []]], "A stream of rows cannot be preprocessed", "FeedError"),
             (

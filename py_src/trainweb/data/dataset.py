@@ -511,8 +511,8 @@ class Dataset:
         FeedError
             The rows are a stream, there is no such input, or some are text.
         """
-        names = texts("parts", parts)
-        dtypes = {table.dtype_of(column) for part, column in (self.columns or {}).items() if part in names}
+        names, columns = texts("parts", parts), self._table()
+        dtypes = {table.dtype_of(table.column_of(part, columns)) for part in names}
         dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
         return self._applied([{"type": "concat", "input": name, "dtype": dtype, "parts": names}])
 
@@ -537,20 +537,23 @@ class Dataset:
         checked, done = table.checked_steps(steps), self.preprocessing
         return self._applied(checked[len(done) :] if checked[: len(done)] == done else checked)
 
-    def _applied(self, steps: list[table.Step]) -> Dataset:
+    def _table(self) -> Batch:
+        """The arrays. Raise FeedError for a stream."""
         if self.columns is None:
             raise messages.TABLE_STREAM()
+        return self.columns
+
+    def _applied(self, steps: list[table.Step]) -> Dataset:
         checked = table.checked_steps(steps)
-        dataset = Dataset(table.applied(checked, self.columns))
+        dataset = Dataset(table.applied(checked, self._table()))
         dataset.preprocessing = self.preprocessing + checked
         return dataset
 
     def _fitted(self, kind: str, names: tuple[str, ...]) -> Dataset:
-        if self.columns is None:
-            raise messages.TABLE_STREAM()
+        columns = self._table()
         if not names:
-            raise TypeError(f"{kind!r} needs the names of inputs; there are {', '.join(self.columns)}.")
-        return self._applied([table.fitted(kind, name, self.columns) for name in texts("names", names)])
+            raise TypeError(f"{kind!r} needs the names of inputs; there are {', '.join(columns)}.")
+        return self._applied([table.fitted(kind, name, columns) for name in texts("names", names)])
 
     def take(self, count: int) -> Dataset:
         """The first rows (or batches).

@@ -37,11 +37,16 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
 EPSILON = 2.0**-52
 
 
-def fitted(kind: str, name: str, columns: Columns) -> Step:
-    """Fit a step on columns. Raise FeedError for another input or type, or a mean or deviation that is not finite."""
+def column_of(name: str, columns: Columns) -> np.ndarray:
+    """A column by its name. Raise FeedError if there is none."""
     if name not in columns:
         raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
-    array = columns[name]
+    return columns[name]
+
+
+def fitted(kind: str, name: str, columns: Columns) -> Step:
+    """Fit a step on columns. Raise FeedError for another input or type, or a mean or deviation that is not finite."""
+    array = column_of(name, columns)
     step = "fill" if kind in CENTRES else kind
     _check_type(step, name, array)
     rows, head = _flat(array), {"type": step, "input": name, "dtype": dtype_of(array)}
@@ -91,14 +96,15 @@ def moments(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def applied(steps: Iterable[Mapping[str, Any]], columns: Columns) -> Columns:
-    """Columns after steps. A step whose input is not there changes nothing: rows to predict on have no labels."""
+    """Columns after steps. A step whose inputs are not there changes nothing: rows to predict on have no labels."""
     result = dict(columns)
     for step in steps:
         for name in step.get("parts", [step["input"]]):
             if name in result:
                 result[name] = _as_fitted(step, result[name])
         if step["type"] == "concat":
-            _concat(step, result)
+            if not result.keys().isdisjoint(step["parts"]):
+                _concat(step, result)
         elif step["input"] in result:
             result[step["input"]] = APPLY[step["type"]](step, result[step["input"]])
     return result
@@ -233,9 +239,7 @@ APPLY: Mapping[str, Callable[[Mapping[str, Any], np.ndarray], np.ndarray]] = {
 def _concat(step: Mapping[str, Any], columns: Columns) -> None:
     first, *_ = parts = step["parts"]
     for name in parts:
-        if name not in columns:
-            raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
-        actual, expected = dtype_of(columns[name]), dtype_of(columns[first])
+        actual, expected = (dtype_of(column_of(part, columns)) for part in (name, first))
         if actual != expected:
             raise messages.TABLE_CONCAT(name=name, actual=actual, first=first, expected=expected)
     if step["input"] in set(columns).difference(parts):

@@ -17,7 +17,7 @@ import { Opaque } from "../wire/opaque.js";
 import { permutation } from "./random.js";
 import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
 import { labelsOf, lastOfEach } from "./split.js";
-import { applySteps, areSteps, checkSteps, fittedStep, type Fitted, type PreprocessingStep } from "./table.js";
+import { applySteps, areSteps, checkSteps, fittedStep, inputOf, type Fitted, type PreprocessingStep } from "./table.js";
 import {
   cutter,
   joinedPairs,
@@ -379,7 +379,8 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * @throws FeedError when the rows are a stream, there is no such input, or some are text
    */
   concat(name: string, parts: readonly string[]): Dataset {
-    const types = new Set(Array.from(parts, (part) => this.#columns?.get(part)?.type));
+    const columns = this.#table();
+    const types = new Set(Array.from(parts, (part) => inputOf(part, columns).type));
     const dtype = types.size === 1 ? ([...types][0] ?? "") : "float32";
     return this.#applied([{ type: "concat", input: name, dtype, parts }]);
   }
@@ -399,14 +400,17 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     return this.#applied(areSteps(checkedSteps.slice(0, done.length), done) ? checkedSteps.slice(done.length) : checkedSteps);
   }
 
+  #table(): ReadonlyMap<string, Tensor> {
+    return this.#columns ?? raise("TABLE_STREAM");
+  }
+
   #applied(steps: readonly PreprocessingStep[]): Dataset {
-    const columns = this.#columns ?? raise("TABLE_STREAM");
     const checkedSteps = checkSteps(steps);
-    return this.after(checkedSteps, applySteps(checkedSteps, columns));
+    return this.after(checkedSteps, applySteps(checkedSteps, this.#table()));
   }
 
   #fitted(type: Fitted, names: readonly string[]): Dataset {
-    const columns = this.#columns ?? raise("TABLE_STREAM");
+    const columns = this.#table();
     if (names.length === 0) {
       throw new TypeError(`'${type}' needs the names of inputs; there are ${[...columns.keys()].join(", ")}.`);
     }

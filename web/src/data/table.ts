@@ -159,7 +159,7 @@ function moments(values: Float64Array, rows: number, width: number): [Float64Arr
   return [mean, std];
 }
 
-/** Columns after steps. A step whose input is not there changes nothing: rows to predict on have no labels. */
+/** Columns after steps. A step whose inputs are not there changes nothing: rows to predict on have no labels. */
 export function applySteps(steps: readonly PreprocessingStep[], columns: Tensors): Record<string, Tensor> {
   const results = new Map(columns);
   for (const step of steps) {
@@ -171,6 +171,9 @@ export function applySteps(steps: readonly PreprocessingStep[], columns: Tensors
     }
     const tensor = results.get(step.input);
     if (step.type === "concat") {
+      if (!step.parts.some((name) => results.has(name))) {
+        continue;
+      }
       refuseSettingIf(results.has(step.input) && !step.parts.includes(step.input), "name", step.input, "a name that no other input has");
       const joined = concat(step.parts, results);
       step.parts.forEach((name) => results.delete(name));
@@ -261,7 +264,8 @@ export function areSteps(actual: readonly PreprocessingStep[], expected: readonl
   return text(actual) === text(expected);
 }
 
-function inputOf(name: string, columns: Tensors): Tensor {
+/** @throws FeedError when there is none of this name */
+export function inputOf(name: string, columns: Tensors): Tensor {
   const column = columns.get(name) ?? raise("TABLE_INPUT", { name, names: [...columns.keys()].join(", ") });
   return liveTensor(name, column, 0);
 }

@@ -339,7 +339,8 @@ CSV_TEXT = Message(
 )
 CSV_CLASS = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
 TABLE_STREAM = Message(
-    FeedError, "A stream of rows cannot be preprocessed: preprocess arrays, before 'map' and 'filter'."
+    FeedError,
+    "A stream of rows cannot be preprocessed: preprocess arrays or a list of rows with names, before 'map' and 'filter'.",
 )
 TABLE_INPUT = Message(FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
 TABLE_TYPE = Message(FeedError, "{name!r} is {actual}; the step {step!r} takes {expected}.")

@@ -256,6 +256,11 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         [["columns", {"x": ["float32", [1], [2]]}], ["steps of", [["columns", MIXED], ["concat", "y", [*MIXED]]]]],
         {"x": F4([2])},
     ),
+    (
+        "rows with names",
+        [["rows", [{"n": [1.5, 2], "c": "b"}, {"c": "a", "n": [3, 4]}]], ["one_hot", "c"], ["concat", "x", ["n", "c"]]],
+        {"x": F4([[1.5, 2, 0, 1], [3, 4, 1, 0]])},
+    ),
     ("a table that was fitted before", [TABLE, ["steps of", [TABLE, *FITTED]]], None),
     ("a table that is fitted again", [TABLE, *FITTED, ["steps of", [TABLE, *FITTED]]], None),
     ("a part of a table", [TABLE, ["split", 0.5, 3, 1], ["steps of", [TABLE, *FITTED]]], None),
@@ -294,6 +299,8 @@ DATASETS: list[tuple[str, Chain, Any]] = [
                 "FeedError",
             ),
             ([TABLE, ["concat", "size", ["numbers"]]], "name is 'size'; it must be a name that no", "ModelError"),
+            ([["rows", [{"n": 1}, {"m": 1}]], ["preprocess", []]], "Row 1 of the data has m; the first", "FeedError"),
+            ([["rows", [[1], [2]]], ["preprocess", []]], "A stream of rows cannot be preprocessed", "FeedError"),
             ([["numbers", 3], ["preprocess", []]], "A stream of rows cannot be preprocessed", "FeedError"),
             (
                 [TABLE, ["steps of", [TABLE, ["take", 1], ["one_hot", "colour"]]]],
@@ -334,6 +341,7 @@ def lengths(sizes: list[int]) -> Dataset:
 SOURCES: dict[str, Callable[..., Dataset]] = {
     "numbers": lambda n: Dataset(lambda: ({"x": F4(k)} for k in range(n))),
     "columns": columns_of,
+    "rows": Dataset,
     "lengths": lengths,
     "csv": lambda contents, columns, options: from_csv(
         io.StringIO(contents.removeprefix("\ufeff"), newline=""), columns, **options

@@ -21,7 +21,7 @@ from trainweb.arguments import checks_keywords, texts
 from trainweb.data import table
 from trainweb.data.files import read_csv
 from trainweb.data.random import permutation
-from trainweb.data.rows import Batch, Remainder, batched, bucketed, drawn
+from trainweb.data.rows import Batch, Remainder, batched, bucketed, check_names, drawn
 from trainweb.data.waiting import plainly, prefetched
 from trainweb.errors import FeedError
 from trainweb.settings import SEED, Number, Whole
@@ -62,6 +62,8 @@ class Dataset:
         """The generator object that the rows come from, which can be read only once."""
         self.preprocessing: list[table.Step] = []
         """Fitted steps of tables so far, such as `standardize` and `one_hot`: JSON, for `preprocess`."""
+        self._listed = source if isinstance(source, (list, tuple)) else ()
+        """The rows, if they are a list."""
         self._known: Batch | None = None
         """The arrays, or the known arrays beside images."""
         self._pick: Callable[[np.ndarray, bool], Dataset] | None = None
@@ -538,10 +540,15 @@ class Dataset:
         return self._applied(checked[len(done) :] if checked[: len(done)] == done else checked)
 
     def _table(self) -> Batch:
-        """The arrays. Raise FeedError for a stream."""
-        if self.columns is None:
+        """The arrays, or those of a list of rows. Raise FeedError for a stream."""
+        if self.columns is not None:
+            return self.columns
+        if not self._listed or not all(isinstance(row, Mapping) for row in self._listed):
             raise messages.TABLE_STREAM()
-        return self.columns
+        first = self._listed[0]
+        for position, row in enumerate(self._listed):
+            check_names(position, row, first)
+        return checked_columns({name: [row[name] for row in self._listed] for name in first})
 
     def _applied(self, steps: list[table.Step]) -> Dataset:
         checked = table.checked_steps(steps)

@@ -32,8 +32,7 @@ def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
             raise messages.TEXT_VALUES(what=f"Row {position} of the data")
         if not isinstance(row, Mapping):
             raise messages.NOT_A_ROW(position=position, actual=type(row).__name__)
-        if row.keys() != first.keys():
-            raise messages.ROW_NAMES(position=position, names=", ".join(row), expected=", ".join(first))
+        check_names(position, row, first)
     for name in first:
         arrays = [_value(name, row[name], position) for position, row in zip(positions, rows, strict=True)]
         for position, array in zip(positions, arrays, strict=True):
@@ -47,6 +46,12 @@ def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
                 )
         batch[name] = np.stack(arrays)
     return batch
+
+
+def check_names(position: int, row: Row, first: Row) -> None:
+    """Raise FeedError for a row of other names."""
+    if row.keys() != first.keys():
+        raise messages.ROW_NAMES(position=position, names=", ".join(row), expected=", ".join(first))
 
 
 def refuse_texts(name: str, array: np.ndarray) -> None:

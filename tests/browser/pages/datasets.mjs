@@ -11,6 +11,7 @@ const SOURCES = {
     name,
     new Tensor(type, type === "string" ? values : ARRAYS[type].from(type === "int64" ? values.map(BigInt) : values), dims),
   ]))),
+  rows: (rows) => new Dataset(rows),
   lengths: (sizes) => new Dataset(sizes.map((n) => ({
     ids: BigInt64Array.from({ length: n }, (_, k) => BigInt(k + 1)), label: BigInt(n), side: Float32Array.of(1, 2, 3),
   }))),

@@ -7,7 +7,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { areTexts, isObject } from "../wire/kinds.js";
+import { areTexts, isObject, isRecord } from "../wire/kinds.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from "./csv.js";
 import { checkInteger, describe, isTensor, nameOf, refuseSettingIf } from "./checks.js";
@@ -15,7 +15,7 @@ import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { Opaque } from "../wire/opaque.js";
 import { permutation } from "./random.js";
-import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
+import { asTensor, batched, bucketed, checkNames, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
 import { labelsOf, lastOfEach } from "./split.js";
 import { applySteps, areSteps, checkSteps, fittedStep, inputOf, type Fitted, type PreprocessingStep } from "./table.js";
 import {
@@ -49,6 +49,8 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   readonly #columns: ReadonlyMap<string, Tensor> | null;
   readonly #rows: () => AsyncIterable<Row | Batch>;
   readonly #stream: Stream;
+  /** The rows, if they are an array. */
+  readonly #listed: readonly unknown[];
 
   /** @throws FeedError when there are no rows, or tensors have different numbers of rows */
   constructor(source: Exclude<DataSource, Dataset>) {
@@ -56,6 +58,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     const [columns, rows] = open(source);
     this.#columns = columns;
     this.#rows = rows;
+    this.#listed = Array.isArray(source) ? source : [];
     this.#stream = streams.get(source) ?? { ...GIVEN, generator: isReadOnce(source) ? source : null };
   }
 
@@ -400,8 +403,16 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     return this.#applied(areSteps(checkedSteps.slice(0, done.length), done) ? checkedSteps.slice(done.length) : checkedSteps);
   }
 
+  /** The tensors, or those of an array of rows. */
   #table(): ReadonlyMap<string, Tensor> {
-    return this.#columns ?? raise("TABLE_STREAM");
+    if (this.#columns !== null) {
+      return this.#columns;
+    }
+    const rows = this.#listed as readonly Row[];
+    const [first = raise("TABLE_STREAM")] = rows;
+    refuseIf(!rows.every((row) => isRecord(row) && !isTensor(row)), "TABLE_STREAM");
+    rows.forEach((row, position) => checkNames(position, row, first));
+    return checkColumns(Object.fromEntries(Object.keys(first).map((name) => [name, rows.map((row) => row[name] as number)])));
   }
 
   #applied(steps: readonly PreprocessingStep[]): Dataset {

@@ -298,6 +298,13 @@ IN_ROW = Message(
     FeedError,
     "{reason} It is in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).",
 )
+NAN_IN_ROW = Message(
+    NumericsError,
+    "{reason} {name!r} has {value!r} in row {row} of the {data}: fill NaN of a table by 'fill_median', or leave such rows "
+    "out.",
+    "{reason} {name!r} has {value!r} in row {row} of the {data}: fill NaN of a table by 'fillMedian', or leave such rows "
+    "out.",
+)
 BATCHED_TWICE = Message(FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(
     FeedError,

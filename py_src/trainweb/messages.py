@@ -237,8 +237,8 @@ COLUMN_ROWS = Message(
 NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows.")
 OBJECTS_IN_COLUMN = Message(
     FeedError,
-    "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing values, and "
-    "convert it, for example by astype('float32').",
+    "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing texts, as "
+    "fillna('none') of pandas does, or convert numbers, as astype('float32') does.",
 )
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(

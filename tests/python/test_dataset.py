@@ -23,6 +23,8 @@ from trainweb.data import Dataset, from_csv
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError, ModelError
 
+from .sessions import session
+
 
 def mixed(word: int) -> int:
     """The finalizer of MurmurHash3, on integers of Python."""
@@ -208,11 +210,31 @@ def test_columns_of_a_table(kind: type[Table]) -> None:
 
 @pytest.mark.parametrize(
     ("values", "kinds"),
-    [([1.0, None], "NoneType and float"), (["a", float("nan")], "float and str"), ([True, 1.5], "bool and float")],
+    [([None, None], "NoneType"), (["a", float("nan")], "float and str"), ([True, 1.5], "bool and float")],
 )
-def test_a_column_of_objects_is_named_with_their_types(values: list[Any], kinds: str) -> None:
-    with pytest.raises(FeedError, match=f"'age' has Python objects of type {kinds}"):
-        Dataset({"age": np.array(values, object)})
+def test_a_column_of_objects_is_refused_where_it_is_read(values: list[Any], kinds: str) -> None:
+    table = Dataset({"x": np.ones((2, 5), "f4"), "labels": np.arange(2), "age": np.array(values, object)})
+    said = f"'age' has Python objects of type {kinds}"
+    for step in (lambda: table.standardize("age"), lambda: table.concat("y", ["x", "age"])):
+        with pytest.raises(FeedError, match=said):
+            step()
+    with pytest.raises(FeedError, match=said):
+        table.preprocess(Dataset({"age": [1.0, 2.0]}).standardize("age").preprocessing)
+    with session() as s:
+        assert len(s.fit(table, progress=False).losses) == 1
+        with pytest.raises(FeedError, match=said.replace("age", "x")):
+            s.predict({"x": table.columns["age"][:, None].repeat(5, 1)})  # type: ignore[index]
+
+
+def test_missing_numbers_are_nan() -> None:
+    """As tables with a column of nullable integers have them."""
+
+    class NAType:
+        pass
+
+    table = Dataset({"x": np.array([[1, NAType()], [2.5, 3], [None, 5]], object)})
+    assert table.columns is not None
+    np.testing.assert_equal(table.columns["x"], [[1, np.nan], [2.5, 3], [np.nan, 5]])
 
 
 def test_async_rows_are_waited_for() -> None:

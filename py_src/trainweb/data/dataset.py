@@ -28,6 +28,8 @@ from trainweb.settings import SEED, Number, Whole
 
 COUNT = Whole(least=1)
 LENGTH = Whole(least=0)
+MISSING = ("NoneType", "NAType")
+"""Types of the objects that stand for a missing number in tables."""
 SHARE = Number(above=0, below=1)
 SPLIT_STREAM = 2**32 - 1
 """Stream of random numbers of `split`, which no epoch has."""
@@ -638,10 +640,7 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
         except ValueError as error:
             raise messages.RAGGED_COLUMN(name=name, reason=str(error)) from error
         if array.dtype == object and array.ndim:
-            kinds = {type(one) for one in array.flat}
-            if not (kinds <= {str} or kinds <= {int, float}):
-                raise messages.OBJECTS_IN_COLUMN(name=name, kinds=" and ".join(sorted(k.__name__ for k in kinds)))
-            array = np.asarray(array.tolist())
+            array = _of_objects(array)
         if array.ndim == 0:
             raise messages.NOT_A_COLUMN(name=name, actual=f"{array.dtype}{list(array.shape)}")
         columns[str(name)] = array
@@ -654,6 +653,17 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
     if rows == 0:
         raise messages.EMPTY_DATASET()
     return columns
+
+
+def _of_objects(array: np.ndarray) -> np.ndarray:
+    """Objects as numbers or texts, and missing numbers as NaN. A mixture stays: perhaps nobody reads the column."""
+    kinds = {type(one) for one in array.flat}
+    missing = {kind for kind in kinds if kind.__name__ in MISSING}
+    if kinds <= {str} or kinds <= {int, float}:
+        return np.asarray(array.tolist())
+    if kinds - missing and kinds - missing <= {int, float}:
+        return np.array([math.nan if type(one) in missing else one for one in array.flat]).reshape(array.shape)
+    return array
 
 
 def labels_of(column: np.ndarray | None) -> np.ndarray | None:

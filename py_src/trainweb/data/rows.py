@@ -54,8 +54,16 @@ def check_names(position: int, row: Row, first: Row) -> None:
         raise messages.ROW_NAMES(position=position, names=", ".join(row), expected=", ".join(first))
 
 
+def refuse_objects(name: str, array: np.ndarray) -> None:
+    """Raise FeedError for a mixture of numbers, texts and other objects."""
+    if array.dtype == object:
+        kinds = sorted({type(one).__name__ for one in array.flat})
+        raise messages.OBJECTS_IN_COLUMN(name=name, kinds=" and ".join(kinds))
+
+
 def refuse_texts(name: str, array: np.ndarray) -> None:
-    """Raise FeedError for texts, which no model takes."""
+    """Raise FeedError for texts and objects, which no model takes."""
+    refuse_objects(name, array)
     if array.dtype.kind == "U":
         raise messages.TEXT_VALUES(what=repr(name))
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trainweb import messages
+from trainweb.data.rows import refuse_objects
 
 Step = dict[str, Any]
 Columns = dict[str, np.ndarray]
@@ -41,6 +42,7 @@ def column_of(name: str, columns: Columns) -> np.ndarray:
     """A column by its name. Raise FeedError if there is none."""
     if name not in columns:
         raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
+    refuse_objects(name, columns[name])
     return columns[name]
 
 
@@ -167,6 +169,7 @@ def checked_steps(steps: Any) -> list[Step]:
 
 
 def _check_type(kind: str, name: str, array: np.ndarray, fitted_on: str | None = None) -> None:
+    refuse_objects(name, array)
     dtype = dtype_of(array)
     if fitted_on in INTEGERS and array.dtype.kind in "iuf":
         return  # such as whole numbers that a table has as floats

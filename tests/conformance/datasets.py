@@ -261,6 +261,12 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         [["rows", [{"n": [1.5, 2], "c": "b"}, {"c": "a", "n": [3, 4]}]], ["one_hot", "c"], ["concat", "x", ["n", "c"]]],
         {"x": F4([[1.5, 2, 0, 1], [3, 4, 1, 0]])},
     ),
+    ("integers without gaps", [TABLE, ["fill_median", "size"], ["take", 2]], None),
+    (
+        "gaps in integers that were fitted without",
+        [["columns", {"size": ["float64", [2], [np.nan, 7]]}], ["steps of", [TABLE, ["fill_median", "size"]]]],
+        {"size": F8([2.5, 7])},
+    ),
     ("a table that was fitted before", [TABLE, ["steps of", [TABLE, *FITTED]]], None),
     ("a table that is fitted again", [TABLE, *FITTED, ["steps of", [TABLE, *FITTED]]], None),
     ("a part of a table", [TABLE, ["split", 0.5, 3, 1], ["steps of", [TABLE, *FITTED]]], None),
@@ -285,7 +291,7 @@ DATASETS: list[tuple[str, Chain, Any]] = [
     *(
         (f"no such step: {chain[-1]}", chain, error(said, name))
         for chain, said, name in (
-            ([TABLE, ["fill_mean", "size"]], "'size' is int64; the step 'fill' takes float32, float64", "FeedError"),
+            ([TABLE, ["fill_mean", "colour"]], "'colour' is string; the step 'fill' takes float32, float64", "FeedError"),
             ([NAN_ONLY, ["fill_median", "numbers"]], "'numbers' has no number in column 0, only NaN", "FeedError"),
             ([TABLE, ["standardize", "colour"]], "'colour' is string; the step 'standardize' takes", "FeedError"),
             ([TABLE, ["one_hot", "numbers"]], "'numbers' is float32; the step 'one_hot' takes", "FeedError"),

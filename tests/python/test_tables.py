@@ -56,7 +56,7 @@ def test_missing_numbers_are_filled_by_the_rows_of_training(name: str, expected:
     [
         (np.full((3, 1), np.nan), "'x' has no number in column 0, only NaN"),
         (np.array([[1.0, np.inf]]), "'x' has infinity or numbers too large to add up in column 1"),
-        (np.array([[1]]), "'x' is int64; the step 'fill' takes float32, float64"),
+        (np.array([["a"]]), "'x' is string; the step 'fill' takes float32, float64, int64"),
     ],
 )
 def test_what_cannot_be_filled(x: np.ndarray, said: str) -> None:

@@ -431,7 +431,7 @@ class Dataset:
         Parameters
         ----------
         *names : str
-            Inputs of floats.
+            Inputs of numbers. Integers have no NaN, and stay; rows that `preprocess` gets later may have some.
 
         Raises
         ------
@@ -446,7 +446,7 @@ class Dataset:
         Parameters
         ----------
         *names : str
-            Inputs of floats.
+            Inputs of numbers.
 
         Raises
         ------

@@ -173,7 +173,7 @@ def _check_type(kind: str, name: str, array: np.ndarray, fitted_on: str | None =
     dtype = dtype_of(array)
     if fitted_on in INTEGERS and array.dtype.kind in "iuf":
         return  # such as whole numbers that a table has as floats
-    takes = {"fill": FLOATS, "standardize": NUMBERS, "one_hot": ("string", *INTEGERS), "categories": ("string",)}[kind]
+    takes = {"fill": NUMBERS, "standardize": NUMBERS, "one_hot": ("string", *INTEGERS), "categories": ("string",)}[kind]
     if dtype not in takes:
         raise messages.TABLE_TYPE(name=name, actual=dtype, step=kind, expected=", ".join(takes))
 

@@ -328,7 +328,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Replace each NaN of inputs of floats by the mean of the numbers in its column.
+   * Replace each NaN by the mean of the numbers in its column. Integers stay; rows that `preprocess` gets later may have NaN.
    *
    * @throws FeedError as `standardize`, or when a column has no number
    */
@@ -337,7 +337,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Replace each NaN of inputs of floats by the median of the numbers in its column.
+   * Replace each NaN by the median of the numbers in its column.
    *
    * @throws FeedError as `fillMean`
    */

@@ -61,7 +61,7 @@ const FLOATS = ["float32", "float64"];
 const INTEGERS = ["int64", "int32", "uint8"];
 const NUMBERS = [...FLOATS, ...INTEGERS];
 const TAKES: Readonly<Record<Applied["type"], readonly string[]>> = {
-  fill: FLOATS,
+  fill: NUMBERS,
   standardize: NUMBERS,
   one_hot: ["string", ...INTEGERS],
   categories: ["string"],
@@ -120,7 +120,7 @@ function ascending(a: string | number, b: string | number): number {
 /** The mean or median of the numbers that each column has. */
 function fillsOf(type: "fill_mean" | "fill_median", name: string, tensor: Tensor): number[] {
   const [, width] = flatDims(tensor);
-  const values = Array.from(tensor.data as Float32Array);
+  const values = valuesOf(tensor) as readonly number[];
   return Array.from({ length: width }, (_, column) => {
     const present = values.filter((value, i) => i % width === column && !Number.isNaN(value));
     refuseIf(present.length === 0, "TABLE_EMPTY", { name, column });

@@ -53,6 +53,7 @@ ASKED: list[dict[str, Any]] = [
     for dtype, size in (("float32", "int64"), ("float64", "int32"), ("int64", "int64"), ("float32", "float32"))
 ]
 MIXED = {"n": ["int64", [2], [1, 3]], "m": ["float64", [2, 1], [0.1, 0.2]], "k": ["float32", [2], [2, 5]]}
+TRUTHS = csv("a,b\n0,true\n1,false\n", {"x": "a", "y": "b"}, dtypes={"x": "bool", "y": "bool"})
 HALF = csv(text("a,b,c", "1,0.1,7", ",0.7,3", "4,NA,", "2.5,0.4,?"), {"x": ["a", "b"], "y": "c"}, missing="keep")
 RAGGED = ["lengths", [3, 8, 2, 5, 4]]
 ELEVEN = ["columns", {"x": ["float32", [11], list(range(11))]}]
@@ -267,6 +268,12 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         [["columns", {"size": ["float64", [2], [np.nan, 7]]}], ["steps of", [TABLE, ["fill_median", "size"]]]],
         {"size": F8([2.5, 7])},
     ),
+    (
+        "truths as numbers",
+        [TRUTHS, ["steps of", [TRUTHS, ["standardize", "x"], ["one_hot", "y"], ["concat", "z", ["x", "y"]]]]],
+        {"z": F4([[-1, 0, 1], [1, 1, 0]])},
+    ),
+    ("truths side by side", [TRUTHS, ["concat", "z", ["x", "y"]]], {"z": np.uint8([[0, 1], [1, 0]])}),
     ("a table that was fitted before", [TABLE, ["steps of", [TABLE, *FITTED]]], None),
     ("a table that is fitted again", [TABLE, *FITTED, ["steps of", [TABLE, *FITTED]]], None),
     ("a part of a table", [TABLE, ["split", 0.5, 3, 1], ["steps of", [TABLE, *FITTED]]], None),

@@ -39,11 +39,12 @@ EPSILON = 2.0**-52
 
 
 def column_of(name: str, columns: Columns) -> np.ndarray:
-    """A column by its name. Raise FeedError if there is none."""
+    """A column by its name, with true and false as 1 and 0. Raise FeedError if there is none."""
     if name not in columns:
         raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
-    refuse_objects(name, columns[name])
-    return columns[name]
+    array = columns[name]
+    refuse_objects(name, array)
+    return array.view(np.uint8) if array.dtype == bool else array
 
 
 def fitted(kind: str, name: str, columns: Columns) -> Step:
@@ -103,7 +104,7 @@ def applied(steps: Iterable[Mapping[str, Any]], columns: Columns) -> Columns:
     for step in steps:
         for name in step.get("parts", [step["input"]]):
             if name in result:
-                result[name] = _as_fitted(step, result[name])
+                result[name] = _as_fitted(step, column_of(name, result))
         if step["type"] == "concat":
             if not result.keys().isdisjoint(step["parts"]):
                 _concat(step, result)
@@ -169,7 +170,6 @@ def checked_steps(steps: Any) -> list[Step]:
 
 
 def _check_type(kind: str, name: str, array: np.ndarray, fitted_on: str | None = None) -> None:
-    refuse_objects(name, array)
     dtype = dtype_of(array)
     if fitted_on in INTEGERS and array.dtype.kind in "iuf":
         return  # such as whole numbers that a table has as floats

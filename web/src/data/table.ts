@@ -164,9 +164,8 @@ export function applySteps(steps: readonly PreprocessingStep[], columns: Tensors
   const results = new Map(columns);
   for (const step of steps) {
     for (const name of step.type === "concat" ? step.parts : [step.input]) {
-      const column = results.get(name);
-      if (column !== undefined) {
-        results.set(name, asFitted(step.dtype, column));
+      if (results.has(name)) {
+        results.set(name, asFitted(step.dtype, inputOf(name, results)));
       }
     }
     const tensor = results.get(step.input);
@@ -264,10 +263,15 @@ export function areSteps(actual: readonly PreprocessingStep[], expected: readonl
   return text(actual) === text(expected);
 }
 
-/** @throws FeedError when there is none of this name */
+/**
+ * A column by its name, with true and false as 1 and 0.
+ *
+ * @throws FeedError when there is none
+ */
 export function inputOf(name: string, columns: Tensors): Tensor {
   const column = columns.get(name) ?? raise("TABLE_INPUT", { name, names: [...columns.keys()].join(", ") });
-  return liveTensor(name, column, 0);
+  const tensor = liveTensor(name, column, 0);
+  return tensor.type === "bool" ? new Tensor("uint8", tensor.data as Uint8Array, tensor.dims) : tensor;
 }
 
 function checkType(step: Applied["type"], name: string, { type }: Tensor, fittedOn = ""): void {

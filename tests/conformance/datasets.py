@@ -274,6 +274,14 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         {"z": F4([[-1, 0, 1], [1, 1, 0]])},
     ),
     ("truths side by side", [TRUTHS, ["concat", "z", ["x", "y"]]], {"z": np.uint8([[0, 1], [1, 0]])}),
+    (
+        "categories that come later",
+        [
+            ["columns", {"size": ["int64", [3], [3, 2, 9]], "colour": ["string", [3], ["red", "mauve", ""]]}],
+            ["steps of", [TABLE, ["one_hot or zeros", "colour", "size"], ["concat", "x", ["size", "colour"]]]],
+        ],
+        {"x": F4([[0, 0, 1, 0, 0, 0, 1], [0, 1, 0, 0, 0, 0, 0], [0] * 7])},
+    ),
     ("a table that was fitted before", [TABLE, ["steps of", [TABLE, *FITTED]]], None),
     ("a table that is fitted again", [TABLE, *FITTED, ["steps of", [TABLE, *FITTED]]], None),
     ("a part of a table", [TABLE, ["split", 0.5, 3, 1], ["steps of", [TABLE, *FITTED]]], None),
@@ -333,6 +341,8 @@ DATASETS: list[tuple[str, Chain, Any]] = [
                     [{"type": "standardize", "input": "x", "mean": ["1"], "std": [1]}],
                     [{"type": "one_hot", "input": "x", "categories": [1], "more": 2}],
                     [{"type": "concat", "input": "x", "parts": ["a"], "dtype": 3}],
+                    [{"type": "one_hot", "input": "x", "categories": [[1]], "unknown": "ones"}],
+                    [{"type": "categories", "input": "x", "categories": [[1]], "unknown": "zeros"}],
                 )
             ),
         )
@@ -373,6 +383,7 @@ STEPS: dict[str, Callable[..., Dataset]] = {
     "thirds": lambda data: data.filter(lambda row: bool(row["x"] % 3 == 0)),
     "split": lambda data, share, seed, part: data.split(share, seed)[part],
     "bucket": lambda data, bounds, size, padded: data.bucket(lambda row: len(row["ids"]), bounds, size, padded),
+    "one_hot or zeros": lambda data, *names: data.one_hot(*names, unknown="zeros"),
     "steps of": lambda data, chain: data.preprocess(dataset(chain).preprocessing),
     "untyped steps of": lambda data, chain: data.preprocess(untyped(dataset(chain).preprocessing)),
 }

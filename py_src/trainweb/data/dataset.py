@@ -12,7 +12,7 @@ import math
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import isasyncgen, isgenerator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -470,20 +470,24 @@ class Dataset:
         """
         return self._fitted("standardize", names)
 
-    def one_hot(self, *names: str) -> Dataset:
+    def one_hot(self, *names: str, unknown: Literal["error", "zeros"] = "error") -> Dataset:
         """Replace each column of inputs by float32 columns, one for each of its categories in ascending order.
 
         Parameters
         ----------
         *names : str
             Inputs of text or integers.
+        unknown : {"error", "zeros"}
+            Categories that only later rows have: raise an error, or set all columns to 0.
 
         Raises
         ------
         FeedError
             As `standardize`.
         """
-        return self._fitted("one_hot", names)
+        if unknown not in table.UNKNOWN:
+            raise messages.BAD_SETTING(name="unknown", value=unknown, expected='"error" or "zeros"')
+        return self._fitted("one_hot", names, {"unknown": unknown} if unknown == "zeros" else {})
 
     def categories(self, *names: str) -> Dataset:
         """Replace text by the place of each value among the column's categories, in ascending order: int64 labels.
@@ -558,11 +562,11 @@ class Dataset:
         dataset.preprocessing = self.preprocessing + checked
         return dataset
 
-    def _fitted(self, kind: str, names: tuple[str, ...]) -> Dataset:
+    def _fitted(self, kind: str, names: tuple[str, ...], more: Mapping[str, str] | None = None) -> Dataset:
         columns = self._table()
         if not names:
             raise TypeError(f"{kind!r} needs the names of inputs; there are {', '.join(columns)}.")
-        return self._applied([table.fitted(kind, name, columns) for name in texts("names", names)])
+        return self._applied([{**table.fitted(kind, name, columns), **(more or {})} for name in texts("names", names)])
 
     def take(self, count: int) -> Dataset:
         """The first rows (or batches).

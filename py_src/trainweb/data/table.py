@@ -35,6 +35,8 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "concat": {"parts": _is_list_of(str)},
 }
 """Fields of each type of step besides `type`, `input` and `dtype`, and what they hold."""
+UNKNOWN = ("error", "zeros")
+"""Treatments of a category that the fitted rows lack. A step of `one_hot` has the field `unknown` for the second."""
 EPSILON = 2.0**-52
 
 
@@ -159,9 +161,10 @@ def checked_steps(steps: Any) -> list[Step]:
     for step in listed:
         kind = step.get("type") if isinstance(step, Mapping) else None
         fields = FIELDS.get(kind) if isinstance(kind, str) else None
+        zeros = kind == "one_hot" and step.get("unknown") == "zeros"
         if (
             fields is None
-            or set(step) | {"dtype"} != {"type", "input", "dtype", *fields}
+            or set(step) | {"dtype"} != {"type", "input", "dtype", *fields, *(["unknown"] if zeros else [])}
             or not all(isinstance(step.get(name, ""), str) for name in ("input", "dtype"))
             or not all(check(step[name]) for name, check in fields.items())
         ):
@@ -206,7 +209,7 @@ def _fill(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
 
 
 def _places(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
-    """Places of values in their columns' categories, `(N, C)`."""
+    """Places of values in their columns' categories, `(N, C)`, or -1."""
     name, categories = step["input"], step["categories"]
     _check_type(step["type"], name, array, step.get("dtype"))
     rows = _flat(array)
@@ -215,15 +218,17 @@ def _places(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
     for k, known in enumerate(categories):
         place = {value: at for at, value in enumerate(known)}
         for row, value in enumerate(rows[:, k].tolist()):
-            if value not in place:
+            if value not in place and "unknown" not in step:
                 raise messages.TABLE_CATEGORY(row=row, name=name, value=value, names=", ".join(map(str, known)))
-            places[row, k] = place[value]
+            places[row, k] = place.get(value, -1)
     return places
 
 
 def _one_hot(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
     places = _places(step, array)
-    parts = [np.eye(len(known), dtype=np.float32)[places[:, k]] for k, known in enumerate(step["categories"])]
+    # The row behind those of the categories has only zeros, and -1 is its place.
+    sizes = [len(known) for known in step["categories"]]
+    parts = [np.eye(size + 1, size, dtype=np.float32)[places[:, k]] for k, size in enumerate(sizes)]
     return np.concatenate(parts, axis=1)
 
 

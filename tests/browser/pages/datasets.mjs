@@ -32,6 +32,7 @@ const STEPS = {
   fill_mean: (data, ...names) => data.fillMean(...names),
   fill_median: (data, ...names) => data.fillMedian(...names),
   one_hot: (data, ...names) => data.oneHot(...names),
+  "one_hot or zeros": (data, ...names) => data.oneHot(...names, { unknown: "zeros" }),
   "steps of": async (data, chain) => data.preprocess(await steps(chain)),
   "untyped steps of": async (data, chain) => data.preprocess((await steps(chain)).map(({ dtype, ...step }) => step)),
 };

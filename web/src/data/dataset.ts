@@ -17,7 +17,7 @@ import { Opaque } from "../wire/opaque.js";
 import { permutation } from "./random.js";
 import { asTensor, batched, bucketed, checkNames, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
 import { labelsOf, lastOfEach } from "./split.js";
-import { applySteps, areSteps, checkSteps, fittedStep, inputOf, type Fitted, type PreprocessingStep } from "./table.js";
+import { applySteps, areSteps, checkSteps, fittedStep, inputOf, type CategoryStep, type Fitted, type PreprocessingStep } from "./table.js";
 import {
   cutter,
   joinedPairs,
@@ -359,10 +359,17 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * Replace each column of inputs of text or integers by float32 columns, one for each of its categories in ascending
    * order.
    *
+   * @param names - inputs, and perhaps an option behind them: with `unknown: "zeros"` a category that only later rows have
+   *   gives zeros; by default it is an error
    * @throws FeedError as `standardize`
    */
-  oneHot(...names: string[]): Dataset {
-    return this.#fitted("one_hot", names);
+  oneHot(...names: (string | { readonly unknown?: "error" | "zeros" })[]): Dataset {
+    const last = names.at(-1);
+    const options = typeof last === "object" ? checkOptions("oneHot", last, { unknown: true }) : {};
+    const { unknown = "error" } = options;
+    refuseSettingIf(!["error", "zeros"].includes(unknown), "unknown", unknown, '"error" or "zeros"');
+    const inputs = names.filter((name) => name !== options) as string[];
+    return this.#fitted("one_hot", inputs, unknown === "zeros" ? { unknown } : {});
   }
 
   /**
@@ -420,12 +427,12 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     return this.after(checkedSteps, applySteps(checkedSteps, this.#table()));
   }
 
-  #fitted(type: Fitted, names: readonly string[]): Dataset {
+  #fitted(type: Fitted, names: readonly string[], more: Pick<CategoryStep, "unknown"> = {}): Dataset {
     const columns = this.#table();
     if (names.length === 0) {
       throw new TypeError(`'${type}' needs the names of inputs; there are ${[...columns.keys()].join(", ")}.`);
     }
-    return this.#applied(names.map((name) => fittedStep(type, name, columns)));
+    return this.#applied(names.map((name) => ({ ...fittedStep(type, name, columns), ...more })));
   }
 
   /** @internal A dataset of tensors that has had more steps. */

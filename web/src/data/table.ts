@@ -39,6 +39,8 @@ export interface CategoryStep extends TableStep {
   readonly type: "one_hot" | "categories";
   /** Categories of each column, in ascending order. */
   readonly categories: readonly (readonly (string | number)[])[];
+  /** Of "one_hot": a category that is none of them gives zeros, not an error. */
+  readonly unknown?: "zeros";
 }
 
 /** A step of `concat`. */
@@ -244,9 +246,10 @@ export function checkSteps(steps: unknown): readonly PreprocessingStep[] {
   for (const step of list) {
     const of = Object(step) as Readonly<Record<string, unknown>>;
     const fields = typeof of["type"] === "string" && Object.hasOwn(FIELDS, of["type"]) ? FIELDS[of["type"]] : undefined;
+    const isOpen = of["type"] === "one_hot" && of["unknown"] === "zeros";
     if (
       fields === undefined ||
-      Object.keys({ dtype: "", ...of }).length !== Object.keys(fields).length + 3 ||
+      Object.keys({ dtype: "", ...of }).length !== Object.keys(fields).length + (isOpen ? 4 : 3) ||
       ![of["input"], of["dtype"] ?? ""].every((one) => typeof one === "string") ||
       !Object.entries(fields).every(([field, check]) => check(of[field]))
     ) {
@@ -311,13 +314,14 @@ function standardize({ input, dtype, mean, std }: StandardizeStep, tensor: Tenso
     : new Tensor("float32", Float32Array.from(scaled), tensor.dims);
 }
 
-function categorize({ type, input, categories }: CategoryStep, tensor: Tensor): Tensor {
+function categorize({ type, input, categories, unknown }: CategoryStep, tensor: Tensor): Tensor {
   const [rows, width] = flatDims(tensor);
   checkWidth(input, width, categories.length);
   const known = categories.map((of) => new Map(of.map((value, place) => [value, place] as const)));
   const places = valuesOf(tensor).map((value, i) => {
     const [row, column] = [Math.floor(i / width), i % width];
-    return known[column]!.get(value) ?? raise("TABLE_CATEGORY", { row, name: input, value, names: categories[column]!.join(", ") });
+    const place = known[column]!.get(value) ?? (unknown === "zeros" ? -1 : undefined);
+    return place ?? raise("TABLE_CATEGORY", { row, name: input, value, names: categories[column]!.join(", ") });
   });
   if (type === "categories") {
     return new Tensor("int64", BigInt64Array.from(places, BigInt), tensor.dims);
@@ -330,7 +334,9 @@ function categorize({ type, input, categories }: CategoryStep, tensor: Tensor): 
   }
   const data = new Float32Array(rows * total);
   places.forEach((place, i) => {
-    data[Math.floor(i / width) * total + starts[i % width]! + place] = 1;
+    if (place >= 0) {
+      data[Math.floor(i / width) * total + starts[i % width]! + place] = 1;
+    }
   });
   return new Tensor("float32", data, [rows, total]);
 }

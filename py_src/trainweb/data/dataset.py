@@ -66,6 +66,8 @@ class Dataset:
         """Fitted steps of tables so far, such as `standardize` and `one_hot`: JSON, for `preprocess`."""
         self._listed = source if isinstance(source, (list, tuple)) else ()
         """The rows, if they are a list."""
+        self._declared: Mapping[str, list[Any]] = {}
+        """Categories that the columns of a table declare."""
         self._known: Batch | None = None
         """The arrays, or the known arrays beside images."""
         self._pick: Callable[[np.ndarray, bool], Dataset] | None = None
@@ -76,6 +78,7 @@ class Dataset:
         if isinstance(source, Mapping):
             columns = checked_columns(source)
             self.columns = self._known = columns
+            self._declared = declared_categories(source)
             self._rows = lambda: ({n: a[k] for n, a in columns.items()} for k in range(len(self)))
         elif callable(source):
             self._rows = lambda: _iterated(source())
@@ -275,7 +278,7 @@ class Dataset:
                 selection = self._pick(indices, is_held_out)
         except (IndexError, ValueError, TypeError) as error:
             raise FeedError(f"'indices' are not those of rows: {error}") from error
-        selection.preprocessing = self.preprocessing
+        selection.preprocessing, selection._declared = self.preprocessing, self._declared
         return selection
 
     @staticmethod
@@ -471,7 +474,9 @@ class Dataset:
         return self._fitted("standardize", names)
 
     def one_hot(self, *names: str, unknown: Literal["error", "zeros"] = "error") -> Dataset:
-        """Replace each column of inputs by float32 columns, one for each of its categories in ascending order.
+        """Replace each column of inputs by float32 columns, one for each of its categories.
+
+        They are in the order that a column of the type Categorical or Enum declares, else in ascending order.
 
         Parameters
         ----------
@@ -490,7 +495,7 @@ class Dataset:
         return self._fitted("one_hot", names, {"unknown": unknown} if unknown == "zeros" else {})
 
     def categories(self, *names: str) -> Dataset:
-        """Replace text by the place of each value among the column's categories, in ascending order: int64 labels.
+        """Replace text by the place of each value among the column's categories, ordered as for `one_hot`: int64 labels.
 
         Parameters
         ----------
@@ -559,14 +564,15 @@ class Dataset:
     def _applied(self, steps: list[table.Step]) -> Dataset:
         checked = table.checked_steps(steps)
         dataset = Dataset(table.applied(checked, self._table()))
-        dataset.preprocessing = self.preprocessing + checked
+        dataset.preprocessing, dataset._declared = self.preprocessing + checked, self._declared
         return dataset
 
     def _fitted(self, kind: str, names: tuple[str, ...], more: Mapping[str, str] | None = None) -> Dataset:
         columns = self._table()
         if not names:
             raise TypeError(f"{kind!r} needs the names of inputs; there are {', '.join(columns)}.")
-        return self._applied([{**table.fitted(kind, name, columns), **(more or {})} for name in texts("names", names)])
+        steps = [table.fitted(kind, name, columns, self._declared.get(name)) for name in texts("names", names)]
+        return self._applied([{**step, **(more or {})} for step in steps])
 
     def take(self, count: int) -> Dataset:
         """The first rows (or batches).
@@ -627,6 +633,12 @@ def columns_of_table(source: Any) -> Any:
     if names is None or isinstance(source, Mapping) or not hasattr(source, "__getitem__"):
         return source
     return {name: source[name] for name in names}
+
+
+def declared_categories(columns: Mapping[Any, Any]) -> dict[str, list[Any]]:
+    """Categories of columns of the types Categorical of pandas and Enum of polars, in their order."""
+    of_types = {name: getattr(getattr(column, "dtype", None), "categories", None) for name, column in columns.items()}
+    return {str(name): np.asarray(of).tolist() for name, of in of_types.items() if np.ndim(of) == 1}
 
 
 def checked_columns(source: Mapping[Any, Any]) -> Batch:

@@ -49,8 +49,8 @@ def column_of(name: str, columns: Columns) -> np.ndarray:
     return array.view(np.uint8) if array.dtype == bool else array
 
 
-def fitted(kind: str, name: str, columns: Columns) -> Step:
-    """Fit a step on columns. Raise FeedError for another input or type, or a mean or deviation that is not finite."""
+def fitted(kind: str, name: str, columns: Columns, declared: list[Any] | None = None) -> Step:
+    """Fit a step on columns, of which one may have `declared` its categories. Raise FeedError for another input or type, or a mean or deviation that is not finite."""
     array = column_of(name, columns)
     step = "fill" if kind in CENTRES else kind
     _check_type(step, name, array)
@@ -58,7 +58,7 @@ def fitted(kind: str, name: str, columns: Columns) -> Step:
     if step == "fill":
         return {**head, "values": _fills(kind, name, rows.astype(np.float64))}
     if kind != "standardize":
-        return {**head, "categories": [np.unique(column).tolist() for column in rows.T]}
+        return {**head, "categories": [declared or np.unique(column).tolist() for column in rows.T]}
     mean, std = moments(rows.astype(np.float64))
     if not np.isfinite(mean + std).all():
         raise messages.TABLE_MOMENTS(name=name)

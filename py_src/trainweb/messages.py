@@ -300,10 +300,8 @@ IN_ROW = Message(
 )
 NAN_IN_ROW = Message(
     NumericsError,
-    "{reason} {name!r} has {value!r} in row {row} of the {data}: fill NaN of a table by 'fill_median', or leave such rows "
-    "out.",
-    "{reason} {name!r} has {value!r} in row {row} of the {data}: fill NaN of a table by 'fillMedian', or leave such rows "
-    "out.",
+    "{reason} {name!r} has {value!r} in row {row} of the {data}: fill NaN of a table by 'fill_median', or leave it out.",
+    "{reason} {name!r} has {value!r} in row {row} of the {data}: fill NaN of a table by 'fillMedian', or leave it out.",
 )
 BATCHED_TWICE = Message(FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(
@@ -327,6 +325,11 @@ BATCH_BEYOND_DATA = Message(
 CSV_INPUT = Message(FeedError, "{name!r} is not one of the inputs read from the file: {names}.")
 CSV_DTYPE = Message(FeedError, "{name!r} cannot be read as {dtype}; the types are {names}.")
 CSV_COLUMN = Message(FeedError, "The file has no column {column!r}; it has {names}.")
+CSV_DELIMITER = Message(
+    FeedError,
+    "The file has no column {column!r}; its only column is {names}. Give the option 'delimiter' if another character "
+    "than {delimiter!r} stands between its values.",
+)
 CSV_COLUMN_TWICE = Message(FeedError, "The file has more than one column {column!r}.")
 CSV_QUOTES = Message(FeedError, "Line {line}: a value between quotes does not end where the next value or line begins.")
 CSV_RAGGED = Message(FeedError, "Line {line} has {actual} values; the header has {expected}.")
@@ -341,13 +344,15 @@ CSV_FILL = Message(
 CSV_VALUE = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.")
 CSV_TEXT = Message(
     FeedError,
-    "Line {line}, column {column!r}: {value!r} is no number. Give a column of text the type {name!r}: 'string' in "
-    "'dtypes', and make numbers of it by 'categories' or 'one_hot' ('oneHot' in a page). Labels may have 'classes'.",
+    "Line {line}, column {column!r}: {value!r} is no number. Give a column of text or dates the type "
+    "{name!r}: 'string' in 'dtypes', and make numbers of text by 'categories' or 'one_hot' ('oneHot' in a page). Labels may have "
+    "'classes'. Numbers are like 1234.5, or like 1234,5 with the option 'decimal'.",
 )
 CSV_CLASS = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
 TABLE_STREAM = Message(
     FeedError,
-    "A stream of rows cannot be preprocessed: preprocess arrays or a list of rows with names, before 'map' and 'filter'.",
+    "A stream of rows cannot be preprocessed: preprocess arrays or a list of rows with names, before 'map' and "
+    "'filter'.",
 )
 TABLE_INPUT = Message(FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
 TABLE_TYPE = Message(FeedError, "{name!r} is {actual}; the step {step!r} takes {expected}.")

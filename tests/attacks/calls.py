@@ -498,6 +498,7 @@ CALLS: dict[str, PublicCall] = {
             "delimiter": ",",
             "classes": None,
             "missing": "error",
+            "decimal": ".",
         },
     ),
     "Dataset.from_text": plain(
@@ -547,6 +548,7 @@ CALLS: dict[str, PublicCall] = {
             "delimiter": ",",
             "classes": None,
             "missing": "error",
+            "decimal": ".",
         },
     ),
     "from_images": plain(

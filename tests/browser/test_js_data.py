@@ -97,9 +97,9 @@ def test_long_values_and_many_columns_take_no_time(js: JsPage) -> None:
         return messages;"""
     )
     quoted = "1" * 499
-    assert found == [
-        f"FeedError: Line 2, column 'a': '{quoted}... (2000003 characters) is not a valid float32.",
-        f"FeedError: Line 2, column 'a': '{quoted}... (2000003 characters) is not a valid int64.",
+    no_number = f"FeedError: Line 2, column 'a': '{quoted}... (2000003 characters) is no number. Give a column of text"
+    assert [text[: len(no_number)] for text in found[:2]] == [no_number] * 2
+    assert found[2:] == [
         f"FeedError: Line 2, column 'a': '{quoted}... (2000002 characters) is not a valid int64.",
         "read",
         found[4],

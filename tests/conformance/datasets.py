@@ -129,6 +129,11 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             (["prefetch", -1], "is -1; it must be an integer >= "),
         )
     ),
+    (
+        "no decimal",
+        [csv("a\n1\n", {"x": "a"}, decimal="")],
+        error("decimal is ''; it must be a point or a", "ModelError"),
+    ),
     ("a split of everything", [ELEVEN, ["split", 1.5, None, 0]], error("is 1.5; it must be", "ModelError")),
     (
         "numbers and classes",
@@ -145,6 +150,19 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         [csv("a;b\n1;2\n", {"x": "a", "y": ["b"]}, delimiter=";", dtypes={"x": "uint8", "y": "float64"})],
         {"x": np.uint8([1]), "y": F8([[2]])},
     ),
+    (
+        "a decimal comma, and a filled gap",
+        [
+            csv(
+                'a;b\n-1234,5;\n"2e3";1,5\n',
+                {"x": ["a", "b"]},
+                delimiter=";",
+                decimal=",",
+                missing={"b": 0.5},
+            )
+        ],
+        {"x": F4([[-1234.5, 0.5], [2000, 1.5]])},
+    ),
     ("the largest number", [csv("a\n3.4028235e38\n", {"x": "a"})], {"x": F4([3.4028235e38])}),
     ("a class of no letters", [csv('a\n""\n\n1\n', {"x": "a"}, classes={"x": ["", "1"]})], {"x": I8([0, 1])}),
     (
@@ -160,9 +178,25 @@ DATASETS: list[tuple[str, Chain, Any]] = [
     *(
         (f"csv: {contents!r:.40} {options}", [csv(contents, columns, **options)], error(said))
         for contents, columns, options, said in (
-            ("a\n1\nx\n", {"x": "a"}, {}, "Line 3, column 'a': 'x' is no number. Give a column of text the type 'x'"),
+            (
+                "a\n1\nx\n",
+                {"x": "a"},
+                {},
+                "Line 3, column 'a': 'x' is no number. Give a column of text or dates the type 'x'",
+            ),
             ("a\n1\n?\n", {"x": "a"}, {"missing": {"a": "no"}}, "Line 3, column 'a': 'no' is no number"),
-            ("a\n1\n\n\n\n", {"x": "b"}, {}, "The file has no column 'b'; it has a"),
+            ("a,c\n1,2\n\n\n\n", {"x": "b"}, {}, "The file has no column 'b'; it has a, c"),
+            ("a;b\n1;2\n", {"x": "b"}, {}, "The file has no column 'b'; its only column is a;b. Give the option 'del"),
+            *(
+                (
+                    f'a\n"{value}"\n',
+                    {"x": "a"},
+                    {},
+                    f"Line 2, column 'a': '{value}' is no number. Give a column of text",
+                )
+                for value in ("2016-10-18", "86,0", "5%", "2,500")
+            ),
+            ("a\n1.200\n", {"x": "a"}, {"decimal": ","}, "Line 2, column 'a': '1.200' is no number"),
             ("a,b\n1,2\n3\n", {"x": "a"}, {}, "Line 3 has 1 values; the header has 2"),
             ('a,b\n"1\n",2\n3,\n', {"x": "b"}, {}, "Line 4, column 'b': the value is missing"),
             ("a\n1.5\n", {"x": "a"}, {"dtypes": {"x": "int64"}}, "Line 2, column 'a': '1.5' is not a valid int64"),
@@ -175,8 +209,8 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ("a\n1\n", {"x": "a"}, {"dtypes": {"x": "float16"}}, "'x' cannot be read as float16"),
             ("a\n1\n", {"x": "a"}, {"classes": {"y": ["cat"]}}, "'y' is not one of the inputs"),
             ("a\n1\nnan\n", {"x": "a"}, {}, "Line 3, column 'a': the value is missing"),
-            ("a\n1\n1_0\n", {"x": "a"}, {}, "Line 3, column 'a': '1_0' is not a valid float32"),
-            ("a\n1_0\n", {"x": "a"}, {"dtypes": {"x": "int64"}}, "Line 2, column 'a': '1_0' is not a valid int64"),
+            ("a\n1\n1_0\n", {"x": "a"}, {}, "Line 3, column 'a': '1_0' is no number"),
+            ("a\n1_0\n", {"x": "a"}, {"dtypes": {"x": "int64"}}, "Line 2, column 'a': '1_0' is no number"),
             ("a\n-1e39\n", {"x": "a"}, {}, "Line 2, column 'a': '-1e39' is not a valid float32"),
             ("a\n1e309\n", {"x": "a"}, {"dtypes": {"x": "float64"}}, "'1e309' is not a valid float64"),
             ('a,b\n"1\n",2\n3,"x\n4,y\n', {"x": "a"}, {}, "Line 4: a value between quotes does not end"),
@@ -185,8 +219,8 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ('a,b\n1,2\n"3\n4","5\n', {"x": "a"}, {}, "Line 3: a value between quotes does not end"),
             ('a\n"1\r\n', {"x": "a"}, {}, "Line 2: a value between quotes does not end"),
             ('a\n"1', {"x": "a"}, {}, "Line 2: a value between quotes does not end"),
-            ('a,b\n1,"say ""3"", 4"\n2,5"6\n', {"x": "b"}, {}, "Line 2, column 'b': 'say \"3\", 4' is not"),
-            ('a\n"1"""\n2', {"x": "a"}, {}, "Line 2, column 'a': '1\"' is not a valid float32"),
+            ('a,b\n1,"say ""3"", 4"\n2,5"6\n', {"x": "b"}, {}, "Line 2, column 'b': 'say \"3\", 4' is no"),
+            ('a\n"1"""\n2', {"x": "a"}, {}, "Line 2, column 'a': '1\"' is no number"),
             ("a,b,a\n1,2,3\n", {"x": "a"}, {}, "The file has more than one column 'a'"),
             (f"a\n-{'0' * 4300}7\n", {"x": "a"}, {"dtypes": {"x": "int64"}}, "is not a valid int64"),
         )
@@ -306,7 +340,11 @@ DATASETS: list[tuple[str, Chain, Any]] = [
     *(
         (f"no such step: {chain[-1]}", chain, error(said, name))
         for chain, said, name in (
-            ([TABLE, ["fill_mean", "colour"]], "'colour' is string; the step 'fill' takes float32, float64", "FeedError"),
+            (
+                [TABLE, ["fill_mean", "colour"]],
+                "'colour' is string; the step 'fill' takes float32, float64",
+                "FeedError",
+            ),
             ([NAN_ONLY, ["fill_median", "numbers"]], "'numbers' has no number in column 0, only NaN", "FeedError"),
             ([TABLE, ["standardize", "colour"]], "'colour' is string; the step 'standardize' takes", "FeedError"),
             ([TABLE, ["one_hot", "numbers"]], "'numbers' is float32; the step 'one_hot' takes", "FeedError"),

@@ -96,8 +96,18 @@ WRONG_LATER: list[tuple[Data, dict[str, Any], str, str]] = [
         "FeedError",
         "such labels, give the loss ignore_index=-100. It is",
     ),
-    (data(60, x={(13, 4): np.nan}), EIGHT | {"seed": 3}, "NumericsError", "in the data. 'x' has nan in row 13 of the data"),
-    (data(60, *STREAM, x={13: -np.inf}), EIGHT, "NumericsError", "step 2 .* 'x' has -inf in row 13 of the data: fill NaN"),
+    (
+        data(60, x={(13, 4): np.nan}),
+        EIGHT | {"seed": 3},
+        "NumericsError",
+        "in the data. 'x' has nan in row 13 of the data",
+    ),
+    (
+        data(60, *STREAM, x={13: -np.inf}),
+        EIGHT,
+        "NumericsError",
+        "step 2 .* 'x' has -inf in row 13 of the data: fill NaN",
+    ),
     (data(8, *batches(4), ("numbers",)), {"batch_size": None}, "FeedError", "Batch 0 of the data is "),
     (
         data(14, ("dataset",), ("used up",)),

@@ -134,12 +134,11 @@ def test_long_values_take_no_time(dtype: str) -> None:
     """A quadratic algorithm took hours here; `csv` itself ends at 131 072 characters by default."""
     before = csv.field_size_limit(10**7)
     try:
-        for digits in ("1" * 2_000_000 + "x", "x" * 2_000_000):
+        for digits in ("1" * 2_000_000, "1" * 2_000_000 + "x", "x" * 2_000_000):
             with pytest.raises(FeedError) as caught:
                 from_csv(io.StringIO(f"a\n{digits}\n"), {"x": "a"}, dtypes={"x": dtype})
             shown = f"'{digits[:499]}... ({len(digits) + 2} characters)"
-            is_text = digits[0] == "x"
-            said = "no number. Give a column of text the type" if is_text else f"not a valid {dtype}."
+            said = f"not a valid {dtype}." if digits.isdigit() else "no number. Give a column of text"
             assert str(caught.value).startswith(f"Line 2, column 'a': {shown} is {said}")
     finally:
         csv.field_size_limit(before)

@@ -291,6 +291,7 @@ class Dataset:
         delimiter: str = ",",
         classes: Mapping[str, Sequence[str]] | None = None,
         missing: str | Mapping[str, object] = "error",
+        decimal: Literal[".", ","] = ".",
     ) -> Dataset:
         """Read a CSV file, whose first line has the names of the columns.
 
@@ -311,6 +312,8 @@ class Dataset:
             ``{"*": "keep", "colour": "none"}`` uses NaN in all other columns. A value is missing if it is empty; a
             number also if it is NA, N/A, NaN, null or ?, in any case. "keep" needs inputs of floats, which `fill_mean`
             and `fill_median` fill.
+        decimal : {".", ","}
+            The character before the decimals of a number.
 
         Raises
         ------
@@ -320,7 +323,7 @@ class Dataset:
         ModelError
             `delimiter` is not a single character, or has another meaning; `missing` has another value.
         """
-        return Dataset(read_csv(source, columns, dtypes or {}, delimiter, classes or {}, missing))
+        return Dataset(read_csv(source, columns, dtypes or {}, delimiter, classes or {}, missing, decimal))
 
     @staticmethod
     @checks_keywords
@@ -495,7 +498,9 @@ class Dataset:
         return self._fitted("one_hot", names, {"unknown": unknown} if unknown == "zeros" else {})
 
     def categories(self, *names: str) -> Dataset:
-        """Replace text by the place of each value among the column's categories, ordered as for `one_hot`: int64 labels.
+        """Replace text by the place of each value among the column's categories, in the order of `one_hot`.
+
+        The results are int64 labels.
 
         Parameters
         ----------

@@ -181,7 +181,10 @@ class ModelInputs:
         return {name: columns[name] for name in self.values if name in columns}
 
     def fitted(self, name: str, value: Any, where: str) -> np.ndarray:
-        """Convert rows of an input to its type; one value a row may stand for a vector of one. Raise FeedError for another shape, or a value that the type loses."""
+        """Convert rows of an input to its type; one value a row may stand for a vector of one.
+
+        Raise FeedError for another shape, or a value that the type loses.
+        """
         array = _as_array(name, value)
         declared = self.values.get(name)
         if declared is None:

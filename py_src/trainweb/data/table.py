@@ -50,7 +50,10 @@ def column_of(name: str, columns: Columns) -> np.ndarray:
 
 
 def fitted(kind: str, name: str, columns: Columns, declared: list[Any] | None = None) -> Step:
-    """Fit a step on columns, of which one may have `declared` its categories. Raise FeedError for another input or type, or a mean or deviation that is not finite."""
+    """Fit a step on columns, of which one may have `declared` its categories.
+
+    Raise FeedError for another input or type, or a mean or deviation that is not finite.
+    """
     array = column_of(name, columns)
     step = "fill" if kind in CENTRES else kind
     _check_type(step, name, array)

@@ -300,8 +300,8 @@ IN_ROW = Message(
 )
 NAN_IN_ROW = Message(
     NumericsError,
-    "{reason} {name!r} has {value!r} in row {row} of the {data}: fill NaN of a table by 'fill_median', or leave it out.",
-    "{reason} {name!r} has {value!r} in row {row} of the {data}: fill NaN of a table by 'fillMedian', or leave it out.",
+    "{reason} {name!r} has {value!r} in row {row} of the {data}: fill NaN of a table by 'fill_median', or drop it.",
+    "{reason} {name!r} has {value!r} in row {row} of the {data}: fill NaN of a table by 'fillMedian', or drop it.",
 )
 BATCHED_TWICE = Message(FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(
@@ -345,8 +345,8 @@ CSV_VALUE = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not
 CSV_TEXT = Message(
     FeedError,
     "Line {line}, column {column!r}: {value!r} is no number. Give a column of text or dates the type "
-    "{name!r}: 'string' in 'dtypes', and make numbers of text by 'categories' or 'one_hot' ('oneHot' in a page). Labels may have "
-    "'classes'. Numbers are like 1234.5, or like 1234,5 with the option 'decimal'.",
+    "{name!r}: 'string' in 'dtypes', and make numbers of text by 'categories' or 'one_hot' ('oneHot' in a page). "
+    "Labels may have 'classes'. Numbers are like 1234.5, or like 1234,5 with the option 'decimal'.",
 )
 CSV_CLASS = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
 TABLE_STREAM = Message(

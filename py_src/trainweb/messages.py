@@ -729,6 +729,12 @@ OTHER_WEIGHTS = Message(
     CheckpointError,
     "The file {said}. With strict false, only the parameters that the file and the model share are loaded.",
 )
+CHECKPOINT_AS_WEIGHTS = Message(
+    CheckpointError,
+    "The file is a checkpoint, not weights: CheckpointState.load_checkpoint reads it, and TrainingSession takes it as "
+    "'checkpoint' with the artifacts.",
+    "The file is a checkpoint, not weights: TrainingSession.create takes it as 'checkpoint' with the artifacts.",
+)
 PROPERTY_RANGE = Message(
     InvalidValueError,
     "A property may be an integer of at most 64 bits; this one has {bits}. Keep it as a text or as a float.",

@@ -92,7 +92,7 @@ def test_curves_of_an_earlier_fit_make_way(js: JsPage) -> None:
 
 def test_the_page_of_the_docs_shows_its_training(page: Page, make_site: Callable[..., Site]) -> None:
     (html,) = re.findall(r"^```html\n(.*?)^```$", (ROOT / "docs" / "vis.md").read_text(), re.DOTALL | re.MULTILINE)
-    site = make_site(mounts={"/dist/npm/": [ROOT / "dist" / "npm"], "/docs/": [ROOT / "docs"]})
+    site = make_site(mounts={"/trainweb/": [ROOT / "dist" / "npm"]})
     page.goto(site.add("/vis.html", html.replace("<title>", '<link rel="icon" href="data:,"><title>')))
     shown = [page.locator(f"trainweb-{name} figcaption") for name in ("curves", "confusion", "histogram")]
     expect(shown[0]).to_contain_text("20 epochs", timeout=60_000)

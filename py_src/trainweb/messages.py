@@ -234,7 +234,9 @@ CLASS_WITHOUT_FILES = Message(FeedError, "The class {name!r} has no files; there
 COLUMN_ROWS = Message(
     FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
-NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows.")
+NOT_A_COLUMN = Message(
+    FeedError, "{name!r} is {actual}; its first axis must count rows. One row is a list of one value."
+)
 OBJECTS_IN_COLUMN = Message(
     FeedError,
     "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing texts, as "
@@ -417,7 +419,10 @@ STRATIFIED_NOTHING = Message(
     ModelError,
     "'stratify' needs '{argument.validation_split}': give the share of the rows to evaluate.",
 )
-NO_CLASSES = Message(FeedError, "'stratify' reads the classes from {name!r}: give one integer for each row.")
+NO_CLASSES = Message(
+    FeedError,
+    "'stratify' reads the classes from {name!r}: give one integer for each row. 'categories' makes such of text.",
+)
 MISSING_CLASSES = Message(
     FeedError,
     "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give the option 'stratify', "

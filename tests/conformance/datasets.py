@@ -134,6 +134,11 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         [csv("a\n1\n", {"x": "a"}, decimal="")],
         error("decimal is ''; it must be a point or a", "ModelError"),
     ),
+    (
+        "one text",
+        [["rows", {"x": [1.0], "c": "red"}]],
+        error("'c' is one text; its first axis must count rows. One row"),
+    ),
     ("a split of everything", [ELEVEN, ["split", 1.5, None, 0]], error("is 1.5; it must be", "ModelError")),
     (
         "numbers and classes",

@@ -225,6 +225,19 @@ def test_a_column_of_objects_is_refused_where_it_is_read(values: list[Any], kind
             s.predict({"x": table.columns["age"][:, None].repeat(5, 1)})  # type: ignore[index]
 
 
+def test_a_file_of_another_encoding(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_bytes("größe\n1\n".encode("latin-1"))
+    with pytest.raises(FeedError, match="the file is not a text in UTF-8: save it as such"):
+        from_csv(tmp_path / "data.csv", {"x": "größe"})
+
+
+def test_a_dataset_shows_the_types_of_tensors() -> None:
+    assert (
+        repr(Dataset({"x": np.zeros((2, 3), "f4"), "c": ["a", "red"]}))
+        == "<Dataset: 2 rows of x float32[3], c string[]>"
+    )
+
+
 def test_missing_numbers_are_nan() -> None:
     """As tables with a column of nullable integers have them."""
 

@@ -21,7 +21,7 @@ from trainweb.arguments import checks_keywords, texts
 from trainweb.data import table
 from trainweb.data.files import read_csv
 from trainweb.data.random import permutation
-from trainweb.data.rows import Batch, Remainder, batched, bucketed, check_names, drawn
+from trainweb.data.rows import Batch, Remainder, batched, bucketed, check_names, drawn, dtype_of
 from trainweb.data.waiting import plainly, prefetched
 from trainweb.errors import FeedError
 from trainweb.settings import SEED, Number, Whole
@@ -115,7 +115,7 @@ class Dataset:
     def __repr__(self) -> str:
         if self.columns is None:
             return f"<Dataset: stream of {'batches' if self.is_batched else 'rows'}>"
-        inputs = ", ".join(f"{name} {column.dtype}{list(column.shape[1:])}" for name, column in self.columns.items())
+        inputs = ", ".join(f"{name} {dtype_of(array)}{list(array.shape[1:])}" for name, array in self.columns.items())
         return f"<Dataset: {len(self):,} rows of {inputs}>"
 
     def __len__(self) -> int:
@@ -530,7 +530,7 @@ class Dataset:
             The rows are a stream, there is no such input, or some are text.
         """
         names, columns = texts("parts", parts), self._table()
-        dtypes = {table.dtype_of(table.column_of(part, columns)) for part in names}
+        dtypes = {dtype_of(table.column_of(part, columns)) for part in names}
         dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
         return self._applied([{"type": "concat", "input": name, "dtype": dtype, "parts": names}])
 
@@ -663,7 +663,7 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
         if array.dtype == object and array.ndim:
             array = _of_objects(array)
         if array.ndim == 0:
-            raise messages.NOT_A_COLUMN(name=name, actual=f"{array.dtype}{list(array.shape)}")
+            raise messages.NOT_A_COLUMN(name=name, actual="one text" if array.dtype.kind == "U" else "one number")
         columns[str(name)] = array
     if not columns:
         raise messages.NO_COLUMNS()

@@ -64,7 +64,9 @@ def read_csv(
         if not isinstance(source, Iterable):
             raise TypeError(f"'source' must be a path or a file, got {source!r:.80}.")
         return table.read(source, delimiter)
-    except (csv.Error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise FeedError("the file is not a text in UTF-8: save it as such.") from error
+    except csv.Error as error:
         raise FeedError(f"'source', {source!r:.80}, cannot be read as CSV: {error}") from error
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.data.rows import refuse_objects
+from trainweb.data.rows import dtype_of, refuse_objects
 
 Step = dict[str, Any]
 Columns = dict[str, np.ndarray]
@@ -145,11 +145,6 @@ def in_units(name: str, array: np.ndarray, unit: Unit | None) -> np.ndarray:
     _check_width(name, 1 if len(std) == 1 else math.prod(array.shape[1:]), len(std))
     rows: np.ndarray = array.reshape(-1, len(std)).astype(np.float64) * std + mean
     return rows.astype(array.dtype).reshape(array.shape)
-
-
-def dtype_of(array: np.ndarray) -> str:
-    """The name of a type, as a tensor has it in a page."""
-    return "string" if array.dtype.kind == "U" else str(array.dtype)
 
 
 def _as_fitted(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:

@@ -118,6 +118,7 @@ async function textOf(source: CsvSource): Promise<string> {
     }
     return source;
   }
+  mustBe(!(source instanceof Promise), "source", "awaited: await fetch(url)", source);
   if (typeof (source as Partial<Blob>)?.arrayBuffer !== "function") {
     throw sessionError("NOT_A_DATASET", { actual: describe(source) });
   }

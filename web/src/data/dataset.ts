@@ -679,7 +679,7 @@ function checkColumns(source: Columns): ReadonlyMap<string, Tensor> {
   const columns = new Map<string, Tensor>();
   for (const [name, value] of Object.entries(source)) {
     const tensor = asTensor(name, value);
-    refuseIf(tensor.dims.length === 0, "NOT_A_COLUMN", { name, actual: "one number" });
+    refuseIf(tensor.dims.length === 0, "NOT_A_COLUMN", { name, actual: tensor.type === "string" ? "one text" : "one number" });
     columns.set(name, tensor);
   }
   const [first = raise("NO_COLUMNS")] = columns;

@@ -137,6 +137,7 @@ def test_what_is_no_csv_file_or_setting(js: JsPage) -> None:
             '"a\\n1\\n", { x: [] }',
             'new Blob([new Uint8Array([97, 10, 0xe4])]), { x: "a" }',
             'new Response("a,b", { status: 404 }), { x: "a" }',
+            '"a\\n1\\n", { x: "a" }, { sep: ";" }',
             'Promise.resolve(new Response("a")), { x: "a" }',
         )
     ]
@@ -148,6 +149,7 @@ def test_what_is_no_csv_file_or_setting(js: JsPage) -> None:
         ("ModelError", "columns['x'] is []; it must be a column, or several."),
         ("FeedError", "the file is not a text in UTF-8: save it as such."),
         ("FeedError", "the file was answered with HTTP status 404."),
+        ("TypeError", "The option of readCsv 'sep' is not known; did you mean 'delimiter'?"),
         ("TypeError", "'source' must be awaited: await fetch(url), got Promise."),
     ]
 

@@ -524,7 +524,7 @@ FITS: dict[str, list[Fit]] = {
             after=[["predict", source], ["predict", Data({"x": source.columns["x"]})]],
         )
         for source, kind, metrics in (
-            (prices(), "prices", ["mae", "r2"]),
+            (prices(), "prices", ["mae", "rmse", "r2"]),
             (prices(30, ("map",)), "prices", ["mae"]),
             (Data(people().columns, (("standardized", "age_labels"),)), "outputs", [{"age": ["mae", "r2"]}]),
         )

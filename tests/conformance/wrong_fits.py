@@ -66,7 +66,12 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (data(8), {"stratify": True}, "ModelError", "'stratify' needs 'validation_split'"),
     (data(8), {"schedule": {"type": "Sine"}}, "TypeError", "There is no schedule 'Sine'"),
     (data(8), {"early_stopping": {}}, "ModelError", "early_stopping needs the setting '(early_stopping.)?patience'"),
-    (data(8), {"early_stopping": {"patience": 1, "metric": "mae"}}, "ModelError", "metric is 'mae'; it must be loss or one of 'metrics'"),
+    (
+        data(8),
+        {"early_stopping": {"patience": 1, "metric": "mae"}},
+        "ModelError",
+        "metric is 'mae'; it must be loss or one of 'metrics'",
+    ),
     (data(8), {"callbacks": [1]}, "ModelError", "callbacks is 1"),
     (data(8, *batches(4)), {"batch_size": 4}, "ModelError", "The data is already batched: leave out 'batch_size'"),
     (data(8, *STREAM), {"shuffle": True}, "ModelError", "call data.shuffle"),

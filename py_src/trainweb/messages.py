@@ -375,9 +375,7 @@ TABLE_WIDTH = Message(FeedError, "{name!r} has {actual} values in a row; the pre
 TABLE_CATEGORY = Message(
     FeedError,
     "Row {row} has {value!r} as {name!r}, and the fitted rows have only {names}. Fit categories before you split the "
-    "data, or make zeros of others by the option unknown='zeros' of 'one_hot'.",
-    "Row {row} has {value!r} as {name!r}, and the fitted rows have only {names}. Fit categories before you split the "
-    "data, or make zeros of others by the option unknown: 'zeros' of 'oneHot'.",
+    "data, or give 'one_hot' ('oneHot' in a page) the option unknown: 'zeros'.",
 )
 TABLE_CONCAT = Message(
     FeedError, "{name!r} is {actual} and {first!r} is {expected}: numbers and text cannot be concatenated."

@@ -137,7 +137,7 @@ DATASETS: list[tuple[str, Chain, Any]] = [
     (
         "one text",
         [["rows", {"x": [1.0], "c": "red"}]],
-        error("'c' is one text; its first axis must count rows. One row"),
+        error("'c' is one text; its first axis must count rows: one row"),
     ),
     ("a split of everything", [ELEVEN, ["split", 1.5, None, 0]], error("is 1.5; it must be", "ModelError")),
     (
@@ -191,7 +191,7 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ),
             ("a\n1\n?\n", {"x": "a"}, {"missing": {"a": "no"}}, "Line 3, column 'a': 'no' is no number"),
             ("a,c\n1,2\n\n\n\n", {"x": "b"}, {}, "The file has no column 'b'; it has a, c"),
-            ("a;b\n1;2\n", {"x": "b"}, {}, "The file has no column 'b'; its only column is a;b. Give the option 'del"),
+            ("a;b\n1;2\n", {"x": "b"}, {}, "The file has no column 'b'; it has only a;b. Is ',' the 'delimiter'"),
             *(
                 (
                     f'a\n"{value}"\n',

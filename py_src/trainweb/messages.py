@@ -238,11 +238,11 @@ CLASS_WITHOUT_FILES = Message(FeedError, "The class {name!r} has no files; there
 COLUMN_ROWS = Message(
     FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
-NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows.")
+NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows: one row is a list of one.")
 OBJECTS_IN_COLUMN = Message(
     FeedError,
-    "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing values, and "
-    "convert it, for example by astype('float32').",
+    "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing texts, as "
+    "fillna('none') of pandas does, or convert numbers, as astype('float32') does.",
 )
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(
@@ -299,12 +299,12 @@ ROW_TYPE = Message(
 )
 RAGGED_VALUE = Message(FeedError, "Row {position} of the data has no array as {name!r}: {reason}")
 DISPOSED_VALUE = Message(
-    FeedError,
-    "Row {position} of the data has a disposed tensor as {name!r}: keep tensors until the fit ends.",
+    FeedError, "Row {position} of the data has a disposed tensor as {name!r}: keep tensors until the fit ends."
 )
-IN_ROW = Message(
-    FeedError,
-    "{reason} It is in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).",
+IN_ROW = Message(FeedError, "{reason} It is in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).")
+NAN_IN_ROW = Message(
+    NumericsError,
+    "{reason} {name!r} has {value!r} in row {row} of the {data}: fill NaN of a table by 'fill_median' ('fillMedian').",
 )
 BATCHED_TWICE = Message(FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(
@@ -328,6 +328,9 @@ BATCH_BEYOND_DATA = Message(
 CSV_INPUT = Message(FeedError, "{name!r} is not one of the inputs read from the file: {names}.")
 CSV_DTYPE = Message(FeedError, "{name!r} cannot be read as {dtype}; the types are {names}.")
 CSV_COLUMN = Message(FeedError, "The file has no column {column!r}; it has {names}.")
+CSV_DELIMITER = Message(
+    FeedError, "The file has no column {column!r}; it has only {names}. Is {delimiter!r} the 'delimiter' of its values?"
+)
 CSV_COLUMN_TWICE = Message(FeedError, "The file has more than one column {column!r}.")
 CSV_QUOTES = Message(FeedError, "Line {line}: a value between quotes does not end where the next value or line begins.")
 CSV_RAGGED = Message(FeedError, "Line {line} has {actual} values; the header has {expected}.")
@@ -342,13 +345,12 @@ CSV_FILL = Message(
 CSV_VALUE = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.")
 CSV_TEXT = Message(
     FeedError,
-    "Line {line}, column {column!r}: {value!r} is no number. Give a column of text the type {name!r}: 'string' in "
-    "'dtypes', and make numbers of it by 'categories' or 'one_hot' ('oneHot' in a page). Labels may have 'classes'.",
+    "Line {line}, column {column!r}: {value!r} is no number. Give a column of text or dates the type "
+    "{name!r}: 'string' in 'dtypes', and make numbers of text by 'categories' or 'one_hot' ('oneHot' in a page). "
+    "Labels may have 'classes'. Numbers are like 1234.5, or like 1234,5 with the option 'decimal'.",
 )
 CSV_CLASS = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
-TABLE_STREAM = Message(
-    FeedError, "A stream of rows cannot be preprocessed: preprocess arrays, before 'map' and 'filter'."
-)
+TABLE_STREAM = Message(FeedError, "A stream of rows cannot be preprocessed: give arrays, or a list of rows with names.")
 TABLE_INPUT = Message(FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
 TABLE_TYPE = Message(FeedError, "{name!r} is {actual}; the step {step!r} takes {expected}.")
 TABLE_MOMENTS = Message(
@@ -356,10 +358,7 @@ TABLE_MOMENTS = Message(
     "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN with "
     "'fill_mean' or 'fill_median' ('fillMean' and 'fillMedian' in a page), or drop such rows.",
 )
-TABLE_CENTRE = Message(
-    FeedError,
-    "{name!r} has infinity or numbers too large to add up in column {column}: there is no finite mean.",
-)
+TABLE_CENTRE = Message(FeedError, "{name!r} has infinity or numbers too large to add up in column {column}.")
 TABLE_EMPTY = Message(
     FeedError,
     "{name!r} has no number in column {column}, only NaN: there is no value to fill in. Leave the column out.",
@@ -368,10 +367,10 @@ TABLE_WIDTH = Message(FeedError, "{name!r} has {actual} values in a row; the pre
 TABLE_CATEGORY = Message(
     FeedError,
     "Row {row} has {value!r} as {name!r}, and the fitted rows have only {names}. Fit categories before you split the "
-    "data, or leave such rows out.",
+    "data, or give 'one_hot' ('oneHot' in a page) the option unknown: 'zeros'.",
 )
 TABLE_CONCAT = Message(
-    FeedError, "{name!r} is {actual} and {first!r} is {expected}: inputs of one type can be concatenated."
+    FeedError, "{name!r} is {actual} and {first!r} is {expected}: numbers and text cannot be concatenated."
 )
 
 # Fit.
@@ -410,7 +409,7 @@ STRATIFIED_NOTHING = Message(
     ModelError,
     "'stratify' needs '{argument.validation_split}': give the share of the rows to evaluate.",
 )
-NO_CLASSES = Message(FeedError, "'stratify' reads the classes from {name!r}: give one integer for each row.")
+NO_CLASSES = Message(FeedError, "'stratify' needs one integer a row in {name!r}; 'categories' makes such of text.")
 MISSING_CLASSES = Message(
     FeedError,
     "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give the option 'stratify', "
@@ -721,6 +720,9 @@ BUFFER_SIZE = Message(
 OTHER_WEIGHTS = Message(
     CheckpointError,
     "The file {said}. With strict false, only the parameters that the file and the model share are loaded.",
+)
+CHECKPOINT_AS_WEIGHTS = Message(
+    CheckpointError, "The file is a checkpoint, not weights: open a session of artifacts with it."
 )
 PROPERTY_RANGE = Message(
     InvalidValueError,

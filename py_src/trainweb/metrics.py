@@ -256,6 +256,20 @@ class MeanColumnError(MeanAbsoluteError):
         return ["/", ["sum", ["*", "scale", "magnitudes"]], ["sum", "rows"]]
 
 
+@metric("rmse")
+class RootMeanSquaredError(Metric):
+    """Root of the mean of the squared errors."""
+
+    better = "min"
+
+    def sums(self) -> Sums:
+        return Sums("ErrorSums", {"columns": 1}, ERRORS, is_pooled=True)
+
+    def formula(self) -> Formula:
+        squares: Formula = ["sum", ["*", ["*", "scale", "scale"], "errors"]]
+        return ["pow", ["/", squares, ["sum", "rows"]], 0.5]
+
+
 @metric("r2")
 class R2(Metric):
     """Coefficient of determination: 1 less the share of the variance that is not explained, the mean over columns."""
@@ -597,7 +611,8 @@ class Totals:
             else:
                 names = dict(zip(rows.get(key, ()), sums, strict=True))
                 scale = list(asked.scale)
-                if isinstance(one, MeanColumnError) and len(names["rows"]) != len(scale):
+                has_units = isinstance(one, (MeanColumnError, RootMeanSquaredError)) and len(scale) > 1
+                if has_units and len(names["rows"]) != len(scale):
                     raise messages.TABLE_WIDTH(name=asked.targets, actual=len(names["rows"]), expected=len(scale))
                 values[key] = value_of(one.formula(), {**names, "loss": loss, "scale": scale})
         return values

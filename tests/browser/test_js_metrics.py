@@ -31,7 +31,7 @@ CLASS_METRICS: list[Any] = [
     {"type": "mIoU", "ignore_index": IGNORED},
     "perplexity",
 ]
-NUMBER_METRICS: list[Any] = ["mae", "r2"]
+NUMBER_METRICS: list[Any] = ["mae", "rmse", "r2"]
 ROWS = 24
 
 FIT = """

@@ -192,10 +192,10 @@ def tokens(*steps: Any, label: int | None = None, **elements: Any) -> Data:
     return Data({"tokens": padded.TOKENS, "labels": labels}, steps)
 
 
-def people(n: int = 30) -> Data:
+def people(n: int = 30, *steps: Any, ages: Any = slice(1)) -> Data:
     """Rows of the kind "outputs"."""
     x, labels = data(n).columns.values()
-    return Data({"x": x, "kind_labels": labels, "age_labels": x[:, :1] * 3})
+    return Data({"x": x, "kind_labels": labels, "age_labels": x[:, ages] * 3}, steps)
 
 
 def with_masks(n: int = 30) -> Data:
@@ -340,6 +340,11 @@ ALIKE: dict[str, list[Fit]] = {
         f"goes_on endless {place}": resumed(data(12, *SHUFFLED, ("breaks", place)), data(12, *SHUFFLED), **ENDLESS)
         for place in (1, 3, 4)
     },
+    "one value a row": [
+        fit(people(24, *steps, ages=ages), "outputs", **options | {"shuffle": False})
+        for steps, options in (((), {"batch_size": 8}), (STREAM, {"batch_size": 8}), (batches(8), {"batch_size": None}))
+        for ages in (slice(1), 0)
+    ],
     "steps_per_epoch": [
         fit(source, **EPOCHS | more)
         for source, more in (
@@ -519,7 +524,7 @@ FITS: dict[str, list[Fit]] = {
             after=[["predict", source], ["predict", Data({"x": source.columns["x"]})]],
         )
         for source, kind, metrics in (
-            (prices(), "prices", ["mae", "r2"]),
+            (prices(), "prices", ["mae", "rmse", "r2"]),
             (prices(30, ("map",)), "prices", ["mae"]),
             (Data(people().columns, (("standardized", "age_labels"),)), "outputs", [{"age": ["mae", "r2"]}]),
         )

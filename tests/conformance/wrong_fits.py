@@ -68,7 +68,12 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (data(8), {"stratify": True}, "ModelError", "'stratify' needs 'validation_split'"),
     (data(8), {"schedule": {"type": "Sine"}}, "TypeError", "There is no schedule 'Sine'"),
     (data(8), {"early_stopping": {}}, "ModelError", "early_stopping needs the setting '(early_stopping.)?patience'"),
-    (data(8), {"early_stopping": {"patience": 1, "metric": "mae"}}, "ModelError", "early_stopping.metric is 'mae'"),
+    (
+        data(8),
+        {"early_stopping": {"patience": 1, "metric": "mae"}},
+        "ModelError",
+        "metric is 'mae'; it must be loss or one of 'metrics'",
+    ),
     (data(8), {"callbacks": [1]}, "ModelError", "callbacks is 1"),
     (data(8, *batches(4)), {"batch_size": 4}, "ModelError", "The data is already batched: leave out 'batch_size'"),
     (data(8, *STREAM), {"shuffle": True}, "ModelError", "call data.shuffle"),
@@ -97,6 +102,18 @@ WRONG_LATER: list[tuple[Data, dict[str, Any], str, str]] = [
         {"shuffle": False},
         "FeedError",
         "such labels, give the loss ignore_index=-100. It is",
+    ),
+    (
+        data(60, x={(13, 4): np.nan}),
+        EIGHT | {"seed": 3},
+        "NumericsError",
+        "in the data. 'x' has nan in row 13 of the data",
+    ),
+    (
+        data(60, *STREAM, x={13: -np.inf}),
+        EIGHT,
+        "NumericsError",
+        "step 2 .* 'x' has -inf in row 13 of the data: fill NaN",
     ),
     (data(8, *batches(4), ("numbers",)), {"batch_size": None}, "FeedError", "Batch 0 of the data is "),
     (

@@ -159,7 +159,7 @@ def test_images_split_by_class() -> None:
     assert sorted(int(row["y"]) for row in drawn_part) == [0, 0, 1, 2]
     assert [int(row["k"]) for row in drawn_part] != [3, 4, 7, 9]
     for name in ("x", "none"):
-        with pytest.raises(FeedError, match=f"reads the classes from '{name}': give one integer for each row"):
+        with pytest.raises(FeedError, match=f"needs one integer a row in '{name}';"):
             data.split(0.4, stratify=name)
 
 

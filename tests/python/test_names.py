@@ -60,6 +60,7 @@ MISSPELT: list[tuple[Callable[[], object], str]] = [
     (lambda: asked(lambda s: s.federated(clip=1)), "clip_norm"),
     (lambda: Dataset(DATA).shuffle(bufer=1), "buffer"),
     (lambda: from_csv("x.csv", column={}), "columns"),
+    (lambda: from_csv("x.csv", sep=";"), "delimiter"),
     (lambda: trainweb.data.read_image(b"", 1, 1, chanels=1), "channels"),
     (lambda: trainweb.data.read_image(b"", 1, 1, augment={"sed": 1}), "seed"),
 ]

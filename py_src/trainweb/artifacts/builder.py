@@ -321,7 +321,8 @@ def build_artifacts(
         chosen = _choose(source, graph, types, requires_grad, frozen_params, stopped)
         if optimizer is not None and not chosen.trainable:
             raise ModelError(
-                "There is nothing to train: no parameter requires a gradient."
+                "There is nothing to train: no parameter requires a gradient. "
+                f"'{ARGUMENT.requires_grad}' names those to train."
                 f"{QUANTIZED if any(decision.reason == SCALE for decision in chosen.decisions) else ''}"
             )
         settled = chosen.frozen if requires_grad is None else [*chosen.trainable, *chosen.frozen]

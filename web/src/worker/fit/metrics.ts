@@ -108,7 +108,8 @@ export class Totals {
       return sums;
     }
     const width = sums[0]?.length;
-    refuseIf(type === "column_mae" && width !== scale.length, "TABLE_WIDTH", { name: targets, actual: width, expected: scale.length });
+    const hasUnits = (type === "column_mae" || type === "rmse") && scale.length > 1;
+    refuseIf(hasUnits && width !== scale.length, "TABLE_WIDTH", { name: targets, actual: width, expected: scale.length });
     const names = { ...Object.fromEntries(metric.rows.map((row, k): [string, Row] => [row, sums[k] ?? []])), loss, scale };
     const { formula: planFormula } = metric;
     if (typeof planFormula === "object" && planFormula[0] === "each") {

@@ -650,6 +650,11 @@ NO_SNAPSHOT = Message(
     CheckpointError, "This is not a checkpoint of a store: its format is {actual!r}, expected {expected!r}."
 )
 OTHER_SNAPSHOT = Message(CheckpointError, "The checkpoint belongs to a session with other {what}.")
+OTHER_PARAMETER = Message(
+    CheckpointError,
+    "The checkpoint belongs to a session with other parameters: {name!r} is {stored} there, and {own} here. "
+    "Make the session with the same settings, or of the export of the other session.",
+)
 BAD_FIELD = Message(
     CheckpointError,
     "The checkpoint has {actual} as {field}, expected {expected}. The file was changed after it was written. "

@@ -611,6 +611,11 @@ METRIC_SHAPES = Message(
 )
 METRIC_TYPE = Message(FeedError, "A metric cannot compare values of type {dtype}: give float32, int64 or int32.")
 AUC_SHAPE = Message(
+METRIC_OF_GRADIENT = Message(
+    ModelError,
+    "Metrics compare an output with labels, and {targets!r} is the gradient of {predictions!r}. Compute the metric "
+    "yourself, of the results of predict.",
+)
     FeedError,
     "{name} compares predictions [rows, classes] or [rows] with targets [rows]; it got {scores!r} and {targets!r}.",
 )

@@ -115,6 +115,19 @@ def test_a_term_of_labels_that_are_left_out_counts_the_others() -> None:
     np.testing.assert_allclose(results, expected, rtol=1e-5)
 
 
+def test_a_gradient_is_no_label() -> None:
+    loss = {"kind": "OutputGradient", "age": "MSELoss"}
+    data = rows("train", age_labels="age") | {"kind_gradient": np.ones((23, 3), np.float32)}
+    text = "'kind_gradient' is the gradient of 'kind'"
+    with session(loss, "kind", "age") as s, pytest.raises(ModelError, match=text):
+        s.evaluate(data, metrics={"kind": "accuracy"})
+    with session(loss, "kind", "age") as s:
+        assert "age_mae" in s.evaluate(data, metrics={"age": "mae"})
+    with session("OutputGradient", "kind") as s, pytest.raises(ModelError, match="is the gradient of 'kind'"):
+        data = rows("train") | {"gradient": np.ones((23, 3), np.float32)}
+        s.fit(data, metrics="accuracy", validation_split=0.2, **FIT)
+
+
 def test_a_loss_may_have_its_name_as_name() -> None:
     with (
         session({"name": "HuberLoss", "delta": 2.0}, "age") as named,

@@ -606,16 +606,16 @@ NO_PREDICTIONS = Message(
     "Metrics compare one output with one input, and the loss does not tell which: name them as 'predictions' (one of "
     "{names}) and 'targets' (one of {inputs}).",
 )
-METRIC_SHAPES = Message(
-    FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
-)
-METRIC_TYPE = Message(FeedError, "A metric cannot compare values of type {dtype}: give float32, int64 or int32.")
-AUC_SHAPE = Message(
 METRIC_OF_GRADIENT = Message(
     ModelError,
     "Metrics compare an output with labels, and {targets!r} is the gradient of {predictions!r}. Compute the metric "
     "yourself, of the results of predict.",
 )
+METRIC_SHAPES = Message(
+    FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
+)
+METRIC_TYPE = Message(FeedError, "A metric cannot compare values of type {dtype}: give float32, int64 or int32.")
+AUC_SHAPE = Message(
     FeedError,
     "{name} compares predictions [rows, classes] or [rows] with targets [rows]; it got {scores!r} and {targets!r}.",
 )

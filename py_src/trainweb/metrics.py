@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trainweb import messages
 from trainweb.formulas import Formula, Row, evaluated, number, total
-from trainweb.loss_counts import Maker, counted_loss, row_count
+from trainweb.loss_counts import CROSS_ENTROPIES, PASSING, Maker, counted_loss, row_count
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import SAMPLE_WEIGHT, TRAINWEB, Graph, Node, take_name
 from trainweb.model.graph import Value as GraphValue
@@ -103,7 +103,7 @@ class Classified(Metric):
     Parameters
     ----------
     ignore_index : int or None
-        Class of targets to ignore.
+        Class of targets to ignore. None: the one that the loss of these targets ignores, if it does.
     """
 
     count = "parts"
@@ -419,6 +419,8 @@ def with_metrics(graph: Graph, request: Sequence[Any], inputs: Sequence[GraphVal
     graph.opsets.setdefault(TRAINWEB, 1)
     described, weights = [], weights_in(graph)
     for one in read_request(request):
+        if isinstance(one.metric, Classified) and one.metric.ignore_index is None:
+            one.metric.ignore_index = ignored_label(graph, one.targets)
         sums, weight = one.metric.sums(), weights.get(one.targets, weights.get(""))
         if sums is None:
             continue
@@ -490,6 +492,17 @@ def _sum_term(graph: Graph, one: Asked, inputs: Sequence[GraphValue]) -> tuple[G
     has_none = make.node("Equal", [divisor, make.constant([0], "float32")])
     both = make.node("Concat", [make.node("Where", [has_none, divisor, total]), divisor], axis=0)
     return make.graph, (make.node("Cast", [both], to=DTYPE_CODES["float64"]), "")
+
+
+def ignored_label(graph: Graph, labels: str) -> int | None:
+    """The label that a cross entropy of these labels ignores, if one does."""
+    same = {labels}
+    for node in graph.nodes:
+        if node.op_type in (*PASSING, "Flatten", "Transpose") and node.inputs[0] in same:
+            same.update(node.outputs)
+        elif node.op_type in CROSS_ENTROPIES and node.inputs[1] in same and "ignore_index" in node.attrs:
+            return int(node.attrs["ignore_index"])
+    return None
 
 
 def distribution_of(graph: Graph, targets: str) -> tuple[str, int] | None:

@@ -115,6 +115,18 @@ def test_a_term_of_labels_that_are_left_out_counts_the_others() -> None:
     np.testing.assert_allclose(results, expected, rtol=1e-5)
 
 
+def test_metrics_ignore_the_label_that_the_loss_of_their_output_ignores() -> None:
+    data = rows("train", kind_labels="kind", age_labels="age")
+    data["kind_labels"] = np.where(data["kind_labels"] == 2, -1, data["kind_labels"])
+    names = ("accuracy", "f1", "confusionMatrix")
+    for name in ("CrossEntropyLoss", "FocalLoss"):
+        loss = {"kind": {"name": name, "ignore_index": -1}, "age": "MSELoss"}
+        with session(loss, "kind", "age") as s:
+            asked = [[{"type": metric, "ignore_index": -1} for metric in names], list(names)]
+            values = [s.evaluate(data, metrics={"kind": metrics}) for metrics in asked]
+        assert values[0] == values[1] and sum(map(sum, values[1]["kind_confusionMatrix"])) < 23
+
+
 def test_a_gradient_is_no_label() -> None:
     loss = {"kind": "OutputGradient", "age": "MSELoss"}
     data = rows("train", age_labels="age") | {"kind_gradient": np.ones((23, 3), np.float32)}

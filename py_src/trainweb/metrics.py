@@ -317,14 +317,21 @@ class Rows(Metric):
         return 0  # The functions give the values.
 
 
+WEIGHTED: Formula = ["*", ["/", "weighted", "all"], ["/", "total", "all"]]
+"""The part of a term in the loss."""
+
+
 class TermLoss(Metric):
-    """The mean of a term of the loss over all rows; it is not among `METRICS`."""
+    """The mean of a term of the loss over all rows; it is not among `METRICS`.
+
+    "weighted" is the divisor "all" times the weight of the term. The weighted sum of all terms is the loss.
+    """
 
     name = "term"
     better = "min"
 
     def sums(self) -> Sums:
-        return Sums("", {}, ("total", "all"))
+        return Sums("", {}, ("total", "all", "weighted"))
 
     def formula(self) -> Formula:
         return ["/", "total", "all"]
@@ -482,7 +489,8 @@ def _sum(graph: Graph, one: Asked, sums: Sums, weight: str | None) -> tuple[str,
 
 
 def _sum_term(graph: Graph, one: Asked, inputs: Sequence[GraphValue]) -> tuple[Graph, tuple[str, str]]:
-    """Add the total of a term and its divisor; without labels that count, both are 0."""
+    """Add the total of a term, its divisor, and this times its weight; without labels that count, all are 0."""
+    weight = next((n.inputs[1] for n in graph.nodes if n.op_type == "Mul" and n.inputs[0] == one.predictions), None)
     graph, count = counted_loss(graph, one.predictions, inputs)
     make = Maker(graph, len(graph.nodes), f"metrics.{one.key}")
     shape = make.constant([1, 1])
@@ -490,8 +498,11 @@ def _sum_term(graph: Graph, one: Asked, inputs: Sequence[GraphValue]) -> tuple[G
     divisor = make.node("Reshape", [count.output or row_count(make, inputs), shape])
     total = term if count.is_sum else make.node("Mul", [term, divisor])
     has_none = make.node("Equal", [divisor, make.constant([0], "float32")])
-    both = make.node("Concat", [make.node("Where", [has_none, divisor, total]), divisor], axis=0)
-    return make.graph, (make.node("Cast", [both], to=DTYPE_CODES["float64"]), "")
+    total, weighted = make.node("Where", [has_none, divisor, total]), divisor
+    if weight is not None:
+        weighted = make.node("Mul", [divisor, weight])
+    sums = make.node("Concat", [total, divisor, weighted], axis=0)
+    return make.graph, (make.node("Cast", [sums], to=DTYPE_CODES["float64"]), "")
 
 
 def ignored_label(graph: Graph, labels: str) -> int | None:
@@ -592,10 +603,13 @@ class Totals:
         """Predictions and targets of each batch, if `Rows` is among the metrics."""
         return self._parts.get(Rows.name, [])
 
-    def values(self, metrics: Iterable[Asked], loss: float) -> dict[str, Value]:
-        """Of each metric; `loss` is the mean loss of the rows."""
-        values: dict[str, Value] = {}
+    def values(self, metrics: Sequence[Asked], loss: float) -> dict[str, Value]:
+        """The loss, and the value of each metric; `loss` is the mean loss of the rows, if the loss has no terms."""
         rows = {one.name: one.rows for one in self.described}
+        terms = [asked.key for asked in metrics if isinstance(asked.metric, TermLoss)]
+        parts = [number(WEIGHTED, dict(zip(rows[key], self._sums[key].tolist(), strict=True))) for key in terms]
+        loss = number(["sum", "parts"], {"parts": parts}) if terms else loss
+        values: dict[str, Value] = {"loss": loss}
         for asked in metrics:
             key, one = asked.key, asked.metric
             if key in self._parts:

@@ -115,6 +115,20 @@ def test_a_term_of_labels_that_are_left_out_counts_the_others() -> None:
     np.testing.assert_allclose(results, expected, rtol=1e-5)
 
 
+def test_the_loss_of_evaluations_is_the_weighted_sum_of_its_terms() -> None:
+    """Terms have divisors of their own, so the losses of batches do not combine by rows."""
+    loss = {
+        "kind": {"name": "CrossEntropyLoss", "ignore_index": 2, "weight": 0.7},
+        "age": [{"name": "MSELoss", "weight": 2}, {"name": "L1Loss", "reduction": "sum"}],
+    }
+    data = rows("train", kind_labels="kind", age_labels="age")
+    with session(loss, "kind", "age") as s:
+        for size in (1, 4, 23):
+            result = s.evaluate(data, batch_size=size)
+            terms = 0.7 * result["kind_loss"] + 2 * result["age_MSELoss"] + result["age_L1Loss"]
+            assert result["loss"] == pytest.approx(terms, rel=1e-7)
+
+
 def test_metrics_ignore_the_label_that_the_loss_of_their_output_ignores() -> None:
     data = rows("train", kind_labels="kind", age_labels="age")
     data["kind_labels"] = np.where(data["kind_labels"] == 2, -1, data["kind_labels"])

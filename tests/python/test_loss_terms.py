@@ -196,6 +196,11 @@ def test_terms_that_are_wrong_are_refused(loss: Any, text: str) -> None:
         session(loss, "kind", "age")
 
 
+def test_a_function_is_refused_by_the_name_of_its_output() -> None:
+    with pytest.raises(TypeError, match=r"'loss\.age' must be a name"):
+        session({"kind": "CrossEntropyLoss", "age": lambda *_: 1}, "kind", "age")
+
+
 def test_an_output_behind_softmax_may_be_replaced_by_its_scores() -> None:
     softmax = helper.make_node("Softmax", ["kind"], ["shares"])
     made = load_from_string(model("kind", "age"))

@@ -112,6 +112,7 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
   const entries = Object.entries(settings).filter(([name]) => !more.includes(name));
   const { loss, optimizer, lora, ema, head, frozenParams, sampleWeight, ...rest } = Object.fromEntries(entries) as Fields;
   const isHeadLeft = frozenParams === ALL_BUT_HEAD && head !== undefined && head !== null;
+  refuseSettingIf(frozenParams === ALL_BUT_HEAD && !isHeadLeft, "frozenParams", frozenParams, "used with 'head'");
   const others: Fields = frozenParams === undefined || isHeadLeft ? rest : { ...rest, frozenParams };
   const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", "sampleWeight", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
@@ -149,7 +150,7 @@ function resolveLoss(loss: unknown): unknown {
 }
 
 function resolveTerm(path: string, term: unknown): unknown {
-  if (typeof term === "string") {
+  if (typeof term !== "object") {
     return resolveKind(path, term, LOSSES);
   }
   const { weight = 1, ...settings } = withType(term) as Fields;
@@ -175,7 +176,7 @@ function isByOutput(loss: unknown): loss is Fields {
   }
   const { type, name, reduction } = loss as Fields;
   const terms = Object.values(loss).flat() as unknown[];
-  const areTerms = terms.length > 0 && terms.every((term) => typeof term === "string" || (typeof term === "object" && term !== null));
+  const areTerms = terms.length > 0 && terms.every((term) => ["string", "function"].includes(typeof term) || isRecord(term));
   return areTerms && [type, name, reduction].every((setting) => typeof setting !== "string");
 }
 

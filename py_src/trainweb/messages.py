@@ -34,6 +34,7 @@ LOCAL_STATISTICS = Message(
 NOT_PICTURES = Message(
     FeedError, "Files that are no pictures by their names are left out; there are {count}, such as {names}."
 )
+EMPTY_FOLDERS = Message(FeedError, "Folders without pictures are no classes: {names}.")
 DROPPED_ROWS = Message(FeedError, "The file fixes batches of {rows} rows: each epoch leaves out {count} of its rows.")
 
 # Federated rounds.

@@ -403,7 +403,11 @@ STRATIFIED_NOTHING = Message(
     ModelError,
     "'stratify' needs '{argument.validation_split}': give the share of the rows to evaluate.",
 )
-NO_CLASSES = Message(FeedError, "'stratify' reads the classes from {name!r}: give one integer for each row.")
+NO_CLASSES = Message(
+    FeedError,
+    "'stratify' reads the classes from {name!r}: give one integer for each row. The split of a Dataset names another "
+    "input in its 'stratify'.",
+)
 MISSING_CLASSES = Message(
     FeedError,
     "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give the option 'stratify', "

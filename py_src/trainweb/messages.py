@@ -37,6 +37,7 @@ LOCAL_MOMENTS = Message(
 NOT_PICTURES = Message(
     FeedError, "Files that are no pictures by their names are left out; there are {count}, such as {names}."
 )
+EMPTY_FOLDERS = Message(FeedError, "Folders without pictures are no classes: {names}.")
 DROPPED_ROWS = Message(FeedError, "The file fixes batches of {rows} rows: each epoch leaves out {count} of its rows.")
 
 # Federated rounds.
@@ -409,7 +410,11 @@ STRATIFIED_NOTHING = Message(
     ModelError,
     "'stratify' needs '{argument.validation_split}': give the share of the rows to evaluate.",
 )
-NO_CLASSES = Message(FeedError, "'stratify' needs one integer a row in {name!r}; 'categories' makes such of text.")
+NO_CLASSES = Message(
+    FeedError,
+    "'stratify' needs one integer a row in {name!r}; 'categories' makes such of text. The split of a Dataset names "
+    "another input.",
+)
 MISSING_CLASSES = Message(
     FeedError,
     "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give the option 'stratify', "
@@ -613,6 +618,11 @@ NO_PREDICTIONS = Message(
     "Metrics compare one output with one input, and the loss does not tell which: name them as 'predictions' (one of "
     "{names}) and 'targets' (one of {inputs}).",
 )
+METRIC_OF_GRADIENT = Message(
+    ModelError,
+    "Metrics compare an output with labels, and {targets!r} is the gradient of {predictions!r}. Compute the metric "
+    "yourself, of the results of predict.",
+)
 METRIC_SHAPES = Message(
     FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
 )
@@ -657,6 +667,11 @@ NO_SNAPSHOT = Message(
     CheckpointError, "This is not a checkpoint of a store: its format is {actual!r}, expected {expected!r}."
 )
 OTHER_SNAPSHOT = Message(CheckpointError, "The checkpoint belongs to a session with other {what}.")
+OTHER_PARAMETER = Message(
+    CheckpointError,
+    "The checkpoint belongs to a session with other parameters: {name!r} is {stored} there, and {own} here. "
+    "Make the session with the same settings, or of the export of the other session.",
+)
 BAD_FIELD = Message(
     CheckpointError,
     "The checkpoint has {actual} as {field}, expected {expected}. The file was changed after it was written. "

@@ -86,9 +86,17 @@ export class Totals {
     }
   }
 
-  /** @param loss - the mean loss of the rows */
-  values(metrics: readonly WireMetric[], loss: number): EvalValues {
+  /** @param mean - the mean loss of the rows: the loss, if it has no terms */
+  values(metrics: readonly WireMetric[], mean: number): EvalValues {
+    const terms = metrics.filter(({ type }) => type === "term");
+    const loss = terms.length === 0 ? mean : terms.reduce((sum, { key }) => sum + this.#partOf(key), 0);
     return { loss, ...Object.fromEntries(metrics.map((metric) => [metric.key, this.#value(metric, loss)])) };
+  }
+
+  /** The part of a term in the loss: `WEIGHTED` of trainweb/metrics.py. */
+  #partOf(term: string): number {
+    const [total, all, weighted] = (this.#sums.get(term) ?? []).map(([sum]) => sum as number) as [number, number, number];
+    return (weighted / all) * (total / all);
   }
 
   #value({ key, type, formula, targets, scale }: WireMetric, loss: number): MetricValue {

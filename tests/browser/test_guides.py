@@ -109,3 +109,23 @@ def test_errors_of_the_page_name_their_section(guide: Page) -> None:
         return InferenceSession.create(new Uint8Array(8)).catch((error) => error.documentation);
     }""")
     assert address == "https://github.com/trainweb/trainweb/blob/main/docs/errors.md#modelerror"
+
+
+def test_the_guides_tokenizer_adds_no_tokens_to_text_of_a_template(guide: Page) -> None:
+    code = re.search(r"^const tokenizer = .*?^};$", (ROOT / "docs" / "text.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert code is not None
+    rows = guide.evaluate(
+        """async (code) => {
+            const { Dataset } = await import("trainweb");
+            const ids = (text) => Array.from(text, (letter) => letter.charCodeAt(0) - 96);
+            const encode = (text, { add_special_tokens: adds = true } = {}) =>
+              ({ ids: adds ? [1, ...ids(text)] : ids(text) });
+            const tokenizer = new Function("coder", `${code} return tokenizer;`)({ encode });
+            tokenizer.apply_chat_template = (turns) => `a${turns.map(({ content }) => content).join("")}`;
+            const messages = [{ role: "user", content: "b" }, { role: "assistant", content: "c" }];
+            const { columns } = Dataset.fromText([{ messages }], tokenizer, { length: 4, pack: false });
+            return Array.from(columns.get("input_ids").data, Number);
+        }""",
+        code[0],
+    )
+    assert rows == [1, 2, 0, 0]

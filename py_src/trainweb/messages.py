@@ -269,7 +269,8 @@ UNPREPARED_VALIDATION = Message(
 """A warning, of both languages."""
 DATA_SHAPE = Message(
     FeedError,
-    "{name!r} has shape {actual!r} in {where}. The model takes {batch} for a batch, so {row} for a row.",
+    "{name!r} has shape {actual!r} in {where}. The model takes {batch} for a batch, so {row} for a row. "
+    "If these sizes are of an export's example, export the model with dynamic axes.",
 )
 LOST_VALUE = Message(FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")
 TOO_MANY_VALUES = Message(FeedError, "{where} has {count} values, and the model has {inputs} inputs: {names}.")

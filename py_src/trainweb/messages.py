@@ -259,7 +259,7 @@ TIME_FIRST = Message(
 NO_INPUT = Message(
     FeedError,
     "The {source} has no {name!r}; it has {names}, and the model takes {inputs}. Give it, or apply the steps of the "
-    "training rows that make it: 'map', or 'preprocess' with their 'preprocessing'.",
+    "training rows that make it: 'map', 'preprocess' with their 'preprocessing', 'inputs' of {argument.from_text}.",
 )
 UNPREPARED_VALIDATION = Message(
     FeedError,

@@ -763,7 +763,10 @@ def _device(text: str) -> Message:
     return Message(DeviceError, f'{text} device: "wasm" trains everywhere.')
 
 
-NO_WEBGPU = _device("This browser has no WebGPU. Chrome and Edge have it from 113, Safari from 26, Firefox from 141.")
+NO_WEBGPU = _device(
+    "There is no WebGPU here. Chrome and Edge have it from 113, Safari from 26, Firefox from 141. For Node, the npm "
+    "package webgpu has it: set env.webgpu.gpu."
+)
 INSECURE_WEBGPU = _device("Pages have WebGPU only with a secure origin: https:// or localhost.")
 NO_GPU_ADAPTER = _device(
     "This browser offers no WebGPU adapter. On Linux, Chrome before version 147 needs --enable-unsafe-webgpu."

@@ -19,7 +19,17 @@ from tests.python.test_documents import GUIDES as PROJECTS
 from .conftest import watched_page
 from .server import ROOT, Site
 
-IMPORTS = {"trainweb": "/dist/npm/index.js", "@huggingface/tokenizers": "/tokenizers/tokenizers.mjs"}
+IMPORTS = {
+    "trainweb": "/dist/npm/index.js",
+    "@huggingface/tokenizers": "/tokenizers/tokenizers.mjs",
+    "@huggingface/transformers": "/transformers.mjs",
+}
+TRANSFORMERS = """
+const apply_chat_template = (chat) => chat.map(({ content }) => content).join("");
+export const env = {};
+export const AutoTokenizer = { from_pretrained: async () => ({ ...globalThis.tokenizer, apply_chat_template }) };
+"""
+"""The part of the package that docs/language-models.md takes, around the page's own tokenizer."""
 MAP = f'<script type="importmap">{json.dumps({"imports": IMPORTS})}</script>'
 RUN = """async (code) => {
     const address = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
@@ -77,6 +87,8 @@ def site() -> Iterator[Site]:
     mounts = {f"/{prefix}/": [ROOT / folder] for prefix, folder in folders.items()}
     site = Site(mounts={**mounts, "/": [ROOT / folder for folder in ("docs", "examples/data", "examples/models")]})
     site.add("/sonnets/generation_config.json", "{}", "application/json")
+    site.add("/transformers.mjs", TRANSFORMERS, "text/javascript")
+    site.add("/models/smollm2/chat_template.jinja", "{{ messages }}", "text/plain")
     site.add("/diary.txt", (ROOT / "web" / "demo" / "voice" / "example.txt").read_bytes())
     yield site
     site.close()

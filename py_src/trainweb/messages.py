@@ -264,7 +264,7 @@ TIME_FIRST = Message(
 NO_INPUT = Message(
     FeedError,
     "The {source} has no {name!r}; it has {names}, and the model takes {inputs}. Give it, or apply the steps of the "
-    "training rows that make it: 'map', or 'preprocess' with their 'preprocessing'.",
+    "training rows that make it: 'map', 'preprocess' with their 'preprocessing', 'inputs' of {argument.from_text}.",
 )
 UNPREPARED_VALIDATION = Message(
     FeedError,
@@ -273,7 +273,9 @@ UNPREPARED_VALIDATION = Message(
 )
 """A warning, of both languages."""
 DATA_SHAPE = Message(
-    FeedError, "{name!r} has shape {actual!r} in {where}. The model takes {batch} for a batch, so {row} for a row."
+    FeedError,
+    "{name!r} has shape {actual!r} in {where}. The model takes {batch} for a batch, so {row} for a row. "
+    "If these sizes are of an export's example, export the model with dynamic axes.",
 )
 SHAPE_OF_SCORES = Message(
     FeedError,
@@ -787,7 +789,10 @@ def _device(text: str) -> Message:
     return Message(DeviceError, f'{text} device: "wasm" trains everywhere.')
 
 
-NO_WEBGPU = _device("This browser has no WebGPU. Chrome and Edge have it from 113, Safari from 26, Firefox from 141.")
+NO_WEBGPU = _device(
+    "There is no WebGPU here. Chrome and Edge have it from 113, Safari from 26, Firefox from 141. For Node, the npm "
+    "package webgpu has it: set env.webgpu.gpu."
+)
 INSECURE_WEBGPU = _device("Pages have WebGPU only with a secure origin: https:// or localhost.")
 NO_GPU_ADAPTER = _device(
     "This browser offers no WebGPU adapter. On Linux, Chrome before version 147 needs --enable-unsafe-webgpu."

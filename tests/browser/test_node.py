@@ -158,6 +158,16 @@ def test_what_goes_wrong_is_told_by_its_class() -> None:
     assert "nowhere/worker.js" in nowhere
 
 
+def test_the_gpu_that_is_not_there_is_told_with_the_package_that_has_it() -> None:
+    said = node(
+        "import { TrainingSession } from 'trainweb';"
+        "const config = { loss: 'CrossEntropyLoss', optimizer: 'SGD' };"
+        "await TrainingSession.createFromModel('docs/first.onnx', config, { device: 'webgpu' })"
+        ".then((s) => s.release(), (error) => console.log(String(error)))"
+    )
+    assert said.startswith("DeviceError: There is no WebGPU here.") and "webgpu has it: set env.webgpu.gpu" in said
+
+
 def test_a_csv_file_is_read_from_its_path(tmp_path: Path) -> None:
     (tmp_path / "a table.csv").write_text("a,b\n1,2\n3,\n", encoding="utf-8")
     package = (ROOT / "dist" / "npm" / "node.js").as_uri()

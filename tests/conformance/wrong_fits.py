@@ -22,7 +22,7 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (changed(8, labels=np.zeros(7, "i8")), {}, "FeedError", "'labels' has 7 rows, but 'x' has 8"),
     (Data([{"x": 1}, {"y": 1}]), {}, "FeedError", "Row 1 of the data has y; the first row of its batch has x"),
     (Data([1]), {}, "FeedError", "Row 0 of the data is "),
-    (changed(8, "labels"), {}, "FeedError", "The data has no 'labels'; it has x, and the model takes x, labels"),
+    (changed(8, "labels"), {}, "FeedError", "no 'labels'; it has x, and the .* x, labels.* 'inputs' of from_?[tT]ext"),
     (changed(8, "labels", y=data(8).columns["x"]), {}, "FeedError", "no 'labels'; it has x, y, and the model"),
     (changed(8, labels=np.ones(8, bool)), {}, "FeedError", "Unexpected input data type of 'labels'"),
     (changed(8, labels=np.ones((8, 4), "f4")), {}, "FeedError", "one-hot rows or .*has the setting 'probabilities'"),

@@ -57,7 +57,7 @@ def strided_copy(k: Kernel, call: calls.StridedCopy) -> None:
 
 
 def _rows(k: Kernel, source: str, nbytes: int, /, *lines: str, **axes: str) -> None:
-    """Copy rows of so many bytes: by words, or four bytes at once. After some lines, `source` is the row of the data."""
+    """Copy rows of so many bytes: words, or four bytes at once; after `lines`, the data has them in row `source`."""
     data, y = k.fields("data", "y")
     if nbytes % WORD == 0:
         k.count("width", nbytes // WORD)

@@ -412,7 +412,7 @@ STORE_CALLS: list[tuple[list[Any], Any]] = [
     ),
     (["rename", "start", "a.b"], ("StorageError", "There is a checkpoint 'a.b' in .* already")),
     (["rename", "start", "start"], ("StorageError", "There is a checkpoint 'start' in .* already")),
-    *((["save", name], ("StorageError", "The name of a checkpoint must be a text")) for name in ("", "x" * 200, 3)),
+    *((["save", name], ("StorageError", "A checkpoint's name must be a text")) for name in ("", "x" * 200, 3)),
 ]
 """Calls of a store, and what they give: a value, or the class and text of an error."""
 OTHER_FITS: list[tuple[dict[str, Any], str, str]] = [

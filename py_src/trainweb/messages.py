@@ -34,7 +34,7 @@ LOCAL_STATISTICS = Message(
 LOCAL_MOMENTS = Message(
     UnsupportedError, "Moments of {optimizer} stay with each client, and do not fit averaged parameters. Use plain SGD."
 )
-NOT_PICTURES = Message(FeedError, "Files that are not pictures by name are left out: {count}, such as {names}.")
+NOT_PICTURES = Message(FeedError, "Files not named as pictures are left out; there are {count}, such as {names}.")
 EMPTY_FOLDERS = Message(FeedError, "Folders without pictures are no classes: {names}.")
 DROPPED_ROWS = Message(FeedError, "The file fixes batches of {rows} rows: each epoch leaves out {count} of its rows.")
 

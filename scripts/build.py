@@ -501,6 +501,17 @@ def command_test_federated(arguments: list[str]) -> None:
     _exec(PYTHON, "-m", "tests.federated.run", *arguments, **variables, **PROGRAMS_OF_TESTS)
 
 
+def command_test_webgpu(arguments: list[str]) -> None:
+    """Run plans for the GPU natively, and random graphs [--minutes M]; needs a Vulkan driver and PyPI's registry."""
+    parser = argparse.ArgumentParser(prog="./build.sh test-webgpu")
+    parser.add_argument("--minutes", type=float, default=10)
+    minutes = str(parser.parse_args(arguments).minutes)
+    build_all()
+    _pip("install", *tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["webgpu-tests"])
+    run(PYTHON, "-m", "pytest", "tests/webgpu")
+    run(PYTHON, "scripts/fuzz_shaders.py", "--minutes", minutes)
+
+
 def command_test_bundlers(arguments: list[str]) -> None:
     """Train with the tarball in projects of bundlers; needs npm's registry."""
     build_all()
@@ -638,6 +649,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "test-attacks": command_test_attacks,
     "test-closed-tabs": command_test_closed_tabs,
     "test-federated": command_test_federated,
+    "test-webgpu": command_test_webgpu,
     "test-bundlers": command_test_bundlers,
     "test-browsers": command_test_browsers,
     "test-notebooks": command_test_notebooks,

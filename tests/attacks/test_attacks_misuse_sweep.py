@@ -77,6 +77,9 @@ OTHER_WORDS = {
     "members": "masked",
     "masked": "no update arrived",
     "columns": "data has no",
+    "age": "loss",
+    "kind_weight": "sample_weight",
+    "age_weight": "sample_weight",
 }
 """What errors call an argument, besides its name."""
 TENSORS = r"'(x|points|labels|fc1\.bias|onnx::loss::2)'|fc1\.bias|'a'|prepacking"

@@ -290,7 +290,7 @@ def test_images_split_as_in_python(js: JsPage) -> None:
     for found, part in zip(rows, parts, strict=True):
         expected = [[int(row["y"]), float(row["x"].item())] for row in part]
         np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert "reads the classes from 'x'" in errors[0] and "split before steps such as 'map'" in errors[1]
+    assert "one integer a row in 'x'" in errors[0] and "split before steps such as 'map'" in errors[1]
 
 
 def test_a_fit_splits_images_as_in_python(js: JsPage) -> None:

@@ -19,6 +19,7 @@ CALLS = {
     "CheckpointStore.constructor(options)": "new CheckpointStore('a', o)",
     "Dataset.batch(options)": "Dataset.of(data).batch(2, o)",
     "Dataset.bucket(options)": "Dataset.of(data).bucket(() => 1, [2], 2, o)",
+    "Dataset.oneHot(names)": "Dataset.of(data).oneHot(o)",
     "Dataset.shuffle(options)": "Dataset.of(data).shuffle(o)",
     "Dataset.split(options)": "Dataset.of(data).split(0.5, o)",
     "Engine.create(options)": "(await import('/dist/engine.js')).Engine.create(o)",

@@ -94,7 +94,7 @@ def test_updates_are_clipped_and_noised(session: trainweb.TrainingSession) -> No
 
 
 def test_rows_as_clients_are_clipped_one_by_one(session: trainweb.TrainingSession) -> None:
-    """DP-SGD as docs/federated.md has it: the sum over rows of gradients that are clipped by themselves."""
+    """DP-SGD as docs/privacy.md has it: the sum over rows of gradients that are clipped by themselves."""
     clip, rate = 2.0, 0.05
     client = session.federated(clip_norm=rate * clip)
     rows = [{name: a[k : k + 1] for name, a in ROWS.items()} for k in range(24)]
@@ -206,6 +206,17 @@ def test_clients_warn_of_local_statistics(options: dict[str, str], count: int) -
     assert all(one.filename == __file__ for one in caught)
     for client in clients:
         client.session.release()
+
+
+@pytest.mark.parametrize(("optimizer", "count"), [("AdamW", 1), ("Lion", 1), ("SGD", 0)])
+def test_clients_warn_of_moments_that_stay(optimizer: str, count: int) -> None:
+    settings = {"loss": None, "optimizer": optimizer, "frozen_params": [r"n0\..*"]}
+    session = trainweb.TrainingSession.from_model(net(TRAINED), **settings)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        session.federated()
+    session.release()
+    assert [str(one.message).split(" stay")[0] for one in caught] == count * [f"Moments of {optimizer}"]
 
 
 def test_what_cannot_be_is_refused(session: trainweb.TrainingSession) -> None:

@@ -114,6 +114,10 @@ def test_a_page_that_cannot_says_why_and_stays() -> None:
             assert words in node.answers.get(timeout=SECONDS)[1]
         node.tasks.put(Task("t2", "train", {}, {"w": PARAMETERS["w"]}))
         assert "'b' is missing" in node.answers.get(timeout=SECONDS)[1]
+        node.tasks.put(Task("t3", "train", {}, {**PARAMETERS, "1.running_mean": PARAMETERS["b"]}))
+        reason = node.answers.get(timeout=SECONDS)[1]
+        assert "'1.running_mean' is not among the parameters. " in reason
+        assert "without running statistics" in reason and 'statistics: "average" to federated and joinFlower' in reason
         node.tasks.put(task())
         page.recv(SECONDS)
         page.send(frame({"type": "failure", "id": "t1", "reason": "\ud800" * 600}))

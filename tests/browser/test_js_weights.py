@@ -63,8 +63,10 @@ def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
         yield page
 
 
-@pytest.fixture
-def fresh(browser: Browser, site: Site) -> Iterator[JsPage]:
+@pytest.fixture(params=["plain", pytest.param("isolated", marks=pytest.mark.sweep)])
+def fresh(browser: Browser, request: pytest.FixtureRequest) -> Iterator[JsPage]:
+    """A page whose memory is measured."""
+    site: Site = request.getfixturevalue(f"{request.param}_site")
     with open_js_page(browser, site) as page:
         page.run("env.timeouts.idle = 1e9;")  # the worker waits however long the files take to make
         yield page

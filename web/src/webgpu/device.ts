@@ -17,13 +17,6 @@ const IS_FIREFOX = /Firefox\//.test(globalThis.navigator?.userAgent ?? "");
 const POKE_MS = 1;
 const GRACE_MS = 100;
 
-/** An error of a device. */
-interface Fault {
-  readonly name: "DEVICE_LOST" | "DEVICE_ERROR";
-  readonly reason: string;
-  readonly message: string;
-}
-
 /** A device, and what has gone wrong with it. */
 export class GpuDevice {
   readonly device: GPUDevice;
@@ -33,7 +26,7 @@ export class GpuDevice {
   /** Settles when the device is lost. Waits for a GPU race against it. */
   readonly #lost: Promise<void>;
   /** The reason why all later calls fail. */
-  #fault: Fault | null = null;
+  #fault: { readonly name: "DEVICE_LOST" | "DEVICE_ERROR"; readonly reason: string; readonly message: string } | null = null;
 
   private constructor(device: GPUDevice, adapter: GpuAdapter) {
     this.device = device;

@@ -35,9 +35,9 @@ export interface Dispatches {
   readonly cuts: ReadonlySet<number>;
 }
 
-/** The body for an adapter. Arm's GPUs and software are slow at tiles in workgroup memory. */
+/** The body for an adapter. Arm's GPUs and software are slow at tiles in workgroup memory, and software at barriers. */
 export function bodyFor(body: Body, { vendor, isFallback }: GpuAdapter): Body {
-  return isFallback || vendor.toLowerCase() === "arm" ? body : { ...body, dispatches: body.tiled };
+  return { ...body, dispatches: isFallback ? body.few : vendor.toLowerCase() === "arm" ? body.dispatches : body.tiled };
 }
 
 /** The dispatches of a body whose numbers are possible. */

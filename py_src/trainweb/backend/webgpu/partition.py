@@ -34,10 +34,9 @@ class BodyPart:
         """The call for the memory plan: an elementwise call may take an operand's place."""
         if isinstance(self.call, ElementwiseCall):
             return self.call
-        scratch = [s for k in self.kernels for s in k.scratch]
         accessed = {b.storage for k in self.kernels for b in k.operands}
         writes = [b for b in self.call.writes if b.storage.segment != ARENA or b.storage in accessed]
-        return Accesses(self.call.reads, [*writes, *(Buf(s, "uint8", (s.nbytes,)) for s in scratch)])
+        return Accesses(self.call.reads, [*writes, *self.kernels[0].rooms])
 
 
 @dataclass(slots=True)

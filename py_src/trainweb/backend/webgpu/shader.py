@@ -40,6 +40,7 @@ HEAD = """@compute @workgroup_size({lanes})
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: vec3u,
         @builtin(local_invocation_index) lane: u32) {{
   if (status.x != 0u) {{ return; }}
+  let u = u;
   let block = group.x + group.y * groups.x;
 """
 

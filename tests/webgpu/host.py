@@ -107,9 +107,7 @@ class GpuHost:
 
     def dispatches(self, body: GpuBody) -> list[list[int]]:
         """Pipeline, grid and block of each dispatch."""
-        words: list[list[int]] = (
-            np.frombuffer(getattr(body, self.form), np.uint32).reshape(-1, 5).tolist()
-        )
+        words: list[list[int]] = np.frombuffer(getattr(body, self.form), np.uint32).reshape(-1, 5).tolist()
         return words
 
     def write(self, segment: int, offset: int, data: bytes) -> None:

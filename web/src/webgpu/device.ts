@@ -40,12 +40,7 @@ export class GpuDevice {
     });
   }
 
-  /**
-   * Open a device.
-   *
-   * @param gpu - `navigator.gpu`, or that of another implementation; undefined: there is no WebGPU here
-   * @throws DeviceError when there is no WebGPU, adapter or device
-   */
+  /** Open a device of `navigator.gpu`, or of another implementation; undefined: there is none here. @throws DeviceError */
   static async open(gpu: GPU | undefined): Promise<GpuDevice> {
     if (gpu === undefined) {
       throw sessionError(globalThis.isSecureContext === false ? "INSECURE_WEBGPU" : "NO_WEBGPU", {});
@@ -68,10 +63,7 @@ export class GpuDevice {
     return this.#fault !== null;
   }
 
-  /**
-   * @param step - optimizer steps of the session until now
-   * @throws DeviceError when the device is lost, or a call failed outside of error scopes
-   */
+  /** @throws DeviceError when the device is lost, or a call failed outside of error scopes. @param step - optimizer steps until now */
   check(step = 0): void {
     if (this.#fault !== null) {
       const { name, reason, message } = this.#fault;

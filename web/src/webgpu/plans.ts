@@ -110,17 +110,8 @@ export class Pipelines {
     return this.#gpu.device.createBindGroup({ layout: this.#groups, entries: [...entries, ...uniforms] });
   }
 
-  /**
-   * The pipeline of each dispatch, compiled at once.
-   *
-   * @param tell - is told how many of them are there
-   * @throws DeviceError when the browser refuses a shader
-   */
-  async compile(
-    body: Body,
-    { words }: Dispatches,
-    tell: (compiled: number, total: number) => void,
-  ): Promise<GPUComputePipeline[]> {
+  /** The pipeline of each dispatch, compiled at once; `tell` is told how many are there. @throws DeviceError of a refused shader */
+  async compile(body: Body, { words }: Dispatches, tell: (compiled: number, total: number) => void): Promise<GPUComputePipeline[]> {
     const nodes = new Map(body.nodes.map((node, k) => [words[DISPATCH_WORDS * k] as number, node]));
     let compiled = 0;
     const all = [...nodes].map(async ([index, node]) => {

@@ -67,12 +67,7 @@ export class GpuRunner {
     this.pipelines = new Pipelines(gpu);
   }
 
-  /**
-   * Load a plan.
-   *
-   * @param tell - is told how many shaders are compiled
-   * @throws DeviceError when the device refuses a shader, or has no memory
-   */
+  /** Load a plan; `tell` is told how many shaders are compiled. @throws DeviceError of a refused shader, or of no memory */
   async load(key: string, plan: WholePlan, read: ReadFile, tell: (compiled: number, total: number) => void): Promise<GpuPlan> {
     const body = bodyFor(plan.body, this.gpu.adapter);
     const dispatches = dispatchesOf({ ...plan, body }, this.kernels.sizes);

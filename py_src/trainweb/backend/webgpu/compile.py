@@ -48,7 +48,7 @@ def _body(parts: Parts, program: Program, constants: tuple[bytes, LargeConstants
     arena_bytes = place(calls, [*feeds, *uploads], program.outputs)
     if arena_bytes > arena_limit:
         raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
-    texts, uniforms, *dispatches = _dispatches(parts.body)
+    texts, uniforms, dispatches = _dispatches(parts.body)
     return GpuBody(
         texts,
         uniforms,
@@ -71,8 +71,8 @@ def _work(part: BodyPart) -> int:
     return max(flops, *(b.size for b in (*part.call.reads, *part.call.writes)))
 
 
-def _dispatches(body: Sequence[BodyPart]) -> tuple[list[str], bytes, bytes, bytes, bytes]:
-    """The texts, the numbers of dispatches, and pipeline, grid and slot of each: for all devices, fast ones, software."""
+def _dispatches(body: Sequence[BodyPart]) -> tuple[list[str], bytes, tuple[bytes, bytes, bytes]]:
+    """The texts, the numbers of dispatches, and pipeline, grid and slot of each: for all, fast ones, software."""
     texts: dict[str, int] = {}
     slots: dict[bytes, int] = {}
 
@@ -85,7 +85,7 @@ def _dispatches(body: Sequence[BodyPart]) -> tuple[list[str], bytes, bytes, byte
 
     kernels = [k for part in body for k in part.kernels]
     dispatches = words(kernels), words([k.shared or k for k in kernels]), words([k.few or k for k in kernels])
-    return [*texts], b"".join(slots), *dispatches
+    return [*texts], b"".join(slots), dispatches
 
 
 def _place_of(b: Buf) -> TensorPlace:

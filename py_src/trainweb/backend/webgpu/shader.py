@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial
 from math import ceil, prod
 from typing import Any, TypeVar
 
@@ -112,14 +112,13 @@ class Kernel:
     def __init__(self, name: str, call: Any, lanes: int = LANES, is_few: bool = False) -> None:
         self.name, self.call, self.whole, self.is_few = name, call, lanes, is_few
         self.lanes = lanes // FEWER if is_few else lanes
-        self.grid = (1, 1, 1)
+        self.grid, self.has_blocks = (1, 1, 1), False
         self.rooms: list[Buf] = []
         """Room in the arena for what the dispatches leave to each other."""
         self.shared: Kernel | None = None
         """The same for devices with fast workgroup memory."""
         self.few: Kernel | None = None
         """The same for software: fewer lanes."""
-        self.has_blocks = False
         self.dispatches = [self]
         """The dispatches of the call, in order."""
         self._numbers: dict[str, Number] = {}
@@ -307,21 +306,19 @@ def template(*kinds: type[Instruction], lanes: int = LANES) -> Callable[[Fill], 
     """Register a template of some calls: a function that fills a call's first kernel, and adds others by `then`."""
 
     def register(fill: Fill) -> Fill:
-        @wraps(fill)
-        def kernels_of(call: Instruction) -> list[Kernel]:
-            k = Kernel(fill.__name__, call, lanes)
-            fill(k, call)
-            kernels = k.finished()
-            if any(one.has_blocks for one in kernels):
-                few = Kernel(fill.__name__, call, lanes, is_few=True)
-                few.rooms = [*k.rooms]
-                with suppress(NoKernelError):
-                    fill(few, call)
-                    for one, one.few in zip(kernels, few.finished(), strict=True):
-                        pass
-            return kernels
-
-        TEMPLATES.update(dict.fromkeys(kinds, kernels_of))
+        TEMPLATES.update(dict.fromkeys(kinds, partial(_kernels, fill, lanes)))
         return fill
 
     return register
+
+
+def _kernels(fill: Callable[..., None], lanes: int, call: Instruction) -> list[Kernel]:
+    k, few = Kernel(fill.__name__, call, lanes), Kernel(fill.__name__, call, lanes, is_few=True)
+    fill(k, call)
+    kernels, few.rooms = k.finished(), [*k.rooms]
+    if any(one.has_blocks for one in kernels):
+        with suppress(NoKernelError):
+            fill(few, call)
+            for one, other in zip(kernels, few.finished(), strict=True):
+                one.few = other
+    return kernels

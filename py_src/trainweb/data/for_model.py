@@ -149,7 +149,7 @@ class ModelInputs:
         """Convert a whole batch. Raise FeedError for what is no batch of the model."""
         named = self.named(item, f"Batch {number} of the data")
         if not isinstance(named, Mapping):
-            raise messages.NOT_A_BATCH(position=number, given=type(item).__name__)
+            raise messages.NOT_A_BATCH(position=number, actual=type(item).__name__)
         return {name: self.fitted(name, value, f"batch {number} of the data") for name, value in named.items()}
 
     def named(self, item: Any, where: str) -> Any:
@@ -189,7 +189,7 @@ class ModelInputs:
         shape = declared.shape
         if shape is not None and len(shape) > 0 and not _fits(array.shape, shape):
             raise messages.DATA_SHAPE(
-                name=name, given=list(array.shape), where=where, batch=_shown(shape), row=_shown(shape[1:])
+                name=name, actual=list(array.shape), where=where, batch=_shown(shape), row=_shown(shape[1:])
             )
         return _converted(name, array, declared.dtype, where)
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, update_wrapper
 from math import ceil, prod
 from typing import Any, TypeVar
 
@@ -296,7 +296,7 @@ def template(*kinds: type[Instruction], lanes: int = LANES) -> Callable[[Fill], 
     """Register a template of some calls: a function that fills a call's first kernel, and adds others by `then`."""
 
     def register(fill: Fill) -> Fill:
-        TEMPLATES.update(dict.fromkeys(kinds, partial(_kernels, fill, lanes)))
+        TEMPLATES.update(dict.fromkeys(kinds, update_wrapper(partial(_kernels, fill, lanes), fill)))
         return fill
 
     return register

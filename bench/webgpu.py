@@ -4,7 +4,8 @@
 
 All contenders share one Chromium and one adapter, and take turns in rounds. The adapter is SwiftShader, which computes
 on the CPU, or with `--hardware` the machine's own. Calls of a step are exact on any adapter. Times of different
-adapters say nothing about each other. The time of scripts goes from a task's first call of WebGPU to its submit.
+adapters say nothing about each other. The time of scripts goes from a task's first call of WebGPU to its submit, and is
+the median of the rounds.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Turn:
         context.add_init_script(PROBE)
         self.page = ContenderPage(context, site, model, {**query, "threads": "1"})
         self.times: list[float] = []
+        self.scripts: list[float] = []
+        """Microseconds of a dispatch."""
         self.first = self.page.evaluate("bench.marks.firstStep")
         self.page.run(WARM_UP_STEPS)
 
@@ -67,14 +70,20 @@ class Turn:
         names = (*CALLS.values(), *PIPELINES)
         return {**sums, **{name: sum(probe["calls"].get(name, 0) for probe in probes) for name in names}}
 
+    def take(self, steps: int) -> None:
+        """Measure so many steps."""
+        before = self._probe()
+        self.times += self.page.run(steps)
+        after = self._probe()
+        dispatches = after[CALLS["dispatches"]] - before[CALLS["dispatches"]]
+        self.scripts.append(1e3 * (after["encodeMs"] - before["encodeMs"]) / dispatches if dispatches else 0)
+
     def row(self, steps: int) -> list[str]:
         """Times, and the calls of so many steps."""
         before = self._probe()
         taken = len(self.page.run(steps)) + (steps > 1 and "loop=fit" not in self.page.page.url)
         after = self._probe()
         calls = {name: (after[call] - before[call]) / taken for name, call in CALLS.items()}
-        dispatches = calls["dispatches"] * taken
-        scripts = 1e3 * (after["encodeMs"] - before["encodeMs"]) / dispatches if dispatches else 0
         return [
             f"{min(self.times):.1f}",
             f"{median(self.times):.1f}",
@@ -82,7 +91,7 @@ class Turn:
             *(f"{count:.3g}" for count in calls.values()),
             f"{sum(after[name] for name in PIPELINES)}",
             f"{after['peakBytes'] / 1e6:.1f}",
-            f"{scripts:.1f}",
+            f"{median(self.scripts):.1f}",
         ]
 
 
@@ -99,7 +108,7 @@ def measure(browser: Browser, site: Site, model: str, names: list[str], rounds: 
                 rows.append(line([model, label, str(error)[:80]]))
         for _ in range(rounds):
             for turn in turns.values():
-                turn.times += turn.page.run(steps)
+                turn.take(steps)
         rows += [line([model, label, *turn.row(steps)]) for label, turn in turns.items()]
     return rows
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from time import monotonic
 
 import pytest
 from playwright.sync_api import Browser
+from tests.webgpu.networks import networks
 
 from .js_session import JsPage, open_js_page
 from .server import Site
@@ -146,6 +148,73 @@ def test_buffers_beyond_the_gpu_are_named(gpu: JsPage) -> None:
     assert "maxStorageBufferBindingSize of this GPU is 300." in segment["message"]
     assert arena["message"].startswith("'arena' takes ")
     assert auto["kind"] == "wasm" and len(losses) == 2
+
+
+def test_a_tensor_of_a_gib_names_the_segment_and_what_helps(gpu: JsPage) -> None:
+    """A product of a column and a row, of which the GPU has no memory for the result."""
+    net = networks.Network("gib", 3, dict(kind="mlp", batch=1 << 14))
+    hidden = net.op("Relu", [net.linear(net.input([1 << 14, 1]), 1 << 14, 1, 1 << 14, "fc1", needs_dx=False)])
+    net.output(net.linear(hidden, 1 << 14, 1 << 14, 2, "fc2"), 1 << 14, 2)
+    gpu.site.add("/gib.onnx", net.model().SerializeToString())
+    gpu.run(f"{OPEN} window.s = await open();")
+    gpu.worker.evaluate("""() => {
+        const { createBuffer, popErrorScope } = GPUDevice.prototype;
+        GPUDevice.prototype.createBuffer = function (descriptor) {
+          if (descriptor.size < 2 ** 30) return createBuffer.call(this, descriptor);
+          Object.assign(GPUDevice.prototype, { createBuffer });
+          GPUDevice.prototype.popErrorScope = async function () {
+            Object.assign(GPUDevice.prototype, { popErrorScope });
+            await popErrorScope.call(this);
+            return new GPUOutOfMemoryError("planted");
+          };
+          return createBuffer.call(this, { ...descriptor, size: 4 });
+        };
+        Object.defineProperty(GPUDevice.prototype, "limits", { configurable: true, get: () => (
+          { maxBufferSize: 2 ** 32, maxStorageBufferBindingSize: 2 ** 32 }) });
+    }""")
+    error = gpu.failure(f"""{OPEN}
+        const n = 2 ** 14;
+        const labels = new Tensor("int64", new BigInt64Array(n), [n]);
+        const batch = {{ x: new Tensor("float32", new Float32Array(n), [n, 1]), labels }};
+        const config = {{ loss: "CrossEntropyLoss", optimizer: "AdamW" }};
+        const t = await TrainingSession.createFromModel("/gib.onnx", config, gpu);
+        await t.runTrainStep(batch).finally(() => t.release());
+    """)
+    assert (
+        error["name"] == "DeviceError" and "bytes of 'arena': planted. Smaller batches need less." in error["message"]
+    )
+    assert int(re.findall(r"[0-9]{10,}", error["message"].replace(",", ""))[0]) >= 1 << 30, error["message"]
+    assert len(gpu.run(f"{OPEN} return train(s, 2);")) == 2
+
+
+def test_a_fit_goes_on_in_a_page_that_is_hidden(gpu: JsPage) -> None:
+    """Frames of a page in the background do not come, which follows the events of a fit by them."""
+    follow = """
+        const follow = async (s) => {
+          const run = s.fit(rows(80), { epochs: 20, batchSize: 8, shuffle: false });
+          let events = 0;
+          for await (const { type } of run) events += type === "progress";
+          return [events, (await run).epochs.map(({ loss }) => loss)];
+        };
+    """
+    gpu.run(
+        f"{OPEN} [window.s, window.t] = [await open(), await open()]; await Promise.all([train(s, 2), train(t, 2)]);"
+    )
+    begin = monotonic()
+    seen, losses = gpu.run(f"""{OPEN} {follow}
+        const frame = globalThis.requestAnimationFrame;
+        globalThis.requestAnimationFrame = () => 0;
+        Object.defineProperty(document, "visibilityState", {{ configurable: true, get: () => "hidden" }});
+        document.dispatchEvent(new Event("visibilitychange"));
+        try {{
+          return await follow(s);
+        }} finally {{
+          globalThis.requestAnimationFrame = frame;
+          delete document.visibilityState;
+        }}
+    """)
+    assert monotonic() - begin < 5 and seen > 0
+    assert gpu.run(f"{OPEN} {follow} return (await follow(t))[1];") == losses
 
 
 def test_a_release_in_flight_settles_all_calls(gpu: JsPage) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from itertools import chain
 
+import numpy as np
 import onnx
 import pytest
 from playwright.sync_api import Browser
-from tests.webgpu.networks import networks
+from tests.webgpu.networks import SMALL, SPECIAL, networks
 
-from .js_session import JsPage, open_js_page
+from .conftest import CHROMIUM_FLAGS
+from .js_session import JsPage, open_js_page, to_json
 from .server import ROOT, Site
-from .webgpu import OPEN, WITHOUT_GPU, close, count
+from .webgpu import OPEN, SWIFTSHADER, WITHOUT_GPU, close, count
 
 
 def test_losses_and_parameters_are_those_of_the_kernels(gpu: JsPage) -> None:
@@ -84,6 +86,45 @@ def test_a_convolutional_network_trains_as_on_the_kernels(gpu: JsPage) -> None:
     assert losses[0][-1] < losses[0][0]
     close(losses[0], losses[1])
     close(moving[0], moving[1], 1e-2)
+
+
+REPEATED = {"C": SMALL["C"], "E": SMALL["E"], "dropout": SPECIAL["dropout"]}
+
+
+def test_trainings_have_the_same_bytes_again_and_in_a_fresh_browser(
+    gpu: JsPage, browser: Browser, chromium_path: str, plain_site: Site
+) -> None:
+    """Convolutions, a transformer, and random numbers; twice in one browser, and once in another."""
+    feeds = {}
+    for name, make in REPEATED.items():
+        net = make()
+        plain_site.add(f"/repeated/{name}.onnx", net.model().SerializeToString())
+        xs, ys = networks.batches(net, 1, 1)
+        x = xs[0].astype(np.int64) if xs[0].dtype.kind == "i" else xs[0]
+        feeds[name] = [to_json(x), to_json(ys[0].astype(np.int64))]
+    body = """
+        const ends = {};
+        env.seed = 5;
+        for (const [name, [x, labels]] of Object.entries(feeds)) {
+          const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+          const s = await TrainingSession.createFromModel(`/repeated/${name}.onnx`, config, { device: "webgpu" });
+          const batch = () => ({ x: toTensor(x), labels: toTensor(labels) });
+          const losses = Array.from(await s.runTrainSteps([batch(), batch(), batch(), batch()]));
+          ends[name] = [losses, Array.from((await s.getContiguousParameters(true)).data)];
+          await s.release();
+        }
+        env.seed = undefined;
+        return ends;
+    """
+    first, second = gpu.run(body, feeds=feeds), gpu.run(body, feeds=feeds)
+    other = browser.browser_type.launch(executable_path=chromium_path, args=[*CHROMIUM_FLAGS, *SWIFTSHADER])
+    try:
+        with open_js_page(other, plain_site) as page:
+            fresh = page.run(body, feeds=feeds)
+    finally:
+        other.close()
+    assert first == second == fresh
+    assert all(len({*losses}) == 4 for losses, _ in first.values())
 
 
 def test_fits_evaluate_and_keep_checkpoints_on_either_side(gpu: JsPage) -> None:

@@ -97,6 +97,23 @@ const CASES = {
     return all[0];
   },
 
+  /** Firefox has Mesa's adapter by the preferences of firefox.mjs; the others name what is missing. */
+  async gpu() {
+    const gpu = { device: "webgpu" };
+    if (!(await navigator.gpu?.requestAdapter())) {
+      await refused(TrainingSession.createFromModel(MODEL, CONFIG, gpu), "DeviceError", 'device: "wasm" trains everywhere.');
+      return;
+    }
+    const losses = [];
+    for (const options of [gpu, gpu, {}]) {
+      const session = await TrainingSession.createFromModel(MODEL, CONFIG, options);
+      losses.push([...(await steps(session, 5)), ...(options === gpu ? await bits(session) : [])]);
+      await session.release();
+    }
+    check(losses[0].join() === losses[1].join(), "the GPU gives other bytes the second time");
+    check(losses[2].every((loss, k) => Math.abs(loss - losses[0][k]) < 1e-4 * loss), `${losses[2]} became ${losses[0].slice(0, 5)}`);
+  },
+
   async resumption() {
     const session = await TrainingSession.createFromModel(MODEL, CONFIG);
     await steps(session, 3);

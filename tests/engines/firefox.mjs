@@ -1,10 +1,11 @@
-/** Firefox by WebDriver BiDi: opens a page and prints `window.outcome` as soon as it is there. */
+/** Firefox by WebDriver BiDi: opens a page and prints `window.outcome` as soon as it is there. It has WebGPU, on Linux only so. */
 
 import puppeteer from "puppeteer-core";
 
 const [executablePath, url, timeout] = process.argv.slice(2);
 
-const browser = await puppeteer.launch({ browser: "firefox", executablePath, headless: true });
+const extraPrefsFirefox = { "dom.webgpu.enabled": true, "gfx.webgpu.ignore-blocklist": true };
+const browser = await puppeteer.launch({ browser: "firefox", executablePath, headless: true, extraPrefsFirefox });
 try {
   const page = await browser.newPage();
   const lines = [];

@@ -70,8 +70,8 @@ class GpuHost:
         Bytes of each segment; those of the arena and of constants grow with the plans.
     """
 
-    is_tiled = False
-    """Run the dispatches for devices with fast workgroup memory."""
+    form = "dispatches"
+    """The dispatches to run: those for all devices, or `tiled` or `few` ones."""
 
     def __init__(self, sizes: list[int]) -> None:
         import wgpu
@@ -108,9 +108,7 @@ class GpuHost:
 
     def dispatches(self, body: GpuBody) -> list[list[int]]:
         """Pipeline, grid and block of each dispatch."""
-        words: list[list[int]] = (
-            np.frombuffer(body.tiled if self.is_tiled else body.dispatches, np.uint32).reshape(-1, 5).tolist()
-        )
+        words: list[list[int]] = np.frombuffer(getattr(body, self.form), np.uint32).reshape(-1, 5).tolist()
         return words
 
     def write(self, segment: int, offset: int, data: bytes) -> None:

@@ -45,14 +45,15 @@ def plans() -> dict[str, Plan]:
 def test_dispatches_name_what_is_there(plans: dict[str, Plan], step: str) -> None:
     plan, body = plans[step], plans[step].body
     assert body is not None and plan.target == "webgpu"
-    forms = [np.frombuffer(data, np.uint32).reshape(-1, 5) for data in (body.dispatches, body.tiled)]
+    forms = [np.frombuffer(data, np.uint32).reshape(-1, 5) for data in (body.dispatches, body.tiled, body.few)]
     for words in forms:
         assert len(words) == len(body.nodes) and len(body.texts) == len({*body.texts})
         assert words[:, 1:4].min() >= 1 and words[:, 1:4].max() <= MOST_GROUPS
-    both = np.concatenate(forms)
-    assert {*both[:, 0]} == {*range(len(body.texts))}
-    assert len(body.uniforms) == UNIFORM_BYTES * (both[:, 4].max() + 1)
-    assert (forms[0][:, 0] != forms[1][:, 0]).any() == (step == "train")
+    every = np.concatenate(forms)
+    assert {*every[:, 0]} == {*range(len(body.texts))}
+    assert len(body.uniforms) == UNIFORM_BYTES * (every[:, 4].max() + 1)
+    for other in forms[1:]:
+        assert (forms[0][:, 0] != other[:, 0]).any() == (step == "train")
     for places in (body.inputs, body.outputs):
         assert all(p.segment != STATE for p in places.values())
         assert all(p.offset + p.nbytes <= body.arena_bytes for p in places.values() if p.segment == ARENA)
@@ -92,9 +93,9 @@ def test_the_data_of_a_bundle(plans: dict[str, Plan]) -> None:
     assert plan is not None and header["target"] == "webgpu"
     read = [
         bytes(blobs.data[at : at + nbytes])
-        for at, nbytes in (*body["texts"], body["uniforms"], body["dispatches"], body["tiled"])
+        for at, nbytes in (*body["texts"], body["uniforms"], body["dispatches"], body["tiled"], body["few"])
     ]
-    assert read == [*(text.encode() for text in plan.texts), plan.uniforms, plan.dispatches, plan.tiled]
+    assert read == [*(text.encode() for text in plan.texts), plan.uniforms, plan.dispatches, plan.tiled, plan.few]
     assert [i["name"] for i in body["inputs"]] == [*plan.inputs] and body["arenaBytes"] == plan.arena_bytes
     page = (ROOT / "docs" / "architecture-webgpu.md").read_text()
     assert all(f"`body.{name}`" in page for name in body)

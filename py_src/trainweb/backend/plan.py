@@ -104,6 +104,8 @@ class GpuBody:
         Five uint32 of each: pipeline, grid x, y and z, block of numbers.
     tiled : bytes
         The same dispatches for devices with fast workgroup memory.
+    few : bytes
+        The same dispatches for software: workgroups of few invocations.
     arena_bytes : int
         Size of the GPU's arena.
     constants, large
@@ -127,6 +129,7 @@ class GpuBody:
     uniforms: bytes
     dispatches: bytes
     tiled: bytes
+    few: bytes
     arena_bytes: int
     constants: bytes
     large: LargeConstants

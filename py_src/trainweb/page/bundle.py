@@ -217,6 +217,7 @@ def _body_json(body: GpuBody, blobs: Blobs) -> Header:
         "uniforms": blobs.add(body.uniforms),
         "dispatches": blobs.add(body.dispatches),
         "tiled": blobs.add(body.tiled),
+        "few": blobs.add(body.few),
         "arenaBytes": body.arena_bytes,
         "constants": blobs.add(body.constants),
         "large": _constants_json(body.large, blobs),

@@ -62,12 +62,7 @@ function tellAll({ kernels }: GpuRunner, { isStopped, isUpdate, fault, losses, c
   });
 }
 
-/**
- * Submit batches up to one whose head fails.
- *
- * @param states - gets the state for each batch if the guard stops there
- * @returns the error of the head; null: all were submitted
- */
+/** Submit batches up to one whose head fails: its error, or null. @param states - gets the state to go back to, for each batch */
 async function submitAll(
   guard: Guard,
   batches: StagedBatches<GpuPlan>,

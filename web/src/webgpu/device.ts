@@ -17,13 +17,6 @@ const IS_FIREFOX = /Firefox\//.test(globalThis.navigator?.userAgent ?? "");
 const POKE_MS = 1;
 const GRACE_MS = 100;
 
-/** An error of a device. */
-interface Fault {
-  readonly name: "DEVICE_LOST" | "DEVICE_ERROR";
-  readonly reason: string;
-  readonly message: string;
-}
-
 /** A device, and what has gone wrong with it. */
 export class GpuDevice {
   readonly device: GPUDevice;
@@ -33,7 +26,7 @@ export class GpuDevice {
   /** Settles when the device is lost. Waits for a GPU race against it. */
   readonly #lost: Promise<void>;
   /** The reason why all later calls fail. */
-  #fault: Fault | null = null;
+  #fault: { readonly name: "DEVICE_LOST" | "DEVICE_ERROR"; readonly reason: string; readonly message: string } | null = null;
 
   private constructor(device: GPUDevice, adapter: GpuAdapter) {
     this.device = device;
@@ -47,12 +40,7 @@ export class GpuDevice {
     });
   }
 
-  /**
-   * Open a device.
-   *
-   * @param gpu - `navigator.gpu`, or that of another implementation; undefined: there is no WebGPU here
-   * @throws DeviceError when there is no WebGPU, adapter or device
-   */
+  /** Open a device of `navigator.gpu`, or of another implementation; undefined: there is none here. @throws DeviceError */
   static async open(gpu: GPU | undefined): Promise<GpuDevice> {
     if (gpu === undefined) {
       throw sessionError(globalThis.isSecureContext === false ? "INSECURE_WEBGPU" : "NO_WEBGPU", {});
@@ -75,10 +63,7 @@ export class GpuDevice {
     return this.#fault !== null;
   }
 
-  /**
-   * @param step - optimizer steps of the session until now
-   * @throws DeviceError when the device is lost, or a call failed outside of error scopes
-   */
+  /** @throws DeviceError when the device is lost, or a call failed outside of error scopes. @param step - optimizer steps until now */
   check(step = 0): void {
     if (this.#fault !== null) {
       const { name, reason, message } = this.#fault;

@@ -16,7 +16,7 @@ import type { StepKind } from "../worker/step-kind.js";
 import { runAhead } from "./ahead.js";
 import { sharedDevice, type GpuDevice } from "./device.js";
 import { Guard } from "./guard.js";
-import { LASTING, LOOKS } from "./plans.js";
+import { DISPATCH_WORDS, LASTING, LOOKS } from "./plans.js";
 import { measured } from "./profile.js";
 import { GpuPlan, GpuRunner } from "./runner.js";
 import { checkSize } from "./segments.js";
@@ -159,15 +159,15 @@ class GpuHost implements Partial<StepHost> {
     this.#check();
     const tell = (compiled: number, total: number): void => tellShaders(this.whole, compiled, total);
     const loaded = await this.#runner.load(key, plan as GpuPlan["plan"], read, tell);
-    const counts = { dispatches: loaded.dispatches.length, pipelines: loaded.pipelines.size };
+    const counts = { dispatches: loaded.pipelines.length, pipelines: new Set(loaded.pipelines).size };
     const plans = this.#device.plans.map((one) => (one.step === plan.kind.base ? { ...one, ...counts } : one));
     this.#device = { ...this.#device, plans };
     return loaded;
   }
 
-  listing({ plan: { body, text, nodes }, dispatches }: GpuPlan): Listing {
-    const names = text?.slice(nodes.length) ?? dispatches.map(({ pipeline, grid }) => `shader${pipeline} (${grid.join(", ")})`);
-    return { text: names, nodes: body.nodes };
+  listing({ plan: { body, text, nodes }, dispatches: { words } }: GpuPlan): Listing {
+    const shaderAndGrid = (k: number): string => words.subarray(DISPATCH_WORDS * k, DISPATCH_WORDS * k + 4).join(", ");
+    return { text: text?.slice(nodes.length) ?? body.nodes.map((_, k) => shaderAndGrid(k)), nodes: body.nodes };
   }
 
   // Steps.

@@ -6,7 +6,7 @@
 import { CONSTANTS, GRADIENTS, LARGE_CONSTANTS } from "../engine/layout.js";
 import { MOST_BATCHES } from "../worker/constants.js";
 import { USAGE } from "./device.js";
-import { BLOCK_BYTES, LASTING, MOST_GROUPS, STATUS, STATUS_BYTES, type Dispatch } from "./plans.js";
+import { BLOCK_BYTES, LASTING, MOST_GROUPS, STATUS, STATUS_BYTES } from "./plans.js";
 import type { GpuRunner, OwnBuffers, Program } from "./runner.js";
 
 /** Words of the page. Tallies and usual tallies have one for each segment, and records two for each batch. */
@@ -157,8 +157,7 @@ export class Guard {
   async #program(text: string, own: OwnBuffers, invocations: number): Promise<Program> {
     const pipeline = await this.runner.gpu.settled(this.runner.pipelines.get(text, "guard"));
     const groups = Math.min(Math.ceil(invocations / LANES), MOST_GROUPS);
-    const dispatch: Dispatch = { pipeline: 0, grid: [groups, 1, 1], block: 0, cuts: false };
-    return { dispatches: [dispatch], pipelines: new Map([[0, pipeline]]), own };
+    return { dispatches: { words: Uint32Array.of(0, groups, 1, 1, 0), cuts: new Set() }, pipelines: [pipeline], own };
   }
 
   /** Begin a record. */

@@ -23,26 +23,27 @@ export const STATUS = 17;
 export const STATUS_BYTES = 16;
 /** Bytes of the numbers of a dispatch. */
 export const BLOCK_BYTES = 256;
-const DISPATCH_WORDS = 5;
+/** Numbers of a dispatch: its pipeline, its grid, and the first byte of its block of numbers. */
+export const DISPATCH_WORDS = 5;
 export const MOST_GROUPS = 65_535;
 /** Operations of a submit at most: 300 ms of a GPU of 20 GFLOPS. A system resets a GPU that is busy for 2 s. */
 const MOST_WORK = 6e9;
 
-export interface Dispatch {
-  readonly pipeline: number;
-  readonly grid: readonly [x: number, y: number, z: number];
-  readonly block: number;
-  /** True if what comes before it is submitted first. */
-  readonly cuts: boolean;
+/** Dispatches in order. */
+export interface Dispatches {
+  /** So many for each, as they are handed to WebGPU. */
+  readonly words: Uint32Array;
+  /** Those before which the former ones are submitted. */
+  readonly cuts: ReadonlySet<number>;
 }
 
-/** The body for an adapter. Arm's GPUs and software are slow at tiles in workgroup memory. */
+/** The body for an adapter. Arm's GPUs and software are slow at tiles in workgroup memory, and software at barriers. */
 export function bodyFor(body: Body, { vendor, isFallback }: GpuAdapter): Body {
-  return isFallback || vendor.toLowerCase() === "arm" ? body : { ...body, dispatches: body.tiled };
+  return { ...body, dispatches: isFallback ? body.few : vendor.toLowerCase() === "arm" ? body.dispatches : body.tiled };
 }
 
 /** The dispatches of a body whose numbers are possible. */
-export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body: Body }, sizes: readonly number[]): Dispatch[] {
+export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body: Body }, sizes: readonly number[]): Dispatches {
   const { dispatches: blob, uniforms, texts, inputs, outputs, uploads, downloads, nodes, work } = body;
   const bounds = [...sizes];
   bounds[ARENA] = body.arenaBytes;
@@ -57,16 +58,20 @@ export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body:
     const fits = source + nbytes <= arenaBytes && target + nbytes <= body.arenaBytes && (target | nbytes | source) % 4 === 0;
     refuseUnless(fits, "uploads");
   }
+  const cuts = new Set<number>();
   let sum = 0;
-  return Array.from({ length: n }, (_, k) => {
+  for (let k = 0; k < n; k++) {
     const [pipeline = 0, x = 0, y = 0, z = 0, block = 0] = words.subarray(DISPATCH_WORDS * k);
     const isGrid = [x, y, z].every((count) => count >= 1 && count <= MOST_GROUPS);
     refuseUnless(pipeline < texts.length && isGrid && (block + 1) * BLOCK_BYTES <= uniforms.length, `dispatch ${k}`);
-    const own = work[k] ?? 0;
-    const cuts = sum > 0 && sum + own > MOST_WORK;
-    sum = cuts ? own : sum + own;
-    return { pipeline, grid: [x, y, z] as const, block, cuts };
-  });
+    words[DISPATCH_WORDS * k + 4] = BLOCK_BYTES * block;
+    sum += work[k] ?? 0;
+    if (k > 0 && sum > MOST_WORK) {
+      cuts.add(k);
+      sum = work[k] ?? 0;
+    }
+  }
+  return { words, cuts };
 }
 
 function isInside({ segment, offset, nbytes }: TensorPlace, bounds: readonly number[]): boolean {
@@ -107,25 +112,17 @@ export class Pipelines {
     return this.#gpu.device.createBindGroup({ layout: this.#groups, entries: [...entries, ...uniforms] });
   }
 
-  /**
-   * The pipelines of dispatches by their numbers, compiled at once.
-   *
-   * @param tell - is told how many of them are there
-   * @throws DeviceError when the browser refuses a shader
-   */
-  async compile(
-    body: Body,
-    dispatches: readonly Dispatch[],
-    tell: (compiled: number, total: number) => void,
-  ): Promise<ReadonlyMap<number, GPUComputePipeline>> {
-    const nodes = new Map(dispatches.map(({ pipeline }, k) => [pipeline, body.nodes[k] as string]));
+  /** The pipeline of each dispatch, compiled at once; `tell` is told how many are there. @throws DeviceError of a refused shader */
+  async compile(body: Body, { words }: Dispatches, tell: (compiled: number, total: number) => void): Promise<GPUComputePipeline[]> {
+    const nodes = new Map(body.nodes.map((node, k) => [words[DISPATCH_WORDS * k] as number, node]));
     let compiled = 0;
     const all = [...nodes].map(async ([index, node]) => {
       const pipeline = await this.get(new TextDecoder().decode(body.texts[index]), node);
       tell(++compiled, nodes.size);
       return [index, pipeline] as const;
     });
-    return new Map(await this.#gpu.settled(Promise.all(all)));
+    const pipelines = new Map(await this.#gpu.settled(Promise.all(all)));
+    return body.nodes.map((_, k) => pipelines.get(words[DISPATCH_WORDS * k] as number) as GPUComputePipeline);
   }
 
   /** The pipeline of a text. */

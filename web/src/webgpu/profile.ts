@@ -11,7 +11,7 @@ const QUERY_RESOLVE = 0x200;
 
 /** Milliseconds of each dispatch of a plan that an action runs, summed over its runs. */
 export async function measured(runner: GpuRunner, plan: GpuPlan, action: () => Promise<void>): Promise<Float64Array> {
-  const count = plan.dispatches.length;
+  const count = plan.pipelines.length;
   const hasStamps = runner.gpu.device.features.has(TIMES) && 2 * count <= MOST_TIMES;
   const sums = new Float64Array(count);
   try {

@@ -7,7 +7,7 @@ import { fillLarge, largeBytesOf, sameLarge } from "../worker/bundle/large.js";
 import type { LoadedPlan, ReadFile, StepHost } from "../worker/host.js";
 import { Commands } from "./commands.js";
 import { USAGE, type GpuDevice } from "./device.js";
-import { BLOCK_BYTES, bodyFor, dispatchesOf, LASTING, Pipelines, type Body, type Dispatch } from "./plans.js";
+import { bodyFor, DISPATCH_WORDS, dispatchesOf, LASTING, Pipelines, type Body, type Dispatches } from "./plans.js";
 import { Segments } from "./segments.js";
 import { sessionError } from "./worker-tools.js";
 
@@ -24,8 +24,9 @@ export interface OwnBuffers {
 
 /** Dispatches, and all that they need. */
 export interface Program {
-  readonly dispatches: readonly Dispatch[];
-  readonly pipelines: ReadonlyMap<number, GPUComputePipeline>;
+  readonly dispatches: Dispatches;
+  /** Of each dispatch. */
+  readonly pipelines: readonly GPUComputePipeline[];
   readonly own: OwnBuffers;
 }
 
@@ -38,8 +39,8 @@ export class GpuPlan implements LoadedPlan, Program {
     readonly plan: WholePlan,
     /** The head, which the kernels run. */
     readonly head: LoadedPlan,
-    readonly dispatches: readonly Dispatch[],
-    readonly pipelines: ReadonlyMap<number, GPUComputePipeline>,
+    readonly dispatches: Dispatches,
+    readonly pipelines: readonly GPUComputePipeline[],
     readonly own: OwnBuffers,
   ) {}
 }
@@ -66,12 +67,7 @@ export class GpuRunner {
     this.pipelines = new Pipelines(gpu);
   }
 
-  /**
-   * Load a plan.
-   *
-   * @param tell - is told how many shaders are compiled
-   * @throws DeviceError when the device refuses a shader, or has no memory
-   */
+  /** Load a plan; `tell` is told how many shaders are compiled. @throws DeviceError of a refused shader, or of no memory */
   async load(key: string, plan: WholePlan, read: ReadFile, tell: (compiled: number, total: number) => void): Promise<GpuPlan> {
     const body = bodyFor(plan.body, this.gpu.adapter);
     const dispatches = dispatchesOf({ ...plan, body }, this.kernels.sizes);
@@ -148,19 +144,24 @@ export class GpuRunner {
   }
 
   /** Add the dispatches of a program to the commands. @param looks - they change nothing that lasts, and read parameters only */
-  encode({ dispatches, pipelines, own }: Program, looks = false): void {
+  encode({ dispatches: { words, cuts }, pipelines, own }: Program, looks = false): void {
     this.segments.bringUp(looks ? [PARAMETERS] : LASTING);
     const group = this.#groupOf(own);
-    dispatches.forEach(({ pipeline, grid, block, cuts }, k) => {
-      if (cuts) {
+    let former: GPUComputePassEncoder | null = null;
+    const encode = (pass: GPUComputePassEncoder, k: number): void => {
+      if (pass !== former || pipelines[k] !== pipelines[k - 1]) {
+        pass.setPipeline(pipelines[k] as GPUComputePipeline);
+        former = pass;
+      }
+      const at = DISPATCH_WORDS * k;
+      pass.setBindGroup(0, group, words, at + 4, 1);
+      pass.dispatchWorkgroups(words[at + 1] as number, words[at + 2], words[at + 3]);
+    };
+    pipelines.forEach((_, k) => {
+      if (cuts.has(k)) {
         this.commands.submit();
       }
-      const encode = (pass: GPUComputePassEncoder): void => {
-        pass.setPipeline(pipelines.get(pipeline) as GPUComputePipeline);
-        pass.setBindGroup(0, group, [BLOCK_BYTES * block]);
-        pass.dispatchWorkgroups(...grid);
-      };
-      this.timed === null ? encode(this.commands.pass()) : this.timed(encode, k);
+      this.timed === null ? encode(this.commands.pass(), k) : this.timed((pass) => encode(pass, k), k);
     });
     if (!looks) {
       this.segments.wroteThere();

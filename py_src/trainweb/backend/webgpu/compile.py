@@ -74,8 +74,11 @@ def _body(parts: Parts, program: Program, constants: tuple[bytes, LargeConstants
     if arena_bytes > arena_limit:
         raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
     kernels = [k for of_call in parts.body for k in of_call]
+    texts, uniforms, dispatches = _dispatches(kernels)
     return GpuBody(
-        *_dispatches(kernels),
+        texts,
+        uniforms,
+        *dispatches,
         arena_bytes,
         *constants,
         {b.name: place_of(b) for b in feeds},
@@ -99,8 +102,8 @@ def _work(call: Instruction) -> int:
     return max(flops, *(b.size for b in (*call.reads, *call.writes)))
 
 
-def _dispatches(kernels: Sequence[Kernel]) -> tuple[list[str], bytes, bytes, bytes]:
-    """The texts, the numbers of dispatches, and pipeline, grid and slot of each: for all devices, and for fast ones."""
+def _dispatches(kernels: Sequence[Kernel]) -> tuple[list[str], bytes, tuple[bytes, bytes, bytes]]:
+    """The texts, the numbers of dispatches, and pipeline, grid and slot of each: for all, fast ones, software."""
     texts: dict[str, int] = {}
     slots: dict[bytes, int] = {}
 
@@ -111,5 +114,5 @@ def _dispatches(kernels: Sequence[Kernel]) -> tuple[list[str], bytes, bytes, byt
             numbers.extend((pipeline, *k.grid, slots.setdefault(k.uniforms(), len(slots))))
         return numbers.tobytes()
 
-    dispatches, tiled = words(kernels), words([k.shared or k for k in kernels])
-    return [*texts], b"".join(slots), dispatches, tiled
+    dispatches = words(kernels), words([k.shared or k for k in kernels]), words([k.few or k for k in kernels])
+    return [*texts], b"".join(slots), dispatches

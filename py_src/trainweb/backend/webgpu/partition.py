@@ -31,10 +31,9 @@ def for_memory(kernels: list[Kernel]) -> Instruction | Accesses:
     call: Instruction = kernels[0].call
     if isinstance(call, ElementwiseCall):
         return call
-    scratch = [s for k in kernels for s in k.scratch]
     accessed = {b.storage for k in kernels for b in k.operands}
     writes = [b for b in call.writes if b.storage.segment != ARENA or b.storage in accessed]
-    return Accesses(call.reads, [*writes, *(Buf(s, "uint8", (s.nbytes,)) for s in scratch)])
+    return Accesses(call.reads, [*writes, *kernels[0].rooms])
 
 
 @dataclass(slots=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, update_wrapper
 from math import ceil, prod
 from typing import Any, TypeVar
 
@@ -27,6 +28,8 @@ UNIFORM_BINDING, STATUS_BINDING = 16, 17
 """The bindings of the numbers and of the status; a segment's binding is its number."""
 LANES = 64
 """Invocations of a workgroup."""
+FEWER = 16
+"""How many times fewer a software adapter gets: it runs four at once, and pays for each four at a barrier."""
 WORD = 4
 NUMBER = re.compile(r"\bu\.(\w+)")
 SIGNED = ("center", "dst_offset", "dst_strides", "ignore_index", "pad", "pad_end", "src_offset", "src_strides")
@@ -37,6 +40,7 @@ HEAD = """@compute @workgroup_size({lanes})
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: vec3u,
         @builtin(local_invocation_index) lane: u32) {{
   if (status.x != 0u) {{ return; }}
+  let u = u;
   let block = group.x + group.y * groups.x;
 """
 
@@ -94,12 +98,16 @@ class Kernel:
     declared by `count`.
     """
 
-    def __init__(self, name: str, call: Any, lanes: int = LANES) -> None:
-        self.name, self.call, self.lanes = name, call, lanes
-        self.grid = (1, 1, 1)
-        self.scratch: list[Storage] = []
+    def __init__(self, name: str, call: Any, lanes: int = LANES, is_few: bool = False) -> None:
+        self.name, self.call, self.whole, self.is_few = name, call, lanes, is_few
+        self.lanes = lanes // FEWER if is_few else lanes
+        self.grid, self.has_blocks = (1, 1, 1), False
+        self.rooms: list[Buf] = []
+        """Room in the arena for what the dispatches leave to each other."""
         self.shared: Kernel | None = None
         """The same for devices with fast workgroup memory."""
+        self.few: Kernel | None = None
+        """The same for software: fewer lanes."""
         self.dispatches = [self]
         """The dispatches of the call, in order."""
         self._numbers: dict[str, Number] = {}
@@ -110,7 +118,7 @@ class Kernel:
     def then(self, name: str, lanes: int = LANES) -> Kernel:
         """A further dispatch of the call, which has the numbers and operands of this one."""
         k = self._twin(name, lanes)
-        k.dispatches = self.dispatches
+        k.dispatches, k.rooms = self.dispatches, self.rooms
         self.dispatches.append(k)
         return k
 
@@ -121,7 +129,7 @@ class Kernel:
         return self.shared
 
     def _twin(self, name: str, lanes: int) -> Kernel:
-        k = Kernel(f"{self.name} ({name})", self.call, lanes)
+        k = Kernel(f"{self.name} ({name})", self.call, lanes, self.is_few)
         k._inherited = self._inherited | self._numbers
         return k
 
@@ -200,9 +208,10 @@ class Kernel:
 
     def room(self, size: int) -> Buf:
         """Room in the arena for so many float32 numbers, for the dispatches of the call."""
-        b = Buf(Storage(ARENA, WORD * size), "float32", (size,), name="temp")
-        self.scratch.append(b.storage)
-        return b
+        if self.is_few:
+            return self.rooms.pop(0)
+        self.rooms.append(Buf(Storage(ARENA, WORD * size), "float32", (size,), name="temp"))
+        return self.rooms[-1]
 
     # Code.
 
@@ -218,6 +227,8 @@ class Kernel:
     def elements(self, **axes: str) -> None:
         """Run an invocation for each element `i` of some axes: its place along each, by the name of the axis' size."""
         count = prod(self.value(size) for size in axes.values())
+        # Folds before this one have room for so many lanes only.
+        self.lanes = self.lanes if self._declared else self.whole
         self.grid = grid_of(ceil(count / self.lanes))
         self.add(f"let i = block * {self.lanes}u + lane;", f"if (i >= {self.count('elements', count)}) {{ return; }}")
         self.add(*split("i", **axes))
@@ -225,7 +236,7 @@ class Kernel:
     def blocks(self, **axes: str) -> None:
         """Run a workgroup for each `block` of some axes: its place along each, by the name of the axis' size."""
         count = prod(self.value(size) for size in axes.values())
-        self.grid = grid_of(count)
+        self.grid, self.has_blocks = grid_of(count), True
         self.add(f"if (block >= {self.count('blocks', count)}) {{ return; }}", *split("block", **axes))
 
     def each_step(self, end: str, *body: str, variable: str = "step", start: str = "lane") -> None:
@@ -285,13 +296,19 @@ def template(*kinds: type[Instruction], lanes: int = LANES) -> Callable[[Fill], 
     """Register a template of some calls: a function that fills a call's first kernel, and adds others by `then`."""
 
     def register(fill: Fill) -> Fill:
-        @wraps(fill)
-        def kernels(call: Instruction) -> list[Kernel]:
-            k = Kernel(fill.__name__, call, lanes)
-            fill(k, call)
-            return k.finished()
-
-        TEMPLATES.update(dict.fromkeys(kinds, kernels))
+        TEMPLATES.update(dict.fromkeys(kinds, update_wrapper(partial(_kernels, fill, lanes), fill)))
         return fill
 
     return register
+
+
+def _kernels(fill: Callable[..., None], lanes: int, call: Instruction) -> list[Kernel]:
+    k, few = Kernel(fill.__name__, call, lanes), Kernel(fill.__name__, call, lanes, is_few=True)
+    fill(k, call)
+    kernels, few.rooms = k.finished(), [*k.rooms]
+    if any(one.has_blocks for one in kernels):
+        with suppress(NoKernelError):
+            fill(few, call)
+            for one, other in zip(kernels, few.finished(), strict=True):
+                one.few = other
+    return kernels

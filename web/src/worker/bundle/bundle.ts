@@ -129,6 +129,7 @@ const BODY = record({
   dispatches: kept,
   /** The same for devices with fast workgroup memory. */
   tiled: kept,
+  few: kept,
   arenaBytes: integer,
   constants: kept,
   large: list(LARGE),
@@ -394,6 +395,7 @@ interface RawBody {
   readonly uniforms: ByteRange;
   readonly dispatches: ByteRange;
   readonly tiled: ByteRange;
+  readonly few: ByteRange;
   readonly constants: ByteRange;
   readonly large: readonly RawLarge[];
 }
@@ -421,6 +423,7 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
       uniforms: moved(body.uniforms),
       dispatches: moved(body.dispatches),
       tiled: moved(body.tiled),
+      few: moved(body.few),
       constants: moved(body.constants),
       large: parts(body.large),
     };

@@ -111,7 +111,7 @@ def _query_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     tops, inverses = k.fields("top", "inverse")
     k.add(f"let top = {four(lambda r: tops[f'item * u.m + row{r}'])};")
     k.add(f"let inverse = {four(lambda r: inverses[f'item * u.m + row{r}'])};")
-    k.add(tiles.for_chunks("0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
+    k.add(tiles.for_chunks(k, "0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
     k.add(*tiles.products("score", kept, keys, "other", "u.d"), *tiles.products("dp", slopes, values, "other", "u.e"))
     k.add(*_masked(k, *QUERIES), f"dp *= {_dropped(k, *QUERIES)};")
     k.add("slope = exp4(score - top) * inverse * (dp - delta) * u.scale;", *_unmasked(k), "}")
@@ -139,7 +139,7 @@ def _key_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     k.add("for (var member = 0u; member < u.group; member++) {", "let head = index * u.group + member;")
     k.add("let item = outer * u.heads * u.group + head;")
     q, dy = _rows(k, "q", "dy")
-    k.add(tiles.for_chunks("0u", "u.m"), "var share = vec4f(0.0f);", "var slope = vec4f(0.0f);", "if (other < u.m) {")
+    k.add(tiles.for_chunks(k, "0u", "u.m"), "var share = vec4f(0.0f);", "var slope = share;", "if (other < u.m) {")
     k.add(*tiles.products("score", kept, q, "other", "u.d"), *_masked(k, *KEYS))
     k.add(f"share = exp4(score - {top}) * {inverse};", f"let factor = {_dropped(k, *KEYS)};")
     if dk is not None:

@@ -177,7 +177,7 @@ def head_loss_weight_gradient(k: Kernel, call: calls.HeadLossWeightGrad) -> None
     kept = tiles.keep(k, "own", w, call.d, "u.d")
     dw, dy, log_sum = k.fields("dw", "dy", "log_sum")
     sums = ColumnSums(k, "slopes", call.d)
-    k.add(tiles.for_chunks("0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
+    k.add(tiles.for_chunks(k, "0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
     k.add(*_label_of(k, "other"), "if (weight_of_label != 0.0f) {")
     k.add(*tiles.products("score", kept, x, "other", "u.d"), "score *= u.alpha;")
     if call.bias is not None:

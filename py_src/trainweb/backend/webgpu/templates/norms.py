@@ -6,7 +6,7 @@ A workgroup has a row, a channel of all images, or a group of channels of an ima
 from __future__ import annotations
 
 from trainweb.backend.webgpu.shader import Kernel, template
-from trainweb.backend.webgpu.templates.tools import COLUMNS, SLICES, fold_columns, fold_steps
+from trainweb.backend.webgpu.templates.tools import fold_columns, fold_steps
 from trainweb.ir import calls
 
 LANES = 256
@@ -67,7 +67,7 @@ def layer_norm_gradient(k: Kernel, call: calls.LayerNormGrad) -> None:
         _store_gradient(k, ROW, "u.n", "step", _normal(k, ROW, "block"), has_mean=not call.rms)
     if call.dscale is None and call.dbias is None:
         return
-    k = k.then("scale, bias", COLUMNS * SLICES)
+    k = k.then("scale, bias", LANES)
     k.count("one", 1)
     body = f"let slope = {k.operand('dy')['at']};", f"let x = {_normal(k, 'at', 'step')};"
     is_first = fold_columns(k, "sum", ("one", "rows", "n"), *body, scale="slope * x", bias="slope")

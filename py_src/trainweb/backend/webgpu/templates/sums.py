@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from trainweb.backend.webgpu.shader import Kernel, template
-from trainweb.backend.webgpu.templates.tools import COLUMNS, SLICES, fold_columns, fold_steps, middle_axis
+from trainweb.backend.webgpu.templates.tools import fold_columns, fold_steps, middle_axis
 from trainweb.ir import calls
 from trainweb.ir import layout as c
 
@@ -38,7 +38,7 @@ def reduce(k: Kernel, call: calls.Reduce) -> None:
         k.blocks(row="outer")
         fold_steps(k, fold, "u.n", f"let x = {x['block * u.n + step']};", y=term)
         return k.once(y=result)
-    k.lanes = COLUMNS * SLICES
+    k.lanes *= 4
     is_first = fold_columns(k, fold, ("outer", "n", "inner"), f"let x = {x['at']};", y=term)
     return k.add(f"if ({is_first}) {{ {y.store('column', result)} }}")
 

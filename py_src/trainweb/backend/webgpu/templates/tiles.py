@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil
 
-from trainweb.backend.webgpu.shader import LANES, Kernel, Operand
+from trainweb.backend.webgpu.shader import Kernel, NoKernelError, Operand
 from trainweb.backend.webgpu.templates.tools import fold_over_lanes
 
 ROWS = 4
 MOST_KEPT = 320
 """Elements of a row at most that the workgroup keeps: two such groups of rows take 10 KiB of 16."""
+
+MOST_SLOTS = 32
+"""Columns of a lane at most where lanes are few."""
 
 Read = Callable[[str, str], str]
 """The element at a row and a column."""
@@ -48,7 +51,7 @@ def keep(k: Kernel, name: str, read: Read, size: int, width: str) -> Columns:
 
     if size > MOST_KEPT:
         return elements
-    k.declare(f"var<workgroup> {name}: array<vec4f, {ceil(size / LANES) * LANES}>;")
+    k.declare(f"var<workgroup> {name}: array<vec4f, {ceil(size / k.lanes) * k.lanes}>;")
     k.each_step(width, f"{name}[column] = {elements('column')};", variable="column")
     k.add("workgroupBarrier();")
     return lambda column: f"{name}[{column}]"
@@ -60,9 +63,9 @@ def products(name: str, kept: Columns, read: Read, row: str, width: str) -> list
     return [f"var {name} = vec4f(0.0f);", loop, f"{name} += {kept('column')} * {read(row, 'column')};", "}"]
 
 
-def for_chunks(first: str, end: str) -> str:
+def for_chunks(k: Kernel, first: str, end: str) -> str:
     """Begin a loop over the chunks of the others, which a brace ends; `other` is the lane's."""
-    return f"for (var chunk = {first}; chunk < {end}; chunk += {LANES}u) {{ let other = chunk + lane;"
+    return f"for (var chunk = {first}; chunk < {end}; chunk += {k.lanes}u) {{ let other = chunk + lane;"
 
 
 class ColumnSums:
@@ -73,14 +76,16 @@ class ColumnSums:
 
     def __init__(self, k: Kernel, name: str, size: int) -> None:
         self.k, self.name = k, name
-        wide = min(LANES, 1 << (size - 1).bit_length())
-        self.width, self.parts = k.count(f"{name}_width", wide), k.count(f"{name}_parts", LANES // wide)
+        wide = min(k.lanes, 1 << (size - 1).bit_length())
+        self.width, self.parts = k.count(f"{name}_width", wide), k.count(f"{name}_parts", k.lanes // wide)
         self.size = k.count(f"{name}_size", size)
-        self.slots = range(ceil(size / LANES))
-        k.declare(f"var<workgroup> {name}_scores: array<vec4f, {LANES}>;")
+        self.slots = range(ceil(size / k.lanes))
+        if k.is_few and len(self.slots) > MOST_SLOTS:
+            raise NoKernelError(f"more than {MOST_SLOTS} columns of a lane")
+        k.declare(f"var<workgroup> {name}_scores: array<vec4f, {k.lanes}>;")
         self.all_sum = fold_over_lanes(k, "sum4")
         for s in self.slots:
-            k.add(f"let {name}_column{s} = lane % {self.width} + {s * LANES}u;", f"var {name}{s} = vec4f(0.0f);")
+            k.add(f"let {name}_column{s} = lane % {self.width} + {s * k.lanes}u;", f"var {name}{s} = vec4f(0.0f);")
             k.add(f"let {name}_place{s} = min({name}_column{s}, {self.size} - 1u);")
 
     def scale(self, factor: str) -> list[str]:
@@ -90,7 +95,7 @@ class ColumnSums:
     def add(self, read: Read, end: str) -> list[str]:
         """Statements that add the values of a chunk, weighted by the scores that `NAME_scores` has."""
         name = self.name
-        loop = f"for (var at = lane / {self.width}; at < min({LANES}u, {end} - chunk); at += {self.parts}) {{"
+        loop = f"for (var at = lane / {self.width}; at < min({self.k.lanes}u, {end} - chunk); at += {self.parts}) {{"
         values = [read("(chunk + at)", f"{name}_place{s}") for s in self.slots]
         sums = [f"{name}{s} += {name}_scores[at] * {value};" for s, value in enumerate(values)]
         return [loop, *sums, "}"]
@@ -125,7 +130,7 @@ def weigh_by_softmax(
     shares of a chunk before the values take them.
     """
     all_max, all_sum = (fold_over_lanes(k, fold) for fold in ("max4", "sum4"))
-    k.add("var top = vec4f(from_bits(0xff800000u));", "var sum = vec4f(0.0f);", for_chunks(*bounds))
+    k.add("var top = vec4f(from_bits(0xff800000u));", "var sum = vec4f(0.0f);", for_chunks(k, *bounds))
     k.add("var least = vec4f(from_bits(0xff800000u));", f"if (other < {bounds[1]}) {{", *scores, "}")
     k.add(f"let highest = larger4(top, {all_max}(lane, least, 1u));", "let shift = finite4(highest);")
     k.add("let factor = exp4(top - shift);", "var share = exp4(least - shift);", "top = highest;")

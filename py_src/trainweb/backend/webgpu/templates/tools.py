@@ -18,8 +18,8 @@ FOLDS = {
 """The operation of a fold on two values, or on two times four, and the value to begin with."""
 UNROLLED = 4
 """Steps of a loop at once."""
-COLUMNS, SLICES = 16, 16
-"""A workgroup that folds columns has some side by side, and parts of each."""
+COLUMNS = 16
+"""A workgroup that folds columns has some side by side. Its lanes share the steps of each."""
 
 
 def fold_over_lanes(k: Kernel, fold: str) -> str:
@@ -48,7 +48,7 @@ def fold_steps(k: Kernel, fold: str, end: str, *body: str, start: str = "lane", 
 
 
 def fold_columns(k: Kernel, fold: str, size: tuple[str, str, str], *body: str, **terms: str) -> str:
-    """Fold terms over the middle of three axes, by the names of their sizes; the kernel has 256 lanes.
+    """Fold terms over the middle of three axes, by the names of their sizes; the kernel has a multiple of 16 lanes.
 
     `at` is the element of a `step`, and `column` that of the results, which lanes hold for which the condition is true
     that this returns.
@@ -58,7 +58,7 @@ def fold_columns(k: Kernel, fold: str, size: tuple[str, str, str], *body: str, *
     k.blocks(outer=outer, strip="strips")
     k.add(f"let place = strip * {COLUMNS}u + lane % {COLUMNS}u;", f"let column = outer * u.{inner} + place;")
     k.add(*(f"var {name} = {FOLDS[fold][1]};" for name in terms), f"if (place < u.{inner}) {{")
-    k.add(f"for (var step = lane / {COLUMNS}u; step < u.{steps}; step += {SLICES}u) {{")
+    k.add(f"for (var step = lane / {COLUMNS}u; step < u.{steps}; step += {k.lanes // COLUMNS}u) {{")
     k.add(f"let at = (outer * u.{steps} + step) * u.{inner} + place;", *body)
     k.add(*(f"{name} = fold_{fold}({name}, {term});" for name, term in terms.items()), "}", "}")
     k.add(*(f"{name} = {all_of}(lane, {name}, {COLUMNS}u);" for name in terms))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, prod
 
 from trainweb.backend.webgpu.expressions import write_expressions
@@ -23,31 +24,26 @@ def elementwise(k: Kernel, call: ElementwiseCall) -> None:
     places, lines = _places(k, dims, strides)
     values, results = write_expressions(call.roots, lambda n: ins[n][places[n]])
     lines += values
-    packed = [n for n, b in enumerate(call.outs) if ITEM_SIZE[b.dtype] == 1]
-    lines += [out.store("i", results[n]) for n, out in enumerate(outs) if n not in packed]
+    packed = [one for one in zip(outs, call.outs, results, strict=True) if ITEM_SIZE[one[1].dtype] == 1]
+    lines += [out.store("i", x) for out, x in zip(outs, results, strict=True) if ITEM_SIZE[out.dtype] > 1]
     if packed:
-        each_of_word(k, prod(dims), *lines, **{f"bytes{n}": f"u32({results[n]})" for n in packed})
-        k.add(*(f"{packed_word(outs[n], call.outs[n])} = bytes{n};" for n in packed))
+        each_of_word(k, prod(dims), packed, *lines)
     else:
         k.count("size", prod(dims))
         k.elements(element="size")
         k.add(*lines)
 
 
-def each_of_word(k: Kernel, size: int, *body: str, **packed: str) -> None:
-    """Run an invocation for each `word` of four elements `i`; bytes are packed into variables of their names."""
+def each_of_word(k: Kernel, size: int, packed: Sequence[tuple[Operand, Buf, str]], *body: str) -> None:
+    """Run an invocation for each word of four elements `i` of results of bytes: their values follow from the body."""
+    if any(b.shift or b.storage.nbytes != b.nbytes for _, b, _ in packed):
+        raise NoKernelError("bytes of a part of a tensor")  # results own whole words: the rest of the last is nobody's
     k.count("words", ceil(size / WORD))
     k.elements(word="words")
-    k.add(*(f"var {name} = 0u;" for name in packed), "for (var part = 0u; part < 4u; part++) {")
+    k.add(*(f"var bytes{n} = 0u;" for n in range(len(packed))), "for (var part = 0u; part < 4u; part++) {")
     k.add("let i = word * 4u + part;", f"if (i < {k.count('size', size)}) {{", *body)
-    k.add(*(f"{name} |= {value} << (8u * part);" for name, value in packed.items()), "}", "}")
-
-
-def packed_word(result: Operand, b: Buf) -> str:
-    """The `word` of a result of bytes, which owns whole words: the rest of the last is nobody's."""
-    if b.shift or b.storage.nbytes != b.nbytes:
-        raise NoKernelError("bytes of a part of a tensor")
-    return result.word("word")
+    k.add(*(f"bytes{n} |= u32({value}) << (8u * part);" for n, (_, _, value) in enumerate(packed)), "}", "}")
+    k.add(*(f"{result.word('word')} = bytes{n};" for n, (result, _, _) in enumerate(packed)))
 
 
 def _places(k: Kernel, dims: list[int], strides: list[list[int]]) -> tuple[list[str], list[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import prod
 
 from trainweb.backend.webgpu.shader import WORD, Kernel, NoKernelError, Operand, split, template
-from trainweb.backend.webgpu.templates.elementwise import each_of_word, packed_word
+from trainweb.backend.webgpu.templates.elementwise import each_of_word
 from trainweb.backend.webgpu.templates.tools import sum_of, wrapped_index
 from trainweb.ir import calls
 from trainweb.ir.layout import SCATTER_ADD, SCATTER_F32, SCATTER_MAX, SCATTER_MUL, SCATTER_SET
@@ -59,16 +59,14 @@ def strided_copy(k: Kernel, call: calls.StridedCopy) -> None:
 def _rows(k: Kernel, source: str, nbytes: int, /, *lines: str, **axes: str) -> None:
     """Copy rows of so many bytes: words, or four bytes at once; after `lines`, the data has them in row `source`."""
     data, y = k.fields("data", "y")
+    k.count("width", nbytes if nbytes % WORD else nbytes // WORD)
+    at = f"({source}) * u.width + column"
     if nbytes % WORD == 0:
-        k.count("width", nbytes // WORD)
         k.elements(**axes, column="width")
-        k.add(*lines, f"{y.word('i')} = {data.word(f'({source}) * u.width + column')};")
-        return
-    k.count("width", nbytes)
-    size = prod(k.value(name) for name in (*axes.values(), "width"))
-    value = f"u32({data[f'({source}) * u.width + column']})"
-    each_of_word(k, size, *split("i", **axes, column="width"), *lines, bytes=value)
-    k.add(f"{packed_word(y, k.call.y)} = bytes;")
+        k.add(*lines, f"{y.word('i')} = {data.word(at)};")
+    else:
+        size = prod(k.value(name) for name in (*axes.values(), "width"))
+        each_of_word(k, size, [(y, k.call.y, data[at])], *split("i", **axes, column="width"), *lines)
 
 
 @template(calls.Gather)

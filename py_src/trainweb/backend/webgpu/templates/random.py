@@ -36,9 +36,8 @@ def dropout(k: Kernel, call: calls.Dropout) -> None:
     x, y = k.fields("x", "y")
     drop(k)
     result = y.store("i", f"select({x['i']} * factor, 0.0f, factor == 0.0f)")
-    each_of_word(k, call.n, f"let factor = {KEPT.format('i')};", result, mask="select(1u, 0u, factor == 0.0f)")
-    if call.mask is not None:
-        k.add(f"{k.operand('mask').word('word')} = mask;")
+    mask = [] if call.mask is None else [(k.operand("mask"), call.mask, "factor != 0.0f")]
+    each_of_word(k, call.n, mask, f"let factor = {KEPT.format('i')};", result)
 
 
 @template(calls.Random)

@@ -35,7 +35,7 @@ def test_plans_stay_within_their_budget(name: str) -> None:
     tiled, few = (
         len({text for body in bodies for text in pipelines_of(body, getattr(body, form))}) for form in ("tiled", "few")
     )
-    assert (dispatches, plain) <= MOST[name] and max(plain, few) <= MOST[name][1] and tiled <= MOST[name][1] + 2
+    assert (dispatches, plain) <= MOST[name] and max(plain, few) <= MOST[name][1] and tiled <= MOST[name][1] + 3
     assert bodies[0].arena_bytes <= 1.2 * kernels.arena_bytes
     assert all(len(body.work) == len(body.nodes) for body in bodies)
     assert sum(sum(body.work) for body in bodies) <= MOST_WORK, "a step is one submit"

@@ -119,5 +119,5 @@ def test_functions_have_the_numbers_of_the_kernels() -> None:
 
 def test_the_page_about_templates_lists_their_files() -> None:
     page = (ROOT / "docs" / "architecture-webgpu.md").read_text()
-    modules = {f.__module__.rpartition(".")[2] for f in TEMPLATES.values()}
+    modules = {f.args[0].__module__.rpartition(".")[2] for f in TEMPLATES.values()}
     assert all(f"| `{name}.py` |" in page for name in modules)

@@ -74,11 +74,8 @@ def _body(parts: Parts, program: Program, constants: tuple[bytes, LargeConstants
     if arena_bytes > arena_limit:
         raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
     kernels = [k for of_call in parts.body for k in of_call]
-    texts, uniforms, dispatches = _dispatches(kernels)
     return GpuBody(
-        texts,
-        uniforms,
-        *dispatches,
+        *_dispatches(kernels),
         arena_bytes,
         *constants,
         {b.name: place_of(b) for b in feeds},
@@ -102,7 +99,7 @@ def _work(call: Instruction) -> int:
     return max(flops, *(b.size for b in (*call.reads, *call.writes)))
 
 
-def _dispatches(kernels: Sequence[Kernel]) -> tuple[list[str], bytes, tuple[bytes, bytes, bytes]]:
+def _dispatches(kernels: Sequence[Kernel]) -> tuple[list[str], bytes, bytes, bytes, bytes]:
     """The texts, the numbers of dispatches, and pipeline, grid and slot of each: for all, fast ones, software."""
     texts: dict[str, int] = {}
     slots: dict[bytes, int] = {}
@@ -115,4 +112,4 @@ def _dispatches(kernels: Sequence[Kernel]) -> tuple[list[str], bytes, tuple[byte
         return numbers.tobytes()
 
     dispatches = words(kernels), words([k.shared or k for k in kernels]), words([k.few or k for k in kernels])
-    return [*texts], b"".join(slots), dispatches
+    return [*texts], b"".join(slots), *dispatches

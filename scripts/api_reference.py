@@ -152,10 +152,10 @@ def parameters(function: griffe.Object) -> list[griffe.Parameter]:
     return [known.get(name) or _parameter(each) for name, each in inspect.signature(value).parameters.items()]  # type: ignore[arg-type]
 
 
-def _parameter(given: inspect.Parameter) -> griffe.Parameter:
-    default = None if given.default is given.empty else repr(given.default)
-    kind = griffe.ParameterKind[given.kind.name.lower()]
-    return griffe.Parameter(given.name, annotation=given.annotation, kind=kind, default=default)
+def _parameter(parameter: inspect.Parameter) -> griffe.Parameter:
+    default = None if parameter.default is parameter.empty else repr(parameter.default)
+    kind = griffe.ParameterKind[parameter.kind.name.lower()]
+    return griffe.Parameter(parameter.name, annotation=parameter.annotation, kind=kind, default=default)
 
 
 def docstring(cls: griffe.Object | None, name: str, thing: griffe.Object) -> griffe.Docstring | None:

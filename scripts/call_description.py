@@ -158,8 +158,8 @@ def python_method(call: Call) -> str:
     parts = [
         f"{a.name}: {a.kind.python}" + ("" if a.default is REQUIRED else f" = {shown(a.default)}") for a in arguments
     ]
-    given = ", ".join(a.kind.to_core.replace("$name", a.name).replace("$", a.name) for a in arguments)
-    value = call.result.from_core.replace("$", f"self._core.{call.name}({given})")
+    values = ", ".join(a.kind.to_core.replace("$name", a.name).replace("$", a.name) for a in arguments)
+    value = call.result.from_core.replace("$", f"self._core.{call.name}({values})")
     statement = value if call.result is NOTHING else f"return {value}"
     return f"{signature(call, call.name, parts, call.result.python)}\n{python_docs(call)}\n        {statement}\n"
 

@@ -39,10 +39,10 @@ def mapping(name: str, value: Any) -> Mapping[Any, Any]:
     return value
 
 
-def only_one(*given: tuple[str, Any]) -> Any:
+def only_one(*arguments: tuple[str, Any]) -> Any:
     """The value of arguments that mean the same, of which one must be given."""
-    values = [(name, value) for name, value in given if value is not None]
-    names = " or ".join(f"'{name}'" for name, _ in given)
+    values = [(name, value) for name, value in arguments if value is not None]
+    names = " or ".join(f"'{name}'" for name, _ in arguments)
     if len(values) != 1:
         raise TypeError(f"A session needs {names}{': give one of them' if values else ''}.")
     return values[0][1]
@@ -91,10 +91,10 @@ def warn(text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=level)
 
 
-def check_settings(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+def check_settings(what: str, settings: Iterable[str], known: Iterable[str]) -> None:
     """Raise TypeError for the first name that `what` does not have; the text names the nearest."""
     names = list(known)
-    for name in given:
+    for name in settings:
         if name not in names:
             near = nearest(name, names)
             raise messages.UNKNOWN_SETTING(what=what, name=name, nearest=near, names=", ".join(names))

@@ -49,9 +49,9 @@ class Course:
         self._names.update(observed)
         self._assign(self._rule.observe)
 
-    def value(self, **given: float) -> float:
+    def value(self, **numbers: float) -> float:
         """The value of the rule."""
-        return number(self._rule.value, self._names | given)
+        return number(self._rule.value, self._names | numbers)
 
     def __getitem__(self, name: str) -> float:
         """A setting, or a part of the state."""

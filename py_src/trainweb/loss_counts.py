@@ -131,14 +131,14 @@ def _has_rows(name: str, producers: Mapping[str, Node], fed: Container[str]) -> 
 def _of(name: str, made: Maker, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
     """Count the elements of a tensor, unless there are as many in each row."""
     if all(v.shape is not None and all(isinstance(dim, int) for dim in v.shape[1:]) for v in inputs):
-        return made.given, LossCount()
+        return made.source, LossCount()
     return made.graph, LossCount(made.node("Cast", [made.node("Size", [name])], to=FLOAT))
 
 
 def _of_labels(made: Maker, node: Node, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
     """Count the labels of a cross entropy."""
     if (reduction := node.attrs.get("reduction", "mean")) != "mean":
-        return made.given, LossCount(is_sum=reduction == "sum")
+        return made.source, LossCount(is_sum=reduction == "sum")
     count = label_count(made, node)
     return _of(node.inputs[1], made, inputs) if count is None else (made.graph, LossCount(count))
 
@@ -166,7 +166,7 @@ class Maker:
     """Adds nodes to a copy of a graph, before the node `at`."""
 
     def __init__(self, graph: Graph, at: int, name: str = "loss.count") -> None:
-        self.given, self.graph, self.at, self._name = graph, graph.with_nodes(graph.nodes), at, name
+        self.source, self.graph, self.at, self._name = graph, graph.with_nodes(graph.nodes), at, name
         self._used = set(graph.names())
 
     def take(self) -> str:

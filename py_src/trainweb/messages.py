@@ -118,7 +118,7 @@ FEED_SYMBOL = Message(
     FeedError, "Feeds disagree on the dimension {symbol!r}: {first} in {where!r}, {size} in {name!r}."
 )
 EMPTY_BATCH = Message(FeedError, "Feed {name!r} has shape {shape!r}: an empty batch cannot be trained on.")
-NOT_A_SHAPE = Message(FeedError, "The shape of {name!r} must be a list of integers >= 0, got {given!r}.")
+NOT_A_SHAPE = Message(FeedError, "The shape of {name!r} must be a list of integers >= 0, got {actual!r}.")
 DECIDING_SHAPE = Message(
     SessionError,
     "The values of {name!r} determine shapes, so only a step with values can compile the plan.",
@@ -126,8 +126,8 @@ DECIDING_SHAPE = Message(
 UNKNOWN_FETCH = Message(FeedError, "'fetches' contains invalid output name: {name}; the outputs are {names}.")
 FETCH_TYPE = Message(
     FeedError,
-    "Fetch {name!r} is {dtype}{shape!r}; its array is {given}.",
-    "the tensor given for output '{name}' is {given}, the result is {dtype} of dims {shape!r}.",
+    "Fetch {name!r} is {dtype}{shape!r}; its array is {actual}.",
+    "the tensor given for output '{name}' is {actual}, the result is {dtype} of dims {shape!r}.",
 )
 BAD_LABEL = Message(FeedError, "{node}: the label {value} at position {position} is out of range.")
 PADDED_LABEL = Message(
@@ -204,7 +204,7 @@ SESSION_TOO_LARGE = Message(
     "memory holds at most {limit}. Freeze parameters, or choose an optimizer with fewer moments.",
 )
 NOT_A_COUNT = Message(SessionError, "{name!r} must be an integer >= {least}, got {value!r}.")
-NOT_A_NUMBER = Message(TypeError, "{name!r} must be a number, got {given}.")
+NOT_A_NUMBER = Message(TypeError, "{name!r} must be a number, got {actual}.")
 NOT_A_RATE = Message(SessionError, "{name!r} must be a float32 from 0 to 3.4e38, got {value!r}.")
 WARMUP_BEYOND_TOTAL = Message(
     SessionError, "{name!r} must be at most the total number of steps, {total}, got {value!r}."
@@ -214,8 +214,8 @@ WARMUP_BEYOND_TOTAL = Message(
 
 NOT_A_DATASET = Message(
     FeedError,
-    "Data must be a mapping of input names to arrays, rows, or a function that returns rows; got {given}.",
-    "Data must be an object of input names and tensors, rows, or a function that returns rows; got {given}.",
+    "Data must be a mapping of input names to arrays, rows, or a function that returns rows; got {actual}.",
+    "Data must be an object of input names and tensors, rows, or a function that returns rows; got {actual}.",
 )
 NO_COLUMNS = Message(FeedError, "The data has no arrays: give one for each input of the model, by its name.")
 EMPTY_DATASET = Message(FeedError, "The data has no rows.")
@@ -237,7 +237,7 @@ CLASS_WITHOUT_FILES = Message(FeedError, "The class {name!r} has no files; there
 COLUMN_ROWS = Message(
     FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
-NOT_A_COLUMN = Message(FeedError, "{name!r} is {given}; its first axis must count rows.")
+NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows.")
 OBJECTS_IN_COLUMN = Message(
     FeedError,
     "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing values, and "
@@ -245,7 +245,7 @@ OBJECTS_IN_COLUMN = Message(
 )
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(
-    FeedError, "{name!r} has {given} among its values: give only numbers, only bigints, only booleans or only texts."
+    FeedError, "{name!r} has {actual} among its values: give only numbers, only bigints, only booleans or only texts."
 )
 TEXT_VALUES = Message(
     FeedError,
@@ -271,11 +271,11 @@ UNPREPARED_VALIDATION = Message(
 )
 """A warning, of both languages."""
 DATA_SHAPE = Message(
-    FeedError, "{name!r} has shape {given!r} in {where}. The model takes {batch} for a batch, so {row} for a row."
+    FeedError, "{name!r} has shape {actual!r} in {where}. The model takes {batch} for a batch, so {row} for a row."
 )
 SHAPE_OF_SCORES = Message(
     FeedError,
-    "{name!r} has shape {given!r} in {where}, and the model takes {batch}: the indices of classes. For one-hot rows or "
+    "{name!r} has shape {actual!r} in {where}, and the model takes {batch}: the indices of classes. For one-hot rows or "
     "other probabilities, CrossEntropyLoss has the setting 'probabilities'.",
 )
 LOST_VALUE = Message(FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")
@@ -284,17 +284,17 @@ BATCHED_ARRAYS = Message(ModelError, "'batched' is for data that comes in batche
 RAGGED_COLUMN = Message(FeedError, "The rows of {name!r} have different shapes: {reason}.")
 NOT_A_ROW = Message(
     FeedError,
-    "Row {position} of the data is {given}; it must map input names to arrays, or be a tuple of arrays.",
-    "Row {position} of the data is {given}; it must map input names to arrays, or be an array of arrays.",
+    "Row {position} of the data is {actual}; it must map input names to arrays, or be a tuple of arrays.",
+    "Row {position} of the data is {actual}; it must map input names to arrays, or be an array of arrays.",
 )
 NOT_A_BATCH = Message(
     FeedError,
-    "Batch {position} of the data is {given}; it must map input names to arrays, or be a tuple of arrays.",
-    "Batch {position} of the data is {given}; it must map input names to arrays, or be an array of arrays.",
+    "Batch {position} of the data is {actual}; it must map input names to arrays, or be a tuple of arrays.",
+    "Batch {position} of the data is {actual}; it must map input names to arrays, or be an array of arrays.",
 )
 ROW_NAMES = Message(FeedError, "Row {position} of the data has {names}; the first row of its batch has {expected}.")
 ROW_TYPE = Message(
-    FeedError, "Row {position} of the data has {given} as {name!r}; the first row of its batch has {expected}."
+    FeedError, "Row {position} of the data has {actual} as {name!r}; the first row of its batch has {expected}."
 )
 RAGGED_VALUE = Message(FeedError, "Row {position} of the data has no array as {name!r}: {reason}")
 DISPOSED_VALUE = Message(
@@ -313,7 +313,7 @@ PADDED_VALIDATION = Message(
 BEYOND_BUCKETS = Message(FeedError, "A row has length {length}, and the last bucket holds {most}.")
 NOT_PADDED = Message(
     FeedError,
-    "{name!r} of a row of length {length} is {given}: the first axis of a padded input must have the row's length.",
+    "{name!r} of a row of length {length} is {actual}: the first axis of a padded input must have the row's length.",
 )
 STREAM_SPLIT = Message(
     FeedError, "A stream of rows cannot be split: give arrays, or two datasets, and split before steps such as 'map'."
@@ -329,7 +329,7 @@ CSV_DTYPE = Message(FeedError, "{name!r} cannot be read as {dtype}; the types ar
 CSV_COLUMN = Message(FeedError, "The file has no column {column!r}; it has {names}.")
 CSV_COLUMN_TWICE = Message(FeedError, "The file has more than one column {column!r}.")
 CSV_QUOTES = Message(FeedError, "Line {line}: a value between quotes does not end where the next value or line begins.")
-CSV_RAGGED = Message(FeedError, "Line {line} has {given} values; the header has {expected}.")
+CSV_RAGGED = Message(FeedError, "Line {line} has {actual} values; the header has {expected}.")
 CSV_MISSING = Message(
     FeedError,
     "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows "
@@ -349,7 +349,7 @@ TABLE_STREAM = Message(
     FeedError, "A stream of rows cannot be preprocessed: preprocess arrays, before 'map' and 'filter'."
 )
 TABLE_INPUT = Message(FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
-TABLE_TYPE = Message(FeedError, "{name!r} is {given}; the step {step!r} takes {expected}.")
+TABLE_TYPE = Message(FeedError, "{name!r} is {actual}; the step {step!r} takes {expected}.")
 TABLE_MOMENTS = Message(
     FeedError,
     "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN with "
@@ -363,14 +363,14 @@ TABLE_EMPTY = Message(
     FeedError,
     "{name!r} has no number in column {column}, only NaN: there is no value to fill in. Leave the column out.",
 )
-TABLE_WIDTH = Message(FeedError, "{name!r} has {given} values in a row; the preprocessing was fitted on {expected}.")
+TABLE_WIDTH = Message(FeedError, "{name!r} has {actual} values in a row; the preprocessing was fitted on {expected}.")
 TABLE_CATEGORY = Message(
     FeedError,
     "Row {row} has {value!r} as {name!r}, and the fitted rows have only {names}. Fit categories before you split the "
     "data, or leave such rows out.",
 )
 TABLE_CONCAT = Message(
-    FeedError, "{name!r} is {given} and {first!r} is {expected}: inputs of one type can be concatenated."
+    FeedError, "{name!r} is {actual} and {first!r} is {expected}: inputs of one type can be concatenated."
 )
 
 # Fit.
@@ -483,15 +483,15 @@ NOT_JSON = Message(ModelError, "{name} cannot be read as JSON: {fault}.")
 BAD_SHARDS = Message(ModelError, "'weight_map' of {name} must map weights to names of files beside it.")
 NOT_A_TOKENIZER = Message(
     ModelError,
-    "'tokenizer' is {given}, which has no function encode. Give one whose encode returns the token ids of a text.",
+    "'tokenizer' is {actual}, which has no function encode. Give one whose encode returns the token ids of a text.",
 )
 NOT_TOKEN_IDS = Message(
     ModelError,
-    "The tokenizer's encode returned {given}; it must return a list of token ids, or an object with 'ids'.",
+    "The tokenizer's encode returned {actual}; it must return a list of token ids, or an object with 'ids'.",
 )
 NOT_TEXTS = Message(
     FeedError,
-    "'texts' is {given}; it must be a list of texts, of pairs with 'prompt' and 'completion', or of chats with "
+    "'texts' is {actual}; it must be a list of texts, of pairs with 'prompt' and 'completion', or of chats with "
     "'messages'.",
 )
 NO_CHAT_TEMPLATE = Message(
@@ -512,7 +512,7 @@ NO_ANSWER = Message(
 )
 NOT_A_TEXT = Message(
     FeedError,
-    "Text {position} is {given}; each of 'texts' is a text, or has the column 'text', the columns 'prompt' and "
+    "Text {position} is {actual}; each of 'texts' is a text, or has the column 'text', the columns 'prompt' and "
     "'completion', or the column 'messages'.",
 )
 FURTHER_COLUMNS = Message(FeedError, "These columns of the {source} are not read: {names}.")
@@ -629,7 +629,7 @@ METRIC_CLASS = Message(
 # Checkpoints of a store.
 
 BAD_CHECKPOINT_NAME = Message(
-    StorageError, "The name of a checkpoint must be a text of 1 to {most} bytes, got {given!r}."
+    StorageError, "The name of a checkpoint must be a text of 1 to {most} bytes, got {actual!r}."
 )
 NO_CHECKPOINT = Message(StorageError, "There is no checkpoint {name!r} in {folder!r}.")
 CHECKPOINT_EXISTS = Message(StorageError, "There is a checkpoint {name!r} in {folder!r} already: delete it first.")
@@ -654,17 +654,17 @@ NO_BACKEND = Message(
     "Leave out the backend to use another, or keep the bytes that saveCheckpoint returns.",
 )
 NO_SNAPSHOT = Message(
-    CheckpointError, "This is not a checkpoint of a store: its format is {given!r}, expected {expected!r}."
+    CheckpointError, "This is not a checkpoint of a store: its format is {actual!r}, expected {expected!r}."
 )
 OTHER_SNAPSHOT = Message(CheckpointError, "The checkpoint belongs to a session with other {what}.")
 BAD_FIELD = Message(
     CheckpointError,
-    "The checkpoint has {given} as {field}, expected {expected}. The file was changed after it was written. "
+    "The checkpoint has {actual} as {field}, expected {expected}. The file was changed after it was written. "
     "The session is as it was; load another checkpoint.",
 )
 OTHER_FIT = Message(
     ModelError,
-    "The checkpoint {name!r} belongs to a fit with {option} {stored!r}, and this one has {given!r}. Give the same "
+    "The checkpoint {name!r} belongs to a fit with {option} {stored!r}, and this one has {actual!r}. Give the same "
     "value, choose another name, or delete the checkpoint.",
 )
 UNWATCHED_EPOCH = Message(

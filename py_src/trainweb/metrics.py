@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Value = float | list[float] | list[list[int]]
 Ignored = Annotated[int, Whole(least=-(2**31), most=2**31 - 1)] | None
 Classes = Annotated[int, Whole(least=1, most=2**31 - 1)]
-Given = tuple[str | None, Any]
+OutputMetric = tuple[str | None, Any]
 """An output, or None for the one that the loss compares, and a metric of it."""
 Average = Annotated[str, Choice(("macro", "micro", "weighted", "none"))]
 
@@ -92,9 +92,9 @@ def metric(name: str) -> Callable[[T], T]:
     return register
 
 
-def make_metric(given: str | Mapping[str, Any]) -> Metric:
+def make_metric(metric: str | Mapping[str, Any]) -> Metric:
     """A metric by its name, or by a dict with its "type" and settings. Raise ModelError for another name or value."""
-    return make("metric", METRICS, given)
+    return make("metric", METRICS, metric)
 
 
 class Classified(Metric):
@@ -349,15 +349,15 @@ class Asked:
         return replace(self, metric=MeanColumnError() if has_columns else self.metric, scale=deviations)
 
 
-def metrics_of(given: Any) -> list[Given]:
-    """A list of metrics with their outputs; `given` may be a mapping of outputs to metrics."""
-    if is_by_output(given):
-        return [(output, metric) for output, some in given.items() for _, metric in metrics_of(some)]
-    if isinstance(given, (str, Mapping)):
-        return [(None, given)]
-    if not isinstance(given, Iterable):
-        raise messages.BAD_SETTING(name="metrics", value=given, expected="a list of metrics")
-    return [one for metric in given for one in (metrics_of(metric) if is_by_output(metric) else [(None, metric)])]
+def metrics_of(metrics: Any) -> list[OutputMetric]:
+    """A list of metrics with their outputs; `metrics` may be a mapping of outputs to metrics."""
+    if is_by_output(metrics):
+        return [(output, metric) for output, some in metrics.items() for _, metric in metrics_of(some)]
+    if isinstance(metrics, (str, Mapping)):
+        return [(None, metrics)]
+    if not isinstance(metrics, Iterable):
+        raise messages.BAD_SETTING(name="metrics", value=metrics, expected="a list of metrics")
+    return [one for metric in metrics for one in (metrics_of(metric) if is_by_output(metric) else [(None, metric)])]
 
 
 def is_by_output(metrics: object) -> bool:
@@ -598,7 +598,7 @@ class Totals:
                 names = dict(zip(rows.get(key, ()), sums, strict=True))
                 scale = list(asked.scale)
                 if isinstance(one, MeanColumnError) and len(names["rows"]) != len(scale):
-                    raise messages.TABLE_WIDTH(name=asked.targets, given=len(names["rows"]), expected=len(scale))
+                    raise messages.TABLE_WIDTH(name=asked.targets, actual=len(names["rows"]), expected=len(scale))
                 values[key] = value_of(one.formula(), {**names, "loss": loss, "scale": scale})
         return values
 

@@ -136,9 +136,9 @@ def schedule(cls: type[T]) -> type[T]:
     return kind
 
 
-def make_schedule(given: Mapping[str, Any] | Callable[[int], float]) -> Schedule:
+def make_schedule(schedule: Mapping[str, Any] | Callable[[int], float]) -> Schedule:
     """A schedule by a dict with its "type" and settings, or of a function of the step. Raise ModelError for others."""
-    return Function(given) if callable(given) else make("schedule", SCHEDULES, given)
+    return Function(schedule) if callable(schedule) else make("schedule", SCHEDULES, schedule)
 
 
 class Function(Schedule):

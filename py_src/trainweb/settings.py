@@ -284,10 +284,10 @@ class Field:
             self.kind.check(name, value)
 
 
-def own_names(what: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+def own_names(what: str, values: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     """Settings by their documented names. Raise TypeError for an unknown name, or a setting with both of its names."""
     names, settings = set(known), dict[str, Any]()
-    for name, value in given.items():
+    for name, value in values.items():
         documented = OTHER_NAMES.get(name, name)
         setting = documented if name not in names and documented in names else name
         if setting in settings:
@@ -324,11 +324,11 @@ def fields_of_class(cls: type) -> Mapping[str, Field]:
     return {name: Field(kind, vars(cls)[name], is_optional=False) for name, kind in kinds.items() if kind}
 
 
-def check_values(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def check_values(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
     """Raise ModelError for an argument that its annotation does not allow."""
     for name, field in fields_of(function).items():
-        if name in given:
-            field.check(name, given[name])
+        if name in settings:
+            field.check(name, settings[name])
 
 
 def checks_values(function: Callable[P, T]) -> Callable[P, T]:
@@ -359,7 +359,9 @@ def checked(init: Callable[P, None]) -> Callable[P, None]:
     return checking
 
 
-def checked_values(what: str, given: Mapping[str, Any], fields: Mapping[str, Field], path: str = "") -> dict[str, Any]:
+def checked_values(
+    what: str, settings: Mapping[str, Any], fields: Mapping[str, Field], path: str = ""
+) -> dict[str, Any]:
     """All settings, with the defaults of absent ones.
 
     Raises
@@ -369,8 +371,8 @@ def checked_values(what: str, given: Mapping[str, Any], fields: Mapping[str, Fie
     ModelError
         A value is not allowed, or a setting without a default is missing.
     """
-    check_settings(what, given, fields)
-    values = {name: given.get(name, field.default) for name, field in fields.items()}
+    check_settings(what, settings, fields)
+    values = {name: settings.get(name, field.default) for name, field in fields.items()}
     for name, field in fields.items():
         if values[name] is Parameter.empty:
             raise messages.MISSING_SETTING(what=what, name=name, expected=field.kind.expected)
@@ -378,20 +380,20 @@ def checked_values(what: str, given: Mapping[str, Any], fields: Mapping[str, Fie
     return values
 
 
-def named_settings(what: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+def named_settings(what: str, kind: str | Mapping[str, Any]) -> dict[str, Any]:
     """A name, or a mapping of it as "type" and of settings, as the latter."""
-    if not isinstance(given, (str, Mapping)):
-        raise TypeError(f"'{what}' must be a name or a dict with its \"type\", got {type(given).__name__}.")
-    return {"type": given} if isinstance(given, str) else dict(given)
+    if not isinstance(kind, (str, Mapping)):
+        raise TypeError(f"'{what}' must be a name or a dict with its \"type\", got {type(kind).__name__}.")
+    return {"type": kind} if isinstance(kind, str) else dict(kind)
 
 
-def make(what: str, kinds: Mapping[str, type[T]], given: str | Mapping[str, Any], others: Sequence[str] = ()) -> T:
+def make(what: str, kinds: Mapping[str, type[T]], kind: str | Mapping[str, Any], others: Sequence[str] = ()) -> T:
     """An optimizer, a loss or a schedule by its name, or by a mapping with its "type" and settings.
 
     The mapping may also have `others`, which were taken out before. Raise TypeError for an unknown name, which says the
     nearest, and ModelError for a missing setting or a value that is not allowed.
     """
-    settings = named_settings(what, given)
+    settings = named_settings(what, kind)
     name: Any = settings.pop("type", None)
     if not isinstance(name, str):
         raise messages.MISSING_SETTING(what=what, name="type", expected=f"one of {', '.join(kinds)}")

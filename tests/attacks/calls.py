@@ -670,7 +670,7 @@ CALLS: dict[str, PublicCall] = {
         options=None,
     ),
     "GradientGraphBuilder.save": PublicCall(lambda _: built().save, lambda folder: {"path": folder / "g.onnx"}),
-    "make_schedule": plain(schedules.make_schedule, given={"type": "Constant", "learning_rate": 0.1}),
+    "make_schedule": plain(schedules.make_schedule, schedule={"type": "Constant", "learning_rate": 0.1}),
     "make_optimizer": plain(onnxblock.optim.make_optimizer, choice="AdamW", clip_grad_norm=None, clip_grad_value=None),
 }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import playwright
 import pytest
 from chromium import find_chromium
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from steps import BuildError
 
 from .kernel import Kernel
@@ -45,6 +45,7 @@ CHROMIUM_FLAGS = [
     "--host-resolver-rules=MAP *.test 127.0.0.1",  # http://app.test is no secure context, as 127.0.0.1 is
 ]
 PAGE_TIMEOUT_MS = 60_000
+expect.set_options(timeout=PAGE_TIMEOUT_MS)  # Playwright's 5 s are too few beside other work
 
 
 def require_built(*paths: Path) -> None:

@@ -15,7 +15,7 @@ import { join } from "node:path";
 
 import { Engine } from "../../web/src/engine/engine.ts";
 import { ARENA, GRADIENTS, HEADER_WORDS, MOMENTUM0, MOMENTUM1, PARAMETERS, SEGMENT_WORDS, STATE } from "../../web/src/engine/layout.ts";
-import { GivenFiles } from "../../web/src/python/given-files.ts";
+import { PythonFiles } from "../../web/src/python/python-files.ts";
 import { EngineError, TrainwebError } from "../../web/src/wire/errors.ts";
 import { parseBundle, splitBundle } from "../../web/src/worker/bundle/bundle.ts";
 import { WorkerFit } from "../../web/src/worker/fit/loop.ts";
@@ -301,7 +301,7 @@ async function steps({ engine, kernels }, bundle, given) {
 
 /** Reads the models, as Python would. */
 function readModels({ models }) {
-  const files = new GivenFiles();
+  const files = new PythonFiles();
   for (const model of Object.values(models ?? {}).filter((one) => one !== null)) {
     const { index, nbytes } = files.add(model);
     files.read(index, 0, Math.min(nbytes, LARGEST_BLOCK));

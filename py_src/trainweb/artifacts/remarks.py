@@ -125,10 +125,10 @@ def remark_on_loss(graph: Graph, loss: Any, names: Iterable[str], *, is_by_outpu
             node = producers.get(node.inputs[0])
         if node is not None and node.op_type == operator:
             scores = repr(node.inputs[0])
-            given = f"loss={{{scores}: ...}}" if is_by_output else f"{ARGUMENT.loss_input_names}=[{scores}]"
+            hint = f"loss={{{scores}: ...}}" if is_by_output else f"{ARGUMENT.loss_input_names}=[{scores}]"
             remarks.append(
                 f"{name} takes scores and applies {operator} itself, but {output!r} went through {node} already. "
-                f"Give it the scores: {given}."
+                f"Give it the scores: {hint}."
             )
         elif node is not None and not operator and node.op_type in _NOT_LOG_PROBABILITIES:
             remarks.append(

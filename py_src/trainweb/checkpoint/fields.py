@@ -22,7 +22,7 @@ MISSING = ...
 
 def refuse(value: Any, field: str, expected: str) -> NoReturn:
     """Raise for a value that is not allowed."""
-    raise messages.BAD_FIELD(given=describe(value), field=field, expected=expected)
+    raise messages.BAD_FIELD(actual=describe(value), field=field, expected=expected)
 
 
 def describe(value: Any) -> str:

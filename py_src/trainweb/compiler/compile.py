@@ -166,7 +166,7 @@ class _Compilation:
         self.preplaced: dict[str, Storage] = {}
         self.bound: dict[tuple[int, int], Storage] = {}
         self.producers: dict[str, int] = {}
-        self.given: set[str] = set()
+        self.fed: set[str] = set()
         self.deciding: set[str] | None = None
         self.same: dict[str, str] = {}
         """By name of a tensor, the one that was computed before from the same."""
@@ -238,7 +238,7 @@ class _Compilation:
         `run` computes the shape-determining values that Python does not evaluate.
         """
         types = self.types
-        self.given = {*feeds, *self.bindings}
+        self.fed = {*feeds, *self.bindings}
         types.update(feeds)
         types.update(known)
         for name, binding in self.bindings.items():
@@ -259,8 +259,8 @@ class _Compilation:
                 if name:
                     self.producers[name] = k
             if self.sequences and any(name in self.sequences for name in node.inputs):
-                given = self.sequences.get(node.inputs[0])
-                if given is not None and (derived := op.derive_sequence(given)) is not None:
+                lengths = self.sequences.get(node.inputs[0])
+                if lengths is not None and (derived := op.derive_sequence(lengths)) is not None:
                     self.sequences[node.outputs[0]] = derived
                 continue
             results, folded = infer_outputs(op, types)
@@ -292,8 +292,8 @@ class _Compilation:
             t = self.types[name]
             part.initializers[name] = Tensor.of(name, t.dtype, t.shape, t.value or ())
         found = run(part, [name for name in node.outputs if name])
-        given = zip(node.outputs, results, strict=False)
-        computed = [initializer_type(found[name]) if name in found else t for name, t in given]
+        named = zip(node.outputs, results, strict=False)
+        computed = [initializer_type(found[name]) if name in found else t for name, t in named]
         return computed, all(t.value is not None for n, t in zip(node.outputs, computed, strict=True) if n)
 
     # What is needed.
@@ -372,7 +372,7 @@ class _Compilation:
         A folded result is in Python. A result of constants outside of Python stays outside, too, if the `hoist` pass
         takes its instructions out of the step. It is then computed once in the kernels' memory and kept there.
         """
-        constants = {n: t for n, t in self.graph.initializers.items() if n not in self.given}
+        constants = {n: t for n, t in self.graph.initializers.items() if n not in self.fed}
         sizes = {n: t.nbytes for n, t in constants.items()}
         outside = {n for n, t in constants.items() if self.hoists and stays_outside(t)}
         members: set[int] = set()

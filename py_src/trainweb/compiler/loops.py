@@ -127,8 +127,8 @@ class _Loop:
         for slot, out in zip(self.slots, outs, strict=False):
             if out is not None:
                 self._copy(out, slot)
-        given = [] if self.ending is None else [self.ending.count, steps]
-        outer = [*self.ins, *(x for x in (*outs, *kept, *given) if x is not None)]
+        numbers = [] if self.ending is None else [self.ending.count, steps]
+        outer = [*self.ins, *(x for x in (*outs, *kept, *numbers) if x is not None)]
         inner = inner_storages(b.instructions, outer)
         live = [*self.slots, self.counter]
         nbytes = self.target.workspace_bytes(b.instructions, [], live, inner)
@@ -252,19 +252,19 @@ class _Gradient:
         """Emit the loop."""
         op = self.op
         start, end = op.carried, op.carried + self.n_scanned
-        given, *ran = ins[: op.inputs], *ins[op.inputs : op.inputs + op.is_open]
+        inputs, *ran = ins[: op.inputs], *ins[op.inputs : op.inputs + op.is_open]
         kept_from = op.inputs + len(ran)
         kept, seeds = ins[kept_from : kept_from + op.carried], ins[kept_from + op.carried :]
         of_seed = dict(zip(op.seeds, seeds, strict=True))
-        flows = [of_seed.get(k) or _zeros(b, given[k].shape) for k in self.flowing]
-        sums = [_zeros(b, given[i].shape) for i in self.summed]
+        flows = [of_seed.get(k) or _zeros(b, inputs[k].shape) for k in self.flowing]
+        sums = [_zeros(b, inputs[i].shape) for i in self.summed]
         rows = [of_seed[op.carried + k] for k in self.stacked]
         scanned = [True] * op.carried + [not r for r in op.scanned] + [not op.stacked[k] for k in self.stacked]
         parted = [not op.scanned[i - start] for i in self.parted]
         iterations = Iterations(op.trips, len(flows) + len(sums), tuple(scanned), tuple(parted))
         place = dict(zip(op.wanted, outs, strict=True))
         results = [place.get(k) for k in (*self.flowing, *self.summed, *self.parted)]
-        bufs = [*flows, *sums, *kept, *given[start:end], *rows, *given[end:], *ran]
+        bufs = [*flows, *sums, *kept, *inputs[start:end], *rows, *inputs[end:], *ran]
         ending = Ending(ran[0]) if ran else None
         compiler.loop(b, self.body, iterations, bufs, results, [None] * iterations.carried, ending)
 

@@ -78,7 +78,7 @@ class Dataset:
         elif isinstance(source, (Iterable, AsyncIterable)) and not isinstance(source, (str, bytes)):
             self._rows = lambda: _iterated(source)
         else:
-            raise messages.NOT_A_DATASET(given=type(source).__name__)
+            raise messages.NOT_A_DATASET(actual=type(source).__name__)
 
     @classmethod
     def of(cls, source: Any) -> Dataset:
@@ -601,7 +601,7 @@ def _iterated(rows: Any) -> Iterator[Any]:
     if isinstance(rows, AsyncIterable):
         return plainly(rows)
     if not isinstance(rows, Iterable):
-        raise messages.NOT_A_DATASET(given=f"a function that returns {type(rows).__name__}")
+        raise messages.NOT_A_DATASET(actual=f"a function that returns {type(rows).__name__}")
     return iter(rows)
 
 
@@ -635,7 +635,7 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
                 raise messages.OBJECTS_IN_COLUMN(name=name, kinds=" and ".join(sorted(k.__name__ for k in kinds)))
             array = np.asarray(array.tolist())
         if array.ndim == 0:
-            raise messages.NOT_A_COLUMN(name=name, given=f"{array.dtype}{list(array.shape)}")
+            raise messages.NOT_A_COLUMN(name=name, actual=f"{array.dtype}{list(array.shape)}")
         columns[str(name)] = array
     if not columns:
         raise messages.NO_COLUMNS()

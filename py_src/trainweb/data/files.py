@@ -127,7 +127,7 @@ class _Table:
             if not row:
                 continue
             if len(row) != len(header):
-                raise messages.CSV_RAGGED(line=line, given=len(row), expected=len(header))
+                raise messages.CSV_RAGGED(line=line, actual=len(row), expected=len(header))
             drops = self.rest == "drop"
             if drops and any(self._is_unfilled(n, row[k].strip(), header[k]) for n, of in places.items() for k in of):
                 continue

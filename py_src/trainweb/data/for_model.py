@@ -149,7 +149,7 @@ class ModelInputs:
         """Convert a whole batch. Raise FeedError for what is no batch of the model."""
         named = self.named(item, f"Batch {number} of the data")
         if not isinstance(named, Mapping):
-            raise messages.NOT_A_BATCH(position=number, given=type(item).__name__)
+            raise messages.NOT_A_BATCH(position=number, actual=type(item).__name__)
         return {name: self.fitted(name, value, f"batch {number} of the data") for name, value in named.items()}
 
     def named(self, item: Any, where: str) -> Any:
@@ -190,8 +190,8 @@ class ModelInputs:
         if shape is not None and len(shape) > 0 and not _fits(array.shape, shape):
             are_scores = declared.dtype == "int64" and array.dtype.kind == "f" and array.ndim == len(shape) + 1
             message = messages.SHAPE_OF_SCORES if are_scores else messages.DATA_SHAPE
-            given, batch, row = list(array.shape), _shown(shape), _shown(shape[1:])
-            raise message(name=name, given=given, where=where, batch=batch, row=row)
+            actual, batch, row = list(array.shape), _shown(shape), _shown(shape[1:])
+            raise message(name=name, actual=actual, where=where, batch=batch, row=row)
         return _converted(name, array, declared.dtype, where)
 
     def _is_first(self, source: Any) -> bool:

@@ -31,7 +31,7 @@ def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
         if isinstance(row, str):
             raise messages.TEXT_VALUES(what=f"Row {position} of the data")
         if not isinstance(row, Mapping):
-            raise messages.NOT_A_ROW(position=position, given=type(row).__name__)
+            raise messages.NOT_A_ROW(position=position, actual=type(row).__name__)
         if row.keys() != first.keys():
             raise messages.ROW_NAMES(position=position, names=", ".join(row), expected=", ".join(first))
     for name in first:
@@ -42,7 +42,7 @@ def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
                 raise messages.ROW_TYPE(
                     position=position,
                     name=name,
-                    given=f"{array.dtype}{list(array.shape)}",
+                    actual=f"{array.dtype}{list(array.shape)}",
                     expected=f"{arrays[0].dtype}{list(arrays[0].shape)}",
                 )
         batch[name] = np.stack(arrays)
@@ -128,7 +128,7 @@ def bucketed(
                 values[name] = padded(values[name], limit)
             elif names is not None:
                 actual = f"{values[name].dtype}{list(values[name].shape)}" if name in values else "missing"
-                raise messages.NOT_PADDED(name=name, length=n, given=actual)
+                raise messages.NOT_PADDED(name=name, length=n, actual=actual)
         buckets[limit].append((number, values))
         if len(buckets[limit]) == size:
             yield _stacked(buckets[limit])

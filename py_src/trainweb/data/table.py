@@ -23,7 +23,7 @@ INTEGERS = ("int64", "int32", "uint8")
 
 
 def _is_list_of(kind: type | tuple[type, ...]) -> Callable[[Any], bool]:
-    return lambda given: isinstance(given, list) and all(isinstance(one, kind) for one in given) and len(given) > 0
+    return lambda value: isinstance(value, list) and all(isinstance(one, kind) for one in value) and len(value) > 0
 
 
 FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
@@ -166,7 +166,7 @@ def _check_type(kind: str, name: str, array: np.ndarray, fitted_on: str | None =
         return  # such as whole numbers that a table has as floats
     takes = {"fill": FLOATS, "standardize": NUMBERS, "one_hot": ("string", *INTEGERS), "categories": ("string",)}[kind]
     if dtype not in takes:
-        raise messages.TABLE_TYPE(name=name, given=dtype, step=kind, expected=", ".join(takes))
+        raise messages.TABLE_TYPE(name=name, actual=dtype, step=kind, expected=", ".join(takes))
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
@@ -176,7 +176,7 @@ def _flat(array: np.ndarray) -> np.ndarray:
 
 def _check_width(name: str, width: int, expected: int) -> None:
     if width != expected:
-        raise messages.TABLE_WIDTH(name=name, given=width, expected=expected)
+        raise messages.TABLE_WIDTH(name=name, actual=width, expected=expected)
 
 
 def _standardize(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
@@ -237,7 +237,7 @@ def _concat(step: Mapping[str, Any], columns: Columns) -> None:
             raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
         if columns[name].dtype != columns[first].dtype:
             actual, expected = str(columns[name].dtype), str(columns[first].dtype)
-            raise messages.TABLE_CONCAT(name=name, given=actual, first=first, expected=expected)
+            raise messages.TABLE_CONCAT(name=name, actual=actual, first=first, expected=expected)
     if step["input"] in set(columns).difference(parts):
         raise messages.BAD_SETTING(name="name", value=step["input"], expected="a name that no other input has")
     joined = np.concatenate([_flat(columns[name]) for name in parts], axis=1)

@@ -54,7 +54,7 @@ def encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
 def _encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
     encode = getattr(tokenizer, "encode", None)
     if not callable(encode):
-        raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)
+        raise messages.NOT_A_TOKENIZER(actual=type(tokenizer).__name__)
     try:
         signature(encode).bind(text, **settings)
     except TypeError:
@@ -66,9 +66,9 @@ def _encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
     if ids.size == 0:
         return np.zeros(0, np.int64)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise messages.NOT_TOKEN_IDS(given=type(encoding).__name__)
+        raise messages.NOT_TOKEN_IDS(actual=type(encoding).__name__)
     if ids.min() < 0:  # a Gather would count these from the end
-        raise messages.NOT_TOKEN_IDS(given="a negative id")
+        raise messages.NOT_TOKEN_IDS(actual="a negative id")
     return ids.astype(np.int64)
 
 
@@ -111,10 +111,10 @@ def columns_of(
     """The columns of `Dataset.from_text`, each int64 of shape (rows, length), with its errors."""
     LENGTH.check("length", length)
     if isinstance(tokenizer, (str, bytes)):
-        raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)
+        raise messages.NOT_A_TOKENIZER(actual=type(tokenizer).__name__)
     pack, mask_prompt = flag("pack", pack), flag("mask_prompt", mask_prompt)
     if isinstance(source, (str, bytes, Mapping)) or not isinstance(source, Iterable):
-        raise messages.NOT_TEXTS(given=type(source).__name__)
+        raise messages.NOT_TEXTS(actual=type(source).__name__)
     names = list(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, str) else []
     if any(name not in INPUTS for name in names) or "input_ids" not in names or "labels" not in names:
         raise messages.BAD_SETTING(
@@ -122,7 +122,7 @@ def columns_of(
         )
     items = list(source)
     if not items:
-        raise messages.NOT_TEXTS(given="empty")
+        raise messages.NOT_TEXTS(actual="empty")
     fields = [_fields(item, k) for k, item in enumerate(items)]
     rows = [
         (item, columns_of_text)
@@ -150,7 +150,7 @@ def preferences_of(
 ) -> dict[str, np.ndarray]:
     """The columns of `Dataset.from_preferences`, each of shape (pairs, 2, ...): chosen and rejected."""
     if isinstance(pairs, (str, bytes, Mapping)) or not isinstance(pairs, Iterable):
-        raise messages.NOT_TEXTS(given=type(pairs).__name__)
+        raise messages.NOT_TEXTS(actual=type(pairs).__name__)
     if isinstance(reference, type) or not hasattr(reference, "input_names"):
         kind = f"the class {reference.__name__}" if isinstance(reference, type) else type(reference).__name__
         raise TypeError(f"'reference' must be a TrainingSession, got {kind}.")
@@ -204,7 +204,7 @@ def _fields(item: Any, position: int) -> dict[str, Any]:
         if all(name in columns for name in form):
             return {name: item[name] for name in form}
     shown = type(item).__name__ + (f" of {', '.join(map(str, columns))}" if columns else "")
-    raise messages.NOT_A_TEXT(position=position, given=shown)
+    raise messages.NOT_A_TEXT(position=position, actual=shown)
 
 
 def _tokens(
@@ -236,7 +236,7 @@ def _pair(fields: Mapping[str, Any], position: int, *, is_masked: bool) -> tuple
     prompt, completion = fields.get("prompt", ""), fields["text" if "text" in fields else "completion"]
     for one in (prompt, completion):
         if not isinstance(one, str):
-            raise messages.NOT_A_TEXT(position=position, given=type(one).__name__)
+            raise messages.NOT_A_TEXT(position=position, actual=type(one).__name__)
     if is_masked and "prompt" not in fields:
         raise messages.NO_PROMPT(position=position)
     if completion == "":
@@ -254,8 +254,8 @@ def _chat_of(fields: Mapping[str, Any]) -> tuple[Any, Any] | None:
     return None
 
 
-def _are_turns(*given: object) -> bool:
-    return all(isinstance(one, Sequence) and not isinstance(one, (str, bytes)) for one in given)
+def _are_turns(*values: object) -> bool:
+    return all(isinstance(one, Sequence) and not isinstance(one, (str, bytes)) for one in values)
 
 
 def _chat(tokenizer: Any, before: Any, chat: Any, position: int) -> tuple[str, str]:

@@ -159,11 +159,11 @@ class SecureMember:
         return np.frombuffer(stream.update(bytes(4 * count)), "<u4")
 
 
-def checked_name(what: str, given: Any) -> str:
+def checked_name(what: str, name: Any) -> str:
     """A name that sorts alike everywhere."""
-    if not isinstance(given, str) or NAME.fullmatch(given) is None:
-        raise messages.BAD_SETTING(name=what, value=given, expected="1 to 64 printable ASCII characters without spaces")
-    return given
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        raise messages.BAD_SETTING(name=what, value=name, expected="1 to 64 printable ASCII characters without spaces")
+    return name
 
 
 def scale_of(bound: float, members: int) -> float:

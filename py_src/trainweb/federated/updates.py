@@ -47,15 +47,15 @@ class ClientUpdate:
     history: Any = None
 
 
-def as_vector(name: str, given: Any, size: int | None = None) -> np.ndarray:
+def as_vector(name: str, values: Any, size: int | None = None) -> np.ndarray:
     """A float32 vector of finite numbers, of `size` elements.
 
     Raise ModelError for anything else, and BufferSizeError for another number of elements.
     """
     try:
-        vector = np.asarray(given, np.float32)
+        vector = np.asarray(values, np.float32)
     except (TypeError, ValueError, OverflowError):
-        raise messages.BAD_SETTING(name=name, value=given, expected="a vector of float32") from None
+        raise messages.BAD_SETTING(name=name, value=values, expected="a vector of float32") from None
     if vector.ndim != 1 or not vector.size:
         raise messages.BAD_SETTING(name=name, value=list(vector.shape), expected="a vector of float32")
     if size is not None and vector.size != size:

@@ -15,7 +15,7 @@ from trainweb.data.table import Unit, in_units
 from trainweb.errors import FeedError
 from trainweb.fit.steps import Position, located
 from trainweb.loss_counts import MeanLoss
-from trainweb.metrics import Asked, Described, Given, Rows, Totals, Value, part_of, request_of
+from trainweb.metrics import Asked, Described, OutputMetric, Rows, Totals, Value, part_of, request_of
 from trainweb.training.step_kind import EVAL, StepKind
 from trainweb.training.steps import run_step
 
@@ -39,7 +39,7 @@ class Evaluation:
     def __init__(
         self,
         core: SessionCore,
-        metrics: Sequence[Given],
+        metrics: Sequence[OutputMetric],
         predictions: str | None,
         targets: str | None,
         units: Mapping[str, Unit],
@@ -55,7 +55,7 @@ class Evaluation:
         self.loss = outputs[0]
         self.names = "", ""
         """Predictions and targets of the functions."""
-        built_in = [given for given in metrics if not has_functions(given[1])]
+        built_in = [metric for metric in metrics if not has_functions(metric[1])]
         asked = core.models.own.asked(built_in, predictions, targets)
         self.asked = [one.of(units[one.targets][0].tolist()) if one.targets in units else one for one in asked]
         check_names([one.key for one in self.asked] + [name for name, _ in functions])
@@ -97,15 +97,15 @@ class EvaluationRun:
         """Evaluate a batch with the numbers of its rows."""
         of = self._of
         batch = {n: feeds[n] for n in of.inputs.values if n in feeds}
-        for given, numbers, times in of.inputs.parts(batch, rows):
+        for feeds, numbers, times in of.inputs.parts(batch, rows):
             try:
-                results = run_step(of.core, of.kind, given, of.fetches, {"ema": of.ema})
+                results = run_step(of.core, of.kind, feeds, of.fetches, {"ema": of.ema})
                 results = part_of(results, of.described, times)
                 self._totals.add(results)
                 self._check_rows(len(numbers) // times)
             except FeedError as error:
                 place = Position(epoch=self._epoch, step=self._step)
-                raise located(error, given, numbers, place, self._source) from None
+                raise located(error, feeds, numbers, place, self._source) from None
             self._loss.add(float(results[of.loss].reshape(())), len(numbers), results, times)
         self._step += 1
 

@@ -109,7 +109,7 @@ class Batches:
 def rows_of(batch: Any, number: int) -> int:
     """Rows of the batch of this number, by the first axis. Raise FeedError for what is no batch."""
     if not isinstance(batch, Mapping) or not batch:
-        raise messages.NOT_A_BATCH(position=number, given=type(batch).__name__)
+        raise messages.NOT_A_BATCH(position=number, actual=type(batch).__name__)
     first = np.asarray(next(iter(batch.values())))
     return first.shape[0] if first.ndim else 1
 

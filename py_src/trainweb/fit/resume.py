@@ -104,7 +104,7 @@ class FitCheckpoint:
             if isinstance(stored, (dict, list)) or len(str(stored)) > LONGEST_NAME:
                 fields.refuse(stored, f"history.options.{option}", "an option of fit")
             if stored != value or isinstance(stored, bool) != isinstance(value, bool):
-                raise messages.OTHER_FIT(name=self.name, option=option, stored=stored, given=value)
+                raise messages.OTHER_FIT(name=self.name, option=option, stored=stored, actual=value)
 
     def _check_watched(self, epoch: Epoch, watched: str) -> None:
         """Raise for an epoch that says nothing to early stopping or the schedule, which look at each again."""

@@ -78,12 +78,12 @@ def _refuse(constant: str) -> float:
     raise ValueError(constant)
 
 
-def read_shapes(given: object) -> Shapes:
+def read_shapes(fields: object) -> Shapes:
     """Shapes by name, from a header. Raise BadMessageError for what are no shapes."""
-    if not isinstance(given, list):
+    if not isinstance(fields, list):
         raise BadMessageError("arrays that are no list")
     shapes: Shapes = {}
-    for item in given:
+    for item in fields:
         name, shape = (item.get("name"), item.get("shape")) if isinstance(item, dict) else (None, None)
         if not isinstance(name, str) or not isinstance(shape, list) or len(shape) > MAX_RANK:
             raise BadMessageError("an array without a name and a shape")
@@ -111,9 +111,9 @@ def _arrays(shapes: Shapes, payload: memoryview) -> Arrays:
     return arrays
 
 
-def difference(wanted: Mapping[str, tuple[int, ...]], given: Iterable[tuple[str, tuple[int, ...]]]) -> str | None:
+def difference(wanted: Mapping[str, tuple[int, ...]], arrays: Iterable[tuple[str, tuple[int, ...]]]) -> str | None:
     """Describe the first difference between names and shapes and the wanted ones; None: they are."""
-    shapes = dict(given)
+    shapes = dict(arrays)
     for name, shape in wanted.items():
         if name not in shapes:
             return f"{name!r:.80} is missing"

@@ -148,7 +148,7 @@ def request_of(prompt: Any, arguments: Mapping[str, Any], defaults: Mapping[str,
     stop, tokenizer = settings["stop"], settings["tokenizer"]
     lacks = tokenizer is not None and not all(hasattr(tokenizer, name) for name in ("encode", "decode"))
     if lacks or isinstance(tokenizer, (str, bytes)):
-        raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)
+        raise messages.NOT_A_TOKENIZER(actual=type(tokenizer).__name__)
     stops = list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else [stop]
     strings = [one for one in stops if isinstance(one, str)]
     if any(not isinstance(one, str | Integral) or isinstance(one, bool) for one in stops) or "" in strings:

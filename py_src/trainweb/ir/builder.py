@@ -156,7 +156,7 @@ class Builder:
 
     def _check(self, values: Buf, low: int, high: int, ignore: int | None, is_label: int) -> None:
         # The kernel that reads computed indices checks them.
-        if values.size and values.is_given:
+        if values.size and values.is_initial:
             self.emit(
                 calls.CheckIndices(
                     indices=values,

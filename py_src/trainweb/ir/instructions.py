@@ -97,7 +97,7 @@ class Buf:
         return self if storage is None else Buf(storage, self.dtype, self.shape, self.value, self.shift, self.name)
 
     @property
-    def is_given(self) -> bool:
+    def is_initial(self) -> bool:
         """Return whether the contents are there before a step starts: a feed or a constant."""
         return self.storage.is_feed or self.storage.segment == CONSTANTS
 

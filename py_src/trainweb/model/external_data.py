@@ -67,16 +67,16 @@ def _number(text: str, what: str) -> int:
 class ExternalData:
     """Reads tensor data by location, and notes the locations in `names`, in the order of their first use.
 
-    `given` data goes before files in `directory`, which is None for a model without a file. `given_weights` are
+    `data` by location goes before files in `directory`, which is None for a model without a file. `safetensors` are
     safetensors files for the weights of the model.
     """
 
     def __init__(
-        self, directory: Path | None, given: Mapping[str, Any] | None = None, given_weights: Weights | None = None
+        self, directory: Path | None, data: Mapping[str, Any] | None = None, safetensors: Weights | None = None
     ) -> None:
         self._directory = directory
-        self._given = given or {}
-        self.given_weights = given_weights
+        self._data = data or {}
+        self.safetensors = safetensors
         self._weights: dict[str, Weights] = {}
         self._open: dict[str, tuple[int, int]] = {}
         self._large: dict[str, OpenFile] = {}
@@ -98,11 +98,11 @@ class ExternalData:
         """The weights at a location without offset and length; None if it is not a safetensors file."""
         if not name.endswith(SUFFIX):
             return None
-        if self.given_weights is not None:
-            return self.given_weights
+        if self.safetensors is not None:
+            return self.safetensors
         self.names[name] = None
         if name not in self._weights:
-            source = self._given.get(name)
+            source = self._data.get(name)
             if source is None and self._directory is not None:
                 descriptor, _ = open_beneath(self._directory, name, what)
                 source = of_descriptor(descriptor, name)
@@ -120,8 +120,8 @@ class ExternalData:
             raise ModelError(f"{what} has {location.length} bytes of external data, but needs {nbytes}")
         end = location.offset + nbytes
         self.names[location.name] = None
-        if location.name in self._given:
-            source = self._given[location.name]
+        if location.name in self._data:
+            source = self._data[location.name]
             if isinstance(source, RangedFile):
                 check_range(end, len(source), location.name, what)
                 return source.range(location.offset, end)

@@ -85,7 +85,7 @@ class TensorReader:
             location = parse_location(proto.external_data, what)
             is_whole = location.length is None and not location.offset
             return self._external.weights(location.name, what) if is_whole else None
-        weights = self._external.given_weights
+        weights = self._external.safetensors
         is_empty = weights is not None and prod(shape) > 0 and not proto.raw_data and not _typed_fields(proto)
         return weights if is_empty else None
 

@@ -62,7 +62,7 @@ class FusedConv(Composite):
         return y
 
     def expand(self, g: Emission, x: Var, w: Var, b: Var | None, z: Var | None) -> Sequence[Var | None]:
-        y = x.op("Conv", *(v for v in (w, b) if v is not None), **convolution_of(self).given_attrs())
+        y = x.op("Conv", *(v for v in (w, b) if v is not None), **convolution_of(self).copied_attrs())
         y = y if z is None else y + z
         if not self.activation:
             return [y]

@@ -195,7 +195,7 @@ class Conv(_Convolution):
 
         If sizes that these depend on are not known, the pads are a tensor, and zeros in the attributes.
         """
-        attrs = self.given_attrs()
+        attrs = self.copied_attrs()
         auto = self.auto_pad
         if auto == "NOTSET":
             return attrs, ""
@@ -329,7 +329,7 @@ class ConvTranspose(_Convolution):
     def unpadded_attrs(self) -> dict[str, Any]:
         """Attributes of a convolution of the output without its padding."""
         dropped = ("auto_pad", "output_padding", "output_shape", "pads")
-        return {name: value for name, value in self.given_attrs().items() if name not in dropped}
+        return {name: value for name, value in self.copied_attrs().items() if name not in dropped}
 
     def backward(self, x: tuple[Any, ...], w: tuple[Any, ...]) -> dict[str, Any]:
         """Attributes of the convolution from the output's gradient to the input's."""

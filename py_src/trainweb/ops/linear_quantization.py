@@ -395,7 +395,7 @@ class ConvInteger(_IntegerConvolution):
 
     def expand(self, g: Emission, x: Var, w: Var, zx: Var | None, zw: Var | None) -> Sequence[Var | None]:
         channels = (-1, *[1] * (w.rank - 1))
-        attrs = convolution_of(self).given_attrs()
+        attrs = convolution_of(self).copied_attrs()
         return [exactly("Conv", _zeroed(x, zx, 1), _zeroed(w, zw, *channels), **attrs)]
 
 
@@ -423,7 +423,7 @@ class QLinearConv(_IntegerConvolution):
         assert x is not None and w is not None and sx is not None and sw is not None
         assert sy is not None and zy is not None
         spread = [1] * (w.rank - 2)
-        attrs = convolution_of(self).given_attrs()
+        attrs = convolution_of(self).copied_attrs()
         total = exactly("Conv", _zeroed(x, zx, 1), _zeroed(w, zw, -1, 1, *spread), **attrs)
         total = total if bias is None else total + bias.reshape(1, -1, *spread)
         scale = sx.reshape(1) * sw.reshape(1, -1, *spread) / sy.reshape(1)

@@ -102,7 +102,7 @@ class MaxPool(_Pool):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         indices = g.extra_output(1, "_mask")
-        return [g.op("MaxPoolGrad", [douts[0] or "", indices], **self.given_attrs())]
+        return [g.op("MaxPoolGrad", [douts[0] or "", indices], **self.copied_attrs())]
 
 
 def renumber(b: Builder, out: Buf | None, indices: Buf | None, sizes: Sequence[int]) -> None:
@@ -180,7 +180,7 @@ class AveragePool(_Pool):
             b.emit(calls.AveragePool(x=x, y=outs[0], **self.pool_arguments(x.shape)))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        return [g.op("AveragePoolGrad", [douts[0]], **self.given_attrs())]
+        return [g.op("AveragePoolGrad", [douts[0]], **self.copied_attrs())]
 
 
 class AveragePoolGrad(AveragePool):

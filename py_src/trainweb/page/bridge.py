@@ -173,7 +173,7 @@ def describe(e: Exception) -> dict[str, Any]:
 
 
 class _WorkerFiles:
-    """The files that the page's worker holds (web/src/python/given-files.ts)."""
+    """The files that the page's worker holds (web/src/python/python-files.ts)."""
 
     def __init__(self, js_files: Any) -> None:
         self._js = js_files

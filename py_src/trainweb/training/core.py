@@ -349,7 +349,7 @@ class SessionCore:
             slot = loaded.plan.outputs[name]
             if (target.dtype, target.shape) != (slot.dtype, slot.shape):
                 actual = f"{target.dtype}{list(target.shape)}"
-                raise messages.FETCH_TYPE(name=name, dtype=slot.dtype, shape=list(slot.shape), given=actual)
+                raise messages.FETCH_TYPE(name=name, dtype=slot.dtype, shape=list(slot.shape), actual=actual)
 
     def profile(self, kind: StepKind, feeds: Mapping[str, Tensor], runs: int) -> tuple[Plan, list[float]]:
         """Step once, then `runs` times: the plan of these, and milliseconds of its instructions, the mean over them.
@@ -595,17 +595,17 @@ def check_shape(name: str, shape: Any) -> None:
     """Raise FeedError unless `shape` is a sequence of sizes."""
     is_list = isinstance(shape, Sequence) and not isinstance(shape, str)
     if not is_list or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape):
-        raise messages.NOT_A_SHAPE(name=name, given=list(shape) if is_list else shape)
+        raise messages.NOT_A_SHAPE(name=name, actual=list(shape) if is_list else shape)
 
 
 def checked_rate(name: str, value: Any) -> float:
     """`value` rounded to float32, if it can be a learning rate."""
     if isinstance(value, (bool, type)) or not hasattr(value, "__float__"):
-        raise messages.NOT_A_NUMBER(name=name, given=type(value).__name__)
+        raise messages.NOT_A_NUMBER(name=name, actual=type(value).__name__)
     try:
         rate = as_float32(float(value))
     except TypeError as error:  # an array of objects
-        raise messages.NOT_A_NUMBER(name=name, given=type(value).__name__) from error
+        raise messages.NOT_A_NUMBER(name=name, actual=type(value).__name__) from error
     except (OverflowError, ValueError):  # an integer of 400 digits, an array of several numbers
         rate = math.inf
     if not 0 <= rate < math.inf:

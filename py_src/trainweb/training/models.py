@@ -481,8 +481,8 @@ def read_models(
     `integrity` has hashes by the names in `MODELS`. With `tells_which` errors start with the name of the model there.
     """
     hashes = integrity or {}
-    for name, given in zip(MODELS, (train, evaluation, optimizer), strict=True):
-        if name in hashes and given is None:
+    for name, source in zip(MODELS, (train, evaluation, optimizer), strict=True):
+        if name in hashes and source is None:
             raise TypeError(f"'integrity' has a hash of {name!r:.80}, which is not given.")
 
     def read(name: str, model: Any) -> Graph:
@@ -496,8 +496,8 @@ def read_models(
             raise
 
     evaluated, optimized = (
-        None if given is None else read(name, given)
-        for name, given in zip(MODELS[1:], (evaluation, optimizer), strict=True)
+        None if source is None else read(name, source)
+        for name, source in zip(MODELS[1:], (evaluation, optimizer), strict=True)
     )
     return read(MODELS[0], train), evaluated, optimized
 

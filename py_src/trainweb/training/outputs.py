@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from trainweb import messages
 from trainweb.errors import ModelError
-from trainweb.metrics import Asked, Given, TermLoss, compared_with, make_metric, weights_in
+from trainweb.metrics import Asked, OutputMetric, TermLoss, compared_with, make_metric, weights_in
 from trainweb.model.graph import LOSS_TERMS, OWN_OUTPUTS, Graph
 from trainweb.spelling import input_name
 
@@ -57,7 +57,7 @@ class ModelOutputs:
         return predictions, targets
 
     def asked(
-        self, metrics: Iterable[Given], predictions: str | None = None, targets: str | None = None
+        self, metrics: Iterable[OutputMetric], predictions: str | None = None, targets: str | None = None
     ) -> list[Asked]:
         """Return metrics with what they compare, and the terms of the loss."""
         asked = []

@@ -73,7 +73,7 @@ def open_snapshot(data: bytes) -> TensorFile:
     snapshot = TensorFile.from_bytes(data)
     form = snapshot.metadata.get("format", "none")
     if form != FORMAT:
-        raise messages.NO_SNAPSHOT(given=form[:LONGEST_NAME], expected=FORMAT)
+        raise messages.NO_SNAPSHOT(actual=form[:LONGEST_NAME], expected=FORMAT)
     return snapshot
 
 
@@ -359,7 +359,7 @@ class CheckpointStore:
     def _path(self, name: str) -> Path:
         coded = quote(name, safe=" ") if isinstance(name, str) else ""
         if not 1 <= len(coded) <= MAX_NAME:
-            raise messages.BAD_CHECKPOINT_NAME(most=MAX_NAME, given=name)
+            raise messages.BAD_CHECKPOINT_NAME(most=MAX_NAME, actual=name)
         # A name that starts with a dot is one of a file that is on its way.
         return self.folder / ((f"%2E{coded[1:]}" if coded.startswith(".") else coded) + SUFFIX)
 

@@ -8,7 +8,7 @@ import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { FeedError, shortened } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
-import { badSetting, describe, mustBe, refuseSettingIf } from "./given.js";
+import { badSetting, describe, mustBe, refuseSettingIf } from "./checks.js";
 import { checkOptions } from "./nearest.js";
 
 const DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool", "string"] as const;
@@ -115,7 +115,7 @@ async function textOf(source: CsvSource): Promise<string> {
     return source;
   }
   if (typeof (source as Partial<Blob>)?.arrayBuffer !== "function") {
-    throw sessionError("NOT_A_DATASET", { given: describe(source) });
+    throw sessionError("NOT_A_DATASET", { actual: describe(source) });
   }
   if ("ok" in source && !source.ok) {
     throw new FeedError(`the file was answered with HTTP status ${source.status}.`);
@@ -243,7 +243,7 @@ function parseRows(
     if (row.length === 0) {
       return;
     }
-    refuseIf(row.length !== header.length, "CSV_RAGGED", { line, given: row.length, expected: header.length });
+    refuseIf(row.length !== header.length, "CSV_RAGGED", { line, actual: row.length, expected: header.length });
     const texts = places.map((of) => of.map((place) => (row[place] as string).trim()));
     const isUnfilled = (value: string, input: Input, i: number): boolean =>
       isMissing(value, input) && !fills.has(input.wanted[i] as string);

@@ -10,7 +10,7 @@ import { Tensor } from "onnxruntime-common";
 import { areTexts, isObject } from "../wire/kinds.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from "./csv.js";
-import { checkInteger, describe, isTensor, nameOf, refuseSettingIf } from "./given.js";
+import { checkInteger, describe, isTensor, nameOf, refuseSettingIf } from "./checks.js";
 import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { Opaque } from "../wire/opaque.js";
@@ -552,7 +552,7 @@ function open(source: unknown): [ReadonlyMap<string, Tensor> | null, () => Async
     return [null, () => iterate((source as () => unknown)())];
   }
   if (!isObject(source) || isTensor(source) || ArrayBuffer.isView(source)) {
-    throw sessionError("NOT_A_DATASET", { given: describe(source) });
+    throw sessionError("NOT_A_DATASET", { actual: describe(source) });
   }
   if (Symbol.iterator in source || Symbol.asyncIterator in source || isReadable(source)) {
     return [null, () => iterate(source)];
@@ -613,7 +613,7 @@ function opened(source: unknown): Iterator<Row> | AsyncIterator<Row> {
       return (source as Iterable<Row>)[Symbol.iterator]();
     }
   }
-  throw sessionError("NOT_A_DATASET", { given: describe(source) });
+  throw sessionError("NOT_A_DATASET", { actual: describe(source) });
 }
 
 /** Not every browser iterates over streams, and no browser cancels a stream that is waited for. */
@@ -657,7 +657,7 @@ function checkColumns(source: Columns): ReadonlyMap<string, Tensor> {
   const columns = new Map<string, Tensor>();
   for (const [name, value] of Object.entries(source)) {
     const tensor = asTensor(name, value);
-    refuseIf(tensor.dims.length === 0, "NOT_A_COLUMN", { name, given: "one number" });
+    refuseIf(tensor.dims.length === 0, "NOT_A_COLUMN", { name, actual: "one number" });
     columns.set(name, tensor);
   }
   const [first = raise("NO_COLUMNS")] = columns;

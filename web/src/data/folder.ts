@@ -3,7 +3,7 @@
 import { areTexts, isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
-import { describe, refuseSettingIf } from "./given.js";
+import { describe, refuseSettingIf } from "./checks.js";
 import { checkOptions } from "./nearest.js";
 
 /**
@@ -77,7 +77,7 @@ function isPicture({ path }: Listed): boolean {
  * @throws FeedError when it is not a folder
  */
 export async function folderFiles(source: FolderSource): Promise<readonly Listed[]> {
-  refuseIf(!isObject(source) || !(isHandle(source) || Symbol.iterator in source), "NOT_A_DATASET", { given: describe(source) });
+  refuseIf(!isObject(source) || !(isHandle(source) || Symbol.iterator in source), "NOT_A_DATASET", { actual: describe(source) });
   return isHandle(source) ? listed(source, []) : [...source].map(pathOf);
 }
 
@@ -101,7 +101,7 @@ async function listed(folder: FileSystemDirectoryHandle, above: readonly string[
 /** The path of an input's file, without the chosen folder. */
 function pathOf(file: File): Listed {
   if (!(file instanceof File)) {
-    throw sessionError("NOT_A_DATASET", { given: describe(file) });
+    throw sessionError("NOT_A_DATASET", { actual: describe(file) });
   }
   const path = file.webkitRelativePath.split("/").slice(1);
   return { path: path.length > 0 ? path : [file.name], file };

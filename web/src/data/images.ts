@@ -5,7 +5,7 @@
 
 import { FeedError, UnsupportedError } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
-import type { Changes, GivenImage, ResolvedImageOptions } from "../wire/images.js";
+import type { Changes, PortableImage, ResolvedImageOptions } from "../wire/images.js";
 import { RandomStream } from "./random.js";
 
 /** Changes that were drawn. */
@@ -29,7 +29,7 @@ const LEVELS = 256;
 const HALF = 0.5;
 
 /** Numbers of an image, in the order of the layout. */
-export async function imageValues(image: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
+export async function imageValues(image: PortableImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
   const { augment } = options;
   const changes = augment === null ? UNCHANGED : changesOf(augment);
   const bitmap = await open(image);
@@ -40,7 +40,7 @@ export async function imageValues(image: GivenImage, options: ResolvedImageOptio
   }
 }
 
-async function open(image: GivenImage): Promise<ImageBitmap> {
+async function open(image: PortableImage): Promise<ImageBitmap> {
   if (image instanceof ImageBitmap) {
     return image;
   }

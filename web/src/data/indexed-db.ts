@@ -1,7 +1,7 @@
 /** Rows that a page keeps in IndexedDB. */
 
 import { FeedError } from "../wire/errors.js";
-import { refuseSettingIf } from "./given.js";
+import { refuseSettingIf } from "./checks.js";
 import { checkKnown } from "./nearest.js";
 
 /** Values that are fetched at once: a transaction cannot wait for the steps of a fit. */

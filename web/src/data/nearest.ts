@@ -2,7 +2,7 @@
 
 import { isObject } from "../wire/kinds.js";
 import { shortened } from "../wire/errors.js";
-import { isTensor } from "./given.js";
+import { isTensor } from "./checks.js";
 
 /** Characters shown of an unknown name; known names have fewer. */
 const SHOWN = { head: 80, tail: 0 };

@@ -4,7 +4,7 @@ import { Tensor } from "onnxruntime-common";
 
 import { isObject } from "../wire/kinds.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
-import { describe, isTensor } from "./given.js";
+import { describe, isTensor } from "./checks.js";
 import { RandomStream } from "./random.js";
 import type { Remainder } from "../wire/fit.js";
 
@@ -32,7 +32,7 @@ type Numbered = readonly [number, Row];
 function stack(rows: readonly Numbered[]): Batch {
   const tensors = rows.map(([position, row]) => {
     refuseIf(typeof row === "string", "TEXT_VALUES", { what: `Row ${position} of the data` });
-    refuseIf(!isObject(row) || isTensor(row) || ArrayBuffer.isView(row), "NOT_A_ROW", { position, given: describe(row) });
+    refuseIf(!isObject(row) || isTensor(row) || ArrayBuffer.isView(row), "NOT_A_ROW", { position, actual: describe(row) });
     return Object.fromEntries(Object.entries(row).map(([name, value]) => [name, liveTensor(name, value, position)]));
   });
   const [first = {}] = tensors;
@@ -63,7 +63,7 @@ function stackValues(name: string, values: readonly Tensor[], positions: readonl
   const data = new Made(sizes * values.length);
   values.forEach((value, k) => {
     if (typeOf(value) !== typeOf(first)) {
-      throw sessionError("ROW_TYPE", { position: positions[k], name, given: typeOf(value), expected: typeOf(first) });
+      throw sessionError("ROW_TYPE", { position: positions[k], name, actual: typeOf(value), expected: typeOf(first) });
     }
     (data as Float32Array).set(value.data as Float32Array, k * sizes);
   });
@@ -101,7 +101,7 @@ export function asTensor(name: string, value: unknown): Tensor {
   if (Array.isArray(value)) {
     return nestedTensor(name, value as Numbers);
   }
-  throw sessionError("NOT_A_COLUMN", { name, given: describe(value) });
+  throw sessionError("NOT_A_COLUMN", { name, actual: describe(value) });
 }
 
 /** Types of tensors by the types of the values of nested arrays. */
@@ -117,7 +117,7 @@ function nestedTensor(name: string, value: Numbers): Tensor {
   const collect = (one: unknown, axis: number): void => {
     if (axis === dims.length) {
       if (typeof one !== typeof (flat[0] ?? one) || !Object.hasOwn(TYPES, typeof one)) {
-        throw sessionError("NOT_NUMBERS", { name, given: describe(one) });
+        throw sessionError("NOT_NUMBERS", { name, actual: describe(one) });
       }
       if (Number.isInteger(one) && Math.fround(one as number) !== one) {
         throw sessionError("INEXACT_NUMBER", { name, value: one });
@@ -206,7 +206,7 @@ export async function* bucketed(
         values.set(name, padded(tensor, bound));
       } else if (names !== null) {
         const shape = tensor === undefined ? "missing" : typeOf(tensor);
-        throw sessionError("NOT_PADDED", { name, length: n, given: shape });
+        throw sessionError("NOT_PADDED", { name, length: n, actual: shape });
       }
     }
     pending.push([number++, Object.fromEntries(values)]);

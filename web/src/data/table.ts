@@ -4,7 +4,7 @@ import { Tensor } from "onnxruntime-common";
 
 import type { Unit, Units } from "../wire/fit.js";
 import { raise, refuseIf } from "../wire/messages.js";
-import { badSetting, refuseSettingIf } from "./given.js";
+import { badSetting, refuseSettingIf } from "./checks.js";
 import { liveTensor } from "./rows.js";
 
 /** Fields of every step. */
@@ -270,7 +270,7 @@ function checkType(step: Applied["type"], name: string, { type }: Tensor, fitted
   if (INTEGERS.includes(fittedOn) && NUMBERS.includes(type)) {
     return; // such as whole numbers in nested arrays
   }
-  refuseIf(!TAKES[step].includes(type), "TABLE_TYPE", { name, given: type, step, expected: TAKES[step].join(", ") });
+  refuseIf(!TAKES[step].includes(type), "TABLE_TYPE", { name, actual: type, step, expected: TAKES[step].join(", ") });
 }
 
 /** Rows, and values of each. */
@@ -284,7 +284,7 @@ function valuesOf({ data }: Tensor): readonly (string | number)[] {
 }
 
 function checkWidth(name: string, width: number, expected: number): void {
-  refuseIf(width !== expected, "TABLE_WIDTH", { name, given: width, expected });
+  refuseIf(width !== expected, "TABLE_WIDTH", { name, actual: width, expected });
 }
 
 function fill({ input, values }: FillStep, tensor: Tensor): Tensor {
@@ -331,7 +331,7 @@ function concat(names: readonly string[], columns: Tensors): Tensor {
   const parts = names.map((name) => inputOf(name, columns));
   const { type: expected, data: sample } = parts[0] as Tensor;
   parts.forEach(({ type: type }, k) => {
-    refuseIf(type !== expected, "TABLE_CONCAT", { name: names[k], given: type, first: names[0], expected });
+    refuseIf(type !== expected, "TABLE_CONCAT", { name: names[k], actual: type, first: names[0], expected });
   });
   const [rows] = flatDims(parts[0] as Tensor);
   const total = parts.reduce((sum, part) => sum + flatDims(part)[1], 0);

@@ -5,7 +5,7 @@ import { Tensor } from "onnxruntime-common";
 import { isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
-import { checkInteger, describe, mustBe, refuseSettingIf } from "./given.js";
+import { checkInteger, describe, mustBe, refuseSettingIf } from "./checks.js";
 import { checkOptions } from "./nearest.js";
 
 /** Token ids as tokenizers give them. */
@@ -158,18 +158,18 @@ function idsOf(
   options?: EncodeOptions,
 ): readonly number[] {
   const isTokenizer = typeof (tokenizer as Partial<TextTokenizer> | null | undefined)?.encode === "function";
-  refuseIf(!isTokenizer, "NOT_A_TOKENIZER", { given: describe(tokenizer) });
+  refuseIf(!isTokenizer, "NOT_A_TOKENIZER", { actual: describe(tokenizer) });
   const encoded: unknown = tokenizer.encode(text, options);
   const tokens: unknown = isObject(encoded) && "ids" in encoded ? encoded.ids : encoded;
   if (Array.isArray(tokens) || ArrayBuffer.isView(tokens)) {
     const ids = Array.from(tokens as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
     if (ids.every((one): one is number => Number.isSafeInteger(one))) {
       // A Gather would count these from the end.
-      refuseIf(ids.some((id) => id < 0), "NOT_TOKEN_IDS", { given: "a negative id" });
+      refuseIf(ids.some((id) => id < 0), "NOT_TOKEN_IDS", { actual: "a negative id" });
       return ids;
     }
   }
-  throw sessionError("NOT_TOKEN_IDS", { given: describe(encoded) });
+  throw sessionError("NOT_TOKEN_IDS", { actual: describe(encoded) });
 }
 
 interface TextSettings {
@@ -220,13 +220,13 @@ export function textColumns(
   for (const [name, value] of Object.entries({ pack, maskPrompt })) {
     refuseSettingIf(typeof value !== "boolean", name, value, "true or false");
   }
-  refuseIf(!isObject(source) || !(Symbol.iterator in source), "NOT_TEXTS", { given: describe(source) });
+  refuseIf(!isObject(source) || !(Symbol.iterator in source), "NOT_TEXTS", { actual: describe(source) });
   const needed = (name: string): boolean => inputs.includes(name);
   const isList = Array.isArray(inputs) && inputs.every((name) => Object.hasOwn(VALUES, name));
   const hasBoth = isList && needed("input_ids") && needed("labels");
   refuseSettingIf(!hasBoth, "inputs", inputs, "input_ids and labels, and if needed attention_mask and position_ids");
   const items = Array.from(source, fieldsOf);
-  refuseIf(items.length === 0, "NOT_TEXTS", { given: "empty" });
+  refuseIf(items.length === 0, "NOT_TEXTS", { actual: "empty" });
   const further = [...new Set(items.flatMap((item) => item.further))].sort();
   if (further.length > 0) {
     log("warning", sessionError("FURTHER_COLUMNS", { source: "texts", names: further.join(", ") }).message);
@@ -262,7 +262,7 @@ function fieldsOf(item: TextItem, position: number): { fields: Fields; further: 
   const columns = isObject(item) ? Object.keys(item) : [];
   const form = FORMS.find((names) => names.every((name) => columns.includes(name))) ?? [];
   const description = columns.length > 0 ? `${describe(item)} of ${columns.join(", ")}` : describe(item);
-  refuseIf(form.length === 0, "NOT_A_TEXT", { position, given: description });
+  refuseIf(form.length === 0, "NOT_A_TEXT", { position, actual: description });
   const fields = Object.fromEntries(Object.entries(item).filter(([name]) => form.includes(name)));
   return { fields, further: columns.filter((name) => !form.includes(name)) };
 }
@@ -310,7 +310,7 @@ function chatOf({ messages, prompt, completion }: Fields): [before: Turns, chat:
 function pairText({ text, prompt = "", completion = text }: Fields, position: number, isMasked: boolean): Prompted {
   const wrong: unknown = typeof prompt === "string" ? completion : prompt;
   if (typeof prompt !== "string" || typeof completion !== "string") {
-    throw sessionError("NOT_A_TEXT", { position, given: describe(wrong) });
+    throw sessionError("NOT_A_TEXT", { position, actual: describe(wrong) });
   }
   refuseIf(isMasked && text !== undefined, "NO_PROMPT", { position });
   refuseIf(completion === "", "EMPTY_TEXT", { position });
@@ -413,7 +413,7 @@ export async function preferenceColumns(
   tokenizer: TextTokenizer,
   { length, endToken = null, reference }: PreferenceOptions,
 ): Promise<Record<string, Tensor>> {
-  refuseIf(!isObject(pairs) || !(Symbol.iterator in pairs), "NOT_TEXTS", { given: describe(pairs) });
+  refuseIf(!isObject(pairs) || !(Symbol.iterator in pairs), "NOT_TEXTS", { actual: describe(pairs) });
   const isSession = Array.isArray((reference as Partial<ReferenceSession> | null)?.trainingInputNames);
   mustBe(isSession, "reference", "a TrainingSession", reference);
   const texts = Array.from(pairs, withPrompt).flatMap((pair, position) => {

@@ -9,7 +9,7 @@
  * lost. Such a round has to be done again.
  */
 
-import { badSetting, describe, refuseSettingIf } from "../data/given.js";
+import { badSetting, describe, refuseSettingIf } from "../data/checks.js";
 import { checkOptions } from "../data/nearest.js";
 import { isObject } from "../wire/kinds.js";
 import { refuseIf } from "../wire/messages.js";

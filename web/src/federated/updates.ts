@@ -1,6 +1,6 @@
 /** Updates of parameters as vectors: clipping, noise and averages; trainweb/federated/updates.py is the same. */
 
-import { badSetting, checkInteger, describe, refuseSettingIf } from "../data/given.js";
+import { badSetting, checkInteger, describe, refuseSettingIf } from "../data/checks.js";
 import { checkOptions } from "../data/nearest.js";
 import { RandomStream } from "../data/random.js";
 import { isObject } from "../wire/kinds.js";

@@ -11,7 +11,7 @@ import type { InputDeclaration } from "../wire/protocol.js";
 import { entriesOf, warnOfRunEntries } from "./inert.js";
 import { checkSeverity } from "./options.js";
 import { RUN_OPTIONS, type RunOptions } from "./run-options.js";
-import { isTensor, mustBe } from "../data/given.js";
+import { isTensor, mustBe } from "../data/checks.js";
 import { brief, checkKnown } from "../data/nearest.js";
 import { checkFlag } from "./call-values.js";
 import { asTensor, type NumericArray } from "./tensors.js";

@@ -8,7 +8,7 @@ import { resolveOptions, type SessionOptions } from "./options.js";
 import { askOfModel } from "./load-model.js";
 import type { Artifacts } from "./session-types.js";
 import { checkSource, type Source } from "./sources.js";
-import { describe } from "../data/given.js";
+import { describe } from "../data/checks.js";
 import { brief } from "../data/nearest.js";
 import { ModelError, throwIf } from "../wire/errors.js";
 import { requireLoss, resolveConfig, type TrainingConfig } from "./training-config.js";

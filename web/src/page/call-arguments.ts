@@ -3,7 +3,7 @@
 import type { FileForm, PropertyKind, PropertyValue } from "../wire/protocol.js";
 import { throwIf } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
-import { describe, mustBe } from "../data/given.js";
+import { describe, mustBe } from "../data/checks.js";
 import { brief } from "../data/nearest.js";
 
 /**

@@ -5,7 +5,7 @@ import type { Tensor } from "onnxruntime-common";
 import { isObject } from "../wire/kinds.js";
 import { refuseIf } from "../wire/messages.js";
 import type { AdapterFiles, ModelMetadata, TensorType, WireModelMetadata } from "../wire/protocol.js";
-import { describe, isBytes, mustBe } from "../data/given.js";
+import { describe, isBytes, mustBe } from "../data/checks.js";
 import { checkOptions } from "../data/nearest.js";
 
 /** Type and dims of a parameter. */
@@ -18,7 +18,7 @@ export interface ParameterTypeAndShape {
 
 /** @throws TypeError when an argument is not a number */
 export function checkNumber(name: string, value: unknown): void {
-  refuseIf(typeof value !== "number", "NOT_A_NUMBER", { name, given: describe(value) });
+  refuseIf(typeof value !== "number", "NOT_A_NUMBER", { name, actual: describe(value) });
 }
 
 /** @throws TypeError when an argument is not a boolean */

@@ -1,6 +1,6 @@
 /** A session's calls to its worker, in order; calls after its release fail. */
 
-import { plain } from "../data/given.js";
+import { plain } from "../data/checks.js";
 import { SessionError } from "../wire/errors.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import type { Answer, Call, Method, SessionCall } from "../wire/protocol.js";

@@ -1,11 +1,11 @@
 /** Checks of settings by Python's declarations (settings/). */
 
-import { badSetting, refuseSettingIf } from "../data/given.js";
+import { badSetting, refuseSettingIf } from "../data/checks.js";
 import { nearest } from "../data/nearest.js";
 import { areTexts, isObject, isRecord } from "../wire/kinds.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import type { Kind, Setting, Settings } from "./setting-kinds.js";
-import { isTensor } from "../data/given.js";
+import { isTensor } from "../data/checks.js";
 
 export type Fields = Readonly<Record<string, unknown>>;
 

@@ -11,7 +11,7 @@ import { resolveOptions, type SessionOptions } from "./options.js";
 import { StateMethods } from "./session-methods.js";
 import { SharedContents } from "./shared-contents.js";
 import { checkSource, loadSource, type Source } from "./sources.js";
-import { isTensor, mustBe } from "../data/given.js";
+import { isTensor, mustBe } from "../data/checks.js";
 import { checkOptions } from "../data/nearest.js";
 import { copyBytes, packTensor } from "./tensors.js";
 

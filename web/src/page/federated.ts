@@ -4,7 +4,7 @@ import type { Tensor } from "onnxruntime-common";
 
 import { Dataset, type DataSource } from "../data/dataset.js";
 import { addNoise, checkVector, clipUpdate, type ClientUpdate } from "../federated/updates.js";
-import { refuseSettingIf } from "../data/given.js";
+import { refuseSettingIf } from "../data/checks.js";
 import { isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";

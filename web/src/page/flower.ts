@@ -4,7 +4,7 @@ import type { ParameterTypeAndShape } from "./call-values.js";
 import type { FederatedSession } from "./federated.js";
 import { packFrame, unpackFrame, VERSION, type ArrayShape, type BridgeMessage, type ConfigValue, type PageMessage } from "../federated/frames.js";
 import { checkVector, type WeightedUpdate } from "../federated/updates.js";
-import { badSetting, describe, refuseSettingIf } from "../data/given.js";
+import { badSetting, describe, refuseSettingIf } from "../data/checks.js";
 import { checkKnown } from "../data/nearest.js";
 import { isObject } from "../wire/kinds.js";
 import { sessionError } from "../wire/messages.js";

@@ -1,6 +1,6 @@
 /** The loop over tokens behind `generate`; `trainweb/generation/generate.py` is the same in Python. */
 
-import { badSetting, refuseSettingIf } from "../data/given.js";
+import { badSetting, refuseSettingIf } from "../data/checks.js";
 import { encodedText } from "../data/text.js";
 import { refuseIf } from "../wire/messages.js";
 import type { SamplingSettings, TokenTask } from "../wire/protocol.js";

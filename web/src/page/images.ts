@@ -3,14 +3,14 @@
 import { Tensor } from "onnxruntime-common";
 
 import { checkSeed, Dataset, datasetOfRounds, rowAt, type Columns } from "../data/dataset.js";
-import { badSetting, describe, isAddress, refuseSettingIf } from "../data/given.js";
+import { badSetting, describe, isAddress, refuseSettingIf } from "../data/checks.js";
 import { imageValues } from "../data/images.js";
 import { checkOptions } from "../data/nearest.js";
 import { permutation, RandomStream } from "../data/random.js";
 import type { Row } from "../data/rows.js";
 import { isObject } from "../wire/kinds.js";
 import { FeedError, throwIf } from "../wire/errors.js";
-import type { Changes, GivenImage, ResolvedImageOptions } from "../wire/images.js";
+import type { Changes, PortableImage, ResolvedImageOptions } from "../wire/images.js";
 import { absolute } from "./assets.js";
 import { settingsOf } from "./check-settings.js";
 import { callOf, withWorker } from "./client.js";
@@ -153,7 +153,7 @@ async function readResolved(source: ImageSource, options: ResolvedImageOptions):
  * Read an image in a separate worker, because a session's worker is busy with steps. It ends after a while without
  * images, as other workers do without sessions.
  */
-async function readInWorker(image: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
+async function readInWorker(image: PortableImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
   const { settings, progress } = resolveOptions({ threads: 1 });
   return withWorker({ settings: { ...settings, hasKernels: false }, progress }, async (client) => {
     await client.ready;
@@ -164,7 +164,7 @@ async function readInWorker(image: GivenImage, options: ResolvedImageOptions): P
 }
 
 /** Convert an image to a form that a worker can receive. */
-async function portable(source: ImageSource): Promise<GivenImage> {
+async function portable(source: ImageSource): Promise<PortableImage> {
   if (isAddress(source)) {
     return fetchImage(absolute(source));
   }

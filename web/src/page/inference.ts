@@ -1,7 +1,7 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 /** `InferenceSession`: runs forward models on the same kernels, such as exports of a training session. */
 
-import { isBuffer } from "../data/given.js";
+import { isBuffer } from "../data/checks.js";
 import { log } from "../wire/log.js";
 import type { InferenceInfo, ModelMetadata, TokenTask, ValueMetadata } from "../wire/protocol.js";
 import { modelMetadata } from "./call-values.js";

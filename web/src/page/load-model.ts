@@ -1,6 +1,6 @@
 /** The first steps of every call that takes a forward model: load it with its external data, and start the worker. */
 
-import type { GivenData } from "../wire/pieces.js";
+import type { SourceData } from "../wire/pieces.js";
 import type { Answer, BridgeArguments, FileForm, ModelCall } from "../wire/protocol.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import type { Keeping } from "./download.js";
@@ -13,7 +13,7 @@ import { loadExternalData, loadSource, type ExternalSource, type LoadOptions, ty
 export type ArgumentsOf = (...args: readonly string[]) => BridgeArguments;
 
 /** Finds the files that a graph needs besides files of the options; by default files in the folder of its URL. */
-export type Beside = (graph: GivenData) => Promise<readonly ExternalSource[]>;
+export type Beside = (graph: SourceData) => Promise<readonly ExternalSource[]>;
 
 /**
  * Load files, and open something of them in a worker, once they, the worker and Python are ready.

@@ -4,7 +4,7 @@ import { Tensor } from "onnxruntime-common";
 
 import { Dataset, type DataSource } from "../data/dataset.js";
 import { fixedRows } from "../data/epoch.js";
-import { badSetting, describe, isTensor } from "../data/given.js";
+import { badSetting, describe, isTensor } from "../data/checks.js";
 import { asTensor as asValue, batched, refuseTexts, type Batch, type Row } from "../data/rows.js";
 import { unitsOf } from "../data/table.js";
 import type { Remainder, Units } from "../wire/fit.js";
@@ -167,7 +167,7 @@ export class ModelInputs {
   batch(item: unknown, number = 0): Batch {
     const named = this.#named(item, `Batch ${number} of the data`);
     if (typeof named !== "object" || named === null || isTensor(named) || ArrayBuffer.isView(named)) {
-      throw sessionError("NOT_A_BATCH", { position: number, given: describe(item) });
+      throw sessionError("NOT_A_BATCH", { position: number, actual: describe(item) });
     }
     return this.#fitAll(named as Named, `batch ${number} of the data`, true) as Batch;
   }
@@ -259,7 +259,7 @@ function fitted({ name, dtype, dims }: InputDeclaration, tensor: Tensor, where: 
   refuseTexts(name, tensor);
   if (dims !== null && dims.length > 0 && !fits(tensor.dims, dims)) {
     const areScores = dtype === "int64" && tensor.type.startsWith("float") && tensor.dims.length === dims.length + 1;
-    const shapes = { given: tensor.dims, batch: shown(dims), row: shown(dims.slice(1)) };
+    const shapes = { actual: tensor.dims, batch: shown(dims), row: shown(dims.slice(1)) };
     throw sessionError(areScores ? "SHAPE_OF_SCORES" : "DATA_SHAPE", { name, where, ...shapes });
   }
   if (tensor.type === dtype || !CONVERTED.includes(dtype) || !CONVERTED.includes(tensor.type) || !isOnCpu(tensor)) {

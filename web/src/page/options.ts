@@ -1,6 +1,6 @@
 /** Session options: trainweb's own, and onnxruntime's, which are checked but have no effect. */
 
-import { describe, mustBe } from "../data/given.js";
+import { describe, mustBe } from "../data/checks.js";
 import { brief, checkKnown, checkOptions } from "../data/nearest.js";
 import { isObject } from "../wire/kinds.js";
 import { throwIf, UnsupportedError } from "../wire/errors.js";

@@ -1,7 +1,7 @@
 /** The data that an ONNX file has elsewhere. Only what leads to tensors is decoded: a page fetches no other file. */
 
-import { isAddress } from "../data/given.js";
-import { bytesOf, sizeOf, type GivenData } from "../wire/pieces.js";
+import { isAddress } from "../data/checks.js";
+import { bytesOf, sizeOf, type SourceData } from "../wire/pieces.js";
 import type { ExternalSource, Source } from "./sources.js";
 
 /** Data outside of a graph. */
@@ -37,7 +37,7 @@ interface Field {
 }
 
 /** Find the data that a graph has elsewhere. A damaged file is read up to the damage, which the worker reports. */
-export async function outsideData(file: GivenData): Promise<OutsideData> {
+export async function outsideData(file: SourceData): Promise<OutsideData> {
   const outside = { locations: new Set<string>(), missing: new Set<string>() };
   const reader = new Reader(file);
   const walk = async (kind: string, start: number, end: number): Promise<void> => {
@@ -67,7 +67,7 @@ export function externalFiles(locations: Iterable<string>, at: (location: string
 }
 
 /** The files that a graph has beside it; without an address of the graph there are none. */
-export async function externalBeside(model: Source, graph: GivenData): Promise<ExternalSource[]> {
+export async function externalBeside(model: Source, graph: SourceData): Promise<ExternalSource[]> {
   const url = isAddress(model) ? String(model) : "blob:";
   if (/^(blob|data):/iu.test(url)) {
     return [];
@@ -111,11 +111,11 @@ async function readTensor(
 
 /** Reads a file by windows. */
 class Reader {
-  readonly #file: GivenData;
+  readonly #file: SourceData;
   #start = 0;
   #window: Uint8Array = new Uint8Array();
 
-  constructor(file: GivenData) {
+  constructor(file: SourceData) {
     this.#file = file;
   }
 

@@ -2,7 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import { describe, refuseSettingIf } from "../data/given.js";
+import { describe, refuseSettingIf } from "../data/checks.js";
 import { inUnits } from "../data/table.js";
 import { isObject } from "../wire/kinds.js";
 import type { Evaluated, EvalValues, WireEvaluation } from "../wire/fit.js";
@@ -43,12 +43,12 @@ function areByOutput(metrics: unknown): metrics is Readonly<Record<string, unkno
 }
 
 /** A metric with its output; null: the output that the loss compares. */
-export type GivenMetric = readonly [output: string | null, metric: unknown];
+export type OutputMetric = readonly [output: string | null, metric: unknown];
 
 /** @throws ModelError for what is no list of metrics */
-export function metricsOf(metrics: unknown): GivenMetric[] {
+export function metricsOf(metrics: unknown): OutputMetric[] {
   if (areByOutput(metrics)) {
-    return Object.entries(metrics).flatMap(([output, some]) => metricsOf(some).map(([, metric]): GivenMetric => [output, metric]));
+    return Object.entries(metrics).flatMap(([output, some]) => metricsOf(some).map(([, metric]): OutputMetric => [output, metric]));
   }
   if (Array.isArray(metrics)) {
     return metrics.flatMap((metric: unknown) => (areByOutput(metric) ? metricsOf(metric) : [[null, metric] as const]));

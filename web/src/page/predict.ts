@@ -4,7 +4,7 @@ import type { Tensor } from "onnxruntime-common";
 
 import type { Dataset } from "../data/dataset.js";
 import { emptyData } from "../data/epoch.js";
-import { refuseSettingIf } from "../data/given.js";
+import { refuseSettingIf } from "../data/checks.js";
 import { checkOptions } from "../data/nearest.js";
 import { inUnits } from "../data/table.js";
 import { areTexts } from "../wire/kinds.js";

@@ -1,14 +1,14 @@
 /** Folders of models, laid out as on the Hugging Face hub; `trainweb/generation/pretrained.py` reads them in Python. */
 
 import { type FolderSource, folderFiles } from "../data/folder.js";
-import { isAddress } from "../data/given.js";
+import { isAddress } from "../data/checks.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { isObject, isRecord } from "../wire/kinds.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import { log } from "../wire/log.js";
 import { otherPlatform } from "../wire/platform.js";
 import { loadError } from "./download.js";
-import type { GivenData } from "../wire/pieces.js";
+import type { SourceData } from "../wire/pieces.js";
 import type { GenerateOptions } from "./generate.js";
 import type { Beside } from "./load-model.js";
 import { externalFiles, outsideData } from "./outside-data.js";
@@ -79,7 +79,7 @@ export async function readPretrained(folder: Repository, file: string | undefine
 }
 
 /** The files that a graph refers to; locations in it are relative to its folder. */
-async function filesBeside(files: Folder, folder: string, graph: GivenData): Promise<ExternalSource[]> {
+async function filesBeside(files: Folder, folder: string, graph: SourceData): Promise<ExternalSource[]> {
   const { locations, missing } = await outsideData(graph);
   const external = externalFiles(locations, (path) => files.at(folder + path));
   const weights = missing.size > 0 ? await weightsOf(files, folder, missing) : [];

@@ -1,6 +1,6 @@
 /** The files of a training session, checked. */
 
-import { mustBe } from "../data/given.js";
+import { mustBe } from "../data/checks.js";
 import { checkKnown } from "../data/nearest.js";
 import { CheckpointState } from "./checkpoint-state.js";
 import { checkSource, isSource, type Source } from "./sources.js";

@@ -62,7 +62,7 @@ import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { StepSender } from "./step-sender.js";
 import { openArtifacts, openBundle, openModel } from "./open-session.js";
 import type { Source } from "./sources.js";
-import { isTensor, mustBe } from "../data/given.js";
+import { isTensor, mustBe } from "../data/checks.js";
 import { checkOptions } from "../data/nearest.js";
 import { copiedInto, copyBytes, packFeeds, packTensor, unpackTensor } from "./tensors.js";
 import type { TrainingConfig } from "./training-config.js";

@@ -3,7 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 import type { PlacedBytes, Workspace } from "../wire/protocol.js";
-import { isTensor } from "../data/given.js";
+import { isTensor } from "../data/checks.js";
 import { isOnCpu, type TakeBytes } from "./tensors.js";
 
 /** A key for feeds that go to the same places; null if some must be fetched first. */

@@ -1,6 +1,6 @@
 /** Models and checkpoints: a URL, bytes or a Blob, as the worker takes them. */
 
-import { isAddress, isBuffer, isBytes, mustBe } from "../data/given.js";
+import { isAddress, isBuffer, isBytes, mustBe } from "../data/checks.js";
 import { messageOf } from "../wire/fetch-file.js";
 import type { WorkerSettings } from "../wire/protocol.js";
 import { download, keepsBlobs, LARGE_FILE, loadError, readable, whole, type Downloaded, type DownloadOptions, type Keeping } from "./download.js";

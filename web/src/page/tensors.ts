@@ -2,7 +2,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { describe, isTensor } from "../data/given.js";
+import { describe, isTensor } from "../data/checks.js";
 import { BufferSizeError, FeedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import { concatenate } from "../wire/pieces.js";

@@ -3,7 +3,7 @@
 import { throwIf } from "../wire/errors.js";
 import { isObject, isRecord } from "../wire/kinds.js";
 import { refuseIf } from "../wire/messages.js";
-import { badSetting, refuseSettingIf } from "../data/given.js";
+import { badSetting, refuseSettingIf } from "../data/checks.js";
 import { asFields, checkFields, type Fields, oneRate, resolveKind } from "./check-settings.js";
 import type { Settings } from "./setting-kinds.js";
 import {

@@ -3,7 +3,7 @@
 import type { Engine } from "../engine/engine.js";
 import { EngineError, fromWire, LimitError, type WireError } from "../wire/errors.js";
 import { HEAP_LIMIT, type PyProxy, type Pyodide } from "./boot.js";
-import { GivenFiles, type GivenFile } from "./given-files.js";
+import { PythonFiles, type PythonFile } from "./python-files.js";
 import { checkHandout, type Announced, type Handout } from "./handout.js";
 
 /** The result of a bridge function. */
@@ -12,7 +12,7 @@ export interface PythonAnswer {
   readonly file: Handout | null;
 }
 
-type Argument = string | number | boolean | null | GivenFile | Engine | GivenFiles;
+type Argument = string | number | boolean | null | PythonFile | Engine | PythonFiles;
 
 type PythonFunction = (...args: readonly (Argument | undefined)[]) => PyProxy;
 
@@ -32,7 +32,7 @@ export class Bridge {
   readonly #module: PyProxy;
 
   /** The files that Python may read. */
-  readonly files = new GivenFiles();
+  readonly files = new PythonFiles();
 
   /** Version of Pyodide. */
   readonly version: string;

@@ -138,7 +138,7 @@ function checked(name: unknown): string {
   } catch {
     // Half of a pair of surrogates.
   }
-  refuseIf(length < 1 || length > MAX_NAME, "BAD_CHECKPOINT_NAME", { most: MAX_NAME, given: name });
+  refuseIf(length < 1 || length > MAX_NAME, "BAD_CHECKPOINT_NAME", { most: MAX_NAME, actual: name });
   return name as string;
 }
 

@@ -26,4 +26,4 @@ export interface Changes {
 }
 
 /** An image as it is sent to the worker: a URL, a file, pixels or a bitmap, which is closed when it is read. */
-export type GivenImage = Blob | ImageData | ImageBitmap;
+export type PortableImage = Blob | ImageData | ImageBitmap;

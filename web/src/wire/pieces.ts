@@ -26,7 +26,7 @@ export interface JoinedFile {
 }
 
 /** A file that a session is made of. */
-export type GivenData = FileData | Pieces | BlobRange | JoinedFile;
+export type SourceData = FileData | Pieces | BlobRange | JoinedFile;
 
 /** Hashes of a file's pieces. */
 export interface FileHashes {
@@ -35,11 +35,11 @@ export interface FileHashes {
   readonly areChecked: boolean;
 }
 
-export function isPieces(file: GivenData): file is Pieces {
+export function isPieces(file: SourceData): file is Pieces {
   return Array.isArray(file);
 }
 
-export function sizeOf(file: GivenData): number {
+export function sizeOf(file: SourceData): number {
   if (file instanceof Blob) {
     return file.size;
   }
@@ -54,7 +54,7 @@ export function sizeOf(file: GivenData): number {
 }
 
 /** Bytes of a file, in order: of each of its pieces the part that belongs to them. */
-export function* partsOf(file: GivenData, offset: number, nbytes: number): Generator<FileData> {
+export function* partsOf(file: SourceData, offset: number, nbytes: number): Generator<FileData> {
   if (file instanceof Blob) {
     yield file.slice(offset, offset + nbytes);
     return;
@@ -92,7 +92,7 @@ export function* partsOf(file: GivenData, offset: number, nbytes: number): Gener
 }
 
 /** Read bytes of a file, perhaps in place. */
-export async function bytesOf(file: GivenData, offset: number, nbytes: number): Promise<Uint8Array> {
+export async function bytesOf(file: SourceData, offset: number, nbytes: number): Promise<Uint8Array> {
   const parts: Uint8Array[] = [];
   for (const part of partsOf(file, offset, nbytes)) {
     parts.push(part instanceof Blob ? new Uint8Array(await part.arrayBuffer()) : part);
@@ -101,7 +101,7 @@ export async function bytesOf(file: GivenData, offset: number, nbytes: number): 
 }
 
 /** The part of a joined file with these bytes; null where they are no part. */
-export function partAt(file: GivenData | undefined, offset: number, nbytes: number): HeldBytes | null {
+export function partAt(file: SourceData | undefined, offset: number, nbytes: number): HeldBytes | null {
   let start = 0;
   for (const part of file !== undefined && "parts" in file ? file.parts : []) {
     if (start === offset && sizeOf(part) === nbytes) {

@@ -6,9 +6,9 @@ import type {
   CheckpointFolder, Evaluated, FitSpec, FitStart, StepsAnswer, StepsTask, WireBatch,
   WireEvaluation,
 } from "./fit.js";
-import type { GivenImage, ResolvedImageOptions } from "./images.js";
+import type { PortableImage, ResolvedImageOptions } from "./images.js";
 import type { LogLevel } from "./log.js";
-import type { FileHashes, GivenData } from "./pieces.js";
+import type { FileHashes, SourceData } from "./pieces.js";
 import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
 import type { SessionCalls, StateCallNames } from "./session-calls.js";
@@ -136,7 +136,7 @@ export interface InferenceAbout {
 }
 
 /** Arguments of a function of Python's bridge, files among them. */
-export type BridgeArguments = readonly (GivenData | string | null)[];
+export type BridgeArguments = readonly (SourceData | string | null)[];
 
 /** The call that opens the models of a session in Python: a function of the bridge, and its arguments. */
 export interface Origin {
@@ -286,9 +286,9 @@ export interface WorkerApi {
   ofModel(call: ModelCall, args: BridgeArguments, form: FileForm):
     Promise<{ readonly value: unknown; readonly data: FileData | null }>;
   /** Read a checkpoint; the handle is for `call` and `release`. */
-  openState(file: GivenData): Promise<number>;
+  openState(file: SourceData): Promise<number>;
   /** The numbers of an image; a bitmap is closed. */
-  readImage(image: GivenImage, options: ResolvedImageOptions): Promise<{ readonly data: Float32Array<ArrayBuffer> }>;
+  readImage(image: PortableImage, options: ResolvedImageOptions): Promise<{ readonly data: Float32Array<ArrayBuffer> }>;
   /** Bytes allocated in the kernels' memory, and its size. */
   memory(): { readonly inUse: number; readonly total: number };
 }

@@ -3,7 +3,7 @@
  * 5 KB to the page's script and to the worker's, for these pages only.
  */
 
-import { bytesOf, concatenate, free, PIECE_BYTES, sizeOf, type GivenData } from "./pieces.js";
+import { bytesOf, concatenate, free, PIECE_BYTES, sizeOf, type SourceData } from "./pieces.js";
 
 const BLOCK_BYTES = 64;
 
@@ -41,7 +41,7 @@ export async function sha256(bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>
  *
  * @param from - the first byte that counts
  */
-export async function sha256OfFile(file: GivenData, from = 0): Promise<Uint8Array<ArrayBuffer>> {
+export async function sha256OfFile(file: SourceData, from = 0): Promise<Uint8Array<ArrayBuffer>> {
   const nbytes = sizeOf(file);
   if (nbytes - from <= PIECE_BYTES) {
     return sha256(await bytesOf(file, from, nbytes - from));
@@ -54,7 +54,7 @@ export async function sha256OfFile(file: GivenData, from = 0): Promise<Uint8Arra
 }
 
 /** The pieces of a file, and where they start; each is there until the next. */
-async function* piecesOf(file: GivenData, from = 0): AsyncGenerator<readonly [start: number, bytes: Uint8Array]> {
+async function* piecesOf(file: SourceData, from = 0): AsyncGenerator<readonly [start: number, bytes: Uint8Array]> {
   const nbytes = sizeOf(file);
   for (let start = from; start < nbytes; start += PIECE_BYTES) {
     const bytes = await bytesOf(file, start, Math.min(nbytes - start, PIECE_BYTES));
@@ -71,7 +71,7 @@ async function* piecesOf(file: GivenData, from = 0): AsyncGenerator<readonly [st
  * @param use - takes each piece before its hash is known
  */
 export async function hasHashes(
-  file: GivenData,
+  file: SourceData,
   hashes: readonly Uint8Array[],
   use: (start: number, bytes: Uint8Array) => void = () => {},
 ): Promise<boolean> {

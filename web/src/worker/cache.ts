@@ -3,8 +3,8 @@
  * Python.
  */
 
-import { GivenFiles } from "../python/given-files.js";
-import type { FileHashes, GivenData } from "../wire/pieces.js";
+import { PythonFiles } from "../python/python-files.js";
+import type { FileHashes, SourceData } from "../wire/pieces.js";
 import type { KnownHashes, Origin } from "../wire/protocol.js";
 import { hasHashes } from "../wire/sha256.js";
 import { VERSION } from "../wire/version.js";
@@ -21,7 +21,7 @@ const QUIET_MS = 500;
 const PATIENCE_MS = 5_000;
 
 /** The files of a session, and what the page knows of them. */
-export type Files = readonly (readonly [file: GivenData, hashes: FileHashes | null])[];
+export type Files = readonly (readonly [file: SourceData, hashes: FileHashes | null])[];
 
 /** @param cached - for each argument that may be a file */
 export function filesOf({ args }: Origin, cached: KnownHashes): Files {
@@ -169,7 +169,7 @@ export class BundleCache {
         }
       }
     });
-    const others = new GivenFiles();
+    const others = new PythonFiles();
     const indexes = files.map(([file]) => others.add(file).index);
     const moved = copies
       .filter((copy) => !isOnTheWay(copy))

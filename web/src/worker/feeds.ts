@@ -57,7 +57,7 @@ export type Shapes = Readonly<Record<string, readonly number[]>>;
 export function typesOf(inputs: readonly Declaration[], shapes: Shapes, isStrict: boolean): readonly FeedType[] {
   return Object.entries(shapes).flatMap(([name, dims]: readonly [string, unknown]) => {
     if (!Array.isArray(dims) || !dims.every((size) => Number.isSafeInteger(size) && size >= 0)) {
-      throw sessionError("NOT_A_SHAPE", { name, given: dims });
+      throw sessionError("NOT_A_SHAPE", { name, actual: dims });
     }
     const declared = inputs.find((input) => input.name === name);
     if (declared === undefined && !isStrict) {

@@ -15,7 +15,7 @@ type JsonObject = Readonly<Record<string, unknown>>;
 
 /** Throw for a value that is not allowed. */
 export function refuse(value: unknown, field: string, expected: string): never {
-  throw sessionError("BAD_FIELD", { given: describe(value), field, expected });
+  throw sessionError("BAD_FIELD", { actual: describe(value), field, expected });
 }
 
 /** Describe a value in a few words, also a large one. */

@@ -3,7 +3,7 @@
 import { publicName, type Bridge } from "../python/bridge.js";
 import type { Handout } from "../python/handout.js";
 import { raise } from "../wire/messages.js";
-import type { GivenData } from "../wire/pieces.js";
+import type { SourceData } from "../wire/pieces.js";
 import type {
   BridgeArguments,
   FileBytes,
@@ -93,7 +93,7 @@ export class StateCore extends PropertyCalls implements StateCalls {
   readonly #parameters: readonly StateParameter[];
 
   /** @throws CheckpointError for any other file */
-  constructor(bridge: Bridge, file: GivenData) {
+  constructor(bridge: Bridge, file: SourceData) {
     super();
     const added = bridge.files.add(file);
     try {

@@ -2,7 +2,7 @@
 
 import { LimitError } from "../wire/errors.js";
 import type { FileForm } from "../wire/protocol.js";
-import { chunksOf } from "../python/given-files.js";
+import { chunksOf } from "../python/python-files.js";
 import { FLOAT_BYTES, readFloats } from "./floats.js";
 import type { Handout, Place } from "../python/handout.js";
 

@@ -1,8 +1,8 @@
 /** The models of a session in Python, which compiles plans and writes files. Python keeps no state of the session. */
 
-import type { GivenData } from "../wire/pieces.js";
+import type { SourceData } from "../wire/pieces.js";
 import type { Bridge } from "../python/bridge.js";
-import { GivenFiles, type GivenFile } from "../python/given-files.js";
+import { PythonFiles, type PythonFile } from "../python/python-files.js";
 import type { Handout } from "../python/handout.js";
 import type { ArtifactName } from "../wire/session-calls.js";
 import { raise } from "../wire/messages.js";
@@ -253,7 +253,7 @@ export class PythonModels {
  * @param leave - called with (file, offset): bytes before it are no longer needed
  */
 export async function copyToSegments(
-  files: GivenFiles,
+  files: PythonFiles,
   copies: readonly Copy[],
   segments: FilledSegments,
   leave: (file: number, offset: number) => void = () => {},
@@ -283,8 +283,8 @@ export async function copyToSegments(
 /** The arguments of a call of the bridge, in which bytes and Blobs have become files; and the indexes of the files. */
 export function addFiles<Plain extends string | number | boolean | null>(
   bridge: Bridge,
-  args: readonly (GivenData | Plain)[],
-): { readonly converted: readonly (GivenFile | Plain)[]; readonly files: readonly number[] } {
+  args: readonly (SourceData | Plain)[],
+): { readonly converted: readonly (PythonFile | Plain)[]; readonly files: readonly number[] } {
   const files: number[] = [];
   const converted = args.map((arg) => {
     if (arg === null || typeof arg !== "object") {
@@ -319,7 +319,7 @@ export class LazyModels {
   }
 
   /** The files among the arguments of the call that opens them. Plans name these by their positions. */
-  get sources(): readonly GivenData[] {
+  get sources(): readonly SourceData[] {
     return (this.#origin?.args ?? []).filter((arg) => arg !== null && typeof arg === "object");
   }
 
@@ -345,8 +345,8 @@ export class LazyModels {
   /** Fill a target with bytes of a file that the models are made of, as plans name it. */
   readGiven(file: number, start: number, target: Uint8Array): void {
     if (this.#models === null) {
-      const files = new GivenFiles();
-      files.copy(files.add(this.sources[file] as GivenData).index, start, target);
+      const files = new PythonFiles();
+      files.copy(files.add(this.sources[file] as SourceData).index, start, target);
     } else {
       this.#models.readGiven(file, start, target);
     }

@@ -112,7 +112,7 @@ function findOutput({ outputs }: BundlePlan, { name, dtype, dims }: Fetch): Tens
   const slot = output ?? raise("UNKNOWN_FETCH", { name, names: outputs.map((one) => one.name).join(", ") });
   if (dtype !== undefined && dims !== undefined && !sameType({ dtype, dims }, slot)) {
     const fetchType = `${dtype} of dims [${dims.join(", ")}]`;
-    throw sessionError("FETCH_TYPE", { name, dtype: slot.dtype, shape: slot.dims, given: fetchType });
+    throw sessionError("FETCH_TYPE", { name, dtype: slot.dtype, shape: slot.dims, actual: fetchType });
   }
   return slot;
 }

@@ -52,7 +52,7 @@ export function openSnapshot(file: Uint8Array): TensorFile {
   const snapshot = readSafetensors(file);
   const format = snapshot.metadata["format"] ?? "none";
   if (format !== FORMAT || snapshot.metadata["shared"] !== undefined) {
-    throw sessionError("NO_SNAPSHOT", { given: format.slice(0, LONGEST_NAME), expected: FORMAT });
+    throw sessionError("NO_SNAPSHOT", { actual: format.slice(0, LONGEST_NAME), expected: FORMAT });
   }
   return snapshot;
 }

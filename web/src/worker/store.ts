@@ -15,7 +15,7 @@ import {
   type WorkerFileHandle,
 } from "../storage/slots.js";
 import { log } from "../wire/log.js";
-import { concatenate, PIECE_BYTES, sizeOf, type FileHashes, type GivenData } from "../wire/pieces.js";
+import { concatenate, PIECE_BYTES, sizeOf, type FileHashes, type SourceData } from "../wire/pieces.js";
 import { bytesOfHex, hasHashes, hexOf, sha256, sha256OfFile, sha256OfPieces } from "../wire/sha256.js";
 
 const FOLDERS = ["trainweb", "bundles"];
@@ -130,8 +130,8 @@ export async function readChunks(
  * @param known - of parts
  */
 export async function hashOf(
-  parts: readonly (string | GivenData | null)[],
-  known: ReadonlyMap<GivenData | null, FileHashes | null>,
+  parts: readonly (string | SourceData | null)[],
+  known: ReadonlyMap<SourceData | null, FileHashes | null>,
 ): Promise<string | null> {
   if (globalThis.crypto?.subtle === undefined) {
     return null;
@@ -140,7 +140,7 @@ export async function hashOf(
     parts.map((part) => {
       const file = typeof part === "string" ? new TextEncoder().encode(part) : part;
       const hashes = known.get(file)?.pieces;
-      const hash = (data: GivenData): Promise<Uint8Array> =>
+      const hash = (data: SourceData): Promise<Uint8Array> =>
         hashes === undefined ? sha256OfFile(data) : sha256OfPieces(hashes, sizeOf(data));
       return file === null ? new Uint8Array(32) : hash(file);
     }),

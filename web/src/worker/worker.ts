@@ -5,7 +5,7 @@ import { Engine } from "../engine/engine.js";
 import { STATE } from "../engine/layout.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
-import { streamBlob } from "../python/given-files.js";
+import { streamBlob } from "../python/python-files.js";
 import type { PulseTask } from "../engine/pool.js";
 import { EngineError, toWire } from "../wire/errors.js";
 import { readCheckpoint, withCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";

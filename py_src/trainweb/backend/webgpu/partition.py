@@ -66,7 +66,7 @@ class Parts:
 
     def is_known(self, b: Buf) -> bool:
         """Return whether the head can read it."""
-        return b.is_given or b.storage.segment == STATE or b.storage in self.made
+        return b.is_initial or b.storage.segment == STATE or b.storage in self.made
 
     def add_to_head(self, i: Instruction) -> None:
         """Let the kernels run an instruction."""
@@ -102,7 +102,7 @@ class Parts:
         """
         for b in i.checked if isinstance(i, KernelCall) else ():
             if b.storage not in self.made:
-                if not b.is_given:
+                if not b.is_initial:
                     raise NoKernelError("indices that the GPU computes")
                 continue
             call: Any = i
@@ -153,7 +153,7 @@ def _makers_of_indices(instructions: Sequence[Instruction]) -> set[Instruction]:
             makers.add(i)
             wanted |= {b.storage for b in i.reads}
         if isinstance(i, KernelCall):
-            wanted |= {b.storage for b in i.checked if not b.is_given}
+            wanted |= {b.storage for b in i.checked if not b.is_initial}
         if isinstance(i, calls.RandomAdvance):
             wanted |= {b.storage for b in i.reads if b.storage.segment == ARENA}
     return makers

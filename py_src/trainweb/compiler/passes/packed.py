@@ -52,8 +52,8 @@ def _product(call: Dequantize, g: Gemm) -> GemmQuantized | None:
     turned = (g.b_row, g.b_col) == (1, g.k) and (g.n, g.k) == (call.rows, call.cols)
     if not in_order and not turned:
         return None
-    given = g.shared(GemmQuantized) | call.shared(GemmQuantized)
-    new = GemmQuantized(**given, w=call.x, turned=int(not in_order))
+    shared = g.shared(GemmQuantized) | call.shared(GemmQuantized)
+    new = GemmQuantized(**shared, w=call.x, turned=int(not in_order))
     new.node = g.node
     return new
 

@@ -253,7 +253,7 @@ class Op:
             raise self.unsupported(f"an output {name!r} that is not named as the gradient of a known tensor")
         return t
 
-    def given_attrs(self) -> dict[str, Any]:
+    def copied_attrs(self) -> dict[str, Any]:
         """The node's attributes, for another node."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
 

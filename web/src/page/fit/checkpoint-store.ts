@@ -10,7 +10,7 @@ import {
 } from "../../storage/checkpoints.js";
 import type { CheckpointFolder } from "../../wire/fit.js";
 import { raise, refuseIf } from "../../wire/messages.js";
-import { isBytes, mustBe, refuseSettingIf } from "../../data/given.js";
+import { isBytes, mustBe, refuseSettingIf } from "../../data/checks.js";
 import { checkOptions } from "../../data/nearest.js";
 import { Opaque } from "../../wire/opaque.js";
 

@@ -1,7 +1,7 @@
 /** `findLearningRate`: losses while the learning rate grows; `trainweb/fit/find_rate.py` is the same in Python. */
 
 import type { DataSource } from "../../data/dataset.js";
-import { refuseSettingIf } from "../../data/given.js";
+import { refuseSettingIf } from "../../data/checks.js";
 import { checkOptions } from "../../data/nearest.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { settingsOf } from "../check-settings.js";

@@ -8,7 +8,7 @@ import { inputName } from "../../wire/feed-names.js";
 import { log } from "../../wire/log.js";
 import { sessionError, refuseIf } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
-import { badSetting, refuseSettingIf } from "../../data/given.js";
+import { badSetting, refuseSettingIf } from "../../data/checks.js";
 import { checkIsObject } from "../../data/nearest.js";
 import { checkFields, resolveKind, settingsOf, withDefaults, type Fields } from "../check-settings.js";
 import type { Setting } from "../setting-kinds.js";

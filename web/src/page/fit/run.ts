@@ -33,7 +33,7 @@ import { buffersIn, callOf } from "../client.js";
 import { FrameGate, Listeners, type EpochEvent, type FitControl, type FitEvent, type History, type ProgressEvent } from "./events.js";
 import { resolveFit, type ResolvedCheckpoint, type ResolvedFit } from "./options.js";
 import { withFunctions } from "../own-metrics.js";
-import { describe, isTensor } from "../../data/given.js";
+import { describe, isTensor } from "../../data/checks.js";
 import { bytesOf, copyBytes, isOnCpu, packTensor, type SpareBuffers } from "../tensors.js";
 import { Opaque } from "../../wire/opaque.js";
 
@@ -388,7 +388,7 @@ function sentBytes(view: ArrayBufferView): Uint8Array {
  */
 export async function packBatch(batch: unknown, inputNames: readonly string[], number = 0, first = 0): Promise<WireBatch> {
   const isBatch = isObject(batch) && !isTensor(batch) && !ArrayBuffer.isView(batch);
-  refuseIf(!isBatch, "NOT_A_BATCH", { position: number, given: describe(batch) });
+  refuseIf(!isBatch, "NOT_A_BATCH", { position: number, actual: describe(batch) });
   const tensors = batch as Readonly<Record<string, Tensor>>;
   const batchNames = Object.keys(tensors);
   const names = [...inputNames.filter((name) => batchNames.includes(name)), ...batchNames.filter((name) => !inputNames.includes(name))];

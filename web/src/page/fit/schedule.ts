@@ -1,6 +1,6 @@
 /** Schedules of the learning rate: trainweb/schedules.py declares settings and formulas. */
 
-import { badSetting, refuseSettingIf } from "../../data/given.js";
+import { badSetting, refuseSettingIf } from "../../data/checks.js";
 import { Course } from "../../wire/formulas.js";
 import { checkFields, pythonName, resolveKind, withDefaults, type Fields } from "../check-settings.js";
 import type { Setting, Settings } from "../setting-kinds.js";

@@ -14,7 +14,7 @@ import {
   optional, partOf, positive, Reader, record, sizeOf, text, tuple, wrong, when, type ByteRange, type Form, type Of,
 } from "./reader.js";
 import { readProperties } from "../session-contents.js";
-import { partAt, type BlobRange, type GivenData, type HeldBytes } from "../../wire/pieces.js";
+import { partAt, type BlobRange, type SourceData, type HeldBytes } from "../../wire/pieces.js";
 import { sha256OfFile } from "../../wire/sha256.js";
 
 const MAGIC = "TWBUNDLE";
@@ -286,7 +286,7 @@ export function parsePlan(
   { header, blobs }: RawBundle,
   session: PlanOwner,
   fingerprint: number,
-  files: readonly GivenData[] = [],
+  files: readonly SourceData[] = [],
 ): BundlePlan {
   return readPlan(new Reader(blobs, 0, files), header, "the plan", session, fingerprint);
 }

@@ -1,6 +1,6 @@
 /** Large constants of plans, which lie in files of the session or in a bundle. */
 
-import { copyInto } from "../../python/given-files.js";
+import { copyInto } from "../../python/python-files.js";
 import { sameBytes } from "../../wire/pieces.js";
 import type { ReadFile } from "../host.js";
 import type { LargeConstant } from "./bundle.js";

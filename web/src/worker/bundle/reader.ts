@@ -1,9 +1,9 @@
 /** Reads the header of a bundle without trust: each value has the form that is described, or an error is thrown. */
 
-import { copyInto } from "../../python/given-files.js";
+import { copyInto } from "../../python/python-files.js";
 import { isRecord } from "../../wire/kinds.js";
 import { ModelError } from "../../wire/errors.js";
-import { sizeOf as sizeOfFile, type BlobRange, type GivenData, type HeldBytes, type JoinedFile } from "../../wire/pieces.js";
+import { sizeOf as sizeOfFile, type BlobRange, type SourceData, type HeldBytes, type JoinedFile } from "../../wire/pieces.js";
 import type { WireDtype } from "../../wire/protocol.js";
 
 /** Blobs start at multiples of it. */
@@ -127,7 +127,7 @@ export class Reader {
    * @param start - of the blobs in a Blob
    * @param files - that the session has besides
    */
-  constructor(blobs: Uint8Array | Blob, start = 0, readonly files: readonly GivenData[] = []) {
+  constructor(blobs: Uint8Array | Blob, start = 0, readonly files: readonly SourceData[] = []) {
     this.#blobs = blobs;
     this.#start = start;
     this.#nbytes = blobs instanceof Blob ? blobs.size - start : blobs.length;

@@ -108,7 +108,7 @@ export class Totals {
       return sums;
     }
     const width = sums[0]?.length;
-    refuseIf(type === "column_mae" && width !== scale.length, "TABLE_WIDTH", { name: targets, given: width, expected: scale.length });
+    refuseIf(type === "column_mae" && width !== scale.length, "TABLE_WIDTH", { name: targets, actual: width, expected: scale.length });
     const names = { ...Object.fromEntries(metric.rows.map((row, k): [string, Row] => [row, sums[k] ?? []])), loss, scale };
     const { formula: planFormula } = metric;
     if (typeof planFormula === "object" && planFormula[0] === "each") {

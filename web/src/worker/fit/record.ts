@@ -65,7 +65,7 @@ export function checkOptions({ metadata, tensors }: TensorFile, name: string, ex
       fields.refuse(stored, `history.options.${option}`, "an option of fit");
     }
     if (stored !== value) {
-      throw sessionError("OTHER_FIT", { name, option, stored, given: value });
+      throw sessionError("OTHER_FIT", { name, option, stored, actual: value });
     }
   }
 }

@@ -33,7 +33,7 @@ def _each_state(k: Kernel, *lines: str) -> None:
     k.add(*(["storageBarrier();"] if isinstance(k.call, calls.RecurrenceGradient) else []), "workgroupBarrier();")
 
 
-def _parts(k: Kernel, call: Call, given: tuple[str, str], results: tuple[str, str]) -> Iterator[Kernel]:
+def _parts(k: Kernel, call: Call, operands: tuple[str, str], results: tuple[str, str]) -> Iterator[Kernel]:
     """Kernels that take the steps in order, of which each begins with the states that the one before left.
 
     `given` and `results` are fields of the first and the last states and cells. The caller adds the lines of a step.
@@ -51,7 +51,7 @@ def _parts(k: Kernel, call: Call, given: tuple[str, str], results: tuple[str, st
         part.blocks(row="batch")
         first, last, states = [], [], part.operand("states")
         for name, row, before, after in zip(
-            ("states", "cells"), ("row", "(u.batch + row)"), given, results, strict=True
+            ("states", "cells"), ("row", "(u.batch + row)"), operands, results, strict=True
         ):
             at = f"{row} * u.hidden + j"
             value = part.if_given(before, "{}", "row * u.hidden + j") or "0.0f"

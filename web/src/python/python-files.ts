@@ -4,7 +4,7 @@
  */
 
 import {
-  byteReader, concatenate, free, isPieces, partsOf, PIECE_BYTES, sizeOf, type BlobRange, type GivenData, type HeldBytes,
+  byteReader, concatenate, free, isPieces, partsOf, PIECE_BYTES, sizeOf, type BlobRange, type SourceData, type HeldBytes,
 } from "../wire/pieces.js";
 import type { FileData } from "../wire/values.js";
 
@@ -20,7 +20,7 @@ const CHUNK_BYTES = 2 ** 22;
 const TILE = 64;
 
 /** Python's view of a file. */
-export interface GivenFile {
+export interface PythonFile {
   readonly index: number;
   readonly nbytes: number;
 }
@@ -62,15 +62,15 @@ export function copyInto(target: Uint8Array, data: Blob | HeldBytes): void {
 interface Range {
   readonly offset: number;
   readonly nbytes: number;
-  data: GivenData;
+  data: SourceData;
 }
 
-export class GivenFiles {
+export class PythonFiles {
   /** Files by ranges; the last range is the whole file until that was left. */
   readonly #files = new Map<number, { readonly nbytes: number; readonly ranges: Range[] }>();
   #next = 1;
 
-  add(data: GivenData): GivenFile {
+  add(data: SourceData): PythonFile {
     const index = this.#next++;
     const nbytes = sizeOf(data);
     this.#files.set(index, { nbytes, ranges: [{ offset: 0, nbytes, data }] });

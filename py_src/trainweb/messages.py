@@ -269,7 +269,7 @@ DATA_SHAPE = Message(
 )
 SHAPE_OF_SCORES = Message(
     FeedError,
-    "{name!r} has shape {actual!r} in {where}, and the model takes {batch}: the indices of classes. For one-hot rows or "
+    "{name!r} has shape {actual!r} in {where}, and the model takes {batch}: indices of classes. For one-hot rows or "
     "other probabilities, CrossEntropyLoss has the setting 'probabilities'.",
 )
 LOST_VALUE = Message(FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")

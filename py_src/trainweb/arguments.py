@@ -136,7 +136,7 @@ def checks_keywords(target: F) -> F:
 def nearest(name: object, known: Iterable[str]) -> str:
     """Of `known`, an alias, or the name that the least changes turn `name` into; `data/nearest.ts` has the same."""
     shown = shortened(str(name), SHOWN_NAME, 0)
-    return min(known, key=lambda one: -1 if one == ALIASES.get(shown) else _difference(shown, one))
+    return min(known, key=lambda one: -1 if one == ALIASES.get(shown) else _difference(shown.lower(), one.lower()))
 
 
 def _difference(a: str, b: str) -> float:

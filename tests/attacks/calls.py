@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from onnx import helper
 from tests.conformance.models import make_model
+from tests.guides.people import people
 
 import trainweb
 from trainweb import artifacts, data, federated, lora, onnxblock, schedules
@@ -103,6 +104,13 @@ def forward() -> bytes:
     return FORWARD.read_bytes()
 
 
+def by_output(*, kind: Any, age: Any, kind_weight: Any, age_weight: Any) -> artifacts.Artifacts:
+    """Artifacts whose two outputs have losses and weights of their own."""
+    return artifacts.build_artifacts(
+        people(), loss={"kind": kind, "age": age}, sample_weight={"kind": kind_weight, "age": age_weight}
+    )
+
+
 def points(rows: int = 8) -> dict[str, np.ndarray]:
     return {"points": np.ones((rows, 2), np.float32)}
 
@@ -157,12 +165,6 @@ def photographs(folder: Path) -> str:
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "1.png").write_bytes(b"")
     return str(folder)
-
-
-def checkpoint_file(folder: Path) -> str:
-    path = folder / "checkpoint"
-    path.write_bytes(CHECKPOINT)
-    return str(path)
 
 
 @cache
@@ -406,6 +408,13 @@ CALLS: dict[str, PublicCall] = {
         loss="CrossEntropyLoss",
         optimizer="AdamW",
         sample_weight={"name": "w", "of": "rows"},
+    ),
+    "build_artifacts by output": plain(
+        by_output,
+        kind="CrossEntropyLoss",
+        age=["MSELoss", {"name": "HuberLoss", "weight": 0.3}],
+        kind_weight="w",
+        age_weight={"name": "present", "of": "labels"},
     ),
     "generate_artifacts": PublicCall(
         lambda _: artifacts.generate_artifacts,

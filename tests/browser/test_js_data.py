@@ -223,7 +223,7 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
     )
     assert found == expected
     assert [line for line in lines if "left out" in line] == [
-        f"trainweb: Files that are no pictures by their names are {notice}"
+        f"trainweb: Files that are not pictures by name are {notice}"
     ]
     js.run("document.body.innerHTML = '<input type=file id=folder webkitdirectory>';")
     js.page.set_input_files("#folder", tmp_path)
@@ -239,6 +239,12 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
             list_folder(tmp_path, names)
         error = js.failure(f"await trainweb.listFolder({given}, {{ classes: {json.dumps(names)} }});")
         assert (error["class"], error["message"]) == ("FeedError", str(raised.value))
+    js.run(
+        "await trainweb.listFolder(files.map((path) => Object.defineProperty("
+        "new File([], path), 'webkitRelativePath', { value: 'all/' + path })));",
+        files=["cat/a.png", "cow/Thumbs.db"],
+    )
+    assert any("Folders without pictures are no classes: cow" in line for line in lines)
     lost = js.failure("await trainweb.listFolder([new File([], 'note.png')]);")
     assert "The file 'note.png' lies outside of the class folders" in lost["message"]
 

@@ -22,7 +22,7 @@ from .server import Site
 
 IGNORED = -100
 CLASS_METRICS: list[Any] = [
-    {"type": "accuracy", "ignore_index": IGNORED},
+    "accuracy",
     {"type": "topK", "k": 2, "ignore_index": IGNORED},
     {"type": "f1", "average": "weighted", "ignore_index": IGNORED},
     {"type": "precision", "average": "none", "ignore_index": IGNORED},

@@ -269,7 +269,7 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ({"n": 1, "m": 1, "k": "c"}, "Line 5, column 'k': 'c' is not one of NA, b", "FeedError"),
             (
                 {"z": 1},
-                "'missing' has a value for the column 'z', which no input takes; they take n, m, k",
+                "'missing' has a value for column 'z', which no input takes; they take n, m, k",
                 "FeedError",
             ),
             ("keep", "Line 5, column 'k': the value is missing", "FeedError"),

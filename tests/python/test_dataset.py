@@ -188,6 +188,9 @@ class Table:
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
+    def __len__(self) -> int:
+        return min(map(len, self._values.values()))
+
 
 class ArrowTable(Table):
     """One of pyarrow: `columns` are the values, and `column_names` the names."""
@@ -205,6 +208,22 @@ def test_columns_of_a_table(kind: type[Table]) -> None:
         "age": "float64", "colour": "<U4", "size": "int64",
     }  # fmt: skip
     assert [row["colour"] for row in data] == ["red", "blue"]
+
+
+class Rows:
+    """A stream of rows that knows its columns, as `datasets.IterableDataset`."""
+
+    column_names = ("x", "labels")
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return ({"x": [k, 2.0 * k], "labels": k % 2} for k in range(4))
+
+    def __getitem__(self, name: str) -> Any:
+        return (row[name] for row in self)
+
+
+def test_a_stream_with_names_of_columns_is_no_table() -> None:
+    assert [int(row["x"][1]) for row in Dataset(Rows())] == [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def test_the_nearest_takes_the_least_changes() -> None:
         ("abc", ["xyz", "abd", "abe"], "abd"),
         ("batchSize", ["epochs", "batch_size"], "batch_size"),
         ("clip", ["seed", "clip_norm"], "clip_norm"),
+        ("mse", ["L1Loss", "MSELoss"], "MSELoss"),
     ):
         assert nearest(name, known) == found
 

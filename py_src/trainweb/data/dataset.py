@@ -635,7 +635,9 @@ def _iterated(rows: Any) -> Iterator[Any]:
 def columns_of_table(source: Any) -> Any:
     """The columns of a table by name; other data as it is."""
     names = getattr(source, "column_names", getattr(source, "columns", None))  # pyarrow's; pandas' and polars'
-    if names is None or isinstance(source, Mapping) or not hasattr(source, "__getitem__"):
+    # A stream of Hugging Face's library has names of columns, too, but no number of rows.
+    is_table = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    if names is None or isinstance(source, Mapping) or not is_table:
         return source
     return {name: source[name] for name in names}
 

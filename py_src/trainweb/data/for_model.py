@@ -194,9 +194,10 @@ class ModelInputs:
         if shape is not None and array.ndim == 1 and shape[1:] == (1,):
             array = array[:, None]
         if shape is not None and len(shape) > 0 and not _fits(array.shape, shape):
-            raise messages.DATA_SHAPE(
-                name=name, actual=list(array.shape), where=where, batch=_shown(shape), row=_shown(shape[1:])
-            )
+            are_scores = declared.dtype == "int64" and array.dtype.kind == "f" and array.ndim == len(shape) + 1
+            message = messages.SHAPE_OF_SCORES if are_scores else messages.DATA_SHAPE
+            actual, batch, row = list(array.shape), _shown(shape), _shown(shape[1:])
+            raise message(name=name, actual=actual, where=where, batch=batch, row=row)
         return _converted(name, array, declared.dtype, where)
 
     def _is_first(self, source: Any) -> bool:

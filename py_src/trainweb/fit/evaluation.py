@@ -119,7 +119,7 @@ class EvaluationRun:
     def values(self) -> dict[str, Value]:
         """The loss and the metrics of all batches."""
         loss, totals = self._loss.value, self._totals
-        return {"loss": loss, **totals.values(self._of.asked, loss), **self._of.own_values(totals)}
+        return {**totals.values(self._of.asked, loss), **self._of.own_values(totals)}
 
 
 def has_functions(metric: Any) -> TypeGuard[Mapping[str, Function]]:

@@ -29,6 +29,7 @@ import {
   type TextOptions,
   textSettings,
   type TextTokenizer,
+  type WithFurther,
 } from "./text.js";
 
 /** Tensors by input name whose first axis counts rows; nested arrays of numbers, and typed arrays with a value a row. */
@@ -100,7 +101,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    *   `DPOLoss`, or an option is wrong
    */
   static async fromPreferences(
-    pairs: Iterable<Preference>,
+    pairs: Iterable<WithFurther<Preference>>,
     tokenizer: TextTokenizer,
     options: PreferenceOptions,
   ): Promise<Dataset> {

@@ -29,13 +29,13 @@ function difference(a: string, b: string): number {
   return (row[b.length] as number) / Math.max(a.length, b.length, 1);
 }
 
-/** Of `known` an alias, or the name that the least changes turn `name` into; `arguments.py` has the same. */
+/** Of `known` an alias, or the name that the least changes turn `name` into, in any case; `arguments.py` has the same. */
 export function nearest(name: string, known: readonly string[]): string {
-  const shown = brief(name);
   if (Object.hasOwn(ALIASES, name) && known.includes(ALIASES[name] as string)) {
     return ALIASES[name] as string;
   }
-  return known.reduce((a, b) => (difference(shown, b) < difference(shown, a) ? b : a));
+  const far = (one: string): number => difference(brief(name).toLowerCase(), one.toLowerCase());
+  return known.reduce((a, b) => (far(b) < far(a) ? b : a));
 }
 
 /**

@@ -265,7 +265,9 @@ function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: 
   // One value a row may stand for a vector of one.
   const tensor = values.dims.length === 1 && isColumn(dims) ? values.reshape([...values.dims, 1]) : values;
   if (dims !== null && dims.length > 0 && !fits(tensor.dims, dims)) {
-    throw sessionError("DATA_SHAPE", { name, actual: tensor.dims, where, batch: shown(dims), row: shown(dims.slice(1)) });
+    const areScores = dtype === "int64" && tensor.type.startsWith("float") && tensor.dims.length === dims.length + 1;
+    const shapes = { actual: tensor.dims, batch: shown(dims), row: shown(dims.slice(1)) };
+    throw sessionError(areScores ? "SHAPE_OF_SCORES" : "DATA_SHAPE", { name, where, ...shapes });
   }
   if (tensor.type === dtype || !CONVERTED.includes(dtype) || !CONVERTED.includes(tensor.type) || !isOnCpu(tensor)) {
     return tensor;

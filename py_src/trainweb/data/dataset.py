@@ -644,8 +644,9 @@ def columns_of_table(source: Any) -> Any:
 
 def declared_categories(columns: Mapping[Any, Any]) -> dict[str, list[Any]]:
     """Categories of columns of the types Categorical of pandas and Enum of polars, in their order."""
-    of_types = {name: getattr(getattr(column, "dtype", None), "categories", None) for name, column in columns.items()}
-    return {str(name): np.asarray(of).tolist() for name, of in of_types.items() if np.ndim(of) == 1}
+    of_types = {name: getattr(column, "dtype", None) for name, column in columns.items()}
+    arrays = {str(name): np.asarray(getattr(of, "categories", None)) for name, of in of_types.items()}
+    return {name: array.tolist() for name, array in arrays.items() if array.ndim == 1}
 
 
 def checked_columns(source: Mapping[Any, Any]) -> Batch:

@@ -164,7 +164,8 @@ def test_a_bundle_without_the_metric_says_so(browser: Browser, plain_site: Site)
 
 def test_a_target_that_is_no_class_is_named(js: JsPage, plain_site: Site) -> None:
     files, data, _ = classes()
-    plain_site.add("/metrics/whole-bundle", bundle_of(files, data, ["accuracy"]))
+    metrics = [{"type": "accuracy", "ignore_index": 0}]
+    plain_site.add("/metrics/whole-bundle", bundle_of(files, data, metrics))
     message = js.run(
         f"""{FIT}
         try {{
@@ -172,7 +173,7 @@ def test_a_target_that_is_no_class_is_named(js: JsPage, plain_site: Site) -> Non
         }} catch (error) {{
           return error.name + ": " + error.message;
         }}""",
-        given=given(data, ["accuracy"]),
+        given=given(data, metrics),
     )
     text = "FeedError: accuracy: the target -100 is not one of the 5 classes; 'ignoreIndex' leaves one out."
     assert message.startswith(text)

@@ -159,9 +159,9 @@ def test_what_goes_wrong_is_told_to_both_sides(page: Page, task_site: Site) -> N
         assert page.evaluate("window.state") == "joined"
     assert state_is(page, "left") == "left"
     # A page without 'evaluate' says what the server can do.
-    with FakeFleet() as fleet:
-        page.evaluate(WITHOUT_EVALUATE, fleet.url)
-        node = node_of(fleet)
+    with FakeFleet() as other:
+        page.evaluate(WITHOUT_EVALUATE, other.url)
+        node = node_of(other)
         node.tasks.put(asked("evaluate", 1, task.initial()))
         assert "no 'evaluate'. Give joinFlower one, or the strategy" in node.answers.get(timeout=SECONDS)[1]
     # Nobody listens there any more.

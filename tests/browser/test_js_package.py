@@ -176,7 +176,7 @@ const questions: Question[] = [];
 const messages = [{ role: "user", content: "a" }, { role: "assistant", content: "b" }];
 const literals = [{ prompt: "a", completion: "b", id: 1 }, { messages, id: 2 }, { text: "a", id: 3 }];
 const coder = { encode: () => [1, 2], eos_token_id: 0 };
-Dataset.fromText([{ prompt: "a", completion: "b", id: 1 }, { messages, id: 2 }, { text: "a", id: 3 }], coder, { length: 8 });
+Dataset.fromText([{ prompt: "a", completion: "b", id: 1 }, { messages, id: 2 }], coder, { length: 8 });
 Dataset.fromText([...questions, ...literals], coder, { length: 8 });
 await Dataset.fromPreferences([{ chosen: "a", rejected: "b", id: 1 }], coder, { length: 8, reference: session });
 // @ts-expect-error a prompt needs a completion

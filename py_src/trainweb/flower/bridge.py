@@ -35,8 +35,8 @@ JOIN_SECONDS = 30.0
 CLOSE_SECONDS = 10.0
 """For a page to take the reason why it is sent away."""
 START = (
-    "The server's start must have the trained parameters alone, without running statistics. Or it has all, and the page "
-    'gives statistics: "average" to federated and joinFlower'
+    "The server's start must have only the trained parameters, without running statistics. Or it has all, and the "
+    'page gives statistics: "average" to federated and joinFlower'
 )
 COUNT = "num-examples"
 """The metric that Flower weighs by."""

@@ -180,8 +180,8 @@ class LoraModel:
         for name, tensor in tensors.items():
             if tensor.dtype not in ("float32", *OTHER_FLOATS) or tensor.shape != expected[name]:
                 raise CheckpointError(
-                    f"{name!r} of the adapter is {tensor.dtype}{list(tensor.shape)}, not float32{list(expected[name])}. "
-                    f"{_own_settings()}"
+                    f"{name!r} of the adapter is {tensor.dtype}{list(tensor.shape)}, not float32{list(expected[name])}."
+                    f" {_own_settings()}"
                 )
             tensors[name] = converted(tensor, "float32")
             _check_finite(tensors[name], "of the adapter")

@@ -222,9 +222,7 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
         names=FOLDER,
     )
     assert found == expected
-    assert [line for line in lines if "left out" in line] == [
-        f"trainweb: Files not named as pictures are {notice}"
-    ]
+    assert [line for line in lines if "left out" in line] == [f"trainweb: Files not named as pictures are {notice}"]
     js.run("document.body.innerHTML = '<input type=file id=folder webkitdirectory>';")
     js.page.set_input_files("#folder", tmp_path)
     for name in FOLDER:

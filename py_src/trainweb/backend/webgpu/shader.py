@@ -288,7 +288,7 @@ def split(number: str, /, **axes: str) -> list[str]:
 
 
 Fill = TypeVar("Fill", bound=Callable[..., None])
-TEMPLATES: dict[type[Instruction], partial[list[Kernel]]] = {}
+TEMPLATES: dict[type[Instruction], Callable[..., list[Kernel]]] = {}
 """By the kind of a call: it makes the dispatches."""
 
 

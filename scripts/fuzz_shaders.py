@@ -59,12 +59,12 @@ def differences(results: dict[str, np.ndarray], made: random_graphs.RandomGraph)
 
 
 def check(made: random_graphs.RandomGraph) -> list[str]:
-    """What is wrong with a graph on the kernels, and on the GPU in both forms; none: all is right."""
+    """What is wrong with a graph on the kernels, and on the GPU in each form; none: all is right."""
     wrong = [f"kernels: {text}" for text in differences(run_on_kernels(made.graph.copy(), made.feeds), made)]
-    for is_tiled in (False, True):
-        GpuHost.is_tiled = is_tiled
+    for form in ("dispatches", "tiled", "few"):
+        GpuHost.form = form
         found: Any = operators.run(made.graph.copy(), made.feeds)
-        wrong += [f"GPU{', tiled' * is_tiled}: {text}" for text in differences(found, made)]
+        wrong += [f"GPU, {form}: {text}" for text in differences(found, made)]
     return wrong
 
 

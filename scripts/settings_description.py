@@ -70,7 +70,7 @@ ACCUMULATE_DOCS = {
     "reduction": 'Their gradient: that of one batch of all their rows ("mean"), or the sum of their gradients ("sum").',
 }
 LORA_DOCS = parameter_docs(inject) | {
-    "targets": 'Modules to adapt, by names or last parts of names, or ["all-linear"]; by default the choice of PEFT.'
+    "targets": 'Modules to adapt, by names or last parts of names, or "all-linear"; by default the choice of PEFT.'
 }
 SAMPLE_WEIGHT_DOCS = {
     "name": "Name of the input.",

@@ -213,6 +213,20 @@ class Names(Kind):
 
 
 @dataclass(frozen=True)
+class Modules(Names):
+    """Names of modules, or one of them alone."""
+
+    page_type = "readonly string[] | string"
+    expected = "a name or regular expression, or a list of them"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, str) or super().accepts(value)
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"may_be_text": True}
+
+
+@dataclass(frozen=True)
 class Sizes(Kind):
     """Sizes of symbolic dimensions, by their names."""
 

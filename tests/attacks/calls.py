@@ -167,12 +167,6 @@ def photographs(folder: Path) -> str:
     return str(folder)
 
 
-def checkpoint_file(folder: Path) -> str:
-    path = folder / "checkpoint"
-    path.write_bytes(CHECKPOINT)
-    return str(path)
-
-
 @cache
 def private_key() -> bytes:
     key = ec.generate_private_key(ec.SECP256R1())
@@ -513,6 +507,7 @@ CALLS: dict[str, PublicCall] = {
             "delimiter": ",",
             "classes": None,
             "missing": "error",
+            "decimal": ".",
         },
     ),
     "Dataset.from_text": plain(
@@ -541,7 +536,10 @@ CALLS: dict[str, PublicCall] = {
     "Dataset.fill_median": PublicCall(lambda _: lambda names: table().fill_median(names), lambda _: {"names": "x"}),
     "quantize": plain(trainweb.quantize, model=two_products(), bits=8, only_frozen=True, weights=None),
     "Dataset.map": on(dataset, "map", function=lambda row: row),
-    "Dataset.one_hot": PublicCall(lambda _: lambda names: table().one_hot(names), lambda _: {"names": "kind"}),
+    "Dataset.one_hot": PublicCall(
+        lambda _: lambda names, unknown: table().one_hot(names, unknown=unknown),
+        lambda _: {"names": "kind", "unknown": "zeros"},
+    ),
     "Dataset.prefetch": on(dataset, "prefetch", count=1),
     "Dataset.preprocess": on(table, "preprocess", steps=[{"type": "concat", "input": "xy", "parts": ["x", "y"]}]),
     "Dataset.rows": on(dataset, "rows", indices=np.arange(2)),
@@ -559,6 +557,7 @@ CALLS: dict[str, PublicCall] = {
             "delimiter": ",",
             "classes": None,
             "missing": "error",
+            "decimal": ".",
         },
     ),
     "from_images": plain(

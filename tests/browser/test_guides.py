@@ -20,7 +20,17 @@ from tests.python.test_documents import GUIDES as PROJECTS
 from .conftest import watched_page
 from .server import ROOT, Site
 
-IMPORTS = {"trainweb": "/dist/npm/index.js", "@huggingface/tokenizers": "/tokenizers/tokenizers.mjs"}
+IMPORTS = {
+    "trainweb": "/dist/npm/index.js",
+    "@huggingface/tokenizers": "/tokenizers/tokenizers.mjs",
+    "@huggingface/transformers": "/transformers.mjs",
+}
+TRANSFORMERS = """
+const apply_chat_template = (chat) => chat.map(({ content }) => content).join("");
+export const env = {};
+export const AutoTokenizer = { from_pretrained: async () => ({ ...globalThis.tokenizer, apply_chat_template }) };
+"""
+"""The part of the package that docs/language-models.md takes, around the page's own tokenizer."""
 MAP = f'<script type="importmap">{json.dumps({"imports": IMPORTS})}</script>'
 RUN = """async (code) => {
     const address = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
@@ -79,6 +89,8 @@ def site() -> Iterator[Site]:
     site = Site(mounts={**mounts, "/": [ROOT / folder for folder in ("docs", "examples/data", "examples/models")]})
     site.add("/sonnets/generation_config.json", "{}", "application/json")
     site.add("/people.onnx", people())
+    site.add("/transformers.mjs", TRANSFORMERS, "text/javascript")
+    site.add("/models/smollm2/chat_template.jinja", "{{ messages }}", "text/plain")
     site.add("/diary.txt", (ROOT / "web" / "demo" / "voice" / "example.txt").read_bytes())
     yield site
     site.close()
@@ -111,3 +123,23 @@ def test_errors_of_the_page_name_their_section(guide: Page) -> None:
         return InferenceSession.create(new Uint8Array(8)).catch((error) => error.documentation);
     }""")
     assert address == "https://github.com/trainweb/trainweb/blob/main/docs/errors.md#modelerror"
+
+
+def test_the_guides_tokenizer_adds_no_tokens_to_text_of_a_template(guide: Page) -> None:
+    code = re.search(r"^const tokenizer = .*?^};$", (ROOT / "docs" / "text.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert code is not None
+    rows = guide.evaluate(
+        """async (code) => {
+            const { Dataset } = await import("trainweb");
+            const ids = (text) => Array.from(text, (letter) => letter.charCodeAt(0) - 96);
+            const encode = (text, { add_special_tokens: adds = true } = {}) =>
+              ({ ids: adds ? [1, ...ids(text)] : ids(text) });
+            const tokenizer = new Function("coder", `${code} return tokenizer;`)({ encode });
+            tokenizer.apply_chat_template = (turns) => `a${turns.map(({ content }) => content).join("")}`;
+            const messages = [{ role: "user", content: "b" }, { role: "assistant", content: "c" }];
+            const { columns } = Dataset.fromText([{ messages }], tokenizer, { length: 4, pack: false });
+            return Array.from(columns.get("input_ids").data, Number);
+        }""",
+        code[0],
+    )
+    assert rows == [1, 2, 0, 0]

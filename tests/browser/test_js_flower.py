@@ -132,6 +132,14 @@ def test_pages_average_statistics_as_flower_with_pytorch(js: JsPage) -> None:
         js.run("for (const session of sessions) await session.release();")
 
 
+WITHOUT_EVALUATE = """async (url) => {
+    const { joinFlower, TrainingSession } = await import("/dist/index.js");
+    const config = { loss: "CrossEntropyLoss", optimizer: "SGD" };
+    const session = await TrainingSession.createFromModel("/task/model.onnx", config);
+    await new Promise((onJoin) => void joinFlower(url, session, { train: () => session.release(), onJoin }));
+}"""
+
+
 @pytest.mark.page_errors(r"WebSocket connection to .* failed")
 def test_what_goes_wrong_is_told_to_both_sides(page: Page, task_site: Site) -> None:
     with FakeFleet() as fleet:
@@ -150,6 +158,12 @@ def test_what_goes_wrong_is_told_to_both_sides(page: Page, task_site: Site) -> N
         assert "'conv.weight' has the shape [4, 1, 5, 5], expected [8, 1, 5, 5]" in node.answers.get(timeout=SECONDS)[1]
         assert page.evaluate("window.state") == "joined"
     assert state_is(page, "left") == "left"
+    # A page without 'evaluate' says what the server can do.
+    with FakeFleet() as fleet:
+        page.evaluate(WITHOUT_EVALUATE, fleet.url)
+        node = node_of(fleet)
+        node.tasks.put(asked("evaluate", 1, task.initial()))
+        assert "no 'evaluate'. Give joinFlower one, or the strategy" in node.answers.get(timeout=SECONDS)[1]
     # Nobody listens there any more.
     page.reload()
     assert f"SessionError: No connection to {fleet.url}" in state_is(page, "Error")

@@ -94,7 +94,7 @@ WRONG = [
     ("batches.slice(0, 2)", "{ batched: false }", "'x' has shape [2, 16, 10] in batch 0 of the data."),
     ("whole", "{ batched: true }", "this data is arrays"),
     ("batches", "{ batchSize: 4 }", "leave out 'batchSize'"),
-    ("({ x: xs.map((x) => x.slice(1)), labels })", "{}", "takes [batch, 10] for a batch, so [10] for a row"),
+    ("({ x: xs.map((x) => x.slice(1)), labels })", "{}", "so [10] for a row. If these sizes are of an export's example, e"),
     ("({ x: xs, labels: labels.map(() => 0.5) })", "{}", "'labels' has 0.5 in the data; the model takes int64"),
     ("[whole.x, whole.labels, whole.x]", "{}", "The data has 3 values, and the model has 2 inputs: x, labels"),
     ("({ x: [[1, 2], [1]], labels: [0, 1] })", "{}", "an array of 1 stands where others have 2 elements"),

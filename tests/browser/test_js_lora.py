@@ -109,15 +109,18 @@ def test_settings_make_the_adapter_that_python_makes(js: JsPage) -> None:
 
 
 def test_a_page_adapts_all_products_but_the_head(js: JsPage) -> None:
-    config = js.run(
+    config, other = js.run(
         f"""{OPEN}
-        const s = await open({{ targets: ["all-linear"], rank: 2 }});
-        const {{ config }} = await s.adapter();
-        await s.release();
-        return config;""",
+        const configs = [];
+        for (const targets of ["all-linear", ["all-linear"]]) {{
+          const s = await open({{ targets, rank: 2 }});
+          configs.push((await s.adapter()).config);
+          await s.release();
+        }}
+        return configs;""",
         **given("head"),
     )
-    assert config == inject(base_of("head", "dynamo"), "all-linear", rank=2).adapter().config_json
+    assert config == other == inject(base_of("head", "dynamo"), "all-linear", rank=2).adapter().config_json
     assert '"fc2"' in config and '"head"' not in config
 
 
@@ -156,6 +159,10 @@ WRONG = [
     ("open({ targets: ['q_proj'], rank: 0 })", "ModelError", "lora.rank is 0; it must be an integer >= 1"),
     ("open({ ranks: 2 })", "TypeError", "lora has no setting 'ranks'; did you mean 'rank'?"),
     ("open({ targets: ['nobody'] })", "ModelError", "'nobody' is not a module that can be adapted"),
+    ("open({ targets: '' })", "ModelError", "'' is not a module that can be adapted"),
+    ("open({ targets: 3 })", "ModelError", "lora.targets is 3; it must be a name or regular expression, or a list"),
+    ("open({ targets: ['q_proj'] }).then(async (s) => s.loadAdapter(await (await open({})).adapter()))",
+     "CheckpointError", "text of its adapter_config.json as 'adapterConfig'"),
     ("open({ adapterConfig: '{}' })", "ModelError", "'peft_type' is None"),
     ("open({ adapterConfig: JSON.stringify({ peft_type: 'PROMPT_TUNING', num_virtual_tokens: 5 }) })", "ModelError",
      "'peft_type' is 'PROMPT_TUNING'; only LORA is supported"),

@@ -145,7 +145,7 @@ def test_declarations_compile_for_a_user(tmp_path: Path) -> None:
     (tmp_path / "node_modules" / "onnxruntime-common").symlink_to(ROOT / "node_modules/onnxruntime-common")
     (tmp_path / "program.ts").write_text(
         """
-import { env, FeedError, InferenceSession, Tensor, TrainingSession } from "trainweb";
+import { Dataset, env, FeedError, InferenceSession, Tensor, TrainingSession } from "trainweb";
 import type { SessionOptions, TrainingConfig, UnsupportedError } from "trainweb";
 import type { InferenceSessionFactory, NonTensorType, OnnxValue, TrainingSessionFactory } from "trainweb";
 
@@ -171,6 +171,16 @@ const makers: [TrainingSessionFactory, InferenceSessionFactory] = [TrainingSessi
 const values: Record<string, OnnxValue> = { x: feeds.x, loss: results["loss"] as Exclude<OnnxValue, NonTensorType> };
 const shape: readonly (number | string)[] | undefined = inference.inputMetadata[0]?.shape;
 console.log(makers, values, shape, inference.modelMetadata.version > 1n, await made.getPropertyKind("a") === "int");
+interface Question { prompt: string; completion: string; id: number }
+const questions: Question[] = [];
+const messages = [{ role: "user", content: "a" }, { role: "assistant", content: "b" }];
+const literals = [{ prompt: "a", completion: "b", id: 1 }, { messages, id: 2 }, { text: "a", id: 3 }];
+const coder = { encode: () => [1, 2], eos_token_id: 0 };
+Dataset.fromText([{ prompt: "a", completion: "b", id: 1 }, { messages, id: 2 }, { text: "a", id: 3 }], coder, { length: 8 });
+Dataset.fromText([...questions, ...literals], coder, { length: 8 });
+await Dataset.fromPreferences([{ chosen: "a", rejected: "b", id: 1 }], coder, { length: 8, reference: session });
+// @ts-expect-error a prompt needs a completion
+Dataset.fromText([{ prompt: "a" }], coder, { length: 8 });
 // @ts-expect-error profile() times a step
 const profiling: SessionOptions = { enableProfiling: true };
 // @ts-expect-error names cannot be changed
@@ -372,7 +382,7 @@ def test_a_copy_serves_everything(browser: Browser, make_site: Callable[..., Sit
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "public" / "trainweb"
     copied = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
-    assert copied == {"index.js", "trainweb.js", "THIRD_PARTY_LICENSES", *ASSETS}
+    assert copied == {"index.js", "trainweb.js", "vis.js", "THIRD_PARTY_LICENSES", *ASSETS}
     for isolated in (False, True):
         site = make_site(isolated=isolated, mounts={**MOUNTS, "/copy/": (folder,)})
         with open_js_page(browser, site) as js:

@@ -170,6 +170,16 @@ def test_what_goes_wrong_is_told_by_its_class() -> None:
     assert "nowhere/worker.js" in nowhere
 
 
+def test_the_gpu_that_is_not_there_is_told_with_the_package_that_has_it() -> None:
+    said = node(
+        "import { TrainingSession } from 'trainweb';"
+        "const config = { loss: 'CrossEntropyLoss', optimizer: 'SGD' };"
+        "await TrainingSession.createFromModel('docs/first.onnx', config, { device: 'webgpu' })"
+        ".then((s) => s.release(), (error) => console.log(String(error)))"
+    )
+    assert said.startswith("DeviceError: There is no WebGPU here.") and "webgpu has it: set env.webgpu.gpu" in said
+
+
 def test_a_csv_file_is_read_from_its_path(tmp_path: Path) -> None:
     (tmp_path / "a table.csv").write_text("a,b\n1,2\n3,\n", encoding="utf-8")
     package = (ROOT / "dist" / "npm" / "node.js").as_uri()
@@ -293,7 +303,8 @@ def test_a_download_that_does_not_end_well_is_given_up() -> None:
     """As in pages, where `test_downloads.py` has more of it; afterwards nothing keeps the process."""
     code = """
     import { createServer } from "node:http";
-    import { InferenceSession } from "trainweb";
+    import { env, InferenceSession } from "trainweb";
+    env.timeouts.stall = 2000;
     const answers = {
       "/silent": () => {},
       "/stalls": (response) => response.write(Buffer.alloc(100)),
@@ -319,8 +330,8 @@ def test_a_download_that_does_not_end_well_is_given_up() -> None:
     server.closeAllConnections();
     """
     assert node(code).splitlines() == [
-        "ModelError: model: /silent stalls: nothing came for 8 s after 0 bytes (env.timeouts.stall).",
-        "ModelError: model: /stalls stalls: nothing came for 8 s after 100 bytes (env.timeouts.stall).",
+        "ModelError: model: /silent stalls: nothing came for 2 s after 0 bytes (env.timeouts.stall).",
+        "ModelError: model: /stalls stalls: nothing came for 2 s after 100 bytes (env.timeouts.stall).",
         "LimitError: model: /endless has more than 1048576 bytes, the limit (limits.fileBytes).",
         "mine",
         "before",

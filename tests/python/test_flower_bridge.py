@@ -114,6 +114,10 @@ def test_a_page_that_cannot_says_why_and_stays() -> None:
             assert words in node.answers.get(timeout=SECONDS)[1]
         node.tasks.put(Task("t2", "train", {}, {"w": PARAMETERS["w"]}))
         assert "'b' is missing" in node.answers.get(timeout=SECONDS)[1]
+        node.tasks.put(Task("t3", "train", {}, {**PARAMETERS, "1.running_mean": PARAMETERS["b"]}))
+        reason = node.answers.get(timeout=SECONDS)[1]
+        assert "'1.running_mean' is not among the parameters. " in reason
+        assert "without running statistics" in reason and 'statistics: "average" to federated and joinFlower' in reason
         node.tasks.put(task())
         page.recv(SECONDS)
         page.send(frame({"type": "failure", "id": "t1", "reason": "\ud800" * 600}))
@@ -271,7 +275,8 @@ def test_the_time_that_a_page_takes_to_read_counts() -> None:
     assert len(asked) == 1 and 0 <= asked[0] <= 19
 
 
-def test_the_bridge_stops_though_a_page_reads_nothing() -> None:
+def test_the_bridge_stops_though_a_page_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainweb.flower.bridge.CLOSE_SECONDS", 3.0)
     big = {"w": np.zeros((4 << 20,), np.float32)}
     join = JOIN | {"parameters": [{"name": "w", "shape": [4 << 20]}]}
     with FakeFleet() as fleet:

@@ -258,7 +258,7 @@ def test_wrong_settings_of_a_model(settings: dict[str, Any], error: type[Excepti
     ("data", "options", "error", "text"),
     [
         ({"x": np.zeros((0, 5), np.float32)}, {}, FeedError, "no rows"),
-        ({"x": np.zeros((2, 4), np.float32)}, {}, FeedError, "takes [batch, 5] for a batch, so [5] for a row"),
+        ({"x": np.zeros((2, 4), np.float32)}, {}, FeedError, "[batch, 5] for a batch, so [5] for a row. If these sizes are"),
         ({"x": np.zeros((2, 5), np.float32)}, {"outputs": ["nothing"]}, ModelError, "nothing"),
         ({"x": np.zeros((2, 5), np.float32)}, {"outputs": []}, ModelError, "outputs"),
         ({"x": np.zeros((2, 5), np.float32)}, {"batch_size": 0}, ModelError, "batch_size is 0"),

@@ -34,6 +34,10 @@ JOIN_SECONDS = 30.0
 """For a page to say who it is."""
 CLOSE_SECONDS = 10.0
 """For a page to take the reason why it is sent away."""
+START = (
+    "The server's start must have the trained parameters alone, without running statistics. Or it has all, and the page "
+    'gives statistics: "average" to federated and joinFlower'
+)
 COUNT = "num-examples"
 """The metric that Flower weighs by."""
 
@@ -148,7 +152,7 @@ class Bridge:
             return f"a page cannot do {task.kind!r:.40}; it can {' and '.join(KINDS)}"
         fault = frames.difference(shapes, ((name, array.shape) for name, array in task.arrays.items()))
         if fault is not None:
-            return f"these are not the parameters of the page's model: {fault}"
+            return f"these are not the parameters of the page's model: {fault}. {START}"
         return None
 
     def _run(self, page: ServerConnection, fleet: Node, task: Task, shapes: Shapes) -> None:

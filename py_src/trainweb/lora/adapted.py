@@ -171,14 +171,17 @@ class LoraModel:
         more = sorted(set(tensors) - set(expected))
         if missing or more:
             said = [f"{what} {shown(names[0])}" for what, names in (("lacks", missing), ("has", more)) if names]
-            raise CheckpointError(f"The adapter is of another model: it {' and '.join(said)}.")
+            raise CheckpointError(
+                f"The adapter is of another model, or of other targets: it {' and '.join(said)}. {_own_settings()}"
+            )
         self._check_config(adapter.config)
         for name, base in beside.items():
             self._check_base(name, base, adapter.tensors)
         for name, tensor in tensors.items():
             if tensor.dtype not in ("float32", *OTHER_FLOATS) or tensor.shape != expected[name]:
                 raise CheckpointError(
-                    f"{name!r} of the adapter is {tensor.dtype}{list(tensor.shape)}, not float32{list(expected[name])}."
+                    f"{name!r} of the adapter is {tensor.dtype}{list(tensor.shape)}, not float32{list(expected[name])}. "
+                    f"{_own_settings()}"
                 )
             tensors[name] = converted(tensor, "float32")
             _check_finite(tensors[name], "of the adapter")
@@ -246,7 +249,7 @@ class LoraModel:
             if other.scaling != mine.scaling or other.use_dora != mine.use_dora:
                 raise CheckpointError(
                     f"The adapter of {module!r} was made with alpha {other.alpha:g} and rank {other.rank}, scaling "
-                    f"{other.scaling:g}; this model has {mine.scaling:g}. Inject its own config."
+                    f"{other.scaling:g}; this model has {mine.scaling:g}. {_own_settings()}"
                 )
 
     def _turned(self, tensor: Tensor) -> Tensor:
@@ -303,6 +306,14 @@ def arguments_of(adapted: LoraModel, arguments: Mapping[str, Any]) -> dict[str, 
         "frozen_params": adapted._frozen(),
         "stop_gradient": stopped or None,
     }
+
+
+def _own_settings() -> str:
+    """Say how to make a session for an adapter."""
+    return (
+        "Make the session with the adapter's settings: give 'lora' the text of its adapter_config.json as "
+        f"'{ARGUMENT.adapter_config}'."
+    )
 
 
 def _check_finite(tensor: Tensor, where: str) -> None:

@@ -22,13 +22,13 @@ from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.transforms import constants_to_initializers
-from trainweb.settings import Choice, Count, Fraction, Names, Positive, Seed, YesNo
+from trainweb.settings import Choice, Count, Fraction, Modules, Positive, Seed, YesNo
 
 
 @checks_keywords
 def inject(
     model: Any,
-    targets: Annotated[Sequence[str] | str, Names()] | None = None,
+    targets: Annotated[Sequence[str] | str, Modules()] | None = None,
     rank: Count = 8,
     alpha: Positive | None = None,
     dropout: Fraction = 0.0,
@@ -36,7 +36,7 @@ def inject(
     *,
     use_rslora: YesNo = False,
     use_dora: YesNo = False,
-    modules_to_save: Annotated[Sequence[str] | str, Names()] | None = None,
+    modules_to_save: Annotated[Sequence[str] | str, Modules()] | None = None,
     seed: Seed = 0,
     config: LoraConfig | None = None,
 ) -> LoraModel:

@@ -31,7 +31,7 @@ def is_by_output(loss: Any) -> bool:
     if not isinstance(loss, Mapping) or any(isinstance(loss.get(key), str) for key in ("type", NAME, "reduction")):
         return False
     every = [term for terms in loss.values() for term in (terms if isinstance(terms, (list, tuple)) else [terms])]
-    return any(isinstance(term, (str, Mapping, Block)) or hasattr(term, NAME) for term in every)
+    return any(isinstance(term, (str, Mapping)) or callable(term) or hasattr(term, NAME) for term in every)
 
 
 def named_loss(loss: Any, path: str = "loss") -> Any:

@@ -46,12 +46,15 @@ export interface TextTokenizer {
 /** A text, alone or as a field, a prompt and the text that follows it, or a chat. */
 export type TextItem =
   | string
-  | {
+  | WithFurther<{
       /** The text. */
       readonly text: string;
-    }
-  | PromptedText
-  | Chat;
+    }>
+  | WithFurther<PromptedText>
+  | WithFurther<Chat>;
+
+/** An item, also as a literal with further columns, which are left out. */
+export type WithFurther<Item> = Item | (Item & Readonly<Record<string, unknown>>);
 
 /** A chat, of which the last answer is to be learned; the tokenizer's template makes it text. */
 export interface Chat {

@@ -128,7 +128,7 @@ function accepts(value: unknown, kind: Kind): boolean {
     case "choice":
       return kind.options.some((option) => option === value);
     case "names":
-      return areTexts(value) && (kind.mayBeEmpty || value.length > 0);
+      return (kind.mayBeText === true && typeof value === "string") || (areTexts(value) && (kind.mayBeEmpty || value.length > 0));
     case "sizes":
       return isRecord(value) && Object.values(value).every((size) => Number.isSafeInteger(size) && (size as number) >= 1);
     default:

@@ -59,6 +59,7 @@ export type {
   TextOptions,
   TextTokenizer,
   TokenIds,
+  WithFurther,
 } from "../data/text.js";
 export type { Tokenizer } from "./text.js";
 export type { Metric, MetricFunction, MetricFunctions, Metrics, MetricsByOutput } from "./own-metrics.js";

@@ -185,7 +185,7 @@ class FlowerNode {
         return;
       }
       if (this.#options.evaluate === undefined) {
-        throw new Error("this page does not evaluate");
+        throw new Error("this page has no 'evaluate'. Give joinFlower one, or the strategy fraction_evaluate=0.0");
       }
       await this.#session.loadParametersBuffer(parameters.slice(), this.#options.statistics !== "average");
       const { examples, metrics } = await this.#options.evaluate(parameters.slice(), details);

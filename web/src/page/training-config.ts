@@ -112,6 +112,7 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
   const entries = Object.entries(settings).filter(([name]) => !more.includes(name));
   const { loss, optimizer, lora, ema, head, frozenParams, sampleWeight, ...rest } = Object.fromEntries(entries) as Fields;
   const isHeadLeft = frozenParams === ALL_BUT_HEAD && head !== undefined && head !== null;
+  refuseSettingIf(frozenParams === ALL_BUT_HEAD && !isHeadLeft, "frozenParams", frozenParams, "used with 'head'");
   const others: Fields = frozenParams === undefined || isHeadLeft ? rest : { ...rest, frozenParams };
   const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", "sampleWeight", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
@@ -173,7 +174,7 @@ function isByOutput(loss: unknown): loss is Fields {
   }
   const { type, name, reduction } = loss as Fields;
   const terms = Object.values(loss).flat() as unknown[];
-  const hasTerms = terms.some((term) => typeof term === "string" || (typeof term === "object" && term !== null));
+  const hasTerms = terms.some((term) => ["string", "function"].includes(typeof term) || isRecord(term));
   return hasTerms && [type, name, reduction].every((setting) => typeof setting !== "string");
 }
 

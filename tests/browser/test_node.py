@@ -141,6 +141,18 @@ def test_the_same_bytes_as_in_python(threads: int, snapshot: bool) -> None:
     assert trained(threads=threads, snapshot=snapshot) == trained_in_python()
 
 
+def test_kernels_run_in_threads() -> None:
+    text = node(
+        """import { env, TrainingSession } from "trainweb";
+        env.logLevel = "info";
+        env.wasm.numThreads = 2;
+        console.info = console.warn = console.log;
+        const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+        await (await TrainingSession.createFromModel("docs/first.onnx", config)).release();"""
+    )
+    assert re.search(r"kernels\S*\.threads, 2 threads", text), text
+
+
 def test_what_goes_wrong_is_told_by_its_class() -> None:
     code = """
     import { env, TrainingSession } from "trainweb";

@@ -5,7 +5,7 @@ import { currentFolder, withFiles } from "./files.js";
 import { ThreadWorker } from "./thread-worker.js";
 
 export const NODE: Platform = {
-  startWorker: (url, gpu) => new ThreadWorker(url, gpu) as unknown as Worker,
+  startWorker: (url, gpu) => new ThreadWorker(url, { gpu }) as unknown as Worker,
   fetch: withFiles(fetch),
   baseURL: currentFolder,
 };

@@ -27,8 +27,8 @@ export class ThreadWorker extends EventTarget {
   #awaited: ReturnType<typeof setInterval> | undefined;
   onerror: ((event: ErrorEvent) => void) | null = null;
 
-  /** @param url - of the script, absolute @param gpu - the module that has WebGPU */
-  constructor(url: string, gpu: string | null = null) {
+  /** @param url - of the script, absolute @param options - those of `Worker`, and the module that has WebGPU as `gpu` */
+  constructor(url: string, { gpu = null }: WorkerOptions & { readonly gpu?: string | null } = {}) {
     super();
     // Not in the call: there webpack would take the script apart.
     const scope = new URL("./worker-scope.js", import.meta.url);

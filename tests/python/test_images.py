@@ -201,7 +201,7 @@ def test_a_folder_has_a_folder_for_each_class(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    left_out = r"left out; there are 2, such as \.git/x, dog/\.hidden\.$"
+    left_out = r"left out: 2, such as \.git/x, dog/\.hidden\.$"
     with pytest.warns(UserWarning, match=left_out):
         files, labels, classes = list_folder(tmp_path)
     assert [str(path.relative_to(tmp_path)) for path in files] == [
@@ -241,7 +241,7 @@ def test_a_folder_lists_its_pictures_alone(tmp_path: Path) -> None:
     assert [path.relative_to(tmp_path).as_posix() for path in files] == pictures
     assert labels.tolist() == [0, 0, 0, 0, 1]
     [notice] = notices
-    assert str(notice.message).endswith("there are 7, such as .DS_Store, cat/.DS_Store, cat/Thumbs.db.")
+    assert str(notice.message).endswith("left out: 7, such as .DS_Store, cat/.DS_Store, cat/Thumbs.db.")
     (tmp_path / "cow").mkdir()
     (tmp_path / "cow/Thumbs.db").touch()
     with pytest.warns(UserWarning, match="Folders without pictures are no classes: cow"):

@@ -64,16 +64,22 @@ EXAMPLES = (
         """
 model = trainweb.data.example("first.onnx")
 session = trainweb.TrainingSession.from_model(
-    model, loss="CrossEntropyLoss", optimizer="AdamW", learning_rate=0.02
+    model,
+    loss="CrossEntropyLoss",
+    optimizer="AdamW",
+    learning_rate=0.02,
 )
 """,
         """
 const model = example("first.onnx");
-const session = await TrainingSession.createFromModel(model, {
-  loss: "CrossEntropyLoss",
-  optimizer: "AdamW",
-  learningRate: 0.02,
-});
+const session = await TrainingSession.createFromModel(
+  model,
+  {
+    loss: "CrossEntropyLoss",
+    optimizer: "AdamW",
+    learningRate: 0.02,
+  },
+);
 """,
     ),
     Example(
@@ -81,14 +87,20 @@ const session = await TrainingSession.createFromModel(model, {
         "trainweb.data Dataset",
         "Dataset constructor",
         """
-points = np.random.default_rng(0).uniform(-1, 1, (500, 2)).astype(np.float32)
-labels = (np.hypot(points[:, 0], points[:, 1]) < 0.8).astype(np.int64)
-data, test = trainweb.data.Dataset({"points": points, "labels": labels}).split(0.2, seed=1)
+random = np.random.default_rng(0)
+points = random.uniform(-1, 1, (500, 2)).astype("float32")
+inside = np.hypot(points[:, 0], points[:, 1]) < 0.8
+labels = inside.astype(np.int64)
+rows = {"points": points, "labels": labels}
+data, test = trainweb.data.Dataset(rows).split(0.2, seed=1)
 """,
         """
-const points = Array.from({ length: 500 }, () => [2 * Math.random() - 1, 2 * Math.random() - 1]);
-const labels = points.map(([x, y]) => Number(Math.hypot(x, y) < 0.8));
-const [data, test] = new Dataset({ points, labels }).split(0.2, { seed: 1 });
+const points = Array.from({ length: 500 }, () =>
+  [2 * Math.random() - 1, 2 * Math.random() - 1]);
+const labels = points.map(([x, y]) =>
+  Number(Math.hypot(x, y) < 0.8));
+const rows = new Dataset({ points, labels });
+const [data, test] = rows.split(0.2, { seed: 1 });
 """,
     ),
     Example(
@@ -96,16 +108,23 @@ const [data, test] = new Dataset({ points, labels }).split(0.2, { seed: 1 });
         "trainweb.data Dataset.from_csv",
         "Dataset fromCsv",
         """
-file = io.StringIO("x,y,kind\\n0.1,0.4,inside\\n0.9,,outside\\n")
+text = "x,y,kind\\n0.1,0.4,inside\\n0.9,,outside\\n"
+file = io.StringIO(text)
 columns = {"points": ["x", "y"], "labels": "kind"}
-table = trainweb.data.Dataset.from_csv(file, columns, classes={"labels": ["outside", "inside"]}, missing="keep")
+classes = {"labels": ["outside", "inside"]}
+table = trainweb.data.Dataset.from_csv(
+    file, columns, classes=classes, missing="keep"
+)
 table = table.fill_mean("points")
 """,
         """
 const file = "x,y,kind\\n0.1,0.4,inside\\n0.9,,outside\\n";
 const columns = { points: ["x", "y"], labels: "kind" };
 const classes = { labels: ["outside", "inside"] };
-const table = (await Dataset.fromCsv(file, columns, { classes, missing: "keep" })).fillMean("points");
+const read = await Dataset.fromCsv(
+  file, columns, { classes, missing: "keep" },
+);
+const table = read.fillMean("points");
 """,
     ),
     Example(
@@ -156,7 +175,9 @@ values = session.evaluate(test, metrics=["accuracy", "auc"])
 print(values["loss"], values["accuracy"])
 """,
         """
-const values = await session.evaluate(test, { metrics: ["accuracy", "auc"] });
+const values = await session.evaluate(test, {
+  metrics: ["accuracy", "auc"],
+});
 console.log(values.loss, values.accuracy);
 """,
     ),
@@ -165,11 +186,13 @@ console.log(values.loss, values.accuracy);
         "trainweb TrainingSession.predict",
         "TrainingSession predict",
         """
-logits = session.predict({"points": [[0.0, 0.0], [1.0, 1.0]]})["logits"]
+asked = {"points": [[0.0, 0.0], [1.0, 1.0]]}
+logits = session.predict(asked)["logits"]
 print(logits.argmax(axis=1))
 """,
         """
-const { logits } = await session.predict({ points: [[0, 0], [1, 1]] });
+const asked = { points: [[0, 0], [1, 1]] };
+const { logits } = await session.predict(asked);
 console.log(...logits.data);
 """,
     ),
@@ -178,16 +201,20 @@ console.log(...logits.data);
         "trainweb TrainingSession.train_step",
         "TrainingSession runTrainStep",
         """
-loss, *_ = session.train_step({"points": points[:40], "labels": labels[:40]}).values()
+batch = {"points": points[:40], "labels": labels[:40]}
+loss, *_ = session.train_step(batch).values()
 session.optimizer_step()
 session.lazy_reset_grad()
 """,
         """
+const [x, kinds] = [points, labels].map((all) =>
+  all.slice(0, 40).flat());
 const batch = {
-  points: new Tensor("float32", points.slice(0, 40).flat(), [40, 2]),
-  labels: new Tensor("int64", labels.slice(0, 40).map(BigInt), [40]),
+  points: new Tensor("float32", x, [40, 2]),
+  labels: new Tensor("int64", kinds.map(BigInt), [40]),
 };
-const [loss] = Object.values(await session.runTrainStep(batch));
+const results = await session.runTrainStep(batch);
+const [loss] = Object.values(results);
 await session.runOptimizerStep();
 await session.lazyResetGrad();
 """,
@@ -208,12 +235,16 @@ const checkpoint = await session.save();
         "trainweb TrainingSession",
         "TrainingSession create",
         """
-artifacts = trainweb.artifacts.build_artifacts(model, loss="CrossEntropyLoss", optimizer="AdamW")
-again = trainweb.TrainingSession(**{**artifacts, "checkpoint": checkpoint})
+artifacts = trainweb.artifacts.build_artifacts(
+    model, loss="CrossEntropyLoss", optimizer="AdamW"
+)
+files = {**artifacts, "checkpoint": checkpoint}
+again = trainweb.TrainingSession(**files)
 """,
         """
 const artifacts = await session.artifacts();
-const again = await TrainingSession.create({ ...artifacts, checkpoint });
+const files = { ...artifacts, checkpoint };
+const again = await TrainingSession.create(files);
 """,
     ),
     Example(
@@ -222,11 +253,16 @@ const again = await TrainingSession.create({ ...artifacts, checkpoint });
         "TrainingSession export",
         """
 trained = trainweb.InferenceSession(session.export())
-scores, *_ = trained.run(["logits"], {"points": points[:3]})
+feeds = {"points": points[:3]}
+scores, *_ = trained.run(["logits"], feeds)
 """,
         """
-const trained = await InferenceSession.create(await session.export());
-const scores = await trained.run({ points: new Tensor("float32", points.slice(0, 3).flat(), [3, 2]) });
+const bytes = await session.export();
+const trained = await InferenceSession.create(bytes);
+const three = points.slice(0, 3).flat();
+const scores = await trained.run({
+  points: new Tensor("float32", three, [3, 2]),
+});
 """,
     ),
 )

@@ -159,6 +159,11 @@ def setup_chromium() -> str:
     return path
 
 
+def setup_headless() -> None:
+    """Find or install the headless shell, in which most tests of pages run."""
+    say(f"headless: {chromium.find_headless()}")
+
+
 # --- build --------------------------------------------------------------------------------------
 
 
@@ -419,6 +424,7 @@ def command_setup(_: list[str]) -> None:
         setup_python()
         setup_node()
         setup_chromium()
+        setup_headless()
         typedoc.setup()
 
 
@@ -451,11 +457,12 @@ def command_test(arguments: list[str]) -> None:
         ort_python = onnxruntime_training.setup()
         for other in others:
             other.result()
-    browser = setup_chromium()
+    setup_chromium()
+    setup_headless()
     processes = str(min(os.cpu_count() or 1, 4))
     # Whole files in the order of tests/order.py. Arguments come later and win: -n 0 for a debugger.
     parallel = ("-n", processes, "--dist", "loadfile", "--no-loadscope-reorder")
-    _exec(PYTHON, "-m", "pytest", *parallel, *arguments, TRAINWEB_CHROMIUM=browser, TRAINWEB_ORT_PYTHON=ort_python)
+    _exec(PYTHON, "-m", "pytest", *parallel, *arguments, TRAINWEB_ORT_PYTHON=ort_python)
 
 
 def command_test_large(arguments: list[str]) -> None:
@@ -492,6 +499,17 @@ def command_test_federated(arguments: list[str]) -> None:
         python = environments.setup("flower")
     variables = {"TRAINWEB_CHROMIUM": setup_chromium(), "TRAINWEB_FLOWER_PYTHON": python}
     _exec(PYTHON, "-m", "tests.federated.run", *arguments, **variables, **PROGRAMS_OF_TESTS)
+
+
+def command_test_webgpu(arguments: list[str]) -> None:
+    """Run plans for the GPU natively, and random graphs [--minutes M]; needs a Vulkan driver and PyPI's registry."""
+    parser = argparse.ArgumentParser(prog="./build.sh test-webgpu")
+    parser.add_argument("--minutes", type=float, default=10)
+    minutes = str(parser.parse_args(arguments).minutes)
+    build_all()
+    _pip("install", *tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["webgpu-tests"])
+    run(PYTHON, "-m", "pytest", "tests/webgpu")
+    run(PYTHON, "scripts/fuzz_shaders.py", "--minutes", minutes)
 
 
 def command_test_bundlers(arguments: list[str]) -> None:
@@ -631,6 +649,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "test-attacks": command_test_attacks,
     "test-closed-tabs": command_test_closed_tabs,
     "test-federated": command_test_federated,
+    "test-webgpu": command_test_webgpu,
     "test-bundlers": command_test_bundlers,
     "test-browsers": command_test_browsers,
     "test-notebooks": command_test_notebooks,

@@ -5,7 +5,7 @@
     python scripts/mutants.py --list
 
 Prints the mutants that survive. The exit status is 0 if only mutants survive that are proven to change nothing. It
-needs a built tree (./build.sh) and takes the better part of an hour; docs/testing.md has the last result.
+needs a built tree (./build.sh) and takes hours; docs/testing.md has the last result.
 """
 
 from __future__ import annotations

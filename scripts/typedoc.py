@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ def setup() -> None:
     run_step(Step("typedoc", install, inputs=[LOCK], outputs=[SCRIPT]))
 
 
+@cache
 def describe() -> Any:
     """All public names with their types, as TypeDoc's JSON."""
     target = FOLDER / "names.json"

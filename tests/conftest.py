@@ -1,4 +1,4 @@
-"""For all tests: one hypothesis profile, and a leak check of the kernels' memory on by default."""
+"""For all tests: their order, one seed for each, and a leak check of the kernels' memory on by default."""
 
 from __future__ import annotations
 
@@ -9,23 +9,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from tests.order import Recorder, longest_first
 
 import trainweb
 from trainweb.ir.layout import FINGERPRINT
 from trainweb.training.contents import NEW_SEED
-
-# The same examples on every machine, and no deadline: two cores may be busy with a browser.
-settings.register_profile(
-    "trainweb",
-    deadline=None,
-    derandomize=True,
-    max_examples=50,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("trainweb")
-
 
 FAILED = pytest.StashKey[bool]()
 ENGINE = Path(trainweb.__file__).parent / "backend" / "wasm" / "engine"

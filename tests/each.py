@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from functools import wraps
+from inspect import signature
+from typing import Any, TypeVar
 
 import pytest
 
@@ -50,6 +52,29 @@ def grouped(
 
         test.__name__, test.__qualname__, test.__module__ = check.__name__, check.__qualname__, check.__module__
         test.__doc__ = check.__doc__
+        return test
+
+    return decorate
+
+
+def over(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a test that runs all cases of a check, as `pytest.mark.parametrize` makes a test of each.
+
+    A test costs 1.6 ms of processor time: this is for checks of a few milliseconds.
+    """
+    keys, cases = [name.strip() for name in names.split(",")], [*cases]
+
+    def decorate(check: Callable[..., None]) -> Callable[..., None]:
+        @wraps(check)
+        def test(**others: Any) -> None:
+            def one(case: Any) -> None:
+                check(**others, **dict(zip(keys, case if len(keys) > 1 else [case], strict=True)))
+
+            run_each(cases, one)
+
+        declared = signature(check)
+        kept = [parameter for name, parameter in declared.parameters.items() if name not in keys]
+        test.__signature__ = declared.replace(parameters=kept)  # type: ignore[attr-defined]
         return test
 
     return decorate

@@ -58,7 +58,7 @@ const LICENCES = "THIRD_PARTY_LICENSES";
 /** @type {Record<string, string[]>} The files that a command copies. */
 const COPIES = {
   // With the scripts for pages that have no bundler.
-  copy: ["index.js", "trainweb.js", ...ASSETS, LICENCES],
+  copy: ["index.js", "trainweb.js", "vis.js", ...ASSETS, LICENCES],
   isolate: ["isolate.js"],
   kernels: ASSETS.filter((name) => name.startsWith("kernels")),
 };

@@ -71,13 +71,18 @@ SHOWN_NAME = 80
 """Characters of a name that is not known: those that are known have fewer."""
 
 
+ALIASES = {"sep": "delimiter", "monitor": "metric", "class_weight": "loss"}
+"""Names of arguments in pandas and Keras, and those that do the same here."""
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """The text of an error on an unknown name; it says the nearest of `known`."""
     names = sorted(known)
     shown = shortened(str(name), SHOWN_NAME, 0)
     near = nearest(shown, names) if names else ""
+    is_near = near == ALIASES.get(shown) or _difference(shown, near) <= FAR
     return f"{what} {shown!r} is not known; " + (
-        f"did you mean {near!r}?" if _difference(shown, near) <= FAR else f"there are {', '.join(names) or 'none'}."
+        f"did you mean {near!r}?" if is_near else f"there are {', '.join(names) or 'none'}."
     )
 
 
@@ -129,9 +134,9 @@ def checks_keywords(target: F) -> F:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Of `known`, the name that the least changes turn `name` into; `data/nearest.ts` has the same."""
+    """Of `known`, an alias, or the name that the least changes turn `name` into; `data/nearest.ts` has the same."""
     shown = shortened(str(name), SHOWN_NAME, 0)
-    return min(known, key=lambda one: _difference(shown, one))
+    return min(known, key=lambda one: -1 if one == ALIASES.get(shown) else _difference(shown.lower(), one.lower()))
 
 
 def _difference(a: str, b: str) -> float:

@@ -195,7 +195,7 @@ def _add_compile(commands: Commands) -> None:
         "--device",
         action="append",
         choices=("wasm", "webgpu"),
-        help="device of the plans of training steps: the CPU or a GPU; once per device, default wasm",
+        help="device of the plans: the CPU or a GPU; once per device, default wasm",
     )
     p.add_argument("-o", "--output", type=Path, required=True, help="output bundle")
     p.set_defaults(run=_compile)

@@ -31,9 +31,11 @@ LOCAL_STATISTICS = Message(
     UnsupportedError,
     "Training moves {count} untrained tensors, such as {name!r}. Rounds average them if 'statistics' is 'average'.",
 )
-NOT_PICTURES = Message(
-    FeedError, "Files that are no pictures by their names are left out; there are {count}, such as {names}."
+LOCAL_MOMENTS = Message(
+    UnsupportedError, "Moments of {optimizer} stay with each client, and do not fit averaged parameters. Use plain SGD."
 )
+NOT_PICTURES = Message(FeedError, "Files that are not pictures by name are left out: {count}, such as {names}.")
+EMPTY_FOLDERS = Message(FeedError, "Folders without pictures are no classes: {names}.")
 DROPPED_ROWS = Message(FeedError, "The file fixes batches of {rows} rows: each epoch leaves out {count} of its rows.")
 
 # Federated rounds.
@@ -45,8 +47,7 @@ NOISE_AND_STATISTICS = Message(
     ModelError, "Noise can make a running variance negative: with noise, 'statistics' must be 'local'."
 )
 NOISE_AND_WEIGHTS = Message(
-    ModelError,
-    "Updates with noise need equal weights, as the accounting of privacy assumes: give the weights 'equal'.",
+    ModelError, "Updates with noise need equal weights, as the accounting of privacy assumes: give the weights 'equal'."
 )
 UPDATE_SIZE = Message(BufferSizeError, "{name} has {actual} numbers, expected {expected}.")
 UPDATE_NOT_FINITE = Message(ModelError, "{name} has numbers that are not finite.")
@@ -56,8 +57,7 @@ UNCOUNTED_ROWS = Message(
     "Give arrays by the names of the inputs, not rows one by one.",
 )
 PROXIMAL_CHECKPOINT = Message(
-    ModelError,
-    "A fit with 'proximal' cannot continue from a checkpoint, which lacks the parameters at its start.",
+    ModelError, "A fit with 'proximal' cannot continue from a checkpoint, which lacks the parameters at its start."
 )
 NEEDS_EXTRA = Message(
     UnsupportedError, "{what} is not installed: pip install 'trainweb[{extra}]'. It does not run in a page."
@@ -71,8 +71,7 @@ MASKED_TWICE = Message(
     SessionError, "This member has already masked an update: begin a round with new keys for another one."
 )
 NO_MEMBER = Message(
-    ModelError,
-    "The keys of the members do not contain the key of {name!r}: give the public key that this member sent.",
+    ModelError, "The keys of the members do not contain the key of {name!r}: give the public key that this member sent."
 )
 SAME_KEY = Message(ModelError, "Two members have the same public key.")
 MEMBER_LOST = Message(
@@ -103,8 +102,7 @@ FEED_DTYPE = Message(
     "Make the tensor with new Tensor({expected!r}, {conversion}, dims).",
 )
 FEED_RANK = Message(
-    FeedError,
-    "Invalid rank for input: {name} Got: {actual} Expected: {expected} (shape {shape!r} for {declared!r}).",
+    FeedError, "Invalid rank for input: {name} Got: {actual} Expected: {expected} (shape {shape!r} for {declared!r})."
 )
 FEED_DIM = Message(
     FeedError,
@@ -117,8 +115,7 @@ FEED_SYMBOL = Message(
 EMPTY_BATCH = Message(FeedError, "Feed {name!r} has shape {shape!r}: an empty batch cannot be trained on.")
 NOT_A_SHAPE = Message(FeedError, "The shape of {name!r} must be a list of integers >= 0, got {actual!r}.")
 DECIDING_SHAPE = Message(
-    SessionError,
-    "The values of {name!r} determine shapes, so only a step with values can compile the plan.",
+    SessionError, "The values of {name!r} determine shapes, so only a step with values can compile the plan."
 )
 UNKNOWN_FETCH = Message(FeedError, "'fetches' contains invalid output name: {name}; the outputs are {names}.")
 FETCH_TYPE = Message(
@@ -191,9 +188,9 @@ NO_GPU_KERNEL = Message(
     "This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. device='wasm' runs it.",
     'This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. device: "wasm" runs it.',
 )
+ONLY_ON_CPU = Message(UnsupportedError, "The bundle has plans of this step for the CPU only.")
 ARENA_LIMIT = Message(
-    LimitError,
-    "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
+    LimitError, "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}."
 )
 SESSION_TOO_LARGE = Message(
     LimitError,
@@ -203,9 +200,7 @@ SESSION_TOO_LARGE = Message(
 NOT_A_COUNT = Message(SessionError, "{name!r} must be an integer >= {least}, got {value!r}.")
 NOT_A_NUMBER = Message(TypeError, "{name!r} must be a number, got {actual}.")
 NOT_A_RATE = Message(SessionError, "{name!r} must be a float32 from 0 to 3.4e38, got {value!r}.")
-WARMUP_BEYOND_TOTAL = Message(
-    SessionError, "{name!r} must be at most the total number of steps, {total}, got {value!r}."
-)
+WARMUP_BEYOND_TOTAL = Message(SessionError, "{name!r} must be at most the number of steps, {total}, got {value!r}.")
 
 # Data.
 
@@ -234,11 +229,11 @@ CLASS_WITHOUT_FILES = Message(FeedError, "The class {name!r} has no files; there
 COLUMN_ROWS = Message(
     FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
-NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows.")
+NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows: one row is a list of one.")
 OBJECTS_IN_COLUMN = Message(
     FeedError,
-    "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing values, and "
-    "convert it, for example by astype('float32').",
+    "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing texts, as "
+    "fillna('none') of pandas does, or convert numbers, as astype('float32') does.",
 )
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(
@@ -272,6 +267,11 @@ DATA_SHAPE = Message(
     "{name!r} has shape {actual!r} in {where}. The model takes {batch} for a batch, so {row} for a row. "
     "If these sizes are of an export's example, export the model with dynamic axes.",
 )
+SHAPE_OF_SCORES = Message(
+    FeedError,
+    "{name!r} has shape {actual!r} in {where}, and the model takes {batch}: the indices of classes. For one-hot rows or "
+    "other probabilities, CrossEntropyLoss has the setting 'probabilities'.",
+)
 LOST_VALUE = Message(FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")
 TOO_MANY_VALUES = Message(FeedError, "{where} has {count} values, and the model has {inputs} inputs: {names}.")
 BATCHED_ARRAYS = Message(ModelError, "'batched' is for data that comes in batches; this data is arrays: leave it out.")
@@ -292,12 +292,12 @@ ROW_TYPE = Message(
 )
 RAGGED_VALUE = Message(FeedError, "Row {position} of the data has no array as {name!r}: {reason}")
 DISPOSED_VALUE = Message(
-    FeedError,
-    "Row {position} of the data has a disposed tensor as {name!r}: keep tensors until the fit ends.",
+    FeedError, "Row {position} of the data has a disposed tensor as {name!r}: keep tensors until the fit ends."
 )
-IN_ROW = Message(
-    FeedError,
-    "{reason} It is in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).",
+IN_ROW = Message(FeedError, "{reason} It is in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).")
+NAN_IN_ROW = Message(
+    NumericsError,
+    "{reason} {name!r} has {value!r} in row {row} of the {data}: fill NaN of a table by 'fill_median' ('fillMedian').",
 )
 BATCHED_TWICE = Message(FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(
@@ -321,6 +321,9 @@ BATCH_BEYOND_DATA = Message(
 CSV_INPUT = Message(FeedError, "{name!r} is not one of the inputs read from the file: {names}.")
 CSV_DTYPE = Message(FeedError, "{name!r} cannot be read as {dtype}; the types are {names}.")
 CSV_COLUMN = Message(FeedError, "The file has no column {column!r}; it has {names}.")
+CSV_DELIMITER = Message(
+    FeedError, "The file has no column {column!r}; it has only {names}. Is {delimiter!r} the 'delimiter' of its values?"
+)
 CSV_COLUMN_TWICE = Message(FeedError, "The file has more than one column {column!r}.")
 CSV_QUOTES = Message(FeedError, "Line {line}: a value between quotes does not end where the next value or line begins.")
 CSV_RAGGED = Message(FeedError, "Line {line} has {actual} values; the header has {expected}.")
@@ -329,19 +332,16 @@ CSV_MISSING = Message(
     "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows "
     'out, or to a value for each column that may lack one. For floats, "keep" gives NaN.',
 )
-CSV_FILL = Message(
-    FeedError, "'missing' has a value for the column {column!r}, which no input takes; they take {names}."
-)
+CSV_FILL = Message(FeedError, "'missing' has a value for column {column!r}, which no input takes; they take {names}.")
 CSV_VALUE = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.")
 CSV_TEXT = Message(
     FeedError,
-    "Line {line}, column {column!r}: {value!r} is no number. Give a column of text the type {name!r}: 'string' in "
-    "'dtypes', and make numbers of it by 'categories' or 'one_hot' ('oneHot' in a page). Labels may have 'classes'.",
+    "Line {line}, column {column!r}: {value!r} is no number. Give a column of text or dates the type "
+    "{name!r}: 'string' in 'dtypes', and make numbers of text by 'categories' or 'one_hot' ('oneHot' in a page). "
+    "Labels may have 'classes'. Numbers are like 1234.5, or like 1234,5 with the option 'decimal'.",
 )
 CSV_CLASS = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
-TABLE_STREAM = Message(
-    FeedError, "A stream of rows cannot be preprocessed: preprocess arrays, before 'map' and 'filter'."
-)
+TABLE_STREAM = Message(FeedError, "A stream of rows cannot be preprocessed: give arrays, or a list of rows with names.")
 TABLE_INPUT = Message(FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
 TABLE_TYPE = Message(FeedError, "{name!r} is {actual}; the step {step!r} takes {expected}.")
 TABLE_MOMENTS = Message(
@@ -349,10 +349,7 @@ TABLE_MOMENTS = Message(
     "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN with "
     "'fill_mean' or 'fill_median' ('fillMean' and 'fillMedian' in a page), or drop such rows.",
 )
-TABLE_CENTRE = Message(
-    FeedError,
-    "{name!r} has infinity or numbers too large to add up in column {column}: there is no finite mean.",
-)
+TABLE_CENTRE = Message(FeedError, "{name!r} has infinity or numbers too large to add up in column {column}.")
 TABLE_EMPTY = Message(
     FeedError,
     "{name!r} has no number in column {column}, only NaN: there is no value to fill in. Leave the column out.",
@@ -361,10 +358,10 @@ TABLE_WIDTH = Message(FeedError, "{name!r} has {actual} values in a row; the pre
 TABLE_CATEGORY = Message(
     FeedError,
     "Row {row} has {value!r} as {name!r}, and the fitted rows have only {names}. Fit categories before you split the "
-    "data, or leave such rows out.",
+    "data, or give 'one_hot' ('oneHot' in a page) the option unknown: 'zeros'.",
 )
 TABLE_CONCAT = Message(
-    FeedError, "{name!r} is {actual} and {first!r} is {expected}: inputs of one type can be concatenated."
+    FeedError, "{name!r} is {actual} and {first!r} is {expected}: numbers and text cannot be concatenated."
 )
 
 # Fit.
@@ -396,14 +393,16 @@ SHUFFLED_STREAM = Message(
     "A stream can only be shuffled in a buffer: call data.shuffle(options), and leave out 'shuffle'.",
 )
 STEPS_OF_ARRAYS = Message(
-    ModelError,
-    "'{argument.steps_per_epoch}' is for streams; an epoch of arrays has all of their rows. Leave it out.",
+    ModelError, "'{argument.steps_per_epoch}' is for streams; an epoch of arrays has all of their rows. Leave it out."
 )
 STRATIFIED_NOTHING = Message(
-    ModelError,
-    "'stratify' needs '{argument.validation_split}': give the share of the rows to evaluate.",
+    ModelError, "'stratify' needs '{argument.validation_split}': give the share of the rows to evaluate."
 )
-NO_CLASSES = Message(FeedError, "'stratify' reads the classes from {name!r}: give one integer for each row.")
+NO_CLASSES = Message(
+    FeedError,
+    "'stratify' needs one integer a row in {name!r}; 'categories' makes such of text. The split of a Dataset names "
+    "another input.",
+)
 MISSING_CLASSES = Message(
     FeedError,
     "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give the option 'stratify', "
@@ -464,8 +463,7 @@ LOGITS_NOT_FINITE = Message(
 )
 EMPTY_PROMPT = Message(FeedError, "The prompt has no tokens; give at least one.")
 TEXT_WITHOUT_TOKENIZER = Message(
-    ModelError,
-    "{name!r} is text, which needs a tokenizer: give 'tokenizer', or token ids.",
+    ModelError, "{name!r} is text, which needs a tokenizer: give 'tokenizer', or token ids."
 )
 NO_GRAPH_FILE = Message(
     ModelError,
@@ -480,8 +478,7 @@ NOT_A_TOKENIZER = Message(
     "'tokenizer' is {actual}, which has no function encode. Give one whose encode returns the token ids of a text.",
 )
 NOT_TOKEN_IDS = Message(
-    ModelError,
-    "The tokenizer's encode returned {actual}; it must return a list of token ids, or an object with 'ids'.",
+    ModelError, "The tokenizer's encode returned {actual}; it must return a list of token ids, or an object with 'ids'."
 )
 NOT_TEXTS = Message(
     FeedError,
@@ -525,12 +522,10 @@ ROWS_TOO_LARGE = Message(
 )
 EMPTY_TEXT = Message(FeedError, "Text {position} is empty, or has an empty completion: leave it out.")
 NO_PROMPT = Message(
-    FeedError,
-    "Text {position} has no prompt that '{argument.mask_prompt}' could mask: give 'prompt' and 'completion'.",
+    FeedError, "Text {position} has no prompt that '{argument.mask_prompt}' could mask: give 'prompt' and 'completion'."
 )
 NO_END_TOKEN = Message(
-    ModelError,
-    "The tokenizer has no 'eos_token_id', so nothing separates two texts: give '{argument.end_token}'.",
+    ModelError, "The tokenizer has no 'eos_token_id', so nothing separates two texts: give '{argument.end_token}'."
 )
 NO_FULL_ROW = Message(
     FeedError,
@@ -575,12 +570,10 @@ UNLIKE_OUTPUTS = Message(
 )
 TWO_RATES = Message(ModelError, "The learning rate is {first} and, in '{where}', {second}. Give it once.")
 RATE_AND_SCHEDULE = Message(
-    ModelError,
-    "'{argument.learning_rate}' is given beside a schedule that already has rates. Leave out one of them.",
+    ModelError, "'{argument.learning_rate}' is given beside a schedule that already has rates. Leave out one of them."
 )
 RATE_WITHOUT_OPTIMIZER = Message(
-    ModelError,
-    "A learning rate needs an optimizer: give 'optimizer', or leave out the rate.",
+    ModelError, "A learning rate needs an optimizer: give 'optimizer', or leave out the rate."
 )
 UNWEIGHED_BATCHES = Message(
     ModelError, "This training model cannot weight batches by rows. Give '{argument.accumulate}' the reduction 'sum'."
@@ -607,6 +600,11 @@ NO_PREDICTIONS = Message(
     "Metrics compare one output with one input, and the loss does not tell which: name them as 'predictions' (one of "
     "{names}) and 'targets' (one of {inputs}).",
 )
+METRIC_OF_GRADIENT = Message(
+    ModelError,
+    "Metrics compare an output with labels, and {targets!r} is the gradient of {predictions!r}. Compute the metric "
+    "yourself, of the results of predict.",
+)
 METRIC_SHAPES = Message(
     FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
 )
@@ -616,15 +614,12 @@ AUC_SHAPE = Message(
     "{name} compares predictions [rows, classes] or [rows] with targets [rows]; it got {scores!r} and {targets!r}.",
 )
 METRIC_CLASS = Message(
-    FeedError,
-    "{name}: the target {value} is not one of the {count} classes; '{argument.ignore_index}' leaves one out.",
+    FeedError, "{name}: the target {value} is not one of the {count} classes; '{argument.ignore_index}' leaves one out."
 )
 
 # Checkpoints of a store.
 
-BAD_CHECKPOINT_NAME = Message(
-    StorageError, "The name of a checkpoint must be a text of 1 to {most} bytes, got {actual!r}."
-)
+BAD_CHECKPOINT_NAME = Message(StorageError, "A checkpoint's name must be a text of 1 to {most} bytes, got {actual!r}.")
 NO_CHECKPOINT = Message(StorageError, "There is no checkpoint {name!r} in {folder!r}.")
 CHECKPOINT_EXISTS = Message(StorageError, "There is a checkpoint {name!r} in {folder!r} already: delete it first.")
 CHECKPOINT_IN_USE = Message(
@@ -651,6 +646,11 @@ NO_SNAPSHOT = Message(
     CheckpointError, "This is not a checkpoint of a store: its format is {actual!r}, expected {expected!r}."
 )
 OTHER_SNAPSHOT = Message(CheckpointError, "The checkpoint belongs to a session with other {what}.")
+OTHER_PARAMETER = Message(
+    CheckpointError,
+    "The checkpoint belongs to a session with other parameters: {name!r} is {stored} there, and {own} here. "
+    "Make the session with the same settings, or of the export of the other session.",
+)
 BAD_FIELD = Message(
     CheckpointError,
     "The checkpoint has {actual} as {field}, expected {expected}. The file was changed after it was written. "
@@ -684,8 +684,7 @@ NOMINAL_EXPORT = Message(
     CheckpointError, "Cannot export the model with a nominal state. Please load the model parameters first."
 )
 NOMINAL_GET_ALL = Message(
-    CheckpointError,
-    "Cannot copy parameters from a nominal checkpoint state. Please load the model parameters first.",
+    CheckpointError, "Cannot copy parameters from a nominal checkpoint state. Please load the model parameters first."
 )
 NOMINAL_LOAD = Message(
     CheckpointError,
@@ -715,6 +714,7 @@ OTHER_WEIGHTS = Message(
     CheckpointError,
     "The file {said}. With strict false, only the parameters that the file and the model share are loaded.",
 )
+CHECKPOINT_AS_WEIGHTS = Message(CheckpointError, "The file is a checkpoint, not weights: open a session with it.")
 PROPERTY_RANGE = Message(
     InvalidValueError,
     "A property may be an integer of at most 64 bits; this one has {bits}. Keep it as a text or as a float.",

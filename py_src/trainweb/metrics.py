@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trainweb import messages
 from trainweb.formulas import Formula, Row, evaluated, number, total
-from trainweb.loss_counts import Maker, counted_loss, row_count
+from trainweb.loss_counts import CROSS_ENTROPIES, PASSING, Maker, counted_loss, row_count
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import SAMPLE_WEIGHT, TRAINWEB, Graph, Node, take_name
 from trainweb.model.graph import Value as GraphValue
@@ -103,7 +103,7 @@ class Classified(Metric):
     Parameters
     ----------
     ignore_index : int or None
-        Class of targets to ignore.
+        Class of targets to ignore. None: the one that the loss of these targets ignores, if it does.
     """
 
     count = "parts"
@@ -256,6 +256,20 @@ class MeanColumnError(MeanAbsoluteError):
         return ["/", ["sum", ["*", "scale", "magnitudes"]], ["sum", "rows"]]
 
 
+@metric("rmse")
+class RootMeanSquaredError(Metric):
+    """Root of the mean of the squared errors."""
+
+    better = "min"
+
+    def sums(self) -> Sums:
+        return Sums("ErrorSums", {"columns": 1}, ERRORS, is_pooled=True)
+
+    def formula(self) -> Formula:
+        squares: Formula = ["sum", ["*", ["*", "scale", "scale"], "errors"]]
+        return ["pow", ["/", squares, ["sum", "rows"]], 0.5]
+
+
 @metric("r2")
 class R2(Metric):
     """Coefficient of determination: 1 less the share of the variance that is not explained, the mean over columns."""
@@ -317,14 +331,21 @@ class Rows(Metric):
         return 0  # The functions give the values.
 
 
+WEIGHTED: Formula = ["*", ["/", "weighted", "all"], ["/", "total", "all"]]
+"""The part of a term in the loss."""
+
+
 class TermLoss(Metric):
-    """The mean of a term of the loss over all rows; it is not among `METRICS`."""
+    """The mean of a term of the loss over all rows; it is not among `METRICS`.
+
+    "weighted" is the divisor "all" times the weight of the term. The weighted sum of all terms is the loss.
+    """
 
     name = "term"
     better = "min"
 
     def sums(self) -> Sums:
-        return Sums("", {}, ("total", "all"))
+        return Sums("", {}, ("total", "all", "weighted"))
 
     def formula(self) -> Formula:
         return ["/", "total", "all"]
@@ -419,6 +440,8 @@ def with_metrics(graph: Graph, request: Sequence[Any], inputs: Sequence[GraphVal
     graph.opsets.setdefault(TRAINWEB, 1)
     described, weights = [], weights_in(graph)
     for one in read_request(request):
+        if isinstance(one.metric, Classified) and one.metric.ignore_index is None:
+            one.metric.ignore_index = ignored_label(graph, one.targets)
         sums, weight = one.metric.sums(), weights.get(one.targets, weights.get(""))
         if sums is None:
             continue
@@ -480,7 +503,8 @@ def _sum(graph: Graph, one: Asked, sums: Sums, weight: str | None) -> tuple[str,
 
 
 def _sum_term(graph: Graph, one: Asked, inputs: Sequence[GraphValue]) -> tuple[Graph, tuple[str, str]]:
-    """Add the total of a term and its divisor; without labels that count, both are 0."""
+    """Add the total of a term, its divisor, and this times its weight; without labels that count, all are 0."""
+    weight = next((n.inputs[1] for n in graph.nodes if n.op_type == "Mul" and n.inputs[0] == one.predictions), None)
     graph, count = counted_loss(graph, one.predictions, inputs)
     make = Maker(graph, len(graph.nodes), f"metrics.{one.key}")
     shape = make.constant([1, 1])
@@ -488,8 +512,22 @@ def _sum_term(graph: Graph, one: Asked, inputs: Sequence[GraphValue]) -> tuple[G
     divisor = make.node("Reshape", [count.output or row_count(make, inputs), shape])
     total = term if count.is_sum else make.node("Mul", [term, divisor])
     has_none = make.node("Equal", [divisor, make.constant([0], "float32")])
-    both = make.node("Concat", [make.node("Where", [has_none, divisor, total]), divisor], axis=0)
-    return make.graph, (make.node("Cast", [both], to=DTYPE_CODES["float64"]), "")
+    total, weighted = make.node("Where", [has_none, divisor, total]), divisor
+    if weight is not None:
+        weighted = make.node("Mul", [divisor, weight])
+    sums = make.node("Concat", [total, divisor, weighted], axis=0)
+    return make.graph, (make.node("Cast", [sums], to=DTYPE_CODES["float64"]), "")
+
+
+def ignored_label(graph: Graph, labels: str) -> int | None:
+    """The label that a cross entropy of these labels ignores, if one does."""
+    same = {labels}
+    for node in graph.nodes:
+        if node.op_type in (*PASSING, "Flatten", "Transpose") and node.inputs[0] in same:
+            same.update(node.outputs)
+        elif node.op_type in CROSS_ENTROPIES and node.inputs[1] in same and "ignore_index" in node.attrs:
+            return int(node.attrs["ignore_index"])
+    return None
 
 
 def distribution_of(graph: Graph, targets: str) -> tuple[str, int] | None:
@@ -579,10 +617,13 @@ class Totals:
         """Predictions and targets of each batch, if `Rows` is among the metrics."""
         return self._parts.get(Rows.name, [])
 
-    def values(self, metrics: Iterable[Asked], loss: float) -> dict[str, Value]:
-        """Of each metric; `loss` is the mean loss of the rows."""
-        values: dict[str, Value] = {}
+    def values(self, metrics: Sequence[Asked], loss: float) -> dict[str, Value]:
+        """The loss, and the value of each metric; `loss` is the mean loss of the rows, if the loss has no terms."""
         rows = {one.name: one.rows for one in self.described}
+        terms = [asked.key for asked in metrics if isinstance(asked.metric, TermLoss)]
+        parts = [number(WEIGHTED, dict(zip(rows[key], self._sums[key].tolist(), strict=True))) for key in terms]
+        loss = number(["sum", "parts"], {"parts": parts}) if terms else loss
+        values: dict[str, Value] = {"loss": loss}
         for asked in metrics:
             key, one = asked.key, asked.metric
             if key in self._parts:
@@ -597,7 +638,8 @@ class Totals:
             else:
                 names = dict(zip(rows.get(key, ()), sums, strict=True))
                 scale = list(asked.scale)
-                if isinstance(one, MeanColumnError) and len(names["rows"]) != len(scale):
+                has_units = isinstance(one, (MeanColumnError, RootMeanSquaredError)) and len(scale) > 1
+                if has_units and len(names["rows"]) != len(scale):
                     raise messages.TABLE_WIDTH(name=asked.targets, actual=len(names["rows"]), expected=len(scale))
                 values[key] = value_of(one.formula(), {**names, "loss": loss, "scale": scale})
         return values

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from onnx import helper
 from tests.conformance.models import make_model
+from tests.guides.people import people
 
 import trainweb
 from trainweb import artifacts, data, federated, lora, onnxblock, schedules
@@ -103,6 +104,13 @@ def forward() -> bytes:
     return FORWARD.read_bytes()
 
 
+def by_output(*, kind: Any, age: Any, kind_weight: Any, age_weight: Any) -> artifacts.Artifacts:
+    """Artifacts whose two outputs have losses and weights of their own."""
+    return artifacts.build_artifacts(
+        people(), loss={"kind": kind, "age": age}, sample_weight={"kind": kind_weight, "age": age_weight}
+    )
+
+
 def points(rows: int = 8) -> dict[str, np.ndarray]:
     return {"points": np.ones((rows, 2), np.float32)}
 
@@ -157,12 +165,6 @@ def photographs(folder: Path) -> str:
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "1.png").write_bytes(b"")
     return str(folder)
-
-
-def checkpoint_file(folder: Path) -> str:
-    path = folder / "checkpoint"
-    path.write_bytes(CHECKPOINT)
-    return str(path)
 
 
 @cache
@@ -407,6 +409,13 @@ CALLS: dict[str, PublicCall] = {
         optimizer="AdamW",
         sample_weight={"name": "w", "of": "rows"},
     ),
+    "build_artifacts by output": plain(
+        by_output,
+        kind="CrossEntropyLoss",
+        age=["MSELoss", {"name": "HuberLoss", "weight": 0.3}],
+        kind_weight="w",
+        age_weight={"name": "present", "of": "labels"},
+    ),
     "generate_artifacts": PublicCall(
         lambda _: artifacts.generate_artifacts,
         lambda folder: {
@@ -498,6 +507,7 @@ CALLS: dict[str, PublicCall] = {
             "delimiter": ",",
             "classes": None,
             "missing": "error",
+            "decimal": ".",
         },
     ),
     "Dataset.from_text": plain(
@@ -526,7 +536,10 @@ CALLS: dict[str, PublicCall] = {
     "Dataset.fill_median": PublicCall(lambda _: lambda names: table().fill_median(names), lambda _: {"names": "x"}),
     "quantize": plain(trainweb.quantize, model=two_products(), bits=8, only_frozen=True, weights=None),
     "Dataset.map": on(dataset, "map", function=lambda row: row),
-    "Dataset.one_hot": PublicCall(lambda _: lambda names: table().one_hot(names), lambda _: {"names": "kind"}),
+    "Dataset.one_hot": PublicCall(
+        lambda _: lambda names, unknown: table().one_hot(names, unknown=unknown),
+        lambda _: {"names": "kind", "unknown": "zeros"},
+    ),
     "Dataset.prefetch": on(dataset, "prefetch", count=1),
     "Dataset.preprocess": on(table, "preprocess", steps=[{"type": "concat", "input": "xy", "parts": ["x", "y"]}]),
     "Dataset.rows": on(dataset, "rows", indices=np.arange(2)),
@@ -544,6 +557,7 @@ CALLS: dict[str, PublicCall] = {
             "delimiter": ",",
             "classes": None,
             "missing": "error",
+            "decimal": ".",
         },
     ),
     "from_images": plain(

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import random
 import warnings
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-import trainweb
 from trainweb import errors, messages
 
-from .calls import CALLS, OPENED
 from .test_attacks_misuse_sweep import release
 
 LONGEST = 6000
@@ -32,30 +27,23 @@ def long_values() -> dict[str, Any]:
     return values | {"many": MANY[:]}
 
 
-@pytest.mark.parametrize("label", CALLS)
-def test_no_message_is_longer_than_can_be_read(label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    call, valid = CALLS[label].make(tmp_path), CALLS[label].valid(tmp_path)
-    try:
-        for argument in valid:
-            for name, value in long_values().items():
-                where = f"{label}({argument}={name})"
-                try:
-                    with warnings.catch_warnings(record=True) as said:
-                        warnings.simplefilter("always")
-                        release(call(**{**valid, argument: value}))
-                    assert all(len(str(w.message)) <= LONGEST for w in said), f"{where}: a warning"
-                except OSError:
-                    pass  # of the file system, which names the path
-                except AssertionError:
-                    raise
-                except Exception as error:
-                    assert isinstance(error, (errors.TrainwebError, TypeError)), f"{where}: {type(error)}"
-                    assert len(str(error)) <= LONGEST, f"{where}: {len(str(error))} characters: {error!s:.300}"
-    finally:
-        trainweb.set_seed(0)
-        while OPENED:
-            OPENED.pop().release()
+def test_no_message_is_longer_than_can_be_read(label: str, made: Any) -> None:
+    call, valid = made
+    for argument in valid:
+        for name, value in long_values().items():
+            where = f"{label}({argument}={name})"
+            try:
+                with warnings.catch_warnings(record=True) as said:
+                    warnings.simplefilter("always")
+                    release(call(**{**valid, argument: value}))
+                assert all(len(str(w.message)) <= LONGEST for w in said), f"{where}: a warning"
+            except OSError:
+                pass  # of the file system, which names the path
+            except AssertionError:
+                raise
+            except Exception as error:
+                assert isinstance(error, (errors.TrainwebError, TypeError)), f"{where}: {type(error)}"
+                assert len(str(error)) <= LONGEST, f"{where}: {len(str(error))} characters: {error!s:.300}"
 
 
 def test_the_beginning_the_end_and_the_length_stay() -> None:

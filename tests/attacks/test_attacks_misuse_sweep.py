@@ -13,7 +13,7 @@ import pytest
 import trainweb
 from trainweb.errors import TrainwebError
 
-from .calls import CALLS, NOT_SWEPT, OPENED
+from .calls import CALLS, NOT_SWEPT
 
 HOSTILE: dict[str, Any] = {
     "None": None,
@@ -77,6 +77,9 @@ OTHER_WORDS = {
     "members": "masked",
     "masked": "no update arrived",
     "columns": "data has no",
+    "age": "loss",
+    "kind_weight": "sample_weight",
+    "age_weight": "sample_weight",
 }
 """What errors call an argument, besides its name."""
 TENSORS = r"'(x|points|labels|fc1\.bias|onnx::loss::2)'|fc1\.bias|'a'|prepacking"
@@ -101,31 +104,24 @@ def release(made: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("label", CALLS)
-def test_hostile_arguments(label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    call, valid = CALLS[label].make(tmp_path), CALLS[label].valid(tmp_path)
-    try:
-        for argument in valid:
-            for name, value in HOSTILE.items():
-                if name.startswith("2**") and (label, argument) in ENDLESS:
-                    continue
-                where = f"{label}({argument}={name})"
-                try:
-                    release(call(**{**valid, argument: value}))
-                except OSError as error:
-                    # Of the file system, which names the path.
-                    assert str(value) in str(error), f"{where}: {error!r}"
-                except Exception as error:
-                    assert isinstance(error, (TrainwebError, TypeError)), f"{where}: {error!r}"
-                    assert names_it(argument, value, str(error)), f"{where}: {error!r}"
-        # Nothing of it did harm.
-        if not CALLS[label].is_refused:
-            release(CALLS[label].make(tmp_path)(**CALLS[label].valid(tmp_path)))
-    finally:
-        trainweb.set_seed(0)
-        while OPENED:
-            OPENED.pop().release()
+def test_hostile_arguments(label: str, made: Any, tmp_path: Path) -> None:
+    call, valid = made
+    for argument in valid:
+        for name, value in HOSTILE.items():
+            if name.startswith("2**") and (label, argument) in ENDLESS:
+                continue
+            where = f"{label}({argument}={name})"
+            try:
+                release(call(**{**valid, argument: value}))
+            except OSError as error:
+                # Of the file system, which names the path.
+                assert str(value) in str(error), f"{where}: {error!r}"
+            except Exception as error:
+                assert isinstance(error, (TrainwebError, TypeError)), f"{where}: {error!r}"
+                assert names_it(argument, value, str(error)), f"{where}: {error!r}"
+    # Nothing of it did harm.
+    if not CALLS[label].is_refused:
+        release(CALLS[label].make(tmp_path)(**CALLS[label].valid(tmp_path)))
 
 
 def flags(call: Any, valid: Any) -> set[str]:
@@ -135,17 +131,11 @@ def flags(call: Any, valid: Any) -> set[str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("label", CALLS)
-def test_a_text_is_no_flag(label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    call, valid = CALLS[label].make(tmp_path), CALLS[label].valid(tmp_path)
-    try:
-        for argument in flags(call, valid):
-            with pytest.raises((TypeError, TrainwebError), match=argument):
-                call(**{**valid, argument: "false"})
-    finally:
-        while OPENED:
-            OPENED.pop().release()
+def test_a_text_is_no_flag(made: Any) -> None:
+    call, valid = made
+    for argument in flags(call, valid):
+        with pytest.raises((TypeError, TrainwebError), match=argument):
+            call(**{**valid, argument: "false"})
 
 
 def public_calls() -> set[str]:

@@ -16,13 +16,11 @@ from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
-from .conftest import CHROMIUM_FLAGS, PAGE_TIMEOUT_MS, without_features
+from .conftest import CHROMIUM_FLAGS, PAGE_TIMEOUT_MS
 from .js_session import JsPage
 from .processes import processes
 from .server import Site
 
-NO_SPARES = without_features("SpareRendererForSitePerProcess")
-"""Else a new process need not be that of the new page."""
 CRASH_LOOKS = 200
 FIT = """
     const store = new CheckpointStore("tabs", { backend });
@@ -126,9 +124,7 @@ def main() -> None:
     rng, site = random.Random(options.seed), Site()
     print(f"seed {options.seed}")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=find_chromium(install=False), args=[*CHROMIUM_FLAGS, NO_SPARES]
-        )
+        browser = playwright.chromium.launch(executable_path=find_chromium(install=False), args=CHROMIUM_FLAGS)
         tabs = Tabs(browser, site)
         tabs.fit(None)  # compiles, and is slower than those that come
         whole = tabs.fit(None)

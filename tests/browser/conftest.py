@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import playwright
 import pytest
-from chromium import find_chromium
+from chromium import find_chromium, find_headless
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from steps import BuildError
 
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 PLAYWRIGHT = Path(playwright.__file__).parent / "driver" / "package" / "lib" / "coreBundle.js"
 ADDRESS_BAR = ("WebUIOmniboxPopup", "WebUIOmniboxFullPopup", "WebUIOmniboxAimPopup")
 """Each window would start a process for the suggestions of its address bar: 0.8 s of processor time a test."""
+SPARES = ("SpareRendererForSitePerProcess",)
+"""Each page would start a process for the next one: 0.1 s of processor time. A new process is that of the new page."""
 
 
-def without_features(*names: str) -> str:
+def without_features() -> str:
     """The switch for features that Chromium goes without. It replaces Playwright's switch, so it has those, too."""
     (listed,) = re.findall(r"\bdisabledFeatures = \[(.*?)\]", PLAYWRIGHT.read_text(), re.DOTALL)
     names_of_playwright = re.findall(r'^ *"(\w+)"', listed, re.MULTILINE)
     assert "HttpsUpgrades" in names_of_playwright
-    return f"--disable-features={','.join((*names_of_playwright, *ADDRESS_BAR, *names))}"
+    return f"--disable-features={','.join((*names_of_playwright, *ADDRESS_BAR, *SPARES))}"
 
 
 CHROMIUM_FLAGS = [
@@ -55,20 +57,25 @@ def require_built(*paths: Path) -> None:
         pytest.fail(f"not built: {', '.join(missing)}; run ./build.sh", pytrace=False)
 
 
-@pytest.fixture(scope="session")
-def chromium_path() -> str:
-    """The Chromium to drive; the test fails when there is none."""
+def installed(find: Callable[[bool], str]) -> str:
+    """Path of a browser; the test fails when there is none."""
     try:
-        return find_chromium(install=False)
+        return find(False)
     except BuildError as error:
         pytest.fail(f"{error}\n./build.sh setup installs one", pytrace=False)
 
 
 @pytest.fixture(scope="session")
-def browser(chromium_path: str) -> Iterator[Browser]:
-    """One headless Chromium for the whole run."""
+def chromium_path() -> str:
+    """The Chromium to drive where a test needs more than the headless shell."""
+    return installed(find_chromium)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One headless shell of Chromium for the whole run, or Chromium itself where there is no shell."""
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=chromium_path, args=CHROMIUM_FLAGS)
+        chromium = playwright.chromium.launch(executable_path=installed(find_headless), args=CHROMIUM_FLAGS)
         yield chromium
         chromium.close()
 

@@ -1,4 +1,4 @@
-"""The table of behaviours in Python, in Pyodide and in the page: the same values, the same errors in class and text."""
+"""The table of behaviours in Python and in the page: the same values, the same errors in class and text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tests.conformance.behaviours import BEHAVIOURS, CALLED, ELSEWHERE, NOMINAL,
 
 from trainweb.training.calls import CALLS
 
-from .conftest import open_kernel
 from .js_session import open_js_page
 from .server import ROOT, Site
 
@@ -125,16 +124,6 @@ def in_python() -> list[list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def in_pyodide(browser: Browser, plain_site: Site) -> list[list[Any]]:
-    with open_kernel(browser, plain_site) as kernel:
-        kernel.install()
-        golden = kernel.ship("mlp", MLP)
-        folder = kernel.ship("conformance", ROOT / "tests" / "conformance")
-        found: list[list[Any]] = kernel.call(folder, "behaviours", "run_python", golden)
-        return found
-
-
-@pytest.fixture(scope="module")
 def in_page(browser: Browser, plain_site: Site) -> list[list[Any]]:
     plain_site.add(f"/golden/mlp/{NOMINAL}", nominal((MLP / "checkpoint").read_bytes()))
     with open_js_page(browser, plain_site) as js:
@@ -175,14 +164,15 @@ def flat(outcome: Any) -> list[Any]:
     return [value for part in parts for value in flat(part)] if isinstance(parts, list | tuple) else [parts]
 
 
-@pytest.mark.parametrize("where", ["in_pyodide", "in_page"])
 @pytest.mark.parametrize("name", NAMES)
-def test_behaves_as_in_python(
-    in_python: list[list[Any]], request: pytest.FixtureRequest, where: str, name: str
-) -> None:
+def test_behaves_as_in_python(in_python: list[list[Any]], in_page: list[list[Any]], name: str) -> None:
+    check_behaviour(name, in_page, in_python)
+
+
+def check_behaviour(name: str, elsewhere: list[list[Any]], in_python: list[list[Any]]) -> None:
+    """The outcomes of one behaviour are those of Python; test_notebook.py asks the same of Pyodide."""
     index = NAMES.index(name)
-    found = request.getfixturevalue(where)[index]
-    for call, outcome, wanted in zip(BEHAVIOURS[index][2], found, in_python[index], strict=True):
+    for call, outcome, wanted in zip(BEHAVIOURS[index][2], elsewhere[index], in_python[index], strict=True):
         assert common(outcome) == common(wanted), call
 
 

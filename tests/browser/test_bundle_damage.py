@@ -36,10 +36,9 @@ def _set(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-def code_of(header: dict[str, Any]) -> list[int]:
-    """The largest code of a plan."""
-    codes: list[list[int]] = [plan["code"] for plan in header["plans"]]
-    return max(codes, key=lambda code: code[1])
+def end_of(header: dict[str, Any]) -> int:
+    """The end of the models, which are behind all other data."""
+    return max(sum(place) for places in header["models"].values() for place in places)
 
 
 DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
@@ -80,7 +79,7 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
     "piece of a model in words": lambda h: h["models"]["evalModel"].append(["0", "64"]),
     "piece of a model with three numbers": lambda h: h["models"]["evalModel"].append([0, 64, 64]),
     "pieces that are numbers": _set("models", "evalModel", to=[0, [64, 64]]),
-    "pieces of more than 4 GiB": lambda h: h["models"].update(evalModel=[code_of(h)] * (2**32 // code_of(h)[1] + 1)),
+    "pieces of more than 4 GiB": lambda h: h["models"].update(evalModel=[[0, end_of(h)]] * (2**32 // end_of(h) + 1)),
     "pieces that overlap": lambda h: h["models"].update(evalModel=[[64 * k, 4096] for k in range(100)]),
     "models without checkpoint": lambda h: h["models"].pop("checkpoint"),
     "plan kind": _set("plans", 0, "kind", to="nope"),

@@ -204,6 +204,12 @@ def test_a_model_of_ours_trains_on_a_table(page: Page) -> None:
     )
     assert len(losses) == 100 and losses[-1] < 0.1 < losses[0]
     assert 'from_csv("wine.csv", columns' in page.inner_text("#python")
+    sizes = page.evaluate("""[...document.querySelectorAll("body *")].filter((one) => one.checkVisibility())
+        .map((one) => [parseFloat(getComputedStyle(one).fontSize), one.id])""")
+    (largest,) = (name for size, name in sizes if size == max(sizes)[0])
+    assert largest == "verdict"
+    expect(page.locator("#costs")).to_contain_text("GPU", timeout=READY_MS)
+    expect(page.locator("#status")).to_be_empty()
     page.select_option("#target", "ash")
     expect(page.locator("#javascript")).to_contain_text('"labels": "ash"')
     page.select_option("#target", "cultivar")

@@ -163,7 +163,6 @@ def test_errors_in_python_are_reported(kernel: Kernel) -> None:
         kernel.run(f"{SETUP}\nengine.free(7)")
 
 
-@pytest.mark.slow
 def test_beyond_2_gib_nothing_is_copied_from_or_to_a_wrong_place(browser: Browser, plain_site: Site) -> None:
     """A notebook's Python may grow to 4 GiB; Pyodide copies wrong bytes from there, and without an error."""
     with open_kernel(browser, plain_site) as opened:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -56,7 +55,10 @@ def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[JsPage]:
 def test_a_worker_that_dies_is_noticed(page: JsPage) -> None:
     """One after the other, in one page. The time until the error is printed, for docs/security.md."""
     page.run(f"{SPY}{OPEN} window.s = await open({{ threads: 1 }}); await loss(s); window.loss = () => loss(s);")
-    for deaths, (when, how) in enumerate(itertools.product(("in a step", "idle"), ("terminate", "close")), 1):
+    deaths_of = [("in a step", "terminate"), ("idle", "close")]
+    if not page.run("return isSecureContext;"):  # signs of life come from a script
+        deaths_of += [("in a step", "close"), ("idle", "terminate")]
+    for deaths, (when, how) in enumerate(deaths_of, 1):
         if when == "in a step":
             page.run("window.pending = window.loss().then(() => null);")
         else:

@@ -72,14 +72,14 @@ def test_a_file_is_kept_while_its_server_says_so(js: JsPage, validator: dict[str
     assert load(js, 5, **other) == (pytest.approx(5, abs=1e-4), "")
 
 
-@pytest.mark.parametrize(("how", "at"), [("byte", 0), ("byte", 2**25 + 5), ("cut", 0)])
-def test_damage_is_noticed(js: JsPage, how: str, at: int) -> None:
+def test_damage_is_noticed(js: JsPage) -> None:
     load(js, 1, etag='"1"')
-    js.run(DAMAGE, how=how, at=at)
-    ratio, warnings = load(js, 2, etag='"1"')
-    assert ratio == pytest.approx(2, abs=1e-4)
-    assert f"{PATH} is damaged in the cache, and is fetched again." in warnings
-    assert load(js, 3, etag='"1"') == (pytest.approx(2, abs=1e-4), "")
+    for scale, (how, at) in enumerate([("byte", 0), ("byte", 2**25 + 5), ("cut", 0)], 2):
+        js.run(DAMAGE, how=how, at=at)
+        ratio, warnings = load(js, scale, etag='"1"')
+        assert ratio == pytest.approx(scale, abs=1e-4)
+        assert f"{PATH} is damaged in the cache, and is fetched again." in warnings
+        assert load(js, 9, etag='"1"') == (pytest.approx(scale, abs=1e-4), "")
 
 
 COUNT = """
@@ -144,14 +144,18 @@ def loss_of(weight: np.ndarray) -> float:
     return float(np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[5])
 
 
-@pytest.mark.parametrize("more", [0, 4], ids=["whole pieces", "a part of a piece"])
-def test_the_hash_of_a_kept_file_names_the_compiled_session(js: JsPage, plain_site: Site, more: int) -> None:
+@pytest.mark.parametrize(
+    ("more", "scales"), [(0, (1,)), (4, (1, 2))], ids=["whole pieces", "a part of a piece, and another file"]
+)
+def test_the_hash_of_a_kept_file_names_the_compiled_session(
+    js: JsPage, plain_site: Site, more: int, scales: tuple[int, ...]
+) -> None:
     """The page or its worker hashes a file, each byte once; the hash is the same."""
     plain_site.add("/dist/worker.js", COUNT + (ROOT / "dist" / "npm" / "worker.js").read_text())
     try:
-        for k, weight in enumerate((WEIGHT, 2 * WEIGHT)):
-            wanted = loss_of(weight)
-            body = exact_file(3 * 2**24 + more, weight)
+        for k, scale in enumerate(scales):
+            wanted = loss_of(scale * WEIGHT)
+            body = exact_file(3 * 2**24 + more, scale * WEIGHT)
             given = {
                 "model": plain_site.add("/w/model.onnx", graph_of()),
                 "url": plain_site.add(PATH, body, headers={"ETag": f'"{k}"'}),
@@ -169,24 +173,27 @@ def test_the_hash_of_a_kept_file_names_the_compiled_session(js: JsPage, plain_si
         plain_site.remove("/dist/worker.js")
 
 
-@pytest.mark.parametrize(
-    ("how", "at", "is_compiled"),
-    [("byte", 20, True), ("byte", 2**25 + 5, False), ("cut", 0, True), ("cut", 0, False)],
-    ids=str,
-)
-def test_training_notices_damage(js: JsPage, plain_site: Site, how: str, at: int, is_compiled: bool) -> None:
+def test_training_notices_damage(js: JsPage, plain_site: Site) -> None:
     """The worker, which starts a compiled session from the file, or compiles. A server that lies shows the fetch."""
     given = {"model": plain_site.add("/w/model.onnx", graph_of()), "url": PATH, "isFetched": True, "isAdapted": True}
-    for scale, count in ((1, 1), (2, 1 + is_compiled), (3, 1 + is_compiled)):
-        plain_site.add(PATH, file_of({**REST, NAME: scale * WEIGHT}), headers={"ETag": '"1"'})
+
+    def train(sent: float, used: float, kept: int, is_compiled: bool) -> bool:
+        """Train beside the file; whether it was damaged."""
+        plain_site.add(PATH, file_of({**REST, NAME: sent * WEIGHT}), headers={"ETag": '"1"'})
         plain_site.clear_log()
-        loss, _, warnings = JsPage(js.page, plain_site).run(TRAIN, count=count, **given)
-        assert loss == pytest.approx(loss_of(min(scale, 2) * WEIGHT), rel=1e-5)
-        assert (f"{PATH} is damaged in the cache, and is fetched again." in warnings) == (scale == 2)
-        assert bool(python_requests(plain_site)) == (scale < 3)
-        if scale == 1:
-            js.run(DAMAGE, how=how, at=at)
-            js.run("" if is_compiled else FORGET)
+        loss, _, warnings = JsPage(js.page, plain_site).run(TRAIN, count=kept, **given)
+        assert loss == pytest.approx(loss_of(used * WEIGHT), rel=1e-5)
+        assert bool(python_requests(plain_site)) == (not is_compiled)
+        return f"{PATH} is damaged in the cache, and is fetched again." in warnings
+
+    scale, kept = 1.0, 1
+    assert not train(scale, scale, kept, is_compiled=False)
+    for how, at, is_compiled in (("byte", 20, True), ("byte", 2**25 + 5, False), ("cut", 0, True), ("cut", 0, False)):
+        js.run(DAMAGE, how=how, at=at)
+        js.run("" if is_compiled else FORGET)
+        scale, kept = scale + 0.5, kept * is_compiled + 1
+        assert train(scale, scale, kept, is_compiled=False)
+        assert not train(9, scale, kept, is_compiled=True)
 
 
 @pytest.mark.parametrize("is_adapted", [True, False], ids=["frozen", "trained"])

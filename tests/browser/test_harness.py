@@ -1,4 +1,4 @@
-"""The test harness itself: sites, isolation, the byte log, error collection."""
+"""The test harness itself: sites, isolation, the byte log, error collection. test_notebook.py has the kernel."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from .conftest import watched_page
-from .kernel import Kernel, PythonError
-from .server import ROOT, Site
+from .server import Site
 
 
 def test_only_the_isolated_site_isolates(page: Page, plain_site: Site, isolated_site: Site) -> None:
@@ -47,25 +46,3 @@ def test_content_security_policy_is_sent(page: Page, make_site) -> None:
     page.goto(site.url("/tests/blank.html"))
     outcome = page.evaluate("fetch('/golden/README.md').then(() => 'fetched', () => 'refused')")
     assert outcome == "refused"
-
-
-def test_python_runs_and_raises_in_the_kernel(pyodide_page: Kernel) -> None:
-    assert pyodide_page.run("import sys\n[a + 1, sys.platform]", a=1) == [2, "emscripten"]
-    with pytest.raises(PythonError, match="ZeroDivisionError"):
-        pyodide_page.run("1 / 0")
-
-
-def test_shipped_modules_are_called_with_their_traceback(pyodide_page: Kernel, tmp_path) -> None:
-    (tmp_path / "shipped_module.py").write_text(
-        "def double(x):\n    return 2 * x\n\ndef fail():\n    raise KeyError('why')\n"
-    )
-    folder = pyodide_page.ship("code", tmp_path)
-    assert pyodide_page.call(folder, "shipped_module", "double", 21) == 42
-    with pytest.raises(PythonError, match=r"in fail[\s\S]*KeyError: 'why'"):
-        pyodide_page.call(folder, "shipped_module", "fail")
-
-
-def test_golden_files_arrive_whole(pyodide_page: Kernel) -> None:
-    folder = pyodide_page.ship("golden", ROOT / "tests" / "golden")
-    sizes = pyodide_page.run("import os\nos.path.getsize(p)", p=f"{folder}/mlp/training_model.onnx")
-    assert sizes == (ROOT / "tests/golden/mlp/training_model.onnx").stat().st_size

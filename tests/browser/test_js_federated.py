@@ -58,6 +58,20 @@ def test_a_client_warns_of_statistics_that_rounds_do_not_average(js: JsPage, fro
     assert (len(rounds), len(rows)) == ((0, 0) if frozen else (1, 1)), said
 
 
+def test_a_client_warns_of_moments_that_stay(js: JsPage) -> None:
+    said: list[str] = []
+    js.page.on("console", lambda message: said.append(message.text))
+    js.site.add("/mlp.onnx", BASE.read_bytes())
+    js.run(
+        """for (const optimizer of ["AdamW", "SGD"]) {
+          const s = await TrainingSession.createFromModel("/mlp.onnx", { loss: "CrossEntropyLoss", optimizer });
+          s.federated();
+          await s.release();
+        }"""
+    )
+    assert ["Moments of AdamW stay with each client" in text for text in said] == [True], said
+
+
 @pytest.mark.parametrize("mu", [0.0, 0.6])
 def test_a_round_gives_the_bytes_of_python(js: JsPage, mu: float) -> None:
     found = js.run(

@@ -199,7 +199,12 @@ ADAMW = "type: 'AdamW'"
         ("open({ loss: { type: 'CrossEntropyLoss', weights: [1, '2'] } })", "ModelError", ["loss.weights is [1, '2']"]),
         ("open({ loss: { type: 'CrossEntropyLoss', ignoreIndex: 0.5 } })", "ModelError", ["loss.ignoreIndex is 0.5"]),
         ("open({ loss: { reduction: 'sum' } })", "ModelError", ["loss needs the setting 'type': one of MSELoss"]),
+        ("open({ loss: { y: () => 1 } })", "ModelError", ["loss.y is", "it must be the name of one"]),
+        ("open({ loss: 'mse' })", "TypeError", ["did you mean 'MSELoss'"]),
         ("open({ loss: { y: { weight: 2 } } })", "ModelError", ["loss.y needs the setting 'type': one of MSELoss"]),
+        ("open({ loss: { y: 'MSELoss', z: [] } })", "ModelError", ["loss.z is []; it must be a loss, or a list"]),
+        ("open({ loss: { y: 'MSELoss', z: null } })", "ModelError", ["loss.z is null; it must be the name of one"]),
+        ("open({ loss: { y: ['MSELoss', 5] } })", "ModelError", ["loss.y is 5; it must be the name of one"]),
         (
             "open({ loss: { logits: 'CrossEntropyLoss' }, sampleWeight: { logit: 'w' } })",
             "ModelError",

@@ -59,7 +59,7 @@ REFUSED = {
     "{ head: { classes: 5, layer: 3 } }": "head.layer",
     "{ head: [5] }": "an object with 'classes'",
     "{ head: { classes: 5, layer: 'body' } }": "'body' cannot be the head",
-    "{ frozenParams: 'all but head' }": "frozenParams",
+    "{ frozenParams: 'all but head' }": "used with 'head'",
 }
 
 

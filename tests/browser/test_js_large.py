@@ -183,7 +183,6 @@ def outcomes(js: JsPage, variables: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="the memory that is available cannot be told")
 @pytest.mark.parametrize("mib", [300, pytest.param(700, marks=pytest.mark.large)])
@@ -285,7 +284,6 @@ TRAINING_PAGE = """<!doctype html>
 """
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="the memory of a process cannot be told")
 def test_300_mb_of_weights_train_in_1300_mb(chromium_path: str, plain_site: Site) -> None:

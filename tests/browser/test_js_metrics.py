@@ -22,7 +22,7 @@ from .server import Site
 
 IGNORED = -100
 CLASS_METRICS: list[Any] = [
-    {"type": "accuracy", "ignore_index": IGNORED},
+    "accuracy",
     {"type": "topK", "k": 2, "ignore_index": IGNORED},
     {"type": "f1", "average": "weighted", "ignore_index": IGNORED},
     {"type": "precision", "average": "none", "ignore_index": IGNORED},
@@ -31,7 +31,7 @@ CLASS_METRICS: list[Any] = [
     {"type": "mIoU", "ignore_index": IGNORED},
     "perplexity",
 ]
-NUMBER_METRICS: list[Any] = ["mae", "r2"]
+NUMBER_METRICS: list[Any] = ["mae", "rmse", "r2"]
 ROWS = 24
 
 FIT = """

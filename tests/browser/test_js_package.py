@@ -382,7 +382,7 @@ def test_a_copy_serves_everything(browser: Browser, make_site: Callable[..., Sit
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "public" / "trainweb"
     copied = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
-    assert copied == {"index.js", "trainweb.js", "THIRD_PARTY_LICENSES", *ASSETS}
+    assert copied == {"index.js", "trainweb.js", "vis.js", "THIRD_PARTY_LICENSES", *ASSETS}
     for isolated in (False, True):
         site = make_site(isolated=isolated, mounts={**MOUNTS, "/copy/": (folder,)})
         with open_js_page(browser, site) as js:

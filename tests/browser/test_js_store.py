@@ -11,8 +11,7 @@ from playwright.sync_api import Browser
 
 import trainweb
 
-from .closed_tabs import NO_SPARES, Tabs, equal, trial
-from .conftest import CHROMIUM_FLAGS
+from .closed_tabs import Tabs, equal, trial
 from .js_session import JsPage, open_js_page
 from .server import Site
 from .test_js_fit import OPEN, arrays, native
@@ -32,14 +31,13 @@ STORE = f"""{OPEN}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_closed_tabs(browser: Browser, plain_site: Site, chromium_path: str, backend: str) -> None:
+def test_closed_tabs(browser: Browser, plain_site: Site, backend: str) -> None:
     """Twenty moments: `./build.sh test-closed-tabs`."""
-    own = browser.browser_type.launch(executable_path=chromium_path, args=[*CHROMIUM_FLAGS, NO_SPARES])
-    tabs = Tabs(own, plain_site)
+    tabs = Tabs(browser, plain_site)
     whole = tabs.fit(None)
     trial(tabs, "run", whole, random.Random(backend), backend)
     assert equal(tabs.fit("run", backend), whole), "a fit that is done goes on from its end"
-    own.close()
+    tabs.close()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -61,9 +61,38 @@ def test_curves_show_a_fit_as_it_runs(js: JsPage) -> None:
     assert [float(value) for _, value in names] == pytest.approx(expected, rel=1e-3)
 
 
+def test_curves_of_an_earlier_fit_make_way(js: JsPage) -> None:
+    """Also if its events come late."""
+    captions = js.run(
+        f"""{EPOCHS}
+        const curves = place("trainweb-curves");
+        let send;
+        const late = async function* () {{
+          yield epoch(1, 9);
+          await new Promise((done) => {{ send = done; }});
+          yield epoch(2, 9);
+        }};
+        const caption = async () => {{
+          await frame();
+          return curves.shadowRoot.querySelector("figcaption").textContent;
+        }};
+        curves.watch(late());
+        const first = await caption();
+        curves.watch((async function* () {{ yield epoch(1, 5); yield epoch(2, 4); yield epoch(3, 3); }})());
+        await frame();
+        send();
+        const second = await caption();
+        const legend = curves.shadowRoot.querySelector(".legend li").textContent;
+        curves.remove();
+        return [first, second, legend];"""
+    )
+    assert captions[0].startswith("1 epoch, ") and captions[1].startswith("3 epochs, ")
+    assert captions[2] == "training loss 3"
+
+
 def test_the_page_of_the_docs_shows_its_training(page: Page, make_site: Callable[..., Site]) -> None:
     (html,) = re.findall(r"^```html\n(.*?)^```$", (ROOT / "docs" / "vis.md").read_text(), re.DOTALL | re.MULTILINE)
-    site = make_site(mounts={"/dist/npm/": [ROOT / "dist" / "npm"], "/docs/": [ROOT / "docs"]})
+    site = make_site(mounts={"/trainweb/": [ROOT / "dist" / "npm"]})
     page.goto(site.add("/vis.html", html.replace("<title>", '<link rel="icon" href="data:,"><title>')))
     shown = [page.locator(f"trainweb-{name} figcaption") for name in ("curves", "confusion", "histogram")]
     expect(shown[0]).to_contain_text("20 epochs", timeout=60_000)

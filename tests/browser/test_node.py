@@ -127,7 +127,7 @@ def test_the_first_page_s_script_trains() -> None:
     code = script[1]
     for old, new in (
         ('"./trainweb/index.js"', '"trainweb"'),
-        ('document.querySelector("#log").textContent += `\\n${line}`', "console.log(line)"),
+        ('document.querySelector("#log").append(`\\n${line}`)', "console.log(line)"),
     ):
         assert code.count(old) == 1, old
         code = code.replace(old, new)
@@ -291,7 +291,8 @@ def test_a_download_that_does_not_end_well_is_given_up() -> None:
     """As in pages, where `test_downloads.py` has more of it; afterwards nothing keeps the process."""
     code = """
     import { createServer } from "node:http";
-    import { InferenceSession } from "trainweb";
+    import { env, InferenceSession } from "trainweb";
+    env.timeouts.stall = 2000;
     const answers = {
       "/silent": () => {},
       "/stalls": (response) => response.write(Buffer.alloc(100)),
@@ -317,8 +318,8 @@ def test_a_download_that_does_not_end_well_is_given_up() -> None:
     server.closeAllConnections();
     """
     assert node(code).splitlines() == [
-        "ModelError: model: /silent stalls: nothing came for 8 s after 0 bytes (env.timeouts.stall).",
-        "ModelError: model: /stalls stalls: nothing came for 8 s after 100 bytes (env.timeouts.stall).",
+        "ModelError: model: /silent stalls: nothing came for 2 s after 0 bytes (env.timeouts.stall).",
+        "ModelError: model: /stalls stalls: nothing came for 2 s after 100 bytes (env.timeouts.stall).",
         "LimitError: model: /endless has more than 1048576 bytes, the limit (limits.fileBytes).",
         "mine",
         "before",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
 from tests.conformance import replay
+from tests.conformance.behaviours import run_python
 
 from .conftest import open_kernel
-from .kernel import Kernel
+from .kernel import Kernel, PythonError
 from .server import ROOT, Site
+from .test_behaviours import MLP, NAMES, check_behaviour
 
 GOLDEN = ROOT / "tests" / "golden"
 
@@ -99,3 +103,41 @@ def test_recorded_training_is_replayed(conformance: tuple[Kernel, str, str], cas
     kernel, code, golden = conformance
     result = kernel.call(code, "replay", "replay", f"{golden}/{case}")
     assert result["compared"] > 10
+
+
+@pytest.fixture(scope="module")
+def behaviours(conformance: tuple[Kernel, str, str]) -> tuple[list[list[Any]], list[list[Any]]]:
+    """The outcomes of the table of behaviours here and in Pyodide."""
+    kernel, code, golden = conformance
+    return run_python(str(MLP)), kernel.call(code, "behaviours", "run_python", f"{golden}/mlp")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_behaves_as_in_python(behaviours: tuple[list[list[Any]], list[list[Any]]], name: str) -> None:
+    in_python, in_pyodide = behaviours
+    check_behaviour(name, in_pyodide, in_python)
+
+
+# ---- the kernel of tests itself
+
+
+def test_python_runs_and_raises_in_the_kernel(pyodide_page: Kernel) -> None:
+    assert pyodide_page.run("import sys\n[a + 1, sys.platform]", a=1) == [2, "emscripten"]
+    with pytest.raises(PythonError, match="ZeroDivisionError"):
+        pyodide_page.run("1 / 0")
+
+
+def test_shipped_modules_are_called_with_their_traceback(pyodide_page: Kernel, tmp_path: Path) -> None:
+    (tmp_path / "shipped_module.py").write_text(
+        "def double(x):\n    return 2 * x\n\ndef fail():\n    raise KeyError('why')\n"
+    )
+    folder = pyodide_page.ship("code", tmp_path)
+    assert pyodide_page.call(folder, "shipped_module", "double", 21) == 42
+    with pytest.raises(PythonError, match=r"in fail[\s\S]*KeyError: 'why'"):
+        pyodide_page.call(folder, "shipped_module", "fail")
+
+
+def test_golden_files_arrive_whole(pyodide_page: Kernel) -> None:
+    folder = pyodide_page.ship("golden", GOLDEN)
+    sizes = pyodide_page.run("import os\nos.path.getsize(p)", p=f"{folder}/mlp/training_model.onnx")
+    assert sizes == (GOLDEN / "mlp" / "training_model.onnx").stat().st_size

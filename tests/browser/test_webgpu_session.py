@@ -32,7 +32,7 @@ def test_losses_and_parameters_are_those_of_the_kernels(gpu: JsPage) -> None:
     assert plans["train"]["device"] == "webgpu" and plans["train"]["why"] == ""
     assert plans["train"]["dispatches"] > plans["train"]["pipelines"] > plans["optimizer"]["dispatches"] > 0
     assert plans["clip"] == {"device": "webgpu", "dispatches": None, "pipelines": None, "why": ""}
-    assert plans["eval"]["device"] == "wasm" and "only training steps" in plans["eval"]["why"]
+    assert plans["eval"]["device"] == "webgpu" and plans["generate"]["why"] == "such steps run on the CPU only"
     assert device[1]["kind"] == "wasm" and device[1]["adapter"] is None
 
 

@@ -34,7 +34,7 @@ def test_a_bundle_trains_on_the_gpu_without_python(gpu_browser: Browser, plain_s
         assert python_requests(plain_site) == []
     close(on_gpu, on_kernels)
     assert [device["kind"] for device in devices] == ["webgpu", "wasm"]
-    assert all(plan["dispatches"] > 0 for plan in devices[0]["plans"] if plan["device"] == "webgpu")
+    assert all(plan["dispatches"] > 0 for plan in devices[0]["plans"] if plan["step"] in ("train", "optimizer", "clip"))
 
 
 def test_a_cached_session_trains_on_the_gpu_without_python(gpu_browser: Browser, plain_site: Site) -> None:

@@ -52,6 +52,8 @@ ASKED: list[dict[str, Any]] = [
     {"numbers": [dtype, [1, 2], [2, 3]], "size": [size, [1], [1]], "colour": ["string", [1], ["blue"]]}
     for dtype, size in (("float32", "int64"), ("float64", "int32"), ("int64", "int64"), ("float32", "float32"))
 ]
+MIXED = {"n": ["int64", [2], [1, 3]], "m": ["float64", [2, 1], [0.1, 0.2]], "k": ["float32", [2], [2, 5]]}
+TRUTHS = csv("a,b\n0,true\n1,false\n", {"x": "a", "y": "b"}, dtypes={"x": "bool", "y": "bool"})
 HALF = csv(text("a,b,c", "1,0.1,7", ",0.7,3", "4,NA,", "2.5,0.4,?"), {"x": ["a", "b"], "y": "c"}, missing="keep")
 RAGGED = ["lengths", [3, 8, 2, 5, 4]]
 ELEVEN = ["columns", {"x": ["float32", [11], list(range(11))]}]
@@ -127,6 +129,16 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             (["prefetch", -1], "is -1; it must be an integer >= "),
         )
     ),
+    (
+        "no decimal",
+        [csv("a\n1\n", {"x": "a"}, decimal="")],
+        error("decimal is ''; it must be a point or a", "ModelError"),
+    ),
+    (
+        "one text",
+        [["rows", {"x": [1.0], "c": "red"}]],
+        error("'c' is one text; its first axis must count rows: one row"),
+    ),
     ("a split of everything", [ELEVEN, ["split", 1.5, None, 0]], error("is 1.5; it must be", "ModelError")),
     (
         "numbers and classes",
@@ -143,6 +155,19 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         [csv("a;b\n1;2\n", {"x": "a", "y": ["b"]}, delimiter=";", dtypes={"x": "uint8", "y": "float64"})],
         {"x": np.uint8([1]), "y": F8([[2]])},
     ),
+    (
+        "a decimal comma, and a filled gap",
+        [
+            csv(
+                'a;b\n-1234,5;\n"2e3";1,5\n',
+                {"x": ["a", "b"]},
+                delimiter=";",
+                decimal=",",
+                missing={"b": 0.5},
+            )
+        ],
+        {"x": F4([[-1234.5, 0.5], [2000, 1.5]])},
+    ),
     ("the largest number", [csv("a\n3.4028235e38\n", {"x": "a"})], {"x": F4([3.4028235e38])}),
     ("a class of no letters", [csv('a\n""\n\n1\n', {"x": "a"}, classes={"x": ["", "1"]})], {"x": I8([0, 1])}),
     (
@@ -158,9 +183,25 @@ DATASETS: list[tuple[str, Chain, Any]] = [
     *(
         (f"csv: {contents!r:.40} {options}", [csv(contents, columns, **options)], error(said))
         for contents, columns, options, said in (
-            ("a\n1\nx\n", {"x": "a"}, {}, "Line 3, column 'a': 'x' is no number. Give a column of text the type 'x'"),
+            (
+                "a\n1\nx\n",
+                {"x": "a"},
+                {},
+                "Line 3, column 'a': 'x' is no number. Give a column of text or dates the type 'x'",
+            ),
             ("a\n1\n?\n", {"x": "a"}, {"missing": {"a": "no"}}, "Line 3, column 'a': 'no' is no number"),
-            ("a\n1\n\n\n\n", {"x": "b"}, {}, "The file has no column 'b'; it has a"),
+            ("a,c\n1,2\n\n\n\n", {"x": "b"}, {}, "The file has no column 'b'; it has a, c"),
+            ("a;b\n1;2\n", {"x": "b"}, {}, "The file has no column 'b'; it has only a;b. Is ',' the 'delimiter'"),
+            *(
+                (
+                    f'a\n"{value}"\n',
+                    {"x": "a"},
+                    {},
+                    f"Line 2, column 'a': '{value}' is no number. Give a column of text",
+                )
+                for value in ("2016-10-18", "86,0", "5%", "2,500")
+            ),
+            ("a\n1.200\n", {"x": "a"}, {"decimal": ","}, "Line 2, column 'a': '1.200' is no number"),
             ("a,b\n1,2\n3\n", {"x": "a"}, {}, "Line 3 has 1 values; the header has 2"),
             ('a,b\n"1\n",2\n3,\n', {"x": "b"}, {}, "Line 4, column 'b': the value is missing"),
             ("a\n1.5\n", {"x": "a"}, {"dtypes": {"x": "int64"}}, "Line 2, column 'a': '1.5' is not a valid int64"),
@@ -173,8 +214,8 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ("a\n1\n", {"x": "a"}, {"dtypes": {"x": "float16"}}, "'x' cannot be read as float16"),
             ("a\n1\n", {"x": "a"}, {"classes": {"y": ["cat"]}}, "'y' is not one of the inputs"),
             ("a\n1\nnan\n", {"x": "a"}, {}, "Line 3, column 'a': the value is missing"),
-            ("a\n1\n1_0\n", {"x": "a"}, {}, "Line 3, column 'a': '1_0' is not a valid float32"),
-            ("a\n1_0\n", {"x": "a"}, {"dtypes": {"x": "int64"}}, "Line 2, column 'a': '1_0' is not a valid int64"),
+            ("a\n1\n1_0\n", {"x": "a"}, {}, "Line 3, column 'a': '1_0' is no number"),
+            ("a\n1_0\n", {"x": "a"}, {"dtypes": {"x": "int64"}}, "Line 2, column 'a': '1_0' is no number"),
             ("a\n-1e39\n", {"x": "a"}, {}, "Line 2, column 'a': '-1e39' is not a valid float32"),
             ("a\n1e309\n", {"x": "a"}, {"dtypes": {"x": "float64"}}, "'1e309' is not a valid float64"),
             ('a,b\n"1\n",2\n3,"x\n4,y\n', {"x": "a"}, {}, "Line 4: a value between quotes does not end"),
@@ -183,8 +224,8 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ('a,b\n1,2\n"3\n4","5\n', {"x": "a"}, {}, "Line 3: a value between quotes does not end"),
             ('a\n"1\r\n', {"x": "a"}, {}, "Line 2: a value between quotes does not end"),
             ('a\n"1', {"x": "a"}, {}, "Line 2: a value between quotes does not end"),
-            ('a,b\n1,"say ""3"", 4"\n2,5"6\n', {"x": "b"}, {}, "Line 2, column 'b': 'say \"3\", 4' is not"),
-            ('a\n"1"""\n2', {"x": "a"}, {}, "Line 2, column 'a': '1\"' is not a valid float32"),
+            ('a,b\n1,"say ""3"", 4"\n2,5"6\n', {"x": "b"}, {}, "Line 2, column 'b': 'say \"3\", 4' is no"),
+            ('a\n"1"""\n2', {"x": "a"}, {}, "Line 2, column 'a': '1\"' is no number"),
             ("a,b,a\n1,2,3\n", {"x": "a"}, {}, "The file has more than one column 'a'"),
             (f"a\n-{'0' * 4300}7\n", {"x": "a"}, {"dtypes": {"x": "int64"}}, "is not a valid int64"),
         )
@@ -228,7 +269,7 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ({"n": 1, "m": 1, "k": "c"}, "Line 5, column 'k': 'c' is not one of NA, b", "FeedError"),
             (
                 {"z": 1},
-                "'missing' has a value for the column 'z', which no input takes; they take n, m, k",
+                "'missing' has a value for column 'z', which no input takes; they take n, m, k",
                 "FeedError",
             ),
             ("keep", "Line 5, column 'k': the value is missing", "FeedError"),
@@ -240,6 +281,46 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         )
     ),
     ("a table", [TABLE, *FITTED], None),
+    (
+        "numbers of several types side by side",
+        [["columns", MIXED], ["concat", "x", [*MIXED]]],
+        {"x": F4([[1, 0.1, 2], [3, 0.2, 5]])},
+    ),
+    (
+        "texts side by side",
+        [TABLE, ["concat", "x", ["colour", "labels"]], ["one_hot", "x"], ["take", 1]],
+        None,
+    ),
+    (
+        "rows without the labels that steps join",
+        [["columns", {"x": ["float32", [1], [2]]}], ["steps of", [["columns", MIXED], ["concat", "y", [*MIXED]]]]],
+        {"x": F4([2])},
+    ),
+    (
+        "rows with names",
+        [["rows", [{"n": [1.5, 2], "c": "b"}, {"c": "a", "n": [3, 4]}]], ["one_hot", "c"], ["concat", "x", ["n", "c"]]],
+        {"x": F4([[1.5, 2, 0, 1], [3, 4, 1, 0]])},
+    ),
+    ("integers without gaps", [TABLE, ["fill_median", "size"], ["take", 2]], None),
+    (
+        "gaps in integers that were fitted without",
+        [["columns", {"size": ["float64", [2], [np.nan, 7]]}], ["steps of", [TABLE, ["fill_median", "size"]]]],
+        {"size": F8([2.5, 7])},
+    ),
+    (
+        "truths as numbers",
+        [TRUTHS, ["steps of", [TRUTHS, ["standardize", "x"], ["one_hot", "y"], ["concat", "z", ["x", "y"]]]]],
+        {"z": F4([[-1, 0, 1], [1, 1, 0]])},
+    ),
+    ("truths side by side", [TRUTHS, ["concat", "z", ["x", "y"]]], {"z": np.uint8([[0, 1], [1, 0]])}),
+    (
+        "categories that come later",
+        [
+            ["columns", {"size": ["int64", [3], [3, 2, 9]], "colour": ["string", [3], ["red", "mauve", ""]]}],
+            ["steps of", [TABLE, ["one_hot or zeros", "colour", "size"], ["concat", "x", ["size", "colour"]]]],
+        ],
+        {"x": F4([[0, 0, 1, 0, 0, 0, 1], [0, 1, 0, 0, 0, 0, 0], [0] * 7])},
+    ),
     ("a table that was fitted before", [TABLE, ["steps of", [TABLE, *FITTED]]], None),
     ("a table that is fitted again", [TABLE, *FITTED, ["steps of", [TABLE, *FITTED]]], None),
     ("a part of a table", [TABLE, ["split", 0.5, 3, 1], ["steps of", [TABLE, *FITTED]]], None),
@@ -264,14 +345,26 @@ DATASETS: list[tuple[str, Chain, Any]] = [
     *(
         (f"no such step: {chain[-1]}", chain, error(said, name))
         for chain, said, name in (
-            ([TABLE, ["fill_mean", "size"]], "'size' is int64; the step 'fill' takes float32, float64", "FeedError"),
+            (
+                [TABLE, ["fill_mean", "colour"]],
+                "'colour' is string; the step 'fill' takes float32, float64",
+                "FeedError",
+            ),
             ([NAN_ONLY, ["fill_median", "numbers"]], "'numbers' has no number in column 0, only NaN", "FeedError"),
             ([TABLE, ["standardize", "colour"]], "'colour' is string; the step 'standardize' takes", "FeedError"),
             ([TABLE, ["one_hot", "numbers"]], "'numbers' is float32; the step 'one_hot' takes", "FeedError"),
             ([TABLE, ["categories", "size"]], "'size' is int64; the step 'categories' takes", "FeedError"),
             ([TABLE, ["standardize", "width"]], "'width'", "FeedError"),
-            ([TABLE, ["concat", "x", ["numbers", "size"]]], "'size' is int64", "FeedError"),
+            ([TABLE, ["concat", "x", ["size", "colour"]]], "'colour' is string and 'size' is float32", "FeedError"),
+            ([TABLE, ["concat", "x", ["width", "depth"]]], "The data has no input 'width'", "FeedError"),
+            (
+                [["columns", {"n": MIXED["n"]}], ["steps of", [["columns", MIXED], ["concat", "y", [*MIXED]]]]],
+                "The data has no input 'm'; the names of its inputs are n",
+                "FeedError",
+            ),
             ([TABLE, ["concat", "size", ["numbers"]]], "name is 'size'; it must be a name that no", "ModelError"),
+            ([["rows", [{"n": 1}, {"m": 1}]], ["preprocess", []]], "Row 1 of the data has m; the first", "FeedError"),
+            ([["rows", [[1], [2]]], ["preprocess", []]], "A stream of rows cannot be preprocessed", "FeedError"),
             ([["numbers", 3], ["preprocess", []]], "A stream of rows cannot be preprocessed", "FeedError"),
             (
                 [TABLE, ["steps of", [TABLE, ["take", 1], ["one_hot", "colour"]]]],
@@ -291,6 +384,8 @@ DATASETS: list[tuple[str, Chain, Any]] = [
                     [{"type": "standardize", "input": "x", "mean": ["1"], "std": [1]}],
                     [{"type": "one_hot", "input": "x", "categories": [1], "more": 2}],
                     [{"type": "concat", "input": "x", "parts": ["a"], "dtype": 3}],
+                    [{"type": "one_hot", "input": "x", "categories": [[1]], "unknown": "ones"}],
+                    [{"type": "categories", "input": "x", "categories": [[1]], "unknown": "zeros"}],
                 )
             ),
         )
@@ -312,6 +407,7 @@ def lengths(sizes: list[int]) -> Dataset:
 SOURCES: dict[str, Callable[..., Dataset]] = {
     "numbers": lambda n: Dataset(lambda: ({"x": F4(k)} for k in range(n))),
     "columns": columns_of,
+    "rows": Dataset,
     "lengths": lengths,
     "csv": lambda contents, columns, options: from_csv(
         io.StringIO(contents.removeprefix("\ufeff"), newline=""), columns, **options
@@ -330,6 +426,7 @@ STEPS: dict[str, Callable[..., Dataset]] = {
     "thirds": lambda data: data.filter(lambda row: bool(row["x"] % 3 == 0)),
     "split": lambda data, share, seed, part: data.split(share, seed)[part],
     "bucket": lambda data, bounds, size, padded: data.bucket(lambda row: len(row["ids"]), bounds, size, padded),
+    "one_hot or zeros": lambda data, *names: data.one_hot(*names, unknown="zeros"),
     "steps of": lambda data, chain: data.preprocess(dataset(chain).preprocessing),
     "untyped steps of": lambda data, chain: data.preprocess(untyped(dataset(chain).preprocessing)),
 }

@@ -68,6 +68,14 @@ KINDS: dict[str, tuple[Callable[[], bytes], dict[str, Any]]] = {
         lambda: outputs().SerializeToString(),
         {"loss": TERMS, "optimizer": "SGD", "sample_weight": {"age": {"name": "known", "of": "labels"}, "kind": "w"}},
     ),
+    "one weight": (
+        lambda: outputs().SerializeToString(),
+        {"loss": TERMS, "optimizer": "SGD", "sample_weight": {"age": "w", "kind": "w"}},
+    ),
+    "gradient": (
+        lambda: outputs().SerializeToString(),
+        {"loss": {"kind": "OutputGradient", "age": "MSELoss"}, "optimizer": "SGD"},
+    ),
     "prices": (BASE.read_bytes, {"loss": "MSELoss", "optimizer": "SGD"}),
     "masked": (lambda: masked().SerializeToString(), {"loss": "CrossEntropyLoss", "optimizer": "SGD"}),
     **{
@@ -192,10 +200,10 @@ def tokens(*steps: Any, label: int | None = None, **elements: Any) -> Data:
     return Data({"tokens": padded.TOKENS, "labels": labels}, steps)
 
 
-def people(n: int = 30) -> Data:
+def people(n: int = 30, *steps: Any, ages: Any = slice(1)) -> Data:
     """Rows of the kind "outputs"."""
     x, labels = data(n).columns.values()
-    return Data({"x": x, "kind_labels": labels, "age_labels": x[:, :1] * 3})
+    return Data({"x": x, "kind_labels": labels, "age_labels": x[:, ages] * 3}, steps)
 
 
 def with_masks(n: int = 30) -> Data:
@@ -204,6 +212,13 @@ def with_masks(n: int = 30) -> Data:
     columns = people(n).columns
     age = np.where(weights[:, None] == 1, np.float32(np.nan), columns["age_labels"])
     return Data({**columns, "age_labels": age, "known": np.isfinite(age).astype(np.float32), "w": weights})
+
+
+def graded() -> Data:
+    """Rows of the kind "gradient"."""
+    columns = people().columns
+    gradient = np.repeat(columns["age_labels"], 3, 1)
+    return Data({"x": columns["x"], "kind_gradient": gradient, "age_labels": columns["age_labels"]})
 
 
 def weighed(n: int = 30, labels: str = "labels", **more: Any) -> Data:
@@ -340,6 +355,11 @@ ALIKE: dict[str, list[Fit]] = {
         f"goes_on endless {place}": resumed(data(12, *SHUFFLED, ("breaks", place)), data(12, *SHUFFLED), **ENDLESS)
         for place in (1, 3, 4)
     },
+    "one value a row": [
+        fit(people(24, *steps, ages=ages), "outputs", **options | {"shuffle": False})
+        for steps, options in (((), {"batch_size": 8}), (STREAM, {"batch_size": 8}), (batches(8), {"batch_size": None}))
+        for ages in (slice(1), 0)
+    ],
     "steps_per_epoch": [
         fit(source, **EPOCHS | more)
         for source, more in (
@@ -392,7 +412,7 @@ STORE_CALLS: list[tuple[list[Any], Any]] = [
     ),
     (["rename", "start", "a.b"], ("StorageError", "There is a checkpoint 'a.b' in .* already")),
     (["rename", "start", "start"], ("StorageError", "There is a checkpoint 'start' in .* already")),
-    *((["save", name], ("StorageError", "The name of a checkpoint must be a text")) for name in ("", "x" * 200, 3)),
+    *((["save", name], ("StorageError", "A checkpoint's name must be a text")) for name in ("", "x" * 200, 3)),
 ]
 """Calls of a store, and what they give: a value, or the class and text of an error."""
 OTHER_FITS: list[tuple[dict[str, Any], str, str]] = [
@@ -519,7 +539,7 @@ FITS: dict[str, list[Fit]] = {
             after=[["predict", source], ["predict", Data({"x": source.columns["x"]})]],
         )
         for source, kind, metrics in (
-            (prices(), "prices", ["mae", "r2"]),
+            (prices(), "prices", ["mae", "rmse", "r2"]),
             (prices(30, ("map",)), "prices", ["mae"]),
             (Data(people().columns, (("standardized", "age_labels"),)), "outputs", [{"age": ["mae", "r2"]}]),
         )
@@ -547,7 +567,12 @@ FITS: dict[str, list[Fit]] = {
             validation_data=with_masks(20),
             metrics={"kind": "accuracy", "age": ["mae", "r2"]},
             after=[["predict", Data({"x": data(5).columns["x"]})]],
-        )
+        ),
+        fit(Data(people().columns | {"w": weighed().columns["w"]}), "one weight", batch_size=8, validation_split=0.3),
+    ],
+    "gradients": [
+        fit(graded(), "gradient", batch_size=8, validation_split=0.3, metrics={output: metric})
+        for output, metric in (("kind", "accuracy"), ("age", "mae"))
     ],
     "infinite_on_purpose": [
         fit(changed(12, labels=np.arange(12) % 2), "masked", batch_size=4, on_nan=on_nan, epochs=2)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.python.test_documents import MOST_COLUMNS
 
 import trainweb
 
@@ -16,6 +17,11 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from api_examples import EXAMPLES  # noqa: E402
+
+
+def test_the_examples_fit_on_a_phone() -> None:
+    lines = [line for one in EXAMPLES for line in (one.python_code + one.page_code).splitlines()]
+    assert [line for line in lines if len(line) > MOST_COLUMNS] == []
 
 
 def test_the_examples_of_python_run_one_after_the_other() -> None:

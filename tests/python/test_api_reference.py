@@ -91,7 +91,6 @@ def test_the_python_reference_has_every_public_name() -> None:
     assert "\n## export\n" in pages["trainweb.torch.md"]
 
 
-@pytest.mark.slow
 def test_public_names_of_javascript_are_explained() -> None:
     if not typedoc.SCRIPT.exists():
         pytest.skip("TypeDoc is not installed: ./build.sh setup does that")

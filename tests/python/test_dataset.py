@@ -23,6 +23,8 @@ from trainweb.data import Dataset, from_csv
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError, ModelError
 
+from .sessions import session
+
 
 def mixed(word: int) -> int:
     """The finalizer of MurmurHash3, on integers of Python."""
@@ -132,12 +134,11 @@ def test_long_values_take_no_time(dtype: str) -> None:
     """A quadratic algorithm took hours here; `csv` itself ends at 131 072 characters by default."""
     before = csv.field_size_limit(10**7)
     try:
-        for digits in ("1" * 2_000_000 + "x", "x" * 2_000_000):
+        for digits in ("1" * 2_000_000, "1" * 2_000_000 + "x", "x" * 2_000_000):
             with pytest.raises(FeedError) as caught:
                 from_csv(io.StringIO(f"a\n{digits}\n"), {"x": "a"}, dtypes={"x": dtype})
             shown = f"'{digits[:499]}... ({len(digits) + 2} characters)"
-            is_text = digits[0] == "x"
-            said = "no number. Give a column of text the type" if is_text else f"not a valid {dtype}."
+            said = f"not a valid {dtype}." if digits.isdigit() else "no number. Give a column of text"
             assert str(caught.value).startswith(f"Line 2, column 'a': {shown} is {said}")
     finally:
         csv.field_size_limit(before)
@@ -187,6 +188,9 @@ class Table:
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
+    def __len__(self) -> int:
+        return min(map(len, self._values.values()))
+
 
 class ArrowTable(Table):
     """One of pyarrow: `columns` are the values, and `column_names` the names."""
@@ -206,13 +210,62 @@ def test_columns_of_a_table(kind: type[Table]) -> None:
     assert [row["colour"] for row in data] == ["red", "blue"]
 
 
+class Rows:
+    """A stream of rows that knows its columns, as `datasets.IterableDataset`."""
+
+    column_names = ("x", "labels")
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return ({"x": [k, 2.0 * k], "labels": k % 2} for k in range(4))
+
+    def __getitem__(self, name: str) -> Any:
+        return (row[name] for row in self)
+
+
+def test_a_stream_with_names_of_columns_is_no_table() -> None:
+    assert [int(row["x"][1]) for row in Dataset(Rows())] == [0, 2, 4, 6]
+
+
 @pytest.mark.parametrize(
     ("values", "kinds"),
-    [([1.0, None], "NoneType and float"), (["a", float("nan")], "float and str"), ([True, 1.5], "bool and float")],
+    [([None, None], "NoneType"), (["a", float("nan")], "float and str"), ([True, 1.5], "bool and float")],
 )
-def test_a_column_of_objects_is_named_with_their_types(values: list[Any], kinds: str) -> None:
-    with pytest.raises(FeedError, match=f"'age' has Python objects of type {kinds}"):
-        Dataset({"age": np.array(values, object)})
+def test_a_column_of_objects_is_refused_where_it_is_read(values: list[Any], kinds: str) -> None:
+    table = Dataset({"x": np.ones((2, 5), "f4"), "labels": np.arange(2), "age": np.array(values, object)})
+    said = f"'age' has Python objects of type {kinds}"
+    for step in (lambda: table.standardize("age"), lambda: table.concat("y", ["x", "age"])):
+        with pytest.raises(FeedError, match=said):
+            step()
+    with pytest.raises(FeedError, match=said):
+        table.preprocess(Dataset({"age": [1.0, 2.0]}).standardize("age").preprocessing)
+    with session() as s:
+        assert len(s.fit(table, progress=False).losses) == 1
+        with pytest.raises(FeedError, match=said.replace("age", "x")):
+            s.predict({"x": table.columns["age"][:, None].repeat(5, 1)})  # type: ignore[index]
+
+
+def test_a_file_of_another_encoding(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_bytes("größe\n1\n".encode("latin-1"))
+    with pytest.raises(FeedError, match="the file is not a text in UTF-8: save it as such"):
+        from_csv(tmp_path / "data.csv", {"x": "größe"})
+
+
+def test_a_dataset_shows_the_types_of_tensors() -> None:
+    assert (
+        repr(Dataset({"x": np.zeros((2, 3), "f4"), "c": ["a", "red"]}))
+        == "<Dataset: 2 rows of x float32[3], c string[]>"
+    )
+
+
+def test_missing_numbers_are_nan() -> None:
+    """As tables with a column of nullable integers have them."""
+
+    class NAType:
+        pass
+
+    table = Dataset({"x": np.array([[1, NAType()], [2.5, 3], [None, 5]], object)})
+    assert table.columns is not None
+    np.testing.assert_equal(table.columns["x"], [[1, np.nan], [2.5, 3], [np.nan, 5]])
 
 
 def test_async_rows_are_waited_for() -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
 from math import gcd
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from tests.each import run_each
 
 from trainweb.errors import ModelError
 from trainweb.ir.dims import SymbolicDim, UndecidedError, at_most, equal, maximum, minimum, static
@@ -32,12 +32,19 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 ON_INTS = {**OPERATIONS, "max": max, "min": min}
 
-trees: st.SearchStrategy[Tree] = st.recursive(
-    st.one_of(st.integers(-6, 9), st.sampled_from(NAMES)),
-    lambda inner: st.tuples(st.sampled_from(sorted(OPERATIONS)), inner, inner),
-    max_leaves=8,
-)
-sizes = st.fixed_dictionaries({name: st.integers(1, 40) for name in NAMES})
+SEEDS = range(1000)
+"""Of random trees."""
+
+
+def tree_of(rng: Random, depth: int = 3) -> Tree:
+    """A tree of at most eight leaves."""
+    if depth == 0 or rng.random() < 0.2:
+        return rng.choice([rng.randint(-6, 9), rng.choice(NAMES)])
+    return (rng.choice(sorted(OPERATIONS)), tree_of(rng, depth - 1), tree_of(rng, depth - 1))
+
+
+def sizes_of(rng: Random) -> dict[str, int]:
+    return {name: rng.randint(1, 40) for name in NAMES}
 
 
 def computed(tree: Tree, leaf: Callable[[Any], Any], operations: dict[str, Callable[[Any, Any], Any]]) -> Any:
@@ -63,10 +70,13 @@ class Symbols:
         return result
 
 
-@settings(max_examples=200, deadline=None)
-@given(trees, sizes)
-def test_expressions_have_the_values_that_ints_have(tree: Tree, values: dict[str, int]) -> None:
-    symbols = Symbols()
+def test_expressions_have_the_values_that_ints_have() -> None:
+    run_each(SEEDS, check_values)
+
+
+def check_values(seed: int) -> None:
+    rng, symbols = Random(seed), Symbols()
+    tree, values = tree_of(rng), sizes_of(rng)
     try:
         expected = on_ints(tree, values)
         dim = symbols.of(tree)
@@ -81,12 +91,14 @@ def test_expressions_have_the_values_that_ints_have(tree: Tree, values: dict[str
         assert type(dim) is int
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(trees, trees), min_size=1, max_size=3), trees, sizes)
-def test_equations_that_hold_for_some_sizes_are_solved_without_losing_them(
-    equations: list[tuple[Tree, Tree]], tree: Tree, values: dict[str, int]
-) -> None:
-    symbols = Symbols()
+def test_equations_that_hold_for_some_sizes_are_solved_without_losing_them() -> None:
+    run_each(SEEDS, check_equations)
+
+
+def check_equations(seed: int) -> None:
+    rng, symbols = Random(seed), Symbols()
+    equations = [(tree_of(rng, 2), tree_of(rng, 2)) for _ in range(rng.randint(1, 3))]
+    tree, values = tree_of(rng), sizes_of(rng)
     try:
         expected, dim = on_ints(tree, values), symbols.of(tree)
         # The difference of both sides makes an equation that these sizes fulfil.
@@ -122,10 +134,13 @@ def test_chains_of_quotients_without_remainder_have_the_values_that_ints_have(kn
                 table.fix({"W": size})
 
 
-@settings(max_examples=200, deadline=None)
-@given(trees, trees, sizes)
-def test_what_is_said_of_expressions_holds_for_all_sizes(left: Tree, right: Tree, values: dict[str, int]) -> None:
-    symbols = Symbols()
+def test_what_is_said_of_expressions_holds_for_all_sizes() -> None:
+    run_each(SEEDS, check_comparisons)
+
+
+def check_comparisons(seed: int) -> None:
+    rng, symbols = Random(seed), Symbols()
+    left, right, values = tree_of(rng, 2), tree_of(rng, 2), sizes_of(rng)
     try:
         a, b = symbols.of(left), symbols.of(right)
         x, y = on_ints(left, values), on_ints(right, values)

@@ -42,6 +42,11 @@ MOST_COLUMNS = 60
 """Longer lines of code do not fit on a phone."""
 
 
+def outside(page: Path) -> str:
+    """A page without its fences."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
 def prose(page: Path) -> str:
     """A page without its code."""
     return re.sub(r"```.*?```|`[^`\n]*`|^    .*?$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
@@ -104,15 +109,27 @@ def outputs_of(page: Path) -> list[str]:
     return "".join(output for _, output in texts).splitlines()
 
 
+def guides() -> list[Path]:
+    """The pages of docs/ that lead a user, in contrast to those that are looked up."""
+    looked_up = load_hooks().LOOKED_UP
+    return [page for name, page in DOCUMENTS.items() if name.startswith("docs/") and not looked_up.match(name)]
+
+
 def test_code_of_the_guides_fits_on_a_phone() -> None:
     long = [
-        (name, line)
-        for name in GUIDES
-        for code in CODE.findall((ROOT / "docs" / f"{name}.md").read_text())
+        (page.name, line)
+        for page in guides()
+        for code in CODE.findall(page.read_text())
         for line in code.splitlines()
         if len(line) > MOST_COLUMNS
     ]
     assert long == []
+
+
+def test_code_of_the_guides_is_in_fences() -> None:
+    """Tests do not see blocks that only their indentation marks."""
+    indented = re.compile(r"\n\n    (?! *[-*\d])\S.*")
+    assert [(page.name, line) for page in guides() for line in indented.findall(outside(page))] == []
 
 
 WITH_PYTHON = [name for name, page in DOCUMENTS.items() if name != "README.md" and "\n```python\n" in page.read_text()]

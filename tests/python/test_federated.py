@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import scipy  # whose `stats` are imported where they are read: that takes two seconds
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from onnx import TensorProto, helper, numpy_helper
-from scipy import stats
 from tests.federated import norms
 from tests.python.test_noted_batch_norm import MEAN, TRAINED, VARIANCE, net
 
@@ -94,7 +94,7 @@ def test_updates_are_clipped_and_noised(session: trainweb.TrainingSession) -> No
 
 
 def test_rows_as_clients_are_clipped_one_by_one(session: trainweb.TrainingSession) -> None:
-    """DP-SGD as docs/federated.md has it: the sum over rows of gradients that are clipped by themselves."""
+    """DP-SGD as docs/privacy.md has it: the sum over rows of gradients that are clipped by themselves."""
     clip, rate = 2.0, 0.05
     client = session.federated(clip_norm=rate * clip)
     rows = [{name: a[k : k + 1] for name, a in ROWS.items()} for k in range(24)]
@@ -109,14 +109,14 @@ def test_rows_as_clients_are_clipped_one_by_one(session: trainweb.TrainingSessio
 def test_noise_is_gaussian() -> None:
     zeros = np.zeros(200_001, np.float32)
     seeded = federated.add_noise(zeros, 3.0, seed=2**52 + 1)
-    assert stats.kstest(seeded, "norm", args=(0, 3)).pvalue > 0.01
+    assert scipy.stats.kstest(seeded, "norm", args=(0, 3)).pvalue > 0.01
     assert abs(np.corrcoef(seeded[:-1], seeded[1:])[0, 1]) < 0.01
     np.testing.assert_array_equal(seeded, federated.add_noise(zeros, 3.0, seed=2**52 + 1))
     assert (seeded != federated.add_noise(zeros, 3.0, seed=2**52 + 1, stream=1)).mean() > 0.99
     first, second = (federated.add_noise(zeros, 3.0) for _ in range(2))
     assert (first != second).mean() > 0.99
     for drawn in (first, second):  # by chance beyond this once in 10^12
-        assert stats.kstest(drawn, "norm", args=(0, 3)).pvalue > 1e-12
+        assert scipy.stats.kstest(drawn, "norm", args=(0, 3)).pvalue > 1e-12
 
 
 def test_averages_are_those_of_numpy() -> None:
@@ -208,6 +208,17 @@ def test_clients_warn_of_local_statistics(options: dict[str, str], count: int) -
         client.session.release()
 
 
+@pytest.mark.parametrize(("optimizer", "count"), [("AdamW", 1), ("Lion", 1), ("SGD", 0)])
+def test_clients_warn_of_moments_that_stay(optimizer: str, count: int) -> None:
+    settings = {"loss": None, "optimizer": optimizer, "frozen_params": [r"n0\..*"]}
+    session = trainweb.TrainingSession.from_model(net(TRAINED), **settings)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        session.federated()
+    session.release()
+    assert [str(one.message).split(" stay")[0] for one in caught] == count * [f"Moments of {optimizer}"]
+
+
 def test_what_cannot_be_is_refused(session: trainweb.TrainingSession) -> None:
     with pytest.raises(TypeError, match="no setting 'clip'"):
         session.federated(clip=1)
@@ -264,10 +275,10 @@ def test_masks_are_gone_in_the_sum_alone() -> None:
     assert np.abs(total - exact).max() <= 4 * 0.5 * 2.0**-27
     for name in NAMES:
         # The masked update reveals nothing about the update: evenly spread words.
-        assert stats.kstest(masked[name] / 2**32, "uniform").pvalue > 1e-9
+        assert scipy.stats.kstest(masked[name] / 2**32, "uniform").pvalue > 1e-9
     for some in (subset for size in (1, 2, 3) for subset in combinations(NAMES, size)):
         part = np.sum([masked[n].astype(np.uint64) for n in some], axis=0) % 2**32
-        assert stats.kstest(part / 2**32, "uniform").pvalue > 1e-9, some
+        assert scipy.stats.kstest(part / 2**32, "uniform").pvalue > 1e-9, some
 
 
 def test_a_lost_member_ends_the_round() -> None:
@@ -322,8 +333,8 @@ def test_members_refuse_what_would_disclose_or_overflow() -> None:
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
     """Delta of a Gaussian mechanism of sensitivity mu, exactly: https://arxiv.org/abs/1805.06530, theorem 8."""
-    below = stats.norm.cdf(mu / 2 - epsilon / mu)
-    return float(below - math.exp(epsilon + stats.norm.logcdf(-mu / 2 - epsilon / mu)))
+    below = scipy.stats.norm.cdf(mu / 2 - epsilon / mu)
+    return float(below - math.exp(epsilon + scipy.stats.norm.logcdf(-mu / 2 - epsilon / mu)))
 
 
 @pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (4.0, 25)])

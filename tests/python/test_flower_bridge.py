@@ -275,7 +275,8 @@ def test_the_time_that_a_page_takes_to_read_counts() -> None:
     assert len(asked) == 1 and 0 <= asked[0] <= 19
 
 
-def test_the_bridge_stops_though_a_page_reads_nothing() -> None:
+def test_the_bridge_stops_though_a_page_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainweb.flower.bridge.CLOSE_SECONDS", 3.0)
     big = {"w": np.zeros((4 << 20,), np.float32)}
     join = JOIN | {"parameters": [{"name": "w", "shape": [4 << 20]}]}
     with FakeFleet() as fleet:

@@ -82,6 +82,19 @@ def test_all_but_the_head_is_frozen() -> None:
     assert {"conv.weight", "conv.bias"} <= set(before)
 
 
+def test_constants_of_formulas_are_no_frozen_parameters() -> None:
+    proto = two_heads()
+    del proto.graph.node[2], proto.graph.output[1]
+    proto.graph.node[0].output[0] = "product"
+    proto.graph.node.insert(1, helper.make_node("Mul", ["product", "val_4"], ["h"]))
+    proto.graph.initializer.append(numpy_helper.from_array(np.float32(2), "val_4"))
+    are_frozen = []
+    for names in ("all but head", ["body.*", "val_.*"], ["body.weight", "val_4"]):
+        with session_of(proto, head={"classes": 5}, frozen_params=names) as session:
+            are_frozen.append([name in session.state.parameters for name in ("body.weight", "val_4")])
+    assert are_frozen == [[True, False], [True, False], [True, True]]
+
+
 def test_adapters_train_the_head_whole() -> None:
     with session_of(model_of("tokens"), head=SETTINGS, lora={"targets": ["body"]}) as session:
         assert {name for name, value in session.state.parameters.items() if value.requires_grad} >= {

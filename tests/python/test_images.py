@@ -159,7 +159,7 @@ def test_images_split_by_class() -> None:
     assert sorted(int(row["y"]) for row in drawn_part) == [0, 0, 1, 2]
     assert [int(row["k"]) for row in drawn_part] != [3, 4, 7, 9]
     for name in ("x", "none"):
-        with pytest.raises(FeedError, match=f"reads the classes from '{name}': give one integer for each row"):
+        with pytest.raises(FeedError, match=f"needs one integer a row in '{name}';"):
             data.split(0.4, stratify=name)
 
 
@@ -242,3 +242,7 @@ def test_a_folder_lists_its_pictures_alone(tmp_path: Path) -> None:
     assert labels.tolist() == [0, 0, 0, 0, 1]
     [notice] = notices
     assert str(notice.message).endswith("there are 7, such as .DS_Store, cat/.DS_Store, cat/Thumbs.db.")
+    (tmp_path / "cow").mkdir()
+    (tmp_path / "cow/Thumbs.db").touch()
+    with pytest.warns(UserWarning, match="Folders without pictures are no classes: cow"):
+        assert list_folder(tmp_path)[2] == ["cat", "dog"]

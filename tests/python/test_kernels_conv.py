@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.each import over
 from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
 from tests.python.kernel_description import kernels_of
 from tests.python.kernel_runner import KernelError
@@ -372,7 +373,7 @@ def check_forward(build: str, conv: Conv, accumulate: int, activation: int, last
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize(("name", "method"), methods(flipped=False))
+@over("name, method", methods(flipped=False))
 def test_forward(build: str, name: str, method: str) -> None:
     check = partial(check_forward, build, CASES[name], method=method)
     first = check(0, 0, "x")
@@ -399,7 +400,7 @@ def check_data_gradient(
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize(("name", "method"), methods(flipped=True))
+@over("name, method", methods(flipped=True))
 def test_data_gradient(build: str, name: str, method: str) -> None:
     check = partial(check_data_gradient, build, CASES[name], method=method)
     first = check(0, None, "dy")
@@ -443,7 +444,7 @@ def check_weight_gradient(
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize(("name", "method"), methods(flipped=False))
+@over("name, method", methods(flipped=False))
 def test_weight_gradient(build: str, name: str, method: str) -> None:
     check = partial(check_weight_gradient, build, CASES[name], method=method)
     first = check(0, True, "x")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.each import over
 from tests.python.kernel_cases import BUILDS, assert_close_sum, gemm_words, random, runner
 from tests.python.kernel_runner import KernelError, evaluate
 
@@ -144,7 +145,7 @@ def run_case(
 
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("size", SIZES, ids=lambda s: "x".join(map(str, s)))
+@over("size", SIZES)
 def test_every_layout_at_every_size(build: str, layout: str, size: tuple[int, int, int]) -> None:
     first = run_case(build, size, layout, last="a")
     assert run_case(build, size, layout, last="b") == first
@@ -154,7 +155,7 @@ def test_every_layout_at_every_size(build: str, layout: str, size: tuple[int, in
 
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("size", [(5, 7, 0), (13, 31, 400), (16, 24, 8), (1, 33, 17), (40, 10, 20), (11, 10, 32)])
+@over("size", [(5, 7, 0), (13, 31, 400), (16, 24, 8), (1, 33, 17), (40, 10, 20), (11, 10, 32)])
 def test_bias_scale_accumulation_and_relu(size: tuple[int, int, int], layout: str, bias: str) -> None:
     for accumulate in (0, 1):
         for activation in (0, 1):
@@ -228,8 +229,8 @@ def test_an_operand_one_element_short_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (3, 5, 7), (13, 31, 40), (5, 7, 0), (2, 300, 9), (70, 3, 400)])
 @pytest.mark.parametrize(("batch", "shared"), [((1, 1), False), ((2, 3), False), ((2, 3), True)])
+@over("m, n, k", [(1, 1, 1), (3, 5, 7), (13, 31, 40), (5, 7, 0), (2, 300, 9), (70, 3, 400)])
 def test_products_of_integers(
     build: str, dtype: type, m: int, n: int, k: int, batch: tuple[int, int], shared: bool
 ) -> None:

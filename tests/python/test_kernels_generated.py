@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wasmtime
+from tests.each import over
 from tests.python.plan_builder import RawPlan, flat, stating
 
 from trainweb.backend.wasm.codegen import FunctionSpec, emit_module
@@ -153,7 +154,7 @@ def check(engine: Engine, call: Call) -> None:
         runner.close()
 
 
-@pytest.mark.parametrize("seed", range(120))
+@over("seed", range(120))
 def test_calls_get_what_they_touch_and_no_byte_less(engine: Engine, seed: int) -> None:
     rng = random.Random(seed)
     n_in, n_outer = rng.randint(1, 3), rng.choice([0, 0, 1, 1, 2, 3])
@@ -192,7 +193,7 @@ REDUCING: list[Callable[[bool], Call]] = [
 
 
 @pytest.mark.parametrize("stored", [True, False])
-@pytest.mark.parametrize("made", range(len(REDUCING)))
+@over("made", range(len(REDUCING)))
 def test_reductions_get_what_they_touch_and_no_byte_less(engine: Engine, made: int, stored: bool) -> None:
     check(engine, REDUCING[made](stored))
 

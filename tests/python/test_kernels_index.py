@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.each import over
 from tests.python.plan_builder import PlanFailed, run_kernel
 
 from trainweb.backend.wasm.engine import Engine
@@ -20,7 +21,7 @@ def signed_indices(dim: int, shape: Any, dtype: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8])
-@pytest.mark.parametrize(("outer", "dim", "n", "inner"), [(1, 5, 7, 1), (3, 4, 2, 6), (2, 9, 300, 80), (1, 3, 0, 4)])
+@over("outer, dim, n, inner", [(1, 5, 7, 1), (3, 4, 2, 6), (2, 9, 300, 80), (1, 3, 0, 4)])
 def test_gather(engine: Engine, index_dtype: Any, dtype: Any, outer: int, dim: int, n: int, inner: int) -> None:
     data = RNG.integers(0, 200, (outer, dim, inner)).astype(dtype)
     indices = signed_indices(dim, n, index_dtype)
@@ -39,7 +40,7 @@ def test_gather(engine: Engine, index_dtype: Any, dtype: Any, outer: int, dim: i
     np.testing.assert_array_equal(y, data[:, indices])
 
 
-@pytest.mark.parametrize(("outer", "dim", "n", "inner"), [(1, 5, 7, 1), (3, 4, 2, 6), (1, 9, 700, 130), (2, 3, 0, 4)])
+@over("outer, dim, n, inner", [(1, 5, 7, 1), (3, 4, 2, 6), (1, 9, 700, 130), (2, 3, 0, 4)])
 def test_gather_gradient(engine: Engine, outer: int, dim: int, n: int, inner: int) -> None:
     indices = signed_indices(dim, n, np.int64)
     dy = RNG.standard_normal((outer, n, inner)).astype(np.float32)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wasmtime
+from tests.each import over
 from tests.python.kernel_description import kernels_of
 from tests.python.plan_builder import (
     NO_BUFFER,
@@ -567,7 +568,7 @@ def arena(request: pytest.FixtureRequest) -> Arena:
     return Arena(WasmtimeEngine(request.param))
 
 
-@pytest.mark.parametrize("name", sorted(KERNELS))
+@over("name", sorted(KERNELS))
 def test_operands_at_the_end_of_memory(arena: Arena, name: str) -> None:
     succeeded = 0
     for call, last, short in calls_at_the_end(name):
@@ -622,7 +623,7 @@ def outcome(engine: Engine, call: Call, filler: int, *, without: tuple[str, ...]
     return {name: array.tobytes() for name, array in results.items()}
 
 
-@pytest.mark.parametrize("name", sorted(KERNELS))
+@over("name", sorted(KERNELS))
 def test_calls_read_and_write_what_they_say(engine: Engine, name: str) -> None:
     succeeded = 0
     for call in reading_calls(name):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.each import over
 from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
 from tests.python.test_kernels_threads import NODE, Job
 from tests.python.test_kernels_unpack import packed
@@ -72,7 +73,7 @@ def check_rows(got: np.ndarray, want: np.ndarray, magnitude: np.ndarray, terms: 
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("unwanted", UNWANTED)
+@over("unwanted", UNWANTED)
 def test_products(unwanted: str, size: tuple[int, int], turned: bool, build: str) -> None:
     n, k = size
     w, bias = random(*((n, k) if turned else (k, n)), seed=2), random(n, seed=4)
@@ -88,7 +89,7 @@ def test_products(unwanted: str, size: tuple[int, int], turned: bool, build: str
     assert_close_sum(got, *expected(gradient(args), values), k + 2)
 
 
-@pytest.mark.parametrize("unwanted", UNWANTED)
+@over("unwanted", UNWANTED)
 def test_a_sum_keeps_the_rows_that_are_left_out(unwanted: str) -> None:
     n, k = SIZES[0]
     w, start = random(k, n, seed=2), random(ROWS, n, seed=3)
@@ -103,7 +104,7 @@ def test_a_sum_keeps_the_rows_that_are_left_out(unwanted: str) -> None:
 
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("unwanted", UNWANTED)
+@over("unwanted", UNWANTED)
 def test_products_with_quantized_weights(unwanted: str, turned: bool, build: str) -> None:
     n, k = 48, 96
     w = packed("8", (n, k) if turned else (k, n), (1, 32), zeros=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.each import over
 from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
 from tests.python.kernel_runner import KernelError
 
@@ -122,7 +123,7 @@ def run_max(build: str, pool: Pool, x: np.ndarray, with_indices: bool, last: str
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("name", CASES)
+@over("name", CASES)
 def test_max_pool_and_its_indices(build: str, name: str) -> None:
     pool = CASES[name]
     x = random(pool.planes, *pool.size)
@@ -164,7 +165,7 @@ def test_a_window_of_padding_alone_has_no_index() -> None:
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("name", CASES)
+@over("name", CASES)
 def test_max_pool_gradient_adds_at_the_maxima(build: str, name: str) -> None:
     pool = CASES[name]
     x, dy = random(pool.planes, *pool.size), random(pool.planes, *pool.out, seed=2)
@@ -197,8 +198,8 @@ def test_an_index_outside_its_plane_is_refused(bad: int) -> None:
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("include_pad", [0, 1])
+@over("name", CASES)
 def test_average_pool(build: str, name: str, include_pad: int) -> None:
     pool = CASES[name]
     x = random(pool.planes, *pool.size)
@@ -220,8 +221,8 @@ def test_average_pool(build: str, name: str, include_pad: int) -> None:
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("include_pad", [0, 1])
+@over("name", CASES)
 def test_average_pool_gradient(build: str, name: str, include_pad: int) -> None:
     pool = CASES[name]
     dy = random(pool.planes, *pool.out)

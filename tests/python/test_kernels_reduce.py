@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.each import over
 from tests.python.plan_builder import PlanFailed, run_kernel
 
 from trainweb.backend.wasm.engine import Engine
@@ -54,7 +55,7 @@ def reduce(engine: Engine, x: np.ndarray, op: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("shape", SHAPES)
+@over("shape", SHAPES)
 def test_reductions(engine: Engine, op: str, shape: tuple[int, int, int]) -> None:
     rng = np.random.default_rng(3)
     x = rng.standard_normal(shape).astype(np.float32)
@@ -101,7 +102,7 @@ def test_nan_and_infinity_get_through(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("shape", [(2, 5, 3), (3, 1, 1), (1, 100, 1), (2, 0, 2)])
+@over("shape", [(2, 5, 3), (3, 1, 1), (1, 100, 1), (2, 0, 2)])
 def test_integer_reductions(engine: Engine, dtype: type, shape: tuple[int, int, int]) -> None:
     x = np.random.default_rng(5).integers(-9, 9, shape).astype(dtype)
     for op, function in ((0, np.sum), (2, np.max), (3, np.min), (4, np.prod)):

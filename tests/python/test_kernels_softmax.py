@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.each import over
 from tests.python.plan_builder import PlanFailed, run_kernel
 
 from trainweb.backend.wasm.engine import Engine
@@ -23,8 +24,8 @@ def exact_log_softmax(x: np.ndarray) -> np.ndarray:
     return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("scale", [1.0, 30.0])
+@over("shape", SHAPES)
 def test_softmax(engine: Engine, shape: tuple[int, int, int], scale: float) -> None:
     x = (np.random.default_rng(1).standard_normal(shape) * scale).astype(np.float32)
     expected = exact_log_softmax(x)
@@ -47,8 +48,8 @@ def test_softmax_of_large_and_masked_scores(engine: Engine, inner: int) -> None:
     np.testing.assert_allclose(y, np.repeat(expected[..., None], inner, 2), atol=1e-7)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("log", [0, 1])
+@over("shape", SHAPES)
 def test_softmax_gradient(engine: Engine, shape: tuple[int, int, int], log: int) -> None:
     rng = np.random.default_rng(2)
     x, dy = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
@@ -134,11 +135,11 @@ class Loss:
         )["dx"]
 
 
-@pytest.mark.parametrize(("n", "c", "inner"), [(5, 10, 1), (300, 7, 1), (3, 6, 5), (2, 3, 8), (40, 1000, 1)])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("ignore", [None, -100, 2])
 @pytest.mark.parametrize("reduction", [0, 1, 2])
 @pytest.mark.parametrize("from_log", [0, 1])
+@over("n, c, inner", [(5, 10, 1), (300, 7, 1), (3, 6, 5), (2, 3, 8), (40, 1000, 1)])
 def test_cross_entropy(
     engine: Engine, n: int, c: int, inner: int, weighted: bool, ignore: int | None, reduction: int, from_log: int
 ) -> None:

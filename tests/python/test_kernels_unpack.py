@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.each import over
 from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
 from tests.python.kernel_runner import KernelError
 
@@ -90,7 +91,7 @@ LAYOUTS = [
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("zeros", [True, False])
-@pytest.mark.parametrize(("kind", "shape", "blocks"), LAYOUTS)
+@over("kind, shape, blocks", LAYOUTS)
 def test_rows_are_dequantized_exactly(
     kind: str, shape: tuple[int, int], blocks: tuple[int, int], zeros: bool, signed: bool, build: str
 ) -> None:
@@ -146,7 +147,7 @@ SIZES = [
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("turned", [True, False])
 @pytest.mark.parametrize(("kind", "blocks"), PRODUCTS)
-@pytest.mark.parametrize("size", SIZES, ids=lambda s: "x".join(map(str, s)))
+@over("size", SIZES)
 def test_products(size: tuple[int, int, int], kind: str, blocks: tuple[int, int], turned: bool, build: str) -> None:
     m, n, k = size
     for zeros, pad, bias, activation, accumulate in ((True, 0, True, 1, 0), (False, 5, False, 0, 1)):

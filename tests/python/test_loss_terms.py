@@ -115,6 +115,45 @@ def test_a_term_of_labels_that_are_left_out_counts_the_others() -> None:
     np.testing.assert_allclose(results, expected, rtol=1e-5)
 
 
+def test_the_loss_of_evaluations_is_the_weighted_sum_of_its_terms() -> None:
+    """Terms have divisors of their own, so the losses of batches do not combine by rows."""
+    loss = {
+        "kind": {"name": "CrossEntropyLoss", "ignore_index": 2, "weight": 0.7},
+        "age": [{"name": "MSELoss", "weight": 2}, {"name": "L1Loss", "reduction": "sum"}],
+    }
+    data = rows("train", kind_labels="kind", age_labels="age")
+    with session(loss, "kind", "age") as s:
+        for size in (1, 4, 23):
+            result = s.evaluate(data, batch_size=size)
+            terms = 0.7 * result["kind_loss"] + 2 * result["age_MSELoss"] + result["age_L1Loss"]
+            assert result["loss"] == pytest.approx(terms, rel=1e-7)
+
+
+def test_metrics_ignore_the_label_that_the_loss_of_their_output_ignores() -> None:
+    data = rows("train", kind_labels="kind", age_labels="age")
+    data["kind_labels"] = np.where(data["kind_labels"] == 2, -1, data["kind_labels"])
+    names = ("accuracy", "f1", "confusionMatrix")
+    for name in ("CrossEntropyLoss", "FocalLoss"):
+        loss = {"kind": {"name": name, "ignore_index": -1}, "age": "MSELoss"}
+        with session(loss, "kind", "age") as s:
+            asked = [[{"type": metric, "ignore_index": -1} for metric in names], list(names)]
+            values = [s.evaluate(data, metrics={"kind": metrics}) for metrics in asked]
+        assert values[0] == values[1] and sum(map(sum, values[1]["kind_confusionMatrix"])) < 23
+
+
+def test_a_gradient_is_no_label() -> None:
+    loss = {"kind": "OutputGradient", "age": "MSELoss"}
+    data = rows("train", age_labels="age") | {"kind_gradient": np.ones((23, 3), np.float32)}
+    text = "'kind_gradient' is the gradient of 'kind'"
+    with session(loss, "kind", "age") as s, pytest.raises(ModelError, match=text):
+        s.evaluate(data, metrics={"kind": "accuracy"})
+    with session(loss, "kind", "age") as s:
+        assert "age_mae" in s.evaluate(data, metrics={"age": "mae"})
+    with session("OutputGradient", "kind") as s, pytest.raises(ModelError, match="is the gradient of 'kind'"):
+        data = rows("train") | {"gradient": np.ones((23, 3), np.float32)}
+        s.fit(data, metrics="accuracy", validation_split=0.2, **FIT)
+
+
 def test_a_loss_may_have_its_name_as_name() -> None:
     with (
         session({"name": "HuberLoss", "delta": 2.0}, "age") as named,
@@ -150,11 +189,19 @@ def test_bundles_sum_up_the_terms() -> None:
         ({"reduction": "sum"}, "loss needs the setting 'type': one of MSELoss"),
         ({"label_smoothing": 0.1}, "loss needs the setting 'type': one of MSELoss"),
         ({"age": {"weight": 0.5}}, "loss.age needs the setting 'type': one of MSELoss"),
+        ({"kind": "CrossEntropyLoss", "age": []}, r"loss.age is \[\]; it must be a loss, or a list of losses"),
+        ({"kind": "CrossEntropyLoss", "age": None}, "'loss.age' must be a name or a dict"),
+        ({"kind": "CrossEntropyLoss", "age": ["MSELoss", 5]}, "'loss.age' must be a name or a dict"),
     ],
 )
 def test_terms_that_are_wrong_are_refused(loss: Any, text: str) -> None:
-    with pytest.raises(ModelError, match=text):
-        session(loss, "kind", "age")
+    with pytest.raises((ModelError, TypeError), match=text):
+        session(loss, "kind", "age", sample_weight={"kind": "w"} if "kind" in loss else None)
+
+
+def test_a_function_is_refused_by_the_name_of_its_output() -> None:
+    with pytest.raises(TypeError, match=r"'loss\.age' must be a name"):
+        session({"kind": "CrossEntropyLoss", "age": lambda *_: 1}, "kind", "age")
 
 
 def test_an_output_behind_softmax_may_be_replaced_by_its_scores() -> None:

@@ -96,6 +96,9 @@ def test_numbers() -> None:
     predicted = (target + RNG.standard_normal((97, 2))).astype(np.float32)
     t, p = target.astype(np.float64), predicted.astype(np.float64)
     assert counted("mae", predicted, target) == pytest.approx(fmean(abs(p - t).ravel().tolist()), rel=1e-14)
+    assert counted("rmse", predicted, target) == pytest.approx(
+        math.sqrt(fmean(((p - t) ** 2).ravel().tolist())), rel=1e-12
+    )
     expected = np.mean(1 - ((t - p) ** 2).sum(0) / ((t - t.mean(0)) ** 2).sum(0))
     assert counted("r2", predicted, target) == pytest.approx(expected, rel=1e-12)
     constant = np.full((97, 1), 7.1, np.float32)

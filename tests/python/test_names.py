@@ -60,6 +60,7 @@ MISSPELT: list[tuple[Callable[[], object], str]] = [
     (lambda: asked(lambda s: s.federated(clip=1)), "clip_norm"),
     (lambda: Dataset(DATA).shuffle(bufer=1), "buffer"),
     (lambda: from_csv("x.csv", column={}), "columns"),
+    (lambda: from_csv("x.csv", sep=";"), "delimiter"),
     (lambda: trainweb.data.read_image(b"", 1, 1, chanels=1), "channels"),
     (lambda: trainweb.data.read_image(b"", 1, 1, augment={"sed": 1}), "seed"),
 ]
@@ -77,6 +78,7 @@ def test_the_nearest_takes_the_least_changes() -> None:
         ("abc", ["xyz", "abd", "abe"], "abd"),
         ("batchSize", ["epochs", "batch_size"], "batch_size"),
         ("clip", ["seed", "clip_norm"], "clip_norm"),
+        ("mse", ["L1Loss", "MSELoss"], "MSELoss"),
     ):
         assert nearest(name, known) == found
 

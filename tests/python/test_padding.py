@@ -90,7 +90,6 @@ def test_loops_have_the_rows_of_their_steps_or_none() -> None:
 TEXTS, LENGTH, WIDTH, CLASSES = 3, 40, 16, 50
 COUNTS = (25, 11, 33)
 """Tokens of each text; padding follows."""
-SKIPPED = sum(LENGTH - n for n in COUNTS)
 
 
 class Model(Attention):

@@ -153,6 +153,8 @@ def test_a_loss_of_the_model_itself_has_weights_too() -> None:
         ("MSELoss", {"name": "w", "of": "tokens"}, "sample_weight.of is 'tokens'; it must be rows or labels"),
         ("MSELoss", 3, "sample_weight.name is 3; it must be a text"),
         ("MSELoss", "h", "sample_weight is 'h'; it must be the name of a new input"),
+        ("MSELoss", "x", "sample_weight is 'x'; it must be the name of a new input"),
+        ("MSELoss", "target", "sample_weight is 'target'; it must be the name of a new input"),
     ],
 )
 def test_wrong_weights_are_refused(loss: Any, weight: Any, text: str) -> None:
@@ -203,6 +205,8 @@ def test_an_output_without_weights_counts_each_row() -> None:
         ({"kinds": "w"}, "sample_weight.kinds is 'w'; it must be of an output with a loss: kind, age"),
         ({"age": {"name": "w", "of": "tokens"}}, "sample_weight.age.of is 'tokens'; it must be rows or labels"),
         ({"age": 3}, "sample_weight.age.name is 3; it must be a text"),
+        ({"age": "age_labels"}, "sample_weight is 'age_labels'; it must be the name of a new input"),
+        ({"age": "kind_labels"}, "sample_weight is 'kind_labels'; it must be the name of a new input"),
     ],
 )
 def test_wrong_weights_of_outputs_are_refused(weight: Any, text: str) -> None:

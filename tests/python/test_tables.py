@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -56,12 +57,28 @@ def test_missing_numbers_are_filled_by_the_rows_of_training(name: str, expected:
     [
         (np.full((3, 1), np.nan), "'x' has no number in column 0, only NaN"),
         (np.array([[1.0, np.inf]]), "'x' has infinity or numbers too large to add up in column 1"),
-        (np.array([[1]]), "'x' is int64; the step 'fill' takes float32, float64"),
+        (np.array([["a"]]), "'x' is string; the step 'fill' takes float32, float64, int64"),
     ],
 )
 def test_what_cannot_be_filled(x: np.ndarray, said: str) -> None:
     with pytest.raises(FeedError, match=said):
         Dataset({"x": x}).fill_mean("x")
+
+
+def test_categories_that_a_table_declares() -> None:
+    """In their order, also after a split that leaves one out."""
+
+    class Column(list[str]):
+        """A column of pandas: its type has an Index of categories."""
+
+        dtype = SimpleNamespace(categories=np.array(["small", "large", "huge"], object))
+
+    table = Dataset({"size": Column(["large", "small", "small", "huge"]), "x": [1, 2, 3, 4]})
+    first, _ = table.split(0.25)
+    sizes = first.standardize("x").categories("size")
+    assert sizes.columns is not None and sizes.columns["size"].tolist() == [1, 0, 0]
+    hot = table.take(2).one_hot("size").columns
+    assert hot is not None and hot["size"].tolist() == [[0, 1, 0], [1, 0, 0]]
 
 
 def test_a_constant_column_becomes_zeros() -> None:

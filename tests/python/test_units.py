@@ -43,7 +43,7 @@ def rmse(predictions: np.ndarray, targets: np.ndarray) -> float:
     return float(np.sqrt(((predictions.astype(float) - targets) ** 2).mean()))
 
 
-METRICS: list[Any] = ["mae", "r2", {"worst": worst, "rmse": rmse}]
+METRICS: list[Any] = ["mae", "rmse", "r2", {"worst": worst, "own": rmse}]
 
 
 @pytest.mark.parametrize("columns", [1, 3])
@@ -71,6 +71,7 @@ def test_predictions_and_errors_are_in_units(columns: int) -> None:
         "r2": scores.mean(),
         "worst": np.abs(units - prices).max(),
         "rmse": np.sqrt(((units - prices) ** 2).mean()),
+        "own": np.sqrt(((units - prices) ** 2).mean()),
     }
     for found in (values, history.epochs[0].validation, history.epochs[0].training):
         assert found == pytest.approx(expected, rel=1e-5)

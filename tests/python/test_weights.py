@@ -72,6 +72,7 @@ def test_files_of_numpy_and_parts() -> None:
             (npz(**values, more=np.zeros(3, [("a", "<f4")])), r"of the npz file is \[\('a', '<f4'\)\]"),
             (s.export_weights()[:-4], "safetensors file"),
             (b"", "safetensors file"),
+            (s.save(), "The file is a checkpoint, not weights: open a session with it"),
         ]
         for data, text in faults:
             with pytest.raises(CheckpointError, match=text):

@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from tests.browser.server import ROOT
 from tests.browser.test_readme import check_log, check_ten_lines, refuse_strangers
+from tests.python.test_documents import guides
 
 import trainweb
 
@@ -320,7 +321,7 @@ CUT = """[...document.querySelectorAll(".md-typeset pre > code")]
     .filter((code) => code.clientWidth > 0 && code.scrollWidth > code.clientWidth)
     .map((code) => code.textContent.slice(0, 60))"""
 """Beginnings of the code that does not fit into its block."""
-GUIDES = ("pictures", "table", "series", "text", "elsewhere", "federated", "fit", "data", "metrics", "losses")
+GUIDES = [page.stem for page in guides()]
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -19,6 +19,7 @@ from trainweb.backend.plan import GpuBody, LoadedPlan, Plan, TensorPlace
 from trainweb.backend.webgpu.shader import STATUS_BINDING, UNIFORM_BINDING, UNIFORM_BYTES
 from trainweb.ir.layout import ARENA, CONSTANTS, GRADIENTS, LARGE_CONSTANTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED
 from trainweb.model.graph import Tensor
+from trainweb.training.arrays import to_numpy
 
 SEGMENTS = (ARENA, CONSTANTS, PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, PREPARED, LARGE_CONSTANTS)
 """The segments that are bound."""
@@ -127,10 +128,10 @@ class GpuHost:
         ]
 
     def run(self, loaded: LoadedGpuPlan, feeds: Mapping[str, Tensor]) -> None:
-        """A step: the head, feeds and its results up, and the dispatches in one pass."""
+        """A step: the head, feeds and its results up, the dispatches in one pass, and the tail on what comes down."""
         body, plan = loaded.body, loaded.head.plan
         self.head.write_feeds(loaded.head, {n: feeds[n] for n in plan.inputs})
-        self.head.run(loaded.head)
+        self._take(loaded, b"\1\0")
         self.write(CONSTANTS, 0, body.constants)
         self.write(LARGE_CONSTANTS, 0, loaded.large)
         for name, place in body.inputs.items():
@@ -153,9 +154,21 @@ class GpuHost:
             compute.dispatch_workgroups(x, y, z)
         compute.end()
         self.device.queue.submit([encoder.finish()])
+        if body.downloads:
+            for source, target, nbytes in body.downloads:
+                self.head.write_segment(ARENA, target, self.read(ARENA, source, nbytes))
+            self._take(loaded, b"\0\1")
+
+    def _take(self, loaded: LoadedGpuPlan, turns: bytes) -> None:
+        """Let the kernels run the head or the tail of a plan."""
+        if loaded.body.downloads:
+            self.head.write_segment(ARENA, loaded.body.turns, turns)
+        self.head.run(loaded.head)
 
     def output(self, loaded: LoadedGpuPlan, name: str) -> np.ndarray:
-        """A result of the last run."""
+        """A result of the last run, of the body or of the tail."""
+        if name in loaded.head.plan.outputs:
+            return to_numpy(self.head.read_outputs(loaded.head, [name])[name])
         return self.tensor(loaded.body.outputs[name])
 
     def tensor(self, place: TensorPlace) -> np.ndarray:

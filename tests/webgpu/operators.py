@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from tests.ops import test_forward, test_gradient
@@ -69,10 +70,11 @@ def run(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def reason(case: Case, is_gradient: bool) -> str:
-    """Why nothing of a sample runs on the GPU; empty if something does."""
+    """Why nothing of a sample runs on the GPU, or not in a train step, which has no tail; empty if it does."""
     graph, feeds = backward_graph(case)[:2] if is_gradient else forward_graph(case)
     try:
-        _, plan = plan_of(graph, feeds)
+        with patch("trainweb.backend.webgpu.partition.OF_TAIL", ()):
+            _, plan = plan_of(graph, feeds)
     except UnsupportedError as error:
         needs = re.search(r" needs (.*), for which there is no GPU kernel", str(error))
         return needs[1] if needs else str(error)

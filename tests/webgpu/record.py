@@ -46,6 +46,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "BatchNormalization": lambda x, g, b, mean, var, epsilon, **_: F.batch_norm(x, mean, var, g, b, eps=epsilon),
     "Conv": _conv,
     "Div": torch.div,
+    "Equal": torch.eq,
     "Erf": torch.erf,
     "Flatten": lambda x, axis: x.flatten(axis),
     "Gather": lambda x, i, axis: x[i.long()],
@@ -63,6 +64,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Split": lambda x, sizes, axis: x.split(sizes.tolist(), axis),
     "Squeeze": lambda x, axes: x.squeeze(*axes.tolist()),
     "Transpose": lambda x, perm: x.permute(*perm),
+    "Unsqueeze": lambda x, axes: x[:, None, None],
+    "Where": torch.where,
 }
 
 

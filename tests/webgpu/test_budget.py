@@ -33,7 +33,7 @@ def test_plans_stay_within_their_budget(name: str) -> None:
     dispatches = sum(len(body.nodes) for body in bodies)
     plain = len({text for body in bodies for text in pipelines_of(body, body.dispatches)})
     tiled = len({text for body in bodies for text in pipelines_of(body, body.tiled)})
-    assert (dispatches, plain) <= MOST[name] and plain <= MOST[name][1] and tiled <= MOST[name][1] + 2
+    assert (dispatches, plain) <= MOST[name] and plain <= MOST[name][1] and tiled <= MOST[name][1] + 3
     assert bodies[0].arena_bytes <= 1.2 * kernels.arena_bytes
     assert all(len(body.work) == len(body.nodes) for body in bodies)
     assert sum(sum(body.work) for body in bodies) <= MOST_WORK, "a step is one submit"

@@ -124,6 +124,34 @@ def test_slices_by_tuples() -> None:
     close(found[1], held)
 
 
+@pytest.mark.parametrize(("dtype", "inner"), [("bool", 1), ("uint8", 3), ("bool", 8), ("uint8", 6)])
+def test_rows_of_bytes(dtype: str, inner: int) -> None:
+    """Masks of transformers are looked up with bool elements."""
+    case = Case()
+    x = case.rng.integers(0, 2 if dtype == "bool" else 256, (2, 5, inner)).astype(dtype)
+    rows, tuples = case.rng.integers(-5, 5, 7), case.rng.integers(-5, 5, (2, 3, 1))
+    data, taken, picked = case.feed(x), case.other(dtype, (2, 7, inner)), case.other(dtype, (2, 3, inner))
+    case.builder.emit(
+        calls.Gather(data=data, indices=case.feed(rows), y=taken, outer=2, dim=5, n=7, inner=inner, index_size=8)
+    )
+    case.builder.emit(
+        calls.GatherNd(
+            data=data,
+            indices=case.feed(tuples),
+            y=picked,
+            batch=2,
+            n=3,
+            k=1,
+            dims=(5, 1, 1, 1, 1, 1, 1, 1),
+            slice=inner,
+            index_size=8,
+        )
+    )
+    found = case.run()
+    assert np.array_equal(found[0], x[:, rows])
+    assert np.array_equal(found[1], x[np.arange(2)[:, None], tuples[..., 0]])
+
+
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 130, 5)])
 def test_sums_places_and_rows_along_an_axis(sizes: tuple[int, int, int]) -> None:
     case = Case()

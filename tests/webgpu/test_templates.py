@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ from tests.webgpu.cases import Case, close
 from tests.webgpu.host import open_device
 
 from trainweb.backend.chosen import TARGETS, WEBGPU
+from trainweb.backend.webgpu.templates import TEMPLATES
 from trainweb.errors import TrainwebError, UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir import layout as c
 from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf, Storage
-from trainweb.ir.layout import PARAMETERS
+from trainweb.ir.layout import GRADIENTS, PARAMETERS
 from trainweb.ir.program import Program
 
 SPECIAL = np.array(
@@ -159,6 +161,7 @@ def gemm(
 
 
 SHARED = [(33, 70, 5, 0, 0), (65, 129, 37, 1, 0), (64, 32, 1100, 0, 1), (1, 7, 1100, 0, 1), (70, 1, 300, 1, 0)]
+SHARED += [(5, 70, 300, 0, 0), (33, 8, 700, 1, 1)]
 
 
 @pytest.mark.parametrize(("m", "n", "k", "ta", "tb"), SHARED)
@@ -170,6 +173,21 @@ def test_products_by_tiles_or_sums_that_lanes_share(m: int, n: int, k: int, ta: 
     (w, v), out = case.normal(n), case.result((m, n), before)
     case.builder.emit(gemm(a, b, w, out, (m, n, k), (ta, tb), alpha=0.5, beta=1.0, accumulate=1, activation=0))
     close(case.run(is_tiled=True)[0], 0.5 * (x.T if ta else x) @ (y.T if tb else y) + v + before, 4e-6)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "form"), [(4, 768, "vector"), (8, 96, "vector"), (9, 96, ""), (4, 9000, ""), (1, 9000, "vector")]
+)
+def test_few_rows_have_many_lanes(m: int, n: int, form: str) -> None:
+    """A tile for each lane would be 576 lanes for the first, of many thousands that a GPU has."""
+    case = Case()
+    sizes = (m, n, 768)
+    call = gemm(case.normal(m, 768)[0], case.normal(768, n)[0], None, case.result((m, n)), sizes, (0, 0), alpha=1.0,
+                beta=0.0, accumulate=0, activation=0)  # fmt: skip
+    kernel = TEMPLATES[calls.Gemm](call)[0]
+    assert kernel.shared is None if not form else kernel.shared is not None and form in kernel.shared.name
+    if kernel.shared is not None:
+        assert prod(kernel.shared.grid) == m * n * kernel.value("splits")
 
 
 def test_convolutions_by_tiles_that_lanes_share() -> None:
@@ -570,13 +588,14 @@ def test_labels_that_a_model_computes_are_checked(largest: int) -> None:
 
 
 def test_indices_that_the_gpu_computes_are_refused() -> None:
+    """A tail may use them, but it has no parameters."""
     case = Case()
-    data, _ = case.normal(4, 2)
+    data = Buf(Storage(PARAMETERS, 48, 0), "float32", (4, 2))
     x, at = Buf(Storage(PARAMETERS, 48, 0), "float32", (3, 4)), case.builder.temp("int64", (3,))
     case.builder.emit(calls.ArgReduce(x=x, y=at, outer=3, n=4, inner=1, select_max=1, last_index=0))
     y = case.result((3, 2))
     case.builder.emit(calls.Gather(data=data, indices=at, y=y, outer=1, dim=4, n=3, inner=8, index_size=8))
-    program = Program(case.builder, [data], [], case.builder.instructions)
+    program = Program(case.builder, [], [], case.builder.instructions)
     with pytest.raises(UnsupportedError, match="indices that the GPU computes"):
         TARGETS[WEBGPU].compile_program(program, [0] * 9, 1 << 20)
 
@@ -587,7 +606,8 @@ def test_a_call_without_a_template_is_refused_by_name() -> None:
     case.builder.node = "TopK node 'best'"
     out = case.builder.temp("float32", (3, 4))
     case.builder.elementwise([out], [b], lambda e, a: e.neg(a))
-    case.builder.emit(calls.Topk(x=out, y=case.result((3, 2)), outer=3, n=4, inner=1, k=2, largest=1))
+    y = Buf(Storage(GRADIENTS, 24, 0), "float32", (3, 2))
+    case.builder.emit(calls.Topk(x=out, y=y, outer=3, n=4, inner=1, k=2, largest=1))
     program = Program(case.builder, [b], [], case.builder.instructions)
     with pytest.raises(UnsupportedError, match=r"TopK node 'best' needs the kernel topk_f32, .* device='wasm' runs it"):
         TARGETS[WEBGPU].compile_program(program, [0] * 9, 1 << 20)

@@ -50,13 +50,16 @@ def test_losses_are_those_of_float64_and_of_the_kernels(name: str) -> None:
         core.release()
 
 
-def test_losses_of_adapters_are_those_of_the_kernels() -> None:
+@pytest.mark.parametrize("bits", [32, 8, 4])
+def test_losses_of_adapters_are_those_of_the_kernels(bits: int) -> None:
     open_device()
     net = SMALL["E"]()
-    core = open_adapters(net)
+    core = open_adapters(net, bits)
     try:
         core.set_learning_rate(RATE)
         batches = batches_of(core, net, BATCHES)
+        body = core.models.compile_step(TRAIN, types_of(batches[0]), True, target="webgpu").body
+        assert body is not None and any("gemm_quantized" in line for line in body.text) == (bits < 32)
         losses = train_on_gpu(core, batches, STEPS)
         np.testing.assert_allclose(losses, train_on_kernels(core, batches, STEPS), rtol=TOLERANCE)
         assert min(losses[-BATCHES:]) < min(losses[:BATCHES]), "the adapters learn"

@@ -7,7 +7,7 @@ import onnx
 from tests.webgpu.host import SEGMENTS, GpuHost
 from tests.webgpu.networks import RATE, RATES, SMALL, SPECIAL, networks
 
-from trainweb import lora
+from trainweb import lora, quantize
 from trainweb.artifacts import LossType, build_artifacts
 from trainweb.ir.layout import STATE
 from trainweb.ir.shapes import TensorType
@@ -35,9 +35,10 @@ def open_model(name: str, batches: int, *, is_small: bool = False) -> tuple[Sess
     return core, batches_of(core, net, batches)
 
 
-def open_adapters(net: networks.Network) -> SessionCore:
-    """A session that trains adapters of a language model."""
+def open_adapters(net: networks.Network, bits: int = 32) -> SessionCore:
+    """A session that trains adapters of a language model, whose weights may have few bits."""
     model = onnx.shape_inference.infer_shapes(net.model()).SerializeToString()
+    model = model if bits == 32 else quantize(model, bits)
     made = lora.inject(model, rank=8).build_artifacts(loss=LossType.CrossEntropyLoss, optimizer=AdamW())
     graphs = [read_model(m) for m in (made.training_model, made.optimizer_model)]
     return SessionCore(CheckpointState.load_checkpoint(made.checkpoint), graphs[0], None, graphs[1])

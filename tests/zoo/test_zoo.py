@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.each import run_each
 from tests.zoo.recording import OLDER, RATES, Recording, form, load, names
 from tests.zoo.replay import Off, compare
 from tests.zoo.table import HEAD, known_failures, outcome, row, tried
@@ -20,38 +22,52 @@ LARGEST_IN_ALL = 20_000_000
 """Bytes of all recordings."""
 
 
-@pytest.mark.parametrize(("name", "exporter"), [(name, e) for name in NAMES for e in tried(load(name))])
-def test_trains_as_in_pytorch(name: str, exporter: str) -> None:
-    recording, known = load(name), KNOWN.get((name, exporter))
-    if exporter not in recording.files:
-        assert row(recording, exporter, None, None) in PAGE
-        pytest.skip(f"not exported: {recording.about['not exported'][exporter]}")
-    result = outcome(recording, exporter)
+@pytest.fixture(scope="module", params=NAMES)
+def recording(request: pytest.FixtureRequest) -> Recording:
+    """A recorded model, unpacked once for all tests of it."""
+    return load(request.param)
+
+
+def test_trains_as_in_pytorch(recording: Recording) -> None:
+    """The file that is written for training with both optimizers. Others with SGD, which sees the scale of gradients,
+    and with both where SGD alone does not give the row of the page.
+    """
+    run_each(tried(recording), partial(check_export, recording, is_sweep=False))
+
+
+@pytest.mark.sweep
+def test_every_file_trains_as_in_pytorch(recording: Recording) -> None:
+    run_each(tried(recording), partial(check_export, recording, is_sweep=True))
+
+
+def check_export(recording: Recording, exporter: str, *, is_sweep: bool) -> None:
+    """The file of an exporter does what docs/models.md says."""
+    known, is_short = KNOWN.get((recording.name, exporter)), not is_sweep and exporter != "plain"
+    result = None
+    if exporter in recording.files:
+        result = outcome(recording, exporter, ["SGD"] if is_short else RATES)
+        if is_short and row(recording, exporter, result, known) + "\n" not in PAGE:
+            result = outcome(recording, exporter)
     assert row(recording, exporter, result, known) + "\n" in PAGE, f"docs/models.md says otherwise: {result!r}"
     if isinstance(result, Off):
         assert known, str(result)
         assert str(result).startswith(known.starts), f"open.toml has {known.starts!r}, but: {result}"
-        pytest.xfail(f"{result}; open.toml: {known.cause}")
-    assert not known, "it trains now: take it out of tests/zoo/open.toml"
+    else:
+        assert not known, "it trains now: take it out of tests/zoo/open.toml"
 
 
-def test_open_entries_and_the_page_are_of_recorded_models() -> None:
-    recorded = {(name, exporter) for name in NAMES for exporter in load(name).files}
-    assert set(KNOWN) <= recorded
+def test_the_page_has_all_recorded_models_and_the_zoo_is_wide_and_small() -> None:
+    exporters = {name: (tried(load(name)), load(name).files) for name in NAMES}
+    assert set(KNOWN) <= {(name, exporter) for name, (_, files) in exporters.items() for exporter in files}
     assert PAGE.startswith(HEAD)
-    rows = sum(len(tried(load(name))) for name in NAMES)
+    rows = sum(len(names) for names, _ in exporters.values())
     assert len([line for line in PAGE.splitlines() if line.startswith("|")]) == 2 + rows
-
-
-def test_the_zoo_is_wide_and_small() -> None:
     assert len(NAMES) >= 60
-    assert all({"dynamo", "plain", "script", "default"} <= set(tried(load(name))) for name in NAMES)
+    assert all({"dynamo", "plain", "script", "default"} <= set(names) for names, _ in exporters.values())
     assert sum(path.stat().st_size for path in (Path(__file__).parent / "recorded").iterdir()) < LARGEST_IN_ALL
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_files_of_an_older_torch_are_replayed_or_have_the_form_of_one_that_is(name: str) -> None:
-    recording = load(name)
+def test_files_of_an_older_torch_are_replayed_or_have_the_form_of_one_that_is(recording: Recording) -> None:
     forms = recording.about["older"]
     for exporter, own in OLDER.items():
         if own in recording.files:
@@ -73,8 +89,6 @@ def seen(recording: Recording, kind: str) -> float:
     return count / len(after)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_step_that_is_wrong_by_a_hundredth_would_be_seen(name: str) -> None:
+def test_a_step_that_is_wrong_by_a_hundredth_would_be_seen(recording: Recording) -> None:
     """In most tensors with one optimizer at least: SGD moves some by less than their rounding."""
-    recording = load(name)
     assert max(seen(recording, kind) for kind in RATES) >= 0.5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, EnumMeta
 from functools import cached_property
@@ -119,6 +119,9 @@ class Artifacts:
     def keys(self) -> list[str]:
         """Return the names of the files that a session takes: `TrainingSession(**artifacts)`."""
         return ["train_model", "eval_model", "optimizer_model", "checkpoint"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.keys():
@@ -321,7 +324,8 @@ def build_artifacts(
         chosen = _choose(source, graph, types, requires_grad, frozen_params, stopped)
         if optimizer is not None and not chosen.trainable:
             raise ModelError(
-                "There is nothing to train: no parameter requires a gradient."
+                "There is nothing to train: no parameter requires a gradient. "
+                f"'{ARGUMENT.requires_grad}' names those to train."
                 f"{QUANTIZED if any(decision.reason == SCALE for decision in chosen.decisions) else ''}"
             )
         settled = chosen.frozen if requires_grad is None else [*chosen.trainable, *chosen.frozen]

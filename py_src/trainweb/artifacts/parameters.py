@@ -6,7 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from trainweb.arguments import warn
-from trainweb.artifacts.evidence import Decision, Evidence, listed_parameters, lost_detaches, lost_parameters
+from trainweb.artifacts.evidence import (
+    Decision,
+    Evidence,
+    generated_names,
+    listed_parameters,
+    lost_detaches,
+    lost_parameters,
+)
 from trainweb.artifacts.straight_through import decide_detours, detours
 from trainweb.autodiff.gradient import influences
 from trainweb.errors import ModelError
@@ -58,7 +65,9 @@ def select_parameters(
     """
     held = [frozen_params] if isinstance(frozen_params, str) else frozen_params or ()
     frozen = _expand(held, constants, "frozen_params", listed_parameters(graph))
-    held = list(held)
+    held, generated = list(held), generated_names(graph)
+    # An expression for all names freezes no constants of formulas, which the exporter named.
+    frozen = [name for name in frozen if constants[name].shape or name in held or not generated.fullmatch(name)]
     if not any(_is_float(t) and t.shape for t in initializers.values()):
         initializers = constants
     if requires_grad is not None:

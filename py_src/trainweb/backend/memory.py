@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from math import prod
 
-from trainweb.backend.plan import LargeConstants
+from trainweb.backend.plan import LargeConstants, TensorPlace
 from trainweb.ir.arena import Arena, align
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS, LARGE_CONSTANTS
@@ -242,3 +242,8 @@ def place_constants(instructions: Sequence[Instruction], outputs: Sequence[Buf])
             pieces += [bytes(s.offset - end), data]
             end = s.offset + len(data)
     return b"".join(pieces), LargeConstants(tuple(large))
+
+
+def place_of(b: Buf) -> TensorPlace:
+    """The place of a tensor, once its storage is placed."""
+    return TensorPlace(b.name, b.storage.segment, (b.storage.offset or 0) + b.shift, b.nbytes, b.dtype, b.shape)

@@ -112,10 +112,15 @@ class GpuBody:
         Places of feeds and results on the GPU.
     uploads : list of tuple
         What the head makes for the body: offset in the head's arena, offset in the GPU's arena, bytes.
+    downloads : list of tuple
+        What the body makes for the tail: offset in the GPU's arena, offset in the head's arena, bytes. Without any
+        there is no tail.
     nodes, text : list of str
         By dispatch, the node it came from, and a line of `explain`.
     work : list of int
         By dispatch, its operations, roughly: a page submits many of them apart.
+    turns : int
+        Offset in the head's arena of two bytes: whether the head runs, and whether the tail does.
     """
 
     texts: list[str]
@@ -128,9 +133,11 @@ class GpuBody:
     inputs: dict[str, TensorPlace]
     outputs: dict[str, TensorPlace]
     uploads: list[tuple[int, int, int]]
+    downloads: list[tuple[int, int, int]]
     nodes: list[str]
     text: list[str]
     work: list[int]
+    turns: int = 0
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import math
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import isasyncgen, isgenerator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -21,13 +21,15 @@ from trainweb.arguments import checks_keywords, texts
 from trainweb.data import table
 from trainweb.data.files import read_csv
 from trainweb.data.random import permutation
-from trainweb.data.rows import Batch, Remainder, batched, bucketed, drawn
+from trainweb.data.rows import Batch, Remainder, batched, bucketed, check_names, drawn, dtype_of
 from trainweb.data.waiting import plainly, prefetched
 from trainweb.errors import FeedError
 from trainweb.settings import SEED, Number, Whole
 
 COUNT = Whole(least=1)
 LENGTH = Whole(least=0)
+MISSING = ("NoneType", "NAType")
+"""Types of the objects that stand for a missing number in tables."""
 SHARE = Number(above=0, below=1)
 SPLIT_STREAM = 2**32 - 1
 """Stream of random numbers of `split`, which no epoch has."""
@@ -62,6 +64,10 @@ class Dataset:
         """The generator object that the rows come from, which can be read only once."""
         self.preprocessing: list[table.Step] = []
         """Fitted steps of tables so far, such as `standardize` and `one_hot`: JSON, for `preprocess`."""
+        self._listed = source if isinstance(source, (list, tuple)) else ()
+        """The rows, if they are a list."""
+        self._declared: Mapping[str, list[Any]] = {}
+        """Categories that the columns of a table declare."""
         self._known: Batch | None = None
         """The arrays, or the known arrays beside images."""
         self._pick: Callable[[np.ndarray, bool], Dataset] | None = None
@@ -72,6 +78,7 @@ class Dataset:
         if isinstance(source, Mapping):
             columns = checked_columns(source)
             self.columns = self._known = columns
+            self._declared = declared_categories(source)
             self._rows = lambda: ({n: a[k] for n, a in columns.items()} for k in range(len(self)))
         elif callable(source):
             self._rows = lambda: _iterated(source())
@@ -108,7 +115,7 @@ class Dataset:
     def __repr__(self) -> str:
         if self.columns is None:
             return f"<Dataset: stream of {'batches' if self.is_batched else 'rows'}>"
-        inputs = ", ".join(f"{name} {column.dtype}{list(column.shape[1:])}" for name, column in self.columns.items())
+        inputs = ", ".join(f"{name} {dtype_of(array)}{list(array.shape[1:])}" for name, array in self.columns.items())
         return f"<Dataset: {len(self):,} rows of {inputs}>"
 
     def __len__(self) -> int:
@@ -271,7 +278,7 @@ class Dataset:
                 selection = self._pick(indices, is_held_out)
         except (IndexError, ValueError, TypeError) as error:
             raise FeedError(f"'indices' are not those of rows: {error}") from error
-        selection.preprocessing = self.preprocessing
+        selection.preprocessing, selection._declared = self.preprocessing, self._declared
         return selection
 
     @staticmethod
@@ -284,6 +291,7 @@ class Dataset:
         delimiter: str = ",",
         classes: Mapping[str, Sequence[str]] | None = None,
         missing: str | Mapping[str, object] = "error",
+        decimal: Literal[".", ","] = ".",
     ) -> Dataset:
         """Read a CSV file, whose first line has the names of the columns.
 
@@ -304,6 +312,8 @@ class Dataset:
             ``{"*": "keep", "colour": "none"}`` uses NaN in all other columns. A value is missing if it is empty; a
             number also if it is NA, N/A, NaN, null or ?, in any case. "keep" needs inputs of floats, which `fill_mean`
             and `fill_median` fill.
+        decimal : {".", ","}
+            The character before the decimals of a number.
 
         Raises
         ------
@@ -313,7 +323,7 @@ class Dataset:
         ModelError
             `delimiter` is not a single character, or has another meaning; `missing` has another value.
         """
-        return Dataset(read_csv(source, columns, dtypes or {}, delimiter, classes or {}, missing))
+        return Dataset(read_csv(source, columns, dtypes or {}, delimiter, classes or {}, missing, decimal))
 
     @staticmethod
     @checks_keywords
@@ -427,7 +437,7 @@ class Dataset:
         Parameters
         ----------
         *names : str
-            Inputs of floats.
+            Inputs of numbers. Integers have no NaN, and stay; rows that `preprocess` gets later may have some.
 
         Raises
         ------
@@ -442,7 +452,7 @@ class Dataset:
         Parameters
         ----------
         *names : str
-            Inputs of floats.
+            Inputs of numbers.
 
         Raises
         ------
@@ -466,23 +476,31 @@ class Dataset:
         """
         return self._fitted("standardize", names)
 
-    def one_hot(self, *names: str) -> Dataset:
-        """Replace each column of inputs by float32 columns, one for each of its categories in ascending order.
+    def one_hot(self, *names: str, unknown: Literal["error", "zeros"] = "error") -> Dataset:
+        """Replace each column of inputs by float32 columns, one for each of its categories.
+
+        They are in the order that a column of the type Categorical or Enum declares, else in ascending order.
 
         Parameters
         ----------
         *names : str
             Inputs of text or integers.
+        unknown : {"error", "zeros"}
+            Categories that only later rows have: raise an error, or set all columns to 0.
 
         Raises
         ------
         FeedError
             As `standardize`.
         """
-        return self._fitted("one_hot", names)
+        if unknown not in table.UNKNOWN:
+            raise messages.BAD_SETTING(name="unknown", value=unknown, expected='"error" or "zeros"')
+        return self._fitted("one_hot", names, {"unknown": unknown} if unknown == "zeros" else {})
 
     def categories(self, *names: str) -> Dataset:
-        """Replace text by the place of each value among the column's categories, in ascending order: int64 labels.
+        """Replace text by the place of each value among the column's categories, in the order of `one_hot`.
+
+        The results are int64 labels.
 
         Parameters
         ----------
@@ -497,7 +515,7 @@ class Dataset:
         return self._fitted("categories", names)
 
     def concat(self, name: str, parts: Iterable[str]) -> Dataset:
-        """Join inputs of one type into one, which has their columns side by side.
+        """Join inputs into one, which has their columns side by side. Numbers of several types become float32.
 
         Parameters
         ----------
@@ -509,11 +527,11 @@ class Dataset:
         Raises
         ------
         FeedError
-            The rows are a stream, there is no such input, or they have several types.
+            The rows are a stream, there is no such input, or some are text.
         """
-        names = texts("parts", parts)
-        dtypes = {table.dtype_of(column) for part, column in (self.columns or {}).items() if part in names}
-        dtype = dtypes.pop() if len(dtypes) == 1 else ""
+        names, columns = texts("parts", parts), self._table()
+        dtypes = {dtype_of(table.column_of(part, columns)) for part in names}
+        dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
         return self._applied([{"type": "concat", "input": name, "dtype": dtype, "parts": names}])
 
     def preprocess(self, steps: list[table.Step]) -> Dataset:
@@ -537,20 +555,29 @@ class Dataset:
         checked, done = table.checked_steps(steps), self.preprocessing
         return self._applied(checked[len(done) :] if checked[: len(done)] == done else checked)
 
-    def _applied(self, steps: list[table.Step]) -> Dataset:
-        if self.columns is None:
+    def _table(self) -> Batch:
+        """The arrays, or those of a list of rows. Raise FeedError for a stream."""
+        if self.columns is not None:
+            return self.columns
+        if not self._listed or not all(isinstance(row, Mapping) for row in self._listed):
             raise messages.TABLE_STREAM()
+        first = self._listed[0]
+        for position, row in enumerate(self._listed):
+            check_names(position, row, first)
+        return checked_columns({name: [row[name] for row in self._listed] for name in first})
+
+    def _applied(self, steps: list[table.Step]) -> Dataset:
         checked = table.checked_steps(steps)
-        dataset = Dataset(table.applied(checked, self.columns))
-        dataset.preprocessing = self.preprocessing + checked
+        dataset = Dataset(table.applied(checked, self._table()))
+        dataset.preprocessing, dataset._declared = self.preprocessing + checked, self._declared
         return dataset
 
-    def _fitted(self, kind: str, names: tuple[str, ...]) -> Dataset:
-        if self.columns is None:
-            raise messages.TABLE_STREAM()
+    def _fitted(self, kind: str, names: tuple[str, ...], more: Mapping[str, str] | None = None) -> Dataset:
+        columns = self._table()
         if not names:
-            raise TypeError(f"{kind!r} needs the names of inputs; there are {', '.join(self.columns)}.")
-        return self._applied([table.fitted(kind, name, self.columns) for name in texts("names", names)])
+            raise TypeError(f"{kind!r} needs the names of inputs; there are {', '.join(columns)}.")
+        steps = [table.fitted(kind, name, columns, self._declared.get(name)) for name in texts("names", names)]
+        return self._applied([{**step, **(more or {})} for step in steps])
 
     def take(self, count: int) -> Dataset:
         """The first rows (or batches).
@@ -608,9 +635,17 @@ def _iterated(rows: Any) -> Iterator[Any]:
 def columns_of_table(source: Any) -> Any:
     """The columns of a table by name; other data as it is."""
     names = getattr(source, "column_names", getattr(source, "columns", None))  # pyarrow's; pandas' and polars'
-    if names is None or isinstance(source, Mapping) or not hasattr(source, "__getitem__"):
+    # A stream of Hugging Face's library has names of columns, too, but no number of rows.
+    is_table = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    if names is None or isinstance(source, Mapping) or not is_table:
         return source
     return {name: source[name] for name in names}
+
+
+def declared_categories(columns: Mapping[Any, Any]) -> dict[str, list[Any]]:
+    """Categories of columns of the types Categorical of pandas and Enum of polars, in their order."""
+    of_types = {name: getattr(getattr(column, "dtype", None), "categories", None) for name, column in columns.items()}
+    return {str(name): np.asarray(of).tolist() for name, of in of_types.items() if np.ndim(of) == 1}
 
 
 def checked_columns(source: Mapping[Any, Any]) -> Batch:
@@ -628,12 +663,9 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
         except ValueError as error:
             raise messages.RAGGED_COLUMN(name=name, reason=str(error)) from error
         if array.dtype == object and array.ndim:
-            kinds = {type(one) for one in array.flat}
-            if not (kinds <= {str} or kinds <= {int, float}):
-                raise messages.OBJECTS_IN_COLUMN(name=name, kinds=" and ".join(sorted(k.__name__ for k in kinds)))
-            array = np.asarray(array.tolist())
+            array = _of_objects(array)
         if array.ndim == 0:
-            raise messages.NOT_A_COLUMN(name=name, actual=f"{array.dtype}{list(array.shape)}")
+            raise messages.NOT_A_COLUMN(name=name, actual="one text" if array.dtype.kind == "U" else "one number")
         columns[str(name)] = array
     if not columns:
         raise messages.NO_COLUMNS()
@@ -644,6 +676,17 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
     if rows == 0:
         raise messages.EMPTY_DATASET()
     return columns
+
+
+def _of_objects(array: np.ndarray) -> np.ndarray:
+    """Objects as numbers or texts, and missing numbers as NaN. A mixture stays: perhaps nobody reads the column."""
+    kinds = {type(one) for one in array.flat}
+    missing = {kind for kind in kinds if kind.__name__ in MISSING}
+    if kinds <= {str} or kinds <= {int, float}:
+        return np.asarray(array.tolist())
+    if kinds - missing and kinds - missing <= {int, float}:
+        return np.array([math.nan if type(one) in missing else one for one in array.flat]).reshape(array.shape)
+    return array
 
 
 def labels_of(column: np.ndarray | None) -> np.ndarray | None:

@@ -18,10 +18,11 @@ from trainweb.errors import FeedError
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "string")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
-INTEGER = re.compile(r"[+-]?[0-9]+")
 """As a page reads them: no "nan", no "1_000", no digits of other scripts."""
 QUOTE_FAULTS = ("unexpected end of data", "expected after")
 """Errors of `csv` about misplaced quotes."""
+SWAPPED = str.maketrans(".,", ",.")
+"""For files with a decimal comma, where a point is none."""
 TRUE, FALSE = ("1", "true"), ("0", "false")
 MISSING_NUMBERS = ("", "na", "n/a", "nan", "null", "?")
 """Marks of a missing number, in any case. Text and classes lack only an empty value: "NA" may be a name."""
@@ -37,6 +38,7 @@ def read_csv(
     delimiter: str,
     classes: Mapping[str, Sequence[str]],
     missing: str | Mapping[str, object],
+    decimal: str,
 ) -> dict[str, np.ndarray]:
     """Columns of a CSV file: `Dataset.from_csv`."""
     mapping("columns", columns)
@@ -45,6 +47,8 @@ def read_csv(
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
         expected = "one character, and neither a quote nor the end of a line"
         raise messages.BAD_SETTING(name="delimiter", value=delimiter, expected=expected)
+    if decimal not in (".", ","):
+        raise messages.BAD_SETTING(name="decimal", value=decimal, expected="a point or a comma")
     kinds = {name: "int64" if name in names else "float32" for name in columns} | dict(dtypes)
     for name in (*kinds, *names):
         if name not in columns:
@@ -52,7 +56,7 @@ def read_csv(
     for name, dtype in kinds.items():
         if dtype not in DTYPES:
             raise messages.CSV_DTYPE(name=name, dtype=dtype, names=", ".join(DTYPES))
-    table = _Table(columns, kinds, names, *_treatment(missing))
+    table = _Table(columns, kinds, names, *_treatment(missing), decimal)
     try:
         if isinstance(source, (str, os.PathLike)):
             with path_of("source", source).open(newline="", encoding="utf-8-sig") as file:
@@ -60,7 +64,9 @@ def read_csv(
         if not isinstance(source, Iterable):
             raise TypeError(f"'source' must be a path or a file, got {source!r:.80}.")
         return table.read(source, delimiter)
-    except (csv.Error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise FeedError("the file is not a text in UTF-8: save it as such.") from error
+    except csv.Error as error:
         raise FeedError(f"'source', {source!r:.80}, cannot be read as CSV: {error}") from error
 
 
@@ -98,8 +104,9 @@ class _Table:
         classes: Mapping[str, Sequence[str]],
         rest: str,
         fills: Mapping[str, str],
+        decimal: str,
     ) -> None:
-        self.kinds, self.rest, self.fills = kinds, rest, fills
+        self.kinds, self.rest, self.fills, self.decimal = kinds, rest, fills, decimal
         self.is_vector = {name: not isinstance(source, str) for name, source in columns.items()}
         self.wanted = {
             name: [source] if isinstance(source, str) else texts(f"columns[{name!r:.80}]", source)
@@ -121,7 +128,7 @@ class _Table:
             raise messages.EMPTY_DATASET()
         # Of a text file that was opened without "utf-8-sig".
         header[0] = header[0].removeprefix("\ufeff")
-        places = self._find(header)
+        places = self._find(header, delimiter)
         values: dict[str, list[object]] = {name: [] for name in places}
         for line, row in lines:
             if not row:
@@ -136,12 +143,14 @@ class _Table:
                 values[name].append(parsed if self.is_vector[name] else parsed[0])
         return {n: np.array(of, str if self.kinds[n] == "string" else self.kinds[n]) for n, of in values.items()}
 
-    def _find(self, header: list[str]) -> dict[str, list[int]]:
+    def _find(self, header: list[str], delimiter: str) -> dict[str, list[int]]:
         """Places of the columns of each input."""
         known = {column: k for k, column in enumerate(header)}
         twice = {column for k, column in enumerate(header) if known[column] != k}
         for wanted in self.wanted.values():
             for column in wanted:
+                if column not in known and len(header) == 1:
+                    raise messages.CSV_DELIMITER(column=column, names=header[0], delimiter=delimiter)
                 if column not in known:
                     raise messages.CSV_COLUMN(column=column, names=", ".join(header))
                 if column in twice:
@@ -162,11 +171,12 @@ class _Table:
             if self.rest == "keep" and name not in self.places and self.kinds[name].startswith("float"):
                 return float("nan")
             raise messages.CSV_MISSING(line=line, column=column, value=value)
+        decimal = self.decimal
         if self._is_missing(name, value):
-            value = self.fills[column]
+            value, decimal = self.fills[column], "."
         if self.kinds[name] == "string" and name not in self.places:
             return value
-        return parse(value, self.kinds[name], self.places.get(name), line, column, name)
+        return parse(value, self.kinds[name], self.places.get(name), line, column, name, decimal)
 
 
 def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -184,27 +194,28 @@ def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
         yield line, row
 
 
-def parse(value: str, dtype: str, labels: Mapping[str, int] | None, line: int, column: str, name: str) -> object:
+def parse(
+    value: str, dtype: str, labels: Mapping[str, int] | None, line: int, column: str, name: str, decimal: str
+) -> object:
     """A value of a CSV file for an input; `labels` are names of classes, in reverse, and their places."""
     if labels is not None:
         if value not in labels:
             raise messages.CSV_CLASS(line=line, column=column, value=value, names=", ".join(reversed(list(labels))))
         return labels[value]
+    digits = value.translate(SWAPPED) if decimal == "," else value
     try:
         if dtype == "bool":
             if value.lower() not in TRUE + FALSE:
                 raise ValueError
             return value.lower() in TRUE
-        if not re.search("[0-9]", value):
+        if not NUMBER.fullmatch(digits):
             raise messages.CSV_TEXT(line=line, column=column, value=value, name=name)
-        if not (NUMBER if dtype.startswith("float") else INTEGER).fullmatch(value):
-            raise ValueError
         if dtype.startswith("float"):
             with np.errstate(over="ignore"):
-                if not np.isfinite(np.dtype(dtype).type(value)):
+                if not np.isfinite(np.dtype(dtype).type(digits)):
                     raise ValueError
-            return float(value)
-        number = int(value)
+            return float(digits)
+        number = int(digits)
         np.array(number, dtype)
     except (ValueError, OverflowError):
         raise messages.CSV_VALUE(line=line, column=column, value=value, dtype=dtype) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -180,17 +181,23 @@ class ModelInputs:
         return {name: columns[name] for name in self.values if name in columns}
 
     def fitted(self, name: str, value: Any, where: str) -> np.ndarray:
-        """Convert rows of an input to its type. Raise FeedError for another shape, or a value that the type loses."""
+        """Convert rows of an input to its type; one value a row may stand for a vector of one.
+
+        Raise FeedError for another shape, or a value that the type loses.
+        """
         array = _as_array(name, value)
         declared = self.values.get(name)
         if declared is None:
             return array
         refuse_texts(name, array)
         shape = declared.shape
+        if shape is not None and array.ndim == 1 and shape[1:] == (1,):
+            array = array[:, None]
         if shape is not None and len(shape) > 0 and not _fits(array.shape, shape):
-            raise messages.DATA_SHAPE(
-                name=name, actual=list(array.shape), where=where, batch=_shown(shape), row=_shown(shape[1:])
-            )
+            are_scores = declared.dtype == "int64" and array.dtype.kind == "f" and array.ndim == len(shape) + 1
+            message = messages.SHAPE_OF_SCORES if are_scores else messages.DATA_SHAPE
+            actual, batch, row = list(array.shape), _shown(shape), _shown(shape[1:])
+            raise message(name=name, actual=actual, where=where, batch=batch, row=row)
         return _converted(name, array, declared.dtype, where)
 
     def _is_first(self, source: Any) -> bool:
@@ -209,7 +216,9 @@ class ModelInputs:
         except ValueError:
             # Rows of different lengths; who stacks them names the first.
             return False
-        return bool(known) and all(shape is not None and rank == len(shape) > 0 for rank, shape in known)
+        are_whole = [shape is not None and rank == len(shape) > 0 for rank, shape in known]
+        are_columns = [shape is not None and rank == 1 and shape[1:] == (1,) for rank, shape in known]
+        return any(are_whole) and all(map(or_, are_whole, are_columns))
 
 
 def _as_array(name: str, value: Any) -> np.ndarray:

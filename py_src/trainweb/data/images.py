@@ -203,7 +203,7 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
     Raises
     ------
     FeedError
-        There is no picture, one is in the folder of no class, or a class has no picture.
+        There is no picture, one is in the folder of no class, or one of `classes` has no picture.
     """
     root = path_of("folder", folder)
     if not root.is_dir():
@@ -217,6 +217,9 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
     files = [path for path in paths if _is_picture(path)]
     if others := [path.as_posix() for path in paths if not _is_picture(path)]:
         warn(str(messages.NOT_PICTURES(count=len(others), names=", ".join(others[:SHOWN_FILES]))))
+    folders = {path.parts[0] for path in paths if len(path.parts) > 1 and not path.parts[0].startswith(".")}
+    if empty := sorted(folders - {path.parts[0] for path in files}):
+        warn(str(messages.EMPTY_FOLDERS(names=", ".join(empty))))
     labels, names = labelled([path.parts for path in files], classes)
     return [root / path for path in files], labels, names
 

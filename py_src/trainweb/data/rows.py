@@ -32,8 +32,7 @@ def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
             raise messages.TEXT_VALUES(what=f"Row {position} of the data")
         if not isinstance(row, Mapping):
             raise messages.NOT_A_ROW(position=position, actual=type(row).__name__)
-        if row.keys() != first.keys():
-            raise messages.ROW_NAMES(position=position, names=", ".join(row), expected=", ".join(first))
+        check_names(position, row, first)
     for name in first:
         arrays = [_value(name, row[name], position) for position, row in zip(positions, rows, strict=True)]
         for position, array in zip(positions, arrays, strict=True):
@@ -42,15 +41,39 @@ def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
                 raise messages.ROW_TYPE(
                     position=position,
                     name=name,
-                    actual=f"{array.dtype}{list(array.shape)}",
-                    expected=f"{arrays[0].dtype}{list(arrays[0].shape)}",
+                    actual=type_of(array),
+                    expected=type_of(arrays[0]),
                 )
         batch[name] = np.stack(arrays)
     return batch
 
 
+def check_names(position: int, row: Row, first: Row) -> None:
+    """Raise FeedError for a row of other names."""
+    if row.keys() != first.keys():
+        raise messages.ROW_NAMES(position=position, names=", ".join(row), expected=", ".join(first))
+
+
+def dtype_of(array: np.ndarray) -> str:
+    """The name of a type, as a tensor has it in a page."""
+    return "string" if array.dtype.kind == "U" else str(array.dtype)
+
+
+def type_of(array: np.ndarray) -> str:
+    """The type and the shape of a row's value."""
+    return f"{dtype_of(array)}{list(array.shape)}"
+
+
+def refuse_objects(name: str, array: np.ndarray) -> None:
+    """Raise FeedError for a mixture of numbers, texts and other objects."""
+    if array.dtype == object:
+        kinds = sorted({type(one).__name__ for one in array.flat})
+        raise messages.OBJECTS_IN_COLUMN(name=name, kinds=" and ".join(kinds))
+
+
 def refuse_texts(name: str, array: np.ndarray) -> None:
-    """Raise FeedError for texts, which no model takes."""
+    """Raise FeedError for texts and objects, which no model takes."""
+    refuse_objects(name, array)
     if array.dtype.kind == "U":
         raise messages.TEXT_VALUES(what=repr(name))
 
@@ -127,7 +150,7 @@ def bucketed(
             if name in values and values[name].shape[:1] == (n,):
                 values[name] = padded(values[name], limit)
             elif names is not None:
-                actual = f"{values[name].dtype}{list(values[name].shape)}" if name in values else "missing"
+                actual = type_of(values[name]) if name in values else "missing"
                 raise messages.NOT_PADDED(name=name, length=n, actual=actual)
         buckets[limit].append((number, values))
         if len(buckets[limit]) == size:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trainweb import messages
+from trainweb.data.rows import dtype_of, refuse_objects
 
 Step = dict[str, Any]
 Columns = dict[str, np.ndarray]
@@ -34,21 +35,33 @@ FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "concat": {"parts": _is_list_of(str)},
 }
 """Fields of each type of step besides `type`, `input` and `dtype`, and what they hold."""
+UNKNOWN = ("error", "zeros")
+"""Treatments of a category that the fitted rows lack. A step of `one_hot` has the field `unknown` for the second."""
 EPSILON = 2.0**-52
 
 
-def fitted(kind: str, name: str, columns: Columns) -> Step:
-    """Fit a step on columns. Raise FeedError for another input or type, or a mean or deviation that is not finite."""
+def column_of(name: str, columns: Columns) -> np.ndarray:
+    """A column by its name, with true and false as 1 and 0. Raise FeedError if there is none."""
     if name not in columns:
         raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
     array = columns[name]
+    refuse_objects(name, array)
+    return array.view(np.uint8) if array.dtype == bool else array
+
+
+def fitted(kind: str, name: str, columns: Columns, declared: list[Any] | None = None) -> Step:
+    """Fit a step on columns, of which one may have `declared` its categories.
+
+    Raise FeedError for another input or type, or a mean or deviation that is not finite.
+    """
+    array = column_of(name, columns)
     step = "fill" if kind in CENTRES else kind
     _check_type(step, name, array)
     rows, head = _flat(array), {"type": step, "input": name, "dtype": dtype_of(array)}
     if step == "fill":
         return {**head, "values": _fills(kind, name, rows.astype(np.float64))}
     if kind != "standardize":
-        return {**head, "categories": [np.unique(column).tolist() for column in rows.T]}
+        return {**head, "categories": [declared or np.unique(column).tolist() for column in rows.T]}
     mean, std = moments(rows.astype(np.float64))
     if not np.isfinite(mean + std).all():
         raise messages.TABLE_MOMENTS(name=name)
@@ -91,14 +104,15 @@ def moments(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def applied(steps: Iterable[Mapping[str, Any]], columns: Columns) -> Columns:
-    """Columns after steps. A step whose input is not there changes nothing: rows to predict on have no labels."""
+    """Columns after steps. A step whose inputs are not there changes nothing: rows to predict on have no labels."""
     result = dict(columns)
     for step in steps:
         for name in step.get("parts", [step["input"]]):
             if name in result:
-                result[name] = _as_fitted(step, result[name])
+                result[name] = _as_fitted(step, column_of(name, result))
         if step["type"] == "concat":
-            _concat(step, result)
+            if not result.keys().isdisjoint(step["parts"]):
+                _concat(step, result)
         elif step["input"] in result:
             result[step["input"]] = APPLY[step["type"]](step, result[step["input"]])
     return result
@@ -133,11 +147,6 @@ def in_units(name: str, array: np.ndarray, unit: Unit | None) -> np.ndarray:
     return rows.astype(array.dtype).reshape(array.shape)
 
 
-def dtype_of(array: np.ndarray) -> str:
-    """The name of a type, as a tensor has it in a page."""
-    return "string" if array.dtype.kind == "U" else str(array.dtype)
-
-
 def _as_fitted(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
     """Numbers in the type of the fitted rows; integers and text stay, as a step takes them by their values."""
     is_number = array.dtype.kind in "iuf" and step.get("dtype") in FLOATS
@@ -150,9 +159,10 @@ def checked_steps(steps: Any) -> list[Step]:
     for step in listed:
         kind = step.get("type") if isinstance(step, Mapping) else None
         fields = FIELDS.get(kind) if isinstance(kind, str) else None
+        zeros = kind == "one_hot" and step.get("unknown") == "zeros"
         if (
             fields is None
-            or set(step) | {"dtype"} != {"type", "input", "dtype", *fields}
+            or set(step) | {"dtype"} != {"type", "input", "dtype", *fields, *(["unknown"] if zeros else [])}
             or not all(isinstance(step.get(name, ""), str) for name in ("input", "dtype"))
             or not all(check(step[name]) for name, check in fields.items())
         ):
@@ -164,7 +174,7 @@ def _check_type(kind: str, name: str, array: np.ndarray, fitted_on: str | None =
     dtype = dtype_of(array)
     if fitted_on in INTEGERS and array.dtype.kind in "iuf":
         return  # such as whole numbers that a table has as floats
-    takes = {"fill": FLOATS, "standardize": NUMBERS, "one_hot": ("string", *INTEGERS), "categories": ("string",)}[kind]
+    takes = {"fill": NUMBERS, "standardize": NUMBERS, "one_hot": ("string", *INTEGERS), "categories": ("string",)}[kind]
     if dtype not in takes:
         raise messages.TABLE_TYPE(name=name, actual=dtype, step=kind, expected=", ".join(takes))
 
@@ -197,7 +207,7 @@ def _fill(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
 
 
 def _places(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
-    """Places of values in their columns' categories, `(N, C)`."""
+    """Places of values in their columns' categories, `(N, C)`, or -1."""
     name, categories = step["input"], step["categories"]
     _check_type(step["type"], name, array, step.get("dtype"))
     rows = _flat(array)
@@ -206,15 +216,17 @@ def _places(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
     for k, known in enumerate(categories):
         place = {value: at for at, value in enumerate(known)}
         for row, value in enumerate(rows[:, k].tolist()):
-            if value not in place:
+            if value not in place and "unknown" not in step:
                 raise messages.TABLE_CATEGORY(row=row, name=name, value=value, names=", ".join(map(str, known)))
-            places[row, k] = place[value]
+            places[row, k] = place.get(value, -1)
     return places
 
 
 def _one_hot(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
     places = _places(step, array)
-    parts = [np.eye(len(known), dtype=np.float32)[places[:, k]] for k, known in enumerate(step["categories"])]
+    # The row behind those of the categories has only zeros, and -1 is its place.
+    sizes = [len(known) for known in step["categories"]]
+    parts = [np.eye(size + 1, size, dtype=np.float32)[places[:, k]] for k, size in enumerate(sizes)]
     return np.concatenate(parts, axis=1)
 
 
@@ -233,10 +245,8 @@ APPLY: Mapping[str, Callable[[Mapping[str, Any], np.ndarray], np.ndarray]] = {
 def _concat(step: Mapping[str, Any], columns: Columns) -> None:
     first, *_ = parts = step["parts"]
     for name in parts:
-        if name not in columns:
-            raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
-        if columns[name].dtype != columns[first].dtype:
-            actual, expected = str(columns[name].dtype), str(columns[first].dtype)
+        actual, expected = (dtype_of(column_of(part, columns)) for part in (name, first))
+        if actual != expected:
             raise messages.TABLE_CONCAT(name=name, actual=actual, first=first, expected=expected)
     if step["input"] in set(columns).difference(parts):
         raise messages.BAD_SETTING(name="name", value=step["input"], expected="a name that no other input has")

@@ -4,7 +4,7 @@
     update = client.round(common, data, batch_size=32)          # on each client
     common = trainweb.federated.average_updates(common, updates)  # on the server
 
-In a page `TrainingSession.federated` and the functions of these names are the same. `docs/federated.md` says what
+In a page `TrainingSession.federated` and the functions of these names are the same. `docs/privacy.md` says what
 clipping, noise and masks protect from, and what not.
 """
 

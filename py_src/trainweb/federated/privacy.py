@@ -32,7 +32,7 @@ def privacy_spent(noise_multiplier: float, rounds: int, delta: float, sampling_r
 
     Whole clients are private if each client's update is clipped and the noise is added to the sum of all (DP-FedAvg:
     https://arxiv.org/abs/1710.06963); of rows, where each row's gradient is clipped by itself and rows are the clients
-    (DP-SGD; docs/federated.md has it). `clip_grad_norm` clips sums of rows: it gives no such privacy.
+    (DP-SGD; docs/privacy.md has it). `clip_grad_norm` clips sums of rows: it gives no such privacy.
 
     Parameters
     ----------

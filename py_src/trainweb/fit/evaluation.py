@@ -12,7 +12,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.table import Unit, in_units
-from trainweb.errors import FeedError
+from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.steps import Position, located
 from trainweb.loss_counts import MeanLoss
 from trainweb.metrics import Asked, Described, OutputMetric, Rows, Totals, Value, part_of, request_of
@@ -103,7 +103,7 @@ class EvaluationRun:
                 results = part_of(results, of.described, times)
                 self._totals.add(results)
                 self._check_rows(len(numbers) // times)
-            except FeedError as error:
+            except (FeedError, NumericsError) as error:
                 place = Position(epoch=self._epoch, step=self._step)
                 raise located(error, feeds, numbers, place, self._source) from None
             self._loss.add(float(results[of.loss].reshape(())), len(numbers), results, times)
@@ -119,7 +119,7 @@ class EvaluationRun:
     def values(self) -> dict[str, Value]:
         """The loss and the metrics of all batches."""
         loss, totals = self._loss.value, self._totals
-        return {"loss": loss, **totals.values(self._of.asked, loss), **self._of.own_values(totals)}
+        return {**totals.values(self._of.asked, loss), **self._of.own_values(totals)}
 
 
 def has_functions(metric: Any) -> TypeGuard[Mapping[str, Function]]:

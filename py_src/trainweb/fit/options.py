@@ -168,7 +168,8 @@ def make_early_stopping(stopping: Any, better: Mapping[str, str | None]) -> Earl
     settings = dict(stopping)
     metric = settings.pop("metric", "loss")
     if metric not in better:
-        raise messages.BAD_SETTING(name="early_stopping.metric", value=metric, expected=" or ".join(better))
+        expected = " or ".join([*better, "one of 'metrics'"])
+        raise messages.BAD_SETTING(name="early_stopping.metric", value=metric, expected=expected)
     check_settings("early_stopping", settings, [*EARLY_STOPPING, "metric"])
     if "patience" not in settings:
         expected = EARLY_STOPPING["patience"].kind.expected

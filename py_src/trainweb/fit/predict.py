@@ -11,7 +11,7 @@ from trainweb import messages
 from trainweb.arguments import texts
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.table import in_units
-from trainweb.errors import FeedError
+from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined
 from trainweb.fit.options import FIT
 from trainweb.fit.plan import Batches, rows_of
@@ -53,7 +53,7 @@ def predict(
         try:
             # The last rows go with the plan of the others.
             results = run_step(core, kind, _filled(feeds, count, size), None, {"ema": ema})
-        except FeedError as error:
+        except (FeedError, NumericsError) as error:
             raise located(error, feeds, range(done, done + count), Position(step=number)) from None
         parts.append({name: array[:count] if count < size else array for name, array in results.items()})
         for name, array in parts[-1].items():

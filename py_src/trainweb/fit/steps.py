@@ -36,13 +36,19 @@ if TYPE_CHECKING:
 def located(
     error: FeedError | NumericsError, feeds: Mapping[str, Any], rows: Sequence[int], at: Position, data: str = "data"
 ) -> Exception:
-    """The error of the batch after `at`, with epoch, batch and, for a value out of range, input and row.
+    """The error of the batch after `at`, with epoch, batch and, for a value out of range or NaN, input and row.
 
     `rows` are the numbers of its rows in `data`.
     """
     error.epoch, error.batch = at.epoch + 1, at.step + 1
+    if isinstance(error, NumericsError):
+        if gap := find_gap(feeds, len(rows)):
+            name, k, number = gap
+            said = messages.NAN_IN_ROW(reason=error, name=name, value=number, row=int(rows[k]), data=data)
+            error.args = said.args
+        return error
     place = None
-    if isinstance(error, FeedError) and error.value is not None:
+    if error.value is not None:
         place = find_value(feeds, error.value, error.position, len(rows))
     if place is None:
         return error
@@ -69,6 +75,18 @@ def find_value(feeds: Mapping[str, Any], value: int, position: int | None, rows:
     ((name, positions),) = places.items()
     found_rows = {k * rows // flat[name].size for k in positions}
     return (name, found_rows.pop()) if len(found_rows) == 1 else None
+
+
+def find_gap(feeds: Mapping[str, Any], rows: int) -> tuple[str, int, float] | None:
+    """The input, the row and the value of the first NaN or infinity of a batch."""
+    for name, feed in feeds.items():
+        array = np.asarray(feed)
+        if array.dtype.kind == "f" and array.shape[:1] == (rows,):
+            places = np.flatnonzero(~np.isfinite(array))
+            if places.size:
+                k = int(places[0])
+                return name, k * rows // array.size, float(array.reshape(-1)[k])
+    return None
 
 
 ACTIONS = (None, "stop", "skip", "restore")

@@ -157,18 +157,7 @@ class Builder:
     def _check(self, values: Buf, low: int, high: int, ignore: int | None, is_label: int) -> None:
         # The kernel that reads computed indices checks them.
         if values.size and values.is_initial:
-            self.emit(
-                calls.CheckIndices(
-                    indices=values,
-                    n=values.size,
-                    index_size=ITEM_SIZE[values.dtype],
-                    lo=low,
-                    hi=high,
-                    has_ignore=int(ignore is not None),
-                    ignore=ignore or 0,
-                    label=is_label,
-                )
-            )
+            self.emit(index_check(values, low, high, ignore, is_label))
 
     def copy(self, out: Buf, source: Buf) -> None:
         """Copy the bytes of `source` to `out`."""
@@ -213,3 +202,17 @@ class Builder:
         self.instructions.append(
             ElementwiseCall(wanted[0][0].shape, operands, [o for o, _ in wanted], [r for _, r in wanted], self.node)
         )
+
+
+def index_check(values: Buf, low: int, high: int, ignore: int | None, is_label: int) -> calls.CheckIndices:
+    """The call that fails with the first number outside [low, high) which is not `ignore`."""
+    return calls.CheckIndices(
+        indices=values,
+        n=values.size,
+        index_size=ITEM_SIZE[values.dtype],
+        lo=low,
+        hi=high,
+        has_ignore=int(ignore is not None),
+        ignore=ignore or 0,
+        label=is_label,
+    )

@@ -70,9 +70,12 @@ SAMPLE_WEIGHT = "trainweb.sample_weight"
 """Key of an eval model's metadata: the input of weights of rows, as a JSON text."""
 LOSS_TERMS = "trainweb.loss_terms"
 """Key of an eval model's metadata: the terms of its loss where there are several, as a JSON list of outputs."""
+OF_OUTPUT = "trainweb.gradient_of_output"
+"""Key of the notes on an input that has the gradient of an output: it holds no labels."""
 EXPORTER_NOTES = frozenset(
     {
         DECLARED_TYPE,
+        OF_OUTPUT,
         "pkg.onnxscript.optimizer.folded_from",
         "pkg.torch.export.ExportedProgram.graph_signature",
         "pkg.torch.export.graph_signature.InputSpec.kind",

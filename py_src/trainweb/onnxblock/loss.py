@@ -9,7 +9,7 @@ from trainweb import messages
 from trainweb._names import public_names
 from trainweb.errors import ModelError
 from trainweb.model.checks import DTYPE_CODES
-from trainweb.model.graph import TRAINWEB, Value
+from trainweb.model.graph import OF_OUTPUT, TRAINWEB, Value
 from trainweb.onnxblock import blocks, context
 from trainweb.onnxblock.blocks import Block, add_input_like, array_initializer
 from trainweb.onnxblock.context import add_node, generate_name, skip_names
@@ -653,6 +653,9 @@ class OutputGradient(Loss):
     def build(self, pred: str, gradient_name: str = "gradient") -> str:
         """Name of the sum of `pred` times input `gradient_name`, which is added if missing and has its shape."""
         product = blocks.Mul()(pred, _target_like(pred, gradient_name))
+        for value in context.current().graph.inputs:
+            if isinstance(value, Value) and value.name == gradient_name:
+                value.notes[OF_OUTPUT] = pred
         return str(blocks.ReduceSum(keepdims=False)(product))
 
 

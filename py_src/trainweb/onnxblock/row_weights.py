@@ -61,13 +61,17 @@ class RowWeights:
         accessor = context.current()
         graph = accessor.graph
         inputs = [v for v in (*labels, *graph.inputs) if isinstance(v, Value) and v.shape]
+        shape = (inputs[0].shape or ())[: None if self.of == "labels" else 1] if inputs else ()
         known = next((v for v in inputs if v.name == self.name), None)
-        if (accessor.has(self.name) and known is None) or not inputs or (self.of == "labels" and not labels):
-            expected = "the name of a new input, or of a float32 input"
+        is_other = known is None and accessor.has(self.name)
+        if known is not None:
+            is_rank = len(known.shape or ()) == len(shape)
+            is_other = known.dtype != "float32" or not is_rank or self.name in [v.name for v in labels]
+        if is_other or not inputs or (self.of == "labels" and not labels):
+            expected = "the name of a new input, or of a float32 input of weights"
             raise messages.BAD_SETTING(name=ARGUMENT.sample_weight, value=self.name, expected=expected)
         if known is None:
-            shape = inputs[0].shape or ()
-            accessor.add_input(Value(self.name, "float32", shape if self.of == "labels" else shape[:1]))
+            accessor.add_input(Value(self.name, "float32", shape))
 
     def _without_labels(self, graph: Graph, labels: Value, first: int) -> Graph:
         """The graph in which labels of weight 0, which may be NaN, are 0 for the nodes from `first`."""
@@ -166,7 +170,7 @@ def weighed(
     if weights is not None:
         if isinstance(loss, DPOLoss):  # of pairs of rows
             raise messages.NO_SAMPLE_WEIGHT(name=type(loss).__name__)
-        inputs = [v for v in accessor.graph.inputs if isinstance(v, Value) and v.name != weights.name]
+        inputs = [v for v in accessor.graph.inputs if isinstance(v, Value)]
         weights.weigh(name, [v for v in inputs if v.name not in before or v.name in labels], first)
     return name
 

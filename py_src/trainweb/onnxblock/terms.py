@@ -31,7 +31,7 @@ def is_by_output(loss: Any) -> bool:
     if not isinstance(loss, Mapping) or any(isinstance(loss.get(key), str) for key in ("type", NAME, "reduction")):
         return False
     every = [term for terms in loss.values() for term in (terms if isinstance(terms, (list, tuple)) else [terms])]
-    return bool(every) and all(isinstance(term, (str, Mapping, Block)) or hasattr(term, NAME) for term in every)
+    return any(isinstance(term, (str, Mapping)) or callable(term) or hasattr(term, NAME) for term in every)
 
 
 def named_loss(loss: Any, path: str = "loss") -> Any:
@@ -92,6 +92,9 @@ class LossTerms(Block):
     """
 
     def __init__(self, loss: Mapping[str, Any], weights: Any = None) -> None:
+        for output, terms in loss.items():
+            if isinstance(terms, (list, tuple)) and not terms:
+                raise messages.BAD_SETTING(name=f"loss.{output}", value=terms, expected="a loss, or a list of losses")
         self.weights = weights_of(weights, list(loss))
         self.terms = [
             Term.of(output, term)

@@ -30,6 +30,7 @@ from trainweb import messages
 from trainweb.backend.chosen import WASM
 from trainweb.backend.plan import GpuBody, LargeConstants, Plan, TensorPlace
 from trainweb.checkpoint import SessionContents, write_checkpoint
+from trainweb.errors import UnsupportedError
 from trainweb.ir.layout import PARAMETERS, STATE, STATE_WORDS
 from trainweb.ir.shapes import TensorType
 from trainweb.metrics import Described, metrics_of, request_of
@@ -222,6 +223,8 @@ def _body_json(body: GpuBody, blobs: Blobs) -> Header:
         "inputs": _places_json(body.inputs),
         "outputs": _places_json(body.outputs),
         "uploads": [list(upload) for upload in body.uploads],
+        "downloads": [list(download) for download in body.downloads],
+        "turns": body.turns,
         "nodes": body.nodes,
         "work": body.work,
     }
@@ -285,8 +288,9 @@ def make_bundle(
     `signatures` are feeds of the steps to compile: train steps (overwriting and accumulating). Eval steps are among
     them if the names fit and there is an eval model. With the artifacts in `files` the page can start Python later for
     other shapes, checkpoints and export, which plans cannot do. Eval steps sum up `metrics` for a fit without Python.
-    Train and optimizer steps are compiled for each of `targets`, the others for the kernels. Raise FeedError for feeds
-    that fit no step, and ModelError for a metric that is unknown, or whose targets are.
+    Steps are compiled for each of `targets`, but for the scheduler's, and for eval steps that a GPU cannot run: the
+    kernels do. Raise FeedError for feeds that fit no step, and ModelError for a metric that is unknown, or whose
+    targets are.
     """
     blobs = Blobs()
     header = session_header(models, start, blobs, with_weights=True)
@@ -300,9 +304,15 @@ def make_bundle(
                 continue
             models.key(kind, feeds)
             ordered = {n: feeds[n] for n in models.inputs[base]}
-            variants = product((True, False), targets) if kind == TRAIN else ((True, WASM),)
-            for overwrite, target in variants:
-                plan = models.compile_step(kind, ordered, overwrite, in_use, target=target)
+            for overwrite, target in product((True, False) if kind == TRAIN else (True,), targets):
+                try:
+                    plan = models.compile_step(kind, ordered, overwrite, in_use, target=target)
+                except UnsupportedError:
+                    if kind == TRAIN or target == WASM:
+                        raise
+                    if WASM in targets:
+                        continue
+                    plan = models.compile_step(kind, ordered, overwrite, in_use)
                 in_use |= plan.kept
                 described = models.described(kind)
                 header["plans"].append(plan_json(plan, kind, overwrite, ordered, blobs, described))

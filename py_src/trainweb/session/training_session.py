@@ -191,6 +191,8 @@ class TrainingSession(SessionTasks):
         client = FederatedClient(self, **options)
         if client._trainable_only and (moving := self._core.models.moving):
             warn(str(messages.LOCAL_STATISTICS(count=len(moving), name=moving[0])))
+        if (optimizer := self._core.layout.optimizer) not in ("", "SGD"):
+            warn(str(messages.LOCAL_MOMENTS(optimizer=optimizer)))
         return client
 
     # Learning rate.

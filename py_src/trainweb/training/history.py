@@ -58,7 +58,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """An epoch that is done.
+    """An epoch; one that a stop ended has no values of validation data.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from trainweb import messages
 from trainweb.errors import ModelError
 from trainweb.metrics import Asked, OutputMetric, TermLoss, compared_with, make_metric, weights_in
-from trainweb.model.graph import LOSS_TERMS, OWN_OUTPUTS, Graph
+from trainweb.model.graph import LOSS_TERMS, OF_OUTPUT, OWN_OUTPUTS, Graph, Value
 from trainweb.spelling import input_name
 
 VIEWS = ("Flatten", "Reshape", "Transpose")
@@ -24,8 +24,8 @@ class ModelOutputs:
     `own` are the outputs of the base model, which predictions and exports have by default. If the eval model notes
     them, `pairs` are predictions and targets that its loss compares. Else `compared` is what its loss compares with the
     last input. `default` has predictions and targets where `pairs` does not decide, None if unknown. `terms` are
-    outputs whose weighted sum is the loss, if it has several. The inputs `weights` have weights of rows or labels; they
-    are not among `inputs`.
+    outputs whose weighted sum is the loss, if it has several. The inputs `weights` have weights of rows or labels, or
+    gradients of outputs; they are not among `inputs`.
     """
 
     own: list[str]
@@ -54,6 +54,8 @@ class ModelOutputs:
         targets = second if targets is None else targets
         if predictions is None or targets is None:
             raise messages.NO_PREDICTIONS(names=", ".join(names), inputs=", ".join(self.inputs))
+        if targets in self.weights:
+            raise messages.METRIC_OF_GRADIENT(predictions=predictions, targets=targets)
         return predictions, targets
 
     def asked(
@@ -77,18 +79,23 @@ class ModelOutputs:
 
 def outputs_of(graph: Graph | None, inputs: Iterable[str], outputs: Iterable[str]) -> ModelOutputs:
     """The outputs of an eval model, by its note; artifacts of ONNX Runtime have none."""
-    results, weights = list(outputs), [] if graph is None else sorted(weights_in(graph).values())
-    fed = [name for name in inputs if name not in weights]
-    if graph is None or not fed:
+    results, names = list(outputs), list(inputs)
+    if graph is None:
+        return ModelOutputs(results[1:], None, [], (None, None), results, names)
+    weights = set(weights_in(graph).values())
+    gradients = {v.name for v in graph.inputs if isinstance(v, Value) and OF_OUTPUT in v.notes}
+    unlabeled = sorted(weights | gradients)
+    fed = [name for name in names if name not in unlabeled]
+    if not fed:
         return ModelOutputs(results[1:], None, [], (None, None), results, fed)
     noted, terms = _noted(graph, OWN_OUTPUTS), [name for name in _noted(graph, LOSS_TERMS) if name in results]
     if noted:
-        pairs, default = _pairs(graph, fed, noted), _default(graph, fed, noted)
-        return ModelOutputs(noted, None, pairs, default, results, fed, terms, weights)
+        pairs = _pairs(graph, [name for name in names if name not in weights], noted)
+        return ModelOutputs(noted, None, pairs, _default(graph, fed, noted), results, fed, terms, unlabeled)
     others, compared = results[1:], compared_with(graph, fed)
     own_outputs = others or ([] if compared is None else [_before_loss(graph, compared)])
     default = others[0] if len(others) == 1 else compared, fed[-1]
-    return ModelOutputs(own_outputs, compared, [], default, results, fed, terms, weights)
+    return ModelOutputs(own_outputs, compared, [], default, results, fed, terms, unlabeled)
 
 
 def _noted(graph: Graph, note: str) -> list[str]:

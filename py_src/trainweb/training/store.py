@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from trainweb import messages
@@ -101,6 +101,28 @@ def places(core: SessionCore) -> str:
     return json.dumps(listed, separators=(",", ":"), ensure_ascii=False)
 
 
+def _check_places(stored: Any, own: list[Any]) -> None:
+    """Raise for the first parameter that only one of two lists of `places` has, or that differs."""
+    if stored == own:
+        return
+    theirs, mine = _described(stored), _described(own)
+    for name in (*mine, *theirs):
+        there, here = theirs.get(name, "missing"), mine.get(name, "missing")
+        if there != here:
+            raise messages.OTHER_PARAMETER(name=name, stored=there, own=here)
+    raise messages.OTHER_SNAPSHOT(what="parameters")
+
+
+def _described(listed: Any) -> dict[str, str]:
+    """The parameters of `places` by name; a file may hold anything in their place."""
+    rows = [row for row in listed if isinstance(row, list)] if isinstance(listed, list) else []
+    return {
+        name: f"{'frozen' if place[1:2] == [-1] else 'trained'} {shape}"
+        for name, shape, *place in (row for row in rows if len(row) > 1)
+        if isinstance(name, str) and isinstance(shape, list) and all(type(size) is int for size in shape)
+    }
+
+
 def read_snapshot(core: SessionCore, snapshot: TensorFile) -> SessionContents:
     """Check everything that a session takes of a snapshot.
 
@@ -112,8 +134,7 @@ def read_snapshot(core: SessionCore, snapshot: TensorFile) -> SessionContents:
         It is of a session with other parameters or another optimizer, or was changed; nothing was changed here.
     """
     core._check()
-    if fields.parse(snapshot.metadata, "parameters") != json.loads(places(core)):
-        raise messages.OTHER_SNAPSHOT(what="parameters")
+    _check_places(fields.parse(snapshot.metadata, "parameters"), json.loads(places(core)))
     stored, mine = snapshot.metadata.get("optimizer", ""), core.layout.optimizer
     if stored and mine and stored != mine:
         raise messages.OTHER_OPTIMIZER(stored=stored[:LONGEST_NAME], own=mine)

@@ -13,6 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from trainweb import messages
+from trainweb.checkpoint.reader import IDENTIFIER
 from trainweb.errors import CheckpointError
 from trainweb.model.graph import Tensor
 from trainweb.model.safetensors import read_safetensors, write_safetensors
@@ -53,6 +54,8 @@ def load_weights(holder: ParameterHolder, names: Iterable[str], data: bytes, *, 
 
     Raise CheckpointError, and change nothing, for another format, another type, or with `strict` other names.
     """
+    if data[4:8] == IDENTIFIER:
+        raise messages.CHECKPOINT_AS_WEIGHTS()
     arrays = _npz(data) if data[:4] == ZIP_MAGIC else _safetensors(data)
     wanted = list(names)
     if strict and set(arrays) != set(wanted):

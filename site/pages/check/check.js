@@ -257,6 +257,7 @@ async function tryOut(found, turn) {
   const onGpu = await tryGpu(found, config);
   if (turn === asked && onGpu !== null) {
     showCosts([...costs, ["On this device's GPU", onGpu]]);
+    status.textContent = "";
   }
 }
 

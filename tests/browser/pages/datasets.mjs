@@ -11,6 +11,7 @@ const SOURCES = {
     name,
     new Tensor(type, type === "string" ? values : ARRAYS[type].from(type === "int64" ? values.map(BigInt) : values), dims),
   ]))),
+  rows: (rows) => new Dataset(rows),
   lengths: (sizes) => new Dataset(sizes.map((n) => ({
     ids: BigInt64Array.from({ length: n }, (_, k) => BigInt(k + 1)), label: BigInt(n), side: Float32Array.of(1, 2, 3),
   }))),
@@ -31,6 +32,7 @@ const STEPS = {
   fill_mean: (data, ...names) => data.fillMean(...names),
   fill_median: (data, ...names) => data.fillMedian(...names),
   one_hot: (data, ...names) => data.oneHot(...names),
+  "one_hot or zeros": (data, ...names) => data.oneHot(...names, { unknown: "zeros" }),
   "steps of": async (data, chain) => data.preprocess(await steps(chain)),
   "untyped steps of": async (data, chain) => data.preprocess((await steps(chain)).map(({ dtype, ...step }) => step)),
 };

@@ -24,6 +24,8 @@ export interface CsvOptions {
   readonly dtypes?: Readonly<Record<string, CsvDtype>>;
   /** Between values: one character; a comma. */
   readonly delimiter?: string;
+  /** Before the decimals of a number: a point (default) or a comma. */
+  readonly decimal?: "." | ",";
   /** Names of the classes of an input; a value becomes the index of its name. */
   readonly classes?: Readonly<Record<string, readonly string[]>>;
   /**
@@ -39,6 +41,7 @@ const NUMBER = /^[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?$/i;
 /** Most digits of an integer, the same as in Python. */
 const MOST_DIGITS = 4300;
 const INTEGER = /^[+-]?\d+$/;
+const POINT = ".";
 /** Characters shown of a text that is not a file. */
 const SHOWN = { head: 80, tail: 0 };
 const LINE_END = /\r\n|\n|\r/g;
@@ -67,11 +70,12 @@ export async function readColumns(
   columns: CsvColumns,
   options: CsvOptions,
 ): Promise<Record<string, Tensor>> {
-  const known = { dtypes: true, delimiter: true, classes: true, missing: true } as const;
-  const { dtypes = {}, delimiter = ",", classes = {}, missing = "error" } = checkOptions("readCsv", options, known);
+  const known = { dtypes: true, delimiter: true, classes: true, missing: true, decimal: true } as const;
+  const { dtypes = {}, delimiter = ",", classes = {}, missing = "error", decimal = POINT } = checkOptions("readCsv", options, known);
   if (typeof delimiter !== "string" || !/^[^"\r\n]$/.test(delimiter)) {
     throw badSetting("delimiter", delimiter, "one character, and neither a quote nor the end of a line");
   }
+  refuseSettingIf(![POINT, ","].includes(decimal), "decimal", decimal, "a point or a comma");
   const labels = new Map(
     Object.entries(checkObject("classes", classes)).map(([name, names]) => [
       name,
@@ -95,7 +99,7 @@ export async function readColumns(
   for (const column of fills.keys()) {
     refuseIf(!inputColumns.includes(column), "CSV_FILL", { column, names: inputColumns.join(", ") });
   }
-  return parseRows(await textOf(source), delimiter, inputs, { rest, fills });
+  return parseRows(await textOf(source), delimiter, inputs, { rest, fills, decimal });
 }
 
 async function textOf(source: CsvSource): Promise<string> {
@@ -114,6 +118,7 @@ async function textOf(source: CsvSource): Promise<string> {
     }
     return source;
   }
+  mustBe(!(source instanceof Promise), "source", "awaited: await fetch(url)", source);
   if (typeof (source as Partial<Blob>)?.arrayBuffer !== "function") {
     throw sessionError("NOT_A_DATASET", { actual: describe(source) });
   }
@@ -191,9 +196,10 @@ function count(text: string, pattern: RegExp): number {
 interface Treatment {
   readonly rest: string;
   readonly fills: ReadonlyMap<string, string>;
+  readonly decimal: string;
 }
 
-function treatmentOf(missing: NonNullable<CsvOptions["missing"]>): Treatment {
+function treatmentOf(missing: NonNullable<CsvOptions["missing"]>): Omit<Treatment, "decimal"> {
   if (typeof missing === "string" && TREATMENTS.includes(missing)) {
     return { rest: missing, fills: new Map() };
   }
@@ -211,11 +217,12 @@ function isMissing(value: string, { dtype, classes }: Input): boolean {
 }
 
 /** The places of the columns of each input. */
-function findPlaces(header: readonly string[], inputs: readonly Input[]): readonly (readonly number[])[] {
+function findPlaces(header: readonly string[], inputs: readonly Input[], delimiter: string): readonly (readonly number[])[] {
   const placeOf = new Map(header.map((column, k) => [column, k]));
   const twice = new Set(header.filter((column, k) => placeOf.get(column) !== k));
   return inputs.map(({ wanted }) =>
     wanted.map((column) => {
+      refuseIf(!placeOf.has(column) && header.length === 1, "CSV_DELIMITER", { column, names: header[0], delimiter });
       const place = placeOf.get(column) ?? raise("CSV_COLUMN", { column, names: header.join(", ") });
       refuseIf(twice.has(column), "CSV_COLUMN_TWICE", { column });
       return place;
@@ -227,8 +234,9 @@ function parseRows(
   text: string,
   delimiter: string,
   inputs: readonly Input[],
-  { rest, fills }: Treatment,
+  treatment: Treatment,
 ): Record<string, Tensor> {
+  const { rest, fills } = treatment;
   const values = inputs.map((): Value[] => []);
   let header: readonly string[] | null = null;
   let places: readonly (readonly number[])[] = [];
@@ -237,7 +245,7 @@ function parseRows(
     if (header === null) {
       refuseIf(row.length === 0, "EMPTY_DATASET");
       header = row;
-      places = findPlaces(header, inputs);
+      places = findPlaces(header, inputs, delimiter);
       return;
     }
     if (row.length === 0) {
@@ -253,7 +261,7 @@ function parseRows(
     inputs.forEach((input, k) => {
       (texts[k] as string[]).forEach((value, i) => {
         const isKept = rest === "keep" && input.classes === null && input.dtype.startsWith("float") && isUnfilled(value, input, i);
-        (values[k] as Value[]).push(isKept ? NaN : valueOf(value, input, line, input.wanted[i] as string, fills));
+        (values[k] as Value[]).push(isKept ? NaN : valueOf(value, input, line, input.wanted[i] as string, treatment));
       });
     });
     rows++;
@@ -266,12 +274,13 @@ function parseRows(
   return Object.fromEntries(columns);
 }
 
-function valueOf(text: string, input: Input, line: number, column: string, fills: ReadonlyMap<string, string>): Value {
-  const value = isMissing(text, input) ? (fills.get(column) ?? raise("CSV_MISSING", { line, column, value: text })) : text;
-  return input.dtype === "string" && input.classes === null ? value : parse(value, input, line, column);
+function valueOf(text: string, input: Input, line: number, column: string, { fills, decimal }: Treatment): Value {
+  const isGap = isMissing(text, input);
+  const value = isGap ? (fills.get(column) ?? raise("CSV_MISSING", { line, column, value: text })) : text;
+  return input.dtype === "string" && input.classes === null ? value : parse(value, input, line, column, isGap ? POINT : decimal);
 }
 
-function parse(value: string, { name, dtype, classes }: Input, line: number, column: string): number | bigint {
+function parse(value: string, { name, dtype, classes }: Input, line: number, column: string, decimal: string): number | bigint {
   if (classes !== null) {
     return classes.get(value) ?? raise("CSV_CLASS", { line, column, value, names: [...classes.keys()].reverse().join(", ") });
   }
@@ -279,20 +288,22 @@ function parse(value: string, { name, dtype, classes }: Input, line: number, col
   if (dtype === "bool" && [...TRUE, ...FALSE].includes(lower)) {
     return Number(TRUE.includes(lower));
   }
-  if (dtype.startsWith("float") && NUMBER.test(value)) {
-    const number = Number(value);
+  // With a decimal comma, a point is none.
+  const text = decimal === POINT ? value : value.replace(/[.,]/g, (sign) => (sign === POINT ? "," : POINT));
+  if (dtype.startsWith("float") && NUMBER.test(text)) {
+    const number = Number(text);
     if (Number.isFinite(dtype === "float32" ? Math.fround(number) : number)) {
       return number;
     }
   }
   const range = RANGES[dtype];
-  const digits = value.replace(/^[+-]/, "");
-  if (range !== undefined && INTEGER.test(value) && digits.length <= MOST_DIGITS) {
-    const number = BigInt(value.startsWith("-") ? value : digits);
+  const digits = text.replace(/^[+-]/, "");
+  if (range !== undefined && INTEGER.test(text) && digits.length <= MOST_DIGITS) {
+    const number = BigInt(text.startsWith("-") ? text : digits);
     if (number >= range[0] && number <= range[1]) {
       return dtype === "int64" ? number : Number(number);
     }
   }
-  refuseIf(dtype !== "bool" && !/[0-9]/.test(value), "CSV_TEXT", { line, column, value, name });
+  refuseIf(dtype !== "bool" && !NUMBER.test(text), "CSV_TEXT", { line, column, value, name });
   throw sessionError("CSV_VALUE", { line, column, value, dtype });
 }

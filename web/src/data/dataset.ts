@@ -7,7 +7,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { areTexts, isObject } from "../wire/kinds.js";
+import { areTexts, isObject, isRecord } from "../wire/kinds.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from "./csv.js";
 import { checkInteger, describe, isTensor, nameOf, refuseSettingIf } from "./checks.js";
@@ -15,9 +15,9 @@ import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { Opaque } from "../wire/opaque.js";
 import { permutation } from "./random.js";
-import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
+import { asTensor, batched, bucketed, checkNames, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
 import { labelsOf, lastOfEach } from "./split.js";
-import { applySteps, areSteps, checkSteps, fittedStep, type Fitted, type PreprocessingStep } from "./table.js";
+import { applySteps, areSteps, checkSteps, fittedStep, inputOf, type CategoryStep, type Fitted, type PreprocessingStep } from "./table.js";
 import {
   cutter,
   joinedPairs,
@@ -50,6 +50,8 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   readonly #columns: ReadonlyMap<string, Tensor> | null;
   readonly #rows: () => AsyncIterable<Row | Batch>;
   readonly #stream: Stream;
+  /** The rows, if they are an array. */
+  readonly #listed: readonly unknown[];
 
   /** @throws FeedError when there are no rows, or tensors have different numbers of rows */
   constructor(source: Exclude<DataSource, Dataset>) {
@@ -57,6 +59,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     const [columns, rows] = open(source);
     this.#columns = columns;
     this.#rows = rows;
+    this.#listed = Array.isArray(source) ? source : [];
     this.#stream = streams.get(source) ?? { ...GIVEN, generator: isReadOnce(source) ? source : null };
   }
 
@@ -326,7 +329,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Replace each NaN of inputs of floats by the mean of the numbers in its column.
+   * Replace each NaN by the mean of the numbers in its column. Integers stay; rows that `preprocess` gets later may have NaN.
    *
    * @throws FeedError as `standardize`, or when a column has no number
    */
@@ -335,7 +338,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Replace each NaN of inputs of floats by the median of the numbers in its column.
+   * Replace each NaN by the median of the numbers in its column.
    *
    * @throws FeedError as `fillMean`
    */
@@ -357,10 +360,17 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * Replace each column of inputs of text or integers by float32 columns, one for each of its categories in ascending
    * order.
    *
+   * @param names - inputs, and perhaps an option behind them: with `unknown: "zeros"` a category that only later rows have
+   *   gives zeros; by default it is an error
    * @throws FeedError as `standardize`
    */
-  oneHot(...names: string[]): Dataset {
-    return this.#fitted("one_hot", names);
+  oneHot(...names: (string | { readonly unknown?: "error" | "zeros" })[]): Dataset {
+    const last = names.at(-1);
+    const options = typeof last === "object" ? checkOptions("oneHot", last, { unknown: true }) : {};
+    const { unknown = "error" } = options;
+    refuseSettingIf(!["error", "zeros"].includes(unknown), "unknown", unknown, '"error" or "zeros"');
+    const inputs = names.filter((name) => name !== options) as string[];
+    return this.#fitted("one_hot", inputs, unknown === "zeros" ? { unknown } : {});
   }
 
   /**
@@ -373,15 +383,16 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Join inputs of one type into one, which has their columns side by side.
+   * Join inputs into one, which has their columns side by side. Numbers of several types become float32.
    *
    * @param name - the new input
    * @param parts - inputs that it replaces
-   * @throws FeedError when the rows are a stream, there is no such input, or they have several types
+   * @throws FeedError when the rows are a stream, there is no such input, or some are text
    */
   concat(name: string, parts: readonly string[]): Dataset {
-    const types = new Set(Array.from(parts, (part) => this.#columns?.get(part)?.type));
-    const dtype = types.size === 1 ? ([...types][0] ?? "") : "";
+    const columns = this.#table();
+    const types = new Set(Array.from(parts, (part) => inputOf(part, columns).type));
+    const dtype = types.size === 1 ? ([...types][0] ?? "") : "float32";
     return this.#applied([{ type: "concat", input: name, dtype, parts }]);
   }
 
@@ -400,18 +411,29 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     return this.#applied(areSteps(checkedSteps.slice(0, done.length), done) ? checkedSteps.slice(done.length) : checkedSteps);
   }
 
-  #applied(steps: readonly PreprocessingStep[]): Dataset {
-    const columns = this.#columns ?? raise("TABLE_STREAM");
-    const checkedSteps = checkSteps(steps);
-    return this.after(checkedSteps, applySteps(checkedSteps, columns));
+  /** The tensors, or those of an array of rows. */
+  #table(): ReadonlyMap<string, Tensor> {
+    if (this.#columns !== null) {
+      return this.#columns;
+    }
+    const rows = this.#listed as readonly Row[];
+    const [first = raise("TABLE_STREAM")] = rows;
+    refuseIf(!rows.every((row) => isRecord(row) && !isTensor(row)), "TABLE_STREAM");
+    rows.forEach((row, position) => checkNames(position, row, first));
+    return checkColumns(Object.fromEntries(Object.keys(first).map((name) => [name, rows.map((row) => row[name] as number)])));
   }
 
-  #fitted(type: Fitted, names: readonly string[]): Dataset {
-    const columns = this.#columns ?? raise("TABLE_STREAM");
+  #applied(steps: readonly PreprocessingStep[]): Dataset {
+    const checkedSteps = checkSteps(steps);
+    return this.after(checkedSteps, applySteps(checkedSteps, this.#table()));
+  }
+
+  #fitted(type: Fitted, names: readonly string[], more: Pick<CategoryStep, "unknown"> = {}): Dataset {
+    const columns = this.#table();
     if (names.length === 0) {
       throw new TypeError(`'${type}' needs the names of inputs; there are ${[...columns.keys()].join(", ")}.`);
     }
-    return this.#applied(names.map((name) => fittedStep(type, name, columns)));
+    return this.#applied(names.map((name) => ({ ...fittedStep(type, name, columns), ...more })));
   }
 
   /** @internal A dataset of tensors that has had more steps. */
@@ -658,7 +680,7 @@ function checkColumns(source: Columns): ReadonlyMap<string, Tensor> {
   const columns = new Map<string, Tensor>();
   for (const [name, value] of Object.entries(source)) {
     const tensor = asTensor(name, value);
-    refuseIf(tensor.dims.length === 0, "NOT_A_COLUMN", { name, actual: "one number" });
+    refuseIf(tensor.dims.length === 0, "NOT_A_COLUMN", { name, actual: tensor.type === "string" ? "one text" : "one number" });
     columns.set(name, tensor);
   }
   const [first = raise("NO_COLUMNS")] = columns;

@@ -39,7 +39,7 @@ const SHOWN_FILES = 3;
  * their names, are left out with a notice.
  *
  * @param options - `classes`: the folders in the order of their labels; by default all, in the order of their names.
- * @throws FeedError when there is no picture, one is in the folder of no class, or a class has no picture
+ * @throws FeedError when there is no picture, one is in the folder of no class, or one of `classes` has no picture
  */
 export async function listFolder(
   source: FolderSource,
@@ -58,11 +58,16 @@ export async function listFolder(
   const lost = files.find(({ path }) => path.length === 1);
   refuseIf(lost !== undefined, "FILE_WITHOUT_CLASS", { file: lost?.file.name });
   const folders = [...new Set(files.map(({ path }) => path[0] as string))];
+  const inFolders = all.filter(({ path }) => path.length > 1 && !path[0]?.startsWith("."));
+  const empty = [...new Set(inFolders.map(({ path }) => path[0] as string))].filter((folder) => !folders.includes(folder));
+  if (empty.length > 0) {
+    log("warning", sessionError("EMPTY_FOLDERS", { names: empty.join(", ") }).message);
+  }
   const names = classes ?? folders;
   const stray = folders.find((folder) => !names.includes(folder));
   refuseIf(stray !== undefined, "FOLDER_WITHOUT_CLASS", { folder: stray, names: names.join(", ") });
-  const empty = names.find((name) => !folders.includes(name));
-  refuseIf(empty !== undefined, "CLASS_WITHOUT_FILES", { name: empty, names: folders.join(", ") });
+  const unused = names.find((name) => !folders.includes(name));
+  refuseIf(unused !== undefined, "CLASS_WITHOUT_FILES", { name: unused, names: folders.join(", ") });
   const labels = BigInt64Array.from(files, ({ path }) => BigInt(names.indexOf(path[0] as string)));
   return { files: files.map(({ file }) => file), labels, classes: [...names] };
 }

@@ -7,6 +7,9 @@ import { isTensor } from "./checks.js";
 /** Characters shown of an unknown name; known names have fewer. */
 const SHOWN = { head: 80, tail: 0 };
 
+/** Names of options in pandas and Keras, and those that do the same here. */
+const ALIASES: Readonly<Record<string, string>> = { sep: "delimiter", monitor: "metric", classWeight: "loss" };
+
 /** A wrong value, as an error shows it. */
 export function brief(value: unknown): string {
   return shortened(String(value), SHOWN);
@@ -26,10 +29,13 @@ function difference(a: string, b: string): number {
   return (row[b.length] as number) / Math.max(a.length, b.length, 1);
 }
 
-/** Of `known` the name that the least changes turn `name` into; `arguments.py` has the same. */
+/** Of `known` an alias, or the name that the least changes turn `name` into, in any case; `arguments.py` has the same. */
 export function nearest(name: string, known: readonly string[]): string {
-  const shown = brief(name);
-  return known.reduce((a, b) => (difference(shown, b) < difference(shown, a) ? b : a));
+  if (Object.hasOwn(ALIASES, name) && known.includes(ALIASES[name] as string)) {
+    return ALIASES[name] as string;
+  }
+  const far = (one: string): number => difference(brief(name).toLowerCase(), one.toLowerCase());
+  return known.reduce((a, b) => (far(b) < far(a) ? b : a));
 }
 
 /**

@@ -36,16 +36,17 @@ function stack(rows: readonly Numbered[]): Batch {
     return Object.fromEntries(Object.entries(row).map(([name, value]) => [name, liveTensor(name, value, position)]));
   });
   const [first = {}] = tensors;
-  const names = Object.keys(first);
   const positions = rows.map(([position]) => position);
-  tensors.forEach((row, k) => {
-    const rowNames = Object.keys(row);
-    const position = positions[k];
-    if (rowNames.length !== names.length || !names.every((name) => Object.hasOwn(row, name))) {
-      throw sessionError("ROW_NAMES", { position, names: rowNames.join(", "), expected: names.join(", ") });
-    }
-  });
-  return Object.fromEntries(names.map((name) => [name, stackValues(name, tensors.map((row) => row[name] as Tensor), positions)]));
+  tensors.forEach((row, k) => checkNames(positions[k] as number, row, first));
+  return Object.fromEntries(Object.keys(first).map((name) => [name, stackValues(name, tensors.map((row) => row[name] as Tensor), positions)]));
+}
+
+/** @throws FeedError for a row of other names than the first */
+export function checkNames(position: number, row: Row, first: Row): void {
+  const [names, expected] = [Object.keys(row), Object.keys(first)];
+  if (names.length !== expected.length || !expected.every((name) => Object.hasOwn(row, name))) {
+    throw sessionError("ROW_NAMES", { position, names: names.join(", "), expected: expected.join(", ") });
+  }
 }
 
 /** The value of a row as a tensor that has its data. */

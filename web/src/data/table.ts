@@ -39,6 +39,8 @@ export interface CategoryStep extends TableStep {
   readonly type: "one_hot" | "categories";
   /** Categories of each column, in ascending order. */
   readonly categories: readonly (readonly (string | number)[])[];
+  /** Of "one_hot": a category that is none of them gives zeros, not an error. */
+  readonly unknown?: "zeros";
 }
 
 /** A step of `concat`. */
@@ -61,7 +63,7 @@ const FLOATS = ["float32", "float64"];
 const INTEGERS = ["int64", "int32", "uint8"];
 const NUMBERS = [...FLOATS, ...INTEGERS];
 const TAKES: Readonly<Record<Applied["type"], readonly string[]>> = {
-  fill: FLOATS,
+  fill: NUMBERS,
   standardize: NUMBERS,
   one_hot: ["string", ...INTEGERS],
   categories: ["string"],
@@ -120,7 +122,7 @@ function ascending(a: string | number, b: string | number): number {
 /** The mean or median of the numbers that each column has. */
 function fillsOf(type: "fill_mean" | "fill_median", name: string, tensor: Tensor): number[] {
   const [, width] = flatDims(tensor);
-  const values = Array.from(tensor.data as Float32Array);
+  const values = valuesOf(tensor) as readonly number[];
   return Array.from({ length: width }, (_, column) => {
     const present = values.filter((value, i) => i % width === column && !Number.isNaN(value));
     refuseIf(present.length === 0, "TABLE_EMPTY", { name, column });
@@ -159,18 +161,20 @@ function moments(values: Float64Array, rows: number, width: number): [Float64Arr
   return [mean, std];
 }
 
-/** Columns after steps. A step whose input is not there changes nothing: rows to predict on have no labels. */
+/** Columns after steps. A step whose inputs are not there changes nothing: rows to predict on have no labels. */
 export function applySteps(steps: readonly PreprocessingStep[], columns: Tensors): Record<string, Tensor> {
   const results = new Map(columns);
   for (const step of steps) {
     for (const name of step.type === "concat" ? step.parts : [step.input]) {
-      const column = results.get(name);
-      if (column !== undefined) {
-        results.set(name, asFitted(step.dtype, column));
+      if (results.has(name)) {
+        results.set(name, asFitted(step.dtype, inputOf(name, results)));
       }
     }
     const tensor = results.get(step.input);
     if (step.type === "concat") {
+      if (!step.parts.some((name) => results.has(name))) {
+        continue;
+      }
       refuseSettingIf(results.has(step.input) && !step.parts.includes(step.input), "name", step.input, "a name that no other input has");
       const joined = concat(step.parts, results);
       step.parts.forEach((name) => results.delete(name));
@@ -242,9 +246,10 @@ export function checkSteps(steps: unknown): readonly PreprocessingStep[] {
   for (const step of list) {
     const of = Object(step) as Readonly<Record<string, unknown>>;
     const fields = typeof of["type"] === "string" && Object.hasOwn(FIELDS, of["type"]) ? FIELDS[of["type"]] : undefined;
+    const isOpen = of["type"] === "one_hot" && of["unknown"] === "zeros";
     if (
       fields === undefined ||
-      Object.keys({ dtype: "", ...of }).length !== Object.keys(fields).length + 3 ||
+      Object.keys({ dtype: "", ...of }).length !== Object.keys(fields).length + (isOpen ? 4 : 3) ||
       ![of["input"], of["dtype"] ?? ""].every((one) => typeof one === "string") ||
       !Object.entries(fields).every(([field, check]) => check(of[field]))
     ) {
@@ -261,9 +266,15 @@ export function areSteps(actual: readonly PreprocessingStep[], expected: readonl
   return text(actual) === text(expected);
 }
 
-function inputOf(name: string, columns: Tensors): Tensor {
+/**
+ * A column by its name, with true and false as 1 and 0.
+ *
+ * @throws FeedError when there is none
+ */
+export function inputOf(name: string, columns: Tensors): Tensor {
   const column = columns.get(name) ?? raise("TABLE_INPUT", { name, names: [...columns.keys()].join(", ") });
-  return liveTensor(name, column, 0);
+  const tensor = liveTensor(name, column, 0);
+  return tensor.type === "bool" ? new Tensor("uint8", tensor.data as Uint8Array, tensor.dims) : tensor;
 }
 
 function checkType(step: Applied["type"], name: string, { type }: Tensor, fittedOn = ""): void {
@@ -303,13 +314,14 @@ function standardize({ input, dtype, mean, std }: StandardizeStep, tensor: Tenso
     : new Tensor("float32", Float32Array.from(scaled), tensor.dims);
 }
 
-function categorize({ type, input, categories }: CategoryStep, tensor: Tensor): Tensor {
+function categorize({ type, input, categories, unknown }: CategoryStep, tensor: Tensor): Tensor {
   const [rows, width] = flatDims(tensor);
   checkWidth(input, width, categories.length);
   const known = categories.map((of) => new Map(of.map((value, place) => [value, place] as const)));
   const places = valuesOf(tensor).map((value, i) => {
     const [row, column] = [Math.floor(i / width), i % width];
-    return known[column]!.get(value) ?? raise("TABLE_CATEGORY", { row, name: input, value, names: categories[column]!.join(", ") });
+    const place = known[column]!.get(value) ?? (unknown === "zeros" ? -1 : undefined);
+    return place ?? raise("TABLE_CATEGORY", { row, name: input, value, names: categories[column]!.join(", ") });
   });
   if (type === "categories") {
     return new Tensor("int64", BigInt64Array.from(places, BigInt), tensor.dims);
@@ -322,7 +334,9 @@ function categorize({ type, input, categories }: CategoryStep, tensor: Tensor): 
   }
   const data = new Float32Array(rows * total);
   places.forEach((place, i) => {
-    data[Math.floor(i / width) * total + starts[i % width]! + place] = 1;
+    if (place >= 0) {
+      data[Math.floor(i / width) * total + starts[i % width]! + place] = 1;
+    }
   });
   return new Tensor("float32", data, [rows, total]);
 }

@@ -13,6 +13,7 @@ import type { History } from "./fit/events.js";
 import type { FitOptions } from "./fit/options.js";
 import { FEDERATED, type FederatedFields } from "./settings/federated.js";
 import { Opaque } from "../wire/opaque.js";
+import type { SessionInfo } from "../wire/protocol.js";
 
 /** Methods of a session that rounds need. */
 export interface FederatedSession {
@@ -42,7 +43,7 @@ export class FederatedClient extends Opaque {
   #rounds = 0;
 
   /** @internal */
-  constructor(session: FederatedSession, moving: readonly string[], options: FederatedFields) {
+  constructor(session: FederatedSession, { moving, optimizer }: SessionInfo, options: FederatedFields) {
     super();
     refuseSettingIf(!isObject(options), "options", options, "an object");
     const settings = settingsOf<Required<FederatedFields>>("federated", options, FEDERATED);
@@ -51,6 +52,9 @@ export class FederatedClient extends Opaque {
     refuseIf(noiseMultiplier > 0 && statistics === "average", "NOISE_AND_STATISTICS");
     if (moving.length > 0 && statistics === "local") {
       log("warning", sessionError("LOCAL_STATISTICS", { count: moving.length, name: moving[0] as string }).message);
+    }
+    if (!["", "SGD"].includes(optimizer)) {
+      log("warning", sessionError("LOCAL_MOMENTS", { optimizer }).message);
     }
     this.#session = session;
     this.#clipNorm = clipNorm;

@@ -222,9 +222,10 @@ export class ModelInputs {
     }
     const known = Object.entries(named).flatMap(([name, value]) => {
       const declared = this.#declared.find((one) => one.name === name);
-      return declared === undefined ? [] : [declared.dims !== null && declared.dims.length > 0 && rankOf(value) === declared.dims.length];
+      return declared === undefined ? [] : [[rankOf(value), declared.dims ?? []] as const];
     });
-    return known.length > 0 && known.every((isOne) => isOne);
+    const isWhole = ([rank, dims]: (typeof known)[number]): boolean => rank === dims.length && rank > 0;
+    return known.some(isWhole) && known.every(([rank, dims]) => isWhole([rank, dims]) || (rank === 1 && isColumn(dims)));
   }
 }
 
@@ -254,11 +255,19 @@ function isNumeric(value: unknown): boolean {
   return Array.isArray(value) ? isNumeric(value[0]) : typeof value === "number" || typeof value === "bigint";
 }
 
+function isColumn(dims: InputDeclaration["dims"]): boolean {
+  return dims?.length === 2 && dims[1] === 1;
+}
+
 /** Values of an input for several rows, in its type. */
-function fitted({ name, dtype, dims }: InputDeclaration, tensor: Tensor, where: string): Tensor {
-  refuseTexts(name, tensor);
+function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: string): Tensor {
+  refuseTexts(name, values);
+  // One value a row may stand for a vector of one.
+  const tensor = values.dims.length === 1 && isColumn(dims) ? values.reshape([...values.dims, 1]) : values;
   if (dims !== null && dims.length > 0 && !fits(tensor.dims, dims)) {
-    throw sessionError("DATA_SHAPE", { name, actual: tensor.dims, where, batch: shown(dims), row: shown(dims.slice(1)) });
+    const areScores = dtype === "int64" && tensor.type.startsWith("float") && tensor.dims.length === dims.length + 1;
+    const shapes = { actual: tensor.dims, batch: shown(dims), row: shown(dims.slice(1)) };
+    throw sessionError(areScores ? "SHAPE_OF_SCORES" : "DATA_SHAPE", { name, where, ...shapes });
   }
   if (tensor.type === dtype || !CONVERTED.includes(dtype) || !CONVERTED.includes(tensor.type) || !isOnCpu(tensor)) {
     return tensor;

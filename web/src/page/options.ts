@@ -23,7 +23,7 @@ export interface SessionOptions {
   /** Threads of the kernels; default `env.wasm.numThreads`. */
   readonly threads?: number;
   /**
-   * The device of steps: "wasm" is the CPU; "webgpu" runs training steps on the GPU and others on the CPU. "auto" takes
+   * The device of steps: "wasm" is the CPU; "webgpu" trains, evaluates and predicts on the GPU. "auto" takes
    * the GPU if there is one that is no software, and it can run the steps; `session.device` says why: docs/webgpu.md.
    * Default "wasm".
    */

@@ -371,7 +371,7 @@ export class TrainingSession extends SessionMethods {
    * @throws ModelError: an option is wrong, or there is noise without a clip norm or with averaged statistics
    */
   federated(options: FederatedFields = {}): FederatedClient {
-    return new FederatedClient(this, this.#info.moving, options);
+    return new FederatedClient(this, this.#info, options);
   }
 
   /** @internal */

@@ -112,6 +112,7 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
   const entries = Object.entries(settings).filter(([name]) => !more.includes(name));
   const { loss, optimizer, lora, ema, head, frozenParams, sampleWeight, ...rest } = Object.fromEntries(entries) as Fields;
   const isHeadLeft = frozenParams === ALL_BUT_HEAD && head !== undefined && head !== null;
+  refuseSettingIf(frozenParams === ALL_BUT_HEAD && !isHeadLeft, "frozenParams", frozenParams, "used with 'head'");
   const others: Fields = frozenParams === undefined || isHeadLeft ? rest : { ...rest, frozenParams };
   const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", "sampleWeight", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);
@@ -143,16 +144,14 @@ function resolveLoss(loss: unknown): unknown {
   }
   const terms = Object.entries(loss).map(([output, term]): [string, unknown] => {
     const resolve = (one: unknown): unknown => resolveTerm(`loss.${output}`, one);
+    refuseSettingIf(Array.isArray(term) && term.length === 0, `loss.${output}`, term, "a loss, or a list of losses");
     return [output, Array.isArray(term) ? term.map(resolve) : resolve(term)];
   });
   return Object.fromEntries(terms);
 }
 
 function resolveTerm(path: string, term: unknown): unknown {
-  if (typeof term === "string") {
-    return resolveKind(path, term, LOSSES);
-  }
-  const { weight = 1, ...settings } = withType(term) as Fields;
+  const { weight = 1, ...settings } = withType(asFields(path, term)) as Fields;
   const isWeight = typeof weight === "number" && Number.isFinite(weight) && weight >= 0;
   refuseSettingIf(!isWeight, `${path}.weight`, weight, "a number at least 0; weights of classes are 'weights'");
   const { weight: weights, ...resolved } = resolveKind(path, settings, LOSSES);
@@ -175,8 +174,8 @@ function isByOutput(loss: unknown): loss is Fields {
   }
   const { type, name, reduction } = loss as Fields;
   const terms = Object.values(loss).flat() as unknown[];
-  const areTerms = terms.length > 0 && terms.every((term) => typeof term === "string" || (typeof term === "object" && term !== null));
-  return areTerms && [type, name, reduction].every((setting) => typeof setting !== "string");
+  const hasTerms = terms.some((term) => ["string", "function"].includes(typeof term) || isRecord(term));
+  return hasTerms && [type, name, reduction].every((setting) => typeof setting !== "string");
 }
 
 function resolveWeights(weights: unknown, hasTerms: boolean, path = "sampleWeight"): unknown {

@@ -68,7 +68,7 @@ export class TrainwebCurves extends FitPanel {
   }
 
   /** Remove all curves. */
-  clear(): void {
+  override clear(): void {
     this.#progress = [];
     this.#unplaced = [];
     this.#recent = new RecentMean();

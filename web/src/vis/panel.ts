@@ -104,12 +104,16 @@ export abstract class Panel extends Base {
 export abstract class FitPanel extends Panel {
   /** A callback of `fit` that shows its events here: `session.fit(data, { callbacks: [panel.listener] })`. */
   readonly listener = (event: FitEvent): void => this.add(event);
+  #watched: AsyncIterable<FitEvent> | null = null;
 
   /** Show an event of a fit. */
   abstract add(event: FitEvent): void;
 
+  /** Remove the curves of another fit; elements that show only the latest values keep them. */
+  clear(): void {}
+
   /**
-   * Show the events of a fit as they come.
+   * Show the events of a fit as they come, in place of those of the fit before.
    *
    * @param fit - the result of `session.fit`, or another async iterable of such events
    * @returns the same fit, to be awaited: a failure is thrown there, not here
@@ -119,13 +123,18 @@ export abstract class FitPanel extends Panel {
     if (typeof (fit as Partial<T> | null)?.[Symbol.asyncIterator] !== "function") {
       throw new TypeError("'fit' must be what session.fit returned, or another async iterable of its events.");
     }
+    this.clear();
+    this.#watched = fit;
     this.#follow(fit).catch(() => {});
     return fit;
   }
 
   async #follow(fit: AsyncIterable<FitEvent>): Promise<void> {
     for await (const event of fit) {
-      this.add(event);
+      // To leave the loop would stop the fit before.
+      if (this.#watched === fit) {
+        this.add(event);
+      }
     }
   }
 }

@@ -16,18 +16,19 @@ import type { StepKind } from "../worker/step-kind.js";
 import { runAhead } from "./ahead.js";
 import { sharedDevice, type GpuDevice } from "./device.js";
 import { Guard } from "./guard.js";
-import { LASTING } from "./plans.js";
+import { LASTING, LOOKS } from "./plans.js";
 import { measured } from "./profile.js";
 import { GpuPlan, GpuRunner } from "./runner.js";
 import { checkSize } from "./segments.js";
 import { log, sessionError, tellShaders, useTools } from "./worker-tools.js";
 
-/** Kinds of steps that run on the GPU. The others only look. */
-const ON_GPU: readonly string[] = ["train", "optimizer", "clip"];
-const ON_WASM: readonly string[] = ["scheduler", "eval", "predict", "generate"];
+/** Kinds of steps by the device where they run, until the GPU cannot run one. */
+const ON_GPU: readonly string[] = ["train", "optimizer", "clip", "eval", "predict"];
+const ON_WASM: readonly string[] = ["scheduler", "generate"];
 /** Values of `onNaN` that undo batches. */
 const UNDOES: readonly number[] = [ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_RESTORE];
 const EVERYTHING: Held = { reads: LASTING, writes: LASTING };
+const NOTHING: Held = { reads: [], writes: [] };
 /** Target time of a call that runs batches. */
 const SLICE_MS = 100;
 /** Errors of plans that a device cannot run, though another may. */
@@ -81,7 +82,7 @@ class GpuHost implements Partial<StepHost> {
     const planOf = (device: DevicePlan["device"], why: string) => (step: string): DevicePlan => {
       return { step, device, dispatches: null, pipelines: null, why };
     };
-    const plans = [...ON_GPU.map(planOf("webgpu", "")), ...ON_WASM.map(planOf("wasm", "only training steps run on the GPU"))];
+    const plans = [...ON_GPU.map(planOf("webgpu", "")), ...ON_WASM.map(planOf("wasm", "such steps run on the CPU only"))];
     this.#device = { kind: "webgpu", adapter: gpu.adapter, why: isAuto ? "a GPU is here" : "the option device", plans };
   }
 
@@ -103,18 +104,20 @@ class GpuHost implements Partial<StepHost> {
     return this.#device;
   }
 
-  targetOf(kind: StepKind): string {
-    const isHere = this.#device.kind === "webgpu" && ON_GPU.includes(kind.base);
-    return isHere ? "webgpu" : this.#kernels.targetOf(kind);
+  targetOf({ base }: StepKind): string {
+    return this.#device.plans.find(({ step }) => step === base)?.device ?? "wasm";
   }
 
-  leavesGpu(error: unknown): boolean {
+  leavesGpu(error: unknown, kind: StepKind): boolean {
     const { name, message } = error as Error;
-    const leaves = this.#isAuto && this.#device.kind === "webgpu" && !this.#runner.gpu.isBroken && CANNOT.includes(name);
+    const looks = LOOKS.includes(kind.base);
+    const isHere = this.targetOf(kind) === "webgpu" && !this.#runner.gpu.isBroken;
+    const leaves = (looks || this.#isAuto) && isHere && CANNOT.includes(name);
     if (leaves) {
-      log("info", `the session trains on the CPU: ${message}`);
-      const plans = this.#device.plans.map((plan): DevicePlan => ({ ...plan, device: "wasm", dispatches: null, pipelines: null, why: message }));
-      this.#device = { ...this.#device, kind: "wasm", why: message, plans };
+      log("info", `the session ${looks ? `runs ${kind.base} steps` : "trains"} on the CPU: ${message}`);
+      const left = { device: "wasm", dispatches: null, pipelines: null, why: message } as const;
+      const plans = this.#device.plans.map((plan): DevicePlan => (looks && plan.step !== kind.base ? plan : { ...plan, ...left }));
+      this.#device = { ...this.#device, ...(!looks && { kind: "wasm", why: message }), plans };
     }
     return leaves;
   }
@@ -176,15 +179,15 @@ class GpuHost implements Partial<StepHost> {
 
   run(loaded: LoadedPlan, stop: AbortSignal | null): MaybePromise<void> {
     if (!(loaded instanceof GpuPlan)) {
-      // Others look at parameters, and the scheduler's changes the state only.
       const { base } = loaded.plan.kind;
-      const held = ON_WASM.includes(base) ? { reads: base === "scheduler" ? [] : [PARAMETERS], writes: [] } : EVERYTHING;
+      // The scheduler's changes the state only.
+      const held = LOOKS.includes(base) ? { reads: [PARAMETERS], writes: [] } : base === "scheduler" ? NOTHING : EVERYTHING;
       return withValue(this.claim(held, "host"), () => this.#kernels.run(loaded, stop));
     }
     this.#check();
     const encode = (): void => {
       this.#runner.runHead(loaded);
-      this.#runner.encode(loaded);
+      this.#runner.encode(loaded, LOOKS.includes(loaded.plan.kind.base));
     };
     // Results are read with the commands of a step. Commands of the first step are submitted, for their errors.
     return loaded.hasRun ? encode() : this.#runner.submit([loaded], encode);

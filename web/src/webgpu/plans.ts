@@ -14,6 +14,8 @@ export type Body = NonNullable<BundlePlan["body"]>;
 export const LASTING: readonly number[] = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1];
 /** Segments that shaders see. The number of a segment is its binding. */
 export const BOUND: readonly number[] = [ARENA, CONSTANTS, ...LASTING, PREPARED, LARGE_CONSTANTS];
+/** Steps that change nothing of it, and read parameters only. */
+export const LOOKS: readonly string[] = ["eval", "predict", "generate"];
 const NUMBERS = 16;
 /** A word that is not 0 once a loss is not finite: dispatches behind it do nothing. */
 export const STATUS = 17;
@@ -41,7 +43,7 @@ export function bodyFor(body: Body, { vendor, isFallback }: GpuAdapter): Body {
 
 /** The dispatches of a body whose numbers are possible. */
 export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body: Body }, sizes: readonly number[]): Dispatch[] {
-  const { dispatches: blob, uniforms, texts, inputs, outputs, uploads, nodes, work } = body;
+  const { dispatches: blob, uniforms, texts, inputs, outputs, uploads, downloads, nodes, work } = body;
   const bounds = [...sizes];
   bounds[ARENA] = body.arenaBytes;
   bounds[CONSTANTS] = body.constants.length;
@@ -51,7 +53,7 @@ export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body:
   refuseUnless(blob.length === 4 * DISPATCH_WORDS * n && Number.isInteger(n) && nodes.length === n, "dispatches");
   refuseUnless(uniforms.length % BLOCK_BYTES === 0, "numbers");
   [...inputs, ...outputs].forEach((place) => refuseUnless(isInside(place, bounds), place.name));
-  for (const [source, target, nbytes] of uploads) {
+  for (const [source, target, nbytes] of [...uploads, ...downloads.map(([there, here, length]) => [here, there, length] as const)]) {
     const fits = source + nbytes <= arenaBytes && target + nbytes <= body.arenaBytes && (target | nbytes | source) % 4 === 0;
     refuseUnless(fits, "uploads");
   }

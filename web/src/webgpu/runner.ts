@@ -1,13 +1,13 @@
 /** Plans of a session on the GPU, and their steps. */
 
-import { ARENA, CONSTANTS, LARGE_CONSTANTS } from "../engine/layout.js";
+import { ARENA, CONSTANTS, LARGE_CONSTANTS, PARAMETERS } from "../engine/layout.js";
 import type { Feed, PlacedTensor } from "../wire/protocol.js";
 import type { BundlePlan, TensorPlace } from "../worker/bundle/bundle.js";
 import { fillLarge, largeBytesOf, sameLarge } from "../worker/bundle/large.js";
 import type { LoadedPlan, ReadFile, StepHost } from "../worker/host.js";
 import { Commands } from "./commands.js";
 import { USAGE, type GpuDevice } from "./device.js";
-import { BLOCK_BYTES, bodyFor, dispatchesOf, Pipelines, type Body, type Dispatch } from "./plans.js";
+import { BLOCK_BYTES, bodyFor, dispatchesOf, LASTING, Pipelines, type Body, type Dispatch } from "./plans.js";
 import { Segments } from "./segments.js";
 import { sessionError } from "./worker-tools.js";
 
@@ -131,17 +131,25 @@ export class GpuRunner {
   }
 
   /** Run the head of a plan; its faults end the step before anything has changed. */
-  runHead({ head, plan }: GpuPlan): void {
-    // Without a stop the kernels answer at once.
-    void this.kernels.run(head, null);
-    for (const [source, target, nbytes] of plan.body.uploads) {
+  runHead(loaded: GpuPlan): void {
+    this.#take(loaded, [1, 0]);
+    for (const [source, target, nbytes] of loaded.plan.body.uploads) {
       this.commands.write(this.segments.buffers[ARENA] as GPUBuffer, target, this.kernels.range(ARENA, source, nbytes));
     }
   }
 
-  /** Add the dispatches of a program to the commands. */
-  encode({ dispatches, pipelines, own }: Program): void {
-    this.segments.bringUp();
+  /** Let the kernels run head or tail: `turns` says which, of a plan that has both. */
+  #take({ head, plan: { body } }: GpuPlan, turns: readonly number[]): void {
+    if (body.downloads.length > 0) {
+      this.kernels.range(ARENA, body.turns, turns.length).set(turns);
+    }
+    // Without a stop the kernels answer at once.
+    void this.kernels.run(head, null);
+  }
+
+  /** Add the dispatches of a program to the commands. @param looks - they change nothing that lasts, and read parameters only */
+  encode({ dispatches, pipelines, own }: Program, looks = false): void {
+    this.segments.bringUp(looks ? [PARAMETERS] : LASTING);
     const group = this.#groupOf(own);
     dispatches.forEach(({ pipeline, grid, block, cuts }, k) => {
       if (cuts) {
@@ -154,7 +162,9 @@ export class GpuRunner {
       };
       this.timed === null ? encode(this.commands.pass()) : this.timed(encode, k);
     });
-    this.segments.wroteThere();
+    if (!looks) {
+      this.segments.wroteThere();
+    }
   }
 
   /** Submit a step. Settles when the device took it, where a plan has not run before. @throws DeviceError */
@@ -180,8 +190,16 @@ export class GpuRunner {
     });
   }
 
-  /** Copies of tensors; the commands so far go with them. */
+  /** Copies of results; the commands so far go with them. Those of a plan with a tail are the kernels'. */
   async read(loaded: GpuPlan, places: readonly TensorPlace[]): Promise<readonly PlacedTensor[]> {
+    const { head, plan: { body: { downloads } } } = loaded;
+    if (downloads.length > 0) {
+      const arena = this.segments.buffers[ARENA] as GPUBuffer;
+      const parts = await this.segments.readAll(downloads.map(([source, , nbytes]) => [arena, source, nbytes]));
+      downloads.forEach(([, target, nbytes], k) => this.kernels.range(ARENA, target, nbytes).set(parts[k] as Uint8Array));
+      this.#take(loaded, [0, 1]);
+      return this.kernels.read(head, places);
+    }
     const bytes = await this.segments.readAll(places.map((place) => [this.#bufferOf(loaded, place), place.offset, place.nbytes]));
     return places.map(({ name, dtype, dims, nbytes }, k) => ({ name, dtype, dims, ptr: 0, nbytes, data: bytes[k] as Uint8Array }));
   }

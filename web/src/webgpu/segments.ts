@@ -87,9 +87,9 @@ export class Segments {
     buffer.destroy();
   }
 
-  /** Have all that lasts on the GPU. */
-  bringUp(): void {
-    for (const segment of LASTING.filter((one) => !this.#isThere.has(one))) {
+  /** Have segments that last on the GPU. */
+  bringUp(segments: readonly number[]): void {
+    for (const segment of segments.filter((one) => !this.#isThere.has(one))) {
       this.#commands.write(this.buffers[segment] as GPUBuffer, 0, this.#host.view(segment));
       this.#isThere.add(segment);
     }

@@ -98,7 +98,7 @@ export interface SessionInfo {
   readonly pairs: readonly (readonly [predictions: string, targets: string])[];
   /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
   readonly defaultPair: readonly [predictions: string | null, targets: string | null];
-  /** The inputs with weights of rows or labels. */
+  /** The inputs with weights of rows or labels, or gradients of outputs. */
   readonly sampleWeights: readonly string[];
   /** True if gradients of several batches can become the gradients of one large batch. */
   readonly weighsBatches: boolean;

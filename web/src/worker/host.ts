@@ -119,8 +119,8 @@ export interface StepHost extends FilledSegments {
   readonly gpuBytes: Readonly<Record<string, number>>;
   /** The back end whose plans run such steps. */
   targetOf(kind: StepKind): string;
-  /** True if steps run elsewhere from now on, since the device cannot run one: this is the error. */
-  leavesGpu(error: unknown): boolean;
+  /** True if such steps run elsewhere from now on, since the device cannot run one: this is the error. */
+  leavesGpu(error: unknown, kind: StepKind): boolean;
   /** Changes when former places are void. */
   readonly generation: number;
   readonly plans: readonly BundlePlan[];

@@ -19,13 +19,21 @@ interface FitPlace {
   readonly batch: number;
 }
 
-/** The error of a batch, with epoch, batch and, of a value that is out of range, input and row. */
+/** The error of a batch, with epoch, batch and, of a value that is out of range or NaN, input and row. */
 export function located(error: unknown, failed: FailedBatch, place: FitPlace, data = "data"): unknown {
   if (!(error instanceof FeedError || error instanceof NumericsError)) {
     return error;
   }
   Object.assign(error, place);
-  const { value, position } = error as FeedError;
+  if (error instanceof NumericsError) {
+    const gap = findGap(failed);
+    if (gap !== null) {
+      const [name, k, number] = gap;
+      error.message = sessionError("NAN_IN_ROW", { reason: error.message, name, value: number, row: failed.numberOf(k), data }).message;
+    }
+    return error;
+  }
+  const { value, position } = error;
   const match = value === undefined ? null : findValue(failed, value, position ?? null);
   if (match === null) {
     return error;
@@ -34,6 +42,18 @@ export function located(error: unknown, failed: FailedBatch, place: FitPlace, da
   const row = failed.numberOf(k);
   const said = sessionError("IN_ROW", { reason: error.message, name, row, data, ...place });
   return Object.assign(said, { value, position, input: name, row, ...place });
+}
+
+/** The input, the row and the value of the first NaN or infinity of a batch. */
+function findGap({ feeds, rows }: FailedBatch): [string, number, number] | null {
+  for (const { name, dtype, dims, data } of feeds) {
+    const values = dtype === "float32" && dims[0] === rows && data instanceof Uint8Array ? numbersOf(dtype, data) : [];
+    const k = values.findIndex((value) => !Number.isFinite(value));
+    if (k >= 0) {
+      return [name, Math.floor((k * rows) / values.length), values[k] as number];
+    }
+  }
+  return null;
 }
 
 /** The input and row of an integer in a batch: at this position of the input's values, or at its only place. */

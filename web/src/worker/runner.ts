@@ -74,11 +74,16 @@ export class PlanRunner {
     }
     const load = (): MaybePromise<LoadedPlan> =>
       withValue(this.#source.make(kind, overwrite, signature), (plan) => host.load(key, plan, this.#source.readFile));
-    return unless(load, (error) => {
-      if (!host.leavesGpu(error)) {
+    return this.whereItRuns(kind, load, () => this.prepare(kind, overwrite, signature));
+  }
+
+  /** Do something for steps of a kind; something else if the GPU cannot run them, and the kernels do from now on. */
+  whereItRuns<T>(kind: StepKind, action: () => MaybePromise<T>, otherwise = action): MaybePromise<T> {
+    return unless(action, (error) => {
+      if (!this.#host.leavesGpu(error, kind)) {
         throw error;
       }
-      return this.prepare(kind, overwrite, signature);
+      return otherwise();
     });
   }
 

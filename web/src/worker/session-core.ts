@@ -27,6 +27,7 @@ import {
 } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import type { PlanMetric } from "./bundle/metrics.js";
+import { WASM } from "./constants.js";
 import { checkFeeds, checkValuesDecideNothing, fixedTypes, typesOf, type Shapes } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
 import { InspectedPlans, type InspectedStep } from "./inspected-plans.js";
@@ -279,6 +280,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       this.#ahead.delete(key);
       return known;
     }
+    refuseIf(kind.base === "eval" && this.#plans.has(planKey(kind, overwrite, signature, WASM)), "ONLY_ON_CPU");
     const feeds = signature.map((feed) => `${feed.name} ${feed.dtype}[${feed.dims.join(", ")}]`);
     const special = isForward(kind) ? "a prediction" : "an eval step with these metrics";
     const name = kind.request === null ? `a ${kind.base} step` : special;
@@ -650,7 +652,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     const signature = this.runner.signatureOf(kind, feeds);
     this.check(kind, signature);
     const overwrite = base === "eval" || this.overwrites;
-    return withValue(this.#models.get("explain"), (models) => models.ask("explain", base, overwrite, signature, this.host.targetOf(kind)).value);
+    return withValue(this.#models.get("explain"), (models) =>
+      this.runner.whereItRuns(kind, () => models.ask("explain", base, overwrite, signature, this.host.targetOf(kind)).value),
+    );
   }
 
   memory(): SessionMemory {

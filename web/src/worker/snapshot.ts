@@ -1,7 +1,7 @@
 /** The contents of a session as one file. `training/store.py` describes it. */
 
 import { GRADIENTS, STATE, STATE_LAZY_RESET, STATE_LEARNING_RATE, STATE_SEED } from "../engine/layout.js";
-import { sessionError } from "../wire/messages.js";
+import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import type { NamedTensor } from "../wire/values.js";
 import type { Bundle } from "./bundle/bundle.js";
 import * as fields from "./fields.js";
@@ -64,9 +64,7 @@ export function openSnapshot(file: Uint8Array): TensorFile {
  * @throws CheckpointError when it is of a session with other parameters or another optimizer, or was changed
  */
 export function readSnapshot(host: StepHost, owner: Owner, { metadata, tensors }: TensorFile): SessionContents {
-  if (!isSame(fields.parse(metadata, "parameters"), JSON.parse(placesOf(owner)))) {
-    throw sessionError("OTHER_SNAPSHOT", { what: "parameters" });
-  }
+  checkPlaces(fields.parse(metadata, "parameters"), JSON.parse(placesOf(owner)));
   const stored = metadata["optimizer"] ?? "";
   if (stored !== "" && owner.optimizer !== "" && stored !== owner.optimizer) {
     throw sessionError("OTHER_OPTIMIZER", { stored: stored.slice(0, LONGEST_NAME), own: owner.optimizer });
@@ -92,6 +90,30 @@ export function readSnapshot(host: StepHost, owner: Owner, { metadata, tensors }
   }
   checkState(state.data);
   return { segments, state: state.data, properties: readProperties(fields.parse(metadata, "properties")) };
+}
+
+/** Throw for the first parameter that only one of two lists of places has, or that differs. */
+function checkPlaces(stored: unknown, own: unknown): void {
+  if (isSame(stored, own)) {
+    return;
+  }
+  const [theirs, mine] = [described(stored), described(own)];
+  for (const name of [...mine.keys(), ...theirs.keys()]) {
+    const [there, here] = [theirs.get(name) ?? "missing", mine.get(name) ?? "missing"];
+    refuseIf(there !== here, "OTHER_PARAMETER", { name, stored: there, own: here });
+  }
+  raise("OTHER_SNAPSHOT", { what: "parameters" });
+}
+
+/** The parameters of `placesOf` by name; a file may hold anything in their place. */
+function described(places: unknown): ReadonlyMap<string, string> {
+  const rows: readonly unknown[] = Array.isArray(places) ? places : [];
+  return new Map(rows.flatMap((row): [string, string][] => {
+    const [name, dims, , trainableOffset] = Array.isArray(row) ? row : [];
+    return typeof name === "string" && Array.isArray(dims) && dims.every(Number.isInteger)
+      ? [[name, `${trainableOffset === -1 ? "frozen" : "trained"} [${dims.join(", ")}]`]]
+      : [];
+  }));
 }
 
 /** True if two values of JSON are equal, however deep. */

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from itertools import chain
 from math import prod
 
-from trainweb.backend.plan import LargeConstants, Plan, TensorPlace
+from trainweb.backend.memory import place_of
+from trainweb.backend.plan import LargeConstants, Plan
 from trainweb.backend.wasm.chunks import GRAIN_ELEMENTS, chunk_elements
 from trainweb.backend.wasm.codegen import FunctionSpec, emit_module
 from trainweb.ir import layout
@@ -66,16 +67,12 @@ def encode(
         emit_module(list(encoder.specs)) if encoder.specs else b"",
         len(encoder.specs),
         arena_bytes,
-        {b.name: _place_of(b) for b in feeds},
-        {b.name: _place_of(b) for b in outputs},
+        {b.name: place_of(b) for b in feeds},
+        {b.name: place_of(b) for b in outputs},
         [i.node for i in instructions],
         encoder.text,
         flops,
     )
-
-
-def _place_of(b: Buf) -> TensorPlace:
-    return TensorPlace(b.name, b.storage.segment, (b.storage.offset or 0) + b.shift, b.nbytes, b.dtype, b.shape)
 
 
 def _float_bits(value: float) -> int:

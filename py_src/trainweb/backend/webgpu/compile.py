@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil
 
 from trainweb import messages
 from trainweb.backend.chosen import TARGETS, WASM
-from trainweb.backend.memory import place, place_constants
-from trainweb.backend.plan import GpuBody, LargeConstants, Plan, TensorPlace
-from trainweb.backend.webgpu.partition import LEFT_OUT, BodyPart, Parts, cut
+from trainweb.backend.memory import place, place_constants, place_of
+from trainweb.backend.plan import GpuBody, LargeConstants, Plan
+from trainweb.backend.webgpu.partition import LEFT_OUT, Parts, cut, for_memory
 from trainweb.backend.webgpu.shader import TEMPLATES, WORD, Kernel
-from trainweb.ir.instructions import Buf, KernelCall
+from trainweb.ir import calls
+from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
+from trainweb.ir.layout import ARENA
+from trainweb.ir.loop import n_instructions
 from trainweb.ir.program import Program
 
 name = "webgpu"
@@ -29,66 +32,84 @@ def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit:
     on_gpu = place_constants(program.instructions, program.outputs)
     parts = cut(program.instructions, program.outputs)
     feeds = [b.among(parts.places) for b in program.feeds if b.storage in parts.places]
-    results = [Buf(s, "uint8", (s.nbytes,), name=f"upload{n}") for n, s in enumerate(parts.uploads.values())]
-    head = Program(program.builder, feeds, results, parts.head)
+    results = [b.among(parts.places) for b in program.outputs if parts.tail]
+    turns = Buf(Storage(ARENA, 2), "bool", (2,))
+    kept = [*feeds, *_bytes_of(parts.downloads.values()), *([turns] if parts.tail else [])]
+    uploads = _bytes_of(parts.uploads.values())
+    head = Program(program.builder, kept, [*results, *uploads], _in_turn(parts, program, turns))
     plan = TARGETS[WASM].compile_program(head, segment_bytes, arena_limit)
-    plan.outputs = {}
+    plan.inputs = {b.name: plan.inputs[b.name] for b in feeds}
+    plan.outputs = {b.name: plan.outputs[b.name] for b in results}
     plan.target = name
     plan.body = _body(parts, program, on_gpu, arena_limit)
+    plan.body.turns = turns.storage.offset or 0
     plan.text = [*plan.text, *plan.body.text]
     return plan
 
 
+def _bytes_of(storages: Iterable[Storage]) -> list[Buf]:
+    return [Buf(s, "uint8", (s.nbytes,)) for s in storages]
+
+
+def _in_turn(parts: Parts, program: Program, turns: Buf) -> list[Instruction]:
+    """Head and tail; where there is a tail, each runs if its byte of `turns` is not 0."""
+    if not parts.tail:
+        return parts.head
+    zero, steps = program.builder.constant("int64", (1,), [0]), list[Instruction]()
+    for k, part in enumerate((parts.head, parts.tail)):
+        leave = calls.LoopWhile(condition=turns.view((1,), k), counter=zero, limit=1, skip=n_instructions(part))
+        leave.node = parts.tail[0].node
+        steps += [leave, *part]
+    return steps
+
+
 def _body(parts: Parts, program: Program, constants: tuple[bytes, LargeConstants], arena_limit: int) -> GpuBody:
     """The body, placed."""
-    calls = [part.for_memory() for part in parts.body]
-    read = {b.storage for i in calls for b in i.reads}
-    feeds = [b for b in program.feeds if b.storage in read or b.storage in {o.storage for o in program.outputs}]
-    uploads = [Buf(s, "uint8", (s.nbytes,)) for s in parts.uploads]
-    arena_bytes = place(calls, [*feeds, *uploads], program.outputs)
+    outputs = [] if parts.tail else program.outputs
+    accesses = [for_memory(kernels) for kernels in parts.body]
+    read = {b.storage for b in (*(b for i in accesses for b in i.reads), *outputs)}
+    feeds = [b for b in program.feeds if b.storage in read]
+    uploads, downloads = _bytes_of(parts.uploads), _bytes_of(parts.downloads)
+    arena_bytes = place(accesses, [*feeds, *uploads], [*outputs, *downloads])
     if arena_bytes > arena_limit:
         raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
-    texts, uniforms, dispatches, tiled = _dispatches(parts.body)
+    kernels = [k for of_call in parts.body for k in of_call]
     return GpuBody(
-        texts,
-        uniforms,
-        dispatches,
-        tiled,
+        *_dispatches(kernels),
         arena_bytes,
         *constants,
-        {b.name: _place_of(b) for b in feeds},
-        {b.name: _place_of(b) for b in program.outputs},
-        # Whole words: no other tensor shares the last one.
-        [(s.offset or 0, t.offset or 0, WORD * ceil(t.nbytes / WORD)) for t, s in parts.uploads.items()],
-        [part.call.node for part in parts.body for _ in part.kernels],
-        [f"{k.name} {k.grid}  ; {part.call.node}" for part in parts.body for k in part.kernels],
-        [_work(part) // len(part.kernels) for part in parts.body for _ in part.kernels],
+        {b.name: place_of(b) for b in feeds},
+        {b.name: place_of(b) for b in outputs},
+        [_copied(s, t) for t, s in parts.uploads.items()],
+        [_copied(s, t) for s, t in parts.downloads.items()],
+        [k.call.node for k in kernels],
+        [f"{k.name} {k.grid}  ; {k.call.node}" for k in kernels],
+        [_work(of_call[0].call) // len(of_call) for of_call in parts.body for _ in of_call],
     )
 
 
-def _work(part: BodyPart) -> int:
+def _copied(source: Storage, target: Storage) -> tuple[int, int, int]:
+    """Two offsets, and bytes. They are whole words: no other tensor shares the last one."""
+    return source.offset or 0, target.offset or 0, WORD * ceil(target.nbytes / WORD)
+
+
+def _work(call: Instruction) -> int:
     """Operations of an instruction, or elements where they are more."""
-    flops = part.call.flops() if isinstance(part.call, KernelCall) else 0
-    return max(flops, *(b.size for b in (*part.call.reads, *part.call.writes)))
+    flops = call.flops() if isinstance(call, KernelCall) else 0
+    return max(flops, *(b.size for b in (*call.reads, *call.writes)))
 
 
-def _dispatches(body: Sequence[BodyPart]) -> tuple[list[str], bytes, bytes, bytes]:
+def _dispatches(kernels: Sequence[Kernel]) -> tuple[list[str], bytes, bytes, bytes]:
     """The texts, the numbers of dispatches, and pipeline, grid and slot of each: for all devices, and for fast ones."""
     texts: dict[str, int] = {}
     slots: dict[bytes, int] = {}
 
-    def words(kernels: list[Kernel]) -> bytes:
+    def words(forms: Sequence[Kernel]) -> bytes:
         numbers = array("I")
-        for k in kernels:
+        for k in forms:
             pipeline = texts.setdefault(k.text(), len(texts))
             numbers.extend((pipeline, *k.grid, slots.setdefault(k.uniforms(), len(slots))))
         return numbers.tobytes()
 
-    kernels = [k for part in body for k in part.kernels]
     dispatches, tiled = words(kernels), words([k.shared or k for k in kernels])
     return [*texts], b"".join(slots), dispatches, tiled
-
-
-def _place_of(b: Buf) -> TensorPlace:
-    segment = b.storage.segment
-    return TensorPlace(b.name, segment, (b.storage.offset or 0) + b.shift, b.nbytes, b.dtype, b.shape)

@@ -7,17 +7,10 @@ from collections.abc import Callable, Sequence
 
 from trainweb.backend.webgpu.shader import NoKernelError
 from trainweb.ir.expr import COMPARISONS, MATH, Expr
+from trainweb.model.graph import as_float32
 
-TYPES = {
-    "float32": "f32",
-    "int64": "i32",
-    "int32": "i32",
-    "int16": "i32",
-    "int8": "i32",
-    "uint8": "u32",
-    "uint32": "u32",
-    "bool": "bool",
-}
+TYPES = {"float32": "f32", "uint8": "u32", "uint32": "u32", "bool": "bool"}
+TYPES |= dict.fromkeys(("int64", "int32", "int16", "int8"), "i32")
 """Types of values. An int64 is its low word: feeds are checked to have 32 bits."""
 ANY = {"add": "({0} + {1})", "sub": "({0} - {1})", "mul": "({0} * {1})", "neg": "(-({0}))", "abs": "abs({0})"}
 FLOAT = ANY | {
@@ -59,7 +52,7 @@ def literal(value: float, dtype: str) -> str:
     exponent = bits >> 23 & 0xFF
     if exponent == 0xFF or bits == 0x80000000 or (exponent == 0 and bits):
         return f"from_bits({bits}u)"  # a constant expression must be finite
-    return f"{float(struct.unpack('<f', struct.pack('<f', value))[0]).hex()}f"
+    return f"{as_float32(value).hex()}f"
 
 
 def write_expressions(roots: Sequence[Expr], load: Callable[[int], str]) -> tuple[list[str], list[str]]:

@@ -1,7 +1,8 @@
-"""Cuts the instructions of a step in two: the head, which the kernels run before, and the body on the GPU.
+"""Cuts the instructions of a step: the kernels run the head before the body on the GPU, and the tail after it.
 
 The head reads feeds, constants and the session's state: checks of labels and indices, counters, schedules, and scalars
-in float64. All else is the body. Nothing of the body may be needed on the host within a step.
+in float64. All else is the body. A step that only looks has a tail, too: calls without a kernel for the GPU, such as
+metrics in float64, and what depends on them. Nothing goes from the GPU to the host and back within a step.
 """
 
 from __future__ import annotations
@@ -15,58 +16,63 @@ from trainweb.backend.memory import Accesses
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError
 from trainweb.backend.webgpu.templates import TEMPLATES
 from trainweb.ir import calls
+from trainweb.ir.builder import index_check
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
-from trainweb.ir.layout import ARENA, CONSTANTS, STATE
-from trainweb.model.graph import ITEM_SIZE
+from trainweb.ir.layout import ARENA, CONSTANTS, LARGE_CONSTANTS, STATE
 
+OF_TAIL = (ARENA, CONSTANTS, LARGE_CONSTANTS)
+"""Segments that a tail uses. All others stay on the GPU."""
 LEFT_OUT = (calls.FlushMoments,)
 """Calls that a GPU does without: it may flush subnormal numbers, and is not slowed down by them."""
 
 
-@dataclass(slots=True)
-class BodyPart:
-    """An instruction of the body; the memory plan sees the scratch of its kernels as results."""
-
-    call: Instruction
-    kernels: list[Kernel]
-
-    def for_memory(self) -> Instruction | Accesses:
-        """The call for the memory plan: an elementwise call may take an operand's place."""
-        if isinstance(self.call, ElementwiseCall):
-            return self.call
-        scratch = [s for k in self.kernels for s in k.scratch]
-        accessed = {b.storage for k in self.kernels for b in k.operands}
-        writes = [b for b in self.call.writes if b.storage.segment != ARENA or b.storage in accessed]
-        return Accesses(self.call.reads, [*writes, *(Buf(s, "uint8", (s.nbytes,)) for s in scratch)])
+def for_memory(kernels: list[Kernel]) -> Instruction | Accesses:
+    """The call of some kernels for the memory plan. Their scratch is a result; an elementwise one may take a place."""
+    call: Instruction = kernels[0].call
+    if isinstance(call, ElementwiseCall):
+        return call
+    scratch = [s for k in kernels for s in k.scratch]
+    accessed = {b.storage for k in kernels for b in k.operands}
+    writes = [b for b in call.writes if b.storage.segment != ARENA or b.storage in accessed]
+    return Accesses(call.reads, [*writes, *(Buf(s, "uint8", (s.nbytes,)) for s in scratch)])
 
 
 @dataclass(slots=True)
 class Parts:
-    """The head, on separate storages, and the body; the head writes `uploads`, and the body reads them."""
+    """Head and tail, on separate storages, and the body."""
 
     head: list[Instruction] = field(default_factory=list)
-    body: list[BodyPart] = field(default_factory=list)
+    body: list[list[Kernel]] = field(default_factory=list)
+    """By instruction."""
+    tail: list[Instruction] = field(default_factory=list)
     uploads: dict[Storage, Storage] = field(default_factory=dict)
-    """By the storage in the body, the one in the head."""
+    """By a storage in the body, that of the head, whose bytes go up."""
+    downloads: dict[Storage, Storage] = field(default_factory=dict)
+    """By a storage in the body, that of the tail, to which its bytes come down: also results, where there is a tail."""
     places: dict[Storage, Storage] = field(default_factory=dict)
-    """By a storage of the program, the head's."""
+    """By a storage of the program, that of head and tail."""
     made: set[Storage] = field(default_factory=set)
     """Storages of the program that the head writes."""
+    late: set[Storage] = field(default_factory=set)
+    """Storages of the program that the tail writes."""
+    used: set[Storage] = field(default_factory=set)
+    """Storages of the program that the tail reads or writes."""
     state: dict[tuple[int | None, int, int], Buf] = field(default_factory=dict)
     """Copies of words of the session's state, by their place."""
 
     def in_head(self, b: Buf) -> Buf:
-        """The tensor as the head has it: its arena and its constants are the kernels'."""
+        """The tensor as head and tail have it: their arena and constants are the kernels'."""
         s = b.storage
-        if s.segment not in (ARENA, CONSTANTS):
+        if s.segment not in (ARENA, CONSTANTS, LARGE_CONSTANTS):
             return b
         if s not in self.places:
-            self.places[s] = Storage(s.segment, s.nbytes, data=s.data, is_feed=s.is_feed, name=s.name)
+            segment = ARENA if s.segment == ARENA else CONSTANTS
+            self.places[s] = Storage(segment, s.nbytes, data=s.data, is_feed=s.is_feed, name=s.name)
         return b.among(self.places)
 
     def is_known(self, b: Buf) -> bool:
         """Return whether the head can read it."""
-        return b.is_initial or b.storage.segment == STATE or b.storage in self.made
+        return b.is_initial or b.storage.segment in (STATE, LARGE_CONSTANTS) or b.storage in self.made
 
     def add_to_head(self, i: Instruction) -> None:
         """Let the kernels run an instruction."""
@@ -74,6 +80,16 @@ class Parts:
         self.made |= {b.storage for b in i.writes if b.storage.segment == ARENA}
         if any(b.storage.segment == STATE for b in i.writes):
             self.state.clear()
+
+    def add_to_tail(self, i: Instruction) -> None:
+        """Let the kernels run an instruction after the body."""
+        self.tail.append(i.moved(self.in_head, i.node))
+        self.late |= {b.storage for b in i.writes}
+        self.used |= {b.storage for b in (*i.reads, *i.writes)}
+
+    def is_late(self, i: Instruction) -> bool:
+        """Return whether an instruction needs what the tail makes, or changes what it uses."""
+        return any(b.storage in self.late for b in i.reads) or any(b.storage in self.used for b in i.writes)
 
     def with_state(self, i: Instruction) -> Instruction:
         """The call of the body on a copy of the state, which the head makes."""
@@ -92,56 +108,56 @@ class Parts:
             self.state[place] = copy
         return self.state[place]
 
-    def check(self, i: Instruction) -> None:
+    def check(self, i: Any) -> None:
         """Let the head check indices that it computed and that a call of the body reads.
 
-        Raises
-        ------
-        NoKernelError
-            The body computed them: nobody would check them.
+        Raise NoKernelError for indices that the body computes: nobody would check them.
         """
         for b in i.checked if isinstance(i, KernelCall) else ():
             if b.storage not in self.made:
-                if not b.is_initial:
+                if not self.is_known(b):
                     raise NoKernelError("indices that the GPU computes")
                 continue
-            call: Any = i
-            is_label = hasattr(call, "has_ignore")
-            size = getattr(call, "c" if is_label else "dim" if hasattr(call, "dim") else "axis_dim", None)
+            is_label = hasattr(i, "has_ignore")
+            size = getattr(i, "c" if is_label else "dim" if hasattr(i, "dim") else "axis_dim", None)
             if size is None:
                 raise NoKernelError("computed indices along several axes")
-            ignore = (call.has_ignore, call.ignore_index) if is_label else (0, 0)
-            check = calls.CheckIndices(
-                indices=b, n=b.size, index_size=ITEM_SIZE[b.dtype], lo=0 if is_label else -size, hi=size,
-                has_ignore=ignore[0], ignore=ignore[1], label=int(is_label),
-            )  # fmt: skip
+            ignore = i.ignore_index if is_label and i.has_ignore else None
+            check = index_check(b, 0 if is_label else -size, size, ignore, int(is_label))
             check.node = i.node
             self.add_to_head(check)
 
 
 def cut(instructions: Sequence[Instruction], outputs: Iterable[Buf]) -> Parts:
-    """Cut a program.
-
-    Raises
-    ------
-    UnsupportedError
-        An instruction of the body has no template.
-    """
+    """Cut a program; raise UnsupportedError for an instruction of the body without a template."""
     parts, of_indices = Parts(), _makers_of_indices(instructions)
+    only_looks = all(b.storage.segment in (ARENA, STATE) for i in instructions for b in i.writes)
+    only_looks &= all(b.storage.segment in OF_TAIL for b in outputs)
     for original in instructions:
         if isinstance(original, LEFT_OUT):
             continue
         i = parts.with_state(original)
+        is_late = parts.is_late(i)
         may_be_head = all(map(parts.is_known, i.reads)) and all(b.storage.segment in (ARENA, STATE) for b in i.writes)
-        kernels, reason = _kernels(i, parts)
-        if may_be_head and (not kernels or original in of_indices):
+        kernels, reason = ([], "") if is_late else _kernels(i, parts)
+        goes_on = any(b.storage in parts.made for b in i.writes)
+        if may_be_head and not is_late and (not kernels or goes_on or original in of_indices):
             parts.add_to_head(original)
-        elif not kernels or any(b.storage in parts.made for b in i.writes):
-            raise messages.NO_GPU_KERNEL(node=i.node, what=reason or "a result that the host made before")
+        elif kernels and not goes_on:
+            parts.body.append(kernels)
+        elif only_looks and all(b.storage.segment in OF_TAIL for b in (*i.reads, *i.writes)):
+            parts.add_to_tail(i)
         else:
-            parts.body.append(BodyPart(i, kernels))
-    needed = [b.storage for part in parts.body for b in part.call.reads] + [b.storage for b in outputs]
+            raise messages.NO_GPU_KERNEL(node=i.node, what=reason or "a result that the host makes")
+    written = {b.storage for k, *_ in parts.body for b in k.call.writes}
+    needed = [b.storage for k, *_ in parts.body for b in k.call.reads]
+    if parts.tail:
+        parts.used |= {b.storage for b in outputs}
+        parts.places |= {b.storage: parts.in_head(b).storage for b in outputs}
+    else:
+        needed += [b.storage for b in outputs]
     parts.uploads = {s: parts.places[s] for s in needed if s in parts.made}
+    parts.downloads = {s: place for s, place in parts.places.items() if s in parts.used & written}
     return parts
 
 
@@ -159,11 +175,10 @@ def _makers_of_indices(instructions: Sequence[Instruction]) -> set[Instruction]:
     return makers
 
 
-def _kernels(i: Instruction, parts: Parts) -> tuple[list[Kernel], str]:
+def _kernels(i: Any, parts: Parts) -> tuple[list[Kernel], str]:
     """The kernels of an instruction of the body, or the reason why it has none."""
     make = TEMPLATES.get(type(i))
     if make is None:
-        assert isinstance(i, KernelCall)
         return [], f"the kernel {i.KERNEL}"
     try:
         kernels = make(i)

@@ -51,10 +51,8 @@ class NoKernelError(UnsupportedError):
 
 def grid_of(blocks: int) -> tuple[int, int, int]:
     """A grid of at least so many workgroups, which the shader counts as `block`."""
-    if blocks <= MOST_GROUPS:
-        return max(blocks, 1), 1, 1
-    rows = ceil(blocks / MOST_GROUPS)
-    return ceil(blocks / rows), rows, 1
+    rows = ceil(max(blocks, 1) / MOST_GROUPS)
+    return ceil(max(blocks, 1) / rows), rows, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +88,10 @@ class Operand:
 
 
 class Kernel:
-    """One dispatch of a call.
+    """One dispatch of a call, with so many lanes in a workgroup; `name` is the template, for `explain` and for errors.
 
     In its code, `u.FIELD` is the number of the call's field, and `u.FIELD0` the first of several. Other numbers are
     declared by `count`.
-
-    Parameters
-    ----------
-    name
-        The template, for `explain` and for errors.
-    call
-        The call, of whose fields operands and numbers are taken.
-    lanes
-        Invocations of a workgroup.
     """
 
     def __init__(self, name: str, call: Any, lanes: int = LANES) -> None:
@@ -204,6 +193,11 @@ class Kernel:
         """The text with an element of an optional operand, or nothing."""
         return "" if getattr(self.call, name) is None else text.format(self.operand(name)[at])
 
+    def wanted(self, at: str, **values: str) -> list[str]:
+        """Statements that store values at a place, by field, where the call has a tensor for them."""
+        names = [name for name in values if getattr(self.call, name) is not None]
+        return [self.operand(name).store(at, values[name]) for name in names]
+
     def room(self, size: int) -> Buf:
         """Room in the arena for so many float32 numbers, for the dispatches of the call."""
         b = Buf(Storage(ARENA, WORD * size), "float32", (size,), name="temp")
@@ -240,12 +234,8 @@ class Kernel:
 
     def once(self, *lines: str, **results: str) -> None:
         """Run lines by the first lane only, and store results at `block`, by field, where they are wanted."""
-        stores = [
-            self.operand(name).store("block", value)
-            for name, value in results.items()
-            if getattr(self.call, name) is not None
-        ]
-        self.add(*(["if (lane == 0u) {", *lines, *stores, "}"] if lines or stores else []))
+        lines += (*self.wanted("block", **results),)
+        self.add(*(["if (lane == 0u) {", *lines, "}"] if lines else []))
 
     def text(self) -> str:
         """The WGSL of the shader."""

@@ -7,6 +7,7 @@ the model's own declaration is refined. Sizes that data decide are symbols of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from trainweb.errors import LimitError, ModelError
 from trainweb.ir.dims import SymbolicDim, resolve, static
@@ -113,7 +114,7 @@ class ShapeInference:
             return value
         pairs = zip(value.shape, self._types.first(value.name).shape, strict=True)
         dims = [dim if resolve(first) is first else self.table.text(first) or dim for dim, first in pairs]
-        return Value(value.name, value.dtype, tuple(dims))
+        return replace(value, shape=tuple(dims))
 
     def add(self, node: Node) -> Op:
         """Infer one more node, whose inputs are known; returns its operator."""

@@ -8,7 +8,7 @@ export interface ProgressEvent extends ProgressRecord {
   readonly type: "progress";
 }
 
-/** An epoch that is done. */
+/** An epoch; one that a stop ended has no values of validation data. */
 export interface EpochEvent extends EpochRecord {
   /** Tells this event from the others. */
   readonly type: "epoch";
@@ -19,7 +19,7 @@ export type FitEvent = ProgressEvent | EpochEvent;
 
 /** The course of a fit. */
 export interface History {
-  /** One event for each finished epoch. */
+  /** One event for each epoch, also for one that a stop ended. */
   readonly epochs: readonly EpochEvent[];
   /** Loss of each batch, in order; NaN for batches that `onNaN` undid. */
   readonly losses: readonly number[];

@@ -316,7 +316,7 @@ function checkNames(names: readonly string[]): void {
   });
 }
 
-/** The inputs that may hold labels. */
+/** The inputs that may hold labels: no weights, and no gradients of outputs. */
 function labelsOf(inputs: readonly string[], { sampleWeights }: SessionInfo): readonly string[] {
   return inputs.filter((name) => !sampleWeights.includes(name));
 }
@@ -355,6 +355,7 @@ function pairOf(info: SessionInfo, { predictions, targets: meant }: PairNames): 
   if (predicted === null || target === null) {
     throw sessionError("NO_PREDICTIONS", { names: names.join(", "), inputs: inputs.join(", ") });
   }
+  refuseIf(info.sampleWeights.includes(target), "METRIC_OF_GRADIENT", { predictions: predicted, targets: target });
   return [predicted, target];
 }
 
@@ -378,7 +379,7 @@ function resolveEarlyStopping(
   numbers.filter(({ type }) => BETTER[type as MetricType] !== null).forEach(({ key, type }) => better.set(key, BETTER[type as MetricType]));
   terms.forEach((term) => better.set(term, "min"));
   functions.forEach((_, name) => better.set(name, null));
-  refuseSettingIf(!better.has(metric), "earlyStopping.metric", metric, [...better.keys()].join(" or "));
+  refuseSettingIf(!better.has(metric), "earlyStopping.metric", metric, [...better.keys(), "one of 'metrics'"].join(" or "));
   const checked = checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]);
   const { patience, minDelta, restoreBest, mode } = withDefaults(checked, EARLY_STOPPING);
   const direction = mode ?? better.get(metric);

@@ -135,6 +135,10 @@ const BODY = record({
   inputs: list(PLACE),
   outputs: list(PLACE),
   uploads: list(tuple(integer, integer, integer)),
+  /** What a tail of the head's plan reads; none without a tail. */
+  downloads: optional(list(tuple(integer, integer, integer)), []),
+  /** Where two bytes lie that say whether the head runs, and whether the tail does. */
+  turns: optional(integer, 0),
   nodes: list(text),
   /** Operations of each dispatch, roughly. */
   work: list(integer),
@@ -489,8 +493,8 @@ interface PlanOwner {
 function readPlan(reader: Reader, value: unknown, where: string, session: PlanOwner, fingerprint: number): BundlePlan {
   const plan = PLAN(value, where, reader);
   const { words, constants, large, arenaBytes, preparedBytes, nodes, inputs, body } = plan;
-  // Results of a plan with a body are the body's, whose places its host checks.
-  const outputs = body?.outputs ?? plan.outputs;
+  // Results are the tail's, or of a body without a tail, whose host checks their places.
+  const outputs = body === null || body.downloads.length > 0 ? plan.outputs : body.outputs;
   const largeBytes = Math.max(0, ...large.map(({ offset, nbytes }) => offset + nbytes));
   const instructions = checkWords(words, where, fingerprint, largeBytes > 0 ? N_SEGMENTS : N_SEGMENTS - 1);
   // A profile has room for so many times.

@@ -27,12 +27,12 @@ export function metricsKind({ metrics, collects }: Pick<WireEvaluation, "metrics
 
 /** The first of some kinds that sums up all metrics of `wanted`; else `wanted`. */
 export function coveringKind(kinds: Iterable<StepKind>, wanted: StepKind): StepKind {
-  const parts = ({ base, request }: StepKind): string[] =>
-    base === "eval" && Array.isArray(request) ? request.map((metric) => JSON.stringify(metric)) : [];
+  const parts = ({ request }: StepKind): string[] =>
+    Array.isArray(request) ? request.map((metric) => JSON.stringify(metric)) : [];
   const needed = parts(wanted);
   return [...kinds].find((kind) => {
     const offered = parts(kind);
-    return needed.every((metric) => offered.includes(metric));
+    return kind.base === wanted.base && needed.every((metric) => offered.includes(metric));
   }) ?? wanted;
 }
 
@@ -86,9 +86,17 @@ export class Totals {
     }
   }
 
-  /** @param loss - the mean loss of the rows */
-  values(metrics: readonly WireMetric[], loss: number): EvalValues {
+  /** @param mean - the mean loss of the rows: the loss, if it has no terms */
+  values(metrics: readonly WireMetric[], mean: number): EvalValues {
+    const terms = metrics.filter(({ type }) => type === "term");
+    const loss = terms.length === 0 ? mean : terms.reduce((sum, { key }) => sum + this.#partOf(key), 0);
     return { loss, ...Object.fromEntries(metrics.map((metric) => [metric.key, this.#value(metric, loss)])) };
+  }
+
+  /** The part of a term in the loss: `WEIGHTED` of trainweb/metrics.py. */
+  #partOf(term: string): number {
+    const [total, all, weighted] = (this.#sums.get(term) ?? []).map(([sum]) => sum as number) as [number, number, number];
+    return (weighted / all) * (total / all);
   }
 
   #value({ key, type, formula, targets, scale }: WireMetric, loss: number): MetricValue {
@@ -108,7 +116,8 @@ export class Totals {
       return sums;
     }
     const width = sums[0]?.length;
-    refuseIf(type === "column_mae" && width !== scale.length, "TABLE_WIDTH", { name: targets, actual: width, expected: scale.length });
+    const hasUnits = (type === "column_mae" || type === "rmse") && scale.length > 1;
+    refuseIf(hasUnits && width !== scale.length, "TABLE_WIDTH", { name: targets, actual: width, expected: scale.length });
     const names = { ...Object.fromEntries(metric.rows.map((row, k): [string, Row] => [row, sums[k] ?? []])), loss, scale };
     const { formula: planFormula } = metric;
     if (typeof planFormula === "object" && planFormula[0] === "each") {

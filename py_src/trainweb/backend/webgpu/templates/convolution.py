@@ -45,14 +45,10 @@ def _line_tile(size: int) -> int:
 class _Images:
     """Images that are read through the window, as a side of a product.
 
-    Parameters
-    ----------
-    first, plane
-        The first axis of the steps, and the number of the plane; `{c}` is the channel if it belongs to a column.
-    near, far
-        Variables of the places along the axes that columns and steps have, and the field that is their factor.
-    is_back
-        True if places go back through the stride: `far` is subtracted, and a place must be a multiple.
+    `first` is the first axis of the steps. `plane` is the number of the plane; `{c}` is the channel if it belongs to a
+    column. `near` and `far` are variables of the places along the axes that columns and steps have, and the fields that
+    are their factors. If `is_back`, places go back through the stride: `far` is subtracted, and a place must be a
+    multiple.
     """
 
     def __init__(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import ceil, prod
 
 from trainweb.backend.webgpu.expressions import write_expressions
-from trainweb.backend.webgpu.shader import WORD, Kernel, NoKernelError, split, template
+from trainweb.backend.webgpu.shader import WORD, Kernel, NoKernelError, Operand, split, template
 from trainweb.backend.webgpu.templates.tools import sum_of
-from trainweb.ir.instructions import ElementwiseCall
+from trainweb.ir.instructions import Buf, ElementwiseCall
 from trainweb.ir.shapes import collapse
 from trainweb.model.graph import ITEM_SIZE
 
@@ -24,12 +24,10 @@ def elementwise(k: Kernel, call: ElementwiseCall) -> None:
     values, results = write_expressions(call.roots, lambda n: ins[n][places[n]])
     lines += values
     packed = [n for n, b in enumerate(call.outs) if ITEM_SIZE[b.dtype] == 1]
-    if any(b.shift or b.storage.nbytes != b.nbytes for b in (call.outs[n] for n in packed)):
-        raise NoKernelError("bytes of a part of a tensor")  # results own whole words: the rest of the last is nobody's
     lines += [out.store("i", results[n]) for n, out in enumerate(outs) if n not in packed]
     if packed:
         each_of_word(k, prod(dims), *lines, **{f"bytes{n}": f"u32({results[n]})" for n in packed})
-        k.add(*(f"{outs[n].word('word')} = bytes{n};" for n in packed))
+        k.add(*(f"{packed_word(outs[n], call.outs[n])} = bytes{n};" for n in packed))
     else:
         k.count("size", prod(dims))
         k.elements(element="size")
@@ -43,6 +41,13 @@ def each_of_word(k: Kernel, size: int, *body: str, **packed: str) -> None:
     k.add(*(f"var {name} = 0u;" for name in packed), "for (var part = 0u; part < 4u; part++) {")
     k.add("let i = word * 4u + part;", f"if (i < {k.count('size', size)}) {{", *body)
     k.add(*(f"{name} |= {value} << (8u * part);" for name, value in packed.items()), "}", "}")
+
+
+def packed_word(result: Operand, b: Buf) -> str:
+    """The `word` of a result of bytes, which owns whole words: the rest of the last is nobody's."""
+    if b.shift or b.storage.nbytes != b.nbytes:
+        raise NoKernelError("bytes of a part of a tensor")
+    return result.word("word")
 
 
 def _places(k: Kernel, dims: list[int], strides: list[list[int]]) -> tuple[list[str], list[str]]:

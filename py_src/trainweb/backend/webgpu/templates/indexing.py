@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from math import prod
 
-from trainweb.backend.webgpu.shader import WORD, Kernel, NoKernelError, Operand, template
+from trainweb.backend.webgpu.shader import WORD, Kernel, NoKernelError, Operand, split, template
+from trainweb.backend.webgpu.templates.elementwise import each_of_word, packed_word
 from trainweb.backend.webgpu.templates.tools import sum_of, wrapped_index
 from trainweb.ir import calls
 from trainweb.ir.layout import SCATTER_ADD, SCATTER_F32, SCATTER_MAX, SCATTER_MUL, SCATTER_SET
@@ -55,14 +56,26 @@ def strided_copy(k: Kernel, call: calls.StridedCopy) -> None:
     k.add(*_copy(target, "dst_at", source, "src_at", _words(call.size)))
 
 
+def _rows(k: Kernel, source: str, nbytes: int, /, *lines: str, **axes: str) -> None:
+    """Copy rows of so many bytes: words, or four bytes at once; after `lines`, the data has them in row `source`."""
+    data, y = k.fields("data", "y")
+    if nbytes % WORD == 0:
+        k.count("width", nbytes // WORD)
+        k.elements(**axes, column="width")
+        k.add(*lines, f"{y.word('i')} = {data.word(f'({source}) * u.width + column')};")
+        return
+    k.count("width", nbytes)
+    size = prod(k.value(name) for name in (*axes.values(), "width"))
+    value = f"u32({data[f'({source}) * u.width + column']})"
+    each_of_word(k, size, *split("i", **axes, column="width"), *lines, bytes=value)
+    k.add(f"{packed_word(y, k.call.y)} = bytes;")
+
+
 @template(calls.Gather)
 def gather(k: Kernel, call: calls.Gather) -> None:
     """Rows by their indices."""
-    data, indices, y = k.fields("data", "indices", "y")
-    k.count("words", _words(call.inner))
-    k.elements(outer="outer", row="n", column="words")
-    k.add(*wrapped_index(indices, "row", "u.dim"))
-    k.add(f"{y.word('i')} = {data.word('(outer * u.dim + u32(index)) * u.words + column')};")
+    index = wrapped_index(k.operand("indices"), "row", "u.dim")
+    _rows(k, "outer * u.dim + u32(index)", call.inner, *index, outer="outer", row="n")
 
 
 @template(calls.GatherGrad)
@@ -133,11 +146,8 @@ def _place_of_tuple(k: Kernel, call: calls.GatherNd | calls.ScatterNd) -> list[s
 @template(calls.GatherNd)
 def gather_nd(k: Kernel, call: calls.GatherNd) -> None:
     """Slices by tuples of indices."""
-    data, y = k.fields("data", "y")
-    k.count("words", _words(call.slice))
-    k.elements(item="batch", row="n", word="words")
-    k.add("let at = item * u.n + row;", *_place_of_tuple(k, call))
-    k.add(f"{y.word('i')} = {data.word('(item * u.plane + place) * u.words + word')};")
+    place = ["let at = item * u.n + row;", *_place_of_tuple(k, call)]
+    _rows(k, "item * u.plane + place", call.slice, *place, item="batch", row="n")
 
 
 @template(calls.ScatterNd)
@@ -147,9 +157,8 @@ def scatter_nd(k: Kernel, call: calls.ScatterNd) -> None:
     k.count("width", _words(call.slice) // words)
     k.elements(item="batch", column="width")
     k.add("for (var step = 0u; step < u.n; step++) {", "let at = item * u.n + step;", *_place_of_tuple(k, call))
-    k.add(
-        "let to = (item * u.plane + place) * u.width + column;", *_update(k, "to", "at * u.width + column", words), "}"
-    )
+    k.add("let to = (item * u.plane + place) * u.width + column;")
+    k.add(*_update(k, "to", "at * u.width + column", words), "}")
 
 
 @template(calls.OneHot)

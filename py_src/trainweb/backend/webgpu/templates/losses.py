@@ -88,14 +88,12 @@ def _store_losses(k: Kernel, **results: str) -> None:
 @template(calls.CrossEntropyGrad)
 def cross_entropy_gradient(k: Kernel, call: calls.CrossEntropyGrad) -> None:
     """(e^log_prob - onehot) weight dy / D."""
+    _divide_by_weights(k)
     if call.reduction == LOSS_MEAN and (call.weights is not None or call.has_ignore):
-        _divide_by_weights(k)
         total = k.operand("total", k.room(1))
         k.once(total.store("0u", "divisor"))
         k = k.then("elements")
         k.add(f"let divisor = {total['0u']};")
-    else:
-        _divide_by_weights(k)
     k.elements(item="n", step="c", column="inner")
     k.add("let row = item * u.inner + column;", *_label_of(k, "row"))
     slope = k.operand("dy")["row" if call.reduction == LOSS_EACH else "0u"]

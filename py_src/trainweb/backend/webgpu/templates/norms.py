@@ -71,9 +71,7 @@ def layer_norm_gradient(k: Kernel, call: calls.LayerNormGrad) -> None:
     k.count("one", 1)
     body = f"let slope = {k.operand('dy')['at']};", f"let x = {_normal(k, 'at', 'step')};"
     is_first = fold_columns(k, "sum", ("one", "rows", "n"), *body, scale="slope * x", bias="slope")
-    for name, total in (("dscale", "scale"), ("dbias", "bias")):
-        if getattr(call, name) is not None:
-            k.add(f"if ({is_first}) {{ {k.operand(name).store('column', total)} }}")
+    k.add(f"if ({is_first}) {{", *k.wanted("column", dscale="scale", dbias="bias"), "}")
 
 
 @template(calls.BatchNorm, lanes=LANES)

@@ -21,17 +21,15 @@ def _over_window(k: Kernel, *body: str) -> None:
 
 
 @template(calls.MaxPool)
-def max_pool(k: Kernel, call: calls.MaxPool) -> None:
+def max_pool(k: Kernel, _: calls.MaxPool) -> None:
     """The first of the largest elements under each window, and its place: -1 where there is only padding."""
-    x, y = k.fields("x", "y")
+    x = k.operand("x")
     k.elements(**OUTPUTS)
     k.add("var largest = from_bits(0xff800000u);", "var place = -1i;")
     is_new = "place < 0i || (!is_nan(largest) && (is_nan(value) || value > largest))"
     body = f"let at = {INPUT};", f"let value = {x['at']};", f"if ({is_new}) {{ largest = value; place = i32(at); }}"
     _over_window(k, *body)
-    k.add(y.store("i", "largest"))
-    if call.indices is not None:
-        k.add(k.operand("indices").store("i", "place"))
+    k.add(*k.wanted("i", y="largest", indices="place"))
 
 
 @template(calls.MaxPoolGradient)

@@ -32,7 +32,7 @@ so that lanes write into different banks."""
 LEAST_SHARED = 32
 """Rows and columns of a result from which on tiles are shared."""
 LEAST_VECTOR = 256
-"""Steps of the sums of a row or a column from which on lanes share them."""
+"""Steps of the sums of a row or a column, or of few rows with few tiles, from which on lanes share them."""
 
 Axes = dict[str, str]
 """Names of axes, and of the numbers that are their sizes. The last axis is the innermost."""
@@ -49,24 +49,16 @@ RANGE = "let first = split * u.{span}; let last = min(u.{end}, first + u.{span})
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How a kernel reads one operand of a product. The place along an axis is the variable of its name, and an offset.
-
-    Attributes
-    ----------
-    outer
-        Statements about a row or a column, which run before all steps.
-    steps
-        Statements about the place along an axis of the steps. Equal statements run once.
-    load
-        The element.
-    is_along
-        True if the elements of neighbouring steps lie side by side.
-    """
+    """How a kernel reads one operand of a product. A place along an axis is the variable of its name, and an offset."""
 
     outer: Statements
+    """About a row or a column: they run before all steps."""
     steps: dict[str, Statements]
+    """About the place along an axis of the steps. Equal ones run once."""
     load: Callable[[Offsets], str]
+    """The element."""
     is_along: bool = True
+    """True if the elements of neighbouring steps lie side by side."""
 
 
 def linear(x: Operand, axis: str, start: str, steps: dict[str, str], *, is_along: bool = True) -> Side:
@@ -98,25 +90,15 @@ def _behind(axis: str, offset: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The sums c[batch](row, column) = sum over the steps of a(row, step) b(step, column).
-
-    Attributes
-    ----------
-    rows, columns, steps
-        The axes of each. The rows have one.
-    batches
-        The number of products.
-    tile
-        Elements of a tile along axes of the columns, in their order. Others have one.
-    left, right, store
-        How a kernel reads the operands, and stores a result.
-    """
+    """The sums c[batch](row, column) = sum over the steps of a(row, step) b(step, column)."""
 
     rows: Axes
+    """One axis."""
     columns: Axes
     steps: Axes
     batches: int
     tile: dict[str, int]
+    """Elements of a tile along axes of the columns, in their order. Others have one."""
     left: Side
     right: Side
     store: Store
@@ -138,9 +120,10 @@ class Product:
             def store(row: str, column: str, value: str) -> list[str]:
                 return [parts.store(PART.format(row, column), value)]
 
+        is_low = min(height, width) == 1 or (tiles < LEAST_TILES and min(height, width) <= 2 * TILE)
         if min(height, width) >= LEAST_SHARED:
             self._shared_tile(k.share("shared tiles", SHARED_LANES), store)
-        elif min(height, width) == 1 and depth >= LEAST_VECTOR:
+        elif is_low and depth >= LEAST_VECTOR:
             self._vector(k.share("vector"), store)
         self._tile(k, store)
         if parts is not None:

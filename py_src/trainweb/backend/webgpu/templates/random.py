@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import struct
-
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError, template
 from trainweb.backend.webgpu.templates.elementwise import each_of_word
 from trainweb.ir import calls
 from trainweb.ir.layout import STATE_RANDOM_OFFSET, STATE_SEED
+from trainweb.model.graph import as_float32
 
 KEPT = "select(0.0f, u.kept, half_of_random({}, u.salt, offset, seed) >= u.threshold)"
 """By what dropout multiplies an element, after `drop`."""
-
-
-def _float32(value: float) -> float:
-    return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
 def draw(k: Kernel) -> None:
@@ -27,12 +22,12 @@ def draw(k: Kernel) -> None:
 
 def drop(k: Kernel) -> None:
     """Begin to drop elements. The ratio is rounded to a multiple of 2^-16, the factor is not."""
-    ratio = _float32(k.call.ratio)
+    ratio = as_float32(k.call.ratio)
     if not 0 <= ratio < 1:
         raise NoKernelError(f"dropout with the ratio {k.call.ratio}")
     draw(k)
-    k.count("threshold", min(65535, int(_float32(ratio * 65536 + 0.5))))
-    k.count("kept", 1 / _float32(1 - ratio), "f32")
+    k.count("threshold", min(65535, int(as_float32(ratio * 65536 + 0.5))))
+    k.count("kept", 1 / as_float32(1 - ratio), "f32")
 
 
 @template(calls.Dropout)
@@ -58,5 +53,5 @@ def random(k: Kernel, call: calls.Random) -> None:
         k.add("let x = radius * select(cos_(angle), sin_(angle), (place & 1u) == 1u);")
     else:
         k.add("let x = uniform_of(bits[place]);")
-        k.count("b", _float32(_float32(call.b) - _float32(call.a)), "f32")
+        k.count("b", as_float32(as_float32(call.b) - as_float32(call.a)), "f32")
     k.add(k.operand("y").store("i", "x * u.b + u.a"))

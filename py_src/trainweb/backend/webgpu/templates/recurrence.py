@@ -50,15 +50,13 @@ def _parts(k: Kernel, call: Call, operands: tuple[str, str], results: tuple[str,
         part.count("of_kept", cell_kept(call.cell))
         part.blocks(row="batch")
         first, last, states = [], [], part.operand("states")
-        for name, row, before, after in zip(
-            ("states", "cells"), ("row", "(u.batch + row)"), operands, results, strict=True
-        ):
+        both = zip(("states", "cells"), ("row", "(u.batch + row)"), operands, results, strict=True)
+        for name, row, before, after in both:
             at = f"{row} * u.hidden + j"
             value = part.if_given(before, "{}", "row * u.hidden + j") or "0.0f"
             first.append(f"if (u.begin == 0u) {{ {name}[j] = {value}; }} else {{ {name}[j] = {states[at]}; }}")
             last.append(states.store(at, f"{name}[j]"))
-            if getattr(call, after) is not None:
-                last.append(part.operand(after).store("row * u.hidden + j", f"{name}[j]"))
+            last += part.wanted("row * u.hidden + j", **{after: f"{name}[j]"})
         for name in ("states", "cells", "others"):
             part.declare(f"var<workgroup> {name}: array<f32, {ceil(call.hidden / 64) * 64}>;")
         _each_state(part, *first)
@@ -75,8 +73,7 @@ def _parts(k: Kernel, call: Call, operands: tuple[str, str], results: tuple[str,
 def recurrence(k: Kernel, call: calls.Recurrence) -> None:
     """The states of all steps, and what the gradient needs."""
     for part in _parts(k, call, ("h0", "c0"), ("h", "c")):
-        kept = [(b, what) for b, what in (("before", "states"), ("cells", "cells")) if getattr(call, b) is not None]
-        stores = (part.operand(b).store(HIDDEN, f"{what}[j]") for b, what in kept)
+        stores = part.wanted(HIDDEN, before="states[j]", cells="cells[j]")
         _each_state(part, *stores, *_gates(part, call))
         if call.cell == CELL_GRU:
             _each_state(part, *_candidate(part))
@@ -146,7 +143,8 @@ def recurrence_gradient(k: Kernel, call: calls.RecurrenceGradient) -> None:
             before, gate = part.fields("before", "gates")
             slope = f"sum * {before[HIDDEN]} * (reset * (1.0f - reset))"
             body = [f"let reset = {gate[_of('kept', 1)]};", *_product(part, call, 2, 3), "if (!is_over) {"]
-            _each_state(part, *body, *_store_dx(part, 1, slope, slope), "others[j] += sum * reset;", "}")
+            body += part.wanted(_of("gates", 1), dx=slope, dproduct=slope)
+            _each_state(part, *body, "others[j] += sum * reset;", "}")
         _each_state(part, *_product(part, call, 0, gates), "states[j] = others[j] + sum;")
 
 
@@ -156,14 +154,6 @@ def _product(k: Kernel, call: calls.RecurrenceGradient, first: int, end: int) ->
     source, r = k.fields("dproduct" if is_linear else "dx", "r")
     term = f"{source['item * u.of_gates * u.hidden + n']} * {r['n * u.hidden + j']}"
     return ["var sum = 0.0f;", f"for (var n = {first}u * u.hidden; n < {end}u * u.hidden; n++) {{ sum += {term}; }}"]
-
-
-def _store_dx(k: Kernel, gate: int, value: str, product: str) -> list[str]:
-    """Store the gradients of a gate's input and of its product."""
-    lines = [k.operand("dx").store(_of("gates", gate), value)]
-    if k.call.dproduct is not None:
-        lines.append(k.operand("dproduct").store(_of("gates", gate), product))
-    return lines
 
 
 def _gate_gradients(k: Kernel, call: calls.RecurrenceGradient) -> list[str]:
@@ -190,7 +180,8 @@ def _gate_gradients(k: Kernel, call: calls.RecurrenceGradient) -> list[str]:
         slope = "select(0.0f, slope, gate0 > 0.0f)" if call.cell == CELL_RNN_RELU else "slope * (1.0f - gate0 * gate0)"
         products = values = [slope]
     for gate, (value, product) in enumerate(zip(values, products, strict=True)):
-        lines += _store_dx(k, gate, f"select({value}, 0.0f, is_over)", f"select({product}, 0.0f, is_over)")
+        over = {"dx": f"select({value}, 0.0f, is_over)", "dproduct": f"select({product}, 0.0f, is_over)"}
+        lines += k.wanted(_of("gates", gate), **over)
     if call.cell == CELL_LSTM:
         lines.append("if (!is_over) { cells[j] = cell * gate2; }")
     return [*lines, "others[j] = select(direct, states[j], is_over);"]

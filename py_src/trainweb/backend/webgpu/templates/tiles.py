@@ -36,7 +36,7 @@ def start(k: Kernel, rows: str, **axes: str) -> None:
 
 def store_rows(k: Kernel, count: str, at: str, *names: str) -> None:
     """Store numbers of the four rows, which are variables with the names of fields, where they are wanted."""
-    stores = [k.operand(name).store(at, f"{name}[lane]") for name in names if getattr(k.call, name) is not None]
+    stores = k.wanted(at, **{name: f"{name}[lane]" for name in names})
     k.add(f"if (lane < {ROWS}u && first + lane < {count}) {{", *stores, "}")
 
 
@@ -66,14 +66,9 @@ def for_chunks(first: str, end: str) -> str:
 
 
 class ColumnSums:
-    """Sums of the others' values, weighted by the scores of a chunk.
+    """Sums of the others' values, weighted by the scores of a chunk; variables of both begin with `name`.
 
-    Parameters
-    ----------
-    name
-        The sums, and the scores of a chunk.
-    size
-        Columns. If there are fewer than lanes, several lanes share the others of a column.
+    If there are fewer columns, `size`, than lanes, several lanes share the others of a column.
     """
 
     def __init__(self, k: Kernel, name: str, size: int) -> None:

@@ -269,8 +269,8 @@ DATA_SHAPE = Message(
 )
 SHAPE_OF_SCORES = Message(
     FeedError,
-    "{name!r} has shape {actual!r} in {where}, and the model takes {batch}: the indices of classes. For one-hot rows or "
-    "other probabilities, CrossEntropyLoss has the setting 'probabilities'.",
+    "{name!r} has shape {actual!r} in {where}, and the model takes {batch}: the indices of classes. For one-hot rows "
+    "or other probabilities, CrossEntropyLoss has the setting 'probabilities'.",
 )
 LOST_VALUE = Message(FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")
 TOO_MANY_VALUES = Message(FeedError, "{where} has {count} values, and the model has {inputs} inputs: {names}.")

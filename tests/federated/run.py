@@ -40,7 +40,7 @@ ACCURACY = 0.01
 PARAMETERS = 1e-5
 """By how much a parameter may be: rounding differs, and some 300 steps carry it on. 3e-7 were seen."""
 STARTS_S, RUNS_S = 120, 2400
-CLIENT = """<!doctype html><title>client</title><script type="module">
+CLIENT = """<!doctype html><link rel="icon" href="data:,"><title>client</title><script type="module">
 import { joinFlower, Tensor, TrainingSession } from "/dist/index.js";
 const part = new URLSearchParams(location.search).get("part");
 const bytes = async (kind) => (await fetch(`/task/part${part}.${kind}`)).arrayBuffer();

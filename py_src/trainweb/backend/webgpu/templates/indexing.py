@@ -65,8 +65,7 @@ def _rows(k: Kernel, source: str, nbytes: int, /, *lines: str, **axes: str) -> N
         k.elements(**axes, column="width")
         k.add(*lines, f"{y.word('i')} = {data.word(at)};")
     else:
-        size = prod(k.value(name) for name in (*axes.values(), "width"))
-        each_of_word(k, size, [(y, k.call.y, data[at])], *split("i", **axes, column="width"), *lines)
+        each_of_word(k, k.call.y.size, [(y, k.call.y, data[at])], *split("i", **axes, column="width"), *lines)
 
 
 @template(calls.Gather)

@@ -77,6 +77,12 @@ def test_predictions_and_errors_are_in_units(columns: int) -> None:
         assert found == pytest.approx(expected, rel=1e-5)
 
 
+def test_batches_of_a_loader_may_have_one_value_a_row() -> None:
+    with session(1) as s:
+        found = s.evaluate([{"x": X[:8], "target": PRICES[:8, 0]}])
+        assert found == s.evaluate({"x": X[:8], "target": PRICES[:8, :1]})
+
+
 CASES: dict[str, tuple[Dataset, Any, Any]] = {
     "joined": (
         Dataset({"x": X, "labels": PRICES[:, :1], "b": PRICES[:, 1:]})

@@ -198,7 +198,7 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    notice = "left out: 5, such as .git/x, Thumbs.db, cat/b.."
+    notice = "left out; there are 5, such as .git/x, Thumbs.db, cat/b.."
     with pytest.warns(UserWarning, match=re.escape(notice)):
         files, labels, classes = list_folder(tmp_path)
     lines: list[str] = []

@@ -201,7 +201,7 @@ def test_a_folder_has_a_folder_for_each_class(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    left_out = r"left out: 2, such as \.git/x, dog/\.hidden\.$"
+    left_out = r"left out; there are 2, such as \.git/x, dog/\.hidden\.$"
     with pytest.warns(UserWarning, match=left_out):
         files, labels, classes = list_folder(tmp_path)
     assert [str(path.relative_to(tmp_path)) for path in files] == [

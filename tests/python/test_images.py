@@ -241,7 +241,7 @@ def test_a_folder_lists_its_pictures_alone(tmp_path: Path) -> None:
     assert [path.relative_to(tmp_path).as_posix() for path in files] == pictures
     assert labels.tolist() == [0, 0, 0, 0, 1]
     [notice] = notices
-    assert str(notice.message).endswith("left out: 7, such as .DS_Store, cat/.DS_Store, cat/Thumbs.db.")
+    assert str(notice.message).endswith("left out; there are 7, such as .DS_Store, cat/.DS_Store, cat/Thumbs.db.")
     (tmp_path / "cow").mkdir()
     (tmp_path / "cow/Thumbs.db").touch()
     with pytest.warns(UserWarning, match="Folders without pictures are no classes: cow"):

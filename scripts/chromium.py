@@ -86,11 +86,11 @@ def _install_with_apt(package: str = "chromium") -> str | None:
     return problem
 
 
-def _install_with_playwright(*options: str) -> str | None:
+def _install_with_playwright() -> str | None:
     command = [str(PYTHON), "-m", "playwright", "install"]
     if os.geteuid() == 0 and shutil.which("apt-get"):
         command.append("--with-deps")
-    return _attempt([*command, *options, "chromium"])
+    return _attempt([*command, "chromium"])
 
 
 def find_chromium(install: bool = True) -> str:
@@ -133,8 +133,7 @@ def find_headless(install: bool = True) -> str:
 
     found = on_path(SHELL) or playwright_browser(SHELL_IN_PLAYWRIGHT)
     if not found and install and not SHELL_TRIED.exists():
-        SHELL_TRIED.touch()  # once: where it cannot be had, Chromium itself serves
-        if _install_with_apt(SHELL) is not None:
-            _install_with_playwright("--only-shell")
+        SHELL_TRIED.touch()  # once: where apt does not have it, Chromium itself serves
+        _install_with_apt(SHELL)
         return find_headless(install=False)
     return found or find_chromium(install)

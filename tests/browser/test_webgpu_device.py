@@ -15,6 +15,7 @@ from .webgpu import WITHOUT_GPU
 
 ENTRY = """
 export * from "./webgpu/device.js";
+export * from "./webgpu/plans.js";
 import { log } from "./wire/log.js";
 import { sessionError } from "./wire/messages.js";
 import { useTools } from "./webgpu/worker-tools.js";
@@ -22,7 +23,7 @@ useTools({ log, sessionError });
 """
 
 WORKER = """
-import { GpuDevice, sharedDevice } from "/webgpu/device.js";
+import { dispatchesOf, GpuDevice, sharedDevice } from "/webgpu/device.js";
 self.onmessage = async ({ data }) => {
   const failure = async (action) => {
     try {
@@ -33,9 +34,9 @@ self.onmessage = async ({ data }) => {
     }
   };
   const AsyncFunction = (async () => {}).constructor;
-  const run = new AsyncFunction("GpuDevice", "sharedDevice", "gpu", "failure", data);
+  const run = new AsyncFunction("GpuDevice", "sharedDevice", "gpu", "failure", "dispatchesOf", data);
   try {
-    postMessage({ ok: await run(GpuDevice, sharedDevice, navigator.gpu, failure) });
+    postMessage({ ok: await run(GpuDevice, sharedDevice, navigator.gpu, failure, dispatchesOf) });
   } catch (error) {
     postMessage({ error: String(error.stack) });
   }
@@ -179,3 +180,37 @@ def test_sessions_share_a_device_until_it_is_lost(run: Callable[[str], Any]) -> 
         const fresh = await shared();
         return [none.name, first === second, first === fresh, first.isBroken, fresh.isBroken, asked];
     """) == ["DeviceError", True, False, True, False, 3]
+
+
+DAMAGED = {
+    "a grid of 0": ("words: [0, 1, 0, 1, 0]", "dispatch 0"),
+    "a grid that no device has": ("words: [0, 65536, 1, 1, 0]", "dispatch 0"),
+    "no such shader": ("words: [1, 1, 1, 1, 0]", "dispatch 0"),
+    "no such numbers": ("words: [0, 1, 1, 1, 1]", "dispatch 0"),
+    "a part of a dispatch": ("words: [0, 1, 1, 1]", "dispatches"),
+    "a node less": ("nodes: []", "dispatches"),
+    "a part of the numbers": ("uniforms: new Uint8Array(255)", "numbers"),
+    "turns behind the arena": ("turns: 63", "numbers"),
+    "an upload behind the arena": ("uploads: [[64, 0, 4]]", "uploads"),
+    "an upload to a part of a word": ("uploads: [[0, 2, 4]]", "uploads"),
+    "a download to behind the arena": ("downloads: [[0, 64, 4]]", "uploads"),
+    "a result elsewhere": ("outputs: [{ name: 'y', segment: 6, offset: 0, nbytes: 4 }]", "y"),
+}
+
+
+def test_damaged_dispatches_are_refused(run: Callable[[str], Any]) -> None:
+    errors = run(
+        """
+        const whole = { uniforms: new Uint8Array(256), texts: [""], inputs: [], outputs: [], uploads: [[60, 124, 4]],
+          downloads: [[124, 60, 4]], nodes: ["n"], work: [1], arenaBytes: 128, constants: [], large: [], turns: 62 };
+        const blob = (words) => new Uint8Array(Uint32Array.from(words).buffer);
+        const read = ({ words = [0, 1, 1, 1, 0], ...change }) =>
+          dispatchesOf({ arenaBytes: 64, body: { ...whole, dispatches: blob(words), ...change } }, Array(9).fill(0));
+        read({});
+        return Promise.all([%s].map((change) => failure(() => read(change))));
+        """
+        % ", ".join(f"{{ {change} }}" for change, _ in DAMAGED.values())
+    )
+    assert [error["name"] for error in errors] == ["ModelError"] * len(DAMAGED)
+    for error, (name, (_, part)) in zip(errors, DAMAGED.items(), strict=True):
+        assert part in error["message"], name

@@ -52,7 +52,7 @@ export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body:
   const words = new Uint32Array(blob.slice().buffer, 0, Math.floor(blob.length / 4));
   const n = words.length / DISPATCH_WORDS;
   refuseUnless(blob.length === 4 * DISPATCH_WORDS * n && Number.isInteger(n) && nodes.length === n, "dispatches");
-  refuseUnless(uniforms.length % BLOCK_BYTES === 0, "numbers");
+  refuseUnless(uniforms.length % BLOCK_BYTES === 0 && body.turns <= Math.max(0, arenaBytes - 2), "numbers");
   [...inputs, ...outputs].forEach((place) => refuseUnless(isInside(place, bounds), place.name));
   for (const [source, target, nbytes] of [...uploads, ...downloads.map(([there, here, length]) => [here, there, length] as const)]) {
     const fits = source + nbytes <= arenaBytes && target + nbytes <= body.arenaBytes && (target | nbytes | source) % 4 === 0;

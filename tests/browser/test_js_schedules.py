@@ -54,7 +54,7 @@ def test_a_warm_up_comes_before_a_cycle(js: JsPage) -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ("schedule('Sine')", "There is no schedule 'Sine'; did you mean 'Linear'? There are Constant"),
+        ("schedule('Sine')", "There is no schedule 'Sine'; did you mean 'Cosine'? There are Constant"),
         ("schedule({ type: 'Cosine', learningRate: 0.1 })", "Cosine needs the setting 'schedule.total': an integer"),
         ("schedule({ type: 'Constant', learningRate: -1 })", "schedule.learningRate is -1; it must be a number at"),
         ("schedule({ type: 'Constant', learningRate: 1 }).rate(0.5)", "step is 0.5; it must be an integer >= 0"),

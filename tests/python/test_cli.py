@@ -113,7 +113,7 @@ def test_a_bundle_has_plans_of_both_devices(artifacts: Path, capsys: pytest.Capt
     kinds = [(p["kind"], p["overwrite"], p.get("target", "wasm")) for p in header["plans"]]
     both = ("train", True), ("train", False), ("optimizer", True), ("clip", True)
     on_kernels = {(*step, "wasm") for step in (*both, ("eval", True), ("scheduler", True))}
-    assert {*kinds} == {(*step, "webgpu") for step in both} | on_kernels and len(kinds) == 10
+    assert {*kinds} == {(*step, "webgpu") for step in (*both, ("eval", True))} | on_kernels and len(kinds) == 11
 
 
 def test_a_bundle_within_a_budget(artifacts: Path, capsys: pytest.CaptureFixture[str]) -> None:

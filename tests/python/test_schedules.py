@@ -65,7 +65,7 @@ def test_every_schedule_was_recorded_and_explains_its_settings() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"type": "Sine"}, "There is no schedule 'Sine'; did you mean 'Linear'\\?"),
+    ({"type": "Sine"}, "There is no schedule 'Sine'; did you mean 'Cosine'\\?"),
     ({"type": "Cosine", "learning_rate": 0.1}, "Cosine needs the setting 'total': an integer >= 1"),
     ({"type": "Constant", "learning_rate": -0.1}, "learning_rate is -0.1; it must be a number at least 0"),
     ({"type": "Constant", "learning_rate": 0.1, "warmup": 1.5}, "warmup is 1.5; it must be an integer >= 0"),

@@ -52,10 +52,21 @@ let session = null;
 /** Number of the latest question: answers to earlier questions are dropped. */
 let asked = 0;
 
+/** True while a question is answered: progress that comes later is not shown. */
+let isBusy = false;
+
 env.onProgress = ({ stage, loaded, total, percent }) => {
-  status.textContent = stage === "compile" ? "Compiling …"
-    : `Loading ${stage}: ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB, ${percent} %`;
+  if (isBusy) {
+    status.textContent = stage === "compile" ? "Compiling …"
+      : `Loading ${stage}: ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB, ${percent} %`;
+  }
 };
+
+/** End the progress of a question. */
+function ready() {
+  isBusy = false;
+  status.textContent = "";
+}
 
 /** @param {File[]} files */
 async function open(files) {
@@ -107,7 +118,7 @@ async function openSafetensors(file) {
   } catch (error) {
     showVerdict(`${file.name}: ${messageOf(error)}`, "bad");
   }
-  status.textContent = "";
+  ready();
 }
 
 /** Drop all results of the previous file. @returns {Promise<number>} number of the new question */
@@ -148,6 +159,7 @@ async function look(dims, loss) {
   const { model, external } = given;
   const turn = ++asked;
   await endSession();
+  isBusy = true;
   status.textContent = `Reading ${model.name} …`;
   try {
     const config = configOf(report, loss ?? NO_LOSS, outputSelect.value);
@@ -166,7 +178,7 @@ async function look(dims, loss) {
       return;
     }
     if (isNoModel(found)) {
-      status.textContent = "";
+      ready();
       showVerdict(`${model.name} is not an ONNX file.`, "bad");
       return;
     }
@@ -174,13 +186,14 @@ async function look(dims, loss) {
     showReport(found);
     showVerdict(found.ok ? `${model.name} trains.` : `${model.name} does not train like this.`, found.ok ? "good" : "bad");
     element("trial", "section").hidden = !found.ok;
-    status.textContent = "";
     if (found.ok) {
       await tryOut(found, turn);
+    } else {
+      ready();
     }
   } catch (error) {
     if (turn === asked) {
-      status.textContent = "";
+      ready();
       element("trial", "section").hidden = true;
       showVerdict(`${model.name}: ${messageOf(error)}`, "bad");
     }
@@ -255,9 +268,9 @@ async function tryOut(found, turn) {
   ];
   showCosts(costs);
   const onGpu = await tryGpu(found, config);
-  if (turn === asked && onGpu !== null) {
-    showCosts([...costs, ["On this device's GPU", onGpu]]);
-    status.textContent = "";
+  if (turn === asked) {
+    showCosts(onGpu === null ? costs : [...costs, ["On this device's GPU", onGpu]]);
+    ready();
   }
 }
 

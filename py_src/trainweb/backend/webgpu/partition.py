@@ -108,10 +108,7 @@ class Parts:
         return self.state[place]
 
     def check(self, i: Any) -> None:
-        """Let the head check indices that it computed and that a call of the body reads.
-
-        Raise NoKernelError for indices that the body computes: nobody would check them.
-        """
+        """Let the head check indices that it computed and a call of the body reads. Raise NoKernelError for others."""
         for b in i.checked if isinstance(i, KernelCall) else ():
             if b.storage not in self.made:
                 if not self.is_known(b):
@@ -177,6 +174,8 @@ def _makers_of_indices(instructions: Sequence[Instruction]) -> set[Instruction]:
 def _kernels(i: Any, parts: Parts) -> tuple[list[Kernel], str]:
     """The kernels of an instruction of the body, or the reason why it has none."""
     make = TEMPLATES.get(type(i))
+    if not all(b.size for b in i.writes):
+        return [], "results without elements"
     if make is None:
         return [], f"the kernel {i.KERNEL}"
     try:

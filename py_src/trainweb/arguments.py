@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from trainweb import messages
 from trainweb.errors import shortened
+from trainweb.spelling import ARGUMENT
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,6 +94,8 @@ def warn(text: str) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame, level = frame.f_back, level + 1
+    if ARGUMENT.in_page:  # its console has no lines of Python
+        warnings.formatwarning = lambda message, *_: f"{message}\n"
     warnings.warn(text, UserWarning, stacklevel=level)
 
 

@@ -297,7 +297,8 @@ DISPOSED_VALUE = Message(
 IN_ROW = Message(FeedError, "{reason} It is in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).")
 NAN_IN_ROW = Message(
     NumericsError,
-    "{reason} {name!r} has {value!r} in row {row} of the {data}: fill NaN of a table by 'fill_median' ('fillMedian').",
+    "{reason} {name!r} has {value!r} in row {row} of the {data}. Fill NaN of a column with '{argument.fill_median}', or "
+    "give rows without a label the weight 0 ('{argument.sample_weight}').",
 )
 BATCHED_TWICE = Message(FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(
@@ -597,8 +598,8 @@ METRIC_FAILED = Message(ModelError, "The metric {name!r} failed: {error}")
 METRIC_VALUE = Message(ModelError, "The metric {name!r} returned {found}; it must return one number that is not NaN.")
 NO_PREDICTIONS = Message(
     ModelError,
-    "Metrics compare one output with one input, and the loss does not tell which: name them as 'predictions' (one of "
-    "{names}) and 'targets' (one of {inputs}).",
+    "Metrics compare one output with one input, and the loss does not tell which. Give metrics by the loss's outputs, or "
+    "'predictions' (one of {names}) and 'targets' (one of {inputs}) of each.",
 )
 METRIC_OF_GRADIENT = Message(
     ModelError,
@@ -753,8 +754,9 @@ UNKNOWN_IN_GROUP = Message(ModelError, "A group names {name!r}, which is not a t
 LOSS_INPUTS = Message(
     ModelError,
     "{loss} takes {n} of the model's outputs, but these are given: {names}. "
-    "Choose with loss_input_names, or give a Block.",
-    "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",
+    "Give each output its loss, as {{'name': 'MSELoss'}}, choose with loss_input_names, or give a Block.",
+    "{loss} takes {n} of the model's outputs, but these are given: {names}. "
+    "Give each output its loss, as {{ name: 'MSELoss' }}, or choose with 'lossInputNames'.",
 )
 
 

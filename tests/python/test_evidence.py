@@ -383,3 +383,11 @@ def test_names_of_tied_parameters_are_no_doubt(model: str) -> None:
     graph = read_model(file)
     graph.nodes = [node for node in graph.nodes if node.op_type != "Constant"]  # as after the optimizer
     assert not lost_parameters(graph)
+
+
+def test_parameters_that_the_caller_freezes_are_no_doubt() -> None:
+    """The exporter merged norms into convolutions: who freezes them does not miss them."""
+    file = load("mobilenet_v3").files["dynamo"]
+    classifier = r"(?!classifier\.).*"
+    assert {d.name.partition(".")[0] for d in trainweb.check(file).doubtful} == {"features", "classifier"}
+    assert {d.name.partition(".")[0] for d in trainweb.check(file, frozen_params=classifier).doubtful} == {"classifier"}

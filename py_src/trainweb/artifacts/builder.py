@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trainweb import messages
-from trainweb.arguments import checks_keywords, flag, path_of, unknown, warn
+from trainweb.arguments import checks_keywords, flag, nearest, path_of, unknown, warn
 from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import Selection, select_parameters
@@ -550,9 +550,10 @@ def add_loss(
         accessor.correct_outputs()
         for name in (*arguments, *additional):
             if not accessor.has(name):
-                known = ", ".join(value.name for value in graph.outputs)
+                known = [value.name for value in graph.outputs]
                 raise ModelError(
-                    f"The provided name {name} is not a graph value info or a graph output. The outputs are {known}."
+                    f"The provided name {name} is not a graph value info or a graph output; did you mean "
+                    f"{nearest(name, known)!r}? The outputs are {', '.join(known)}."
                 )
         # Without a loss block nothing is made of the outputs: they stay what they are.
         if loss is None:

@@ -88,7 +88,7 @@ def select_parameters(
         if t.name in reached or t.name in named
     ]
     decisions += _out_of_reach(graph, evidence, [t for t in candidates if t.name not in reached | named], stopped)
-    decisions += lost_parameters(graph)
+    decisions += [d for d in lost_parameters(graph) if not any(matching(pattern, [d.name]) for pattern in held)]
     chosen = Selection([d.name for d in decisions if d.trained], frozen, decisions, held=held)
     return _with_detaches(chosen, graph, reached, stopped)
 

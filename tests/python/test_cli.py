@@ -313,7 +313,7 @@ def test_an_output_is_chosen_for_the_loss(tmp_path: Path, capsys: pytest.Capture
     assert main(["check", model, "--loss", "MSELoss"]) == 1
     shown = capsys.readouterr().out
     assert "MSELoss takes 1 of the model's outputs, but these are given: logits, pooled" in shown.splitlines()[0]
-    assert "Choose with --loss-output" in shown and "  fc1.weight: " in shown, "the parameters are listed all the same"
+    assert "choose with --loss-output" in shown and "  fc1.weight: " in shown, "the parameters are listed all the same"
     assert main(["check", model, "--loss", "CrossEntropyLoss", "--output", scores, "--steps", "1"]) == 0
     shown = capsys.readouterr().out
     assert "applies Softmax itself" in shown and "--loss-output 'logits'" in shown and "1 steps on random data" in shown

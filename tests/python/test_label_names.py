@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 from tests.python.test_loss_terms import FIT, LOSS, rows, session
 
+from trainweb.artifacts import LossType
 from trainweb.data import Dataset
 from trainweb.errors import FeedError
 from trainweb.spelling import by_inputs, input_name
 
 
-@pytest.mark.parametrize(("loss", "name"), [("MSELoss", "target"), ("CrossEntropyLoss", "labels")])
-def test_labels_and_target_mean_the_same(loss: str, name: str) -> None:
+@pytest.mark.parametrize("loss", ["MSELoss", "CrossEntropyLoss"])
+def test_labels_and_target_mean_the_same(loss: str) -> None:
     output = "age" if loss == "MSELoss" else "kind"
     data = rows("train", labels=output)
     given = [data, {"x": data["x"], "target": data["labels"]}, (data["x"], data["labels"])]
     with session(loss, output) as s:
-        assert s.input_names()[-1] == name
+        assert s.input_names()[-1] == "labels"
         results = [s.evaluate(one) for one in given]
         for one in given[:2]:
             stream = [{n: a[k] for n, a in one.items()} for k in range(23)]  # type: ignore[union-attr]
@@ -43,9 +44,9 @@ def test_labels_of_outputs_may_have_the_output_s_name() -> None:
 def test_two_columns_for_one_input_are_further_columns() -> None:
     data = rows("test", labels="age", target="age")
     with session("MSELoss", "age") as s:
-        with pytest.raises(FeedError, match="invalid input 'labels'"):
+        with pytest.raises(FeedError, match="invalid input 'target'"):
             s.eval_step(data)
-        with pytest.warns(UserWarning, match="labels"):
+        with pytest.warns(UserWarning, match="target"):
             s.evaluate(data)
     assert input_name("target", ["x", "target", "labels"]) == "target"
     assert input_name("labels", ["x", "target", "targets"]) == "labels"
@@ -68,10 +69,11 @@ def test_predictions_do_not_need_labels_and_ignore_further_columns() -> None:
             s.predict({"points": data["x"], "id": data["id"]})
 
 
-def names_of(loss: Any) -> list[str]:
+@pytest.mark.parametrize(
+    ("loss", "name"), [(LossType.MSELoss, "target"), ("MSELoss", "labels"), ({"name": "L1Loss"}, "labels")]
+)
+def test_a_loss_type_keeps_the_name_of_onnx_runtime(loss: Any, name: str) -> None:
     with session(loss, "age") as s:
-        return s.input_names()
-
-
-def test_models_keep_the_names_of_onnx_runtime() -> None:
-    assert names_of("MSELoss") == ["x", "target"]
+        assert s.input_names() == ["x", name]
+        with pytest.raises(FeedError, match=f"the model takes x, {name}"):
+            s.evaluate({"x": rows("test")["x"]})

@@ -74,7 +74,7 @@ def test_a_metric_that_cannot_know_its_pair_says_so() -> None:
     )
     with opened(made(two_heads(), TwoHeads())) as s:
         assert list(s.predict({"x": X})) == ["scores", "size"]
-        with pytest.raises(ModelError, match=r"name them as 'predictions' \(one of .*, scores, size\)"):
+        with pytest.raises(ModelError, match=r"'predictions' \(one of .*, scores, size\)"):
             s.evaluate(rows, metrics="accuracy")
         for names in ({"targets": "labels"}, {"predictions": "scores"}):
             assert s.evaluate(rows, metrics="accuracy", **names)["accuracy"] == ACCURACY
@@ -85,7 +85,7 @@ def test_a_metric_that_cannot_know_its_pair_says_so() -> None:
 def test_two_targets_of_one_output_must_be_told_apart() -> None:
     with opened(made(linear(), Distilled())) as s:
         rows = {"x": X, "labels": LABELS, "teacher": TARGET}
-        with pytest.raises(ModelError, match="name them as"):
+        with pytest.raises(ModelError, match="does not tell which"):
             s.evaluate(rows, metrics="accuracy")
         assert s.evaluate(rows, metrics="accuracy", targets="labels")["accuracy"] == ACCURACY
         error = s.evaluate(rows, metrics="mae", targets="teacher")["mae"]

@@ -195,10 +195,9 @@ def test_labels_fit_what_the_model_computes(declared: list[Any], loss: str) -> N
         labels = RNG.integers(0, 3, (5, 1))
         log_softmax = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
         expected = -np.take_along_axis(log_softmax, labels[..., None], -1).mean()
-    name = "target" if loss == "MSELoss" else "labels"
     report = trainweb.check(file, loss=loss, dims={"n": 5})
-    assert report.ok and {feed.name: feed.shape for feed in report.feeds}[name] == list(labels.shape)
-    assert first_loss(built(file, loss=loss)[0], {"x": x, name: labels}) == pytest.approx(expected, rel=1e-5)
+    assert report.ok and {feed.name: feed.shape for feed in report.feeds}["labels"] == list(labels.shape)
+    assert first_loss(built(file, loss=loss)[0], {"x": x, "labels": labels}) == pytest.approx(expected, rel=1e-5)
 
 
 # Operators that the loss does not need.

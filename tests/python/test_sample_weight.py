@@ -154,8 +154,8 @@ def test_a_loss_of_the_model_itself_has_weights_too() -> None:
         ("MSELoss", 3, "sample_weight.name is 3; it must be a text"),
         ("MSELoss", "h", "sample_weight is 'h'; it must be the name of a new input"),
         ("MSELoss", "x", "sample_weight is 'x'; it must be the name of a new input"),
-        ("MSELoss", {"name": "target", "of": "labels"}, "sample_weight is 'target'; it must be"),
-        ("MSELoss", "target", "sample_weight is 'target'; it must be the name of a new input"),
+        ("MSELoss", {"name": "labels", "of": "labels"}, "sample_weight is 'labels'; it must be"),
+        ("MSELoss", "labels", "sample_weight is 'labels'; it must be the name of a new input"),
     ],
 )
 def test_wrong_weights_are_refused(loss: Any, weight: Any, text: str) -> None:

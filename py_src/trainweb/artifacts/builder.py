@@ -42,12 +42,12 @@ from trainweb.onnxblock.models import (
     with_outputs,
 )
 from trainweb.onnxblock.row_weights import EVERY, RowWeights, note_weights, weighed, weights_of
-from trainweb.onnxblock.terms import LossTerms, is_by_output, named_loss
+from trainweb.onnxblock.terms import LossTerms, is_by_output, label_arguments, named_loss
 from trainweb.onnxblock.training import ForwardBlock
 from trainweb.onnxblock.transforms import constants_to_initializers, prune
 from trainweb.ops.frame.functions import write_interchangeable
 from trainweb.settings import Choice, Names, Number, Patterns, Positive, Sizes, YesNo
-from trainweb.spelling import ARGUMENT
+from trainweb.spelling import ARGUMENT, LABELS
 
 BATCH_NORM = ("train", "as_exported")
 RATE = Number(least=0, most=float.fromhex("0x1.fffffep127"))
@@ -675,7 +675,9 @@ def _call_loss(loss: LossLike, names: Sequence[str], weights: RowWeights | None)
         raise ModelError(f"Unknown loss provided {loss!r:.80}. Give a LossType or an onnxblock.Block.")
     else:
         block = loss
-    return [weighed(block, lambda: _name_of_loss(block(*names)), weights)]
+    # ONNX Runtime's LossType keeps its names of the input of labels.
+    labels = dict.fromkeys(label_arguments(block), LABELS[0]) if isinstance(loss, (str, Mapping)) else {}
+    return [weighed(block, lambda: _name_of_loss(block(*names, **labels)), weights)]
 
 
 def _name_of_loss(result: object) -> str:

@@ -26,6 +26,11 @@ NAME = "name"
 """Another name of "type" in a loss."""
 
 
+def label_arguments(loss: Block) -> list[str]:
+    """The arguments of a loss that name inputs of labels."""
+    return [name for name in signature(loss.build).parameters if name in OF_LABELS]
+
+
 def is_by_output(loss: Any) -> bool:
     """Return whether a loss is a mapping of outputs to terms, and not a name with settings."""
     if not isinstance(loss, Mapping) or any(isinstance(loss.get(key), str) for key in ("type", NAME, "reduction")):

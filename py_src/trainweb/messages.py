@@ -237,7 +237,7 @@ OBJECTS_IN_COLUMN = Message(
 )
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(
-    FeedError, "{name!r} has {actual} among its values: give only numbers, only bigints, only booleans or only texts."
+    FeedError, "{name!r} has {actual} among its values: give only numbers (null is a missing one), bigints, booleans or texts."
 )
 TEXT_VALUES = Message(
     FeedError,

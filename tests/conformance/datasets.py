@@ -303,6 +303,11 @@ DATASETS: list[tuple[str, Chain, Any]] = [
     ),
     ("integers without gaps", [TABLE, ["fill_median", "size"], ["take", 2]], None),
     (
+        "a row asked without numbers",
+        [["rows", [{"numbers": [None, None]}]], ["steps of", [TABLE, ["fill_median", "numbers"]]]],
+        {"numbers": F4([[1.875, 1.65]])},
+    ),
+    (
         "gaps in integers that were fitted without",
         [["columns", {"size": ["float64", [2], [np.nan, 7]]}], ["steps of", [TABLE, ["fill_median", "size"]]]],
         {"size": F8([2.5, 7])},

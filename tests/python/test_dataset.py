@@ -228,7 +228,7 @@ def test_a_stream_with_names_of_columns_is_no_table() -> None:
 
 @pytest.mark.parametrize(
     ("values", "kinds"),
-    [([None, None], "NoneType"), (["a", float("nan")], "float and str"), ([True, 1.5], "bool and float")],
+    [([None, "a"], "NoneType and str"), (["a", float("nan")], "float and str"), ([True, 1.5], "bool and float")],
 )
 def test_a_column_of_objects_is_refused_where_it_is_read(values: list[Any], kinds: str) -> None:
     table = Dataset({"x": np.ones((2, 5), "f4"), "labels": np.arange(2), "age": np.array(values, object)})
@@ -263,9 +263,12 @@ def test_missing_numbers_are_nan() -> None:
     class NAType:
         pass
 
-    table = Dataset({"x": np.array([[1, NAType()], [2.5, 3], [None, 5]], object)})
+    table = Dataset({"x": np.array([[1, NAType()], [2.5, 3], [None, 5]], object), "b": [True, None, False]})
     assert table.columns is not None
     np.testing.assert_equal(table.columns["x"], [[1, np.nan], [2.5, 3], [np.nan, 5]])
+    np.testing.assert_equal(table.columns["b"], [1, np.nan, 0])
+    asked = Dataset([{"x": [None, None], "b": None}]).preprocess(table.fill_median("x", "b").preprocessing)
+    assert {name: column.tolist() for name, column in (asked.columns or {}).items()} == {"x": [[1.75, 4]], "b": [0.5]}
 
 
 def test_async_rows_are_waited_for() -> None:

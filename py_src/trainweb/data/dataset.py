@@ -685,7 +685,7 @@ def _of_objects(array: np.ndarray) -> np.ndarray:
     missing = {kind for kind in kinds if kind.__name__ in MISSING}
     if kinds <= {str} or kinds <= {int, float}:
         return np.asarray(array.tolist())
-    if kinds - missing and kinds - missing <= {int, float}:
+    if missing and (kinds - missing <= {int, float} or kinds - missing == {bool}):
         return np.array([math.nan if type(one) in missing else one for one in array.flat]).reshape(array.shape)
     return array
 

@@ -8,8 +8,8 @@ import { describe, isTensor } from "./checks.js";
 import { RandomStream } from "./random.js";
 import type { Remainder } from "../wire/fit.js";
 
-/** Numbers, bigints, booleans or texts, or arrays of these, all of the same length. */
-export type Numbers = readonly (number | bigint | boolean | string | Numbers)[];
+/** Numbers, bigints, booleans or texts, or arrays of these, all of the same length. Among numbers null is NaN: a missing one. */
+export type Numbers = readonly (number | bigint | boolean | string | null | Numbers)[];
 
 /**
  * A value of a row: a tensor, typed array or nested array without the axis of the batch, a number (float32), bigint (int64),
@@ -115,7 +115,8 @@ function nestedTensor(name: string, value: Numbers): Tensor {
     dims.push(one.length);
   }
   const flat: unknown[] = [];
-  const collect = (one: unknown, axis: number): void => {
+  const collect = (value: unknown, axis: number): void => {
+    const one = value === null ? NaN : value;
     if (axis === dims.length) {
       if (typeof one !== typeof (flat[0] ?? one) || !Object.hasOwn(TYPES, typeof one)) {
         throw sessionError("NOT_NUMBERS", { name, actual: describe(one) });

@@ -50,7 +50,7 @@ export interface Feed extends TensorType {
 export type FileForm = "bytes" | "blob";
 
 /** A file in this form. */
-export type FileOf<Form extends FileForm> = Form extends "blob" ? Blob : Uint8Array;
+export type FileOf<Form extends FileForm> = Form extends "blob" ? Blob : Uint8Array<ArrayBuffer>;
 
 /** A file, in memory or where the browser keeps it. */
 export type FileData = Uint8Array | Blob;

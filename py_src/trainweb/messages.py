@@ -237,7 +237,8 @@ OBJECTS_IN_COLUMN = Message(
 )
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(
-    FeedError, "{name!r} has {actual} among its values: give only numbers (null is a missing one), bigints, booleans or texts."
+    FeedError,
+    "{name!r} has {actual} among its values: give numbers (null is a missing one), bigints, booleans or texts.",
 )
 TEXT_VALUES = Message(
     FeedError,
@@ -275,7 +276,7 @@ SHAPE_OF_SCORES = Message(
 LOST_VALUE = Message(FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")
 TOO_MANY_VALUES = Message(FeedError, "{where} has {count} values, and the model has {inputs} inputs: {names}.")
 BATCHED_ARRAYS = Message(ModelError, "'batched' is for data that comes in batches; this data is arrays: leave it out.")
-RAGGED_COLUMN = Message(FeedError, "The rows of {name!r} have different shapes: {reason}.")
+RAGGED_COLUMN = Message(FeedError, "The rows of {name!r} have different shapes: {reason}. Pad them, or use 'bucket'.")
 NOT_A_ROW = Message(
     FeedError,
     "Row {position} of the data is {actual}; it must map input names to arrays, or be a tuple of arrays.",
@@ -297,7 +298,7 @@ DISPOSED_VALUE = Message(
 IN_ROW = Message(FeedError, "{reason} It is in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).")
 NAN_IN_ROW = Message(
     NumericsError,
-    "{reason} {name!r} has {value!r} in row {row} of the {data}. Fill NaN of a column with '{argument.fill_median}', or "
+    "{reason} {name!r} has {value!r} in row {row} of the {data}. Fill NaN of a column by '{argument.fill_median}', or "
     "give rows without a label the weight 0 ('{argument.sample_weight}').",
 )
 BATCHED_TWICE = Message(FeedError, "The data is already batched.")
@@ -598,7 +599,7 @@ METRIC_FAILED = Message(ModelError, "The metric {name!r} failed: {error}")
 METRIC_VALUE = Message(ModelError, "The metric {name!r} returned {found}; it must return one number that is not NaN.")
 NO_PREDICTIONS = Message(
     ModelError,
-    "Metrics compare one output with one input, and the loss does not tell which. Give metrics by the loss's outputs, or "
+    "Metrics compare one output with one input, and the loss does not tell which. Give metrics by output, or "
     "'predictions' (one of {names}) and 'targets' (one of {inputs}) of each.",
 )
 METRIC_OF_GRADIENT = Message(

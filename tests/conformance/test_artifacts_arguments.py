@@ -137,6 +137,8 @@ def test_bad_names_are_refused() -> None:
         build_artifacts(mlp(), frozen_params=["zz"], loss=LossType.CrossEntropyLoss)
     with pytest.raises(ModelError, match=r"Node arg z{80} is not found. In requires_grad, it is neither"):
         build_artifacts(mlp(), requires_grad=["z" * 1000], loss=LossType.CrossEntropyLoss)
+    with pytest.raises(ModelError, match=r"there are .*\. For all parameters of the module write 'fc1\\\\\.\.\*'\."):
+        build_artifacts(mlp(), frozen_params=["fc1"], loss=LossType.CrossEntropyLoss)
     with pytest.raises(ModelError, match="nothing to train"):
         build_artifacts(mlp(), requires_grad=[], loss=LossType.CrossEntropyLoss, optimizer=OptimType.SGD)
 

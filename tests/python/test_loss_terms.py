@@ -184,7 +184,7 @@ def test_bundles_sum_up_the_terms() -> None:
             "loss.kind.weight is -1; it must be a number at least 0",
         ),
         ({"kind": {"name": "CrossEntropyLoss", "weight": [1, 2, 3]}}, "weights of classes are 'weights'"),
-        ({"kinds": "CrossEntropyLoss"}, r"kinds is not .* a graph output; did you mean 'kind'\? The outputs are kind, age"),
+        ({"kinds": "CrossEntropyLoss"}, r"kinds is not .* output; did you mean 'kind'\? The outputs are kind, age"),
         ({"kind": "TripletMarginLoss"}, "TripletMarginLoss takes 3 of the model's outputs.*Give each output its loss"),
         ({"reduction": "sum"}, "loss needs the setting 'type': one of MSELoss"),
         ({"label_smoothing": 0.1}, "loss needs the setting 'type': one of MSELoss"),
@@ -231,7 +231,7 @@ def test_names_of_outputs_come_from_the_terms_alone() -> None:
         ({"kind": "accuracy"}, {"predictions": "age"}, "predictions is 'age'; it must be left out"),
         ({"kinds": "accuracy"}, {}, "predictions is 'kinds'"),
         ({"kind": {"own": lambda a, b: 0.0}}, {}, "cannot be one of an output's metrics"),
-        ("accuracy", {}, "the loss does not tell which. Give metrics by the loss's outputs"),
+        ("accuracy", {}, "the loss does not tell which. Give metrics by output"),
     ],
 )
 def test_metrics_of_outputs_are_checked(metrics: Any, options: Any, text: str) -> None:

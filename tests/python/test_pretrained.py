@@ -302,3 +302,5 @@ def test_what_a_folder_lacks_is_said(folder: Path, monkeypatch: pytest.MonkeyPat
         TrainingSession.from_pretrained(folder)
     with pytest.raises(ModelError, match=r"has no third\.onnx"):
         TrainingSession.from_pretrained(folder, file="third.onnx")
+    with pytest.raises(ModelError, match=r"There is no folder 'somebody/model': download the repository first"):
+        TrainingSession.from_pretrained("somebody/model")

@@ -177,6 +177,8 @@ def _expand(
         names = _matches(pattern, initializers)
         lost = _LOST if matching(pattern, listed) else ""
         if not names and not (lost and argument == "frozen_params"):
+            if any(name.startswith(f"{pattern}.") for name in initializers):
+                lost = f" For all parameters of the module write '{pattern}\\\\..*'."
             raise ModelError(
                 f"Node arg {pattern:.80} is not found. In {ARGUMENT[argument]}, it is neither an initializer nor a "
                 f"regular expression for one; there are {_some(list(initializers))}.{lost}"

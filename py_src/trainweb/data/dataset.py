@@ -662,7 +662,7 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
         try:
             array = np.asarray(value)
         except ValueError as error:
-            raise messages.RAGGED_COLUMN(name=name, reason=str(error)) from error
+            raise messages.RAGGED_COLUMN(name=name, reason=str(error).rstrip(".")) from error
         if array.dtype == object and array.ndim:
             array = _of_objects(array)
         if array.ndim == 0:

@@ -225,7 +225,7 @@ def _as_array(name: str, value: Any) -> np.ndarray:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise messages.RAGGED_COLUMN(name=name, reason=str(error)) from error
+        raise messages.RAGGED_COLUMN(name=name, reason=str(error).rstrip(".")) from error
 
 
 def _fits(shape: tuple[int, ...], declared: tuple[Any, ...]) -> bool:

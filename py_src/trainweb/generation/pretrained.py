@@ -9,6 +9,7 @@ from typing import Any
 
 from trainweb import messages
 from trainweb.arguments import path_of, warn
+from trainweb.errors import ModelError
 from trainweb.generation.options import NEUTRAL, SAMPLED
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph
@@ -25,6 +26,8 @@ class Pretrained:
 
     def __init__(self, folder: str | PathLike[str], file: str | None = None) -> None:
         self.folder = path_of("folder", folder)
+        if not self.folder.is_dir():
+            raise ModelError(f"There is no folder {str(folder)!r}: download the repository first, if this is its name.")
         names = GRAPHS if file is None else (str(path_of("file", file)),)
         paths = [self.folder / name for name in names if (self.folder / name).is_file()]
         if not paths:

@@ -145,7 +145,7 @@ def adapted_by(lora: Mapping[str, Any], model: Callable[[], Any]) -> LoraModel:
         A setting has a wrong value.
     """
     if not isinstance(lora, Mapping):
-        raise messages.BAD_SETTING(name="lora", value=lora, expected="a mapping of settings of adapters")
+        raise messages.BAD_SETTING(name="lora", value=lora, expected="{'rank': 8}, or PEFT's {'adapter_config': TEXT}")
     settings = dict(lora)
     config, peft = settings.pop("config", None), settings.pop("adapter_config", None)
     if peft is not None:

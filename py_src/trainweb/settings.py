@@ -132,6 +132,20 @@ class Flag(Kind):
 
 
 @dataclass(frozen=True)
+class FlagOrName(Flag):
+    """True, false or a name."""
+
+    page_type = "boolean | string"
+    expected = "true, false or the name of an input"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, (bool, str))
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"may_be_text": True}
+
+
+@dataclass(frozen=True)
 class Choice(Kind):
     """One of some names or numbers."""
 

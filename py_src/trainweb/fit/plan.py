@@ -25,6 +25,7 @@ from trainweb.fit.resume import FitCheckpoint
 from trainweb.metrics import metrics_of
 from trainweb.schedules import SCHEDULES, Constant, Schedule, make_schedule
 from trainweb.settings import fields_of
+from trainweb.spelling import input_name
 from trainweb.training.history import Event, Run
 
 if TYPE_CHECKING:
@@ -318,19 +319,19 @@ NAMED_CLASSES = 10
 
 
 def split_data(
-    inputs: ModelInputs, data: Any, validation: Any, share: float | None, names: Sequence[str], *, stratify: bool
+    inputs: ModelInputs, data: Any, validation: Any, share: float | None, names: Sequence[str], *, stratify: bool | str
 ) -> tuple[Dataset, Dataset | None]:
     """Return the training data and the validation data; the input of `names` may hold classes."""
     train = inputs.dataset(data)
     if share is None:
-        if stratify:
+        if stratify is not False:
             raise messages.STRATIFIED_NOTHING()
         return train, None if validation is None else inputs.dataset(validation)
     if validation is not None:
         raise messages.TWO_VALIDATIONS()
     (name,) = names
-    if stratify:
-        return train.split(share, stratify=name)
+    if stratify is not False:
+        return train.split(share, stratify=input_name(stratify, inputs.values) if isinstance(stratify, str) else name)
     parts = train.split(share)
     labels = labels_of((train._known or {}).get(name))
     if labels is not None:

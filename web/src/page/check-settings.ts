@@ -122,7 +122,7 @@ function accepts(value: unknown, kind: Kind): boolean {
     case "integer":
       return typeof value === "number" && Number.isSafeInteger(value) && isWithin(value, kind);
     case "flag":
-      return typeof value === "boolean";
+      return typeof value === "boolean" || (kind.mayBeText === true && typeof value === "string");
     case "text":
       return typeof value === "string";
     case "choice":

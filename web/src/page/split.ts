@@ -19,15 +19,15 @@ export function splitData(
   name: string,
   data: unknown,
   validation: DataSource | null,
-  { validationSplit: share, stratify }: { readonly validationSplit: number | null; readonly stratify: boolean },
+  { validationSplit: share, stratify }: { readonly validationSplit: number | null; readonly stratify: boolean | string },
 ): [Dataset, Dataset | null] {
   const train = inputs.dataset(data);
   if (share === null) {
-    refuseIf(stratify, "STRATIFIED_NOTHING");
+    refuseIf(stratify !== false, "STRATIFIED_NOTHING");
     return [train, validation === null ? null : inputs.dataset(validation)];
   }
   refuseIf(validation !== null, "TWO_VALIDATIONS");
-  if (stratify) {
+  if (stratify !== false) {
     return train.split(share, { stratify: name });
   }
   const parts = train.split(share);

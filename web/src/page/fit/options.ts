@@ -129,7 +129,9 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const settings = options as FitOptions;
   const plain = checkPlain(options);
   const inputs = new ModelInputs(info.inputs.train);
-  const [train, validation] = splitData(inputs, labelsOf(info.trainingInputNames, info).at(-1) as string, data, settings.validationData ?? null, plain);
+  const labels = labelsOf(info.trainingInputNames, info).at(-1) as string;
+  const classes = typeof plain.stratify === "string" ? inputName(plain.stratify, info.trainingInputNames) : labels;
+  const [train, validation] = splitData(inputs, classes, data, settings.validationData ?? null, plain);
   inputs.require(train, "data");
   if (validation !== null) {
     new ModelInputs(info.inputs.eval).require(validation, "validation data");

@@ -32,9 +32,9 @@ export interface PredictOptions extends BatchFields {
 }
 
 /** Options of `evaluate`. */
-export interface EvaluateOptions extends BatchFields {
+export interface EvaluateOptions<M extends Metrics = Metrics> extends BatchFields {
   /** Values to compute besides the loss. */
-  readonly metrics?: Metrics;
+  readonly metrics?: M;
   /** Output of the eval model for metrics; by default the output of the model that the loss compares with the targets. */
   readonly predictions?: string;
   /** Input of the eval model that metrics compare it with; by default the one that the loss compares. */

@@ -131,18 +131,15 @@ class Flag(Kind):
         return isinstance(value, bool)
 
 
-@dataclass(frozen=True)
 class FlagOrName(Flag):
     """True, false or a name."""
 
+    name = "flag or name"
     page_type = "boolean | string"
     expected = "true, false or the name of an input"
 
     def accepts(self, value: Any) -> bool:
         return isinstance(value, (bool, str))
-
-    def facts(self) -> dict[str, Any]:
-        return super().facts() | {"may_be_text": True}
 
 
 @dataclass(frozen=True)

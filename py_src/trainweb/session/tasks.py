@@ -164,8 +164,7 @@ class SessionTasks(SessionMethods):
         validation_split : float, optional
             Share of the rows, taken from the end, to evaluate after each epoch instead of training on them.
         stratify : bool or str, default False
-            Take the share of the split from each class. True: the last input of the model holds the classes; a name is
-            another input.
+            Take the share of the split from each class. The last input has the classes, or the one that is named.
         learning_rate : float, optional
             Learning rate of each optimizer step of this fit, which the session keeps. By default it stays as it is,
             0.001 for a fresh session. With a schedule it is the schedule's setting of that name.

@@ -112,7 +112,7 @@ function resolve(
   if (ema) {
     checkAverages(info);
   }
-  const inputs = new ModelInputs(info.inputs.eval, unread ?? []);
+  const inputs = new ModelInputs(info, "eval", unread ?? []);
   const dataset = inputs.dataset(data);
   if (unread === null) {
     inputs.require(dataset, "data");

@@ -5,7 +5,6 @@ import { Dataset, isSpent } from "../../data/dataset.js";
 import { countBatches, emptyData } from "../../data/epoch.js";
 import type { EvalValues, FitSpec, Units, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
 import { inputName } from "../../wire/feed-names.js";
-import { log } from "../../wire/log.js";
 import { sessionError, refuseIf } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { badSetting, refuseSettingIf } from "../../data/checks.js";
@@ -128,14 +127,14 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   refuseIf(!info.hasOptimizer, "NO_OPTIMIZER_MODEL");
   const settings = options as FitOptions;
   const plain = checkPlain(options);
-  const inputs = new ModelInputs(info.inputs.train);
+  const inputs = new ModelInputs(info, "train");
   const labels = labelsOf(info.trainingInputNames, info).at(-1) as string;
   const classes = typeof plain.stratify === "string" ? inputName(plain.stratify, info.trainingInputNames) : labels;
   const [train, validation] = splitData(inputs, classes, data, settings.validationData ?? null, plain);
   inputs.require(train, "data");
   if (validation !== null) {
-    new ModelInputs(info.inputs.eval).require(validation, "validation data");
-    warnOfSteps(train, validation);
+    new ModelInputs(info, "eval").require(validation, "validation data");
+    warnOfSteps(inputs, train, validation);
   }
   const isStream = train.columns === null;
   if (train.isBatched && (settings.batchSize ?? null) !== null) {
@@ -162,7 +161,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const size = isStream ? null : train.size;
   const left = (size ?? 0) % batchSize;
   if (drops && left > 0) {
-    log("warning", sessionError("DROPPED_ROWS", { count: left, rows: batchSize }).message);
+    inputs.warn("DROPPED_ROWS", { count: left, rows: batchSize });
   }
   const batches = size === null ? null : countBatches(size, batchSize, remainder);
   const stepsPerEpoch = plain.stepsPerEpoch ?? batches;

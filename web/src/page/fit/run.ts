@@ -41,8 +41,7 @@ import { Opaque } from "../../wire/opaque.js";
 /** The fit was stopped or aborted before something came. */
 const ENDED = Symbol("ended");
 
-type Mutable<T> = { -readonly [Name in keyof T]: T[Name] };
-type MutableHistory<Values extends EvalValues> = Mutable<History<Values>> & { epochs: EpochEvent<Values>[]; losses: number[] };
+type MutableHistory<V extends EvalValues> = { -readonly [Name in keyof History]: History<V>[Name] } & { epochs: EpochEvent<V>[]; losses: number[] };
 
 export interface FitHost {
   readonly info: SessionInfo;
@@ -57,8 +56,7 @@ type Answers = {
 };
 
 /** A fit under way: a promise of its history, and an async iterable of its events. */
-export class FitRun<Values extends EvalValues = EvalValues> extends Opaque
-  implements FitControl, PromiseLike<History<Values>>, AsyncIterable<FitEvent<Values>> {
+export class FitRun<Values extends EvalValues = EvalValues> extends Opaque implements FitControl, PromiseLike<History<Values>>, AsyncIterable<FitEvent<Values>> {
   readonly #host: FitHost;
   readonly #listeners = new Listeners<FitEvent>();
   readonly #history: MutableHistory<Values> = { epochs: [], losses: [], optimizerSteps: 0, bestEpoch: null, ended: "done" };

@@ -128,9 +128,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const settings = options as FitOptions;
   const plain = checkPlain(options);
   const inputs = new ModelInputs(info, "train");
-  const labels = labelsOf(info.trainingInputNames, info).at(-1) as string;
-  const classes = typeof plain.stratify === "string" ? inputName(plain.stratify, info.trainingInputNames) : labels;
-  const [train, validation] = splitData(inputs, classes, data, settings.validationData ?? null, plain);
+  const classes = typeof plain.stratify === "string" ? inputName(plain.stratify, info.trainingInputNames) : labelsOf(info.trainingInputNames, info).at(-1);
+  const [train, validation] = splitData(inputs, classes as string, data, settings.validationData ?? null, plain);
   inputs.require(train, "data");
   if (validation !== null) {
     new ModelInputs(info, "eval").require(validation, "validation data");

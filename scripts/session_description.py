@@ -26,11 +26,12 @@ METHODS.write_text(call_description.python_methods())  # what is imported next n
 import record_description  # noqa: E402
 import settings_description  # noqa: E402
 
-from trainweb import errors, messages  # noqa: E402
+from trainweb import arguments, errors, messages  # noqa: E402
 from trainweb.backend import chosen, plan  # noqa: E402
 from trainweb.backend.wasm import host  # noqa: E402
 from trainweb.fit import steps, trainer  # noqa: E402
 from trainweb.generation import incremental  # noqa: E402
+from trainweb.spelling import page_name  # noqa: E402
 from trainweb.training import decoder, plans  # noqa: E402
 
 MADE = "/** Made by scripts/session_description.py of what Python declares: edit that. */"
@@ -56,7 +57,21 @@ def texts() -> str:
 /** Errors of a session: templates of their texts, by class; `{{x!r}}` is a value as Python shows it. */
 export const MESSAGES = {{
 {entries}}} as const;
+
+/** `ALIASES` of trainweb/arguments.py. */
+export const ALIASES: Readonly<Record<string, string>> = {in_page(arguments.ALIASES | {"verbose": "callbacks"})};
+
+/** `OF_CALLS` of trainweb/arguments.py. */
+export const OF_CALLS: Readonly<Record<string, string>> = {in_page(arguments.OF_CALLS)};
+
+export const FAR = {arguments.FAR};
 """
+
+
+def in_page(names: dict[str, str]) -> str:
+    """Names of arguments as a page spells them."""
+    spelt = {"from_model": "createFromModel", "fit or TrainingSession": "fit or of TrainingSession.create"}
+    return json.dumps({page_name(name): spelt.get(other, page_name(other)) for name, other in names.items()})
 
 
 def constants() -> str:

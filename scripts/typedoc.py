@@ -23,7 +23,7 @@ KINDS = (
     *("Accessor", "Class", "Enum", "EnumMember", "Function", "Interface", "Method", "Property", "TypeAlias"),
     *("Variable", "GetSignature", "SetSignature"),
 )
-INTENDED = ("Without", "SessionCalls", "Of", "InGroups", "DTYPES")
+INTENDED = ("Without", "SessionCalls", "Of", "InGroups", "DTYPES", "NumberNames")
 """Types that only declare what the classes of the reference have."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -45,7 +45,9 @@ def only_one(*arguments: tuple[str, Any]) -> Any:
     values = [(name, value) for name, value in arguments if value is not None]
     names = " or ".join(f"'{name}'" for name, _ in arguments)
     if len(values) != 1:
-        raise TypeError(f"A session needs {names}{': give one of them' if values else ''}.")
+        raise TypeError(
+            f"A session needs {names}: {'give one of them' if values else 'from_model makes them of a model'}."
+        )
     return values[0][1]
 
 
@@ -66,25 +68,32 @@ def path_of(name: str, value: Any) -> Path:
 
 PACKAGE = os.path.join(os.path.dirname(__file__), "")
 """Where the files of trainweb lie."""
-FAR = 0.5
+FAR = 0.44
 """Names that differ by a larger share than this are hardly meant."""
 SHOWN_NAME = 80
 """Characters of a name that is not known: those that are known have fewer."""
 
 
-ALIASES = {"sep": "delimiter", "monitor": "metric", "class_weight": "loss"}
+ALIASES = dict(sep="delimiter", monitor="metric", verbose="progress", class_weight="loss", loss_weights="loss")
 """Names of arguments in pandas and Keras, and those that do the same here."""
+OF_CALLS = dict(loss="from_model", optimizer="from_model", sample_weight="from_model", metrics="fit", epochs="fit")
+OF_CALLS["checkpoint"] = "fit or TrainingSession"
+"""Arguments that users give to another call, and the calls that take them."""
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """The text of an error on an unknown name; it says the nearest of `known`."""
-    names = sorted(known)
+    return f"{what} {shortened(str(name), SHOWN_NAME, 0)!r} is not known; {suggestion(name, sorted(known))}"
+
+
+def suggestion(name: object, known: Sequence[str]) -> str:
+    """What to give in the place of an unknown name, or all names that are known."""
     shown = shortened(str(name), SHOWN_NAME, 0)
-    near = nearest(shown, names) if names else ""
-    is_near = near == ALIASES.get(shown) or _difference(shown, near) <= FAR
-    return f"{what} {shown!r} is not known; " + (
-        f"did you mean {near!r}?" if is_near else f"there are {', '.join(names) or 'none'}."
-    )
+    near, meant = nearest(shown, known) if known else "", ALIASES.get(shown, shown)
+    if near and (near == meant or near.startswith(shown) or _difference(shown, near) <= FAR):
+        return f"did you mean {near!r}?"
+    others = f"there are {', '.join(known) or 'none'}."
+    return f"did you mean {meant!r} of {OF_CALLS[meant]}?" if meant in OF_CALLS else others
 
 
 def warn(text: str) -> None:
@@ -104,8 +113,7 @@ def check_settings(what: str, settings: Iterable[str], known: Iterable[str]) -> 
     names = list(known)
     for name in settings:
         if name not in names:
-            near = nearest(name, names)
-            raise messages.UNKNOWN_SETTING(what=what, name=name, nearest=near, names=", ".join(names))
+            raise messages.UNKNOWN_SETTING(what=what, name=name, suggestion=suggestion(name, names))
 
 
 def checks_keywords(target: F) -> F:

@@ -229,6 +229,7 @@ CLASS_WITHOUT_FILES = Message(FeedError, "The class {name!r} has no files; there
 COLUMN_ROWS = Message(
     FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
+SEVERAL_SETS = Message(FeedError, "{name!r} is a data set of its own: give only one of them, as data[{name!r}].")
 NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows: one row is a list of one.")
 OBJECTS_IN_COLUMN = Message(
     FeedError,
@@ -274,6 +275,7 @@ SHAPE_OF_SCORES = Message(
     "other probabilities, CrossEntropyLoss has the setting 'probabilities'.",
 )
 LOST_VALUE = Message(FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")
+ONE_ROW = Message(FeedError, "{name!r} has the shape {actual!r} of one row in {where}: reshape it to {batch!r}.")
 TOO_MANY_VALUES = Message(FeedError, "{where} has {count} values, and the model has {inputs} inputs: {names}.")
 BATCHED_ARRAYS = Message(ModelError, "'batched' is for data that comes in batches; this data is arrays: leave it out.")
 RAGGED_COLUMN = Message(FeedError, "The rows of {name!r} have different shapes: {reason}. Pad them, or use 'bucket'.")
@@ -726,7 +728,7 @@ UNKNOWN_PROPERTY = Message(CheckpointError, "Property {name!r} not found.")
 # Settings of optimizers and losses.
 
 BAD_SETTING = Message(ModelError, "{name} is {value!r}; it must be {expected}.")
-UNKNOWN_SETTING = Message(TypeError, "{what} has no setting {name!r}; did you mean {nearest!r}? It has {names}.")
+UNKNOWN_SETTING = Message(TypeError, "{what} has no setting {name!r}; {suggestion}")
 SETTING_TWICE = Message(TypeError, "{what} takes {name!r} and {other!r} for the same setting: give one of them.")
 NO_DECAY = Message(ModelError, "{what} has no setting 'weight_decay'; it has {names}.")
 MISSING_SETTING = Message(ModelError, "{what} needs the setting {name!r}: {expected}.")

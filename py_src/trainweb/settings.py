@@ -131,6 +131,17 @@ class Flag(Kind):
         return isinstance(value, bool)
 
 
+class FlagOrName(Flag):
+    """True, false or a name."""
+
+    name = "flag or name"
+    page_type = "boolean | string"
+    expected = "true, false or the name of an input"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, (bool, str))
+
+
 @dataclass(frozen=True)
 class Choice(Kind):
     """One of some names or numbers."""

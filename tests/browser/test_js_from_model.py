@@ -155,11 +155,12 @@ ADAMW = "type: 'AdamW'"
         (
             "open({ learningRates: 1 })",
             "TypeError",
-            [
-                "config has no setting 'learningRates'; did you mean 'learningRate'?",
-                "loss, optimizer, learningRate, lora, ema, ",
-            ],
+            ["config has no setting 'learningRates'; did you mean 'learningRate'?"],
         ),
+        ("open({ lossWeights: [1, 0.3] })", "TypeError", ["no setting 'lossWeights'; did you mean 'loss'?"]),
+        ("open({ metrics: ['accuracy'] })", "TypeError", ["did you mean 'metrics' of fit?"]),
+        ("open({ checkpoint: 'x' })", "TypeError", ["'checkpoint' of fit or of TrainingSession.create?"]),
+        ("open({ workers: 2 })", "TypeError", ["config has no setting 'workers'; there are loss, optimizer, "]),
         ("open({ loss: undefined })", "ModelError", ["config needs the setting 'loss'"]),
         (f"open({{ optimizer: {{ {ADAMW}, epsilom: 1 }} }})", "TypeError", ["AdamW has no setting 'epsilom'"]),
         (f"open({{ optimizer: {{ {ADAMW}, eps: 1, epsilon: 1 }} }})", "TypeError", ["takes 'eps' and 'epsilon'"]),

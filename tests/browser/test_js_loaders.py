@@ -94,6 +94,13 @@ WRONG = [
     ("batches.slice(0, 2)", "{ batched: false }", "'x' has shape [2, 16, 10] in batch 0 of the data."),
     ("whole", "{ batched: true }", "this data is arrays"),
     ("batches", "{ batchSize: 4 }", "leave out 'batchSize'"),
+    (
+        "({ x: new Tensor('float32', xs[0], [10]), labels })",
+        "{}",
+        "[10] of one row in the data: reshape it to [1, 10].",
+    ),
+    ("({ train: { x: xs, labels }, test: whole })", "{}", "'train' is a data set of its own: give only one of them"),
+    ("({ train: new Dataset(whole) })", "{}", "give only one of them, as data['train']."),
     ("({ x: xs.map((x) => x.slice(1)), labels })", "{}", "so [10] for a row. If these sizes are"),
     ("({ x: xs, labels: labels.map(() => 0.5) })", "{}", "'labels' has 0.5 in the data; the model takes int64"),
     ("[whole.x, whole.labels, whole.x]", "{}", "The data has 3 values, and the model has 2 inputs: x, labels"),

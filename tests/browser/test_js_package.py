@@ -146,7 +146,7 @@ def test_declarations_compile_for_a_user(tmp_path: Path) -> None:
     (tmp_path / "program.ts").write_text(
         """
 import { Dataset, env, FeedError, InferenceSession, Tensor, TrainingSession } from "trainweb";
-import type { SessionOptions, TrainingConfig, UnsupportedError } from "trainweb";
+import type { FitEvent, FitOptions, FitRun, SessionOptions, TrainingConfig, UnsupportedError } from "trainweb";
 import type { InferenceSessionFactory, NonTensorType, OnnxValue, TrainingSessionFactory } from "trainweb";
 
 env.wasm.numThreads = 2;
@@ -179,6 +179,30 @@ const coder = { encode: () => [1, 2], eos_token_id: 0 };
 Dataset.fromText([{ prompt: "a", completion: "b", id: 1 }, { messages, id: 2 }], coder, { length: 8 });
 Dataset.fromText([...questions, ...literals], coder, { length: 8 });
 await Dataset.fromPreferences([{ chosen: "a", rejected: "b", id: 1 }], coder, { length: 8, reference: session });
+const history = await session.fit({}, {
+  metrics: ["accuracy", { type: "f1", average: "macro" }, { mine: (predictions) => predictions.size }],
+  callbacks: (event) => event.type === "epoch" && event.validation?.accuracy.toFixed(2),
+});
+history.epochs.at(-1)?.validation?.accuracy.toFixed();
+history.epochs[0]?.training?.f1.toFixed();
+history.epochs[0]?.validation?.mine.toFixed();
+for await (const event of session.fit({}, { metrics: "mae" }))
+  if (event.type === "epoch") event.validation?.mae.toFixed();
+(await session.evaluate({}, { metrics: { age: ["mae", "r2"] } })).age_r2.toFixed();
+let running: FitRun = session.fit({}, { metrics: ["accuracy"] });
+const anyMetrics: FitOptions = { metrics: ["accuracy", "mIoU"], callbacks: (event: FitEvent) => event.epoch };
+running = session.fit({}, anyMetrics);
+console.log(running.history.epochs[0]?.validation?.loss.toFixed());
+// @ts-expect-error a matrix
+(await session.evaluate({}, { metrics: ["confusionMatrix"] })).confusionMatrix.toFixed();
+// @ts-expect-error a value for each class
+(await session.evaluate({}, { metrics: { type: "f1", average: "none" } })).f1.toFixed();
+// @ts-expect-error the metric was not named
+(await session.evaluate({}, { metrics: ["accuracy"] })).auc.toFixed();
+// @ts-expect-error metrics that are known only as the page runs
+(await session.fit({}, anyMetrics)).epochs[0]?.validation?.accuracy.toFixed();
+// @ts-expect-error no such metric
+session.fit({}, { metrics: ["accurcy"] });
 // @ts-expect-error a prompt needs a completion
 Dataset.fromText([{ prompt: "a" }], coder, { length: 8 });
 // @ts-expect-error profile() times a step

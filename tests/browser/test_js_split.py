@@ -24,7 +24,7 @@ def test_a_split_that_lacks_a_class_warns(js: JsPage) -> None:
 
 
 def test_further_columns_are_not_read(js: JsPage) -> None:
-    """Of arrays, data sets and rows, with one notice a fit; where a column is missing, an error names it."""
+    """Of arrays, data sets and rows, with one notice a session; where a column is missing, an error names it."""
     losses, warned, missing = js.run(
         f"""{OPEN}
         const all = () => ({{
@@ -42,6 +42,9 @@ def test_further_columns_are_not_read(js: JsPage) -> None:
           for (const form of forms) {{
             const s = await open();
             losses.push((await s.fit(form(), {{ batchSize: 8, shuffle: false }})).losses);
+            await s.fit(form());
+            await s.evaluate(form());
+            await s.predict(form());
             await s.release();
           }}
           const s = await open();

@@ -206,6 +206,12 @@ def people(n: int = 30, *steps: Any, ages: Any = slice(1)) -> Data:
     return Data({"x": x, "kind_labels": labels, "age_labels": x[:, ages] * 3}, steps)
 
 
+def sorted_people() -> Data:
+    """Rows of the kind "outputs", sorted by kind."""
+    columns = people().columns
+    return Data(columns | {"kind_labels": np.sort(columns["kind_labels"])})
+
+
 def with_masks(n: int = 30) -> Data:
     """Rows of which some have no age."""
     weights = weighed(n).columns["w"]
@@ -447,7 +453,8 @@ FITS: dict[str, list[Fit]] = {
             stratify=True,
             **SPLIT,
             metrics="confusionMatrix",
-        )
+        ),
+        fit(sorted_people(), "outputs", stratify="kind", **SPLIT, metrics={"kind": "confusionMatrix"}),
     ],
     "averages": [
         fit(

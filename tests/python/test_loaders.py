@@ -121,7 +121,7 @@ def test_batches_of_any_size_go_on_from_a_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["columns", "objects", "dataset", "rows", "batches"])
 def test_further_columns_are_not_read(form: str) -> None:
-    """With one notice a fit; where a column is missing, an error names it."""
+    """With one notice a session; where a column is missing, an error names it."""
     count = len(DATA["labels"])
     further = {"id": np.arange(count), "source": np.array(["a"] * count)}
     everything = {**further, **DATA}

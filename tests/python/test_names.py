@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
@@ -14,6 +15,7 @@ from trainweb import schedules
 from trainweb.arguments import nearest
 from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset, from_csv
+from trainweb.fit import History
 from trainweb.onnxblock import optim
 from trainweb.onnxblock.loss import CrossEntropyLoss
 
@@ -51,7 +53,7 @@ MISSPELT: list[tuple[Callable[[], object], str]] = [
     (lambda: fitted(schedule="Cosin"), "Cosine"),
     (lambda: fitted(schedule={"type": "Cosine", "warmups": 1}), "warmup"),
     (lambda: fitted(validation_split=0.5, metrics=["acuracy"]), "accuracy"),
-    (lambda: fitted(validation_split=0.5, metrics=[{"type": "topK", "kk": 1}]), "k"),
+    (lambda: fitted(validation_split=0.5, metrics=[{"type": "topK", "ignore": 1}]), "ignore_index"),
     (lambda: fitted(early_stopping={"patienc": 1}), "patience"),
     (lambda: fitted(checkpoint={"store": "x", "name": "y", "evry": 1}), "every"),
     (lambda: asked(lambda s: s.evaluate(DATA, metric="accuracy")), "metrics"),
@@ -70,6 +72,38 @@ MISSPELT: list[tuple[Callable[[], object], str]] = [
 def test_a_misspelt_name_is_a_type_error_that_says_the_nearest(call: Callable[[], object], meant: str) -> None:
     with pytest.raises(TypeError, match=rf"did you mean '{meant}'\?"):
         call()
+
+
+KERAS: list[tuple[Callable[[], object], str]] = [
+    (lambda: opened(loss_weights=[1.0, 0.3]), "from_model 'loss_weights' is not known; did you mean 'loss'?"),
+    (lambda: opened(class_weight={0: 1.0}), "did you mean 'loss'?"),
+    (lambda: opened(metrics=["accuracy"]), "did you mean 'metrics' of fit?"),
+    (lambda: opened(checkpoint="x.ckpt"), "did you mean 'checkpoint' of fit or TrainingSession?"),
+    (lambda: fitted(verbose=1), "did you mean 'progress'?"),
+    (lambda: fitted(sample_weight=np.ones(4)), "fit has no setting 'sample_weight'; did you mean 'sample_weight' of "),
+    (lambda: fitted(class_weight={0: 1.0}), "did you mean 'loss' of from_model?"),
+    (lambda: fitted(workers=2), "fit has no setting 'workers'; there are epochs, steps_per_epoch, "),
+    (lambda: fitted(validationData=DATA), "did you mean 'validation_data'?"),
+    (lambda: fitted(early_stopping={"patience": 1, "metrics": "loss"}), "did you mean 'metric'?"),
+    (lambda: trainweb.TrainingSession("x.ckpt"), "needs 'train_model' or 'training_model': from_model makes them of "),  # type: ignore[arg-type]
+]
+"""What users of Keras type, and a part of the error."""
+
+
+@pytest.mark.parametrize(("call", "said"), KERAS, ids=[said for _, said in KERAS])
+def test_words_of_keras_lead_to_ours(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(said)):
+        call()
+
+
+def test_a_history_names_the_values_that_it_has() -> None:
+    history = fitted(validation_split=0.5, metrics="accuracy")
+    assert isinstance(history, History) and len(history["val_accuracy"]) == 1
+    for name in ("accuracy", "val_acc"):
+        with pytest.raises(KeyError, match=f"The value '{name}' is not known; did you mean 'val_accuracy'"):
+            history[name]
+    with pytest.raises(KeyError, match="there are learning_rate, loss, val_accuracy, val_loss"):
+        history["lr"]
 
 
 def test_the_nearest_takes_the_least_changes() -> None:

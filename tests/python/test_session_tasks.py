@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -254,10 +255,52 @@ def test_wrong_settings_of_a_model(settings: dict[str, Any], error: type[Excepti
         opened(**settings)
 
 
+class HubRows:
+    """The rows of a split as Hugging Face's library has them: no mapping, but with names of columns."""
+
+    column_names = ("x", "labels")
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, name: str) -> Any:
+        return rows(8)[name]
+
+
+def test_a_split_of_hugging_face_is_data() -> None:
+    with opened() as s:
+        np.testing.assert_array_equal(s.predict(HubRows())["logits"], s.predict(rows(8))["logits"])
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_notice_comes_once_in_a_session(batches: bool) -> None:
+    """Of fits, predictions and evaluations, at whatever line they stand; another session says it anew."""
+    data: Any = {**rows(8), "id": np.arange(8)}
+    data, options = ([data] * 2, {}) if batches else (data, {"batch_size": 4})
+    for _ in range(2):
+        with opened() as s, warnings.catch_warnings(record=True) as notices:
+            warnings.simplefilter("always")
+            s.fit(data, epochs=2, progress=False, **options)
+            s.fit(data, progress=False, **options)
+            s.evaluate(data)
+            s.predict(data)
+        assert [str(one.message) for one in notices] == ["These columns of the data are not read: id."]
+
+
 @pytest.mark.parametrize(
     ("data", "options", "error", "text"),
     [
         ({"x": np.zeros((0, 5), np.float32)}, {}, FeedError, "no rows"),
+        (np.zeros(5, np.float32), {}, FeedError, "'x' has the shape [5] of one row in the data: reshape it to [1, 5]."),
+        (np.zeros(4, np.float32), {}, FeedError, "'x' has shape [4] in the data. The model takes [batch, 5]"),
+        (
+            {"train": rows(8), "test": rows(4)},
+            {},
+            FeedError,
+            "'train' is a data set of its own: give only one of them, as ",
+        ),
+        ({"train": Dataset(rows(8))}, {}, FeedError, "as data['train']."),
+        ({"train": HubRows()}, {}, FeedError, "as data['train']."),
         ({"x": np.zeros((2, 4), np.float32)}, {}, FeedError, "takes [batch, 5] for a batch, so [5] for a row. If th"),
         ({"x": np.zeros((2, 5), np.float32)}, {"outputs": ["nothing"]}, ModelError, "nothing"),
         ({"x": np.zeros((2, 5), np.float32)}, {"outputs": []}, ModelError, "outputs"),
@@ -332,7 +375,7 @@ def test_a_session_takes_artifacts_as_they_are() -> None:
     assert found[0] == found[1] == found[2]
     with pytest.raises(TypeError, match="needs 'state' or 'checkpoint': give one of them"):
         trainweb.TrainingSession(state, **files)
-    with pytest.raises(TypeError, match=r"A session needs 'train_model' or 'training_model'\."):
+    with pytest.raises(TypeError, match="A session needs 'train_model' or 'training_model': from_model makes"):
         trainweb.TrainingSession(state)
     with pytest.raises(KeyError, match="did you mean 'optimizer_model'"):
         files["optimzer_model"]

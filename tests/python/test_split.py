@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conformance.fits import outputs
 
 import trainweb
 from trainweb.data import from_images
@@ -77,6 +78,22 @@ def test_fit_takes_it() -> None:
         )
         matrix = (found.epochs[0].validation or {})["confusionMatrix"]
         assert np.sum(matrix, 1)[:3].tolist() == [3, 2, 1]
+
+
+def test_fit_takes_the_classes_of_another_output() -> None:
+    """The last input has no classes; 2.5 of each ten rounded up."""
+    loss = {"kind": "CrossEntropyLoss", "age": "HuberLoss"}
+    data = {"x": np.ones((30, 10), np.float32), "kind_labels": np.repeat([0, 1, 2], 10), "age": np.ones(30, np.float32)}
+    model = outputs().SerializeToString()
+    with trainweb.TrainingSession.from_model(model, loss=loss) as s:
+        metrics = {"kind": "confusionMatrix"}
+        options: Any = {"validation_split": 0.25, "metrics": metrics, "progress": False}
+        for name in ("kind", "kind_labels"):
+            (epoch,) = s.fit(data, stratify=name, **options).epochs
+            assert epoch.validation is not None
+            assert np.sum(epoch.validation["kind_confusionMatrix"], 1)[:3].tolist() == [3, 3, 3]
+        with pytest.raises(FeedError, match="needs one integer a row in 'age_labels'"):
+            s.fit(data, stratify=True, **options)
 
 
 @pytest.mark.parametrize(

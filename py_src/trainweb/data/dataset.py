@@ -659,6 +659,8 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
     """
     columns: Batch = {}
     for name, value in source.items():
+        if isinstance(value, (Mapping, Dataset)) or hasattr(value, "column_names"):
+            raise messages.SEVERAL_SETS(name=name)
         try:
             array = np.asarray(value)
         except ValueError as error:

@@ -34,14 +34,20 @@ class ModelInputs:
     Data may lack `optional` ones, such as labels where they are not read.
     """
 
-    def __init__(self, inputs: Mapping[str, Value], optional: Container[str] = ()) -> None:
-        self.values, self._optional = dict(inputs), optional
+    def __init__(
+        self, inputs: Mapping[str, Value], optional: Container[str] = (), told: set[str] | None = None
+    ) -> None:
+        self.values, self._optional, self._told = dict(inputs), optional, set() if told is None else told
         first = {value.shape[0] for value in inputs.values() if value.shape}
         size = first.pop() if len(first) == 1 else None
         self.rows = size if isinstance(size, int) else None
         """Rows of a batch, where the file fixes them: the first axis of every input."""
-        self._has_told = False
-        """A notice was given of columns that are not read."""
+
+    def warn(self, text: object) -> None:
+        """Warn, once in a session."""
+        if str(text) not in self._told:
+            self._told.add(str(text))
+            warn(str(text))
 
     def size(self, batch_size: int | None) -> int:
         """The rows of a batch: `batch_size`, or the default. Raise ModelError if the file fixes another number."""
@@ -107,11 +113,9 @@ class ModelInputs:
 
         def made() -> Iterator[Batch]:
             items = iter(data)
-            for first in items:
-                items = chain([first], items)
-                break
-            else:
+            if (first := next(items, items)) is items:
                 return
+            items = chain([first], items)
             has_batches = is_batched or data.is_batched or (is_batched is None and self._is_batch(first))
             if has_batches and size is not None and not ignores_size:
                 raise messages.BATCH_OF_BATCHES(name="batch_size")
@@ -122,7 +126,7 @@ class ModelInputs:
             for batch in (self.batch(one, k) for k, one in enumerate(batches_of_data)):
                 count = min((len(value) for value in batch.values() if value.ndim), default=0)
                 if drops and self.rows is not None and count < self.rows:
-                    warn(str(messages.DROPPED_ROWS(count=count, rows=self.rows)))
+                    self.warn(messages.DROPPED_ROWS(count=count, rows=self.rows))
                     continue
                 yield batch
 
@@ -175,9 +179,7 @@ class ModelInputs:
         further = [str(name) for name in columns if name not in self.values]
         if not further:
             return columns
-        if not self._has_told:
-            self._has_told = True
-            warn(str(messages.FURTHER_COLUMNS(source="data", names=", ".join(further))))
+        self.warn(messages.FURTHER_COLUMNS(source="data", names=", ".join(further)))
         return {name: columns[name] for name in self.values if name in columns}
 
     def fitted(self, name: str, value: Any, where: str) -> np.ndarray:
@@ -194,6 +196,8 @@ class ModelInputs:
         if shape is not None and array.ndim == 1 and shape[1:] == (1,):
             array = array[:, None]
         if shape is not None and len(shape) > 0 and not _fits(array.shape, shape):
+            if _fits((1, *array.shape), shape) and any(isinstance(dim, int) for dim in shape[1:]):
+                raise messages.ONE_ROW(name=name, actual=list(array.shape), where=where, batch=[1, *array.shape])
             are_scores = declared.dtype == "int64" and array.dtype.kind == "f" and array.ndim == len(shape) + 1
             message = messages.SHAPE_OF_SCORES if are_scores else messages.DATA_SHAPE
             actual, batch, row = list(array.shape), _shown(shape), _shown(shape[1:])

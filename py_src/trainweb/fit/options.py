@@ -13,6 +13,7 @@ from trainweb.settings import (
     Choice,
     Field,
     Flag,
+    FlagOrName,
     NotNegative,
     Number,
     Whole,
@@ -31,7 +32,7 @@ FIT = {
     "shuffle": Field(Flag(), None, is_optional=True),
     "seed": Field(SEED, 0, is_optional=False),
     "validation_split": Field(Number(above=0, below=1), None, is_optional=True),
-    "stratify": Field(Flag(), False, is_optional=False),
+    "stratify": Field(FlagOrName(), False, is_optional=False),
     "train_metrics": Field(Flag(), False, is_optional=False),
     "learning_rate": Field(Number(least=0), None, is_optional=True),
     "clip_grad_norm": Field(Number(above=0), None, is_optional=True),
@@ -59,7 +60,7 @@ class FitOptions(TypedDict, total=False):
     seed: int
     validation_data: Any
     validation_split: float | None
-    stratify: bool
+    stratify: bool | str
     learning_rate: float | None
     schedule: Any
     accumulate: int | Mapping[str, Any]

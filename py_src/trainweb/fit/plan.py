@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import check_settings, flag, warn
+from trainweb.arguments import check_settings, flag
 from trainweb.data.dataset import Dataset, epoch_batches, labels_of
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
@@ -25,6 +25,7 @@ from trainweb.fit.resume import FitCheckpoint
 from trainweb.metrics import metrics_of
 from trainweb.schedules import SCHEDULES, Constant, Schedule, make_schedule
 from trainweb.settings import fields_of
+from trainweb.spelling import input_name
 from trainweb.training.history import Event, Run
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Batches:
         if drops:
             self.remainder = "drop"
             if count := len(data) % self.size:
-                warn(str(messages.DROPPED_ROWS(count=count, rows=self.size)))
+                inputs.warn(messages.DROPPED_ROWS(count=count, rows=self.size))
 
     @property
     def steps(self) -> int | None:
@@ -150,14 +151,14 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     core.get_learning_rate()  # which needs an optimizer model
     check_settings("fit", [name for name in settings if name not in OTHERS], [*FIT, *OTHERS])
     options = checked_options({name: value for name, value in settings.items() if name not in OTHERS})
-    inputs = ModelInputs(core.inputs["train"])
+    inputs = ModelInputs(core.inputs["train"], told=core.told)
     share, stratify = options["validation_split"], options["stratify"]
     labels = [name for name in inputs.values if name not in core.models.own.weights][-1:]
     train, validation = split_data(inputs, data, settings.get("validation_data"), share, labels, stratify=stratify)
     inputs.require(train, "data")
     if validation is not None:
         ModelInputs(core.inputs["eval"]).require(validation, "validation data")
-        warn_of_steps(train, validation)
+        warn_of_steps(inputs, train, validation)
     if train.is_batched and settings.get("batch_size") is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if train.columns is None and options["shuffle"]:
@@ -318,40 +319,39 @@ NAMED_CLASSES = 10
 
 
 def split_data(
-    inputs: ModelInputs, data: Any, validation: Any, share: float | None, names: Sequence[str], *, stratify: bool
+    inputs: ModelInputs, data: Any, validation: Any, share: float | None, names: Sequence[str], *, stratify: bool | str
 ) -> tuple[Dataset, Dataset | None]:
     """Return the training data and the validation data; the input of `names` may hold classes."""
     train = inputs.dataset(data)
     if share is None:
-        if stratify:
+        if stratify is not False:
             raise messages.STRATIFIED_NOTHING()
         return train, None if validation is None else inputs.dataset(validation)
     if validation is not None:
         raise messages.TWO_VALIDATIONS()
     (name,) = names
-    if stratify:
-        return train.split(share, stratify=name)
+    if stratify is not False:
+        return train.split(share, stratify=input_name(stratify, inputs.values) if isinstance(stratify, str) else name)
     parts = train.split(share)
     labels = labels_of((train._known or {}).get(name))
     if labels is not None:
-        warn_of_missing(name, labels, len(parts[0]))
+        warn_of_missing(inputs, name, labels, len(parts[0]))
     return parts
 
 
-def warn_of_steps(train: Dataset, validation: Dataset) -> None:
+def warn_of_steps(inputs: ModelInputs, train: Dataset, validation: Dataset) -> None:
     """Warn of steps of tables that only the training rows have."""
     lacking = [step for step in train.preprocessing if step not in validation.preprocessing]
     if lacking and validation.columns is not None:
         steps = ", ".join(f"{step['type']} of {step['input']!r}" for step in lacking)
-        warn(str(messages.UNPREPARED_VALIDATION(steps=steps)))
+        inputs.warn(messages.UNPREPARED_VALIDATION(steps=steps))
 
 
-def warn_of_missing(name: str, labels: np.ndarray, first: int) -> None:
+def warn_of_missing(inputs: ModelInputs, name: str, labels: np.ndarray, first: int) -> None:
     """Warn of classes that only one of two parts has, if there are few classes."""
     classes = set(labels.tolist())
     for part, labels_of_part in (("training", labels[:first]), ("validation", labels[first:])):
         missing = sorted(classes.difference(labels_of_part.tolist()))
         # Of many classes some are rare.
         if missing and len(classes) <= NAMED_CLASSES:
-            text = messages.MISSING_CLASSES(part=part, name=name, classes=", ".join(map(str, missing)))
-            warn(str(text))
+            inputs.warn(messages.MISSING_CLASSES(part=part, name=name, classes=", ".join(map(str, missing))))

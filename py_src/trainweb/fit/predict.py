@@ -96,7 +96,7 @@ def _checked(
     core.check_step("eval")
     if ema and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
-    inputs = ModelInputs(core.inputs["eval"], optional)
+    inputs = ModelInputs(core.inputs["eval"], optional, core.told)
     dataset = inputs.dataset(data)
     inputs.require(dataset, "data")
     if dataset.is_batched and options["batch_size"] is not None:

@@ -163,8 +163,8 @@ class SessionTasks(SessionMethods):
             Evaluated after each epoch.
         validation_split : float, optional
             Share of the rows, taken from the end, to evaluate after each epoch instead of training on them.
-        stratify : bool, default False
-            Take the share of the split from each class; the last input of the model holds the classes.
+        stratify : bool or str, default False
+            Take the share of the split from each class. The last input has the classes, or the one that is named.
         learning_rate : float, optional
             Learning rate of each optimizer step of this fit, which the session keeps. By default it stays as it is,
             0.001 for a fresh session. With a schedule it is the schedule's setting of that name.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from trainweb.arguments import unknown
 from trainweb.errors import UnsupportedError
 from trainweb.metrics import Value
 
@@ -129,8 +130,10 @@ class History:
 
         These are of the validation and of the training data. An epoch that was stopped before has none of them.
         """
-        pairs = [epoch.values(name) for epoch in self.epochs]
-        return [values[metric] for metric, values in pairs if values is not None]
+        try:
+            return [v[metric] for metric, v in (epoch.values(name) for epoch in self.epochs) if v is not None]
+        except (AttributeError, KeyError):
+            raise KeyError(unknown("The value", name, self.names())) from None
 
     def names(self) -> list[str]:
         """Return the names of the curves: `history[name]` takes them."""

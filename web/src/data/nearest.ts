@@ -2,13 +2,11 @@
 
 import { isObject } from "../wire/kinds.js";
 import { shortened } from "../wire/errors.js";
+import { ALIASES, FAR, OF_CALLS } from "../wire/message-texts.js";
 import { isTensor } from "./checks.js";
 
 /** Characters shown of an unknown name; known names have fewer. */
 const SHOWN = { head: 80, tail: 0 };
-
-/** Names of options in pandas and Keras, and those that do the same here. */
-const ALIASES: Readonly<Record<string, string>> = { sep: "delimiter", monitor: "metric", classWeight: "loss" };
 
 /** A wrong value, as an error shows it. */
 export function brief(value: unknown): string {
@@ -31,11 +29,17 @@ function difference(a: string, b: string): number {
 
 /** Of `known` an alias, or the name that the least changes turn `name` into, in any case; `arguments.py` has the same. */
 export function nearest(name: string, known: readonly string[]): string {
-  if (Object.hasOwn(ALIASES, name) && known.includes(ALIASES[name] as string)) {
-    return ALIASES[name] as string;
-  }
-  const far = (one: string): number => difference(brief(name).toLowerCase(), one.toLowerCase());
+  const far = (one: string): number => (one === ALIASES[name] ? -1 : difference(brief(name).toLowerCase(), one.toLowerCase()));
   return known.reduce((a, b) => (far(b) < far(a) ? b : a));
+}
+
+/** What to give in the place of an unknown name, or all names that are known; `arguments.py` has the same. */
+export function suggestion(name: string, known: readonly string[]): string {
+  const [near, meant] = [nearest(name, known), ALIASES[name] ?? name];
+  if (near === meant || near.startsWith(name) || difference(brief(name), near) <= FAR) {
+    return `did you mean '${near}'?`;
+  }
+  return Object.hasOwn(OF_CALLS, meant) ? `did you mean '${meant}' of ${OF_CALLS[meant]}?` : `there are ${known.join(", ")}.`;
 }
 
 /**
@@ -47,7 +51,7 @@ export function nearest(name: string, known: readonly string[]): string {
 export function checkKnown(what: string, options: object, known: readonly string[]): void {
   for (const name of Object.keys(options)) {
     if (!known.includes(name)) {
-      throw new TypeError(`${what} '${brief(name)}' is not known; did you mean '${nearest(name, known)}'?`);
+      throw new TypeError(`${what} '${brief(name)}' is not known; ${suggestion(name, known)}`);
     }
   }
 }

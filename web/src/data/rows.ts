@@ -2,7 +2,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { isObject } from "../wire/kinds.js";
+import { isObject, isRecord } from "../wire/kinds.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { describe, isTensor } from "./checks.js";
 import { RandomStream } from "./random.js";
@@ -102,6 +102,7 @@ export function asTensor(name: string, value: unknown): Tensor {
   if (Array.isArray(value)) {
     return nestedTensor(name, value as Numbers);
   }
+  refuseIf(isRecord(value), "SEVERAL_SETS", { name });
   throw sessionError("NOT_A_COLUMN", { name, actual: describe(value) });
 }
 

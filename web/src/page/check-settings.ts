@@ -1,7 +1,7 @@
 /** Checks of settings by Python's declarations (settings/). */
 
 import { badSetting, refuseSettingIf } from "../data/checks.js";
-import { nearest } from "../data/nearest.js";
+import { nearest, suggestion } from "../data/nearest.js";
 import { areTexts, isObject, isRecord } from "../wire/kinds.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import type { Kind, Setting, Settings } from "./setting-kinds.js";
@@ -61,7 +61,7 @@ export function checkFields(
     const setting = documented === undefined ? undefined : settings[documented];
     if (setting === undefined) {
       const known = [...others, ...Object.keys(settings)];
-      throw sessionError("UNKNOWN_SETTING", { what, name, nearest: nearest(name, known), names: known.join(", ") });
+      throw sessionError("UNKNOWN_SETTING", { what, name, suggestion: suggestion(name, known) });
     }
     const python = pythonName(documented as string, setting);
     if (value !== undefined && python in resolved) {
@@ -123,6 +123,8 @@ function accepts(value: unknown, kind: Kind): boolean {
       return typeof value === "number" && Number.isSafeInteger(value) && isWithin(value, kind);
     case "flag":
       return typeof value === "boolean";
+    case "flag or name":
+      return ["boolean", "string"].includes(typeof value);
     case "text":
       return typeof value === "string";
     case "choice":

@@ -62,7 +62,7 @@ export type {
   WithFurther,
 } from "../data/text.js";
 export type { Tokenizer } from "./text.js";
-export type { Metric, MetricFunction, MetricFunctions, Metrics, MetricsByOutput } from "./own-metrics.js";
+export type { Metric, MetricFunction, MetricFunctions, Metrics, MetricsByOutput, ValuesOf } from "./own-metrics.js";
 export type * from "./settings/fit.js";
 export type { Remainder } from "../wire/fit.js";
 export { InferenceSession } from "./inference.js";

@@ -10,8 +10,8 @@ import { unitsOf } from "../data/table.js";
 import type { Remainder, Units } from "../wire/fit.js";
 import { byInputs, inputName } from "../wire/feed-names.js";
 import { log } from "../wire/log.js";
-import { refuseIf, sessionError } from "../wire/messages.js";
-import type { InputDeclaration } from "../wire/protocol.js";
+import { refuseIf, sessionError, type MessageName, type MessageValues } from "../wire/messages.js";
+import type { InputDeclaration, SessionInfo } from "../wire/protocol.js";
 import { DEFAULT_BATCH } from "./settings/fit.js";
 import { arrayOf, asTensor, isOnCpu, type NumericArray } from "./tensors.js";
 
@@ -30,6 +30,9 @@ export interface BatchOptions {
 
 type Named = Readonly<Record<string, unknown>>;
 
+/** Warnings so far, by sessions. */
+const TOLD = new WeakMap<object, Set<string>>();
+
 /** Types whose values are converted to each other; to integers only where nothing is lost. */
 const CONVERTED: readonly string[] = [
   "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
@@ -42,16 +45,23 @@ export class ModelInputs {
 
   /** Rows of a batch, where the file fixes them. */
   readonly rows: number | null;
-  /** A notice was given of rows that are left out. */
-  #hasTold = false;
-  /** A notice was given of columns that are not read. */
-  #hasToldOfColumns = false;
+  readonly #told: Set<string>;
 
   /** @param optional - inputs that data may lack, such as labels where they are not read */
-  constructor(declared: readonly InputDeclaration[], optional: readonly string[] = []) {
-    this.#declared = declared;
+  constructor(info: Pick<SessionInfo, "inputs">, step: "train" | "eval", optional: readonly string[] = []) {
+    this.#declared = info.inputs[step];
     this.#optional = optional;
-    this.rows = fixedRows(declared);
+    this.rows = fixedRows(this.#declared);
+    TOLD.set(info, (this.#told = TOLD.get(info) ?? new Set()));
+  }
+
+  /** Warn, once in a session. */
+  warn<Name extends MessageName>(name: Name, values: MessageValues<Name>): void {
+    const { message } = sessionError(name, values);
+    if (!this.#told.has(message)) {
+      this.#told.add(message);
+      log("warning", message);
+    }
   }
 
   /**
@@ -135,9 +145,8 @@ export class ModelInputs {
       const count = Math.min(...Object.values(batch).flatMap(({ dims }) => dims.slice(0, 1)));
       if (!drops || this.rows === null || count >= this.rows) {
         yield batch;
-      } else if (!this.#hasTold) {
-        this.#hasTold = true;
-        log("warning", sessionError("DROPPED_ROWS", { count, rows: this.rows }).message);
+      } else {
+        this.warn("DROPPED_ROWS", { count, rows: this.rows });
       }
     }
   }
@@ -185,10 +194,7 @@ export class ModelInputs {
     if (names.length === 0 || further.length === 0 || !needed.every((name) => Object.hasOwn(columns, name))) {
       return columns;
     }
-    if (!this.#hasToldOfColumns) {
-      this.#hasToldOfColumns = true;
-      log("warning", sessionError("FURTHER_COLUMNS", { source: "data", names: further.join(", ") }).message);
-    }
+    this.warn("FURTHER_COLUMNS", { source: "data", names: further.join(", ") });
     return Object.fromEntries(names.filter((name) => Object.hasOwn(columns, name)).map((name) => [name, columns[name]]));
   }
 
@@ -265,6 +271,8 @@ function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: 
   // One value a row may stand for a vector of one.
   const tensor = values.dims.length === 1 && isColumn(dims) ? values.reshape([...values.dims, 1]) : values;
   if (dims !== null && dims.length > 0 && !fits(tensor.dims, dims)) {
+    const isRow = fits([1, ...tensor.dims], dims) && dims.some((dim, k) => k > 0 && typeof dim === "number");
+    refuseIf(isRow, "ONE_ROW", { name, actual: tensor.dims, where, batch: [1, ...tensor.dims] });
     const areScores = dtype === "int64" && tensor.type.startsWith("float") && tensor.dims.length === dims.length + 1;
     const shapes = { actual: tensor.dims, batch: shown(dims), row: shown(dims.slice(1)) };
     throw sessionError(areScores ? "SHAPE_OF_SCORES" : "DATA_SHAPE", { name, where, ...shapes });

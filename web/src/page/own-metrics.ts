@@ -29,6 +29,17 @@ export type Metrics =
   | MetricsByOutput
   | readonly (Metric | MetricFunctions | MetricsByOutput)[];
 
+/** Names of the metrics among `M` whose values are numbers. */
+type NumberNames<M> =
+  M extends string ? Exclude<M, "confusionMatrix">
+  : M extends readonly (infer Item)[] ? NumberNames<Item>
+  : M extends { readonly type: infer Type } ? ("average" extends keyof M ? (M extends { average: "macro" | "micro" | "weighted" } ? Type : never) : NumberNames<Type>)
+  : M extends MetricFunctions ? keyof M
+  : { [Output in keyof M]: `${Output & string}_${NumberNames<M[Output]> & string}` }[keyof M];
+
+/** Loss and metrics, by name; those that the call names are numbers. */
+export type ValuesOf<M> = EvalValues & { readonly [Name in MetricType extends M ? never : NumberNames<M> & string]: number };
+
 /** True for an object of functions by their names. */
 export function hasFunctions(metric: unknown): metric is MetricFunctions {
   const values = isObject(metric) ? Object.values(metric) : [];

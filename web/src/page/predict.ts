@@ -32,9 +32,9 @@ export interface PredictOptions extends BatchFields {
 }
 
 /** Options of `evaluate`. */
-export interface EvaluateOptions extends BatchFields {
+export interface EvaluateOptions<M extends Metrics = Metrics> extends BatchFields {
   /** Values to compute besides the loss. */
-  readonly metrics?: Metrics;
+  readonly metrics?: M;
   /** Output of the eval model for metrics; by default the output of the model that the loss compares with the targets. */
   readonly predictions?: string;
   /** Input of the eval model that metrics compare it with; by default the one that the loss compares. */
@@ -112,7 +112,7 @@ function resolve(
   if (ema) {
     checkAverages(info);
   }
-  const inputs = new ModelInputs(info.inputs.eval, unread ?? []);
+  const inputs = new ModelInputs(info, "eval", unread ?? []);
   const dataset = inputs.dataset(data);
   if (unread === null) {
     inputs.require(dataset, "data");

@@ -17,7 +17,7 @@ export interface SessionFiles {
 
 /** @throws TypeError when they are neither artifacts nor a bundle */
 export function checkTrainingOptions(options: unknown): SessionFiles | { readonly bundle: Source } {
-  mustBe(isObject(options), "trainingOptions", "an object with 'trainModel' and 'checkpoint'", options);
+  mustBe(isObject(options), "trainingOptions", "an object with 'trainModel' and 'checkpoint' (createFromModel takes a model)", options);
   if ("bundle" in options) {
     checkBundleOptions(options);
     return options as { readonly bundle: Source };

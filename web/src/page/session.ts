@@ -20,7 +20,7 @@ import type {
   TokenTask,
 } from "../wire/protocol.js";
 import type { SessionCalls, StateCallNames } from "../wire/session-calls.js";
-import type { CheckpointFolder, EvalValues } from "../wire/fit.js";
+import type { CheckpointFolder } from "../wire/fit.js";
 import type { DataSource } from "../data/dataset.js";
 import {
   parseRunArguments,
@@ -44,6 +44,7 @@ import type { FederatedFields } from "./settings/federated.js";
 import { FitRun, runTrainSteps, type FitHost } from "./fit/run.js";
 import { checkAverages, type FitOptions } from "./fit/options.js";
 import { generate, type GeneratedToken, type GenerateOptions, type Prompt } from "./generate.js";
+import type { Metrics, ValuesOf } from "./own-metrics.js";
 import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
 import { expectFiles, type FileName } from "./integrity.js";
 import { readPretrained, type PretrainedConfig, type Repository } from "./pretrained.js";
@@ -304,8 +305,8 @@ export class TrainingSession extends SessionMethods {
    *   It rejects with a SessionError while another fit of the session runs, and with a NumericsError when the loss is
    *   NaN or infinite. After `abort` it rejects with the reason
    */
-  fit(data: DataSource, options: FitOptions = {}): FitRun {
-    const run = new FitRun(this.#fitHost(this.#fit), data, options);
+  fit<const M extends Metrics = Metrics>(data: DataSource, options: FitOptions<M> = {}): FitRun<ValuesOf<M>> {
+    const run = new FitRun<ValuesOf<M>>(this.#fitHost(this.#fit), data, options);
     if (this.#fit === null) {
       this.#fit = run;
       const end = (): void => {
@@ -324,8 +325,8 @@ export class TrainingSession extends SessionMethods {
    * @throws SessionError without an eval model or averages; FeedError for data that does not fit the model or has no
    *   rows; ModelError for a metric or option that is wrong
    */
-  evaluate(data: DataSource, options: EvaluateOptions = {}): Promise<EvalValues> {
-    return evaluate(this.#fitHost(this.#fit), data, options);
+  evaluate<const M extends Metrics = Metrics>(data: DataSource, options: EvaluateOptions<M> = {}): Promise<ValuesOf<M>> {
+    return evaluate(this.#fitHost(this.#fit), data, options) as Promise<ValuesOf<M>>;
   }
 
   /**

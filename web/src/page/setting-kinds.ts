@@ -10,7 +10,7 @@ export type Kind =
       readonly most?: number;
       readonly below?: number;
     }
-  | { readonly kind: "flag" | "text" | "array" | "sizes"; readonly expected: string }
+  | { readonly kind: "flag" | "flag or name" | "text" | "array" | "sizes"; readonly expected: string }
   | { readonly kind: "names"; readonly expected: string; readonly mayBeEmpty: boolean; readonly mayBeText?: boolean }
   | { readonly kind: "choice"; readonly expected: string; readonly options: readonly (string | number)[] }
   | { readonly kind: "several"; readonly expected: string; readonly count: number; readonly of: Kind };

@@ -1,6 +1,6 @@
 /** Events of a fit, and how they come to who listens. */
 
-import type { EpochRecord, ProgressRecord } from "../../wire/records.js";
+import type { EpochRecord, EvalValues, ProgressRecord } from "../../wire/records.js";
 
 /** An event within an epoch, after a step; at most one a frame. */
 export interface ProgressEvent extends ProgressRecord {
@@ -9,18 +9,20 @@ export interface ProgressEvent extends ProgressRecord {
 }
 
 /** An epoch; one that a stop ended has no values of validation data. */
-export interface EpochEvent extends EpochRecord {
+export interface EpochEvent<Values extends EvalValues = EvalValues> extends EpochRecord {
   /** Tells this event from the others. */
   readonly type: "epoch";
+  readonly validation: Values | null;
+  readonly training: Values | null;
 }
 
 /** An event of a fit. */
-export type FitEvent = ProgressEvent | EpochEvent;
+export type FitEvent<Values extends EvalValues = EvalValues> = ProgressEvent | EpochEvent<Values>;
 
 /** The course of a fit. */
-export interface History {
+export interface History<Values extends EvalValues = EvalValues> {
   /** One event for each epoch, also for one that a stop ended. */
-  readonly epochs: readonly EpochEvent[];
+  readonly epochs: readonly EpochEvent<Values>[];
   /** Loss of each batch, in order; NaN for batches that `onNaN` undid. */
   readonly losses: readonly number[];
   /** Updates of the parameters: batches divided by `accumulate`. */

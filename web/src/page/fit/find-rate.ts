@@ -50,7 +50,7 @@ export async function findLearningRate(
   const settings = settingsOf<Required<FindRateFields>>("findLearningRate", fields, FIND_RATE);
   const { steps, least, most, batchSize, batched, seed } = settings;
   refuseSettingIf(most <= least, "most", most, `greater than 'least', which is ${least}`);
-  const inputs = new ModelInputs(info.inputs.train);
+  const inputs = new ModelInputs(info, "train");
   const dataset = inputs.dataset(data);
   const rows = dataset.columns === null ? dataset : dataset.shuffle({ buffer: BUFFER, seed });
   const batches = inputs.batches(rows, { batchSize, remainder: "keep", batched, drops: true });

@@ -3,9 +3,8 @@
 import type { DataSource } from "../../data/dataset.js";
 import { Dataset, isSpent } from "../../data/dataset.js";
 import { countBatches, emptyData } from "../../data/epoch.js";
-import type { FitSpec, Units, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
+import type { EvalValues, FitSpec, Units, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
 import { inputName } from "../../wire/feed-names.js";
-import { log } from "../../wire/log.js";
 import { sessionError, refuseIf } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { badSetting, refuseSettingIf } from "../../data/checks.js";
@@ -31,14 +30,14 @@ import { CheckpointStore } from "./checkpoint-store.js";
 import type { FitControl, FitEvent } from "./events.js";
 import { scheduleOf } from "./rates.js";
 import { ModelInputs } from "../model-inputs.js";
-import { hasFunctions, metricsOf, type MetricFunction, type Metrics } from "../own-metrics.js";
+import { hasFunctions, metricsOf, type MetricFunction, type Metrics, type ValuesOf } from "../own-metrics.js";
 import { splitData, warnOfSteps } from "../split.js";
 import type { Schedule } from "./schedule.js";
 import type { Resolved } from "../setting-kinds.js";
 import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
 
 /** Called with each event and the fit, which it can pause and end. The next epoch waits for a promise that it returns. */
-export type FitCallback = (event: FitEvent, fit: FitControl) => unknown;
+export type FitCallback<Values extends EvalValues = EvalValues> = (event: FitEvent<Values>, fit: FitControl) => unknown;
 
 /** Ends the training when a metric of the validation data stops improving. */
 export interface EarlyStoppingSettings extends EarlyStoppingFields {
@@ -62,7 +61,7 @@ type Without<Settings, Names extends string> = Settings extends unknown
 export type FitScheduleSettings = Without<ScheduleSettings, "total" | "learningRate">;
 
 /** Options of `fit`. */
-export interface FitOptions extends FitFields {
+export interface FitOptions<M extends Metrics = Metrics> extends FitFields {
   /**
    * Batches for an optimizer step. Their gradient is that of one large batch: each counts by what its loss was divided
    * by, such as rows or tokens. Default 1.
@@ -77,7 +76,7 @@ export interface FitOptions extends FitFields {
    */
   readonly schedule?: ScheduleType | FitScheduleSettings | Schedule | ((step: number) => number) | null;
   /** Metrics of the validation data. */
-  readonly metrics?: Metrics;
+  readonly metrics?: M;
   /** Output of the eval model for metrics; by default the output of the model that the loss compares with the targets. */
   readonly predictions?: string;
   /** Input of the eval model that metrics compare it with; by default the one that the loss compares. */
@@ -87,7 +86,7 @@ export interface FitOptions extends FitFields {
   /** Place of the fit's progress. If the checkpoint exists, the fit continues from it, with the same bytes as without a break. */
   readonly checkpoint?: FitCheckpointSettings | null;
   /** Called with every event. */
-  readonly callbacks?: FitCallback | readonly FitCallback[];
+  readonly callbacks?: FitCallback<ValuesOf<M>> | readonly FitCallback<ValuesOf<M>>[];
   /** Abort it to end the fit within a step; the fit then fails with the signal's reason. */
   readonly signal?: AbortSignal;
 }
@@ -128,12 +127,13 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   refuseIf(!info.hasOptimizer, "NO_OPTIMIZER_MODEL");
   const settings = options as FitOptions;
   const plain = checkPlain(options);
-  const inputs = new ModelInputs(info.inputs.train);
-  const [train, validation] = splitData(inputs, labelsOf(info.trainingInputNames, info).at(-1) as string, data, settings.validationData ?? null, plain);
+  const inputs = new ModelInputs(info, "train");
+  const classes = typeof plain.stratify === "string" ? inputName(plain.stratify, info.trainingInputNames) : labelsOf(info.trainingInputNames, info).at(-1);
+  const [train, validation] = splitData(inputs, classes as string, data, settings.validationData ?? null, plain);
   inputs.require(train, "data");
   if (validation !== null) {
-    new ModelInputs(info.inputs.eval).require(validation, "validation data");
-    warnOfSteps(train, validation);
+    new ModelInputs(info, "eval").require(validation, "validation data");
+    warnOfSteps(inputs, train, validation);
   }
   const isStream = train.columns === null;
   if (train.isBatched && (settings.batchSize ?? null) !== null) {
@@ -160,7 +160,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const size = isStream ? null : train.size;
   const left = (size ?? 0) % batchSize;
   if (drops && left > 0) {
-    log("warning", sessionError("DROPPED_ROWS", { count: left, rows: batchSize }).message);
+    inputs.warn("DROPPED_ROWS", { count: left, rows: batchSize });
   }
   const batches = size === null ? null : countBatches(size, batchSize, remainder);
   const stepsPerEpoch = plain.stepsPerEpoch ?? batches;

@@ -11,6 +11,7 @@ import { FeedError } from "../../wire/errors.js";
 import { FIT_ORDERS, FIT_TELL } from "../../wire/fit.js";
 import type {
   EpochRecord,
+  EvalValues,
   FitAnswer,
   FitAsk,
   FitAsks,
@@ -40,7 +41,7 @@ import { Opaque } from "../../wire/opaque.js";
 /** The fit was stopped or aborted before something came. */
 const ENDED = Symbol("ended");
 
-type MutableHistory = { -readonly [Name in keyof History]: History[Name] } & { epochs: EpochEvent[]; losses: number[] };
+type MutableHistory<V extends EvalValues> = { -readonly [Name in keyof History]: History<V>[Name] } & { epochs: EpochEvent<V>[]; losses: number[] };
 
 export interface FitHost {
   readonly info: SessionInfo;
@@ -55,11 +56,11 @@ type Answers = {
 };
 
 /** A fit under way: a promise of its history, and an async iterable of its events. */
-export class FitRun extends Opaque implements FitControl, PromiseLike<History>, AsyncIterable<FitEvent> {
+export class FitRun<Values extends EvalValues = EvalValues> extends Opaque implements FitControl, PromiseLike<History<Values>>, AsyncIterable<FitEvent<Values>> {
   readonly #host: FitHost;
   readonly #listeners = new Listeners<FitEvent>();
-  readonly #history: MutableHistory = { epochs: [], losses: [], optimizerSteps: 0, bestEpoch: null, ended: "done" };
-  readonly #done: Promise<History>;
+  readonly #history: MutableHistory<Values> = { epochs: [], losses: [], optimizerSteps: 0, bestEpoch: null, ended: "done" };
+  readonly #done: Promise<History<Values>>;
   readonly #port: MessagePort;
   readonly #workerPort: MessagePort;
   /** The last order, where worker and page share memory. */
@@ -83,7 +84,7 @@ export class FitRun extends Opaque implements FitControl, PromiseLike<History>, 
   }
 
   /** The course so far. */
-  get history(): History {
+  get history(): History<Values> {
     return this.#history;
   }
 
@@ -111,29 +112,29 @@ export class FitRun extends Opaque implements FitControl, PromiseLike<History>, 
     this.#say("abort");
   }
 
-  then<A = History, B = never>(
-    onDone?: ((history: History) => A | PromiseLike<A>) | null,
+  then<A = History<Values>, B = never>(
+    onDone?: ((history: History<Values>) => A | PromiseLike<A>) | null,
     onError?: ((reason: unknown) => B | PromiseLike<B>) | null,
   ): Promise<A | B> {
     return this.#done.then(onDone, onError);
   }
 
   /** As for a promise. A fit fails with the error of its steps, data or callbacks. */
-  catch<B = never>(onError?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<History | B> {
+  catch<B = never>(onError?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<History<Values> | B> {
     return this.#done.catch(onError);
   }
 
   /** As for a promise. */
-  finally(action?: (() => void) | null): Promise<History> {
+  finally(action?: (() => void) | null): Promise<History<Values>> {
     return this.#done.finally(action);
   }
 
   /** Later events; of several unread reports of progress only the last. Leaving the loop stops the fit. */
-  [Symbol.asyncIterator](): AsyncIterator<FitEvent> {
+  [Symbol.asyncIterator](): AsyncIterator<FitEvent<Values>> {
     // The loop receives the error.
     this.#done.catch(() => {});
     this.#port.postMessage(FIT_TELL);
-    return this.#listeners.listen(() => this.stop());
+    return this.#listeners.listen(() => this.stop()) as AsyncIterator<FitEvent<Values>>;
   }
 
   #endWaits(): void {
@@ -198,7 +199,7 @@ export class FitRun extends Opaque implements FitControl, PromiseLike<History>, 
     this.#port.postMessage(order);
   }
 
-  async #run(data: unknown, options: unknown): Promise<History> {
+  async #run(data: unknown, options: unknown): Promise<History<Values>> {
     let error: unknown = null;
     try {
       await this.#fit(resolveFit(this.#host.info, data, options));
@@ -275,7 +276,7 @@ export class FitRun extends Opaque implements FitControl, PromiseLike<History>, 
 
   #noteEpoch({ schedule }: ResolvedFit, record: EpochRecord): EpochEvent {
     const event: EpochEvent = { type: "epoch", ...record };
-    this.#history.epochs.push(event);
+    this.#history.epochs.push(event as EpochEvent<Values>);
     if (!this.#isStopping) {
       schedule?.observe((event.validation?.["loss"] as number | undefined) ?? event.loss);
     }

@@ -498,7 +498,8 @@ def command_test_federated(arguments: list[str]) -> None:
     with build_lock():
         python = environments.setup("flower")
     variables = {"TRAINWEB_CHROMIUM": setup_chromium(), "TRAINWEB_FLOWER_PYTHON": python}
-    _exec(PYTHON, "-m", "tests.federated.run", *arguments, **variables, **PROGRAMS_OF_TESTS)
+    run(PYTHON, "-m", "tests.federated.run", *arguments, env=variables | PROGRAMS_OF_TESTS)
+    _exec(PYTHON, "-m", "tests.federated.guide", **variables, **PROGRAMS_OF_TESTS)
 
 
 def command_test_webgpu(arguments: list[str]) -> None:

@@ -7,7 +7,14 @@ import os
 from steps import BUILD, LOCKS, Step, make_environment, run_step
 
 REQUIREMENTS = {
-    "flower": ("flwr==1.41.0", "numpy==2.4.6", "torch==2.15.0", "websockets==17.4"),
+    "flower": (
+        "flatbuffers==25.12.19",
+        "flwr==1.41.0",
+        "numpy==2.4.6",
+        "torch==2.15.0",
+        "wasmtime==50.0.1",
+        "websockets==17.4",
+    ),
     "torch": (
         "numpy==2.4.6",
         "onnx==1.23.2",
@@ -19,7 +26,7 @@ REQUIREMENTS = {
         "transformers==5.23.0",
     ),
 }
-"""flower: clients and a server, which pages are compared with. torch: makes the recordings."""
+"""flower: clients and a server, which pages are compared with, and what trainweb needs. torch: makes the recordings."""
 
 
 def setup(name: str) -> str:

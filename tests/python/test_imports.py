@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import trainweb
+from trainweb.backend.wasm import engine
+from trainweb.errors import UnsupportedError
 
 FIRST_OF_ALL = """
 import sys, traceback
@@ -49,6 +51,16 @@ FIRST = sorted({name.rpartition(".")[0]: name for name in MODULES}.values())
 def test_a_module_of_each_folder_can_be_imported_first() -> None:
     done = subprocess.run([sys.executable, "-c", FIRST_OF_ALL, *FIRST], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("reproducible", [False, True])
+def test_sessions_name_the_package_of_the_native_engine(monkeypatch: pytest.MonkeyPatch, reproducible: bool) -> None:
+    """`pip install trainweb` leaves it out, which a page does without."""
+    monkeypatch.delitem(sys.modules, "trainweb.backend.wasm.engine.wasmtime", raising=False)
+    monkeypatch.setitem(sys.modules, "wasmtime", None)
+    engine._native_engine.cache_clear()
+    with pytest.raises(UnsupportedError, match=r"wasmtime is not installed: pip install 'trainweb\[native\]'"):
+        engine.get_engine(reproducible=reproducible)
 
 
 ROOT = Path(__file__).parents[2]

@@ -6,6 +6,7 @@ import sys
 from functools import cache
 from typing import Any
 
+from trainweb import messages
 from trainweb.backend.engine import Engine
 
 __all__ = ["Engine", "get_engine", "use_worker_engine"]
@@ -37,8 +38,10 @@ def get_engine(*, reproducible: bool = False) -> Engine:
 
 @cache
 def _native_engine(build: str) -> Engine:
-    from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
-
+    try:
+        from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
+    except ModuleNotFoundError:
+        raise messages.NEEDS_EXTRA(what="wasmtime", extra="native") from None
     return WasmtimeEngine(build)
 
 

@@ -87,13 +87,16 @@ def test_looking_leaves_parameters_on_the_gpu(gpu: JsPage) -> None:
 
 
 def with_late_product() -> bytes:
-    """The perceptron with the product of its two largest scores: the GPU has no kernel for these."""
+    """The perceptron with a product of the two largest of many scores: the GPU has no kernel for these."""
     model = onnx.load(ROOT / "tests" / "golden" / "mlp" / "base.onnx")
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     (logits,) = (value.name for value in model.graph.output)
     model.graph.initializer.append(numpy_helper.from_array(np.array([2]), "two"))
     model.graph.initializer.append(numpy_helper.from_array(np.ones((2, 4), np.float32), "w"))
-    model.graph.node.append(helper.make_node("TopK", [logits, "two"], ["best", "places"], "best"))
+    wide = np.random.default_rng(3).normal(size=(4, 2000)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(wide, "wide"))
+    model.graph.node.append(helper.make_node("MatMul", [logits, "wide"], ["many"], "many"))
+    model.graph.node.append(helper.make_node("TopK", ["many", "two"], ["best", "places"], "best"))
     model.graph.node.append(helper.make_node("MatMul", ["best", "w"], ["late"], "late"))
     model.graph.output.append(helper.make_tensor_value_info("late", onnx.TensorProto.FLOAT, None))
     serialized: bytes = model.SerializeToString()
@@ -103,7 +106,7 @@ def with_late_product() -> bytes:
 def test_a_step_that_the_gpu_cannot_run_runs_on_the_kernels(gpu: JsPage) -> None:
     gpu.site.add("/late.onnx", with_late_product())
     on_gpu, (predict, evaluation, train), on_kernels, _ = gpu.run(f"""{OPEN} {METRICS}
-        const names = {{ lossInputNames: ["logits"], frozenParams: ["w"] }};
+        const names = {{ lossInputNames: ["logits"], frozenParams: ["w", "wide"] }};
         const make = {{ loss: "CrossEntropyLoss", optimizer: "AdamW", ...names }};
         const results = [];
         for (const options of [gpu, {{}}]) {{

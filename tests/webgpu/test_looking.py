@@ -17,6 +17,7 @@ from tests.webgpu.train import types_of
 
 from trainweb.artifacts import build_artifacts
 from trainweb.backend.webgpu.partition import cut
+from trainweb.backend.webgpu.templates import TEMPLATES
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, KernelCall, Storage
@@ -34,6 +35,12 @@ from trainweb.training.step_kind import EVAL, TRAIN, StepKind
 
 ROWS, CLASSES = 24, 7
 NAMES = ("accuracy", "precision", "recall", "auc", "confusionMatrix", "perplexity")
+
+
+@pytest.fixture(autouse=True)
+def _no_topk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TopK stands for calls without a template."""
+    monkeypatch.delitem(TEMPLATES, calls.Topk)
 
 
 def perceptron(width: int) -> networks.Network:

@@ -390,6 +390,7 @@ class ElementwiseCall:
     roots: list[Expr]
     node: str
     reduction: Reduction | None = None
+    checked: ClassVar[Sequence[Buf]] = ()
     position: int = field(default=-1, init=False, repr=False)
     """Position in the `Program`, as of a `KernelCall`."""
 

@@ -35,19 +35,16 @@ OPERATIONS = {"float32": FLOAT, "bool": BOOL}
 RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 OVERFLOWING = ("mul", "div", "shl", "shr", "xor")
 """Operations of int64 that need more than the low word."""
-NARROW = ("int16", "int8")
+NARROW = {"uint8": "({} & 255u)", "int8": "(({} << 24u) >> 24u)", "int16": "(({} << 16u) >> 16u)"}
+"""Texts that bring a result back into the range of a small integer: it wraps."""
 
 
 def literal(value: float, dtype: str) -> str:
     """A constant; floats by their bits where they have no literal."""
-    if dtype == "bool":
-        return "true" if value else "false"
     if dtype != "float32":
-        kind = TYPES[dtype]
-        low = int(value) & 0xFFFFFFFF
-        if kind == "i32" and not -(2**31) <= int(value) < 2**31:
+        if TYPES[dtype] == "i32" and not -(2**31) <= int(value) < 2**31:
             raise NoKernelError(f"the constant {int(value)}")
-        return f"bitcast<i32>({low}u)" if kind == "i32" else f"{low}u"
+        return f"{TYPES[dtype]}({int(value)})"
     bits = struct.unpack("<I", struct.pack("<f", value))[0]
     exponent = bits >> 23 & 0xFF
     if exponent == 0xFF or bits == 0x80000000 or (exponent == 0 and bits):
@@ -77,7 +74,7 @@ def operation(x: Expr, args: list[str]) -> str:
     source = x.args[0].dtype
     if x.dtype not in TYPES or source not in TYPES:
         raise NoKernelError(f"{x.op} of {x.dtype if x.dtype not in TYPES else source}")
-    if (x.dtype == "int64" and x.op in OVERFLOWING) or (x.dtype in NARROW and x.op != "cast"):
+    if x.dtype == "int64" and x.op in OVERFLOWING:
         raise NoKernelError(f"{x.op} of {x.dtype}")
     if x.op in MATH:
         return f"{x.op}_({', '.join(args)})"
@@ -90,7 +87,7 @@ def operation(x: Expr, args: list[str]) -> str:
     text = OPERATIONS.get(x.dtype, INTEGER).get(x.op)
     if text is None:
         raise NoKernelError(f"the operation {x.op}")
-    return text.format(*args)
+    return NARROW.get(x.dtype, "{}").format(text.format(*args))
 
 
 def _comparison(op: str, dtype: str, args: list[str]) -> str:
@@ -107,14 +104,10 @@ def _comparison(op: str, dtype: str, args: list[str]) -> str:
 def _cast(source: str, target: str, x: str) -> str:
     if target == "bool":
         return _comparison("ne", source, [x, "0.0f"]) if source == "float32" else f"({x} != {TYPES[source]}(0))"
-    if source == "float32" and target != "float32":
-        x = f"select({x}, 0.0f, is_nan({x}))"
-        if target in ("int64", "int32"):
-            return f"i32(clamp({x}, -2147483648.0f, 2147483520.0f))"
-        return f"u32(clamp({x}, 0.0f, {255.0 if target == 'uint8' else 4294967040.0}f))"
-    if TYPES[source] == TYPES[target]:
-        return x
+    kind = TYPES[target]
     if source == "bool":
-        kind = TYPES[target]
         return f"select({kind}(0), {kind}(1), {x})"
-    return f"{TYPES[target]}({x})"
+    if source == "float32" and target != source:
+        least, most = ("0.0f", "4294967040.0f") if target == "uint32" else ("-2147483648.0f", "2147483520.0f")
+        x = f"{'u' if target == 'uint32' else 'i'}32(clamp(select({x}, 0.0f, is_nan({x})), {least}, {most}))"
+    return NARROW.get(target, "{}").format(x if TYPES[source] == kind else f"{kind}({x})")

@@ -16,8 +16,8 @@ from trainweb.backend.memory import Accesses
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError
 from trainweb.backend.webgpu.templates import TEMPLATES
 from trainweb.ir import calls
-from trainweb.ir.builder import index_check
-from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.ir.indices import Bounds, check_of
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS, LARGE_CONSTANTS, STATE
 
 OF_TAIL = (ARENA, CONSTANTS, LARGE_CONSTANTS)
@@ -56,6 +56,8 @@ class Parts:
     """Storages of the program that the tail writes."""
     used: set[Storage] = field(default_factory=set)
     """Storages of the program that the tail reads or writes."""
+    bounds: Bounds = field(default_factory=Bounds)
+    """Of indices that the body computes."""
     state: dict[tuple[int | None, int, int], Buf] = field(default_factory=dict)
     """Copies of words of the session's state, by their place."""
 
@@ -107,26 +109,20 @@ class Parts:
             self.state[place] = copy
         return self.state[place]
 
-    def check(self, i: Any) -> None:
-        """Let the head check indices that it computed and a call of the body reads. Raise NoKernelError for others."""
-        for b in i.checked if isinstance(i, KernelCall) else ():
-            if b.storage not in self.made:
-                if not self.is_known(b):
-                    raise NoKernelError("indices that the GPU computes")
-                continue
-            is_label = hasattr(i, "has_ignore")
-            size = getattr(i, "c" if is_label else "dim" if hasattr(i, "dim") else "axis_dim", None)
-            if size is None:
-                raise NoKernelError("computed indices along several axes")
-            ignore = i.ignore_index if is_label and i.has_ignore else None
-            check = index_check(b, 0 if is_label else -size, size, ignore, int(is_label))
-            check.node = i.node
-            self.add_to_head(check)
+    def add_to_body(self, i: Instruction, kernels: list[Kernel]) -> None:
+        """Let the GPU run an instruction, and the head check integers that it computed for it."""
+        self.body.append(kernels)
+        self.bounds.note(i)
+        for b in i.reads:
+            if b.storage in self.made and (b.dtype == "int64" or b in i.checked):
+                check = check_of(i, b)
+                check.node = i.node
+                self.add_to_head(check)
 
 
 def cut(instructions: Sequence[Instruction], outputs: Iterable[Buf]) -> Parts:
     """Cut a program; raise UnsupportedError for an instruction of the body without a template."""
-    parts, of_indices = Parts(), _makers_of_indices(instructions)
+    parts, of_head = Parts(), _of_head(instructions)
     only_looks = all(b.storage.segment in (ARENA, STATE) for i in instructions for b in i.writes)
     only_looks &= all(b.storage.segment in OF_TAIL for b in outputs)
     for original in instructions:
@@ -137,10 +133,10 @@ def cut(instructions: Sequence[Instruction], outputs: Iterable[Buf]) -> Parts:
         may_be_head = all(map(parts.is_known, i.reads)) and all(b.storage.segment in (ARENA, STATE) for b in i.writes)
         kernels, reason = ([], "") if is_late else _kernels(i, parts)
         goes_on = any(b.storage in parts.made for b in i.writes)
-        if may_be_head and not is_late and (not kernels or goes_on or original in of_indices):
+        if may_be_head and not is_late and (not kernels or goes_on or original in of_head):
             parts.add_to_head(original)
         elif kernels and not goes_on:
-            parts.body.append(kernels)
+            parts.add_to_body(i, kernels)
         elif only_looks and all(b.storage.segment in OF_TAIL for b in (*i.reads, *i.writes)):
             parts.add_to_tail(i)
         else:
@@ -157,17 +153,18 @@ def cut(instructions: Sequence[Instruction], outputs: Iterable[Buf]) -> Parts:
     return parts
 
 
-def _makers_of_indices(instructions: Sequence[Instruction]) -> set[Instruction]:
-    """The instructions that compute indices, or copies of the state to advance: the head makes them, where it can."""
+def _of_head(instructions: Sequence[Instruction]) -> set[Instruction]:
+    """The instructions that the head runs where it can, though the body could.
+
+    They compute indices, or integers for calls that only the kernels can run, such as counters.
+    """
     makers, wanted = set[Instruction](), set[Storage]()
     for i in reversed(instructions):
-        if any(b.storage in wanted for b in i.writes):
+        is_of_integers = all(b.dtype != "float32" for b in i.reads)
+        if any(b.storage in wanted for b in i.writes) or (is_of_integers and not _kernels(i, Parts())[0]):
             makers.add(i)
             wanted |= {b.storage for b in i.reads}
-        if isinstance(i, KernelCall):
-            wanted |= {b.storage for b in i.checked if not b.is_initial}
-        if isinstance(i, calls.RandomAdvance):
-            wanted |= {b.storage for b in i.reads if b.storage.segment == ARENA}
+        wanted |= {b.storage for b in i.checked if not b.is_initial}
     return makers
 
 
@@ -178,9 +175,9 @@ def _kernels(i: Any, parts: Parts) -> tuple[list[Kernel], str]:
         return [], "results without elements"
     if make is None:
         return [], f"the kernel {i.KERNEL}"
+    if not all(parts.is_known(b) or parts.bounds.are_inside(i, b) for b in i.checked):
+        return [], "indices that the GPU computes"
     try:
-        kernels = make(i)
-        parts.check(i)
-        return kernels, ""
+        return make(i), ""
     except NoKernelError as error:
         return [], str(error)

@@ -77,10 +77,11 @@ class Operand:
             return f"bitcast<f32>({self.word(at)})"
         if self.dtype == "int64":
             return f"bitcast<i32>({self.word(f'2u * ({at})')})"
-        if self.dtype in ("bool", "uint8"):
+        if self.dtype in ("bool", "uint8", "int8"):
             byte = f"((u.{self.start} * 4u) + {at})"
             value = f"(({self.segment}[{byte} >> 2u] >> (8u * ({byte} & 3u))) & 255u)"
-            return f"({value} != 0u)" if self.dtype == "bool" else value
+            texts = {"bool": f"({value} != 0u)", "int8": f"((bitcast<i32>({value}) << 24u) >> 24u)"}
+            return texts.get(self.dtype, value)
         return self.word(at) if self.dtype == "uint32" else f"bitcast<i32>({self.word(at)})"
 
     def store(self, at: str, value: str) -> str:
@@ -183,7 +184,7 @@ class Kernel:
         """A tensor that the kernel reads or writes, a field of the call by default. Of any type if it is raw."""
         b = b or getattr(self.call, name)
         assert isinstance(b, Buf)
-        if not is_raw and b.dtype not in ("float32", "int64", "int32", "uint32", "bool", "uint8"):
+        if not is_raw and b.dtype not in ("float32", "int64", "int32", "uint32", "bool", "uint8", "int8"):
             raise NoKernelError(f"a {b.dtype} tensor")
         if b.storage.segment == STATE:
             raise NoKernelError("a tensor of the session's state")
@@ -201,7 +202,7 @@ class Kernel:
         """The text with an element of an optional operand, or nothing."""
         return "" if getattr(self.call, name) is None else text.format(self.operand(name)[at])
 
-    def wanted(self, at: str, **values: str) -> list[str]:
+    def wanted(self, at: str, /, **values: str) -> list[str]:
         """Statements that store values at a place, by field, where the call has a tensor for them."""
         names = [name for name in values if getattr(self.call, name) is not None]
         return [self.operand(name).store(at, values[name]) for name in names]
@@ -277,14 +278,11 @@ def _packed(kind: str, value: float | Buf) -> bytes:
 
 def split(number: str, /, **axes: str) -> list[str]:
     """Statements for the place of an element or a block along each axis, by the name of the axis' size."""
-    lines, rest = [], number
-    for n, (place, size) in enumerate(reversed(axes.items())):
-        if n == len(axes) - 1:
-            lines.append(f"let {place} = {rest};")
-        else:
-            lines += [f"let {place} = {rest} % u.{size};", f"let {place}_rest = {rest} / u.{size};"]
-            rest = f"{place}_rest"
-    return lines
+    lines, (first, *others) = [], axes
+    for place in reversed(others):
+        lines += [f"let {place} = {number} % u.{axes[place]};", f"let {place}_rest = {number} / u.{axes[place]};"]
+        number = f"{place}_rest"
+    return [*lines, f"let {first} = {number};"]
 
 
 Fill = TypeVar("Fill", bound=Callable[..., None])

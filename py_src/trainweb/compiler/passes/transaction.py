@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainweb.compiler.context import Context
 from trainweb.ir import calls
-from trainweb.ir.instructions import Buf, KernelCall, Storage
+from trainweb.ir.instructions import Buf, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS
 from trainweb.ir.program import Program
 
@@ -44,7 +44,7 @@ def _may_fail_midway(program: Program) -> bool:
     return any(
         b.size and b.value is None and (i.node, b.storage) not in covered
         for i in program
-        if isinstance(i, KernelCall) and not isinstance(i, calls.CheckIndices)
+        if not isinstance(i, calls.CheckIndices)
         for b in i.checked
     )
 

@@ -42,7 +42,7 @@ def each_of_word(k: Kernel, size: int, packed: Sequence[tuple[Operand, Buf, str]
     k.elements(word="words")
     k.add(*(f"var bytes{n} = 0u;" for n in range(len(packed))), "for (var part = 0u; part < 4u; part++) {")
     k.add("let i = word * 4u + part;", f"if (i < {k.count('size', size)}) {{", *body)
-    k.add(*(f"bytes{n} |= u32({value}) << (8u * part);" for n, (_, _, value) in enumerate(packed)), "}", "}")
+    k.add(*(f"bytes{n} |= (u32({value}) & 255u) << (8u * part);" for n, (_, _, value) in enumerate(packed)), "}", "}")
     k.add(*(f"{result.word('word')} = bytes{n};" for n, (result, _, _) in enumerate(packed)))
 
 

@@ -13,6 +13,9 @@ from trainweb.backend.webgpu.templates.tools import sum_of, wrapped_index
 from trainweb.ir import calls
 from trainweb.ir.layout import SCATTER_ADD, SCATTER_F32, SCATTER_MAX, SCATTER_MUL, SCATTER_SET
 
+MOST_RANKED = 1024
+"""Elements of a line whose order the GPU finds: each is compared with all others."""
+
 
 def _words(nbytes: int) -> int:
     if nbytes % WORD:
@@ -193,3 +196,19 @@ def arg_reduce(k: Kernel, call: calls.ArgReduce) -> None:
     k.add(f"let value = {x['start + step * u.inner']};", f"let is_new = value {sign} best;")
     wins = f"select(is_nan(value) || is_new, {'is_nan(value)' if call.last_index else 'false'}, is_nan(best))"
     k.add(f"if ({wins}) {{ best = value; place = i32(step); }}", "}", y.store("i", "place"))
+
+
+@template(calls.Topk)
+def topk(k: Kernel, call: calls.Topk) -> None:
+    """An element goes behind all that come before it: NaN first, the lower of equals first."""
+    if call.n > MOST_RANKED:
+        raise NoKernelError(f"an order of more than {MOST_RANKED} elements")
+    x = k.operand("x")
+    k.elements(line="outer", row="n", column="inner")
+    k.add("let start = line * u.n * u.inner + column;", f"let value = {x['i']};", "var place = 0u;")
+    k.add("for (var step = 0u; step < u.n; step++) {", f"let other = {x['start + step * u.inner']};")
+    k.add("let is_equal = select(!is_nan(value) && other == value, is_nan(value), is_nan(other));")
+    k.add(f"let is_better = is_nan(other) || (!is_nan(value) && other {'>' if call.largest else '<'} value);")
+    k.add("place += select(0u, 1u, select(is_better, step < row, is_equal));", "}")
+    k.add("let to = (line * u.k + place) * u.inner + column;", "if (place < u.k) {")
+    k.add(*k.wanted("to", y="value", at="i32(row)"), "}")

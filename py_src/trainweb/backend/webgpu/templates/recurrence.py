@@ -120,9 +120,7 @@ def _gates(k: Kernel, call: calls.Recurrence) -> list[str]:
 
 
 def _keep(k: Kernel, *values: str) -> list[str]:
-    if k.call.gates is None:
-        return []
-    return [k.operand("gates").store(_of("kept", n), value) for n, value in enumerate(values) if value]
+    return [line for n, value in enumerate(values) if value for line in k.wanted(_of("kept", n), gates=value)]
 
 
 def _candidate(k: Kernel) -> list[str]:

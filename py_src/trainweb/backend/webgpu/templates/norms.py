@@ -54,7 +54,6 @@ def layer_norm(k: Kernel, call: calls.LayerNorm) -> None:
 
 
 def _normal(k: Kernel, at: str, row: str) -> str:
-    """The normalized element of x."""
     return f"({k.operand('x')[at]}{k.if_given('mean', ' - {}', row)}) * {k.operand('inv_std')[row]}"
 
 

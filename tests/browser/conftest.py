@@ -46,6 +46,8 @@ CHROMIUM_FLAGS = [
     without_features(),
     "--host-resolver-rules=MAP *.test 127.0.0.1",  # http://app.test is no secure context, as 127.0.0.1 is
 ]
+SEEDED = "let state = 1; Math.random = () => (state = (1103515245 * state + 12345) % 2147483648) / 2147483648;"
+"""Gives a page the same random numbers in each run, so that what it learns does not depend on luck."""
 PAGE_TIMEOUT_MS = 60_000
 expect.set_options(timeout=PAGE_TIMEOUT_MS)  # Playwright's 5 s are too few beside other work
 

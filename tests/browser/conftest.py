@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import playwright
 import pytest
 from chromium import find_chromium, find_headless
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserType, Page, expect, sync_playwright
 from steps import BuildError
 
 from .kernel import Kernel
@@ -46,6 +46,25 @@ CHROMIUM_FLAGS = [
     without_features(),
     "--host-resolver-rules=MAP *.test 127.0.0.1",  # http://app.test is no secure context, as 127.0.0.1 is
 ]
+BASELINE = "--js-flags=--no-wasm-tier-up,--no-wasm-dynamic-tiering"
+"""WebAssembly runs as the first compiler leaves it. The second takes 0.4 s of processor time for the loop of Python's
+interpreter alone, soon after each start of Python and with any budget."""
+OPTIMIZED = {
+    "test_behaviours.py",
+    "test_demo.py",
+    "test_engine.py",
+    "test_examples.py",
+    "test_js_golden.py",
+    "test_js_numerics.py",
+    "test_notebook.py",
+    "test_voice_page.py",
+    "test_writes_page.py",
+    "test_zoo.py",
+}
+"""Files whose subject is arithmetic, or whose pages train so long that the second compiler pays: the demo takes 44 s of
+processor time with it, 62 s without. Pages with a camera or a GPU have it, too."""
+SEEDED = "let state = 1; Math.random = () => (state = (1103515245 * state + 12345) % 2147483648) / 2147483648;"
+"""Gives a page the same random numbers in each run, so that what it learns does not depend on luck."""
 PAGE_TIMEOUT_MS = 60_000
 expect.set_options(timeout=PAGE_TIMEOUT_MS)  # Playwright's 5 s are too few beside other work
 
@@ -72,12 +91,32 @@ def chromium_path() -> str:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """One headless shell of Chromium for the whole run, or Chromium itself where there is no shell."""
+def chromium() -> Iterator[BrowserType]:
+    """Playwright's driver of Chromium."""
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=installed(find_headless), args=CHROMIUM_FLAGS)
-        yield chromium
-        chromium.close()
+        yield playwright.chromium
+
+
+@pytest.fixture(scope="session")
+def quick_browser(chromium: BrowserType) -> Iterator[Browser]:
+    """A headless shell of Chromium, or Chromium itself where there is no shell, that does not optimize WebAssembly."""
+    with chromium.launch(executable_path=installed(find_headless), args=[*CHROMIUM_FLAGS, BASELINE]) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def optimizing_browser(chromium: BrowserType) -> Iterator[Browser]:
+    """A headless shell with both compilers of WebAssembly."""
+    with chromium.launch(executable_path=installed(find_headless), args=CHROMIUM_FLAGS) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def browser(request: pytest.FixtureRequest) -> Browser:
+    """One browser for the whole run: of two kinds, by the file of the test."""
+    kind = "optimizing" if request.path.name in OPTIMIZED else "quick"
+    chosen: Browser = request.getfixturevalue(f"{kind}_browser")
+    return chosen
 
 
 CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
@@ -85,19 +124,17 @@ CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"
 
 
 @pytest.fixture(scope="module")
-def camera_browser(browser: Browser, chromium_path: str) -> Iterator[Browser]:
-    """A Chromium with a camera: its flags count for the whole browser. `browser` keeps Playwright running."""
-    made = browser.browser_type.launch(executable_path=chromium_path, args=[*CHROMIUM_FLAGS, *CAMERA])
-    yield made
-    made.close()
+def camera_browser(chromium: BrowserType, chromium_path: str) -> Iterator[Browser]:
+    """A Chromium with a camera: its flags count for the whole browser."""
+    with chromium.launch(executable_path=chromium_path, args=[*CHROMIUM_FLAGS, *CAMERA]) as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")
-def gpu_browser(browser: Browser, chromium_path: str) -> Iterator[Browser]:
-    """A Chromium with the software adapter of WebGPU. `browser` keeps Playwright running."""
-    made = browser.browser_type.launch(executable_path=chromium_path, args=[*CHROMIUM_FLAGS, *SWIFTSHADER])
-    yield made
-    made.close()
+def gpu_browser(chromium: BrowserType, chromium_path: str) -> Iterator[Browser]:
+    """A Chromium with the software adapter of WebGPU."""
+    with chromium.launch(executable_path=chromium_path, args=[*CHROMIUM_FLAGS, *SWIFTSHADER]) as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")

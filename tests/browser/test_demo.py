@@ -56,6 +56,9 @@ def losses(page: Page) -> list[float]:
     return found
 
 
+BARS = "document.querySelectorAll('#bars output')"
+
+
 def bars(page: Page) -> list[float]:
     """Percentages that the page shows for the ten digits."""
     texts = page.locator("#bars output").all_inner_texts()
@@ -84,10 +87,8 @@ def start_and_pause(page: Page, step: int) -> int:
         [LONG_EPOCHS, step],
     )
     wait_for(page, "p.state === 'paused'")
-    done = -1
-    while done != progress(page)["step"]:  # steps that were under way still come in
-        done = progress(page)["step"]
-        page.wait_for_timeout(300)
+    page.evaluate("demo.trainer.pause()")  # which waits for steps that are under way
+    done = progress(page)["step"]
     page.evaluate(f"demo.trainer.settings.maxSteps = {done + STEPS}")
     return int(done)
 
@@ -186,10 +187,8 @@ def test_prediction_of_a_drawing_changes_while_it_trains(fresh: Page) -> None:
     assert sum(untrained) == pytest.approx(100, abs=1)
     fresh.click("#start")
     wait_for(fresh, "p.state === 'finished'")
-    fresh.wait_for_timeout(500)
-    trained = bars(fresh)
-    assert sum(trained) == pytest.approx(100, abs=1)
-    assert np.abs(np.subtract(trained, untrained)).max() > 5
+    fresh.wait_for_function(f"{untrained}.some((p, k) => Math.abs(parseFloat({BARS}[k].textContent) - p) > 5)")
+    assert sum(bars(fresh)) == pytest.approx(100, abs=1)
     expect(fresh.locator("#verdict")).to_have_text(re.compile(r"a \d"))
 
 

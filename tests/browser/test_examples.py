@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from .conftest import PageErrors, watched_page
+from .conftest import SEEDED, PageErrors, watched_page
 from .server import ROOT, Site
 from .test_readme import wait_for_log
 from .test_teach_page import stripes
@@ -70,6 +70,7 @@ def test_every_example_is_a_page_and_a_notebook() -> None:
 def train(page: Page, page_errors: PageErrors, site: Site, name: str) -> None:
     """Press the button of an example, and compare what it says at its end with its promise."""
     assert len((EXAMPLES / f"{name}.html").read_text().splitlines()) < MOST_LINES
+    page.add_init_script(SEEDED)
     page.goto(site.url(f"/examples/{name}.html"))
     page.click("#train")
     pattern, lowest, highest = PROMISES[name]
@@ -96,9 +97,6 @@ def test_the_second_visit_starts_from_the_weights_of_the_first(page: Page, page_
 
 def test_the_forecast_beats_the_mean(page: Page, page_errors: PageErrors, site: Site) -> None:
     """And zero, which is nearly the mean, by far: of waves whose values are known."""
-    page.add_init_script(
-        "let state = 1; Math.random = () => (state = (1103515245 * state + 12345) % 2147483648) / 2147483648;"
-    )
     train(page, page_errors, site, "timeseries")
     text = page.inner_text("#log")
     found = re.search(r"off by ([\d.]+); always the mean would be off by ([\d.]+)", text)
@@ -162,6 +160,7 @@ def test_the_parts_of_a_table_share_no_row(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_the_camera_and_files_are_told_apart(camera_browser: Browser, site: Site) -> None:
     page, errors = watched_page(camera_browser)
     assert len((EXAMPLES / "camera.html").read_text().splitlines()) < MOST_LINES
+    page.add_init_script(SEEDED)
     page.goto(site.url("/examples/camera.html"))
     page.locator(".record").first.click()
     expect(page.locator(".count output").first).to_have_text("20", timeout=60_000)

@@ -118,7 +118,7 @@ def test_sessions_of_different_budgets_are_cached_apart(browser: Browser, files:
             for (const memoryBudget of [undefined, budget, undefined, budget]) {
               const options = { cache: true, ...(memoryBudget === undefined ? {} : { memoryBudget }) };
               arenas.push((await train(files, options)).memory.arena);
-              await new Promise((resolve) => setTimeout(resolve, 1500));
+              await env.release();
             }
             return arenas;""",
             batch=batch,

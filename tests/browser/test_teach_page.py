@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.browser.test_demo import png
 
-from .conftest import axe_violations, require_built, silent_page, watched_page
+from .conftest import SEEDED, axe_violations, require_built, silent_page, watched_page
 from .server import ROOT, Site
 
 # isort: split
@@ -38,6 +38,7 @@ def site() -> Iterator[Site]:
 def page(camera_browser: Browser, site: Site) -> Iterator[Page]:
     """The page, loaded."""
     with silent_page(camera_browser, READY_MS) as page:
+        page.add_init_script(SEEDED)
         page.goto(site.url("/teach/index.html"))
         expect(page.locator("#status")).to_have_text(re.compile("Ready"), timeout=READY_MS)
         yield page

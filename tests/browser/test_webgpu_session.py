@@ -303,8 +303,8 @@ def test_a_fit_stops_and_a_step_that_is_stopped_changes_nothing(gpu: JsPage) -> 
         const s = await open();
         await train(s, 1);
         const controller = new AbortController();
-        setTimeout(() => controller.abort(), 300);
-        const options = {{ epochs: 500, batchSize: 8, signal: controller.signal }};
+        const callbacks = ({{ type }}) => {{ if (type === "epoch") controller.abort(); }};
+        const options = {{ epochs: 500, batchSize: 8, signal: controller.signal, callbacks }};
         const ended = await s.fit(rows(64), options).then(() => "ran", ({{ name }}) => name);
         const before = await s.stepCount();
         const end = new AbortController();

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page as BrowserPage
 from tests.browser.conftest import (  # noqa: F401 - fixtures
-    browser,
+    chromium,
     chromium_path,
     page,
     page_errors,
     require_built,
     watched,
 )
+from tests.browser.conftest import optimizing_browser as browser  # noqa: F401
 from tests.browser.server import ROOT, Site
 
 FOLDER = ROOT / "dist" / "site"

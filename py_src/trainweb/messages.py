@@ -59,9 +59,7 @@ UNCOUNTED_ROWS = Message(
 PROXIMAL_CHECKPOINT = Message(
     ModelError, "A fit with 'proximal' cannot continue from a checkpoint, which lacks the parameters at its start."
 )
-NEEDS_EXTRA = Message(
-    UnsupportedError, "{what} is not installed: pip install 'trainweb[{extra}]'. It does not run in a page."
-)
+NEEDS_EXTRA = Message(UnsupportedError, "{what} is not installed: pip install 'trainweb[{extra}]'. No page runs it.")
 BEYOND_BOUND = Message(
     ModelError,
     "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or give all members a larger "
@@ -109,9 +107,7 @@ FEED_DIM = Message(
     "Got invalid dimensions for input: {name} for the following indices index: {index} Got: {actual} "
     "Expected: {expected}",
 )
-FEED_SYMBOL = Message(
-    FeedError, "Feeds disagree on the dimension {symbol!r}: {first} in {where!r}, {size} in {name!r}."
-)
+FEED_SYMBOL = Message(FeedError, "Feeds disagree on dimension {symbol!r}: {first} in {where!r}, {size} in {name!r}.")
 EMPTY_BATCH = Message(FeedError, "Feed {name!r} has shape {shape!r}: an empty batch cannot be trained on.")
 NOT_A_SHAPE = Message(FeedError, "The shape of {name!r} must be a list of integers >= 0, got {actual!r}.")
 DECIDING_SHAPE = Message(
@@ -387,9 +383,7 @@ ALL_SKIPPED = Message(
     "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option "
     "debug.{argument.check_numerics} shows where.",
 )
-SCALAR_LOSS = Message(
-    SessionError, "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction."
-)
+SCALAR_LOSS = Message(SessionError, "fit needs a loss of one number; {name!r} has shape {shape!r}. Set its reduction.")
 BATCH_OF_BATCHES = Message(ModelError, "The data is already batched: leave out {name!r}.")
 SHUFFLED_STREAM = Message(
     ModelError,
@@ -576,9 +570,7 @@ TWO_RATES = Message(ModelError, "The learning rate is {first} and, in '{where}',
 RATE_AND_SCHEDULE = Message(
     ModelError, "'{argument.learning_rate}' is given beside a schedule that already has rates. Leave out one of them."
 )
-RATE_WITHOUT_OPTIMIZER = Message(
-    ModelError, "A learning rate needs an optimizer: give 'optimizer', or leave out the rate."
-)
+RATE_WITHOUT_OPTIMIZER = Message(ModelError, "A learning rate needs 'optimizer': give it, or leave out the rate.")
 UNWEIGHED_BATCHES = Message(
     ModelError, "This training model cannot weight batches by rows. Give '{argument.accumulate}' the reduction 'sum'."
 )

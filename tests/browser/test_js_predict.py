@@ -139,7 +139,7 @@ def test_rates_and_refusals(page: JsPage) -> None:
     assert events == [0.25, 0, 0.5, 1, 0.5]  # AdamW is the default
     expected = [
         "ModelError: The learning rate is 0.2 and, in 'optimizer', 0.1. Give it once.",
-        "ModelError: A learning rate needs an optimizer",
+        "ModelError: A learning rate needs 'optimizer'",
         "TypeError: 'options' of fit must be an object, not an array. Give several arrays as one: [x, y].",
         "TypeError: 'options' of evaluate must be an object, not an array.",
         "ModelError: The learning rate is 0.5 and, in 'schedule', 0.25. Give it once.",

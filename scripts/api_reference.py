@@ -230,6 +230,10 @@ def sections(doc: griffe.Docstring | None, level: int) -> Iterator[str]:
 def entry(name: str, thing: griffe.Object, level: int, inside: griffe.Object | None = None) -> Iterator[str]:
     """A public name: heading, signature, docstring, and the members of a class."""
     yield f"{'#' * level} {name}"
+    is_session = name == SESSION and thing.path.startswith("trainweb.session.")
+    if is_session:
+        code = "\n".join(example.python_code.strip() for example in EXAMPLES if example.title in FIRST)
+        yield f"```python\n{code}\n```"
     short = name.rpartition(".")[2]
     if isinstance(thing, (griffe.Function, griffe.Class)) and (thing.is_function or thing.parameters):
         yield f"```python\n{signature(short, thing)}\n```"
@@ -243,7 +247,6 @@ def entry(name: str, thing: griffe.Object, level: int, inside: griffe.Object | N
     )
     if thing.is_class:
         inner = dict(members(thing))
-        is_session = name == SESSION and thing.path.startswith("trainweb.session.")
         groups = grouped(inner) if is_session else {"": list(inner)}
         for group, names in groups.items():
             yield f"**{group}**" if group else ""

@@ -70,7 +70,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"type": "Constant", "learning_rate": -0.1}, "learning_rate is -0.1; it must be a number at least 0"),
     ({"type": "Constant", "learning_rate": 0.1, "warmup": 1.5}, "warmup is 1.5; it must be an integer >= 0"),
     ({"type": "Plateau", "learning_rate": 0.1, "mode": "least"}, "mode is 'least'; it must be min or max"),
-    ({"type": "OneCycle", "learning_rate": 0.1, "total": 5, "power": 2}, "OneCycle has no setting 'power'; did"),
+    (
+        {"type": "OneCycle", "learning_rate": 0.1, "total": 5, "power": 2},
+        "OneCycle has no setting 'power'; there are l",
+    ),
 ]
 
 

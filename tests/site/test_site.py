@@ -176,6 +176,27 @@ def test_search_answers_with_a_guide(query: str, guides: list[str], page: Page, 
     assert Path(urlsplit(link).path).stem in guides and "/api/" not in link
 
 
+@pytest.mark.parametrize(
+    ("query", "guide"),
+    [
+        ("transfer learning", "pictures"),
+        ("freeze layers", "pictures"),
+        ("early stopping", "fit"),
+        ("confusion matrix", "metrics"),
+        ("save model", "resume"),
+        ("react", "deploy"),
+        ("csv", "table"),
+    ],
+)
+def test_search_names_a_guide_among_the_first_three(query: str, guide: str, page: Page, address: str) -> None:
+    page.goto(address + "docs/deploy.html")
+    page.get_by_role("textbox", name="Search").fill(query)
+    items = page.locator(".md-search-result__item")
+    items.first.wait_for()
+    links = [item.locator("a").first.get_attribute("href") or "" for item in items.all()[:3]]
+    assert guide in [Path(urlsplit(link).path).stem for link in links]
+
+
 def test_the_first_screen_has_its_points_before_the_package(page: Page, address: str) -> None:
     page.route("**/trainweb/**", lambda route: None)  # it never comes
     page.goto(address + "index.html", wait_until="commit")
@@ -257,6 +278,11 @@ def test_the_reference_of_sessions_is_in_groups(page: Page, address: str) -> Non
     assert titles == ["Make", "Train", "Use", "Save", "Look inside"]
     assert "createFromModel" in page.locator("article pre").first.inner_text()
     assert page.locator(".md-sidebar--secondary a", has_text="Get Signature").count() == 0
+    page.goto(address + "docs/api/python/trainweb.html")
+    section = page.locator("#trainingsession ~ *")
+    assert "TrainingSession.from_model(" in section.locator("pre").first.inner_text()
+    texts = section.all_inner_texts()
+    assert [title for title in titles if title in texts] == titles
 
 
 KINDS = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import check_settings, flag
+from trainweb.arguments import check_settings, flag, warn
 from trainweb.data.dataset import Dataset, epoch_batches, labels_of
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
@@ -158,7 +158,7 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     inputs.require(train, "data")
     if validation is not None:
         ModelInputs(core.inputs["eval"]).require(validation, "validation data")
-        warn_of_steps(inputs, train, validation)
+        warn_of_steps(train, validation)
     if train.is_batched and settings.get("batch_size") is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if train.columns is None and options["shuffle"]:
@@ -335,23 +335,23 @@ def split_data(
     parts = train.split(share)
     labels = labels_of((train._known or {}).get(name))
     if labels is not None:
-        warn_of_missing(inputs, name, labels, len(parts[0]))
+        warn_of_missing(name, labels, len(parts[0]))
     return parts
 
 
-def warn_of_steps(inputs: ModelInputs, train: Dataset, validation: Dataset) -> None:
+def warn_of_steps(train: Dataset, validation: Dataset) -> None:
     """Warn of steps of tables that only the training rows have."""
     lacking = [step for step in train.preprocessing if step not in validation.preprocessing]
     if lacking and validation.columns is not None:
         steps = ", ".join(f"{step['type']} of {step['input']!r}" for step in lacking)
-        inputs.warn(messages.UNPREPARED_VALIDATION(steps=steps))
+        warn(str(messages.UNPREPARED_VALIDATION(steps=steps)))
 
 
-def warn_of_missing(inputs: ModelInputs, name: str, labels: np.ndarray, first: int) -> None:
+def warn_of_missing(name: str, labels: np.ndarray, first: int) -> None:
     """Warn of classes that only one of two parts has, if there are few classes."""
     classes = set(labels.tolist())
     for part, labels_of_part in (("training", labels[:first]), ("validation", labels[first:])):
         missing = sorted(classes.difference(labels_of_part.tolist()))
         # Of many classes some are rare.
         if missing and len(classes) <= NAMED_CLASSES:
-            inputs.warn(messages.MISSING_CLASSES(part=part, name=name, classes=", ".join(map(str, missing))))
+            warn(str(messages.MISSING_CLASSES(part=part, name=name, classes=", ".join(map(str, missing)))))

@@ -30,8 +30,7 @@ export type Metrics =
   | readonly (Metric | MetricFunctions | MetricsByOutput)[];
 
 /** Names of the metrics among `M` whose values are numbers. */
-type NumberNames<M> =
-  M extends string ? Exclude<M, "confusionMatrix">
+type NumberNames<M> = M extends string ? Exclude<M, "confusionMatrix">
   : M extends readonly (infer Item)[] ? NumberNames<Item>
   : M extends { readonly type: infer Type } ? ("average" extends keyof M ? (M extends { average: "macro" | "micro" | "weighted" } ? Type : never) : NumberNames<Type>)
   : M extends MetricFunctions ? keyof M

@@ -2,7 +2,8 @@
 
 import type { Dataset, DataSource } from "../data/dataset.js";
 import { labelsOf } from "../data/split.js";
-import { refuseIf } from "../wire/messages.js";
+import { log } from "../wire/log.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 import type { ModelInputs } from "./model-inputs.js";
 
 /** Largest number of classes that a warning names. */
@@ -32,29 +33,29 @@ export function splitData(
   const parts = train.split(share);
   const labels = labelsOf(train.known?.get(name));
   if (labels !== null) {
-    warnOfMissing(inputs, name, labels, parts[0].size as number);
+    warnOfMissing(name, labels, parts[0].size as number);
   }
   return parts;
 }
 
 /** Warn of steps of tables that only the training rows have. */
-export function warnOfSteps(inputs: ModelInputs, train: Dataset, validation: Dataset): void {
+export function warnOfSteps(train: Dataset, validation: Dataset): void {
   const done = validation.preprocessing.map((step) => JSON.stringify(step));
   const lacking = train.preprocessing.filter((step) => !done.includes(JSON.stringify(step)));
   if (lacking.length > 0 && validation.columns !== null) {
     const steps = lacking.map(({ type, input }) => `${type} of '${input}'`).join(", ");
-    inputs.warn("UNPREPARED_VALIDATION", { steps });
+    log("warning", sessionError("UNPREPARED_VALIDATION", { steps }).message);
   }
 }
 
 /** Warn of classes that only one of two parts has, if there are few classes. */
-function warnOfMissing(inputs: ModelInputs, name: string, labels: readonly number[], first: number): void {
+function warnOfMissing(name: string, labels: readonly number[], first: number): void {
   const classes = [...new Set(labels)].sort((a, b) => a - b);
   for (const [part, present] of [["training", labels.slice(0, first)], ["validation", labels.slice(first)]] as const) {
     const missing = classes.filter((label) => !present.includes(label));
     // Of many classes some are rare.
     if (missing.length > 0 && classes.length <= NAMED_CLASSES) {
-      inputs.warn("MISSING_CLASSES", { part, name, classes: missing.join(", ") });
+      log("warning", sessionError("MISSING_CLASSES", { part, name, classes: missing.join(", ") }).message);
     }
   }
 }

@@ -133,7 +133,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   inputs.require(train, "data");
   if (validation !== null) {
     new ModelInputs(info, "eval").require(validation, "validation data");
-    warnOfSteps(inputs, train, validation);
+    warnOfSteps(train, validation);
   }
   const isStream = train.columns === null;
   if (train.isBatched && (settings.batchSize ?? null) !== null) {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Browser, Page
 
-from .conftest import watched_page
+from .conftest import OPTIMIZED, watched_page
 from .server import Site
 
 
@@ -30,13 +32,17 @@ def test_paths_outside_the_folders_are_not_served(plain_site: Site) -> None:
     assert plain_site._find("/golden/README.md").status == 200
 
 
+def test_listed_files_are_there() -> None:
+    assert {path.name for path in Path(__file__).parent.iterdir()} >= OPTIMIZED
+
+
 def test_errors_of_a_page_are_collected(browser: Browser, plain_site: Site) -> None:
     page, errors = watched_page(browser)
     plain_site.add("/bad.html", "<script>console.error('one'); throw new Error('two')</script>")
     page.goto(plain_site.url("/bad.html"))
-    page.wait_for_timeout(50)
+    while len(errors.unexpected(("favicon",))) < 2:
+        page.wait_for_timeout(10)
     page.context.close()
-    assert len(errors.unexpected(("favicon",))) == 2
     assert errors.unexpected(("one", "two", "favicon")) == []
 
 

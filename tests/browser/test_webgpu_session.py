@@ -110,7 +110,7 @@ def test_trainings_have_the_same_bytes_again_and_in_a_fresh_browser(
           const s = await TrainingSession.createFromModel(`/repeated/${name}.onnx`, config, { device: "webgpu" });
           const batch = () => ({ x: toTensor(x), labels: toTensor(labels) });
           const losses = Array.from(await s.runTrainSteps([batch(), batch(), batch(), batch()]));
-          ends[name] = [losses, Array.from((await s.getContiguousParameters(true)).data)];
+          ends[name] = [losses, await hash((await s.getContiguousParameters(true)).data)];
           await s.release();
         }
         env.seed = undefined;

@@ -56,7 +56,6 @@ const OF_PLANS: readonly PropertyKey[] = ["listing", "write", "read", "workspace
 
 /** A host for plans on the GPU. All else is the kernels', as it is or once segments are claimed. */
 class GpuHost implements Partial<StepHost> {
-  /** The host with the kernels' members. */
   readonly whole: StepHost;
   readonly #kernels: StepHost;
   readonly #runner: GpuRunner;

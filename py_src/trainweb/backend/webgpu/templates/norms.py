@@ -83,7 +83,6 @@ def batch_norm(k: Kernel, call: calls.BatchNorm) -> None:
 
 
 def _channels(k: Kernel) -> None:
-    """Run a workgroup for each channel, with `steps` elements."""
     k.blocks(channel="channels")
     k.count("steps", k.call.batch * k.call.size)
 
@@ -116,7 +115,6 @@ def batch_norm_gradient(k: Kernel, call: calls.BatchNormGrad) -> None:
 
 
 def _groups(k: Kernel) -> None:
-    """Run a workgroup for each group of an image."""
     width = k.call.channels // k.call.groups
     k.count("width", width)
     k.count("steps", width * k.call.size)

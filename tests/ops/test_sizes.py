@@ -41,8 +41,8 @@ def holes(x: np.ndarray) -> np.ndarray:
 
 AXES = ((5, 257), (2, 5000), (1, 1000, 3), (2, 33, 5), (3, 100, 64), (1, 70, 131), (40, 3, 200), (700, 90))
 """Shapes that are reduced along axis 1."""
-MASKED = np.float32([[1e30, 0, -1e30], [-inf, 2, 2], [-300, -300, -inf]])
-EXTREMES = np.repeat(np.float32([[nan, 1], [inf, 1], [-inf, 1], [-inf, -inf]]), 20, 1)
+MASKED = np.array([[1e30, 0, -1e30], [-inf, 2, 2], [-300, -300, -inf]], np.float32)
+EXTREMES = np.repeat(np.array([[nan, 1], [inf, 1], [-inf, 1], [-inf, -inf]], np.float32), 20, 1)
 
 
 def along(*shapes: tuple[int, ...], **attrs: Any) -> list[Sample]:

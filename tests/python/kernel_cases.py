@@ -1,22 +1,10 @@
-"""Shared code of the tests of the kernels: the builds, and the tolerance of a float32 sum beside a float64 one."""
+"""Shared code of the tests of the kernels: arguments, and the tolerance of a float32 sum beside a float64 one."""
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.python.kernel_runner import KernelRunner
-
-ENGINE = Path(__file__).resolve().parents[2] / "py_src" / "trainweb" / "backend" / "wasm" / "engine"
-BUILDS = ("kernels", "kernels.relaxed")
-
-
-@cache
-def runner(build: str) -> KernelRunner:
-    """One instance per build for the whole test run."""
-    return KernelRunner(ENGINE / f"{build}.wasm")
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:

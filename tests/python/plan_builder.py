@@ -1,4 +1,4 @@
-"""Write small plans by hand: run single kernels on numpy arrays, below the compiler."""
+"""Write small plans by hand: below the compiler."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tests.python.kernel_description import Kernel, kernels_of
+from tests.python.kernel_description import Kernel
 
 from trainweb.backend.wasm.engine import Engine
 from trainweb.errors import EngineError
 
 MAGIC, VERSION, HEADER_WORDS, NO_BUFFER = 0x4C505754, 1, 20, 0xFFFFFFFF
 DTYPES = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "u8": np.uint8}
-GUARD = 0xA5
 
 
 class PlanFailed(Exception):
@@ -120,58 +119,6 @@ def check_status(engine: Engine, plan: int, status: int) -> None:
             outcome.value,
             outcome.position,
         )
-
-
-def run_kernel(engine: Engine, name: str, repeat: int = 1, **args: Any) -> dict[str, np.ndarray]:
-    """Run one kernel on arrays; returns the contents of its out and inout arguments.
-
-    Every array is in a separate segment that ends with it, between guard bytes that must survive. An
-    absent optional pointer is left out or None; scratch is made here, full of NaN.
-    """
-    kernel = kernels_of(engine)[name]
-    numbers = kernel.numbers(args)
-    plan = RawPlan(engine.description.fingerprint)
-    buffers: dict[str, int] = {}
-    blocks: dict[str, tuple[int, np.ndarray, int]] = {}
-    for arg in kernel.args:
-        if not arg.is_pointer:
-            continue
-        if arg.kind == "scratch":
-            array = np.full(kernel.extent(arg, numbers), np.nan if arg.type[0] == "f" else 77, DTYPES[arg.type])
-        elif args.get(arg.name) is None:
-            continue
-        else:
-            array = np.ascontiguousarray(args[arg.name])
-        nbytes = array.nbytes
-        block = engine.alloc(nbytes + 128)
-        engine.write(block, bytes([GUARD]) * (nbytes + 128))
-        engine.write(block + 64, array.tobytes())
-        buffers[arg.name] = len(plan.segments)
-        plan.segments.append([block + 64, nbytes, int(arg.kind != "in")])
-        plan.buffers.append([buffers[arg.name], 0, nbytes])
-        blocks[arg.name] = (block, array, nbytes)
-    plan.code = [instruction(kernel, words_of(kernel, args, buffers))] * repeat
-    encoded = plan.encode()
-    address = engine.alloc(encoded.nbytes)
-    engine.write(address, encoded.data)
-    results = {}
-    try:
-        plan.place(engine, address)
-        check_status(engine, address, engine.run(address))
-        for arg in kernel.args:
-            if arg.name in blocks:
-                block, array, nbytes = blocks[arg.name]
-                data = engine.read(block, nbytes + 128)
-                assert set(data[:64] + data[64 + nbytes :]) == {GUARD}, f"{name} wrote beyond {arg.name}"
-                if arg.kind in ("out", "inout"):
-                    results[arg.name] = np.frombuffer(data[64 : 64 + nbytes], array.dtype).reshape(array.shape)
-                elif arg.kind == "in":
-                    assert data[64 : 64 + nbytes] == array.tobytes(), f"{name} changed its input {arg.name}"
-    finally:
-        engine.free(address)
-        for block, _, _ in blocks.values():
-            engine.free(block)
-    return results
 
 
 def ulp_error(actual: np.ndarray, exact: np.ndarray) -> float:

@@ -10,7 +10,6 @@ from tests.ops.op_runner import run
 from tests.python import pipelines
 from tests.python.test_compiler_passes import plan_of
 from tests.python.test_pass_guards import Written
-from tests.python.test_program import check_index
 
 from trainweb.compiler.passes.accumulate import accumulate_sums
 from trainweb.ir import calls
@@ -91,9 +90,7 @@ def summed(*between: str, outputs: tuple[str, ...] = (), bias: str = "", twice: 
     w.builder.elementwise([w.bufs["sum"]], [w.bufs["p"], w.bufs["p" if twice else "q"]], lambda e, x, y: e.add(x, y))
     w.read("sum")
     w.outputs = list(outputs)
-    program = w.program()
-    accumulate_sums(program, pipelines.context())
-    check_index(program)
+    program = w.after(accumulate_sums)
     return any(isinstance(i, calls.Gemm) and i.accumulate for i in program)
 
 

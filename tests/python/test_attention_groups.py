@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.python import pipelines
-from tests.python.plan_builder import PlanFailed, run_kernel
+from tests.python.kernel_runner import KernelRunner
+from tests.python.plan_builder import PlanFailed
 from tests.python.products import product
 from tests.python.test_attention import (
     MASKS,
@@ -31,7 +32,6 @@ from tests.python.test_pass_guards import Written
 
 from trainweb import CheckpointState, TrainingSession
 from trainweb.backend.plan import Plan
-from trainweb.backend.wasm.engine import Engine
 from trainweb.compiler.passes.attention import fuse_attention
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf
@@ -101,18 +101,18 @@ class Heads:
             self.args[name], self.args[f"{name}_strides"] = laid_out(self.x[name], between)
             self.args[f"d{name}_strides"] = self.args[f"{name}_strides"]
 
-    def run(self, engine: Engine, parts: int = 1, wanted: str = "qkv") -> dict[str, np.ndarray]:
+    def run(self, kernels: KernelRunner, parts: int = 1, wanted: str = "qkv") -> dict[str, np.ndarray]:
         forward = {
             name: x
             for name, x in self.args.items()
             if name not in ("dq_strides", "dk_strides", "dv_strides", "dy_strides")
         }
         statistics = np.zeros((*self.args["batch"], self.args["m"]), np.float32)
-        made = run_kernel(engine, "attention_f32", **forward, top=statistics, inverse=statistics, guarded=0)
+        made = kernels.run("attention_f32", **forward, top=statistics, inverse=statistics, guarded=0)
         given = {**self.args, "dy": laid_out(self.x["dy"], self.between)[0], **made}
         results = {f"d{x}": np.full_like(self.args[x], np.nan) for x in wanted}
         given = {**given, **results, "parts": parts, "conditional": int(np.isinf(self.mask).any())}
-        gradients = run_kernel(engine, "attention_gradient_f32", **given)
+        gradients = kernels.run("attention_gradient_f32", **given)
         like = {"y": self.x["y"]} | {f"d{x}": self.x[x] for x in wanted}
         return {name: taken((made | gradients)[name], x, self.between) for name, x in like.items()}
 
@@ -136,23 +136,23 @@ SHAPES = [
 @pytest.mark.parametrize(("shape", "parts"), SHAPES, ids=str)
 @pytest.mark.parametrize("mask", ["none", "-1e4", "-inf"])
 @pytest.mark.parametrize("between", [False, True], ids=["heads", "heads between rows"])
-def test_kernels(engine: Engine, shape: tuple[int, ...], parts: int, mask: str, between: bool) -> None:
+def test_kernels(kernels: KernelRunner, shape: tuple[int, ...], parts: int, mask: str, between: bool) -> None:
     heads = Heads(shape, mask, between)
-    results = heads.run(engine, parts)
+    results = heads.run(kernels, parts)
     for name, value in heads.expected().items():
         assert np.abs(results[name] - value).max() < TOLERANCE * max(1, np.abs(value).max()), name
 
 
 @pytest.mark.parametrize("wanted", ["k", "v", "qv", "kv"])
 @pytest.mark.parametrize("m", [40, 100])
-def test_a_gradient_does_not_depend_on_which_others_are_wanted(engine: Engine, wanted: str, m: int) -> None:
+def test_a_gradient_does_not_depend_on_which_others_are_wanted(kernels: KernelRunner, wanted: str, m: int) -> None:
     heads = Heads((2, 6, 3, m, 70, 8, 8), "-1e4")
-    every, some = heads.run(engine), heads.run(engine, wanted=wanted)
+    every, some = heads.run(kernels), heads.run(kernels, wanted=wanted)
     for name in wanted:
         assert every[f"d{name}"].tobytes() == some[f"d{name}"].tobytes()
 
 
-def test_results_are_those_of_repeated_keys(engine: Engine) -> None:
+def test_results_are_those_of_repeated_keys(kernels: KernelRunner) -> None:
     """Bytes of y and dq; for few queries, those of the sum over a group in order, too."""
     heads = Heads((2, 6, 3, 50, 130, 8, 12), "-inf")
     apart = Heads((2, 6, 1, 50, 130, 8, 12), "-inf")
@@ -160,7 +160,7 @@ def test_results_are_those_of_repeated_keys(engine: Engine) -> None:
         apart.x[name] = heads.x[name] if name in ("q", "y", "dy") else np.repeat(heads.x[name], 3, axis=1)
         if name != "dy":
             apart.args[name] = apart.x[name]
-    shared, each = heads.run(engine), apart.run(engine)
+    shared, each = heads.run(kernels), apart.run(kernels)
     assert all(shared[name].tobytes() == each[name].tobytes() for name in ("y", "dq"))
     for name in ("dk", "dv"):
         first, second, third = np.moveaxis(each[name].reshape(2, 2, 3, 130, -1), 2, 0)
@@ -168,11 +168,11 @@ def test_results_are_those_of_repeated_keys(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("group", [0, 4, 7])
-def test_a_group_must_divide_the_heads(engine: Engine, group: int) -> None:
+def test_a_group_must_divide_the_heads(kernels: KernelRunner, group: int) -> None:
     heads = Heads((1, 6, 2, 5, 5, 4, 4))
     heads.args["group"] = group
     with pytest.raises(PlanFailed, match="TW_BAD_CONDITION"):
-        heads.run(engine)
+        heads.run(kernels)
 
 
 # ---- graphs

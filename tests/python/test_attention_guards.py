@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.python import pipelines
 from tests.python.test_pass_guards import WIDTH, N, Written
-from tests.python.test_program import check_index
 
 from trainweb.compiler.passes import attention as attention_pass
 from trainweb.compiler.passes.attention import fuse_attention
@@ -85,9 +83,7 @@ def attention(
             steps[what]()
             for argument, value in (changes or {}).get(what, {}).items():
                 setattr(w.builder.instructions[-1], argument, b[value] if isinstance(value, str) else value)
-    program = w.program()
-    fuse_attention(program, pipelines.context())
-    check_index(program)
+    program = w.after(fuse_attention)
     return [i.KERNEL for i in program if isinstance(i, KernelCall) and not isinstance(i, calls.Copy)]
 
 
@@ -291,9 +287,7 @@ def test_gradients_are_hidden_in_the_shape_of_the_scores(shape: tuple[int, ...],
     w.builder.emit(calls.SoftmaxGrad(dy=b["dweights"], y=b["weights"], dx=b["dscores"], **rows))
     w.builder.elementwise([b["dmasked"].view(shape)], [b["dscores"].view(shape), condition], hidden(0))
     w.product("dq", "dmasked", "k")
-    program = w.program()
-    fuse_attention(program, pipelines.context())
-    assert any(isinstance(i, calls.AttentionGradient) for i in program) == is_whole
+    assert any(isinstance(i, calls.AttentionGradient) for i in w.after(fuse_attention)) == is_whole
 
 
 def test_attention_stays_where_two_conditions_hide_gradients_or_others_read_them() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import reduce
 
 import pytest
-from tests.python import pipelines
 from tests.python.test_pass_guards import N, Written
-from tests.python.test_program import check_index
 
 from trainweb.compiler.passes.fuse import CHEAP_OPERATIONS, MAX_BUFFERS, MAX_OPERATIONS, fuse_elementwise, repeat_cheap
 from trainweb.ir.expr import Emitter, Expr
@@ -40,9 +38,7 @@ def gated(*between: str, kept: tuple[str, ...] = (), segment: int = ARENA) -> in
     if segment == ARENA:
         w.read("da")
         w.outputs.remove("da")
-    program = w.program()
-    fuse_elementwise(program, pipelines.context())
-    check_index(program)
+    program = w.after(fuse_elementwise)
     return sum(isinstance(i, ElementwiseCall) and len(i.ins) > 0 for i in program)
 
 
@@ -67,9 +63,7 @@ def test_a_chain_that_changes_state_stays_behind_what_may_fail() -> None:
 
 def fused(w: Written) -> int:
     """Elementwise calls that are left of a program."""
-    program = w.program()
-    fuse_elementwise(program, pipelines.context())
-    check_index(program)
+    program = w.after(fuse_elementwise)
     return sum(isinstance(i, ElementwiseCall) for i in program)
 
 
@@ -156,9 +150,7 @@ def repeated(*steps: str) -> set[str]:
 
         w.builder.elementwise([out], ins, compute)
     w.outputs = [name for name in results if name in "abcd"]
-    program = w.program()
-    repeat_cheap(program, pipelines.context())
-    check_index(program)
+    program = w.after(repeat_cheap)
     return {name for name in results if not program.writers(w.bufs[name].storage)}
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.python import pipelines
-from tests.python.kernel_cases import BUILDS, runner
+from tests.python.kernel_runner import BUILDS, runner
 from tests.python.products import product
 from tests.python.test_attention import compute, kernels
 from tests.python.test_kernels_unpack import Packed, packed
 from tests.python.test_pass_guards import Written
-from tests.python.test_program import check_index
 
 from trainweb import TrainingSession
 from trainweb.autodiff.gradient import build_gradients
@@ -453,9 +452,7 @@ def left(*order: str, shared: dict[str, str] | None = None, outputs: tuple[str, 
             what, name = step.split()
             (w.read if what == "read" else w.fill)(name)
     w.outputs = list(outputs)
-    program = w.program()
-    fuse_head_loss(program, pipelines.context())
-    check_index(program)
+    program = w.after(fuse_head_loss)
     return [i.KERNEL for i in program if isinstance(i, KernelCall) and not isinstance(i, calls.Copy)]
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.each import over
-from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
+from tests.python.kernel_cases import assert_close_sum, random
 from tests.python.kernel_description import kernels_of
-from tests.python.kernel_runner import KernelError
+from tests.python.kernel_runner import BUILDS, runner
+from tests.python.plan_builder import PlanFailed
 
 from trainweb.backend.wasm.engine import get_engine
 
@@ -514,5 +515,5 @@ def test_conditions(change: dict[str, Any]) -> None:
         given = {**args, **words}
         if name.startswith("columns"):
             del given["groups"]
-        with pytest.raises(KernelError, match="TW_BAD_CONDITION"):
+        with pytest.raises(PlanFailed, match="TW_BAD_CONDITION"):
             runner("kernels").run(name, given)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.each import over
-from tests.python.kernel_cases import BUILDS, assert_close_sum, gemm_words, random, runner
-from tests.python.kernel_runner import KernelError, evaluate
+from tests.python.kernel_cases import assert_close_sum, gemm_words, random
+from tests.python.kernel_runner import BUILDS, runner
+from tests.python.plan_builder import PlanFailed
 
 SIZES = [
     (1, 1, 1),
@@ -87,9 +88,10 @@ BIASES = {
 
 def trim(args: dict[str, Any]) -> None:
     """Cut every operand to exactly the extent that kernels.def states."""
-    for arg in runner("kernels").kernels["gemm_f32"]["args"]:
-        if arg["kind"] in ("in", "inout") and args[arg["name"]] is not None:
-            args[arg["name"]] = args[arg["name"]][: evaluate(arg["extent"], args)].copy()
+    kernel = runner("kernels").kernels["gemm_f32"]
+    for arg in kernel.args:
+        if arg.kind in ("in", "inout") and args[arg.name] is not None:
+            args[arg.name] = args[arg.name][: kernel.extent(arg, args)].copy()
 
 
 def run_case(
@@ -223,7 +225,7 @@ def test_an_operand_one_element_short_is_refused(name: str) -> None:
     args = operands | gemm_words(3, 5, 4, bias_col=1)
     runner("kernels").run("gemm_f32", args)
     args[name] = args[name][:-1].copy()
-    with pytest.raises(KernelError, match="TW_BAD_EXTENT"):
+    with pytest.raises(PlanFailed, match="TW_BAD_EXTENT"):
         runner("kernels").run("gemm_f32", args)
 
 

@@ -14,6 +14,7 @@ import pytest
 import wasmtime
 from tests.each import over
 from tests.python.kernel_description import kernels_of
+from tests.python.kernel_runner import KernelRunner
 from tests.python.plan_builder import (
     NO_BUFFER,
     PlanFailed,
@@ -22,7 +23,6 @@ from tests.python.plan_builder import (
     flat,
     instruction,
     place,
-    run_kernel,
     stating,
     words_of,
 )
@@ -499,54 +499,6 @@ def test_invalid_code_is_an_error(engine: Engine) -> None:
 # ---- every kernel: extents as Python computes them are what the verifier demands, and enough
 
 
-class Arena:
-    """Runs calls with each operand in its own segment and one of them at the very end of the memory."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.end_block, self.end_bytes = self.reach_the_end()
-        self.end = self.end_block + self.end_bytes
-
-    def reach_the_end(self) -> tuple[int, int]:
-        while True:
-            big = self.engine.alloc(1 << 20)
-            rest = self.engine.memory_size() - (big + (1 << 20)) - 64
-            if rest < 0:
-                return big, 1 << 20
-            if rest >= 64:
-                tail = self.engine.alloc(rest)
-                if tail + rest == self.engine.memory_size():
-                    self.engine.free(big)
-                    return tail, rest
-
-    def run(self, call: Call, last: str, short: str | None = None) -> str:
-        plan = RawPlan(self.engine.description.fingerprint)
-        blocks, buffers = [], {}
-        for name, array in call.buffers.items():
-            nbytes = array.nbytes - (name == short)
-            if name == last and nbytes <= self.end_bytes:
-                base = self.end - array.nbytes
-            else:
-                block = self.engine.alloc(array.nbytes + 64)
-                blocks.append(block)
-                base = block + 64 - array.nbytes % 64 if array.nbytes % 64 else block
-            if array.nbytes:
-                self.engine.write(base, array)
-            buffers[name] = len(plan.segments)
-            plan.segments.append([base, max(0, nbytes), 1])
-            plan.buffers.append([buffers[name], 0, max(0, nbytes)])
-        plan.code = [instruction(call.kernel, words_of(call.kernel, call.args, buffers))]
-        encoded = plan.encode()
-        address = self.engine.alloc(encoded.nbytes)
-        self.engine.write(address, encoded)
-        plan.place(self.engine, address)
-        try:
-            return self.engine.description.status_name(self.engine.run(address))
-        finally:
-            for block in (address, *blocks):
-                self.engine.free(block)
-
-
 RUN_TIME_FAILURES = {"TW_BAD_INDEX", "TW_BAD_LABEL", "TW_BAD_VALUE", "TW_BAD_ARGUMENT", "TW_LOOP_LIMIT"}
 KERNELS = kernels_of(WasmtimeEngine())
 
@@ -563,20 +515,25 @@ def calls_at_the_end(name: str) -> list[tuple[Call, str, str]]:
     return found
 
 
-@pytest.fixture(scope="module", params=["kernels", "kernels.relaxed"])
-def arena(request: pytest.FixtureRequest) -> Arena:
-    return Arena(WasmtimeEngine(request.param))
+def status_of(kernels: KernelRunner, call: Call, last: str, short: str = "") -> str:
+    """The status of a call with one operand at the end of the memory, and one that may lack its last byte."""
+    buffers = {n: x.view(np.uint8)[:-1] if n == short else x for n, x in call.buffers.items()}
+    try:
+        kernels.run(call.kernel.name, last=last, **call.args, **buffers)
+    except PlanFailed as error:
+        return error.name
+    return "TW_OK"
 
 
 @over("name", sorted(KERNELS))
-def test_operands_at_the_end_of_memory(arena: Arena, name: str) -> None:
+def test_operands_at_the_end_of_memory(kernels: KernelRunner, name: str) -> None:
     succeeded = 0
     for call, last, short in calls_at_the_end(name):
-        status = arena.run(call, last=last)
+        status = status_of(kernels, call, last)
         assert status == "TW_OK" or status in RUN_TIME_FAILURES, (status, call.args)
         succeeded += status == "TW_OK"
         if short:
-            assert arena.run(call, last="", short=short) == "TW_BAD_EXTENT", (short, call.args)
+            assert status_of(kernels, call, "", short) == "TW_BAD_EXTENT", (short, call.args)
     assert succeeded, "no random arguments were accepted"
 
 
@@ -611,7 +568,7 @@ def reading_calls(name: str) -> list[Call]:
     return [call for call in (Call(KERNELS[name], rng) for _ in range(20)) if call.valid]
 
 
-def outcome(engine: Engine, call: Call, filler: int, *, without: tuple[str, ...] = ()) -> dict[str, bytes]:
+def outcome(kernels: KernelRunner, call: Call, filler: int, *, without: tuple[str, ...] = ()) -> dict[str, bytes]:
     """The results of the kernel if operands that it does not read hold `filler` bytes."""
     read = {b.name for b in typed(call, without=without).reads}
     operands = {}
@@ -619,24 +576,24 @@ def outcome(engine: Engine, call: Call, filler: int, *, without: tuple[str, ...]
         if arg.name in call.buffers and arg.kind != "scratch" and arg.name not in without:
             array = call.buffers[arg.name]
             operands[arg.name] = array.copy() if arg.name in read else np.full(array.nbytes, filler, np.uint8)
-    results = run_kernel(engine, call.kernel.name, **call.args, **operands)
+    results = kernels.run(call.kernel.name, **call.args, **operands)
     return {name: array.tobytes() for name, array in results.items()}
 
 
 @over("name", sorted(KERNELS))
-def test_calls_read_and_write_what_they_say(engine: Engine, name: str) -> None:
+def test_calls_read_and_write_what_they_say(kernels: KernelRunner, name: str) -> None:
     succeeded = 0
     for call in reading_calls(name):
         # Of nothing there are no statistics, and no slice: such results stay as they are.
         if any(not call.buffers[b.name].size for b in typed(call).reads):
             continue
         try:
-            first = outcome(engine, call, 0)
+            first = outcome(kernels, call, 0)
         except PlanFailed as e:
             if e.name in ("TW_BAD_INDEX", "TW_BAD_LABEL"):
                 assert CLASSES[name].FAILS or name in LEFT_OUT
             continue
-        for result, data in outcome(engine, call, 0xFF).items():
+        for result, data in outcome(kernels, call, 0xFF).items():
             zeros, ones = (np.frombuffer(d, np.uint8) for d in (first[result], data))
             has_gaps = result in CLASSES[name].PARTS or name in PADDED
             is_untouched = (zeros == 0) & (ones == 0xFF) & has_gaps
@@ -646,7 +603,7 @@ def test_calls_read_and_write_what_they_say(engine: Engine, name: str) -> None:
         updates = CLASSES[name].UPDATES
         if updates:
             rest = {k: v for k, v in first.items() if k not in updates}
-            assert outcome(engine, call, 0, without=updates) == rest
+            assert outcome(kernels, call, 0, without=updates) == rest
         succeeded += 1
     assert succeeded
 
@@ -683,10 +640,10 @@ def test_descriptions_of_other_kernels(engine: Engine) -> None:
         Description.parse(text)
 
 
-def test_run_kernel_notices_a_write_beyond_its_operand(engine: Engine) -> None:
+def test_runs_notice_a_write_beyond_its_operand(kernels: KernelRunner) -> None:
     """The guard of these tests works."""
     with pytest.raises(PlanFailed, match="TW_BAD_EXTENT"):
-        run_kernel(engine, "copy", src=np.zeros(4, np.uint8), dst=np.zeros(3, np.uint8), n=4)
+        kernels.run("copy", src=np.zeros(4, np.uint8), dst=np.zeros(3, np.uint8), n=4)
 
 
 def test_status_of_a_good_run_raises_nothing(victim: Victim) -> None:

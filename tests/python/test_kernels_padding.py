@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.each import over
-from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
+from tests.python.kernel_cases import assert_close_sum, random
+from tests.python.kernel_runner import BUILDS, runner
 from tests.python.test_kernels_threads import NODE, Job
 from tests.python.test_kernels_unpack import packed
 

@@ -6,10 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.python.plan_builder import PlanFailed, run_kernel
-from tests.python.test_kernels_optim import read, state_words
+from tests.python.kernel_runner import KernelRunner
+from tests.python.plan_builder import PlanFailed
 
-from trainweb.backend.wasm.engine import Engine
+from trainweb.ir.layout import STATE_RANDOM_OFFSET, STATE_SEED, STATE_WORDS
+
+
+def state_words(*, seed: int = 0, offset: int = 0) -> np.ndarray:
+    state = np.zeros(STATE_WORDS, np.int32)
+    state.view(np.uint64)[[STATE_SEED // 2, STATE_RANDOM_OFFSET // 2]] = seed, offset
+    return state
 
 
 def philox(counter: list[int], key: list[int]) -> list[int]:
@@ -29,7 +35,7 @@ def test_reference_generator_gives_the_published_numbers() -> None:
 
 
 def random(
-    engine: Engine,
+    kernels: KernelRunner,
     n: int,
     *,
     salt: int = 3,
@@ -41,14 +47,14 @@ def random(
     draw: int = 0,
 ) -> np.ndarray:
     state = state_words(seed=seed, offset=offset)
-    return run_kernel(
-        engine, "random_f32", y=np.zeros(n, np.float32), state=state, n=n, salt=salt, draw=draw, normal=normal, a=a, b=b
+    return kernels.run(
+        "random_f32", y=np.zeros(n, np.float32), state=state, n=n, salt=salt, draw=draw, normal=normal, a=a, b=b
     )["y"]
 
 
-def test_uniform_numbers_are_philox(engine: Engine) -> None:
+def test_uniform_numbers_are_philox(kernels: KernelRunner) -> None:
     seed, offset, salt, n = 2**40 + 7, 2**33 + 5, 3, 40
-    y = random(engine, n, seed=seed, offset=offset, salt=salt)
+    y = random(kernels, n, seed=seed, offset=offset, salt=salt)
     for i in range(n):
         block, j, lane = i // 16, i % 16 // 4, i % 4
         words = philox([4 * block + lane, salt, offset & 0xFFFFFFFF, offset >> 32], [seed & 0xFFFFFFFF, seed >> 32])
@@ -56,27 +62,29 @@ def test_uniform_numbers_are_philox(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 5, 16, 17, 40000])
-def test_beginnings_agree(engine: Engine, n: int) -> None:
-    np.testing.assert_array_equal(random(engine, n), random(engine, 50000)[:n])
+def test_beginnings_agree(kernels: KernelRunner, n: int) -> None:
+    np.testing.assert_array_equal(random(kernels, n), random(kernels, 50000)[:n])
 
 
-def test_streams_differ(engine: Engine) -> None:
-    base = random(engine, 1000)
+def test_streams_differ(kernels: KernelRunner) -> None:
+    base = random(kernels, 1000)
     for other in ({"salt": 4}, {"seed": 1}, {"offset": 1}):
-        assert (random(engine, 1000, **other) != base).mean() > 0.99
+        assert (random(kernels, 1000, **other) != base).mean() > 0.99
 
 
-def test_the_draws_of_a_step_go_on_from_its_offset(engine: Engine) -> None:
+def test_the_draws_of_a_step_go_on_from_its_offset(kernels: KernelRunner) -> None:
     for offset in (5, 2**32 - 2):
-        np.testing.assert_array_equal(random(engine, 99, offset=offset, draw=3), random(engine, 99, offset=offset + 3))
+        np.testing.assert_array_equal(
+            random(kernels, 99, offset=offset, draw=3), random(kernels, 99, offset=offset + 3)
+        )
 
 
-def test_distributions(engine: Engine) -> None:
+def test_distributions(kernels: KernelRunner) -> None:
     n = 200_000
-    uniform = random(engine, n, a=-2.0, b=6.0).astype(np.float64)
+    uniform = random(kernels, n, a=-2.0, b=6.0).astype(np.float64)
     assert uniform.min() >= -2 and uniform.max() < 6
     assert abs(uniform.mean() - 2) < 5 * 8 / np.sqrt(12 * n)
-    normal = random(engine, n, normal=1, a=1.0, b=2.0).astype(np.float64)
+    normal = random(kernels, n, normal=1, a=1.0, b=2.0).astype(np.float64)
     z = (normal - 1) / 2
     assert abs(z.mean()) < 5 / np.sqrt(n)
     assert abs(z.var() - 1) < 5 * np.sqrt(2 / n)
@@ -87,7 +95,7 @@ def test_distributions(engine: Engine) -> None:
 
 @pytest.mark.parametrize("n", [1, 16, 33, 50000])
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 0.9])
-def test_dropout(engine: Engine, n: int, ratio: float) -> None:
+def test_dropout(kernels: KernelRunner, n: int, ratio: float) -> None:
     x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
     args: dict[str, Any] = {
         "x": x,
@@ -98,23 +106,23 @@ def test_dropout(engine: Engine, n: int, ratio: float) -> None:
         "salt": 1,
         "draw": 2,
     }
-    result = run_kernel(engine, "dropout_f32", mask=np.full(n, 7, np.uint8), **args)
+    result = kernels.run("dropout_f32", mask=np.full(n, 7, np.uint8), **args)
     mask = result["mask"].astype(bool)
     scale = np.float32(1) / (np.float32(1) - np.float32(ratio))
     np.testing.assert_array_equal(result["y"], np.where(mask, x * scale, 0))
-    np.testing.assert_array_equal(run_kernel(engine, "dropout_f32", **args)["y"], result["y"])
+    np.testing.assert_array_equal(kernels.run("dropout_f32", **args)["y"], result["y"])
     assert set(np.unique(result["mask"])) <= {0, 1}
     if n > 1000:
         assert abs(mask.mean() - (1 - ratio)) <= 5 * np.sqrt(ratio * (1 - ratio) / n)
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.0, 2.0, np.nan])
-def test_bad_ratio(engine: Engine, ratio: float) -> None:
+def test_bad_ratio(kernels: KernelRunner, ratio: float) -> None:
     x = np.ones(4, np.float32)
     with pytest.raises(PlanFailed, match="TW_BAD_VALUE"):
-        run_kernel(engine, "dropout_f32", x=x, y=x, state=state_words(), n=4, ratio=ratio, salt=0, draw=0)
+        kernels.run("dropout_f32", x=x, y=x, state=state_words(), n=4, ratio=ratio, salt=0, draw=0)
 
 
-def test_advance(engine: Engine) -> None:
-    state = state_words(offset=2**32 - 1, seed=5)
-    assert read(run_kernel(engine, "random_advance", state=state, n=2)["state"]) == read(state) | {"offset": 2**32 + 1}
+def test_advance(kernels: KernelRunner) -> None:
+    after = kernels.run("random_advance", state=state_words(offset=2**32 - 1, seed=5), n=2)["state"]
+    np.testing.assert_array_equal(after, state_words(offset=2**32 + 1, seed=5))

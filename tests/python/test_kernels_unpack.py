@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.each import over
-from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
-from tests.python.kernel_runner import KernelError
+from tests.python.kernel_cases import assert_close_sum, random
+from tests.python.kernel_runner import BUILDS, runner
+from tests.python.plan_builder import PlanFailed
 
 SIGN = {np.int8: 0x80, np.int16: 0x8000}
 
@@ -109,7 +110,7 @@ def test_rows_are_dequantized_exactly(
     got = runner(build).run("gather_dequantized_f32", args)["y"]
     np.testing.assert_array_equal(got.reshape(-1, cols), expected[indices])
     args["indices"] = np.array([0, rows, 0, 0, 0], np.int64).view(np.uint8)
-    with pytest.raises(KernelError, match=f"TW_BAD_INDEX.*value {rows}, at 1"):
+    with pytest.raises(PlanFailed, match=f"TW_BAD_INDEX.*value {rows} at 1"):
         runner(build).run("gather_dequantized_f32", args)
 
 

@@ -11,7 +11,6 @@ from tests.python import pipelines
 from tests.python.test_accumulate_sums import graph_of
 from tests.python.test_compiler_passes import plan_of
 from tests.python.test_pass_guards import Written
-from tests.python.test_program import check_index
 
 import trainweb
 from trainweb.compiler.passes.lowrank import merge_low_rank
@@ -112,9 +111,7 @@ def merged(
     last.accumulate, last.batch = 1, (batch, 1)
     w.read("c")
     w.outputs = list(outputs)
-    program = w.program()
-    merge_low_rank(program, pipelines.context())
-    check_index(program)
+    program = w.after(merge_low_rank)
     products = [i for i in program if isinstance(i, calls.Gemm)]
     assert any(i.c.storage is w.bufs["low"].storage for i in products) or (len(products) == 2 and "low" not in outputs)
     return not any(i.accumulate and i.c.storage is w.bufs["c"].storage for i in products)

@@ -14,7 +14,7 @@ from tests.python.products import product
 from tests.python.test_program import check_index
 from tests.python.test_recompute import Restless
 
-from trainweb.compiler.context import Cache
+from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.passes import head as head_pass
 from trainweb.compiler.passes.accumulate import accumulate_in_place
 from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
@@ -74,6 +74,13 @@ class Written:
     def program(self) -> Program:
         return Program(self.builder, [], [self.bufs[n] for n in self.outputs], self.builder.instructions)
 
+    def after(self, run: Callable[[Program, Context], None]) -> Program:
+        """The program after a pass, whose index is right."""
+        program = self.program()
+        run(program, pipelines.context())
+        check_index(program)
+        return program
+
 
 # The head of a language model.
 
@@ -121,9 +128,7 @@ def head(
             for each in between:
                 w.read(each.removeprefix("read "))
     w.outputs = ["loss", *outputs, *(["dx", "dw"] if is_trained else [])]
-    program = w.program()
-    fuse_head_loss(program, pipelines.context())
-    check_index(program)
+    program = w.after(fuse_head_loss)
     return [i.KERNEL for i in program if isinstance(i, KernelCall)]
 
 
@@ -252,9 +257,7 @@ def is_rotation(*between: str, factor: str = "cos", rows: int = N, formula: str 
             (w.read if what == "read" else w.fill)(name)
     copy_axis(w.builder, y, imaginary, 2, WIDTH, out_start=WIDTH)
     w.outputs = ["y"]
-    program = w.program()
-    fuse_rotary(program, pipelines.context())
-    check_index(program)
+    program = w.after(fuse_rotary)
     return any(isinstance(i, calls.Rotary) for i in program)
 
 
@@ -296,9 +299,7 @@ def accumulated(*between: str, output: bool = False, twice: bool = False) -> boo
     if twice:
         w.read("dw")
     w.outputs = ["dw"] * output
-    program = w.program()
-    accumulate_in_place(program, pipelines.context())
-    check_index(program)
+    program = w.after(accumulate_in_place)
     return any(isinstance(i, calls.Gemm) and i.accumulate for i in program)
 
 
@@ -346,9 +347,7 @@ def masked_first(
         [b["dx"]], [b["drelu"], b[sign]], lambda e, g, y: e.select(e.compare("gt", y, least), g, least)
     )
     w.outputs = ["drelu"] * output
-    program = w.program()
-    mask_maxima(program, pipelines.context())
-    check_index(program)
+    program = w.after(mask_maxima)
     (pooled,) = (i for i in program if isinstance(i, calls.MaxPoolGradient))
     return pooled is program.instructions[-1]
 
@@ -399,12 +398,10 @@ def test_a_factor_is_one_of_the_input_that_is_read() -> None:
     # Outputs that nobody wants leave inputs behind that no other reads.
     w.builder.elementwise([b["half"]], [b["other"], b["x"]], lambda e, _, a: e.mul(a, e.const(0.5)))
     w.product("c", "half", "half")
-    program = w.program()
-    absorb_factors(program, pipelines.context())
+    program = w.after(absorb_factors)
     (product,) = program
     assert isinstance(product, calls.Gemm)
     assert product.a.storage is product.b.storage is b["x"].storage
-    check_index(program)
 
 
 def test_a_factor_of_both_operands_counts_twice() -> None:
@@ -413,12 +410,10 @@ def test_a_factor_of_both_operands_counts_twice() -> None:
         w.new(name, N, N)
     w.builder.elementwise([w.bufs["half"]], [w.bufs["z"]], lambda e, a: e.mul(a, e.const(0.5)))
     w.product("c", "half", "half")
-    program = w.program()
-    absorb_factors(program, pipelines.context())
+    program = w.after(absorb_factors)
     (product,) = program
     assert isinstance(product, calls.Gemm)
     assert (product.alpha, product.a.storage, product.b.storage) == (0.25, w.bufs["z"].storage, w.bufs["z"].storage)
-    check_index(program)
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -429,11 +424,9 @@ def test_a_bias_that_the_sum_overwrites_is_added_after_the_product(kept: bool) -
     w.product("c", "x", "w")
     out = w.bufs["sum" if kept else "bias"]
     w.builder.elementwise([out], [w.bufs["c"], w.bufs["bias"]], lambda e, a, b: e.add(a, b))
-    program = w.program()
-    fuse_epilogues(program, pipelines.context())
+    program = w.after(fuse_epilogues)
     (gemm,) = (i for i in program if isinstance(i, calls.Gemm))
     assert (gemm.bias is not None, len(list(program))) == ((True, 1) if kept else (False, 2))
-    check_index(program)
 
 
 BESIDE_EPILOGUES: dict[str, tuple[str, Callable[..., Expr | tuple[Expr, ...]]]] = {
@@ -472,8 +465,7 @@ def test_products_do_not_compute_what_is_no_epilogue(name: str) -> None:
     if ins == ["first"]:
         w.bufs["y"] = w.bufs["y"].view((1, N))
     w.builder.elementwise([w.bufs[n] for n in outs], [w.bufs[n] for n in ins], compute)
-    program = w.program()
-    fuse_epilogues(program, pipelines.context())
+    program = w.after(fuse_epilogues)
     assert list(program) == w.builder.instructions
 
 
@@ -548,9 +540,7 @@ def reads_in_place(*between: str, start: int = 0, rows: int = N, part: tuple[int
     first, count = part
     w.bufs["turned"], w.bufs["c"] = w.bufs["turned"].view((count, N), N * first), w.bufs["c"].view((count, N))
     w.product("c", "turned", "y")
-    program = w.program()
-    absorb_copies(program, pipelines.context())
-    check_index(program)
+    program = w.after(absorb_copies)
     (product,) = (i for i in program if isinstance(i, calls.Gemm))
     return product.a.storage is w.bufs["x"].storage
 
@@ -592,9 +582,7 @@ def stores_in_place(
             (w.read if what == "read" else w.fill)(name)
     strided_copy(w.builder, w.bufs["target"], w.bufs["c"], (N, N), strides, source)
     w.outputs = ["target", *["c"] * output]
-    program = w.program()
-    absorb_copies(program, pipelines.context())
-    check_index(program)
+    program = w.after(absorb_copies)
     return not any(isinstance(i, calls.StridedCopy) for i in program)
 
 
@@ -706,7 +694,5 @@ def test_state_is_copied_only_in_steps_that_may_fail_midway(fails: bool) -> None
         indices = w.builder.temp("int64", (N,))
         sizes = {"outer": 1, "dim": N, "n": N, "inner": 4, "index_size": 8}
         w.builder.emit(calls.Gather(data=w.bufs["x"], indices=indices, y=w.bufs["y"], **sizes))
-    program = w.program()
-    write_state_last(program, pipelines.context())
-    check_index(program)
+    program = w.after(write_state_last)
     assert (list(program) != w.builder.instructions) == fails

@@ -14,7 +14,6 @@ from tests.conformance.models import make_model, normal
 from tests.python import pipelines
 from tests.python.products import product
 from tests.python.test_pass_guards import Written
-from tests.python.test_program import check_index
 from tests.python.test_recompute import DEEP, KINDS, Layers, artifacts_of, feeds_of, train
 
 import trainweb
@@ -59,8 +58,7 @@ def plan_and_bytes(made: Any) -> tuple[list[str], int, bytes]:
     """Text and workspace of a step's plan, and the gradients of the step."""
     rng = np.random.default_rng(0)
     feeds = {"x": rng.standard_normal((ROWS, WIDTH)).astype(np.float32), "labels": rng.integers(0, 3, ROWS)}
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-    with trainweb.TrainingSession(state, made.training_model, None, made.optimizer_model) as s:
+    with trainweb.TrainingSession(**made) as s:
         s.train_step(feeds)
         grads = {n: p.grad for n, p in s._core.state.parameters.items() if p.grad is not None}
         return s._core.host.loaded[0].plan.text, s.memory().arena, b"".join(grads[n].tobytes() for n in sorted(grads))
@@ -152,9 +150,7 @@ def repeated_again(*between: str, copies: int = 3) -> bool:
     w.builder.emit(product(b["y"], b["loss"], b["dy"], (3, 3, 3)))
     w.read("dy")
     w.outputs = ["loss"]
-    program = w.program()
-    recompute_cheap(program, pipelines.context())
-    check_index(program)
+    program = w.after(recompute_cheap)
     return any(i.node.endswith(", again") for i in program)
 
 
@@ -191,9 +187,7 @@ def test_products_are_kept_after_many_values_were_made_before_one_call() -> None
     w.read("dx")
     w.read("du")
     w.outputs = ["loss"]
-    program = w.program()
-    recompute_cheap(program, pipelines.context())
-    check_index(program)
+    program = w.after(recompute_cheap)
     assert sum(isinstance(i, calls.Gemm) for i in program) == 5
     assert sum(i.node.endswith(", again") for i in program) == count + 1
 
@@ -223,9 +217,7 @@ def made_again(*between: str, output: bool = False, work: int = 1) -> bool:
     w.read("dw")
     w.read("dx")
     w.outputs = ["loss", *["y"] * output]
-    program = w.program()
-    recompute_cheap(program, pipelines.context())
-    check_index(program)
+    program = w.after(recompute_cheap)
     return any(i.node.endswith(", again") for i in program)
 
 
@@ -263,7 +255,6 @@ def test_the_models_that_are_tried_make_something_again(monkeypatch: pytest.Monk
     monkeypatch.setattr(SessionModels, "_is_mostly_frozen", lambda self: True)
     for kind in ("convolutions", "transformer"):
         made = artifacts_of(kind)
-        state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-        with trainweb.TrainingSession(state, made.training_model, None, made.optimizer_model) as s:
+        with trainweb.TrainingSession(**made) as s:
             s.train_step(feeds_of(kind))
             assert any(line.endswith(", again") for line in s._core.host.loaded[0].plan.text), kind

@@ -11,11 +11,11 @@ import pytest
 from bench import smol
 from tests.ops.op_runner import run
 from tests.python import pipelines
-from tests.python.plan_builder import PlanFailed, run_kernel
+from tests.python.kernel_runner import KernelRunner
+from tests.python.plan_builder import PlanFailed
 from tests.python.test_compiler_passes import plan_of
 
 import trainweb
-from trainweb.backend.wasm.engine import Engine
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.training.arrays import from_numpy
 
@@ -37,15 +37,14 @@ def turned_back(dy: np.ndarray, cos: list[np.ndarray], sin: list[np.ndarray]) ->
 @pytest.mark.parametrize("back", [0, 1])
 @pytest.mark.parametrize("is_whole", [True, False], ids=["whole tables", "half tables"])
 @pytest.mark.parametrize("half", [1, 3, 4, 19, 32])
-def test_the_kernel_turns_transposed_rows(engine: Engine, half: int, is_whole: bool, back: int) -> None:
+def test_the_kernel_turns_transposed_rows(kernels: KernelRunner, half: int, is_whole: bool, back: int) -> None:
     rng = np.random.default_rng(half)
     x = rng.standard_normal((BATCH, LENGTH, HEADS, 2 * half)).astype(np.float32)
     tables = rng.standard_normal((2, LENGTH, (1 + is_whole) * half)).astype(np.float32)
     distance = half if is_whole else 0
     shape = (BATCH, HEADS, LENGTH, 2 * half + 3)
     strides = np.array(shape[1:])[::-1].cumprod()[::-1]
-    got = run_kernel(
-        engine,
+    got = kernels.run(
         "rotary_f32",
         x=x,
         cos=tables[0],
@@ -68,15 +67,15 @@ def test_the_kernel_turns_transposed_rows(engine: Engine, half: int, is_whole: b
     assert (rows[..., 2 * half :] == 7).all(), "what lies between the rows"
 
 
-def test_rows_that_lie_on_each_other_are_refused(engine: Engine) -> None:
+def test_rows_that_lie_on_each_other_are_refused(kernels: KernelRunner) -> None:
     x, table = np.zeros((4, 6), np.float32), np.zeros((1, 6), np.float32)
     words: dict[str, Any] = {name: [0, 0, 6] for name in ("x_strides", "y_strides")}
     words |= {"cos_strides": [0] * 3, "sin_strides": [0] * 3, "cos_half": 3, "sin_half": 3, "half": 3, "back": 0}
     words["dims"] = [1, 1, 4]
-    run_kernel(engine, "rotary_f32", x=x, cos=table, sin=table, y=x.copy(), **words)
+    kernels.run("rotary_f32", x=x, cos=table, sin=table, y=x.copy(), **words)
     for bad in ({"y_strides": [0, 0, 5]}, {"half": 0}, {"back": 2}, {"dims": [2, 1, 4]}, {"x_strides": [0, 0, 7]}):
         with pytest.raises(PlanFailed):
-            run_kernel(engine, "rotary_f32", x=x, cos=table, sin=table, y=x.copy(), **{**words, **bad})
+            kernels.run("rotary_f32", x=x, cos=table, sin=table, y=x.copy(), **{**words, **bad})
 
 
 # The pass.

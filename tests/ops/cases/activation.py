@@ -6,7 +6,7 @@ from math import pi, sqrt
 from typing import Any
 
 import numpy as np
-from tests.ops.cases import CASES, Bad, Cases, Sample, cases_of, reference
+from tests.ops.cases import CASES, REFERENCES, Bad, Cases, Sample, cases_of, reference
 from tests.ops.cases.elementwise import erf64
 from tests.ops.literals import f32, i64, literal
 
@@ -132,64 +132,22 @@ def fast_gelu_slope64(x: Any) -> Any:
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * activation.SQRT_2_OVER_PI * (1 + 3 * activation.CUBIC * x * x)
 
 
-@reference(activation.ReluGrad)
-def relu_grad(op: activation.ReluGrad, dy: Any, x: Any) -> Any:
-    return np.where(x > 0, dy, 0)
-
-
-@reference(activation.LeakyReluGrad)
-def leaky_relu_grad(op: activation.LeakyReluGrad, dy: Any, y: Any) -> Any:
-    return np.where(y > 0, dy, op.alpha * dy)
-
-
-@reference(activation.SigmoidGrad)
-def sigmoid_grad(op: Any, dy: Any, y: Any) -> Any:
-    return dy * y * (1 - y)
-
-
-@reference(activation.TanhGrad)
-def tanh_grad(op: Any, dy: Any, y: Any) -> Any:
-    return dy * (1 - y * y)
-
-
-@reference(activation.Gelu)
-def gelu(op: activation.Gelu, x: Any) -> Any:
-    return gelu64(x) if op.approximate == "none" else fast_gelu64(x)
-
-
-@reference(activation.GeluGrad)
-def gelu_grad(op: activation.GeluGrad, dy: Any, x: Any) -> Any:
-    return dy * gelu_slope64(x)
-
-
-@reference(activation.BiasGelu)
-def bias_gelu(op: activation.BiasGelu, x: Any, bias: Any) -> Any:
-    return gelu64(x + bias)
-
-
-@reference(activation.FastGelu)
-def fast_gelu(op: activation.FastGelu, x: Any, bias: Any = 0) -> Any:
-    return fast_gelu64(x + bias)
-
-
-@reference(activation.FastGeluGrad)
-def fast_gelu_grad(op: activation.FastGeluGrad, dy: Any, x: Any) -> Any:
-    return dy * fast_gelu_slope64(x)
-
-
-@reference(activation.BiasGeluGrad_dX)
-def bias_gelu_grad_d_x(op: activation.BiasGeluGrad_dX, dy: Any, x: Any, b: Any) -> Any:
-    return dy * gelu_slope64(x + b)
-
-
-@reference(activation.BiasFastGeluGrad_dX)
-def bias_fast_gelu_grad_d_x(op: activation.BiasFastGeluGrad_dX, dy: Any, x: Any, b: Any) -> Any:
-    return dy * fast_gelu_slope64(x + b)
-
-
-@reference(activation.QuickGelu)
-def quick_gelu(op: activation.QuickGelu, x: Any) -> Any:
-    return x * sigmoid64(op.alpha * x)
+REFERENCES.update(
+    {
+        activation.ReluGrad: lambda op, dy, x: np.where(x > 0, dy, 0),
+        activation.LeakyReluGrad: lambda op, dy, y: np.where(y > 0, dy, op.alpha * dy),
+        activation.SigmoidGrad: lambda op, dy, y: dy * y * (1 - y),
+        activation.TanhGrad: lambda op, dy, y: dy * (1 - y * y),
+        activation.Gelu: lambda op, x: gelu64(x) if op.approximate == "none" else fast_gelu64(x),
+        activation.GeluGrad: lambda op, dy, x: dy * gelu_slope64(x),
+        activation.BiasGelu: lambda op, x, bias: gelu64(x + bias),
+        activation.FastGelu: lambda op, x, bias=0: fast_gelu64(x + bias),
+        activation.FastGeluGrad: lambda op, dy, x: dy * fast_gelu_slope64(x),
+        activation.BiasGeluGrad_dX: lambda op, dy, x, b: dy * gelu_slope64(x + b),
+        activation.BiasFastGeluGrad_dX: lambda op, dy, x, b: dy * fast_gelu_slope64(x + b),
+        activation.QuickGelu: lambda op, x: x * sigmoid64(op.alpha * x),
+    }
+)
 
 
 @reference(activation.QuickGeluGrad)

@@ -6,7 +6,7 @@ from math import inf, nan
 from typing import Any
 
 import numpy as np
-from tests.ops.cases import CASES, Bad, Cases, Sample, cases_of, reference
+from tests.ops.cases import CASES, REFERENCES, Bad, Cases, Sample, cases_of, reference
 from tests.ops.literals import bools, f32, i64
 
 from trainweb.errors import UnsupportedError
@@ -33,6 +33,7 @@ CASES[operators.AdamWOptimizer] = Cases(
         update_at(1),
         update_at(7, 0.01, alpha=0.8, beta=0.95, adam_mode=1, epsilon=1e-3, weight_decay=0.0),
         update_at(1000, adam_mode=1, correct_bias=0, weight_decay=0.1),
+        update_at(2**32, 0.01),
     ),
     bad=(
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 2}),
@@ -135,19 +136,14 @@ def optimizer(op: operators.Optimizer, *inputs: Any) -> tuple[Any, ...]:
     return tuple(map(np.asarray, (w, *vars(moments).values())))
 
 
-@reference(operators.Subsequence)
-def subsequence(op: operators.Subsequence, given: Any) -> tuple[Any, ...]:
-    return ()
-
-
-@reference(operators.InplaceClipGradValue)
-def inplace_clip_grad_value(op: operators.InplaceClipGradValue, g: Any) -> Any:
-    return np.clip(g, -op.max_value, op.max_value)
-
-
-@reference(operators.InplaceClipGradNorm)
-def inplace_clip_grad_norm(op: operators.InplaceClipGradNorm, g: Any) -> Any:
-    return g * min(1.0, op.max_norm / (np.sqrt((g * g).sum()) + 1e-6))
+REFERENCES.update(
+    {
+        operators.Assign: lambda op, buffer, value: value,
+        operators.Subsequence: lambda op, given: (),
+        operators.InplaceClipGradValue: lambda op, g: np.clip(g, -op.max_value, op.max_value),
+        operators.InplaceClipGradNorm: lambda op, g: g * min(1.0, op.max_norm / (np.sqrt((g * g).sum()) + 1e-6)),
+    }
+)
 
 
 @reference(operators.InPlaceAccumulatorV2)
@@ -155,11 +151,6 @@ def in_place_accumulator_v2(
     op: operators.InPlaceAccumulatorV2, buffer: Any, value: Any, flag: Any = None
 ) -> tuple[Any, Any]:
     return np.ones(1, bool), value if flag is not None and flag.all() else buffer + value
-
-
-@reference(operators.Assign)
-def assign(op: operators.Assign, buffer: Any, value: Any) -> Any:
-    return value
 
 
 @reference(operators.LinearLearningRate)

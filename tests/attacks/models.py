@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from tests.attacks import wire
+from tests.conformance.models import make_model
 
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 
@@ -24,17 +25,15 @@ def good_model() -> onnx.ModelProto:
     """A small valid model: y = relu(x @ w + b)."""
     weight = helper.make_tensor("w", TensorProto.FLOAT, [2, 3], np.arange(6, dtype="f4").tobytes(), raw=True)
     bias = helper.make_tensor("b", TensorProto.FLOAT, [3], [1.0, 2.0, 3.0])
-    graph = helper.make_graph(
+    return make_model(
         [
             helper.make_node("Gemm", ["x", "w", "b"], ["h"], name="gemm", alpha=0.5),
             helper.make_node("Relu", ["h"], ["y"], name="relu"),
         ],
-        "small",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
+        {"x": ["batch", 2]},
+        {"y": ["batch", 3]},
         [weight, bias],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
 def _zip() -> bytes:

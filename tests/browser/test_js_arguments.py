@@ -377,7 +377,7 @@ def test_feeds_in_shared_memory_outlast_a_workspace_that_grows(browser: Browser,
             table = np.cos(np.arange(entries * width)).astype(np.float32).reshape(entries, width)
             inputs = {"ids": [rows], "x": [rows, width]}
             types = {"ids": TensorProto.INT64}
-            model = make_model(nodes, inputs, {"loss": []}, others | {"table": table}, input_types=types)
+            model = make_model(nodes, inputs, {"loss": []}, others | {"table": table}, types=types)
             found = page.run(
                 f"""
                 const bytes = Uint8Array.from(atob(model), (c) => c.charCodeAt(0));

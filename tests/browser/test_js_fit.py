@@ -600,7 +600,7 @@ def test_feeds_that_decide_a_shape_take_the_long_way(js: JsPage) -> None:
         {"x": ["batch", 4], "shape": [2]},
         {"logits": ["n", 3]},
         {"w": normal(4, 3)},
-        input_types={"shape": TensorProto.INT64},
+        types={"shape": TensorProto.INT64},
     )
     js.site.add("/models/decides.onnx", model.SerializeToString())
     same, error = js.run(

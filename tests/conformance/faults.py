@@ -39,7 +39,7 @@ def model(case: Case) -> Any:
         {"x": ["batch", 3]} | {name: a.shape for name, a in case.fed.items()},
         {"y": ["batch", 2]},
         {"w": W, "v": V, **case.constants},
-        input_types=types,
+        types=types,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,25 +14,30 @@ from onnx import TensorProto, helper, numpy_helper
 
 def make_model(
     nodes: Sequence[Any],
-    inputs: dict[str, Sequence[Any]],
-    outputs: dict[str, Sequence[Any]],
-    initializers: dict[str, Any],
+    inputs: Mapping[str, Sequence[Any] | None] | Sequence[onnx.ValueInfoProto],
+    outputs: Mapping[str, Sequence[Any] | None] | Sequence[onnx.ValueInfoProto],
+    initializers: Mapping[str, Any] | Sequence[onnx.TensorProto],
     *,
     opset: int = 17,
-    input_types: dict[str, int] | None = None,
+    types: Mapping[str, int] = MappingProxyType({}),
+    domains: Sequence[str] = (),
+    producer: str = "",
 ) -> onnx.ModelProto:
-    """A model with float inputs and outputs; initializers are arrays."""
-    types = input_types or {}
-    graph = helper.make_graph(
-        list(nodes),
-        "test",
-        [helper.make_tensor_value_info(n, types.get(n, TensorProto.FLOAT), s) for n, s in inputs.items()],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in outputs.items()],
-        [numpy_helper.from_array(np.asarray(a), n) for n, a in initializers.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    onnx.checker.check_model(model)
-    return model
+    """A model of inputs and outputs by their shapes, and of initializers by their arrays.
+
+    `types`: those of inputs and outputs that are not float32. `domains`: further ones of operators, in version 1.
+    """
+
+    def values(shapes: Any) -> list[onnx.ValueInfoProto]:
+        if not isinstance(shapes, Mapping):
+            return list(shapes)
+        return [helper.make_tensor_value_info(n, types.get(n, TensorProto.FLOAT), s) for n, s in shapes.items()]
+
+    if isinstance(initializers, Mapping):
+        initializers = [numpy_helper.from_array(np.asarray(a), n) for n, a in initializers.items()]
+    graph = helper.make_graph(list(nodes), "test", values(inputs), values(outputs), list(initializers))
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name=producer)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -114,7 +114,7 @@ def shared_weights() -> Case:
         {"ids": ["batch", "tokens"]},
         {"logits": ["batch", "tokens", 6]},
         {"w": normal(6, 4)},
-        input_types={"ids": onnx.TensorProto.INT64},
+        types={"ids": onnx.TensorProto.INT64},
     )
     feeds = {"ids": np.array([[0, 5, 2], [1, 1, 3]]), "labels": np.array([[5, 2, 1], [1, 3, 0]])}
     return model, {"loss": LossType.CrossEntropyLoss}, feeds
@@ -166,7 +166,7 @@ def recurrent(op_type: str, opset: int, gates: int, **attrs: Any) -> Case:
         {"y": []} if opset >= 13 else {"y": ["batch", 4]},
         {**weights, "shape": np.array([0, 0, -1])},
         opset=opset,
-        input_types={"lengths": onnx.TensorProto.INT32},
+        types={"lengths": onnx.TensorProto.INT32},
     )
     target = normal(seed=9) if opset >= 13 else normal(2, 4, seed=9)
     feeds = {"x": normal(5, 2, 3, seed=8), "lengths": np.array([5, 3], np.int32), "target": target}

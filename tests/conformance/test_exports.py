@@ -96,9 +96,7 @@ def test_five_steps_are_pytorchs(name: str, exporter: str, kind: str) -> None:
     optimizer = OptimType.SGD if kind == "SGD" else AdamW(eps=1e-8, weight_decay=0.01, adam_mode=0)
     settled = {"requires_grad": sorted(after)} if f"{name}.{exporter}" in DOUBTFUL else {}
     artifacts = build(name, exporter, optimizer, **settled)
-    state = CheckpointState.load_checkpoint(artifacts.checkpoint)
-    models = (artifacts.training_model, artifacts.eval_model, artifacts.optimizer_model)
-    with TrainingSession(state, *models) as session:
+    with TrainingSession(**artifacts) as session:
         session.set_learning_rate(RATE)
         names = session.input_names()
         feeds = {n: data["labels" if n == "labels" else "x"] for n in names}

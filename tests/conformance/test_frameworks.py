@@ -36,10 +36,8 @@ def train(name: str) -> tuple[np.ndarray, np.ndarray]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The file does not settle")
         files = build_artifacts(FOLDER / f"{name}.onnx", loss="CrossEntropyLoss", optimizer="SGD")
-    state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
-    models = (files.training_model, files.eval_model, files.optimizer_model)
     found = []
-    with trainweb.TrainingSession(state, *models) as session:
+    with trainweb.TrainingSession(**files) as session:
         session.set_learning_rate(RATE)
         (loss,) = session.output_names()
         for _ in losses:

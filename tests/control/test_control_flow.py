@@ -10,6 +10,7 @@ import onnx
 import onnx.reference
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.python.sessions import infer
 
 import trainweb
 from trainweb.artifacts import OptimType, build_artifacts
@@ -19,7 +20,6 @@ from trainweb.control.expansion import Expansion
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.model.reader import read_model
-from trainweb.session.inference_session import InferenceSession
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.inference import InferenceCore
 
@@ -53,12 +53,7 @@ def model(
 
 
 def run(proto: onnx.ModelProto, names: Sequence[str] | None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Results of an inference session."""
-    session = InferenceSession(proto)
-    try:
-        return session.run(names, feeds)
-    finally:
-        session.release()
+    return infer(proto, feeds, names)
 
 
 def agree(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
@@ -266,10 +261,9 @@ def test_a_fed_condition_is_part_of_the_signature() -> None:
     proto.graph.input.append(info("scale", INT, [1]))
     proto.graph.node.extend([node("Cast", ["scale"], ["by"], to=FLOAT), node("Mul", ["loss", "by"], ["scaled"])])
     proto.graph.output[0].CopyFrom(info("scaled", FLOAT, None))
-    built = build_artifacts(proto, requires_grad=["w", "u"], optimizer=OptimType.SGD)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    models = (built.training_model, built.eval_model, built.optimizer_model)
-    with trainweb.TrainingSession(state, *models) as session:
+    with trainweb.TrainingSession.from_model(
+        proto, requires_grad=["w", "u"], loss=None, optimizer=OptimType.SGD
+    ) as session:
         for c, scale in ((True, 1), (False, 1), (True, 2), (False, 3)):
             session.lazy_reset_grad()
             found = session.train_step({"x": X, "c": np.array(c), "scale": np.array([scale])})
@@ -426,8 +420,7 @@ def test_a_loop_without_iterations_hands_its_state_on() -> None:
 
 def test_a_loop_trains_and_its_weight_is_one_parameter() -> None:
     proto = recurrent(4)
-    built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
-    with trainweb.TrainingSession(**built) as session:
+    with trainweb.TrainingSession.from_model(proto, requires_grad=["w"], loss=None, optimizer=OptimType.SGD) as session:
         session.set_learning_rate(0.5)
         expected = session.get_contiguous_parameters() - 0.5 * gradients(proto, {"x": X}, ["w"])["w_grad"].reshape(-1)
         losses = []

@@ -30,6 +30,7 @@ from tests.control.test_control_flow import (
     scanned,
 )
 from tests.control.test_while import FEEDS, growing
+from tests.python.sessions import infer
 
 import trainweb
 from trainweb.artifacts import OptimType, build_artifacts
@@ -110,8 +111,9 @@ def test_a_list_that_a_loop_fills(axis: int, new_axis: int) -> None:
         agree(proto, {"x": x})
         gradient_agrees(proto, {"x": x}, ["x", "w", "h0"])
         # The inference session, which knows the length, writes the list out; a training model does not.
-        built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
-        with trainweb.TrainingSession(**built) as session:
+        with trainweb.TrainingSession.from_model(
+            proto, requires_grad=["w"], loss=None, optimizer=OptimType.SGD
+        ) as session:
             loss = onnx.reference.ReferenceEvaluator(proto).run(["loss"], {"x": x})[0]
             np.testing.assert_allclose(session.train_step({"x": x})["loss"], loss, rtol=1e-5)
 
@@ -135,10 +137,9 @@ def test_one_session_trains_at_any_length() -> None:
         found = []
         for n in (3, 7, 3):
             proto = source or recurrent(n)
-            built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
-            state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-            models = built.training_model, built.eval_model, built.optimizer_model
-            with trainweb.TrainingSession(state, *models) as session:
+            with trainweb.TrainingSession.from_model(
+                proto, requires_grad=["w"], loss=None, optimizer=OptimType.SGD
+            ) as session:
                 session.set_learning_rate(0.3)
                 for _ in range(2):
                     found.append(session.train_step({"x": X[:n]})["loss"])
@@ -172,8 +173,7 @@ def test_no_iterations_hand_the_state_on() -> None:
 
 def test_more_iterations_than_a_plan_can_have_are_refused() -> None:
     proto = recurrent(None)
-    built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
-    with trainweb.TrainingSession(**built) as session:
+    with trainweb.TrainingSession.from_model(proto, requires_grad=["w"], loss=None, optimizer=OptimType.SGD) as session:
         too_many = {"x": X, "count": np.array(65537)}
         with pytest.raises(LimitError, match=r"Repeat node 'unroll/Repeat'.*it has 65537 iterations.*at most 65536"):
             session.train_step(too_many)
@@ -211,9 +211,7 @@ def test_a_gradient_graph_of_a_model_with_a_loop() -> None:
     """`GradientGraphBuilder` writes control flow out, as artifacts do."""
     builder = trainweb.GradientGraphBuilder(recurrent("size"), ["loss"], ["x", "w"], "loss")
     builder.build()
-    session = trainweb.InferenceSession(builder.get_model())
-    found = session.run(["x_grad", "w_grad"], {"x": X[:4]})
-    session.release()
+    found = infer(builder.get_model(), {"x": X[:4]}, ["x_grad", "w_grad"])
     expected = gradients(recurrent(4), {"x": X[:4]}, ["x", "w"])
     np.testing.assert_allclose(found[0], expected["x_grad"], rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(found[1], expected["w_grad"], rtol=1e-5, atol=1e-7)

@@ -267,8 +267,9 @@ def test_a_step_beyond_the_limit_leaves_the_session_as_it_was() -> None:
 
 
 def test_a_loop_that_data_end_trains() -> None:
-    built = build_artifacts(growing(None), requires_grad=["w"], optimizer=OptimType.SGD)
-    with trainweb.TrainingSession(**built) as session:
+    with trainweb.TrainingSession.from_model(
+        growing(None), requires_grad=["w"], loss=None, optimizer=OptimType.SGD
+    ) as session:
         session.set_learning_rate(1e-4)
         losses = take_steps(session, {"x": FEEDS["one"]}, 5)
         assert losses == sorted(losses, reverse=True)

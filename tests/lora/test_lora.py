@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.python.sessions import infer, take_steps
 
 import trainweb
 from trainweb.artifacts import build_artifacts
@@ -61,13 +62,7 @@ def session_of(adapted: LoraModel, **arguments: Any) -> trainweb.TrainingSession
 
 
 def trained(session: trainweb.TrainingSession, data: dict[str, np.ndarray]) -> list[float]:
-    losses = []
-    for _ in data["losses"]:
-        outputs = session.train_step({"x": data["x"], "labels": data["labels"]})
-        losses.append(float(next(iter(outputs.values()))))
-        session.optimizer_step()
-        session.lazy_reset_grad()
-    return losses
+    return take_steps(session, {"x": data["x"], "labels": data["labels"]}, len(data["losses"]))
 
 
 def arrays(adapter: Adapter) -> dict[str, np.ndarray]:
@@ -76,11 +71,8 @@ def arrays(adapter: Adapter) -> dict[str, np.ndarray]:
 
 
 def run(model: bytes | None, x: np.ndarray, name: str = "x") -> np.ndarray:
-    session = trainweb.InferenceSession(model)
-    try:
-        return next(iter(session.run(None, {name: x})))
-    finally:
-        session.release()
+    result: np.ndarray = infer(model, {name: x})[0]
+    return result
 
 
 @pytest.mark.filterwarnings("error::UserWarning")

@@ -42,10 +42,9 @@ def dequantized(graph: Graph) -> Graph:
 
 def steps(adapted: LoraModel, adapter: Adapter) -> tuple[list[float], dict[str, np.ndarray]]:
     made = adapted.build_artifacts(loss="MSELoss", optimizer="AdamW")
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
     rng, losses = np.random.default_rng(2), list[float]()
     feeds = {name: rng.standard_normal((6, 16)).astype(np.float32) for name in ("x", "target")}
-    with trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as session:
+    with trainweb.TrainingSession(**made) as session:
         adapted.load_adapter(session, adapter)
         for _ in range(4):
             losses += map(float, session.train_step(feeds).values())

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.lora.test_lora import arrays, session_of
+from tests.python.sessions import infer, take_steps
 
 import trainweb
 from trainweb.ir.shapes import TensorType
@@ -35,12 +36,9 @@ def feeds_of(name: str) -> dict[str, np.ndarray]:
 
 def outputs(session: trainweb.TrainingSession, name: str) -> np.ndarray:
     """The logits of the exported model with its adapter."""
-    exported = trainweb.InferenceSession(session.export_model_for_inferencing(None, ["y"]))
     feeds = {key: a for key, a in feeds_of(name).items() if key != "labels"}
-    try:
-        return next(iter(exported.run(None, feeds)))
-    finally:
-        exported.release()
+    logits: np.ndarray = infer(session.export_model_for_inferencing(None, ["y"]), feeds)[0]
+    return logits
 
 
 def opened(adapted: LoraModel) -> trainweb.TrainingSession:
@@ -53,12 +51,7 @@ def steps(name: str) -> tuple[LoraModel, trainweb.TrainingSession, list[float]]:
     adapted = inject(RECORDED / f"{name}.onnx", config=start.config)
     session = opened(adapted)
     adapted.load_adapter(session, start)
-    losses = []
-    for _ in recorded(name)["losses"]:
-        losses.append(float(next(iter(session.train_step(feeds_of(name)).values()))))
-        session.optimizer_step()
-        session.lazy_reset_grad()
-    return adapted, session, losses
+    return adapted, session, take_steps(session, feeds_of(name), len(recorded(name)["losses"]))
 
 
 def test_every_kind_of_weight_was_recorded() -> None:

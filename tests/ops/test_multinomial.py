@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
-
-from trainweb import InferenceSession
+from tests.conformance.models import make_model
+from tests.python.sessions import infer
 
 LOGITS = np.array([[0.0, 1.0, -2.0, 0.5], [3.0, 3.0, -50.0, 1.0]], np.float32)
 SAMPLES = 20_000
@@ -17,17 +17,12 @@ SIGMAS = 5
 def model(**attrs: Any) -> bytes:
     node = helper.make_node("Multinomial", ["x"], ["y"], sample_size=SAMPLES, **attrs)
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
-    graph = helper.make_graph([node], "draws", inputs, [helper.make_tensor_value_info("y", TensorProto.INT32, None)])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    return make_model([node], inputs, {"y": None}, {}, types={"y": TensorProto.INT32}).SerializeToString()
 
 
 def draws(data: bytes) -> np.ndarray:
-    session = InferenceSession(data)
-    try:
-        (drawn,) = session.run(None, {"x": LOGITS})
-    finally:
-        session.release()
-    return drawn
+    (drawn,) = infer(data, {"x": LOGITS})
+    return np.asarray(drawn)
 
 
 def test_classes_are_drawn_as_often_as_their_probabilities_say() -> None:

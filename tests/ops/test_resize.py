@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
+from tests.conformance.models import make_model
+from tests.python.sessions import infer
 
 import trainweb
 from trainweb.ir.shapes import TensorType
@@ -34,17 +36,11 @@ def model(target: dict[str, Any], opset: int = 19, **attrs: Any) -> onnx.ModelPr
     node = onnx.helper.make_node("Resize", ["x", "", *(n if n in target else "" for n in kinds)], ["y"], **attrs)
     x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, X.shape)
     y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
-    graph = onnx.helper.make_graph([node], "g", [x], [y], constants)
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=9)
+    return make_model([node], [x], [y], constants, opset=opset)
 
 
 def run(m: onnx.ModelProto) -> np.ndarray:
-    session = trainweb.InferenceSession(m.SerializeToString())
-    try:
-        result: np.ndarray = session.run(["y"], {"x": X})[0]
-    finally:
-        session.release()
-    return result
+    return np.asarray(infer(m.SerializeToString(), {"x": X}, ["y"])[0])
 
 
 def compare(m: onnx.ModelProto) -> None:
@@ -97,9 +93,7 @@ def test_masks_and_labels_are_resized_to_the_nearest(dtype: str) -> None:
     m.graph.input[0].type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     m.graph.output[0].type.tensor_type.elem_type = m.graph.input[0].type.tensor_type.elem_type
     x = (10 * np.abs(X)).astype(dtype) if dtype != "bool" else X > 0
-    session = trainweb.InferenceSession(m.SerializeToString())
-    (found,) = session.run(None, {"x": x})
-    session.release()
+    (found,) = infer(m.SerializeToString(), {"x": x})
     assert found.dtype == x.dtype
     # Of half as many columns, the lower of the two nearest.
     np.testing.assert_array_equal(found, x.repeat(2, axis=2)[..., ::2])

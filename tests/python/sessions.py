@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -76,7 +76,7 @@ def embedding_net(*, computed: bool = False) -> Any:
             "bn.var": np.ones(4, np.float32),
             "head.weight": normal(4, 2, seed=2),
         },
-        input_types={"ids": TensorProto.INT64, "offset": TensorProto.INT64},
+        types={"ids": TensorProto.INT64, "offset": TensorProto.INT64},
     )
 
 
@@ -101,7 +101,7 @@ def picking_net(op: str) -> Any:
             "bn.mean": normal(4, seed=1),
             "bn.var": np.ones(4, np.float32),
         },
-        input_types={"ids": TensorProto.INT64},
+        types={"ids": TensorProto.INT64},
     )
 
 
@@ -193,6 +193,15 @@ def take_steps(s: trainweb.TrainingSession, feeds: dict[str, np.ndarray], count:
         s.optimizer_step()
         s.lazy_reset_grad()
     return losses
+
+
+def infer(model: Any, feeds: dict[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
+    """Results of a model in an inference session."""
+    s = trainweb.InferenceSession(model)
+    try:
+        return s.run(outputs, feeds)
+    finally:
+        s.release()
 
 
 def snapshot(s: trainweb.TrainingSession) -> dict[str, Any]:

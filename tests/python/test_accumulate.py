@@ -51,9 +51,8 @@ def test_the_gradient_of_a_turned_weight_needs_no_copy() -> None:
     ]
     model = make_model(nodes, {"x": ["batch", 5]}, {"logits": ["batch", 3]}, {"w": weight})
     made = build_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
     x, labels = rng.standard_normal((7, 5)).astype(np.float32), rng.integers(0, 3, 7)
-    with trainweb.TrainingSession(state, made.training_model, None, made.optimizer_model) as s:
+    with trainweb.TrainingSession(**made) as s:
         found = gradients(s, [{"x": x, "labels": labels}])["w"]
         (plan,) = (loaded.plan for loaded in s._core.host.loaded)
         assert not any("copy" in line for line in plan.text)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from tests.conformance.models import make_model
 from tests.python.test_loss_counts import COUNTED, LABELS, TABLE, TOKENS, WEIGHTS, V, model
 
 import trainweb
@@ -93,14 +94,13 @@ def test_a_batch_that_an_optimizer_step_spoils_leaves_no_divisor(bad: int) -> No
         data = {"points": points[rows], "labels": np.zeros((len(rows), 1), np.float32)}
         matmul = helper.make_node("MatMul", ["points", "w"], ["y"])
         typed = helper.make_tensor_value_info
-        graph = helper.make_graph(
+        linear = make_model(
             [matmul],
-            "g",
             [typed("points", TensorProto.FLOAT, ["N", 2])],
             [typed("y", TensorProto.FLOAT, ["N", 1])],
-            [numpy_helper.from_array(np.ones((2, 1), np.float32), "w")],
-        )
-        linear = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+            {"w": np.ones((2, 1), np.float32)},
+            opset=18,
+        ).SerializeToString()
         with trainweb.TrainingSession.from_model(linear, loss="L1Loss", optimizer="AdamW") as s:
             s.fit(data, batch_size=4, accumulate=2, on_nan="skip", **FIT)
             return s.state.parameters["w"].data.tobytes()

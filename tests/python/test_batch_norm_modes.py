@@ -22,8 +22,7 @@ STATISTICS = ["n0.running_mean", "n0.running_var"]
 
 
 def opened(files: Artifacts) -> trainweb.TrainingSession:
-    state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
-    return trainweb.TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model)
+    return trainweb.TrainingSession(**files)
 
 
 def trained(model: Any, **settings: Any) -> tuple[float, dict[str, bool], list[str]]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
+from tests.conformance.models import make_model
 
 import trainweb
 from trainweb.artifacts import build_artifacts
@@ -246,12 +247,9 @@ def test_weights_do_not_pass_through_python(include_optimizer_state: bool) -> No
     """Python's memory in a page ends at 2 GiB."""
     rows = 4096
     weights = np.arange(rows * 256, dtype=np.float32).reshape(rows, 256)
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", ["x", "w"], ["y"])], "large",
-        [helper.make_tensor_value_info("x", 1, [1, rows])], [helper.make_tensor_value_info("y", 1, [1, 256])],
-        [numpy_helper.from_array(weights, "w")],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    model = make_model(
+        [helper.make_node("Gemm", ["x", "w"], ["y"])], {"x": [1, rows]}, {"y": [1, 256]}, {"w": weights}
+    ).SerializeToString()
     config = json.dumps({"loss": "CrossEntropyLoss", "optimizer": "AdamW"})
     made = answer(bridge.create_from_model(model, config, "{}"))
     engine = get_engine()

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
 from tests.python.sessions import take_steps
 
 import trainweb
@@ -59,8 +60,7 @@ def centred(target: str = "next", *, inputs: str = "center", notes: dict[str, st
 
 
 def train(model: bytes, **arguments: object) -> tuple[list[float], dict[str, np.ndarray]]:
-    files = build_artifacts(model, optimizer=OptimType.SGD, **arguments)  # type: ignore[arg-type]
-    with trainweb.TrainingSession(**files) as session:
+    with trainweb.TrainingSession.from_model(model, optimizer=OptimType.SGD, **arguments) as session:
         session.set_learning_rate(0.1)
         losses = take_steps(session, {"x": X}, 3)
         return losses, {name: np.array(session.get_parameter(name)) for name in session.parameter_names()}
@@ -125,14 +125,13 @@ def power_iteration(*, trains: bool) -> bytes:
         "parametrizations.weight.0._u": np.array([0.6, 0.8], np.float32),
     }
     read = {name for node in nodes for name in node.input}
-    graph = helper.make_graph(
+    model = make_model(
         nodes,
-        "spectral",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 2])],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [numpy_helper.from_array(array, name) for name, array in tensors.items() if name in read],
+        {"x": [3, 2]},
+        {"loss": []},
+        {name: array for name, array in tensors.items() if name in read},
+        producer="pytorch",
     )
-    model = helper.make_model(graph, producer_name="pytorch", opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return model.SerializeToString()
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
 from tests.python.test_deciding_feeds import windowed
 
 import trainweb
@@ -21,14 +22,13 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 def model(*nodes: tuple[str, list[str], list[str]], opset: int = 17) -> bytes:
     w = numpy_helper.from_array(np.ones((4, 3), np.float32), "w")
-    graph = helper.make_graph(
+    return make_model(
         [helper.make_node(op, i, o, name=f"{op}_{k}") for k, (op, i, o) in enumerate(nodes)],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
+        {"x": ["batch", 4]},
+        {"y": ["batch", 3]},
         [w],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]).SerializeToString()
+        opset=opset,
+    ).SerializeToString()
 
 
 def test_a_model_that_trains_is_reported_with_its_cost() -> None:
@@ -144,14 +144,7 @@ def two_towers(first: str, second: str) -> bytes:
         helper.make_node("Add", ["b", "d"], ["y"], "sum"),
     ]
     tensors = [numpy_helper.from_array(np.ones((4, 3), np.float32), name) for name in "wv"]
-    graph = helper.make_graph(
-        nodes,
-        "towers",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
-        tensors,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+    return make_model(nodes, {"x": ["batch", 4]}, {"y": ["batch", 3]}, tensors).SerializeToString()
 
 
 def without_gradient(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -211,22 +204,21 @@ def test_what_decides_by_its_value_needs_one() -> None:
 def map_of_scores(*dims: int | str | None) -> bytes:
     """A convolution of images, whose output says that it has `dims`."""
     weight = np.random.default_rng(3).standard_normal((5, 3, 1, 1)).astype("f4")
-    graph = helper.make_graph(
+    return make_model(
         [helper.make_node("Conv", ["image", "w"], ["scores"])],
-        "g",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, "h", "w"])],
-        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, dims)],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+        {"image": ["n", 3, "h", "w"]},
+        {"scores": dims},
+        {"w": weight},
+    ).SerializeToString()
 
 
 def scaled(*dims: int | str | None) -> bytes:
     """A factor times an input of these dims."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name in ("x", "y")]
     factor = numpy_helper.from_array(np.ones(1, "f4"), "w")
-    graph = helper.make_graph([helper.make_node("Mul", ["x", "w"], ["y"])], "g", values[:1], values[1:], [factor])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+    return make_model(
+        [helper.make_node("Mul", ["x", "w"], ["y"])], values[:1], values[1:], [factor]
+    ).SerializeToString()
 
 
 OF_MAPS = {"type": "CrossEntropyLoss", "class_axis": 1}

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from bench import smol
+from tests.python.sessions import infer
 from tests.python.test_remarks import normalized
 
 import trainweb
@@ -64,9 +65,7 @@ def test_training_from_the_command_line_lowers_the_loss(artifacts: Path, capsys:
 
     model = artifacts / "inference.onnx"
     assert main(["export", str(artifacts), "logits", "--checkpoint", str(trained), "-o", str(model)]) == 0
-    inference = trainweb.InferenceSession(model)
-    (logits,) = inference.run(None, {"x": x})
-    inference.release()
+    (logits,) = infer(model, {"x": x})
     assert (logits.argmax(axis=1) == labels).mean() > 0.6
 
     assert main(["inspect", str(trained)]) == 0

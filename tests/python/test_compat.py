@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from tests.conformance.models import make_model, mlp, normal
 from tests.golden.older import record_immutable as immutable
 
@@ -400,17 +400,16 @@ OLDER_ADAM = json.loads((Path(__file__).parent.parent / "golden" / "older" / "ad
 @pytest.mark.parametrize("case", OLDER_ADAM["cases"], ids=lambda case: "-".join(map(str, case["attributes"].values())))
 def test_adam_steps_as_onnxruntimes_kernel(opened: Any, case: dict[str, Any]) -> None:
     """The loss is the sum of x w, so that what is fed is the gradient."""
-    graph = helper.make_graph(
+    data = make_model(
         [
             helper.make_node("Mul", ["x", "w"], ["p"], "product"),
             helper.make_node("ReduceSum", ["p"], ["loss"], "sum", keepdims=0),
         ],
-        "linear",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [numpy_helper.from_array(np.float32(OLDER_ADAM["weights"]), "w")],
-    )
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8).SerializeToString()
+        {"x": [4]},
+        {"loss": []},
+        {"w": np.float32(OLDER_ADAM["weights"])},
+        opset=15,
+    ).SerializeToString()
     integers = {n: case["attributes"][n] for n in ("weight_decay_mode", "do_bias_correction")}
     floats = {n: a for n, a in case["attributes"].items() if n not in integers}
     given = TrainingParameters(

@@ -25,8 +25,9 @@ def session(scores: np.ndarray, **settings: Any) -> trainweb.TrainingSession:
         {"y": ["t", "n", "c"]},
         {"w": scores},
     )
-    built = build_artifacts(model, ["w"], loss={"type": "CTCLoss", **settings}, optimizer="SGD")
-    return trainweb.TrainingSession(**built)
+    return trainweb.TrainingSession.from_model(
+        model, requires_grad=["w"], loss={"type": "CTCLoss", **settings}, optimizer="SGD"
+    )
 
 
 def feeds(

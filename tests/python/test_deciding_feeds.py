@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 import onnx.reference
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from tests.conformance.models import make_model
 
 import trainweb
 from trainweb.artifacts import OptimType, build_artifacts
@@ -25,17 +26,13 @@ def windowed() -> onnx.ModelProto:
         helper.make_node("Mul", ["part", "part"], ["square"], "square"),
         helper.make_node("ReduceMean", ["square"], ["loss"], "loss", keepdims=0),
     ]
-    graph = helper.make_graph(
+    return make_model(
         nodes,
-        "windowed",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3]),
-            helper.make_tensor_value_info("count", TensorProto.INT64, [1]),
-        ],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [numpy_helper.from_array(WEIGHTS, "w"), numpy_helper.from_array(np.zeros(1, np.int64), "zero")],
+        {"x": ["batch", 3], "count": [1]},
+        {"loss": []},
+        {"w": WEIGHTS, "zero": np.zeros(1, np.int64)},
+        types={"count": TensorProto.INT64},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def gradient(x: np.ndarray, count: int) -> np.ndarray:
@@ -45,10 +42,8 @@ def gradient(x: np.ndarray, count: int) -> np.ndarray:
 
 def test_training_follows_the_value_of_a_feed() -> None:
     built = build_artifacts(windowed(), requires_grad=["w"], optimizer=OptimType.SGD)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
     x = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
-    models = (built.training_model, built.eval_model, built.optimizer_model)
-    with trainweb.TrainingSession(state, *models, {"max_plans": 2}) as session:
+    with trainweb.TrainingSession(**built, options={"max_plans": 2}) as session:
         for count in (2, 5, 2, 1, 2):
             session.lazy_reset_grad()
             found = session.train_step({"x": x, "count": [count]})
@@ -82,14 +77,13 @@ def counted() -> onnx.ModelProto:
         helper.make_node("Less", ["positions", "column"], ["mask"]),
     ]
     scalars = {"zero": np.int64(0), "one": np.int64(1), "last": np.array([1])}
-    graph = helper.make_graph(
+    return make_model(
         nodes,
-        "counted",
-        [helper.make_tensor_value_info("lengths", TensorProto.INT64, ["n"])],
-        [helper.make_tensor_value_info("mask", TensorProto.BOOL, None)],
-        [numpy_helper.from_array(np.asarray(v), k) for k, v in scalars.items()],
+        {"lengths": ["n"]},
+        {"mask": None},
+        {k: np.asarray(v) for k, v in scalars.items()},
+        types={"lengths": TensorProto.INT64, "mask": TensorProto.BOOL},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def test_shapes_that_the_engine_computes_from_feeds() -> None:
@@ -117,17 +111,16 @@ def cut_along_fed_axes() -> onnx.ModelProto:
         helper.make_node("ReduceMean", ["square"], ["loss"], "loss", keepdims=0),
     ]
     fed = {"pads": ["p"], "padded": [1], "starts": ["k"], "ends": ["k"], "axes": ["k"], "steps": ["k"]}
-    graph = helper.make_graph(
+    return make_model(
         nodes,
-        "cut",
         [
             helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3]),
             *(helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in fed.items()),
         ],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [numpy_helper.from_array(WEIGHTS, "w")],
+        {"loss": []},
+        {"w": WEIGHTS},
+        opset=18,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
 
 
 def cut_in_numpy(
@@ -144,7 +137,6 @@ def cut_in_numpy(
 
 def test_training_with_as_many_axes_as_are_fed() -> None:
     built = build_artifacts(cut_along_fed_axes(), requires_grad=["w"], optimizer=OptimType.SGD)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
     x = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
     wide = WEIGHTS.astype(np.float64)
     cases = [
@@ -152,8 +144,7 @@ def test_training_with_as_many_axes_as_are_fed() -> None:
         (1, [1, 3], [(0, 1, 5, 2), (1, 2, 8, 1)]),
         (1, [0, 2], [(1, -1, 0, -2), (0, 0, 3, 1)]),
     ]
-    models = (built.training_model, built.eval_model, built.optimizer_model)
-    with trainweb.TrainingSession(state, *models) as session:
+    with trainweb.TrainingSession(**built) as session:
         for axis, pads, cuts in cases:
             axes, starts, ends, steps = (list(column) for column in zip(*cuts, strict=True))
             fed = {"pads": pads, "padded": [axis], "starts": starts, "ends": ends, "axes": axes, "steps": steps}
@@ -181,14 +172,7 @@ def test_training_with_a_range_of_fed_floats() -> None:
         helper.make_node("ReduceMean", ["square"], ["loss"], keepdims=0),
     ]
     fed = {"x": [2, 3], "limit": [], "start": []}
-    graph = helper.make_graph(
-        nodes,
-        "places",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in fed.items()],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [numpy_helper.from_array(WEIGHTS, "w"), numpy_helper.from_array(np.float32(0.5), "half")],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = make_model(nodes, fed, {"loss": []}, {"w": WEIGHTS, "half": np.float32(0.5)})
     built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
     x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
     with trainweb.TrainingSession(**built) as session:

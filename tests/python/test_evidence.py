@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
 from tests.zoo.recording import load
 
 import trainweb
@@ -29,14 +30,13 @@ def convolution(weight: str, bias: str, matrix: str, *, producer: str = "pytorch
     ]
     rng = np.random.default_rng(3)
     shapes = {weight: (2, 1, 3, 3), bias: (2,), matrix: (8, 3)}
-    graph = helper.make_graph(
+    model = make_model(
         nodes,
-        "convolution",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 1, 4, 4])],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), name) for name, s in shapes.items()],
+        {"x": [2, 1, 4, 4]},
+        {"loss": []},
+        {name: rng.normal(size=s).astype(np.float32) for name, s in shapes.items()},
+        producer=producer,
     )
-    model = helper.make_model(graph, producer_name=producer, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return model.SerializeToString()
 
 
@@ -80,8 +80,7 @@ def test_tables_of_which_parts_are_factors_are_left_out(how: str, producer: str)
         ]
     nodes += [helper.make_node("Add", ["xcos", "xsin"], ["h"]), helper.make_node("MatMul", ["h", "head.weight"], ["y"])]
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4, 3])]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name=producer)
+    proto = make_model(nodes, inputs, outputs, constants, producer=producer)
     decisions = {d.name: d for d in build_artifacts(proto.SerializeToString(), loss="MSELoss").decisions}
     assert [name for name, d in decisions.items() if d.trained] == ["head.weight"]
     assert all("table of cosines and sines" in decisions[name].reason for name in tables)
@@ -105,14 +104,13 @@ def clipped(names: tuple[str, str], producer: str) -> bytes:
     ]
     weight = np.random.default_rng(3).normal(size=(4, 3)).astype(np.float32)
     bounds = [numpy_helper.from_array(np.float32(b), name) for name, b in zip(names, (0, 6), strict=True)]
-    graph = helper.make_graph(
+    model = make_model(
         nodes,
-        "clipped",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        {"x": ["n", 4]},
+        {"loss": []},
         [numpy_helper.from_array(weight, "layer.weight"), *bounds],
+        producer=producer,
     )
-    model = helper.make_model(graph, producer_name=producer, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return model.SerializeToString()
 
 
@@ -148,15 +146,14 @@ def products(tensors: dict[str, np.ndarray], op: str = "MatMul", producer: str =
         nodes.append(helper.make_node(op, [edge, read], [f"y{k}"], domain=domain))
         edge = f"y{k}"
     last = tensors[name].shape[-1]
-    graph = helper.make_graph(
+    return make_model(
         nodes,
-        "products",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", next(iter(tensors.values())).shape[0]])],
-        [helper.make_tensor_value_info(edge, TensorProto.FLOAT, ["n", last])],
-        [numpy_helper.from_array(tensor.astype(np.float32), name) for name, tensor in tensors.items()],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, producer_name=producer, opset_imports=opsets, ir_version=8).SerializeToString()
+        {"x": ["n", next(iter(tensors.values())).shape[0]]},
+        {edge: ["n", last]},
+        {name: tensor.astype(np.float32) for name, tensor in tensors.items()},
+        domains=["com.microsoft"],
+        producer=producer,
+    ).SerializeToString()
 
 
 WEIGHT = np.random.default_rng(5).normal(size=(4, 16))
@@ -240,14 +237,13 @@ def test_a_mask_is_found_behind_any_number_of_scales(scales: int) -> None:
     nodes += [helper.make_node("Mul", [f"t{i}", "factor"], [f"t{i + 1}"]) for i in range(scales)]
     nodes += [helper.make_node("Softmax", [f"t{scales}"], ["y"])]
     tensors = {"q.weight": WEIGHT[:, :4], "table": WEIGHT[:, 4:8], "factor": np.float64(0.5)}
-    graph = helper.make_graph(
+    proto = make_model(
         nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 4])],
-        [numpy_helper.from_array(np.asarray(t, np.float32), name) for name, t in tensors.items()],
+        {"x": [4, 4]},
+        {"y": [4, 4]},
+        {name: np.asarray(t, np.float32) for name, t in tensors.items()},
+        producer="pytorch",
     )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="pytorch")
     with pytest.warns(UserWarning, match="'table' is left out"):
         decisions = {d.name: d for d in build_artifacts(proto.SerializeToString(), loss="MSELoss").decisions}
     assert not decisions["table"].trained and "attention scores" in decisions["table"].reason
@@ -261,17 +257,13 @@ def test_a_mask_as_large_as_gpt2s_is_found() -> None:
         helper.make_node("Add", ["q", "mask"], ["m"]),
         helper.make_node("Softmax", ["m"], ["y"]),
     ]
-    graph = helper.make_graph(
+    proto = make_model(
         nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [side, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [side, side])],
-        [
-            numpy_helper.from_array(np.ones((4, side), np.float32), "q.weight"),
-            numpy_helper.from_array(mask, "mask"),
-        ],
+        {"x": [side, 4]},
+        {"y": [side, side]},
+        {"q.weight": np.ones((4, side), np.float32), "mask": mask},
+        producer="other",
     )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="other")
     decisions = {d.name: d for d in build_artifacts(proto.SerializeToString(), loss="MSELoss").decisions}
     assert not decisions["mask"].trained and "holds -inf" in decisions["mask"].reason
 
@@ -289,15 +281,7 @@ def scripted(name: str, shape: tuple[int, ...], nodes: list[onnx.NodeProto], fac
     tensors = {"a.weight": rng.normal(size=(4, 3)), "b.weight": rng.normal(size=(3, 2)), name: rng.normal(size=shape)}
     constants = [numpy_helper.from_array(np.asarray(t, np.float32), key) for key, t in tensors.items()]
     constants += [numpy_helper.from_array(np.array(n), key) for key, n in (("nought", 0), ("width", [3]))]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        constants,
-    )
-    opset = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, producer_name="pytorch", opset_imports=opset, ir_version=8).SerializeToString()
+    return make_model(nodes, {"x": ["n", 4]}, {"loss": []}, constants, producer="pytorch").SerializeToString()
 
 
 OWN = ["gain", "gain_1", "alpha_1", "pos_embed_0", "Add_12", "val_1", "mul", "view_2", "const", "blocks.0.constant_1"]
@@ -358,17 +342,15 @@ def test_a_tensor_that_meets_the_input_itself_is_left_out() -> None:
 def test_the_time_of_a_decision_follows_the_number_of_nodes() -> None:
     """An unrolled loop multiplies by one vector in each iteration; nothing else is learned."""
     edges = ["x", *(f"h{k}" for k in range(1000))]
-    graph = helper.make_graph(
+    model = make_model(
         [
             *(helper.make_node("Mul", [edge, "w"], [after]) for edge, after in pairwise(edges)),
             helper.make_node("ReduceMean", [edges[-1]], ["loss"], keepdims=0),
         ],
-        "chain",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [numpy_helper.from_array(np.full(8, 0.999, np.float32), "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+        {"x": [2, 8]},
+        {"loss": []},
+        {"w": np.full(8, 0.999, np.float32)},
+    ).SerializeToString()
     start = time.process_time()
     decisions = {d.name: d for d in build_artifacts(model).decisions}
     assert time.process_time() - start < 5

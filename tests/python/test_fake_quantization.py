@@ -122,8 +122,9 @@ def test_the_sum_that_a_gradient_goes_through_is_the_quantized_value_to_the_bit(
     ]
     held = {"w": x, "scale": np.float32(0.1), "zero": np.int8(5)}
     file = make_model(nodes, {"one": []}, {"loss": []}, held, opset=21)
-    made = build_artifacts(file, requires_grad=["w"], optimizer=OptimType.SGD, additional_output_names=["y"])
-    with TrainingSession(**made) as session:
+    with TrainingSession.from_model(
+        file, requires_grad=["w"], loss=None, optimizer=OptimType.SGD, additional_output_names=["y"]
+    ) as session:
         feeds = {"one": np.float32(1)}
         trained, evaluated = (np.asarray(run(feeds)["y"]) for run in (session.train_step, session.eval_step))
     np.testing.assert_array_equal(trained, evaluated)

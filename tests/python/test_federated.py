@@ -15,7 +15,8 @@ import pytest
 import scipy  # whose `stats` are imported where they are read: that takes two seconds
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
+from tests.conformance.models import make_model
 from tests.federated import norms
 from tests.python.test_noted_batch_norm import MEAN, TRAINED, VARIANCE, net
 
@@ -37,18 +38,11 @@ START = RNG.normal(size=WIDTH).astype(np.float32)
 def session() -> Any:
     """A linear regression: its gradient is a formula."""
     weight = numpy_helper.from_array(START.reshape(WIDTH, 1), "weight")
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "weight"], ["y"])],
-        "linear",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1])],
-        [weight],
+    model = make_model(
+        [helper.make_node("MatMul", ["x", "weight"], ["y"])], {"x": ["n", WIDTH]}, {"y": ["n", 1]}, [weight]
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
-    files = trainweb.artifacts.build_artifacts(model, loss="MSELoss", optimizer="SGD")
-    state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
-    with trainweb.TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model) as made:
+    with trainweb.TrainingSession.from_model(model, loss="MSELoss", optimizer="SGD") as made:
         made.set_learning_rate(0.05)
         yield made
 

@@ -10,6 +10,8 @@ import onnx
 import onnx.reference
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
+from tests.python.sessions import infer
 
 import trainweb
 from trainweb.artifacts import LossType, OptimType, build_artifacts
@@ -26,14 +28,9 @@ PRODUCT = node("MatMul", ["x", "w"], ["h"], "first")
 
 def model(*nodes: Any, opset: int = 17, **constants: Any) -> onnx.ModelProto:
     tensors = {"w": W, **constants}
-    graph = helper.make_graph(
-        [PRODUCT, *nodes],
-        "model",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])],
-        [numpy_helper.from_array(np.asarray(v), k) for k, v in tensors.items()],
+    return make_model(
+        [PRODUCT, *nodes], {"x": ["n", 4]}, {"y": ["n", 3]}, {k: np.asarray(v) for k, v in tensors.items()}, opset=opset
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def shapeless_output(proto: onnx.ModelProto) -> None:
@@ -87,10 +84,8 @@ def test_faults_that_leave_no_doubt(spoil: Callable[[onnx.ModelProto], None]) ->
     proto = model(node("Tanh", ["h"], ["y"], "second"))
     spoil(proto)
     built = build_artifacts(proto, loss=LossType.MSELoss, optimizer=OptimType.SGD)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
     feeds = {"x": X, "target": np.zeros((5, 3), np.float32), "spare": np.zeros(2, np.float32)}
-    models = (built.training_model, built.eval_model, built.optimizer_model)
-    with trainweb.TrainingSession(state, *models) as session:
+    with trainweb.TrainingSession(**built) as session:
         names = [v.name for v in built.graphs[0].inputs]
         (loss,) = session.train_step({n: v for n, v in feeds.items() if n in names}).values()
     assert float(loss) == pytest.approx(float((np.tanh(X.astype(np.float64) @ W) ** 2).mean()), rel=1e-5)
@@ -111,14 +106,7 @@ def test_a_bias_of_zeros_in_the_shape_of_a_matrix_is_none(value: float) -> None:
         node("Expand", ["like", "shape"], ["bias"]),
         node("Conv", ["x", "w", "bias"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "model",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(w, "w")],
-    )
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    data = make_model(nodes, {"x": x.shape}, {"y": None}, {"w": w}, opset=18).SerializeToString()
     session = InferenceSession(data)
     try:
         if value:
@@ -153,10 +141,9 @@ NORM = {"s": np.full(3, 2, "f4"), "b": np.ones(3, "f4"), "m": np.full(3, 0.5, "f
 )
 def test_batch_normalization_in_either_form_trains_alike(opset: int, outputs: list[str], attrs: dict[str, int]) -> None:
     proto = model(node("BatchNormalization", ["h", "s", "b", "m", "v"], outputs, "norm", **attrs), opset=opset, **NORM)
-    built = build_artifacts(proto, loss=LossType.MSELoss, requires_grad=["w", "s", "b"], optimizer=OptimType.SGD)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    models = (built.training_model, built.eval_model, built.optimizer_model)
-    with trainweb.TrainingSession(state, *models) as session:
+    with trainweb.TrainingSession.from_model(
+        proto, loss=LossType.MSELoss, requires_grad=["w", "s", "b"], optimizer=OptimType.SGD
+    ) as session:
         feeds = {"x": X, "target": np.zeros((5, 3), np.float32)}
         (loss,) = session.train_step(feeds).values()
         h = X.astype(np.float64) @ W
@@ -216,8 +203,7 @@ def test_what_is_refused_says_what_to_do(
 def test_an_output_without_a_shape_is_exported_with_one() -> None:
     proto = model(node("Relu", ["h"], ["y"]))
     shapeless_output(proto)
-    built = build_artifacts(proto, loss=LossType.MSELoss, optimizer=OptimType.SGD)
-    with trainweb.TrainingSession(**built) as session:
+    with trainweb.TrainingSession.from_model(proto, loss=LossType.MSELoss, optimizer=OptimType.SGD) as session:
         exported = onnx.load_from_string(session.export_model_for_inferencing(graph_output_names=["y"]))
     onnx.checker.check_model(exported, full_check=True)
     assert [d.dim_value or d.dim_param for d in exported.graph.output[0].type.tensor_type.shape.dim] == ["n", 3]
@@ -246,10 +232,8 @@ def test_an_unsupported_operator_in_a_branch_is_named() -> None:
 
 def test_models_run_as_they_are_evaluated() -> None:
     proto = model(node("BatchNormalization", ["h", "s", "b", "m", "v"], ["y"], "norm"), **NORM)
-    session = InferenceSession(proto)
     expected = onnx.reference.ReferenceEvaluator(proto).run(None, {"x": X})[0]
-    np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=1e-5)
-    session.release()
+    np.testing.assert_allclose(infer(proto, {"x": X})[0], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_pairs_of_texts_stay_together() -> None:
             {"ids": [size, 6]},
             {"logits": [size, 6, 5]},
             {"table": normal(5, 5)},
-            input_types={"ids": 7},
+            types={"ids": 7},
         )
         with trainweb.TrainingSession.from_model(model, loss="DPOLoss", optimizer="SGD") as s:
             found.append(s.evaluate(rows)["loss"])

@@ -11,8 +11,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from tests.python.kernel_cases import BUILDS, runner
+from tests.conformance.models import make_model
+from tests.python.kernel_runner import BUILDS, runner
 from tests.python.remote_files import Host
+from tests.python.sessions import infer, take_steps
 
 import trainweb
 from trainweb.artifacts import build_artifacts
@@ -106,8 +108,7 @@ def classifier(dtype: str, *, width: int = 6) -> bytes:
     ]
     edges = [helper.make_tensor_value_info(*v) for v in (("x", code, ["n", 5]), ("y", code, ["n", 3]))]
     initializers = [numpy_helper.from_array(value.astype(target), name) for name, value in tensors.items()]
-    graph = helper.make_graph(nodes, "g", edges[:1], edges[1:], initializers)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    return make_model(nodes, edges[:1], edges[1:], initializers).SerializeToString()
 
 
 def weights_of(model: bytes) -> dict[str, np.ndarray]:
@@ -117,14 +118,6 @@ def weights_of(model: bytes) -> dict[str, np.ndarray]:
 def feeds(dtype: str, n: int = 7) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(4)
     return {name: rng.standard_normal((n, k)).astype(DTYPES[dtype]) for name, k in (("x", 5), ("target", 3))}
-
-
-def run(model: bytes, given: dict[str, np.ndarray]) -> list[np.ndarray]:
-    session = trainweb.InferenceSession(model)
-    try:
-        return session.run(None, given)
-    finally:
-        session.release()
 
 
 def trained_by_hand(model: bytes, given: dict[str, np.ndarray], steps: int, rate: float) -> tuple[list[float], Any]:
@@ -171,7 +164,7 @@ def test_training_is_that_of_float64_and_the_edges_keep_their_types(dtype: str) 
     for name, wanted in expected.items():
         np.testing.assert_allclose(written[name].astype(float), wanted, rtol=EPSILON[dtype], atol=1e-6)
     onnx.checker.check_model(onnx.load_from_string(exported))
-    (ours,) = run(exported, {"x": given["x"]})
+    (ours,) = infer(exported, {"x": given["x"]})
     (theirs,) = ReferenceEvaluator(exported).run(None, {"x": given["x"]})
     assert ours.dtype == theirs.dtype == np.dtype(DTYPES[dtype])
     np.testing.assert_allclose(ours.astype(float), theirs.astype(float), rtol=EPSILON[dtype], atol=1e-6)
@@ -183,7 +176,7 @@ def test_an_output_that_the_eval_model_does_not_have_is_exported_as_declared(dty
     with session_of(build_artifacts(model, loss="MSELoss", optimizer="SGD")) as session:
         exported = session.export_model_for_inferencing(["y"])
     onnx.checker.check_model(onnx.load_from_string(exported), full_check=True)
-    (ours,), (theirs,) = run(exported, {"x": x}), ReferenceEvaluator(exported).run(None, {"x": x})
+    (ours,), (theirs,) = infer(exported, {"x": x}), ReferenceEvaluator(exported).run(None, {"x": x})
     assert ours.dtype == theirs.dtype == np.dtype(DTYPES[dtype])
     np.testing.assert_allclose(ours.astype(float), theirs.astype(float), rtol=EPSILON[dtype], atol=1e-6)
 
@@ -214,10 +207,9 @@ def test_float64_is_converted_in(where: str) -> None:
     kinds = (TensorProto.INT64, TensorProto.DOUBLE) if inside else (TensorProto.FLOAT, TensorProto.FLOAT)
     edges = [helper.make_tensor_value_info(*v) for v in (("x", kinds[0], x.shape), ("y", kinds[1], [2, 3]))]
     weight = numpy_helper.from_array(np.linspace(1, 2, 12, dtype=np.float32).reshape(4, 3) ** 2, "first.weight")
-    graph = helper.make_graph(nodes, "g", edges[:1], edges[1:], [] if inside else [weight])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = make_model(nodes, edges[:1], edges[1:], [] if inside else [weight])
     model = proto.SerializeToString()
-    (expected,), (found,) = ReferenceEvaluator(model).run(None, {"x": x}), run(model, {"x": x})
+    (expected,), (found,) = ReferenceEvaluator(model).run(None, {"x": x}), infer(model, {"x": x})
     assert found.dtype == expected.dtype
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     report = trainweb.check(model, loss="MSELoss", optimizer="SGD")
@@ -250,7 +242,7 @@ def test_constants_that_are_no_parameters_are_exported_as_declared(dtype: str) -
         for name, values in (("factors", factors), ("moved", factors[1:2])):
             assert written[name].dtype == values.dtype and same(written[name], values)
     x = feeds(dtype)["x"]
-    (ours,), (theirs,) = run(exported, {"x": x}), ReferenceEvaluator(exported).run(None, {"x": x})
+    (ours,), (theirs,) = infer(exported, {"x": x}), ReferenceEvaluator(exported).run(None, {"x": x})
     assert ours.dtype == theirs.dtype
     np.testing.assert_allclose(ours.astype(float), theirs.astype(float), rtol=EPSILON[dtype], atol=1e-6)
 
@@ -260,7 +252,7 @@ def test_inference_is_that_of_float64(dtype: str) -> None:
     model, x = classifier(dtype), feeds(dtype)["x"]
     w = {name: a.astype(np.float64) for name, a in weights_of(model).items()}
     expected = np.tanh(x.astype(np.float64) @ w["first.weight"] + w["first.bias"]) @ w["second.weight"]
-    (found,) = run(model, {"x": x})
+    (found,) = infer(model, {"x": x})
     assert found.dtype == np.dtype(DTYPES[dtype])
     np.testing.assert_allclose(found.astype(float), expected, rtol=EPSILON[dtype], atol=1e-6)
 
@@ -281,10 +273,7 @@ def test_checkpoints_have_the_declared_type_in_place_and_resume_exactly(dtype: s
     load, save = trainweb.CheckpointState.load_checkpoint, trainweb.CheckpointState.save_checkpoint
     with session_of(files, state) as session:
         assert [p.data.dtype for p in state.parameters.values()] == [np.float32] * 3
-        for _ in range(3):
-            session.train_step(given)
-            session.optimizer_step()
-            session.lazy_reset_grad()
+        take_steps(session, given, 3)
         plain, whole = save(state), save(state, include_optimizer_state=True)
         session.train_step(given)
         session.optimizer_step()
@@ -311,7 +300,7 @@ def test_what_is_doubtful_of_types_is_told() -> None:
 
 def test_a_feed_of_another_float_is_refused() -> None:
     with pytest.raises(trainweb.errors.FeedError, match=r"expected: \(float16\)"):
-        run(classifier("float16"), {"x": np.zeros((2, 5), np.float32)})
+        infer(classifier("float16"), {"x": np.zeros((2, 5), np.float32)})
 
 
 def test_shape_arithmetic_in_float64_stays_what_it_is() -> None:
@@ -326,11 +315,10 @@ def test_shape_arithmetic_in_float64_stays_what_it_is() -> None:
     ]
     edges = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["k"]) for name in "xy"]
     factor = numpy_helper.from_array(np.array([0.07]), "factor")
-    graph = helper.make_graph(nodes, "g", edges[:1], edges[1:], [factor])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    model = make_model(nodes, edges[:1], edges[1:], [factor]).SerializeToString()
     x = np.zeros(100, np.float32)
     (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
-    (found,) = run(model, {"x": x})
+    (found,) = infer(model, {"x": x})
     assert found.shape == expected.shape == (8,)
 
 
@@ -346,11 +334,10 @@ def test_branches_and_outer_tensors_are_converted() -> None:
     inputs = [helper.make_tensor_value_info("c", TensorProto.BOOL, []), helper.make_tensor_value_info("x", code, [2])]
     outputs = [helper.make_tensor_value_info("y", code, [2])]
     w = numpy_helper.from_array(np.array([3.0, 5.0], np.float16), "w")
-    graph = helper.make_graph([node], "g", inputs, outputs, [w])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    model = make_model([node], inputs, outputs, [w]).SerializeToString()
     x = np.array([2.0, 4.0], np.float16)
     for condition, expected in ((True, [5.0, 9.0]), (False, [6.0, 20.0])):
-        (y,) = run(model, {"c": np.array(condition), "x": x})
+        (y,) = infer(model, {"c": np.array(condition), "x": x})
         assert y.dtype == np.float16
         assert y.tolist() == expected
 
@@ -383,7 +370,6 @@ def test_positions_of_integers(op: str, dtype: str) -> None:
     x = np.random.default_rng(1).integers(info.min, info.max, (4, 9), dtype, endpoint=True)
     code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     edges = [helper.make_tensor_value_info("x", code, [4, 9]), helper.make_tensor_value_info("y", 7, [4, 1])]
-    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], axis=1)], "g", edges[:1], edges[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-    (y,) = run(model, {"x": x})
+    model = make_model([helper.make_node(op, ["x"], ["y"], axis=1)], edges[:1], edges[1:], {}).SerializeToString()
+    (y,) = infer(model, {"x": x})
     np.testing.assert_array_equal(y[:, 0], (np.argmax if op == "ArgMax" else np.argmin)(x, 1))

@@ -6,7 +6,8 @@ import warnings
 
 import numpy as np
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
+from tests.conformance.models import make_model
 
 from trainweb.artifacts import Artifacts, OptimType, build_artifacts
 from trainweb.artifacts.evidence import FOLDED, KIND, SIGNATURE, Decision
@@ -25,14 +26,7 @@ def model(nodes: list[NodeProto], tensors: dict[str, np.ndarray], out: str = "y"
         helper.make_node("Mul", [out, out], ["squares"], name="/Mul_9"),
         helper.make_node("ReduceMean", ["squares"], ["loss"], name="/ReduceMean", keepdims=0),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [numpy_helper.from_array(a, name) for name, a in tensors.items()],
-    )
-    return helper.make_model(graph, producer_name="pytorch", opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return make_model(nodes, {"x": [3, 4]}, {"loss": []}, tensors, producer="pytorch")
 
 
 def decided(proto: ModelProto) -> tuple[dict[str, Decision], list[str]]:

@@ -14,7 +14,9 @@ import onnx
 import pytest
 from bench import smol
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
 from tests.each import run_each
+from tests.python.sessions import take_steps
 
 from trainweb import InferenceSession, TrainingSession
 from trainweb.artifacts import build_artifacts
@@ -94,11 +96,7 @@ def predicted(session: TrainingSession, prompt: list[int], count: int) -> list[i
 
 def learn(session: TrainingSession, ids: Any = None) -> None:
     ids = np.random.default_rng(0).integers(0, 61, (1, 12)) if ids is None else np.array([ids])
-    feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": np.roll(ids, -1, 1)}
-    for _ in range(3):
-        session.train_step(feeds)
-        session.optimizer_step()
-        session.lazy_reset_grad()
+    take_steps(session, {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": np.roll(ids, -1, 1)}, 3)
 
 
 @pytest.mark.parametrize(("name", "k"), CASES)
@@ -412,14 +410,13 @@ def test_a_text_that_meets_nan_spoils_no_other(number: float) -> None:
 def model_of(nodes: list[Any], *inputs: str, output: str = "logits") -> bytes:
     rng = np.random.default_rng(0)
     values = {"table": rng.normal(size=(7, 4)), "head": rng.normal(size=(4, 7))}
-    graph = helper.make_graph(
+    made = make_model(
         [helper.make_node("Gather", ["table", "input_ids"], ["x"]), *nodes],
-        "small",
         [helper.make_tensor_value_info(name, TensorProto.INT64, [1, "n"]) for name in ("input_ids", *inputs)],
-        [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in values.items()],
+        {output: None},
+        {name: value.astype(np.float32) for name, value in values.items()},
+        opset=18,
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     return made.SerializeToString()
 
 
@@ -486,30 +483,32 @@ def test_quantized_tables_and_products_are_taken() -> None:
         "head_scale": np.full(7, 0.1, np.float32),
     }
     mixing = attention(causal=True)[:-1]
-    graph = helper.make_graph(
-        [
-            helper.make_node(
-                "GatherBlockQuantized",
-                ["table", "input_ids", "table_scale"],
-                ["x"],
-                None,
-                None,
-                "com.microsoft",
-                block_size=32,
-                bits=4,
-            ),
-            *mixing,
-            helper.make_node(
-                "MatMulNBits", ["mixed", "head", "head_scale"], ["logits"], None, None, "com.microsoft", **sizes
-            ),
-        ],
-        "quantized",
-        [helper.make_tensor_value_info("input_ids", TensorProto.INT64, [1, "n"])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    session = session_of(
+        make_model(
+            [
+                helper.make_node(
+                    "GatherBlockQuantized",
+                    ["table", "input_ids", "table_scale"],
+                    ["x"],
+                    None,
+                    None,
+                    "com.microsoft",
+                    block_size=32,
+                    bits=4,
+                ),
+                *mixing,
+                helper.make_node(
+                    "MatMulNBits", ["mixed", "head", "head_scale"], ["logits"], None, None, "com.microsoft", **sizes
+                ),
+            ],
+            {"input_ids": [1, "n"]},
+            {"logits": None},
+            values,
+            opset=18,
+            types={"input_ids": TensorProto.INT64},
+            domains=["com.microsoft"],
+        )
     )
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
-    session = session_of(helper.make_model(graph, opset_imports=opsets, ir_version=9))
     text = [1, 2, 3, 4, 5, 6]
     found = tokens_of(session, text, 8)
     for token in found:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from tests.conformance.models import make_model
+from tests.python.sessions import infer
 
 import trainweb
 from trainweb.artifacts.builder import add_loss, build_artifacts
@@ -40,11 +42,7 @@ def graph_of(
 
 def run(graph: Graph, feeds: dict[str, np.ndarray], outputs: list[str]) -> list[np.ndarray]:
     graph.outputs = [Value(name, "float32", None) for name in outputs]
-    session = trainweb.InferenceSession(write_model(graph))
-    try:
-        return session.run(outputs, feeds)
-    finally:
-        session.release()
+    return infer(write_model(graph), feeds, outputs)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -236,16 +234,11 @@ def test_gradient_graph_builder_takes_incoming_gradients_as_inputs() -> None:
 
 
 def test_gradient_graph_builder_takes_external_data_and_limits() -> None:
-    model = helper.make_model(
-        helper.make_graph(
-            [helper.make_node("Mul", ["x", "w"], ["y"])],
-            "external",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
-            [TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3], data_location=TensorProto.EXTERNAL)],
-        ),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
+    model = make_model(
+        [helper.make_node("Mul", ["x", "w"], ["y"])],
+        {"x": [3]},
+        {"y": [3]},
+        [TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3], data_location=TensorProto.EXTERNAL)],
     )
     model.graph.initializer[0].external_data.add(key="location", value="w.bin")
     data, w, x = model.SerializeToString(), normal(3), normal(3, seed=1)
@@ -255,9 +248,7 @@ def test_gradient_graph_builder_takes_external_data_and_limits() -> None:
         GradientGraphBuilder(data, ["y"], ["x"], external_data={"w.bin": w.tobytes()}, limits={"arena_bytes": 8})
     builder = GradientGraphBuilder(data, ["y"], ["x", "w"], external_data={"w.bin": w.tobytes()})
     builder.build()
-    session = trainweb.InferenceSession(builder.get_model())
-    found = session.run(["x_grad", "w_grad"], {"x": x, "y_grad": np.ones(3, np.float32)})
-    session.release()
+    found = infer(builder.get_model(), {"x": x, "y_grad": np.ones(3, np.float32)}, ["x_grad", "w_grad"])
     np.testing.assert_array_equal(found, [w, x])
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
+from tests.python.sessions import infer, take_steps
 
 import trainweb
 from trainweb.backend.wasm.engine import get_engine
@@ -52,8 +54,7 @@ def model_of(values: dict[str, np.ndarray], *more: onnx.NodeProto, casts: bool =
     edges = [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])]
     results = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", len(values["embed.weight"])])]
     tensors = [numpy_helper.from_array(value, name) for name, value in values.items()]
-    graph = helper.make_graph(nodes, "g", edges, results, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    return make_model(nodes, edges, results, tensors).SerializeToString()
 
 
 def widened(values: dict[str, np.ndarray]) -> bytes:
@@ -73,12 +74,7 @@ def session_of(model: bytes, **options: Any) -> trainweb.TrainingSession:
 
 
 def steps(session: trainweb.TrainingSession, count: int = 5) -> list[float]:
-    losses, given = [], dict(zip(session.input_names(), feeds().values(), strict=True))
-    for _ in range(count):
-        losses += map(float, session.train_step(given).values())
-        session.optimizer_step()
-        session.lazy_reset_grad()
-    return losses
+    return take_steps(session, dict(zip(session.input_names(), feeds().values(), strict=True)), count)
 
 
 def loss_in_float64(values: dict[str, np.ndarray]) -> float:
@@ -303,8 +299,6 @@ def test_a_matrix_that_is_an_output_itself_is_as_declared() -> None:
     values = weights("float16")
     model = onnx.load_from_string(model_of(values))
     model.graph.output.append(helper.make_tensor_value_info("m.fc.weight", TensorProto.FLOAT16, [WIDTH, WIDTH]))
-    session = trainweb.InferenceSession(model.SerializeToString())
-    logits, weight = session.run(None, {"ids": feeds()["ids"]})
-    session.release()
+    logits, weight = infer(model.SerializeToString(), {"ids": feeds()["ids"]})
     assert weight.dtype == np.float16 and logits.dtype == np.float32
     np.testing.assert_array_equal(weight, values["m.fc.weight"])

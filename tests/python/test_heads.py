@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
 
 from trainweb import TrainingSession
 from trainweb.artifacts import build_artifacts
@@ -117,8 +118,7 @@ def two_heads() -> onnx.ModelProto:
         for name, n in (("x", 4), ("kind", 3), ("age", 3))
     }
     tensors = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
-    graph = helper.make_graph(nodes, "g", [values["x"]], [values["kind"], values["age"]], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    return make_model(nodes, [values["x"]], [values["kind"], values["age"]], tensors)
 
 
 def test_several_heads_are_named_and_one_is_chosen() -> None:

@@ -79,9 +79,7 @@ def session(
     options: dict[str, Any] | None = None, frozen: tuple[str, ...] = FROZEN
 ) -> Iterator[trainweb.TrainingSession]:
     made = artifacts(frozen)
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-    models = made.training_model, made.eval_model, made.optimizer_model
-    with trainweb.TrainingSession(state, *models, {"reproducible": True, **(options or {})}) as s:
+    with trainweb.TrainingSession(**made, options={"reproducible": True, **(options or {})}) as s:
         yield s
 
 

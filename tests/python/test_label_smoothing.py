@@ -10,7 +10,7 @@ from onnx import ModelProto, helper
 from tests.conformance.models import make_model, normal
 
 import trainweb
-from trainweb.artifacts import OptimType, build_artifacts
+from trainweb.artifacts import OptimType
 from trainweb.errors import UnsupportedError
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
@@ -62,8 +62,7 @@ def expected(shape: str, share: float, weight: np.ndarray, ignored: int, reducti
 
 def trained(file: ModelProto, shape: str) -> tuple[float, np.ndarray]:
     """The loss, and the gradient of the scores."""
-    made = build_artifacts(file, loss=None, requires_grad=["values"], optimizer=OptimType.SGD)
-    with TrainingSession(**made) as session:
+    with TrainingSession.from_model(file, loss=None, requires_grad=["values"], optimizer=OptimType.SGD) as session:
         feeds = {"x": np.ones(1, np.float32), "labels": LABELS[shape]}
         loss = float(session.train_step(feeds)["loss"])
         assert float(session.eval_step(feeds)["loss"]) == pytest.approx(loss, rel=1e-6)

@@ -9,6 +9,8 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from tests.conformance.models import make_model
+from tests.python.sessions import infer
 
 import trainweb
 from trainweb.artifacts import build_artifacts
@@ -37,9 +39,7 @@ def model(op_type: str = "LinearClassifier", *, normalized: bool = False, dtype:
     made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", None])]
     if "classlabels_ints" in attrs:
         made.insert(0, helper.make_tensor_value_info("label", TensorProto.INT64, ["n"]))
-    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", dtype, ["n", 4])], made)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return make_model(nodes, {"x": ["n", 4]}, made, {}, types={"x": dtype}, domains=["ai.onnx.ml"])
 
 
 def numbers(rows: int) -> dict[str, list[float]]:
@@ -47,11 +47,7 @@ def numbers(rows: int) -> dict[str, list[float]]:
 
 
 def computed(file: ModelProto, x: np.ndarray) -> list[np.ndarray]:
-    session = InferenceSession(file)
-    try:
-        return [np.asarray(value) for value in session.run(None, {"x": x})]
-    finally:
-        session.release()
+    return [np.asarray(value) for value in infer(file, {"x": x})]
 
 
 CLASSIFIERS = {
@@ -91,8 +87,7 @@ def test_a_normalizer_computes_what_onnxruntime_1_27_does() -> None:
     for norm, right in recorded.items():
         node = helper.make_node("Normalizer", ["x"], ["y"], "norm", domain="ai.onnx.ml", norm=norm)
         values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 3]) for name in "xy"]
-        graph = helper.make_graph([node], "g", values[:1], values[1:])
-        file = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 1)], ir_version=8)
+        file = make_model([node], values[:1], values[1:], {}, domains=["ai.onnx.ml"])
         file.opset_import.append(helper.make_opsetid("", 17))
         np.testing.assert_allclose(computed(file, x)[0], right, rtol=1e-6)
 
@@ -139,8 +134,7 @@ def test_outputs_that_are_no_numbers_refuse_nothing_that_does_not_read_them(labe
         number = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
         maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, number))
         file.graph.output.append(helper.make_value_info("maps", maps))
-    made = build_artifacts(file, loss="MSELoss", optimizer="SGD", loss_input_names=["y"])
-    with TrainingSession(**made) as session:
+    with TrainingSession.from_model(file, loss="MSELoss", optimizer="SGD", loss_input_names=["y"]) as session:
         loss = float(next(iter(session.train_step({"x": X, "target": np.zeros((6, 3), np.float32)}).values())))
     scores = np.exp(X.astype(float) @ ROWS.T + INTERCEPTS)
     assert loss == pytest.approx(((scores / scores.sum(1, keepdims=True)) ** 2).mean(), rel=1e-5)

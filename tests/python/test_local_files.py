@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from tests.conformance.models import make_model
 
 import trainweb
 from trainweb.errors import ModelError
@@ -30,14 +31,9 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="files are read at once 
 
 def matmul() -> onnx.ModelProto:
     """A matrix as a model."""
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "one",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, ROWS])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, WIDTH])],
-        [numpy_helper.from_array(WEIGHTS, "w")],
+    return make_model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [1, ROWS]}, {"y": [1, WIDTH]}, {"w": WEIGHTS}
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 @pytest.fixture

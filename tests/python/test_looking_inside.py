@@ -10,15 +10,14 @@ from onnx import helper
 from tests.conformance.models import make_model, normal
 
 import trainweb
-from trainweb.artifacts import LossType, OptimType, build_artifacts
+from trainweb.artifacts import LossType, OptimType
 from trainweb.errors import FeedError
 
 from .sessions import batch, session, unchanged
 
 
 def opened(model: Any, loss: LossType = LossType.MSELoss, **options: Any) -> trainweb.TrainingSession:
-    made = build_artifacts(model, loss=loss, optimizer=OptimType.AdamW, **options)
-    return trainweb.TrainingSession(**made)
+    return trainweb.TrainingSession.from_model(model, loss=loss, optimizer=OptimType.AdamW, **options)
 
 
 def test_norms_are_those_of_the_gradients() -> None:

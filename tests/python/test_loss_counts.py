@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
 
 import trainweb
 from trainweb.artifacts import build_artifacts
@@ -45,14 +46,12 @@ def model(nodes: Any = (), loss: str | None = None, length: Any = LENGTH) -> Any
     outputs = [helper.make_tensor_value_info(loss or "logits", TensorProto.FLOAT, shape)]
     inputs = [helper.make_tensor_value_info("tokens", TensorProto.INT64, ["N", length])]
     tensors = [numpy_helper.from_array(TABLE, "table")]
-    graph = helper.make_graph([first, *nodes], "g", inputs, outputs, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return make_model([first, *nodes], inputs, outputs, tensors, opset=18)
 
 
 def fitted(loss: Any, data: Any, made: Any = None, *, shuffle: bool | None = False, **options: Any) -> History:
     """An epoch at rate 0, with the same rows as validation data."""
-    built = build_artifacts(made or model(), loss=loss, optimizer="SGD")
-    with trainweb.TrainingSession(**built) as s:
+    with trainweb.TrainingSession.from_model(made or model(), loss=loss, optimizer="SGD") as s:
         s.set_learning_rate(0.0)
         given = {"validation_data": data, "metrics": ["perplexity"], "progress": False, "shuffle": shuffle}
         return Trainer(s).fit(data, **(given | options))
@@ -110,7 +109,6 @@ def test_losses_of_epochs_do_not_depend_on_the_batch_size(loss: str) -> None:
 def test_a_fit_goes_on_within_an_epoch(loss: str, tmp_path: Path) -> None:
     """The checkpoint has the sum of what losses were divided by: labels, rows, or weights that are no integers."""
     built = build_artifacts(model(), loss=LOSSES[loss][0], optimizer="SGD")
-    models = built.training_model, built.eval_model, built.optimizer_model
     options = {"batch_size": 8, "epochs": 2, "seed": 4, "progress": False}
 
     def outcome(kept: dict[str, Any] | None, end: int | None = None) -> Any:
@@ -119,8 +117,7 @@ def test_a_fit_goes_on_within_an_epoch(loss: str, tmp_path: Path) -> None:
                 raise Ended
             return 1e-3
 
-        state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-        with trainweb.TrainingSession(state, *models) as s:
+        with trainweb.TrainingSession(**built) as s:
             data = {"tokens": TOKENS, "labels": LABELS}
             history = Trainer(s).fit(data, checkpoint=kept, schedule=rate, **options)
             return s.get_contiguous_parameters(False).tobytes(), history.losses, [e.loss for e in history.epochs]

@@ -211,10 +211,9 @@ def test_what_the_loss_compares_is_found(loss: str, found: str) -> None:
 
 def test_an_eval_model_needs_no_output_for_metrics() -> None:
     files = build_artifacts(linear(4), loss="CrossEntropyLoss", optimizer="AdamW")
-    state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
     data = {"x": RNG.standard_normal((50, 3)).astype(np.float32), "labels": RNG.integers(0, 3, 50)}
     metrics = ["accuracy", "confusionMatrix", "perplexity", {"type": "topK", "k": 2}]
-    with trainweb.TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model) as session:
+    with trainweb.TrainingSession(**files) as session:
         assert len(session.output_names(False)) == 1  # the loss
         history = Trainer(session).fit(data, validation_data=data, batch_size=16, metrics=metrics, progress=False)
         weights = session.get_contiguous_parameters(False).reshape(3, 4).astype(np.float64)

@@ -12,6 +12,7 @@ import onnx.inliner
 import onnx.reference
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
 
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.model import Graph, Limits, Node, Sequence, Tensor, Value, read_model, write_model
@@ -517,13 +518,7 @@ class TestFunctions:
 
 def test_names_that_are_none_are_no_symbols() -> None:
     dims = ["?", "?", "unk__12", "", "batch", 3]
-    graph = helper.make_graph(
-        [helper.make_node("Abs", ["x"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = make_model([helper.make_node("Abs", ["x"], ["y"])], {"x": dims}, {"y": None}, {})
     (value,) = read_model(model.SerializeToString()).inputs
     assert isinstance(value, Value) and value.shape == (None, None, None, None, "batch", 3)
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from tests.conformance.models import make_model
 
 import trainweb
 from trainweb.errors import FeedError
@@ -24,8 +25,7 @@ def model() -> bytes:
     node = helper.make_node("Gather", ["table", "ids"], ["y"], "look up")
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [2, 2])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2, 3])
-    graph = helper.make_graph([node], "words", [ids], [y], [numpy_helper.from_array(TABLE, "table")])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    return make_model([node], [ids], [y], {"table": TABLE}).SerializeToString()
 
 
 def learned() -> np.ndarray:

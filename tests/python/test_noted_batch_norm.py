@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
-from tests.conformance.models import normal
+from onnx import ModelProto, helper
+from tests.conformance.models import make_model, normal
 
 from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.session.training_session import TrainingSession
@@ -31,14 +31,9 @@ def net(*modes: str) -> ModelProto:
         helper.make_node("Mul", ["p", "p"], ["s"], "square"),
         helper.make_node("ReduceMean", ["s"], ["loss"], "mean", keepdims=0),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [numpy_helper.from_array(a.astype(np.float32), name) for name, a in tensors.items()],
+    return make_model(
+        nodes, {"x": ["n", 3]}, {"loss": []}, {name: a.astype(np.float32) for name, a in tensors.items()}, opset=20
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
 def normalized(x: np.ndarray, batch: bool) -> np.ndarray:

@@ -34,8 +34,7 @@ def model(note: str, rank: int = 2) -> ModelProto:
 
 def moved(file: ModelProto, words: np.ndarray) -> np.ndarray:
     """By how much the table moves in a step at a rate of one."""
-    made = build_artifacts(file, requires_grad=["table"], optimizer=OptimType.SGD)
-    with TrainingSession(**made) as session:
+    with TrainingSession.from_model(file, requires_grad=["table"], loss=None, optimizer=OptimType.SGD) as session:
         session.set_learning_rate(1.0)
         session.train_step({"words": words.astype(np.int64)})
         session.optimizer_step()

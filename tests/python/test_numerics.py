@@ -14,7 +14,7 @@ from tests.zoo.recording import load
 from tests.zoo.replay import build, feed_of
 
 import trainweb
-from trainweb.artifacts import LossType, OptimType, build_artifacts
+from trainweb.artifacts import LossType, OptimType
 from trainweb.errors import NumericsError, UnsupportedError
 
 from .sessions import batch, session, snapshot, unchanged, warm
@@ -26,10 +26,9 @@ CHECKED = {"debug": {"check_numerics": True}}
 def checked(
     case: Case, options: dict[str, Any] | None = None
 ) -> Iterator[tuple[trainweb.TrainingSession, dict[str, Any]]]:
-    made = build_artifacts(model(case), loss=LossType.MSELoss, optimizer=OptimType.AdamW)
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-    files = made.training_model, made.eval_model, made.optimizer_model
-    with trainweb.TrainingSession(state, *files, CHECKED if options is None else options) as s:
+    with trainweb.TrainingSession.from_model(
+        model(case), loss=LossType.MSELoss, optimizer=OptimType.AdamW, options=CHECKED if options is None else options
+    ) as s:
         (target,) = {*s.input_names()} - {"x", *case.fed}
         yield s, {"x": POSITIVE, target: np.zeros((5, 2), np.float32), **case.fed}
 
@@ -175,11 +174,9 @@ def test_an_inference_session_refuses_it() -> None:
 def test_masks_of_exported_models_are_no_fault(name: str) -> None:
     recording = load(name)
     made = build(recording, sorted(recording.files)[0], "AdamW")
-    files = made.training_model, made.eval_model, made.optimizer_model
     found = []
     for options in (None, CHECKED):
-        state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-        with trainweb.TrainingSession(state, *files, options) as s:
+        with trainweb.TrainingSession(**made, options=options) as s:
             s.train_step({n: feed_of(recording, n) for n in s.input_names()})
             s.optimizer_step()
             found.append(s.get_contiguous_parameters(False).tobytes())

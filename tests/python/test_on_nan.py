@@ -156,8 +156,7 @@ def test_numbers_that_are_infinite_on_purpose_stay_so() -> None:
     x = np.random.default_rng(0).standard_normal((12, 4)).astype(np.float32)
     data = {"x": x, "labels": (x[:, 0] > 0).astype(np.int64)}
     for action in ("stop", "skip", "restore"):
-        state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-        with trainweb.TrainingSession(state, built.training_model, None, built.optimizer_model) as s:
+        with trainweb.TrainingSession(**built) as s:
             history = Trainer(s).fit(data, batch_size=4, on_nan=action, epochs=2, progress=False)
         assert history.ended == "done" and np.isfinite(history.losses).all() and len(history.losses) == 6
 

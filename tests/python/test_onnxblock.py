@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
+from tests.python.sessions import infer
 
 import trainweb
 from trainweb import onnxblock
@@ -31,14 +33,9 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 def base_model(**initializers: np.ndarray) -> onnx.ModelProto:
     """x[batch, 3] -> MatMul w (or what is given) -> y[batch, 2]."""
     arrays = {"w": normal(3, 2)} | initializers
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"], "matmul")],
-        "base",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])],
-        [numpy_helper.from_array(a, n) for n, a in arrays.items()],
+    return make_model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], "matmul")], {"x": ["batch", 3]}, {"y": ["batch", 2]}, arrays
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 class Forward(onnxblock.ForwardBlock):
@@ -57,11 +54,7 @@ def run_block(block: onnxblock.Block, *names: str, **feeds: np.ndarray) -> np.nd
     forward = Forward(block)
     with onnxblock.base(base_model()):
         forward(*names)
-    session = trainweb.InferenceSession(forward.to_model_proto())
-    try:
-        return session.run(None, feeds)[0]
-    finally:
-        session.release()
+    return infer(forward.to_model_proto(), feeds)[0]
 
 
 X = normal(4, 3, seed=1)
@@ -113,9 +106,7 @@ def test_linear_adds_its_parameters() -> None:
     weight = next(a for n, a in arrays.items() if "linear.weight" in n)
     bias = next(a for n, a in arrays.items() if "linear.bias" in n)
     assert (weight.shape, bias.shape) == ((2, 5), (5,)) and weight.std() > 0.2
-    session = trainweb.InferenceSession(proto)
-    np.testing.assert_allclose(session.run(None, {"x": X})[0], 0.5 * Y @ weight + bias, rtol=1e-4, atol=1e-5)
-    session.release()
+    np.testing.assert_allclose(infer(proto, {"x": X})[0], 0.5 * Y @ weight + bias, rtol=1e-4, atol=1e-5)
 
 
 def test_inputs_like_other_tensors() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.attacks.checkpoints import INT8, INT32, INT64, UINT8, Raw
 from tests.python.remote_files import Host
-from tests.python.sessions import take_steps
+from tests.python.sessions import infer, take_steps
 
 import trainweb
 from trainweb.artifacts import LossType, OptimType, build_artifacts
@@ -90,8 +90,7 @@ def test_it_computes_what_onnxruntime_computed(name: str) -> None:
 @pytest.mark.parametrize("name", ["mlp.plain.ort", "mlp.ort", "cnn.plain.ort"])
 def test_it_trains_as_the_onnx_file(name: str) -> None:
     def losses(source: Path) -> tuple[list[str], list[float]]:
-        made = build_artifacts(source, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
-        session = trainweb.TrainingSession(**made)
+        session = trainweb.TrainingSession.from_model(source, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
         session.set_learning_rate(0.01)
         feeds = recorded(name, "in")
         feeds["labels"] = np.arange(len(next(iter(feeds.values())))) % 3
@@ -156,9 +155,7 @@ def large_model(**tensor: Any) -> bytes:
 def test_large_tensors_stay_in_the_file() -> None:
     data = large_model()
     x = np.ones((2, 200), np.float32)
-    session = trainweb.InferenceSession(data)
-    np.testing.assert_allclose(session.run(None, {"x": x})[0], x @ VALUES, rtol=1e-4, atol=1e-4)
-    session.release()
+    np.testing.assert_allclose(infer(data, {"x": x})[0], x @ VALUES, rtol=1e-4, atol=1e-4)
     graph = read_model(Host().open(data))
     assert isinstance(graph.initializers["w"], RemoteTensor)
     assert bytes(graph.initializers["w"].data) == VALUES.tobytes()

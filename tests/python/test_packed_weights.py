@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
 
 import trainweb
 from trainweb.artifacts import Artifacts, build_artifacts
@@ -93,7 +94,7 @@ def model(weight: Weight | np.ndarray, *, gemm: bool = False) -> bytes:
         "head.weight": rng.standard_normal((N, CLASSES)) / 8,
         "head.bias": rng.standard_normal(N) / 8,
     }
-    graph = helper.make_graph(
+    found = make_model(
         [
             helper.make_node("MatMul", ["x", "first.weight"], ["f"], "first"),
             helper.make_node("Relu", ["f"], ["r"], "relu"),
@@ -102,12 +103,11 @@ def model(weight: Weight | np.ndarray, *, gemm: bool = False) -> bytes:
             helper.make_node("Relu", ["h"], ["a"], "act"),
             helper.make_node("MatMul", ["a", "head.weight"], ["y"], "head"),
         ],
-        "model",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", K])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", CLASSES])],
+        {"x": ["batch", K]},
+        {"y": ["batch", CLASSES]},
         [*inputs, *(numpy_helper.from_array(v.astype(np.float32), n) for n, v in others.items())],
+        opset=21,
     )
-    found = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     onnx.checker.check_model(found)
     data: bytes = found.SerializeToString()
     return data
@@ -122,10 +122,9 @@ def artifacts_of(data: bytes) -> Artifacts:
 def trained(data: bytes) -> tuple[list[float], list[str]]:
     """Losses of steps, and the kernels of a step."""
     made = artifacts_of(data)
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
     rng, losses = np.random.default_rng(1), []
     feeds = {"x": rng.standard_normal((ROWS, K)).astype(np.float32), "labels": rng.integers(0, CLASSES, ROWS)}
-    with trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as session:
+    with trainweb.TrainingSession(**made) as session:
         for _ in range(4):
             losses += map(float, session.train_step(feeds).values())
             session.optimizer_step()
@@ -254,14 +253,13 @@ def test_products_that_cannot_read_the_packed_weight_are_right(name: str) -> Non
     numbers = rng.integers(-128, 128, shape).astype(np.int8)
     stored = [numpy_helper.from_array(numbers, "w"), numpy_helper.from_array(np.float32(0.01), "scale")]
     stored.append(numpy_helper.from_array(np.array([8, 16]), "shape"))
-    graph = helper.make_graph(
+    data = make_model(
         [helper.make_node("DequantizeLinear", ["w", "scale"], ["weight"]), *nodes],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x_shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        {"x": x_shape},
+        {"y": None},
         stored,
-    )
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+        opset=21,
+    ).SerializeToString()
     x = rng.standard_normal(x_shape).astype(np.float32)
     core = InferenceCore(read_model(data))
     try:
@@ -277,8 +275,7 @@ def test_numbers_of_4_bits_are_only_dequantized(op: str) -> None:
     tensor = helper.make_tensor("w", TensorProto.INT4, (4, 5), [1] * 20)
     node = helper.make_node(op, ["w"], ["y"], "only", **({"to": 1} if op == "Cast" else {}))
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT if op == "Cast" else TensorProto.INT4, None)
-    graph = helper.make_graph([node], "g", [], [y], [tensor])
-    stored = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    stored = make_model([node], {}, [y], [tensor], opset=21)
     with pytest.raises(UnsupportedError, match=rf"{op} node 'only': dtype int4 is not supported"):
         artifacts_of(stored.SerializeToString())
 

@@ -13,9 +13,10 @@ import onnx
 import pytest
 from tests.python import pipelines
 from tests.python.kernel_cases import random
+from tests.python.sessions import take_steps
 from tests.python.test_attention import Attention, compute
 
-from trainweb import CheckpointState, TrainingSession
+from trainweb import TrainingSession
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.backend.plan import Plan
 from trainweb.compiler import pipeline
@@ -551,13 +552,8 @@ def test_language_models_leave_out_padding_in_every_product(name: str, monkeypat
     products = []
 
     def train() -> tuple[list[float], np.ndarray]:
-        state = CheckpointState.load_checkpoint(artifacts.checkpoint)
-        session = TrainingSession(state, artifacts.training_model, None, artifacts.optimizer_model)
-        losses = []
-        for _ in range(2):
-            losses += [float(x) for x in session.train_step({k: v for k, v in feeds.items() if k in names}).values()]
-            session.optimizer_step()
-            session.lazy_reset_grad()
+        session = TrainingSession(**artifacts)
+        losses = take_steps(session, {k: v for k, v in feeds.items() if k in names}, 2)
         parameters = np.array(session.get_contiguous_parameters())
         session.release()
         return losses, parameters

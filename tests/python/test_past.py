@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
+from tests.python.sessions import take_steps
 
 from trainweb import InferenceSession, TrainingSession, check
 from trainweb.errors import ModelError, UnsupportedError
@@ -33,13 +35,7 @@ def feeds_of(name: str, session: TrainingSession) -> dict[str, np.ndarray]:
 
 
 def losses_of(name: str, session: TrainingSession, steps: int = 5) -> list[float]:
-    feeds, found = feeds_of(name, session), []
-    for _ in range(steps):
-        (loss,) = session.train_step(feeds).values()
-        found.append(float(loss))
-        session.optimizer_step()
-        session.lazy_reset_grad()
-    return found
+    return take_steps(session, feeds_of(name, session), steps)
 
 
 @pytest.mark.parametrize("name", ["llama", "opt"])
@@ -115,8 +111,7 @@ def small(past: str = PAST, shape: Sequence[str | int] = SHAPE) -> onnx.ModelPro
     ]
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("logits", "present.0.key")]
     table = numpy_helper.from_array(np.arange(15, dtype=np.float32).reshape(5, 3), "table")
-    graph = helper.make_graph(nodes, "g", inputs, outputs, [table])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return make_model(nodes, inputs, outputs, [table])
 
 
 def test_an_empty_past_has_the_batch_of_the_ids_and_no_tokens() -> None:
@@ -169,8 +164,7 @@ def test_a_file_of_integer_products_is_refused_with_the_way_out() -> None:
     ]
     inputs = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "n"])]
     outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "n", 5])]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = make_model(nodes, inputs, outputs, weights)
     text = r"'product': the file rounds activations .* model\.onnx, model_fp16\.onnx or model_q4\.onnx"
     for targets in (None, ["q_proj"]):
         with pytest.raises(UnsupportedError, match=text):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from tests.control.test_control_flow import recurrent
+from tests.python.sessions import take_steps
 
 import trainweb
 from trainweb.artifacts import OptimType, build_artifacts
@@ -41,10 +42,7 @@ def test_a_loop_is_one_call_in_explain_and_its_body_in_profiles() -> None:
                 profile = session.profile({"x": x}, runs=2)
                 text = session.explain({"x": x})
                 session.lazy_reset_grad()
-            for _ in range(2):
-                losses.append(float(session.train_step({"x": x})["loss"]))
-                session.optimizer_step()
-                session.lazy_reset_grad()
+            losses += take_steps(session, {"x": x}, 2)
     assert losses[:2] == losses[2:]
     assert text.splitlines()[1].startswith(f"loop(trips={steps}, ") and "unroll/Repeat" in text
     # Forward and backward, each with its body once, however often that runs.

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from bench import smol
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
 from tests.golden.quantized.words import OWN_CASES, by_trainweb
 
 import trainweb
@@ -75,14 +76,7 @@ def network(*, turned: bool, gemm: bool, width: int = 100) -> tuple[onnx.ModelPr
     initializers = {"fc.weight": stored, "head.weight": rng.standard_normal((70, 60)).astype(np.float32)}
     if gemm:
         initializers["bias"] = rng.standard_normal(70).astype(np.float32)
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", width])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 60])],
-        [numpy_helper.from_array(value, name) for name, value in initializers.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), weight
+    return make_model(nodes, {"x": ["n", width]}, {"y": ["n", 60]}, initializers, opset=13), weight
 
 
 def unpacked(model: onnx.ModelProto, weight: str, bits: int) -> np.ndarray:
@@ -139,8 +133,7 @@ def test_a_weight_that_is_read_in_two_orders_stays() -> None:
     ]
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 64]) for n in "xy"]
     weights = [numpy_helper.from_array(array, name) for name, array in (("w", w), ("v", v), ("h", h))]
-    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = make_model(nodes, ends[:1], ends[1:], weights)
     data = trainweb.quantize(model, 8)
     assert {"w", "h"} <= {t.name for t in onnx.ModelProto.FromString(data).graph.initializer}
     x = np.random.default_rng(3).standard_normal((3, 64)).astype(np.float32)

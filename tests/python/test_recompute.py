@@ -96,7 +96,7 @@ def transformer() -> Any:
         {"ids": ["batch", 6], "offset": [1]},
         {"logits": ["batch", 2]},
         f.weights,
-        input_types={"ids": TensorProto.INT64, "offset": TensorProto.INT64},
+        types={"ids": TensorProto.INT64, "offset": TensorProto.INT64},
     )
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from tests.conformance.models import make_model
 from tests.python import pipelines
+from tests.python.sessions import take_steps
 
 import trainweb
 from trainweb.model.graph import Value
@@ -40,13 +42,9 @@ def feeds_of(session: trainweb.TrainingSession) -> dict[str, np.ndarray]:
 def losses_of(path: Path) -> tuple[list[float], str]:
     options: dict[str, Any] = {"loss": "CrossEntropyLoss", "optimizer": "AdamW", "lora": {"rank": 2, "seed": 1}}
     with trainweb.TrainingSession.from_model(path, learning_rate=0.05, **options) as session:
-        feeds, losses = feeds_of(session), []
+        feeds = feeds_of(session)
         text = session.explain(feeds)
-        for _ in range(4):
-            losses += map(float, session.train_step(feeds).values())
-            session.optimizer_step()
-            session.lazy_reset_grad()
-    return losses, text
+        return take_steps(session, feeds, 4), text
 
 
 @pytest.mark.parametrize("why", FUSED)
@@ -79,14 +77,12 @@ def with_probabilities() -> bytes:
         helper.make_node("Add", ["y", "mean"], ["out"]),
     ]
     rng = np.random.default_rng(1)
-    graph = helper.make_graph(
+    return make_model(
         nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 12, 16])],
-        [helper.make_tensor_value_info("out", TensorProto.FLOAT, [2, 12, 16])],
-        [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+        {"x": [2, 12, 16]},
+        {"out": [2, 12, 16]},
+        {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()},
+    ).SerializeToString()
 
 
 def test_explain_and_check_print_the_reason() -> None:

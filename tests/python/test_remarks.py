@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, build_artifacts
@@ -26,15 +27,14 @@ def drawn(*shape: int) -> np.ndarray:
 def model(
     nodes: list[Any], inputs: Values, outputs: Values, tensors: dict[str, np.ndarray], producer: str = ""
 ) -> bytes:
-    graph = helper.make_graph(
+    return make_model(
         nodes,
-        "g",
         [helper.make_tensor_value_info(*value) for value in inputs],
         [helper.make_tensor_value_info(*value) for value in outputs],
-        [numpy_helper.from_array(tensor, name) for name, tensor in tensors.items()],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name=producer).SerializeToString()
+        tensors,
+        domains=["ai.onnx.ml"],
+        producer=producer,
+    ).SerializeToString()
 
 
 X, Y = [("x", TensorProto.FLOAT, ["n", 4])], [("y", TensorProto.FLOAT, ["n", 3])]

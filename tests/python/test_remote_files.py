@@ -14,6 +14,7 @@ import onnx
 import pytest
 from bench import smol
 from onnx import TensorProto, helper, numpy_helper
+from tests.conformance.models import make_model
 
 from trainweb.artifacts import builder
 from trainweb.artifacts.evidence import SIGNATURE, Evidence
@@ -62,14 +63,12 @@ def one_gemm(rows: int, width: int, **fields: Any) -> bytes:
             getattr(weights, name).extend(value)
         else:
             setattr(weights, name, value)
-    graph = helper.make_graph(
+    return make_model(
         [helper.make_node("Gemm", ["x", "w"], ["y"])],
-        "large",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, rows])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, width])],
+        {"x": [1, rows]},
+        {"y": [1, width]},
         [weights, numpy_helper.from_array(np.ones(3, np.float32), "small")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    ).SerializeToString()
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: f"{p.parent.name}/{p.name}")
@@ -297,14 +296,13 @@ def test_tied_matrices_are_found_alike(is_tied: bool) -> None:
     matrix = table.T.copy()
     if not is_tied:
         matrix[-1, -1] += 1
-    graph = helper.make_graph(
+    model = make_model(
         [helper.make_node("Gather", ["t", "i"], ["e"]), helper.make_node("MatMul", ["e", "m"], ["y"])],
-        "tied",
-        [helper.make_tensor_value_info("i", TensorProto.INT64, [4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 512])],
-        [numpy_helper.from_array(table, "t"), numpy_helper.from_array(matrix, "m")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+        {"i": [4]},
+        {"y": [4, 512]},
+        {"t": table, "m": matrix},
+        types={"i": TensorProto.INT64},
+    ).SerializeToString()
     host = Host()
     found = recover_parameters(read_model(host.open(model)))
     assert ("m" not in found.initializers) == is_tied
@@ -468,7 +466,7 @@ def test_more_weights_than_kernel_memory_is_told_with_numbers(mib: int, optimize
 def lookup(rows: int) -> tuple[bytes, np.ndarray]:
     """A model that gives a row, as it is and divided by a sum over the table, of a table [rows, 64] of int64."""
     table = np.arange(rows * 64, dtype=np.int64).reshape(rows, 64) % 1009 + 1
-    graph = helper.make_graph(
+    model = make_model(
         [
             helper.make_node("Gather", ["table", "row"], ["found"]),
             helper.make_node("Cast", ["table"], ["floats"], to=TensorProto.FLOAT),
@@ -476,15 +474,11 @@ def lookup(rows: int) -> tuple[bytes, np.ndarray]:
             helper.make_node("Cast", ["found"], ["float"], to=TensorProto.FLOAT),
             helper.make_node("Div", ["float", "total"], ["share"]),
         ],
-        "lookup",
-        [helper.make_tensor_value_info("row", TensorProto.INT64, [1])],
-        [
-            helper.make_tensor_value_info("found", TensorProto.INT64, [1, 64]),
-            helper.make_tensor_value_info("share", TensorProto.FLOAT, [1, 64]),
-        ],
-        [numpy_helper.from_array(table, "table")],
+        {"row": [1]},
+        {"found": [1, 64], "share": [1, 64]},
+        {"table": table},
+        types={"row": TensorProto.INT64, "found": TensorProto.INT64},
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return model.SerializeToString(), table
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper
 from tests.conformance.models import make_model, normal
-
-from trainweb.session.inference_session import InferenceSession
+from tests.python.sessions import infer
 
 X, UPDATES = normal(5, 3, seed=1), normal(4, 3, seed=2)
 WORDS = np.array([0, 2, 0, 4])
@@ -55,11 +54,7 @@ def scatter(
 
 
 def run(file: ModelProto) -> np.ndarray:
-    session = InferenceSession(file)
-    try:
-        return np.array(session.run(["y"], {"x": X, "updates": UPDATES})[0])
-    finally:
-        session.release()
+    return np.array(infer(file, {"x": X, "updates": UPDATES}, ["y"])[0])
 
 
 def summed(updates: np.ndarray = UPDATES) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tests.conformance.models import make_model
 
 import trainweb
 from trainweb.errors import ModelError
@@ -40,14 +41,12 @@ def graph_of(location: str = "", code: int = TensorProto.FLOAT) -> bytes:
     if location:
         weight.data_location = TensorProto.EXTERNAL
         weight.external_data.append(onnx.StringStringEntryProto(key="location", value=location))
-    graph = helper.make_graph(
+    return make_model(
         [helper.make_node("Transpose", [NAME], ["t"], perm=[1, 0]), helper.make_node("MatMul", ["x", "t"], ["y"])],
-        "one",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", SHAPE[1]])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", SHAPE[0]])],
+        {"x": ["n", SHAPE[1]]},
+        {"y": ["n", SHAPE[0]]},
         [weight],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    ).SerializeToString()
 
 
 WEIGHT = RANDOM.standard_normal(SHAPE, np.float32)

@@ -70,12 +70,11 @@ def allocations_fail_from(n: int) -> Iterator[list[int]]:
 
 def test_creation_without_memory_leaves_nothing_behind() -> None:
     made = artifacts("mlp")
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
     before = bytes_in_use()
     for n in range(1, 100):
         with allocations_fail_from(n):
             try:
-                s = trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model)
+                s = trainweb.TrainingSession(**made)
             except EngineError:
                 assert bytes_in_use() == before
                 continue

@@ -95,7 +95,7 @@ def tokens() -> onnx.ModelProto:
     ]
     weights = {"table": normal(7, 4), "w": normal(4, 7, seed=1)}
     types = {"ids": TensorProto.INT64}
-    return make_model(nodes, {"ids": ["batch", "n"]}, {"logits": ["batch", "n", 7]}, weights, input_types=types)
+    return make_model(nodes, {"ids": ["batch", "n"]}, {"logits": ["batch", "n", 7]}, weights, types=types)
 
 
 def test_predicts_the_output_of_the_model_before_the_loss_reshapes_it() -> None:
@@ -189,9 +189,7 @@ def test_fit_is_that_of_the_trainer() -> None:
 def test_from_model_is_build_artifacts_and_a_session() -> None:
     data = rows(30)
     artifacts = trainweb.artifacts.build_artifacts(mlp(), loss="CrossEntropyLoss", optimizer="SGD")
-    state = trainweb.CheckpointState.load_checkpoint(artifacts.checkpoint)
-    models = artifacts.training_model, artifacts.eval_model, artifacts.optimizer_model
-    with opened(optimizer="SGD", learning_rate=0.3) as a, trainweb.TrainingSession(state, *models) as b:
+    with opened(optimizer="SGD", learning_rate=0.3) as a, trainweb.TrainingSession(**artifacts) as b:
         assert b.get_learning_rate() == np.float32(0.001)
         b.set_learning_rate(0.3)
         assert a.fit(data, progress=False).losses == trainweb.Trainer(b).fit(data, progress=False).losses

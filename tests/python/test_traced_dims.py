@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from tests.conformance.models import make_model
 
 from trainweb.artifacts import LossType, OptimType, build_artifacts
 from trainweb.errors import TrainwebError
@@ -21,9 +22,7 @@ def test_dims_of_an_output_that_have_one_made_up_name_are_two(named: bool) -> No
     weight = helper.make_tensor("w", TensorProto.FLOAT, [2, 3, 1], [0.5] * 6)
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "n" if named else "length"])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
-    proto = helper.make_model(
-        helper.make_graph([node], "g", [x], [y], [weight]), opset_imports=[helper.make_opsetid("", 17)]
-    )
+    proto = make_model([node], [x], [y], [weight])
     graph = read_model(proto.SerializeToString())
     assert graph.outputs[0].shape == (("n", 2, "n") if named else (None, 2, None))
     built = build_artifacts(proto.SerializeToString(), loss=LossType.MSELoss, optimizer=OptimType.SGD)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.python.sessions import infer
 
 import trainweb
 from trainweb.artifacts import build_artifacts
@@ -77,9 +78,7 @@ def test_a_module_that_was_never_trained_trains_as_in_pytorch(case: str) -> None
             np.testing.assert_allclose(value.T if turned else value, right, **CLOSE, err_msg=name)
         np.testing.assert_allclose(session.predict({"x": arrays["x"]})["y"], arrays["y"], **CLOSE)
         exported = session.export_model_for_inferencing(None, ["y"])
-    model = trainweb.InferenceSession(exported)
-    (found,) = model.run(None, {"x": arrays["x"]})
-    model.release()
+    (found,) = infer(exported, {"x": arrays["x"]})
     np.testing.assert_allclose(found, arrays["y"], **CLOSE)
 
 

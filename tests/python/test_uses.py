@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from tests.conformance.models import make_model
+from tests.python.sessions import infer
 
 import trainweb
 from trainweb.artifacts import build_artifacts
@@ -61,23 +63,13 @@ def test_roles_stand_where_the_specification_has_the_inputs(op: str) -> None:
 
 def model_of(nodes: list[onnx.NodeProto], tensors: dict[str, np.ndarray], shape: list[Any], opset: int = 17) -> bytes:
     """y of x."""
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
-    )
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    return make_model(
+        nodes, {"x": shape}, {"y": None}, tensors, opset=opset, domains=["com.microsoft"]
+    ).SerializeToString()
 
 
 def run(file: bytes, x: np.ndarray) -> np.ndarray:
-    session = trainweb.InferenceSession(file)
-    try:
-        return np.array(session.run(None, {"x": x})[0])
-    finally:
-        session.release()
+    return np.array(infer(file, {"x": x})[0])
 
 
 def normal(*shape: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from tests.python.sessions import take_steps
 from tests.zoo.recording import ADAMW, RATES, STEPS, Recording
 
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
@@ -17,7 +18,6 @@ from trainweb.onnxblock.blocks import Block
 from trainweb.onnxblock.loss import CrossEntropyLoss
 from trainweb.onnxblock.optim import AdamW
 from trainweb.session.training_session import TrainingSession
-from trainweb.training.state import CheckpointState
 
 NOISE = 8
 """How much farther from float64 than PyTorch's own float32 a tensor may end up: another order of sums."""
@@ -194,15 +194,10 @@ def feed_of(recording: Recording, name: str) -> np.ndarray:
 
 def steps(recording: Recording, artifacts: Artifacts, kind: str) -> tuple[list[float], dict[str, np.ndarray]]:
     """Losses of the steps, and the recorded tensors after them, in the orientation that PyTorch has them in."""
-    models = artifacts.training_model, artifacts.eval_model, artifacts.optimizer_model
-    with TrainingSession(CheckpointState.load_checkpoint(artifacts.checkpoint), *models) as session:
+    with TrainingSession(**artifacts) as session:
         session.set_learning_rate(RATES[kind])
         feeds = {name: feed_of(recording, name) for name in session.input_names()}
-        losses = []
-        for _ in range(STEPS):
-            losses.append(float(next(iter(session.train_step(feeds).values()))))
-            session.optimizer_step()
-            session.lazy_reset_grad()
+        losses = take_steps(session, feeds, STEPS)
         transposed = {d.name for d in artifacts.decisions if "transposed" in d.reason}
         own = own_names(recording, artifacts)
         there = session.parameter_names()

@@ -17,12 +17,9 @@ from trainweb.errors import GradientError
 from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.transforms import train_batch_norms
-from trainweb.ops.frame.op import find
 
 FOLDER = Path(__file__).parents[1] / "golden" / "op_grads"
 ENTRIES: list[dict[str, Any]] = json.loads((FOLDER / "index.json").read_text())
-NOT_YET: set[str] = set()
-"""Operators of the recordings that trainweb has no class for."""
 STEPS = {"Floor", "Sign"}
 """Piecewise constant: no gradient flows, and asking for one is an error."""
 
@@ -44,10 +41,6 @@ def recorded(name: str, kind: str) -> dict[str, np.ndarray]:
     return {key[len(prefix) :]: value for key, value in arrays().items() if key.startswith(prefix)}
 
 
-def missing(entry: dict[str, Any]) -> bool:
-    return entry["op"] in NOT_YET
-
-
 def feeds(entry: dict[str, Any], graph: Graph) -> dict[str, np.ndarray]:
     given = recorded(entry["name"], "in")
     return {v.name: given[v.name] for v in graph.inputs if v.name in given}
@@ -59,19 +52,11 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, rtol: float, atol: fl
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol * scale)
 
 
-def test_the_list_of_missing_operators_is_true() -> None:
-    unknown = {e["op"] for e in ENTRIES if find(e["domain"], e["op"]) is None}
-    assert unknown == NOT_YET
-
-
-KNOWN = [e for e in ENTRIES if not missing(e)]
-
-
 def by_operator(entries: Iterable[dict[str, Any]]) -> Callable[[Callable[[dict[str, Any]], None]], Callable[..., None]]:
     return grouped(entries, lambda entry: str(entry["op"]), lambda entry: str(entry["name"]))
 
 
-@by_operator(e for e in KNOWN if recorded(e["name"], "out"))
+@by_operator(e for e in ENTRIES if recorded(e["name"], "out"))
 def test_forward(entry: dict[str, Any]) -> None:
     graph = read_model((FOLDER / f"{entry['name']}.onnx").read_bytes())
     expected = recorded(entry["name"], "out")
@@ -80,7 +65,7 @@ def test_forward(entry: dict[str, Any]) -> None:
         assert_close(results[name], value, RTOL, ATOL)
 
 
-@by_operator(e for e in KNOWN if recorded(e["name"], "numeric") or e["status"] == "ok")
+@by_operator(e for e in ENTRIES if recorded(e["name"], "numeric") or e["status"] == "ok")
 def test_our_gradient(entry: dict[str, Any]) -> None:
     graph = read_model((FOLDER / f"{entry['name']}.onnx").read_bytes())
     if entry["op"] in STEPS:
@@ -99,7 +84,7 @@ def test_our_gradient(entry: dict[str, Any]) -> None:
             assert_close(found[name], numeric[name], 0.0, NUMERIC_ATOL)
 
 
-PORTABLE = [e for e in KNOWN if e["status"] == "ok" and not e.get("peer_wrong")]
+PORTABLE = [e for e in ENTRIES if e["status"] == "ok" and not e.get("peer_wrong")]
 
 
 @by_operator(PORTABLE)

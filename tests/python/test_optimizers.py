@@ -135,28 +135,6 @@ def test_moments_of_another_optimizer_are_refused_by_both_names() -> None:
             np.testing.assert_array_equal(s.get_contiguous_parameters(), expected)
 
 
-def test_a_session_takes_lions_steps() -> None:
-    """Against its formula in float64, of the gradients that the session accumulated."""
-    lion = onnxblock.optim.Lion((0.8, 0.95), 0.2)
-    built = build_artifacts(mlp(), loss=trainweb.artifacts.LossType.CrossEntropyLoss, optimizer=lion)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    with trainweb.TrainingSession(state, built.training_model, None, built.optimizer_model) as s:
-        s.set_learning_rate(0.01)
-        expected = {n: p.data.astype(np.float64) for n, p in state.parameters.items()}
-        moments = {n: np.zeros(w.shape) for n, w in expected.items()}
-        for seed in range(4):
-            s.train_step(batch(seed=seed))
-            for name, p in state.parameters.items():
-                assert p.grad is not None
-                g, w, m = p.grad.astype(np.float64), expected[name], moments[name]
-                expected[name] = w - 0.01 * (np.sign(0.8 * m + 0.2 * g) + 0.2 * w)
-                moments[name] = 0.95 * m + 0.05 * g
-            s.optimizer_step()
-            s.lazy_reset_grad()
-        for name, w in expected.items():
-            np.testing.assert_allclose(state.parameters[name].data, w, rtol=1e-5, atol=1e-6, err_msg=name)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_command_line_takes_it_and_names_it(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(ROOT / "tests" / "golden" / "mlp" / "base.onnx")
@@ -256,9 +234,9 @@ def clipped(gradients: dict[str, np.ndarray], settings: dict[str, float]) -> dic
 )
 @pytest.mark.parametrize("groups", [[], [{"parameters": ["fc1.bias", "fc2.weight"], "learning_rate_factor": 0.5}]])
 def test_gradients_are_clipped_by_value_then_by_norm(settings: dict[str, float], groups: list[dict[str, Any]]) -> None:
-    built = build_artifacts(mlp(), loss="CrossEntropyLoss", optimizer={"type": "SGD", "groups": groups}, **settings)
-    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
-    with trainweb.TrainingSession(state, built.training_model, None, built.optimizer_model) as s:
+    with trainweb.TrainingSession.from_model(
+        mlp(), loss="CrossEntropyLoss", optimizer={"type": "SGD", "groups": groups}, **settings
+    ) as s:
         before = {n: s.get_parameter(n) for n in s._core.layout.slots}
         take_recorded_steps(s, stop=1)
         gradients = clipped({n: ARRAYS[f"gradients/{n}"][0] for n in before}, settings)
@@ -357,11 +335,9 @@ NOT_ALL = ("AdaBelief", "Adamax", "Lookahead")
 def test_moments_of_almost_nothing_become_zero(name: str) -> None:
     """The moments of rows that no batch has. Subnormal, they would stay for ever, and take many times as long."""
     settings = {"momentum": 0.9} if name == "SGD" else {}
-    made = build_artifacts(
+    with trainweb.TrainingSession.from_model(
         mlp(), loss=trainweb.artifacts.LossType.CrossEntropyLoss, optimizer=OPTIMIZERS[name](**settings)
-    )
-    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
-    with trainweb.TrainingSession(state, made.training_model, optimizer_model=made.optimizer_model) as s:
+    ) as s:
         host, nbytes = s._core.host, s.memory().gradients
         segments = [segment for segment in (MOMENTUM0, MOMENTUM1) if host.sizes[segment]][: 1 if name in NOT_ALL else 2]
         assert segments

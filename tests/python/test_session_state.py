@@ -114,28 +114,6 @@ def test_a_schedule_goes_on_from_a_checkpoint() -> None:
         np.testing.assert_allclose(rates(s, 3), [0.15, 0.1, 0.05], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (-1, 6, 0.1),
-        (4, 2, 0.1),
-        (2, -6, 0.1),
-        (2.5, 6, 0.1),
-        (True, 6, 0.1),
-        (2, 2**63, 0.1),
-        (2, 6, "fast"),
-        (2, 6, None),
-    ],
-)
-def test_a_schedule_that_makes_no_sense_is_refused(arguments: Any) -> None:
-    with session() as s:
-        warm(s)
-        with unchanged(s), pytest.raises((SessionError, TypeError)):
-            s.register_linear_lr_scheduler(*arguments)
-        with pytest.raises(SessionError, match="No learning rate scheduler was registered"):
-            s.scheduler_step()
-
-
 def test_rates_need_an_optimizer() -> None:
     made = artifacts("mlp")
     state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
@@ -343,22 +321,6 @@ def test_a_buffer_of_another_size_or_type_is_refused() -> None:
             for buffer in wrong:
                 with pytest.raises(TypeError, match="'buffer' must be float32, or bytes"):
                     s.load_parameters_buffer(buffer)
-
-
-@pytest.mark.parametrize("wrong", ["false", 1, None, [True]])
-def test_a_flag_is_true_or_false(wrong: Any) -> None:
-    with session() as s:
-        for call in (
-            lambda: s.get_contiguous_parameters(wrong),
-            lambda: s.get_contiguous_parameters(ema=wrong),
-            lambda: s.get_parameters_size(wrong),
-            lambda: s.parameter_names(wrong),
-            lambda: s.load_parameters_buffer(b"", wrong),
-            lambda: s.input_metadata(wrong),
-        ):
-            with pytest.raises(TypeError, match="must be a bool, got"):
-                call()
-        assert s.get_parameters_size(np.bool_(True)) == s.get_parameters_size(True)
 
 
 # Single parameters.

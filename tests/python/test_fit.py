@@ -26,7 +26,7 @@ from trainweb.fit import Epoch, History, Progress, Run, Trainer
 from trainweb.fit import trainer as trainer_module
 from trainweb.ir.layout import STATE_STEP
 
-from .sessions import artifacts, session
+from .sessions import Ended, artifacts, ends_before, session
 
 Result = TypeVar("Result")
 ROOT = Path(__file__).parents[2]
@@ -465,10 +465,31 @@ def test_a_batch_may_be_larger_than_the_data() -> None:
     assert fitted(data, batch_size=64, shuffle=False)[0] == by_hand([data], [0.001])
 
 
-def test_the_bar_is_of_tqdm(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("slice_s", [0, 1e9], ids=["alone", "together"])
+@pytest.mark.parametrize("bad", [None, 0, 2])
+def test_the_bar_is_of_tqdm(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, slice_s: float, bad: int | None
+) -> None:
+    """It counts batches that run together, and those that are left out."""
+    monkeypatch.setattr(trainer_module, "SLICE_S", slice_s)
+    data = rows(40)
+    if bad is not None:
+        data["x"][4 * bad] = np.nan
     with session() as s:
-        Trainer(s).fit(rows(8), batch_size=4, epochs=2)
-    assert "4/4" in capsys.readouterr().err
+        Trainer(s).fit(data, batch_size=4, epochs=2, shuffle=False, on_nan="skip")
+    assert "20/20" in capsys.readouterr().err
+
+
+def test_the_bar_of_a_fit_that_goes_on_ends_full(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = {"checkpoint": {"store": tmp_path, "name": "run", "every": 3}, "batch_size": 4, "epochs": 2}
+    with session() as s:
+        ends_before(s, 15)
+        with pytest.raises(Ended):
+            Trainer(s).fit(rows(40), **options)
+    capsys.readouterr()
+    with session() as s:
+        Trainer(s).fit(rows(40), **options)
+    assert "10/10" in capsys.readouterr().err
 
 
 def test_history_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,8 +59,9 @@ def test_predictions_do_not_need_labels_and_ignore_further_columns() -> None:
         plain = s.predict({"x": data["x"]})["age"]
         with pytest.warns(UserWarning, match="id"):
             np.testing.assert_array_equal(s.predict(data)["age"], plain)
-        stream = Dataset(lambda: iter([{n: a[k] for n, a in data.items()} for k in range(11)]))
-        with pytest.warns(UserWarning, match="id"):
+        keyed = {**rows("test"), "key": np.arange(11)}  # a session tells of each once
+        stream = Dataset(lambda: iter([{n: a[k] for n, a in keyed.items()} for k in range(11)]))
+        with pytest.warns(UserWarning, match="key"):
             np.testing.assert_array_equal(s.predict(stream)["age"], plain)
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -27,7 +27,7 @@ from trainweb.fit.evaluation import EvaluationRun
 from trainweb.fit.options import FitOptions
 from trainweb.fit.plan import Batches, FitPlan, checked_plan
 from trainweb.fit.resume import FitCheckpoint
-from trainweb.fit.steps import FitSteps, located
+from trainweb.fit.steps import FitSteps, Position, located
 from trainweb.ir.layout import SUMS_GRADIENTS, SUMS_LOSS
 from trainweb.ir.shapes import TensorType
 from trainweb.schedules import Function
@@ -244,7 +244,7 @@ def events(plan: FitPlan, run: Run) -> Generator[Fetch | None, None, None]:
         if plan.checkpoint is not None:
             stack.enter_context(plan.checkpoint.locked())
             fit.resume(plan.checkpoint)
-        bar = progress_bar(plan, fit.kernel.at.epoch) if plan.progress else None
+        bar = progress_bar(plan, fit.kernel.at) if plan.progress else None
         if bar is not None:
             stack.callback(bar.close)
         for number in range(fit.kernel.at.epoch, plan.epochs):
@@ -259,8 +259,8 @@ def events(plan: FitPlan, run: Run) -> Generator[Fetch | None, None, None]:
         fit.restore()
 
 
-def progress_bar(plan: FitPlan, epoch: int) -> Any:
-    """Return a bar of tqdm over the steps from an epoch on, in its form for notebooks there; None without tqdm."""
+def progress_bar(plan: FitPlan, at: Position) -> Any:
+    """A bar of tqdm over the steps of this epoch and later ones, in its form for notebooks there; None without tqdm."""
     try:
         # Without widgets tqdm.auto draws the bar of text as well, and warns in a notebook.
         if find_spec("ipywidgets") is not None:
@@ -271,7 +271,8 @@ def progress_bar(plan: FitPlan, epoch: int) -> Any:
         return None
     if sys.platform == "emscripten":
         tqdm.monitor_interval = 0  # no threads, of which it would warn
-    return tqdm(total=(plan.epochs - epoch) * plan.steps if plan.steps else None, unit="step", leave=True)
+    total = (plan.epochs - at.epoch) * plan.steps if plan.steps else None
+    return tqdm(total=total, initial=at.step, unit="step", leave=True)
 
 
 class _Fit:
@@ -378,9 +379,9 @@ class _Fit:
             if is_updated and every is not None and at.optimizer_steps % every == 0:
                 self._save()
             now = perf_counter()
-            if bar is not None and at.rows:
-                bar.set_postfix(loss=f"{at.loss:.4g}", refresh=False)
-                bar.update(1)
+            if bar is not None:
+                bar.set_postfix({"loss": f"{at.loss:.4g}"} if at.rows else {}, refresh=False)
+                bar.update(len(losses))
             if now - shown > FRAME_S and at.rows:
                 shown = now
                 self._tell(Progress(at.epoch + 1, at.step, self.plan.steps, at.loss))

@@ -151,8 +151,8 @@ def first_steps(launch: Callable[[], Browser], site: Site, model: str, names: li
                 page = ContenderPage(context, site, model, {**CONTENDERS[name][1], "threads": "1"})
                 used = processor_time() - before
                 marks = page.evaluate("bench.marks")
+                # An open page: the time of processes that end would be lost.
                 page.page.wait_for_timeout(SETTLE_MS)
-                page.page.close()
             seconds[name].append((marks["firstStep"] / 1e3, used))
             browser.close()
     columns = {name: [*zip(*found, strict=True)] for name, found in seconds.items()}

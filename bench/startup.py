@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -75,7 +76,7 @@ def sample(chromium: BrowserType, site: Site, contender: Contender, model: str) 
             context.close()
 
 
-def make_bundle(built: models.Built) -> None:
+def make_bundle(built: models.Built, devices: Sequence[str] = ("wasm",)) -> None:
     """Compile the session ahead of time, as `trainweb compile` does."""
     m = built.manifest
     dtype = "int64" if m["xdtype"] == "int32" else "float32"
@@ -88,6 +89,7 @@ def make_bundle(built: models.Built) -> None:
         "compile",
         str(built.folder),
         *feeds,
+        *(f"--device={device}" for device in devices),
         "-o",
         str(built.folder / BUNDLE),
     ]

@@ -1,17 +1,23 @@
 """A training step on WebGPU: times and calls of WebGPU, of trainweb, jax-js and TF.js, beside trainweb's kernels.
 
     python bench/webgpu.py [--models A,C,E] [--contenders wasm,webgpu,fit,jax,tfjs] [--rounds 5] [--hardware]
+    python bench/webgpu.py --first [--models A] [--contenders webgpu,bundle,cache,jax]
 
 All contenders share one Chromium and one adapter, and take turns in rounds. The adapter is SwiftShader, which computes
 on the CPU, or with `--hardware` the machine's own. Calls of a step are exact on any adapter. Times of different
 adapters say nothing about each other. The time of scripts goes from a task's first call of WebGPU to its submit, and is
-the median of the rounds.
+the median of the rounds. With `--first`, each visit has a fresh browser with no cache, but for "cache", whose session
+an earlier visit has stored. Seconds go from the page's start to the end of the first step; those
+of processors are of the whole browser, after its launch.
 """
 
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
+import os
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +26,7 @@ import models
 from chrome import FLAGS, ContenderError, ContenderPage, install_peers, machine, open_site
 from chromium import find_chromium
 from playwright.sync_api import Browser, sync_playwright
+from startup import make_bundle
 from tests.browser.server import ROOT, Site
 from tests.browser.webgpu import SWIFTSHADER
 
@@ -28,6 +35,8 @@ CONTENDERS = {
     "wasm": ("trainweb, wasm", {"contender": "trainweb"}),
     "webgpu": ("trainweb", {"contender": "trainweb", "device": "webgpu"}),
     "fit": ("trainweb, fit", {"contender": "trainweb", "device": "webgpu", "loop": "fit"}),
+    "bundle": ("trainweb, bundle", {"contender": "trainweb", "device": "webgpu", "bundle": "1"}),
+    "cache": ("trainweb, cached session", {"contender": "trainweb", "device": "webgpu", "cache": "1"}),
     "jax": ("jax-js", {"contender": "jax", "device": "webgpu"}),
     "tfjs": ("TF.js", {"contender": "tfjs", "backend": "webgpu"}),
 }
@@ -44,6 +53,9 @@ PIPELINES = ("createComputePipeline", "createComputePipelineAsync")
 PROBE = (Path(__file__).parent / "pages" / "probe.js").read_text()
 RUNTIME = "/dist/webgpu.js"
 WARM_UP_STEPS = 2
+SETTLE_MS = 1500
+"""A page left alone so long has stored its session."""
+OF_STEPS, OF_FIRST = ("wasm", "webgpu", "fit", "jax", "tfjs"), ("webgpu", "bundle", "cache", "jax")
 
 
 class Turn:
@@ -113,6 +125,43 @@ def measure(browser: Browser, site: Site, model: str, names: list[str], rounds: 
     return rows
 
 
+def processor_time() -> float:
+    """Seconds of the processes that this one has started, and of theirs."""
+    stats = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            stats[int(path.parent.name)] = path.read_text().rpartition(") ")[2].split()
+    ours, former = {os.getpid()}, 0
+    while len(ours) > former:
+        former = len(ours)
+        ours |= {pid for pid, fields in stats.items() if int(fields[1]) in ours}
+    ticks = sum(int(n) for pid in ours - {os.getpid()} for n in stats[pid][11:13])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def first_steps(launch: Callable[[], Browser], site: Site, model: str, names: list[str], rounds: int) -> list[str]:
+    """The rows of a model's table of first steps."""
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            browser = launch()
+            context = browser.new_context()
+            for _ in range(1 + (name == "cache")):
+                before = processor_time()
+                page = ContenderPage(context, site, model, {**CONTENDERS[name][1], "threads": "1"})
+                used = processor_time() - before
+                marks = page.evaluate("bench.marks")
+                # An open page: the time of processes that end would be lost.
+                page.page.wait_for_timeout(SETTLE_MS)
+            seconds[name].append((marks["firstStep"] / 1e3, used))
+            browser.close()
+    columns = {name: [*zip(*found, strict=True)] for name, found in seconds.items()}
+    return [
+        line([model, CONTENDERS[name][0], *(f"{of(times):.2f}" for times in both for of in (min, median))])
+        for name, both in columns.items()
+    ]
+
+
 def line(cells: list[str]) -> str:
     """A line of the table."""
     return f"| {' | '.join(cells)} |"
@@ -121,30 +170,42 @@ def line(cells: list[str]) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", action="store_true", help="only the first step of a fresh browser")
     parser.add_argument("--models", default="A,C,E")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--hardware", action="store_true")
-    parser.add_argument("--contenders", default=",".join(CONTENDERS))
+    parser.add_argument("--contenders")
     args = parser.parse_args()
     names = args.models.split(",")
+    contenders = args.contenders.split(",") if args.contenders else [*(OF_FIRST if args.first else OF_STEPS)]
     for name in names:
-        models.build(name)
+        built = models.build(name)
+        if "bundle" in contenders:
+            make_bundle(built, ("webgpu",))
     install_peers()
     flags = [*(flag for flag in FLAGS if flag != "--disable-gpu"), *(HARDWARE if args.hardware else SWIFTSHADER)]
     print(machine())
-    times = ("ms, least", "ms, median", "first step, s")
-    columns = ["model", "contender", *times, *CALLS, "pipelines", "peak MB", "us a dispatch"]
+    times = ["ms, least", "ms, median", "first step, s"]
+    measured = [*times, *CALLS, "pipelines", "peak MB", "us a dispatch"]
+    columns = [
+        "model",
+        "contender",
+        *(["s, least", "s, median", "of processors, least", "median"] if args.first else measured),
+    ]
     print(line(columns))
     print("|", "---|" * len(columns), sep="")
     with sync_playwright() as playwright, open_site() as site:
+        launch = partial(playwright.chromium.launch, executable_path=find_chromium(install=False), args=flags)
+        if args.first:
+            for name in names:
+                print(*first_steps(launch, site, name, contenders, args.rounds), sep="\n", flush=True)
+            return
         # The worker loads the runtime before it asks for a GPU.
         site.add(RUNTIME, PROBE.encode() + (ROOT / "dist" / "npm" / "webgpu.js").read_bytes())
-        browser = playwright.chromium.launch(executable_path=find_chromium(install=False), args=flags)
+        browser = launch()
         for name in names:
-            print(
-                *measure(browser, site, name, args.contenders.split(","), args.rounds, args.steps), sep="\n", flush=True
-            )
+            print(*measure(browser, site, name, contenders, args.rounds, args.steps), sep="\n", flush=True)
         browser.close()
 
 

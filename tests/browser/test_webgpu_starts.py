@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 from tests.python.test_large_constants import large_bytes, model
 
 from .bundles import MLP, compile_bundle, python_requests
@@ -15,6 +16,8 @@ from .test_node import node
 from .webgpu import OPEN, close
 
 __all__ = ["model"]  # the fixture
+HELD = 30
+"""How many tenths of a second a file is held back for the GPU's script."""
 
 
 def test_a_bundle_trains_on_the_gpu_without_python(gpu_browser: Browser, plain_site: Site) -> None:
@@ -35,6 +38,33 @@ def test_a_bundle_trains_on_the_gpu_without_python(gpu_browser: Browser, plain_s
     close(on_gpu, on_kernels)
     assert [device["kind"] for device in devices] == ["webgpu", "wasm"]
     assert all(plan["dispatches"] > 0 for plan in devices[0]["plans"] if plan["step"] in ("train", "optimizer", "clip"))
+
+
+def test_the_gpu_is_opened_while_files_are_on_their_way(gpu_browser: Browser, plain_site: Site) -> None:
+    plain_site.add("/late.bundle", compile_bundle("mlp", [MLP], models=False, targets=("wasm", "webgpu")))
+    asked: dict[str, bool] = {}
+
+    def hold(route: Route) -> None:
+        for _ in range(HELD):
+            if plain_site.requests("/dist/webgpu.js"):
+                break
+            time.sleep(0.1)
+        asked[route.request.url.rpartition("?")[2]] = bool(plain_site.requests("/dist/webgpu.js"))
+        route.continue_()
+
+    with open_js_page(gpu_browser, plain_site) as page:
+        page.page.route("**/late.bundle?*", hold)
+        plain_site.clear_log()
+        losses = page.run(f"""{OPEN}
+            const losses = [];
+            for (const [device, options] of [["wasm", {{}}], ["webgpu", gpu]]) {{
+              const s = await TrainingSession.create({{ bundle: `/late.bundle?${{device}}` }}, options);
+              losses.push(await train(s, 2));
+            }}
+            return losses;
+        """)
+    close(*losses)
+    assert asked == {"wasm": False, "webgpu": True}
 
 
 def test_a_cached_session_trains_on_the_gpu_without_python(gpu_browser: Browser, plain_site: Site) -> None:

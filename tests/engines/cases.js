@@ -97,12 +97,12 @@ const CASES = {
     return all[0];
   },
 
-  /** Firefox has Mesa's adapter by the preferences of firefox.mjs; the others name what is missing. */
+  /** Firefox has Mesa's adapter by the preferences of firefox.mjs; the others name what is missing. @returns true: it trained there */
   async gpu() {
     const gpu = { device: "webgpu" };
     if (!(await navigator.gpu?.requestAdapter())) {
       await refused(TrainingSession.createFromModel(MODEL, CONFIG, gpu), "DeviceError", 'device: "wasm" trains everywhere.');
-      return;
+      return false;
     }
     const losses = [];
     for (const options of [gpu, gpu, {}]) {
@@ -112,6 +112,7 @@ const CASES = {
     }
     check(losses[0].join() === losses[1].join(), "the GPU gives other bytes the second time");
     check(losses[2].every((loss, k) => Math.abs(loss - losses[0][k]) < 1e-4 * loss), `${losses[2]} became ${losses[0].slice(0, 5)}`);
+    return true;
   },
 
   async resumption() {

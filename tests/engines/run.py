@@ -5,6 +5,7 @@
 
 Firefox is driven by WebDriver BiDi (puppeteer-core, from npm), WebKit by WebKitWebDriver under Xvfb. Debian has them as
 firefox-esr, webkit2gtk-driver and xvfb; a browser that is missing is an error. All must come to the bytes of CPython.
+Firefox trains on the GPU, too, by Mesa's adapter (Debian: mesa-vulkan-drivers).
 """
 
 from __future__ import annotations
@@ -229,6 +230,8 @@ def visit(name: str, wanted: Sequence[int], *, isolated: bool) -> Result:
             for case in ("reproducible", "sandboxedFrames", "refusedSharedMemory")
             if cases[case]["error"] is None and cases[case]["value"] != wanted
         ]
+        if name == "firefox" and cases["gpu"]["value"] is False:
+            result.faults.append("gpu: Firefox has no adapter (Debian: mesa-vulkan-drivers)")
         kernels = {path.partition("kernels")[2] for path in site.requests("/refused/kernels")}
         if all(".threads" in name for name in kernels):
             result.faults.append(f"refusedSharedMemory: of the kernels it took {sorted(kernels)}")

@@ -32,7 +32,8 @@ BOUNDED = {
 UNBOUNDED = {
     "too large": "i = ArgMax<axis=2, keepdims=0>(g) y = Gather<axis=1>(g, i)",
     "of numbers": "i = Cast<to=7>(g) y = GatherElements<axis=1>(g, i)",
-    "beside": "c = Cast<to=7>(g) i = ArgMax<axis=0>(g) j = Concat<axis=0>(c, i) y = GatherElements<axis=1>(g, j)",
+    "beside": "c = Cast<to=7>(g) i = ArgMax<axis=0>(g) j = Concat<axis=0>(c, i) y = GatherElements<axis=0>(g, j)",
+    "looked up": "k = Cast<to=7>(g) j = Gather<axis=0>(k, one) y = GatherElements<axis=1>(g, j)",
     "added to": "i = ArgMax<axis=1>(g) j = Add(i, one) y = GatherElements<axis=1>(g, j)",
 }
 """Of numbers `g`, the product with a weight, which the head has not."""

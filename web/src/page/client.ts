@@ -48,7 +48,7 @@ releasers.add(async () => {
 });
 
 /** Options of a session that `withWorker` needs. */
-type WorkerOptions = Pick<ResolvedOptions, "settings" | "progress"> & Partial<Pick<ResolvedOptions, "signal">>;
+type WorkerOptions = Pick<ResolvedOptions, "settings" | "progress"> & Partial<Pick<ResolvedOptions, "signal" | "device" | "json">>;
 
 /** Sessions have this method, built files do not. */
 interface Releasable {
@@ -62,13 +62,16 @@ interface Releasable {
  * @throws the reason of the signal when it is aborted first; a session that opens nevertheless is released
  */
 export async function withWorker<T>(
-  { settings, progress, signal }: WorkerOptions,
+  { settings, progress, signal, device = "wasm", json = "" }: WorkerOptions,
   open: (client: WorkerClient) => Promise<T>,
 ): Promise<T> {
   signal?.throwIfAborted();
   const client = connect(settings);
   client.enter();
   client.follow(progress);
+  if (device !== "wasm") {
+    client.request(callOf("openDevice", [json])).catch(() => {});
+  }
   let isGivenUp = false;
   let giveUp = (): void => {};
   const givenUp = new Promise<never>((_, reject) => {

@@ -74,7 +74,7 @@ export class InferenceSession extends Opaque {
   ): Promise<InferenceSession> {
     const [source, options] = parseCreateArguments(model, arg1, arg2, arg3);
     const resolved = resolveOptions(options);
-    refuseIf(resolved.onGpu, "NOT_ON_GPU", { what: "an InferenceSession" });
+    refuseIf(resolved.device === "webgpu", "NOT_ON_GPU", { what: "an InferenceSession" });
     throwIf(resolved.checksNumerics, UnsupportedError, "debug.checkNumerics is for steps of a TrainingSession; eval steps are checked.");
     return withModel(source, resolved, async (client, argumentsOf) => {
       const info = await client.request(callOf("createInference", [argumentsOf(resolved.json), resolved.json]));

@@ -165,7 +165,7 @@ export interface ResolvedOptions extends LoadOptions {
   /** Of steps that say nothing else; undefined: that of `env.logLevel`. */
   readonly severity: RunOptions["logSeverityLevel"];
   readonly checksNumerics: boolean;
-  readonly onGpu: boolean;
+  readonly device: string;
   /** True if sizes are given to symbolic dims. */
   readonly hasDims: boolean;
   /** External data, and weights behind them. */
@@ -213,7 +213,7 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
     checksNumerics: settings.debug?.checkNumerics ?? false,
     hasDims: Object.keys(settings.freeDimensionOverrides ?? {}).length > 0,
     externalData: [...resolveExternalData(settings.externalData), ...resolveWeights(settings.weights)],
-    onGpu: settings.device === "webgpu",
+    device: settings.device ?? "wasm",
     json: JSON.stringify({
       device: settings.device === "wasm" ? undefined : settings.device,
       reproducible,

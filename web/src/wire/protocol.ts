@@ -225,6 +225,8 @@ export interface WorkerApi {
   finish(): Promise<null>;
   /** Start Python as well; after the call of `start`, not necessarily its end. */
   startPython(): Promise<PythonInfo>;
+  /** Begin to open the GPU, if a session with these options takes it: one that is made later waits for less. */
+  openDevice(optionsJson: string): null;
   /** From the bundle of an earlier visit if there is one. `cached` is null if no bundle is kept. */
   /** @returns null: a file of which nobody has checked the hashes is damaged */
   createSession(origin: Origin, optionsJson: string, cached: KnownHashes | null): Promise<SessionInfo | null>;

@@ -45,7 +45,7 @@ import { runTrainSteps } from "./fit/batches.js";
 import { WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
 import { WorkerLane } from "./lane.js";
-import { withValue, type GpuScript, type HostOpener, type WorkerTools } from "./host.js";
+import { withValue, type GpuScript, type HostOpener, type SessionGpu, type WorkerTools } from "./host.js";
 import { LazyModels, originOf, PythonModels, type FilledSegments } from "./python-models.js";
 import type { Run } from "./runner.js";
 import { SessionCore, type CoreOptions } from "./session-core.js";
@@ -89,6 +89,8 @@ class SessionWorker {
   #nextHandle = 1;
   #lastUse = 0;
   readonly #written = new Set<Promise<void>>();
+  /** The GPU that is opened for the next session, by the option. */
+  readonly #early = new Map<string, Promise<SessionGpu>>();
   readonly #sessions = new Map<number, Turns<AnyCore>>();
   /** Controllers of the last steps that may be stopped, by session. */
   readonly #stops = new Map<number, AbortController>();
@@ -143,6 +145,17 @@ class SessionWorker {
       const { build, threads: count, sharedMemory: memory, wakeWord } = engine;
       const words = memory === null ? null : (lane?.words ?? null);
       return { build, threads: count, memory, wakeWord, lane: words, kernelsFault: fault };
+    },
+
+    openDevice: (optionsJson) => {
+      const { device, onlyOnWasm } = coreOptions(optionsJson);
+      if (device !== WASM && onlyOnWasm === undefined && !this.#early.has(device)) {
+        const gpu = this.#openGpu(device);
+        // The session that takes it has the error.
+        gpu.catch(() => {});
+        this.#early.set(device, gpu);
+      }
+      return null;
     },
 
     startPython: async () => ({ python: (await this.#bootPython()).version }),
@@ -323,9 +336,9 @@ class SessionWorker {
       return this.#wasmHost(`the option ${onlyOnWasm}`);
     }
     try {
-      const { files, stallMs } = this.#settings as WorkerSettings;
-      const { openGpu } = await importModule<GpuScript>(files.webgpu, "openGpu", stallMs);
-      const gpu = await openGpu(globalThis.navigator?.gpu, { sessionError, log, tellShaders: this.#tellShaders }, isAuto);
+      const early = this.#early.get(device);
+      this.#early.delete(device);
+      const gpu = await (early ?? this.#openGpu(device));
       return (start, options) => {
         try {
           gpu.check(start.segments);
@@ -337,6 +350,13 @@ class SessionWorker {
     } catch (error) {
       return instead(error);
     }
+  }
+
+  async #openGpu(device: string): Promise<SessionGpu> {
+    const { files, stallMs } = this.#settings as WorkerSettings;
+    const { openGpu } = await importModule<GpuScript>(files.webgpu, "openGpu", stallMs);
+    const tools = { sessionError, log, tellShaders: this.#tellShaders };
+    return openGpu(globalThis.navigator?.gpu, tools, device === "auto");
   }
 
   #describeKernels(): Kernels {

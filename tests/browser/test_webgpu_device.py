@@ -18,7 +18,7 @@ export * from "./webgpu/device.js";
 export * from "./webgpu/plans.js";
 import { log } from "./wire/log.js";
 import { sessionError } from "./wire/messages.js";
-import { useTools } from "./webgpu/worker-tools.js";
+import { useTools } from "./webgpu/device.js";
 useTools({ log, sessionError });
 """
 
@@ -183,11 +183,15 @@ def test_sessions_share_a_device_until_it_is_lost(run: Callable[[str], Any]) -> 
 
 
 DAMAGED = {
-    "a grid of 0": ("words: [0, 1, 0, 1, 0]", "dispatch 0"),
-    "a grid that no device has": ("words: [0, 65536, 1, 1, 0]", "dispatch 0"),
-    "no such shader": ("words: [1, 1, 1, 1, 0]", "dispatch 0"),
-    "no such numbers": ("words: [0, 1, 1, 1, 1]", "dispatch 0"),
-    "a part of a dispatch": ("words: [0, 1, 1, 1]", "dispatches"),
+    "a grid of 0": ("words: [0, 1, 0, 1, 0, 0]", "dispatch 0"),
+    "a grid that no device has": ("words: [0, 65536, 1, 1, 0, 0]", "dispatch 0"),
+    "no such shader": ("words: [1, 1, 1, 1, 0, 0]", "dispatch 0"),
+    "no such numbers": ("words: [0, 1, 1, 1, 1, 0]", "dispatch 0"),
+    "no such windows": ("words: [0, 1, 1, 1, 0, 1]", "dispatch 0"),
+    "a window at no binding": ("windows: [[[6, 0, 0, 4, 'w']]]", "w"),
+    "a window of the state": ("windows: [[[0, 6, 0, 0, 'w']]]", "w"),
+    "a window behind its segment": ("windows: [[[0, 0, 0, 132, 'w']]]", "w"),
+    "a part of a dispatch": ("words: [0, 1, 1, 1, 0]", "dispatches"),
     "a node less": ("nodes: []", "dispatches"),
     "a part of the numbers": ("uniforms: new Uint8Array(255)", "numbers"),
     "turns behind the arena": ("turns: 63", "numbers"),
@@ -201,16 +205,25 @@ DAMAGED = {
 def test_damaged_dispatches_are_refused(run: Callable[[str], Any]) -> None:
     errors = run(
         """
-        const whole = { uniforms: new Uint8Array(256), texts: [""], inputs: [], outputs: [], uploads: [[60, 124, 4]],
-          downloads: [[124, 60, 4]], nodes: ["n"], work: [1], arenaBytes: 128, constants: [], large: [], turns: 62 };
+        const whole = { uniforms: new Uint8Array(256), windows: [[]], texts: [""], inputs: [], outputs: [],
+          uploads: [[60, 124, 4]], downloads: [[124, 60, 4]],
+          nodes: ["n"], work: [1], arenaBytes: 128, constants: [], large: [], turns: 62 };
         const blob = (words) => new Uint8Array(Uint32Array.from(words).buffer);
-        const read = ({ words = [0, 1, 1, 1, 0], ...change }) =>
-          dispatchesOf({ arenaBytes: 64, body: { ...whole, dispatches: blob(words), ...change } }, Array(9).fill(0));
-        read({});
-        return Promise.all([%s].map((change) => failure(() => read(change))));
+        const small = { device: { limits: { maxStorageBufferBindingSize: 124 } } };
+        const read = ({ words = [0, 1, 1, 1, 0, 0], ...change }) => {
+          const body = { ...whole, dispatches: blob(words), ...change };
+          return dispatchesOf(small, { arenaBytes: 64, body }, Array(9).fill(0));
+        };
+        read({ windows: [[[8, 0, 0, 124, "w"]]] });
+        const large = { windows: [[[0, 0, 0, 128, "w"]]] };
+        return Promise.all([large, %s].map((change) => failure(() => read(change))));
         """
         % ", ".join(f"{{ {change} }}" for change, _ in DAMAGED.values())
     )
-    assert [error["name"] for error in errors] == ["ModelError"] * len(DAMAGED)
+    large = errors.pop(0)
+    assert large["message"] == (
+        "'w' takes 128 bytes at once; maxStorageBufferBindingSize of this GPU is 124. " + WITHOUT_GPU
+    )
+    assert [large["name"], *(error["name"] for error in errors)] == ["DeviceError", *["ModelError"] * len(DAMAGED)]
     for error, (name, (_, part)) in zip(errors, DAMAGED.items(), strict=True):
         assert part in error["message"], name

@@ -132,20 +132,20 @@ def test_buffers_beyond_the_gpu_are_named(gpu: JsPage) -> None:
     small = """(nbytes) => {
         globalThis.limits ??= Object.getOwnPropertyDescriptor(GPUDevice.prototype, "limits");
         Object.defineProperty(GPUDevice.prototype, "limits", nbytes === 0 ? limits : {
-          configurable: true, get: () => ({ maxBufferSize: 2 ** 28, maxStorageBufferBindingSize: nbytes }) });
+          configurable: true, get: () => ({ maxBufferSize: nbytes, maxStorageBufferBindingSize: 2 ** 27 }) });
     }"""
     gpu.worker.evaluate(small, 300)
     segment = gpu.failure(f"{OPEN} await open();")
     gpu.worker.evaluate(small, 4000)
     arena = gpu.failure(f"{OPEN} await s.runTrainStep(rows(64));")
     auto = gpu.run(f'{OPEN} return (await open({{ device: "auto" }})).device;')
-    gpu.worker.evaluate(small, 2**27)
+    gpu.worker.evaluate(small, 2**28)
     losses = gpu.run(f"{OPEN} return train(s, 2);")
     gpu.worker.evaluate(small, 0)
     for error in (segment, arena):
         assert error["name"] == "DeviceError" and error["message"].endswith(WITHOUT_GPU)
     assert segment["message"].startswith("'parameters' takes ")
-    assert "maxStorageBufferBindingSize of this GPU is 300." in segment["message"]
+    assert "maxBufferSize of this GPU is 300." in segment["message"]
     assert arena["message"].startswith("'arena' takes ")
     assert auto["kind"] == "wasm" and len(losses) == 2
 

@@ -6,7 +6,7 @@ The head runs on the kernels, in a host with a session's state. Everything else 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from trainweb.backend.base import N_SEGMENTS
 from trainweb.backend.chosen import RUNTIME
 from trainweb.backend.plan import GpuBody, LoadedPlan, Plan, TensorPlace
 from trainweb.backend.webgpu.shader import STATUS_BINDING, UNIFORM_BINDING, UNIFORM_BYTES
+from trainweb.backend.webgpu.windows import BINDING_BYTES
 from trainweb.ir.layout import ARENA, CONSTANTS, GRADIENTS, LARGE_CONSTANTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED
 from trainweb.model.graph import Tensor
 from trainweb.training.arrays import to_numpy
@@ -70,6 +71,8 @@ class GpuHost:
         Bytes of each segment; those of the arena and of constants grow with the plans.
     """
 
+    most = BINDING_BYTES
+    """Bytes that are bound at once."""
     form = "dispatches"
     """The dispatches to run: those for all devices, or `tiled` or `few` ones."""
 
@@ -108,7 +111,7 @@ class GpuHost:
 
     def dispatches(self, body: GpuBody) -> list[list[int]]:
         """Pipeline, grid and block of each dispatch."""
-        words: list[list[int]] = np.frombuffer(getattr(body, self.form), np.uint32).reshape(-1, 5).tolist()
+        words: list[list[int]] = np.frombuffer(getattr(body, self.form), np.uint32).reshape(-1, 6).tolist()
         return words
 
     def write(self, segment: int, offset: int, data: bytes) -> None:
@@ -136,19 +139,12 @@ class GpuHost:
             self.write(place.segment, place.offset, bytes(feeds[name].data))
         for source, target, nbytes in body.uploads:
             self.write(ARENA, target, self.head.read_segment(ARENA, source, nbytes))
-        entries = [
-            {"binding": s, "resource": {"buffer": b, "offset": 0, "size": b.size}} for s, b in self.buffers.items()
-        ]
-        entries.append(
-            {"binding": UNIFORM_BINDING, "resource": {"buffer": loaded.uniforms, "offset": 0, "size": UNIFORM_BYTES}}
-        )
-        entries.append({"binding": STATUS_BINDING, "resource": {"buffer": self.status, "offset": 0, "size": 16}})
-        group = self.device.create_bind_group(layout=self.layout, entries=entries)
+        groups = [self._group(loaded, windows) for windows in body.windows]
         encoder = self.device.create_command_encoder()
         compute = encoder.begin_compute_pass()
-        for pipeline, x, y, z, slot in self.dispatches(body):
+        for pipeline, x, y, z, slot, group in self.dispatches(body):
             compute.set_pipeline(pipeline_of(body.texts[pipeline]))
-            compute.set_bind_group(0, group, [slot * UNIFORM_BYTES])
+            compute.set_bind_group(0, groups[group], [slot * UNIFORM_BYTES])
             compute.dispatch_workgroups(x, y, z)
         compute.end()
         self.device.queue.submit([encoder.finish()])
@@ -156,6 +152,19 @@ class GpuHost:
             for source, target, nbytes in body.downloads:
                 self.head.write_segment(ARENA, target, self.read(ARENA, source, nbytes))
             self._take(loaded, b"\0\1")
+
+    def _group(self, loaded: LoadedGpuPlan, windows: Iterable[tuple[int, int, int, int, str]]) -> Any:
+        """A group of windows. Other bindings have the start of their segment, as far as a device binds it."""
+        bound = {s: (b, 0, min(b.size, self.most)) for s, b in self.buffers.items()}
+        for binding, segment, offset, nbytes, name in windows:
+            assert nbytes <= self.most, name
+            bound[binding] = self.buffers[segment], offset, -(-nbytes // WORD) * WORD
+        bound |= {UNIFORM_BINDING: (loaded.uniforms, 0, UNIFORM_BYTES), STATUS_BINDING: (self.status, 0, 16)}
+        entries = [
+            {"binding": n, "resource": {"buffer": b, "offset": offset, "size": nbytes}}
+            for n, (b, offset, nbytes) in bound.items()
+        ]
+        return self.device.create_bind_group(layout=self.layout, entries=entries)
 
     def _take(self, loaded: LoadedGpuPlan, turns: bytes) -> None:
         """Let the kernels run the head or the tail of a plan."""

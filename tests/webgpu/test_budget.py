@@ -18,7 +18,7 @@ MOST_WORK = 6e9
 
 def pipelines_of(body: GpuBody, dispatches: bytes) -> set[str]:
     """The texts of some dispatches of a plan."""
-    return {body.texts[k] for k in np.frombuffer(dispatches, np.uint32).reshape(-1, 5)[:, 0]}
+    return {body.texts[k] for k in np.frombuffer(dispatches, np.uint32).reshape(-1, 6)[:, 0]}
 
 
 @pytest.mark.parametrize("name", MOST)

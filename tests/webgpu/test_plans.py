@@ -45,7 +45,7 @@ def plans() -> dict[str, Plan]:
 def test_dispatches_name_what_is_there(plans: dict[str, Plan], step: str) -> None:
     plan, body = plans[step], plans[step].body
     assert body is not None and plan.target == "webgpu"
-    forms = [np.frombuffer(data, np.uint32).reshape(-1, 5) for data in (body.dispatches, body.tiled, body.few)]
+    forms = [np.frombuffer(data, np.uint32).reshape(-1, 6) for data in (body.dispatches, body.tiled, body.few)]
     for words in forms:
         assert len(words) == len(body.nodes) and len(body.texts) == len({*body.texts})
         assert words[:, 1:4].min() >= 1 and words[:, 1:4].max() <= MOST_GROUPS

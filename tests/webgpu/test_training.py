@@ -29,7 +29,7 @@ def test_a_step_takes_few_dispatches_and_pipelines(name: str) -> None:
             core.models.compile_step(TRAIN, types_of(batches[0]), True, target="webgpu").body,
             core.models.compile_optimizer(target="webgpu").body,
         ]
-        words = [(body, np.frombuffer(body.dispatches, np.uint32).reshape(-1, 5)) for body in bodies if body]
+        words = [(body, np.frombuffer(body.dispatches, np.uint32).reshape(-1, 6)) for body in bodies if body]
         pipelines = {body.texts[pipeline] for body, rows in words for pipeline in rows[:, 0]}
         found = sum(len(rows) for _, rows in words), len(pipelines)
         assert found[0] <= BUDGET[name][0] and found[1] <= BUDGET[name][1], found

@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import prod
 
 from trainweb.backend.plan import LargeConstants, TensorPlace
-from trainweb.ir.arena import Arena, align
+from trainweb.ir.arena import ALIGNMENT, Arena, align
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS, LARGE_CONSTANTS
 from trainweb.model.lazy import LARGE, LazyTensor
@@ -40,9 +40,10 @@ def place(
     feeds: Sequence[Buf],
     outputs: Sequence[Buf],
     inner: frozenset[Storage] | None = None,
+    alignment: int = ALIGNMENT,
 ) -> int:
     """Give every storage of the arena an offset, or only the storages of `inner`; returns the size of the arena."""
-    allocations = _allocations(instructions, feeds, outputs, inner)
+    allocations = _allocations(instructions, feeds, outputs, inner, alignment)
     size = _place_in_order(allocations)
     if size > _needed_at_once(allocations):
         offsets = [t.offset for t in allocations]
@@ -63,6 +64,7 @@ def _allocations(
     feeds: Sequence[Buf],
     outputs: Sequence[Buf],
     inner: frozenset[Storage] | None,
+    alignment: int,
 ) -> list[_Allocation]:
     """Allocations of the arena, in the order in which they come."""
     last: dict[Storage, int] = {}
@@ -76,7 +78,8 @@ def _allocations(
 
     def add(s: Storage, k: int) -> None:
         if s.segment == ARENA and s not in allocations and (inner is None or s in inner):
-            allocations[s] = allocation = _Allocation([s], align(max(s.nbytes, 1)), k, last.get(s, len(instructions)))
+            nbytes = align(max(s.nbytes, 1), alignment)
+            allocations[s] = allocation = _Allocation([s], nbytes, k, last.get(s, len(instructions)))
             in_order.append(allocation)
 
     for b in feeds:

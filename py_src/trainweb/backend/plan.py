@@ -100,8 +100,10 @@ class GpuBody:
         The WGSL of each pipeline.
     uniforms : bytes
         Blocks of 256 bytes: the numbers of dispatches, equal ones once.
+    windows : list of tuple
+        The windows of dispatches, equal ones once: binding, segment, offset, bytes, name of the largest tensor.
     dispatches : bytes
-        Five uint32 of each: pipeline, grid x, y and z, block of numbers.
+        Six uint32 of each: pipeline, grid x, y and z, block of numbers, windows.
     tiled : bytes
         The same dispatches for devices with fast workgroup memory.
     few : bytes
@@ -127,6 +129,7 @@ class GpuBody:
 
     texts: list[str]
     uniforms: bytes
+    windows: list[tuple[tuple[int, int, int, int, str], ...]]
     dispatches: bytes
     tiled: bytes
     few: bytes

@@ -8,9 +8,9 @@ ALIGNMENT = 64
 """Alignment of storages: a cache line."""
 
 
-def align(n: int) -> int:
-    """`n` rounded up to ALIGNMENT."""
-    return -(-n // ALIGNMENT) * ALIGNMENT
+def align(n: int, alignment: int = ALIGNMENT) -> int:
+    """`n` rounded up to an alignment."""
+    return -(-n // alignment) * alignment
 
 
 class Arena:

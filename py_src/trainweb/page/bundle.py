@@ -215,6 +215,7 @@ def _body_json(body: GpuBody, blobs: Blobs) -> Header:
     return {
         "texts": [blobs.add(text.encode()) for text in body.texts],
         "uniforms": blobs.add(body.uniforms),
+        "windows": [[list(window) for window in windows] for windows in body.windows],
         "dispatches": blobs.add(body.dispatches),
         "tiled": blobs.add(body.tiled),
         "few": blobs.add(body.few),

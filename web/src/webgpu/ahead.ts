@@ -14,13 +14,12 @@ import type { GpuPlan, GpuRunner } from "./runner.js";
 /** Steps that the GPU has at a time. More make browsers slower. */
 const IN_FLIGHT = 2;
 
-/** Run so many batches. @param feedsOf - of a batch */
-export async function runAhead(
-  guard: Guard,
-  batches: StagedBatches<GpuPlan>,
-  n: number,
-  feedsOf: (k: number) => readonly Feed[],
-): Promise<RanBatches> {
+type Batches = StagedBatches<GpuPlan>;
+/** The feeds of a batch. */
+type FeedsOf = (k: number) => readonly Feed[];
+
+/** Run so many batches. */
+export async function runAhead(guard: Guard, batches: Batches, n: number, feedsOf: FeedsOf): Promise<RanBatches> {
   const { runner } = guard;
   const { kernels } = runner;
   const before = kernels.view(STATE).slice();
@@ -63,13 +62,7 @@ function tellAll({ kernels }: GpuRunner, { isStopped, isUpdate, fault, losses, c
 }
 
 /** Submit batches up to one whose head fails: its error, or null. @param states - gets the state to go back to, for each batch */
-async function submitAll(
-  guard: Guard,
-  batches: StagedBatches<GpuPlan>,
-  n: number,
-  feedsOf: (k: number) => readonly Feed[],
-  states: Uint8Array[],
-): Promise<unknown> {
+async function submitAll(guard: Guard, batches: Batches, n: number, feedsOf: FeedsOf, states: Uint8Array[]): Promise<unknown> {
   const { runner, rules } = guard;
   const { kernels } = runner;
   const { train, adding, update, clip, rates } = batches;
@@ -107,13 +100,8 @@ async function submitAll(
 }
 
 /** Add the steps of a batch, whose head has run, and the guard. @param update - the optimizer step; null: it is not due */
-function encodeBatch(
-  guard: Guard,
-  { loss, count, rows, clip, limits }: StagedBatches<GpuPlan>,
-  step: GpuPlan,
-  isFirst: boolean,
-  update: GpuPlan | null,
-): void {
+function encodeBatch(guard: Guard, batches: Batches, step: GpuPlan, isFirst: boolean, update: GpuPlan | null): void {
+  const { loss, count, rows, clip, limits } = batches;
   const { runner } = guard;
   if (guard.rules.saves) {
     guard.save();

@@ -1,15 +1,22 @@
 /** The GPU of a worker. A device is opened once and shared by sessions. */
 
 import type { GpuAdapter } from "../wire/protocol.js";
-import { sessionError } from "./worker-tools.js";
+import type { WorkerTools } from "../worker/host.js";
+
+/** Functions of the worker that imports this script, which so needs no second table of messages. */
+export let { sessionError, log, tellShaders } = {} as WorkerTools;
+
+export function useTools(tools: WorkerTools): void {
+  ({ sessionError, log, tellShaders } = tools);
+}
 
 /** Flags of WebGPU. Node has no globals of these. */
 export const USAGE = { MAP_READ: 0x1, COPY_SRC: 0x4, COPY_DST: 0x8, UNIFORM: 0x40, STORAGE: 0x80 } as const;
 export const MAP_READ = 0x1;
 export const COMPUTE = 0x4;
 
-/** Limits of buffers. A device gets what its adapter has, since plans of later sessions may need it. */
-export const SIZES = ["maxBufferSize", "maxStorageBufferBindingSize"] as const;
+/** Limits of buffers and of windows. A device gets what its adapter has, since plans of later sessions may need it. */
+export const [BUFFER, BINDING] = ["maxBufferSize", "maxStorageBufferBindingSize"] as const;
 /** Times of dispatches, for profiles. */
 export const TIMES: GPUFeatureName = "timestamp-query";
 /** Firefox looks for finished work 10 times a second, unless it is given other work. */
@@ -19,8 +26,6 @@ const GRACE_MS = 100;
 
 /** A device, and what has gone wrong with it. */
 export class GpuDevice {
-  readonly device: GPUDevice;
-  readonly adapter: GpuAdapter;
   /** The pipelines of all sessions, by the text of their shader. */
   readonly pipelines = new Map<string, Promise<GPUComputePipeline>>();
   /** Settles when the device is lost. Waits for a GPU race against it. */
@@ -28,9 +33,7 @@ export class GpuDevice {
   /** The reason why all later calls fail. */
   #fault: { readonly name: "DEVICE_LOST" | "DEVICE_ERROR"; readonly reason: string; readonly message: string } | null = null;
 
-  private constructor(device: GPUDevice, adapter: GpuAdapter) {
-    this.device = device;
-    this.adapter = adapter;
+  private constructor(readonly device: GPUDevice, readonly adapter: GpuAdapter) {
     this.#lost = device.lost.then(({ reason, message }) => {
       this.#fault ??= { name: "DEVICE_LOST", reason, message: sentence(message) };
     });
@@ -50,7 +53,7 @@ export class GpuDevice {
       throw sessionError("NO_GPU_ADAPTER", {});
     }
     const { vendor, architecture, description, isFallbackAdapter: isFallback } = adapter.info;
-    const requiredLimits = Object.fromEntries(SIZES.map((name) => [name, adapter.limits[name]]));
+    const requiredLimits = Object.fromEntries([BUFFER, BINDING].map((name) => [name, adapter.limits[name]]));
     const requiredFeatures = adapter.features?.has(TIMES) ? [TIMES] : [];
     const device = await adapter.requestDevice({ requiredLimits, requiredFeatures }).catch((error: unknown) => {
       throw sessionError("NO_DEVICE", { message: sentence(error instanceof Error ? error.message : String(error)) });
@@ -101,6 +104,13 @@ export function sharedDevice(gpu: GPU | undefined): Promise<GpuDevice> {
   });
   opened.set(gpu, next.catch(() => null));
   return next;
+}
+
+/** @throws DeviceError for a buffer or a binding that is larger than the device allows */
+export function checkSize({ device }: GpuDevice, nbytes: number, what: string, name: typeof BUFFER | typeof BINDING = BUFFER): void {
+  if (nbytes > device.limits[name]) {
+    throw sessionError("DEVICE_LIMIT", { what, needed: nbytes, name, offered: device.limits[name] });
+  }
 }
 
 /** Bytes that may be written to a buffer. Node's package crashes on shared memory; browsers have a name for themselves. */

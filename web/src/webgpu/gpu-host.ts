@@ -14,13 +14,11 @@ import { withValue } from "../worker/host.js";
 import type { Addresses } from "../worker/python-models.js";
 import type { StepKind } from "../worker/step-kind.js";
 import { runAhead } from "./ahead.js";
-import { sharedDevice, type GpuDevice } from "./device.js";
+import { checkSize, log, sessionError, sharedDevice, tellShaders, useTools, type GpuDevice } from "./device.js";
 import { Guard } from "./guard.js";
 import { DISPATCH_WORDS, LASTING, LOOKS } from "./plans.js";
 import { measured } from "./profile.js";
 import { GpuPlan, GpuRunner } from "./runner.js";
-import { checkSize } from "./segments.js";
-import { log, sessionError, tellShaders, useTools } from "./worker-tools.js";
 
 /** Kinds of steps by the device where they run, until the GPU cannot run one. */
 const ON_GPU: readonly string[] = ["train", "optimizer", "clip", "eval", "predict"];
@@ -34,7 +32,6 @@ const SLICE_MS = 100;
 /** Errors of plans that a device cannot run, though another may. */
 const CANNOT: readonly string[] = ["UnsupportedError", "DeviceError"];
 
-/** The GPU of this worker. */
 export const openGpu: GpuScript["openGpu"] = async (gpu, tools, isAuto) => {
   useTools(tools);
   const opened = await sharedDevice(gpu);
@@ -59,13 +56,12 @@ const OF_PLANS: readonly PropertyKey[] = ["listing", "write", "read", "workspace
 
 /** A host for plans on the GPU. All else is the kernels', as it is or once segments are claimed. */
 class GpuHost implements Partial<StepHost> {
-  /** The host with the kernels' members. */
   readonly whole: StepHost;
   readonly #kernels: StepHost;
   readonly #runner: GpuRunner;
   readonly #guard: Guard;
   readonly #isAuto: boolean;
-  #device: SessionDevice;
+  device: SessionDevice;
   /** True if the guard looks at the batches of the fit. Else the kernels do, and segments are claimed for them. */
   #isGuarded = false;
   /** Calls of the fit that copy all that it may go back to. */
@@ -83,7 +79,7 @@ class GpuHost implements Partial<StepHost> {
       return { step, device, dispatches: null, pipelines: null, why };
     };
     const plans = [...ON_GPU.map(planOf("webgpu", "")), ...ON_WASM.map(planOf("wasm", "such steps run on the CPU only"))];
-    this.#device = { kind: "webgpu", adapter: gpu.adapter, why: isAuto ? "a GPU is here" : "the option device", plans };
+    this.device = { kind: "webgpu", adapter: gpu.adapter, why: isAuto ? "a GPU is here" : "the option device", plans };
   }
 
   #member(name: PropertyKey): unknown {
@@ -96,16 +92,12 @@ class GpuHost implements Partial<StepHost> {
       const owner = OF_PLANS.includes(name) && !(args[0] instanceof GpuPlan) ? this.#kernels : host;
       const call = (): unknown => Reflect.apply(Reflect.get(owner, name) as () => unknown, owner, args);
       const result = CHANGES.includes(name) ? this.#claimed(call) : call();
-      return result instanceof Promise ? result.catch((error: unknown) => this.#fail(error)) : result;
+      return result instanceof Promise ? result.catch((error: unknown) => Promise.reject(this.#located(error))) : result;
     };
   }
 
-  get device(): SessionDevice {
-    return this.#device;
-  }
-
   targetOf({ base }: StepKind): string {
-    return this.#device.plans.find(({ step }) => step === base)?.device ?? "wasm";
+    return this.device.plans.find(({ step }) => step === base)?.device ?? "wasm";
   }
 
   leavesGpu(error: unknown, kind: StepKind): boolean {
@@ -116,13 +108,11 @@ class GpuHost implements Partial<StepHost> {
     if (leaves) {
       log("info", `the session ${looks ? `runs ${kind.base} steps` : "trains"} on the CPU: ${message}`);
       const left = { device: "wasm", dispatches: null, pipelines: null, why: message } as const;
-      const plans = this.#device.plans.map((plan): DevicePlan => (looks && plan.step !== kind.base ? plan : { ...plan, ...left }));
-      this.#device = { ...this.#device, ...(!looks && { kind: "wasm", why: message }), plans };
+      const plans = this.device.plans.map((plan): DevicePlan => (looks && plan.step !== kind.base ? plan : { ...plan, ...left }));
+      this.device = { ...this.device, ...(!looks && { kind: "wasm", why: message }), plans };
     }
     return leaves;
   }
-
-  // Memory.
 
   claim(segments: Held, side: Side): MaybePromise<void> {
     this.#check();
@@ -137,8 +127,6 @@ class GpuHost implements Partial<StepHost> {
   get gpuBytes(): Readonly<Record<string, number>> {
     return this.#runner.segments.bytes;
   }
-
-  // Plans.
 
   find(key: string): LoadedPlan | undefined {
     const loaded = this.#kernels.find(key);
@@ -160,8 +148,8 @@ class GpuHost implements Partial<StepHost> {
     const tell = (compiled: number, total: number): void => tellShaders(this.whole, compiled, total);
     const loaded = await this.#runner.load(key, plan as GpuPlan["plan"], read, tell);
     const counts = { dispatches: loaded.pipelines.length, pipelines: new Set(loaded.pipelines).size };
-    const plans = this.#device.plans.map((one) => (one.step === plan.kind.base ? { ...one, ...counts } : one));
-    this.#device = { ...this.#device, plans };
+    const plans = this.device.plans.map((one) => (one.step === plan.kind.base ? { ...one, ...counts } : one));
+    this.device = { ...this.device, plans };
     return loaded;
   }
 
@@ -169,8 +157,6 @@ class GpuHost implements Partial<StepHost> {
     const shaderAndGrid = (k: number): string => words.subarray(DISPATCH_WORDS * k, DISPATCH_WORDS * k + 4).join(", ");
     return { text: text?.slice(nodes.length) ?? body.nodes.map((_, k) => shaderAndGrid(k)), nodes: body.nodes };
   }
-
-  // Steps.
 
   write(loaded: GpuPlan, feeds: readonly Feed[]): void {
     this.#check();
@@ -220,14 +206,12 @@ class GpuHost implements Partial<StepHost> {
     return this.#kernels.addresses(copy, loaded instanceof GpuPlan ? loaded.head : loaded);
   }
 
-  // Fits.
-
   get sliceMs(): number {
-    return this.#device.kind === "webgpu" ? SLICE_MS : this.#kernels.sliceMs;
+    return this.device.kind === "webgpu" ? SLICE_MS : this.#kernels.sliceMs;
   }
 
   get runsSeveral(): boolean {
-    return this.#device.kind === "webgpu" ? this.#isGuarded : !this.#isGuarded || this.#waiting === 0;
+    return this.device.kind === "webgpu" ? this.#isGuarded : !this.#isGuarded || this.#waiting === 0;
   }
 
   tellFit<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): MaybePromise<void> {
@@ -255,7 +239,7 @@ class GpuHost implements Partial<StepHost> {
     this.#isCopyThere = false;
     this.#copies = saves ? ["tw_fit_batch", "tw_fit_rest"] : looks ? ["tw_fit_keep", "tw_fit_epoch"] : [];
     // The kernels pull parameters, in float64.
-    this.#isGuarded = mu === 0 && this.#device.kind === "webgpu";
+    this.#isGuarded = mu === 0 && this.device.kind === "webgpu";
     if (looks || mu !== 0) {
       await this.claim({ reads: LASTING, writes: [] }, "host");
     }
@@ -268,7 +252,7 @@ class GpuHost implements Partial<StepHost> {
 
   /** Leave segments to the kernels if steps run there now, and no gradients wait that the guard has weighted. */
   #leaveGuard(): void {
-    if (this.#isGuarded && this.#device.kind === "wasm" && this.#waiting === 0) {
+    if (this.#isGuarded && this.device.kind === "wasm" && this.#waiting === 0) {
       this.#isGuarded = false;
       void this.#kernels.tellFit("tw_fit_elsewhere", 0, 0);
     }
@@ -344,10 +328,6 @@ class GpuHost implements Partial<StepHost> {
     } catch (lost) {
       return lost;
     }
-  }
-
-  #fail(error: unknown): never {
-    throw this.#located(error);
   }
 }
 

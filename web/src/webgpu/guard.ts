@@ -4,8 +4,9 @@
  */
 
 import { CONSTANTS, GRADIENTS, LARGE_CONSTANTS } from "../engine/layout.js";
+import type { Window } from "../worker/bundle/bundle.js";
 import { MOST_BATCHES } from "../worker/constants.js";
-import { USAGE } from "./device.js";
+import { BINDING, USAGE } from "./device.js";
 import { BLOCK_BYTES, LASTING, MOST_GROUPS, STATUS, STATUS_BYTES } from "./plans.js";
 import type { GpuRunner, OwnBuffers, Program } from "./runner.js";
 
@@ -16,7 +17,6 @@ const AT = {
 } as const;
 const PAGE_BYTES = 4 * (AT.RECORDS + 2 * MOST_BATCHES);
 
-/** Bits of an order. */
 const STOPS = 1;
 const IS_TRAINED = 2;
 const IS_FIRST = 4;
@@ -98,7 +98,6 @@ export interface FitRules {
 
 type Source = readonly [buffer: GPUBuffer, offset: number];
 
-/** The record of the guard. */
 export interface Page {
   /** True if nothing ran behind the last batch. */
   readonly isStopped: boolean;
@@ -111,20 +110,17 @@ export interface Page {
 }
 
 export class Guard {
-  readonly runner: GpuRunner;
   /** The page, and no copy. */
   #own: OwnBuffers | null = null;
   #judge: Program | null = null;
   #scale: Program | null = null;
-  #looks: readonly Program[] = [];
+  #looks: Program[] = [];
   /** By segment. Each has a copy. */
   readonly #saves = new Map<number, Program>();
   /** Of the fit under way. */
   rules: FitRules = { accumulate: 1, stops: false, looks: false, saves: false, weighs: false };
 
-  constructor(runner: GpuRunner) {
-    this.runner = runner;
-  }
+  constructor(readonly runner: GpuRunner) {}
 
   /** Have all that the rules need, and count the numbers that are not finite on purpose. @throws DeviceError */
   async open(): Promise<void> {
@@ -135,29 +131,39 @@ export class Guard {
       constants: await segments.make(PAGE_BYTES, "guard"),
       large: await segments.make(0, "guard"),
       numbers: await segments.make(BLOCK_BYTES, "guard", USAGE.UNIFORM),
-      group: null,
+      windows: [[]],
+      groups: null,
     };
-    const own = this.#own;
-    const words = (segment: number): number => (segments.buffers[segment] as GPUBuffer).size / 4;
-    this.#judge ??= await this.#program(JUDGE, own, 1);
+    this.#judge ??= await this.#program(JUDGE, this.#own);
     if (weighs) {
-      this.#scale ??= await this.#program(SCALE, own, words(GRADIENTS));
+      this.#scale ??= await this.#program(SCALE, this.#over(GRADIENTS, null));
     }
     if (looks) {
-      const filled = LASTING.filter((segment) => (kernels.sizes[segment] as number) > 0);
-      this.#looks = await Promise.all(filled.map((segment) => this.#program(lookText(segment), own, words(segment))));
-      for (const segment of filled.filter((one) => !this.#saves.has(one))) {
-        const large = await segments.make(4 * words(segment), "guard");
-        this.#saves.set(segment, await this.#program(saveText(segment), { ...own, large, group: null }, words(segment)));
+      for (const segment of LASTING.filter((one) => (kernels.sizes[one] as number) > 0 && !this.#saves.has(one))) {
+        const own = this.#over(segment, await segments.make((segments.buffers[segment] as GPUBuffer).size, "guard"));
+        this.#looks.push(await this.#program(lookText(segment), own));
+        this.#saves.set(segment, await this.#program(saveText(segment), own));
       }
       this.#order(IS_START);
     }
   }
 
-  async #program(text: string, own: OwnBuffers, invocations: number): Promise<Program> {
+  /** Buffers with windows that cover a segment, and its copy if there is one. */
+  #over(segment: number, copy: GPUBuffer | null): OwnBuffers {
+    const { gpu: { device }, segments } = this.runner;
+    const { size } = segments.buffers[segment] as GPUBuffer;
+    const most = Math.floor(device.limits[BINDING] / BLOCK_BYTES) * BLOCK_BYTES;
+    const windows = Array.from({ length: Math.ceil(size / most) }, (_, k) =>
+      (copy === null ? [segment] : [segment, LARGE_CONSTANTS]).map((one): Window => [one, one, k * most, Math.min(most, size - k * most), ""]));
+    const own = this.#own as OwnBuffers;
+    return { ...own, large: copy ?? own.large, windows, groups: null };
+  }
+
+  /** A shader on each window. */
+  async #program(text: string, own: OwnBuffers): Promise<Program> {
     const pipeline = await this.runner.gpu.settled(this.runner.pipelines.get(text, "guard"));
-    const groups = Math.min(Math.ceil(invocations / LANES), MOST_GROUPS);
-    return { dispatches: { words: Uint32Array.of(0, groups, 1, 1, 0), cuts: new Set() }, pipelines: [pipeline], own };
+    const words = own.windows.flatMap(([window], k) => [0, Math.min(Math.ceil((window?.[3] ?? 4) / 4 / LANES), MOST_GROUPS), 1, 1, 0, k]);
+    return { dispatches: { words: Uint32Array.from(words), cuts: new Set() }, pipelines: own.windows.map(() => pipeline), own };
   }
 
   /** Begin a record. */
@@ -166,12 +172,10 @@ export class Guard {
     this.goOn();
   }
 
-  /** Copy all that a batch may change. */
   save(): void {
     this.#saves.forEach((program) => this.runner.encode(program));
   }
 
-  /** Have all as it was when it was copied. */
   putBack(): void {
     const { segments, commands } = this.runner;
     this.#saves.forEach(({ own: { large } }, segment) => {
@@ -190,7 +194,6 @@ export class Guard {
     }
   }
 
-  /** Judge an optimizer step. */
   updated(): void {
     if (this.rules.looks) {
       this.#order(0);
@@ -219,7 +222,6 @@ export class Guard {
     this.runner.commands.between().clearBuffer(this.runner.segments.status);
   }
 
-  /** The record of the last batches. */
   async read(): Promise<Page> {
     const [bytes] = (await this.runner.segments.readAll([[this.#page, 0, PAGE_BYTES]])) as [Uint8Array];
     const words = new Uint32Array(bytes.buffer, bytes.byteOffset);
@@ -234,10 +236,10 @@ export class Guard {
     };
   }
 
-  /** Give back the copies. */
   forget(): void {
     this.#saves.forEach(({ own }) => this.runner.segments.drop(own.large));
     this.#saves.clear();
+    this.#looks = [];
   }
 
   get #page(): GPUBuffer {

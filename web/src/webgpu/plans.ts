@@ -1,11 +1,10 @@
 /** Plans for the GPU: their checks, and pipelines by the text of their shaders. */
 
 import { ARENA, CONSTANTS, GRADIENTS, LARGE_CONSTANTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED } from "../engine/layout.js";
-import type { BundlePlan, TensorPlace } from "../worker/bundle/bundle.js";
+import type { BundlePlan, TensorPlace, Window } from "../worker/bundle/bundle.js";
 import { largeBytesOf } from "../worker/bundle/large.js";
 import type { GpuAdapter } from "../wire/protocol.js";
-import { COMPUTE, sentence, type GpuDevice } from "./device.js";
-import { sessionError } from "./worker-tools.js";
+import { BINDING, checkSize, COMPUTE, sentence, sessionError, type GpuDevice } from "./device.js";
 
 /** The part of a plan that runs on the GPU. */
 export type Body = NonNullable<BundlePlan["body"]>;
@@ -19,17 +18,14 @@ export const LOOKS: readonly string[] = ["eval", "predict", "generate"];
 const NUMBERS = 16;
 /** A word that is not 0 once a loss is not finite: dispatches behind it do nothing. */
 export const STATUS = 17;
-/** Bytes of the status. */
 export const STATUS_BYTES = 16;
-/** Bytes of the numbers of a dispatch. */
 export const BLOCK_BYTES = 256;
-/** Numbers of a dispatch: its pipeline, its grid, and the first byte of its block of numbers. */
-export const DISPATCH_WORDS = 5;
+/** Numbers of a dispatch: its pipeline, its grid, the first byte of its block of numbers, and its windows. */
+export const DISPATCH_WORDS = 6;
 export const MOST_GROUPS = 65_535;
 /** Operations of a submit at most: 300 ms of a GPU of 20 GFLOPS. A system resets a GPU that is busy for 2 s. */
 const MOST_WORK = 6e9;
 
-/** Dispatches in order. */
 export interface Dispatches {
   /** So many for each, as they are handed to WebGPU. */
   readonly words: Uint32Array;
@@ -42,9 +38,9 @@ export function bodyFor(body: Body, { vendor, isFallback }: GpuAdapter): Body {
   return { ...body, dispatches: isFallback ? body.few : vendor.toLowerCase() === "arm" ? body.dispatches : body.tiled };
 }
 
-/** The dispatches of a body whose numbers are possible. */
-export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body: Body }, sizes: readonly number[]): Dispatches {
-  const { dispatches: blob, uniforms, texts, inputs, outputs, uploads, downloads, nodes, work } = body;
+/** The dispatches of a body whose numbers are possible. @throws DeviceError for a window that is larger than the device binds */
+export function dispatchesOf(gpu: GpuDevice, { body, arenaBytes }: BundlePlan & { readonly body: Body }, sizes: readonly number[]): Dispatches {
+  const { dispatches: blob, uniforms, windows, texts, inputs, outputs, uploads, downloads, nodes, work } = body;
   const bounds = [...sizes];
   bounds[ARENA] = body.arenaBytes;
   bounds[CONSTANTS] = body.constants.length;
@@ -58,12 +54,17 @@ export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body:
     const fits = source + nbytes <= arenaBytes && target + nbytes <= body.arenaBytes && (target | nbytes | source) % 4 === 0;
     refuseUnless(fits, "uploads");
   }
+  for (const [binding, segment, offset, nbytes, name] of windows.flat()) {
+    refuseUnless(BOUND.includes(binding) && isInside({ segment, offset, nbytes }, bounds), name);
+    checkSize(gpu, nbytes, name, BINDING);
+  }
   const cuts = new Set<number>();
   let sum = 0;
   for (let k = 0; k < n; k++) {
-    const [pipeline = 0, x = 0, y = 0, z = 0, block = 0] = words.subarray(DISPATCH_WORDS * k);
+    const [pipeline = 0, x = 0, y = 0, z = 0, block = 0, group = 0] = words.subarray(DISPATCH_WORDS * k);
     const isGrid = [x, y, z].every((count) => count >= 1 && count <= MOST_GROUPS);
-    refuseUnless(pipeline < texts.length && isGrid && (block + 1) * BLOCK_BYTES <= uniforms.length, `dispatch ${k}`);
+    const isThere = pipeline < texts.length && (block + 1) * BLOCK_BYTES <= uniforms.length && group < windows.length;
+    refuseUnless(isGrid && isThere, `dispatch ${k}`);
     words[DISPATCH_WORDS * k + 4] = BLOCK_BYTES * block;
     sum += work[k] ?? 0;
     if (k > 0 && sum > MOST_WORK) {
@@ -74,7 +75,7 @@ export function dispatchesOf({ body, arenaBytes }: BundlePlan & { readonly body:
   return { words, cuts };
 }
 
-function isInside({ segment, offset, nbytes }: TensorPlace, bounds: readonly number[]): boolean {
+function isInside({ segment, offset, nbytes }: Pick<TensorPlace, "segment" | "offset" | "nbytes">, bounds: readonly number[]): boolean {
   // The end of a tensor of bytes is rounded up to a word.
   return BOUND.includes(segment) && offset % 4 === 0 && offset + nbytes <= (bounds[segment] ?? 0);
 }
@@ -102,9 +103,14 @@ export class Pipelines {
     this.#layout = device.createPipelineLayout({ bindGroupLayouts: [this.#groups] });
   }
 
-  /** A group of the buffers of segments, the numbers of dispatches, and the status. */
-  group(buffers: readonly GPUBuffer[], numbers: GPUBuffer, status: GPUBuffer): GPUBindGroup {
-    const entries = BOUND.map((binding) => ({ binding, resource: { buffer: buffers[binding] as GPUBuffer } }));
+  /** A group of windows, or of segments without any as far as they are bound, the numbers of dispatches, and the status. */
+  group(buffers: readonly GPUBuffer[], windows: readonly Window[], numbers: GPUBuffer, status: GPUBuffer): GPUBindGroup {
+    const most = this.#gpu.device.limits[BINDING];
+    const entries = BOUND.map((binding) => {
+      const [, segment, offset, nbytes] = windows.find(([one]) => one === binding) ?? [binding, binding, 0, most];
+      const buffer = buffers[segment] as GPUBuffer;
+      return { binding, resource: { buffer, offset, size: Math.min(Math.ceil(nbytes / 4) * 4, buffer.size - offset) } };
+    });
     const uniforms = [
       { binding: NUMBERS, resource: { buffer: numbers, size: BLOCK_BYTES } },
       { binding: STATUS, resource: { buffer: status } },
@@ -125,7 +131,6 @@ export class Pipelines {
     return body.nodes.map((_, k) => pipelines.get(words[DISPATCH_WORDS * k] as number) as GPUComputePipeline);
   }
 
-  /** The pipeline of a text. */
   get(text: string, node: string): Promise<GPUComputePipeline> {
     const pipeline = this.#gpu.pipelines.get(text) ?? this.#make(text, node);
     this.#gpu.pipelines.set(text, pipeline);

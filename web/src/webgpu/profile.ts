@@ -1,6 +1,6 @@
 /** Times of dispatches: by timestamps where the device has them, else of a submit for each. */
 
-import { MAP_READ, TIMES, USAGE } from "./device.js";
+import { TIMES, USAGE } from "./device.js";
 import type { GpuPlan, GpuRunner } from "./runner.js";
 
 /** Timestamps in a set at most. */
@@ -23,8 +23,7 @@ export async function measured(runner: GpuRunner, plan: GpuPlan, action: () => P
 }
 
 async function addStamps(runner: GpuRunner, sums: Float64Array, action: () => Promise<void>): Promise<void> {
-  const { gpu, commands } = runner;
-  const { device } = gpu;
+  const { gpu: { device }, commands, segments } = runner;
   const count = 2 * sums.length;
   const size = count * STAMP_BYTES;
   const set = device.createQuerySet({ type: "timestamp", count });
@@ -34,7 +33,7 @@ async function addStamps(runner: GpuRunner, sums: Float64Array, action: () => Pr
     commands.between();
     encode(commands.pass({ querySet: set, beginningOfPassWriteIndex: 2 * k, endOfPassWriteIndex: 2 * k + 1 }));
     if (k === sums.length - 1) {
-      const target = device.createBuffer({ size, usage: USAGE.MAP_READ | USAGE.COPY_DST });
+      const target = device.createBuffer({ size, usage: USAGE.COPY_SRC | USAGE.COPY_DST });
       commands.between().resolveQuerySet(set, 0, count, stamps, 0);
       commands.between().copyBufferToBuffer(stamps, 0, target, 0, size);
       runs.push(target);
@@ -42,10 +41,8 @@ async function addStamps(runner: GpuRunner, sums: Float64Array, action: () => Pr
   };
   try {
     await action();
-    commands.submit();
-    for (const run of runs) {
-      await gpu.settled(run.mapAsync(MAP_READ));
-      const at = new BigUint64Array(run.getMappedRange());
+    for (const bytes of await segments.readAll(runs.map((run) => [run, 0, size]))) {
+      const at = new BigUint64Array(bytes.buffer);
       sums.forEach((sum, k) => {
         sums[k] = sum + Number((at[2 * k + 1] as bigint) - (at[2 * k] as bigint)) / NS_PER_MS;
       });

@@ -2,14 +2,13 @@
 
 import { ARENA, CONSTANTS, LARGE_CONSTANTS, PARAMETERS } from "../engine/layout.js";
 import type { Feed, PlacedTensor } from "../wire/protocol.js";
-import type { BundlePlan, TensorPlace } from "../worker/bundle/bundle.js";
+import type { BundlePlan, TensorPlace, Window } from "../worker/bundle/bundle.js";
 import { fillLarge, largeBytesOf, sameLarge } from "../worker/bundle/large.js";
 import type { LoadedPlan, ReadFile, StepHost } from "../worker/host.js";
 import { Commands } from "./commands.js";
-import { USAGE, type GpuDevice } from "./device.js";
+import { sessionError, USAGE, type GpuDevice } from "./device.js";
 import { bodyFor, DISPATCH_WORDS, dispatchesOf, LASTING, Pipelines, type Body, type Dispatches } from "./plans.js";
 import { Segments } from "./segments.js";
-import { sessionError } from "./worker-tools.js";
 
 type WholePlan = BundlePlan & { readonly body: Body };
 
@@ -18,14 +17,15 @@ export interface OwnBuffers {
   readonly constants: GPUBuffer;
   readonly large: GPUBuffer;
   readonly numbers: GPUBuffer;
+  /** Of each group. */
+  readonly windows: readonly (readonly Window[])[];
   /** With the segments' buffers of this generation. */
-  group: { readonly bound: GPUBindGroup; readonly generation: number } | null;
+  groups: { readonly bound: readonly GPUBindGroup[]; readonly generation: number } | null;
 }
 
 /** Dispatches, and all that they need. */
 export interface Program {
   readonly dispatches: Dispatches;
-  /** Of each dispatch. */
   readonly pipelines: readonly GPUComputePipeline[];
   readonly own: OwnBuffers;
 }
@@ -49,8 +49,6 @@ export class GpuPlan implements LoadedPlan, Program {
 export type TimedPass = (encode: (pass: GPUComputePassEncoder) => void, dispatch: number) => void;
 
 export class GpuRunner {
-  readonly gpu: GpuDevice;
-  readonly kernels: StepHost;
   readonly segments: Segments;
   readonly commands: Commands;
   readonly pipelines: Pipelines;
@@ -59,9 +57,7 @@ export class GpuRunner {
   /** Has each dispatch in a separate pass. */
   timed: TimedPass | null = null;
 
-  constructor(gpu: GpuDevice, kernels: StepHost) {
-    this.gpu = gpu;
-    this.kernels = kernels;
+  constructor(readonly gpu: GpuDevice, readonly kernels: StepHost) {
     this.commands = new Commands(gpu.device);
     this.segments = new Segments(gpu, kernels, this.commands);
     this.pipelines = new Pipelines(gpu);
@@ -70,7 +66,7 @@ export class GpuRunner {
   /** Load a plan; `tell` is told how many shaders are compiled. @throws DeviceError of a refused shader, or of no memory */
   async load(key: string, plan: WholePlan, read: ReadFile, tell: (compiled: number, total: number) => void): Promise<GpuPlan> {
     const body = bodyFor(plan.body, this.gpu.adapter);
-    const dispatches = dispatchesOf({ ...plan, body }, this.kernels.sizes);
+    const dispatches = dispatchesOf(this.gpu, { ...plan, body }, this.kernels.sizes);
     const pipelines = await this.pipelines.compile(body, dispatches, tell);
     await this.segments.reserve(body.arenaBytes);
     const own = await this.#ownBuffers(body, read);
@@ -87,7 +83,8 @@ export class GpuRunner {
     const numbers = await segments.make(body.uniforms.length, "numbers", USAGE.UNIFORM);
     commands.write(numbers, 0, body.uniforms);
     const twin = [...this.plans.values()].find(({ plan }) => sameLarge(plan.body.large, body.large));
-    return { constants, numbers, large: twin?.own.large ?? (await this.#largeConstants(body, read)), group: null };
+    const large = twin?.own.large ?? (await this.#largeConstants(body, read));
+    return { constants, numbers, large, windows: body.windows, groups: null };
   }
 
   async #largeConstants(body: Body, read: ReadFile): Promise<GPUBuffer> {
@@ -100,7 +97,6 @@ export class GpuRunner {
     return buffer;
   }
 
-  /** Give back the buffers of a plan. */
   unload({ head, own }: GpuPlan): void {
     this.plans.delete(head);
     this.segments.drop(own.constants);
@@ -109,8 +105,6 @@ export class GpuRunner {
       this.segments.drop(own.large);
     }
   }
-
-  // Steps.
 
   /** Write the feeds of a plan's head and, after the commands so far, of its body. */
   feed(loaded: GpuPlan, feeds: readonly Feed[]): void {
@@ -146,7 +140,7 @@ export class GpuRunner {
   /** Add the dispatches of a program to the commands. @param looks - they change nothing that lasts, and read parameters only */
   encode({ dispatches: { words, cuts }, pipelines, own }: Program, looks = false): void {
     this.segments.bringUp(looks ? [PARAMETERS] : LASTING);
-    const group = this.#groupOf(own);
+    const groups = this.#groupsOf(own);
     let former: GPUComputePassEncoder | null = null;
     const encode = (pass: GPUComputePassEncoder, k: number): void => {
       if (pass !== former || pipelines[k] !== pipelines[k - 1]) {
@@ -154,7 +148,7 @@ export class GpuRunner {
         former = pass;
       }
       const at = DISPATCH_WORDS * k;
-      pass.setBindGroup(0, group, words, at + 4, 1);
+      pass.setBindGroup(0, groups[words[at + 5] as number] as GPUBindGroup, words, at + 4, 1);
       pass.dispatchWorkgroups(words[at + 1] as number, words[at + 2], words[at + 3]);
     };
     pipelines.forEach((_, k) => {
@@ -205,13 +199,14 @@ export class GpuRunner {
     return places.map(({ name, dtype, dims, nbytes }, k) => ({ name, dtype, dims, ptr: 0, nbytes, data: bytes[k] as Uint8Array }));
   }
 
-  #groupOf(own: OwnBuffers): GPUBindGroup {
+  #groupsOf(own: OwnBuffers): readonly GPUBindGroup[] {
     const { generation, buffers, status } = this.segments;
-    if (own.group?.generation !== generation) {
+    if (own.groups?.generation !== generation) {
       const all = Object.assign([...buffers], { [CONSTANTS]: own.constants, [LARGE_CONSTANTS]: own.large });
-      own.group = { bound: this.pipelines.group(all, own.numbers, status), generation };
+      const bound = own.windows.map((windows) => this.pipelines.group(all, windows, own.numbers, status));
+      own.groups = { bound, generation };
     }
-    return own.group.bound;
+    return own.groups.bound;
   }
 
   /** The place of an output that a plan has. */

@@ -5,9 +5,8 @@ import type { MaybePromise } from "../wire/protocol.js";
 import type { Held } from "../wire/session-calls.js";
 import type { StepHost } from "../worker/host.js";
 import { PIECE, type Commands } from "./commands.js";
-import { MAP_READ, sentence, SIZES, USAGE, type GpuDevice } from "./device.js";
+import { checkSize, MAP_READ, sentence, sessionError, USAGE, type GpuDevice } from "./device.js";
 import { BOUND, LASTING, STATUS_BYTES } from "./plans.js";
-import { sessionError } from "./worker-tools.js";
 
 /** Size of the buffer of an empty segment. */
 const LEAST = 256;
@@ -36,7 +35,6 @@ export class Segments {
     this.status = this.#noted(gpu.device.createBuffer({ size: STATUS_BYTES, usage: USAGE.UNIFORM | USAGE.COPY_DST }), "guard");
   }
 
-  /** Bytes of buffers, by what they are for. */
   get bytes(): Record<string, number> {
     const sums: Record<string, number> = {};
     for (const [{ size }, what] of this.#made) {
@@ -150,14 +148,5 @@ export class Segments {
 
   release(): void {
     [...this.#made.keys()].forEach((buffer) => buffer.destroy());
-  }
-}
-
-/** @throws DeviceError for a buffer that is larger than the device allows */
-export function checkSize({ device }: GpuDevice, nbytes: number, what: string): void {
-  for (const name of SIZES) {
-    if (nbytes > device.limits[name]) {
-      throw sessionError("DEVICE_LIMIT", { what, needed: nbytes, name, offered: device.limits[name] });
-    }
   }
 }

@@ -9,12 +9,13 @@ from math import ceil
 from trainweb import messages
 from trainweb.backend.chosen import TARGETS, WASM
 from trainweb.backend.memory import place, place_constants, place_of
-from trainweb.backend.plan import GpuBody, LargeConstants, Plan
+from trainweb.backend.plan import GpuBody, Plan
 from trainweb.backend.webgpu.partition import LEFT_OUT, Parts, cut, for_memory
 from trainweb.backend.webgpu.shader import TEMPLATES, WORD, Kernel
+from trainweb.backend.webgpu.windows import ALIGNMENT, Window, calls_in_parts
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
-from trainweb.ir.layout import ARENA
+from trainweb.ir.layout import ARENA, CONSTANTS, LARGE_CONSTANTS
 from trainweb.ir.loop import n_instructions
 from trainweb.ir.program import Program
 
@@ -28,9 +29,7 @@ def has(kind: type[KernelCall]) -> bool:
 
 def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit: int) -> Plan:
     """Cut a program, place its storages and write its shaders (`Target`)."""
-    # Shaders name segments, and a large constant learns its own where it is placed.
-    on_gpu = place_constants(program.instructions, program.outputs)
-    parts = cut(program.instructions, program.outputs)
+    parts = cut([part for i in program.instructions for part in calls_in_parts(i)], program.outputs)
     feeds = [b.among(parts.places) for b in program.feeds if b.storage in parts.places]
     results = [b.among(parts.places) for b in program.outputs if parts.tail]
     turns = Buf(Storage(ARENA, 2), "bool", (2,))
@@ -41,7 +40,7 @@ def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit:
     plan.inputs = {b.name: plan.inputs[b.name] for b in feeds}
     plan.outputs = {b.name: plan.outputs[b.name] for b in results}
     plan.target = name
-    plan.body = _body(parts, program, on_gpu, arena_limit)
+    plan.body = _body(parts, program, segment_bytes, arena_limit)
     plan.body.turns = turns.storage.offset or 0
     plan.text = [*plan.text, *plan.body.text]
     return plan
@@ -63,21 +62,38 @@ def _in_turn(parts: Parts, program: Program, turns: Buf) -> list[Instruction]:
     return steps
 
 
-def _body(parts: Parts, program: Program, constants: tuple[bytes, LargeConstants], arena_limit: int) -> GpuBody:
-    """The body, placed."""
+def _body(parts: Parts, program: Program, segment_bytes: Sequence[int], arena_limit: int) -> GpuBody:
+    constants, large = place_constants(program.instructions, program.outputs)
     outputs = [] if parts.tail else program.outputs
     accesses = [for_memory(kernels) for kernels in parts.body]
     read = {b.storage for b in (*(b for i in accesses for b in i.reads), *outputs)}
     feeds = [b for b in program.feeds if b.storage in read]
     uploads, downloads = _bytes_of(parts.uploads), _bytes_of(parts.downloads)
-    arena_bytes = place(accesses, [*feeds, *uploads], [*outputs, *downloads])
+    arena_bytes = place(accesses, [*feeds, *uploads], [*outputs, *downloads], alignment=ALIGNMENT)
     if arena_bytes > arena_limit:
         raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
     kernels = [k for of_call in parts.body for k in of_call]
+    of_plan = {ARENA: arena_bytes, CONSTANTS: len(constants), LARGE_CONSTANTS: len(large)}
+    sizes = dict(enumerate(segment_bytes)) | of_plan
+    texts, blocks, windows = dict[str, int](), dict[bytes, int](), dict[tuple[Window, ...], int]()
+
+    def words(forms: Iterable[Kernel]) -> bytes:
+        numbers = array("I")
+        for k in forms:
+            group = windows.setdefault(k.bind(sizes), len(windows))
+            pipeline = texts.setdefault(k.text(), len(texts))
+            numbers.extend((pipeline, *k.grid, blocks.setdefault(k.uniforms(), len(blocks)), group))
+        return numbers.tobytes()
+
+    dispatches = words(kernels), words(k.shared or k for k in kernels), words(k.few or k for k in kernels)
     return GpuBody(
-        *_dispatches(kernels),
+        [*texts],
+        b"".join(blocks),
+        [*windows],
+        *dispatches,
         arena_bytes,
-        *constants,
+        constants,
+        large,
         {b.name: place_of(b) for b in feeds},
         {b.name: place_of(b) for b in outputs},
         [_copied(s, t) for t, s in parts.uploads.items()],
@@ -97,19 +113,3 @@ def _work(call: Instruction) -> int:
     """Operations of an instruction, or elements where they are more."""
     flops = call.flops() if isinstance(call, KernelCall) else 0
     return max(flops, *(b.size for b in (*call.reads, *call.writes)))
-
-
-def _dispatches(kernels: Sequence[Kernel]) -> tuple[list[str], bytes, bytes, bytes, bytes]:
-    """The texts, the numbers of dispatches, and pipeline, grid and slot of each: for all, fast ones, software."""
-    texts: dict[str, int] = {}
-    slots: dict[bytes, int] = {}
-
-    def words(forms: Sequence[Kernel]) -> bytes:
-        numbers = array("I")
-        for k in forms:
-            pipeline = texts.setdefault(k.text(), len(texts))
-            numbers.extend((pipeline, *k.grid, slots.setdefault(k.uniforms(), len(slots))))
-        return numbers.tobytes()
-
-    dispatches = words(kernels), words([k.shared or k for k in kernels]), words([k.few or k for k in kernels])
-    return [*texts], b"".join(slots), *dispatches

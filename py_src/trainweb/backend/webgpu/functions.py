@@ -1,8 +1,4 @@
-"""Functions of shaders in WGSL: the polynomials of wasm_kernels/math.h, with the same operations.
-
-WGSL's functions differ from device to device: tanh is NaN beyond 88 on some, and log(0) is finite. NaN and infinity
-are found and made by their bits, because shaders may be compiled as if there were none.
-"""
+"""Functions of shaders in WGSL: the polynomials of wasm_kernels/math.h. WGSL's own differ from device to device."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def for_memory(kernels: list[Kernel]) -> Instruction | Accesses:
         return call
     accessed = {b.storage for k in kernels for b in k.operands}
     writes = [b for b in call.writes if b.storage.segment != ARENA or b.storage in accessed]
-    return Accesses(call.reads, [*writes, *kernels[0].rooms])
+    return Accesses(call.reads, [*writes, *kernels[0].rooms.values()])
 
 
 @dataclass(slots=True)

@@ -1,14 +1,10 @@
-"""A kernel of a plan for the GPU: the text of a shader, and the numbers that one dispatch of it is given.
-
-Two dispatches with one text share a pipeline. Sizes, strides and offsets are numbers of a uniform block. The text has
-only what changes the form of the code.
-"""
+"""A kernel of a plan for the GPU: the text of a shader, and the numbers that one dispatch of it is given."""
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, update_wrapper
@@ -16,6 +12,7 @@ from math import ceil, prod
 from typing import Any, TypeVar
 
 from trainweb.backend.webgpu.functions import with_functions
+from trainweb.backend.webgpu.windows import Window, windows_of
 from trainweb.errors import UnsupportedError
 from trainweb.ir.instructions import Buf, Instruction, Storage
 from trainweb.ir.layout import ARENA, SEGMENT_NAMES, STATE
@@ -31,10 +28,11 @@ LANES = 64
 FEWER = 16
 """How many times fewer a software adapter gets: it runs four at once, and pays for each four at a barrier."""
 WORD = 4
-NUMBER = re.compile(r"\bu\.(\w+)")
+NUMBER, OPERAND = re.compile(r"\bu\.(\w+)"), re.compile(r"@(at_\w+)")
 SIGNED = ("center", "dst_offset", "dst_strides", "ignore_index", "pad", "pad_end", "src_offset", "src_strides")
 """Fields of calls that may be negative."""
 LEAST = {"u32": 0, "i32": -(2**31), "f32": -(2**31)}
+FORMATS = {"u32": "<I", "i32": "<i", "f32": "<f"}
 
 HEAD = """@compute @workgroup_size({lanes})
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: vec3u,
@@ -61,15 +59,14 @@ def grid_of(blocks: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor of a kernel: its segment as an array of words, and the name of the number that is its first word."""
+    """A tensor of a kernel: the name of the number that is its first word; `@NAME` is the array of words it lies in."""
 
-    segment: str
     start: str
     dtype: str
 
     def word(self, at: str) -> str:
         """A word as bits."""
-        return f"{self.segment}[u.{self.start} + {at}]"
+        return f"@{self.start}[u.{self.start} + {at}]"
 
     def __getitem__(self, at: str) -> str:
         """An element: f32, i32, u32 or bool."""
@@ -79,7 +76,7 @@ class Operand:
             return f"bitcast<i32>({self.word(f'2u * ({at})')})"
         if self.dtype in ("bool", "uint8"):
             byte = f"((u.{self.start} * 4u) + {at})"
-            value = f"(({self.segment}[{byte} >> 2u] >> (8u * ({byte} & 3u))) & 255u)"
+            value = f"((@{self.start}[{byte} >> 2u] >> (8u * ({byte} & 3u))) & 255u)"
             return f"({value} != 0u)" if self.dtype == "bool" else value
         return self.word(at) if self.dtype == "uint32" else f"bitcast<i32>({self.word(at)})"
 
@@ -92,28 +89,24 @@ class Operand:
 
 
 class Kernel:
-    """One dispatch of a call, with so many lanes in a workgroup; `name` is the template, for `explain` and for errors.
-
-    In its code, `u.FIELD` is the number of the call's field, and `u.FIELD0` the first of several. Other numbers are
-    declared by `count`.
-    """
+    """One dispatch of a call, with so many lanes in a workgroup. `name` is the template, for `explain` and errors."""
 
     def __init__(self, name: str, call: Any, lanes: int = LANES, is_few: bool = False) -> None:
         self.name, self.call, self.whole, self.is_few = name, call, lanes, is_few
         self.lanes = lanes // FEWER if is_few else lanes
         self.grid, self.has_blocks = (1, 1, 1), False
-        self.rooms: list[Buf] = []
+        self.rooms: dict[str, Buf] = {}
         """Room in the arena for what the dispatches leave to each other."""
         self.shared: Kernel | None = None
         """The same for devices with fast workgroup memory."""
         self.few: Kernel | None = None
         """The same for software: fewer lanes."""
         self.dispatches = [self]
-        """The dispatches of the call, in order."""
         self._numbers: dict[str, Number] = {}
         self._inherited: dict[str, Number] = {}
         self._declared: list[str] = []
         self._code: list[str] = []
+        self._windows: tuple[Window, ...] = ()
 
     def then(self, name: str, lanes: int = LANES) -> Kernel:
         """A further dispatch of the call, which has the numbers and operands of this one."""
@@ -191,7 +184,7 @@ class Kernel:
             raise NoKernelError("a tensor that starts within a word")
         start = f"at_{name}"
         self.count(start, b)
-        return Operand(SEGMENT_NAMES[b.storage.segment], start, b.dtype)
+        return Operand(start, b.dtype)
 
     def fields(self, *names: str) -> list[Operand]:
         """Operands that are fields of the call."""
@@ -206,12 +199,10 @@ class Kernel:
         names = [name for name in values if getattr(self.call, name) is not None]
         return [self.operand(name).store(at, values[name]) for name in names]
 
-    def room(self, size: int) -> Buf:
+    def room(self, name: str, size: int) -> Operand:
         """Room in the arena for so many float32 numbers, for the dispatches of the call."""
-        if self.is_few:
-            return self.rooms.pop(0)
-        self.rooms.append(Buf(Storage(ARENA, WORD * size), "float32", (size,), name="temp"))
-        return self.rooms[-1]
+        new = Buf(Storage(ARENA, WORD * size), "float32", (size,), name=name)
+        return self.operand(name, self.rooms.setdefault(name, new))
 
     # Code.
 
@@ -248,15 +239,30 @@ class Kernel:
         lines += (*self.wanted("block", **results),)
         self.add(*(["if (lane == 0u) {", *lines, "}"] if lines else []))
 
+    def bind(self, sizes: Mapping[int, int]) -> tuple[Window, ...]:
+        """Choose windows of segments that are large, once the operands are placed."""
+        self._windows = windows_of(self.operands, sizes)
+        return self._windows
+
+    def _bound(self, b: Buf) -> tuple[int, int]:
+        """The binding of a tensor, and its first word there."""
+        segment, at = b.storage.segment, (b.storage.offset or 0) + b.shift
+        for w in self._windows:
+            if w.segment == segment and w.offset <= at < w.offset + w.nbytes:
+                return w.binding, (at - w.offset) // WORD
+        return segment, at // WORD
+
     def text(self) -> str:
         """The WGSL of the shader."""
         fields = ", ".join(f"{name}: {kind}" for name, (kind, _) in self._numbers.items())
+        bound = {name: self._bound(b)[0] for name, (_, b) in self._numbers.items() if isinstance(b, Buf)}
         segments = "\n".join(
             f"@group(0) @binding({s}) var<storage, read_write> {SEGMENT_NAMES[s]}: array<u32>;"
-            for s in sorted({b.storage.segment for b in self.operands})
+            for s in sorted({*bound.values()})
         )
         body = "\n".join(f"  {line}" for line in self._code)
         text = "\n".join([*self._declared, HEAD.format(lanes=self.lanes) + body + "\n}\n"])
+        text = OPERAND.sub(lambda operand: SEGMENT_NAMES[bound[operand[1]]], text)
         block = (
             f"struct Numbers {{ {fields} }}\n@group(0) @binding({UNIFORM_BINDING}) var<uniform> u: Numbers;\n"
             f"@group(0) @binding({STATUS_BINDING}) var<uniform> status: vec4u;"
@@ -265,14 +271,8 @@ class Kernel:
 
     def uniforms(self) -> bytes:
         """The numbers, once the operands are placed."""
-        data = b"".join(_packed(kind, value) for kind, value in self._numbers.values())
-        return data.ljust(UNIFORM_BYTES, b"\0")
-
-
-def _packed(kind: str, value: float | Buf) -> bytes:
-    if isinstance(value, Buf):
-        value = ((value.storage.offset or 0) + value.shift) // WORD
-    return struct.pack({"u32": "<I", "i32": "<i", "f32": "<f"}[kind], value)
+        numbers = [(kind, self._bound(x)[1] if isinstance(x, Buf) else x) for kind, x in self._numbers.values()]
+        return b"".join(struct.pack(FORMATS[kind], value) for kind, value in numbers).ljust(UNIFORM_BYTES, b"\0")
 
 
 def split(number: str, /, **axes: str) -> list[str]:
@@ -305,7 +305,7 @@ def template(*kinds: type[Instruction], lanes: int = LANES) -> Callable[[Fill], 
 def _kernels(fill: Callable[..., None], lanes: int, call: Instruction) -> list[Kernel]:
     k, few = Kernel(fill.__name__, call, lanes), Kernel(fill.__name__, call, lanes, is_few=True)
     fill(k, call)
-    kernels, few.rooms = k.finished(), [*k.rooms]
+    kernels, few.rooms = k.finished(), k.rooms
     if any(one.has_blocks for one in kernels):
         with suppress(NoKernelError):
             fill(few, call)

@@ -122,10 +122,15 @@ const planKind: Form<StepKind> = (value, where, reader) => {
   return kind;
 };
 
+/** A part of a segment that dispatches bind: binding, segment, offset, bytes, and its largest tensor. */
+const WINDOW = tuple(integer, integer, integer, integer, text);
+export type Window = Of<typeof WINDOW>;
+
 /** The part of a plan that runs on a GPU (docs/architecture-webgpu.md). */
 const BODY = record({
   texts: list(kept),
   uniforms: kept,
+  windows: list(list(WINDOW)),
   dispatches: kept,
   /** The same for devices with fast workgroup memory. */
   tiled: kept,

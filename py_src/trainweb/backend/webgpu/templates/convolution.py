@@ -151,13 +151,8 @@ def conv_weight_gradient(k: Kernel, call: calls.ConvWeightGradient) -> None:
         tile = {"c": min(products.TILE, call.c // call.groups)}
     Product({"m": "group_outputs"}, columns, steps, call.groups, tile, dy, x, store).fill(k)
     if call.db is not None:
-        _bias_gradient(k.then("bias"))
-
-
-def _bias_gradient(k: Kernel) -> None:
-    dy, db = k.fields("dy", "db")
-    k.blocks(channel="m")
-    k.count("steps", k.call.n * prod(k.call.out))
-    at = "((step / u.positions) * u.m + block) * u.positions + step % u.positions"
-    fold_steps(k, "sum", "u.steps", sum=dy[at])
-    k.once(*finished(k, "sum", db, "block"))
+        k = k.then("bias")
+        k.blocks(channel="m")
+        at = "((step / u.positions) * u.m + block) * u.positions + step % u.positions"
+        fold_steps(k, "sum", k.count("steps", call.n * prod(call.out)), sum=k.operand("dy")[at])
+        k.once(*finished(k, "sum", k.operand("db"), "block"))

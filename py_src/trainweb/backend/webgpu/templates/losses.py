@@ -34,7 +34,6 @@ def _label_of(k: Kernel, row: str, name: str = "label") -> list[str]:
 
 
 def _total_weight(k: Kernel) -> None:
-    """Add up all weights: `total`."""
     fold_steps(k, "sum", k.count("rows", _rows(k.call)), *_label_of(k, "step", "each"), total="weight_of_each")
 
 
@@ -90,7 +89,7 @@ def cross_entropy_gradient(k: Kernel, call: calls.CrossEntropyGrad) -> None:
     """(e^log_prob - onehot) weight dy / D."""
     _divide_by_weights(k)
     if call.reduction == LOSS_MEAN and (call.weights is not None or call.has_ignore):
-        total = k.operand("total", k.room(1))
+        total = k.room("total", 1)
         k.once(total.store("0u", "divisor"))
         k = k.then("elements")
         k.add(f"let divisor = {total['0u']};")

@@ -54,7 +54,6 @@ def layer_norm(k: Kernel, call: calls.LayerNorm) -> None:
 
 
 def _normal(k: Kernel, at: str, row: str) -> str:
-    """The normalized element of x."""
     return f"({k.operand('x')[at]}{k.if_given('mean', ' - {}', row)}) * {k.operand('inv_std')[row]}"
 
 
@@ -84,7 +83,6 @@ def batch_norm(k: Kernel, call: calls.BatchNorm) -> None:
 
 
 def _channels(k: Kernel) -> None:
-    """Run a workgroup for each channel, with `steps` elements."""
     k.blocks(channel="channels")
     k.count("steps", k.call.batch * k.call.size)
 
@@ -117,7 +115,6 @@ def batch_norm_gradient(k: Kernel, call: calls.BatchNormGrad) -> None:
 
 
 def _groups(k: Kernel) -> None:
-    """Run a workgroup for each group of an image."""
     width = k.call.channels // k.call.groups
     k.count("width", width)
     k.count("steps", width * k.call.size)

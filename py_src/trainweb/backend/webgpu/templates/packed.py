@@ -31,16 +31,14 @@ def read_packed(k: Kernel, name: str) -> Read:
     elif packing == PACKED_BFLOAT:
         result = f"bitcast<f32>({bits} << 16u)"
     else:
-        result = _scaled(k, bits)
+        # ((x ^ flip) - (zero ^ flip)) * scale: elements of a block share scale and zero point.
+        place = "row / u.block_rows * u.{0}_row + column / u.block_cols * u.{0}_col".format
+        center = "u.center"
+        if k.call.zero is not None:
+            center = f"bitcast<i32>({_bits(k, 'zero')}({place('zero')}) ^ u.flip)"
+        result = f"f32(bitcast<i32>({bits} ^ u.flip) - {center}){k.if_given('scale', ' * {}', place('scale'))}"
     k.declare(f"fn element_of_{name}(row: u32, column: u32) -> f32 {{ return {result}; }}")
     return lambda row, column: f"element_of_{name}({row}, {column})"
-
-
-def _scaled(k: Kernel, bits: str) -> str:
-    """((x ^ flip) - (zero ^ flip)) * scale; elements of a block share scale and zero point."""
-    zero, scale = (f"row / u.block_rows * u.{of}_row + column / u.block_cols * u.{of}_col" for of in ("zero", "scale"))
-    center = "u.center" if k.call.zero is None else f"bitcast<i32>({_bits(k, 'zero')}({zero}) ^ u.flip)"
-    return f"f32(bitcast<i32>({bits} ^ u.flip) - {center}){k.if_given('scale', ' * {}', scale)}"
 
 
 @template(calls.Dequantize)

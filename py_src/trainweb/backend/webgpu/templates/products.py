@@ -1,8 +1,4 @@
-"""Products of matrices: every invocation keeps a tile of the result in registers, without workgroup memory.
-
-A long sum with few tiles is split; a second kernel adds the parts in their order. Devices with fast workgroup memory
-take another form: of a large product 256 lanes share tiles of the operands, of a row or a column the lanes share sums.
-"""
+"""Products of matrices, in the three forms of docs/architecture-webgpu.md. A long sum with few tiles is split."""
 
 from __future__ import annotations
 
@@ -110,11 +106,11 @@ class Product:
         splits, longest = 1, k.value(next(iter(self.steps.values())))
         if tiles < LEAST_TILES and depth >= LEAST_SUM:
             splits = min(MOST_SPLITS, depth // (LEAST_SUM // 2), ceil(LEAST_TILES / tiles), longest)
-        room = k.room(splits * self.batches * height * width) if splits > 1 else None
+        parts = k.room("parts", splits * self.batches * height * width) if splits > 1 else None
         sizes = {"height": height, "width": width, "depth": depth, "batches": self.batches, "splits": splits}
         for name, value in (sizes | {"span": ceil(longest / splits), "depth_span": ceil(depth / splits)}).items():
             k.count(name, value)
-        store, parts = self.store, None if room is None else k.operand("parts", room)
+        store = self.store
         if parts is not None:
 
             def store(row: str, column: str, value: str) -> list[str]:
@@ -151,7 +147,6 @@ class Product:
             k.add(*store(_behind(row, r), f"({self._column(columns[c])})", f"sum{r}_{c}"), "}")
 
     def _column(self, offsets: Offsets) -> str:
-        """The number of a column."""
         text = ""
         for axis, size in self.columns.items():
             text = (f"({text}) * u.{size} + " if text else "") + _behind(axis, offsets[axis])

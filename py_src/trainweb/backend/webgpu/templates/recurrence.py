@@ -75,8 +75,10 @@ def recurrence(k: Kernel, call: calls.Recurrence) -> None:
     for part in _parts(k, call, ("h0", "c0"), ("h", "c")):
         stores = part.wanted(HIDDEN, before="states[j]", cells="cells[j]")
         _each_state(part, *stores, *_gates(part, call))
-        if call.cell == CELL_GRU:
-            _each_state(part, *_candidate(part))
+        if call.cell == CELL_GRU:  # `others` is the reset gate times the states, `cells` the update gate
+            sums = [*_sum(part, 2, "others"), f"let candidate = tanh_({part.operand('x')[_of('gates', 2)]} + sum2);"]
+            state = "cells[j] = (1.0f - cells[j]) * candidate + cells[j] * states[j];"
+            _each_state(part, *sums, state, *_keep(part, "", "", "candidate"))
         new = "cells[j]" if call.cell == CELL_GRU else "others[j]"
         y = part.operand("y").store(HIDDEN, "select(y, 0.0f, is_over)")
         _each_state(part, f"let y = {new};", "if (!is_over) { states[j] = y; }", y)
@@ -123,13 +125,6 @@ def _keep(k: Kernel, *values: str) -> list[str]:
     if k.call.gates is None:
         return []
     return [k.operand("gates").store(_of("kept", n), value) for n, value in enumerate(values) if value]
-
-
-def _candidate(k: Kernel) -> list[str]:
-    """Statements for the new state of a GRU; `others` is the reset gate times the states, `cells` the update gate."""
-    lines = [*_sum(k, 2, "others"), f"let candidate = tanh_({k.operand('x')[_of('gates', 2)]} + sum2);"]
-    lines.append("cells[j] = (1.0f - cells[j]) * candidate + cells[j] * states[j];")
-    return [*lines, *_keep(k, "", "", "candidate")]
 
 
 @template(calls.RecurrenceGradient)

@@ -6,11 +6,12 @@ from math import ceil
 
 from trainweb.backend.webgpu.shader import Kernel, template
 from trainweb.backend.webgpu.templates.tools import fold_columns, fold_steps, middle_axis
+from trainweb.backend.webgpu.windows import parts_of
 from trainweb.ir import calls
 from trainweb.ir import layout as c
 
-CLIP_LANES, PART = 256, 16384
-"""Invocations of a workgroup, and elements of a partial sum, of clipping."""
+PART = 16384
+"""Elements of a partial sum of clipping."""
 SMALL = "0x1.0c6f7ap-20f"
 """1e-6, which torch adds to the norm."""
 KINDS: dict[int, tuple[str, str, str]] = {
@@ -31,7 +32,11 @@ KINDS: dict[int, tuple[str, str, str]] = {
 def reduce(k: Kernel, call: calls.Reduce) -> None:
     """Rows by a workgroup each, or columns side by side."""
     if call.op == c.REDUCE_LOG_SUM_EXP:
-        return _log_sum_exp(k)
+        element = k.operand("x")[middle_axis(k, "outer", "n", "inner")]
+        fold_steps(k, "max", "u.n", top=element)
+        k.add("let shift = select(top, 0.0f, is_infinite(top));")
+        fold_steps(k, "sum", "u.n", sum=f"exp_({element} - shift)")
+        return k.once(y="shift + log_(sum)")
     fold, term, result = KINDS[call.op]
     x, y = k.fields("x", "y")
     if call.inner == 1:
@@ -41,14 +46,6 @@ def reduce(k: Kernel, call: calls.Reduce) -> None:
     k.lanes *= 4
     is_first = fold_columns(k, fold, ("outer", "n", "inner"), f"let x = {x['at']};", y=term)
     return k.add(f"if ({is_first}) {{ {y.store('column', result)} }}")
-
-
-def _log_sum_exp(k: Kernel) -> None:
-    x = k.operand("x")[middle_axis(k, "outer", "n", "inner")]
-    fold_steps(k, "max", "u.n", top=x)
-    k.add("let shift = select(top, 0.0f, is_infinite(top));")
-    fold_steps(k, "sum", "u.n", sum=f"exp_({x} - shift)")
-    k.once(y="shift + log_(sum)")
 
 
 @template(calls.Softmax)
@@ -71,23 +68,29 @@ def softmax_gradient(k: Kernel, call: calls.SoftmaxGrad) -> None:
     k.each_step("u.n", dx.store(at, f"{dy[at]} - exp_({y[at]}) * sum" if call.log else f"({dy[at]} - sum) * {y[at]}"))
 
 
-@template(calls.ClipGrads, calls.ClipGradNorm, lanes=CLIP_LANES)
+@template(calls.ClipGrads, calls.ClipGradNorm)
 def clip_gradients(k: Kernel, call: calls.ClipGrads | calls.ClipGradNorm) -> None:
     """Clip each number to the first limit, and then the norm of all to the second; ClipGradNorm has only this one."""
-    is_all = isinstance(call, calls.ClipGrads)
-    g = k.operand("g")
-    k.count("parts", ceil(call.n / PART))
-    k.blocks(part="parts")
-    k.add(f"let count = min({PART}u, u.n - block * {PART}u);")
-    body = [f"let i = block * {PART}u + step;", f"var x = {g['i']};"]
-    if is_all:
-        body += [f"let limit = {k.operand('limits')['0u']};"]
-        body += ["if (!is_infinite(limit)) { x = smaller(larger(x, -limit), limit); }", g.store("i", "x")]
-    fold_steps(k, "sum", "count", *body, sum="x * x")
-    k.once(partial="sum")
-    k = k.then("norm", CLIP_LANES)
-    fold_steps(k, "sum", "u.parts", sum=k.operand("partial")["step"])
-    limit = k.operand("limits")["1u"] if is_all else "u.max_norm"
-    k.add(f"let limit = {limit};", f"let factor = limit / (sqrt(sum) + {SMALL});")
-    k.elements(number="n")
-    k.add("if (!is_infinite(limit) && (factor < 1.0f || is_nan(factor))) {", g.store("i", f"{g['i']} * factor"), "}")
+    is_all, runs, first = isinstance(call, calls.ClipGrads), parts_of(call.g, PART), 0
+    for run in runs:
+        part = k.then("sums")
+        g, size = part.operand("g", run), part.count("size", run.size)
+        part.count("parts", ceil(run.size / PART))
+        part.blocks(part="parts")
+        part.add(f"let count = min({PART}u, {size} - block * {PART}u);")
+        body = [f"let i = block * {PART}u + step;", f"var x = {g['i']};"]
+        if is_all:
+            body += [f"let limit = {part.operand('limits')['0u']};"]
+            body += ["if (!is_infinite(limit)) { x = smaller(larger(x, -limit), limit); }", g.store("i", "x")]
+        fold_steps(part, "sum", "count", *body, sum="x * x")
+        part.once(part.operand("partial").store(f"block + {part.count('first', first)}", "sum"))
+        first += part.value("parts")
+    for run in runs:
+        part = k.then("norm")
+        g, _ = part.operand("g", run), part.count("size", run.size)
+        fold_steps(part, "sum", part.count("parts", first), sum=part.operand("partial")["step"])
+        limit = part.operand("limits")["1u"] if is_all else "u.max_norm"
+        part.add(f"let limit = {limit};", f"let factor = limit / (sqrt(sum) + {SMALL});")
+        part.elements(number="size")
+        part.add("if (!is_infinite(limit) && (factor < 1.0f || is_nan(factor))) {")
+        part.add(g.store("i", f"{g['i']} * factor"), "}")

@@ -1,8 +1,4 @@
-"""Four rows against all others: a workgroup keeps the four, and a lane scores one of the others at a time.
-
-Attention and the loss of a head compute scores of rows against rows, which are never stored. Of a chunk of the others,
-each lane makes four scores. The lanes then share the columns of their values, which the scores weight.
-"""
+"""Four rows against all others: a workgroup keeps the four, and a lane scores one of the others at a time."""
 
 from __future__ import annotations
 
@@ -88,10 +84,6 @@ class ColumnSums:
             k.add(f"let {name}_column{s} = lane % {self.width} + {s * k.lanes}u;", f"var {name}{s} = vec4f(0.0f);")
             k.add(f"let {name}_place{s} = min({name}_column{s}, {self.size} - 1u);")
 
-    def scale(self, factor: str) -> list[str]:
-        """Statements that multiply the sums."""
-        return [f"{self.name}{s} *= {factor};" for s in self.slots]
-
     def add(self, read: Read, end: str) -> list[str]:
         """Statements that add the values of a chunk, weighted by the scores that `NAME_scores` has."""
         name = self.name
@@ -117,7 +109,7 @@ def add_chunk(k: Kernel, end: str, *parts: tuple[ColumnSums, str, Read], scale: 
     """Add the values of a chunk, weighted by the scores that each lane has, to sums that are scaled before."""
     k.add(*(f"{sums.name}_scores[lane] = {scores};" for sums, scores, _ in parts), "workgroupBarrier();")
     for sums, _, read in parts:
-        k.add(*(sums.scale(scale) if scale else []), *sums.add(read, end))
+        k.add(*(f"{sums.name}{s} *= {scale};" for s in sums.slots if scale), *sums.add(read, end))
     k.add("workgroupBarrier();")
 
 

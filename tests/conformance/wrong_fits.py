@@ -48,7 +48,7 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (data(8), {"batch_size": 1.5}, "ModelError", "batch_size is 1.5; it must be"),
     (data(8), {"epoch": 2}, "TypeError", r"fit has no setting 'epoch'; did you mean 'epochs'\?"),
     (data(8), {"patience": 3}, "TypeError", "fit has no setting 'patience'; there are "),
-    (data(8), {"sample_weight": "w"}, "TypeError", "'sample_weight' of (from_model|createFromModel)"),
+    (data(8), {"sample_weight": "w"}, "TypeError", "'sample_weight' of (create_)?from_model"),
     (data(8), {"clip_grad_norm": 0}, "ModelError", "clip_grad_norm is 0; it must be a number greater than 0"),
     (data(8), {"clip_grad_value": "a"}, "ModelError", "clip_grad_value is '?a'?; it must be a number greater than 0"),
     (data(8), {"ema": 1}, "ModelError", "ema is 1; it must be true or false"),

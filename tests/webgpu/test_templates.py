@@ -591,8 +591,8 @@ def test_indices_that_the_gpu_computes_are_refused() -> None:
     """A tail may use them, but it has no parameters."""
     case = Case()
     data = Buf(Storage(PARAMETERS, 48, 0), "float32", (4, 2))
-    x, at = Buf(Storage(PARAMETERS, 48, 0), "float32", (3, 4)), case.builder.temp("int64", (3,))
-    case.builder.emit(calls.ArgReduce(x=x, y=at, outer=3, n=4, inner=1, select_max=1, last_index=0))
+    x, at = Buf(Storage(PARAMETERS, 60, 0), "float32", (3, 5)), case.builder.temp("int64", (3,))
+    case.builder.emit(calls.ArgReduce(x=x, y=at, outer=3, n=5, inner=1, select_max=1, last_index=0))
     y = case.result((3, 2))
     case.builder.emit(calls.Gather(data=data, indices=at, y=y, outer=1, dim=4, n=3, inner=8, index_size=8))
     program = Program(case.builder, [], [], case.builder.instructions)
@@ -600,7 +600,8 @@ def test_indices_that_the_gpu_computes_are_refused() -> None:
         TARGETS[WEBGPU].compile_program(program, [0] * 9, 1 << 20)
 
 
-def test_a_call_without_a_template_is_refused_by_name() -> None:
+def test_a_call_without_a_template_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(TEMPLATES, calls.Topk)
     case = Case()
     b, _ = case.normal(3, 4)
     case.builder.node = "TopK node 'best'"

@@ -60,7 +60,7 @@ def centred(target: str = "next", *, inputs: str = "center", notes: dict[str, st
 
 
 def train(model: bytes, **arguments: object) -> tuple[list[float], dict[str, np.ndarray]]:
-    with trainweb.TrainingSession.from_model(model, optimizer=OptimType.SGD, **arguments) as session:
+    with trainweb.TrainingSession.from_model(model, loss=None, optimizer=OptimType.SGD, **arguments) as session:
         session.set_learning_rate(0.1)
         losses = take_steps(session, {"x": X}, 3)
         return losses, {name: np.array(session.get_parameter(name)) for name in session.parameter_names()}

@@ -384,15 +384,6 @@ static void input_gradient_row(const float *dy, const float *x, float *dx, int32
     for (; i < n; i++) dx[i] = dy[i] * p - r - (x[i] - mean) * q;
 }
 
-/* dx = factor ((dy - dy_mean) - (x - mean) slope) */
-static void channel_dx(const batch_norm_grad_f32_args *a, int64_t c, float dy_mean, float slope) {
-    int64_t step = (int64_t)a->channels * a->size, at = c * a->size;
-    float factor = a->scale[c] * a->inv_std[c];
-    for (int32_t b = 0; b < a->batch; b++, at += step) {
-        input_gradient_row(a->dy + at, a->x + at, a->dx + at, a->size, a->mean[c], factor, slope * factor, dy_mean * factor);
-    }
-}
-
 /* The same for four channels of x [batch, channels]; dscale and dbias are `batch` times the means. */
 static void batch_norm_grad_columns(const batch_norm_grad_f32_args *a, int64_t c, int32_t lanes) {
     const float *x = a->x + c, *dy = a->dy + c;
@@ -403,8 +394,7 @@ static void batch_norm_grad_columns(const batch_norm_grad_f32_args *a, int64_t c
     if (a->dscale) store_some(a->dscale + c, mul4(slope, count), lanes);
     if (a->dbias) store_some(a->dbias + c, mul4(dy_mean, count), lanes);
     if (!a->dx) return;
-    slope = a->frozen ? splat(0) : mul4(slope, inv);
-    dy_mean = a->frozen ? splat(0) : dy_mean;
+    slope = mul4(slope, inv);
     for (int64_t b = 0; b < a->batch; b++) {
         f32x4 d = sub4(load_some(dy + b * a->channels, lanes), dy_mean);
         f32x4 centered = sub4(load_some(x + b * a->channels, lanes), mean);
@@ -413,15 +403,16 @@ static void batch_norm_grad_columns(const batch_norm_grad_f32_args *a, int64_t c
 }
 
 static void batch_norm_grad_channel(const batch_norm_grad_f32_args *a, int64_t c) {
-    int64_t step = (int64_t)a->channels * a->size;
+    int64_t step = (int64_t)a->channels * a->size, at = c * a->size;
     double count = (double)a->batch * a->size;
-    float inv = a->inv_std[c];
+    float inv = a->inv_std[c], factor = a->scale[c] * inv;
     sums s = channel_moments(a->dy + c * a->size, a->x + c * a->size, a->batch, step, a->size, a->mean[c]);
     if (a->dscale) a->dscale[c] = (float)(s.weighted * inv);
     if (a->dbias) a->dbias[c] = (float)s.plain;
     if (!a->dx) return;
-    if (a->frozen) channel_dx(a, c, 0.0f, 0.0f);
-    else channel_dx(a, c, (float)(s.plain / count), (float)(s.weighted / count * inv * inv));
+    float dy_mean = (float)(s.plain / count), slope = (float)(s.weighted / count * inv * inv);
+    for (int32_t b = 0; b < a->batch; b++, at += step)
+        input_gradient_row(a->dy + at, a->x + at, a->dx + at, a->size, a->mean[c], factor, slope * factor, dy_mean * factor);
 }
 
 static void batch_norm_grad_chunk(const void *args, int64_t lo, int64_t hi) {

@@ -207,7 +207,8 @@ def test_damaged_dispatches_are_refused(run: Callable[[str], Any]) -> None:
     errors = run(
         """
         const whole = { uniforms: new Uint8Array(256), windows: [[]], texts: [""], inputs: [], outputs: [],
-          uploads: [[60, 124, 4]], downloads: [[124, 60, 4]], nodes: ["n"], work: [1], arenaBytes: 128, constants: [], large: [], turns: 62 };
+          uploads: [[60, 124, 4]], downloads: [[124, 60, 4]], nodes: ["n"], work: [1], arenaBytes: 128, constants: [],
+          large: [], turns: 62 };
         const blob = (words) => new Uint8Array(Uint32Array.from(words).buffer);
         const small = { device: { limits: { maxStorageBufferBindingSize: 124 } } };
         const read = ({ words = [0, 1, 1, 1, 0, 0], ...change }) => {

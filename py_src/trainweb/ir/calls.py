@@ -536,8 +536,8 @@ class BatchNorm(KernelCall, kernel="batch_norm_f32", words=10):
     epsilon: float
 
 
-class BatchNormGrad(KernelCall, kernel="batch_norm_grad_f32", words=12):
-    """dx = scale*inv*(dy - mean(dy) - xh*mean(dy*xh)); frozen 1: statistics are constants, dx = scale*inv*dy."""
+class BatchNormGrad(KernelCall, kernel="batch_norm_grad_f32", words=11):
+    """dx = scale*inv*(dy - mean(dy) - xh*mean(dy*xh))."""
 
     dy: In
     x: In
@@ -550,7 +550,6 @@ class BatchNormGrad(KernelCall, kernel="batch_norm_grad_f32", words=12):
     batch: int
     channels: int
     size: int
-    frozen: int
 
 
 class GroupNorm(KernelCall, kernel="group_norm_f32", words=9):

@@ -359,7 +359,6 @@ class BatchNormalizationGrad(_BatchNorm):
                 dx=outs[0],
                 dscale=outs[1],
                 dbias=outs[2],
-                frozen=0,
                 **self.sizes(x.shape),
             )
         )

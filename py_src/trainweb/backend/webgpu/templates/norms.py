@@ -101,7 +101,7 @@ def batch_norm_train(k: Kernel, call: calls.BatchNormTrain) -> None:
 
 @template(calls.BatchNormGrad, lanes=LANES)
 def batch_norm_gradient(k: Kernel, call: calls.BatchNormGrad) -> None:
-    """dx, and the sums of dy and of dy times the normalized x; frozen statistics are constants."""
+    """dx, and the sums of dy and of dy times the normalized x."""
     dy, x, mean, inverse = k.fields("dy", "x", "mean", "inv_std")
     _channels(k)
     k.add(f"let mean = {mean['block']};", f"let inverse = {inverse['block']};")
@@ -110,7 +110,7 @@ def batch_norm_gradient(k: Kernel, call: calls.BatchNormGrad) -> None:
     if call.dx is not None:
         k.add(f"let factor = inverse * {k.operand('scale')['block']};")
         value = f"({dy[CHANNEL]} - slope / f32(u.steps)) - {normal} * (along / f32(u.steps))"
-        k.each_step("u.steps", k.operand("dx").store(CHANNEL, f"factor * ({dy[CHANNEL] if call.frozen else value})"))
+        k.each_step("u.steps", k.operand("dx").store(CHANNEL, f"factor * ({value})"))
     k.once(dscale="along", dbias="slope")
 
 

@@ -562,14 +562,15 @@ class Adafactor(Rule):
         mix = step**self.beta2_decay
         if w.ndim < 2:
             s.rows = (1 - mix) * s.rows + mix * g * g
-            u = -g / s.rows.larger(self.eps**2).sqrt()
+            u = again = -g / s.rows.larger(self.eps**2).sqrt()
         else:
             s.rows = (1 - mix) * s.rows + mix * g.mean_square(-1)
             s.columns = (1 - mix) * s.columns + mix * g.mean_square(-2)
             row = (s.rows.mean(-2).larger(self.eps) / s.rows).sqrt()
-            u = g * (row * (-1 / s.columns.sqrt())).larger(-1 / self.eps)  # of both limits the faster one
-        # Of -u, which is not stored: u is computed again below, in less memory.
-        length = ((-u).mean_square().sqrt() * (1 / self.clip_threshold)).larger(1.0)
+            column = -1 / s.columns.sqrt()
+            u = g * (row * column).larger(-1 / self.eps)  # of both limits the faster one
+            again = g * (column * row).larger(-1 / self.eps)  # as another value, so that neither is stored
+        length = (again.mean_square().sqrt() * (1 / self.clip_threshold)).larger(1.0)
         scale = w.mean_square().sqrt().larger(self.scale_eps) * lr.smaller(1 / step.sqrt()) / length
         return w * (1 - lr * self.weight_decay) + scale * u
 

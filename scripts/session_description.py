@@ -34,6 +34,7 @@ from trainweb.generation import incremental  # noqa: E402
 from trainweb.spelling import page_name  # noqa: E402
 from trainweb.training import decoder, plans  # noqa: E402
 
+OF_PAGES = dict.fromkeys(("device", "cache"), "the session options")
 MADE = "/** Made by scripts/session_description.py of what Python declares: edit that. */"
 
 
@@ -62,7 +63,7 @@ export const MESSAGES = {{
 export const ALIASES: Readonly<Record<string, string>> = {in_page(arguments.ALIASES | {"verbose": "callbacks"})};
 
 /** `OF_CALLS` of trainweb/arguments.py. */
-export const OF_CALLS: Readonly<Record<string, string>> = {in_page(arguments.OF_CALLS)};
+export const OF_CALLS: Readonly<Record<string, string>> = {in_page(arguments.OF_CALLS | OF_PAGES)};
 
 export const FAR = {arguments.FAR};
 """
@@ -70,7 +71,9 @@ export const FAR = {arguments.FAR};
 
 def in_page(names: dict[str, str]) -> str:
     """Names of arguments as a page spells them."""
-    spelt = {"from_model": "createFromModel", "fit or TrainingSession": "fit or of TrainingSession.create"}
+    options = "the session options, the third argument of createFromModel"
+    spelt = {"from_model": "createFromModel", "the session options": options}
+    spelt["fit or TrainingSession"] = "fit or of TrainingSession.create"
     return json.dumps({page_name(name): spelt.get(other, page_name(other)) for name, other in names.items()})
 
 

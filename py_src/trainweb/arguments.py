@@ -76,8 +76,9 @@ SHOWN_NAME = 80
 
 ALIASES = dict(sep="delimiter", monitor="metric", verbose="progress", class_weight="loss", loss_weights="loss")
 """Names of arguments in pandas and Keras, and those that do the same here."""
-OF_CALLS = dict(loss="from_model", optimizer="from_model", sample_weight="from_model", metrics="fit", epochs="fit")
-OF_CALLS["checkpoint"] = "fit or TrainingSession"
+OF_CALLS = dict.fromkeys(("loss", "optimizer", "sample_weight", "frozen_params", "requires_grad"), "from_model")
+OF_CALLS |= dict.fromkeys(("metrics", "epochs", "batch_size", "validation_split"), "fit")
+OF_CALLS |= dict(checkpoint="fit or TrainingSession", threads="the session options")
 """Arguments that users give to another call, and the calls that take them."""
 
 
@@ -90,7 +91,8 @@ def suggestion(name: object, known: Sequence[str]) -> str:
     """What to give in the place of an unknown name, or all names that are known."""
     shown = shortened(str(name), SHOWN_NAME, 0)
     near, meant = nearest(shown, known) if known else "", ALIASES.get(shown, shown)
-    if near and (near == meant or near.startswith(shown) or _difference(shown, near) <= FAR):
+    far = FAR / 2 if meant in OF_CALLS else FAR
+    if near and (near == meant or near.startswith(shown) or _difference(shown, near) <= far):
         return f"did you mean {near!r}?"
     others = f"there are {', '.join(known) or 'none'}."
     return f"did you mean {meant!r} of {OF_CALLS[meant]}?" if meant in OF_CALLS else others

@@ -119,7 +119,9 @@ FETCH_TYPE = Message(
     "Fetch {name!r} is {dtype}{shape!r}; its array is {actual}.",
     "the tensor given for output '{name}' is {actual}, the result is {dtype} of dims {shape!r}.",
 )
-BAD_LABEL = Message(FeedError, "{node}: the label {value} at position {position} is out of range.")
+BAD_LABEL = Message(
+    FeedError, "{node}: the label {value} at position {position} is out of range: classes count from 0."
+)
 PADDED_LABEL = Message(
     FeedError,
     "{node}: the label {value} at position {position} is out of range. To ignore such labels, give the loss "
@@ -230,7 +232,7 @@ NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must cou
 OBJECTS_IN_COLUMN = Message(
     FeedError,
     "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing texts, as "
-    "fillna('none') of pandas does, or convert numbers, as astype('float32') does.",
+    "astype(object).fillna('none') of pandas does, or convert numbers, as astype('float32') does.",
 )
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(
@@ -252,7 +254,7 @@ TIME_FIRST = Message(
 NO_INPUT = Message(
     FeedError,
     "The {source} has no {name!r}; it has {names}, and the model takes {inputs}. Give it, or apply the steps of the "
-    "training rows that make it: 'map', 'preprocess' with their 'preprocessing', 'inputs' of {argument.from_text}.",
+    "training rows that make it: 'concat', 'map', 'preprocess' with 'preprocessing', 'inputs' of {argument.from_text}.",
 )
 UNPREPARED_VALIDATION = Message(
     FeedError,
@@ -398,8 +400,8 @@ STRATIFIED_NOTHING = Message(
 )
 NO_CLASSES = Message(
     FeedError,
-    "'stratify' needs one integer a row in {name!r}; 'categories' makes such of text. The split of a Dataset names "
-    "another input.",
+    "'stratify' needs one whole number a row in {name!r}; 'categories' makes such of text. The split of a Dataset "
+    "names another input.",
 )
 MISSING_CLASSES = Message(
     FeedError,

@@ -243,6 +243,9 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
         files=["cat/a.png", "cow/Thumbs.db"],
     )
     assert any("Folders without pictures are no classes: cow" in line for line in lines)
+    for nothing in ("undefined", "'photographs'", "5"):
+        error = js.failure(f"await trainweb.listFolder({nothing});")
+        assert error["name"] == "ModelError" and "it must be a folder, as of showDirectoryPicker" in error["message"]
     lost = js.failure("await trainweb.listFolder([new File([], 'note.png')]);")
     assert "The file 'note.png' lies outside of the class folders" in lost["message"]
 

@@ -261,7 +261,7 @@ def test_images_split_as_in_python(js: JsPage) -> None:
           pixels.data.set([20 * k, 20 * k, 20 * k, 255]);
           return pixels;
         });
-        const columns = { y: new trainweb.Tensor("int64", BigInt64Array.from(labels, BigInt), [10]) };
+        const columns = { y: labels, half: labels.map((label) => label + 0.5) };
         const data =
           trainweb.readImages(sources, { input: "x", columns, width: 1, height: 1, channels: 1, seed: 2, augment });
         const told = async (part) => {
@@ -274,7 +274,8 @@ def test_images_split_as_in_python(js: JsPage) -> None:
         const rows = [];
         for (const part of parts) rows.push(await told(part));
         const errors = [];
-        for (const split of [() => data.split(0.4, { stratify: "x" }), () => data.map((row) => row).split(0.3)]) {
+        const classes = (stratify) => () => data.split(0.4, { stratify });
+        for (const split of [classes("x"), classes("half"), () => data.map((row) => row).split(0.3)]) {
           errors.push((await failure(async () => split())).message);
         }
         return [rows, parts.map((part) => part.size), errors];""",
@@ -290,7 +291,8 @@ def test_images_split_as_in_python(js: JsPage) -> None:
     for found, part in zip(rows, parts, strict=True):
         expected = [[int(row["y"]), float(row["x"].item())] for row in part]
         np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert "one integer a row in 'x'" in errors[0] and "split before steps such as 'map'" in errors[1]
+    assert [text.partition(";")[0].split()[-1] for text in errors[:2]] == ["'x'", "'half'"]
+    assert "split before steps such as 'map'" in errors[2]
 
 
 def test_a_fit_splits_images_as_in_python(js: JsPage) -> None:

@@ -221,6 +221,8 @@ new TrainingSession();
     )
     (ten_lines,) = re.findall(r"\[start:ten\] -->\n```js\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (tmp_path / "ten.ts").write_text(ten_lines)
+    (of_docs,) = re.findall(r"```ts\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
+    (tmp_path / "docs.ts").write_text(of_docs)
     done = subprocess.run(
         [
             "node",
@@ -240,6 +242,7 @@ new TrainingSession();
             "",
             "program.ts",
             "ten.ts",
+            "docs.ts",
         ],
         cwd=tmp_path,
         capture_output=True,

@@ -69,8 +69,8 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (data(8), FULL | {"validation_data": data(8)}, "ModelError", "not both"),
     (data(8), {"stratify": True}, "ModelError", "'stratify' needs 'validation_split'"),
     (data(8), FULL | {"stratify": 1}, "ModelError", "stratify is 1; it must be true, false or the name of an input"),
-    (data(8), FULL | {"stratify": "y"}, "FeedError", "'stratify' needs one integer a row in 'y'"),
-    (data(8), FULL | {"stratify": ""}, "FeedError", "'stratify' needs one integer a row in ''"),
+    (data(8), FULL | {"stratify": "y"}, "FeedError", "'stratify' needs one whole number a row in 'y'"),
+    (data(8), FULL | {"stratify": ""}, "FeedError", "'stratify' needs one whole number a row in ''"),
     (data(8), {"schedule": {"type": "Sine"}}, "TypeError", "There is no schedule 'Sine'"),
     (data(8), {"early_stopping": {}}, "ModelError", "early_stopping needs the setting '(early_stopping.)?patience'"),
     (

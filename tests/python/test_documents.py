@@ -33,7 +33,7 @@ DOCUMENTS = {page.relative_to(ROOT).as_posix(): page for page in [*AROUND, *sort
 PAGES = sorted((ROOT / "site" / "pages").rglob("*.md"))
 RUN = ("html", "js", "python")
 """Languages of blocks that tests run: Python here, JavaScript in test_guides.py, HTML in the tests of its subject."""
-OTHERS = ("json", "nginx", "sh", "text", "toml")
+OTHERS = ("json", "nginx", "sh", "text", "toml", "ts")
 GUIDES = ("pictures", "table", "series", "text", "elsewhere", "federated")
 """Projects, whose blocks print what stands behind them."""
 FENCE = r"^```%s\n((?:(?!```).*\n)*)```\n"

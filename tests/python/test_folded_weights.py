@@ -272,3 +272,45 @@ def test_a_backbone_under_no_grad_is_warned_of(scopes: str, parameter: str, doub
     decisions, said = decided(proto)
     assert decisions[parameter].trained and decisions[parameter].doubtful == doubtful
     assert any("torch.no_grad()" in text and parameter in text for text in said) == doubtful
+
+
+def lstm(weights: list[np.ndarray]) -> float:
+    """The mean square of one step of an LSTM of one unit, whose state is zeros, with the two biases of PyTorch."""
+    w, b_ih, b_hh = weights
+    i, o, _, c = ((X.astype(np.float64) @ w.T) + b_ih + b_hh).T
+    states = np.tanh(np.tanh(c) / (1 + np.exp(-i))) / (1 + np.exp(-o))
+    return float(np.mean(states**2))
+
+
+def slopes(weights: list[np.ndarray], place: int) -> np.ndarray:
+    """Central differences of `lstm` by each number of one tensor."""
+    result = np.zeros(weights[place].shape)
+    for at in np.ndindex(result.shape):
+        moved = [[one.copy() for one in weights] for _ in range(2)]
+        moved[0][place][at] += 1e-5
+        moved[1][place][at] -= 1e-5
+        result[at] = (lstm(moved[0]) - lstm(moved[1])) / 2e-5
+    return result
+
+
+def test_packed_biases_learn_as_the_two_of_the_module_do() -> None:
+    weights = [RNG.normal(size=shape).astype(np.float32) for shape in [(4, 4), (4,), (4,)]]
+    w, b_ih, b_hh = weights
+    packed = {"val_1": w[None], "val_2": np.zeros((1, 4, 1), np.float32), "val_3": np.concatenate([b_ih, b_hh])[None]}
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axis"], ["steps"], name="node_unsqueeze"),
+        helper.make_node("LSTM", ["steps", *packed], ["y"], name="node_lstm", hidden_size=1),
+    ]
+    proto = model(nodes, {"axis": np.array([0]), **packed})
+    sources = ["['w_ih']", "['w_hh']", "['b_ih', 'b_hh']"]
+    for (name, array), source in zip(packed.items(), sources, strict=True):
+        info = helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape)
+        info.metadata_props.add(key=FOLDED, value=source)
+        proto.graph.value_info.append(info)
+    listed = "".join(f"p_{name}: PARAMETER target='{name}'\n" for name in ("w_ih", "w_hh", "b_ih", "b_hh"))
+    proto.graph.metadata_props.add(key=SIGNATURE, value=f"\n# inputs\n{listed}x: USER_INPUT\n")
+    with pytest.warns(UserWarning, match="'val_3' is trained"):
+        artifacts = build_artifacts(proto.SerializeToString(), optimizer=OptimType.SGD)
+    biases = trained(artifacts, 0.5)["val_3"]
+    wanted = [b - 0.5 * slopes([one.astype(np.float64) for one in weights], k) for k, b in ((1, b_ih), (2, b_hh))]
+    np.testing.assert_allclose(biases, [np.concatenate(wanted)], rtol=1e-5, atol=1e-6)

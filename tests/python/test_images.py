@@ -150,16 +150,18 @@ def test_images_split() -> None:
         data.map(lambda row: row).split(0.3)
 
 
-def test_images_split_by_class() -> None:
-    labels = np.repeat([0, 1, 2], [5, 3, 2])
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_images_split_by_class(dtype: str) -> None:
+    """Classes may be whole numbers of any type, as those of an array in a page."""
+    labels = np.repeat([0, 1, 2], [5, 3, 2]).astype(dtype)
     sources = [np.full((2, 2, 3), k, np.uint8) for k in range(10)]
-    data = from_images(sources, "x", columns={"y": labels, "k": np.arange(10)}, width=2, height=2)
+    data = from_images(sources, "x", columns={"y": labels, "k": np.arange(10), "half": labels + 0.5}, width=2, height=2)
     assert [int(row["k"]) for row in data.split(0.4, stratify="y")[1]] == [3, 4, 7, 9]
     drawn_part = data.split(0.4, 3, stratify="y")[1]
     assert sorted(int(row["y"]) for row in drawn_part) == [0, 0, 1, 2]
     assert [int(row["k"]) for row in drawn_part] != [3, 4, 7, 9]
-    for name in ("x", "none"):
-        with pytest.raises(FeedError, match=f"needs one integer a row in '{name}';"):
+    for name in ("x", "none", "half"):
+        with pytest.raises(FeedError, match=f"needs one whole number a row in '{name}';"):
             data.split(0.4, stratify=name)
 
 

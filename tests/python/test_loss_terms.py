@@ -190,8 +190,11 @@ def test_bundles_sum_up_the_terms() -> None:
         ({"label_smoothing": 0.1}, "loss needs the setting 'type': one of MSELoss"),
         ({"age": {"weight": 0.5}}, "loss.age needs the setting 'type': one of MSELoss"),
         ({"kind": "CrossEntropyLoss", "age": []}, r"loss.age is \[\]; it must be a loss, or a list of losses"),
-        ({"kind": "CrossEntropyLoss", "age": None}, "'loss.age' must be a name or a dict"),
-        ({"kind": "CrossEntropyLoss", "age": ["MSELoss", 5]}, "'loss.age' must be a name or a dict"),
+        ({"kind": "CrossEntropyLoss", "age": None}, "loss.age is None; it must be the name of one, such as 'MSELoss'"),
+        (
+            {"kind": "CrossEntropyLoss", "age": ["MSELoss", 5]},
+            "loss.age is 5; it must be the name of one, such as 'MSELoss'",
+        ),
     ],
 )
 def test_terms_that_are_wrong_are_refused(loss: Any, text: str) -> None:
@@ -200,7 +203,7 @@ def test_terms_that_are_wrong_are_refused(loss: Any, text: str) -> None:
 
 
 def test_a_function_is_refused_by_the_name_of_its_output() -> None:
-    with pytest.raises(TypeError, match=r"'loss\.age' must be a name"):
+    with pytest.raises(ModelError, match=r"loss\.age is .*goes to 'OutputGradient'"):
         session({"kind": "CrossEntropyLoss", "age": lambda *_: 1}, "kind", "age")
 
 

@@ -15,6 +15,7 @@ from tests.python.sessions import error_of
 
 import trainweb
 from trainweb.artifacts import LossType, build_artifacts
+from trainweb.errors import ModelError
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.settings import fields_of
 
@@ -50,7 +51,8 @@ def test_a_loss_is_that_of_torch_and_so_is_its_gradient(title: str, opset: int) 
         feeds = {"x": np.zeros_like(outputs[0])}
         for name in set(s.input_names()) - {"x"}:
             feed = f"{title}/feed/{name}"
-            feeds[name] = ARRAYS[feed if feed in ARRAYS else f"{title}/target"]
+            names = feed, f"{title}/feed/targets", f"{title}/target"
+            feeds[name] = next(ARRAYS[one] for one in names if one in ARRAYS)
         (loss,) = s.train_step(feeds).values()
         np.testing.assert_allclose(loss, ARRAYS[f"{title}/loss"], rtol=1e-5, atol=1e-6)
         assert loss.shape == ()
@@ -144,3 +146,14 @@ WRONG: list[tuple[Any, str]] = [
 def test_what_is_no_loss_is_refused(given: Any, said: str) -> None:
     with pytest.raises(error_of(said), match=said):
         build_artifacts(model(outputs_of("MSELoss"), 17), loss=given, optimizer="SGD")
+
+
+@pytest.mark.parametrize("by_output", [False, True])
+@pytest.mark.parametrize("kind", ["MSELoss", "HuberLoss", "Mine"])
+def test_a_loss_of_another_library_is_named_and_a_function_has_a_gradient(kind: str, by_output: bool) -> None:
+    """`torch.nn.HuberLoss()` is an object of a class of our name."""
+    other = type(kind, (), {"__call__": print})()
+    nearest = "MSELoss" if kind == "Mine" else kind
+    said = f"such as '{nearest}', .* goes to 'OutputGradient'"
+    with pytest.raises(ModelError, match=said):
+        build_artifacts(model([np.ones((2, 1), np.float32)], 17), loss={"y0": other} if by_output else other)

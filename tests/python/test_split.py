@@ -83,7 +83,11 @@ def test_fit_takes_it() -> None:
 def test_fit_takes_the_classes_of_another_output() -> None:
     """The last input has no classes; 2.5 of each ten rounded up."""
     loss = {"kind": "CrossEntropyLoss", "age": "HuberLoss"}
-    data = {"x": np.ones((30, 10), np.float32), "kind_labels": np.repeat([0, 1, 2], 10), "age": np.ones(30, np.float32)}
+    data = {
+        "x": np.ones((30, 10), np.float32),
+        "kind_labels": np.repeat([0, 1, 2], 10),
+        "age": np.full(30, 0.5, np.float32),
+    }
     model = outputs().SerializeToString()
     with trainweb.TrainingSession.from_model(model, loss=loss) as s:
         metrics = {"kind": "confusionMatrix"}
@@ -92,7 +96,7 @@ def test_fit_takes_the_classes_of_another_output() -> None:
             (epoch,) = s.fit(data, stratify=name, **options).epochs
             assert epoch.validation is not None
             assert np.sum(epoch.validation["kind_confusionMatrix"], 1)[:3].tolist() == [3, 3, 3]
-        with pytest.raises(FeedError, match="needs one integer a row in 'age_labels'"):
+        with pytest.raises(FeedError, match="needs one whole number a row in 'age_labels'"):
             s.fit(data, stratify=True, **options)
 
 

@@ -667,14 +667,9 @@ def _call_loss(loss: LossLike, names: Sequence[str], weights: RowWeights | None)
     """Names of the loss, and of its terms if it has several."""
     if isinstance(loss, LossTerms):
         return list(loss(*names))
-    if isinstance(loss, (LossType, str, Mapping)):
-        block = named_loss(loss)
-        if len(names) != block._n_inputs:
-            raise messages.LOSS_INPUTS(loss=type(block).__name__, n=block._n_inputs, names=", ".join(names))
-    elif not isinstance(loss, Block):
-        raise ModelError(f"Unknown loss provided {loss!r:.80}. Give a LossType or an onnxblock.Block.")
-    else:
-        block = loss
+    block = named_loss(loss)
+    if not isinstance(loss, Block) and len(names) != block._n_inputs:
+        raise messages.LOSS_INPUTS(loss=type(block).__name__, n=block._n_inputs, names=", ".join(names))
     # ONNX Runtime's LossType keeps its names of the input of labels.
     labels = dict.fromkeys(label_arguments(block), LABELS[0]) if isinstance(loss, (str, Mapping)) else {}
     return [weighed(block, lambda: _name_of_loss(block(*names, **labels)), weights)]

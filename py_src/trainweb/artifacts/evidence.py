@@ -87,6 +87,8 @@ FIXED_ROLES = {STATISTICS: "running statistics of a batch normalization", SCALE:
 """Reasons for roles of what is never learned."""
 _FUSED = {"FusedConv", "FusedMatMul", "FusedGemm"}
 """Operators that no exporter writes, but the optimizer of ONNX Runtime."""
+_RECURRENT = {"LSTM", "GRU", "RNN"}
+"""Operators whose bias an exporter makes of two, so that both halves learn as theirs do."""
 _LINEAR = {"Add", "Sub", "Mul", "Div", "Sqrt", "Max", "Cast"}
 """Operators that center and scale an input."""
 _SCALES = {"Mul", "Div", "Cast", "Reshape", "Identity", "Where", "Add", "Sub", "Clip", "Tanh"}
@@ -199,11 +201,14 @@ class Evidence:
         if not learned:
             return Decision(tensor.name, False, "computed from constants by the exporter")
         parameters = ", ".join(learned)
-        weight = WEIGHT in self._roles(tensor.name)
+        roles = self._roles(tensor.name)
+        weight = WEIGHT in roles
         if is_transposed(tensor, sources) and weight:
             return Decision(tensor.name, True, f"{parameters}, a parameter, transposed by the exporter")
         reason = f"the exporter computed it from {parameters}, which it does not hold: export with optimize=False"
-        return Decision(tensor.name, weight, reason, doubtful=True)
+        readers = {node.op_type for node in self._consumers.get(tensor.name, ())}
+        is_packed = BIAS in roles and not readers.isdisjoint(_RECURRENT)
+        return Decision(tensor.name, weight or is_packed, reason, doubtful=True)
 
     # What values say.
 

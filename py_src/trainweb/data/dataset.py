@@ -236,7 +236,7 @@ class Dataset:
         Raises
         ------
         FeedError
-            A part would have no rows, the rows are a stream, or `stratify` has no integer for each row.
+            A part would have no rows, the rows are a stream, or `stratify` has no whole number for each row.
         """
         SHARE.check("share", share)
         if self._known is None:
@@ -693,9 +693,11 @@ def _of_objects(array: np.ndarray) -> np.ndarray:
 
 
 def labels_of(column: np.ndarray | None) -> np.ndarray | None:
-    """The classes of rows, if there is one integer a row."""
-    is_class = column is not None and column.dtype.kind in "iu" and column.size == len(column)
-    return column.reshape(-1) if column is not None and is_class else None
+    """The classes of rows, if there is one whole number a row."""
+    if column is None or column.dtype.kind not in "iuf" or column.size != len(column):
+        return None
+    is_whole = np.isfinite(column).all() and (np.trunc(column) == column).all()
+    return column.reshape(-1) if is_whole else None
 
 
 def last_of_each(labels: np.ndarray, share: float) -> np.ndarray:

@@ -154,8 +154,8 @@ def from_images(
     SEED.check("seed", seed)
     image = checked_options(options)
     sources = list(images)
-    # They are checked beside the images, which are a column of their places until they are read.
-    columns_of_all = checked_columns({**mapping("columns", columns or {}), input: np.arange(float(len(sources)))})
+    # They are checked beside the images, which are a column of no classes until they are read.
+    columns_of_all = checked_columns({**mapping("columns", columns or {}), input: np.full(len(sources), 0.5)})
 
     def part(places: np.ndarray, image: Options, *, shuffles: bool) -> Dataset:
         rows = checked_columns({name: array[places] for name, array in columns_of_all.items()})

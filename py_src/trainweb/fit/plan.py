@@ -351,7 +351,7 @@ def warn_of_missing(name: str, labels: np.ndarray, first: int) -> None:
     """Warn of classes that only one of two parts has, if there are few classes."""
     classes = set(labels.tolist())
     for part, labels_of_part in (("training", labels[:first]), ("validation", labels[first:])):
-        missing = sorted(classes.difference(labels_of_part.tolist()))
+        missing = sorted(map(int, classes.difference(labels_of_part.tolist())))
         # Of many classes some are rare.
         if missing and len(classes) <= NAMED_CLASSES:
             warn(str(messages.MISSING_CLASSES(part=part, name=name, classes=", ".join(map(str, missing)))))

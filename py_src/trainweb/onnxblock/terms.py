@@ -24,6 +24,7 @@ OF_LABELS = ("labels_name", "target_name", "targets_name")
 """Arguments of losses that name the input of labels."""
 NAME = "name"
 """Another name of "type" in a loss."""
+OF_YOURS = "the gradient of a loss that you compute goes to 'OutputGradient'"
 
 
 def label_arguments(loss: Block) -> list[str]:
@@ -43,7 +44,12 @@ def named_loss(loss: Any, path: str = "loss") -> Any:
     """A loss by its name or settings; one that is a Block stays as it is."""
     if isinstance(loss, Mapping) and isinstance(loss.get(NAME), str) and "type" not in loss:
         loss = {"type": loss[NAME], **{key: value for key, value in loss.items() if key != NAME}}
-    return loss if isinstance(loss, Block) else make(path, LOSSES, getattr(loss, NAME, loss))
+    kind = getattr(loss, NAME, loss)
+    if not isinstance(loss, Block) and not isinstance(kind, (str, Mapping)):
+        like = getattr(loss, "__name__", type(loss).__name__)
+        expected = f"the name of one, such as {like if like in LOSSES else 'MSELoss'!r}, or a dict with its 'type'"
+        raise messages.BAD_SETTING(name=path, value=loss, expected=f"{expected}; {OF_YOURS}")
+    return loss if isinstance(loss, Block) else make(path, LOSSES, kind)
 
 
 @dataclass(frozen=True, slots=True)

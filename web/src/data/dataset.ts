@@ -268,7 +268,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * Images of the second dataset are in order and without the changes of `augment`.
    *
    * @param options - `stratify`: the input that holds the classes; each class gives its share
-   * @throws FeedError when a part would have no rows, the rows are a stream, or `stratify` has no integer for each row
+   * @throws FeedError when a part would have no rows, the rows are a stream, or `stratify` has no whole number for each row
    */
   split(share: number, options: { readonly seed?: number; readonly stratify?: string } = {}): [Dataset, Dataset] {
     const { seed, stratify } = checkOptions("split", options, { seed: true, stratify: true });

@@ -79,10 +79,11 @@ function isPicture({ path }: Listed): boolean {
 /**
  * All files of a folder.
  *
- * @throws FeedError when it is not a folder
+ * @throws ModelError when it is not a folder
  */
 export async function folderFiles(source: FolderSource): Promise<readonly Listed[]> {
-  refuseIf(!isObject(source) || !(isHandle(source) || Symbol.iterator in source), "NOT_A_DATASET", { actual: describe(source) });
+  const isFolder = isObject(source) && (isHandle(source) || Symbol.iterator in source);
+  refuseSettingIf(!isFolder, "source", source, "a folder, as of showDirectoryPicker, or its files");
   return isHandle(source) ? listed(source, []) : [...source].map(pathOf);
 }
 

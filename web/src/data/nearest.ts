@@ -36,10 +36,11 @@ export function nearest(name: string, known: readonly string[]): string {
 /** What to give in the place of an unknown name, or all names that are known; `arguments.py` has the same. */
 export function suggestion(name: string, known: readonly string[]): string {
   const [near, meant] = [nearest(name, known), ALIASES[name] ?? name];
-  if (near === meant || near.startsWith(name) || difference(brief(name), near) <= FAR) {
+  const isOfCall = Object.hasOwn(OF_CALLS, meant);
+  if (near === meant || near.startsWith(name) || difference(brief(name), near) <= (isOfCall ? FAR / 2 : FAR)) {
     return `did you mean '${near}'?`;
   }
-  return Object.hasOwn(OF_CALLS, meant) ? `did you mean '${meant}' of ${OF_CALLS[meant]}?` : `there are ${known.join(", ")}.`;
+  return isOfCall ? `did you mean '${meant}' of ${OF_CALLS[meant]}?` : `there are ${known.join(", ")}.`;
 }
 
 /**

@@ -2,15 +2,15 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-const WHOLE: readonly string[] = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"];
+const NUMBERS: readonly string[] = ["float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"];
 
-/** The classes of rows; null unless there is one integer a row. */
+/** The classes of rows; null unless there is one whole number a row. */
 export function labelsOf(column: Tensor | undefined): readonly number[] | null {
-  if (column === undefined || !WHOLE.includes(column.type) || !column.location.startsWith("cpu")) {
+  if (column === undefined || !NUMBERS.includes(column.type) || !column.location.startsWith("cpu")) {
     return null;
   }
   const labels = Array.from(column.data as Int32Array, Number);
-  return labels.length === column.dims[0] ? labels : null;
+  return labels.length === column.dims[0] && labels.every(Number.isInteger) ? labels : null;
 }
 
 /** True for the last rows of each class, this share of them. */

@@ -34,7 +34,8 @@ export function asFields(what: string, choice: unknown): Fields {
   if (typeof choice === "string") {
     return { type: choice };
   }
-  refuseSettingIf(!isObject(choice), what, choice, `the name of one, or an object with a 'type'`);
+  const ofYours = what.startsWith("loss") ? "; the gradient of a loss that you compute goes to 'OutputGradient'" : "";
+  refuseSettingIf(!isObject(choice), what, choice, `the name of one, or an object with a 'type'${ofYours}`);
   return choice as Fields;
 }
 

@@ -119,8 +119,8 @@ export function readImages(images: Iterable<ImageSource>, options: ImagesOptions
       partOf(part.rows(rows), rows.map((row) => places[row] as number), isHeldOut || isOut);
     return datasetOfRounds(rounds, { known, pick });
   };
-  // They are checked beside the images, which are a column of their places until they are read.
-  const all = new Dataset({ ...columns, [input]: Float32Array.from(sources.keys()) });
+  // They are checked beside the images, which are a column of no classes until they are read.
+  const all = new Dataset({ ...columns, [input]: new Float32Array(sources.length).fill(0.5) });
   return partOf(all, Uint32Array.from(sources.keys()), false);
 }
 

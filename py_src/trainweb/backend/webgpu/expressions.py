@@ -93,10 +93,8 @@ def operation(x: Expr, args: list[str]) -> str:
 def _comparison(op: str, dtype: str, args: list[str]) -> str:
     """A comparison; with NaN only `ne` holds."""
     text = f"({args[0]} {RELATIONS[op]} {args[1]})"
-    if dtype != "float32":
-        return text
     unordered = " | ".join(f"is_nan({a})" for a in dict.fromkeys(args) if not a.endswith("f"))
-    if not unordered:
+    if dtype != "float32" or not unordered:
         return text
     return f"({text} | {unordered})" if op == "ne" else f"({text} & !({unordered}))"
 

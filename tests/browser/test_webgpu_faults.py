@@ -217,6 +217,35 @@ def test_a_fit_goes_on_in_a_page_that_is_hidden(gpu: JsPage) -> None:
     assert gpu.run(f"{OPEN} {follow} return (await follow(t))[1];") == losses
 
 
+def test_a_shader_that_compiles_for_a_minute_is_named(gpu: JsPage) -> None:
+    lines: list[str] = []
+    gpu.page.on("console", lambda line: lines.append(line.text))
+    gpu.run(f"{OPEN} window.s = await open();")
+    # The worker's clock is fast, and a pipeline waits for the warning.
+    gpu.worker.evaluate("""() => {
+        const { setInterval, console: { warn } } = globalThis;
+        const { createComputePipelineAsync } = GPUDevice.prototype;
+        const warned = new Promise((resolve) => {
+          console.warn = (text) => { warn(text); if (text.includes("compiler has worked")) resolve(); };
+        });
+        globalThis.setInterval = (action, ms) => setInterval(action, ms / 1000);
+        GPUDevice.prototype.createComputePipelineAsync = async function (descriptor) {
+          await warned;
+          Object.assign(globalThis, { setInterval });
+          Object.assign(console, { warn });
+          Object.assign(GPUDevice.prototype, { createComputePipelineAsync });
+          return createComputePipelineAsync.call(this, descriptor);
+        };
+    }""")
+    gpu.run(f"""{OPEN}
+        const t = await open(gpu, {{ optimizer: "Lion" }});
+        await train(t, 1);
+        await Promise.all([s.release(), t.release()]);
+    """)
+    warning = next(line for line in lines if "compiler has worked" in line)
+    assert re.search(r"The shader of node '.+' is not ready\.", warning) and warning.endswith(WITHOUT_GPU)
+
+
 def test_a_release_in_flight_settles_all_calls(gpu: JsPage) -> None:
     assert gpu.run(f"""{OPEN}
         const s = await open();

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from typing import Any
 
+import numpy as np
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
+from tests.webgpu.cases import Case
+from tests.webgpu.host import no_segments
 from tests.webgpu.networks import SMALL, SPECIAL
 from tests.webgpu.operators import BACKWARD, FORWARD, backward_graph, first_that_fit, forward_graph, plan_of
 from tests.webgpu.train import open_model, types_of
 
+from trainweb.backend.chosen import TARGETS, WEBGPU
 from trainweb.backend.plan import Plan
+from trainweb.ir import calls
+from trainweb.ir.program import Program
 from trainweb.training.step_kind import TRAIN
 
 from .conftest import CHROMIUM_FLAGS, PAGE_TIMEOUT_MS
@@ -46,18 +55,72 @@ def plans() -> Iterator[Plan]:
         core.release()
 
 
+@contextmanager
+def software_page(browser: Browser, path: str, site: Site) -> Iterator[Page]:
+    """A page of a browser that closes afterwards, also in the midst of its work."""
+    site.add("/webgpu/shaders.html", "<!doctype html><title>Shaders</title>")
+    own = browser.browser_type.launch(executable_path=path, args=[*CHROMIUM_FLAGS, *SWIFTSHADER])
+    try:
+        page = own.new_context().new_page()
+        page.set_default_timeout(PAGE_TIMEOUT_MS)
+        page.goto(site.url("/webgpu/shaders.html"))
+        yield page
+    finally:
+        own.close()
+
+
 def test_shaders_compile_without_a_warning(
     browser: Browser, chromium_path: str, plain_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainweb.compiler.passes.head.TRAINED_SCORES_BYTES", 1 << 10)
     texts = {text: None for plan in plans() if plan.body is not None for text in plan.body.texts}
     assert len(texts) > 100
-    plain_site.add("/webgpu/shaders.html", "<!doctype html><title>Shaders</title>")
-    own = browser.browser_type.launch(executable_path=chromium_path, args=[*CHROMIUM_FLAGS, *SWIFTSHADER])
-    try:
-        page = own.new_context().new_page()
-        page.set_default_timeout(PAGE_TIMEOUT_MS)
-        page.goto(plain_site.url("/webgpu/shaders.html"))
+    with software_page(browser, chromium_path, plain_site) as page:
         assert page.evaluate(COMPILE, [*texts]) == []
-    finally:
-        own.close()
+
+
+STALLED = """async (texts) => {
+  const device = await (await navigator.gpu.requestAdapter()).requestDevice();
+  for (const code of texts) {
+    const compute = { module: device.createShaderModule({ code }), entryPoint: "main" };
+    const late = new Promise((resolve) => setTimeout(resolve, 60_000, null));
+    if ((await Promise.race([device.createComputePipelineAsync({ layout: "auto", compute }), late])) === null) {
+      return code;
+    }
+  }
+  return null;
+}"""
+"""The first text without a pipeline after a minute."""
+WINDOWS = [(3, 1, 1), (3, 2, 1), (3, 3, 2), (7, 2, 1), (4, 4, 1), (8, 8, 1)]
+"""Kernel, stride and dilation along an axis."""
+
+
+def convolution(kernel: int, stride: int, dilation: int, groups: int) -> Plan:
+    """A plan of a convolution of 40 channels and both of its gradients."""
+    case, pad = Case(), kernel // 2
+    out = (56 + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+    x, dx = (case.other("float32", (2, 40, 56, 56)) for _ in range(2))
+    w, dw = (case.other("float32", (40, 40 // groups, kernel, kernel)) for _ in range(2))
+    y, dy = (case.other("float32", (2, 40, out, out)) for _ in range(2))
+    at: dict[str, Any] = dict(
+        n=2, c=40, m=40, groups=groups, size=(1, 56, 56), out=(1, out, out), kernel=(1, kernel, kernel),
+        stride=(1, stride, stride), dilation=(1, dilation, dilation), pad=(0, pad, pad), accumulate=0,
+    )  # fmt: skip
+    case.builder.emit(calls.Conv(x=x, w=w, y=y, activation=0, **at))
+    case.builder.emit(calls.ConvDataGradient(dy=dy, w=w, dx=dx, activation=0, **at))
+    case.builder.emit(calls.ConvWeightGradient(x=x, dy=dy, dw=dw, **at))
+    return TARGETS[WEBGPU].compile_program(
+        Program(case.builder, [], [y, dx, dw], case.builder.instructions), no_segments(), 1 << 30
+    )
+
+
+def test_pipelines_of_convolutions_compile_on_software(browser: Browser, chromium_path: str, plain_site: Site) -> None:
+    """Each form, stride and dilation, grouped or not: a loop with many short circuits takes SwiftShader hours."""
+    texts: dict[str, None] = {}
+    for window, groups in product(WINDOWS, (1, 40)):
+        body = convolution(*window, groups).body
+        assert body is not None
+        forms = np.frombuffer(body.dispatches + body.few, np.uint32).reshape(-1, 6)
+        texts |= {body.texts[k]: None for k in forms[:, 0]}
+    with software_page(browser, chromium_path, plain_site) as page:
+        assert page.evaluate(STALLED, [*texts]) is None

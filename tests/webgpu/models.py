@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from tests.lora import test_families as families
+from tests.webgpu.branches import MOST, most_in_a_loop
 from tests.zoo.recording import load, names
 from tests.zoo.replay import build, feed_of
 
@@ -43,7 +44,7 @@ def of_zoo(name: str) -> tuple[TrainingSession, Callable[[str], np.ndarray]]:
 
 
 def rows() -> Iterator[str]:
-    """A line for each model that does not train on the GPU, and how many do."""
+    """A line for each model that does not train on the GPU, or not on software, and how many do."""
     for title, all_of, open_one in (("families", families.NAMES, of_family), ("zoo", names(), of_zoo)):
         fit = 0
         for name in all_of:
@@ -56,8 +57,11 @@ def rows() -> Iterator[str]:
                 feeds = {n: np.asarray(feed(n)) for n in session.input_names()}
                 types = {n: TensorType(str(x.dtype), x.shape) for n, x in feeds.items()}
                 try:
-                    session._core.models.compile_step(TRAIN, types, True, target="webgpu")
+                    body = session._core.models.compile_step(TRAIN, types, True, target="webgpu").body
                     fit += 1
+                    most = max(map(most_in_a_loop, body.texts if body else ()), default=0)
+                    if most > MOST:
+                        yield f"{title}/{name}: a loop has {most} short circuits"
                 except UnsupportedError as error:
                     yield f"{title}/{name}: {str(error).partition('GPU: ')[2].partition(', for which')[0]}"
         yield f"{fit} of {len(all_of)} {title}"

@@ -4,7 +4,7 @@ import { ARENA, CONSTANTS, GRADIENTS, LARGE_CONSTANTS, MOMENTUM0, MOMENTUM1, PAR
 import type { BundlePlan, TensorPlace, Window } from "../worker/bundle/bundle.js";
 import { largeBytesOf } from "../worker/bundle/large.js";
 import type { GpuAdapter } from "../wire/protocol.js";
-import { BINDING, checkSize, COMPUTE, sentence, sessionError, type GpuDevice } from "./device.js";
+import { BINDING, checkSize, COMPUTE, log, sentence, sessionError, type GpuDevice } from "./device.js";
 
 /** The part of a plan that runs on the GPU. */
 export type Body = NonNullable<BundlePlan["body"]>;
@@ -121,13 +121,15 @@ export class Pipelines {
   /** The pipeline of each dispatch, compiled at once; `tell` is told how many are there. @throws DeviceError of a refused shader */
   async compile(body: Body, { words }: Dispatches, tell: (compiled: number, total: number) => void): Promise<GPUComputePipeline[]> {
     const nodes = new Map(body.nodes.map((node, k) => [words[DISPATCH_WORDS * k] as number, node]));
-    let compiled = 0;
+    const total = nodes.size;
+    const slow = setInterval(() => log("warning", sessionError("SLOW_SHADER", { node: [...nodes.values()][0] ?? "" }).message), 60_000);
     const all = [...nodes].map(async ([index, node]) => {
       const pipeline = await this.get(new TextDecoder().decode(body.texts[index]), node);
-      tell(++compiled, nodes.size);
+      nodes.delete(index);
+      tell(total - nodes.size, total);
       return [index, pipeline] as const;
     });
-    const pipelines = new Map(await this.#gpu.settled(Promise.all(all)));
+    const pipelines = new Map(await this.#gpu.settled(Promise.all(all)).finally(() => clearInterval(slow)));
     return body.nodes.map((_, k) => pipelines.get(words[DISPATCH_WORDS * k] as number) as GPUComputePipeline);
   }
 

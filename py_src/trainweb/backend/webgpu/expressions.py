@@ -29,7 +29,7 @@ INTEGER = ANY | {
     **{name: f"({{0}} {sign} {{1}})" for name, sign in (("and", "&"), ("or", "|"), ("xor", "^"))},
     **{name: f"({{0}} {sign} u32({{1}}))" for name, sign in (("shl", "<<"), ("shr", ">>"))},
 }
-BOOL = {"and": "({0} && {1})", "or": "({0} || {1})", "xor": "({0} != {1})", "not": "!({0})"}
+BOOL = {"and": "({0} & {1})", "or": "({0} | {1})", "xor": "({0} != {1})", "not": "!({0})"}
 OPERATIONS = {"float32": FLOAT, "bool": BOOL}
 """Texts of operations by the type of their results; other types are integers."""
 RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -93,12 +93,10 @@ def operation(x: Expr, args: list[str]) -> str:
 def _comparison(op: str, dtype: str, args: list[str]) -> str:
     """A comparison; with NaN only `ne` holds."""
     text = f"({args[0]} {RELATIONS[op]} {args[1]})"
-    if dtype != "float32":
+    unordered = " | ".join(f"is_nan({a})" for a in dict.fromkeys(args) if not a.endswith("f"))
+    if dtype != "float32" or not unordered:
         return text
-    unordered = " || ".join(f"is_nan({a})" for a in dict.fromkeys(args) if not a.endswith("f"))
-    if not unordered:
-        return text
-    return f"({text} || {unordered})" if op == "ne" else f"({text} && !({unordered}))"
+    return f"({text} | {unordered})" if op == "ne" else f"({text} & !({unordered}))"
 
 
 def _cast(source: str, target: str, x: str) -> str:

@@ -13,7 +13,7 @@ fn from_bits(b: u32) -> f32 { return bitcast<f32>(b); }
 fn with_sign(y: f32, x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(y) | (bitcast<u32>(x) & 0x80000000u)); }
 fn larger(a: f32, b: f32) -> f32 { if (is_nan(a)) { return a; } if (is_nan(b)) { return b; } return max(a, b); }
 fn smaller(a: f32, b: f32) -> f32 { if (is_nan(a)) { return a; } if (is_nan(b)) { return b; } return min(a, b); }
-fn p_max(a: f32, b: f32) -> f32 { return select(a, b, !is_nan(a) && !is_nan(b) && a < b); }
+fn p_max(a: f32, b: f32) -> f32 { return select(a, b, !is_nan(a) & !is_nan(b) & (a < b)); }
 fn larger4(a: vec4f, b: vec4f) -> vec4f {
   return vec4f(larger(a.x, b.x), larger(a.y, b.y), larger(a.z, b.z), larger(a.w, b.w));
 }

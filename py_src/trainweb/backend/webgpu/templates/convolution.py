@@ -84,11 +84,11 @@ class _Images:
         name, before, offset = self._name(at, axis), self._name(at, axis - 1), self._offset(at, axis)
         far = f"{self.far}{axis} * {self.factors[axis][1]}u"
         place = f"near{axis} {'-' if self.is_back else '+'} {far} {'-' if offset < 0 else '+'} {abs(offset)}u"
-        is_in = "" if axis == self.axes[0] else f"is_in{axis - 1}_{before} && "
+        is_in = "" if axis == self.axes[0] else f"is_in{axis - 1}_{before} & "
         if self.strides[axis] > 1:
-            is_in += f"place{axis}_{name} * {self.strides[axis]}u == {place} && "
+            is_in += f"(place{axis}_{name} * {self.strides[axis]}u == {place}) & "
             place = f"({place}) / {self.strides[axis]}u"
-        is_in += f"place{axis}_{name} < u.{self.size}{axis}"
+        is_in += f"(place{axis}_{name} < u.{self.size}{axis})"
         lines = [f"let place{axis}_{name} = {place};", f"let is_in{axis}_{name} = {is_in};"]
         element = f"start{axis}_{before} + place{axis}_{name}"
         if axis == 2:

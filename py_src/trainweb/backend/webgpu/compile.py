@@ -111,5 +111,4 @@ def _copied(source: Storage, target: Storage) -> tuple[int, int, int]:
 
 def _work(call: Instruction) -> int:
     """Operations of an instruction, or elements where they are more."""
-    flops = call.flops() if isinstance(call, KernelCall) else 0
-    return max(flops, *(b.size for b in (*call.reads, *call.writes)))
+    return max(call.flops() if isinstance(call, KernelCall) else 0, *(b.size for b in (*call.reads, *call.writes)))

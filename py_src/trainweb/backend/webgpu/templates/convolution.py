@@ -22,8 +22,7 @@ def _declare(k: Kernel) -> list[int]:
         k.count(name, value)
     k.count("group_inputs", call.c // call.groups)
     k.count("group_outputs", call.m // call.groups)
-    is_flat = (call.size[0], call.kernel[0], call.out[0], call.pad[0]) == (1, 1, 1, 0)
-    return [1, 2] if is_flat else [0, 1, 2]
+    return [1, 2] if (call.size[0], call.kernel[0], call.out[0], call.pad[0]) == (1, 1, 1, 0) else [0, 1, 2]
 
 
 def _axes(k: Kernel, first: str, count: str, name: str, size: str) -> products.Axes:

@@ -103,8 +103,7 @@ def cross_entropy_gradient(k: Kernel, call: calls.CrossEntropyGrad) -> None:
 
 
 def _inputs(k: Kernel) -> Read:
-    x = k.operand("x")
-    return lambda row, column: x[f"{row} * u.d + {column}"]
+    return lambda row, column: k.operand("x")[f"{row} * u.d + {column}"]
 
 
 def _weight_place(k: Kernel, row: str, column: str) -> str:
@@ -116,8 +115,7 @@ def _weights(k: Kernel) -> Read:
     if isinstance(k.call, calls.HeadLossQuantized):
         read = read_packed(k, "w")
         return (lambda row, column: read(column, row)) if k.call.turned else read
-    w = k.operand("w")
-    return lambda row, column: w[_weight_place(k, row, column)]
+    return lambda row, column: k.operand("w")[_weight_place(k, row, column)]
 
 
 @template(calls.HeadLoss, calls.HeadLossQuantized)

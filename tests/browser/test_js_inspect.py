@@ -15,7 +15,7 @@ from tests.python.test_label_smoothing import note
 from tests.python.test_remarks import NORM, activated, labelled, normalized
 
 import trainweb
-from trainweb.artifacts import LossType, OptimType
+from trainweb.artifacts import OptimType
 
 from .js_session import JsPage, to_json
 from .server import ROOT
@@ -45,24 +45,24 @@ CASES: dict[str, tuple[bytes, dict[str, Any], dict[str, Any]]] = {
     "trains": (
         MLP,
         {"loss": "CrossEntropyLoss", "optimizer": "AdamW", "dims": {"batch": 8}},
-        {"loss": LossType.CrossEntropyLoss, "optimizer": OptimType.AdamW, "dims": {"batch": 8}},
+        {"loss": "CrossEntropyLoss", "optimizer": OptimType.AdamW, "dims": {"batch": 8}},
     ),
     "without a loss": (MLP, {}, {}),
     "unsupported": (model(("MatMul", ["x", "w"], ["a"]), ("Bogus", ["a"], ["y"])), {"loss": None}, {}),
     "stopped": (
         two_towers("Relu", "Tanh"),
         {"loss": "MSELoss", "requiresGrad": ["w"], "stopGradient": ["d"]},
-        {"loss": LossType.MSELoss, "requires_grad": ["w"], "stop_gradient": ["d"]},
+        {"loss": "MSELoss", "requires_grad": ["w"], "stop_gradient": ["d"]},
     ),
     "no such dimension": (
         MLP,
         {"loss": "CrossEntropyLoss", "dims": {"depth": 2}},
-        {"loss": LossType.CrossEntropyLoss, "dims": {"depth": 2}},
+        {"loss": "CrossEntropyLoss", "dims": {"depth": 2}},
     ),
     "a size that control flow needs": (
         detector().SerializeToString(),
         {"loss": "MSELoss", "dims": {"sequence": 4}},
-        {"loss": LossType.MSELoss, "dims": {"sequence": 4}},
+        {"loss": "MSELoss", "dims": {"sequence": 4}},
     ),
     "adapters": (
         MLP,
@@ -70,22 +70,22 @@ CASES: dict[str, tuple[bytes, dict[str, Any], dict[str, Any]]] = {
         {"loss": "CrossEntropyLoss", "optimizer": "AdamW", "lora": {"rank": 2, "targets": ["fc2"]}},
     ),
     "a map of scores": (map_of_scores("n", 5, "h", "w"), {}, {}),
-    "norms of an inference file": (normalized(), {"loss": "MSELoss"}, {"loss": LossType.MSELoss}),
+    "norms of an inference file": (normalized(), {"loss": "MSELoss"}, {"loss": "MSELoss"}),
     "norms as exported": (
         normalized(),
         {"loss": "MSELoss", "batchNorm": "as_exported"},
-        {"loss": LossType.MSELoss, "batch_norm": "as_exported"},
+        {"loss": "MSELoss", "batch_norm": "as_exported"},
     ),
     "a loss of probabilities": (
         activated("Softmax"),
         {"loss": "CrossEntropyLoss"},
-        {"loss": LossType.CrossEntropyLoss},
+        {"loss": "CrossEntropyLoss"},
     ),
-    "two outputs": (labelled(), {"loss": "MSELoss"}, {"loss": LossType.MSELoss}),
+    "two outputs": (labelled(), {"loss": "MSELoss"}, {"loss": "MSELoss"}),
     "one of two outputs": (
         labelled(),
         {"loss": "MSELoss", "lossInputNames": ["y"]},
-        {"loss": LossType.MSELoss, "loss_input_names": ["y"]},
+        {"loss": "MSELoss", "loss_input_names": ["y"]},
     ),
     "label smoothing that was put back": (
         smoothed("rows", note(0.1)).SerializeToString(),

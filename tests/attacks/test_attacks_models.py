@@ -41,6 +41,7 @@ def outcome(data: bytes) -> str:
         graph = read_model(data, limits=Limits(nodes=1000))
     except TrainwebError as error:
         return type(error).__name__
+    graph.name = graph.name or "graph"  # as the writer names it
     assert read_model(write_model(graph)) == graph
     return "read"
 

@@ -77,7 +77,7 @@ def numbers() -> tuple[Artifacts, dict[str, np.ndarray], list[Any]]:
     rng = np.random.default_rng(6)
     target = (rng.standard_normal((ROWS, 3)) * [1, 100, 0] + [1e6, -5, 0.1]).astype(np.float32)
     x = (target + rng.standard_normal((ROWS, 3))).astype(np.float32)
-    return built(["n", 3], "MSELoss"), {"x": x, "target": target}, NUMBER_METRICS
+    return built(["n", 3], "MSELoss"), {"x": x, "labels": target}, NUMBER_METRICS
 
 
 def scored() -> tuple[Artifacts, dict[str, np.ndarray], list[Any]]:

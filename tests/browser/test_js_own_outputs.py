@@ -121,7 +121,7 @@ def test_a_metric_that_cannot_know_its_pair_says_so(page: JsPage) -> None:
     )
     assert found["names"] == ["scores", "size"] and found["values"] == [ACCURACY] * 2
     assert found["error"].startswith("ModelError: Metrics compare one output with one input")
-    assert "scores, size) and 'targets' (one of x, labels, target)." in found["error"]
+    assert "scores, size) and 'targets' (one of x, labels, target) of each." in found["error"]
 
 
 def test_bundles_of_before_keep_their_rule(page: JsPage, plain_site: Site) -> None:

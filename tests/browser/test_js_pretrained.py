@@ -243,7 +243,7 @@ def test_what_a_folder_lacks_is_said(page: JsPage) -> None:
         "ModelError: generation_config.json cannot be read as JSON: ",
         "ModelError: generation_config.json cannot be read as JSON: it has no object",
         "ModelError: ",
-        "FeedError: ",
+        "ModelError: source is 3; it must be a folder",
         *["ModelError: 'weight_map' of model.safetensors.index.json must map"] * 6,
     ]
     for message, part in zip(found, parts, strict=True):

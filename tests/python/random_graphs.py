@@ -117,7 +117,7 @@ class RandomGraph:
     def binary(self) -> None:
         a = self.tensor()
         shape = self.values[a].shape
-        fitting = [n for n in self.floats if _broadcasts(self.values[n].shape, shape)]
+        fitting = [n for n in self.floats if _broadcasts(self.values[n].shape, shape)] or [a]
         self.node(self.pick(BINARY), [a, self.pick(fitting)] if self.rng.random() < 0.5 else [self.pick(fitting), a])
 
     def matmul(self) -> None:

@@ -442,7 +442,6 @@ CALLS: dict[str, PublicCall] = {
         lambda folder: {"name": "b", "contents": stored(folder).read("kept")},
     ),
     "CheckpointStore.rename": PublicCall(lambda folder: renaming(folder), lambda _: {"name": "kept", "to": "other"}),
-    "Dataset.skip_rounds": on(dataset, "skip_rounds", rounds=1),
     "TrainingSession.prepare": of_session("prepare", shapes={"x": [8, 10], "labels": [8]}),
     "export_weights": of_session("export_weights", format="safetensors"),
     "load_weights": PublicCall(

@@ -161,26 +161,32 @@ def test_a_seed_changes_an_image_as_in_python(js: JsPage, augment: dict[str, Any
 
 
 def test_a_dataset_of_images_is_that_of_python(js: JsPage) -> None:
-    """The order and the changes of three rounds, the last of which is gone to at once."""
+    """The order and the changes of three iterations, of the third drawn with other seeds, and all in order."""
     images = [np.full((2, 2, 3), 20 * k + 10, np.uint8) for k in range(10)]
     augment = {"seed": 4, "brightness": 0.4}
     found = js.run(
         """const images = Array.from({ length: 10 }, (_, k) =>
           new ImageData(Uint8ClampedArray.from({ length: 16 }, (_, i) => (i % 4 === 3 ? 255 : 20 * k + 10)), 2, 2));
         const columns = { y: BigInt64Array.from({ length: 10 }, (_, k) => BigInt(k)) };
-        const make = () => trainweb.readImages(images, { input: "x", columns, width: 2, height: 2, seed: 2, augment });
+        const options = { input: "x", columns, width: 2, height: 2 };
         const round = async (data) => {
           const rows = [];
           for await (const { x, y } of data) rows.push([Number(y.data[0]), fromTensor(x)]);
           return rows;
         };
-        const data = make();
-        const later = make();
-        later.skipRounds(2);
-        return [await round(data), await round(data), await round(data), await round(later)];""",
+        const data = trainweb.readImages(images, { ...options, seed: 2, augment });
+        const other = trainweb.readImages(images, { ...options, seed: 2 ** 53 - 1, augment: { ...augment, seed: 1 } });
+        const third = other.read({ epoch: 2, seed: 3 });
+        const all = [data, data, data, third, other.read(null)];
+        const found = [];
+        for (const rows of all) found.push(await round(rows));
+        return found;""",
         augment=augment,
     )
     assert found[2] == found[3]
+    assert found[4] == [[k, found[4][k][1]] for k in range(10)]
+    for k, (_, tensor) in enumerate(found[4]):
+        np.testing.assert_allclose(from_json(tensor), (20 * k + 10) / 255, atol=1e-6)
     labels = np.arange(10)
     data = from_images(images, "x", columns={"y": labels}, width=2, height=2, seed=2, augment=augment)
     for round_ in found[:3]:

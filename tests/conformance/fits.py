@@ -163,6 +163,7 @@ STEPS: dict[str, Callable[..., Any]] = {
     "prefetch": Dataset.prefetch,
     "function": lambda data: lambda: data,
     "used up": iter,
+    "begun": lambda data: (iter(data), data)[1],
     "fails": failing,
     "breaks": breaking,
     "short": short,
@@ -171,6 +172,7 @@ STREAM = (("dataset",), ("map",))
 
 
 SHUFFLED = (("dataset",), ("shuffle", 6, 4), ("map",), ("batch", 4))
+BEGUN = (*SHUFFLED, ("begun",))
 
 
 def batches(size: int) -> tuple[Any, ...]:
@@ -348,6 +350,18 @@ ALIKE: dict[str, list[Fit]] = {
         )
         for place in (1, 5, 7, 12)
     },
+    "goes_on with data that was begun": resumed(
+        data(20, *BEGUN, ("breaks", 7)), data(20, *BEGUN), epochs=3, validation_data=data(20, *BEGUN)
+    ),
+    "begun": [fit(data(20, *steps), epochs=3, validation_data=data(20, *steps)) for steps in (SHUFFLED, BEGUN)],
+    "seeds": [
+        fit(data(20, ("dataset",), ("shuffle", 6, of_data), ("batch", 4)), epochs=2, seed=of_fit)
+        for of_data, of_fit in ((5, 0), (3, 2), (2**53 - 1, 6))
+    ],
+    "in order": [
+        ("mlp", [["evaluate", data(20, *steps)], ["predict", data(20, *steps)]], {})
+        for steps in (batches(4), BEGUN, (("dataset",), ("shuffle", 6, 4), ("cache",), ("batch", 4)))
+    ],
     "goes_on early": resumed(
         data(),
         data(),

@@ -20,7 +20,7 @@ from trainweb import messages
 from trainweb.arguments import checks_keywords, texts
 from trainweb.data import table
 from trainweb.data.files import read_csv
-from trainweb.data.random import permutation
+from trainweb.data.random import Draw, permutation
 from trainweb.data.rows import Batch, Remainder, batched, bucketed, check_names, drawn, dtype_of
 from trainweb.data.waiting import plainly, prefetched
 from trainweb.errors import FeedError
@@ -72,18 +72,20 @@ class Dataset:
         """The arrays, or the known arrays beside images."""
         self._pick: Callable[[np.ndarray, bool], Dataset] | None = None
         """Makes a dataset of some of the images."""
-        self._skip: Callable[[int], None] = lambda rounds: None
-        self._rows: Callable[[], Iterator[Any]]
+        self._is_drawn = False
+        """True if order or values of the rows are drawn."""
+        self._iterations = 0
+        self._rows: Callable[[Draw | None], Iterator[Any]]
         source = columns_of_table(source)
         if isinstance(source, Mapping):
             columns = checked_columns(source)
             self.columns = self._known = columns
             self._declared = declared_categories(source)
-            self._rows = lambda: ({n: a[k] for n, a in columns.items()} for k in range(len(self)))
+            self._rows = lambda draw: ({n: a[k] for n, a in columns.items()} for k in range(len(self)))
         elif callable(source):
-            self._rows = lambda: _iterated(source())
+            self._rows = lambda draw: _iterated(source())
         elif isinstance(source, (Iterable, AsyncIterable)) and not isinstance(source, (str, bytes)):
-            self._rows = lambda: _iterated(source)
+            self._rows = lambda draw: _iterated(source)
         else:
             raise messages.NOT_A_DATASET(actual=type(source).__name__)
 
@@ -92,25 +94,12 @@ class Dataset:
         """`source` itself if it is one, else one made of it."""
         return source if isinstance(source, Dataset) else cls(source)
 
-    def _stream(
-        self, rows: Callable[[], Iterator[Any]], *, is_batched: bool = False, skip: Callable[[int], None] | None = None
-    ) -> Dataset:
-        stream = Dataset(rows)
+    def _stream(self, rows: Callable[[Draw | None], Iterator[Any]], *, is_batched: bool = False) -> Dataset:
+        stream = stream_of(rows, is_drawn=self._is_drawn)
         stream.is_batched, stream.is_padded = is_batched, self.is_padded
         stream.generator = self.generator
         stream.preprocessing = self.preprocessing
-        stream._skip = self.skip_rounds if skip is None else skip
         return stream
-
-    def skip_rounds(self, rounds: int) -> None:
-        """Continue as after this many iterations over the data, on which the order of `shuffle` depends.
-
-        Parameters
-        ----------
-        rounds : int
-            Number of iterations, at least 0.
-        """
-        self._skip(rounds)
 
     def __repr__(self) -> str:
         if self.columns is None:
@@ -125,11 +114,12 @@ class Dataset:
         return len(next(iter(self._known.values())))
 
     def __iter__(self) -> Iterator[Any]:
-        return self._rows()
+        self._iterations += 1
+        return self._rows(Draw(self._iterations - 1, 0))
 
     def map(self, function: Callable[[Any], Any]) -> Dataset:
         """Return the results of a function of each row (or batch)."""
-        return self._stream(lambda: map(function, self), is_batched=self.is_batched)
+        return self._stream(lambda draw: map(function, self._rows(draw)), is_batched=self.is_batched)
 
     def filter(self, predicate: Callable[[Any], bool]) -> Dataset:
         """The rows (or batches) for which a function is true.
@@ -139,33 +129,30 @@ class Dataset:
         predicate : function
             Called with a row (or batch).
         """
-        return self._stream(lambda: filter(predicate, self), is_batched=self.is_batched)
+        return self._stream(lambda draw: filter(predicate, self._rows(draw)), is_batched=self.is_batched)
 
     def shuffle(self, buffer: int = 1024, seed: int = 0) -> Dataset:
-        """Draw rows from a buffer that is filled in order; each iteration has a new order.
+        """Draw rows from a buffer that is filled in order; each iteration and each epoch of a fit has a new order.
+
+        Evaluations and predictions have the rows in order.
 
         Parameters
         ----------
         buffer : int
             Number of rows in the buffer.
         seed : int
-            Seed from 0 to 2^53 - 1; each iteration draws other numbers.
+            Seed from 0 to 2^53 - 1; the seed of a fit is added.
         """
         COUNT.check("buffer", buffer)
         SEED.check("seed", seed)
-        done = 0
 
-        def rows() -> Iterator[Any]:
-            nonlocal done
-            done += 1
-            return drawn(iter(self), buffer, seed, done - 1)
+        def rows(draw: Draw | None) -> Iterator[Any]:
+            items = self._rows(draw)
+            return items if draw is None else drawn(items, buffer, draw.seed_with(seed), draw.epoch)
 
-        def skip(rounds: int) -> None:
-            nonlocal done
-            done += rounds
-            self.skip_rounds(rounds)
-
-        return self._stream(rows, is_batched=self.is_batched, skip=skip)
+        shuffled = self._stream(rows, is_batched=self.is_batched)
+        shuffled._is_drawn = True
+        return shuffled
 
     def batch(self, size: int, remainder: Remainder = "keep") -> Dataset:
         """Stack rows into batches.
@@ -181,7 +168,7 @@ class Dataset:
         check_remainder(remainder)
         if self.is_batched:
             raise messages.BATCHED_TWICE()
-        batches = self._stream(lambda: batched(iter(self), size, remainder), is_batched=True)
+        batches = self._stream(lambda draw: batched(self._rows(draw), size, remainder), is_batched=True)
         batches.is_padded = remainder == "pad"
         return batches
 
@@ -217,7 +204,7 @@ class Dataset:
         if self.is_batched:
             raise messages.BATCHED_TWICE()
         names = None if padded is None else texts("padded", padded)
-        return self._stream(lambda: bucketed(iter(self), length, limits, size, names), is_batched=True)
+        return self._stream(lambda draw: bucketed(self._rows(draw), length, limits, size, names), is_batched=True)
 
     def split(self, share: float, seed: int | None = None, *, stratify: str | None = None) -> tuple[Dataset, Dataset]:
         """Split arrays or images. The second dataset has this share of the rows: the last ones, or drawn by `seed`.
@@ -590,25 +577,24 @@ class Dataset:
         COUNT.check("count", count)
         if self.columns is not None:
             return self.rows(np.arange(min(count, len(self))))
-        return self._stream(lambda: itertools.islice(self, count), is_batched=self.is_batched)
+        return self._stream(lambda draw: itertools.islice(self._rows(draw), count), is_batched=self.is_batched)
 
     def cache(self) -> Dataset:
         """Return the data set, kept in memory once the first iteration has reached its end."""
-        memory: list[Any] | None = None
+        memories: dict[bool, list[Any]] = {}
 
-        def rows() -> Iterator[Any]:
-            nonlocal memory
-            if memory is not None:
-                yield from memory
+        def rows(draw: Draw | None) -> Iterator[Any]:
+            is_drawn = self._is_drawn and draw is not None
+            if is_drawn in memories:
+                yield from memories[is_drawn]
                 return
             items = []
-            for row in self:
+            for row in self._rows(draw):
                 items.append(row)
                 yield row
-            memory = items
+            memories[is_drawn] = items
 
-        # Steps before it run once, in any number of rounds.
-        kept = self._stream(rows, is_batched=self.is_batched, skip=lambda rounds: None)
+        kept = self._stream(rows, is_batched=self.is_batched)
         kept.generator = None
         return kept
 
@@ -621,7 +607,14 @@ class Dataset:
             How many.
         """
         COUNT.check("count", count)
-        return self._stream(lambda: prefetched(iter(self), count), is_batched=self.is_batched)
+        return self._stream(lambda draw: prefetched(self._rows(draw), count), is_batched=self.is_batched)
+
+
+def stream_of(rows: Callable[[Draw | None], Iterator[Any]], *, is_drawn: bool) -> Dataset:
+    """A stream of rows: in order for None, else those that are drawn."""
+    stream = Dataset(())
+    stream._rows, stream._is_drawn = rows, is_drawn
+    return stream
 
 
 def _iterated(rows: Any) -> Iterator[Any]:

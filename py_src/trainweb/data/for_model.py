@@ -12,6 +12,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import warn
 from trainweb.data.dataset import Dataset, columns_of_table
+from trainweb.data.random import Draw
 from trainweb.data.rows import Batch, Remainder, batched, refuse_texts
 from trainweb.data.table import Unit, units_of
 from trainweb.model.graph import Value
@@ -111,8 +112,8 @@ class ModelInputs:
         """
         rows_of_batch = self.size(size)
 
-        def made() -> Iterator[Batch]:
-            items = iter(data)
+        def made(draw: Draw | None) -> Iterator[Batch]:
+            items = data._rows(draw)
             if (first := next(items, items)) is items:
                 return
             items = chain([first], items)

@@ -18,8 +18,8 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.arguments import check_settings, checks_keywords, mapping, path_of, texts, warn
-from trainweb.data.dataset import Dataset, checked_columns
-from trainweb.data.random import permutation, random_words
+from trainweb.data.dataset import Dataset, checked_columns, stream_of
+from trainweb.data.random import Draw, permutation, random_words
 from trainweb.data.rows import Row
 from trainweb.errors import FeedError
 from trainweb.settings import SEED, Choice, Field, Flag, Number, Whole, checked_values
@@ -119,8 +119,8 @@ def from_images(
 ) -> Dataset:
     """A dataset of images, each read when its turn comes; it has a length, and can be split.
 
-    In each round (epoch) an image is changed by another seed. It follows from the seed of ``augment``, the round and
-    its place. A resumed fit gets the same images.
+    In each epoch an image is changed by another seed. It follows from the seeds of ``augment`` and of the fit, the
+    epoch and the image's place. Evaluations and predictions have the images in order and unchanged.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def from_images(
     columns : dict, optional
         Its other inputs: arrays whose first axis counts the images.
     shuffle : bool
-        True if they come in another order in each round.
+        True if they come in another order in each epoch.
     seed : int
         Of the order, from 0 to 2^53 - 1.
     **options
@@ -140,8 +140,8 @@ def from_images(
     Raises
     ------
     FeedError
-        There are no images, or other numbers of values in ``columns``; in a round, for an image that cannot be read,
-        which it names.
+        There are no images, or other numbers of values in ``columns``; in an iteration, for an image that cannot be
+        read, which it names.
     ModelError
         An option is wrong.
     """
@@ -159,21 +159,25 @@ def from_images(
 
     def part(places: np.ndarray, image: Options, *, shuffles: bool) -> Dataset:
         rows = checked_columns({name: array[places] for name, array in columns_of_all.items()})
+        plain = Options(**{**vars(image), "augment": None})
 
-        def read(round_: int) -> Iterator[Row]:
-            order = permutation(len(places), seed, round_) if shuffles else np.arange(len(places))
-            seeds = None if image.augment is None else random_words(image.augment["seed"], round_, len(sources))
+        def read(draw: Draw | None) -> Iterator[Row]:
+            order, seeds = np.arange(len(places)), np.zeros(0, np.uint32)
+            if draw is not None and shuffles:
+                order = permutation(len(places), draw.seed_with(seed), draw.epoch)
+            if draw is not None and image.augment is not None:
+                seeds = random_words(draw.seed_with(image.augment["seed"]), draw.epoch, len(sources))
             for k in order:
                 place = int(places[k])
-                changed = image if seeds is None else image.with_seed(int(seeds[place]))
+                changed = image.with_seed(int(seeds[place])) if seeds.size else plain
                 yield {n: a[k] for n, a in rows.items()} | {input: _read_place(sources[place], place, changed)}
 
         def pick(rows: np.ndarray, is_held_out: bool) -> Dataset:
             if is_held_out:
-                return part(places[rows], Options(**{**vars(image), "augment": None}), shuffles=False)
+                return part(places[rows], plain, shuffles=False)
             return part(places[rows], image, shuffles=shuffles)
 
-        dataset = dataset_of_rounds(read)
+        dataset = stream_of(read, is_drawn=True)
         dataset._known, dataset._pick = rows, pick
         return dataset
 
@@ -245,25 +249,6 @@ def labelled(paths: Sequence[Sequence[str]], classes: Sequence[str] | None) -> t
         if name not in folders:
             raise messages.CLASS_WITHOUT_FILES(name=name, names=", ".join(folders))
     return np.array([names.index(path[0]) for path in paths], np.int64), names
-
-
-def dataset_of_rounds(make: Any) -> Dataset:
-    """A stream of rows that depend on how often it was iterated over before."""
-    rounds = 0
-
-    def rows() -> Iterator[Row]:
-        nonlocal rounds
-        rounds += 1
-        result: Iterator[Row] = make(rounds - 1)
-        return result
-
-    def skip(count: int) -> None:
-        nonlocal rounds
-        rounds += count
-
-    result = Dataset(rows)
-    result._skip = skip
-    return result
 
 
 @dataclass(frozen=True)

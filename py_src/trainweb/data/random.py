@@ -6,11 +6,26 @@ The finalizer of MurmurHash3 over a Weyl sequence (SplitMix32): any number can b
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 STRIDE = 0x9E3779B9
 """2^32 over the golden ratio: successive counters fall far apart."""
 WORD = 2**32
+SEEDS = 2**53
+
+
+class Draw(NamedTuple):
+    """What the random numbers of an iteration over rows follow from."""
+
+    epoch: int
+    seed: int
+    """Of the fit."""
+
+    def seed_with(self, seed: int) -> int:
+        """The sum of the fit's seed and of the data's."""
+        return (self.seed + seed) % SEEDS
 
 
 def mix(words: np.ndarray) -> np.ndarray:

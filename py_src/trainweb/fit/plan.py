@@ -5,6 +5,7 @@ In a page `web/src/page/split.ts` and `web/src/page/fit/rates.ts`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
@@ -16,7 +17,7 @@ from trainweb import messages
 from trainweb.arguments import check_settings, flag, warn
 from trainweb.data.dataset import Dataset, epoch_batches, labels_of
 from trainweb.data.for_model import ModelInputs
-from trainweb.data.random import permutation
+from trainweb.data.random import Draw, permutation
 from trainweb.data.rows import Batch
 from trainweb.data.waiting import NumberedBatch
 from trainweb.fit.evaluation import Evaluation
@@ -48,7 +49,7 @@ class Batches:
         ignores_size: bool = False,
         trains: bool = False,
     ) -> None:
-        self.data, self.options, self.shuffle = data, options, shuffle
+        self.data, self.options, self.shuffle, self.trains = data, options, shuffle, trains
         size, self.remainder, batched = options["batch_size"], options["remainder"], options["batched"]
         self.per_epoch: int | None = options["steps_per_epoch"] if trains else None
         """Batches of an epoch of a stream, which goes on in the next epoch; None: an epoch is one iteration."""
@@ -88,16 +89,18 @@ class Batches:
     def _streamed(self, number: int, start: int, source: str) -> Generator[NumberedBatch, None, None]:
         left = start if self.per_epoch is None else number * self.per_epoch + start
         total = 0
-        while True:
+        for iteration in itertools.count():
             count = done = 0
-            for batch in self.data:
+            # Only what trains is shuffled and augmented.
+            epoch = number if self.per_epoch is None else iteration
+            for batch in self.data._rows(Draw(epoch, self.options["seed"]) if self.trains else None):
                 rows = range(done, done + rows_of(batch, count))
                 count, done, total = count + 1, rows.stop, total + 1
                 if total > left:
                     yield batch, rows
             if not count:
-                epoch = number if self.per_epoch is None else total // self.per_epoch
-                raise messages.ENDED_DATASET(source=source, epoch=epoch + 1)
+                ended = number if self.per_epoch is None else total // self.per_epoch
+                raise messages.ENDED_DATASET(source=source, epoch=ended + 1)
             if self.per_epoch is None:
                 return
 
@@ -264,7 +267,7 @@ def kept_options(
     return {
         "batchSize": inputs.size(options["batch_size"]) if has_size else None,
         "remainder": options["remainder"] if has_size else None,
-        "seed": options["seed"] if shuffle else None,
+        "seed": (options["seed"] or None) if train.columns is None else options["seed"] if shuffle else None,
         "accumulate": options["accumulate"]["steps"],
         "reduction": options["accumulate"]["reduction"] if options["accumulate"]["steps"] > 1 else None,
         "clipGradNorm": options["clip_grad_norm"],

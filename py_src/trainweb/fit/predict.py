@@ -108,7 +108,7 @@ def _checked(
 
 def _batches(inputs: ModelInputs, dataset: Dataset, options: Mapping[str, Any]) -> Iterator[Batch]:
     if dataset.columns is None:
-        yield from inputs.batches(dataset, options["batch_size"], "keep", options["batched"])
+        yield from inputs.batches(dataset, options["batch_size"], "keep", options["batched"])._rows(None)
         return
     if options["batched"]:
         raise messages.BATCHED_ARRAYS()

@@ -308,10 +308,6 @@ class _Fit:
         self.kernel.call("resume", at.epoch, at.step, steps, at.optimizer_steps, at.loss_sum, at.rows)
         for epoch in history.epochs:
             self._learn_of(epoch)
-        if self.plan.batches.per_epoch is None:
-            self.plan.batches.data.skip_rounds(at.epoch)
-        if self.plan.validation is not None:
-            self.plan.validation.data.skip_rounds(len(history.epochs))
 
     def _save(self) -> None:
         if self.plan.checkpoint is not None:

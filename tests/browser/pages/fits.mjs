@@ -48,6 +48,10 @@ const STEPS = {
   prefetch: (data, count) => data.prefetch(count),
   function: (data) => () => data,
   "used up": once,
+  begun: (data) => {
+    void data[Symbol.asyncIterator]();
+    return data;
+  },
   short,
   breaks: breaking,
   fails: (data) => () => failing(data),

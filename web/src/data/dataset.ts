@@ -14,7 +14,7 @@ import { checkInteger, describe, isTensor, nameOf, refuseSettingIf } from "./che
 import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { Opaque } from "../wire/opaque.js";
-import { permutation } from "./random.js";
+import { permutation, seedWith, type Draw } from "./random.js";
 import { asTensor, batched, bucketed, checkNames, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
 import { labelsOf, lastOfEach } from "./split.js";
 import { applySteps, areSteps, checkSteps, fittedStep, inputOf, type CategoryStep, type Fitted, type PreprocessingStep } from "./table.js";
@@ -48,7 +48,8 @@ const DEFAULT_BUFFER = 1024;
 /** Rows or batches to train on, and the steps that prepare them. Every method returns another dataset. */
 export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   readonly #columns: ReadonlyMap<string, Tensor> | null;
-  readonly #rows: () => AsyncIterable<Row | Batch>;
+  readonly #rows: RowsOf;
+  #iterations = 0;
   readonly #stream: Stream;
   /** The rows, if they are an array. */
   readonly #listed: readonly unknown[];
@@ -167,16 +168,16 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
 
   /** The rows, or the batches of a dataset that makes them, in their order. */
   [Symbol.asyncIterator](): AsyncIterator<Row | Batch> {
-    return this.#rows()[Symbol.asyncIterator]();
+    return this.read({ epoch: this.#iterations++, seed: 0 })[Symbol.asyncIterator]();
   }
 
   /**
-   * Continue as after so many iterations over the data: the order that `shuffle` draws depends on their number.
+   * The rows or batches as they are drawn; null: in order, without changes.
    *
    * @internal
    */
-  skipRounds(rounds: number): void {
-    this.#stream.skip(rounds);
+  read(draw: Draw | null): AsyncIterable<Row | Batch> {
+    return this.#rows(draw);
   }
 
   /**
@@ -211,20 +212,16 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Draw rows from a buffer that is filled in order; each iteration has a new order.
+   * Draw rows from a buffer that is filled in order; each iteration and each epoch of a fit has a new order. Evaluations
+   * and predictions have the rows in order.
    *
-   * @param options - `buffer`: number of rows in the buffer, 1024; `seed`: 0
+   * @param options - `buffer`: number of rows in the buffer, 1024; `seed`: 0, to which the seed of a fit is added
    */
   shuffle(options: { readonly buffer?: number; readonly seed?: number } = {}): Dataset {
     const { buffer = DEFAULT_BUFFER, seed = 0 } = checkOptions("shuffle", options, { buffer: true, seed: true });
     checkInteger("buffer", buffer, 1);
     checkSeed(seed);
-    let rounds = 0;
-    const skip = (count: number): void => {
-      rounds += count;
-      this.skipRounds(count);
-    };
-    return this.#piped((rows) => drawn(rows, buffer, seed, rounds++), { skip });
+    return this.#piped((rows, draw) => (draw === null ? rows : drawn(rows, buffer, seedWith(draw, seed), draw.epoch)), { isDrawn: true });
   }
 
   /** Stack rows into batches. */
@@ -444,9 +441,12 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
 
   /** Keep the rows or batches in memory once the first iteration has reached its end. */
   cache(): Dataset {
-    let memory: (Row | Batch)[] | null = null;
-    const make = async function* (rows: AsyncIterable<Row | Batch>): AsyncGenerator<Row | Batch> {
-      if (memory !== null) {
+    const memories = new Map<boolean, (Row | Batch)[]>();
+    const { isDrawn } = this.#stream;
+    const make = async function* (rows: AsyncIterable<Row | Batch>, draw: Draw | null): AsyncGenerator<Row | Batch> {
+      const key = isDrawn && draw !== null;
+      const memory = memories.get(key);
+      if (memory !== undefined) {
         yield* memory;
         return;
       }
@@ -455,10 +455,9 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
         items.push(row);
         yield row;
       }
-      memory = items;
+      memories.set(key, items);
     };
-    // Earlier steps are iterated over once, in any number of rounds.
-    return this.#piped(make, { skip: () => {}, generator: null });
+    return this.#piped(make, { generator: null });
   }
 
   /** Make this many rows (or batches) ahead. `fit` makes one batch ahead on its own. */
@@ -486,10 +485,8 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     });
   }
 
-  #piped(make: (rows: AsyncIterable<Row | Batch>) => AsyncIterable<Row | Batch>, changes: Partial<Stream> = {}): Dataset {
-    const rows = (): AsyncIterable<Row | Batch> => piped(this, make);
-    streams.set(rows, { ...this.#stream, parts: null, ...changes });
-    return new Dataset(rows);
+  #piped(make: Step, changes: Partial<Stream> = {}): Dataset {
+    return streamOf((draw) => piped(this, draw, make), { ...this.#stream, parts: null, ...changes });
   }
 
   #slice(start: number, end: number): Dataset {
@@ -536,21 +533,25 @@ export async function readCsv(source: CsvSource, columns: CsvColumns, options: C
 }
 
 /**
- * Properties of data that datasets make: batches or rows, filled up or not, and a function that skips rounds.
+ * Properties of data that datasets make: batches or rows, filled up or not, in an order or with values that are drawn.
  */
 const streams = new WeakMap<object, Stream>();
 
 interface Stream {
   readonly isBatched: boolean;
   readonly isPadded: boolean;
-  readonly skip: (rounds: number) => void;
+  readonly isDrawn: boolean;
   readonly preprocessing: readonly PreprocessingStep[];
   readonly generator: object | null;
   readonly parts: Parts | null;
 }
 
+type RowsOf = (draw: Draw | null) => AsyncIterable<Row | Batch>;
+/** Makes rows or batches of others. */
+type Step = (rows: AsyncIterable<Row | Batch>, draw: Draw | null) => AsyncIterable<Row | Batch>;
+
 /** Of data that no function has made. */
-const GIVEN: Stream = { isBatched: false, isPadded: false, skip: () => {}, preprocessing: [], generator: null, parts: null };
+const GIVEN: Stream = { isBatched: false, isPadded: false, isDrawn: false, preprocessing: [], generator: null, parts: null };
 
 /** Of images: the tensors beside them, and the dataset of some; those held out keep their order and are unchanged. */
 interface Parts {
@@ -570,9 +571,10 @@ function isReadOnce(source: unknown): source is object {
   return isObject(source) && (isReadable(source) || ["Generator", "AsyncGenerator"].includes(nameOf(source)));
 }
 
-function open(source: unknown): [ReadonlyMap<string, Tensor> | null, () => AsyncIterable<Row | Batch>] {
+function open(source: unknown): [ReadonlyMap<string, Tensor> | null, RowsOf] {
   if (typeof source === "function") {
-    return [null, () => iterate((source as () => unknown)())];
+    // A user's function gets no argument.
+    return [null, streams.has(source) ? (source as RowsOf) : () => iterate((source as () => unknown)())];
   }
   if (!isObject(source) || isTensor(source) || ArrayBuffer.isView(source)) {
     throw sessionError("NOT_A_DATASET", { actual: describe(source) });
@@ -659,12 +661,12 @@ function readerOf(source: ReadableStream<Row>): AsyncIterator<Row> {
 }
 
 /** Rows that `make` produces from a dataset. Leaving them leaves the dataset at once, also during a wait. */
-function piped(rows: Dataset, make: (rows: AsyncIterable<Row | Batch>) => AsyncIterable<Row | Batch>): AsyncIterable<Row | Batch> {
+function piped(rows: Dataset, draw: Draw | null, make: Step): AsyncIterable<Row | Batch> {
   return {
     [Symbol.asyncIterator]() {
       let source: AsyncIterator<Row | Batch> | null = null;
-      const tapped = { [Symbol.asyncIterator]: () => (source = rows[Symbol.asyncIterator]()) };
-      const output = make(tapped)[Symbol.asyncIterator]();
+      const tapped = { [Symbol.asyncIterator]: () => (source = rows.read(draw)[Symbol.asyncIterator]()) };
+      const output = make(tapped, draw)[Symbol.asyncIterator]();
       return {
         next: () => output.next(),
         // A waiting generator notices its end only when it continues.
@@ -712,15 +714,14 @@ export function rowAt(columns: ReadonlyMap<string, Tensor>, row: number): Row {
   );
 }
 
-/** A stream of rows that depend on how often it was iterated over before. */
-export function datasetOfRounds(make: (round: number) => AsyncIterable<Row>, parts: Parts): Dataset {
-  let rounds = 0;
-  const rows = (): AsyncIterable<Row> => make(rounds++);
-  const skip = (count: number): void => {
-    rounds += count;
-  };
-  streams.set(rows, { ...GIVEN, skip, parts });
-  return new Dataset(rows);
+/** A stream of rows that are drawn. */
+export function drawnDataset(rows: (draw: Draw | null) => AsyncIterable<Row>, parts: Parts): Dataset {
+  return streamOf(rows, { ...GIVEN, isDrawn: true, parts });
+}
+
+function streamOf(rows: RowsOf, stream: Stream): Dataset {
+  streams.set(rows, stream);
+  return new Dataset(rows as () => Rows<Row | Batch>);
 }
 
 /** @throws ModelError for an invalid seed */

@@ -8,6 +8,7 @@
 /** 2^32 over the golden ratio: successive counters fall far apart. */
 const STRIDE = 0x9e3779b9;
 const WORD = 2 ** 32;
+const SEEDS = 2n ** 53n;
 
 function mix(word: number): number {
   let x = word;
@@ -41,6 +42,17 @@ export class RandomStream {
   below(count: number): number {
     return Math.floor((this.at(this.#used++) * count) / WORD);
   }
+}
+
+/** What the random numbers of an iteration over rows follow from; the seed is the fit's. */
+export interface Draw {
+  readonly epoch: number;
+  readonly seed: number;
+}
+
+/** The sum of the fit's seed and of the data's. */
+export function seedWith(draw: Draw, seed: number): number {
+  return Number((BigInt(draw.seed) + BigInt(seed)) % SEEDS);
 }
 
 /** The numbers below `count` in a random order (Fisher and Yates). */

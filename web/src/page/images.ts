@@ -2,11 +2,11 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { checkSeed, Dataset, datasetOfRounds, rowAt, type Columns } from "../data/dataset.js";
+import { checkSeed, Dataset, drawnDataset, rowAt, type Columns } from "../data/dataset.js";
 import { badSetting, describe, isAddress, refuseSettingIf } from "../data/checks.js";
 import { imageValues } from "../data/images.js";
 import { checkOptions } from "../data/nearest.js";
-import { permutation, RandomStream } from "../data/random.js";
+import { permutation, RandomStream, seedWith, type Draw } from "../data/random.js";
 import type { Row } from "../data/rows.js";
 import { isObject } from "../wire/kinds.js";
 import { FeedError, throwIf } from "../wire/errors.js";
@@ -81,10 +81,10 @@ const AHEAD = 4;
 
 /**
  * Make a dataset of images, each read when a batch needs it. In each epoch an image is augmented with a new
- * seed. The seed follows from `augment.seed`, the epoch and the place of the image, so a resumed fit sees the same
- * images.
+ * seed. The seed follows from `augment.seed`, the seed of the fit, the epoch and the place of the image. Evaluations and
+ * predictions have the images in order, without augmentation.
  *
- * @throws FeedError when there are no images, or other numbers of values in `columns`. FeedError in a round for an
+ * @throws FeedError when there are no images, or other numbers of values in `columns`. FeedError in an iteration for an
  *   image that cannot be read, which it names. ModelError when an option is wrong
  */
 export function readImages(images: Iterable<ImageSource>, options: ImagesOptions): Dataset {
@@ -98,11 +98,12 @@ export function readImages(images: Iterable<ImageSource>, options: ImagesOptions
   const sources = [...images];
   const partOf = (part: Dataset, places: Uint32Array, isHeldOut: boolean): Dataset => {
     const known = part.columns as ReadonlyMap<string, Tensor>;
-    const rounds = async function* (round: number): AsyncGenerator<Row> {
-      const order = shuffle && !isHeldOut ? permutation(places.length, seed, round) : Uint32Array.from(places.keys());
+    const rows = async function* (draw: Draw | null): AsyncGenerator<Row> {
+      const isShuffled = draw !== null && shuffle && !isHeldOut;
+      const order = isShuffled ? permutation(places.length, seedWith(draw, seed), draw.epoch) : Uint32Array.from(places.keys());
       const read = (row: number): Promise<Tensor> => {
         const place = places[row] as number;
-        return readPlace(sources, place, isHeldOut ? { ...image, augment: null } : imageOfRound(image, place, round));
+        return readPlace(sources, place, imageOf(image, place, isHeldOut ? null : draw));
       };
       const pending: Promise<Tensor>[] = [];
       for (const [k, row] of order.entries()) {
@@ -117,17 +118,20 @@ export function readImages(images: Iterable<ImageSource>, options: ImagesOptions
     };
     const pick = (rows: Uint32Array, isOut: boolean): Dataset =>
       partOf(part.rows(rows), rows.map((row) => places[row] as number), isHeldOut || isOut);
-    return datasetOfRounds(rounds, { known, pick });
+    return drawnDataset(rows, { known, pick });
   };
   // They are checked beside the images, which are a column of no classes until they are read.
   const all = new Dataset({ ...columns, [input]: new Float32Array(sources.length).fill(0.5) });
   return partOf(all, Uint32Array.from(sources.keys()), false);
 }
 
-/** Options of an image in a round: its changes have a seed of their own. */
-function imageOfRound(image: ResolvedImageOptions, place: number, round: number): ResolvedImageOptions {
+/** Options of an image that is drawn: its changes have a seed of their own. */
+function imageOf(image: ResolvedImageOptions, place: number, draw: Draw | null): ResolvedImageOptions {
   const { augment } = image;
-  return augment === null ? image : { ...image, augment: { ...augment, seed: new RandomStream(augment.seed, round).at(place) } };
+  if (augment === null || draw === null) {
+    return { ...image, augment: null };
+  }
+  return { ...image, augment: { ...augment, seed: new RandomStream(seedWith(draw, augment.seed), draw.epoch).at(place) } };
 }
 
 async function readPlace(sources: readonly ImageSource[], place: number, image: ResolvedImageOptions): Promise<Tensor> {

@@ -2,10 +2,10 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import type { Dataset } from "../data/dataset.js";
 import { emptyData } from "../data/epoch.js";
 import { refuseSettingIf } from "../data/checks.js";
 import { checkOptions } from "../data/nearest.js";
+import type { Batch, Row } from "../data/rows.js";
 import { inUnits } from "../data/table.js";
 import { areTexts } from "../wire/kinds.js";
 import type { Evaluated, EvalValues, Unit, Units, WireBatch } from "../wire/fit.js";
@@ -106,7 +106,7 @@ function resolve(
   data: unknown,
   options: BatchFields,
   unread: readonly string[] | null = null,
-): { readonly batches: Dataset; readonly ema: boolean; readonly whole: number | null; readonly units: Units } {
+): { readonly batches: AsyncIterable<Row | Batch>; readonly ema: boolean; readonly whole: number | null; readonly units: Units } {
   const { batchSize, batched, ema } = settingsOf<Required<BatchFields>>("options", options, BATCHES);
   refuseIf(!info.hasEval, "NO_EVAL_MODEL");
   if (ema) {
@@ -125,7 +125,7 @@ function resolve(
   const batches = dataset.columns === null
     ? inputs.batches(dataset, { batchSize, batched, remainder: "keep" })
     : dataset.batch(inputs.size(batchSize));
-  return { batches, ema, whole: inputs.rows, units: inputs.units(dataset) };
+  return { batches: batches.read(null), ema, whole: inputs.rows, units: inputs.units(dataset) };
 }
 
 /** @throws SessionError where the eval model gives nothing but the loss */

@@ -167,13 +167,13 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const { steps: accumulate, reduction } = resolveAccumulate(settings.accumulate);
   refuseIf(accumulate > 1 && reduction === "mean" && !info.weighsBatches, "UNWEIGHED_BATCHES");
   const steps = stepsPerEpoch === null ? null : plain.epochs * Math.ceil(stepsPerEpoch / accumulate);
-  const seed = isStream || plain.shuffle === false ? null : plain.seed;
+  const seed = !isStream && plain.shuffle === false ? null : plain.seed;
   // The items of a stream may be batches of any size.
   const hasSize = !train.isBatched && !(isStream && plain.batchSize === null && plain.batched !== false);
   const fingerprint = {
     batchSize: hasSize ? batchSize : null,
     remainder: hasSize ? plain.remainder : null,
-    seed,
+    seed: isStream ? plain.seed || null : seed,
     accumulate,
     reduction: accumulate > 1 ? reduction : null,
     clipGradNorm: plain.clipGradNorm,

@@ -6,6 +6,8 @@
 import { Tensor } from "onnxruntime-common";
 
 import type { Dataset } from "../../data/dataset.js";
+import type { Draw } from "../../data/random.js";
+import type { Batch, Row } from "../../data/rows.js";
 import { isObject } from "../../wire/kinds.js";
 import { FeedError } from "../../wire/errors.js";
 import { FIT_ORDERS, FIT_TELL } from "../../wire/fit.js";
@@ -157,17 +159,19 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
   }
 
   /** The batches of a stream as they are sent, without the first ones, until they or the fit end; or again and again. */
-  async *#batches(batches: Dataset, inputNames: readonly string[], start = 0, goesOn = false): AsyncGenerator<WireBatch> {
+  async *#batches(batches: Dataset, draw: Draw | null, inputNames: readonly string[], start = 0, goesOn = false): AsyncGenerator<WireBatch> {
+    let next = draw;
     for (let left = start, read = 1; read > 0; left = Math.max(left - read, 0)) {
-      read = yield* this.#round(batches, inputNames, left);
-      if (!goesOn) {
+      read = yield* this.#iteration(batches.read(next), inputNames, left);
+      if (!goesOn || next === null) {
         return;
       }
+      next = { ...next, epoch: next.epoch + 1 };
     }
   }
 
   /** One iteration over a stream; returns the number of its batches, 0 where the fit ends. */
-  async *#round(batches: Dataset, inputNames: readonly string[], start: number): AsyncGenerator<WireBatch, number> {
+  async *#iteration(batches: AsyncIterable<Row | Batch>, inputNames: readonly string[], start: number): AsyncGenerator<WireBatch, number> {
     const iterator = batches[Symbol.asyncIterator]();
     try {
       for (let [k, first] = [0, 0]; ; k++) {
@@ -261,10 +265,6 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
     this.#noteLosses({ losses, optimizerSteps: position.optimizerSteps, isNaN: false });
     epochs.forEach((epoch) => this.#noteEpoch(plan, epoch));
     this.#history.bestEpoch = bestEpoch;
-    if (plan.train.columns !== null || plan.stepsPerEpoch === null) {
-      plan.train.skipRounds(position.epoch);
-    }
-    plan.validation?.skipRounds(epochs.length);
   }
 
   #noteLosses({ losses, optimizerSteps, isNaN }: FitLosses): void {
@@ -313,7 +313,9 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
     const { trainingInputNames, evalInputNames } = this.#host.info;
     const [data, names] = of === "train" ? [plan.train, trainingInputNames] : [plan.validation as Dataset, evalInputNames];
     const goesOn = of === "train" && plan.stepsPerEpoch !== null;
-    const batches = this.#streams.get(of) ?? this.#batches(data, names, start, goesOn);
+    // Only what trains is shuffled and augmented.
+    const draw = of === "train" ? { epoch: goesOn ? 0 : this.#history.epochs.length, seed: plan.seed ?? 0 } : null;
+    const batches = this.#streams.get(of) ?? this.#batches(data, draw, names, start, goesOn);
     this.#streams.set(of, batches);
     const next = await batches.next();
     if (next.done === true) {

@@ -121,8 +121,8 @@ def browser(request: pytest.FixtureRequest) -> Browser:
     return chosen
 
 
-CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-"""A green picture with a moving shape and the time; permission is given."""
+CAMERA = ["--use-fake-device-for-media-stream=fps=5", "--use-fake-ui-for-media-stream"]
+"""A green picture with a moving shape and the time, five times a second; permission is given."""
 
 
 @pytest.fixture(scope="module")

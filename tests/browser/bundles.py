@@ -112,7 +112,8 @@ def python_requests(site: Site) -> list[str]:
 
 @contextmanager
 def open_page(browser: Browser, site: Site, expected: tuple[str, ...] = ()) -> Iterator[JsPage]:
-    """A page, with the log of the site starting anew."""
+    """A page whose site has the bundle of the mlp, with the log starting anew."""
+    site.add("/bundles/mlp", mlp_bundle())
     site.clear_log()
     with open_js_page(browser, site, expected) as js:
         yield js

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from .js_session import JsPage, open_js_page
+from .bundles import open_page
+from .js_session import JsPage
 from .server import ROOT, Reply, Site, mime_type
-from .test_js_session import OPEN
+from .test_js_session import BUNDLED, OPEN
 
 NPM = ROOT / "dist" / "npm"
 HTML = (
@@ -59,24 +60,24 @@ FAULTS: dict[str, Callable[[str], Reply]] = {
     "forbidden": lambda path: Reply(HTML, "text/html", 403),
     "damaged": lambda path: Reply(damaged(path), mime_type(path)),
 }
-STARTING = f"""{OPEN}
+STARTING = """
     env.timeouts.stall = stall;
     env.pyodide.snapshot = snapshot;
     const threads = crossOriginIsolated ? 2 : 1;
-    const attempt = async () => {{
-      try {{
-        const s = await open({{ threads }});
+    const attempt = async () => {
+      try {
+        const s = await open({ threads });
         const value = await loss(s);
         await s.release();
-        return {{ value }};
-      }} catch (error) {{
-        return {{ name: error.name, message: error.message }};
-      }}
-    }};
-    const late = new Promise((resolve) => setTimeout(() => resolve({{ name: "nothing within a minute" }}), 60000));
+        return { value };
+      } catch (error) {
+        return { name: error.name, message: error.message };
+      }
+    };
+    const late = new Promise((resolve) => setTimeout(() => resolve({ name: "nothing within a minute" }), 60000));
     const start = performance.now();
     const found = await Promise.race([attempt(), late]);
-    return {{ ...found, seconds: (performance.now() - start) / 1000 }};
+    return { ...found, seconds: (performance.now() - start) / 1000 };
 """
 WORDS: dict[str, Callable[[str], tuple[str, ...]]] = {
     "html": lambda kind: ("text/html", kind),
@@ -98,13 +99,13 @@ DEFAULT_STALL_MS = 8000
 class Starts:
     """Starts of a separate page, with the files that a test wants."""
 
-    def __init__(self, js: JsPage, site: Site, *, snapshot: bool) -> None:
-        self.js, self.site, self.snapshot = js, site, snapshot
+    def __init__(self, js: JsPage, site: Site, script: str, *, snapshot: bool) -> None:
+        self.js, self.site, self.script, self.snapshot = js, site, script + STARTING, snapshot
 
     def attempt(self, stall_ms: int = PATIENT_MS) -> dict[str, Any]:
         """A start, by a new worker, and a step."""
         self.js.run("await env.release();")
-        found: dict[str, Any] = self.js.run(STARTING, snapshot=self.snapshot, stall=stall_ms)
+        found: dict[str, Any] = self.js.run(self.script, snapshot=self.snapshot, stall=stall_ms)
         return found
 
     def with_fault(self, path: str, fault: str, stall_ms: int | None = None) -> dict[str, Any]:
@@ -126,11 +127,12 @@ class Starts:
 
 @pytest.fixture
 def starts(browser: Browser, make_site: Callable[..., Site], request: pytest.FixtureRequest) -> Iterator[Starts]:
-    """From the snapshot, which takes a second, where the test is not about what a start without it fetches."""
-    path = str((getattr(request.node, "callspec", None) and request.node.callspec.params.get("path")) or "")
+    """With Python where the test is of its files, and from the snapshot where that has them all."""
+    path = str((getattr(request.node, "callspec", None) and request.node.callspec.params.get("path")) or "python/")
     site = make_site(isolated=path in (THREADED, POOL))
-    with open_js_page(browser, site, expected=(r".*",)) as js:
-        yield Starts(js, site, snapshot=getattr(request, "param", not path.endswith(".zip")))
+    with open_page(browser, site, expected=(r".*",)) as js:
+        script = OPEN if path.startswith("python/") else BUNDLED
+        yield Starts(js, site, script, snapshot=getattr(request, "param", not path.endswith(".zip")))
 
 
 OF_CONTENTS = ("html", "random", "cut off", "missing", "damaged")

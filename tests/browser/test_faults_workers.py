@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from .js_session import JsPage, open_js_page
+from .bundles import open_page
+from .js_session import JsPage
 from .processes import PROC, processes, resident_bytes
 from .server import ROOT, Site
 from .test_faults_files import FAULTS, STALL_MS, WORDS
-from .test_js_session import OPEN, SPY
+from .test_js_session import BUNDLED, OPEN, SPY
 
 POLLS = 600
 """Tenths of a second that workers have to end."""
@@ -45,7 +46,7 @@ def assert_workers(js: JsPage, count: int) -> None:
 @pytest.fixture(params=["https", "http"])
 def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[JsPage]:
     site = HttpSite() if request.param == "http" else Site()
-    with open_js_page(browser, site, expected=(r".*",)) as js:
+    with open_page(browser, site, expected=(r".*",)) as js:
         assert js.run("return isSecureContext;") == (request.param == "https")
         assert js.run("return navigator.locks !== undefined;") == (request.param == "https")
         yield js
@@ -54,7 +55,7 @@ def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[JsPage]:
 
 def test_a_worker_that_dies_is_noticed(page: JsPage) -> None:
     """One after the other, in one page. The time until the error is printed, for docs/security.md."""
-    page.run(f"{SPY}{OPEN} window.s = await open({{ threads: 1 }}); await loss(s); window.loss = () => loss(s);")
+    page.run(f"{SPY}{BUNDLED} window.s = await open({{ threads: 1 }}); await loss(s); window.loss = () => loss(s);")
     deaths_of = [("in a step", "terminate"), ("idle", "close")]
     if not page.run("return isSecureContext;"):  # signs of life come from a script
         deaths_of += [("in a step", "close"), ("idle", "terminate")]
@@ -71,7 +72,7 @@ def test_a_worker_that_dies_is_noticed(page: JsPage) -> None:
         else:
             page.run("workers.at(-1).terminate(); window.died = performance.now();")
         outcome = page.run(
-            f"""{OPEN}{IN_TIME}
+            f"""{BUNDLED}{IN_TIME}
             const pending = await inTime(window.pending);
             const later = await inTime(window.loss());
             const seconds = (performance.now() - window.died) / 1000;
@@ -89,7 +90,7 @@ def test_a_worker_that_dies_is_noticed(page: JsPage) -> None:
 @pytest.fixture
 def http_page(browser: Browser) -> Iterator[JsPage]:
     site = HttpSite()
-    with open_js_page(browser, site, expected=(r".*",)) as js:
+    with open_page(browser, site, expected=(r".*",)) as js:
         yield js
     site.close()
 
@@ -99,7 +100,7 @@ def test_a_worker_that_dies_at_once_is_noticed(http_page: JsPage) -> None:
     script = (ROOT / "dist" / "npm" / "pool-worker.js").read_text()
     http_page.site.add("/dist/pool-worker.js", script, delay_s=2)
     outcome = http_page.run(
-        f"""{SPY}{OPEN}{IN_TIME}
+        f"""{SPY}{BUNDLED}{IN_TIME}
         const s = await open({{ threads: 1 }});
         workers[0].terminate();
         return inTime(loss(s));"""
@@ -117,7 +118,7 @@ def test_signs_of_life_are_no_condition(http_page: JsPage, fault: str) -> None:
     lines: list[str] = []
     http_page.page.on("console", lambda line: lines.append(line.text))
     limit = STALL_MS if fault in ("silent", "stalled") else 200_000
-    assert http_page.run(f"env.timeouts.stall = {limit}; {OPEN} return loss(await open({{ threads: 1 }}));") > 0
+    assert http_page.run(f"env.timeouts.stall = {limit}; {BUNDLED} return loss(await open({{ threads: 1 }}));") > 0
     (warning,) = (line for line in lines if "Should the worker end in the middle of a call" in line)
     assert "/dist/pool-worker.js" in warning
     for word in WORDS.get(fault, lambda _: ("does not run",))("JavaScript"):
@@ -127,7 +128,7 @@ def test_signs_of_life_are_no_condition(http_page: JsPage, fault: str) -> None:
 @pytest.mark.skipif(not PROC.is_dir(), reason="the memory of processes is read from /proc")
 def test_four_kinds_of_sessions_leave_nothing(browser: Browser, isolated_site: Site) -> None:
     """No worker, and no memory: the page is back at its start."""
-    with open_js_page(browser, isolated_site) as js:
+    with open_page(browser, isolated_site) as js:
         js.page.request_gc()
         pids = processes()
         start = resident_bytes(pids)
@@ -165,8 +166,10 @@ def assert_memory(js: JsPage, pids: list[int], most: int) -> None:
 
 
 def test_workers_end_when_they_had_no_session_for_a_while(browser: Browser, plain_site: Site) -> None:
-    with open_js_page(browser, plain_site) as js:
-        js.run(f"{OPEN} env.timeouts.idle = 100; window.s = await open(); window.t = await open(); await s.release();")
+    with open_page(browser, plain_site) as js:
+        js.run(
+            f"{BUNDLED} env.timeouts.idle = 100; window.s = await open(); window.t = await open(); await s.release();"
+        )
         js.page.wait_for_timeout(400)
         assert len(js.page.workers) == 1
         js.run("await env.release(); await t.getContiguousParameters(); await t.release();")
@@ -174,17 +177,18 @@ def test_workers_end_when_they_had_no_session_for_a_while(browser: Browser, plai
 
 
 def test_a_session_that_comes_in_time_keeps_the_worker(browser: Browser, plain_site: Site) -> None:
-    with open_js_page(browser, plain_site) as js:
+    with open_page(browser, plain_site) as js:
         js.run(
-            f"{SPY}{OPEN} env.timeouts.idle = 1500; const s = await open(); await s.release(); window.s = await open();"
+            f"{SPY}{BUNDLED} env.timeouts.idle = 1500;"
+            "const s = await open(); await s.release(); window.s = await open();"
         )
         js.page.wait_for_timeout(2500)
-        assert js.run(f"{OPEN} return [workers.length, await loss(s) > 0];") == [1, True]
+        assert js.run(f"{BUNDLED} return [workers.length, await loss(s) > 0];") == [1, True]
 
 
 def test_what_is_stored_is_stored_before_the_worker_ends(browser: Browser, make_site: Callable[..., Site]) -> None:
     site = make_site()
-    with open_js_page(browser, site) as js:
+    with open_page(browser, site) as js:
         first = js.run(
             f"{OPEN} const s = await open({{ cache: true }}); const value = await loss(s); await s.release();"
             "await env.release(); return value;"
@@ -196,9 +200,9 @@ def test_what_is_stored_is_stored_before_the_worker_ends(browser: Browser, make_
 
 @pytest.mark.parametrize("threads", [65, 2**31, 2**53 - 1])
 def test_more_threads_than_the_kernels_take(browser: Browser, isolated_site: Site, threads: int) -> None:
-    with open_js_page(browser, isolated_site) as js:
+    with open_page(browser, isolated_site) as js:
         outcome = js.run(
-            f"""{SPY}{OPEN}
+            f"""{SPY}{BUNDLED}
             const failure = (promise) => promise.then(() => null, (error) => `${{error.name}}: ${{error.message}}`);
             const asked = await failure(open({{ threads }}));
             env.wasm.numThreads = threads;
@@ -225,10 +229,14 @@ def test_a_thread_of_the_pool_that_dies(browser: Browser, make_site: Callable[..
     """Between steps and with one under way: the right result or an error of ours, and the next session is sound."""
     site = make_site(isolated=True)
     site.add("/dist/worker.js", SPY_POOL + (ROOT / "dist" / "npm" / "worker.js").read_text())
-    with open_js_page(browser, site) as js:
-        right = js.run(f"{OPEN} const s = await open(); const value = await loss(s); await s.release(); return value;")
+    with open_page(browser, site) as js:
+        right = js.run(
+            f"{BUNDLED} const s = await open(); const value = await loss(s); await s.release(); return value;"
+        )
         for when in ("between", "under way"):
-            js.run(f"{OPEN} await env.release(); window.s = await open({{ threads: 3 }}); window.loss = () => loss(s);")
+            js.run(
+                f"{BUNDLED} await env.release(); window.s = await open({{ threads: 3 }}); window.loss = () => loss(s);"
+            )
             # The one before may not have gone yet.
             worker = [w for w in js.page.workers if w.url.endswith("/worker.js")][-1]
             assert worker.evaluate("pool.length") == 2
@@ -239,7 +247,7 @@ def test_a_thread_of_the_pool_that_dies(browser: Browser, make_site: Callable[..
                 js.run("window.pending = window.loss();")
                 worker.evaluate("pool[1].terminate()")
             outcome = js.run(
-                f"""{OPEN}{IN_TIME}
+                f"""{BUNDLED}{IN_TIME}
                 const pending = await inTime(window.pending);
                 await inTime(s.release());
                 await env.release();
@@ -251,9 +259,9 @@ def test_a_thread_of_the_pool_that_dies(browser: Browser, make_site: Callable[..
 
 def test_a_page_that_is_blocked_while_its_worker_starts_keeps_it(browser: Browser, plain_site: Site) -> None:
     """The worker has long started when the page hears of it."""
-    with open_js_page(browser, plain_site) as js:
+    with open_page(browser, plain_site) as js:
         value = js.run(
-            f"""{OPEN}
+            f"""{BUNDLED}
             env.timeouts.start = 1000;
             const opening = open();
             opening.catch(() => {{}});
@@ -294,11 +302,11 @@ def test_a_device_that_refuses_memory_trains(browser: Browser, make_site: Callab
     site = make_site(isolated=isolated)
     stub = REFUSE_MEMORY.replace("SHARED", str(shared)).replace("OWN", str(own))
     site.add("/dist/worker.js", stub + (ROOT / "dist" / "npm" / "worker.js").read_text())
-    with open_js_page(browser, site) as js:
+    with open_page(browser, site) as js:
         lines: list[str] = []
         js.page.on("console", lambda line: lines.append(line.text))
         losses = js.run(
-            f"""{OPEN}
+            f"""{BUNDLED}
             env.logLevel = "info";
             const s = await open({{ threads: 2 }});
             const losses = [await loss(s), await loss(s)];
@@ -317,8 +325,8 @@ def test_a_device_that_refuses_all_memory_says_so(browser: Browser, make_site: C
     site = make_site()
     stub = REFUSE_MEMORY.replace("SHARED", "1").replace("OWN", "1")
     site.add("/dist/worker.js", stub + (ROOT / "dist" / "npm" / "worker.js").read_text())
-    with open_js_page(browser, site) as js:
-        error = js.failure(f"{OPEN} await open();")
+    with open_page(browser, site) as js:
+        error = js.failure(f"{BUNDLED} await open();")
     assert error["name"] == "EngineError"
     assert "The browser gives no memory to the kernels: WebAssembly.Memory(): could not" in error["message"]
 
@@ -342,18 +350,29 @@ WebAssembly.Instance = class {
 """
 
 
-@pytest.fixture
-def sabotaged(browser: Browser, make_site: Callable[..., Site]) -> Iterator[JsPage]:
-    site = make_site()
+@pytest.fixture(scope="module")
+def sabotaged(browser: Browser) -> Iterator[JsPage]:
+    site = Site()
     site.add("/dist/worker.js", SABOTAGE + (ROOT / "dist" / "npm" / "worker.js").read_text())
-    with open_js_page(browser, site) as js:
+    with open_page(browser, site) as js:
         js.run(
             f"{SPY}{OPEN} window.s = await open(); window.t = await open(); await loss(t); await t.runOptimizerStep();"
         )
         yield js
+    site.close()
 
 
 TW_BAD_SEGMENT, TW_BAD_POINTER, TW_BAD_EXTENT = 3, 11, 7
+
+
+def test_a_plan_that_the_verifier_refuses_is_no_lost_engine(sabotaged: JsPage) -> None:
+    sabotaged.worker.evaluate("(fault) => { globalThis.next = fault; }", TW_BAD_EXTENT)
+    outcome = sabotaged.run(
+        f"""{OPEN}
+        const error = await loss(s).catch(({{ name, message }}) => `${{name}}: ${{message}}`);
+        return [error, await loss(s) > 0, await loss(t) > 0, workers.length];"""
+    )
+    assert outcome[0].startswith("EngineError: TW_BAD_EXTENT") and outcome[1:] == [True, True, 1]
 
 
 @pytest.mark.parametrize("fault", ["trap", TW_BAD_SEGMENT, TW_BAD_POINTER])
@@ -369,26 +388,17 @@ def test_what_other_sessions_have_learned_survives_a_trap(sabotaged: JsPage, fau
         const u = await TrainingSession.create({{ ...golden("mlp"), checkpointState }});
         const resumed = await parameters(u);
         const value = await loss(u);
-        const started = workers.length;
+        workers.shift();  // the lost one
         await s.release();
         await t.release();
-        return {{ errors, kept, resumed, value, started }};"""
+        [window.s, window.t] = [await open(), u];  // for the next fault
+        return {{ errors, kept, resumed, value, started: workers.length }};"""
     )
     for error in outcome["errors"]:
         assert error.startswith("EngineError: the engine is lost"), outcome["errors"]
     assert outcome["kept"] == outcome["resumed"] == before
-    assert outcome["value"] > 0 and outcome["started"] == 2
+    assert outcome["value"] > 0 and outcome["started"] == 1
     assert_workers(sabotaged, 1)
-
-
-def test_a_plan_that_the_verifier_refuses_is_no_lost_engine(sabotaged: JsPage) -> None:
-    sabotaged.worker.evaluate("(fault) => { globalThis.next = fault; }", TW_BAD_EXTENT)
-    outcome = sabotaged.run(
-        f"""{OPEN}
-        const error = await loss(s).catch(({{ name, message }}) => `${{name}}: ${{message}}`);
-        return [error, await loss(s) > 0, await loss(t) > 0, workers.length];"""
-    )
-    assert outcome[0].startswith("EngineError: TW_BAD_EXTENT") and outcome[1:] == [True, True, 1]
 
 
 def test_a_cached_plan_that_the_verifier_refuses_is_compiled_anew(
@@ -398,7 +408,7 @@ def test_a_cached_plan_that_the_verifier_refuses_is_compiled_anew(
     site.add("/dist/worker.js", SABOTAGE + (ROOT / "dist" / "npm" / "worker.js").read_text())
     run = f"{OPEN} const s = await open({{ cache: true }}); window.s = s;"
     end = "await s.release(); await env.release();"
-    with open_js_page(browser, site) as js:
+    with open_page(browser, site) as js:
         first = js.run(f"{run} const value = await loss(s); {end} return value;")
         site.clear_log()
         js.run(run)

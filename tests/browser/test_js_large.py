@@ -23,7 +23,7 @@ from .renderer_memory import Memory, Renderer, unwatched_page
 from .server import Reply, Site
 
 CLASSES = 1024
-NEEDED_GIB = {300: 7, 700: 12}
+NEEDED_GIB = {140: 4, 700: 12}
 """Memory by MiB of weights: the page holds several copies of them to compare, and the session four times as much."""
 
 LARGEST_FILE_MIB = 2047
@@ -185,7 +185,7 @@ def outcomes(js: JsPage, variables: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="the memory that is available cannot be told")
-@pytest.mark.parametrize("mib", [300, pytest.param(700, marks=pytest.mark.large)])
+@pytest.mark.parametrize("mib", [140, pytest.param(700, marks=pytest.mark.large)])
 def test_large_files_are_right(browser: Browser, plain_site: Site, mib: int) -> None:
     require_memory(NEEDED_GIB[mib])
     variables = serve_model(plain_site, mib)

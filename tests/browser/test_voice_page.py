@@ -145,7 +145,7 @@ def test_it_says_what_it_takes_before_it_takes_it(page: Page, requests: list[str
     expect(page.locator("#takes")).to_contain_text(f"The small model takes {megabytes:.1f} MB to download")
     expect(page.locator("#needs")).to_have_text(
         re.compile(
-            r"Training takes at most \d+ s for \d+ steps on this machine\. The page takes some \d+ MB of memory\."
+            r"Training takes at most \d+ (s|min) for \d+ steps on this machine\. The page takes some \d+ MB of memory\."
         )
     )
     expect(page.locator("#save")).to_be_disabled()

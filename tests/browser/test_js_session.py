@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 
 import pytest
@@ -410,13 +411,14 @@ class TestLoading:
         )
 
     def test_kernels_from_another_folder(self, browser: Browser, plain_site: Site) -> None:
-        for file in (ROOT / "dist" / "npm").glob("*.wasm"):
-            plain_site.add(f"/elsewhere/{file.name}", file.read_bytes())
+        kernels = gzip.decompress((ROOT / "dist" / "npm" / "kernels.wasm.gz").read_bytes())
+        plain_site.add("/elsewhere/kernels.wasm", kernels)
         plain_site.clear_log()
         with open_page(browser, plain_site) as js:
             js.run("env.wasm.wasmPaths = '/elsewhere/';")
             js.run(BUNDLED + "await open({ reproducible: true });")
         assert plain_site.requests("/elsewhere/") == ["/elsewhere/kernels.wasm"]
+        assert not [path for path in plain_site.requests("/") if "kernels" in path and "/elsewhere/" not in path]
 
 
 SPY = """

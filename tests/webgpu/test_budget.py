@@ -10,7 +10,7 @@ from trainweb.backend.plan import GpuBody
 from trainweb.ir.shapes import TensorType
 from trainweb.training.step_kind import TRAIN
 
-MOST = {"A": (18, 12), "C": (29, 18), "E": (143, 22), "LoRA": (233, 25), "LoRA of 6 layers": (347, 25)}
+MOST = {"A": (18, 10), "C": (29, 17), "E": (143, 21), "LoRA": (233, 24), "LoRA of 6 layers": (347, 24)}
 """Dispatches of a train step with its optimizer step, and pipelines of them. Lower them when there are fewer."""
 MOST_WORK = 6e9
 """Operations of a submit at most (`plans.ts`)."""

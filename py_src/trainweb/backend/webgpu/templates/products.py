@@ -109,9 +109,9 @@ class Product:
         k.count("floor", FLOORS[getattr(k.call, "activation", ACTIVATION_NONE)], "f32")
         height, width, depth = (prod(map(k.value, axes.values())) for axes in (self.rows, self.columns, self.steps))
         tiles = ceil(height / TILE) * ceil(width / TILE) * self.batches
-        splits, longest = 1, k.value(next(iter(self.steps.values())))
-        if tiles < LEAST_TILES and depth >= LEAST_SUM:
-            splits = min(MOST_SPLITS, depth // (LEAST_SUM // 2), ceil(LEAST_TILES / tiles), longest)
+        longest = k.value(next(iter(self.steps.values())))
+        is_split, most = tiles < LEAST_TILES and depth >= LEAST_SUM and longest > 1, min(MOST_SPLITS, longest)
+        splits = min(most, depth // (LEAST_SUM // 2), ceil(LEAST_TILES / tiles)) if is_split and not k.is_few else 1
         parts = k.room("parts", splits * self.batches * height * width) if splits > 1 else None
         span = ceil(longest / splits / UNROLLED) * UNROLLED
         sizes = {"height": height, "width": width, "depth": depth, "batches": self.batches, "splits": splits}
@@ -131,6 +131,10 @@ class Product:
         self._tile(k, store)
         if parts is not None:
             self._add_parts(k.then("sum of parts"), parts)
+        elif is_split:  # Software has few cores: the dispatch for the parts has no elements, in the same text.
+            rest = k.then("nothing")
+            rest.count("elements", 0)
+            rest.lanes, rest._declared, rest._code = k.lanes, k._declared, k._code
 
     # A tile for each invocation.
 

@@ -23,6 +23,7 @@ BUILD = ROOT / ".build" / "bench"
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from chromium import find_chromium  # noqa: E402
+from tests.browser.conftest import without_features  # noqa: E402
 from tests.browser.server import MOUNTS, Site  # noqa: E402
 
 FLAGS = [
@@ -34,6 +35,7 @@ FLAGS = [
     "--disable-dev-shm-usage",
     "--disable-gpu",
     "--disable-quic",
+    without_features(),
     # Pages that wait for their turn must not be slowed down when it comes.
     "--disable-background-timer-throttling",
     "--disable-renderer-backgrounding",

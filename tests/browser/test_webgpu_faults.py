@@ -150,6 +150,33 @@ def test_buffers_beyond_the_gpu_are_named(gpu: JsPage) -> None:
     assert auto["kind"] == "wasm" and len(losses) == 2
 
 
+def test_what_is_read_takes_no_buffer_beyond_the_gpu(gpu: JsPage) -> None:
+    """The parameters have 5,200 bytes, of which the next power of two is more than the GPU has."""
+    net = networks.Network("odd", 3, dict(kind="mlp", batch=8))
+    net.output(net.linear(net.input([8, 64]), 8, 64, 20, "fc"), 8, 20)
+    gpu.site.add("/odd.onnx", net.model().SerializeToString())
+    gpu.run(f"{OPEN} await (await open()).release();")
+    gpu.worker.evaluate("""() => {
+        const { createBuffer } = GPUDevice.prototype;
+        globalThis.largest = 0;
+        GPUDevice.prototype.createBuffer = function (descriptor) {
+          if (descriptor.usage & GPUBufferUsage.MAP_READ) largest = Math.max(largest, descriptor.size);
+          return createBuffer.call(this, descriptor);
+        };
+        Object.defineProperty(GPUDevice.prototype, "limits", { configurable: true, get: () => (
+          { maxBufferSize: 6002, maxStorageBufferBindingSize: 2 ** 27 }) });
+    }""")
+    count = gpu.run(f"""{OPEN}
+        const config = {{ loss: "CrossEntropyLoss", optimizer: "SGD" }};
+        const s = await TrainingSession.createFromModel("/odd.onnx", config, gpu);
+        const labels = new Tensor("int64", new BigInt64Array(8), [8]);
+        await s.runTrainStep({{ x: new Tensor("float32", new Float32Array(512), [8, 64]), labels }});
+        await s.runOptimizerStep();
+        return (await parameters(s)).length;
+    """)
+    assert count == 64 * 20 + 20 and gpu.worker.evaluate("largest") == 6000
+
+
 def test_a_tensor_of_a_gib_names_the_segment_and_what_helps(gpu: JsPage) -> None:
     """A product of a column and a row, of which the GPU has no memory for the result."""
     net = networks.Network("gib", 3, dict(kind="mlp", batch=1 << 14))

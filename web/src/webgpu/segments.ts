@@ -5,7 +5,7 @@ import type { MaybePromise } from "../wire/protocol.js";
 import type { Held } from "../wire/session-calls.js";
 import type { StepHost } from "../worker/host.js";
 import { PIECE, type Commands } from "./commands.js";
-import { checkSize, MAP_READ, sentence, sessionError, USAGE, type GpuDevice } from "./device.js";
+import { BUFFER, checkSize, MAP_READ, sentence, sessionError, USAGE, type GpuDevice } from "./device.js";
 import { BOUND, LASTING, STATUS_BYTES } from "./plans.js";
 
 /** Size of the buffer of an empty segment. */
@@ -140,7 +140,9 @@ export class Segments {
       if (this.#staging !== null) {
         this.drop(this.#staging);
       }
-      const size = Math.max(LEAST, 2 ** Math.ceil(Math.log2(nbytes)));
+      checkSize(this.#gpu, nbytes, "results");
+      const most = Math.floor(this.#gpu.device.limits[BUFFER] / 4) * 4;
+      const size = Math.min(Math.max(LEAST, 2 ** Math.ceil(Math.log2(nbytes))), most);
       this.#staging = this.#noted(this.#gpu.device.createBuffer({ size, usage: USAGE.MAP_READ | USAGE.COPY_DST }), "staging");
     }
     return this.#staging;

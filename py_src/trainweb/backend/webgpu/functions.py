@@ -11,8 +11,8 @@ TEXT = (
 fn is_infinite(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) == 0x7f800000u; }
 fn from_bits(b: u32) -> f32 { return bitcast<f32>(b); }
 fn with_sign(y: f32, x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(y) | (bitcast<u32>(x) & 0x80000000u)); }
-fn larger(a: f32, b: f32) -> f32 { if (is_nan(a)) { return a; } if (is_nan(b)) { return b; } return max(a, b); }
-fn smaller(a: f32, b: f32) -> f32 { if (is_nan(a)) { return a; } if (is_nan(b)) { return b; } return min(a, b); }
+fn larger(a: f32, b: f32) -> f32 { return select(select(max(a, b), b, is_nan(b)), a, is_nan(a)); }
+fn smaller(a: f32, b: f32) -> f32 { return select(select(min(a, b), b, is_nan(b)), a, is_nan(a)); }
 fn p_max(a: f32, b: f32) -> f32 { return select(a, b, !is_nan(a) & !is_nan(b) & (a < b)); }
 fn larger4(a: vec4f, b: vec4f) -> vec4f {
   return vec4f(larger(a.x, b.x), larger(a.y, b.y), larger(a.z, b.z), larger(a.w, b.w));
@@ -54,12 +54,11 @@ fn reduced_exp(x: f32, n: f32) -> f32 {
   return ((p4 * s + p2) * s + p0) * s + r;
 }
 fn exp_(x: f32) -> f32 {
-  if (is_nan(x)) { return x; }
-  let c = clamp(x, -104.0f, 89.0f);
+  let c = clamp(select(x, 0.0f, is_nan(x)), -104.0f, 89.0f);
   let n = round(c * LN2_2);
   let e = reduced_exp(c, n) + 1.0f;
   let half = i32(n) >> 1u;
-  return e * power_of_two(half) * power_of_two(i32(n) - half);
+  return select(e * power_of_two(half) * power_of_two(i32(n) - half), x, is_nan(x));
 }
 fn exp4(x: vec4f) -> vec4f { return vec4f(exp_(x.x), exp_(x.y), exp_(x.z), exp_(x.w)); }
 fn expm1_(x: f32) -> f32 {
@@ -79,15 +78,14 @@ fn log_of_parts(f: f32, e: f32) -> f32 {
 }
 fn log_(x: f32) -> f32 {
   let bits = bitcast<u32>(x);
-  if (is_nan(x) || bits == 0x7f800000u) { return x; }
-  if ((bits & 0x7fffffffu) == 0u) { return from_bits(0xff800000u); }
-  if (bits > 0x7fffffffu) { return from_bits(0x7fc00000u); }
+  let of_negative = from_bits(select(0x7fc00000u, 0xff800000u, (bits << 1u) == 0u));
+  let special = select(of_negative, x, is_nan(x) | (bits == 0x7f800000u));
   let tiny = bits < 0x00800000u;
   let scaled = bitcast<i32>(select(x, x * 8388608.0f, tiny));
   let exponent = (scaled - 0x3f3504f3i) >> 23u;
   let f = bitcast<f32>(scaled - (exponent << 23u)) - 1.0f;
   let e = f32(exponent - select(0i, 23i, tiny));
-  return log_of_parts(f, e);
+  return select(log_of_parts(f, e), special, bits - 1u >= 0x7f7fffffu);
 }
 fn log1p_(x: f32) -> f32 {
   if (abs(x) < 0x1p-30f) { return x; }
@@ -95,7 +93,6 @@ fn log1p_(x: f32) -> f32 {
   return log_(1.0f + x);
 }
 fn sigmoid_(x: f32) -> f32 {
-  if (is_nan(x)) { return x; }
   let e = exp_(-abs(x));
   return select(1.0f, e, x < 0.0f) / (e + 1.0f);
 }

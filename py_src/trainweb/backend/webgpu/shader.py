@@ -304,7 +304,7 @@ def _kernels(fill: Callable[..., None], lanes: int, call: Instruction) -> list[K
     k, few = Kernel(fill.__name__, call, lanes), Kernel(fill.__name__, call, lanes, is_few=True)
     fill(k, call)
     kernels, few.rooms = k.finished(), k.rooms
-    if any(one.has_blocks for one in kernels):
+    if k.rooms or any(one.has_blocks for one in kernels):
         with suppress(NoKernelError):
             fill(few, call)
             for one, other in zip(kernels, few.finished(), strict=True):

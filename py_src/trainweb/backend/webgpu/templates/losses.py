@@ -33,10 +33,6 @@ def _label_of(k: Kernel, row: str, name: str = "label") -> list[str]:
     ]
 
 
-def _total_weight(k: Kernel) -> None:
-    fold_steps(k, "sum", k.count("rows", _rows(k.call)), *_label_of(k, "step", "each"), total="weight_of_each")
-
-
 def _rows(call: Any) -> int:
     return prod((call.n, getattr(call, "inner", 1)))
 
@@ -48,8 +44,7 @@ def _divide_by_weights(k: Kernel) -> None:
     elif k.call.weights is None and not k.call.has_ignore:
         k.add(f"let divisor = f32({k.count('rows', _rows(k.call))});")
     else:
-        _total_weight(k)
-        k.add("let divisor = total;")
+        fold_steps(k, "sum", k.count("rows", _rows(k.call)), *_label_of(k, "step", "each"), divisor="weight_of_each")
 
 
 @template(calls.CrossEntropy)
@@ -76,11 +71,9 @@ def _store_losses(k: Kernel, **results: str) -> None:
     k.once(row_loss="loss", **results)
     mean = k.then("mean")
     losses, loss = mean.fields("row_loss", "loss")
-    mean.count("rows", _rows(k.call))
-    fold_steps(mean, "sum", "u.rows", sum=losses["step"])
-    if k.call.reduction == LOSS_MEAN:
-        _total_weight(mean)
-        mean.add("sum = select(sum / total, sum, total == 0.0f);")
+    fold_steps(mean, "sum", mean.count("rows", _rows(k.call)), sum=losses["step"])
+    _divide_by_weights(mean)
+    mean.add("sum = select(sum / divisor, sum, divisor == 0.0f);")
     return mean.once(loss.store("0u", "sum"))
 
 

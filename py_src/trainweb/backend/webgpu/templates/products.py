@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from itertools import product
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import Any
 
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError, Operand, split, template
@@ -19,6 +20,10 @@ TILE = 4
 """Rows and columns of a tile at most."""
 MOST_UNROLLED = 8
 """Steps of a window's axis at most that are no loop."""
+FLOORS = {ACTIVATION_NONE: -inf, ACTIVATION_RELU: 0.0}
+"""The least result by activation: a number, so that products with and without relu share a pipeline."""
+UNROLLED = 4
+"""Steps of other axes at once. Half of them for a whole tile: as fast, and sooner compiled."""
 LEAST_TILES, LEAST_SUM = 2048, 512
 """A product with fewer tiles than this is split, if its sums are longer than this."""
 MOST_SPLITS = 16
@@ -101,14 +106,16 @@ class Product:
 
     def fill(self, k: Kernel) -> None:
         """Write the kernels of the product."""
+        k.count("floor", FLOORS[getattr(k.call, "activation", ACTIVATION_NONE)], "f32")
         height, width, depth = (prod(map(k.value, axes.values())) for axes in (self.rows, self.columns, self.steps))
         tiles = ceil(height / TILE) * ceil(width / TILE) * self.batches
-        splits, longest = 1, k.value(next(iter(self.steps.values())))
-        if tiles < LEAST_TILES and depth >= LEAST_SUM:
-            splits = min(MOST_SPLITS, depth // (LEAST_SUM // 2), ceil(LEAST_TILES / tiles), longest)
+        longest = k.value(next(iter(self.steps.values())))
+        is_split, most = tiles < LEAST_TILES and depth >= LEAST_SUM and longest > 1, min(MOST_SPLITS, longest)
+        splits = min(most, depth // (LEAST_SUM // 2), ceil(LEAST_TILES / tiles)) if is_split and not k.is_few else 1
         parts = k.room("parts", splits * self.batches * height * width) if splits > 1 else None
+        span = ceil(longest / splits / UNROLLED) * UNROLLED
         sizes = {"height": height, "width": width, "depth": depth, "batches": self.batches, "splits": splits}
-        for name, value in (sizes | {"span": ceil(longest / splits), "depth_span": ceil(depth / splits)}).items():
+        for name, value in (sizes | {"span": span, "depth_span": ceil(depth / splits)}).items():
             k.count(name, value)
         store = self.store
         if parts is not None:
@@ -124,6 +131,10 @@ class Product:
         self._tile(k, store)
         if parts is not None:
             self._add_parts(k.then("sum of parts"), parts)
+        elif is_split:  # Software has few cores: the dispatch for the parts has no elements, in the same text.
+            rest = k.then("nothing")
+            rest.count("elements", 0)
+            rest.lanes, rest._declared, rest._code = k.lanes, k._declared, k._code
 
     # A tile for each invocation.
 
@@ -139,18 +150,18 @@ class Product:
         k.add(*(f"let {axis} = {axis}_tile * {tile.get(axis, 1)}u;" for axis in axes))
         places = [(self.left, rows), (self.right, columns)]
         k.add(*_once(side.outer(at) for side, offsets in places for at in offsets))
-        k.add(*(f"var sum{r}_{c} = 0.0f;" for r in range(len(rows)) for c in range(len(columns))))
+        sums = [f"sum{r}_{c}" for r, c in product(range(len(rows)), range(len(columns)))]
+        k.add(*(f"var {name} = 0.0f;" for name in sums))
         self._add_products(k, places)
-        for r, c in product(range(len(rows)), range(len(columns))):
-            inside = [f"{_behind(axis, (rows[r] | columns[c])[axis])} < u.{axes[axis]}" for axis in tile]
-            k.add(f"if ({' && '.join(inside)}) {{")
-            k.add(*store(_behind(row, r), f"({self._column(columns[c])})", f"sum{r}_{c}"), "}")
-
-    def _column(self, offsets: Offsets) -> str:
-        text = ""
-        for axis, size in self.columns.items():
-            text = (f"({text}) * u.{size} + " if text else "") + _behind(axis, offsets[axis])
-        return text
+        # A loop: software compiles 16 stores for longer than all the rest.
+        k.add(f"var sums = array<f32, {len(sums)}>({', '.join(sums)});", f"for (var n = 0u; n < {len(sums)}u; n++) {{")
+        place = "n"
+        for axis in reversed(tile):
+            k.add(f"let {axis} = {axis} + {place} % {tile[axis]}u;")
+            place = f"({place} / {tile[axis]}u)"
+        column = reduce(lambda before, axis: f"({before}) * u.{self.columns[axis]} + {axis}", self.columns)
+        k.add(f"if ({' && '.join(f'{axis} < u.{axes[axis]}' for axis in tile)}) {{")
+        k.add(*store(row, f"({column})", "sums[n]"), "}", "}")
 
     def _add_products(self, k: Kernel, places: list[tuple[Side, list[Offsets]]]) -> None:
         """The loops over the steps. The first axis is split; several steps of the last are taken at once."""
@@ -163,7 +174,9 @@ class Product:
             elif size.startswith("kernel") and k.value(size) <= MOST_UNROLLED:
                 k.add(f"let {axis} = 0u;", *_sums(axis, places, k.value(size)))
             else:
-                k.add(*unrolled(axis, start, end, partial(_sums, axis, places)))
+                most = UNROLLED // 2 if prod(len(offsets) for _, offsets in places) >= TILE * TILE else UNROLLED
+                at_once = [most, 1] if k.value(size) % most else [most]
+                k.add(*unrolled(axis, start, end, at_once, partial(_sums, axis, places)))
         k.add("}" * (len(self.steps) - 1))
 
     # The forms for fast workgroup memory.
@@ -242,15 +255,8 @@ def _sums(axis: str, places: list[tuple[Side, list[Offsets]]], steps: int) -> li
 
 def finished(k: Kernel, value: str, result: Operand, at: str) -> list[str]:
     """Statements that store a sum, with what the result holds and its activation, as the call says."""
-    lines = [f"var y = {value};"]
-    activation = getattr(k.call, "activation", ACTIVATION_NONE)
-    if k.call.accumulate:
-        lines.append(f"y += {result[at]};")
-    if activation == ACTIVATION_RELU:
-        lines.append("y = p_max(y, 0.0f);")
-    elif activation != ACTIVATION_NONE:
-        raise NoKernelError(f"the activation {activation}")
-    return [*lines, result.store(at, "y")]
+    value = f"{value} + {result[at]}" if k.call.accumulate else value
+    return [result.store(at, f"p_max({value}, u.floor)" if hasattr(k.call, "activation") else value)]
 
 
 @template(calls.Gemm)
@@ -258,6 +264,10 @@ def gemm(k: Kernel, call: calls.Gemm) -> None:
     """Products with any strides, a bias, relu and a sum into the result."""
     if call.a.dtype != "float32" or call.b.dtype != "float32":
         raise NoKernelError(f"a product of {call.a.dtype} and {call.b.dtype}")
+    if call.bias is None:
+        # The text of a product with a bias, of which a factor of 0 takes none: they share a pipeline.
+        k.call = copy(call)
+        k.call.bias, k.call.bias_col, k.call.beta = call.b, 1, 0.0
     matrix_product(k, _side(k, "b", "column", "b_col", "b_row"))
 
 
@@ -280,7 +290,7 @@ def matrix_product(k: Kernel, right: Side) -> None:
     if call.wanted is not None:
         raise NoKernelError("wanted rows")
     left, c = _side(k, "a", "row", "a_row", "a_col"), k.operand("c")
-    bias = k.if_given("bias", " + u.beta * {}", "{at}")
+    bias = k.if_given("bias", " + select(0.0f, u.beta * {}, u.beta != 0.0f)", "{at}")
 
     def store(row: str, column: str, value: str) -> list[str]:
         added = bias and bias.format(at=_place(k, "bias", (row, "bias_row"), (column, "bias_col")))

@@ -16,8 +16,6 @@ FOLDS = {
     "max4": ("larger4(a, b)", "vec4f(from_bits(0xff800000u))"),
 }
 """The operation of a fold on two values, or on two times four, and the value to begin with."""
-UNROLLED = 4
-"""Steps of a loop at once."""
 COLUMNS = 16
 """A workgroup that folds columns has some side by side. Its lanes share the steps of each."""
 
@@ -72,14 +70,14 @@ def middle_axis(k: Kernel, outer: str, n: str, inner: str) -> str:
     return f"start + step * u.{inner}"
 
 
-def unrolled(variable: str, start: str, end: str, body: Callable[[int], list[str]]) -> list[str]:
-    """Loops over steps, of which several are taken at once; `body` has the statements for so many steps.
+def unrolled(name: str, start: str, end: str, at_once: Sequence[int], body: Callable[[int], list[str]]) -> list[str]:
+    """Loops over steps, which take so many at once; `body` has the statements for so many steps.
 
     A software adapter stores a variable after each of its statements: one statement should add several products.
     """
-    lines = [f"var {variable} = {start};"]
-    for steps in (UNROLLED, 1):
-        lines += [f"for (; {variable} + {steps - 1}u < {end}; {variable} += {steps}u) {{", *body(steps), "}"]
+    lines = [f"var {name} = {start};"]
+    for steps in at_once:
+        lines += [f"for (; {name} + {steps - 1}u < {end}; {name} += {steps}u) {{", *body(steps), "}"]
     return lines
 
 

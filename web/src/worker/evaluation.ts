@@ -105,10 +105,15 @@ export function failedBatch({ feeds, rows, first }: WireBatch): FailedBatch {
 
 /** @throws SessionError unless the tensor is a single float32 */
 export function scalarOf(tensor: WireTensor | NamedTensor | undefined, name: string): number {
-  if (tensor?.dtype !== "float32" || tensor.data.length !== 4) {
+  return numbersOf(tensor, name, 1)[0] as number;
+}
+
+/** @throws SessionError unless the tensor has so many float32 */
+export function numbersOf(tensor: WireTensor | NamedTensor | undefined, name: string, count: number): Float32Array {
+  if (tensor?.dtype !== "float32" || tensor.data.length !== 4 * count) {
     throw sessionError("SCALAR_LOSS", { name, shape: tensor?.dims ?? [] });
   }
-  return new DataView(tensor.data.buffer, tensor.data.byteOffset).getFloat32(0, true);
+  return new Float32Array(tensor.data.slice().buffer);
 }
 
 /** The evaluations of a session outside of fits, by number. */

@@ -43,11 +43,6 @@ class LossCount:
     losses: str | None = None
     terms: Sequence[str] = ()
 
-    @property
-    def results(self) -> list[str]:
-        """The outputs of a plan that its model does not have."""
-        return [name for name in (self.output, self.losses) if name is not None]
-
     def weight(self, rows: int, results: Mapping[str, Any]) -> float:
         """The divisor of a batch's loss, from its rows and the results of its step; the rows, if the loss is a sum."""
         return float(rows) if self.output is None else float(results[self.output].reshape(()))

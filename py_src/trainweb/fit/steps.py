@@ -115,8 +115,7 @@ class Position(NamedTuple):
     optimizer_steps: int = 0
     loss_sum: float = 0.0
     rows: float = 0.0
-    terms: Sequence[float] = ()
-    """Sums over the rows, as `loss_sum`, of the terms of the loss; they are in checkpoints only."""
+    terms: Sequence[float] = ()  # sums as `loss_sum`, in checkpoints
 
     @property
     def loss(self) -> float:
@@ -154,9 +153,8 @@ class FitSteps:
         return losses[:done], error or self._fault(*losses[done:])
 
     def add_terms(self, terms: Sequence[float], rows: int, before: int) -> None:
-        """Add the terms of a batch of so many rows, after so many others of the epoch."""
+        """Add the terms of a batch after `before` others of the epoch; a checkpoint of an older version has no sums."""
         sums = self.terms if before else [0.0] * len(terms)
-        # A checkpoint of an older version has no sums.
         self.terms = [total + term * rows for total, term in zip(sums, terms, strict=False)]
 
     def _fault(self, *values: float) -> Exception | None:

@@ -78,8 +78,7 @@ class RowBatches:
         self._clips = plan.limits != (None, None)
         self._limits = struct.pack("<2f", *(math.inf if limit is None else limit for limit in plan.limits))
         self._loss, self._count, self._schedule = plan.loss, plan.count.output, plan.schedule
-        self._bytes = {4, 4 + 4 * len(plan.count.terms)}
-        self._most = 1
+        self._most, self._bytes = 1, (4, 4 + 4 * len(plan.count.terms))
 
     @staticmethod
     def serves(core: SessionCore) -> bool:

@@ -95,7 +95,7 @@ class Epoch:
         for prefix, values in (("val_", self.validation), ("train_", self.training)):
             if name.startswith(prefix):
                 return name.removeprefix(prefix), values
-        return name, self.terms if name in self.terms else {name: getattr(self, name)}
+        return name, {name: self.terms[name] if name in self.terms else getattr(self, name)}
 
 
 Event = Progress | Epoch

@@ -284,7 +284,8 @@ class SessionModels:
 
     def counts_of(self, kind: StepKind) -> list[str]:
         """The results of a step about its loss: the divisor and the terms, where there are some."""
-        return [] if kind.is_forward else self.counts[kind.base].results
+        of = self.counts.get(kind.base, LossCount())
+        return [name for name in (of.output, of.losses) if name is not None]
 
     def _graph_of(self, kind: StepKind) -> Graph:
         forward = self.forward(kind)

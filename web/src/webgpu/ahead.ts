@@ -14,10 +14,8 @@ import type { GpuPlan, GpuRunner } from "./runner.js";
 /** Steps that the GPU has at a time. More make browsers slower. */
 const IN_FLIGHT = 2;
 
-type Batches = StagedBatches<GpuPlan> & {
-  /** Gets the loss of each batch with its terms, if there are some. */
-  readonly all: GPUBuffer | null;
-};
+/** Batches, and a buffer that gets their losses with terms, if there are some. */
+type Batches = StagedBatches<GpuPlan> & { readonly all: GPUBuffer | null };
 /** The feeds of a batch. */
 type FeedsOf = (k: number) => readonly Feed[];
 
@@ -31,15 +29,13 @@ export async function runAhead(guard: Guard, batches: StagedBatches<GpuPlan>, n:
   let page: Page;
   let losses: Float32Array;
   try {
-    const nbytes = 4 * n * batches.numbers;
-    const all = batches.numbers === 1 ? null : await segments.make(nbytes, "terms");
+    const all = batches.numbers === 1 ? null : await segments.make(4 * n * batches.numbers, "terms");
     guard.begin();
     fault = await submitAll(guard, { ...batches, all }, n, feedsOf, states);
     page = await guard.read();
     losses = page.losses;
     if (all !== null) {
-      const [read] = await segments.readAll([[all, 0, nbytes]]);
-      losses = new Float32Array((read as Uint8Array).buffer);
+      losses = new Float32Array(((await segments.readAll([[all, 0, all.size]])) as [Uint8Array])[0].buffer);
       segments.drop(all);
     }
   } catch (error) {

@@ -5,7 +5,7 @@ import type { Remainder, StepsTask, WireBatch, WireClip } from "../../wire/fit.j
 import type { Feed, NamedTensor } from "../../wire/protocol.js";
 import { CLIP_INPUTS } from "../bundle/bundle.js";
 import { MOST_BATCHES, MOST_BYTES } from "../constants.js";
-import { fetchesOfLoss, numbersOf, scalarOf } from "../evaluation.js";
+import { fetchesOfLoss, numbersOf } from "../evaluation.js";
 import { signatureOf } from "../feeds.js";
 import type { RanBatches, StepPlans } from "../host.js";
 import type { FailedBatch } from "../places.js";
@@ -45,7 +45,6 @@ export class Batches {
   readonly #steps: FitSteps;
   readonly #columns: Columns | null;
   readonly #options: BatchOptions;
-  /** The loss and its terms. */
   readonly #numbers: number;
   /** False: rows are trained on one batch at a time. */
   #runsSeveral: boolean;
@@ -186,7 +185,7 @@ export class Batches {
       await this.#core.host.tellFit("tw_fit_trained", NaN, 0);
       throw error;
     }
-    if (await this.#steps.call("tw_fit_trained", losses[0] as number, output === null ? rows : scalarOf(count, output))) {
+    if (await this.#steps.call("tw_fit_trained", losses[0] as number, output === null ? rows : numbersOf(count, output)[0] as number)) {
       await this.update();
     }
     return losses;

@@ -85,21 +85,20 @@ export class FitSteps {
   /** Run so many batches; the losses of those up to one that fails. */
   run(batches: StagedBatches, n: number): MaybePromise<RanBatches> {
     const { step, kept } = this.at;
+    const { numbers, rows } = batches;
     return withValue(this.#host.runBatches(batches, n), ({ losses: all, error }) => {
       const done = this.at.step - step;
-      const { numbers } = batches;
       const losses = all.filter((_, k) => k % numbers === 0);
       for (let k = 0; k < done; k++) {
-        this.addTerms(all.subarray(k * numbers + 1, (k + 1) * numbers), batches.rows, kept + k);
+        this.addTerms(all.subarray(k * numbers + 1, (k + 1) * numbers), rows, kept + k);
       }
       return { losses: losses.subarray(0, done), error: error ?? this.#fault(losses[done]) };
     });
   }
 
-  /** Add the terms of a batch. @param before - batches of the epoch before it */
+  /** Add the terms of a batch after `before` others of the epoch; a checkpoint of an older version has no sums. */
   addTerms(terms: ArrayLike<number>, rows: number, before: number): void {
     const sums = before > 0 ? this.terms : new Array<number>(terms.length).fill(0);
-    // A checkpoint of an older version has no sums.
     this.terms = sums.map((sum, k) => sum + (terms[k] as number) * rows);
   }
 

@@ -120,14 +120,14 @@ FETCH_TYPE = Message(
     "the tensor given for output '{name}' is {actual}, the result is {dtype} of dims {shape!r}.",
 )
 BAD_LABEL = Message(
-    FeedError, "{node}: the label {value} at position {position} is out of range: classes count from 0."
+    FeedError, "{node}: the label {value} at position {position} is out of range: labels must be 0 to {last}."
 )
 PADDED_LABEL = Message(
     FeedError,
-    "{node}: the label {value} at position {position} is out of range. To ignore such labels, give the loss "
-    "ignore_index={value}.",
-    "{node}: the label {value} at position {position} is out of range. To ignore such labels, give the loss "
-    "ignoreIndex: {value}.",
+    "{node}: the label {value} at position {position} is out of range 0 to {last}. To ignore such labels, give the "
+    "loss ignore_index={value}.",
+    "{node}: the label {value} at position {position} is out of range 0 to {last}. To ignore such labels, give the "
+    "loss ignoreIndex: {value}.",
 )
 BAD_INDEX = Message(FeedError, "{node}: the index {value} at position {position} is out of range.")
 BAD_VALUE = Message(FeedError, "{node}: the value {value} at position {position} is not allowed.")

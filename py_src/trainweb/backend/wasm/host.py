@@ -346,6 +346,7 @@ class PlanHost(SegmentMemory):
             "node": plan.nodes[failed] if failed is not None and failed < len(plan.nodes) else "the plan",
             "value": value,
             "position": position,
+            "last": outcome.classes - 1,
         }
         if name in FEED_FAULTS:
             is_padding = name == "TW_BAD_LABEL" and (value < 0 or value == IMAGE_PADDING)

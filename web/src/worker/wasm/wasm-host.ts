@@ -320,6 +320,7 @@ export class WasmHost extends PlanMemory implements StepHost {
       node: plan.nodes[instruction] ?? "the plan",
       value: header.getBigInt64(4 * layout.HEADER_VALUE, true),
       position: header.getBigInt64(4 * layout.HEADER_POSITION, true),
+      last: header.getUint32(4 * layout.HEADER_CLASSES, true) - 1,
     };
     const [status = `status ${code}`] = Object.entries(this.#kernels.status).find(([, one]) => one === code) ?? [];
     if (status in FEED_FAULTS) {

@@ -346,6 +346,7 @@ CSV_CLASS = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not
 TABLE_STREAM = Message(FeedError, "A stream of rows cannot be preprocessed: give arrays, or a list of rows with names.")
 TABLE_INPUT = Message(FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
 TABLE_TYPE = Message(FeedError, "{name!r} is {actual}; the step {step!r} takes {expected}.")
+TABLE_WHOLE = Message(FeedError, "Row {row} has {value!r} as {name!r}; the step 'one_hot' takes whole numbers.")
 TABLE_MOMENTS = Message(
     FeedError,
     "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN with "

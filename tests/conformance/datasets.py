@@ -46,7 +46,7 @@ TABLE = csv(
     dtypes={"colour": "string", "size": "int64", "labels": "string"},
 )
 PARTS = ["numbers", "colour", "size"]
-WHOLE = ["columns", {"y": ["float64", [3], [1, float("nan"), 2]], "z": ["float64", [3], [1, 2**53, 2]]}]
+WHOLE = ["columns", {"y": ["float64", [3], [1, float("nan"), 2]], "z": ["float64", [3], [1, 1e300, 2]]}]
 FITTED = [["standardize", "numbers"], ["one_hot", "colour", "size"], ["categories", "labels"], ["concat", "x", PARTS]]
 TYPED = [["fill_mean", "numbers"], ["standardize", "numbers"], ["one_hot", "size", "colour"], ["concat", "x", PARTS]]
 ASKED: list[dict[str, Any]] = [

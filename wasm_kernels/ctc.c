@@ -121,7 +121,7 @@ static int32_t check_targets(const ctc_shape *c) {
         if (labels < 0 || labels > c->labels) return tw_fail(TW_BAD_INDEX, labels, k);
         for (int64_t i = (int64_t)k * c->labels; i < (int64_t)k * c->labels + labels; i++) {
             int64_t label = load_index(c->targets, i, c->label_size);
-            if (label < 0 || label >= c->classes) return tw_fail(TW_BAD_LABEL, label, i);
+            if (label < 0 || label >= c->classes) return tw_fail_label(label, i, c->classes);
         }
     }
     return TW_OK;

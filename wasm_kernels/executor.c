@@ -29,12 +29,18 @@ __attribute__((import_module("env"), import_name("now"))) double tw_now(void); /
 
 static struct {
     int64_t value, position;
+    int32_t classes;
 } fault;
 
 int32_t tw_fail(int32_t status, int64_t value, int64_t position) {
     fault.value = value;
     fault.position = position;
     return status;
+}
+
+int32_t tw_fail_label(int64_t label, int64_t position, int32_t classes) {
+    fault.classes = classes;
+    return tw_fail(TW_BAD_LABEL, label, position);
 }
 
 #define TW_SHARED static TW_ONCE __attribute__((unused))
@@ -371,6 +377,7 @@ static int32_t run_from(uint32_t plan, int32_t anew, double until) {
     header[HEADER_STATUS] = (uint32_t)status;
     tw_copy(header + HEADER_VALUE, &fault.value, sizeof(int64_t));
     tw_copy(header + HEADER_POSITION, &fault.position, sizeof(int64_t));
+    header[HEADER_CLASSES] = (uint32_t)fault.classes;
     return status;
 }
 

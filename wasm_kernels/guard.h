@@ -12,6 +12,7 @@
 
 /* Report why a kernel failed: `return tw_fail(TW_BAD_INDEX, value, position);`. Not inside a parallel task. */
 int32_t tw_fail(int32_t status, int64_t value, int64_t position);
+int32_t tw_fail_label(int64_t label, int64_t position, int32_t classes);
 
 /* memory.copy and memory.fill; `tw_move` may overlap. */
 TW_INLINE void tw_copy(void *dst, const void *src, size_t nbytes) { __builtin_memcpy(dst, src, nbytes); }

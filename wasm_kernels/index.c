@@ -10,7 +10,7 @@ int32_t kernel_check_indices(const check_indices_args *a) {
         int64_t index = load_index(a->indices, i, a->index_size);
         if (index >= a->lo && index < a->hi) continue;
         if (a->has_ignore && index == a->ignore) continue;
-        return tw_fail(a->label ? TW_BAD_LABEL : TW_BAD_INDEX, index, i);
+        return a->label ? tw_fail_label(index, i, a->hi) : tw_fail(TW_BAD_INDEX, index, i);
     }
     return TW_OK;
 }

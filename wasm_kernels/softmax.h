@@ -18,7 +18,7 @@ TW_INLINE int32_t check_labels(const label_set *set) {
     for (int64_t r = 0; r < set->rows; r++) {
         int64_t label = load_index(set->labels, r, set->label_size);
         if ((uint64_t)label < (uint64_t)set->c) continue;
-        if (!set->has_ignore || label != set->ignore_index) return tw_fail(TW_BAD_LABEL, label, r);
+        if (!set->has_ignore || label != set->ignore_index) return tw_fail_label(label, r, set->c);
     }
     return TW_OK;
 }

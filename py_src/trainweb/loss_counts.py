@@ -34,11 +34,14 @@ SHARE = "trainweb.share"
 class LossCount:
     """The divisor of the loss of a batch: a float32 `output` of its plan, or the batch's rows.
 
-    If the loss `is_sum`, it was not divided. The loss of several batches is then the loss of a row.
+    If the loss `is_sum`, it was not divided. The loss of several batches is then the loss of a row. A loss of several
+    `terms` is the first number of the output `losses`, and they follow; it was divided by the rows.
     """
 
     output: str | None = None
     is_sum: bool = False
+    losses: str | None = None
+    terms: Sequence[str] = ()
 
     def weight(self, rows: int, results: Mapping[str, Any]) -> float:
         """The divisor of a batch's loss, from its rows and the results of its step; the rows, if the loss is a sum."""
@@ -86,6 +89,13 @@ def counted_loss(graph: Graph, loss: str, inputs: Iterable[Value]) -> tuple[Grap
     if node.op_type == "ReduceSum":
         return graph, LossCount(is_sum=True)
     return _of(node.inputs[0], Maker(graph, _place(graph, loss)), fed.values())
+
+
+def with_terms(graph: Graph, loss: str, terms: Sequence[str]) -> tuple[Graph, LossCount]:
+    """A training model that also gives its loss, a weighted sum of terms, and these as one output."""
+    make = Maker(graph, _place(graph, loss) + 1, "loss.terms")
+    numbers = [make.node("Reshape", [name, make.constant([1])]) for name in (loss, *terms)]
+    return make.graph, LossCount(losses=make.node("Concat", numbers, axis=0), terms=terms)
 
 
 def _place(graph: Graph, loss: str) -> int:

@@ -120,14 +120,14 @@ FETCH_TYPE = Message(
     "the tensor given for output '{name}' is {actual}, the result is {dtype} of dims {shape!r}.",
 )
 BAD_LABEL = Message(
-    FeedError, "{node}: the label {value} at position {position} is out of range: classes count from 0."
+    FeedError, "{node}: the label {value} at position {position} is out of range: labels must be 0 to {last}."
 )
 PADDED_LABEL = Message(
     FeedError,
-    "{node}: the label {value} at position {position} is out of range. To ignore such labels, give the loss "
-    "ignore_index={value}.",
-    "{node}: the label {value} at position {position} is out of range. To ignore such labels, give the loss "
-    "ignoreIndex: {value}.",
+    "{node}: the label {value} at position {position} is out of range 0 to {last}. To ignore such labels, give the "
+    "loss ignore_index={value}.",
+    "{node}: the label {value} at position {position} is out of range 0 to {last}. To ignore such labels, give the "
+    "loss ignoreIndex: {value}.",
 )
 BAD_INDEX = Message(FeedError, "{node}: the index {value} at position {position} is out of range.")
 BAD_VALUE = Message(FeedError, "{node}: the value {value} at position {position} is not allowed.")
@@ -346,6 +346,7 @@ CSV_CLASS = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not
 TABLE_STREAM = Message(FeedError, "A stream of rows cannot be preprocessed: give arrays, or a list of rows with names.")
 TABLE_INPUT = Message(FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
 TABLE_TYPE = Message(FeedError, "{name!r} is {actual}; the step {step!r} takes {expected}.")
+TABLE_WHOLE = Message(FeedError, "Row {row} has {value!r} as {name!r}; the step 'one_hot' takes whole numbers.")
 TABLE_MOMENTS = Message(
     FeedError,
     "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN with "

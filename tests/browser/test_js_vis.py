@@ -15,8 +15,8 @@ from .test_js_fit import OPEN
 from .test_js_package import node
 
 EPOCHS = """
-    const epoch = (number, loss, validation = null) =>
-      ({ type: "epoch", epoch: number, steps: 4, loss, learningRate: 0.1, seconds: 0.25, validation });
+    const epoch = (number, loss, validation = null, terms = {}) =>
+      ({ type: "epoch", epoch: number, steps: 4, loss, learningRate: 0.1, seconds: 0.25, validation, terms });
     const frame = () => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
     const place = (name) => document.body.appendChild(document.createElement(name));
 """
@@ -135,7 +135,7 @@ def test_attributes_of_curves(js: JsPage) -> None:
         curves.setAttribute("metrics", "r2");
         curves.add({{ type: "progress", epoch: 1, step: 2, steps: null, loss: 5 }});
         await frame(); words.push(legend());
-        curves.add(epoch(1, 4, {{ loss: 3, mae: 2, r2: 0.5, confusionMatrix: [[1]] }}));
+        curves.add(epoch(1, 4, {{ loss: 3, mae: 2, r2: 0.5, confusionMatrix: [[1]] }}, {{ age_loss: 7 }}));
         curves.add({{ type: "progress", epoch: 2, step: 2, steps: null, loss: 2 }});
         await frame(); words.push(legend());
         curves.removeAttribute("metrics");
@@ -150,9 +150,11 @@ def test_attributes_of_curves(js: JsPage) -> None:
     r2, mae = "validation r2 0.5", "validation mae 2"
     # The last four steps: two of 3 (of the epoch's four, whose mean is 4, the first two have 5), and two of 2.
     shown = ["training loss 2.5", "validation loss 3"]
-    tested = [text.replace("validation", "test") for text in (*shown, mae, r2)]
+    age = "training age_loss 7"
+    tested = [text.replace("validation", "test") for text in (*shown, age, mae, r2)]
     # A stream tells no length: progress of its first epoch has its place when that is over.
-    assert found == [[], [*shown, r2], [*shown, mae, r2], tested, [], "The curves appear here with the first steps."]
+    ended = [[], "The curves appear here with the first steps."]
+    assert found == [[], [*shown, r2], [*shown, age, mae, r2], tested, *ended]
 
 
 def test_metrics_of_training_data_have_curves(js: JsPage) -> None:

@@ -25,7 +25,7 @@ FIT = """
       const schedule = { type: "Cosine", learningRate: 0.02 };
       const run = s.fit(given, { epochs: 2, batchSize: 8, shuffle: false, schedule, ...fit });
       const ended = await run.then(
-        ({ epochs }) => epochs.map(({ loss, steps }) => [loss, steps]),
+        ({ epochs }) => epochs.map(({ loss, steps, terms }) => [loss, steps, ...Object.values(terms)]),
         ({ name, message, epoch, batch }) => [name, message, epoch, batch]);
       const all = [Array.from((await s.getContiguousParameters(false)).data)];
       const gradients = [];
@@ -112,6 +112,7 @@ LOSSES = {
     "weights": "{ type: 'CrossEntropyLoss', weights: [0.5, 2, 3, 1] }",
     "ignored": "{ type: 'CrossEntropyLoss', ignoreIndex: 2, weights: [0.5, 2, 3, 1] }",
 }
+TERMS = "{ logits: ['CrossEntropyLoss', { name: 'CrossEntropyLoss', weights: [0.5, 2, 3, 1], weight: 0.3 }] }"
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -122,6 +123,16 @@ def test_weighted_gradients_run_ahead(gpu: JsPage, loss: str) -> None:
     (ahead, few), (each, many) = fit(gpu, STILL, body), fit(gpu, SLOW, body)
     assert ahead == each, ahead[0][0]
     assert few < many - 15, ahead[0][0]
+    same_as_the_kernels(ahead, fit(gpu, STILL, body.replace("fitted(gpu,", "fitted({},"))[0])
+
+
+@pytest.mark.parametrize("wrong", [1, 4, 5])
+def test_terms_run_ahead(gpu: JsPage, wrong: int) -> None:
+    more = f"{{ config: {{ loss: {TERMS} }}, onNaN: 'skip', accumulate: 2, clipGradNorm: 1, epochs: 3 }}"
+    body = f"const {{ x, labels }} = data({wrong}, NaN); return fitted(gpu, {{ x, logits_labels: labels }}, {more});"
+    (ahead, few), (each, many) = fit(gpu, STILL, body), fit(gpu, SLOW, body)
+    assert ahead == each and few < many
+    assert all(loss == pytest.approx(one + 0.3 * other, rel=1e-6) for loss, _, one, other in ahead[0][0])
     same_as_the_kernels(ahead, fit(gpu, STILL, body.replace("fitted(gpu,", "fitted({},"))[0])
 
 

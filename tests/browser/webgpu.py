@@ -26,7 +26,8 @@ OPEN = """
     const train = async (s, steps, first = 0) => {
       const losses = [];
       for (let k = 0; k < steps; k++) {
-        losses.push((await s.runTrainStep(rows(8, 3 * (first + k))))[s.trainingOutputNames[0]].data[0]);
+        const { x, labels } = rows(8, 3 * (first + k));
+        losses.push((await s.runTrainStep({ x, [s.trainingInputNames[1]]: labels }))[s.trainingOutputNames[0]].data[0]);
         await s.runOptimizerStep();
         await s.lazyResetGrad();
       }

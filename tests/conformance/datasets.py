@@ -46,6 +46,7 @@ TABLE = csv(
     dtypes={"colour": "string", "size": "int64", "labels": "string"},
 )
 PARTS = ["numbers", "colour", "size"]
+WHOLE = ["columns", {"y": ["float64", [3], [1, float("nan"), 2]], "z": ["float64", [3], [1, 1e300, 2]]}]
 FITTED = [["standardize", "numbers"], ["one_hot", "colour", "size"], ["categories", "labels"], ["concat", "x", PARTS]]
 TYPED = [["fill_mean", "numbers"], ["standardize", "numbers"], ["one_hot", "size", "colour"], ["concat", "x", PARTS]]
 ASKED: list[dict[str, Any]] = [
@@ -287,6 +288,11 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         {"x": F4([[1, 0.1, 2], [3, 0.2, 5]])},
     ),
     (
+        "whole numbers in columns of floats",
+        [["columns", {"x": ["float32", [3, 2], [7, -1, -3, 2, 0, -1]]}], ["one_hot", "x"]],
+        {"x": F4([[0, 0, 1, 1, 0], [1, 0, 0, 0, 1], [0, 1, 0, 1, 0]])},
+    ),
+    (
         "texts side by side",
         [TABLE, ["concat", "x", ["colour", "labels"]], ["one_hot", "x"], ["take", 1]],
         None,
@@ -357,7 +363,9 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ),
             ([NAN_ONLY, ["fill_median", "numbers"]], "'numbers' has no number in column 0, only NaN", "FeedError"),
             ([TABLE, ["standardize", "colour"]], "'colour' is string; the step 'standardize' takes", "FeedError"),
-            ([TABLE, ["one_hot", "numbers"]], "'numbers' is float32; the step 'one_hot' takes", "FeedError"),
+            ([TABLE, ["one_hot", "numbers"]], "Row 0 has 1.5 as 'numbers'; the step 'one_hot' takes", "FeedError"),
+            ([WHOLE, ["one_hot", "y"]], "as 'y'; the step 'one_hot' takes whole", "FeedError"),
+            ([WHOLE, ["one_hot", "z"]], "as 'z'; the step 'one_hot' takes whole", "FeedError"),
             ([TABLE, ["categories", "size"]], "'size' is int64; the step 'categories' takes", "FeedError"),
             ([TABLE, ["standardize", "width"]], "'width'", "FeedError"),
             ([TABLE, ["concat", "x", ["size", "colour"]]], "'colour' is string and 'size' is float32", "FeedError"),

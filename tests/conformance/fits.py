@@ -202,9 +202,9 @@ def tokens(*steps: Any, label: int | None = None, **elements: Any) -> Data:
     return Data({"tokens": padded.TOKENS, "labels": labels}, steps)
 
 
-def people(n: int = 30, *steps: Any, ages: Any = slice(1)) -> Data:
+def people(n: int = 30, *steps: Any, ages: Any = slice(1), **elements: dict[int, float]) -> Data:
     """Rows of the kind "outputs"."""
-    x, labels = data(n).columns.values()
+    x, labels = data(n, **elements).columns.values()
     return Data({"x": x, "kind_labels": labels, "age_labels": x[:, ages] * 3}, steps)
 
 
@@ -274,6 +274,8 @@ IN_SLICES: dict[str, dict[str, Any]] = {
     "NaN that is skipped": {"batch_size": 2, "on_nan": "skip", "bad": (7, 40)},
     "NaN after which all is restored": {"batch_size": 2, "accumulate": 2, "on_nan": "restore", "bad": (31,)},
     "one plan": {"batch_size": 5, "accumulate": 2, "clip_grad_norm": 0.05, "session": {"max_plans": 1}},
+    "terms": {"batch_size": 8, "accumulate": 2, "kind": "outputs"},
+    "terms with NaN": {"batch_size": 4, "on_nan": "skip", "kind": "outputs", "bad": (7, 25)},
     "batches of more than a run": {"batch_size": 8, "accumulate": 2, "kind": "wide"},
 }
 
@@ -282,7 +284,7 @@ def in_slices(batch_size: int, kind: str = "deep", bad: tuple[int, ...] = (), **
     """Rows, which go to the worker in slices, and a stream of the same batches, which go one by one."""
     rows: dict[str, Any] = {"n": 24, "width": 40_000} if kind == "wide" else {"x": dict.fromkeys(bad, math.nan)}
     options = {"kind": kind, "epochs": 3, "shuffle": False, **options}
-    whole = data(**rows)
+    whole = people(x=rows["x"]) if kind == "outputs" else data(**rows)
     stream = {name: value for name, value in options.items() if name != "shuffle"}
     return [fit(whole, batch_size=batch_size, **options), fit(Data(whole.columns, batches(batch_size)), **stream)]
 
@@ -362,6 +364,7 @@ ALIKE: dict[str, list[Fit]] = {
         ("mlp", [["evaluate", data(20, *steps)], ["predict", data(20, *steps)]], {})
         for steps in (batches(4), BEGUN, (("dataset",), ("shuffle", 6, 4), ("cache",), ("batch", 4)))
     ],
+    "goes_on terms": resumed(people(labels={29: 9}), people(), "outputs", batch_size=8, shuffle=False, epochs=2),
     "goes_on early": resumed(
         data(),
         data(),
@@ -667,7 +670,7 @@ class Runner:
         if options.get("checkpoint"):
             options["checkpoint"] = {"store": self.folder, **options["checkpoint"]}
         history = self.session.fit(source.made(), progress=False, **options)
-        epochs = [[e.epoch, e.steps, e.loss, e.learning_rate, e.validation] for e in history.epochs]
+        epochs = [[e.epoch, e.steps, e.loss, e.learning_rate, e.validation, e.terms] for e in history.epochs]
         return [history.ended, history.losses, history.optimizer_steps, history.best_epoch, epochs, self.parameters()]
 
     def open(self) -> None:

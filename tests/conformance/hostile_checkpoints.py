@@ -163,8 +163,9 @@ def of_place(
         changed = good.changed(lambda p, n=new: put(p.metadata[text], path, n))  # type: ignore[misc]
         yield Hostile(name, changed, may_be(text, path, new), of_session)
     changed = good.changed(lambda p: drop(p.metadata[text], path))
-    # A property or a metric less may have been so.
+    # A property or a metric less may have been so, and files of older versions have no terms.
     is_less = (text == "properties" and len(path) == 1) or ("validation" in path[:-1] and path[-1] != "loss")
+    is_less = is_less or path[-1] == "terms"
     is_unset = path[0] == "options" and len(path) == 2 and old is None
     yield Hostile(f"{text}{list(path)} gone", changed, is_less or is_unset, of_session)
 

@@ -22,9 +22,10 @@ DTYPES = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64
 class PlanFailed(Exception):
     """A run that returned a status."""
 
-    def __init__(self, name: str, instruction: int | None, value: int, position: int) -> None:
+    def __init__(self, name: str, instruction: int | None, value: int, position: int, classes: int) -> None:
         super().__init__(f"{name} in instruction {instruction}: value {value} at {position}")
         self.name, self.instruction, self.value, self.position = name, instruction, value, position
+        self.classes = classes
 
 
 def words_of(kernel: Kernel, args: dict[str, Any], buffers: dict[str, int]) -> list[int]:
@@ -118,6 +119,7 @@ def check_status(engine: Engine, plan: int, status: int) -> None:
             outcome.instruction,
             outcome.value,
             outcome.position,
+            outcome.classes,
         )
 
 

@@ -106,8 +106,8 @@ def test_long_sequences_stay_finite() -> None:
 @pytest.mark.parametrize(
     ("targets", "input_lengths", "target_lengths", "text"),
     [
-        ([[1, 3], [1, 1]], [5, 5], [2, 2], "the label 3 at position 1 is out of range"),
-        ([[1, 1], [-2, 1]], [5, 5], [2, 2], "the label -2 at position 2 is out of range"),
+        ([[1, 3], [1, 1]], [5, 5], [2, 2], "the label 3 at position 1 is out of range: labels must be 0 to 2"),
+        ([[1, 1], [-2, 1]], [5, 5], [2, 2], "the label -2 at position 2 is out of range 0 to 2"),
         ([[1, 2], [1, 3]], [5, 5], [2, 1], "the label 3 at position 3 is out of range"),
         ([[1, 1], [1, 1]], [5, 6], [2, 2], "the index 6 at position 1 is out of range"),
         ([[1, 1], [1, 1]], [5, 5], [3, 2], "the index 3 at position 0 is out of range"),

@@ -443,7 +443,7 @@ def test_a_loss_that_stays_is_not_better() -> None:
 
 def test_all_rows_of_validation_data_are_evaluated_whatever_becomes_of_the_remainder() -> None:
     ((_, *outcomes),) = fits.run_python(fits.FITS["remainder"])
-    (first, *others) = [validation for *_, [[*_, validation]], _ in outcomes]
+    (first, *others) = [validation for *_, [[*_, validation, _]], _ in outcomes]
     for other in others:
         assert other == {"loss": pytest.approx(first["loss"], rel=1e-6), "accuracy": first["accuracy"]}
 

@@ -479,7 +479,7 @@ def test_traps_become_errors_with_the_instruction(victim: Victim) -> None:
         engine.demand("tw_session_reserve", session, segment, nbytes)
     engine.demand("tw_fit_start", session, 1, 0, 0, 0.0)
     batches, steps = victim.block(4 * (BATCHES_WORDS + 1)), [victim.address, victim.address, 0] * 2
-    engine.write(batches, np.array([*steps, 0, 0, 1, 0, 0, 0, 0], np.uint32))
+    engine.write(batches, np.array([*steps, 0, 0, 1, 0, 0, 0, 1, 0], np.uint32))
     with pytest.raises(EngineError, match=f"trapped in instruction 1 of the plan at {victim.address:#x}"):
         engine.run_batches(session, batches, 1)
     engine.demand("tw_session_close", session)

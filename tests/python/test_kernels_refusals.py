@@ -14,6 +14,8 @@ def refused(kernels: KernelRunner, name: str, **args: Any) -> tuple[str, int, in
     """The status, and the value and the position that it names."""
     with pytest.raises(PlanFailed) as failure:
         kernels.run(name, **args)
+    if failure.value.name == "TW_BAD_LABEL":
+        assert failure.value.classes == args.get("c", args.get("hi"))
     return failure.value.name, failure.value.value, failure.value.position
 
 

@@ -645,10 +645,10 @@ def batches(yard: Yard, n: int, **given: int) -> int:
     arena = yard.base(ARENA)
     places = {"loss": 60, "count": -arena, "adding_loss": 60, "adding_count": -arena} | given
     words = {"train": 0, "loss": 0, "count": 0, "adding": 0, "adding_loss": 0, "adding_count": 0}
-    words |= {"update": 0, "clip": 0, "rows": 2, "rates": 0, "n_inputs": 1, "ran": 7}
+    words |= {"update": 0, "clip": 0, "rows": 2, "rates": 0, "n_inputs": 1, "ran": 7, "numbers": 1}
     words |= {"source": 88, "nbytes": 8, "target": 56, "adding_target": 56}
     words |= {name: arena + place if name.endswith(("loss", "count")) else place for name, place in places.items()}
-    block = struct.pack("<16I", *words.values())
+    block = struct.pack("<17I", *words.values())
     return yard.block(block + bytes(88 + 8 * n - len(block)))
 
 
@@ -662,6 +662,9 @@ OUTSIDE: dict[str, dict[str, int]] = {
     "rates between floats": {"rates": 90},
     "no input": {"n_inputs": 2**32 - 1},
     "the losses": {"n_inputs": 4},
+    "no losses": {"numbers": 0},
+    "the numbers of the losses": {"numbers": 4, "loss": 0, "adding_loss": 0},
+    "the numbers of a loss": {"numbers": 2},
     "the source": {"source": 92},
     "the target": {"target": 60},
     "the target of the other step": {"adding_target": 60},

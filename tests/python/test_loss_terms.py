@@ -16,6 +16,7 @@ from trainweb.artifacts import build_artifacts
 from trainweb.errors import ModelError
 from trainweb.page.bundle import metrics_kind
 from trainweb.training.core import SessionCore
+from trainweb.training.step_kind import TRAIN
 
 RECORDED = Path(__file__).parents[1] / "golden" / "outputs"
 ARRAYS = np.load(RECORDED / "expected.npz")
@@ -61,11 +62,20 @@ def test_two_outputs_train_as_in_keras() -> None:
         )
         check_parameters(s, "terms", "kind", "age")
     keras = HISTORIES["terms"]
-    np.testing.assert_allclose([e.loss for e in history.epochs], keras["loss"], rtol=1e-5)
+    for name in ("loss", "kind_loss", "age_loss"):
+        np.testing.assert_allclose(history[name], keras[name], rtol=1e-5)
     for name in ("loss", "kind_loss", "age_loss", "kind_accuracy", "age_mae"):
         values = [e.validation[name] for e in history.epochs if e.validation]
         np.testing.assert_allclose(values, keras[f"val_{name}"], rtol=1e-5, err_msg=name)
     assert all(set(e.training or ()) == set(e.validation or ()) for e in history.epochs)
+
+
+def test_a_fit_of_one_term_has_no_terms() -> None:
+    data = rows("train", age_labels="age")
+    with session({"age": {"name": "HuberLoss", "weight": 0.3}}, "age", "kind", additional_output_names=["kind"]) as s:
+        history = s.fit(data, **FIT)
+        assert history.names() == ["loss", "learning_rate"] and history.epochs[0].terms == {}
+        assert s._core.models.counts_of(TRAIN) == []
 
 
 def test_history_and_early_stopping_know_the_terms() -> None:

@@ -70,12 +70,13 @@ LABELS = (3, -1, -101, 2**63 - 1, -(2**63), 2**32, -(2**32))
 def test_a_label_out_of_range_is_given_with_its_position_and_changes_nothing(kind: str, label: int) -> None:
     feeds = batch(kind)
     feeds["labels"][4] = label
+    said = rf"label {label} at position 4 is out of range.* 0 to {dict(mlp=2, batch_norm=1)[kind]}\."
     with session(kind) as s:
         warm(s, kind)
         with unchanged(s):
-            with pytest.raises(FeedError, match=f"label {label} at position 4"):
+            with pytest.raises(FeedError, match=said):
                 s.train_step(feeds)
-            with pytest.raises(FeedError, match=f"label {label} at position 4"):
+            with pytest.raises(FeedError, match=said):
                 s.eval_step(feeds)
 
 

@@ -227,7 +227,7 @@ typedef struct {
 /* `layout batches` of kernels.def, at the start of a block. */
 typedef struct {
     train_step steps[2];
-    uint32_t update, clip, rows, rates, n_inputs, ran;
+    uint32_t update, clip, rows, rates, n_inputs, ran, numbers;
 } tw_batches;
 _Static_assert(sizeof(tw_batches) == 4 * BATCHES_WORDS, "layout batches of kernels.def");
 
@@ -236,7 +236,7 @@ typedef struct {
 } batch_input;
 
 static bool has_room(uint64_t place, uint64_t nbytes, uint64_t size) { return place + nbytes <= size; }
-static bool is_float(uint32_t address) { return address % 4 == 0 && tw_range_is_live(address, 4); }
+static bool are_floats(uint32_t address, uint64_t count) { return address % 4 == 0 && tw_range_is_live(address, 4 * count); }
 
 /* The limits of gradients follow the inputs, if there is a plan that clips. */
 static uint64_t inputs_of(const tw_batches *b) { return (uint64_t)b->n_inputs + (b->clip != 0); }
@@ -244,12 +244,12 @@ static uint64_t inputs_of(const tw_batches *b) { return (uint64_t)b->n_inputs + 
 /* True: all places are inside of the block and the arena. */
 static bool fits(const tw_session *s, const tw_block *block, const tw_batches *b, uint64_t count) {
     const uint64_t size = block->requested, arena = s->segments[ARENA].nbytes;
-    if (!has_room(sizeof *b + inputs_of(b) * sizeof(batch_input), 4 * count, size)) return false;
+    if (!b->numbers || !has_room(sizeof *b + inputs_of(b) * sizeof(batch_input), 4 * count * b->numbers, size)) return false;
     if (b->rates % 4 || (b->rates && !has_room(b->rates, 4 * (count + 1), size))) return false;
     const batch_input *input = (const batch_input *)(b + 1);
     for (int k = 0; k < 2; k++) {
         const train_step *step = b->steps + k;
-        if (!is_float(step->loss) || (step->count && !is_float(step->count))) return false;
+        if (!are_floats(step->loss, b->numbers) || (step->count && !are_floats(step->count, 1))) return false;
         for (uint32_t i = 0; i < inputs_of(b); i++)
             if (!has_room(input[i].targets[k], input[i].nbytes, arena)) return false;
     }
@@ -277,7 +277,7 @@ static int32_t run_batch(uint32_t session, tw_batches *b, float *loss) {
     const train_step *step = b->steps + (s->fit.waiting != 0);
     int32_t status = run_plan(b, step->plan);
     if (status) return status;
-    *loss = float_at(step->loss);
+    tw_copy(loss, (const void *)(uintptr_t)step->loss, 4 * b->numbers);
     status = tw_fit_trained(session, *loss, step->count ? float_at(step->count) : b->rows);
     if (status || s->fit.next != NEXT_UPDATE) return status;
     if (b->clip) {
@@ -306,7 +306,7 @@ TW_EXPORT(tw_fit_run) int32_t tw_fit_run(uint32_t session, uint32_t block, uint3
         if (status) return status;
         if (b->rates && !s->fit.waiting) set_state_f32(tw_state_of(s), STATE_LEARNING_RATE, rates[s->fit.optimizer_steps - first]);
         for (uint32_t i = 0; i < b->n_inputs; i++) feed(s, b, input + i, k);
-        status = run_batch(session, b, losses + k);
+        status = run_batch(session, b, losses + (size_t)k * b->numbers);
         if (status) return status;
     }
     return TW_OK;

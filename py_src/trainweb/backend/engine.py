@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainweb.backend.description import Description
 from trainweb.errors import EngineError
-from trainweb.ir.layout import BATCHES_RAN, HEADER_POSITION, HEADER_STATUS, RANGE_WORDS, TW_NO_MEMORY
+from trainweb.ir.layout import BATCHES_RAN, HEADER_CLASSES, HEADER_STATUS, RANGE_WORDS, TW_NO_MEMORY
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -32,12 +32,15 @@ class PlanStatus:
         Number of the instruction that failed (or trapped).
     value, position : int
         The offending value and where it stands, e.g. an index and its place in the index tensor.
+    classes : int
+        The number of classes that an offending label is not one of.
     """
 
     code: int
     instruction: int | None
     value: int
     position: int
+    classes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +213,9 @@ class Engine(ABC):
 
     def plan_status(self, plan: int) -> PlanStatus:
         """Outcome of the last `run` of a plan."""
-        n_bytes = 4 * (HEADER_POSITION - HEADER_STATUS) + 8
-        code, instruction, value, position = struct.unpack("<IIqq", self.read(plan + 4 * HEADER_STATUS, n_bytes))
-        return PlanStatus(code, None if instruction == NO_INSTRUCTION else instruction, value, position)
+        head = self.read(plan + 4 * HEADER_STATUS, 4 * (HEADER_CLASSES + 1 - HEADER_STATUS))
+        code, instruction, *fault = struct.unpack("<IIqqI", head)
+        return PlanStatus(code, None if instruction == NO_INSTRUCTION else instruction, *fault)
 
     def trap_error(self, plan: int, what: str) -> EngineError:
         """Return the error that `run` raises when kernels trap."""

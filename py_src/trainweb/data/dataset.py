@@ -471,7 +471,7 @@ class Dataset:
         Parameters
         ----------
         *names : str
-            Inputs of text or integers.
+            Inputs of text or whole numbers.
         unknown : {"error", "zeros"}
             Categories that only later rows have: raise an error, or set all columns to 0.
 

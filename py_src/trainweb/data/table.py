@@ -55,6 +55,7 @@ def fitted(kind: str, name: str, columns: Columns, declared: list[Any] | None = 
     Raise FeedError for another input or type, or a mean or deviation that is not finite.
     """
     array = column_of(name, columns)
+    array = _whole(name, array) if kind == "one_hot" and dtype_of(array) in FLOATS else array
     step = "fill" if kind in CENTRES else kind
     _check_type(step, name, array)
     rows, head = _flat(array), {"type": step, "input": name, "dtype": dtype_of(array)}
@@ -66,6 +67,14 @@ def fitted(kind: str, name: str, columns: Columns, declared: list[Any] | None = 
     if not np.isfinite(mean + std).all():
         raise messages.TABLE_MOMENTS(name=name)
     return {**head, "mean": mean.tolist(), "std": std.tolist()}
+
+
+def _whole(name: str, array: np.ndarray) -> np.ndarray:
+    """The whole numbers of a column of floats. Raise FeedError for the first row with another number."""
+    rows = _flat(array)
+    for row, column in np.argwhere((rows != np.floor(rows)) | ~(np.abs(rows) < 2**53)).tolist()[:1]:
+        raise messages.TABLE_WHOLE(row=row, value=float(rows[row, column]), name=name)
+    return array.astype(np.int64)
 
 
 def _fills(kind: str, name: str, rows: np.ndarray) -> list[float]:

@@ -193,7 +193,7 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
         core=core,
         batches=batches,
         steps=steps,
-        loss=core.outputs["train"][0],
+        loss=core.models.counts["train"].losses or core.outputs["train"][0],
         count=core.models.counts["train"],
         epochs=epochs,
         accumulate=accumulate["steps"],

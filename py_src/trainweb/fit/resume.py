@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainweb.training.core import SessionCore
     from trainweb.training.history import History
 
-POSITION = ("epoch", "step", "loss_sum", "rows", "optimizer_steps")
+POSITION = ("epoch", "step", "loss_sum", "rows", "optimizer_steps", "terms")
 """What a checkpoint has of a position."""
 NAMES = {math.inf: "inf", -math.inf: "-inf"}
 """JSON has no such numbers."""
@@ -168,7 +168,8 @@ def read_position(
     if not trained and loss:
         fields.refuse(loss, field, "0")
     epoch, updates = count("epoch", epochs, epochs), count("optimizerSteps", most=losses)
-    return Position(epoch=epoch, step=step, loss_sum=loss, rows=trained, optimizer_steps=updates)
+    terms = [fields.number(term, "position.terms") for term in fields.array(record.get("terms", []), "position.terms")]
+    return Position(epoch=epoch, step=step, loss_sum=loss, rows=trained, optimizer_steps=updates, terms=terms)
 
 
 def read_floats(snapshot: TensorFile, name: str, size: int | None) -> np.ndarray:
@@ -181,7 +182,7 @@ def read_floats(snapshot: TensorFile, name: str, size: int | None) -> np.ndarray
 
 def epoch_to_json(epoch: Epoch) -> dict[str, Any]:
     """An epoch as the file has it."""
-    groups = {"validation": epoch.validation, "training": epoch.training}
+    groups = {"validation": epoch.validation, "training": epoch.training, "terms": epoch.terms}
     fields = {camel_case(n): number(v) for n, v in asdict(epoch).items() if n not in groups}
     values = {name: group and {n: number(v) for n, v in group.items()} for name, group in groups.items()}
     return {**fields, **values}
@@ -203,9 +204,11 @@ def read_epoch(epoch: Any, index: int) -> Epoch:
         return record.get(name, fields.MISSING), f"{field}.{name}"
 
     values, training = read_values(*get("validation")), read_values(*get("training"))
+    given = fields.mapping(record.get("terms", {}), f"{field}.terms")
+    terms = {name: fields.any_number(term, f"{field}.terms") for name, term in given.items()}
     number, steps = fields.count(*get("epoch"), index + 1, index + 1), fields.count(*get("steps"))
     loss, rate = fields.any_number(*get("loss")), fields.rate(*get("learningRate"))
-    return Epoch(number, steps, loss, rate, fields.rate(*get("seconds")), values, training)
+    return Epoch(number, steps, loss, rate, fields.rate(*get("seconds")), values, training, terms)
 
 
 def read_values(entry: Any, field: str) -> dict[str, Value] | None:

@@ -115,6 +115,7 @@ class Position(NamedTuple):
     optimizer_steps: int = 0
     loss_sum: float = 0.0
     rows: float = 0.0
+    terms: Sequence[float] = ()  # sums as `loss_sum`, in checkpoints
 
     @property
     def loss(self) -> float:
@@ -127,6 +128,7 @@ class FitSteps:
 
     def __init__(self, host: Host, accumulate: int, on_nan: str | None, proximal: float, sums: int) -> None:
         self._host, self.on_nan = host, on_nan
+        self.terms: Sequence[float] = ()
         self.call("start", accumulate, ACTIONS.index(on_nan), sums, float(proximal))
 
     def call(self, name: FitCall, *args: float) -> bool:
@@ -141,11 +143,19 @@ class FitSteps:
 
     def run(self, batches: StagedBatches, count: int) -> tuple[list[float], Exception | None]:
         """Run so many batches; the losses of those up to one that fails, and its error."""
-        before = self.at.step
+        before, kept = self.at.step, self.at.kept
         position, losses, error = self._host.run_batches(batches, count)
         self.at = Position(*WORDS.unpack(position))
-        done = self.at.step - before
+        done, numbers = self.at.step - before, len(losses) // count
+        for k in range(done if numbers > 1 else 0):
+            self.add_terms(losses[k * numbers + 1 : (k + 1) * numbers], batches.rows, kept + k)
+        losses = losses[::numbers]
         return losses[:done], error or self._fault(*losses[done:])
+
+    def add_terms(self, terms: Sequence[float], rows: int, before: int) -> None:
+        """Add the terms of a batch after `before` others of the epoch; a checkpoint of an older version has no sums."""
+        sums = self.terms if before else [0.0] * len(terms)
+        self.terms = [total + term * rows for total, term in zip(sums, terms, strict=False)]
 
     def _fault(self, *values: float) -> Exception | None:
         """The error for NaN or infinity; the first of `values` is the loss of the batch."""

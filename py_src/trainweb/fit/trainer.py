@@ -78,7 +78,7 @@ class RowBatches:
         self._clips = plan.limits != (None, None)
         self._limits = struct.pack("<2f", *(math.inf if limit is None else limit for limit in plan.limits))
         self._loss, self._count, self._schedule = plan.loss, plan.count.output, plan.schedule
-        self._most = 1
+        self._most, self._bytes = 1, (4, 4 + 4 * len(plan.count.terms))
 
     @staticmethod
     def serves(core: SessionCore) -> bool:
@@ -137,7 +137,7 @@ class RowBatches:
         train = core.train_plan(types, overwrite=True)
         adding = adding or train
         results = [train.plan.outputs[name] for name in (self._loss, self._count) if name is not None]
-        is_number = all(slot.dtype == "float32" and slot.nbytes == 4 for slot in results)
+        is_number = all(slot.dtype == "float32" and slot.nbytes in self._bytes for slot in results)
         # A session may keep one plan of a step only.
         return (train, adding, update, clip) if is_number and adding in core.host.loaded else None
 
@@ -306,13 +306,14 @@ class _Fit:
         at, self.best = saved
         steps = at.step - sum(map(math.isnan, history.losses[len(history.losses) - at.step :]))
         self.kernel.call("resume", at.epoch, at.step, steps, at.optimizer_steps, at.loss_sum, at.rows)
+        self.kernel.terms = at.terms
         for epoch in history.epochs:
             self._learn_of(epoch)
 
     def _save(self) -> None:
         if self.plan.checkpoint is not None:
             self.kernel.call("keep")
-            self.plan.checkpoint.save(self.kernel.at, self.run.history, self.best)
+            self.plan.checkpoint.save(self.kernel.at._replace(terms=self.kernel.terms), self.run.history, self.best)
 
     def _next(self, source: Dataset, batches: Iterator[NumberedBatch]) -> Generator[Fetch, None, NumberedBatch | None]:
         """The next batch; None where there are no more, or the fit has ended while it waited for one."""
@@ -339,7 +340,8 @@ class _Fit:
         values = yield from self._evaluate(number, self.plan.validation, "validation data")
         training = yield from self._evaluate(number, self.plan.trained, "the data")
         rate = self.core.get_learning_rate()
-        epoch = Epoch(number + 1, steps, kernel.at.loss, rate, perf_counter() - start, values, training)
+        terms = {name: total / kernel.at.rows for name, total in zip(self.plan.count.terms, kernel.terms, strict=False)}
+        epoch = Epoch(number + 1, steps, kernel.at.loss, rate, perf_counter() - start, values, training, terms)
         self.run.history.epochs.append(epoch)
         if not self.run.is_stopping:
             self._observe(epoch)
@@ -426,9 +428,10 @@ class _Fit:
         try:
             if not kernel.at.waiting and self.plan.schedule is not None:
                 self.core.set_learning_rate(self.plan.schedule.rate(self.run.history.optimizer_steps))
-            loss, is_due = self._train(feeds, len(rows))
+            (loss, *terms), is_due = self._train(feeds, len(rows))
             if is_due:
                 self._update()
+            kernel.add_terms(terms, len(rows), kernel.at.kept - 1)
         except TrainwebError as error:
             self._fail(error, feeds, rows)
             return None
@@ -457,15 +460,15 @@ class _Fit:
             self._undo(error)
         self.run.history.optimizer_steps = self.kernel.at.optimizer_steps
 
-    def _train(self, feeds: Batch, rows: int) -> tuple[float, bool]:
-        """The loss, and whether the optimizer step is due."""
+    def _train(self, feeds: Batch, rows: int) -> tuple[list[float], bool]:
+        """The loss and its terms, and whether the optimizer step is due."""
         results = run_step(self.core, TRAIN, feeds, [self.plan.loss, *filter(None, [self.plan.count.output])])
         result = results[self.plan.loss]
-        if result.size != 1:
+        if result.size != 1 + len(self.plan.count.terms):
             self.core.host.fit("trained", math.nan, 0.0)  # the gradients are others now
             raise messages.SCALAR_LOSS(name=self.plan.loss, shape=list(result.shape))
-        loss = float(result.reshape(()))
-        return loss, self.kernel.call("trained", loss, self.plan.count.weight(rows, results))
+        losses = [float(number) for number in result.reshape(-1)]
+        return losses, self.kernel.call("trained", losses[0], self.plan.count.weight(rows, results))
 
     def _update(self) -> None:
         if self.plan.limits != (None, None):

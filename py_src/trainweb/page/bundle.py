@@ -132,7 +132,7 @@ def session_header(
         "terms": models.own.terms,
         "weighsBatches": models.weighs_batches,
         "sampleWeights": models.own.weights,
-        "lossCounts": {k: {"output": c.output, "isSum": c.is_sum} for k, c in models.counts.items()},
+        "lossCounts": {k: {camel_case(n): v for n, v in asdict(c).items()} for k, c in models.counts.items()},
         "nominal": start.is_nominal,
         "parameters": [
             {

@@ -377,7 +377,7 @@ class SessionCore:
         if fetches is None:
             return outputs
         for name in fetches:
-            if name not in outputs and name != self.models.count_of(kind):
+            if name not in outputs and name not in self.models.counts_of(kind):
                 raise messages.UNKNOWN_FETCH(name=name, names=", ".join(outputs))
         return fetches
 

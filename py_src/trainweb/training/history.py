@@ -77,6 +77,8 @@ class Epoch:
         "loss" and the metrics of the validation data, by name.
     training : dict or None
         The same of the training data, after the epoch, where ``train_metrics`` asks for them.
+    terms : dict
+        Means of the terms of a loss that has several, as ``loss``; empty for others.
     """
 
     epoch: int
@@ -86,13 +88,14 @@ class Epoch:
     seconds: float
     validation: dict[str, Value] | None
     training: dict[str, Value] | None = None
+    terms: dict[str, float] = field(default_factory=dict)
 
     def values(self, name: str) -> tuple[str, dict[str, Value] | None]:
         """The metric of a curve's name, and the values that have it."""
         for prefix, values in (("val_", self.validation), ("train_", self.training)):
             if name.startswith(prefix):
                 return name.removeprefix(prefix), values
-        return name, {name: getattr(self, name)}
+        return name, {name: self.terms[name] if name in self.terms else getattr(self, name)}
 
 
 Event = Progress | Epoch
@@ -126,7 +129,7 @@ class History:
         return f"<History: {', '.join([counts, *last, self.ended])}>"
 
     def __getitem__(self, name: str) -> list[Any]:
-        """A value of each epoch: "loss", "learning_rate", or the name of a metric with "val_" or "train_" before it.
+        """A value of each epoch: "loss", a term, "learning_rate", or a metric with "val_" or "train_" before it.
 
         These are of the validation and of the training data. An epoch that was stopped before has none of them.
         """
@@ -140,7 +143,7 @@ class History:
         first = self.epochs[0] if self.epochs else None
         groups = {} if first is None else {"val_": first.validation or {}, "train_": first.training or {}}
         metrics = [p + n for p, values in groups.items() for n, v in values.items() if isinstance(v, float)]
-        return ["loss", *metrics, "learning_rate"]
+        return ["loss", *(first.terms if first else ()), *metrics, "learning_rate"]
 
     def _points(self, name: str) -> tuple[list[int], list[float]]:
         """Epochs that have a value of this name, and the values: one that was stopped has none of metrics."""

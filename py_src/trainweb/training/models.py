@@ -22,7 +22,7 @@ from trainweb.control.deciding import deciding_inputs
 from trainweb.errors import CheckpointError, ModelError, TrainwebError, UnsupportedError
 from trainweb.ir.layout import GRADIENTS, PARAMETERS, PREPARED, STATE, STATE_LEARNING_RATE, STATE_SHARE, STATE_STEP
 from trainweb.ir.shapes import TensorType
-from trainweb.loss_counts import SHARE, LossCount, counted_loss, weighted_gradients
+from trainweb.loss_counts import SHARE, LossCount, counted_loss, weighted_gradients, with_terms
 from trainweb.metrics import Described, with_metrics
 from trainweb.model.checks import Limits
 from trainweb.model.floats import cast_inputs
@@ -121,6 +121,9 @@ class SessionModels:
             if graph is not None and self.outputs[kind]:
                 loss, inputs = self.outputs[kind][0], self.inputs[kind].values()
                 self.graphs[kind], self.counts[kind] = counted_loss(graph, loss, inputs)
+        terms = self.own.terms if len(self.outputs["train"]) > 2 else []
+        if len(terms) > 1 and set(terms).issubset(self.outputs["train"]):
+            self.graphs["train"], self.counts["train"] = with_terms(train, self.outputs["train"][0], terms)
         self._adding = None
         """The training model for steps that add to the gradients: each batch counts by the divisor of its loss."""
         if self.outputs["train"] and not self.counts["train"].is_sum:
@@ -254,7 +257,7 @@ class SessionModels:
         plan = compile_model(
             graph,
             {n: feeds[n] for n in self.inputs_of(kind)},
-            [*self.results(kind), *filter(None, [self.count_of(kind)])],
+            [*self.results(kind), *self.counts_of(kind)],
             bindings={n: b for n, b in bindings.items() if n in names},
             known=known,
             overwrite=overwrite,
@@ -279,9 +282,10 @@ class SessionModels:
         """True if gradients of several batches can become the gradients of one large batch."""
         return self._adding is not None or self.counts["train"].is_sum
 
-    def count_of(self, kind: StepKind) -> str | None:
-        """The result of a step that its loss was divided by, where there is one."""
-        return None if kind.is_forward else self.counts[kind.base].output
+    def counts_of(self, kind: StepKind) -> list[str]:
+        """The results of a step about its loss: the divisor and the terms, where there are some."""
+        of = self.counts.get(kind.base, LossCount())
+        return [name for name in (of.output, of.losses) if name is not None]
 
     def _graph_of(self, kind: StepKind) -> Graph:
         forward = self.forward(kind)

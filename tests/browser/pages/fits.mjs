@@ -79,7 +79,7 @@ const CALLS = {
   fit: async ({ s, store }, source, { checkpoint, ...options }) => {
     const kept = checkpoint?.name === undefined ? { checkpoint } : { checkpoint: { store, ...checkpoint } };
     const history = await s.fit(source, checkpoint === undefined ? options : { ...options, ...kept });
-    const epochs = history.epochs.map((e) => [e.epoch, e.steps, e.loss, e.learningRate, e.validation]);
+    const epochs = history.epochs.map((e) => [e.epoch, e.steps, e.loss, e.learningRate, e.validation, e.terms]);
     return [history.ended, history.losses, history.optimizerSteps, history.bestEpoch, epochs, await CALLS.parameters({ s })];
   },
   open: async (run) => {

@@ -64,5 +64,5 @@ function epochOf(trainer: Trainer, { step, loss, accuracy }: TestRecord, trainin
   const epoch = step / stepsPerEpoch;
   const times = { learningRate: settings.learningRate, seconds: trainSeconds / epoch };
   const steps = placeOf(stepsPerEpoch, step).step;
-  return { type: "epoch", epoch, steps, loss: training, ...times, validation: { loss, accuracy }, training: null };
+  return { type: "epoch", epoch, steps, loss: training, ...times, validation: { loss, accuracy }, training: null, terms: {} };
 }

@@ -354,7 +354,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Replace each column of inputs of text or integers by float32 columns, one for each of its categories in ascending
+   * Replace each column of inputs of text or whole numbers by float32 columns, one for each of its categories in ascending
    * order.
    *
    * @param names - inputs, and perhaps an option behind them: with `unknown: "zeros"` a category that only later rows have

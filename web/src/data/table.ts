@@ -86,7 +86,8 @@ const FIELDS: Readonly<Record<string, Readonly<Record<string, (value: unknown) =
  * @throws FeedError when there is no such input, it has another type, or its mean, median or deviation is not finite
  */
 export function fittedStep(type: Fitted, input: string, columns: Tensors): PreprocessingStep {
-  const tensor = inputOf(input, columns);
+  const column = inputOf(input, columns);
+  const tensor = type === "one_hot" && FLOATS.includes(column.type) ? wholeOf(input, column) : column;
   checkType(type === "fill_mean" || type === "fill_median" ? "fill" : type, input, tensor);
   const [rows, width] = flatDims(tensor);
   const dtype = tensor.type;
@@ -104,6 +105,14 @@ export function fittedStep(type: Fitted, input: string, columns: Tensors): Prepr
   const [mean, std] = moments(Float64Array.from(valuesOf(tensor), Number), rows, width);
   refuseIf(![...mean, ...std].every(Number.isFinite), "TABLE_MOMENTS", { name: input });
   return { type, input, dtype, mean: [...mean], std: [...std] };
+}
+
+/** The whole numbers of a column of floats. @throws FeedError for the first row with another number */
+function wholeOf(name: string, tensor: Tensor): Tensor {
+  const values = valuesOf(tensor) as readonly number[];
+  const odd = values.findIndex((value) => !Number.isSafeInteger(value));
+  refuseIf(odd >= 0, "TABLE_WHOLE", { row: Math.floor(odd / flatDims(tensor)[1]), value: values[odd], name });
+  return new Tensor("int64", values.map(BigInt), tensor.dims);
 }
 
 /** Numbers by size, text by its code points as in Python (not by UTF-16). */

@@ -155,7 +155,7 @@ export class TrainwebCurves extends FitPanel {
 
   #metricNames(): string[] {
     const last = this.#epochs.at(-1);
-    const available = Object.entries({ ...last?.training, ...last?.validation })
+    const available = Object.entries({ ...last?.terms, ...last?.training, ...last?.validation })
       .filter(([name, value]) => name !== LOSS && typeof value === "number")
       .map(([name]) => name);
     const wanted = this.getAttribute("metrics")?.split(/[\s,]+/).filter(Boolean);
@@ -223,7 +223,7 @@ function namedOnly(_plot: uPlot, values: readonly number[]): (number | null)[] {
 
 function pointsOf(epochs: readonly EpochEvent[], data: "training" | "validation", name: string): [number, number][] {
   return epochs.flatMap((event) => {
-    const value = event[data]?.[name];
+    const value = event[data]?.[name] ?? (data === "training" ? event.terms[name] : undefined);
     return typeof value === "number" ? [[event.epoch, value] as [number, number]] : [];
   });
 }

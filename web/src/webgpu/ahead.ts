@@ -14,22 +14,30 @@ import type { GpuPlan, GpuRunner } from "./runner.js";
 /** Steps that the GPU has at a time. More make browsers slower. */
 const IN_FLIGHT = 2;
 
-type Batches = StagedBatches<GpuPlan>;
+/** Batches, and a buffer that gets their losses with terms, if there are some. */
+type Batches = StagedBatches<GpuPlan> & { readonly all: GPUBuffer | null };
 /** The feeds of a batch. */
 type FeedsOf = (k: number) => readonly Feed[];
 
 /** Run so many batches. */
-export async function runAhead(guard: Guard, batches: Batches, n: number, feedsOf: FeedsOf): Promise<RanBatches> {
+export async function runAhead(guard: Guard, batches: StagedBatches<GpuPlan>, n: number, feedsOf: FeedsOf): Promise<RanBatches> {
   const { runner } = guard;
-  const { kernels } = runner;
+  const { kernels, segments } = runner;
   const before = kernels.view(STATE).slice();
   const states: Uint8Array[] = [];
   let fault: unknown;
   let page: Page;
+  let losses: Float32Array;
   try {
+    const all = batches.numbers === 1 ? null : await segments.make(4 * n * batches.numbers, "terms");
     guard.begin();
-    fault = await submitAll(guard, batches, n, feedsOf, states);
+    fault = await submitAll(guard, { ...batches, all }, n, feedsOf, states);
     page = await guard.read();
+    losses = page.losses;
+    if (all !== null) {
+      losses = new Float32Array(((await segments.readAll([[all, 0, all.size]])) as [Uint8Array])[0].buffer);
+      segments.drop(all);
+    }
   } catch (error) {
     // The GPU is lost. The count of steps is the one that was known last.
     kernels.view(STATE).set(before);
@@ -44,7 +52,7 @@ export async function runAhead(guard: Guard, batches: Batches, n: number, feedsO
   if (error !== null) {
     void kernels.tellFit("tw_fit_batch");
   }
-  return { losses: page.losses, error };
+  return { losses, error };
 }
 
 /** Tell `fit.c` of batches. */
@@ -88,7 +96,7 @@ async function submitAll(guard: Guard, batches: Batches, n: number, feedsOf: Fee
     }
     states.push(rules.looks ? before : kernels.view(STATE).slice());
     const plans = [step, ...(isDue ? [update] : []), ...(isDue && clip !== null ? [clip] : [])];
-    await runner.submit(plans, () => encodeBatch(guard, batches, step, isFirst, isDue ? update : null));
+    await runner.submit(plans, () => encodeBatch(guard, batches, k, isFirst, isDue ? update : null));
     waiting = isDue ? 0 : waiting + 1;
     steps += Number(isDue);
     flight.push(runner.gpu.device.queue.onSubmittedWorkDone());
@@ -100,13 +108,17 @@ async function submitAll(guard: Guard, batches: Batches, n: number, feedsOf: Fee
 }
 
 /** Add the steps of a batch, whose head has run, and the guard. @param update - the optimizer step; null: it is not due */
-function encodeBatch(guard: Guard, batches: Batches, step: GpuPlan, isFirst: boolean, update: GpuPlan | null): void {
-  const { loss, count, rows, clip, limits } = batches;
+function encodeBatch(guard: Guard, batches: Batches, k: number, isFirst: boolean, update: GpuPlan | null): void {
+  const { loss, count, rows, clip, limits, numbers, all } = batches;
+  const step = isFirst ? batches.train : batches.adding;
   const { runner } = guard;
   if (guard.rules.saves) {
     guard.save();
   }
   runner.encode(step);
+  if (all !== null) {
+    runner.commands.between().copyBufferToBuffer(...runner.output(step, loss), all, 4 * k * numbers, 4 * numbers);
+  }
   guard.trained(isFirst, update !== null, runner.output(step, loss), count === null ? rows : runner.output(step, count));
   if (update === null) {
     return;

@@ -76,6 +76,8 @@ export interface FitPosition {
   /** Divisor of the mean loss. */
   readonly rows: number;
   readonly optimizerSteps: number;
+  /** Sums of the terms of the loss, as `lossSum`. */
+  readonly terms: readonly number[];
 }
 
 /** The state that a fit begins with: the state of its checkpoint, if it has one. */

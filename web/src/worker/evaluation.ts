@@ -65,7 +65,8 @@ export class Evaluation {
     this.#checkRows(totals, rows / times);
     const [loss, count] = results;
     const scale = isSum ? times : 1;
-    this.#mean.add(scalarOf(loss, this.#spec.loss) / scale, (output === null ? rows : scalarOf(count, output)) / times);
+    const value = numbersOf(loss, this.#spec.loss)[0] as number;
+    this.#mean.add(value / scale, (output === null ? rows : numbersOf(count, output)[0] as number) / times);
   }
 
   async #newTotals(feeds: readonly Feed[]): Promise<Totals> {
@@ -103,12 +104,12 @@ export function failedBatch({ feeds, rows, first }: WireBatch): FailedBatch {
   return { feeds, rows, numberOf: (k) => first + k };
 }
 
-/** @throws SessionError unless the tensor is a single float32 */
-export function scalarOf(tensor: WireTensor | NamedTensor | undefined, name: string): number {
-  if (tensor?.dtype !== "float32" || tensor.data.length !== 4) {
+/** @throws SessionError unless the tensor has so many float32 */
+export function numbersOf(tensor: WireTensor | NamedTensor | undefined, name: string, count = 1): Float32Array {
+  if (tensor?.dtype !== "float32" || tensor.data.length !== 4 * count) {
     throw sessionError("SCALAR_LOSS", { name, shape: tensor?.dims ?? [] });
   }
-  return new DataView(tensor.data.buffer, tensor.data.byteOffset).getFloat32(0, true);
+  return new Float32Array(tensor.data.slice().buffer);
 }
 
 /** The evaluations of a session outside of fits, by number. */

@@ -34,6 +34,8 @@ export interface StagedBatches<Plan = LoadedPlan> extends StepPlans<Plan> {
   readonly limits: Uint8Array | null;
   /** Outputs of a train step: the loss, and its divisor (null: the rows of a batch). */
   readonly loss: string;
+  /** Numbers of the loss: itself, and its terms if it gives some. */
+  readonly numbers: number;
   readonly count: string | null;
   /** Rows of a batch. */
   readonly rows: number;

@@ -268,14 +268,15 @@ class PlanHost(SegmentMemory):
             (slot,) = clip.plan.inputs.values()
             inputs.append((memoryview(batches.limits), slot.nbytes, [slot.offset] * 2))
         losses = 4 * (layout.BATCHES_WORDS + 4 * len(inputs))
-        rates = losses + 4 * count
+        numbers = batches.train.plan.outputs[batches.loss].nbytes // 4
+        rates = losses + 4 * count * numbers
         place = rates + 4 * (count + 1)
         words, pieces = list[int](), []
         for step in steps:
             outputs = [name and step.plan.outputs[name] for name in (batches.loss, batches.count)]
             words += [step.ptr, *(self.address(slot, step) if slot else 0 for slot in outputs)]
         words += [batches.update.ptr, 0 if clip is None else clip.ptr, batches.rows, rates if batches.rates else 0]
-        words += [len(inputs) - (clip is not None), 0]
+        words += [len(inputs) - (clip is not None), 0, numbers]
         for data, nbytes, targets in inputs:
             words += [place, nbytes, *targets]
             pieces.append((place, data))
@@ -289,7 +290,8 @@ class PlanHost(SegmentMemory):
             self.write_feeds(batches.train, batches.feeds)
         status = self.engine.run_batches(self.session, block, count)
         error = self._explain_batches(block, status) if status else None
-        return self._position(), list(struct.unpack(f"<{count}f", self.engine.read(block + losses, 4 * count))), error
+        results = struct.unpack(f"<{count * numbers}f", self.engine.read(block + losses, rates - losses))
+        return self._position(), list(results), error
 
     def _explain_batches(self, block: int, status: int) -> Exception:
         ran = self.engine.last_plan(block)
@@ -344,6 +346,7 @@ class PlanHost(SegmentMemory):
             "node": plan.nodes[failed] if failed is not None and failed < len(plan.nodes) else "the plan",
             "value": value,
             "position": position,
+            "last": outcome.classes - 1,
         }
         if name in FEED_FAULTS:
             is_padding = name == "TW_BAD_LABEL" and (value < 0 or value == IMAGE_PADDING)

@@ -210,6 +210,9 @@ const LOSS_COUNT = record({
   output: nullable(text),
   /** True if the loss is a sum, without a divisor: the loss of several batches is then the loss per row. */
   isSum: flag,
+  /** The output that has the loss and its terms; null: the loss is no sum of terms. */
+  losses: optional(nullable(text), null),
+  terms: optional(names, []),
 });
 /** The divisor of a batch's loss. */
 export type LossCount = Of<typeof LOSS_COUNT>;
@@ -547,8 +550,8 @@ function checkInterface(plan: Of<typeof PLAN>, where: string, session: PlanOwner
     damagedIf(!isFeed || slot.segment !== layout.ARENA, `${where} has an input '${slot.name}' that is no feed of its own`);
   }
   const sums = metrics.flatMap(({ sums: one, faults }) => (faults === "" ? [one] : [one, faults]));
-  const count = session.lossCounts?.[kind]?.output ?? null;
-  const names = [...(session.outputs[kind] ?? []), ...sums, ...(count === null ? [] : [count])];
+  const { output = null, losses = null } = session.lossCounts?.[kind] ?? {};
+  const names = [...(session.outputs[kind] ?? []), ...sums, ...[output, losses].filter((name) => name !== null)];
   const outputNames = outputs.map((slot) => slot.name);
   if (JSON.stringify(outputNames.sort()) !== JSON.stringify(names.sort())) {
     throw malformed(`${where} gives the outputs ${outputNames.join(", ")}, not ${names.join(", ")}`);

@@ -5,7 +5,7 @@ import type { Remainder, StepsTask, WireBatch, WireClip } from "../../wire/fit.j
 import type { Feed, NamedTensor } from "../../wire/protocol.js";
 import { CLIP_INPUTS } from "../bundle/bundle.js";
 import { MOST_BATCHES, MOST_BYTES } from "../constants.js";
-import { fetchesOfLoss, scalarOf } from "../evaluation.js";
+import { fetchesOfLoss, numbersOf } from "../evaluation.js";
 import { signatureOf } from "../feeds.js";
 import type { RanBatches, StepPlans } from "../host.js";
 import type { FailedBatch } from "../places.js";
@@ -25,7 +25,7 @@ export interface Rates {
 
 /** How a session trains on batches. */
 export interface BatchOptions {
-  /** An output of the training model. */
+  /** An output of the training model, or that with the loss and its terms. */
   readonly loss: string;
   readonly clip: WireClip | null;
   /** Batches for an optimizer step. */
@@ -45,6 +45,7 @@ export class Batches {
   readonly #steps: FitSteps;
   readonly #columns: Columns | null;
   readonly #options: BatchOptions;
+  readonly #numbers: number;
   /** False: rows are trained on one batch at a time. */
   #runsSeveral: boolean;
   /** Batches to run at once. */
@@ -56,6 +57,8 @@ export class Batches {
     this.#steps = steps;
     this.#columns = columns;
     this.#options = options;
+    const { losses, terms } = core.lossCounts.train;
+    this.#numbers = 1 + (options.loss === losses ? terms.length : 0);
     this.#runsSeveral = columns !== null && !core.info.valuesDecide && !core.checksNumerics;
   }
 
@@ -101,7 +104,7 @@ export class Batches {
     // A session may keep one plan of a step only.
     const areHere = [adding, update, clip].every((one) => one === null || host.plans.includes(one.plan));
     const results = train.plan.outputs.filter(({ name }) => [loss, lossCounts.train.output].includes(name));
-    const areNumbers = results.every(({ dtype, nbytes }) => dtype === "float32" && nbytes === 4);
+    const areNumbers = results.every(({ dtype, nbytes, name }) => dtype === "float32" && nbytes === (name === loss ? 4 * this.#numbers : 4));
     return areHere && areNumbers && host.runsSeveral ? { train, adding, update, clip } : null;
   }
 
@@ -128,6 +131,7 @@ export class Batches {
         ...(n === 1 ? { ...plans, train: now, adding: now } : plans),
         limits: clip && limitsOf(clip).data,
         loss,
+        numbers: this.#numbers,
         count: this.#core.lossCounts.train.output,
         rows: size,
         rates: values && Float32Array.from(values),
@@ -160,30 +164,31 @@ export class Batches {
       if (waiting === 0 && rates !== null) {
         this.#core.setLearningRate(rates.values[optimizerSteps - rates.from] as number);
       }
-      const loss = await this.#train(batch);
-      return { losses: Float32Array.of(loss), error: null };
+      const [loss, ...terms] = await this.#train(batch);
+      this.#steps.addTerms(terms, batch.rows, this.#steps.at.kept - 1);
+      return { losses: Float32Array.of(loss as number), error: null };
     } catch (error) {
       return { losses: new Float32Array(0), error };
     }
   }
 
-  async #train({ feeds, rows }: Pick<WireBatch, "feeds" | "rows">): Promise<number> {
+  async #train({ feeds, rows }: Pick<WireBatch, "feeds" | "rows">): Promise<Float32Array> {
     const { loss: name } = this.#options;
     const { output } = this.#core.lossCounts.train;
     const { results } = await this.#core.step(TRAIN, feeds, fetchesOfLoss(name, output));
     const [loss, count] = results;
-    let value: number;
+    let losses: Float32Array;
     try {
-      value = scalarOf(loss, name);
+      losses = numbersOf(loss, name, this.#numbers);
     } catch (error) {
       // The fit has begun: gradients have changed.
       await this.#core.host.tellFit("tw_fit_trained", NaN, 0);
       throw error;
     }
-    if (await this.#steps.call("tw_fit_trained", value, output === null ? rows : scalarOf(count, output))) {
+    if (await this.#steps.call("tw_fit_trained", losses[0] as number, output === null ? rows : numbersOf(count, output)[0] as number)) {
       await this.update();
     }
-    return value;
+    return losses;
   }
 
   /** Make the optimizer step that is due. */

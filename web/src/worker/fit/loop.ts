@@ -61,7 +61,7 @@ export class WorkerFit {
     this.#steps = steps;
     this.#train = spec.train === null ? null : new Columns(spec.train);
     this.#validation = spec.validation === null ? null : new Columns(spec.validation);
-    this.#batches = new Batches(core, steps, this.#train, spec);
+    this.#batches = new Batches(core, steps, this.#train, { ...spec, loss: core.lossCounts.train.losses ?? spec.loss });
   }
 
   static async open(core: SessionCore, spec: FitSpec, port: MessagePort): Promise<WorkerFit> {
@@ -90,11 +90,12 @@ export class WorkerFit {
       return;
     }
     const { position, losses } = record;
-    const { epoch, step, lossSum, rows, optimizerSteps } = position;
+    const { epoch, step, lossSum, rows, optimizerSteps, terms } = position;
     losses.forEach((loss) => this.#losses.push(loss));
     this.#reported = losses.length;
     const kept = losses.subarray(losses.length - step).filter((loss) => !Number.isNaN(loss)).length;
     await this.#steps.call("tw_fit_resume", epoch, step, kept, optimizerSteps, lossSum, rows);
+    this.#steps.terms = terms.slice(0, this.#core.lossCounts.train.terms.length);
     record.epochs.forEach((epoch) => this.#epochs.observe(epoch));
     this.#epochs.best = record.best;
   }
@@ -233,12 +234,13 @@ export class WorkerFit {
 
   /** Take note of the epoch; null if all of its batches were undone, or none was trained on. */
   async #endEpoch(values: Pick<EpochRecord, "seconds" | "validation" | "training">): Promise<EpochRecord | null> {
-    const { kept, loss, epoch } = this.#steps.at;
+    const { kept, loss, epoch, rows, terms: sums } = this.#steps.at;
     if (kept === 0) {
       return null;
     }
     const core = this.#core;
-    const record = { epoch: epoch + 1, steps: kept, loss, learningRate: core.getLearningRate(), ...values };
+    const terms = Object.fromEntries(sums.map((sum, k) => [core.lossCounts.train.terms[k] as string, sum / rows]));
+    const record = { epoch: epoch + 1, steps: kept, loss, learningRate: core.getLearningRate(), ...values, terms };
     if (this.#isOver) {
       this.#epochs.add(record);
       return record;
@@ -255,8 +257,8 @@ export class WorkerFit {
   async #keep(): Promise<void> {
     if (this.#checkpoint !== null) {
       await this.#steps.call("tw_fit_keep");
-      const { epoch, step, lossSum, rows, optimizerSteps } = this.#steps.at;
-      const position = { epoch, step, lossSum, rows, optimizerSteps };
+      const { epoch, step, lossSum, rows, optimizerSteps, terms } = this.#steps.at;
+      const position = { epoch, step, lossSum, rows, optimizerSteps, terms };
       const { done: epochs, best } = this.#epochs;
       await this.#checkpoint.save({ position, epochs, losses: Float32Array.from(this.#losses), best });
     }

@@ -128,7 +128,8 @@ function readPosition(
     fields.refuse(lossSum, "position.lossSum", "0");
   }
   const epoch = count("epoch", epochs, epochs);
-  return { epoch, step, lossSum, rows, optimizerSteps: count("optimizerSteps", 0, losses) };
+  const terms = fields.array("terms" in record ? record["terms"] : [], "position.terms");
+  return { epoch, step, lossSum, rows, optimizerSteps: count("optimizerSteps", 0, losses), terms: terms.map((term) => fields.number(term, "position.terms")) };
 }
 
 /** A copy of a tensor of float32 with one axis, of this size unless it is null. */
@@ -143,11 +144,12 @@ function readFloats({ tensors }: TensorFile, name: string, size: number | null):
 /** An epoch of the file, which follows `index` others. */
 function readEpoch(value: unknown, index: number): EpochRecord {
   const field = `history.epochs[${index}]`;
-  const { validation, training, ...epoch } = fields.mapping(value, field);
+  const { validation, training, terms = {}, ...epoch } = fields.mapping(value, field);
   const values = {
     validation: readValues(validation, `${field}.validation`),
     training: readValues(training, `${field}.training`),
   };
+  const ofTerms = Object.entries(fields.mapping(terms, `${field}.terms`));
   return {
     epoch: fields.count(epoch["epoch"], `${field}.epoch`, index + 1, index + 1),
     steps: fields.count(epoch["steps"], `${field}.steps`),
@@ -155,6 +157,7 @@ function readEpoch(value: unknown, index: number): EpochRecord {
     learningRate: fields.rate(epoch["learningRate"], `${field}.learningRate`),
     seconds: fields.rate(epoch["seconds"], `${field}.seconds`),
     ...values,
+    terms: Object.fromEntries(ofTerms.map(([name, term]) => [name, fields.anyNumber(term, `${field}.terms`)])),
   };
 }
 

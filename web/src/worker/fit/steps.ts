@@ -30,6 +30,8 @@ type FitRules = Pick<FitSpec, "accumulate" | "sumsGradients" | "proximal"> & { r
 export class FitSteps {
   readonly #host: StepHost;
   readonly #onNaN: FitRules["onNaN"];
+  /** Sums of the terms of the loss over the rows of the epoch so far. */
+  terms: readonly number[] = [];
 
   private constructor(host: StepHost, onNaN: FitRules["onNaN"]) {
     this.#host = host;
@@ -61,6 +63,7 @@ export class FitSteps {
       lossSum,
       rows,
       loss: rows === 0 ? NaN : lossSum / rows,
+      terms: this.terms,
     };
   }
 
@@ -81,11 +84,22 @@ export class FitSteps {
 
   /** Run so many batches; the losses of those up to one that fails. */
   run(batches: StagedBatches, n: number): MaybePromise<RanBatches> {
-    const { step } = this.at;
-    return withValue(this.#host.runBatches(batches, n), ({ losses, error }) => {
+    const { step, kept } = this.at;
+    const { numbers, rows } = batches;
+    return withValue(this.#host.runBatches(batches, n), ({ losses: all, error }) => {
       const done = this.at.step - step;
+      const losses = all.filter((_, k) => k % numbers === 0);
+      for (let k = 0; k < done; k++) {
+        this.addTerms(all.subarray(k * numbers + 1, (k + 1) * numbers), rows, kept + k);
+      }
       return { losses: losses.subarray(0, done), error: error ?? this.#fault(losses[done]) };
     });
+  }
+
+  /** Add the terms of a batch after `before` others of the epoch; a checkpoint of an older version has no sums. */
+  addTerms(terms: ArrayLike<number>, rows: number, before: number): void {
+    const sums = before > 0 ? this.terms : new Array<number>(terms.length).fill(0);
+    this.terms = sums.map((sum, k) => sum + (terms[k] as number) * rows);
   }
 
   /** The error for NaN or infinity. @param loss - of the batch */

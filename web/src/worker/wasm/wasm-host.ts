@@ -234,7 +234,7 @@ export class WasmHost extends PlanMemory implements StepHost {
 
   runBatches(batches: StagedBatches<PlacedPlan>, n: number): RanBatches {
     const { engine } = this;
-    const { train, adding, update, clip, limits, rates } = batches;
+    const { train, adding, update, clip, limits, rates, numbers } = batches;
     this.#claimMoments(update);
     const steps = [train, adding];
     const fed = train.plan.inputs.filter(({ nbytes }) => nbytes > 0);
@@ -246,13 +246,13 @@ export class WasmHost extends PlanMemory implements StepHost {
       ...(clip?.plan.inputs ?? []).map(({ nbytes, offset }) => ({ nbytes, size: nbytes, targets: [offset, offset] })),
     ];
     const losses = 4 * (layout.BATCHES_WORDS + 4 * inputs.length);
-    const ratesAt = losses + 4 * n;
+    const ratesAt = losses + 4 * n * numbers;
     const first = ratesAt + 4 * (n + 1);
     const places = inputs.map((_, k) => inputs.slice(0, k).reduce((place, { size }) => place + size, first));
     const block = this.#staged(inputs.reduce((place, { size }) => place + size, first));
     const words = [
       ...steps.flatMap((step) => [step.ptr, ...this.#resultsOf(step, batches)]),
-      ...[update.ptr, clip?.ptr ?? 0, batches.rows, rates === null ? 0 : ratesAt, staged.length, 0],
+      ...[update.ptr, clip?.ptr ?? 0, batches.rows, rates === null ? 0 : ratesAt, staged.length, 0, numbers],
       ...inputs.flatMap(({ nbytes, targets }, k) => [places[k] as number, nbytes, ...targets]),
     ];
     engine.write(block, Uint32Array.from(words));
@@ -264,7 +264,7 @@ export class WasmHost extends PlanMemory implements StepHost {
     });
     const status = engine.runBatches(this.session, block, n);
     return {
-      losses: new Float32Array(engine.read(block + losses, 4 * n).buffer),
+      losses: new Float32Array(engine.read(block + losses, 4 * n * numbers).buffer),
       error: status === 0 ? null : this.#failureOf(engine.u32[block / 4 + layout.BATCHES_RAN] as number, status),
     };
   }
@@ -320,6 +320,7 @@ export class WasmHost extends PlanMemory implements StepHost {
       node: plan.nodes[instruction] ?? "the plan",
       value: header.getBigInt64(4 * layout.HEADER_VALUE, true),
       position: header.getBigInt64(4 * layout.HEADER_POSITION, true),
+      last: header.getUint32(4 * layout.HEADER_CLASSES, true) - 1,
     };
     const [status = `status ${code}`] = Object.entries(this.#kernels.status).find(([, one]) => one === code) ?? [];
     if (status in FEED_FAULTS) {

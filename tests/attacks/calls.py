@@ -1,7 +1,5 @@
 """Public calls of the Python package with arguments that work, for the sweep that puts hostile ones in their place."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A corpus is {name: (bytes, class, part of the message)}.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import zipfile

@@ -1,7 +1,5 @@
 """Bundles for tests, with what is in them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

@@ -1,7 +1,5 @@
 """Drive the JavaScript package from a test: expressions in a page, tensors as JSON."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The table of behaviours in Python and in the page: the same values, the same errors in class and text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

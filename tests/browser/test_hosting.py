@@ -1,8 +1,6 @@
 """Statements of docs/deploy.md about servers: sub-folders, isolation by a service worker, offline, in a page as users
 have."""
 
-from __future__ import annotations
-
 import atexit
 import base64
 import contextlib

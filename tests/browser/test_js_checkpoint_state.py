@@ -1,7 +1,5 @@
 """`CheckpointState`, artifacts and gradient graphs in a page, against the same calls in CPython; exact resumption."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

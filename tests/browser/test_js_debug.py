@@ -1,7 +1,5 @@
 """`onNaN` in a page: the numbers and bytes of Python."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Feeds whose values decide about shapes, in a page: with shared memory and without, from Python and from the cache."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The table of fits in a page: the numbers, bytes and errors of Python."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that fix the rows of a batch, in a page: the numbers and bytes of Python, whose own tests have float64."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models of float16, bfloat16 and float64 in a page: the bytes of native sessions, past Python, too."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """`generate` of a page: recordings of transformers, and the same draws as CPython."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

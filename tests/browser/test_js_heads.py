@@ -1,7 +1,5 @@
 """A page replaces the head of a model; losses are those of PyTorch with a replaced layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A page's share of onnxruntime's interfaces besides training: ORT format, options, metadata, shared states."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names of labels, further columns, and weights of rows and labels in a page: the same as in CPython."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every row of docs/migration.toml that has JavaScript runs in a page, isolated and not, in order."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Metrics of a page that are functions, against the built-in ones, numpy in float64 and CPython."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

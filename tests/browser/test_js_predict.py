@@ -1,7 +1,5 @@
 """`predict`, `evaluate` and learning rates of a page, against numpy in float64 and against CPython."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`Dataset.fromPreferences` of a page: the batches, losses and errors of Python."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

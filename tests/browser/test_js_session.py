@@ -1,7 +1,5 @@
 """Sessions in the page: results, order, copies, loading, release, and workers that die."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -3,8 +3,6 @@
 tests/python/test_stopping.py stops at every boundary of instructions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A page gives and takes weights that the exporter stored transposed as PyTorch's module has them."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from typing import Any

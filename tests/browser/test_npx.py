@@ -1,7 +1,5 @@
 """The commands of `npx trainweb` that are those of the Python package, beside the Python package's own."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -4,8 +4,6 @@ A fit is a kind of session and a list of calls. The outcome of a call is JSON; a
 Names are Python's: `camel` translates options for the page, `snake` texts of the page.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Artifacts built from the golden base models with the arguments that were recorded."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

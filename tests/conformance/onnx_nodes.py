@@ -1,7 +1,5 @@
 """The node tests of the installed `onnx`: one operator each, or the function that defines it, with recorded results."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass

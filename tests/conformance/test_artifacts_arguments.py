@@ -1,7 +1,5 @@
 """Meaning of the arguments of build_artifacts, and the values that they refuse."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

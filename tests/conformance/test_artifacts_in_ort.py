@@ -1,7 +1,5 @@
 """Artifacts beyond the golden ones: two steps in ONNX Runtime training and here give the same numbers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every row of docs/migration.toml runs, in order, with what it says of its result."""
 
-from __future__ import annotations
-
 import builtins
 import gc
 import json

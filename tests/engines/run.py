@@ -8,8 +8,6 @@ firefox-esr, webkit2gtk-driver and xvfb; a browser that is missing is an error. 
 Firefox trains on the GPU, too, by Mesa's adapter (Debian: mesa-vulkan-drivers).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import datetime

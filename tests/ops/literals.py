@@ -1,7 +1,5 @@
 """Small tensors written down as nested lists."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trainweb.model.graph import Tensor

@@ -1,7 +1,5 @@
 """Runs single operators: their samples become models, models run on the native engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """ONNX's reference evaluator: its random numbers, and the faults that `test_forward.py` avoids."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

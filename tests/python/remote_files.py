@@ -1,7 +1,5 @@
 """Files that somebody else holds, for tests: what the page's worker does, in Python."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Heads of queries that share heads of keys and values: neither these nor their gradients are stored for each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from copy import copy

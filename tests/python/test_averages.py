@@ -1,7 +1,5 @@
 """Averages of the parameters: their numbers, who reads them, and that a run that goes on keeps them to the last bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

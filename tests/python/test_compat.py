@@ -1,7 +1,5 @@
 """The Python interface before onnxblock."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

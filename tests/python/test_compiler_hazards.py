@@ -3,8 +3,6 @@
 Operators emit tidier code than this; what no operator emits today, one may tomorrow.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The documents: their links lead somewhere, their Python runs and prints what they say, and skipped blocks say why."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import contextlib

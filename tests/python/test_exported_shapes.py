@@ -3,8 +3,6 @@
 tests/exported/make.py made them, and says what each is.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The plans of a session hold large quantized weights once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models that are read by ranges natively: from files and from bytes, without a copy of their weights."""
 
-from __future__ import annotations
-
 import gc
 import os
 import tracemalloc

@@ -1,7 +1,5 @@
 """Every optimizer from its name to its checkpoints: each fact of its class holds everywhere."""
 
-from __future__ import annotations
-
 import json
 from inspect import signature
 from math import prod

@@ -1,7 +1,5 @@
 """Short circuits in the loops of shaders: SwiftShader's compiler takes twice as long for each one more in a loop."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

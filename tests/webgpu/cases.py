@@ -1,7 +1,5 @@
 """One call on the GPU: feeds in, a result between canaries out."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

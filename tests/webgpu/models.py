@@ -3,8 +3,6 @@
 python -m tests.webgpu.models > tests/golden/webgpu/models.txt
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable, Iterator

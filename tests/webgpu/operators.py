@@ -3,8 +3,6 @@
 python -m tests.webgpu.operators > tests/golden/webgpu/operators.txt
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@
 `--full NAME` prints the losses of a network of the benchmarks instead.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Attention, rotary embedding and the loss of a head against float64 numpy, with all scores in memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random numbers, computed places, norms of groups, average pools, recurrent layers and packed numbers."""
 
-from __future__ import annotations
-
 import sys
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Every template against float64 numpy: sizes of 1 and primes, strides, offsets, NaN and infinities."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import prod
 from typing import Any

@@ -1,7 +1,5 @@
 """Training of a benchmark's model on the GPU and on the kernels, step by step."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from tests.webgpu.host import SEGMENTS, GpuHost

@@ -1,7 +1,5 @@
 """Recordings of the zoo as scripts/record_zoo.py makes them, and how they were trained."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

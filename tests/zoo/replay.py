@@ -1,7 +1,5 @@
 """Train a recorded export here, and hold it to PyTorch's trajectory."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Calls that onnxruntime-training and trainweb are both put through: each is given classes of the one or the other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -6,8 +6,6 @@ fed, and of five steps of SGD in float64 the losses, all tensors after them, and
 `script.tar.xz`, which the argument `script` writes alone, has the same of the TorchScript exporter.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import sys

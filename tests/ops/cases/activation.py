@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.activation."""
 
-from __future__ import annotations
-
 from math import pi, sqrt
 from typing import Any
 

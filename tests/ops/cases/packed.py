@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.packed."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

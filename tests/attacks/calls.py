@@ -52,8 +52,6 @@ def state() -> trainweb.CheckpointState:
 
 
 class Letters:
-    """A tokenizer by letters."""
-
     def encode(self, text: str) -> list[int]:
         return [ord(one) % 32 for one in text]
 

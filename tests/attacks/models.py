@@ -363,8 +363,6 @@ def tensors() -> dict[str, Case]:
 
 
 def sparse_tensors() -> dict[str, Case]:
-    """Sparse initializers."""
-
     def sparse(values: list[float], indices: list, dims: list[int]) -> bytes:
         flat = np.asarray(indices, "i8")
         proto = helper.make_sparse_tensor(

@@ -72,7 +72,6 @@ class JsPage:
 
     @property
     def worker(self) -> Worker:
-        """The one worker of the page."""
         (worker,) = self.page.workers
         return worker
 

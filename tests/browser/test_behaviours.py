@@ -157,7 +157,6 @@ def nearly(value: Any) -> Any:
 
 
 def flat(outcome: Any) -> list[Any]:
-    """The values of an outcome, one after the other."""
     parts = [*outcome.items()] if isinstance(outcome, dict) else outcome
     return [value for part in parts for value in flat(part)] if isinstance(parts, list | tuple) else [parts]
 

@@ -303,7 +303,6 @@ def test_a_policy_for_files_of_another_origin(
 
 
 def errors_of(page: Page, address: str) -> list[str]:
-    """The errors of a page's script."""
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(address)

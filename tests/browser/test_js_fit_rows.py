@@ -21,7 +21,6 @@ def native(name: str) -> list[list[Any]]:
 
 
 def serve(page: JsPage, fit: Fit) -> list[Any]:
-    """Serve the files of a fit, and return what the page makes of it."""
     kind, calls, options = fit
     if kind == "odd":
         files = odd_files()

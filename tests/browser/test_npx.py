@@ -39,7 +39,6 @@ def in_python(*arguments: str) -> str:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """The contents of a folder."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 

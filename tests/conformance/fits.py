@@ -637,7 +637,6 @@ class Runner:
         self.folder = folder
 
     def outcome(self, call: Any) -> Any:
-        """The outcome of a call."""
         name, *arguments = call
         try:
             return plain(getattr(self, name.replace(" ", "_"))(*arguments))
@@ -735,7 +734,6 @@ def odd_files() -> dict[str, bytes]:
 
 
 def opened(kind: str, options: dict[str, Any]) -> trainweb.TrainingSession:
-    """A session in Python."""
     options = {"reproducible": True, **options}
     if kind == "odd":
         train, evaluation, optimizer, checkpoint = odd_files().values()

@@ -32,8 +32,6 @@ class NodeCase:
 
 @dataclass
 class Outcome:
-    """The outcome of a case."""
-
     refused: str = ""
     """The message of our error, "" where the case ran."""
     wrong: str = ""

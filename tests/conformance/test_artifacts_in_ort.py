@@ -210,7 +210,6 @@ def slug(name: str) -> str:
 
 
 def optimizer_of(name: str) -> Any:
-    """Optimizers in turn."""
     return list(OPTIMIZERS.values())[list(CASES).index(name) % len(OPTIMIZERS)]
 
 

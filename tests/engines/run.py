@@ -250,7 +250,6 @@ def visit(name: str, wanted: Sequence[int], *, isolated: bool) -> Result:
 
 
 def table(results: Sequence[Result]) -> str:
-    """The results in Markdown."""
     rows = [
         f"| {it.version} | {'isolated, 2 threads' if it.isolated else 'plain'} | "
         f"{it.n_cases} cases{', **' + str(len(it.faults)) + ' fail**' if it.faults else ' pass'} | "

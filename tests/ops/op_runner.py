@@ -126,7 +126,6 @@ def run(graph: Graph, feeds: dict[str, np.ndarray], outputs: Sequence[str] | Non
 
 
 def feeds_of(graph: Graph, arrays: Sequence[np.ndarray | None]) -> dict[str, np.ndarray]:
-    """The feeds for a graph of `single_node`."""
     return {f"x{k}": x for k, x in enumerate(arrays) if x is not None and f"x{k}" not in graph.initializers}
 
 

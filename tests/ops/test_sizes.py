@@ -44,7 +44,6 @@ EXTREMES = np.repeat(np.array([[nan, 1], [inf, 1], [-inf, 1], [-inf, -inf]], np.
 
 
 def along(*shapes: tuple[int, ...], **attrs: Any) -> list[Sample]:
-    """Samples along axis 1."""
     return [Sample([shape], {"axis": 1, **attrs}, grad=()) for shape in shapes]
 
 

@@ -24,7 +24,6 @@ class Host:
         return SimpleNamespace(index=index, nbytes=len(data))
 
     def open(self, data: bytes) -> RemoteFile:
-        """A file to read."""
         given = self.add(data)
         return RemoteFile(given.index, given.nbytes, self)
 

@@ -233,7 +233,6 @@ WAYS: dict[str, Callable[[Grouped, str, int], str]] = {
 
 
 def groups(plan: Plan) -> list[int]:
-    """The groups of a plan's attention."""
     return [int(n) for line in plan.text for n in re.findall(r"^attention.* group=(\d+)", line)]
 
 

@@ -28,7 +28,6 @@ def opened(files: Any, checkpoint: bytes | None = None) -> trainweb.TrainingSess
 
 
 def trained(s: trainweb.TrainingSession, first: int = 0, steps: int = STEPS) -> list[np.ndarray]:
-    """The parameters after each step."""
     found = []
     for seed in range(first, first + steps):
         s.set_learning_rate(0.05)

@@ -21,7 +21,6 @@ def _end(text: str, at: int) -> int:
 
 
 def _loops(text: str) -> Iterator[str]:
-    """The outermost loops."""
     at = 0
     while loop := LOOP.search(text, at):
         at = _end(text, loop.start())

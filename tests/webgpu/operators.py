@@ -47,7 +47,6 @@ def backward_graph(case: Case) -> tuple[Graph, dict[str, np.ndarray], list[np.nd
 
 
 def plan_of(graph: Graph, feeds: Mapping[str, np.ndarray]) -> tuple[InferenceModel, Plan]:
-    """The plan for the GPU."""
     model = InferenceModel(graph, engine=RUNTIME.get_engine(), limits=Limits(), memory_budget=None)
     types = {name: TensorType(str(feeds[name].dtype), feeds[name].shape) for name in model.inputs}
     return model, model.compile(types, target=WEBGPU)

@@ -54,7 +54,6 @@ def batches_of(core: SessionCore, net: networks.Network, count: int) -> Batches:
 
 
 def types_of(feeds: dict[str, Tensor]) -> dict[str, TensorType]:
-    """Types of feeds."""
     return {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()}
 
 

@@ -53,7 +53,6 @@ class Trained:
 
 
 def loss_of(recording: Recording) -> LossType | Block | None:
-    """The loss under which the recording was trained."""
     name = recording.about["loss"]
     if name.endswith(" of axis 1"):
         return CrossEntropyLoss(class_axis=1)

@@ -104,7 +104,6 @@ def zeroed(module: nn.Module) -> nn.Module:
 
 
 def norms() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
-    """Modules with norms, and the shapes of a row."""
     relu = nn.ReLU
     dense = [nn.Linear(3, 4), relu(), nn.BatchNorm1d(4), nn.Linear(4, 4), relu(), nn.BatchNorm1d(4), nn.Linear(4, 2)]
     image = [nn.BatchNorm2d(3), nn.MaxPool2d(2), nn.BatchNorm2d(3, momentum=0.3, eps=1e-3), relu()]

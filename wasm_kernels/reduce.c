@@ -112,7 +112,7 @@ static float row_value(const float *x, int32_t n, int32_t op) {
 
 /* ---- columns: tiles of WIDTH vectors, rows in blocks ---- */
 
-enum { TILES = 16 };
+enum { TILES = 32 };
 
 typedef struct {
     f32x4 v[4];
@@ -201,7 +201,9 @@ void reduce_columns(const float *x, float *y, int32_t rows, int32_t n_cols, int6
 /* ---- kernels ---- */
 
 /* Columns that a chunk reduces together. Where a row fills a page, more of them at a time are read faster. */
-TW_INLINE int32_t strip_of(const reduce_f32_args *a) { return a->inner < 1024 ? 64 : 16 * TILES; }
+TW_INLINE int32_t strip_of(const reduce_f32_args *a) {
+    return a->inner < 1024 ? 64 : min_i32(a->inner / 4 & -64, 16 * TILES);
+}
 
 static void reduce_rows_chunk(const void *args, int64_t lo, int64_t hi) {
     const reduce_f32_args *a = args;

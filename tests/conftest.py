@@ -1,7 +1,5 @@
 """For all tests: their order, one seed for each, and a leak check of the kernels' memory on by default."""
 
-from __future__ import annotations
-
 import gc
 import re
 import sys

@@ -1,7 +1,5 @@
 """One test for several cases: it runs them all, and its failure names those that failed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import signature

@@ -3,8 +3,6 @@
 `./build.sh test --record-times` writes how long files take to `times.txt`; it needs all tests to run.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

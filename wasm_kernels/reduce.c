@@ -7,7 +7,7 @@
 #include "math.h"
 #include "parallel.h"
 
-enum { ROW_BLOCK = 256, COLUMN_BLOCK = 16, MAX_LEVELS = 28 };
+enum { ROW_BLOCK = 256, COLUMN_BLOCK = 16, MAX_LEVELS = 28, ROWS = 4 };
 
 /* Maximum that may miss a NaN, for those who meet it elsewhere: one instruction. */
 enum { LOOSE_MAX = 16 };
@@ -58,18 +58,25 @@ TW_INLINE float reduce_block(const float *x, int32_t n, f32x4 shift, int32_t op)
     return s;
 }
 
+/* Reduces `count` rows block by block, each `apart` rows below the last. From several places, memory is read faster. */
+TW_INLINE void reduce_rows(const float *x, float *y, int32_t n, int32_t count, int64_t apart, f32x4 shift, int32_t op) {
+    float stack[MAX_LEVELS][ROWS];
+    int32_t top = 0, block = 0;
+    do {
+        int32_t i = block * ROW_BLOCK, end = i + ROW_BLOCK >= n;
+        for (int32_t r = 0; r < count; r++)
+            stack[top][r] = reduce_block(x + r * apart * n + i, min_i32(ROW_BLOCK, n - i), shift, op);
+        top++;
+        for (int32_t bits = end ? -1 : block; bits & 1 && top > 1; bits >>= 1, top--)
+            for (int32_t r = 0; r < count; r++) stack[top - 2][r] = combine1(stack[top - 2][r], stack[top - 1][r], op);
+    } while (++block * ROW_BLOCK < n);
+    for (int32_t r = 0; r < count; r++) y[r * apart] = stack[0][r];
+}
+
 TW_INLINE float reduce_row(const float *x, int32_t n, f32x4 shift, int32_t op) {
-    float stack[MAX_LEVELS];
-    int32_t top = 0;
-    for (int32_t i = 0, block = 0; i < n; i += ROW_BLOCK, block++) {
-        float s = reduce_block(x + i, min_i32(ROW_BLOCK, n - i), shift, op);
-        for (int32_t bits = block; bits & 1; bits >>= 1) s = combine1(stack[--top], s, op);
-        stack[top++] = s;
-    }
-    if (!top) return neutral(op);
-    float s = stack[--top];
-    while (top) s = combine1(stack[--top], s, op);
-    return s;
+    float result;
+    reduce_rows(x, &result, n, 1, 0, shift, op);
+    return result;
 }
 
 float sum_row(const float *x, int32_t n) { return reduce_row(x, n, splat(0), REDUCE_SUM); }
@@ -105,7 +112,7 @@ static float row_value(const float *x, int32_t n, int32_t op) {
 
 /* ---- columns: tiles of WIDTH vectors, rows in blocks ---- */
 
-enum { TILES = 4 };
+enum { TILES = 32 };
 
 typedef struct {
     f32x4 v[4];
@@ -193,32 +200,38 @@ void reduce_columns(const float *x, float *y, int32_t rows, int32_t n_cols, int6
 
 /* ---- kernels ---- */
 
-/* Columns that a chunk reduces together. */
-enum { STRIP = 16 * TILES };
-
-static int32_t n_strips(const reduce_f32_args *a) { return (a->inner + STRIP - 1) / STRIP; }
+/* Columns that a chunk reduces together. Where a row fills a page, more of them at a time are read faster. */
+TW_INLINE int32_t strip_of(const reduce_f32_args *a) {
+    return a->inner < 1024 ? 64 : min_i32(a->inner / 4 & -64, 16 * TILES);
+}
 
 static void reduce_rows_chunk(const void *args, int64_t lo, int64_t hi) {
     const reduce_f32_args *a = args;
-    for (int64_t r = lo; r < hi; r++) a->y[r] = row_value(a->x + r * a->n, a->n, a->op);
+    int64_t apart = a->op == REDUCE_SUM || a->op == REDUCE_SUM_SQUARES ? (hi - lo) / ROWS : 0, r = lo;
+    for (; r < lo + apart; r++) {
+        const float *x = a->x + r * a->n;
+        if (a->op == REDUCE_SUM) reduce_rows(x, a->y + r, a->n, ROWS, apart, splat(0), REDUCE_SUM);
+        else reduce_rows(x, a->y + r, a->n, ROWS, apart, splat(0), REDUCE_SUM_SQUARES);
+    }
+    for (r = lo + ROWS * apart; r < hi; r++) a->y[r] = row_value(a->x + r * a->n, a->n, a->op);
 }
 
 static void reduce_columns_chunk(const void *args, int64_t lo, int64_t hi) {
     const reduce_f32_args *a = args;
-    int32_t strips = n_strips(a);
+    int32_t strip = strip_of(a), strips = ceil_div(a->inner, strip);
     for (int64_t unit = lo; unit < hi; unit++) {
         int64_t o = unit / strips;
-        int32_t c = (int32_t)(unit % strips) * STRIP;
-        reduce_columns(a->x + o * a->n * a->inner + c, a->y + o * a->inner + c, a->n, min_i32(STRIP, a->inner - c),
+        int32_t c = (int32_t)(unit % strips) * strip;
+        reduce_columns(a->x + o * a->n * a->inner + c, a->y + o * a->inner + c, a->n, min_i32(strip, a->inner - c),
                        a->inner, a->op);
     }
 }
 
 int32_t kernel_reduce_f32(const reduce_f32_args *a) {
     if (!a->outer || !a->inner) return TW_OK;
-    int32_t grain = units_per_chunk((int64_t)a->n * min_i32(STRIP, a->inner));
+    int32_t strip = strip_of(a), grain = units_per_chunk((int64_t)a->n * min_i32(strip, a->inner));
     if (a->inner == 1) parallel_ranges(reduce_rows_chunk, a, a->outer, grain);
-    else parallel_ranges(reduce_columns_chunk, a, (int64_t)a->outer * n_strips(a), grain);
+    else parallel_ranges(reduce_columns_chunk, a, (int64_t)a->outer * ceil_div(a->inner, strip), grain);
     return TW_OK;
 }
 

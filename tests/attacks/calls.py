@@ -1,7 +1,5 @@
 """Public calls of the Python package with arguments that work, for the sweep that puts hostile ones in their place."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -54,8 +52,6 @@ def state() -> trainweb.CheckpointState:
 
 
 class Letters:
-    """A tokenizer by letters."""
-
     def encode(self, text: str) -> list[int]:
         return [ord(one) % 32 for one in text]
 

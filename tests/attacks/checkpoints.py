@@ -1,7 +1,5 @@
 """Malformed checkpoints, from a writer that believes all its input."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Public calls for tests that put something wrong in the place of each argument."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 A corpus is {name: (bytes, class, part of the message)}.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import zipfile
@@ -365,8 +363,6 @@ def tensors() -> dict[str, Case]:
 
 
 def sparse_tensors() -> dict[str, Case]:
-    """Sparse initializers."""
-
     def sparse(values: list[float], indices: list, dims: list[int]) -> bytes:
         flat = np.asarray(indices, "i8")
         proto = helper.make_sparse_tensor(

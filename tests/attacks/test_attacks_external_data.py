@@ -1,7 +1,5 @@
 """External tensor data never comes from outside the model's directory."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

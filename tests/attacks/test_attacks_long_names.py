@@ -1,7 +1,5 @@
 """Names and values of tens of thousands of characters: an error shows the beginning and the length."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """Invalid arguments: every public call raises an error of ours or a TypeError that names the fault."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Hostile things in the place of every argument of every public call: errors of ours or TypeErrors that name it."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

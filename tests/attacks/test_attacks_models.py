@@ -1,7 +1,5 @@
 """Every malformed model gives the one error that says what is wrong, in bounded time."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import random

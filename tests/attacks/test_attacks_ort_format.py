@@ -1,7 +1,5 @@
 """Every damaged ORT format model gives an error of ours, in bounded time."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Protobuf messages written by hand, so that they may be wrong."""
 
-from __future__ import annotations
-
 VARINT, FIXED64, LEN, GROUP, END_GROUP, FIXED32 = range(6)
 
 

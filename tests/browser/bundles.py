@@ -1,7 +1,5 @@
 """Bundles for tests, with what is in them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct
@@ -59,7 +57,6 @@ def compile_bundle(
 
 @cache
 def mlp_bundle(models: bool = True) -> bytes:
-    """The mlp, for a batch of 8."""
     return compile_bundle("mlp", [MLP], models=models)
 
 

@@ -5,8 +5,6 @@
 kills the renderer at that many random moments, each of a separate fit, and prints the results.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -304,6 +304,13 @@ def isolated(browser: Browser, isolated_site: Site) -> Iterator[JsPage]:
         yield page
 
 
+@pytest.fixture(scope="module", params=["js", "isolated"])
+def either(request: pytest.FixtureRequest) -> JsPage:
+    """Both kinds of page in turn."""
+    found: JsPage = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
 def mlp_site(plain_site: Site) -> Site:
     """A site with the bundle of the mlp, with and without models."""

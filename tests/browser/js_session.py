@@ -1,7 +1,5 @@
 """Drive the JavaScript package from a test: expressions in a page, tensors as JSON."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,7 +72,6 @@ class JsPage:
 
     @property
     def worker(self) -> Worker:
-        """The one worker of the page."""
         (worker,) = self.page.workers
         return worker
 

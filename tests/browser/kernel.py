@@ -1,7 +1,5 @@
 """Drive a Pyodide that runs in a page's worker, as a notebook's kernel does."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

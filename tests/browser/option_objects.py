@@ -1,7 +1,5 @@
 """Which arguments of the public calls of the page are objects with names that are known, from TypeDoc's description."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

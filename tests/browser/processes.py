@@ -1,7 +1,5 @@
 """Memory of the processes that show pages, as Linux counts it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Playwright has Chromium keep every file that a page loads, encoded, in the page's process: 20 MB that no user has.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tempfile

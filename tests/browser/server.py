@@ -1,7 +1,5 @@
 """A local HTTP server for browser tests: folders under prefixes, headers on demand, a byte log."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import html

@@ -1,7 +1,5 @@
 """The table of behaviours in Python and in the page: the same values, the same errors in class and text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -159,7 +157,6 @@ def nearly(value: Any) -> Any:
 
 
 def flat(outcome: Any) -> list[Any]:
-    """The values of an outcome, one after the other."""
     parts = [*outcome.items()] if isinstance(outcome, dict) else outcome
     return [value for part in parts for value in flat(part)] if isinstance(parts, list | tuple) else [parts]
 

@@ -1,7 +1,5 @@
 """Sessions from bundles: training without Python, Python once it is needed, bundles that are damaged."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Bundles that the page keeps: the cache in the origin's private file system."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bundles that are damaged: refused, never believed."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

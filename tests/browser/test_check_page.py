@@ -1,7 +1,5 @@
 """The page "Does my model train?": what it says of a file, what it measures, and the code it gives."""
 
-from __future__ import annotations
-
 import json
 import re
 import struct

@@ -1,7 +1,5 @@
 """The WebAssembly whose machine code browsers keep: it comes from a server unpacked, in the browser's own reply."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The demo page, driven as a person would: train, draw, pause, save, resume, export."""
 
-from __future__ import annotations
-
 import re
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """Files of the user that never come, never end or are given up: no call waits for them, and nothing is left."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import time

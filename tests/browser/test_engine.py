@@ -1,7 +1,5 @@
 """The kernel engine in Chromium: memory, plans, generated code, and threads that change no bit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

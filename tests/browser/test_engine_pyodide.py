@@ -1,7 +1,5 @@
 """The Python engine in a notebook: the script and the kernels come out of the wheel."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import Browser
 

@@ -1,7 +1,5 @@
 """The pages and notebooks of examples/: each trains to what it promises."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

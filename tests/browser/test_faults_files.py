@@ -1,7 +1,5 @@
 """Files of the package that are not what they should be: an error names the file, what is expected and what came."""
 
-from __future__ import annotations
-
 import random
 import zipfile
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Workers that die, trap, have no session left; with locks (https) and without (http)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

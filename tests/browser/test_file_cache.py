@@ -1,7 +1,5 @@
 """Large files that a page fetched stay in its private file system while their server says that they are the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 README's: test_readme.py. Python: tests/python/test_documents.py.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

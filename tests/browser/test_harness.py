@@ -1,7 +1,5 @@
 """The test harness itself: sites, isolation, the byte log, error collection. test_notebook.py has the kernel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

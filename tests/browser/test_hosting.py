@@ -1,8 +1,6 @@
 """Statements of docs/deploy.md about servers: sub-folders, isolation by a service worker, offline, in a page as users
 have."""
 
-from __future__ import annotations
-
 import atexit
 import base64
 import contextlib
@@ -305,7 +303,6 @@ def test_a_policy_for_files_of_another_origin(
 
 
 def errors_of(page: Page, address: str) -> list[str]:
-    """The errors of a page's script."""
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(address)

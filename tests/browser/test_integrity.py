@@ -1,7 +1,5 @@
 """Hashes that files must have, in the page: hashlib computes the tests' hashes."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The examples of the API reference, which stand beside each other in both languages, run in a page."""
 
-from __future__ import annotations
-
 import sys
 
 from playwright.sync_api import Browser

@@ -1,7 +1,5 @@
 """The rules for arguments and options of the JavaScript interface, row by row."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 

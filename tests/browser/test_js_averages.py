@@ -1,7 +1,5 @@
 """Averages of the parameters, limits of gradients and CTC in a page: the same bytes as natively."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import helper
 from tests.browser.test_js_fit import OPEN

@@ -1,13 +1,8 @@
 """`CheckpointState`, artifacts and gradient graphs in a page, against the same calls in CPython; exact resumption."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 
 import numpy as np
-import pytest
-from playwright.sync_api import Browser
 from tests.golden.calls.scenarios import X, Y
 from tests.python.test_quantize import network
 from tests.python.test_resume import feeds, net
@@ -20,8 +15,8 @@ from trainweb.compat.gradient_graph import GradientGraphBuilder
 from trainweb.onnxblock import loss, optim
 from trainweb.training.arrays import from_numpy
 
-from .js_session import JsPage, from_json, open_js_page, to_json
-from .server import ROOT, Site
+from .js_session import JsPage, from_json, to_json
+from .server import ROOT
 
 MLP = ROOT / "tests" / "golden" / "mlp"
 CALLS = """
@@ -31,14 +26,8 @@ const bytes = (file) => Array.from(file);
 """
 
 
-@pytest.fixture(scope="module")
-def js(browser: Browser, isolated_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, isolated_site) as page:
-        yield page
-
-
-def test_a_state_apart_from_sessions(js: JsPage) -> None:
-    found = js.run(
+def test_a_state_apart_from_sessions(isolated: JsPage) -> None:
+    found = isolated.run(
         CALLS
         + """
         const state = await CheckpointState.load(files.checkpointState);
@@ -77,8 +66,8 @@ def test_a_state_apart_from_sessions(js: JsPage) -> None:
     assert found["errors"] == [one, one, one, one, two, three]
 
 
-def test_a_state_keeps_what_its_sessions_learned(js: JsPage) -> None:
-    found = js.run(
+def test_a_state_keeps_what_its_sessions_learned(isolated: JsPage) -> None:
+    found = isolated.run(
         CALLS
         + """
         const step = async (s) => {
@@ -124,12 +113,12 @@ def test_a_state_keeps_what_its_sessions_learned(js: JsPage) -> None:
     assert [bytes(found["between"]), bytes(found["end"])] == saved
 
 
-def test_parameters_of_other_dtypes_keep_their_place(js: JsPage) -> None:
+def test_parameters_of_other_dtypes_keep_their_place(isolated: JsPage) -> None:
     content = read_checkpoint(MLP / "checkpoint")
     arrays = {"a.int": np.array([1, 2**40, -3]), "fc1.half": np.float16([1, 2]), "z.int32": np.int32([4])}
     frozen = [from_numpy(name, array) for name, array in arrays.items()]
-    js.site.add("/resume/mixed", write_checkpoint(SessionContents.of(content.trained, frozen)))
-    found = js.run(
+    isolated.site.add("/resume/mixed", write_checkpoint(SessionContents.of(content.trained, frozen)))
+    found = isolated.run(
         CALLS
         + """
         const state = await CheckpointState.load("/resume/mixed");
@@ -160,8 +149,8 @@ CONFIG = """{
 }"""
 
 
-def test_artifacts_and_gradient_graphs(js: JsPage) -> None:
-    found = js.run(
+def test_artifacts_and_gradient_graphs(isolated: JsPage) -> None:
+    found = isolated.run(
         f"""
         const model = "/golden/mlp/base.onnx";
         const built = await buildArtifacts(model, {CONFIG});
@@ -198,9 +187,9 @@ def test_artifacts_and_gradient_graphs(js: JsPage) -> None:
     assert found["errors"] == ["SessionError", "ModelError"]
 
 
-def test_quantized_files_are_those_of_python(js: JsPage) -> None:
+def test_quantized_files_are_those_of_python(isolated: JsPage) -> None:
     model = network(turned=True, gemm=True)[0].SerializeToString()
-    found = js.run(
+    found = isolated.run(
         f"""
         const model = new Uint8Array({json.dumps(list(model))});
         const whole = await quantize(model, 8, {{ onlyFrozen: false, as: "blob" }});
@@ -264,7 +253,7 @@ return { whole, differ, count: calls.length, end: Array.from(end) };
 """
 
 
-def test_a_run_killed_after_any_call_resumes(js: JsPage) -> None:
+def test_a_run_killed_after_any_call_resumes(isolated: JsPage) -> None:
     """Dropout, BatchNormalization, accumulation, a schedule; the file is that of CPython to the byte."""
     made = build_artifacts(net(), loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
     for name, data in {
@@ -274,9 +263,9 @@ def test_a_run_killed_after_any_call_resumes(js: JsPage) -> None:
         "checkpoint": made.checkpoint,
     }.items():
         assert data is not None
-        js.site.add(f"/resume/{name}", data)
+        isolated.site.add(f"/resume/{name}", data)
     ids = [*range(6), 99]
-    found = js.run(RESUME, batches=[{n: to_json(v) for n, v in feeds(k).items()} for k in ids])
+    found = isolated.run(RESUME, batches=[{n: to_json(v) for n, v in feeds(k).items()} for k in ids])
     assert found["differ"] == [] and found["count"] == 20
     trainweb.set_seed(0)
     state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)

@@ -1,7 +1,5 @@
 """Files as data in a page: CSV and folders as Python reads them, and what IndexedDB has."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

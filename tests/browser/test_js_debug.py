@@ -1,14 +1,10 @@
 """`onNaN` in a page: the numbers and bytes of Python."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import helper
-from playwright.sync_api import Browser
 from tests.conformance.models import make_model, normal
 
 import trainweb
@@ -17,7 +13,7 @@ from trainweb.errors import NumericsError
 from trainweb.fit import Trainer
 from trainweb.spelling import camel_case
 
-from .js_session import JsPage, open_js_page, to_json
+from .js_session import JsPage, to_json
 from .server import Site
 
 OPEN = """
@@ -42,11 +38,9 @@ def net() -> Any:
     return make_model(nodes, {"x": ["b", 1, 3, 3]}, {"y": ["b", 2]}, constants)
 
 
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+@pytest.fixture(scope="module", autouse=True)
+def _files(plain_site: Site) -> None:
     plain_site.add("/units.onnx", net().SerializeToString())
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 def opened() -> trainweb.TrainingSession:

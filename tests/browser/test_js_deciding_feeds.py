@@ -1,17 +1,12 @@
 """Feeds whose values decide about shapes, in a page: with shared memory and without, from Python and from the cache."""
 
-from __future__ import annotations
-
 from base64 import b64encode
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 from tests.python.test_deciding_feeds import WEIGHTS, windowed
 
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 
 X = np.sin(np.arange(18)).astype(np.float32).reshape(6, 3)
 COUNTS = [2, 5, 2, 1, 6, 2]
@@ -32,15 +27,8 @@ OPEN = f"""
 EXPECTED = [float(((X[:n].astype(np.float64) @ WEIGHTS) ** 2).mean()) for n in COUNTS]
 
 
-@pytest.fixture(scope="module", params=["plain_site", "isolated_site"])
-def js(browser: Browser, request: pytest.FixtureRequest) -> Iterator[JsPage]:
-    site: Site = request.getfixturevalue(request.param)
-    with open_js_page(browser, site) as page:
-        yield page
-
-
-def test_training_follows_the_value(js: JsPage) -> None:
-    found, again = js.run(
+def test_training_follows_the_value(either: JsPage) -> None:
+    found, again = either.run(
         f"""{OPEN}
         const s = await open({{ maxPlans: 2 }});
         const found = [await losses(s), await losses(s)];
@@ -51,8 +39,8 @@ def test_training_follows_the_value(js: JsPage) -> None:
     assert again == pytest.approx(EXPECTED, rel=1e-5)
 
 
-def test_inference_follows_the_value(js: JsPage) -> None:
-    found = js.run(
+def test_inference_follows_the_value(either: JsPage) -> None:
+    found = either.run(
         f"""{OPEN}
         const s = await InferenceSession.create(bytes);
         const found = [];
@@ -65,8 +53,8 @@ def test_inference_follows_the_value(js: JsPage) -> None:
     assert found == pytest.approx(EXPECTED, rel=1e-5)
 
 
-def test_a_kept_session_knows_its_values(js: JsPage) -> None:
-    found = js.run(
+def test_a_kept_session_knows_its_values(either: JsPage) -> None:
+    found = either.run(
         f"""{OPEN}
         const found = [];
         for (let visit = 0; visit < 2; visit++) {{

@@ -1,7 +1,5 @@
 """Federated rounds in a page: against Python, whose own tests have formulas for it."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

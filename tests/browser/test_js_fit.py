@@ -1,7 +1,5 @@
 """`session.fit` in a page: the same bytes as `Trainer.fit` natively, events, and what goes wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

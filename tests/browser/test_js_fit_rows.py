@@ -1,7 +1,5 @@
 """The table of fits in a page: the numbers, bytes and errors of Python."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from typing import Any
@@ -23,7 +21,6 @@ def native(name: str) -> list[list[Any]]:
 
 
 def serve(page: JsPage, fit: Fit) -> list[Any]:
-    """Serve the files of a fit, and return what the page makes of it."""
     kind, calls, options = fit
     if kind == "odd":
         files = odd_files()

@@ -1,16 +1,12 @@
 """Files that fix the rows of a batch, in a page: the numbers and bytes of Python, whose own tests have float64."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 from tests.python.test_fixed_batch import CLASSES, LABELS, NUMBERS, SCORES, TARGET, N, X, net, opened
 
-from .js_session import JsPage, open_js_page
+from .js_session import JsPage
 from .server import Site
 
 START = """
@@ -27,17 +23,15 @@ GIVEN = {"x": X.ravel().tolist(), "target": TARGET.ravel().tolist(), "labels": L
 SIZES = [1, 4, 6, 64]
 
 
-@pytest.fixture(scope="module")
-def page(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+@pytest.fixture(scope="module", autouse=True)
+def _files(plain_site: Site) -> None:
     for rows in SIZES:
         plain_site.add(f"/net{rows}.onnx", net(rows).SerializeToString())
-    with open_js_page(browser, plain_site) as opened_page:
-        yield opened_page
 
 
 @pytest.mark.parametrize("rows", SIZES)
-def test_all_rows_are_predicted_and_evaluated_once(page: JsPage, rows: int) -> None:
-    classes, numbers, predicted, seen = page.run(
+def test_all_rows_are_predicted_and_evaluated_once(js: JsPage, rows: int) -> None:
+    classes, numbers, predicted, seen = js.run(
         START
         + """
         const seen = [];
@@ -72,10 +66,10 @@ def test_all_rows_are_predicted_and_evaluated_once(page: JsPage, rows: int) -> N
 
 
 @pytest.mark.parametrize("form", ["arrays", "rows", "batches"])
-def test_whole_batches_train(page: JsPage, form: str) -> None:
+def test_whole_batches_train(js: JsPage, form: str) -> None:
     said: list[str] = []
-    page.page.on("console", lambda message: said.append(message.text))
-    found = page.run(
+    js.page.on("console", lambda message: said.append(message.text))
+    found = js.run(
         START
         + """
         const rows = (from, to) => ({ x: of(x, from, to), labels: of(labels, from, to) });
@@ -108,8 +102,8 @@ def test_whole_batches_train(page: JsPage, form: str) -> None:
     assert len(notices) == 1 and "leaves out 1 of its rows" in notices.pop()
 
 
-def test_refusals(page: JsPage) -> None:
-    found = page.run(
+def test_refusals(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         const s = await open(4);

@@ -1,11 +1,8 @@
 """Models of float16, bfloat16 and float64 in a page: the bytes of native sessions, past Python, too."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -120,12 +117,10 @@ def native(model: bytes, feeds: dict[str, np.ndarray]) -> tuple[np.ndarray, byte
         return results["y"], saved, session.export_model_for_inferencing(["y"])
 
 
-@pytest.fixture(scope="module")
-def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+@pytest.fixture(scope="module", autouse=True)
+def _files(plain_site: Site) -> None:
     for dtype in DTYPES:
         plain_site.add(f"/floats/{dtype}.onnx", model_of(dtype))
-    with open_js_page(browser, plain_site) as page:
-        yield page
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

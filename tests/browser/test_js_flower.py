@@ -4,8 +4,6 @@
 of them: `./build.sh test-federated --record`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`createFromModel`: training artifacts built in the page, of a forward model alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

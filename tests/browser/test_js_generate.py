@@ -1,13 +1,8 @@
 """`generate` of a page: recordings of transformers, and the same draws as CPython."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-from playwright.sync_api import Browser
 from tests.conformance.fits import camel, snake
 from tests.python.test_generate import (
     GOLDEN,
@@ -26,7 +21,7 @@ from tests.python.test_generate import (
     with_nan,
 )
 
-from .js_session import JsPage, open_js_page
+from .js_session import JsPage
 from .server import Site
 
 __all__ = ["release"]  # the fixture
@@ -36,7 +31,8 @@ GIVEN: dict[str, Any] = {"short": SHORT["prompt"], "long": LONG["prompt"], "para
 START = """
     const config = { loss: "CrossEntropyLoss", optimizer: { type: "AdamW", learningRate: 0.05 } };
     const options = { reproducible: true };
-    const open = (others) => TrainingSession.createFromModel("/llama.onnx", { ...config, ...others }, options);
+    const open = (others) =>
+      TrainingSession.createFromModel("/golden/generate/llama.onnx", { ...config, ...others }, options);
     const all = async (tokens) => {
       const found = [];
       for await (const { token } of tokens) found.push(token);
@@ -64,15 +60,8 @@ START = """
 """
 
 
-@pytest.fixture(scope="module")
-def page(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    plain_site.add("/llama.onnx", (GOLDEN / "llama.onnx").read_bytes())
-    with open_js_page(browser, plain_site) as js:
-        yield js
-
-
-def test_the_most_likely_tokens_are_those_of_transformers(page: JsPage) -> None:
-    found = page.run(
+def test_the_most_likely_tokens_are_those_of_transformers(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         const s = await open({ requiresGrad: given.parameters });
@@ -86,9 +75,9 @@ def test_the_most_likely_tokens_are_those_of_transformers(page: JsPage) -> None:
     assert found == {"short": SHORT["tokens"], "long": LONG["tokens"]}
 
 
-def test_prompts_as_tokenizers_of_transformers_give_them(page: JsPage) -> None:
+def test_prompts_as_tokenizers_of_transformers_give_them(js: JsPage) -> None:
     """Their tensors have no `getData`."""
-    found = page.run(
+    found = js.run(
         START
         + """
         const s = await open({ requiresGrad: given.parameters });
@@ -107,9 +96,9 @@ def test_prompts_as_tokenizers_of_transformers_give_them(page: JsPage) -> None:
     assert found["two"].startswith("ModelError: prompt is"), found
 
 
-def test_a_callback_of_a_fit_generates(page: JsPage) -> None:
+def test_a_callback_of_a_fit_generates(js: JsPage) -> None:
     """Between the epochs, whose rate of 0 leaves the model as it is."""
-    found = page.run(
+    found = js.run(
         START
         + """
         const s = await open({ requiresGrad: given.parameters });
@@ -130,12 +119,12 @@ def test_a_callback_of_a_fit_generates(page: JsPage) -> None:
     assert found == [SHORT["tokens"]] * 2
 
 
-def test_a_page_and_python_draw_the_same_tokens_before_and_after_training(page: JsPage) -> None:
+def test_a_page_and_python_draw_the_same_tokens_before_and_after_training(js: JsPage) -> None:
     laws = [{"temperature": 1e-310}, {"temperature": 1.3}]
     laws += [{"temperature": 0.8, "top_k": 7}, {"temperature": 1.1, "top_k": 30, "top_p": 0.7}]
     names = {"temperature": "temperature", "top_k": "topK", "top_p": "topP"}
     ids = [int(one) for one in SHORT["prompt"] * 6]
-    found = page.run(
+    found = js.run(
         START
         + """
         const s = await open({ requiresGrad: given.parameters });
@@ -162,9 +151,9 @@ def test_a_page_and_python_draw_the_same_tokens_before_and_after_training(page: 
     assert found["after"] == learned != drawn
 
 
-def test_training_between_tokens_and_texts_by_turns(page: JsPage) -> None:
+def test_training_between_tokens_and_texts_by_turns(js: JsPage) -> None:
     ids = [int(one) for one in SHORT["prompt"] * 6]
-    found = page.run(
+    found = js.run(
         START
         + """
         const s = await open({ requiresGrad: given.parameters });
@@ -187,8 +176,8 @@ def test_training_between_tokens_and_texts_by_turns(page: JsPage) -> None:
     assert found["turns"][0][5:] == found["whole"] != SHORT["tokens"][5:10]
 
 
-def test_an_adapter_is_left_out_when_asked(page: JsPage) -> None:
-    found = page.run(
+def test_an_adapter_is_left_out_when_asked(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         const s = await open({ lora: { rank: 2 } });
@@ -203,8 +192,8 @@ def test_an_adapter_is_left_out_when_asked(page: JsPage) -> None:
     assert found["base"] == SHORT["tokens"][:12] != found["adapted"]
 
 
-def test_text_stops_and_signals(page: JsPage) -> None:
-    found = page.run(
+def test_text_stops_and_signals(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         const s = await open({ requiresGrad: given.parameters });
@@ -245,8 +234,8 @@ def prompt_of(settings: dict[str, Any]) -> dict[str, Any]:
     return {"prompt": settings["prompt"]} if "prompt" in settings else {}
 
 
-def test_faults_are_those_of_python(page: JsPage) -> None:
-    found = page.run(
+def test_faults_are_those_of_python(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         const s = await open({ requiresGrad: given.parameters });
@@ -268,12 +257,12 @@ def test_faults_are_those_of_python(page: JsPage) -> None:
     assert not OPENED
 
 
-def test_room_grows_with_a_text_until_the_model_takes_no_more(page: JsPage, plain_site: Site) -> None:
+def test_room_grows_with_a_text_until_the_model_takes_no_more(js: JsPage, plain_site: Site) -> None:
     for name in ("opt", "gpt2"):
         plain_site.add(f"/{name}.onnx", (GOLDEN / f"{name}.onnx").read_bytes())
     opt, gpt2 = MODELS["opt"][0], MODELS["gpt2"][0]
     long = [(7 * k) % 61 for k in range(1019)]
-    found = page.run(
+    found = js.run(
         START
         + """
         const { InferenceSession } = trainweb;
@@ -284,7 +273,7 @@ def test_room_grows_with_a_text_until_the_model_takes_no_more(page: JsPage, plai
           return found;
         };
         const texts = {};
-        const llama = await InferenceSession.create("/llama.onnx");
+        const llama = await InferenceSession.create("/golden/generate/llama.onnx");
         texts.llama = await firstOf(llama.generate(given.long, { maxTokens: most }), 10);
         await llama.release();
         const opt = await InferenceSession.create("/opt.onnx");
@@ -307,9 +296,9 @@ def test_room_grows_with_a_text_until_the_model_takes_no_more(page: JsPage, plai
     assert found["fault"].endswith("or give fewer 'maxTokens'.")
 
 
-def test_a_text_that_meets_nan_spoils_no_other(page: JsPage, plain_site: Site) -> None:
+def test_a_text_that_meets_nan_spoils_no_other(js: JsPage, plain_site: Site) -> None:
     plain_site.add("/nan.onnx", with_nan(float("nan")))
-    found = page.run(
+    found = js.run(
         START
         + """
         const s = await trainweb.InferenceSession.create("/nan.onnx");
@@ -326,9 +315,9 @@ def test_a_text_that_meets_nan_spoils_no_other(page: JsPage, plain_site: Site) -
     assert found["texts"] == [tokens_of(session_of(with_nan(float("nan"))), [1, 2], 3)] * 3
 
 
-def test_caches_that_another_result_has_moved_are_filled_again(page: JsPage, plain_site: Site) -> None:
+def test_caches_that_another_result_has_moved_are_filled_again(js: JsPage, plain_site: Site) -> None:
     plain_site.add("/moved.onnx", with_another_result())
-    found = page.run(
+    found = js.run(
         START
         + """
         const s = await trainweb.InferenceSession.create("/moved.onnx");
@@ -344,12 +333,12 @@ def test_caches_that_another_result_has_moved_are_filled_again(page: JsPage, pla
     assert found == tokens_of(session_of(with_another_result()), [3, 1, 4, 1, 5])
 
 
-def test_an_inference_session_generates_between_runs(page: JsPage) -> None:
-    found = page.run(
+def test_an_inference_session_generates_between_runs(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         const { InferenceSession } = trainweb;
-        const s = await InferenceSession.create("/llama.onnx", { reproducible: true });
+        const s = await InferenceSession.create("/golden/generate/llama.onnx", { reproducible: true });
         const tensor = (values) => new Tensor("int64", BigInt64Array.from(values, BigInt), [1, values.length]);
         const feeds = { input_ids: tensor(given.short), attention_mask: tensor(given.short.map(() => 1)) };
         const before = Array.from((await s.run(feeds)).logits.data);
@@ -383,9 +372,9 @@ def test_an_inference_session_generates_between_runs(page: JsPage) -> None:
         assert given.startswith(part), given
 
 
-def test_a_model_of_fixed_shapes_is_refused(page: JsPage, plain_site: Site) -> None:
+def test_a_model_of_fixed_shapes_is_refused(js: JsPage, plain_site: Site) -> None:
     plain_site.add("/fixed.onnx", fixed([2, 9], [2, 9, 4]))
-    found = page.run(
+    found = js.run(
         START
         + """
         const training = await TrainingSession.createFromModel("/fixed.onnx", config, options);

@@ -1,7 +1,5 @@
 """Recorded ONNX Runtime training, replayed call by call through the JavaScript interface."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,30 +1,17 @@
 """A page replaces the head of a model; losses are those of PyTorch with a replaced layer."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import numpy as np
-import pytest
-from playwright.sync_api import Browser
 from tests.python.test_heads import SETTINGS, TRUTH, model_of
 
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 
 CONFIG = "{ loss: 'CrossEntropyLoss', optimizer: { type: 'SGD', learningRate: 0.1 }, ...more }"
 
 
-@pytest.fixture
-def js(browser: Browser, site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, site) as page:
-        yield page
-
-
-def test_losses_are_those_of_pytorch_with_a_replaced_layer(js: JsPage) -> None:
+def test_losses_are_those_of_pytorch_with_a_replaced_layer(either: JsPage) -> None:
     truth = TRUTH["convolution"]
-    url = js.site.add("/heads/model.onnx", model_of("convolution"))
-    losses, frozen, dims = js.run(
+    url = either.site.add("/heads/model.onnx", model_of("convolution"))
+    losses, frozen, dims = either.run(
         f"""
         const feeds = {{
           x: new Tensor("float32", truth.x[1], truth.x[0]),
@@ -63,9 +50,9 @@ REFUSED = {
 }
 
 
-def test_wrong_settings_are_refused(js: JsPage) -> None:
-    url = js.site.add("/heads/model.onnx", model_of("convolution"))
-    messages = js.run(
+def test_wrong_settings_are_refused(either: JsPage) -> None:
+    url = either.site.add("/heads/model.onnx", model_of("convolution"))
+    messages = either.run(
         f"""
         const messages = [];
         for (const more of [{", ".join(REFUSED)}]) {{

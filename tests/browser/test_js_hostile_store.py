@@ -1,7 +1,5 @@
 """Changed checkpoints in a page: the errors of Python, word for word, and a session as it was before."""
 
-from __future__ import annotations
-
 import base64
 
 import pytest

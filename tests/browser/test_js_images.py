@@ -1,7 +1,5 @@
 """Images in a page: pixels that are computed here, and what Python makes of the same image and seed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

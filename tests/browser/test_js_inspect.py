@@ -1,7 +1,5 @@
 """`inspectModel` in a page returns the report of `trainweb.check` in Python."""
 
-from __future__ import annotations
-
 import re
 from base64 import b64encode
 from typing import Any

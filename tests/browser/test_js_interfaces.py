@@ -1,38 +1,28 @@
 """A page's share of onnxruntime's interfaces besides training: ORT format, options, metadata, shared states."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 from tests.golden.calls.scenarios import X, Y
 from tests.python.test_ort_format import FOLDER, READABLE, large_model, recorded
 
 import trainweb
 from trainweb.model.reader import read_metadata
 
-from .js_session import JsPage, from_json, open_js_page, to_json
-from .server import ROOT, Site
+from .js_session import JsPage, from_json, to_json
+from .server import ROOT
 
 MLP = ROOT / "tests" / "golden" / "mlp"
-
-
-@pytest.fixture(scope="module")
-def js(browser: Browser, isolated_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, isolated_site) as page:
-        yield page
 
 
 # ORT format.
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_a_model_in_ort_format_runs(js: JsPage, name: str) -> None:
+def test_a_model_in_ort_format_runs(isolated: JsPage, name: str) -> None:
     feeds = {key: to_json(array) for key, array in recorded(name, "in").items()}
-    found = js.run(
+    found = isolated.run(
         """const session = await InferenceSession.create(`/golden/ort_format/${name}`,
              { extra: { session: { load_model_format: "ORT" } } });
            const given = Object.entries(feeds).map(([n, t]) => [n, toTensor(t)]);
@@ -46,8 +36,8 @@ def test_a_model_in_ort_format_runs(js: JsPage, name: str) -> None:
         np.testing.assert_allclose(from_json(found[output]), wanted, rtol=0, atol=1e-5, err_msg=output)
 
 
-def test_a_model_in_ort_format_trains_as_the_onnx_file(js: JsPage) -> None:
-    found = js.run(
+def test_a_model_in_ort_format_trains_as_the_onnx_file(isolated: JsPage) -> None:
+    found = isolated.run(
         """const losses = async (model) => {
              const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
              const session = await TrainingSession.createFromModel(model, config);
@@ -73,10 +63,10 @@ def test_a_model_in_ort_format_trains_as_the_onnx_file(js: JsPage) -> None:
     assert ok and trainable == onnx[0]
 
 
-def test_large_tensors_of_an_ort_file_go_right_into_kernel_memory(js: JsPage) -> None:
-    js.site.add("/large.ort", large_model())
+def test_large_tensors_of_an_ort_file_go_right_into_kernel_memory(isolated: JsPage) -> None:
+    isolated.site.add("/large.ort", large_model())
     x = np.random.default_rng(1).normal(size=(2, 200)).astype(np.float32)
-    found = js.run(
+    found = isolated.run(
         """const session = await InferenceSession.create("/large.ort");
            const { y } = await session.run({ x: toTensor(x) });
            await session.release();
@@ -88,23 +78,23 @@ def test_large_tensors_of_an_ort_file_go_right_into_kernel_memory(js: JsPage) ->
     session.release()
 
 
-def test_a_damaged_ort_file_is_a_model_error(js: JsPage) -> None:
+def test_a_damaged_ort_file_is_a_model_error(isolated: JsPage) -> None:
     data = (FOLDER / "mlp.plain.ort").read_bytes()
-    js.site.add("/cut.ort", data[: len(data) // 2])
-    error = js.failure('await InferenceSession.create("/cut.ort");')
+    isolated.site.add("/cut.ort", data[: len(data) // 2])
+    error = isolated.failure('await InferenceSession.create("/cut.ort");')
     assert error["name"] == "ModelError" and "corrupt or truncated" in error["message"]
 
 
 # Options.
 
 
-def warnings_of(js: JsPage, body: str, **variables: Any) -> list[str]:
+def warnings_of(isolated: JsPage, body: str, **variables: Any) -> list[str]:
     """Warnings that the page logs meanwhile."""
     found: list[str] = []
     listen = lambda message: found.append(message.text) if message.type == "warning" else None  # noqa: E731
-    js.page.on("console", listen)
-    js.run(body, **variables)
-    js.page.remove_listener("console", listen)
+    isolated.page.on("console", listen)
+    isolated.run(body, **variables)
+    isolated.page.remove_listener("console", listen)
     return [text for text in found if text.startswith("trainweb: ")]
 
 
@@ -112,9 +102,9 @@ OTHERS = """{ executionProviders: ["webgpu", "wasm"], graphOptimizationLevel: "d
   enableCpuMemArena: false, enableMemPattern: false, interOpNumThreads: 4, extra: { ep: { a: true } } }"""
 
 
-def test_options_that_change_nothing_are_accepted_with_one_warning(js: JsPage) -> None:
+def test_options_that_change_nothing_are_accepted_with_one_warning(isolated: JsPage) -> None:
     make = "const s = await TrainingSession.create(golden('mlp'), {}); await s.release();"
-    (text,) = warnings_of(js, make.replace("{}", OTHERS))
+    (text,) = warnings_of(isolated, make.replace("{}", OTHERS))
     assert text.startswith("trainweb: These options have no effect here: executionProviders='webgpu' (")
     for part in (
         *("graphOptimizationLevel='disabled' (every plan is optimized)", "executionMode='parallel' (", "ep.a='1' ("),
@@ -124,12 +114,12 @@ def test_options_that_change_nothing_are_accepted_with_one_warning(js: JsPage) -
     as_is = """{ executionProviders: ["wasm", { name: "cpu" }], graphOptimizationLevel: "all",
       executionMode: "sequential", enableCpuMemArena: true, interOpNumThreads: 1,
       extra: { session: { disable_prepacking: "1" } } }"""
-    assert warnings_of(js, make.replace("{}", as_is)) == []
+    assert warnings_of(isolated, make.replace("{}", as_is)) == []
 
 
-def test_entries_of_runs_are_warned_of_once(js: JsPage) -> None:
+def test_entries_of_runs_are_warned_of_once(isolated: JsPage) -> None:
     found = warnings_of(
-        js,
+        isolated,
         """const s = await TrainingSession.create(golden("mlp"));
            const extra = { memory: { enable_memory_arena_shrinkage: "cpu:0" } };
            for (let k = 0; k < 3; k++) await s.runTrainStep({ x: toTensor(x), labels: toTensor(labels) }, { extra });
@@ -154,8 +144,8 @@ def test_entries_of_runs_are_warned_of_once(js: JsPage) -> None:
         ("{executionProviders: [{}]}", "TypeError", "'executionProviders' has Object, which is neither a name"),
     ],
 )
-def test_options_that_would_change_something_are_refused(js: JsPage, options: str, name: str, text: str) -> None:
-    error = js.failure(f"await TrainingSession.create(golden('mlp'), {options});")
+def test_options_that_would_change_something_are_refused(isolated: JsPage, options: str, name: str, text: str) -> None:
+    error = isolated.failure(f"await TrainingSession.create(golden('mlp'), {options});")
     assert error["name"] == name and text in error["message"]
 
 
@@ -163,7 +153,7 @@ MOST_LETTERS = 600
 """Of a message that quotes what a caller gave."""
 
 
-def test_what_a_caller_gives_is_not_quoted_whole(js: JsPage) -> None:
+def test_what_a_caller_gives_is_not_quoted_whole(isolated: JsPage) -> None:
     body = """const huge = "n".repeat(1e5);
         const open = (options) => TrainingSession.create(golden("mlp"), options);
         const s = await open({ extra: { [huge]: huge } });
@@ -179,16 +169,16 @@ def test_what_a_caller_gives_is_not_quoted_whole(js: JsPage) -> None:
         }
         await s.release();
         window.found = found;"""
-    (warning,) = warnings_of(js, body, x=to_json(X), labels=to_json(Y))
-    lengths = js.run("return found;")
+    (warning,) = warnings_of(isolated, body, x=to_json(X), labels=to_json(Y))
+    lengths = isolated.run("return found;")
     assert all(0 < length < MOST_LETTERS for length in [*lengths, len(warning)]), lengths
 
 
 # Names, flags, properties, metadata.
 
 
-def test_names_cannot_be_changed(js: JsPage) -> None:
-    found = js.run(
+def test_names_cannot_be_changed(isolated: JsPage) -> None:
+    found = isolated.run(
         """const session = await TrainingSession.create(golden("mlp"));
            const inference = await InferenceSession.create("/golden/mlp/base.onnx");
            const names = ["trainingInputNames", "trainingOutputNames", "evalInputNames", "evalOutputNames"];
@@ -205,8 +195,8 @@ def test_names_cannot_be_changed(js: JsPage) -> None:
     assert found == [["TypeError"] * 7, 1]
 
 
-def test_flags_and_buffers_are_checked(js: JsPage) -> None:
-    found = js.run(
+def test_flags_and_buffers_are_checked(isolated: JsPage) -> None:
+    found = isolated.run(
         """const s = await TrainingSession.create(golden("mlp"));
            const state = await CheckpointState.load(golden("mlp").checkpointState);
            const feeds = { x: toTensor(x), labels: toTensor(labels) };
@@ -234,8 +224,8 @@ def test_flags_and_buffers_are_checked(js: JsPage) -> None:
     assert found == [True, [432], refused]
 
 
-def test_properties_say_what_they_are_kept_as(js: JsPage) -> None:
-    found = js.run(
+def test_properties_say_what_they_are_kept_as(isolated: JsPage) -> None:
+    found = isolated.run(
         """const s = await TrainingSession.create(golden("mlp"));
            const state = await CheckpointState.load(golden("mlp").checkpointState);
            const found = [];
@@ -263,8 +253,8 @@ def test_properties_say_what_they_are_kept_as(js: JsPage) -> None:
 
 
 @pytest.mark.parametrize("name", ["branches.onnx", "branches.ort"])
-def test_a_model_says_of_itself_what_it_says_in_python(js: JsPage, name: str) -> None:
-    found = js.run(
+def test_a_model_says_of_itself_what_it_says_in_python(isolated: JsPage, name: str) -> None:
+    found = isolated.run(
         """const session = await InferenceSession.create(`/golden/ort_format/${name}`);
            const report = await inspectModel(`/golden/ort_format/${name}`);
            const { modelMetadata, inputMetadata, outputMetadata } = session;
@@ -314,8 +304,8 @@ for (let k = 0; k < 4; k++) {
 
 
 @pytest.mark.parametrize("more", [{}, {"threads": 2}], ids=["one worker", "two workers"])
-def test_two_sessions_on_one_state_are_one_training(js: JsPage, more: dict[str, Any]) -> None:
-    found = js.run(
+def test_two_sessions_on_one_state_are_one_training(isolated: JsPage, more: dict[str, Any]) -> None:
+    found = isolated.run(
         ALTERNATE
         + """
         await a.addProperty("steps", 4);
@@ -369,8 +359,8 @@ def test_two_sessions_on_one_state_are_one_training(js: JsPage, more: dict[str, 
     assert got.properties == wanted.properties
 
 
-def test_a_session_without_an_optimizer_keeps_the_moments_of_the_other(js: JsPage) -> None:
-    found = js.run(
+def test_a_session_without_an_optimizer_keeps_the_moments_of_the_other(isolated: JsPage) -> None:
+    found = isolated.run(
         """const files = golden("mlp");
            const state = await CheckpointState.load(files.checkpointState);
            const a = await TrainingSession.create({ ...files, checkpointState: state });

@@ -1,17 +1,13 @@
 """Names of labels, further columns, and weights of rows and labels in a page: the same as in CPython."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 
 import trainweb
 
-from .js_session import JsPage, open_js_page
+from .js_session import JsPage
 from .server import Site
 from .test_js_predict import GIVEN, MODEL, START, X
 
@@ -20,15 +16,13 @@ PRESENT = (np.arange(75 * 3) % 4 != 0).astype(np.float32).reshape(75, 3)
 OPTIONS: dict[str, Any] = {"optimizer": {"type": "AdamW", "learning_rate": 0.05}, "options": {"reproducible": True}}
 
 
-@pytest.fixture(scope="module")
-def page(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+@pytest.fixture(scope="module", autouse=True)
+def _files(plain_site: Site) -> None:
     plain_site.add("/model.onnx", MODEL.SerializeToString())
-    with open_js_page(browser, plain_site) as js:
-        yield js
 
 
-def test_labels_have_one_name_and_further_columns_are_left_out(page: JsPage) -> None:
-    found = page.run(
+def test_labels_have_one_name_and_further_columns_are_left_out(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         await s.release();
@@ -67,8 +61,8 @@ def test_labels_have_one_name_and_further_columns_are_left_out(page: JsPage) -> 
     assert "invalid input 'target'" in first and "'x' is missing" in second
 
 
-def test_weights_are_those_of_python(page: JsPage) -> None:
-    found = page.run(
+def test_weights_are_those_of_python(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         await s.release();

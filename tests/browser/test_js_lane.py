@@ -4,8 +4,6 @@ The sides look for each other for some microseconds only. Here they look for lon
 too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 Weights are found in the files by searching for their first bytes, with no reader of trainweb's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

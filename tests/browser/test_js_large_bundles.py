@@ -1,7 +1,5 @@
 """Bundles of quantized language models with adapters: one copy of each weight, in the file and in memory."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The plans of a page's session hold large quantized weights once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

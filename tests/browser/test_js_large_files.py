@@ -1,7 +1,5 @@
 """Weights that go from files to kernel memory and back into files, without Python: the same bytes as through Python."""
 
-from __future__ import annotations
-
 import hashlib
 from base64 import b64decode
 from collections.abc import Callable, Iterator

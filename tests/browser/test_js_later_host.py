@@ -1,7 +1,5 @@
 """Sessions on a host that answers in later tasks give the same bytes as on the kernels' host, which answers at once."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from typing import Any

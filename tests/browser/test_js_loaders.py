@@ -1,7 +1,5 @@
 """Batches of loaders, tuples and plain arrays in a page: they train to the bytes that tensors train to."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

@@ -1,7 +1,5 @@
 """Events of loading for a page, and typed arrays as feeds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from playwright.sync_api import Browser

@@ -1,7 +1,5 @@
 """A session in a page describes itself like the Python session after the same calls."""
 
-from __future__ import annotations
-
 import json
 
 import trainweb

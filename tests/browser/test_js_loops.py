@@ -1,7 +1,5 @@
 """Loops train in a page as natively, as loops in the plan: of a thousand steps, and until data end them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from playwright.sync_api import Browser

@@ -1,7 +1,5 @@
 """Adapters in a page: PEFT's own losses and numbers (tests/lora), files both ways, switching and merging."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Metrics of `fit` in a page and from a bundle without Python, as in CPython (`tests/python/test_metrics.py`)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,18 +1,13 @@
 """Every row of docs/migration.toml that has JavaScript runs in a page, isolated and not, in order."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import migration
 import pytest
-from playwright.sync_api import Browser
 from tests.conformance.test_migration import check_recorded
 
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 
 DOCUMENTS = migration.documents()
 
@@ -47,13 +42,6 @@ const flat = (value) =>
 """
 
 
-@pytest.fixture(scope="module", params=["plain_site", "isolated_site"])
-def js(request: pytest.FixtureRequest, browser: Browser) -> Iterator[JsPage]:
-    site: Site = request.getfixturevalue(request.param)
-    with open_js_page(browser, site) as page:
-        yield page
-
-
 def step(row: dict[str, Any]) -> str:
     """A row as JavaScript that notes its result or error."""
     call = row["js"] if " = " in row["js"] else f"result = {row['js']}"
@@ -66,13 +54,13 @@ def step(row: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d["title"])
-def test_every_row_runs_in_a_page(js: JsPage, document: dict[str, Any]) -> None:
+def test_every_row_runs_in_a_page(either: JsPage, document: dict[str, Any]) -> None:
     rows = [row for row in document["row"] if "js" in row]
     if not rows:
         return  # an interface of Python alone
     steps = [step(row) for row in rows]
     end = "await session?.release(); return outcomes;"
-    outcomes = js.run("\n".join([SETUP, *steps, end]))
+    outcomes = either.run("\n".join([SETUP, *steps, end]))
     for row, outcome in zip(rows, outcomes, strict=True):
         error = outcome[0] if isinstance(outcome, list) else None
         assert error == row.get("js_raises", row.get("raises")), f"{row['theirs']}: {json.dumps(outcome)}"

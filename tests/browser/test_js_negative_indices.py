@@ -1,7 +1,5 @@
 """Negative indices of an embedding count from the end in a page, too."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

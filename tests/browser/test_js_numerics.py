@@ -1,7 +1,5 @@
 """`debug: { checkNumerics: true }` in a page: what tests/python/test_numerics.py asks of Python."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

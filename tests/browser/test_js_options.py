@@ -1,7 +1,5 @@
 """No call of a page takes a misspelt name among its options in silence: of every call that TypeDoc finds."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

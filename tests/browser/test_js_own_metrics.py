@@ -1,17 +1,13 @@
 """Metrics of a page that are functions, against the built-in ones, numpy in float64 and CPython."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 
 import trainweb
 
-from .js_session import JsPage, open_js_page
+from .js_session import JsPage
 from .server import Site
 from .test_js_predict import GIVEN, LABELS, MODEL, START, X
 
@@ -34,11 +30,9 @@ FUNCTIONS = """
 """
 
 
-@pytest.fixture(scope="module")
-def page(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+@pytest.fixture(scope="module", autouse=True)
+def _files(plain_site: Site) -> None:
     plain_site.add("/model.onnx", MODEL.SerializeToString())
-    with open_js_page(browser, plain_site) as opened:
-        yield opened
 
 
 def own_right(predictions: np.ndarray, targets: np.ndarray) -> float:
@@ -49,8 +43,8 @@ def own_spread(predictions: np.ndarray, targets: np.ndarray) -> float:
     return float(predictions.max()) - float(predictions.min())
 
 
-def test_values_are_those_of_numpy_and_python(page: JsPage) -> None:
-    found = page.run(
+def test_values_are_those_of_numpy_and_python(js: JsPage) -> None:
+    found = js.run(
         START
         + FUNCTIONS
         + """
@@ -87,8 +81,8 @@ def test_values_are_those_of_numpy_and_python(page: JsPage) -> None:
     assert all(kind == ["float32", [75, 3], "int64", [75]] for kind in found["kinds"])
 
 
-def test_early_stopping_goes_by_a_function(page: JsPage) -> None:
-    found = page.run(
+def test_early_stopping_goes_by_a_function(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         const data = { x, labels };
@@ -113,8 +107,8 @@ def test_early_stopping_goes_by_a_function(page: JsPage) -> None:
     ]
 
 
-def test_a_function_that_gives_no_number_is_named(page: JsPage) -> None:
-    found = page.run(
+def test_a_function_that_gives_no_number_is_named(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         const data = { x, labels };
@@ -153,8 +147,8 @@ def test_a_function_that_gives_no_number_is_named(page: JsPage) -> None:
         assert text.startswith(start), text
 
 
-def test_metrics_of_the_training_data(page: JsPage) -> None:
-    found = page.run(
+def test_metrics_of_the_training_data(js: JsPage) -> None:
+    found = js.run(
         START
         + FUNCTIONS
         + """

@@ -1,7 +1,5 @@
 """Sessions with a loss of one's own in a page: predictions, exports and metrics read the outputs of the base model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The package as it is shipped: importable anywhere, strict policies, other origins, declarations."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

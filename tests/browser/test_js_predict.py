@@ -1,19 +1,14 @@
 """`predict`, `evaluate` and learning rates of a page, against numpy in float64 and against CPython."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from onnx import helper
-from playwright.sync_api import Browser
 from tests.conformance.models import make_model, normal
 from tests.python.test_session_tasks import tokens
 
 import trainweb
 
-from .js_session import JsPage, open_js_page
+from .js_session import JsPage
 from .server import Site
 
 MODEL = make_model(
@@ -40,19 +35,17 @@ START = """
 """
 
 
-@pytest.fixture(scope="module")
-def page(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+@pytest.fixture(scope="module", autouse=True)
+def _files(plain_site: Site) -> None:
     plain_site.add("/model.onnx", MODEL.SerializeToString())
-    with open_js_page(browser, plain_site) as js:
-        yield js
 
 
 GIVEN = {"x": X.ravel().tolist(), "labels": LABELS.tolist()}
 
 
-def test_predicts_the_output_of_the_model_before_the_loss_reshapes_it(page: JsPage, plain_site: Site) -> None:
+def test_predicts_the_output_of_the_model_before_the_loss_reshapes_it(js: JsPage, plain_site: Site) -> None:
     plain_site.add("/tokens.onnx", tokens().SerializeToString())
-    found = page.run("""
+    found = js.run("""
         const s = await TrainingSession.createFromModel("/tokens.onnx", { loss: "CrossEntropyLoss" });
         const results = await s.predict({ ids: [[0, 1, 2], [3, 4, 5]] });
         await s.release();
@@ -64,8 +57,8 @@ def test_predicts_the_output_of_the_model_before_the_loss_reshapes_it(page: JsPa
     np.testing.assert_allclose(np.reshape(logits, (6, 7)), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_predicts_and_evaluates_as_numpy_and_python(page: JsPage) -> None:
-    found = page.run(
+def test_predicts_and_evaluates_as_numpy_and_python(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         const rate = await s.getLearningRate();
@@ -104,9 +97,9 @@ def test_predicts_and_evaluates_as_numpy_and_python(page: JsPage) -> None:
         assert s.evaluate({"x": X, "labels": LABELS}, metrics=["accuracy"], batch_size=8) == found["values"]
 
 
-def test_rates_and_refusals(page: JsPage) -> None:
+def test_rates_and_refusals(js: JsPage) -> None:
     line = "{ type: 'Linear', warmup: 2 }"
-    found = page.run(
+    found = js.run(
         START
         + f"""
         const open = (config) =>

@@ -1,23 +1,18 @@
 """`Dataset.fromPreferences` of a page: the batches, losses and errors of Python."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-from playwright.sync_api import Browser
-from tests.python.test_preferences import BETA, GOLDEN, LENGTH, PAIRS, preferences, release, session_of
+from tests.python.test_preferences import BETA, LENGTH, PAIRS, preferences, release, session_of
 
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 
 __all__ = ["release"]  # the fixture
 
 START = """
     const loss = { type: "DPOLoss", beta: given.beta };
     const config = { loss, optimizer: "AdamW", learningRate: 0.02, lora: { rank: 2 } };
-    const session = await TrainingSession.createFromModel("/llama.onnx", config, { reproducible: true });
+    const model = "/golden/generate/llama.onnx";
+    const session = await TrainingSession.createFromModel(model, config, { reproducible: true });
     const letters = { encode: (text) => Array.from(text, (letter) => letter.charCodeAt(0) - 97), eos_token_id: 9 };
     const open = (pairs, options) =>
       trainweb.Dataset.fromPreferences(pairs, letters, { length: given.length, reference: session, ...options });
@@ -25,15 +20,8 @@ START = """
 GIVEN: dict[str, Any] = {"beta": BETA, "length": LENGTH, "pairs": PAIRS}
 
 
-@pytest.fixture(scope="module")
-def page(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    plain_site.add("/llama.onnx", (GOLDEN / "llama.onnx").read_bytes())
-    with open_js_page(browser, plain_site) as js:
-        yield js
-
-
-def test_batches_and_losses_are_those_of_python(page: JsPage) -> None:
-    found = page.run(
+def test_batches_and_losses_are_those_of_python(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         const data = await open(given.pairs, { batchSize: 2, seed: 3 });
@@ -58,8 +46,8 @@ def test_batches_and_losses_are_those_of_python(page: JsPage) -> None:
     assert found["losses"] == [epoch.loss for epoch in history.epochs]
 
 
-def test_a_prompt_that_is_left_out_is_what_both_answers_begin_with(page: JsPage) -> None:
-    found = page.run(
+def test_a_prompt_that_is_left_out_is_what_both_answers_begin_with(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         const explicit = [given.pairs[0], given.pairs[2]];
@@ -78,8 +66,8 @@ def test_a_prompt_that_is_left_out_is_what_both_answers_begin_with(page: JsPage)
     assert len(found) == 2 and found[0] == found[1]
 
 
-def test_wrong_pairs_and_sessions_are_named(page: JsPage) -> None:
-    found = page.run(
+def test_wrong_pairs_and_sessions_are_named(js: JsPage) -> None:
+    found = js.run(
         START
         + """
         const [first] = given.pairs;
@@ -90,7 +78,7 @@ def test_wrong_pairs_and_sessions_are_named(page: JsPage) -> None:
         for (const others of [{ reference: TrainingSession }, { length: 1e9 }]) {
           faults.push((await failure(() => open(given.pairs, others))).message);
         }
-        const other = await TrainingSession.createFromModel("/llama.onnx", { ...config, loss: "CrossEntropyLoss" });
+        const other = await TrainingSession.createFromModel(model, { ...config, loss: "CrossEntropyLoss" });
         faults.push((await failure(() => open(given.pairs, { reference: other }))).message);
         await session.release();
         await other.release();

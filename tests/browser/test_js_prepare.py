@@ -1,7 +1,5 @@
 """Plans that are compiled before the steps that need them: by `prepare`, and by a worker that has nothing to do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import onnx

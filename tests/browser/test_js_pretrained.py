@@ -1,7 +1,5 @@
 """`createFromPretrained` of a page and of Node: the folder and tokens of transformers (tests/golden/pretrained)."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Python's memory in a page ends below 2 GiB, where Pyodide would copy other bytes; what it copies is checked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

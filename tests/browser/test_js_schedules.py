@@ -1,7 +1,5 @@
 """Schedules in a page against the rates of torch's schedulers, and Python's."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

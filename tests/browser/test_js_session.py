@@ -1,7 +1,5 @@
 """Sessions in the page: results, order, copies, loading, release, and workers that die."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
 

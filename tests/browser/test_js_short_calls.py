@@ -1,7 +1,5 @@
 """`findLearningRate`, `save`, `export` and flags by name in a page: what Python gives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.conformance.fits import BASE

@@ -1,7 +1,5 @@
 """Splits by class in a page: the rows that Python takes, and its warning."""
 
-from __future__ import annotations
-
 from .js_session import JsPage
 from .test_js_fit import OPEN
 

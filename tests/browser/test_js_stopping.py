@@ -3,15 +3,7 @@
 tests/python/test_stopping.py stops at every boundary of instructions.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-import pytest
-from playwright.sync_api import Browser
-
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 
 ROWS = 1_000_000
 """A step of so many takes several slices of 10 ms on any machine."""
@@ -47,15 +39,8 @@ const stopped = async (run) => {{
 """
 
 
-@pytest.fixture(scope="module", params=["plain_site", "isolated_site"])
-def js(request: pytest.FixtureRequest, browser: Browser) -> Iterator[JsPage]:
-    site: Site = request.getfixturevalue(request.param)
-    with open_js_page(browser, site) as page:
-        yield page
-
-
-def test_a_signal_stops_a_step_that_runs(js: JsPage) -> None:
-    found = js.run(
+def test_a_signal_stops_a_step_that_runs(either: JsPage) -> None:
+    found = either.run(
         START
         + """
         await s.runTrainStep({ x, labels });
@@ -85,8 +70,8 @@ def test_a_signal_stops_a_step_that_runs(js: JsPage) -> None:
     assert found["end"] == found["otherEnd"] != found["before"]
 
 
-def test_calls_behind_a_step_in_slices_wait_for_it(js: JsPage) -> None:
-    found = js.run(
+def test_calls_behind_a_step_in_slices_wait_for_it(either: JsPage) -> None:
+    found = either.run(
         START
         + """
         const { signal } = new AbortController();

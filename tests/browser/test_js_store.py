@@ -1,7 +1,5 @@
 """`CheckpointStore` in a page, and fits whose tab is closed."""
 
-from __future__ import annotations
-
 import base64
 import random
 from pathlib import Path

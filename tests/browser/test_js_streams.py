@@ -1,7 +1,5 @@
 """Rows from a `ReadableStream` in a page: read to its end, spent, broken, left. test_node.py reads one in Node."""
 
-from __future__ import annotations
-
 from .js_session import JsPage
 from .test_js_fit import OPEN
 

@@ -1,7 +1,5 @@
 """`Dataset.fromText` of a page: the rows and errors of Python (tests/python/test_text_data.py)."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,15 +1,11 @@
 """A page gives and takes weights that the exporter stored transposed as PyTorch's module has them."""
 
-from __future__ import annotations
-
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from playwright.sync_api import Browser
 from tests.python.test_safetensors_beside import file_of
 from tests.python.test_transposed_weights import NEAR, RECORDED, TRUTH, state_dict
 
@@ -17,8 +13,7 @@ import trainweb
 from trainweb.artifacts import build_artifacts
 from trainweb.artifacts.evidence import FOLDED, SIGNATURE
 
-from .js_session import JsPage, open_js_page
-from .server import Site
+from .js_session import JsPage
 
 OPEN = """
 const config = { loss: "MSELoss", optimizer: "SGD", ...more };
@@ -30,15 +25,9 @@ const numbers = async (session, name) => [...(await session.getParameter(name)).
 """
 
 
-@pytest.fixture
-def js(browser: Browser, site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, site) as page:
-        yield page
-
-
-def given(js: JsPage, more: dict[str, Any] | None = None) -> dict[str, Any]:
-    model = js.site.add("/t/model.onnx", (RECORDED / "model.onnx").read_bytes())
-    other = js.site.add("/t/other.safetensors", file_of(state_dict()))
+def given(either: JsPage, more: dict[str, Any] | None = None) -> dict[str, Any]:
+    model = either.site.add("/t/model.onnx", (RECORDED / "model.onnx").read_bytes())
+    other = either.site.add("/t/other.safetensors", file_of(state_dict()))
     return {"model": model, "other": other, "values": TRUTH["x"].ravel().tolist(), "more": more or {}}
 
 
@@ -51,8 +40,8 @@ def shaped(found: Any, truth: np.ndarray) -> np.ndarray:
     return np.array(found, np.float32).reshape(truth.shape)
 
 
-def test_weights_of_pytorch_go_in_and_out(js: JsPage) -> None:
-    first, cached, dims, other, file, again = js.run(
+def test_weights_of_pytorch_go_in_and_out(either: JsPage) -> None:
+    first, cached, dims, other, file, again = either.run(
         f"""{OPEN}
         const first = await open(model);
         const before = [await numbers(first, "0.weight"), await numbers(first, "2.weight")];
@@ -69,7 +58,7 @@ def test_weights_of_pytorch_go_in_and_out(js: JsPage) -> None:
         const again = (await other_.run({{ x }})).y;
         await other_.release();
         return [before, cached, dims, [...y.data], [...file], [...again.data]];""",
-        **given(js),
+        **given(either),
     )
     state = native()
     for found in (first, cached):
@@ -84,9 +73,9 @@ def test_weights_of_pytorch_go_in_and_out(js: JsPage) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"lora": {"rank": 2, "targets": ["2"]}}], ids=["trained", "frozen"])
 @pytest.mark.parametrize("form", ["bytes", "blob"])
-def test_artifacts_have_them_as_the_module(js: JsPage, more: dict[str, Any], form: str) -> None:
+def test_artifacts_have_them_as_the_module(either: JsPage, more: dict[str, Any], form: str) -> None:
     """Their data still lies in the model's file, where the page has it transposed."""
-    found, lowest = js.run(
+    found, lowest = either.run(
         f"""{OPEN}
         const session = await open(model);
         const {{ checkpoint }} = await session.artifacts({{ as: form }});
@@ -98,14 +87,14 @@ def test_artifacts_have_them_as_the_module(js: JsPage, more: dict[str, Any], for
         const {{ y }} = await other_.run({{ x }});
         await other_.release();
         return [found, [...y.data]];""",
-        **given(js, more),
+        **given(either, more),
         form=form,
     )
     np.testing.assert_array_equal(np.float32(found), native().parameters["0.weight"].data.ravel())
     np.testing.assert_allclose(shaped(lowest, TRUTH["y"]), TRUTH["y"], **NEAR)
 
 
-def test_large_weights_are_transposed_by_strips(js: JsPage) -> None:
+def test_large_weights_are_transposed_by_strips(either: JsPage) -> None:
     """The page reads 4 MiB of a file at once, and compares a sample: a wrong strip would be of other rows."""
     matrix = np.arange(1100 * 1000, dtype=np.float32).reshape(1100, 1000)
     info = helper.make_tensor_value_info("val_0", TensorProto.FLOAT, matrix.shape)
@@ -120,25 +109,25 @@ def test_large_weights_are_transposed_by_strips(js: JsPage) -> None:
     )
     graph.metadata_props.add(key=SIGNATURE, value="\np_w: PARAMETER target='0.weight'\n")
     proto = helper.make_model(graph, producer_name="pytorch", opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    js.site.add("/t/large.onnx", proto.SerializeToString())
-    dims, found = js.run(
+    either.site.add("/t/large.onnx", proto.SerializeToString())
+    dims, found = either.run(
         f"""{OPEN} const session = await open("/t/large.onnx");
         const {{ dims, data }} = await session.getParameter("0.weight");
         await session.release();
         return [dims, [...data.filter((_, k) => k % 97 === 0)]];""",
-        **given(js),
+        **given(either),
     )
     assert dims == [1000, 1100]
     np.testing.assert_array_equal(np.float32(found), matrix.T.ravel()[::97])
 
 
-def test_weights_of_16_bits(js: JsPage) -> None:
-    js.site.add("/t/half.onnx", (RECORDED / "half.onnx").read_bytes())
-    found = js.run(
+def test_weights_of_16_bits(either: JsPage) -> None:
+    either.site.add("/t/half.onnx", (RECORDED / "half.onnx").read_bytes())
+    found = either.run(
         f"""{OPEN} const session = await open("/t/half.onnx");
         const found = await numbers(session, "0.weight");
         await session.release();
         return found;""",
-        **given(js),
+        **given(either),
     )
     np.testing.assert_array_equal(np.float32(found), native("half").parameters["0.weight"].data.ravel())

@@ -1,7 +1,5 @@
 """Predictions and errors of a page in the units of standardized targets, by numpy's formulas in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.python.test_units import MEAN, PRICES, STD, X, model

@@ -1,7 +1,5 @@
 """`trainweb/vis`: what the elements show, against numpy and counting by hand."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

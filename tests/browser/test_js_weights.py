@@ -1,7 +1,5 @@
 """A page takes a graph's weights from safetensors files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A memory budget in a page: from artifacts, from bundles compiled with and without it, and from the cache."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

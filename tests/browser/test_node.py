@@ -1,7 +1,5 @@
 """The package in Node: the README's scripts, files, threads, and what a process needs to end."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

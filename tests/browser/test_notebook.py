@@ -1,7 +1,5 @@
 """A notebook in the browser: stock Pyodide, `micropip.install("trainweb")`, no page code of ours."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A self-hosted Pyodide whose lock file names trainweb: loadPackage, with no resolver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

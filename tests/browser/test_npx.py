@@ -1,7 +1,5 @@
 """The commands of `npx trainweb` that are those of the Python package, beside the Python package's own."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -41,7 +39,6 @@ def in_python(*arguments: str) -> str:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """The contents of a folder."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 

@@ -1,7 +1,5 @@
 """The examples of the README and the first page of docs/sessions.md, run as they stand against the built package."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

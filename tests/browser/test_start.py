@@ -1,7 +1,5 @@
 """site/pages/start.md: each block of the tutorial prints what stands below it, in both languages."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

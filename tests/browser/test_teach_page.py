@@ -1,7 +1,5 @@
 """The second demo: classes taught with the camera and with files, in Chromium with its own fake camera."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The demo of voices: an adapter learns beside a language model, in Chromium, against onnx's reference evaluator."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

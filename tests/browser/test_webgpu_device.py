@@ -1,7 +1,5 @@
 """The GPU of a worker (web/src/webgpu/device.ts) on Chromium's software adapter, and its failures."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any

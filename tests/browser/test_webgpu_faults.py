@@ -1,7 +1,5 @@
 """What goes wrong with a GPU ends calls with its error, soon, and the next session works."""
 
-from __future__ import annotations
-
 import re
 from time import monotonic
 

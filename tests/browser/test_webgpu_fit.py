@@ -1,7 +1,5 @@
 """Fits on the GPU run ahead of their losses, and end as if each loss were read before the next batch."""
 
-from __future__ import annotations
-
 from itertools import chain
 from math import isfinite
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps that only look, such as evaluation with metrics, on the GPU: their results are those of the kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from playwright.sync_api import Browser

@@ -1,7 +1,5 @@
 """Sessions that train on the GPU (`device: "webgpu"`), on Chromium's software adapter, against the kernels."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 import numpy as np

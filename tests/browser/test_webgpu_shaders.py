@@ -1,7 +1,5 @@
 """Shaders of all templates in Chromium's compiler of WGSL, which is stricter than wgpu's: no error, no warning."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product

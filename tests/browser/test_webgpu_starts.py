@@ -1,7 +1,5 @@
 """Sessions on the GPU from bundles, caches and artifacts, and of models with adapters and large constants."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

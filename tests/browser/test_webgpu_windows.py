@@ -1,7 +1,5 @@
 """Segments of more bytes than the GPU of a page binds at once: the same bytes as without a limit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

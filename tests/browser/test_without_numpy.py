@@ -1,7 +1,5 @@
 """numpy computes nothing in a step: training, evaluation, optimizer and checkpoints where numpy cannot be imported."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The demo that learns to write: a language model from scratch, in Chromium with its own text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

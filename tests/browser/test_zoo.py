@@ -1,7 +1,5 @@
 """Ten models of the zoo train in the page as in PyTorch, from the file that the exporter wrote."""
 
-from __future__ import annotations
-
 import pytest
 from tests.zoo.recording import RATES, STEPS, load
 from tests.zoo.replay import hold

@@ -1,7 +1,5 @@
 """The projects that the package is installed into: exact versions, and what a user adds to them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType

@@ -9,8 +9,6 @@ isolated one. Without a page it runs with one thread and with two. All come to t
 registry, for the bundlers; locks/ pins all that they depend on.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import datetime

@@ -447,7 +447,6 @@ def fitted(session: Any, given: dict[str, Any], action: Any) -> list[Any]:
 
 
 def three_digits(numbers: dict[str, float]) -> list[list[Any]]:
-    """Names and numbers."""
     return [[name, float(f"{value:.3g}")] for name, value in numbers.items()]
 
 

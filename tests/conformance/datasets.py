@@ -3,8 +3,6 @@
 A data set is a source and the steps that follow it. The outcome is its columns or rows as JSON, or an error.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Models that go wrong at a known node, and others in which infinities are there on purpose."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

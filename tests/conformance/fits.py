@@ -4,8 +4,6 @@ A fit is a kind of session and a list of calls. The outcome of a call is JSON; a
 Names are Python's: `camel` translates options for the page, `snake` texts of the page.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json
@@ -656,7 +654,6 @@ class Runner:
         self.folder = folder
 
     def outcome(self, call: Any) -> Any:
-        """The outcome of a call."""
         name, *arguments = call
         try:
             return plain(getattr(self, name.replace(" ", "_"))(*arguments))
@@ -754,7 +751,6 @@ def odd_files() -> dict[str, bytes]:
 
 
 def opened(kind: str, options: dict[str, Any]) -> trainweb.TrainingSession:
-    """A session in Python."""
     options = {"reproducible": True, **options}
     if kind == "odd":
         train, evaluation, optimizer, checkpoint = odd_files().values()

@@ -1,7 +1,5 @@
 """Artifacts built from the golden base models with the arguments that were recorded."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path
@@ -14,7 +12,6 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def trace_of(case: str) -> dict[str, Any]:
-    """The recorded trace of a case."""
     return json.loads((GOLDEN / case / "trace.json").read_text())
 
 
@@ -31,5 +28,4 @@ def arguments_of(trace: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def artifacts_of(case: str) -> Artifacts:
-    """Our artifacts for a case."""
     return build_artifacts((GOLDEN / case / "base.onnx").read_bytes(), **arguments_of(trace_of(case)))

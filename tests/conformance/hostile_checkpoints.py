@@ -77,7 +77,6 @@ class Parts:
         return struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in self.tensors.values())
 
     def changed(self, change: Callable[[Parts], object]) -> bytes:
-        """The file after a change."""
         other = deepcopy(self)
         change(other)
         return other.file()

@@ -1,7 +1,5 @@
 """Small models for the tests of artifacts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """The node tests of the installed `onnx`: one operator each, or the function that defines it, with recorded results."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,8 +32,6 @@ class NodeCase:
 
 @dataclass
 class Outcome:
-    """The outcome of a case."""
-
     refused: str = ""
     """The message of our error, "" where the case ran."""
     wrong: str = ""

@@ -5,8 +5,6 @@ the arrays NAME/in/X and writes OUTPUT_FOLDER/NAME.npz with every output, or NAM
 error.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

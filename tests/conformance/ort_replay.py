@@ -6,8 +6,6 @@ and the worst deviation in units of the recorded tolerance, or what went wrong. 
 onnxruntime only.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Run by an interpreter that has onnxruntime-training 1.19.2. Each folder has arti
 written beside them: `loss0`, `grad0.PARAM`, then after an optimizer step `params0`, `eval0`, and so on; or error.txt.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

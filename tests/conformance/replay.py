@@ -58,7 +58,6 @@ class Replay:
     # Set-up.
 
     def model(self, name: str) -> bytes:
-        """Bytes of an artifact."""
         if self.artifacts is not None:
             return getattr(self.artifacts, name)
         return (self.folder / f"{name}.onnx").read_bytes()
@@ -118,7 +117,6 @@ class Replay:
     # Calls.
 
     def run(self) -> Replay:
-        """Replay every call."""
         self.open(self.checkpoint(self.trace["start_checkpoint"]))
         if self.artifacts is None:
             self._check_layout()

@@ -1,7 +1,5 @@
 """The worked example of docs/architecture-plan.md agrees with the compiler."""
 
-from __future__ import annotations
-
 import re
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Our artifacts against ONNX Runtime's: same interface, same training."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

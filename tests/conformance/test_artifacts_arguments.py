@@ -1,7 +1,5 @@
 """Meaning of the arguments of build_artifacts, and the values that they refuse."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +36,6 @@ def session(artifacts: Artifacts) -> trainweb.TrainingSession:
 
 
 def losses(artifacts: Artifacts, feeds: dict[str, Any], steps: int = 4) -> list[float]:
-    """Losses of consecutive steps on one batch."""
     with session(artifacts) as s:
         s.set_learning_rate(0.05)
         found = take_steps(s, feeds, steps)

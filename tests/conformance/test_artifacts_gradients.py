@@ -1,7 +1,5 @@
 """Gradient graphs of single operators in ONNX Runtime, against recorded ones; tests/ops runs them natively."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

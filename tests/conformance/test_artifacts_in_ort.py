@@ -1,7 +1,5 @@
 """Artifacts beyond the golden ones: two steps in ONNX Runtime training and here give the same numbers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable
@@ -212,7 +210,6 @@ def slug(name: str) -> str:
 
 
 def optimizer_of(name: str) -> Any:
-    """Optimizers in turn."""
     return list(OPTIMIZERS.values())[list(CASES).index(name) % len(OPTIMIZERS)]
 
 

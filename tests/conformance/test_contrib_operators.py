@@ -1,7 +1,5 @@
 """Operators of com.microsoft that exporters of language models write, against ONNX Runtime's own kernels."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -3,8 +3,6 @@
 `scripts/record_exports.py` made `exports/`: each module as three exporters write it, and PyTorch's own training.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

@@ -3,8 +3,6 @@
 `scripts/record_frameworks.py` made `frameworks/`: files as exporters write them, and five steps of the framework's SGD.
 """
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every row of docs/migration.toml runs, in order, with what it says of its result."""
 
-from __future__ import annotations
-
 import builtins
 import gc
 import json
@@ -45,12 +43,10 @@ def flat(result: Any) -> list[Any]:
 
 
 def parameter_of(checkpoint: Any, name: str) -> np.ndarray:
-    """A parameter of a checkpoint that was saved."""
     return trainweb.CheckpointState.load_checkpoint(checkpoint).parameters[name].data
 
 
 def outputs_of(model: Any, feeds: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The outputs of a model."""
     session = trainweb.InferenceSession(model)
     found = dict(zip(session.output_names, session.run(None, feeds), strict=True))
     session.release()

@@ -1,7 +1,5 @@
 """Every node test of `onnx` passes, or stands in onnx_node_exceptions.toml with the reason why it does not."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every golden case, call by call, on the native engine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

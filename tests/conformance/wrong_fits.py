@@ -1,7 +1,5 @@
 """Fits that are refused, as data: what is wrong, and the error in both languages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

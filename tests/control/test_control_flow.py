@@ -1,7 +1,5 @@
 """Control flow: forward against onnx's evaluator, gradients against central differences of it in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models whose control flow a size decides train where it is given: against formulas in float64."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

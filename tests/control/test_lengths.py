@@ -3,8 +3,6 @@
 Against onnx's evaluator and differences of it in float64.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Forward against onnx's evaluator, gradients against differences of it in float64
 recurrence.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Loops that run their body again and again: what written-out ones make is checked in test_control_flow.py."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import isqrt
 

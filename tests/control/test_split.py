@@ -1,7 +1,5 @@
 """Tensors that are split into sequences of thousands of parts: as fast as they are long, or refused at once."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """Loops whose end is only known as they run: against onnx's evaluator and differences of it in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

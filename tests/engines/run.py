@@ -8,8 +8,6 @@ firefox-esr, webkit2gtk-driver and xvfb; a browser that is missing is an error. 
 Firefox trains on the GPU, too, by Mesa's adapter (Debian: mesa-vulkan-drivers).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import datetime
@@ -252,7 +250,6 @@ def visit(name: str, wanted: Sequence[int], *, isolated: bool) -> Result:
 
 
 def table(results: Sequence[Result]) -> str:
-    """The results in Markdown."""
     rows = [
         f"| {it.version} | {'isolated, 2 threads' if it.isolated else 'plain'} | "
         f"{it.n_cases} cases{', **' + str(len(it.faults)) + ' fail**' if it.faults else ' pass'} | "

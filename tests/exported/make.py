@@ -5,8 +5,6 @@
 Weights are zeros in the files, so that they stay small; tests fill them.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Also with averaged statistics and with adapters. The parameters at the end must 
 Flower (statistics.npz). Those of adapters must be those of sessions without Flower, which numpy averages.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

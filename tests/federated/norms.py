@@ -1,7 +1,5 @@
 """A net with a batch norm in training mode, and rounds of three PyTorch clients with it (record_statistics.py)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

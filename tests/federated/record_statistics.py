@@ -6,8 +6,6 @@ The environment is that of `./build.sh test-federated`. It sets `model.state_dic
 Flower's examples do: FedAvg averages running statistics like parameters, by rows.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

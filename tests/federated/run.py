@@ -7,8 +7,6 @@ the accuracy at the end, and fails where they are apart. `--record` keeps what t
 tests/browser/test_js_flower.py replays without Flower. `--native FOLDER` takes their part from a run before.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

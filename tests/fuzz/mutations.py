@@ -1,7 +1,5 @@
 """The fuzzer's changes to a plan, and the calls that it invents."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Real plans to mutate, from the golden models and from the samples of all operators with their gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from unittest.mock import patch

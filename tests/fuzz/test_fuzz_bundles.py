@@ -1,7 +1,5 @@
 """Mutated bundles, as a page's worker opens and runs them: no harm. `scripts/fuzz_bundles.py` runs for longer."""
 
-from __future__ import annotations
-
 import pytest
 from fuzz_bundles import NO_HARM, fuzz
 

@@ -1,7 +1,5 @@
 """Mutated plans and made-up calls do no harm, and the walls around them notice harm."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Loads and stores of the kernels that leave the segments hit a protected page, an
 and fills in bulk are done by the host, where it is a segmentation fault: fuzz in a process that may end.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 from collections.abc import Sequence

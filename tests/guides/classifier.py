@@ -1,7 +1,5 @@
 """A small classifier of pictures, which stands for a trained network in docs/pictures.md."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 

@@ -1,7 +1,5 @@
 """A network with two outputs, which docs/losses.md trains by a loss for each."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import helper
 from tests.conformance.models import make_model

@@ -1,7 +1,5 @@
 """Sessions of the tests end with them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -4,8 +4,6 @@
 The families that are not here are in `test_quantized_peft.py`, `tests/zoo` and `tests/golden/generate`.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -3,8 +3,6 @@
 `scripts/record_lora.py` made `recorded/`: base models of two exporters, PEFT's files, losses and outputs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 Labels are ignored at random, as prompts and as padding, and masks hide padding on either side.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

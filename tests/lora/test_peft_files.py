@@ -3,8 +3,6 @@
 `test_lora.py` trains each kind as PEFT; `scripts/record_lora.py` made the files.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Adapters beside quantized weights train as beside the same weights dequantized by numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.lora.test_refusals import NAMES, quantized

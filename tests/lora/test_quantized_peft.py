@@ -5,8 +5,6 @@ that end in `.own` are adapters of trainweb, which `python -m tests.lora.test_qu
 script records the logits of PEFT with them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

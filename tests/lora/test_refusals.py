@@ -1,7 +1,5 @@
 """Adapters that are of another model, change the base, or have no weight to lie beside: refused by name, as is."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -7,8 +7,6 @@ Pages ask for nothing but what is served here, PyPI's index of trainweb and what
 PyPI's registries: what is on the servers of Pyodide alone is named in docs/notebooks.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import hashlib

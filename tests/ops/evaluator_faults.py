@@ -5,8 +5,6 @@ package. `nodes` computes the sample with other operators, by these words. The e
 sample is still compared with numbers of other authors. If the evaluator gives results for both, it contradicts itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

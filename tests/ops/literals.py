@@ -1,7 +1,5 @@
 """Small tensors written down as nested lists."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trainweb.model.graph import Tensor
@@ -17,25 +15,20 @@ def literal(dtype: str, nested: Any) -> Tensor:
 
 
 def f32(nested: Any) -> Tensor:
-    """A float32 tensor."""
     return literal("float32", nested)
 
 
 def f16(nested: Any) -> Tensor:
-    """A float16 tensor."""
     return literal("float16", nested)
 
 
 def i64(nested: Any) -> Tensor:
-    """An int64 tensor."""
     return literal("int64", nested)
 
 
 def i32(nested: Any) -> Tensor:
-    """An int32 tensor."""
     return literal("int32", nested)
 
 
 def bools(nested: Any) -> Tensor:
-    """A bool tensor."""
     return literal("bool", nested)

@@ -1,7 +1,5 @@
 """Runs single operators: their samples become models, models run on the native engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,7 +126,6 @@ def run(graph: Graph, feeds: dict[str, np.ndarray], outputs: Sequence[str] | Non
 
 
 def feeds_of(graph: Graph, arrays: Sequence[np.ndarray | None]) -> dict[str, np.ndarray]:
-    """The feeds for a graph of `single_node`."""
     return {f"x{k}": x for k, x in enumerate(arrays) if x is not None and f"x{k}" not in graph.initializers}
 
 

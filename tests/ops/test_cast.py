@@ -1,7 +1,5 @@
 """Casts of numbers that the other type does not have, and of every pair of types."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.ops.op_runner import feeds_of, run, single_node

@@ -1,7 +1,5 @@
 """Inputs that decide about shapes, axes and counts may be fed: what is computed is as if they were constants."""
 
-from __future__ import annotations
-
 import numpy as np
 from tests.ops.op_runner import Case, by_operator, cases, feeds_of, gradients, materialize, run, single_node
 from tests.ops.test_gradient import CASES as WITH_GRADIENT

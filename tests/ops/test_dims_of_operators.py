@@ -1,7 +1,5 @@
 """Every operator infers over symbolic dims what it infers on ints, for any sizes of the symbols."""
 
-from __future__ import annotations
-
 import random
 from zlib import crc32
 

@@ -1,7 +1,5 @@
 """Einsum becomes the same plan as the products it spells."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.ops.op_runner import with_loss

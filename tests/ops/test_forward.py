@@ -1,7 +1,5 @@
 """Each sample on the engine against the reference in float64 and ONNX's reference evaluator, and bad inputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.ops.cases import Bad, cases_of

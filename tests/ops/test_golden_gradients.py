@@ -1,7 +1,5 @@
 """Single-operator models and gradient graphs recorded from ONNX Runtime training (tests/golden/op_grads)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from functools import cache

@@ -1,7 +1,5 @@
 """Gradient graphs on the engine against numerical differences of the float64 reference."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.ops.op_runner import (

@@ -1,7 +1,5 @@
 """Indices that are only known at run time: the kernels refuse those out of bounds, and touch nothing outside."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Scales and zero points as ONNX Runtime takes them, which takes more than the onnx reference does."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

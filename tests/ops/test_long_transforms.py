@@ -1,7 +1,5 @@
 """Fourier transforms of more numbers than one matrix is for: against numpy's in float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The draws of Multinomial, by the frequencies of a softmax in numpy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operators of opset 7 to 10 whose gradient, or whose own definition, takes operators that came later."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Dropout in training, and the distributions of the random operators."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.ops.op_runner import feeds_of, gradients, run, single_node, with_loss

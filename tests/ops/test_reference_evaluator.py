@@ -1,7 +1,5 @@
 """ONNX's reference evaluator: its random numbers, and the faults that `test_forward.py` avoids."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,7 +21,6 @@ SIGMAS = 6.0
 
 
 def sample_graph(case: Case) -> tuple[Graph, Arrays]:
-    """The sample as a graph of one node, and what to feed it."""
     arrays = inputs(case)
     outputs, static = case.sample.outputs or 1, case.cls.static_inputs
     graph = single_node(case.cls, arrays, case.sample.attrs, case.opset, outputs, constants=static)

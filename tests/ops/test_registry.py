@@ -1,7 +1,5 @@
 """Every operator class is complete, and says of its versions what ONNX says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx.defs

@@ -1,7 +1,5 @@
 """Resize against ONNX's reference implementation, in all its modes."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operators that update state: samples on the engine, on segments as sessions have them, against the references."""
 
-from __future__ import annotations
-
 from itertools import takewhile
 
 import numpy as np

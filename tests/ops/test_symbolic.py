@@ -1,7 +1,5 @@
 """Gradient graphs of models with symbolic dimensions give the same numbers as with static ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Gradients at ties, at bounds and at zero, where PyTorch chose one: its own, recorded (tests/golden/ties)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures of the native tests."""
 
-from __future__ import annotations
-
 import pytest
 from tests.python.kernel_runner import BUILDS, KernelRunner, runner
 

@@ -1,7 +1,5 @@
 """A fleet in the place of a SuperLink's: tasks from a list, answers into another; nothing of flwr."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

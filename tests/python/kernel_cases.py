@@ -1,7 +1,5 @@
 """Shared code of the tests of the kernels: arguments, and the tolerance of a float32 sum beside a float64 one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

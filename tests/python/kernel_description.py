@@ -1,7 +1,5 @@
 """The kernels' description of themselves, and its expressions evaluated: for tests that call kernels directly."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

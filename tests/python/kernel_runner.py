@@ -4,8 +4,6 @@ Inputs lie between NaN-filled walls, so that a value read from outside reaches t
 the operand named by `last` ends where the memory ends, so that any read or write past it traps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType

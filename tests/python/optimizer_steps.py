@@ -1,7 +1,5 @@
 """Steps of an optimizer's operator on arrays, through the compiler and the engine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Losses of one's own whose inner tensors meet their last input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parts of the compiler's pipeline, for tests that run one pass by itself or all but one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Write small plans by hand: below the compiler."""
 
-from __future__ import annotations
-
 import functools
 import operator
 import struct

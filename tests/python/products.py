@@ -1,7 +1,5 @@
 """Products of matrices, for tests that write programs by hand."""
 
-from __future__ import annotations
-
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf
 

@@ -1,7 +1,5 @@
 """Random calls of any kernel: arguments that it accepts, and buffers of exactly the extents it asks for."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random small graphs, and what they compute in numpy float64."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

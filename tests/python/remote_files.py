@@ -1,7 +1,5 @@
 """Files that somebody else holds, for tests: what the page's worker does, in Python."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +24,6 @@ class Host:
         return SimpleNamespace(index=index, nbytes=len(data))
 
     def open(self, data: bytes) -> RemoteFile:
-        """A file to read."""
         given = self.add(data)
         return RemoteFile(given.index, given.nbytes, self)
 

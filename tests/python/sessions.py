@@ -1,7 +1,5 @@
 """Small sessions, and what must not change when a call fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial

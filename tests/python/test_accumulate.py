@@ -1,7 +1,5 @@
 """Gradients of several steps add up in their buffers, in the workspace of one step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

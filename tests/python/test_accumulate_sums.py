@@ -1,7 +1,5 @@
 """Products whose results are added to each other: the later ones add to the first, with the bias and relu behind."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batches that are accumulated make the step of one large batch, by float64 formulas, or add up on request."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The interface of onnxruntime.training.api."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The examples of the API reference, which stand beside each other in both languages, run in Python."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every public name is explained, in Python and in TypeScript, and the API reference has it."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

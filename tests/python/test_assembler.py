@@ -1,7 +1,5 @@
 """The assembler against wasmtime's, the bytes of the specification, and its own promise to refuse wrong types."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fused attention: what stored scores give, forward and all gradients, and nothing of the scores' size in the plan."""
 
-from __future__ import annotations
-
 import math
 import re
 import struct

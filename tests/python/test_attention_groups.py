@@ -1,7 +1,5 @@
 """Heads of queries that share heads of keys and values: neither these nor their gradients are stored for each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from copy import copy
@@ -235,7 +233,6 @@ WAYS: dict[str, Callable[[Grouped, str, int], str]] = {
 
 
 def groups(plan: Plan) -> list[int]:
-    """The groups of a plan's attention."""
     return [int(n) for line in plan.text for n in re.findall(r"^attention.* group=(\d+)", line)]
 
 

@@ -3,8 +3,6 @@
 Each pattern is found without that instruction: it is the guard that is tested.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Fused or not, the program computes its instructions one after the other in float64.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 

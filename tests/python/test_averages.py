@@ -1,7 +1,5 @@
 """Averages of the parameters: their numbers, who reads them, and that a run that goes on keeps them to the last bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,6 @@ def opened(files: Any, checkpoint: bytes | None = None) -> trainweb.TrainingSess
 
 
 def trained(s: trainweb.TrainingSession, first: int = 0, steps: int = STEPS) -> list[np.ndarray]:
-    """The parameters after each step."""
     found = []
     for seed in range(first, first + steps):
         s.set_learning_rate(0.05)

@@ -1,7 +1,5 @@
 """Frozen running statistics and the option `batch_norm`, of every node of a file: against float64."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The questions of the page's worker to Python, called natively: JSON and bytes in and out, errors as values."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from collections.abc import Iterator

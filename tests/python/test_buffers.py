@@ -1,7 +1,5 @@
 """Buffers that a module changes as it runs: the training model changes them, too, or refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

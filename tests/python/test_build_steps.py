@@ -1,7 +1,5 @@
 """The build's memory of what is done, and the packages it makes."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A bundle holds each large tensor once: artifacts and plans share its bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

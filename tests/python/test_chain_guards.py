@@ -1,7 +1,5 @@
 """Chains of elementwise calls that merge, or repeat a cheap result, and those that must not: small programs."""
 
-from __future__ import annotations
-
 from functools import reduce
 
 import pytest

@@ -1,7 +1,5 @@
 """Checkpoints against the recordings and against ONNX Runtime training itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The command line, from a forward model to a trained, exported and compiled one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Generated functions against numpy: every operation of every dtype, in vectors and in the rest of a row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

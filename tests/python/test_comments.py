@@ -1,7 +1,5 @@
 """Paths in comments and docstrings lead to files that are there."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

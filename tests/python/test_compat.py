@@ -1,7 +1,5 @@
 """The Python interface before onnxblock."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -55,7 +53,6 @@ def weights() -> dict[str, np.ndarray]:
 
 
 def loss_and_gradients(w: dict[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
-    """In float64."""
     w = {n: a.astype(np.float64) for n, a in w.items()}
     h = X @ w["fc1.weight"].T + w["fc1.bias"]
     a = np.maximum(h, 0)

@@ -3,8 +3,6 @@
 Operators emit tidier code than this; what no operator emits today, one may tomorrow.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -86,7 +84,6 @@ class RandomProgram:
         return Buf(storage, "float32", shape, name=f"b{int(self.rng.integers(1 << 40))}")
 
     def part(self, b: Buf, size: int) -> Buf:
-        """`size` elements of `b` from somewhere on."""
         return b.view((size,), int(self.rng.integers(b.size - size + 1)))
 
     def target(self, shape: tuple[int, ...]) -> Buf:

@@ -1,7 +1,5 @@
 """Passes of the compiler change no result: random graphs with all of them, without each, and in numpy float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Which kernel a convolution goes to, and that an operator gives the sums of the definition by each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """CTCLoss: against the sum over all paths, and what is fed to it wrongly; recordings of torch are in test_losses.py."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Datasets: rows, batches, files, and the order in which they come."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import io

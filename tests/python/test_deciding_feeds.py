@@ -1,7 +1,5 @@
 """Feeds whose values decide about shapes belong to the signature: a plan a value, kept and evicted as others."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx.reference

@@ -1,7 +1,5 @@
 """Arithmetic with symbolic dims against plain ints, and what follows from equations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import product

@@ -1,7 +1,5 @@
 """The documents: their links lead somewhere, their Python runs and prints what they say, and skipped blocks say why."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import contextlib
@@ -43,12 +41,10 @@ MOST_COLUMNS = 60
 
 
 def outside(page: Path) -> str:
-    """A page without its fences."""
     return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
 def prose(page: Path) -> str:
-    """A page without its code."""
     return re.sub(r"```.*?```|`[^`\n]*`|^    .*?$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
@@ -61,7 +57,6 @@ def slugs(page: Path) -> set[str]:
 
 
 def fault_of(page: Path, target: str) -> str | None:
-    """The fault of a link of a page."""
     if target.startswith(RAW):
         return None if (ROOT / target.removeprefix(RAW)).exists() else "no such picture"
     if target.startswith(("http://", "https://")):

@@ -1,7 +1,5 @@
 """A test of several cases runs all of them, and its failure names those that failed."""
 
-from __future__ import annotations
-
 import pytest
 from tests.each import grouped, run_each
 

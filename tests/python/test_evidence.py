@@ -1,7 +1,5 @@
 """The evidence of names and uses in a file of torch's TorchScript exporter, which notes nothing."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Models that come with the Python package."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from pathlib import Path

@@ -3,8 +3,6 @@
 tests/exported/make.py made them, and says what each is.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,6 @@ def model(name: str) -> Graph:
 
 
 def sizes_of(graph: Graph, inputs: dict[str, list[int]]) -> dict[str, int]:
-    """Sizes of the symbols that the inputs declare."""
     dims = [(v, k, d) for v in graph.inputs if isinstance(v, Value) for k, d in enumerate(v.shape or ())]
     return {d: inputs[v.name][k] for v, k, d in dims if isinstance(d, str)}
 

@@ -1,7 +1,5 @@
 """Gradients of fake quantization against the rule of torch's FakeQuantize: dY where nothing was clipped, else zero."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

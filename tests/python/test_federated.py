@@ -1,7 +1,5 @@
 """Federated rounds: FedProx, clipping, noise, averages, masks and accounting, against formulas of their own."""
 
-from __future__ import annotations
-
 import math
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Files that other tools let pass: what leaves no doubt is repaired, and what is refused is named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`find_learning_rate` against a loop of one's own and fastai's rules written with numpy; `save` and `export`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

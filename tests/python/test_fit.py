@@ -1,7 +1,5 @@
 """`Trainer.fit` against a loop that is written out, its options, and what goes wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

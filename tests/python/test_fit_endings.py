@@ -1,7 +1,5 @@
 """Fits whose data never comes, in Python: `stop`, `release` and the end of a task end them all the same."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future

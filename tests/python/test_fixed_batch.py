@@ -1,7 +1,5 @@
 """Files that fix the rows of a batch: all rows are evaluated once, against float64, and whole batches train."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

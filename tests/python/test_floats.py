@@ -1,7 +1,5 @@
 """Models of float16, bfloat16 and float64: computed in float32, with their declared types at the edges."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The bridge to Flower, between a fleet of the test and WebSocket clients: what it passes on, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

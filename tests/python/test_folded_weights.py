@@ -1,7 +1,5 @@
 """Weights that torch's exporters computed, merged or masked: trained as in the module, or named in a warning."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parts of a storage that calls write: told apart only where they are."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

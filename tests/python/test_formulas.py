@@ -1,7 +1,5 @@
 """Formulas against NumPy, and early stopping against the rule of Keras."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

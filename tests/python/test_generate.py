@@ -1,7 +1,5 @@
 """`generate` against recordings of transformers (tests/golden/generate) and against predictions of whole texts."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, UserDict

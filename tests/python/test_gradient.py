@@ -1,7 +1,5 @@
 """The reverse walk: names, sums, stops, errors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

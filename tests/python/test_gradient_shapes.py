@@ -1,7 +1,5 @@
 """Shape inference over symbolic dimensions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

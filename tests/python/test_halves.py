@@ -1,7 +1,5 @@
 """Frozen matrices of float16 and bfloat16 stay so in kernel memory, and everything else is as in float32."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cross entropy of a large vocabulary without its scores: the kernels, and the pass that finds it in a graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A new last layer: losses are those of PyTorch with a replaced layer, and what is no plain head is refused."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 import warnings

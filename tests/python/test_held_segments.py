@@ -1,7 +1,5 @@
 """Each call of a session declares the segments that it reads and changes in the host's memory, and no others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Results that depend only on parameters are kept from run to run, and computed again when the parameters change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache

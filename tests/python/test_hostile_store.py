@@ -1,7 +1,5 @@
 """Checkpoints of a store that somebody has changed: an error of trainweb's own, and a session as it was before."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Images as data: pixels by numpy, random numbers by integers of Python, folders by hand."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Any module may be the first that a program imports, and no files or folders import each other in a circle."""
 
-from __future__ import annotations
-
 import ast
 import pkgutil
 import re

@@ -1,7 +1,5 @@
 """`InferenceSession` and the classes around it, against what onnxruntime answered (tests/golden/calls)."""
 
-from __future__ import annotations
-
 import gc
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hashes that files must have: an example of the specification, and digests of hashlib."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Products, convolutions and pooling: the same bytes for any number of threads, and as natively."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

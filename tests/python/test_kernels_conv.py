@@ -1,7 +1,5 @@
 """The convolution kernels against sums over shifted views in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial

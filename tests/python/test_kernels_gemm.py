@@ -1,7 +1,5 @@
 """gemm_f32 against numpy in float64, gemm_int against its integers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The generator refuses what it cannot read, and its fingerprint changes with the meaning alone."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

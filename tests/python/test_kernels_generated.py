@@ -1,7 +1,5 @@
 """Generated functions state what they access; the verifier holds every call of them to it."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The verifier believes nothing, the allocator keeps its books, and no kernel reads or writes past an operand."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

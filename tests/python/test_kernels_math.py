@@ -1,7 +1,5 @@
 """The vector functions against float64, over dense samples of all magnitudes."""
 
-from __future__ import annotations
-
 from math import erf
 
 import numpy as np

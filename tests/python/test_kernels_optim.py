@@ -1,7 +1,5 @@
 """Kernels of optimizers against formulas of their own in float64, over many steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

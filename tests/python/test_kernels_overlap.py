@@ -1,8 +1,6 @@
 """An operand that decides where a call reads or writes must not overlap its results: it is checked first and used
 later."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

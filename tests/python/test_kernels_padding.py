@@ -1,7 +1,5 @@
 """Products that leave out rows, and the tokens that are wanted: the kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

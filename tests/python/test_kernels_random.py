@@ -1,7 +1,5 @@
 """Random numbers: Philox exactly, distributions within statistical limits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

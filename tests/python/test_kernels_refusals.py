@@ -1,7 +1,5 @@
 """Places that kernels refuse before anything is written: views outside of buffers, indices and labels out of range."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

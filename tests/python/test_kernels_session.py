@@ -1,7 +1,5 @@
 """Sessions in the kernels: their segments, copies and plans, against numpy; no call reaches beyond them."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The threads build under Node: the same bytes for any number of threads, and as on one thread natively."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Products with quantized weights, and rows of them, against dequantization by numpy in float64."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

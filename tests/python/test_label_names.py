@@ -1,7 +1,5 @@
 """The input of labels is `labels` for every loss; `target` and the name of an output mean the same."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Label smoothing that torch's dynamo exporter notes and leaves out of the file, against its formula in float64."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The plans of a session hold large quantized weights once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def large_bytes(model: bytes) -> int:
-    """Bytes of the large weights in a file."""
     tensors = onnx.ModelProto.FromString(model).graph.initializer
     sizes = [len(t.raw_data) for t in tensors if t.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)]
     return sum(n for n in sizes if n >= LARGE)

@@ -1,7 +1,5 @@
 """Linear models of ai.onnx.ml, as skl2onnx writes LogisticRegression and Ridge: against onnx's reference evaluator."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batches of loaders, tuples and plain lists: they train as the same arrays do."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any

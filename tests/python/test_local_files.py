@@ -1,7 +1,5 @@
 """Models that are read by ranges natively: from files and from bytes, without a copy of their weights."""
 
-from __future__ import annotations
-
 import gc
 import os
 import tracemalloc
@@ -30,7 +28,6 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="files are read at once 
 
 
 def matmul() -> onnx.ModelProto:
-    """A matrix as a model."""
     return make_model(
         [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [1, ROWS]}, {"y": [1, WIDTH]}, {"w": WEIGHTS}
     )

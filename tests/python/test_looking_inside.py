@@ -1,7 +1,5 @@
 """Gradient norms, dead units and one batch by heart, against numpy in float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The loss of an epoch does not depend on how its rows are batched: it is what the loss of all rows at once is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Several outputs, each with losses of its own and weights: the numbers are Keras', and float64 formulas."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

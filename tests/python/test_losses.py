@@ -1,7 +1,5 @@
 """Losses and their gradients against torch's in float64."""
 
-from __future__ import annotations
-
 import json
 from inspect import signature
 from pathlib import Path

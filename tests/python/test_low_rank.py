@@ -1,7 +1,5 @@
 """A product through a low rank beside one with a weight goes into the weight where that is less work."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

@@ -3,8 +3,6 @@
 And what a compilation holds in Python's memory, which a page never gives back.
 """
 
-from __future__ import annotations
-
 import gc
 import random
 import tracemalloc

@@ -3,8 +3,6 @@
 They run as in a session: nodes sum up each of three batches in the kernels, and formulas give the value of all.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Messages that the reader decodes itself: what it makes of them against the protobuf classes of the package onnx."""
 
-from __future__ import annotations
-
 import ast
 import random
 

@@ -1,7 +1,5 @@
 """Nodes, attributes and tensors that the reader decodes itself, against the protobuf classes of the package onnx."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

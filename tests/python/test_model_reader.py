@@ -1,7 +1,5 @@
 """The reader's results for valid models of every form."""
 
-from __future__ import annotations
-
 import time
 from itertools import pairwise
 from pathlib import Path

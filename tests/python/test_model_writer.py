@@ -1,7 +1,5 @@
 """A written model reads as the same, and is valid for ONNX."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The list of scripts/mutants.py fits the tree: whoever moves or rewrites a line on it says what to break instead."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Misspelt names: a TypeError that says the nearest, in every call and nested setting; settings with two names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, fields

@@ -3,8 +3,6 @@
 PyTorch refuses both. NumPy counts as ONNX does, and is the oracle. test_js_negative_indices.py is the same in a page.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper

@@ -1,7 +1,5 @@
 """The mode of batch normalizations that torch's dynamo exporter notes, and does not write: against float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import ModelProto, helper

@@ -1,7 +1,5 @@
 """The dynamo exporter's notes about embeddings: rows without a gradient, and missing gradients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import ModelProto, helper

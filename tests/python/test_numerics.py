@@ -1,7 +1,5 @@
 """`debug={"check_numerics": True}`: the node that a model was built to fail at, and no other model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """`fit(on_nan=...)` against loops that are written out: what is undone leaves no byte behind."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """onnxblock: blocks, contexts, forward and training models, checkpoints."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Blocks that append to `self.base.graph`, the way ONNX Runtime documents for operators without a block."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every optimizer from its name to its checkpoints: each fact of its class holds everywhere."""
 
-from __future__ import annotations
-
 import json
 from inspect import signature
 from math import prod
@@ -174,7 +172,6 @@ TOLERANCES = {"Muon": 1e-3}
 
 
 def take_recorded_steps(s: trainweb.TrainingSession, stop: int | None = None, start: int = 0) -> None:
-    """Optimizer steps with the recorded gradients."""
     slots = s._core.layout.slots
     s.set_learning_rate(RECORDED["rate"])
     for k in range(start, len(ARRAYS["gradients/fc1.bias"]) if stop is None else stop):

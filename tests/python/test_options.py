@@ -1,7 +1,5 @@
 """Options of sessions and runs. tests/golden/calls records names, defaults and texts."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

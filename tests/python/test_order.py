@@ -1,7 +1,5 @@
 """Files that take long come first, and their list names files that are there."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

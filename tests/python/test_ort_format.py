@@ -1,7 +1,5 @@
 """ORT format models: what onnxruntime's converter writes is the ONNX model that it was made of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Losses by outputs, weights of rows and masks, in batches and accumulated: the numbers are PyTorch's in float64."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Metrics that are functions, against the built-in ones of the same formula and against numpy."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Predictions, exports and metrics read the outputs of the base model, whatever a loss of one's own does with them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

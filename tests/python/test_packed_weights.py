@@ -1,7 +1,5 @@
 """Models with quantized weights train and predict as the same models with the weights dequantized by numpy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Products leave out the tokens that no counted label depends on: the pass."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Reads of parameters give copies, and no write into a copy is lost in silence."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Models with past keys and values, against torch and PEFT (tests/golden/past)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The order of the compiler's passes is declared, checked, and told."""
 
-from __future__ import annotations
-
 import re
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Plans are given back: a session keeps so many, and kernel memory and the function table stay flat."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

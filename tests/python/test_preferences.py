@@ -1,7 +1,5 @@
 """Direct preference optimization of a tiny Llama: the loss by TRL's formula in float64, and what it does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`from_pretrained` against a folder and tokens of transformers (tests/golden/pretrained)."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Profiles: every instruction is timed, once, and the trace is one that browsers read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A Program keeps its instructions in order, and knows who reads and writes what after any change."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

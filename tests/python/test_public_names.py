@@ -1,7 +1,5 @@
 """`dir` of every public module shows only public names, all of them with a docstring."""
 
-from __future__ import annotations
-
 import inspect
 import types
 

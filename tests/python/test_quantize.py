@@ -1,7 +1,5 @@
 """Files of quantizers compute here what they compute in ONNX Runtime, and what `trainweb.quantize` writes is near."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps that save little for the backward pass: the same bytes, in less workspace, and only where most is frozen."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recurrent layers over thousands of steps: what they take to compile, and that they are right."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx.inliner

@@ -1,7 +1,5 @@
 """A pass says why it did not fire, and models that it once left alone are fused."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

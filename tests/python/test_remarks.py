@@ -1,7 +1,5 @@
 """Remarks on files that train, but maybe not as their makers mean: warnings of a build, lines of `trainweb.check`."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

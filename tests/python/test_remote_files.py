@@ -1,7 +1,5 @@
 """Models and checkpoints that Python reads by ranges: the same contents and errors as of bytes, and no large tensor."""
 
-from __future__ import annotations
-
 import json
 import random
 import tracemalloc

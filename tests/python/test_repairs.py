@@ -1,7 +1,5 @@
 """Exporters that write something else than they mean, against the meaning."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sessions, datasets and histories say in one line what they are."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import trainweb

@@ -1,7 +1,5 @@
 """Two builds give the same bytes, in whatever order a process has the names of a set."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

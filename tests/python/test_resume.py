@@ -1,7 +1,5 @@
 """A run that is killed after any call and resumed gives the same bytes as one that was not."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

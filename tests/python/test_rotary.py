@@ -1,7 +1,5 @@
 """Rotary position embedding: the kernel against float64, and the pass that finds it: the same bytes in fewer calls."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

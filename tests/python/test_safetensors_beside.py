@@ -1,7 +1,5 @@
 """Graphs whose weights lie in safetensors files, as in a repository of Hugging Face."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weights of rows and labels, as Keras computes them in training, validation and metrics."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Schedules against the rates of torch's schedulers."""
 
-from __future__ import annotations
-
 import json
 from inspect import signature
 from pathlib import Path

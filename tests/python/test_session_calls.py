@@ -1,7 +1,5 @@
 """The list of calls and the table of messages: what they say is what there is."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Feeds and fetches of steps: what is refused changes nothing, what is accepted is read as meant."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sessions come and go, run out of memory at any point, and leave nothing behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Learning rate, gradients, buffers, parameters, properties and nominal states of a session."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

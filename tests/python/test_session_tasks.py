@@ -1,7 +1,5 @@
 """`TrainingSession.from_model`, `fit`, `evaluate` and `predict`, against onnx's reference and formulas in float64."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import warnings

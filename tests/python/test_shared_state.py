@@ -1,7 +1,5 @@
 """Sessions on one state, and sessions that are dropped without `release`."""
 
-from __future__ import annotations
-
 import gc
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Calls that were missing beside the large ones: properties, exports, buffers, outputs without a loss."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

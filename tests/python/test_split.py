@@ -1,7 +1,5 @@
 """Splits by class: counted by hand; a warning where a split lacks a class."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kinds of steps: bundles and caches of earlier versions name them by these texts, and so do both languages."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

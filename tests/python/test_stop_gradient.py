@@ -1,7 +1,5 @@
 """stop_gradient against the derivative worked out by hand: ONNX has no detach."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

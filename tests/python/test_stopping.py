@@ -1,7 +1,5 @@
 """A step that is stopped while it is under way leaves the session as before, whichever instruction came last."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections.abc import Callable

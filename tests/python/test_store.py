@@ -1,7 +1,5 @@
 """`CheckpointStore` on disk, and fits that are ended anywhere and go on from their checkpoint."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Missing values, standardisation and categories of tables."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`Dataset.from_text` against a recorded table and a second formula, and in a training."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """`trainweb.torch.export`, in an environment with torch: TRAINWEB_TORCH_PYTHON names its Python."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Dims that the TorchScript exporter makes names up for, and axes that it counts from the end."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper

@@ -1,7 +1,5 @@
 """Metrics of the training data after each epoch, against evaluations by hand and numpy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

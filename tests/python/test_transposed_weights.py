@@ -1,7 +1,5 @@
 """Weights that torch's dynamo exporter stores transposed are those of PyTorch's module, by their names and shapes."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

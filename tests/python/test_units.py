@@ -1,7 +1,5 @@
 """Predictions and errors in the units of standardized targets. The oracles are formulas of numpy in float64."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Equal parameters and statistics that an exporter made one tensor of train apart (`tests/golden/merged`)."""
 
-from __future__ import annotations
-
 import io
 import re
 import tarfile

@@ -1,7 +1,5 @@
 """Every part of the compiler answers alike who reads a weight, and how: `model/uses.py` has the one table."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights as safetensors and npz: numpy and the description of the format read them, and files of numpy are read."""
 
-from __future__ import annotations
-
 import io
 import json
 import struct

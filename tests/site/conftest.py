@@ -1,7 +1,5 @@
 """Fixtures: the browser tests' fixtures, and the site below a folder of a separate server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The pages of examples/ in the site: each runs above its source, and what is changed there runs, too."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """dist/site, as `./build.sh site` leaves it: its links, its code cells, its search."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser

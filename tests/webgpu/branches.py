@@ -1,7 +1,5 @@
 """Short circuits in the loops of shaders: SwiftShader's compiler takes twice as long for each one more in a loop."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -23,7 +21,6 @@ def _end(text: str, at: int) -> int:
 
 
 def _loops(text: str) -> Iterator[str]:
-    """The outermost loops."""
     at = 0
     while loop := LOOP.search(text, at):
         at = _end(text, loop.start())

@@ -1,7 +1,5 @@
 """One call on the GPU: feeds in, a result between canaries out."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np
@@ -49,10 +47,17 @@ class Case:
         self._feeds[name] = b, array
         return b
 
-    def normal(self, *shape: int) -> tuple[Buf, np.ndarray]:
-        """A tensor of normal numbers, and these in float64."""
-        array = self.rng.standard_normal(shape).astype(np.float32)
-        return self.feed(array), array.astype(np.float64)
+    def normal(self, *shape: int) -> Buf:
+        """A tensor of normal numbers."""
+        return self.feed(self.rng.standard_normal(shape).astype(np.float32))
+
+    def integers(self, low: int, high: int, *shape: int) -> Buf:
+        """A tensor of integers in [low, high)."""
+        return self.feed(self.rng.integers(low, high, shape))
+
+    def results(self, *shapes: tuple[int, ...]) -> list[Buf]:
+        """Float32 tensors between canaries, which hold normal numbers before."""
+        return [self.result(shape, self.rng.standard_normal(shape)) for shape in shapes]
 
     def result(self, shape: tuple[int, ...], before: np.ndarray | None = None) -> Buf:
         """A float32 tensor between canaries; `before` is what it holds."""
@@ -72,6 +77,13 @@ class Case:
         b = Buf(self.builder.temp(dtype, shape).storage, dtype, shape, name=name)
         self._results[name] = b
         return b
+
+    def compare(self, tolerance: float = 2e-6, *, is_tiled: bool = False) -> list[np.ndarray]:
+        """The results on the GPU, which are those of the kernels; other tests compare these with float64 numpy."""
+        results = self.run(is_tiled=is_tiled)
+        for found, wanted in zip(results, self.run(on_kernels=True), strict=True):
+            close(found, wanted, tolerance)
+        return results
 
     def run(self, *, on_kernels: bool = False, is_tiled: bool = False) -> list[np.ndarray]:
         """Run the calls on the GPU or on the kernels; the results, which those of few lanes are close to."""

@@ -42,7 +42,6 @@ def open_device() -> Any:
 
 @cache
 def group_layout() -> Any:
-    """The layout of the bind group of all pipelines."""
     import wgpu
 
     storage = {"type": wgpu.BufferBindingType.storage}
@@ -179,7 +178,6 @@ class GpuHost:
         return self.tensor(loaded.body.outputs[name])
 
     def tensor(self, place: TensorPlace) -> np.ndarray:
-        """A tensor at its place."""
         return np.frombuffer(self.read(place.segment, place.offset, place.nbytes), place.dtype).reshape(place.shape)
 
     def release(self) -> None:

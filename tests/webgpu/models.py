@@ -3,8 +3,6 @@
 python -m tests.webgpu.models > tests/golden/webgpu/models.txt
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -35,7 +33,6 @@ def of_family(name: str) -> tuple[TrainingSession, Callable[[str], np.ndarray]]:
 
 
 def of_zoo(name: str) -> tuple[TrainingSession, Callable[[str], np.ndarray]]:
-    """A session of a model of the zoo, and its feeds."""
     recording = load(name)
     made = build(recording, "plain" if "plain" in recording.files else next(iter(recording.files)), "SGD")
     state = CheckpointState.load_checkpoint(made.checkpoint)

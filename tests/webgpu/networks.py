@@ -1,7 +1,5 @@
 """The benchmarks' networks, and the same in sizes that a software adapter trains fast."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

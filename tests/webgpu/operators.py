@@ -3,8 +3,6 @@
 python -m tests.webgpu.operators > tests/golden/webgpu/operators.txt
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -49,7 +47,6 @@ def backward_graph(case: Case) -> tuple[Graph, dict[str, np.ndarray], list[np.nd
 
 
 def plan_of(graph: Graph, feeds: Mapping[str, np.ndarray]) -> tuple[InferenceModel, Plan]:
-    """The plan for the GPU."""
     model = InferenceModel(graph, engine=RUNTIME.get_engine(), limits=Limits(), memory_budget=None)
     types = {name: TensorType(str(feeds[name].dtype), feeds[name].shape) for name in model.inputs}
     return model, model.compile(types, target=WEBGPU)

@@ -5,8 +5,6 @@
 `--full NAME` prints the losses of a network of the benchmarks instead.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable
@@ -84,7 +82,6 @@ def logits(model: onnx.ModelProto, values: Values) -> torch.Tensor:
 
 
 def losses(net: Any, steps: int, rate: float = RATE) -> list[float]:
-    """The losses of so many steps at a learning rate."""
     model = net.model()
     values: Values = {t.name: torch.tensor(numpy_helper.to_array(t)) for t in model.graph.initializer}
     values = {name: x.double() if x.is_floating_point() else x for name, x in values.items()}

@@ -1,7 +1,5 @@
 """Costs of plans for the GPU: dispatches, pipelines and bytes of the benchmark's models; no GPU is needed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.webgpu import train as models

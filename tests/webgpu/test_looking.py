@@ -1,7 +1,5 @@
 """Eval and predict steps on the GPU: the kernels run their tail, such as metrics in float64, on what comes down."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Recorded models whose training the GPU takes are those of a list, and train there as in PyTorch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.lora import test_families as families

@@ -1,7 +1,5 @@
 """Samples of operators on the GPU against their float64 references; those without a plan are in a golden list."""
 
-from __future__ import annotations
-
 from tests.ops import test_forward as test_forward_module
 from tests.ops import test_gradient as test_gradient_module
 from tests.ops.op_runner import Case, by_operator, reference

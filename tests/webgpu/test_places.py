@@ -1,7 +1,5 @@
 """Integers that a model computes: from feeds by the kernels, which check them, or by the GPU in a range."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """The data of plans for the GPU, as docs/architecture-webgpu.md describes them; no GPU is needed."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

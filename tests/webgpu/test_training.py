@@ -1,7 +1,5 @@
 """Training steps of the benchmarks' models on the GPU: the losses of the kernels, and those of a float64 numpy loop."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

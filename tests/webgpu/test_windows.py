@@ -1,7 +1,5 @@
 """Segments of more bytes than a device binds at once: windows of them, and the same bytes after some steps."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

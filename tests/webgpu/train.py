@@ -1,7 +1,5 @@
 """Training of a benchmark's model on the GPU and on the kernels, step by step."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from tests.webgpu.host import SEGMENTS, GpuHost
@@ -56,7 +54,6 @@ def batches_of(core: SessionCore, net: networks.Network, count: int) -> Batches:
 
 
 def types_of(feeds: dict[str, Tensor]) -> dict[str, TensorType]:
-    """Types of feeds."""
     return {n: TensorType(t.dtype, t.shape) for n, t in feeds.items()}
 
 

@@ -1,7 +1,5 @@
 """Recordings of the zoo as scripts/record_zoo.py makes them, and how they were trained."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -46,7 +44,6 @@ def names() -> list[str]:
 
 @lru_cache(2)
 def load(name: str) -> Recording:
-    """The recording of a model."""
     with tarfile.open(FOLDER / f"{name}.tar.xz", "r:xz") as archive:
         data = {entry.name: archive.extractfile(entry).read() for entry in archive.getmembers()}  # type: ignore[union-attr]
     with np.load(io.BytesIO(data.pop("truth.npz"))) as arrays:

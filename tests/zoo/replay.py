@@ -1,7 +1,5 @@
 """Train a recorded export here, and hold it to PyTorch's trajectory."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterable
@@ -55,7 +53,6 @@ class Trained:
 
 
 def loss_of(recording: Recording) -> LossType | Block | None:
-    """The loss under which the recording was trained."""
     name = recording.about["loss"]
     if name.endswith(" of axis 1"):
         return CrossEntropyLoss(class_axis=1)

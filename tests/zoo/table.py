@@ -5,8 +5,6 @@
 The rows are the results of replaying the recordings; `test_zoo.py` compares each row with its own result.
 """
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 `./build.sh record-zoo` made the recordings; docs/models.md is what comes out.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

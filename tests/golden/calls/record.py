@@ -3,8 +3,6 @@
 Run by an interpreter that has that package (`.build/venv-onnxruntime/bin/python`).
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calls that onnxruntime-training and trainweb are both put through: each is given classes of the one or the other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -10,7 +8,6 @@ X, Y = np.sin(np.arange(80, dtype=np.float32)).reshape(8, 10), np.arange(8) % 3
 
 
 def sums(arrays: dict[str, Any]) -> dict[str, float]:
-    """The sum of absolute values of each array."""
     return {name: float(np.abs(np.asarray(a, np.float64)).sum()) for name, a in sorted(arrays.items()) if a is not None}
 
 

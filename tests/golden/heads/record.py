@@ -5,8 +5,6 @@
 `torch.manual_seed(SEED)` comes before the new layer, as in the option `head` of trainweb.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

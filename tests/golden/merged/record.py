@@ -6,8 +6,6 @@ fed, and of five steps of SGD in float64 the losses, all tensors after them, and
 `script.tar.xz`, which the argument `script` writes alone, has the same of the TorchScript exporter.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import sys
@@ -106,7 +104,6 @@ def zeroed(module: nn.Module) -> nn.Module:
 
 
 def norms() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
-    """Modules with norms, and the shapes of a row."""
     relu = nn.ReLU
     dense = [nn.Linear(3, 4), relu(), nn.BatchNorm1d(4), nn.Linear(4, 4), relu(), nn.BatchNorm1d(4), nn.Linear(4, 2)]
     image = [nn.BatchNorm2d(3), nn.MaxPool2d(2), nn.BatchNorm2d(3, momentum=0.3, eps=1e-3), relu()]

@@ -3,8 +3,6 @@
 pip install scikit-learn; python tests/golden/metrics/record.py
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 python tests/golden/migration/record.py, with the Python of onnxruntime-training, from the root of the project.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -157,7 +157,6 @@ def in_schedulefree(settings: dict) -> dict[str, np.ndarray]:
 
 
 def optax_transform(name: str, settings: dict):
-    """The transformation of optax."""
     import optax
 
     betas = {f"b{k}": b for k, b in enumerate(settings.get("betas", ()), 1)}

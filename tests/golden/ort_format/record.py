@@ -6,8 +6,6 @@ python tests/golden/ort_format/record.py    # needs onnxruntime and onnx, which 
 `NAME.runtime.ort` keeps optimizations apart from the graph, `NAME.nchwc.ort` is laid out for one kind of processor.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

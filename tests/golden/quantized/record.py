@@ -5,8 +5,6 @@
 Needs onnxruntime 1.32 and onnx-ir beside trainweb's own requirements. Writes a model and an npz file for each case.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path

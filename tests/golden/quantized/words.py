@@ -1,7 +1,5 @@
 """The model of the recorded files, and what `trainweb.quantize` makes of it; without ONNX Runtime."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

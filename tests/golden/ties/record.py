@@ -4,8 +4,6 @@ python tests/golden/ties/record.py, from the root of the project, with a Python 
 case of `recorded.json` has the nodes of a small model, what goes in, and the gradients of the sum of y times 1, 2, ...
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ Needs torch and onnxscript. `model.onnx` has a square and another weight, `half.
 the state dict of a second module (`other`), results of each, and parameters after steps of SGD and of Muon.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 There is a module for each of trainweb.ops.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.activation."""
 
-from __future__ import annotations
-
 from math import pi, sqrt
 from typing import Any
 
@@ -107,12 +105,10 @@ CASES[activation.PRelu] = Cases(
 
 
 def sigmoid64(x: Any) -> Any:
-    """Sigmoid in float64."""
     return 1 / (1 + np.exp(-x))
 
 
 def gelu64(x: Any) -> Any:
-    """Gelu in float64."""
     return 0.5 * x * (1 + erf64(x / sqrt(2)))
 
 

@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.branch."""
 
-from __future__ import annotations
-
 from tests.ops.cases import CASES, Cases
 
 from trainweb.ops import branch

@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.contrib."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.deformable."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import prod
 from typing import Any

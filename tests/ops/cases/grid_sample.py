@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.grid_sample."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.linear_quantization."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -153,7 +151,6 @@ CASES[linear_quantization.QLinearConv] = Cases(
 
 
 def numpy_spread(op: linear_quantization._Linear, x: Any, v: Any) -> Any:
-    """The same in numpy."""
     if op.block_size:
         axis = op.axis % x.ndim
         return v.repeat(op.block_size, axis).take(range(x.shape[axis]), axis)

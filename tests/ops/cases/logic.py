@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.logic."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Any
 

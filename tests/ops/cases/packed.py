@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.packed."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 
@@ -82,7 +80,6 @@ CASES[packed.GatherBlockQuantized] = Cases(
 
 
 def matrix(op: packed._Rows, packed: Any, scales: Any, zeros: Any) -> Any:
-    """The matrix in numpy."""
     if zeros is None:
         points = np.full((op.N, op.blocks), 2.0 ** (op.bits - 1))
     elif zeros.dtype == np.uint8:

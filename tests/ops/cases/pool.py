@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.pool."""
 
-from __future__ import annotations
-
 from tests.ops.cases import CASES, Bad, Cases, Sample, cases_of
 from tests.ops.literals import literal
 

@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.softmax_loss."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

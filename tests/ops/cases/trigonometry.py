@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.trigonometry."""
 
-from __future__ import annotations
-
 from tests.ops.cases import CASES, Cases, Sample, cases_of
 from tests.ops.literals import f32
 

@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.view."""
 
-from __future__ import annotations
-
 from tests.ops.cases import CASES, Bad, Cases, Sample
 from tests.ops.literals import bools, f32, i64
 

@@ -1,7 +1,5 @@
 """The definition of a model of the zoo, and the list of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

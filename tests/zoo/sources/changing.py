@@ -1,7 +1,5 @@
 """Modules whose forward changes their buffers, or detaches tensors."""
 
-from __future__ import annotations
-
 import torch
 from tests.zoo.sources.case import Case, classifier, model, pixels
 from torch import nn

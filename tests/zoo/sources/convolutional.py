@@ -1,7 +1,5 @@
 """Convolutional networks of torchvision and timm, narrow."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import timm.models as timm_models

@@ -1,7 +1,5 @@
 """Models whose output is an image or a distribution: segmentation, detection, autoencoders, adversaries, diffusion."""
 
-from __future__ import annotations
-
 import math
 
 import torch

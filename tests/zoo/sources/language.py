@@ -1,7 +1,5 @@
 """Transformers of language, most of them by transformers, with two layers or fewer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Modules as people write them: tables, sets, graphs, points, physics, recommenders."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Models of transformers that say something of every pixel."""
 
-from __future__ import annotations
-
 import torch
 import transformers as hf
 from tests.zoo.sources.case import Case, classes, model, pixels

@@ -1,7 +1,5 @@
 """Models of time: recurrent, convolutional, and with fixed transforms of signals before them."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Transformers and mixers of images, narrow, and models of images with words or sounds."""
 
-from __future__ import annotations
-
 import timm
 import timm.models as timm_models
 import torch

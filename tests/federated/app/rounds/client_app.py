@@ -1,7 +1,5 @@
 """A client in PyTorch: the reference that pages are held to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

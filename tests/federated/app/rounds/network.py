@@ -1,7 +1,5 @@
 """The network of tests/federated/task.py in PyTorch, and what is measured of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

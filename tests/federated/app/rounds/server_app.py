@@ -1,7 +1,5 @@
 """The server: FedAvg as flwr has it; what every client sent and what became of it is kept."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.attention.linear."""
 
-from __future__ import annotations
-
 from math import sqrt
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.attention.microsoft."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Any
 
@@ -130,7 +128,6 @@ def numpy_attend(q: Any, k: Any, v: Any, scale: float, bias: Any) -> Any:
 
 
 def numpy_heads(x: Any, heads: int) -> Any:
-    """Heads apart, in numpy."""
     return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
 

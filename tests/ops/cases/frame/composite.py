@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.frame.composite."""
 
-from __future__ import annotations
-
 from tests.ops.cases import CASES, Cases
 
 from trainweb.ops.frame import composite

@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.frame.pointwise."""
 
-from __future__ import annotations
-
 from tests.ops.cases import CASES, Cases, Sample
 
 from trainweb.ops.frame import pointwise

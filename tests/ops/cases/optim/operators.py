@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.optim.operators."""
 
-from __future__ import annotations
-
 from math import inf, nan
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Cases of trainweb.ops.optim.rules: the first step and a later one, with the defaults and with other settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

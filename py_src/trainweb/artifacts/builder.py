@@ -496,6 +496,8 @@ def without_unread(graph: Graph, loss_input_names: Sequence[str] | None, additio
     unsupported = {id(node) for node, _ in unsupported_nodes(graph)}
     if not unsupported or not loss_input_names:
         return graph
+    for name in set(loss_input_names) - set(graph.names()):
+        raise _unknown_tensor(name, graph)
     asked = graph.with_nodes(graph.nodes)
     asked.outputs = [Value(name, TRAINED_DTYPE, None) for name in (*loss_input_names, *(additional or ()))]
     read = {id(node) for node in prune(asked).nodes}
@@ -550,11 +552,7 @@ def add_loss(
         accessor.correct_outputs()
         for name in (*arguments, *additional):
             if not accessor.has(name):
-                known = [value.name for value in graph.outputs]
-                raise ModelError(
-                    f"The provided name {name} is not a graph value info or a graph output; did you mean "
-                    f"{nearest(name, known)!r}? The outputs are {', '.join(known)}."
-                )
+                raise _unknown_tensor(name, graph)
         # Without a loss block nothing is made of the outputs: they stay what they are.
         if loss is None:
             losses_of_graph = [weighed(None, lambda: arguments[0], weights), *arguments[1:]]
@@ -562,6 +560,12 @@ def add_loss(
             losses_of_graph = _call_loss(loss, arguments, weights)
         outputs = [*losses_of_graph, *additional]
         return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs}), accessor
+
+
+def _unknown_tensor(name: str, graph: Graph) -> ModelError:
+    known = [value.name for value in graph.outputs]
+    near = f"did you mean {nearest(name, known)!r}? The outputs are {', '.join(known)}" if known else "there is no output"
+    return ModelError(f"The provided name {name} is not a graph value info or a graph output; {near}.")
 
 
 def _types_of_labels(graph: Graph, own: Collection[str], declared: Declared, compared: Iterable[str]) -> dict[str, str]:

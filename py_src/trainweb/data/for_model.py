@@ -31,13 +31,11 @@ KINDS = {"f": "biuf", "i": "iuf", "u": "iuf", "b": "b"}
 class ModelInputs:
     """The inputs of a model, to which data is fitted; a tuple gives them in the order of `inputs`.
 
-    Data may lack `optional` ones, such as labels where they are not read.
+    Data may lack those in `unread`, such as labels of predictions, and they are left out.
     """
 
-    def __init__(
-        self, inputs: Mapping[str, Value], optional: Container[str] = (), told: set[str] | None = None
-    ) -> None:
-        self.values, self._optional, self._told = dict(inputs), optional, set() if told is None else told
+    def __init__(self, inputs: Mapping[str, Value], unread: Container[str] = (), told: set[str] | None = None) -> None:
+        self.values, self._unread, self._told = dict(inputs), unread, set() if told is None else told
         first = {value.shape[0] for value in inputs.values() if value.shape}
         size = first.pop() if len(first) == 1 else None
         self.rows = size if isinstance(size, int) else None
@@ -137,7 +135,7 @@ class ModelInputs:
     def require(self, data: Dataset, source: str) -> None:
         """Raise FeedError for arrays without an input that is not optional."""
         for name in self.values if data.columns is not None else ():
-            if name not in (data.columns or {}) and name not in self._optional:
+            if name not in (data.columns or {}) and name not in self._unread:
                 columns, inputs = ", ".join(data.columns or {}), ", ".join(self.values)
                 raise messages.NO_INPUT(source=source, name=name, names=columns, inputs=inputs)
 
@@ -167,20 +165,19 @@ class ModelInputs:
         return dict(zip(self.values, item, strict=False))
 
     def _read(self, columns: Any) -> Any:
-        """Columns by the names of inputs, without further ones, of which a notice tells.
+        """Columns by the names of inputs that are read, without further ones, of which a notice tells.
 
-        Return all columns, for the error, if one is missing that is not `optional`.
+        Return all columns, for the error, if one is missing.
         """
         if not isinstance(columns, Mapping) or not self.values:
             return columns
         columns = by_inputs(columns, self.values)
-        if any(name not in columns for name in self.values if name not in self._optional):
+        needed = [name for name in self.values if name not in self._unread]
+        if not needed or any(name not in columns for name in needed):
             return columns
-        further = [str(name) for name in columns if name not in self.values]
-        if not further:
-            return columns
-        self.warn(messages.FURTHER_COLUMNS(source="data", names=", ".join(further)))
-        return {name: columns[name] for name in self.values if name in columns}
+        if further := [str(name) for name in columns if name not in self.values]:
+            self.warn(messages.FURTHER_COLUMNS(source="data", names=", ".join(further)))
+        return {name: columns[name] for name in needed}
 
     def fitted(self, name: str, value: Any, where: str) -> np.ndarray:
         """Convert rows of an input to its type; one value a row may stand for a vector of one.
@@ -216,7 +213,8 @@ class ModelInputs:
         if not isinstance(named, Mapping):
             return False
         try:
-            known = [(np.ndim(value), self.values[name].shape) for name, value in named.items() if name in self.values]
+            names = [name for name in self.values if name in named and name not in self._unread]
+            known = [(np.ndim(named[name]), self.values[name].shape) for name in names]
         except ValueError:
             # Rows of different lengths; who stacks them names the first.
             return False

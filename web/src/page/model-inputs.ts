@@ -41,16 +41,16 @@ const CONVERTED: readonly string[] = [
 /** The inputs of a model, to which data is fitted. */
 export class ModelInputs {
   readonly #declared: readonly InputDeclaration[];
-  readonly #optional: readonly string[];
+  readonly #unread: readonly string[];
 
   /** Rows of a batch, where the file fixes them. */
   readonly rows: number | null;
   readonly #told: Set<string>;
 
-  /** @param optional - inputs that data may lack, such as labels where they are not read */
-  constructor(info: Pick<SessionInfo, "inputs">, step: "train" | "eval", optional: readonly string[] = []) {
+  /** @param unread - inputs that data may lack and that are left out, such as labels of predictions */
+  constructor(info: Pick<SessionInfo, "inputs">, step: "train" | "eval", unread: readonly string[] = []) {
     this.#declared = info.inputs[step];
-    this.#optional = optional;
+    this.#unread = unread;
     this.rows = fixedRows(this.#declared);
     TOLD.set(info, (this.#told = TOLD.get(info) ?? new Set()));
   }
@@ -151,9 +151,9 @@ export class ModelInputs {
     }
   }
 
-  /** @throws FeedError for arrays without an input that is not optional */
+  /** @throws FeedError for arrays without an input that is read */
   require({ columns }: Dataset, source: string): void {
-    const missing = this.#declared.find(({ name }) => columns !== null && !columns.has(name) && !this.#optional.includes(name));
+    const missing = this.#declared.find(({ name }) => columns !== null && !columns.has(name) && !this.#unread.includes(name));
     if (missing !== undefined) {
       const [names, inputs] = [[...(columns?.keys() ?? [])], this.#declared.map(({ name }) => name)];
       throw sessionError("NO_INPUT", { source, name: missing.name, names: names.join(", "), inputs: inputs.join(", ") });
@@ -182,20 +182,22 @@ export class ModelInputs {
   }
 
   /**
-   * Columns by the names of inputs, without further ones, of which a notice tells. Return all columns, for the error,
-   * if one is missing that is not optional.
+   * Columns by the names of inputs that are read, without further ones, of which a notice tells. Return all columns,
+   * for the error, if one is missing.
    */
   #read(source: Named): Named {
     const names = this.#declared.map(({ name }) => name);
-    const needed = names.filter((name) => !this.#optional.includes(name));
+    const needed = names.filter((name) => !this.#unread.includes(name));
     const isRenamed = Object.keys(source).some((name) => inputName(name, names) !== name);
     const columns = isRenamed ? byInputs(source, names) : source;
     const further = Object.keys(columns).filter((name) => !names.includes(name));
-    if (names.length === 0 || further.length === 0 || !needed.every((name) => Object.hasOwn(columns, name))) {
+    if (needed.length === 0 || !needed.every((name) => Object.hasOwn(columns, name))) {
       return columns;
     }
-    this.warn("FURTHER_COLUMNS", { source: "data", names: further.join(", ") });
-    return Object.fromEntries(names.filter((name) => Object.hasOwn(columns, name)).map((name) => [name, columns[name]]));
+    if (further.length > 0) {
+      this.warn("FURTHER_COLUMNS", { source: "data", names: further.join(", ") });
+    }
+    return Object.fromEntries(needed.map((name) => [name, columns[name]]));
   }
 
   #fitAll(columns: Named, where: string, hasArrays = false): Record<string, Tensor> {
@@ -227,7 +229,7 @@ export class ModelInputs {
       return false;
     }
     const known = Object.entries(named).flatMap(([name, value]) => {
-      const declared = this.#declared.find((one) => one.name === name);
+      const declared = this.#declared.find((one) => one.name === name && !this.#unread.includes(name));
       return declared === undefined ? [] : [[rankOf(value), declared.dims ?? []] as const];
     });
     const isWhole = ([rank, dims]: (typeof known)[number]): boolean => rank === dims.length && rank > 0;

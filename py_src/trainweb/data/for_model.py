@@ -16,11 +16,13 @@ from trainweb.data.rows import Batch, Remainder, batched, refuse_texts
 from trainweb.data.table import Unit, units_of
 from trainweb.model.graph import Value
 from trainweb.spelling import by_inputs, input_name
+from trainweb.training.arrays import numpy_dtype
 
 DEFAULT_BATCH = 32
 """Rows of a batch, where neither the user nor the file says how many."""
 CONVERTED = {
     "bool",
+    "bfloat16",
     *(f"float{bits}" for bits in (16, 32, 64)),
     *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)),
 }
@@ -133,7 +135,7 @@ class ModelInputs:
         return stream
 
     def require(self, data: Dataset, source: str) -> None:
-        """Raise FeedError for arrays without an input that is not optional."""
+        """Raise FeedError for arrays without an input that is read."""
         for name in self.values if data.columns is not None else ():
             if name not in (data.columns or {}) and name not in self._unread:
                 columns, inputs = ", ".join(data.columns or {}), ", ".join(self.values)
@@ -242,9 +244,11 @@ def _shown(shape: tuple[Any, ...]) -> str:
 
 def _converted(name: str, array: np.ndarray, dtype: str, where: str) -> np.ndarray:
     """Convert values to another type; unsupported kinds pass through, and the step rejects them."""
-    if str(array.dtype) == dtype or dtype not in CONVERTED or array.dtype.kind not in KINDS[np.dtype(dtype).kind]:
+    if str(array.dtype) == dtype or dtype not in CONVERTED:
         return array
-    target = np.dtype(dtype)
+    target = numpy_dtype(dtype)
+    if array.dtype.kind not in KINDS["f" if dtype == "bfloat16" else target.kind]:
+        return array
     with np.errstate(invalid="ignore"):
         result = array.astype(target)
     if target.kind in "iu":

@@ -13,7 +13,7 @@ import { log } from "../wire/log.js";
 import { refuseIf, sessionError, type MessageName, type MessageValues } from "../wire/messages.js";
 import type { InputDeclaration, SessionInfo } from "../wire/protocol.js";
 import { DEFAULT_BATCH } from "./settings/fit.js";
-import { arrayOf, asTensor, isOnCpu, type NumericArray } from "./tensors.js";
+import { arrayOf, asTensor, isOnCpu, narrowed, widened, type NumericArray } from "./tensors.js";
 
 /** How the items of a stream become batches. */
 export interface BatchOptions {
@@ -35,7 +35,7 @@ const TOLD = new WeakMap<object, Set<string>>();
 
 /** Types whose values are converted to each other; to integers only where nothing is lost. */
 const CONVERTED: readonly string[] = [
-  "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+  "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
 ];
 
 /** The inputs of a model, to which data is fitted. */
@@ -279,11 +279,13 @@ function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: 
     const shapes = { actual: tensor.dims, batch: shown(dims), row: shown(dims.slice(1)) };
     throw sessionError(areScores ? "SHAPE_OF_SCORES" : "DATA_SHAPE", { name, where, ...shapes });
   }
-  if (tensor.type === dtype || !CONVERTED.includes(dtype) || !CONVERTED.includes(tensor.type) || !isOnCpu(tensor)) {
+  const areBits = tensor.type === "uint16" && dtype === "bfloat16";
+  if (tensor.type === dtype || areBits || !CONVERTED.includes(dtype) || ![...CONVERTED, "bool"].includes(tensor.type) || !isOnCpu(tensor)) {
     return tensor;
   }
-  const source = tensor.data as NumericArray;
-  const data = arrayOf(dtype, source.length);
+  const source = tensor.type === "float16" ? widened(tensor) : (tensor.data as NumericArray);
+  const half = dtype === "float16" || dtype === "bfloat16" ? dtype : null;
+  const data = arrayOf(half === null ? dtype : "float32", source.length);
   for (let k = 0; k < source.length; k++) {
     const value = source[k] as number | bigint;
     if (typeof data[k] === "bigint") {
@@ -291,11 +293,11 @@ function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: 
     } else {
       data[k] = Number(value);
     }
-    if (!dtype.startsWith("float") && (data[k] as number | bigint) != value) {
+    if (!dtype.includes("float") && (data[k] as number | bigint) != value) {
       throw sessionError("LOST_VALUE", { name, value, where, dtype });
     }
   }
-  return new Tensor(dtype as "float32", data as Float32Array, tensor.dims);
+  return half === null ? new Tensor(dtype as "float32", data as Float32Array, tensor.dims) : narrowed(data, half, tensor.dims);
 }
 
 function fits(dims: readonly number[], declared: readonly (number | string | null)[]): boolean {

@@ -12,7 +12,7 @@ from trainweb import messages
 from trainweb.arguments import checks_keywords, flag, nearest, path_of, unknown, warn
 from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import Decision
-from trainweb.artifacts.parameters import Selection, select_parameters
+from trainweb.artifacts.parameters import QUANTIZED, Selection, select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.artifacts.remarks import remark_on_file, remark_on_loss, remark_on_norms
 from trainweb.artifacts.untie import forget_calls
@@ -52,7 +52,6 @@ from trainweb.spelling import ARGUMENT, LABELS
 BATCH_NORM = ("train", "as_exported")
 RATE = Number(least=0, most=float.fromhex("0x1.fffffep127"))
 """A learning rate is a float32."""
-QUANTIZED = " Its weights have fewer bits than float32: train the model before it is quantized."
 
 
 if TYPE_CHECKING:

@@ -237,7 +237,8 @@ OBJECTS_IN_COLUMN = Message(
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(
     FeedError,
-    "{name!r} has {actual} among its values: give numbers (null is a missing one), bigints, booleans or texts.",
+    "{name!r} has {actual} among its values: give numbers (null is a missing one), bigints, booleans or texts (for a "
+    "missing one the text that 'missing' filled in).",
 )
 TEXT_VALUES = Message(
     FeedError,
@@ -346,6 +347,7 @@ CSV_CLASS = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not
 TABLE_STREAM = Message(FeedError, "A stream of rows cannot be preprocessed: give arrays, or a list of rows with names.")
 TABLE_INPUT = Message(FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
 TABLE_TYPE = Message(FeedError, "{name!r} is {actual}; the step {step!r} takes {expected}.")
+TABLE_TEXT = Message(FeedError, "{name!r} is {actual}; {step!r} takes texts. For a missing one, give its fill value.")
 TABLE_MOMENTS = Message(
     FeedError,
     "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN with "

@@ -563,7 +563,7 @@ def add_loss(
 
 def _unknown_tensor(name: str, graph: Graph) -> ModelError:
     known = [value.name for value in graph.outputs]
-    near = f"did you mean {nearest(name, known)!r}? The outputs are {', '.join(known)}" if known else "there is no output"
+    near = f"did you mean {nearest(name, known)!r}? The outputs are {', '.join(known)}" if known else "there are none"
     return ModelError(f"The provided name {name} is not a graph value info or a graph output; {near}.")
 
 

@@ -339,7 +339,7 @@ def registry() -> Iterator[type[Op]]:
 ADVICE = {
     ("ai.onnx.ml", "LinearClassifier"): " Its labels are text: fit the model with integers as classes, or choose its "
     "probabilities.",
-    ("ai.onnx.ml", "ZipMap"): " Choose {reads!r}, which it reads, or convert the model with options={{'zipmap': False}}.",
+    ("ai.onnx.ml", "ZipMap"): " Choose {reads!r}, which it reads, or convert with options={{'zipmap': False}}.",
 }
 """Operators that will not be supported, and what to do. Of classifiers, only those with text are left as nodes."""
 

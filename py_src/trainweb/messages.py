@@ -753,9 +753,9 @@ UNKNOWN_IN_GROUP = Message(ModelError, "A group names {name!r}, which is not a t
 LOSS_INPUTS = Message(
     ModelError,
     "{loss} takes {n} of the model's outputs, but these are given: {names}. "
-    "Give each output its loss, as {{'name': 'MSELoss'}}, choose with loss_input_names, or give a Block.",
+    "Give each output its loss, as {{{first!r}: 'MSELoss', ...}}, choose with loss_input_names, or give a Block.",
     "{loss} takes {n} of the model's outputs, but these are given: {names}. "
-    "Give each output its loss, as {{ name: 'MSELoss' }}, or choose with 'lossInputNames'.",
+    "Give each output its loss, as {{ {first!r}: 'MSELoss', ... }}, or choose with 'lossInputNames'.",
 )
 
 

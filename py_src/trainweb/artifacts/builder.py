@@ -652,7 +652,11 @@ def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
         return None
     if len(names) == (block := named_loss(loss))._n_inputs:
         return None
-    return messages.LOSS_INPUTS.fill(loss=type(block).__name__, n=block._n_inputs, names=", ".join(names))
+    return messages.LOSS_INPUTS.fill(**_inputs_of(block, names))
+
+
+def _inputs_of(block: losses.Loss, names: Sequence[str]) -> dict[str, Any]:
+    return {"loss": type(block).__name__, "n": block._n_inputs, "names": ", ".join(names), "first": names[0]}
 
 
 def _terms_of(loss: LossLike, loss_input_names: Sequence[str] | None, weights: Any) -> LossTerms | None:
@@ -672,7 +676,7 @@ def _call_loss(loss: LossLike, names: Sequence[str], weights: RowWeights | None)
         return list(loss(*names))
     block = named_loss(loss)
     if not isinstance(loss, Block) and len(names) != block._n_inputs:
-        raise messages.LOSS_INPUTS(loss=type(block).__name__, n=block._n_inputs, names=", ".join(names))
+        raise messages.LOSS_INPUTS(**_inputs_of(block, names))
     # ONNX Runtime's LossType keeps its names of the input of labels.
     labels = dict.fromkeys(label_arguments(block), LABELS[0]) if isinstance(loss, (str, Mapping)) else {}
     return [weighed(block, lambda: _name_of_loss(block(*names, **labels)), weights)]

@@ -769,9 +769,7 @@ NO_WEBGPU = _device(
     "package webgpu has it: set env.webgpu.gpu."
 )
 INSECURE_WEBGPU = _device("Pages have WebGPU only with a secure origin: https:// or localhost.")
-NO_GPU_ADAPTER = _device(
-    "This browser offers no WebGPU adapter. On Linux, Chrome before version 147 needs --enable-unsafe-webgpu."
-)
+NO_GPU_ADAPTER = _device("This browser offers no WebGPU adapter. Chrome on Linux may need flags: see docs/webgpu.md.")
 NO_DEVICE = _device("The WebGPU adapter gives no device: {message}")
 SOFTWARE_ADAPTER = _device("The WebGPU adapter '{adapter}' computes in software, which is slow.")
 DEVICE_LIMIT = _device("'{what}' takes {needed} bytes at once; {name} of this GPU is {offered}.")

@@ -8,7 +8,7 @@ the output that has n.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,7 @@ def counted_loss(graph: Graph, loss: str, inputs: Iterable[Value]) -> tuple[Grap
         return graph, LossCount()
     if node.op_type in CROSS_ENTROPIES:
         return _of_labels(Maker(graph, _place(graph, loss)), node, fed.values())
-    divisor = producers.get(node.inputs[-1])
+    divisor = producers.get(next(reversed(node.inputs), ""))
     if node.op_type == "Div" and divisor is not None and divisor.op_type == "ReduceSum":
         return graph, LossCount(node.inputs[-1] if _has_rows(divisor.inputs[0], producers, fed) else None)
     if node.op_type not in ("ReduceMean", "ReduceSum") or not _has_rows(node.inputs[0], producers, fed):
@@ -103,15 +103,17 @@ def _place(graph: Graph, loss: str) -> int:
     return next(k for k, node in enumerate(graph.nodes) if loss in node.outputs)
 
 
-def weighted_gradients(graph: Graph, loss: str, count: LossCount, inputs: Iterable[Value]) -> Graph | None:
+def weighted_gradients(graph: Graph, loss: str, count: LossCount, inputs: Collection[Value]) -> Graph | None:
     """A training model with gradients of the loss times its divisor and the fed `SHARE`, unless `SHARE` is 0.
 
-    None if the model does not start from the gradient of its loss as an initializer.
+    None if the model does not start from the gradient of its loss as an initializer, or has no rows.
     """
     start = graph.initializers.get(f"{loss}_grad")
-    if start is None or start.dtype != "float32" or start.size != 1:
+    if start is None or start.dtype != "float32" or start.size != 1 or not any(v.shape for v in inputs):
         return None
-    first = next(k for k, node in enumerate(graph.nodes) if start.name in node.inputs)
+    first = next((k for k, node in enumerate(graph.nodes) if start.name in node.inputs), None)
+    if first is None:
+        return None
     make = Maker(graph, first, start.name)
     divisor = make.node("Reshape", [count.output or row_count(make, inputs), make.constant([1])])
     zero, one = make.constant([0], "float32"), make.constant([1], "float32")

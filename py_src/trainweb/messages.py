@@ -237,7 +237,8 @@ OBJECTS_IN_COLUMN = Message(
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(
     FeedError,
-    "{name!r} has {actual} among its values: give numbers (null is a missing one), bigints, booleans or texts.",
+    "{name!r} has {actual} among its values: give numbers (null is a missing one), bigints, booleans or texts (for a "
+    "missing one the text that 'missing' filled in).",
 )
 TEXT_VALUES = Message(
     FeedError,
@@ -347,6 +348,7 @@ TABLE_STREAM = Message(FeedError, "A stream of rows cannot be preprocessed: give
 TABLE_INPUT = Message(FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
 TABLE_TYPE = Message(FeedError, "{name!r} is {actual}; the step {step!r} takes {expected}.")
 TABLE_WHOLE = Message(FeedError, "Row {row} has {value!r} as {name!r}; the step 'one_hot' takes whole numbers.")
+TABLE_TEXT = Message(FeedError, "{name!r} is {actual}; {step!r} takes texts. For a missing one, give its fill value.")
 TABLE_MOMENTS = Message(
     FeedError,
     "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN with "
@@ -752,9 +754,9 @@ UNKNOWN_IN_GROUP = Message(ModelError, "A group names {name!r}, which is not a t
 LOSS_INPUTS = Message(
     ModelError,
     "{loss} takes {n} of the model's outputs, but these are given: {names}. "
-    "Give each output its loss, as {{'name': 'MSELoss'}}, choose with loss_input_names, or give a Block.",
+    "Give each output its loss, as {{{first!r}: 'MSELoss', ...}}, choose with loss_input_names, or give a Block.",
     "{loss} takes {n} of the model's outputs, but these are given: {names}. "
-    "Give each output its loss, as {{ name: 'MSELoss' }}, or choose with 'lossInputNames'.",
+    "Give each output its loss, as {{ {first!r}: 'MSELoss', ... }}, or choose with 'lossInputNames'.",
 )
 
 
@@ -768,9 +770,7 @@ NO_WEBGPU = _device(
     "package webgpu has it: set env.webgpu.gpu."
 )
 INSECURE_WEBGPU = _device("Pages have WebGPU only with a secure origin: https:// or localhost.")
-NO_GPU_ADAPTER = _device(
-    "This browser offers no WebGPU adapter. On Linux, Chrome before version 147 needs --enable-unsafe-webgpu."
-)
+NO_GPU_ADAPTER = _device("This browser offers no WebGPU adapter. Chrome on Linux may need flags: see docs/webgpu.md.")
 NO_DEVICE = _device("The WebGPU adapter gives no device: {message}")
 SOFTWARE_ADAPTER = _device("The WebGPU adapter '{adapter}' computes in software, which is slow.")
 DEVICE_LIMIT = _device("'{what}' takes {needed} bytes at once; {name} of this GPU is {offered}.")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
-from tests.guides.classifier import classifier
+from tests.guides.classifier import classifier, part
 from tests.guides.people import people
 from tests.python.test_documents import FENCE
 from tests.python.test_documents import GUIDES as PROJECTS
@@ -87,6 +87,8 @@ def site() -> Iterator[Site]:
     site = Site(mounts={**mounts, "/": [ROOT / folder for folder in ("docs", "examples/data", "examples/models")]})
     site.add("/sonnets/generation_config.json", "{}", "application/json")
     site.add("/people.onnx", people())
+    site.add("/features.onnx", part("image", "features"))
+    site.add("/last.onnx", part("features", "logits"))
     site.add("/transformers.mjs", TRANSFORMERS, "text/javascript")
     site.add("/models/smollm2/chat_template.jinja", "{{ messages }}", "text/plain")
     site.add("/diary.txt", (ROOT / "web" / "demo" / "voice" / "example.txt").read_bytes())

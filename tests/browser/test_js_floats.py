@@ -152,6 +152,35 @@ def test_a_page_gives_the_same_bytes_as_python(js: JsPage, dtype: str) -> None:
     assert decoded["inferred"] == expected.tobytes()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_data_is_converted_to_the_type_of_the_input(js: JsPage, dtype: str) -> None:
+    x = np.arange(BATCH * ROWS).reshape(BATCH, ROWS) % 7 / 3
+    kinds = {"float32": x, "float16": x, "int32": x, "bool": x > 1}
+    arrays = {kind: array.astype(kind) for kind, array in kinds.items()}
+    found = js.run(
+        """const s = await TrainingSession.createFromModel(`/floats/${dtype}.onnx`, { loss: "MSELoss" });
+        const Arrays = { float32: Float32Array, float16: Uint16Array, int32: Int32Array, bool: Uint8Array };
+        const found = [];
+        for (const [kind, values, bits] of given) {
+          const isHalf = kind === "float16" && typeof Float16Array === "function";
+          const data = isHalf ? Float16Array.from(values.flat()) : Arrays[kind].from(bits ?? values.flat());
+          for (const x of [new Tensor(kind, data, [values.length, values[0].length]), values]) {
+            found.push(base64((await s.predict({ x })).y.data));
+          }
+        }
+        await s.release();
+        return found;""",
+        dtype=dtype,
+        given=[
+            [kind, array.tolist(), array.view(np.uint16).ravel().tolist() if kind == "float16" else None]
+            for kind, array in arrays.items()
+        ],
+    )
+    with trainweb.TrainingSession.from_model(model_of(dtype), loss="MSELoss") as s:
+        expected = [s.predict({"x": array.astype(DTYPES[dtype])})["y"] for array in arrays.values() for _ in range(2)]
+    assert [base64.b64decode(one) for one in found] == [y.tobytes() for y in expected]
+
+
 HALF_STEPS = """
     const options = { threads: 1, reproducible: true };
     const steps = async (s, count) => {

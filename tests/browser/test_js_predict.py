@@ -74,6 +74,11 @@ def test_predicts_and_evaluates_as_numpy_and_python(js: JsPage) -> None:
           const { y } = await s.predict(data);
           predicted.push([y.dims, Array.from(y.data)]);
         }
+        const strange = rows.map((row, k) => ({ x: row, labels: Array(k).fill("text") }));
+        for (const data of [strange, { x, labels: ["text"] }, [{ x, labels: rows }]]) {
+          const { y } = await s.predict(data, { outputs: ["y"] });
+          predicted.push([y.dims, Array.from(y.data)]);
+        }
         const values = await s.evaluate({ x, labels }, { metrics: ["accuracy"], batchSize: 8 });
         await s.release();
         return { rate, w: Array.from(w.data), b: Array.from(b.data), predicted, values };

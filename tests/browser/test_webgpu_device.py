@@ -100,7 +100,7 @@ def test_a_missing_gpu_is_named(run: Callable[[str], Any], webgpu_page: Page, pl
           .map((one) => failure(() => GpuDevice.open(one))));
     """)
     assert [error["name"] for error in errors] == ["DeviceError"] * 3
-    texts = ["set env.webgpu.gpu.", "needs --enable-unsafe-webgpu.", "gives no device: no room."]
+    texts = ["set env.webgpu.gpu.", "may need flags: see docs/webgpu.md.", "gives no device: no room."]
     assert all(error["message"].endswith(f"{text} {WITHOUT_GPU}") for error, text in zip(errors, texts, strict=True))
     insecure = webgpu_page.context.new_page()
     insecure.goto(plain_site.url("/webgpu/page.html").replace("127.0.0.1", "app.test"))

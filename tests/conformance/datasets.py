@@ -350,6 +350,11 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         [["columns", ASKED[0] | {"size": ["float64", [1], [1.5]]}], ["steps of", [TABLE, *TYPED]]],
         error("Row 0 has 1.5 as 'size', and the fitted rows have only 1, 2, 3"),
     ),
+    (
+        "a row asked without its text",
+        [["columns", ASKED[0] | {"colour": ["float32", [1], [float("nan")]]}], ["steps of", [TABLE, *TYPED]]],
+        error("'colour' is float32; 'one_hot' takes texts. For a missing one, give its fill value."),
+    ),
     ("rows asked of an older file", [["columns", ASKED[0]], ["untyped steps of", [TABLE, *TYPED]]], None),
     *(
         (f"no such step: {chain[-1]}", chain, error(said, name))
@@ -379,7 +384,7 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ([["numbers", 3], ["preprocess", []]], "A stream of rows cannot be preprocessed", "FeedError"),
             (
                 [TABLE, ["steps of", [TABLE, ["take", 1], ["one_hot", "colour"]]]],
-                "Row 1 has 'blue' as 'colour', and the fitted rows have only red",
+                "Row 1 has 'blue' as 'colour', and the fitted rows have only 'red'",
                 "FeedError",
             ),
             (

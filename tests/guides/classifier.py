@@ -1,7 +1,7 @@
 """A small classifier of pictures, which stands for a trained network in docs/pictures.md."""
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, load_from_string, numpy_helper, shape_inference, utils
 
 SIDE, CHANNELS, CLASSES = 224, 16, 10
 STRIDE = 8
@@ -32,4 +32,11 @@ def classifier() -> bytes:
         [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
     )
     made: bytes = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)]).SerializeToString()
+    return made
+
+
+def part(source: str, output: str) -> bytes:
+    """The layers of the classifier from one tensor to another."""
+    whole = shape_inference.infer_shapes(load_from_string(classifier()))
+    made: bytes = utils.Extractor(whole).extract_model([source], [output]).SerializeToString()
     return made

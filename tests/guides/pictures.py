@@ -3,9 +3,11 @@
 from pathlib import Path
 
 from PIL import Image
-from tests.guides.classifier import classifier
+from tests.guides.classifier import classifier, part
 
 Path("model.onnx").write_bytes(classifier())
+Path("features.onnx").write_bytes(part("image", "features"))
+Path("last.onnx").write_bytes(part("features", "logits"))
 for name, colour in {"cat": (200, 80, 80), "dog": (80, 200, 80), "fox": (80, 80, 200)}.items():
     Path("photographs", name).mkdir(parents=True)
     for k in range(20):

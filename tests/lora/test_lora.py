@@ -197,6 +197,40 @@ def test_a_tied_weight_is_merged_for_its_layer_alone() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_layers_whose_equal_weights_the_exporter_merged_have_an_adapter_each() -> None:
+    """As of copies in torch.nn.TransformerEncoder, by TorchScript's exporter. numpy is the oracle."""
+    rng = np.random.default_rng(6)
+    weight, head, x = (rng.standard_normal(shape, np.float32) for shape in ((4, 4), (4, 2), (3, 4)))
+    first, second = "layers.0.fc", "layers.1.fc"
+    graph = Graph(
+        "copies",
+        [
+            Node("Identity", [f"{first}.weight"], [f"{second}.weight"], {}, "", "Identity_0"),
+            Node("Gemm", ["x", f"{first}.weight"], ["a"], {"transB": 1}, "", "/layers.0/fc/Gemm"),
+            Node("Gemm", ["a", f"{second}.weight"], ["b"], {"transB": 1}, "", "/layers.1/fc/Gemm"),
+            Node("MatMul", ["b", "head.weight"], ["y"], {}, "", "/head/MatMul"),
+        ],
+        [Value("x", "float32", (3, 4))],
+        [Value("y", "float32", (3, 2))],
+        {
+            f"{first}.weight": Tensor(f"{first}.weight", "float32", (4, 4), weight.tobytes()),
+            "head.weight": Tensor("head.weight", "float32", (4, 2), head.tobytes()),
+        },
+        opsets={"": 17},
+        producer="pytorch",
+    )
+    adapted = inject(write_model(graph), "all-linear", rank=2)
+    assert [layer.module for layer in adapted.layers] == [first, second]
+    adapter = adapted.adapter()
+    changed = {}
+    for module in (first, second):
+        b = rng.standard_normal((4, 2), np.float32)
+        adapter.tensors[f"{module}.lora_B.weight"] = Tensor(f"{module}.lora_B.weight", "float32", (4, 2), b.tobytes())
+        changed[module] = (weight + b @ arrays(adapter)[f"{module}.lora_A.weight"]).T
+    expected = x @ changed[first] @ changed[second] @ head
+    np.testing.assert_allclose(run(adapted.merge(adapter), x), expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

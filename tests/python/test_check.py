@@ -105,6 +105,19 @@ def test_a_broken_model_is_reported_not_raised() -> None:
     assert not report.ok and report.error is not None and report.error.startswith("ModelError")
 
 
+def test_a_model_of_one_constant_is_reported_and_trains() -> None:
+    """It has no rows to count. An input that is the loss has no node that reads its gradient."""
+    file = make_model([helper.make_node("Constant", [], ["y"], value_float=3.0)], {}, {"y": []}, {})
+    reports = [trainweb.check(file), trainweb.check(make_model([], {"x": [2]}, {}, {}), loss={"x": "MSELoss"})]
+    assert [len(report.trainable) for report in reports] == [0, 0] and not any(report.error for report in reports)
+    asked: dict[str, Any] = {"optimizer": "SGD", "learning_rate": 0.25, "requires_grad": ".*"}
+    with trainweb.TrainingSession.from_model(file, loss="MSELoss", **asked) as session:
+        (loss,) = session.train_step({"target": np.float32(1)}).values()
+        session.optimizer_step()
+        (value,) = session.get_contiguous_parameters(trainable_only=True)
+    assert loss == (3 - 1) ** 2 and value == 3 - 0.25 * 2 * (3 - 1)
+
+
 def declared(dims: list[object], *nodes: tuple[str, list[str], list[str]]) -> bytes:
     proto = onnx.load_from_string(model(*nodes))
     proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, dims))

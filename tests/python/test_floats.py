@@ -296,6 +296,16 @@ def test_what_is_doubtful_of_types_is_told() -> None:
     assert report.as_data()["precision"] == report.precision
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_data_is_converted_to_the_type_of_the_input(dtype: str) -> None:
+    numbers = np.arange(30).reshape(6, 5) % 7 / 3
+    with trainweb.TrainingSession.from_model(classifier(dtype), loss="MSELoss") as s:
+        for x in (numbers, numbers.astype(np.float16), numbers.astype(np.int32), numbers > 1):
+            (expected,) = s.predict({"x": x.astype(DTYPES[dtype])}).values()
+            for data in (x, x.tolist(), [{"x": row} for row in x]):
+                np.testing.assert_array_equal(s.predict(data)["y"], expected)
+
+
 def test_a_feed_of_another_float_is_refused() -> None:
     with pytest.raises(trainweb.errors.FeedError, match=r"expected: \(float16\)"):
         infer(classifier("float16"), {"x": np.zeros((2, 5), np.float32)})

@@ -186,6 +186,15 @@ def test_equal_parameters_that_are_not_uniform_stay_tied() -> None:
             node.input[k] = "layers.0.weight" if name == "a.weight" else name
     decisions, said = decided(copied)
     assert decisions["layers.0.weight"].doubtful and "layers.1.weight" in said[0] and "TRAINING" in said[0]
+    nodes = [
+        helper.make_node("Identity", ["onnx::MatMul_7"], ["onnx::MatMul_8"], name="Identity_0"),
+        helper.make_node("MatMul", ["x", "onnx::MatMul_7"], ["h"], name="/layers.0/fc/MatMul"),
+        helper.make_node("MatMul", ["h", "onnx::MatMul_8"], ["y"], name="/layers.1/fc/MatMul"),
+    ]
+    decisions, said = decided(model(nodes, {"onnx::MatMul_7": SQUARE}))
+    assert decisions["onnx::MatMul_7"].doubtful and "the weight of layers.1.fc, of a module like its own" in said[0]
+    nodes[2].name = "/layers.0/fc/MatMul_1"  # a module that is called twice
+    assert not decided(model(nodes, {"onnx::MatMul_7": SQUARE}))[1]
 
 
 def test_an_identity_module_of_a_constant_is_left_alone() -> None:

@@ -64,6 +64,9 @@ def test_predictions_do_not_need_labels_and_ignore_further_columns() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             np.testing.assert_array_equal(s.predict(rows("test", labels="age", w="w"))["age"], plain)
+        strange = [{"x": row, "labels": k * ["text"], "w": None} for k, row in enumerate(data["x"])]
+        for labels in (strange, {"x": data["x"], "labels": 3 * ["text"]}, [{"x": data["x"], "labels": np.zeros(())}]):
+            np.testing.assert_array_equal(s.predict(labels)["age"], plain)
         with pytest.raises(FeedError, match="The data has no 'x'; it has points, id"):
             s.predict({"points": data["x"], "id": data["id"]})
 

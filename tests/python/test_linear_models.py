@@ -136,9 +136,13 @@ def test_outputs_that_are_no_numbers_refuse_nothing_that_does_not_read_them(labe
         loss = float(next(iter(session.train_step({"x": X, "target": np.zeros((6, 3), np.float32)}).values())))
     scores = np.exp(X.astype(float) @ ROWS.T + INTERCEPTS)
     assert loss == pytest.approx(((scores / scores.sum(1, keepdims=True)) ** 2).mean(), rel=1e-5)
-    advice = {"text": "Its labels are text: fit the model with integers", "maps": "Choose the tensor that it reads"}
+    advice = {"text": "Its labels are text: fit the model with integers", "maps": "Choose 'y', which it reads"}
     with pytest.raises(UnsupportedError, match=advice[labels]):
         computed(file, X)
+    outputs = [value.name for value in file.graph.output]
+    near = f"did you mean '{outputs[-1]}'. The outputs are {', '.join(outputs)}"
+    with pytest.raises(ModelError, match=near):
+        TrainingSession.from_model(file, loss="MSELoss", loss_input_names=[f"{outputs[-1]}s"])
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,7 @@ def test_bundles_sum_up_the_terms() -> None:
         ({"kind": {"name": "CrossEntropyLoss", "weight": [1, 2, 3]}}, "weights of classes are 'weights'"),
         ({"kinds": "CrossEntropyLoss"}, r"kinds is not .* output; did you mean 'kind'\? The outputs are kind, age"),
         ({"kind": "TripletMarginLoss"}, "TripletMarginLoss takes 3 of the model's outputs.*Give each output its loss"),
+        ("MSELoss", r"kind, age. Give each output its loss, as \{'kind': 'MSELoss', \.\.\.\}, choose with"),
         ({"reduction": "sum"}, "loss needs the setting 'type': one of MSELoss"),
         ({"label_smoothing": 0.1}, "loss needs the setting 'type': one of MSELoss"),
         ({"age": {"weight": 0.5}}, "loss.age needs the setting 'type': one of MSELoss"),

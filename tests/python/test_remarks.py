@@ -254,6 +254,10 @@ def test_scales_of_quantized_weights_are_not_trained(rows: int) -> None:
     report = trainweb.check(model(nodes, X, Y, tensors, "onnx.quantize"), loss="MSELoss")
     assert list(report.trainable) == ["b"], str(report)
     assert [d.reason for d in report.left_out] == ["the scale of numbers in fewer bits, which a quantizer chose"]
+    (share,) = report.remarks
+    assert share.startswith("Only 3 of 15 numbers in the file's parameters are trained. Its weights have fewer bits")
+    assert share in trainweb.check(model(nodes, X, Y, tensors)).remarks
+    assert not trainweb.check(model(nodes, X, Y, tensors), loss="MSELoss", requires_grad=["b"]).remarks
     del tensors["b"]
     file = model([nodes[0], helper.make_node("MatMul", ["x", "w"], ["y"])], X, Y, tensors, "onnx.quantize")
     with pytest.raises(ModelError, match="train the model before it is quantized"):

@@ -12,7 +12,7 @@ from trainweb import messages
 from trainweb.arguments import checks_keywords, flag, nearest, path_of, unknown, warn
 from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import Decision
-from trainweb.artifacts.parameters import Selection, select_parameters
+from trainweb.artifacts.parameters import QUANTIZED, Selection, select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.artifacts.remarks import remark_on_file, remark_on_loss, remark_on_norms
 from trainweb.artifacts.untie import forget_calls
@@ -52,7 +52,6 @@ from trainweb.spelling import ARGUMENT, LABELS
 BATCH_NORM = ("train", "as_exported")
 RATE = Number(least=0, most=float.fromhex("0x1.fffffep127"))
 """A learning rate is a float32."""
-QUANTIZED = " Its weights have fewer bits than float32: train the model before it is quantized."
 
 
 if TYPE_CHECKING:
@@ -496,6 +495,8 @@ def without_unread(graph: Graph, loss_input_names: Sequence[str] | None, additio
     unsupported = {id(node) for node, _ in unsupported_nodes(graph)}
     if not unsupported or not loss_input_names:
         return graph
+    for name in set(loss_input_names) - set(graph.names()):
+        raise _unknown_tensor(name, graph)
     asked = graph.with_nodes(graph.nodes)
     asked.outputs = [Value(name, TRAINED_DTYPE, None) for name in (*loss_input_names, *(additional or ()))]
     read = {id(node) for node in prune(asked).nodes}
@@ -550,11 +551,7 @@ def add_loss(
         accessor.correct_outputs()
         for name in (*arguments, *additional):
             if not accessor.has(name):
-                known = [value.name for value in graph.outputs]
-                raise ModelError(
-                    f"The provided name {name} is not a graph value info or a graph output; did you mean "
-                    f"{nearest(name, known)!r}? The outputs are {', '.join(known)}."
-                )
+                raise _unknown_tensor(name, graph)
         # Without a loss block nothing is made of the outputs: they stay what they are.
         if loss is None:
             losses_of_graph = [weighed(None, lambda: arguments[0], weights), *arguments[1:]]
@@ -562,6 +559,12 @@ def add_loss(
             losses_of_graph = _call_loss(loss, arguments, weights)
         outputs = [*losses_of_graph, *additional]
         return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs}), accessor
+
+
+def _unknown_tensor(name: str, graph: Graph) -> ModelError:
+    known = [value.name for value in graph.outputs]
+    near = f"did you mean {nearest(name, known)!r}? The outputs are {', '.join(known)}" if known else "there are none"
+    return ModelError(f"The provided name {name} is not a graph value info or a graph output; {near}.")
 
 
 def _types_of_labels(graph: Graph, own: Collection[str], declared: Declared, compared: Iterable[str]) -> dict[str, str]:
@@ -649,7 +652,11 @@ def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
         return None
     if len(names) == (block := named_loss(loss))._n_inputs:
         return None
-    return messages.LOSS_INPUTS.fill(loss=type(block).__name__, n=block._n_inputs, names=", ".join(names))
+    return messages.LOSS_INPUTS.fill(**_inputs_of(block, names))
+
+
+def _inputs_of(block: losses.Loss, names: Sequence[str]) -> dict[str, Any]:
+    return {"loss": type(block).__name__, "n": block._n_inputs, "names": ", ".join(names), "first": names[0]}
 
 
 def _terms_of(loss: LossLike, loss_input_names: Sequence[str] | None, weights: Any) -> LossTerms | None:
@@ -669,7 +676,7 @@ def _call_loss(loss: LossLike, names: Sequence[str], weights: RowWeights | None)
         return list(loss(*names))
     block = named_loss(loss)
     if not isinstance(loss, Block) and len(names) != block._n_inputs:
-        raise messages.LOSS_INPUTS(loss=type(block).__name__, n=block._n_inputs, names=", ".join(names))
+        raise messages.LOSS_INPUTS(**_inputs_of(block, names))
     # ONNX Runtime's LossType keeps its names of the input of labels.
     labels = dict.fromkeys(label_arguments(block), LABELS[0]) if isinstance(loss, (str, Mapping)) else {}
     return [weighed(block, lambda: _name_of_loss(block(*names, **labels)), weights)]

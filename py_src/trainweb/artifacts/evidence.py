@@ -174,16 +174,17 @@ class Evidence:
         if self._recorded:
             return Decision(name, False, "the exporter lists it neither as a parameter nor as made from one")
         if name in self._copies:
-            reason = (
-                f"one tensor with {self._copies[name]}, of a module like its own, since they were equal: they are "
-                "tied, unless you export with training=TrainingMode.TRAINING"
-            )
-            return Decision(name, True, reason, doubtful=True)
+            return _of_copies(name, self._copies[name])
         if self._torch and self._is_of_frozen_norm(name):
             reason = "beside running statistics that no batch normalization reads, as those of a frozen one are"
             return Decision(name, False, reason, doubtful=not _STATISTIC.fullmatch(name))
         roles = self._roles(name)
-        return self._by_value(tensor, roles) or self._by_name(tensor, roles)
+        decision = self._by_value(tensor, roles) or self._by_name(tensor, roles)
+        if self._torch and self._generated.fullmatch(name) and decision.trained and not decision.doubtful:
+            first, *others = dict.fromkeys(use.node.name.rpartition("/")[0] for use in self._uses[name])
+            copy = next((scope for scope in others if _is_sibling(first, scope)), None)
+            return decision if copy is None else _of_copies(name, f"the weight of {copy[1:].replace('/', '.')}")
+        return decision
 
     def _is_of_frozen_norm(self, name: str) -> bool:
         """Return whether it belongs to a norm written as arithmetic with running statistics: FrozenBatchNorm2d."""
@@ -540,6 +541,14 @@ def generated_names(graph: Graph) -> re.Pattern[str]:
     is_scripted = graph.producer == TORCH and not _is_recorded(graph)
     is_scripted &= not any(node.name.startswith(_DYNAMO_NODE) for node in graph.nodes)
     return _GENERATED_BY_SCRIPT if is_scripted else _GENERATED
+
+
+def _of_copies(name: str, other: str) -> Decision:
+    reason = (
+        f"one tensor with {other}, of a module like its own, since they were equal: they are tied, unless you export "
+        "with training=TrainingMode.TRAINING"
+    )
+    return Decision(name, True, reason, doubtful=True)
 
 
 def _is_sibling(name: str, other: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from trainweb.artifacts.straight_through import decide_detours, detours
 from trainweb.autodiff.gradient import influences
 from trainweb.errors import ModelError
 from trainweb.model.graph import Graph, Tensor
+from trainweb.model.uses import BITS
 from trainweb.onnxblock.models import TRAINED_DTYPE
 from trainweb.ops.frame.shapes import ShapeInference
 from trainweb.settings import matching
@@ -28,6 +30,11 @@ UNSETTLED = "The file does not settle what is a parameter"
 _LOST = " The exporter's optimizer removed or merged it: export with optimize=False."
 _NAMED = 12
 """Tensors that a warning names."""
+
+
+QUANTIZED = " Its weights have fewer bits than float32: train the model before it is quantized."
+_UNPACKING = re.compile("Integer|NBits|[Qq]uant|QLinear|QGemm")
+"""Operators that read weights of fewer bits."""
 
 
 @dataclass(slots=True)
@@ -90,6 +97,7 @@ def select_parameters(
     decisions += _out_of_reach(graph, evidence, [t for t in candidates if t.name not in reached | named], stopped)
     decisions += [d for d in lost_parameters(graph) if not any(matching(pattern, [d.name]) for pattern in held)]
     chosen = Selection([d.name for d in decisions if d.trained], frozen, decisions, held=held)
+    _warn_of_packed(graph, constants, chosen)
     return _with_detaches(chosen, graph, reached, stopped)
 
 
@@ -156,6 +164,16 @@ def _warn(decisions: Iterable[Decision]) -> None:
         f"{UNSETTLED}: {'; '.join(said[:_NAMED])}{more}. Name what is to be "
         f"trained in {ARGUMENT.requires_grad}, or what is not in {ARGUMENT.frozen_params}; trainweb.check() lists all."
     )
+
+
+def _warn_of_packed(graph: Graph, constants: dict[str, Tensor], chosen: Selection) -> None:
+    """Say what share of the numbers is trained where weights have fewer bits than float32."""
+    read = {name for node in graph.nodes if _UNPACKING.search(node.op_type) for name in node.inputs}
+    packed = [t for name, t in constants.items() if name in read and BITS[t.dtype] <= 8 and len(t.shape) > 1]
+    if packed and chosen.trainable:
+        trained = sum(constants[name].size for name in chosen.trainable)
+        every = trained + sum(t.size for t in (*packed, *(constants[name] for name in chosen.frozen)))
+        warn(f"Only {trained} of {every} numbers in the file's parameters are trained.{QUANTIZED}")
 
 
 def _is_float(tensor: Tensor) -> bool:

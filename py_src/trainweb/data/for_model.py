@@ -17,11 +17,13 @@ from trainweb.data.rows import Batch, Remainder, batched, refuse_texts
 from trainweb.data.table import Unit, units_of
 from trainweb.model.graph import Value
 from trainweb.spelling import by_inputs, input_name
+from trainweb.training.arrays import numpy_dtype
 
 DEFAULT_BATCH = 32
 """Rows of a batch, where neither the user nor the file says how many."""
 CONVERTED = {
     "bool",
+    "bfloat16",
     *(f"float{bits}" for bits in (16, 32, 64)),
     *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)),
 }
@@ -32,13 +34,11 @@ KINDS = {"f": "biuf", "i": "iuf", "u": "iuf", "b": "b"}
 class ModelInputs:
     """The inputs of a model, to which data is fitted; a tuple gives them in the order of `inputs`.
 
-    Data may lack `optional` ones, such as labels where they are not read.
+    Data may lack those in `unread`, such as labels of predictions, and they are left out.
     """
 
-    def __init__(
-        self, inputs: Mapping[str, Value], optional: Container[str] = (), told: set[str] | None = None
-    ) -> None:
-        self.values, self._optional, self._told = dict(inputs), optional, set() if told is None else told
+    def __init__(self, inputs: Mapping[str, Value], unread: Container[str] = (), told: set[str] | None = None) -> None:
+        self.values, self._unread, self._told = dict(inputs), unread, set() if told is None else told
         first = {value.shape[0] for value in inputs.values() if value.shape}
         size = first.pop() if len(first) == 1 else None
         self.rows = size if isinstance(size, int) else None
@@ -136,9 +136,9 @@ class ModelInputs:
         return stream
 
     def require(self, data: Dataset, source: str) -> None:
-        """Raise FeedError for arrays without an input that is not optional."""
+        """Raise FeedError for arrays without an input that is read."""
         for name in self.values if data.columns is not None else ():
-            if name not in (data.columns or {}) and name not in self._optional:
+            if name not in (data.columns or {}) and name not in self._unread:
                 columns, inputs = ", ".join(data.columns or {}), ", ".join(self.values)
                 raise messages.NO_INPUT(source=source, name=name, names=columns, inputs=inputs)
 
@@ -168,20 +168,19 @@ class ModelInputs:
         return dict(zip(self.values, item, strict=False))
 
     def _read(self, columns: Any) -> Any:
-        """Columns by the names of inputs, without further ones, of which a notice tells.
+        """Columns by the names of inputs that are read, without further ones, of which a notice tells.
 
-        Return all columns, for the error, if one is missing that is not `optional`.
+        Return all columns, for the error, if one is missing.
         """
         if not isinstance(columns, Mapping) or not self.values:
             return columns
         columns = by_inputs(columns, self.values)
-        if any(name not in columns for name in self.values if name not in self._optional):
+        needed = [name for name in self.values if name not in self._unread]
+        if not needed or any(name not in columns for name in needed):
             return columns
-        further = [str(name) for name in columns if name not in self.values]
-        if not further:
-            return columns
-        self.warn(messages.FURTHER_COLUMNS(source="data", names=", ".join(further)))
-        return {name: columns[name] for name in self.values if name in columns}
+        if further := [str(name) for name in columns if name not in self.values]:
+            self.warn(messages.FURTHER_COLUMNS(source="data", names=", ".join(further)))
+        return {name: columns[name] for name in needed}
 
     def fitted(self, name: str, value: Any, where: str) -> np.ndarray:
         """Convert rows of an input to its type; one value a row may stand for a vector of one.
@@ -217,7 +216,8 @@ class ModelInputs:
         if not isinstance(named, Mapping):
             return False
         try:
-            known = [(np.ndim(value), self.values[name].shape) for name, value in named.items() if name in self.values]
+            names = [name for name in self.values if name in named and name not in self._unread]
+            known = [(np.ndim(named[name]), self.values[name].shape) for name in names]
         except ValueError:
             # Rows of different lengths; who stacks them names the first.
             return False
@@ -245,9 +245,11 @@ def _shown(shape: tuple[Any, ...]) -> str:
 
 def _converted(name: str, array: np.ndarray, dtype: str, where: str) -> np.ndarray:
     """Convert values to another type; unsupported kinds pass through, and the step rejects them."""
-    if str(array.dtype) == dtype or dtype not in CONVERTED or array.dtype.kind not in KINDS[np.dtype(dtype).kind]:
+    if str(array.dtype) == dtype or dtype not in CONVERTED:
         return array
-    target = np.dtype(dtype)
+    target = numpy_dtype(dtype)
+    if array.dtype.kind not in KINDS["f" if dtype == "bfloat16" else target.kind]:
+        return array
     with np.errstate(invalid="ignore"):
         result = array.astype(target)
     if target.kind in "iu":

@@ -183,6 +183,8 @@ def _check_type(kind: str, name: str, array: np.ndarray, fitted_on: str | None =
     dtype = dtype_of(array)
     if fitted_on in INTEGERS and array.dtype.kind in "iuf":
         return  # such as whole numbers that a table has as floats
+    if fitted_on == "string" != dtype:
+        raise messages.TABLE_TEXT(name=name, actual=dtype, step=kind)
     takes = {"fill": NUMBERS, "standardize": NUMBERS, "one_hot": ("string", *INTEGERS), "categories": ("string",)}[kind]
     if dtype not in takes:
         raise messages.TABLE_TYPE(name=name, actual=dtype, step=kind, expected=", ".join(takes))
@@ -226,7 +228,7 @@ def _places(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
         place = {value: at for at, value in enumerate(known)}
         for row, value in enumerate(rows[:, k].tolist()):
             if value not in place and "unknown" not in step:
-                raise messages.TABLE_CATEGORY(row=row, name=name, value=value, names=", ".join(map(str, known)))
+                raise messages.TABLE_CATEGORY(row=row, name=name, value=value, names=", ".join(map(repr, known)))
             places[row, k] = place.get(value, -1)
     return places
 

@@ -42,19 +42,18 @@ def predict(
     if not names:
         raise messages.BAD_SETTING(name="outputs", value=names, expected="a list of tensors of the eval model")
     kind = StepKind(PREDICT, texts("outputs", names))
-    unused = models.inputs["eval"].keys() - models.inputs_of(kind).keys()
-    inputs, dataset = _checked(core, data, options, unused, ema=ema)
+    unread = models.inputs["eval"].keys() - models.inputs_of(kind).keys()
+    inputs, dataset = _checked(core, data, options, unread, ema=ema)
     parts: list[dict[str, np.ndarray]] = []
     done = size = 0
     for number, batch in enumerate(_batches(inputs, dataset, options)):
         count = rows_of(batch, number)
         size = size or inputs.rows or count
-        feeds = {name: value for name, value in batch.items() if name not in unused}
         try:
             # The last rows go with the plan of the others.
-            results = run_step(core, kind, _filled(feeds, count, size), None, {"ema": ema})
+            results = run_step(core, kind, _filled(batch, count, size), None, {"ema": ema})
         except (FeedError, NumericsError) as error:
-            raise located(error, feeds, range(done, done + count), Position(step=number)) from None
+            raise located(error, batch, range(done, done + count), Position(step=number)) from None
         parts.append({name: array[:count] if count < size else array for name, array in results.items()})
         for name, array in parts[-1].items():
             if number and array.shape[:1] != (count,):
@@ -88,7 +87,7 @@ def evaluate(
 
 
 def _checked(
-    core: SessionCore, data: Any, options: Mapping[str, Any], optional: Container[str] = (), *, ema: bool
+    core: SessionCore, data: Any, options: Mapping[str, Any], unread: Container[str] = (), *, ema: bool
 ) -> tuple[ModelInputs, Dataset]:
     FIT["ema"].check("ema", ema)
     for name, value in options.items():
@@ -96,7 +95,7 @@ def _checked(
     core.check_step("eval")
     if ema and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
-    inputs = ModelInputs(core.inputs["eval"], optional, core.told)
+    inputs = ModelInputs(core.inputs["eval"], unread, core.told)
     dataset = inputs.dataset(data)
     inputs.require(dataset, "data")
     if dataset.is_batched and options["batch_size"] is not None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from trainweb.artifacts.evidence import folded_from, generated_names, module_of, notes_of
+from trainweb.artifacts.evidence import folded_from, generated_names, merged, module_of, notes_of
 from trainweb.errors import ModelError
 from trainweb.lora.config import shown
 from trainweb.lora.kinds import EMBEDDING, LINEAR, Layer, LoraKind, layer_of
@@ -41,13 +41,15 @@ _QUANTIZED_NAME = re.compile(r"(\.MatMul)?(\.weight)?(_DQ)?_(Q\d\w*|quantized)$"
 def find_layers(graph: Graph) -> list[Layer]:
     """All layers of the main graph, in its order."""
     generated = generated_names(graph)
+    copies = {node.outputs[0] for node, _ in merged(graph)}
     layers: dict[tuple[str, str, LoraKind, bool], Layer] = {}
     taken: dict[str, tuple[str, str, LoraKind, bool]] = {}
     for use in weight_uses(graph):
         layer = layer_of(use)
         if layer is None:
             continue
-        for module in _modules(graph, layer, use.node, generated):
+        name = use.edge if use.edge in copies else layer.weight
+        for module in _modules(graph, layer, name, use.node, generated):
             key = (module, layer.weight, layer.kind, layer.rows_first)
             if module and taken.setdefault(module, key) == key:
                 layer.module = module
@@ -56,9 +58,9 @@ def find_layers(graph: Graph) -> list[Layer]:
     return list(layers.values())
 
 
-def _modules(graph: Graph, layer: Layer, node: Node, generated: re.Pattern[str]) -> list[str]:
-    """Names that the module of a node may have, the best one first."""
-    name, path = layer.weight, node
+def _modules(graph: Graph, layer: Layer, name: str, node: Node, generated: re.Pattern[str]) -> list[str]:
+    """Names that the module of a node may have, the best one first; `name` is the weight's."""
+    path = node
     if layer.stored:
         name, path = _QUANTIZED_NAME.sub("", name), replace(node, name=_QUANTIZED_NAME.sub("", node.name))
         # A quantizer keeps the value info of the weight that it replaces, with the exporter's notes.

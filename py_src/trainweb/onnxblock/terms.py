@@ -86,7 +86,7 @@ class Term:
                 own = f"{self.output}_{parameter.name.removesuffix('_name')}"
                 names[parameter.name] = labels_of(self.output) if parameter.name in OF_LABELS else own
         if isinstance(self.loss, Loss) and (self.loss._n_inputs != 1 or not names):
-            raise messages.LOSS_INPUTS(loss=self.kind, n=self.loss._n_inputs, names=self.output)
+            raise messages.LOSS_INPUTS(loss=self.kind, n=self.loss._n_inputs, names=self.output, first=self.output)
         return weighed(self.loss, lambda: str(self.loss(self.output, **names)), weights, names.values())
 
 

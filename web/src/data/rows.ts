@@ -120,7 +120,7 @@ function nestedTensor(name: string, value: Numbers): Tensor {
     const one = value === null ? NaN : value;
     if (axis === dims.length) {
       if (typeof one !== typeof (flat[0] ?? one) || !Object.hasOwn(TYPES, typeof one)) {
-        throw sessionError("NOT_NUMBERS", { name, actual: describe(one) });
+        throw sessionError("NOT_NUMBERS", { name, actual: describe(value) });
       }
       if (Number.isInteger(one) && Math.fround(one as number) !== one) {
         throw sessionError("INEXACT_NUMBER", { name, value: one });

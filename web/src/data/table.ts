@@ -3,7 +3,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import type { Unit, Units } from "../wire/fit.js";
-import { raise, refuseIf } from "../wire/messages.js";
+import { raise, refuseIf, show } from "../wire/messages.js";
 import { badSetting, refuseSettingIf } from "./checks.js";
 import { liveTensor } from "./rows.js";
 
@@ -290,6 +290,7 @@ function checkType(step: Applied["type"], name: string, { type }: Tensor, fitted
   if (INTEGERS.includes(fittedOn) && NUMBERS.includes(type)) {
     return; // such as whole numbers in nested arrays
   }
+  refuseIf(fittedOn === "string" && type !== "string", "TABLE_TEXT", { name, actual: type, step });
   refuseIf(!TAKES[step].includes(type), "TABLE_TYPE", { name, actual: type, step, expected: TAKES[step].join(", ") });
 }
 
@@ -330,7 +331,7 @@ function categorize({ type, input, categories, unknown }: CategoryStep, tensor: 
   const places = valuesOf(tensor).map((value, i) => {
     const [row, column] = [Math.floor(i / width), i % width];
     const place = known[column]!.get(value) ?? (unknown === "zeros" ? -1 : undefined);
-    return place ?? raise("TABLE_CATEGORY", { row, name: input, value, names: categories[column]!.join(", ") });
+    return place ?? raise("TABLE_CATEGORY", { row, name: input, value, names: categories[column]!.map(show).join(", ") });
   });
   if (type === "categories") {
     return new Tensor("int64", BigInt64Array.from(places, BigInt), tensor.dims);

@@ -13,7 +13,7 @@ import { log } from "../wire/log.js";
 import { refuseIf, sessionError, type MessageName, type MessageValues } from "../wire/messages.js";
 import type { InputDeclaration, SessionInfo } from "../wire/protocol.js";
 import { DEFAULT_BATCH } from "./settings/fit.js";
-import { arrayOf, asTensor, isOnCpu, type NumericArray } from "./tensors.js";
+import { arrayOf, asTensor, isOnCpu, narrowed, widened, type NumericArray } from "./tensors.js";
 
 /** How the items of a stream become batches. */
 export interface BatchOptions {
@@ -35,22 +35,22 @@ const TOLD = new WeakMap<object, Set<string>>();
 
 /** Types whose values are converted to each other; to integers only where nothing is lost. */
 const CONVERTED: readonly string[] = [
-  "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+  "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
 ];
 
 /** The inputs of a model, to which data is fitted. */
 export class ModelInputs {
   readonly #declared: readonly InputDeclaration[];
-  readonly #optional: readonly string[];
+  readonly #unread: readonly string[];
 
   /** Rows of a batch, where the file fixes them. */
   readonly rows: number | null;
   readonly #told: Set<string>;
 
-  /** @param optional - inputs that data may lack, such as labels where they are not read */
-  constructor(info: Pick<SessionInfo, "inputs">, step: "train" | "eval", optional: readonly string[] = []) {
+  /** @param unread - inputs that data may lack and that are left out, such as labels of predictions */
+  constructor(info: Pick<SessionInfo, "inputs">, step: "train" | "eval", unread: readonly string[] = []) {
     this.#declared = info.inputs[step];
-    this.#optional = optional;
+    this.#unread = unread;
     this.rows = fixedRows(this.#declared);
     TOLD.set(info, (this.#told = TOLD.get(info) ?? new Set()));
   }
@@ -151,9 +151,9 @@ export class ModelInputs {
     }
   }
 
-  /** @throws FeedError for arrays without an input that is not optional */
+  /** @throws FeedError for arrays without an input that is read */
   require({ columns }: Dataset, source: string): void {
-    const missing = this.#declared.find(({ name }) => columns !== null && !columns.has(name) && !this.#optional.includes(name));
+    const missing = this.#declared.find(({ name }) => columns !== null && !columns.has(name) && !this.#unread.includes(name));
     if (missing !== undefined) {
       const [names, inputs] = [[...(columns?.keys() ?? [])], this.#declared.map(({ name }) => name)];
       throw sessionError("NO_INPUT", { source, name: missing.name, names: names.join(", "), inputs: inputs.join(", ") });
@@ -182,20 +182,22 @@ export class ModelInputs {
   }
 
   /**
-   * Columns by the names of inputs, without further ones, of which a notice tells. Return all columns, for the error,
-   * if one is missing that is not optional.
+   * Columns by the names of inputs that are read, without further ones, of which a notice tells. Return all columns,
+   * for the error, if one is missing.
    */
   #read(source: Named): Named {
     const names = this.#declared.map(({ name }) => name);
-    const needed = names.filter((name) => !this.#optional.includes(name));
+    const needed = names.filter((name) => !this.#unread.includes(name));
     const isRenamed = Object.keys(source).some((name) => inputName(name, names) !== name);
     const columns = isRenamed ? byInputs(source, names) : source;
     const further = Object.keys(columns).filter((name) => !names.includes(name));
-    if (names.length === 0 || further.length === 0 || !needed.every((name) => Object.hasOwn(columns, name))) {
+    if (needed.length === 0 || !needed.every((name) => Object.hasOwn(columns, name))) {
       return columns;
     }
-    this.warn("FURTHER_COLUMNS", { source: "data", names: further.join(", ") });
-    return Object.fromEntries(names.filter((name) => Object.hasOwn(columns, name)).map((name) => [name, columns[name]]));
+    if (further.length > 0) {
+      this.warn("FURTHER_COLUMNS", { source: "data", names: further.join(", ") });
+    }
+    return Object.fromEntries(needed.map((name) => [name, columns[name]]));
   }
 
   #fitAll(columns: Named, where: string, hasArrays = false): Record<string, Tensor> {
@@ -227,7 +229,7 @@ export class ModelInputs {
       return false;
     }
     const known = Object.entries(named).flatMap(([name, value]) => {
-      const declared = this.#declared.find((one) => one.name === name);
+      const declared = this.#declared.find((one) => one.name === name && !this.#unread.includes(name));
       return declared === undefined ? [] : [[rankOf(value), declared.dims ?? []] as const];
     });
     const isWhole = ([rank, dims]: (typeof known)[number]): boolean => rank === dims.length && rank > 0;
@@ -277,11 +279,13 @@ function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: 
     const shapes = { actual: tensor.dims, batch: shown(dims), row: shown(dims.slice(1)) };
     throw sessionError(areScores ? "SHAPE_OF_SCORES" : "DATA_SHAPE", { name, where, ...shapes });
   }
-  if (tensor.type === dtype || !CONVERTED.includes(dtype) || !CONVERTED.includes(tensor.type) || !isOnCpu(tensor)) {
+  const areBits = tensor.type === "uint16" && dtype === "bfloat16";
+  if (tensor.type === dtype || areBits || !CONVERTED.includes(dtype) || ![...CONVERTED, "bool"].includes(tensor.type) || !isOnCpu(tensor)) {
     return tensor;
   }
-  const source = tensor.data as NumericArray;
-  const data = arrayOf(dtype, source.length);
+  const source = tensor.type === "float16" ? widened(tensor) : (tensor.data as NumericArray);
+  const half = dtype === "float16" || dtype === "bfloat16" ? dtype : null;
+  const data = arrayOf(half === null ? dtype : "float32", source.length);
   for (let k = 0; k < source.length; k++) {
     const value = source[k] as number | bigint;
     if (typeof data[k] === "bigint") {
@@ -289,11 +293,11 @@ function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: 
     } else {
       data[k] = Number(value);
     }
-    if (!dtype.startsWith("float") && (data[k] as number | bigint) != value) {
+    if (!dtype.includes("float") && (data[k] as number | bigint) != value) {
       throw sessionError("LOST_VALUE", { name, value, where, dtype });
     }
   }
-  return new Tensor(dtype as "float32", data as Float32Array, tensor.dims);
+  return half === null ? new Tensor(dtype as "float32", data as Float32Array, tensor.dims) : narrowed(data, half, tensor.dims);
 }
 
 function fits(dims: readonly number[], declared: readonly (number | string | null)[]): boolean {

@@ -44,12 +44,11 @@ export interface EvaluateOptions<M extends Metrics = Metrics> extends BatchField
 /** See `TrainingSession.predict`. */
 export async function predict(host: FitHost, data: unknown, options: PredictOptions): Promise<Record<string, Tensor>> {
   const { outputs, ...others } = checkOptions("predict", options, { ...KNOWN, outputs: true });
-  const { compared, pairs, defaultPair, sampleWeights } = host.info;
-  const unread = [...pairs.map(([, targets]) => targets), defaultPair[1], ...sampleWeights].filter((name) => name !== null);
-  const { batches, ema, whole: fixed, units } = resolve(host, data, others, unread);
+  const { handle, evalInputNames, compared, pairs } = host.info;
   const names = outputs ?? ownOutputs(host.info);
   refuseSettingIf(!areTexts(names) || names.length === 0, "outputs", names, "a list of tensors of the eval model");
-  const { handle, evalInputNames } = host.info;
+  const unread = await host.send(() => callOf("unread", [handle, [...names]]));
+  const { batches, ema, whole: fixed, units } = resolve(host, data, others, unread);
   const parts: NamedTensor[][] = [];
   let [size, first] = [fixed ?? 0, 0];
   for await (const rows of batches) {
@@ -105,18 +104,16 @@ function resolve(
   { info }: FitHost,
   data: unknown,
   options: BatchFields,
-  unread: readonly string[] | null = null,
+  unread: readonly string[] = [],
 ): { readonly batches: AsyncIterable<Row | Batch>; readonly ema: boolean; readonly whole: number | null; readonly units: Units } {
   const { batchSize, batched, ema } = settingsOf<Required<BatchFields>>("options", options, BATCHES);
   refuseIf(!info.hasEval, "NO_EVAL_MODEL");
   if (ema) {
     checkAverages(info);
   }
-  const inputs = new ModelInputs(info, "eval", unread ?? []);
+  const inputs = new ModelInputs(info, "eval", unread);
   const dataset = inputs.dataset(data);
-  if (unread === null) {
-    inputs.require(dataset, "data");
-  } // else the plan of the outputs says what it reads
+  inputs.require(dataset, "data");
   if (dataset.isBatched && batchSize !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
   }

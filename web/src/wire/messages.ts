@@ -45,7 +45,7 @@ export function refuseIf<Name extends MessageName>(isWrong: boolean, name: Name,
 }
 
 /** A value as Python shows it; of an object, its kind. */
-function show(value: unknown): string {
+export function show(value: unknown): string {
   if (Array.isArray(value)) {
     return `[${value.map(show).join(", ")}]`;
   }

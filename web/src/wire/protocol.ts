@@ -260,6 +260,8 @@ export interface WorkerApi {
    */
   evaluate(handle: number, number: number, spec: WireEvaluation, batch: WireBatch | null, averaged: boolean):
     MaybePromise<Evaluated | null>;
+  /** The inputs of the eval model that these outputs do not depend on. */
+  unread(handle: number, outputs: readonly string[]): MaybePromise<readonly string[]>;
   /**
    * The outputs of the eval model for a batch.
    *

@@ -3,7 +3,7 @@
 import { LimitError } from "../wire/errors.js";
 import type { FileForm } from "../wire/protocol.js";
 import { chunksOf } from "../python/python-files.js";
-import { FLOAT_BYTES, readFloats } from "./floats.js";
+import { FLOAT_BYTES, readFloats } from "../wire/floats.js";
 import type { Handout, Place } from "../python/handout.js";
 
 /** Copies bytes of a place, from `start` on, into as many bytes as the target has. */

@@ -1,12 +1,18 @@
 /** Steps that predict: the eval model without its loss. In Python `trainweb/training/forward.py`. */
 
 import type { WireBatch } from "../wire/fit.js";
-import type { Feed, NamedTensor } from "../wire/protocol.js";
+import type { NamedTensor } from "../wire/protocol.js";
 import { firstRows, takeRows } from "./feeds.js";
 import { located } from "./places.js";
 import { failedBatch } from "./evaluation.js";
 import type { SessionCore } from "./session-core.js";
 import { EVAL, stepKind } from "./step-kind.js";
+
+/** The inputs of the eval model that these outputs do not depend on, such as labels. */
+export async function unreadInputs(core: SessionCore, outputs: readonly string[]): Promise<readonly string[]> {
+  const needed = await core.openForward(stepKind("predict", outputs));
+  return core.inputsOf(EVAL).map(({ name }) => name).filter((name) => !needed.some((one) => one.name === name));
+}
 
 /**
  * The outputs of the eval model for a batch.
@@ -20,13 +26,11 @@ export async function predictBatch(
   whole: number,
 ): Promise<readonly NamedTensor[]> {
   const kind = stepKind("predict", outputs);
-  const needed = await core.openForward(kind);
-  const isUnused = ({ name }: Feed): boolean => core.inputsOf(EVAL).some((one) => one.name === name) && !needed.some((one) => one.name === name);
+  await core.openForward(kind);
   const { rows } = batch;
   const order = Array.from({ length: whole }, (_, k) => k % rows);
   try {
-    const used = batch.feeds.filter((feed) => !isUnused(feed));
-    const feeds = rows < whole ? used.map((feed) => takeRows(feed, rows, order)) : used;
+    const feeds = rows < whole ? batch.feeds.map((feed) => takeRows(feed, rows, order)) : batch.feeds;
     const { results } = await core.step(kind, feeds, outputs.map((name) => ({ name })));
     return results.map((result) => (rows < whole && result.dims[0] === whole ? firstRows(result, rows) : result));
   } catch (error) {

@@ -8,7 +8,7 @@ import type { ArtifactName } from "../wire/session-calls.js";
 import { raise } from "../wire/messages.js";
 import type { MaybePromise, Origin, ValueMetadata } from "../wire/protocol.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
-import { FLOAT_BYTES, readFloats } from "./floats.js";
+import { FLOAT_BYTES, readFloats } from "../wire/floats.js";
 import type {
   Bundle, Declaration, FeedType, KeptValue, RawBundle, RawPlan, TensorPlace,
 } from "./bundle/bundle.js";

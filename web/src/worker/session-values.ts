@@ -5,7 +5,7 @@ import { refuseIf } from "../wire/messages.js";
 import type { SessionMemory, TensorType } from "../wire/protocol.js";
 import { type ParameterSlot } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
-import { convertFloats, FLOAT_BYTES } from "./floats.js";
+import { convertFloats, FLOAT_BYTES } from "../wire/floats.js";
 import type { StepHost } from "./host.js";
 
 /** Place of a parameter among all, in bytes. */

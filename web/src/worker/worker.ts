@@ -40,7 +40,7 @@ import { BundleCache, cacheName, checkFiles, DamagedFile, filesOf, type Files } 
 import { ofModel, StateCore } from "./file-calls.js";
 import { Evaluations } from "./evaluation.js";
 import { Decoder } from "./decoder.js";
-import { predictBatch } from "./predict.js";
+import { predictBatch, unreadInputs } from "./predict.js";
 import { runTrainSteps } from "./fit/batches.js";
 import { WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
@@ -212,6 +212,8 @@ class SessionWorker {
       this.#perform(handle, ({ core, evaluations }) =>
         core.withAverages(averaged, () => evaluations.run(core, number, spec, batch)),
       ),
+
+    unread: (handle, outputs) => this.#perform(handle, ({ core }) => unreadInputs(core, outputs)),
 
     predict: (handle, outputs, batch, whole, averaged) =>
       this.#perform(handle, ({ core }) =>

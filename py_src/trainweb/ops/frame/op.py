@@ -339,7 +339,7 @@ def registry() -> Iterator[type[Op]]:
 ADVICE = {
     ("ai.onnx.ml", "LinearClassifier"): " Its labels are text: fit the model with integers as classes, or choose its "
     "probabilities.",
-    ("ai.onnx.ml", "ZipMap"): " Choose the tensor that it reads, or convert the model with options={'zipmap': False}.",
+    ("ai.onnx.ml", "ZipMap"): " Choose {reads!r}, which it reads, or convert with options={{'zipmap': False}}.",
 }
 """Operators that will not be supported, and what to do. Of classifiers, only those with text are left as nodes."""
 
@@ -373,7 +373,7 @@ def bind(node: Node, opsets: dict[str, int]) -> Op:
     if cls is None:
         raise UnsupportedError(
             f"{node}: operator {node.op_type!r} of domain {domain or 'ai.onnx'!r} (opset {opset}) is not supported."
-            f"{ADVICE.get((domain, node.op_type), '')}",
+            f"{ADVICE.get((domain, node.op_type), '').format(reads=next(iter(node.inputs), ''))}",
             op=node.op_type,
             domain=domain,
             opset=opset,

@@ -1,7 +1,7 @@
 /** Types of floats to and from float32, in which parameters are kept: rounded to nearest even, beyond the range infinity. */
 
-import { free } from "../wire/pieces.js";
-import type { FloatType } from "../wire/values.js";
+import { free } from "./pieces.js";
+import type { FloatType } from "./values.js";
 
 export const FLOAT_BYTES: Readonly<Record<FloatType, number>> = { float16: 2, bfloat16: 2, float32: 4, float64: 8 };
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 from collections.abc import Callable
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 from tests.python.sessions import artifacts, batch, session, snapshot, unchanged, warm
 
 import trainweb
+from trainweb.backend.engine import Engine
 from trainweb.checkpoint import read_checkpoint, write_checkpoint
 from trainweb.errors import BufferSizeError, CheckpointError, SessionError, TrainwebError
 from trainweb.ir.layout import PARAMETERS, STATE
@@ -465,3 +469,40 @@ def test_a_nominal_state_only_tells_sizes_until_parameters_are_loaded() -> None:
 
 def normal_weight() -> np.ndarray:
     return np.zeros((4, 5), np.float32)
+
+
+# Processes.
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="There is no fork here.")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_trains() -> None:
+    """A session of its parent and one of its own, whoever holds the lock: its parent's threads are gone."""
+    is_held, is_over = Event(), Event()
+
+    def hold() -> None:
+        with Engine.lock:
+            is_held.set()
+            is_over.wait()
+
+    def trained(s: trainweb.TrainingSession) -> bytes:
+        warm(s)
+        return s.get_contiguous_parameters(False).tobytes()
+
+    def train() -> None:
+        with session() as own:
+            sys.exit({trained(parents), trained(own)} != {expected})
+
+    with session() as first:
+        expected = trained(first)
+    with session() as parents:
+        holder = Thread(target=hold)
+        holder.start()
+        is_held.wait()
+        child = multiprocessing.get_context("fork").Process(target=train)
+        child.start()
+        is_over.set()
+        holder.join()
+        child.join(120)
+        child.kill()
+    assert child.exitcode == 0

@@ -705,8 +705,8 @@ PARAMETER_SHAPE = Message(
 )
 BUFFER_SIZE = Message(
     BufferSizeError,
-    "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. "
-    "Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {actual} bytes.",
+    "The buffer of {argument.load_parameters_buffer} must have as many numbers as the parameters, "
+    "which {argument.get_parameters_size} counts. Expected: {expected} bytes, Actual: {actual} bytes.",
 )
 OTHER_WEIGHTS = Message(
     CheckpointError,

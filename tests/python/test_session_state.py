@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
+import pickle
 import sys
 from collections.abc import Callable
 from threading import Event, Thread
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conformance.models import mlp
 from tests.python.sessions import artifacts, batch, session, snapshot, unchanged, warm
 
 import trainweb
@@ -469,6 +472,21 @@ def test_a_nominal_state_only_tells_sizes_until_parameters_are_loaded() -> None:
 
 def normal_weight() -> np.ndarray:
     return np.zeros((4, 5), np.float32)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_session_is_not_copied(copied: Callable[[Any], object]) -> None:
+    inference = trainweb.InferenceSession(mlp())
+    with session() as s:
+        for one in (s, inference):
+            with pytest.raises(SessionError, match=r"cannot be pickled or copied.* save it by .*CheckpointStore\.save"):
+                copied(one)
+    inference.release()
+
+
+def test_a_buffer_of_another_size_names_the_calls_of_python() -> None:
+    with session() as s, pytest.raises(BufferSizeError, match=r"load_parameters_buffer .* get_parameters_size c"):
+        s.load_parameters_buffer(np.zeros(3, np.float32))
 
 
 # Processes.

@@ -361,6 +361,7 @@ ALIKE: dict[str, list[Fit]] = {
         f"goes_on endless {place}": resumed(data(12, *SHUFFLED, ("breaks", place)), data(12, *SHUFFLED), **ENDLESS)
         for place in (1, 3, 4)
     },
+    "labels of another type": [fit(changed(8, labels=(data(8).columns["labels"] > 1).astype(t))) for t in (int, bool)],
     "one value a row": [
         fit(people(24, *steps, ages=ages), "outputs", **options | {"shuffle": False})
         for steps, options in (((), {"batch_size": 8}), (STREAM, {"batch_size": 8}), (batches(8), {"batch_size": None}))

@@ -298,6 +298,15 @@ def test_what_is_doubtful_of_types_is_told() -> None:
     assert report.as_data()["precision"] == report.precision
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_data_of_another_float_is_converted(dtype: str) -> None:
+    given = feeds(dtype)
+    doubles = {name: array.astype(np.float64) for name, array in given.items()}
+    with trainweb.TrainingSession.from_model(classifier(dtype), loss="MSELoss") as session:
+        assert session.evaluate(doubles) == session.evaluate(given)
+        np.testing.assert_array_equal(session.predict({"x": doubles["x"]})["y"], session.predict(given)["y"])
+
+
 def test_a_feed_of_another_float_is_refused() -> None:
     with pytest.raises(trainweb.errors.FeedError, match=r"expected: \(float16\)"):
         infer(classifier("float16"), {"x": np.zeros((2, 5), np.float32)})

@@ -21,7 +21,7 @@ from trainweb.arguments import checks_keywords, texts
 from trainweb.data import table
 from trainweb.data.files import read_csv
 from trainweb.data.random import permutation
-from trainweb.data.rows import Batch, Remainder, batched, bucketed, check_names, drawn, dtype_of
+from trainweb.data.rows import Batch, Remainder, batched, bucketed, check_names, drawn, dtype_of, plain_array
 from trainweb.data.waiting import plainly, prefetched
 from trainweb.errors import FeedError
 from trainweb.settings import SEED, Number, Whole
@@ -662,7 +662,7 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
         if isinstance(value, (Mapping, Dataset)) or hasattr(value, "column_names"):
             raise messages.SEVERAL_SETS(name=name)
         try:
-            array = np.asarray(value)
+            array = plain_array(value)
         except ValueError as error:
             raise messages.RAGGED_COLUMN(name=name, reason=str(error).rstrip(".")) from error
         if array.dtype == object and array.ndim:

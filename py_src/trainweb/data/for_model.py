@@ -12,7 +12,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import warn
 from trainweb.data.dataset import Dataset, columns_of_table
-from trainweb.data.rows import Batch, Remainder, batched, refuse_texts
+from trainweb.data.rows import Batch, Remainder, batched, numpy_dtype, plain_array, refuse_texts
 from trainweb.data.table import Unit, units_of
 from trainweb.model.graph import Value
 from trainweb.spelling import by_inputs, input_name
@@ -21,10 +21,11 @@ DEFAULT_BATCH = 32
 """Rows of a batch, where neither the user nor the file says how many."""
 CONVERTED = {
     "bool",
+    "bfloat16",
     *(f"float{bits}" for bits in (16, 32, 64)),
     *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)),
 }
-KINDS = {"f": "biuf", "i": "iuf", "u": "iuf", "b": "b"}
+KINDS = {"f": "biuf", "V": "biuf", "i": "biuf", "u": "biuf", "b": "b"}
 """Kinds of numpy's types that are converted to each kind; of integers only what is equal afterwards."""
 
 
@@ -227,7 +228,7 @@ class ModelInputs:
 
 def _as_array(name: str, value: Any) -> np.ndarray:
     try:
-        return np.asarray(value)
+        return plain_array(value)
     except ValueError as error:
         raise messages.RAGGED_COLUMN(name=name, reason=str(error).rstrip(".")) from error
 
@@ -244,9 +245,11 @@ def _shown(shape: tuple[Any, ...]) -> str:
 
 def _converted(name: str, array: np.ndarray, dtype: str, where: str) -> np.ndarray:
     """Convert values to another type; unsupported kinds pass through, and the step rejects them."""
-    if str(array.dtype) == dtype or dtype not in CONVERTED or array.dtype.kind not in KINDS[np.dtype(dtype).kind]:
+    if str(array.dtype) == dtype or dtype not in CONVERTED:
         return array
-    target = np.dtype(dtype)
+    target = numpy_dtype(dtype)
+    if array.dtype.kind not in KINDS[target.kind]:
+        return array
     with np.errstate(invalid="ignore"):
         result = array.astype(target)
     if target.kind in "iu":

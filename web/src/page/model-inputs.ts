@@ -33,7 +33,7 @@ type Named = Readonly<Record<string, unknown>>;
 /** Warnings so far, by sessions. */
 const TOLD = new WeakMap<object, Set<string>>();
 
-/** Types whose values are converted to each other; to integers only where nothing is lost. */
+/** Types whose values are converted to each other, as booleans are to them; to integers only where nothing is lost. */
 const CONVERTED: readonly string[] = [
   "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
 ];
@@ -277,7 +277,7 @@ function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: 
     const shapes = { actual: tensor.dims, batch: shown(dims), row: shown(dims.slice(1)) };
     throw sessionError(areScores ? "SHAPE_OF_SCORES" : "DATA_SHAPE", { name, where, ...shapes });
   }
-  if (tensor.type === dtype || !CONVERTED.includes(dtype) || !CONVERTED.includes(tensor.type) || !isOnCpu(tensor)) {
+  if (tensor.type === dtype || !CONVERTED.includes(dtype) || ![...CONVERTED, "bool"].includes(tensor.type) || !isOnCpu(tensor)) {
     return tensor;
   }
   const source = tensor.data as NumericArray;

@@ -295,11 +295,11 @@ RAGGED_VALUE = Message(FeedError, "Row {position} of the data has no array as {n
 DISPOSED_VALUE = Message(
     FeedError, "Row {position} of the data has a disposed tensor as {name!r}: keep tensors until the fit ends."
 )
-IN_ROW = Message(FeedError, "{reason} It is in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).")
+IN_ROW = Message(FeedError, "{reason} It is in {name!r} of row {row} of the {data} ({place}).")
 NAN_IN_ROW = Message(
     NumericsError,
-    "{reason} {name!r} has {value!r} in row {row} of the {data}. Fill NaN of a column by '{argument.fill_median}', or "
-    "give rows without a label the weight 0 ('{argument.sample_weight}').",
+    "{reason} {name!r} has {value!r} in row {row} of the {data}. Fill NaN of features by '{argument.fill_median}'. "
+    "Drop rows without a label, or give them the weight 0 ('{argument.sample_weight}').",
 )
 BATCHED_TWICE = Message(FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(

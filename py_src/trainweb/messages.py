@@ -232,7 +232,7 @@ NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must cou
 OBJECTS_IN_COLUMN = Message(
     FeedError,
     "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing texts, as "
-    "astype(object).fillna('none') of pandas does, or convert numbers, as astype('float32') does.",
+    "astype(object).fillna('none') of pandas and fill_null('none') of polars do, or convert numbers to float32.",
 )
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(
@@ -279,7 +279,8 @@ BATCHED_ARRAYS = Message(ModelError, "'batched' is for data that comes in batche
 RAGGED_COLUMN = Message(FeedError, "The rows of {name!r} have different shapes: {reason}. Pad them, or use 'bucket'.")
 NOT_A_ROW = Message(
     FeedError,
-    "Row {position} of the data is {actual}; it must map input names to arrays, or be a tuple of arrays.",
+    "Row {position} of the data is {actual}; it must map input names to arrays, or be a tuple of arrays. A list is "
+    "one of rows: give whole arrays as a tuple (x, y).",
     "Row {position} of the data is {actual}; it must map input names to arrays, or be an array of arrays.",
 )
 NOT_A_BATCH = Message(
@@ -317,8 +318,8 @@ STREAM_SPLIT = Message(
 EMPTY_SPLIT = Message(FeedError, "A share of {share} of {rows} rows is less than one row.")
 BATCH_BEYOND_DATA = Message(
     FeedError,
-    "A batch of {size} rows is larger than the data, which has {rows}, and 'drop' leaves the last rows out: use a "
-    "smaller batch.",
+    "A batch of {size} rows is larger than the data, which has {rows}, and rows that fill no batch are left out: use a "
+    "smaller batch, or more rows.",
 )
 CSV_INPUT = Message(FeedError, "{name!r} is not one of the inputs read from the file: {names}.")
 CSV_DTYPE = Message(FeedError, "{name!r} cannot be read as {dtype}; the types are {names}.")
@@ -418,7 +419,7 @@ METRICS_WITHOUT_DATA = Message(
 )
 NO_OWN_OUTPUTS = Message(
     ModelError,
-    "The eval model gives {names}, and its loss does not compare one tensor. Name the outputs to predict as 'outputs'.",
+    "The loss does not compare one tensor. Say what to predict: 'outputs' is a list of tensors, such as {names}.",
 )
 NO_LOGITS = Message(
     ModelError,

@@ -637,6 +637,8 @@ def columns_of_table(source: Any) -> Any:
     names = getattr(source, "column_names", getattr(source, "columns", None))  # pyarrow's; pandas' and polars'
     # A stream of Hugging Face's library has names of columns, too, but no number of rows.
     is_table = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    if names is None and hasattr(source, "iloc"):
+        raise messages.NOT_A_DATASET(actual="a Series; a row of a table of pandas is df.iloc[[5]]")
     if names is None or isinstance(source, Mapping) or not is_table:
         return source
     return {name: source[name] for name in names}

@@ -144,6 +144,8 @@ Python has classes in `trainweb.schedules`; a page has `schedule({ type, learnin
 learning rate for optimizer step `step`, counted from 0. Set it with `set_learning_rate` before the step. A function of
 the step is a schedule, too.
 
+`start`, `end`, `least` and `warmup_start` are shares of `learning_rate`: a rate of 1e-3 with `end=0.01` ends at 1e-5.
+
 | schedule | settings | description |
 |---|---|---|"""
 

@@ -232,7 +232,7 @@ NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must cou
 OBJECTS_IN_COLUMN = Message(
     FeedError,
     "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing texts, as "
-    "astype(object).fillna('none') of pandas does, or convert numbers, as astype('float32') does.",
+    "astype(object).fillna('none') of pandas and fill_null('none') of polars do, or convert numbers to float32.",
 )
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(
@@ -280,7 +280,8 @@ BATCHED_ARRAYS = Message(ModelError, "'batched' is for data that comes in batche
 RAGGED_COLUMN = Message(FeedError, "The rows of {name!r} have different shapes: {reason}. Pad them, or use 'bucket'.")
 NOT_A_ROW = Message(
     FeedError,
-    "Row {position} of the data is {actual}; it must map input names to arrays, or be a tuple of arrays.",
+    "Row {position} of the data is {actual}; it must map input names to arrays, or be a tuple of arrays. A list is "
+    "one of rows: give whole arrays as a tuple (x, y).",
     "Row {position} of the data is {actual}; it must map input names to arrays, or be an array of arrays.",
 )
 NOT_A_BATCH = Message(
@@ -296,11 +297,11 @@ RAGGED_VALUE = Message(FeedError, "Row {position} of the data has no array as {n
 DISPOSED_VALUE = Message(
     FeedError, "Row {position} of the data has a disposed tensor as {name!r}: keep tensors until the fit ends."
 )
-IN_ROW = Message(FeedError, "{reason} It is in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).")
+IN_ROW = Message(FeedError, "{reason} It is in {name!r} of row {row} of the {data} ({place}).")
 NAN_IN_ROW = Message(
     NumericsError,
-    "{reason} {name!r} has {value!r} in row {row} of the {data}. Fill NaN of a column by '{argument.fill_median}', or "
-    "give rows without a label the weight 0 ('{argument.sample_weight}').",
+    "{reason} {name!r} has {value!r} in row {row} of the {data}. Fill NaN of features by '{argument.fill_median}'. "
+    "Drop rows without a label, or give them the weight 0 ('{argument.sample_weight}').",
 )
 BATCHED_TWICE = Message(FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(
@@ -318,8 +319,8 @@ STREAM_SPLIT = Message(
 EMPTY_SPLIT = Message(FeedError, "A share of {share} of {rows} rows is less than one row.")
 BATCH_BEYOND_DATA = Message(
     FeedError,
-    "A batch of {size} rows is larger than the data, which has {rows}, and 'drop' leaves the last rows out: use a "
-    "smaller batch.",
+    "A batch of {size} rows is larger than the data, which has {rows}, and rows that fill no batch are left out: use a "
+    "smaller batch, or more rows.",
 )
 CSV_INPUT = Message(FeedError, "{name!r} is not one of the inputs read from the file: {names}.")
 CSV_DTYPE = Message(FeedError, "{name!r} cannot be read as {dtype}; the types are {names}.")
@@ -421,7 +422,7 @@ METRICS_WITHOUT_DATA = Message(
 )
 NO_OWN_OUTPUTS = Message(
     ModelError,
-    "The eval model gives {names}, and its loss does not compare one tensor. Name the outputs to predict as 'outputs'.",
+    "The loss does not compare one tensor. Say what to predict: 'outputs' is a list of tensors, such as {names}.",
 )
 NO_LOGITS = Message(
     ModelError,
@@ -708,8 +709,8 @@ PARAMETER_SHAPE = Message(
 )
 BUFFER_SIZE = Message(
     BufferSizeError,
-    "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. "
-    "Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {actual} bytes.",
+    "The buffer of {argument.load_parameters_buffer} must have as many numbers as the parameters, "
+    "which {argument.get_parameters_size} counts. Expected: {expected} bytes, Actual: {actual} bytes.",
 )
 OTHER_WEIGHTS = Message(
     CheckpointError,

@@ -178,7 +178,7 @@ class Constant(ByFormula):
 
 @schedule
 class Linear(ByFormula):
-    """A straight line from `start` to `end`, then constant.
+    """A straight line from the share `start` of `learning_rate` to the share `end`, then constant.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ class Linear(ByFormula):
 
 @schedule
 class Cosine(ByFormula):
-    """Half a cosine wave down to `end`, then constant, https://arxiv.org/abs/1608.03983.
+    """Half a cosine wave down to the share `end` of `learning_rate`, then constant, https://arxiv.org/abs/1608.03983.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ class Exponential(ByFormula):
 
 @schedule
 class Polynomial(ByFormula):
-    """Fall to `end` as a power of the remaining share of the steps, then constant.
+    """Fall to the share `end` of `learning_rate` as a power of the remaining share of the steps, then constant.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ class Polynomial(ByFormula):
 
 @schedule
 class OneCycle(ByFormula):
-    """Rise to `learning_rate` along a cosine, then fall to nearly zero, https://arxiv.org/abs/1708.07120.
+    """Rise along a cosine from the share `start` of `learning_rate` to all of it, then fall to the share `end`, https://arxiv.org/abs/1708.07120.
 
     Parameters
     ----------
@@ -314,7 +314,7 @@ class OneCycle(ByFormula):
 
 @schedule
 class Plateau(ByFormula):
-    """Multiply the rate by `reduction` if a metric stops improving; report the metric with `observe`.
+    """Multiply the rate by `reduction`, down to the share `least`, if a metric stops improving: `observe` reports it.
 
     Parameters
     ----------

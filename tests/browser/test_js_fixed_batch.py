@@ -124,4 +124,4 @@ def test_refusals(js: JsPage) -> None:
     (*sizes, label), steps = found
     expected = "ModelError: batchSize is 8; it must be 4, which the first axis of the input 'x' fixes in the file."
     assert all(error.startswith(expected) for error in sizes) and steps > 1
-    assert "in 'labels' of row 29 of the validation data (batch 8 of epoch 1)" in label
+    assert "in 'labels' of row 29 of the data (batch 8)." in label

@@ -1,11 +1,13 @@
 """Images in a page: pixels that are computed here, and what Python makes of the same image and seed."""
 
+import io
 import json
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser
 
 import trainweb
@@ -57,6 +59,19 @@ def test_an_image_is_its_pixels(js: JsPage) -> None:
     np.testing.assert_allclose(from_json(others[0]), normal, atol=1e-5)
     np.testing.assert_allclose(from_json(others[1]), (IMAGE / 255 @ [0.299, 0.587, 0.114])[None], atol=1e-6)
     np.testing.assert_allclose(from_json(others[2]), expected[:, :, 1:3], atol=1e-6)
+
+
+def test_grey_of_16_bits(js: JsPage) -> None:
+    """The browser scales it to 8 bits."""
+    deep = (np.arange(8).reshape(2, 4) * 9000 + 7).astype(np.uint16)
+    file = io.BytesIO()
+    Image.fromarray(deep).save(file, "png")
+    found = js.run(
+        """const blob = new Blob([Uint8Array.from(bytes)]);
+        return fromTensor(await trainweb.readImage(blob, { width: 4, height: 2 }));""",
+        bytes=list(file.getvalue()),
+    )
+    np.testing.assert_allclose(from_json(found), np.stack([deep / 65535] * 3), atol=1 / 255)
 
 
 def test_the_frame_of_a_camera(js: JsPage) -> None:

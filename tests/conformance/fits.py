@@ -376,6 +376,7 @@ ALIKE: dict[str, list[Fit]] = {
         f"goes_on endless {place}": resumed(data(12, *SHUFFLED, ("breaks", place)), data(12, *SHUFFLED), **ENDLESS)
         for place in (1, 3, 4)
     },
+    "labels of another type": [fit(changed(8, labels=(data(8).columns["labels"] > 1).astype(t))) for t in (int, bool)],
     "one value a row": [
         fit(people(24, *steps, ages=ages), "outputs", **options | {"shuffle": False})
         for steps, options in (((), {"batch_size": 8}), (STREAM, {"batch_size": 8}), (batches(8), {"batch_size": None}))
@@ -438,7 +439,7 @@ STORE_CALLS: list[tuple[list[Any], Any]] = [
 """Calls of a store, and what they give: a value, or the class and text of an error."""
 OTHER_FITS: list[tuple[dict[str, Any], str, str]] = [
     (KEPT_FIT | {"checkpoint": {"name": "start"}}, "CheckpointError", "'start' was not written by fit"),
-    (KEPT_FIT | {"batch_size": 5}, "ModelError", "batchSize 4, and this one has 5"),
+    (KEPT_FIT | {"batch_size": 5}, "ModelError", "batch_?[sS]ize 4, and this one has 5"),
     (KEPT_FIT | {"seed": 1}, "ModelError", "seed 0, and this one has 1"),
     (KEPT_FIT | {"shuffle": False}, "ModelError", "seed 0, and this one has (None|null)"),
     (KEPT_FIT | {"accumulate": 2}, "ModelError", "accumulate 1, and this one has 2"),

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ import trainweb
 from trainweb.data import Dataset, from_csv
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError, ModelError
+from trainweb.training.arrays import from_numpy
 
-from .sessions import session
+from .sessions import batch, session
 
 
 def mixed(word: int) -> int:
@@ -224,13 +226,30 @@ def test_a_stream_with_names_of_columns_is_no_table() -> None:
     assert [int(row["x"][1]) for row in Dataset(Rows())] == [0, 2, 4, 6]
 
 
+def test_a_row_of_a_table_is_told_to_be_one() -> None:
+    row = SimpleNamespace(iloc=[], __getitem__=None)
+    with pytest.raises(FeedError, match=r"got a Series; a row of a table of pandas is df\.iloc\[\[5\]\]"):
+        Dataset(row)
+
+
+def test_a_tensor_may_need_its_gradient() -> None:
+    class Tensor(list[float]):
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+        def detach(self) -> np.ndarray:
+            return np.array(list(self))
+
+    np.testing.assert_equal(Dataset({"x": Tensor([1, 2])}).columns, {"x": np.array([1.0, 2])})
+
+
 @pytest.mark.parametrize(
     ("values", "kinds"),
     [([None, "a"], "NoneType and str"), (["a", float("nan")], "float and str"), ([True, 1.5], "bool and float")],
 )
 def test_a_column_of_objects_is_refused_where_it_is_read(values: list[Any], kinds: str) -> None:
     table = Dataset({"x": np.ones((2, 5), "f4"), "labels": np.arange(2), "age": np.array(values, object)})
-    said = f"'age' has Python objects of type {kinds}"
+    said = rf"'age' has Python objects of type {kinds}\..*fill_null\('none'\) of polars"
     for step in (lambda: table.standardize("age"), lambda: table.concat("y", ["x", "age"])):
         with pytest.raises(FeedError, match=said):
             step()
@@ -267,6 +286,30 @@ def test_missing_numbers_are_nan() -> None:
     np.testing.assert_equal(table.columns["b"], [1, np.nan, 0])
     asked = Dataset([{"x": [None, None], "b": None}]).preprocess(table.fill_median("x", "b").preprocessing)
     assert {name: column.tolist() for name, column in (asked.columns or {}).items()} == {"x": [[1.75, 4]], "b": [0.5]}
+
+
+def test_what_a_masked_array_lacks_is_missing() -> None:
+    whole, mask = np.array([1, 2, 3], np.float32), [False, True, False]
+    missing = [1, np.nan, 3]
+    for dtype, expected in (("float32", "float32"), ("int64", "float64")):
+        column = np.ma.masked_array(whole.astype(dtype), mask)
+        data = Dataset({"x": column})
+        assert data.columns is not None and data.columns["x"].dtype == expected
+        np.testing.assert_equal(data.columns["x"], missing)
+        np.testing.assert_equal(next(iter(Dataset([{"x": column}]).batch(1)))["x"], [missing])
+    np.testing.assert_equal(from_numpy("x", np.ma.masked_array(whole, mask)).data.cast("f").tolist(), missing)
+    np.testing.assert_equal(Dataset({"x": np.ma.masked_array(whole)}).columns, {"x": whole})
+    with pytest.raises(FeedError, match="Python objects of type NoneType and str"):
+        Dataset({"x": np.ma.masked_array(["a", "b", "c"], mask)}).categories("x")
+    with session() as s, pytest.raises(FeedError, match="'labels' has nan in the data; the model takes int64"):
+        s.evaluate({"x": np.zeros((3, 5), np.float32), "labels": np.ma.masked_array([0, 1, 2], mask)})
+
+
+def test_labels_may_be_true_or_false() -> None:
+    feeds = batch()
+    with session() as s:
+        truth = feeds["labels"] > 0
+        assert s.evaluate({**feeds, "labels": truth}) == s.evaluate({**feeds, "labels": truth.astype(np.int64)})
 
 
 def test_async_rows_are_waited_for() -> None:

@@ -385,6 +385,7 @@ WRONG_IN_PYTHON: list[tuple[Any, dict[str, Any], str, str]] = [
     ({"x": [[1.0], [1.0, 2.0]]}, {}, "FeedError", "The rows of 'x' have different shapes"),
     ({"x": 1.0}, {}, "FeedError", r"'x' is one number; its first axis must count rows"),
     ([{"x": [[1.0], [1.0, 2.0]]}], {}, "FeedError", "Row 0 of the data has no array as 'x'"),
+    ([np.ones((8, 10), "f4")], {}, "FeedError", r"Row 0 .* ndarray; .*: give whole arrays as a tuple \(x, y\)"),
     (fits.data(8), {"callbacks": 1}, "ModelError", "callbacks is 1; it must be a function"),
     (fits.data(8), {"metrics": 3, "validation_split": 0.5}, "ModelError", "metrics is 3; it must be a list of metrics"),
 ]

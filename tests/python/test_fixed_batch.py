@@ -147,8 +147,9 @@ def test_another_size_than_the_file_s_is_refused_by_name() -> None:
 def test_a_bad_label_in_a_part_is_located() -> None:
     labels = LABELS.copy()
     labels[29] = 7
-    with opened(4) as s, pytest.raises(FeedError, match="in 'labels' of row 29 of the validation data"):
+    with opened(4) as s, pytest.raises(FeedError, match=r"row 29 of the data \(batch 8\)\.\n") as caught:
         s.evaluate({"x": X, "labels": labels})
+    assert (caught.value.epoch, caught.value.batch) == (None, 8)
 
 
 def test_pairs_of_texts_stay_together() -> None:

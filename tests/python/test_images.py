@@ -2,6 +2,7 @@
 
 import io
 import shutil
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,37 @@ def test_what_is_turned_or_transparent() -> None:
     found = read_image(alpha, 4, 2, layout="HWC")
     np.testing.assert_allclose(found[:, 1::2], PIXELS[:, 1::2] / 255, atol=1e-6)
     assert not found[:, 0::2].any()
+
+
+def tiff_of_12_bits(pixels: np.ndarray) -> bytes:
+    """By the words of TIFF 6.0: size, bits, one strip of packed bits."""
+    rows = [f"{int(''.join(f'{p:012b}' for p in row), 2):0{3 * len(row)}x}" for row in pixels]
+    strip = bytes.fromhex("".join(rows))
+    height, width = pixels.shape
+    tags = {256: width, 257: height, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: height, 279: len(strip)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return b"II*\0" + struct.pack("<I", 8 + len(strip)) + strip + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+def test_grey_of_16_bits() -> None:
+    """As the file's depth says, and as floats: 8 bits would lose the darkest."""
+    deep = (np.arange(8).reshape(2, 4) * 9000 + 7).astype(np.uint16)
+    big, pgm = io.BytesIO(), b"P5 4 2 65535 " + deep.astype(">u2").tobytes()
+    Image.frombytes("I;16B", (4, 2), deep.astype(">u2").tobytes()).save(big, "tiff")
+    for source in (deep, deep.astype(">u2"), Image.fromarray(deep), png(deep), big.getvalue(), pgm):
+        found = read_image(source, 4, 2)
+        assert found.shape == (3, 2, 4) and found.dtype == np.float32
+        np.testing.assert_allclose(found, np.stack([deep / 65535] * 3), atol=1e-6)
+    np.testing.assert_allclose(read_image(deep, 4, 2, channels=1), deep[None] / 65535, atol=1e-6)
+    np.testing.assert_allclose(read_image(tiff_of_12_bits(deep // 16), 4, 2)[0], deep // 16 / 4095, atol=1e-6)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    changed = {"seed": 3, "crop": 0.1, "rotate": 5, "contrast": 0.2}
+    np.testing.assert_allclose(read_image(png(deep, exif=exif), 2, 4)[0], np.rot90(deep, -1) / 65535, atol=1e-6)
+    assert 0 < read_image(deep, 3, 3, augment=changed).max() < 1
+    for dtype in (np.int32, np.float32):
+        with pytest.raises(FeedError, match=r"numbers of 32 bits, and nothing says which is white. Scale them"):
+            read_image(Image.fromarray(deep.astype(dtype)), 4, 2)
 
 
 def test_images_are_changed_by_their_seed() -> None:

@@ -39,6 +39,7 @@ MISSPELT: list[tuple[Callable[[], object], str]] = [
     (lambda: opened(loss="CrossEntropy"), "CrossEntropyLoss"),
     (lambda: opened(optimizer="Adamw"), "AdamW"),
     (lambda: opened(learningRate=1), "learning_rate"),
+    (lambda: opened(lr=1), "learning_rate"),
     (lambda: opened(lora={"ranks": 1}), "rank"),
     (lambda: opened(ema={"decays": 0.9}), "decay"),
     (lambda: opened(loss={"type": "CrossEntropyLoss", "weigth": [1, 1]}), "weight"),
@@ -48,6 +49,7 @@ MISSPELT: list[tuple[Callable[[], object], str]] = [
     (lambda: optim.AdamW(weight_decy=0.1), "weight_decay"),
     (lambda: build_artifacts(MODEL, los="MSELoss"), "loss"),
     (lambda: fitted(epoch=1), "epochs"),
+    (lambda: fitted(lr=1), "learning_rate"),
     (lambda: fitted(schedule="Cosin"), "Cosine"),
     (lambda: fitted(schedule={"type": "Cosine", "warmups": 1}), "warmup"),
     (lambda: fitted(validation_split=0.5, metrics=["acuracy"]), "accuracy"),
@@ -100,11 +102,11 @@ def test_words_of_keras_lead_to_ours(call: Callable[[], object], said: str) -> N
 def test_a_history_names_the_values_that_it_has() -> None:
     history = fitted(validation_split=0.5, metrics="accuracy")
     assert isinstance(history, History) and len(history["val_accuracy"]) == 1
-    for name in ("accuracy", "val_acc"):
-        with pytest.raises(KeyError, match=f"The value '{name}' is not known; did you mean 'val_accuracy'"):
+    for name, meant in (("accuracy", "val_accuracy"), ("val_acc", "val_accuracy"), ("lr", "learning_rate")):
+        with pytest.raises(KeyError, match=f"The value '{name}' is not known; did you mean '{meant}'"):
             history[name]
     with pytest.raises(KeyError, match="there are learning_rate, loss, val_accuracy, val_loss"):
-        history["lr"]
+        history["time"]
 
 
 def test_the_nearest_takes_the_least_changes() -> None:

@@ -60,6 +60,9 @@ def test_every_schedule_was_recorded_and_explains_its_settings() -> None:
     for cls in SCHEDULES.values():
         assert list(fields_of(cls)) == list(signature(cls).parameters)
         assert all(f"{name} : " in (cls.__doc__ or "") for name in fields_of(cls))
+        # The first line, which a table shows, tells them from rates, as torch's eta_min is.
+        first = (cls.__doc__ or "").splitlines()[0]
+        assert all(f"share `{name}`" in first for name in ("start", "end", "least") if name in fields_of(cls))
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

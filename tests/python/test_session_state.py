@@ -1,13 +1,20 @@
 """Learning rate, gradients, buffers, parameters, properties and nominal states of a session."""
 
+import copy
+import multiprocessing
+import pickle
+import sys
 from collections.abc import Callable
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.conformance.models import mlp
 from tests.python.sessions import artifacts, batch, session, snapshot, unchanged, warm
 
 import trainweb
+from trainweb.backend.engine import Engine
 from trainweb.checkpoint import read_checkpoint, write_checkpoint
 from trainweb.errors import BufferSizeError, CheckpointError, SessionError, TrainwebError
 from trainweb.ir.layout import PARAMETERS, STATE
@@ -463,3 +470,55 @@ def test_a_nominal_state_only_tells_sizes_until_parameters_are_loaded() -> None:
 
 def normal_weight() -> np.ndarray:
     return np.zeros((4, 5), np.float32)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_session_is_not_copied(copied: Callable[[Any], object]) -> None:
+    inference = trainweb.InferenceSession(mlp())
+    with session() as s:
+        for one in (s, inference):
+            with pytest.raises(SessionError, match=r"cannot be pickled or copied.* save it by .*CheckpointStore\.save"):
+                copied(one)
+    inference.release()
+
+
+def test_a_buffer_of_another_size_names_the_calls_of_python() -> None:
+    with session() as s, pytest.raises(BufferSizeError, match=r"load_parameters_buffer .* get_parameters_size c"):
+        s.load_parameters_buffer(np.zeros(3, np.float32))
+
+
+# Processes.
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="There is no fork here.")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_trains() -> None:
+    """A session of its parent and one of its own, whoever holds the lock: its parent's threads are gone."""
+    is_held, is_over = Event(), Event()
+
+    def hold() -> None:
+        with Engine.lock:
+            is_held.set()
+            is_over.wait()
+
+    def trained(s: trainweb.TrainingSession) -> bytes:
+        warm(s)
+        return s.get_contiguous_parameters(False).tobytes()
+
+    def train() -> None:
+        with session() as own:
+            sys.exit({trained(parents), trained(own)} != {expected})
+
+    with session() as first:
+        expected = trained(first)
+    with session() as parents:
+        holder = Thread(target=hold)
+        holder.start()
+        is_held.wait()
+        child = multiprocessing.get_context("fork").Process(target=train)
+        child.start()
+        is_over.set()
+        holder.join()
+        child.join(120)
+        child.kill()
+    assert child.exitcode == 0

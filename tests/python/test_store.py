@@ -208,6 +208,7 @@ def test_the_store_gives_what_its_table_says() -> None:
     assert others[1][0] == "done"
     for (options, name, text), found in zip(fits.OTHER_FITS, others[2:], strict=True):
         assert found["error"] == name and re.search(text, found["message"]), options
+        assert "batchSize" not in found["message"]
 
 
 def test_damage_and_other_sessions_are_refused(

@@ -21,7 +21,7 @@ from trainweb.arguments import checks_keywords, texts
 from trainweb.data import table
 from trainweb.data.files import read_csv
 from trainweb.data.random import Draw, permutation
-from trainweb.data.rows import Batch, Remainder, batched, bucketed, check_names, drawn, dtype_of
+from trainweb.data.rows import Batch, Remainder, batched, bucketed, check_names, drawn, dtype_of, plain_array
 from trainweb.data.waiting import plainly, prefetched
 from trainweb.errors import FeedError
 from trainweb.settings import SEED, Number, Whole
@@ -630,6 +630,8 @@ def columns_of_table(source: Any) -> Any:
     names = getattr(source, "column_names", getattr(source, "columns", None))  # pyarrow's; pandas' and polars'
     # A stream of Hugging Face's library has names of columns, too, but no number of rows.
     is_table = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    if names is None and hasattr(source, "iloc"):
+        raise messages.NOT_A_DATASET(actual="a Series; a row of a table of pandas is df.iloc[[5]]")
     if names is None or isinstance(source, Mapping) or not is_table:
         return source
     return {name: source[name] for name in names}
@@ -655,7 +657,7 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
         if isinstance(value, (Mapping, Dataset)) or hasattr(value, "column_names"):
             raise messages.SEVERAL_SETS(name=name)
         try:
-            array = np.asarray(value)
+            array = plain_array(value)
         except ValueError as error:
             raise messages.RAGGED_COLUMN(name=name, reason=str(error).rstrip(".")) from error
         if array.dtype == object and array.ndim:

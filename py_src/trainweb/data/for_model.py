@@ -13,11 +13,10 @@ from trainweb import messages
 from trainweb.arguments import warn
 from trainweb.data.dataset import Dataset, columns_of_table
 from trainweb.data.random import Draw
-from trainweb.data.rows import Batch, Remainder, batched, refuse_texts
+from trainweb.data.rows import Batch, Remainder, batched, numpy_dtype, plain_array, refuse_texts
 from trainweb.data.table import Unit, units_of
 from trainweb.model.graph import Value
 from trainweb.spelling import by_inputs, input_name
-from trainweb.training.arrays import numpy_dtype
 
 DEFAULT_BATCH = 32
 """Rows of a batch, where neither the user nor the file says how many."""
@@ -27,7 +26,7 @@ CONVERTED = {
     *(f"float{bits}" for bits in (16, 32, 64)),
     *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)),
 }
-KINDS = {"f": "biuf", "i": "iuf", "u": "iuf", "b": "b"}
+KINDS = {"f": "biuf", "V": "biuf", "i": "biuf", "u": "biuf", "b": "b"}
 """Kinds of numpy's types that are converted to each kind; of integers only what is equal afterwards."""
 
 
@@ -228,7 +227,7 @@ class ModelInputs:
 
 def _as_array(name: str, value: Any) -> np.ndarray:
     try:
-        return np.asarray(value)
+        return plain_array(value)
     except ValueError as error:
         raise messages.RAGGED_COLUMN(name=name, reason=str(error).rstrip(".")) from error
 
@@ -248,7 +247,7 @@ def _converted(name: str, array: np.ndarray, dtype: str, where: str) -> np.ndarr
     if str(array.dtype) == dtype or dtype not in CONVERTED:
         return array
     target = numpy_dtype(dtype)
-    if array.dtype.kind not in KINDS["f" if dtype == "bfloat16" else target.kind]:
+    if array.dtype.kind not in KINDS[target.kind]:
         return array
     with np.errstate(invalid="ignore"):
         result = array.astype(target)

@@ -80,7 +80,7 @@ def read_image(source: Any, width: int, height: int, **options: Any) -> np.ndarr
     Parameters
     ----------
     source : path, bytes, binary file, PIL.Image.Image, or uint8 array [height, width] or [height, width, 3 or 4]
-        The image.
+        The image. Grey ones may have 16 bits, as a file or as a uint16 array.
     width, height : int
         Of the array, in pixels; at most 16,384.
     **options
@@ -363,13 +363,23 @@ def _opened(source: Any) -> Image:
             image = source
         else:
             image = Image.open(io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source)
-        image = ImageOps.exif_transpose(image).convert("RGBA")
+        turned = ImageOps.exif_transpose(image)
+        is_deep = image.mode[0] in "IF"
+        coloured = turned if is_deep else turned.convert("RGBA")
     except (OSError, TypeError, ValueError, AttributeError, SyntaxError, Image.DecompressionBombError) as error:
         raise FeedError(f"The source {_named(source)} cannot be decoded as an image: {error}") from error
     if 0 in image.size:
         raise FeedError(f"The source {_named(source)} has no pixels.")
-    # Transparent pixels become black.
-    return Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image).convert("RGB")
+    if not is_deep:
+        # Transparent pixels become black.
+        return Image.alpha_composite(Image.new("RGBA", turned.size, (0, 0, 0, 255)), coloured).convert("RGB")
+    if image.mode in ("I", "F") and image.format != "PPM":
+        raise FeedError(
+            f"The source {_named(source)} has numbers of 32 bits, and nothing says which is white. "
+            "Scale them, and give a uint8 or uint16 array."
+        )
+    bits = getattr(image, "tag_v2", {}).get(258, (16,))[0]  # BitsPerSample of a TIFF
+    return Image.fromarray(np.asarray(turned) * np.float32(255 / (2**bits - 1)))
 
 
 def _named(source: Any) -> str:
@@ -396,7 +406,8 @@ def _drawn(image: Image, options: Options, changes: Changes) -> np.ndarray:
     if changes.degrees:
         # Pillow turns to the left, a canvas to the right.
         image = image.rotate(-changes.degrees, Resampling.BILINEAR)
-    return np.asarray(image, np.float64)
+    pixels = np.asarray(image, np.float64)
+    return pixels if pixels.ndim == 3 else np.stack([pixels] * 3, -1)
 
 
 def _read_place(source: Any, place: int, options: Options) -> np.ndarray:

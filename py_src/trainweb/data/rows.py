@@ -9,11 +9,32 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.data.random import random_words
+from trainweb.errors import UnsupportedError
 
 Row = Mapping[str, Any]
 Batch = dict[str, np.ndarray]
 Remainder = Literal["keep", "drop", "pad"]
 """Use of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start."""
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """The numpy dtype of that name. Raise UnsupportedError for bfloat16 without the package ml_dtypes."""
+    if dtype != "bfloat16":
+        return np.dtype(dtype)
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError as e:
+        raise UnsupportedError("numpy has no bfloat16 by itself: install the package ml_dtypes.") from e
+    result: np.dtype[Any] = np.dtype(bfloat16)
+    return result
+
+
+def plain_array(value: Any, dtype: Any = None) -> np.ndarray:
+    """`np.asarray`, where what a masked array lacks is NaN, or None among texts. A tensor may need its gradient."""
+    if isinstance(value, np.ndarray) and np.any(mask := getattr(value, "mask", False)):
+        missing, kept = (np.nan, value) if value.dtype.kind in "biuf" else (np.array(None), value.astype(object))
+        value = np.where(mask, missing, np.asarray(kept))
+    return np.asarray(value.detach() if hasattr(value, "detach") else value, dtype)
 
 
 def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
@@ -80,7 +101,7 @@ def refuse_texts(name: str, array: np.ndarray) -> None:
 
 def _value(name: str, value: Any, position: int) -> np.ndarray:
     try:
-        return np.asarray(value)
+        return plain_array(value)
     except ValueError as error:
         raise messages.RAGGED_VALUE(position=position, name=name, reason=str(error)) from error
 
@@ -145,7 +166,7 @@ def bucketed(
         limit = next((bound for bound in limits if n <= bound), None)
         if limit is None:
             raise messages.BEYOND_BUCKETS(length=n, most=limits[-1] if limits else 0)
-        values = {name: np.asarray(value) for name, value in row.items()}
+        values = {name: plain_array(value) for name, value in row.items()}
         for name in values if names is None else names:
             if name in values and values[name].shape[:1] == (n,):
                 values[name] = padded(values[name], limit)

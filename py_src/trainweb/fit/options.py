@@ -169,7 +169,7 @@ def make_early_stopping(stopping: Any, better: Mapping[str, str | None]) -> Earl
     settings = dict(stopping)
     metric = settings.pop("metric", "loss")
     if metric not in better:
-        expected = " or ".join([*better, "one of 'metrics'"])
+        expected = " or ".join([*better, "one of 'metrics'"]) + ", without 'val_'"
         raise messages.BAD_SETTING(name="early_stopping.metric", value=metric, expected=expected)
     check_settings("early_stopping", settings, [*EARLY_STOPPING, "metric"])
     if "patience" not in settings:

@@ -53,7 +53,7 @@ def predict(
             # The last rows go with the plan of the others.
             results = run_step(core, kind, _filled(batch, count, size), None, {"ema": ema})
         except (FeedError, NumericsError) as error:
-            raise located(error, batch, range(done, done + count), Position(step=number)) from None
+            raise located(error, batch, range(done, done + count), Position(epoch=-1, step=number)) from None
         parts.append({name: array[:count] if count < size else array for name, array in results.items()})
         for name, array in parts[-1].items():
             if number and array.shape[:1] != (count,):
@@ -80,7 +80,7 @@ def evaluate(
     inputs, dataset = _checked(core, data, options, ema=ema)
     evaluation = Evaluation(core, metrics_of(metrics), *names, inputs.units(dataset), ema=ema)
     batches = Batches(inputs, dataset, {"remainder": "keep", **options}, shuffle=False)
-    run = EvaluationRun(evaluation, 0)
+    run = EvaluationRun(evaluation, -1, "data")
     for batch in batches.epoch(0):
         run.add(*batch)
     return run.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -104,7 +105,8 @@ class FitCheckpoint:
             if isinstance(stored, (dict, list)) or len(str(stored)) > LONGEST_NAME:
                 fields.refuse(stored, f"history.options.{option}", "an option of fit")
             if stored != value or isinstance(stored, bool) != isinstance(value, bool):
-                raise messages.OTHER_FIT(name=self.name, option=option, stored=stored, actual=value)
+                spelt = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", option)
+                raise messages.OTHER_FIT(name=self.name, option=spelt, stored=stored, actual=value)
 
     def _check_watched(self, epoch: Epoch, watched: str) -> None:
         """Raise for an epoch that says nothing to early stopping or the schedule, which look at each again."""

@@ -38,23 +38,22 @@ def located(
 ) -> Exception:
     """The error of the batch after `at`, with epoch, batch and, for a value out of range or NaN, input and row.
 
-    `rows` are the numbers of its rows in `data`.
+    `rows` are the numbers of its rows in `data`. Without a fit, the epoch of `at` is -1.
     """
-    error.epoch, error.batch = at.epoch + 1, at.step + 1
+    error.epoch, error.batch = at.epoch + 1 or None, at.step + 1
     if isinstance(error, NumericsError):
         if gap := find_gap(feeds, len(rows)):
             name, k, number = gap
             said = messages.NAN_IN_ROW(reason=error, name=name, value=number, row=int(rows[k]), data=data)
             error.args = said.args
         return error
-    place = None
-    if error.value is not None:
-        place = find_value(feeds, error.value, error.position, len(rows))
-    if place is None:
+    found = None if error.value is None else find_value(feeds, error.value, error.position, len(rows))
+    if found is None:
         return error
-    name, k = place
+    name, k = found
     row = int(rows[k])
-    said = messages.IN_ROW(reason=error, name=name, row=row, data=data, batch=error.batch, epoch=error.epoch)
+    place = f"batch {error.batch}" + (f" of epoch {error.epoch}" if error.epoch else "")
+    said = messages.IN_ROW(reason=error, name=name, row=row, data=data, place=place)
     known = {key: value for key, value in vars(error).items() if key in FeedError.__annotations__}
     vars(said).update({**known, "input": name, "row": row})
     return said

@@ -22,13 +22,14 @@ from trainweb.lora.quantize import quantize
 from trainweb.metrics import Value
 from trainweb.model.graph import Graph
 from trainweb.session.creation import session_of_model
+from trainweb.training.core import Uncopied
 from trainweb.training.history import History, LearningRates
 from trainweb.training.ort.options import SessionOptions
 from trainweb.training.session_methods import SessionMethods
 
 
 @checks_keywords
-class SessionTasks(SessionMethods):
+class SessionTasks(SessionMethods, Uncopied):
     """The calls of `TrainingSession` that take a whole model or whole data."""
 
     adapted: Any = None

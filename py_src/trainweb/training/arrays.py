@@ -6,22 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.errors import FeedError, InvalidValueError, LimitError, UnsupportedError
+from trainweb.data.rows import numpy_dtype, plain_array
+from trainweb.errors import FeedError, InvalidValueError, LimitError
 from trainweb.model.graph import ITEM_SIZE, Tensor
 
 SUPPORTED = tuple(ITEM_SIZE)
-
-
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """The numpy dtype of that name. Raise UnsupportedError for bfloat16 without the package ml_dtypes."""
-    if dtype != "bfloat16":
-        return np.dtype(dtype)
-    try:
-        from ml_dtypes import bfloat16
-    except ImportError as e:
-        raise UnsupportedError("numpy has no bfloat16 by itself: install the package ml_dtypes.") from e
-    result: np.dtype[Any] = np.dtype(bfloat16)
-    return result
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
@@ -77,7 +66,7 @@ def read_only(tensor: Tensor) -> ReadOnlyCopy:
 def array_of(name: str, value: Any) -> np.ndarray:
     """Convert `value` to an array. Raise FeedError for lists of different lengths."""
     try:
-        return np.asarray(value)
+        return plain_array(value)
     except ValueError as e:
         raise FeedError(f"{name!r} cannot be made an array: {e}") from e
 
@@ -110,7 +99,7 @@ def as_feed(name: str, value: Any, dtype: str) -> Tensor:
     """A feed: lists and numbers are converted to `dtype`, arrays must have it."""
     if not isinstance(value, np.ndarray) and not isinstance(value, np.generic):
         try:
-            value = np.asarray(value, dtype=numpy_dtype(dtype))
+            value = plain_array(value, numpy_dtype(dtype))
         except (ValueError, TypeError, OverflowError) as e:
             raise FeedError(f"Feed {name!r} cannot be made a {dtype} array: {e}") from e
     return from_numpy(name, value)

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainweb import messages
 from trainweb.arguments import mapping
 from trainweb.backend.chosen import RUNTIME
 from trainweb.checkpoint import write_checkpoint
 from trainweb.checkpoint.contents import Property
+from trainweb.errors import SessionError
 from trainweb.ir.layout import (
     ARENA,
     COPY_TRIAL,
@@ -618,6 +619,15 @@ _live: weakref.WeakSet[SessionCore] = weakref.WeakSet()
 _abandoned: deque[Callable[[], None]] = deque()
 """How to release sessions that were dropped without `release`. Garbage is found at any time, even while kernels run: it
 is freed when the next session is made."""
+
+
+class Uncopied:
+    """Base class of sessions: their state is in the kernels' memory, which a copy would share, or lack."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise SessionError(
+            "A session cannot be pickled or copied. Make another one, or save it by CheckpointStore.save and load that."
+        )
 
 
 def abandon(release: Callable[[], None]) -> None:

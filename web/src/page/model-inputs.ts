@@ -33,7 +33,7 @@ type Named = Readonly<Record<string, unknown>>;
 /** Warnings so far, by sessions. */
 const TOLD = new WeakMap<object, Set<string>>();
 
-/** Types whose values are converted to each other; to integers only where nothing is lost. */
+/** Types whose values are converted to each other, as booleans are to them; to integers only where nothing is lost. */
 const CONVERTED: readonly string[] = [
   "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
 ];

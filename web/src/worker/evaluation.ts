@@ -27,10 +27,10 @@ export class Evaluation {
   readonly #data: string;
 
   /**
-   * @param epoch - of the fit, from 1, in errors
+   * @param epoch - of the fit, from 1, in errors; 0 without a fit
    * @param data - its name in errors
    */
-  constructor(core: SessionCore, spec: WireEvaluation, epoch = 1, data = "validation data") {
+  constructor(core: SessionCore, spec: WireEvaluation, epoch = 0, data = "data") {
     this.#core = core;
     this.#spec = spec;
     this.#epoch = epoch;

@@ -13,18 +13,19 @@ export interface FailedBatch {
   readonly numberOf: (row: number) => number;
 }
 
-/** Epoch and batch of the fit, both from 1. */
+/** Epoch and batch of the fit, both from 1; without a fit the epoch is 0. */
 interface FitPlace {
   readonly epoch: number;
   readonly batch: number;
 }
 
 /** The error of a batch, with epoch, batch and, of a value that is out of range or NaN, input and row. */
-export function located(error: unknown, failed: FailedBatch, place: FitPlace, data = "data"): unknown {
+export function located(error: unknown, failed: FailedBatch, { epoch, batch }: FitPlace, data = "data"): unknown {
   if (!(error instanceof FeedError || error instanceof NumericsError)) {
     return error;
   }
-  Object.assign(error, place);
+  const at = epoch > 0 ? { epoch, batch } : { batch };
+  Object.assign(error, at);
   if (error instanceof NumericsError) {
     const gap = findGap(failed);
     if (gap !== null) {
@@ -40,8 +41,9 @@ export function located(error: unknown, failed: FailedBatch, place: FitPlace, da
   }
   const [name, k] = match;
   const row = failed.numberOf(k);
-  const said = sessionError("IN_ROW", { reason: error.message, name, row, data, ...place });
-  return Object.assign(said, { value, position, input: name, row, ...place });
+  const place = epoch > 0 ? `batch ${batch} of epoch ${epoch}` : `batch ${batch}`;
+  const said = sessionError("IN_ROW", { reason: error.message, name, row, data, place });
+  return Object.assign(said, { value, position, input: name, row, ...at });
 }
 
 /** The input, the row and the value of the first NaN or infinity of a batch. */

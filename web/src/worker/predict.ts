@@ -34,6 +34,6 @@ export async function predictBatch(
     const { results } = await core.step(kind, feeds, outputs.map((name) => ({ name })));
     return results.map((result) => (rows < whole && result.dims[0] === whole ? firstRows(result, rows) : result));
   } catch (error) {
-    throw located(error, failedBatch(batch), { epoch: 1, batch: 1 });
+    throw located(error, failedBatch(batch), { epoch: 0, batch: Math.floor(batch.first / whole) + 1 });
   }
 }

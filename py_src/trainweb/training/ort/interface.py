@@ -13,6 +13,7 @@ from trainweb.arguments import instance_of, mapping, texts, unknown, warn
 from trainweb.errors import FeedError, InvalidValueError
 from trainweb.model.graph import Value
 from trainweb.model.reader import read_metadata
+from trainweb.training.core import Uncopied
 from trainweb.training.inert import ON_THE_CPU, warn_without_effect
 from trainweb.training.ort.options import SessionOptions
 from trainweb.training.ort.profile import Trace
@@ -138,7 +139,7 @@ def _provider(provider: Any) -> tuple[str, Any]:
     return provider[0], provider[1]
 
 
-class SessionBase(ABC):
+class SessionBase(ABC, Uncopied):
     """A session that is run with names and feeds.
 
     Parameters

@@ -379,7 +379,7 @@ function resolveEarlyStopping(
   numbers.filter(({ type }) => BETTER[type as MetricType] !== null).forEach(({ key, type }) => better.set(key, BETTER[type as MetricType]));
   terms.forEach((term) => better.set(term, "min"));
   functions.forEach((_, name) => better.set(name, null));
-  refuseSettingIf(!better.has(metric), "earlyStopping.metric", metric, [...better.keys(), "one of 'metrics'"].join(" or "));
+  refuseSettingIf(!better.has(metric), "earlyStopping.metric", metric, `${[...better.keys(), "one of 'metrics'"].join(" or ")}, without 'val_'`);
   const checked = checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]);
   const { patience, minDelta, restoreBest, mode } = withDefaults(checked, EARLY_STOPPING);
   const direction = mode ?? better.get(metric);

@@ -323,7 +323,7 @@ export class WorkerFit {
     if (this.#isOver) {
       return null;
     }
-    const name = of === "training" ? "the data" : "validation data";
+    const name = of === "training" ? "data" : "validation data";
     const evaluation = new Evaluation(this.#core, this.#spec.evaluation as WireEvaluation, number + 1, name);
     const add = (batches: Iterable<WireBatch>): Promise<void> =>
       turn(() => this.#core.withAverages(this.#spec.ema, () => this.#evaluate(evaluation, batches)));

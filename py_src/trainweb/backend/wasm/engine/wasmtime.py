@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import wasmtime as wt
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 BUILDS = ("kernels", "kernels.relaxed")
-
+PROCESS = os.getpid()
+"""The process that may compile with threads: one that it forks does not have them."""
 
 MAX_PAGES = 2**16
 """Pages of 64 KiB that a 32-bit memory can have."""
@@ -42,13 +45,25 @@ def _close_at_exit(managed: Any) -> None:
     atexit.register(close)
 
 
+if hasattr(os, "register_at_fork"):
+    # The thread that held the lock may not be there.
+    os.register_at_fork(after_in_child=lambda: setattr(Engine, "lock", RLock()))
+
+
 @cache
-def _wasmtime_engine() -> wt.Engine:
+def _wasmtime_engine(*, has_threads: bool = False) -> wt.Engine:
     config = wt.Config()
     config.wasm_relaxed_simd = True
+    config.parallel_compilation = has_threads
     engine = wt.Engine(config)
     _close_at_exit(engine)
     return engine
+
+
+def _compiled(engine: wt.Engine, wasm: bytes) -> wt.Module:
+    if os.getpid() != PROCESS:
+        return wt.Module(engine, wasm)
+    return wt.Module.deserialize(engine, wt.Module(_wasmtime_engine(has_threads=True), wasm).serialize())
 
 
 @cache
@@ -56,7 +71,7 @@ def _module(engine: wt.Engine, build: str) -> wt.Module:
     """The compiled kernels; once a process."""
     path = resources.files("trainweb.backend.wasm.engine") / f"{build}.wasm"
     try:
-        module = wt.Module(engine, path.read_bytes())
+        module = _compiled(engine, path.read_bytes())
         _close_at_exit(module)
         return module
     except FileNotFoundError:
@@ -164,7 +179,7 @@ class WasmtimeEngine(Engine):
             known.uses += 1
             return known.slot
         try:
-            module = wt.Module(self._store.engine, wasm)
+            module = _compiled(self._store.engine, wasm)
         except wt.WasmtimeError as e:
             raise EngineError(f"The generated code is invalid: {e}") from e
         imports: dict[tuple[str, str], Any] = {("env", "memory"): self._memory}

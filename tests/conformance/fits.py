@@ -358,7 +358,10 @@ ALIKE: dict[str, list[Fit]] = {
         fit(data(20, ("dataset",), ("shuffle", 6, of_data), ("batch", 4)), epochs=2, seed=of_fit)
         for of_data, of_fit in ((5, 0), (3, 2), (2**53 - 1, 6))
     ],
-    "in order": [
+    "unshuffled values": [
+        ("mlp", [["evaluate", data(20, ("dataset",), *steps, ("take", 8))]], {}) for steps in ((), [("shuffle", 6, 4)])
+    ],
+    "unshuffled": [
         ("mlp", [["evaluate", data(20, *steps)], ["predict", data(20, *steps)]], {})
         for steps in (batches(4), BEGUN, (("dataset",), ("shuffle", 6, 4), ("cache",), ("batch", 4)))
     ],

@@ -434,6 +434,12 @@ def test_fits_that_end_alike(name: str) -> None:
         assert outcomes[-1] == first[-1], fit[1]
 
 
+def test_each_epoch_of_a_stream_has_an_order_of_its_own() -> None:
+    (calls,) = fits.run_python([fits.fit(fits.data(20, *fits.SHUFFLED), before=fits.WITHOUT_RATE, epochs=2)])
+    losses = calls[-1][1]
+    assert len(losses) == 10 and sorted(losses[:5]) != sorted(losses[5:])
+
+
 def test_a_loss_that_stays_is_not_better() -> None:
     _, stays = fits.run_python(fits.FITS["best"])
     ended, _, _, best_epoch, epochs, _ = stays[-1]

@@ -12,11 +12,10 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import warn
 from trainweb.data.dataset import Dataset, columns_of_table
-from trainweb.data.rows import Batch, Remainder, batched, refuse_texts
+from trainweb.data.rows import Batch, Remainder, batched, numpy_dtype, refuse_texts
 from trainweb.data.table import Unit, units_of
 from trainweb.model.graph import Value
 from trainweb.spelling import by_inputs, input_name
-from trainweb.training.arrays import numpy_dtype
 
 DEFAULT_BATCH = 32
 """Rows of a batch, where neither the user nor the file says how many."""

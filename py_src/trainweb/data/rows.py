@@ -9,6 +9,7 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.data.random import random_words
+from trainweb.errors import UnsupportedError
 
 Row = Mapping[str, Any]
 Batch = dict[str, np.ndarray]
@@ -52,6 +53,18 @@ def check_names(position: int, row: Row, first: Row) -> None:
     """Raise FeedError for a row of other names."""
     if row.keys() != first.keys():
         raise messages.ROW_NAMES(position=position, names=", ".join(row), expected=", ".join(first))
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """The numpy dtype of that name. Raise UnsupportedError for bfloat16 without the package ml_dtypes."""
+    if dtype != "bfloat16":
+        return np.dtype(dtype)
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError as e:
+        raise UnsupportedError("numpy has no bfloat16 by itself: install the package ml_dtypes.") from e
+    result: np.dtype[Any] = np.dtype(bfloat16)
+    return result
 
 
 def dtype_of(array: np.ndarray) -> str:

@@ -6,22 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.errors import FeedError, InvalidValueError, LimitError, UnsupportedError
+from trainweb.data.rows import numpy_dtype
+from trainweb.errors import FeedError, InvalidValueError, LimitError
 from trainweb.model.graph import ITEM_SIZE, Tensor
 
 SUPPORTED = tuple(ITEM_SIZE)
-
-
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """The numpy dtype of that name. Raise UnsupportedError for bfloat16 without the package ml_dtypes."""
-    if dtype != "bfloat16":
-        return np.dtype(dtype)
-    try:
-        from ml_dtypes import bfloat16
-    except ImportError as e:
-        raise UnsupportedError("numpy has no bfloat16 by itself: install the package ml_dtypes.") from e
-    result: np.dtype[Any] = np.dtype(bfloat16)
-    return result
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:

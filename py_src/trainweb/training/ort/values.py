@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from trainweb.arguments import instance_of
+from trainweb.data.rows import numpy_dtype
 from trainweb.errors import FeedError, LimitError, UnsupportedError
 from trainweb.model.checks import DTYPE_CODES, ONNX_DTYPES
-from trainweb.training.arrays import SUPPORTED, array_of, numpy_dtype
+from trainweb.training.arrays import SUPPORTED, array_of
 
 MOST_ELEMENTS = 2**40
 """More than any memory that this runs in."""

@@ -8,11 +8,13 @@ from tests.python.test_generate import (
     GOLDEN,
     MODELS,
     OPENED,
+    PADDED,
     PARAMETERS,
     WRONG,
     fixed,
     inference,
     learn,
+    padded,
     release,
     session_of,
     tokens_of,
@@ -86,13 +88,20 @@ def test_prompts_as_tokenizers_of_transformers_give_them(js: JsPage) -> None:
         const prompts = [tensor([1, data.length]), { input_ids: tensor([1, data.length]), attention_mask: null }];
         const texts = [];
         for (const prompt of prompts) texts.push(await all(s.generate(prompt, { maxTokens: 24 })));
+        for (const row of given.padded) texts.push(await all(s.generate(row, { maxTokens: 24 })));
+        const { input_ids: ids, attention_mask: bits } = given.padded[0];
+        const of = (values) => ({ data: BigInt64Array.from(values, BigInt), dims: [1, values.length] });
+        const mask = { data: Uint8Array.from(bits), dims: [1, bits.length] };
+        texts.push(await all(s.generate({ input_ids: of(ids), attention_mask: mask }, { maxTokens: 24 })));
+        const booleans = bits.map((bit) => bit === 1);
+        texts.push(await all(s.generate({ input_ids: ids, attention_mask: booleans }, { maxTokens: 24 })));
         const two = await fault(() => s.generate(tensor([2, data.length / 2])));
         await s.release();
         return { texts, two };
         """,
-        given={**GIVEN, "short": SHORT["prompt"]},
+        given={**GIVEN, "padded": [padded(SHORT["prompt"], *counts) for counts in PADDED.values()]},
     )
-    assert found["texts"] == [SHORT["tokens"]] * 2
+    assert found["texts"] == [SHORT["padded"]] * 7
     assert found["two"].startswith("ModelError: prompt is"), found
 
 

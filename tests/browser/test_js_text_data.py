@@ -31,7 +31,8 @@ RUN = """
       return chat.map(({ content }) => `i${content}j`).join("") + (add_generation_prompt ? "i" : "");
     };
     const letters = { encode, eos_token_id: given.end, apply_chat_template };
-    const forms = [letters, { ...letters, encode: (...given) => ({ ids: encode(...given) }) },
+    const padded = (ids) => ({ ids: [7, ...ids, 7], attention_mask: [0, ...ids.map(() => 1), 0] });
+    const forms = [letters, { ...letters, encode: (...given) => padded(encode(...given)) },
       { ...letters, encode: (...given) => BigInt64Array.from(encode(...given), BigInt) }];
     return given.cases.map(([texts, options]) => forms.map((tokenizer) => {
       try {

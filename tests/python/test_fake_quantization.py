@@ -9,7 +9,9 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from tests.conformance.models import make_model, normal
 
+from trainweb import check
 from trainweb.artifacts import OptimType, build_artifacts
+from trainweb.errors import UnsupportedError
 from trainweb.session.training_session import TrainingSession
 
 RANGES = {np.int8: (-128, 127), np.uint8: (0, 255), np.int16: (-32768, 32767)}
@@ -154,3 +156,93 @@ def test_a_stop_within_it_is_obeyed(stopped: str) -> None:
         warnings.simplefilter("ignore")
         _, moved = step(model(0.0078125, np.int8(0)), stop_gradient=[stopped], frozen_params=["scale"])
     assert set(moved) == {"v"}
+
+
+def _scaled(product: str, *nodes: NodeProto) -> list[NodeProto]:
+    """The int32 `product` times the scale "s" of activations and of weights, behind other nodes."""
+    cast = helper.make_node("Cast", ["i"], ["f"], "cast", to=TensorProto.FLOAT)
+    spread = helper.make_node("Mul", ["s", "scale"], ["factor"], "factor")
+    return [*nodes, cast, spread, helper.make_node("Mul", ["f", "factor"], ["r"], product)]
+
+
+PRODUCT = helper.make_node("MatMulInteger", ["q", "weights", "z"], ["i"], "product")
+DYNAMIC = helper.make_node("DynamicQuantizeLinear", ["a"], ["q", "s", "z"], "rounded")
+SYMMETRIC = [
+    helper.make_node("Abs", ["a"], ["magnitudes"], "abs"),
+    helper.make_node("ReduceMax", ["magnitudes"], ["largest"], "max", keepdims=0),
+    helper.make_node("Div", ["largest", "steps"], ["s"], "steps"),
+    helper.make_node("QuantizeLinear", ["a", "s", "z"], ["q"], "rounded"),
+]
+STATIC = [
+    helper.make_node("QuantizeLinear", ["a", "scale", "zero"], ["q"], "rounded"),
+    helper.make_node("QLinearMatMul", ["q", *["scale", "zero", "weights"], *["scale", "zero"] * 2], ["i"], "product"),
+    helper.make_node("DequantizeLinear", ["i", "scale", "zero"], ["f"], "float"),
+    helper.make_node("Add", ["f", "a"], ["r"], "skip"),
+]
+INTEGERS = {
+    "of quantize_dynamic": ("product", {}, _scaled("r", DYNAMIC, PRODUCT)),
+    "with a symmetric range": ("product", {"z": np.int8(0)}, _scaled("r", *SYMMETRIC, PRODUCT)),
+    "static, beside a skip connection": ("product", {"zero": np.int8(0)}, STATIC),
+    "and back": ("rounded", {}, [DYNAMIC, helper.make_node("DequantizeLinear", ["q", "s", "z"], ["r"], "float")]),
+    "of images": (
+        "product",
+        {"square": np.array([1, 1, 5, 4], np.int64), "kernel": np.ones((1, 1, 1, 1), np.int8), "two": np.array([5, 4])},
+        _scaled(
+            "wide",
+            DYNAMIC,
+            helper.make_node("Reshape", ["q", "square"], ["image"], "image"),
+            helper.make_node("ConvInteger", ["image", "kernel", "z"], ["j"], "product"),
+            helper.make_node("Reshape", ["j", "two"], ["i"], "rows"),
+        ),
+    ),
+}
+"""Activations a [5, 4] as integers, until r [5, 4]: the refused node, constants, and the nodes."""
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_only_parameters_behind_rounded_activations_are_trained(name: str) -> None:
+    refused, constants, nodes = INTEGERS[name]
+    held = {"w": W, "b": np.ones(4, np.float32), "weights": np.ones((4, 4), np.int8), **constants}
+    held |= {"scale": np.float32(0.05), "steps": np.float32(127)}
+    first, last = helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Mul", ["r", "b"], ["p"])
+    mean = helper.make_node("ReduceMean", ["p"], ["loss"], keepdims=0)
+    file = make_model([first, *nodes, last, mean], {"x": [5, 6]}, {"loss": []}, held, opset=21)
+    for parameters in (["w", "b"], ["w"]):
+        with pytest.raises(UnsupportedError, match=f"'{refused}': the file rounds activations "):
+            build_artifacts(file, requires_grad=parameters)
+        report = check(file, requires_grad=parameters, loss=None)
+        assert [problem.nodes for problem in report.unsupported] == [[refused]]
+    _, moved = step(file, requires_grad=["b"])
+    file.graph.output.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, [5, 4]))
+    np.testing.assert_allclose(moved["b"], ReferenceEvaluator(file).run(["r"], {"x": X})[0].sum(0) / 20, rtol=1e-4)
+
+
+def test_rounding_of_a_float_model_has_a_gradient_of_zero() -> None:
+    """As in torch: the sum beside it is trained."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Round", ["a"], ["q"]),
+        helper.make_node("Cast", ["q"], ["i"], to=TensorProto.INT32),
+        helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["f", "a"], ["p"]),
+        helper.make_node("ReduceMean", ["p"], ["loss"], keepdims=0),
+    ]
+    _, moved = step(make_model(nodes, {"x": [5, 6]}, {"loss": []}, {"w": W}, opset=13))
+    np.testing.assert_allclose(moved["w"], X.astype(float).T @ np.full((5, 4), 0.05), rtol=1e-5, atol=1e-6)
+
+
+def test_rounding_beside_the_loss_stops_nothing() -> None:
+    """Of another output, and of sizes, which activations decide, not their values."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        DYNAMIC,
+        PRODUCT,
+        helper.make_node("Shape", ["i"], ["shape"]),
+        helper.make_node("Reshape", ["a", "shape"], ["p"]),
+        helper.make_node("ReduceMean", ["p"], ["loss"], keepdims=0),
+    ]
+    held = {"w": W, "weights": np.ones((4, 4), np.int8)}
+    file = make_model(nodes, {"x": [5, 6]}, {"loss": [], "i": [5, 4]}, held, opset=21)
+    file.graph.output[1].type.tensor_type.elem_type = TensorProto.INT32
+    _, moved = step(file, requires_grad=["w"])
+    np.testing.assert_allclose(moved["w"], X.astype(float).T @ np.full((5, 4), 0.05), rtol=1e-5, atol=1e-6)

@@ -223,6 +223,29 @@ def test_the_inputs_that_transformers_makes_of_a_text_are_a_prompt() -> None:
         assert tokens_of(inference("llama"), inputs) == case["tokens"]
 
 
+PADDED = {"left": (5, 0), "right": (0, 3), "both": (2, 4)}
+"""Tokens of padding on either side; 5 before the prompt were recorded."""
+
+
+def padded(prompt: list[int], before: int, behind: int) -> dict[str, list[int]]:
+    """The inputs that a tokenizer of transformers makes with padding by token 7."""
+    mask = [0] * before + [1] * len(prompt) + [0] * behind
+    ids = [7] * before + prompt + [7] * behind
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": [max(sum(mask[:k]), 0) for k in range(len(ids))]}
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "opt"])
+@pytest.mark.parametrize("side", PADDED)
+def test_padding_of_a_prompt_is_left_out(name: str, side: str) -> None:
+    """As transformers does with padding before a prompt, whether the model takes a mask (Llama, OPT) or not."""
+    session = inference(name)
+    for case in MODELS[name]:
+        inputs: dict[str, Any] = padded(case["prompt"], *PADDED[side])
+        assert tokens_of(session, inputs) == case["padded"] == case["tokens"]
+        arrays = {key: np.array([row]) for key, row in inputs.items()}
+        assert tokens_of(session, {**arrays, "attention_mask": arrays["attention_mask"] > 0}, 3) == case["padded"][:3]
+
+
 def test_a_seed_decides_the_tokens() -> None:
     session = inference("gpt2")
     prompt = MODELS["gpt2"][0]["prompt"]
@@ -332,6 +355,15 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": [{"role": "user", "content": "x"}]}, "ModelError", "make one of a chat by apply_chat_template"),
     ({"prompt": {"messages": [{"role": "user"}]}}, "ModelError", "make one of a chat by apply_chat_template"),
     ({"prompt": [61]}, "FeedError", "61"),
+    ({"prompt": {"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}}, "ModelError", "attention_mask is .*padding"),
+    ({"prompt": {"input_ids": [1, 2, 3], "attention_mask": [0, 0.5, 1]}}, "ModelError", "attention_mask is"),
+    ({"prompt": {"input_ids": [1, 2, 3], "attention_mask": [1, 2, 1]}}, "ModelError", "attention_mask is"),
+    ({"prompt": {"input_ids": [1, 2, 3], "attention_mask": [1, 1]}}, "ModelError", "attention_mask is"),
+    ({"prompt": {"input_ids": [1, 2, 3], "attention_mask": 1}}, "ModelError", "attention_mask is"),
+    ({"prompt": {"input_ids": [1, 2, 3], "attention_mask": [[1, 1], [1]]}}, "ModelError", "(prompt|attention_mask) is"),
+    ({"prompt": {"input_ids": [1, 2, 3], "attention_mask": [0, 0, 0]}}, "FeedError", "has no tokens"),
+    ({"prompt": {"input_ids": [1, 2, 3], "position_ids": [1, 2, 3]}}, "ModelError", "position_ids is .*0, 1, 2, "),
+    ({"prompt": {"input_ids": [1, 2], "position_ids": [0, 1, 2]}}, "ModelError", "position_ids is"),
     ({"adapter": 1}, "ModelError", "adapter is 1"),
     ({"adapter": False}, "ModelError", "the model has none"),
     ({"max_token": 3}, "TypeError", "max_tokens"),

@@ -1,5 +1,6 @@
 """Linear models of ai.onnx.ml, as skl2onnx writes LogisticRegression and Ridge: against onnx's reference evaluator."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,34 @@ def test_a_label_of_text_that_another_node_reads_is_refused() -> None:
     file.graph.output.append(helper.make_tensor_value_info("again", TensorProto.STRING, ["n"]))
     with pytest.raises(UnsupportedError, match="Its labels are text: fit the model with integers"):
         computed(file, X)
+
+
+@pytest.mark.parametrize(("loss_input", "choice"), [("y", r"\['y'\]"), ("h", r"\['NAME'\]")])
+def test_operators_behind_the_scores_name_the_option_that_does_without_them(loss_input: str, choice: str) -> None:
+    """As skl2onnx writes MLPClassifier: ArrayFeatureExtractor takes the label, and ZipMap all probabilities."""
+    ml = {"domain": "ai.onnx.ml"}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Softmax", ["h"], ["y"]),
+        helper.make_node("ArgMax", ["y"], ["best"], axis=1),
+        helper.make_node("ArrayFeatureExtractor", ["classes", "best"], ["label"], "labels", **ml),
+        helper.make_node("ZipMap", ["y"], ["maps"], "zip", classlabels_int64s=INTS, **ml),
+    ]
+    outputs = {"label": [1, 6], **({"y": ["n", 3]} if loss_input == "y" else {})}
+    held = {"w": np.ones((4, 3), np.float32), "classes": np.array([[5, 6, 7]])}
+    file = make_model(nodes, {"x": ["n", 4]}, outputs, held, opset=13)
+    file.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    file.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    text = f"ArrayFeatureExtractor.* Not supported either: ZipMap. .*loss_input_names={choice}"
+    with pytest.raises(UnsupportedError, match=text):
+        TrainingSession.from_model(file, loss="MSELoss")
+    problems = trainweb.check(file, loss="MSELoss").unsupported
+    assert len(problems) == 2 and all(re.search(f"loss_input_names={choice}", one.message) for one in problems)
+    TrainingSession.from_model(file, loss="MSELoss", loss_input_names=[loss_input]).release()
+    with pytest.raises(UnsupportedError, match=r"ArrayFeatureExtractor(?!.*loss_input_names)"):
+        TrainingSession.from_model(file, loss="MSELoss", loss_input_names=["label"])
+    with pytest.raises(ModelError, match="did you mean 'h'" if loss_input == "h" else "did you mean 'y'"):
+        TrainingSession.from_model(file, loss="MSELoss", loss_input_names=["hh" if loss_input == "h" else "yy"])
 
 
 @pytest.mark.parametrize("labels", ["text", "maps"])

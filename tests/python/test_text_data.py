@@ -182,10 +182,10 @@ class Letters:
 
 
 class Encoding:
-    """The result of a tokenizer of `tokenizers`."""
+    """The result of a tokenizer of `tokenizers` that pads."""
 
     def __init__(self, ids: list[int]) -> None:
-        self.ids = ids
+        self.ids, self.attention_mask = [7, *ids, 7], [0, *(1 for _ in ids), 0]
 
 
 class Objects(Letters):

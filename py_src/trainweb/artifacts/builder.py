@@ -315,7 +315,9 @@ def build_artifacts(
     if terms is not None:
         loss, loss_input_names = terms, terms.outputs
     graph = _forward_graph(model, external_data, weights, limits, integrity, dims)
-    source = _read(without_unread(graph, loss_input_names, additional_output_names), requires_grad, frozen_params)
+    graph = without_unread(graph, loss_input_names, additional_output_names)
+    check_operators(graph, loss_input_names)
+    source = _read(graph, requires_grad, frozen_params)
     with restarted_names():
         before, compared = set(source.graph.names()), loss_input_names or [v.name for v in source.graph.outputs]
         graph, types = _with_loss(source, loss, loss_input_names, additional_output_names, compared, row_weights)
@@ -352,7 +354,6 @@ class _Source:
 
 
 def _read(graph: Graph, requires_grad: Any, frozen_params: Any) -> _Source:
-    check_operators(graph)
     graph, declared = in_float32(graph)
     outputs = graph.outputs
     if has_control_flow(graph):
@@ -512,7 +513,14 @@ def without_unread(graph: Graph, loss_input_names: Sequence[str] | None, additio
     return result
 
 
-def check_operators(graph: Graph) -> None:
+def describe_choice(graph: Graph, loss_input_names: Sequence[str] | None) -> str:
+    """Say how a loss does without unsupported operators, such as those that make labels of a classifier's scores."""
+    names = (v.name for v in graph.outputs if not any(unsupported_nodes(without_unread(graph, [v.name], None))))
+    choice = f"{ARGUMENT.loss_input_names}={[next(names, 'NAME')]}"
+    return "" if loss_input_names else f" If the loss needs no such operator, choose its input: {choice}."
+
+
+def check_operators(graph: Graph, loss_input_names: Sequence[str] | None) -> None:
     """Raise for the first operator that is not there, and name the others: before anything else is found wrong."""
     faults = list(unsupported_nodes(graph))
     if not faults:
@@ -520,6 +528,7 @@ def check_operators(graph: Graph) -> None:
     node, error = faults[0]
     others = sorted({n.op_type for n, _ in faults} - {node.op_type})
     more = f" Not supported either: {', '.join(others)}." if others else ""
+    more += describe_choice(graph, loss_input_names)
     raise UnsupportedError(f"{error}{more}", op=error.op, domain=error.domain, opset=error.opset, node=error.node)
 
 

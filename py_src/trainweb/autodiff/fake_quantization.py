@@ -7,12 +7,44 @@ quantization by torch (`quantize_per_tensor`), which has no gradient there, with
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from trainweb.errors import UnsupportedError
+from trainweb.model.floats import ABOUT_SHAPES
 from trainweb.model.graph import TRAINWEB, Graph, Node, take_name
 
 _DEFAULTS = {"axis": 1, "block_size": 0}
 """Attributes that say which numbers have which scale."""
+
+
+ROUNDING = ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv")
+"""Operators of files that round activations as they run, such as `model_quantized.onnx` of transformers.js."""
+
+
+def refuse_rounding(nodes: Iterable[Node]) -> None:
+    """Raise UnsupportedError for a node that rounds: of its results only a scale would have a gradient."""
+    node = next((n for n in nodes if n.op_type in ROUNDING and not n.domain), None)
+    if node is not None:
+        raise UnsupportedError(
+            f"{node}: the file rounds activations to 8 bits as it runs. Such products have no gradient, and generate "
+            "cannot cache them. Take a file of the model that rounds only weights, or nothing: model.onnx, "
+            "model_fp16.onnx or model_q4.onnx. trainweb.quantize makes one of 8 bits.",
+            op=node.op_type,
+            node=node.name,
+        )
+
+
+def between(graph: Graph, sources: Iterable[str], results: Iterable[str], stopped: Iterable[str]) -> Iterator[Node]:
+    """The nodes by which values of `sources`, not their sizes, decide `results`, the last one first."""
+    reached, read, nodes = {*sources}, {*results}, list[Node]()
+    for node in graph.nodes:
+        if not reached.isdisjoint(node.inputs) and node.op_type not in ABOUT_SHAPES:
+            reached.update({*node.outputs} - {"", *stopped})
+            nodes.append(node)
+    for node in reversed(nodes):
+        if not read.isdisjoint(node.outputs):
+            read.update(node.inputs)
+            yield node
 
 
 def with_straight_gradients(graph: Graph, stopped: Sequence[str]) -> tuple[Graph, list[str]]:

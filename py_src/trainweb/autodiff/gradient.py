@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from trainweb.autodiff.fake_quantization import with_straight_gradients
+from trainweb.autodiff.fake_quantization import between, refuse_rounding, with_straight_gradients
 from trainweb.errors import GradientError, ModelError, UnsupportedError
 from trainweb.ir.dims import static
 from trainweb.ir.shapes import TensorType
@@ -64,8 +64,10 @@ def build_gradients(
     Raises
     ------
     GradientError
-        An operator on the way from the loss to a wanted tensor has no gradient, or there is no way.
+        An operator on the way from the loss to a wanted tensor has no gradient, or there is no way. It is an
+        UnsupportedError if activations are rounded on the way.
     """
+    refuse_rounding(between(graph, wanted, [loss or "", *seeds], stopped))
     return _ReverseWalk(graph, loss, wanted, seeds, stopped, former).run()
 
 

@@ -24,6 +24,7 @@ ANSWERS = ("chosen", "rejected")
 INPUTS = ("input_ids", "attention_mask", "position_ids", "labels")
 FORMS = ("prompt", "completion"), ("messages",), ("text",)
 """Columns of a text, in the order in which they are looked for."""
+EXPECTED_MASK = "a 1 for each token and a 0 for padding before or behind all of them; leave others out of the ids"
 LARGEST = 2**31 - 1
 """Bytes of padded rows of an input, as of any tensor."""
 
@@ -62,7 +63,7 @@ def _encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
     except ValueError:  # it is not written in Python
         pass
     encoding = encode(text, **settings)
-    ids = np.asarray(getattr(encoding, "ids", encoding))
+    ids = unpadded(getattr(encoding, "ids", encoding), getattr(encoding, "attention_mask", None))
     if ids.size == 0:
         return np.zeros(0, np.int64)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -70,6 +71,18 @@ def _encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
     if ids.min() < 0:  # a Gather would count these from the end
         raise messages.NOT_TOKEN_IDS(actual="a negative id")
     return ids.astype(np.int64)
+
+
+def unpadded(row: Any, mask: Any) -> np.ndarray:
+    """The tokens of a row, (N,) or (1, N), whose `mask` is 0 for padding; without a mask they are all."""
+    tokens = np.asarray(row)
+    tokens = tokens[0] if tokens.ndim == 2 and len(tokens) == 1 else tokens
+    if mask is None or tokens.ndim != 1:
+        return tokens
+    bits = np.asarray(mask)
+    if bits.shape not in (tokens.shape, (1, len(tokens))) or not (np.trim_zeros(bits.ravel()) == 1).all():
+        raise messages.BAD_SETTING(name="attention_mask", value=mask, expected=EXPECTED_MASK)
+    return np.compress(bits.ravel() == 1, tokens)
 
 
 def lengths_of(length: int | Sequence[int], *, pack: bool, batch_size: int | None, seed: int | None) -> list[int]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.data.random import WORD, random_words
-from trainweb.data.text import encoded
+from trainweb.data.text import encoded, unpadded
 from trainweb.errors import SessionError
 from trainweb.generation.options import GENERATE
 
@@ -167,6 +167,7 @@ def request_of(prompt: Any, arguments: Mapping[str, Any], defaults: Mapping[str,
 
 
 EXPECTED_PROMPT = "text or a list of token ids; make one of a chat by apply_chat_template of its tokenizer"
+EXPECTED_POSITIONS = "0, 1, 2, ... from the first token that is no padding, as generate counts them"
 
 
 def tokens_of(prompt: Any, tokenizer: Any) -> list[int]:
@@ -176,11 +177,14 @@ def tokens_of(prompt: Any, tokenizer: Any) -> list[int]:
             raise messages.TEXT_WITHOUT_TOKENIZER(name="prompt")
         ids = encoded(tokenizer, prompt)
     else:
+        inputs = prompt if isinstance(prompt, Mapping) else {"input_ids": prompt}
+        mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
         try:
-            ids = np.asarray(prompt.get("input_ids") if isinstance(prompt, Mapping) else prompt)
+            ids = unpadded(inputs.get("input_ids"), mask)
+            if positions is not None and not np.array_equal(unpadded(positions, mask), np.arange(ids.size)):
+                raise messages.BAD_SETTING(name="position_ids", value=positions, expected=EXPECTED_POSITIONS)
         except ValueError:  # lists of different lengths
             raise messages.BAD_SETTING(name="prompt", value=prompt, expected=EXPECTED_PROMPT) from None
-        ids = ids[0] if ids.ndim == 2 and len(ids) == 1 else ids
     if ids.size == 0:
         raise messages.EMPTY_PROMPT()
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0:  # a Gather would count these from the end

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 
 from trainweb.control.operators import read_names
-from trainweb.errors import UnsupportedError
 from trainweb.model.graph import ITEM_SIZE, MS, Graph, Node, Tensor, Value, take_name
 
 PAST = re.compile(r"past(_key_values|_(key|value)_|[._]\d|$)")
@@ -19,21 +18,6 @@ BRANCH = "use_cache_branch"
 """Input of merged decoders: whether there are earlier tokens."""
 FLAGS = (BRANCH, "num_logits_to_keep", "logits_to_keep")
 """Inputs that are 0 for the logits of a whole text."""
-INTEGERS = ("MatMulInteger", "ConvInteger")
-"""Products of numbers of 8 bits, in files such as `model_quantized.onnx` of transformers.js."""
-
-
-def refuse_integers(graph: Graph) -> None:
-    """Raise for a file that dynamic quantization made: it rounds activations by the range of all tokens."""
-    node = next((n for n in graph.nodes if n.op_type in INTEGERS and not n.domain), None)
-    if node is not None:
-        raise UnsupportedError(
-            f"{node}: the file rounds activations to 8 bits as it runs. Such products have no gradient, and generate "
-            "cannot cache them. Take a file of the model that rounds only weights, or nothing: model.onnx, "
-            "model_fp16.onnx or model_q4.onnx. trainweb.quantize makes one of 8 bits.",
-            op=node.op_type,
-            node=node.name,
-        )
 
 
 def without_past(graph: Graph) -> Graph:

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 from trainweb import messages
 from trainweb.arguments import check_settings, checks_keywords, instance_of
 from trainweb.artifacts.recover import recover_parameters
+from trainweb.autodiff.fake_quantization import refuse_rounding
 from trainweb.errors import ModelError, UnsupportedError
-from trainweb.generation.past import refuse_integers, without_past
+from trainweb.generation.past import without_past
 from trainweb.lora.adapted import LoraModel, owners
 from trainweb.lora.adapter import Adapter
 from trainweb.lora.config import ALL_LINEAR, INITS, MERGE, LoraConfig, chosen, shown
@@ -87,7 +88,7 @@ def inject(
     graph = without_past(graph)
     base = recover_parameters(constants_to_initializers(computed_in_float32(graph)))
     if not any(layer.kind is LINEAR for layer in find_layers(base)):
-        refuse_integers(base)
+        refuse_rounding(reversed(base.nodes))
     of_peft = config is not None
     if config is None:
         alpha = rank if alpha is None else alpha

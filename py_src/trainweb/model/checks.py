@@ -110,7 +110,8 @@ def check_dtype(code: int, what: str) -> str:
     if name is None:
         raise ModelError(f"{what} has unknown data type {code}; ONNX has 1 to {max(ONNX_DTYPES)}")
     if name not in ITEM_SIZE and name not in NIBBLES:
-        raise UnsupportedError(f"{what} has data type {name}, which is not supported")
+        advice = ": fit a classifier with integers as classes" if name == "string" else ""
+        raise UnsupportedError(f"{what} has data type {name}, which is not supported{advice}")
     return name
 
 

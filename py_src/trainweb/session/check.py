@@ -14,6 +14,7 @@ from trainweb import messages
 from trainweb.arguments import checks_keywords, mapping, warn
 from trainweb.artifacts.builder import (
     build_artifacts,
+    describe_choice,
     describe_missing_loss,
     describe_open_choice,
     suggest_loss,
@@ -324,7 +325,7 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         asked = arguments.get("loss_input_names"), arguments.get("additional_output_names")
         graph, declared = in_float32(without_unread(graph, *asked))
         report.precision = str(declared) or None
-        _find_unsupported(graph, report)
+        _find_unsupported(graph, report, describe_choice(graph, asked[0]))
         _survey(graph, report)
         if not (report.unsupported or report.error):
             _try(model, graph, choices, arguments, sizes, engine, report)
@@ -357,11 +358,11 @@ def _describe(graph: Graph, report: Report) -> None:
     report.operators = dict(sorted(Counter(names).items()))
 
 
-def _find_unsupported(graph: Graph, report: Report) -> None:
+def _find_unsupported(graph: Graph, report: Report, more: str) -> None:
     """Every operator that is not there, not only the first."""
     problems: dict[tuple[str, str], Problem] = {}
     for node, e in unsupported_nodes(graph):
-        problem = problems.setdefault((node.domain, node.op_type), Problem(node.op_type, node.domain, [], str(e)))
+        problem = problems.setdefault((node.domain, node.op_type), Problem(node.op_type, node.domain, [], f"{e}{more}"))
         problem.nodes.append(node.name or node.outputs[0])
     report.unsupported = list(problems.values())
 

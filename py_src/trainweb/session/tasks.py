@@ -352,7 +352,7 @@ class SessionTasks(SessionMethods, Uncopied):
         Parameters
         ----------
         prompt : str or array_like of int
-            Text, which needs a tokenizer, or token ids.
+            Text, which needs a tokenizer, token ids, or a tokenizer's inputs, whose padding is left out.
         max_tokens : int, default 100
             Maximum number of tokens to write.
         temperature : float, default 0

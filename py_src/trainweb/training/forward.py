@@ -48,12 +48,13 @@ def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: StepKind) -> For
 
 def _decoding(graph: Graph, output: str, length: int, rows: int, adapter: bool) -> Forward:
     # Not on the way of a first step.
+    from trainweb.autodiff.fake_quantization import refuse_rounding
     from trainweb.generation.incremental import decoding_graph, without_adapter
-    from trainweb.generation.past import refuse_integers, without_past
+    from trainweb.generation.past import without_past
     from trainweb.training.export import inference_graph
 
     graph = without_past(graph)
-    refuse_integers(graph)
+    refuse_rounding(reversed(graph.nodes))
     if not adapter:
         graph = without_adapter(graph)
     decoding = decoding_graph(inference_graph(graph, [output], {}), length, rows)

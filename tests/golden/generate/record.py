@@ -42,6 +42,8 @@ TRAINED = "llama"
 """This model keeps its parameters as they are; the exporter merges those of the others."""
 WITH_MASK = ("llama", "gemma3", "opt")
 """OPT computes positions of the mask, and has 96 of them."""
+PADS, PAD = 5, 7
+"""Tokens of padding before a prompt, and their id."""
 LAWS = [
     {"temperature": 1.0},
     {"temperature": 0.7, "top_k": 5},
@@ -99,9 +101,13 @@ def record(name, make):
     prompts = [torch.randint(0, VOCABULARY, (1, n)) for n in (9, 2, 45)]
     texts = []
     for prompt in prompts:
-        given = {"attention_mask": torch.ones_like(prompt), "do_sample": False, "max_new_tokens": NEW}
-        tokens = model.generate(prompt, **given)[0, prompt.shape[1] :].tolist()
-        texts.append({"prompt": prompt[0].tolist(), "tokens": tokens, "logits": model(prompt).logits[0, -1].tolist()})
+        text = {"prompt": prompt[0].tolist(), "logits": model(prompt).logits[0, -1].tolist()}
+        for key, count in (("tokens", 0), ("padded", PADS)):
+            padded = torch.nn.functional.pad(prompt, (count, 0), value=PAD)
+            mask = torch.nn.functional.pad(torch.ones_like(prompt), (count, 0))
+            given = {"attention_mask": mask, "do_sample": False, "max_new_tokens": NEW}
+            text[key] = model.generate(padded, **given)[0, padded.shape[1] :].tolist()
+        texts.append(text)
     return texts
 
 

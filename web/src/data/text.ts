@@ -130,6 +130,7 @@ const SHORTEST = 2;
 const LONGEST = 2_147_483_647;
 /** Bytes of padded rows of an input, as of any tensor. */
 const LARGEST = 2_147_483_647;
+const MASK = "a 1 for each token and a 0 for padding before or behind all of them; leave others out of the ids";
 /** Columns of a text, in the order in which they are looked for. */
 const FORMS = [["prompt", "completion"], ["messages"], ["text"]];
 const OPTIONS = { length: true, pack: true, maskPrompt: true, endToken: true, inputs: true, batchSize: true, seed: true } as const;
@@ -163,16 +164,32 @@ function idsOf(
   const isTokenizer = typeof (tokenizer as Partial<TextTokenizer> | null | undefined)?.encode === "function";
   refuseIf(!isTokenizer, "NOT_A_TOKENIZER", { actual: describe(tokenizer) });
   const encoded: unknown = tokenizer.encode(text, options);
-  const tokens: unknown = isObject(encoded) && "ids" in encoded ? encoded.ids : encoded;
-  if (Array.isArray(tokens) || ArrayBuffer.isView(tokens)) {
-    const ids = Array.from(tokens as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
-    if (ids.every((one): one is number => Number.isSafeInteger(one))) {
-      // A Gather would count these from the end.
-      refuseIf(ids.some((id) => id < 0), "NOT_TOKEN_IDS", { actual: "a negative id" });
-      return ids;
-    }
+  const { ids: row = encoded, attention_mask: mask } = Object(encoded) as { ids?: unknown; attention_mask?: unknown };
+  const ids = unpadded(row, mask);
+  if (ids?.every((one): one is number => Number.isSafeInteger(one)) !== true) {
+    throw sessionError("NOT_TOKEN_IDS", { actual: describe(encoded) });
   }
-  throw sessionError("NOT_TOKEN_IDS", { actual: describe(encoded) });
+  // A Gather would count these from the end.
+  refuseIf(ids.some((id) => id < 0), "NOT_TOKEN_IDS", { actual: "a negative id" });
+  return ids;
+}
+
+/** The tokens of a row, whose mask is 0 for padding; without a mask they are all. Null if it is no row. */
+export function unpadded(row: unknown, mask: unknown): readonly unknown[] | null {
+  const tokens = numbersOf(row);
+  const bits = numbersOf(mask ?? tokens?.map(() => 1))?.map((bit) => (typeof bit === "boolean" ? Number(bit) : bit)) ?? [];
+  const [start, end] = [bits.indexOf(1), bits.lastIndexOf(1) + 1];
+  const isMask = bits.length === tokens?.length && bits.every((bit, k) => bit === Number(start <= k && k < end));
+  refuseSettingIf(tokens !== null && !isMask, "attention_mask", mask, MASK);
+  return tokens?.slice(start, end) ?? null;
+}
+
+/** The numbers of an array or of a tensor of one row. */
+function numbersOf(values: unknown): readonly unknown[] | null {
+  const { data = values, dims } = Object(values) as { readonly data?: unknown; readonly dims?: unknown };
+  const isRow = !Array.isArray(dims) || dims.slice(0, -1).every((size) => size === 1);
+  const isArray = isRow && (Array.isArray(data) || ArrayBuffer.isView(data));
+  return isArray ? Array.from(data as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one)) : null;
 }
 
 interface TextSettings {

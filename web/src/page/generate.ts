@@ -1,7 +1,7 @@
 /** The loop over tokens behind `generate`; `trainweb/generation/generate.py` is the same in Python. */
 
 import { badSetting, refuseSettingIf } from "../data/checks.js";
-import { encodedText } from "../data/text.js";
+import { encodedText, unpadded } from "../data/text.js";
 import { refuseIf } from "../wire/messages.js";
 import type { SamplingSettings, TokenTask } from "../wire/protocol.js";
 import { settingsOf } from "./check-settings.js";
@@ -11,6 +11,7 @@ import { GrowingText, type Tokenizer } from "./text.js";
 
 const LOGITS = "logits";
 const PROMPT = "text or a list of token ids; make one of a chat by apply_chat_template of its tokenizer";
+const POSITIONS = "0, 1, 2, ... from the first token that is no padding, as generate counts them";
 
 /** A prompt: text, or token ids as numbers, as a typed array, as a tensor, or as the inputs that a tokenizer makes. */
 export type Prompt =
@@ -24,6 +25,9 @@ export type Prompt =
   | {
       /** The token ids among a model's inputs. */
       readonly input_ids: unknown;
+      /** 1 for each token, and 0 for padding before or behind them, which is left out. */
+      readonly attention_mask?: unknown;
+      readonly position_ids?: unknown;
     };
 
 /** Options of `generate`. */
@@ -122,22 +126,17 @@ function requestOf(input: Prompt, options: GenerateOptions, defaults: GenerateOp
 
 function promptTokens(prompt: Prompt, tokenizer: Tokenizer | undefined): readonly number[] {
   refuseIf(typeof prompt === "string" && tokenizer === undefined, "TEXT_WITHOUT_TOKENIZER", { name: "prompt" });
-  const ids = typeof prompt === "string" && tokenizer !== undefined ? encodedText(tokenizer, prompt) : rowOf(prompt);
-  refuseSettingIf(!Array.isArray(ids) && !ArrayBuffer.isView(ids), "prompt", prompt, PROMPT);
-  const tokens = Array.from(ids as unknown as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
-  refuseIf(tokens.length === 0, "EMPTY_PROMPT");
+  const { input_ids: row = prompt, attention_mask: mask, position_ids: positions } = Object(prompt) as Record<string, unknown>;
+  const isText = typeof prompt === "string" && tokenizer !== undefined;
+  const tokens = isText ? encodedText(tokenizer, prompt) : unpadded(row, mask);
+  refuseIf(tokens?.length === 0, "EMPTY_PROMPT");
   // A Gather would count negative ones from the end.
-  if (!tokens.every((one): one is number => Number.isSafeInteger(one) && (one as number) >= 0)) {
+  if (tokens?.every((one): one is number => Number.isSafeInteger(one) && (one as number) >= 0) !== true) {
     throw badSetting("prompt", prompt, PROMPT);
   }
+  const isCounted = (positions ?? null) === null || String(unpadded(positions, mask)) === String([...tokens.keys()]);
+  refuseSettingIf(!isCounted, "position_ids", positions, POSITIONS);
   return tokens;
-}
-
-/** The ids of one text: as they are, or of a tensor, which may be among the inputs that a tokenizer makes. */
-function rowOf(prompt: unknown): unknown {
-  const { input_ids: ids = prompt } = Object(prompt) as { readonly input_ids?: unknown };
-  const { data = ids, dims } = Object(ids) as { readonly data?: unknown; readonly dims?: unknown };
-  return !Array.isArray(dims) || dims.slice(0, -1).every((size) => size === 1) ? data : null;
 }
 
 /** The output that generate reads. */

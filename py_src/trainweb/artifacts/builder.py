@@ -572,8 +572,11 @@ def add_loss(
 
 def _unknown_tensor(name: str, graph: Graph) -> ModelError:
     known = [value.name for value in graph.outputs]
-    near = f"did you mean {nearest(name, known)!r}? The outputs are {', '.join(known)}" if known else "there are none"
-    return ModelError(f"The provided name {name} is not a graph value info or a graph output; {near}.")
+    tensors = [*known, *graph.producers()]
+    near = f"did you mean {nearest(name, tensors)!r}? The outputs are {', '.join(known) or 'none'}"
+    return ModelError(
+        f"The provided name {name} is not a graph value info or a graph output; {near if tensors else 'there are none'}."
+    )
 
 
 def _types_of_labels(graph: Graph, own: Collection[str], declared: Declared, compared: Iterable[str]) -> dict[str, str]:

@@ -573,10 +573,9 @@ def add_loss(
 def _unknown_tensor(name: str, graph: Graph) -> ModelError:
     known = [value.name for value in graph.outputs]
     tensors = [*known, *graph.producers()]
-    near = f"did you mean {nearest(name, tensors)!r}? The outputs are {', '.join(known) or 'none'}"
-    return ModelError(
-        f"The provided name {name} is not a graph value info or a graph output; {near if tensors else 'there are none'}."
-    )
+    near = f"did you mean {nearest(name, tensors)!r}? " if tensors else ""
+    outputs = f"{near}The outputs are {', '.join(known) or 'none'}."
+    return ModelError(f"The provided name {name} is not a graph value info or a graph output; {outputs}")
 
 
 def _types_of_labels(graph: Graph, own: Collection[str], declared: Declared, compared: Iterable[str]) -> dict[str, str]:

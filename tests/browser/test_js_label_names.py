@@ -64,7 +64,7 @@ def test_labels_have_one_name_and_further_columns_are_left_out(page: JsPage) -> 
     first, *others = found["predicted"]
     assert others == [first, first]
     first, second = found["refused"]
-    assert "invalid input 'target'" in first and "'x' is missing" in second
+    assert "invalid input 'target'" in first and "The data has no 'x'" in second
 
 
 def test_weights_are_those_of_python(page: JsPage) -> None:

@@ -109,6 +109,7 @@ def test_a_model_of_one_constant_is_reported_and_trains() -> None:
     """It has no rows to count. An input that is the loss has no node that reads its gradient."""
     file = make_model([helper.make_node("Constant", [], ["y"], value_float=3.0)], {}, {"y": []}, {})
     reports = [trainweb.check(file), trainweb.check(make_model([], {"x": [2]}, {}, {}), loss={"x": "MSELoss"})]
+    assert "outputs, but these are given: ." in str(trainweb.check(make_model([], {}, {}, {}), loss="MSELoss"))
     assert [len(report.trainable) for report in reports] == [0, 0] and not any(report.error for report in reports)
     asked: dict[str, Any] = {"optimizer": "SGD", "learning_rate": 0.25, "requires_grad": ".*"}
     with trainweb.TrainingSession.from_model(file, loss="MSELoss", **asked) as session:

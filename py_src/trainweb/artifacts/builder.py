@@ -667,7 +667,8 @@ def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
 
 
 def _inputs_of(block: losses.Loss, names: Sequence[str]) -> dict[str, Any]:
-    return {"loss": type(block).__name__, "n": block._n_inputs, "names": ", ".join(names), "first": names[0]}
+    first = next(iter(names), "")
+    return {"loss": type(block).__name__, "n": block._n_inputs, "names": ", ".join(names), "first": first}
 
 
 def _terms_of(loss: LossLike, loss_input_names: Sequence[str] | None, weights: Any) -> LossTerms | None:

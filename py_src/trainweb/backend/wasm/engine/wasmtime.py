@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 BUILDS = ("kernels", "kernels.relaxed")
 PROCESS = os.getpid()
 """The process that may compile with threads: one that it forks does not have them."""
+LEAST_SHARED = 2**16
+"""Bytes of the least module that threads compile sooner."""
 
 MAX_PAGES = 2**16
 """Pages of 64 KiB that a 32-bit memory can have."""
@@ -61,7 +63,7 @@ def _wasmtime_engine(*, has_threads: bool = False) -> wt.Engine:
 
 
 def _compiled(engine: wt.Engine, wasm: bytes) -> wt.Module:
-    if os.getpid() != PROCESS:
+    if len(wasm) < LEAST_SHARED or os.getpid() != PROCESS:
         return wt.Module(engine, wasm)
     return wt.Module.deserialize(engine, wt.Module(_wasmtime_engine(has_threads=True), wasm).serialize())
 
